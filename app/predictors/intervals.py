@@ -1,0 +1,95 @@
+"""Intervals: conformal quantiles of log residuals, per group of evidence.
+
+A residual is log(measured / predicted) of a row whose GPU, size or kernel was held out of training, so a
+group's quantiles promise what its evidence can give. Groups without residuals use documented prior widths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.ops.kernel import FIELD_INDEX, IDENTITY_FIELDS
+from app.tables.measurements import Evidence
+from app.tables.ops import OpTable
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+# What the best evidence of a query is, from strongest to weakest.
+GROUPS = (
+    "exact",  # this launch, measured on this GPU
+    "same_gpu",  # this kernel at another size, on this GPU
+    "other_gpu",  # this launch, on another GPU
+    "other_gpu_and_size",  # this kernel at another size, on another GPU
+    "related",  # another kernel
+    "none",
+)
+EXACT, SAME_GPU, OTHER_GPU, OTHER_GPU_AND_SIZE, RELATED, NO_EVIDENCE = range(6)
+
+# Prior half-widths in log space at 80 % coverage, for a group without a single held-out residual. Measured
+# repeats differ by a few percent; cross-size and cross-GPU transfer of the published analytical models by
+# 10 to 50 %; an unmeasured kernel by a factor of three (roofline studies see 10 to 90 % of the roof).
+PRIOR_HALF_WIDTH = np.array([0.05, 0.20, 0.35, 0.45, 0.70, 1.10])
+PRIOR_COVERAGE = 0.8
+
+_IDENTITY = np.array([FIELD_INDEX[name] for name in IDENTITY_FIELDS])
+
+
+def relations(ops: OpTable, i: Ints, j: Ints, evidence: Evidence) -> Ints:
+    """How each evidence row relates to its query: code into GROUPS, int [m].
+
+    `ops`, `i`, `j` are the query's; rows are the same launch when their identity figures agree.
+    """
+    rows, query = evidence.rows, i[evidence.query]
+    mine, theirs = ops.dims[_IDENTITY[:, None], query], rows.ops.dims[_IDENTITY]
+    same_launch = ((mine == theirs) | (np.isnan(mine) & np.isnan(theirs))).all(axis=0)
+    same_gpu = rows.gpu == j[evidence.query]
+    code = np.where(
+        same_gpu, np.where(same_launch, EXACT, SAME_GPU), np.where(same_launch, OTHER_GPU, OTHER_GPU_AND_SIZE)
+    )
+    return np.where(rows.ops.label == ops.label[query], code, RELATED)
+
+
+def best_group(relation: Ints, query: Ints, n: int) -> Ints:
+    """The strongest relation of every query, int [n]; NO_EVIDENCE where a query has no row."""
+    group = np.full(n, NO_EVIDENCE)
+    np.minimum.at(group, query, relation)
+    return group
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """Residual quantiles per group.
+
+    residuals  one sorted float64 array of log(measured / predicted) per group; empty means the prior
+    """
+
+    residuals: tuple[Floats, ...]
+
+    @classmethod
+    def prior(cls) -> Self:
+        """No residuals: documented widths only."""
+        return cls(tuple(np.empty(0) for _ in GROUPS))
+
+    @classmethod
+    def from_residuals(cls, residual: Floats, group: Ints) -> Self:
+        """From held-out log residuals [m] and their groups [m]."""
+        return cls(tuple(np.sort(residual[group == code]) for code in range(len(GROUPS))))
+
+    def state(self) -> dict[str, Any]:
+        """As a plain container of arrays."""
+        return {"residuals": list(self.residuals)}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
+        """The inverse of `state`."""
+        return cls(tuple(state["residuals"]))
+
+    def log_offsets(self, coverage: float) -> Floats:
+        """Offsets to add to log latency, float64 [2, groups]: low and high at `coverage` in (0, 1)."""
+        raise NotImplementedError

@@ -1,0 +1,101 @@
+"""The hardware limit: what no launch can beat.
+
+limit = max(FLOPs / peak of the pipe, bytes / L2 bandwidth, bytes that cannot stay in L2 / DRAM bandwidth),
+the roofline of Williams et al. (2009) with a second roof for the L2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.ops import OPS
+from app.ops.base import Work
+from app.predictors.intervals import NO_EVIDENCE
+from app.tables.gpus import COLUMN_INDEX, GpuTable
+from app.tables.measurements import Evidence
+from app.tables.ops import DTYPES, OpTable
+from app.tables.predictions import COMPUTE, EXTRAPOLATED, MEMORY, Estimate
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+# The fastest pipe that computes in a dtype bounds it: a kernel may use tensor cores without saying so.
+_PIPES_OF_DTYPE = {
+    "fp64": ("fp64", "fp64_tensor"),
+    "fp32": ("fp32",),
+    "tf32": ("tf32_tensor",),
+    "fp16": ("fp16", "fp16_tensor"),
+    "bf16": ("bf16", "bf16_tensor"),
+    "fp8": ("fp8_tensor",),
+    "fp8_block": ("fp8_tensor",),
+    "int8": ("int8", "int8_tensor"),
+    "nvfp4": ("fp4_tensor",),
+}
+
+
+def _pipe_columns(dtype: str) -> tuple[int, int]:
+    columns = [COLUMN_INDEX[f"peak_{pipe}_flops"] for pipe in _PIPES_OF_DTYPE[dtype]]
+    return columns[0], columns[-1]
+
+
+_PIPE_COLUMNS = np.array([_pipe_columns(dtype) for dtype in DTYPES]).T
+_L2 = COLUMN_INDEX["l2_bytes"]
+_L2_BANDWIDTH = COLUMN_INDEX["l2_bandwidth_bytes_per_s"]
+_BANDWIDTH = COLUMN_INDEX["memory_bandwidth_bytes_per_s"]
+
+
+def peak_flops(gpus: GpuTable, j: Ints, dtype: Ints) -> Floats:
+    """Dense peak of the fastest pipe for `dtype[q]` on GPU `j[q]`, FLOP/s [n]; NaN where there is none."""
+    pipes: Floats = gpus.values[_PIPE_COLUMNS[:, dtype], j]
+    peak: Floats = np.fmax(pipes[0], pipes[1])
+    return peak
+
+
+def work_of(ops: OpTable) -> Work:
+    """Work of every row, whatever its family."""
+    kinds = np.unique(ops.kind) if len(ops) > 1 else ops.kind
+    if len(kinds) == 1:
+        return OPS[int(kinds[0])].work(ops)
+    columns = np.empty((3, len(ops)))
+    for code in kinds:
+        rows = np.flatnonzero(ops.kind == code)
+        part = OPS[int(code)].work(ops.take(rows))
+        columns[:, rows] = part.flops, part.bytes, part.working_set_bytes
+    return Work(*columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Hardware limit of n rows: seconds float64 [n], and the code into BOUNDS of the roof that sets it."""
+
+    latency_s: Floats
+    bound: Ints
+
+
+def hardware_limit(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Limit:
+    """Limit of operator row `i[q]` on GPU row `j[q]`; NaN FLOP peaks (a dtype the GPU lacks) bound nothing."""
+    work = work_of(ops)
+    flops, moved, working_set = work.flops[i], work.bytes[i], work.working_set_bytes[i]
+    compute = flops / peak_flops(gpus, j, ops.dtype[i])
+    figures = gpus.values
+    spilled = np.minimum(moved, np.maximum(working_set - figures[_L2, j], 0.0))
+    memory = np.maximum(moved / figures[_L2_BANDWIDTH, j], spilled / figures[_BANDWIDTH, j])
+    return Limit(np.fmax(compute, memory), np.where(compute > memory, COMPUTE, MEMORY))
+
+
+class Roofline:
+    """The hardware limit itself as a predictor: optimistic, needs nothing."""
+
+    name: ClassVar[str] = "roofline"
+    trainable: ClassVar[bool] = False
+    needs_training: ClassVar[bool] = False
+
+    def predict(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, *, evidence: Evidence) -> Estimate:
+        """The limit of every query; evidence is not used."""
+        limit = hardware_limit(ops, gpus, i, j)
+        n = len(i)
+        return Estimate(limit.latency_s, limit.bound, np.full(n, EXTRAPOLATED), np.full(n, NO_EVIDENCE))

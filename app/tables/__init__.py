@@ -1,0 +1,1 @@
+"""Frozen structs of NumPy arrays in SI units. No I/O, no physics."""

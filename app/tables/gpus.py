@@ -1,0 +1,136 @@
+"""What a GPU is: one specification, and a table of many."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+# A pipe is "<dtype>" for the SIMT lanes and "<dtype>_tensor" for the tensor (matrix) cores.
+PIPES = (
+    "fp64",
+    "fp32",
+    "fp16",
+    "bf16",
+    "int8",
+    "fp64_tensor",
+    "tf32_tensor",
+    "fp16_tensor",
+    "bf16_tensor",
+    "fp8_tensor",
+    "int8_tensor",
+    "fp4_tensor",
+)
+
+# Columns of GpuTable that come straight from the specification; absent figures are NaN.
+SPEC_COLUMNS = (
+    "sm_count",
+    "fp32_lanes_per_sm",
+    "base_clock_hz",
+    "boost_clock_hz",
+    "memory_bytes",
+    "memory_bandwidth_bytes_per_s",
+    "l2_bytes",
+    "l2_bandwidth_bytes_per_s",
+    "registers_per_sm",
+    "max_registers_per_thread",
+    "shared_memory_per_sm_bytes",
+    "shared_memory_per_block_bytes",
+    "max_threads_per_sm",
+    "max_threads_per_block",
+    "max_blocks_per_sm",
+    "warp_size",
+    "register_allocation_unit",
+    "shared_memory_allocation_unit_bytes",
+    "board_power_w",
+    "sustained_compute_flops",
+    "sustained_bandwidth_bytes_per_s",
+    "triad_bandwidth_bytes_per_s",
+)
+COLUMNS = SPEC_COLUMNS + tuple(f"peak_{pipe}_flops" for pipe in PIPES)
+COLUMN_INDEX = {name: k for k, name in enumerate(COLUMNS)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSpec:
+    """One device. SI units throughout: Hz, FLOP/s (OP/s for int8), B/s, B, W; counts are whole.
+
+    `kind` is "gpu" or "cpu" (cores stand in for SMs). `peak_flops` maps a pipe of PIPES to its dense
+    peak; a pipe that the device lacks is absent. `provenance` maps a field (or "peak_flops.<pipe>")
+    to "datasheet", "measured" or "inferred". Link bandwidth is one direction.
+    """
+
+    id: str
+    name: str
+    vendor: str
+    architecture: str
+    sm_count: int
+    fp32_lanes_per_sm: int
+    boost_clock_hz: float
+    memory_bytes: float
+    memory_bandwidth_bytes_per_s: float
+    l2_bytes: float
+    l2_bandwidth_bytes_per_s: float
+    registers_per_sm: int
+    max_registers_per_thread: int
+    shared_memory_per_sm_bytes: float
+    shared_memory_per_block_bytes: float
+    max_threads_per_sm: int
+    max_threads_per_block: int
+    max_blocks_per_sm: int
+    warp_size: int
+    register_allocation_unit: int
+    shared_memory_allocation_unit_bytes: float
+    peak_flops: Mapping[str, float]
+    kind: str = "gpu"
+    base_clock_hz: float | None = None
+    compute_capability: str | None = None
+    memory_type: str | None = None
+    process_node_nm: float | None = None
+    board_power_w: float | None = None
+    link_type: str | None = None
+    link_bandwidth_bytes_per_s: float | None = None
+    launch_year: int | None = None
+    sustained_compute_flops: float | None = None
+    sustained_bandwidth_bytes_per_s: float | None = None
+    triad_bandwidth_bytes_per_s: float | None = None
+    aliases: tuple[str, ...] = ()
+    source: str = ""
+    note: str = ""
+    provenance: Mapping[str, str] = field(default_factory=dict)
+
+
+def _row(spec: GpuSpec) -> list[float]:
+    values: list[Any] = [getattr(spec, name) for name in SPEC_COLUMNS]
+    values += [spec.peak_flops.get(pipe) for pipe in PIPES]
+    return [np.nan if value is None else float(value) for value in values]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuTable:
+    """Many GPUs as one matrix: `values` is float64 [len(COLUMNS), gpus], a row per column name."""
+
+    ids: tuple[str, ...]
+    values: Floats
+
+    @classmethod
+    def from_specs(cls, specs: Sequence[GpuSpec]) -> GpuTable:
+        """Stack specifications in the order given."""
+        matrix = np.array([_row(spec) for spec in specs], dtype=np.float64).reshape(-1, len(COLUMNS))
+        return cls(tuple(spec.id for spec in specs), np.ascontiguousarray(matrix.T))
+
+    def __len__(self) -> int:
+        return self.values.shape[1]
+
+    def column(self, name: str) -> Floats:
+        """One figure of every GPU, float64 [gpus]."""
+        return self.values[COLUMN_INDEX[name]]
+
+    def take(self, j: NDArray[np.intp]) -> GpuTable:
+        """The rows `j`, repeats allowed: figures aligned with a query."""
+        return GpuTable(tuple(self.ids[k] for k in j), self.values[:, j])
