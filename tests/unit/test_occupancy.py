@@ -1,0 +1,91 @@
+"""Occupancy against numbers worked out by hand from the CUDA programming guide's limits."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from app.ops.kernel import FIELD_INDEX, FIELDS
+from app.predictors.occupancy import LIMITS, paper_occupancy, resident_blocks
+from app.tables.gpus import GpuSpec, GpuTable
+from app.tables.ops import OpTable
+
+TURING = GpuSpec(
+    id="turing",
+    name="Turing",
+    vendor="nvidia",
+    architecture="turing",
+    sm_count=68,
+    fp32_lanes_per_sm=64,
+    boost_clock_hz=1.545e9,
+    memory_bytes=11e9,
+    memory_bandwidth_bytes_per_s=616e9,
+    l2_bytes=5.5e6,
+    l2_bandwidth_bytes_per_s=2e12,
+    registers_per_sm=65536,
+    max_registers_per_thread=255,
+    shared_memory_per_sm_bytes=65536,
+    shared_memory_per_block_bytes=65536,
+    max_threads_per_sm=1024,
+    max_threads_per_block=1024,
+    max_blocks_per_sm=16,
+    warp_size=32,
+    register_allocation_unit=256,
+    shared_memory_allocation_unit_bytes=256,
+    peak_flops={"fp32": 13.45e12},
+)
+VOLTA = replace(TURING, id="volta", max_threads_per_sm=2048, max_blocks_per_sm=32, shared_memory_per_sm_bytes=98304)
+GPUS = GpuTable.from_specs([TURING, VOLTA])
+
+
+def launch(threads: float, registers: float, shared: float) -> OpTable:
+    dims = np.full((len(FIELDS), 1), np.nan)
+    for name, value in (
+        ("threads_per_block", threads),
+        ("registers_per_thread", registers),
+        ("shared_memory_per_block", shared),
+    ):
+        dims[FIELD_INDEX[name]] = value
+    zero = np.zeros(1, dtype=np.intp)
+    return OpTable(zero, zero, zero, FIELD_INDEX, dims)
+
+
+@pytest.mark.parametrize(
+    ("threads", "registers", "shared", "gpu", "blocks", "limit"),
+    [
+        (256, 7, 0, 0, 4, "threads"),  # 1024 / 256
+        (256, 7, 0, 1, 8, "threads"),  # 2048 / 256
+        (32, 16, 0, 0, 16, "blocks"),
+        (250, 16, 0, 0, 4, "threads"),  # 250 threads occupy 8 warps
+        (256, 64, 0, 1, 4, "registers"),  # 65536 / (64 x 256)
+        (256, 33, 0, 1, 6, "registers"),  # 33 x 32 = 1056 rounds to 1280 a warp, 10240 a block
+        (128, 16, 9000, 0, 7, "shared_memory"),  # 9000 rounds to 9216; 65536 / 9216 = 7.1
+        (2048, 16, 0, 1, 0, "threads"),
+        (1024, 206, 4096, 1, 0, "registers"),  # shared_bank_conflict of the paper never launched
+        (32, 256, 0, 1, 0, "registers"),  # 255 is the most a thread can have
+        (32, 16, 65537, 1, 0, "shared_memory"),  # fits the SM, not a block
+        (256, np.nan, np.nan, 1, 8, "threads"),
+    ],
+)
+def test_resident_blocks(threads: float, registers: float, shared: float, gpu: int, blocks: float, limit: str) -> None:
+    zero = np.zeros(1, dtype=np.intp)
+    found = resident_blocks(launch(threads, registers, shared), GPUS, zero, zero + gpu)
+    assert found.blocks.tolist() == [blocks]
+    assert LIMITS[found.limit[0]] == limit
+
+
+@pytest.mark.parametrize(
+    ("threads", "registers", "shared", "gpu", "occupancy"),
+    [
+        (256, 7, 0, 0, 1.0),
+        (256, 33, 0, 1, 7 / 8),  # floor(65536 / 8448) = 7: the paper rounds nothing up
+        (128, 16, 9000, 0, 7 * 4 / 32),
+        (1024, 206, 4096, 1, 1.0),  # the register limit is zero, so ignored; threads allow 2 blocks
+        (32, 0, 0, 0, 0.5),  # 16 blocks of one warp, of 32
+        (256, np.nan, np.nan, 0, 1.0),
+    ],
+)
+def test_paper_occupancy(threads: float, registers: float, shared: float, gpu: int, occupancy: float) -> None:
+    zero = np.zeros(1, dtype=np.intp)
+    found = paper_occupancy(launch(threads, registers, shared), GPUS, zero, zero + gpu)
+    assert found.tolist() == [occupancy]
