@@ -1,0 +1,121 @@
+"""Every knob of the service, typed, each with its environment variable and one line of help."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+from app.errors import BadInput, FieldError
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+MIGRATIONS = CHECKOUT / "migrations"
+SEED_DATA = CHECKOUT / "seed_data"
+SHIPPED_MODELS = CHECKOUT / "models_store"
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """A setting's environment variable, and one line of help."""
+
+    env: str
+    help: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One installation. Build it with `Settings.from_env()`; nothing reads the environment at import."""
+
+    database_url: Annotated[
+        str | None, Knob("DATABASE_URL", "PostgreSQL to use; unset: an embedded one in the data folder")
+    ] = None
+    data_dir: Annotated[Path, Knob("GPUCAST_DATA_DIR", "folder of the embedded database and the model store")] = (
+        CHECKOUT / ".gpucast"
+    )
+    host: Annotated[str, Knob("HOST", "address to listen on")] = "127.0.0.1"
+    port: Annotated[int, Knob("PORT", "port to listen on; 0 takes a free one")] = 8000
+    workers: Annotated[int, Knob("GPUCAST_WORKERS", "API processes")] = 1
+    log_level: Annotated[str, Knob("GPUCAST_LOG_LEVEL", "debug, info, warning or error")] = "info"
+    max_body_bytes: Annotated[int, Knob("GPUCAST_MAX_BODY_BYTES", "largest request body, bytes")] = 64 * 2**20
+    max_batch_rows: Annotated[int, Knob("GPUCAST_MAX_BATCH_ROWS", "most rows in one batch or upload")] = 1_000_000
+    database_wait_s: Annotated[
+        float, Knob("GPUCAST_DATABASE_WAIT_S", "how long a start waits for the database, seconds")
+    ] = 30.0
+    revision_poll_s: Annotated[
+        float, Knob("GPUCAST_REVISION_POLL_S", "how often an API process looks for changes, seconds")
+    ] = 0.5
+    retrain_gate_tolerance: Annotated[
+        float, Knob("GPUCAST_RETRAIN_GATE_TOLERANCE", "how much worse, relatively, a version may score and be served")
+    ] = 0.02
+    retrain_attempts: Annotated[
+        int, Knob("GPUCAST_RETRAIN_ATTEMPTS", "how often a retraining whose worker dies is tried")
+    ] = 3
+    retrain_timeout_s: Annotated[
+        float, Knob("GPUCAST_RETRAIN_TIMEOUT_S", "longest that one retraining may take, seconds")
+    ] = 3600.0
+    heartbeat_s: Annotated[float, Knob("GPUCAST_HEARTBEAT_S", "how often a worker says that it lives, seconds")] = 1.0
+    stalled_after_s: Annotated[
+        float, Knob("GPUCAST_STALLED_AFTER_S", "silence after which a worker counts as dead, seconds")
+    ] = 6.0
+    stop_grace_s: Annotated[
+        float, Knob("GPUCAST_STOP_GRACE_S", "how long a stop waits for requests and a running job, seconds")
+    ] = 30.0
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
+        """Settings from environment variables; unset or empty ones keep their default."""
+        source = os.environ if environ is None else environ
+        values: dict[str, Any] = {}
+        wrong: list[FieldError] = []
+        for name, knob in knobs().items():
+            text = source.get(knob.env, "").strip()
+            if text:
+                try:
+                    values[name] = _parse(name, text)
+                except ValueError as error:
+                    wrong.append(FieldError((knob.env,), str(error)))
+        if wrong:
+            raise BadInput("; ".join(f"{item.loc[0]}: {item.msg}" for item in wrong), errors=wrong)
+        return cls(**values)
+
+    def environment(self) -> dict[str, str]:
+        """The variables from which `from_env` builds these settings again, for child processes."""
+        pairs = ((knob.env, getattr(self, name)) for name, knob in knobs().items())
+        return {env: str(value) for env, value in pairs if value is not None}
+
+    @property
+    def models_dir(self) -> Path:
+        """The artefact store that this installation writes; SHIPPED_MODELS holds those of the repository."""
+        return self.data_dir / "models_store"
+
+
+def knobs() -> dict[str, Knob]:
+    """Every setting by its name, in the order of `Settings`."""
+    hints = get_type_hints(Settings, include_extras=True)
+    return {item.name: hints[item.name].__metadata__[0] for item in fields(Settings)}
+
+
+def _parse(name: str, text: str) -> Any:
+    """`text` as the type of the setting's default; ValueError says what to send instead."""
+    default = {item.name: item.default for item in fields(Settings)}[name]
+    if isinstance(default, Path):
+        return Path(text).expanduser().absolute()
+    if isinstance(default, int):
+        return _number(int, text, "a whole number of at least 0")
+    if isinstance(default, float):
+        return _number(float, text, "a number of at least 0")
+    if name == "log_level" and text.lower() not in ("debug", "info", "warning", "error"):
+        raise ValueError(f"must be debug, info, warning or error, not {text!r}")
+    return text.lower() if name == "log_level" else text
+
+
+def _number(kind: type[int] | type[float], text: str, wanted: str) -> float:
+    try:
+        value = kind(text)
+    except ValueError:
+        raise ValueError(f"must be {wanted}, not {text!r}") from None
+    if not 0 <= value < 1e15:
+        raise ValueError(f"must be {wanted}, not {text!r}")
+    return value

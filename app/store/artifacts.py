@@ -1,0 +1,125 @@
+"""The store of trained predictors: content-addressed joblib files, each with a JSON manifest beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import joblib
+
+from app.errors import GpucastError
+from app.store.unpickle import UNREADABLE, read_plain
+
+FORMAT = 1  # of the payload as a whole; an artefact of another format is refused
+LIBRARIES = ("joblib", "numpy")  # what reads an artefact back; their major versions must match
+
+
+class ArtifactRefused(GpucastError):  # noqa: N818 - named like the rest of the error tree
+    """An artefact that is missing, damaged, foreign or hostile; nothing of it was run."""
+
+    title = "Artefact refused"
+    code = "artefact-refused"
+
+
+def publish(root: Path, payload: Mapping[str, Any], manifest: Mapping[str, Any]) -> str:
+    """Store a payload of NumPy arrays and plain containers; returns its SHA-256, by which `load` finds it.
+
+    Both files appear whole or not at all, and reach the disk before this returns.
+    """
+    buffer = io.BytesIO()
+    joblib.dump(dict(payload), buffer)
+    data = buffer.getvalue()
+    _read(data)  # what could not be loaded again is refused now, not when it should serve
+    sha256 = hashlib.sha256(data).hexdigest()
+    told = {**manifest, "sha256": sha256, "format": FORMAT, "libraries": {name: version(name) for name in LIBRARIES}}
+    root.mkdir(parents=True, exist_ok=True)
+    _write(root / f"{sha256}.joblib", data)
+    _write(root / f"{sha256}.json", json.dumps(told, indent=1, sort_keys=True).encode())
+    return sha256
+
+
+def load(root: Path, sha256: str) -> dict[str, Any]:
+    """The payload of that hash. The file is hashed before a byte of it is unpickled; ArtifactRefused otherwise."""
+    if not re.fullmatch("[0-9a-f]{64}", sha256):
+        raise ArtifactRefused(f"{sha256!r} is not a SHA-256.")
+    _check_manifest(manifest(root, sha256), sha256)
+    path = root / f"{sha256}.joblib"
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ArtifactRefused(f"{path} cannot be read: {error.strerror}.") from error
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise ArtifactRefused(f"{path} is damaged: its content does not have the hash of its name.")
+    return _read(data)
+
+
+def manifest(root: Path, sha256: str) -> dict[str, Any]:
+    """What was written beside the artefact of that hash."""
+    path = root / f"{sha256}.json"
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ArtifactRefused(f"{path} cannot be read: {error}.") from error
+    if not isinstance(found, dict):
+        raise ArtifactRefused(f"{path} is not a manifest.")
+    return found
+
+
+def _check_manifest(told: Mapping[str, Any], sha256: str) -> None:
+    if told.get("sha256") != sha256 or told.get("format") != FORMAT:
+        raise ArtifactRefused(f"The manifest of {sha256} belongs to another artefact or format.")
+    libraries = told.get("libraries")
+    if not isinstance(libraries, dict):
+        raise ArtifactRefused(f"The manifest of {sha256} does not tell its library versions.")
+    for name, written_with in libraries.items():
+        if _major(_installed(name)) != _major(str(written_with)):
+            raise ArtifactRefused(f"{sha256} was written with {name} {written_with}, here is {_installed(name)}.")
+
+
+def _installed(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "none"
+
+
+def _major(text: str) -> str:
+    return text.split(".", 1)[0]
+
+
+def _read(data: bytes) -> dict[str, Any]:
+    try:
+        payload = read_plain(data)
+    except UNREADABLE as error:
+        raise ArtifactRefused(f"The artefact holds more than arrays and plain containers: {error}.") from error
+    if not isinstance(payload, dict):
+        raise ArtifactRefused("The artefact is not a dictionary.")
+    return payload
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write to a temporary file, flush it to disk, rename it into place, flush the folder."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem[:12]}-")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fchmod(file.fileno(), 0o644)
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,115 @@
+"""Retraining jobs as a caller sees them: queued, running, succeeded or failed, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, Row, Select
+from sqlalchemy.dialects.postgresql import insert
+
+from app.errors import NotFound
+from app.store.rows import RETRAIN_JOBS as JOBS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One retraining. `result` holds the card of the new version; `reason` why it failed or was kept back."""
+
+    id: int
+    predictor: str
+    gpu_id: str
+    state: str
+    version: str | None
+    result: dict[str, Any] | None
+    reason: str | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+_NAMES = tuple(item.name for item in fields(Job))
+
+
+def enqueue(connection: Connection, predictor: str, gpu_id: str) -> tuple[Job, bool]:
+    """The one waiting job of this predictor and GPU, and whether this call made it: a burst is one job."""
+    statement = insert(JOBS).values(predictor=predictor, gpu_id=gpu_id, state="queued")
+    # The no-op update locks the waiting row: no worker starts it before the caller's rows are committed.
+    statement = statement.on_conflict_do_update(
+        index_elements=[JOBS.c.predictor, JOBS.c.gpu_id],
+        index_where=sa.text("state = 'queued'"),
+        set_={"state": "queued"},
+    )
+    inserted: sa.ColumnElement[bool] = sa.literal_column(
+        "retrain_jobs.xmax = 0"
+    )  # PostgreSQL's mark of a row that no update touched
+    *values, made = connection.execute(statement.returning(*_columns(), inserted)).one()
+    return Job(**dict(zip(_NAMES, values, strict=True))), bool(made)
+
+
+def get(connection: Connection, job_id: int) -> Job:
+    """One job; NotFound otherwise."""
+    found = connection.execute(_select().where(JOBS.c.id == job_id)).one_or_none()
+    if found is None:
+        raise NotFound(f"No job has the id {job_id}.")
+    return _job(found)
+
+
+def start(connection: Connection, job_id: int) -> Job:
+    """Mark a queued job (or one whose worker died) as running; NotFound if it is over already."""
+    statement = sa.update(JOBS).where(JOBS.c.id == job_id, JOBS.c.state.in_(("queued", "running")))
+    statement = statement.values(state="running", started_at=sa.func.clock_timestamp())
+    found = connection.execute(statement.returning(*_columns())).one_or_none()
+    if found is None:
+        raise NotFound(f"No job with the id {job_id} waits to be run.")
+    return _job(found)
+
+
+def finish(
+    connection: Connection,
+    job: Job,
+    *,
+    version: str | None = None,
+    result: Mapping[str, Any] | None = None,
+    reason: str | None = None,
+    failed: bool = False,
+) -> bool:
+    """End a running job; False if somebody else ended or restarted it in the meantime."""
+    mine = (JOBS.c.id == job.id) & (JOBS.c.state == "running") & (JOBS.c.started_at == job.started_at)
+    return _end(connection, mine, version=version, result=result, reason=reason, failed=failed)
+
+
+def fail(connection: Connection, job_id: int, reason: str) -> bool:
+    """Fail a job that is not over yet, whoever runs it; False if it is over."""
+    mine = (JOBS.c.id == job_id) & JOBS.c.state.in_(("queued", "running"))
+    return _end(connection, mine, version=None, result=None, reason=reason, failed=True)
+
+
+def _end(
+    connection: Connection,
+    mine: sa.ColumnElement[bool],
+    *,
+    version: str | None,
+    result: Mapping[str, Any] | None,
+    reason: str | None,
+    failed: bool,
+) -> bool:
+    values = {"version": version, "result": sa.null() if result is None else dict(result), "reason": reason}
+    state = "failed" if failed else "succeeded"
+    statement = sa.update(JOBS).where(mine).values(**values, state=state, finished_at=sa.func.clock_timestamp())
+    return connection.execute(statement).rowcount > 0
+
+
+def _columns() -> list[sa.Column[Any]]:
+    return [JOBS.c[name] for name in _NAMES]
+
+
+def _select() -> Select[Any]:
+    return sa.select(*_columns())
+
+
+def _job(found: Row[Any]) -> Job:
+    return Job(**found._mapping)

@@ -1,0 +1,150 @@
+"""Measured rows: append-only, and idempotent by a hash of what a row says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, Row, Select
+from sqlalchemy.dialects import postgresql
+
+from app.store import revision
+from app.store.rows import MEASUREMENTS
+
+JSON_COLUMNS = ("workload", "phases_s", "kernel")
+# One statement's share of a large upload: keeps parameters in tens of megabytes.
+INSERT_CHUNK = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasurementRow:
+    """One measurement as stored: seconds, Hz, W. `workload` is the API's form without its times.
+
+    `id` may stay empty: `insert` then gives the row its `identity`. `gpu_id` is a catalogue id.
+    """
+
+    gpu_id: str
+    software: str
+    kind: str
+    name: str
+    workload: dict[str, Any]
+    latency_s: float
+    source: str
+    latency_std_s: float | None = None
+    runs: int | None = None
+    phases_s: dict[str, float] | None = None
+    kernel: dict[str, Any] | None = None
+    clock_hz: float | None = None
+    power_w: float | None = None
+    measured_at: datetime | None = None
+    id: str = ""
+    created_at: datetime | None = None
+
+
+_STORED = tuple(item.name for item in fields(MeasurementRow) if item.name != "created_at")
+_IDENTITY = tuple(name for name in _STORED if name not in ("id", "runs", "latency_std_s", "power_w"))
+
+
+def identity(row: MeasurementRow) -> str:
+    """SHA-256 of what was measured, where, with what and how long it took; 1024 and 1024.0 are the same figure."""
+    said = {name: _canonical(getattr(row, name)) for name in _IDENTITY}
+    return hashlib.sha256(json.dumps(said, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _canonical(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _canonical(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list | tuple):
+        return [_canonical(item) for item in value]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    return value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value
+
+
+def insert(connection: Connection, rows: Sequence[MeasurementRow]) -> int:
+    """Add rows, all or none with the transaction; returns how many are new. Sent again, a row changes nothing."""
+    inserted = 0
+    for start in range(0, len(rows), INSERT_CHUNK):
+        inserted += connection.execute(_INSERT, _columns(rows[start : start + INSERT_CHUNK])).rowcount
+    if inserted:
+        revision.bump(connection)
+    return inserted
+
+
+def _columns(rows: Sequence[MeasurementRow]) -> dict[str, list[Any]]:
+    columns: dict[str, list[Any]] = {name: [getattr(row, name) for row in rows] for name in _STORED}
+    columns["id"] = [row.id or identity(row) for row in rows]
+    for name in JSON_COLUMNS:
+        columns[name] = [None if value is None else json.dumps(value, allow_nan=False) for value in columns[name]]
+    return columns
+
+
+def page(  # noqa: PLR0913 - one keyword per filter of GET /measurements
+    connection: Connection,
+    *,
+    gpu: str | None = None,
+    kind: str | None = None,
+    name: str | None = None,
+    software: str | None = None,
+    source: str | None = None,
+    after: str | None = None,
+    limit: int = 100,
+) -> list[MeasurementRow]:
+    """Up to `limit` rows in the order of their ids, the first one after the id `after`; filters are exact."""
+    wanted = {"gpu_id": gpu, "kind": kind, "name": name, "software": software, "source": source}
+    statement = _select().order_by(MEASUREMENTS.c.id).limit(limit)
+    for column, value in wanted.items():
+        if value is not None:
+            statement = statement.where(MEASUREMENTS.c[column] == value)
+    if after is not None:
+        statement = statement.where(MEASUREMENTS.c.id > after)
+    return [_row(found) for found in connection.execute(statement)]
+
+
+def load(connection: Connection, *, kind: str, gpu: str | None = None) -> list[MeasurementRow]:
+    """All rows of one kind, of one GPU or of all, in the order of their ids."""
+    statement = _select().where(MEASUREMENTS.c.kind == kind).order_by(MEASUREMENTS.c.id)
+    if gpu is not None:
+        statement = statement.where(MEASUREMENTS.c.gpu_id == gpu)
+    return [_row(found) for found in connection.execute(statement)]
+
+
+def counts(connection: Connection) -> dict[tuple[str, str], int]:
+    """How many rows each (kind, GPU id) has."""
+    columns = (MEASUREMENTS.c.kind, MEASUREMENTS.c.gpu_id)
+    found = connection.execute(sa.select(*columns, sa.func.count()).group_by(*columns).order_by(*columns))
+    return {(kind, gpu): int(rows) for kind, gpu, rows in found}
+
+
+def training_set_hash(rows: Iterable[MeasurementRow]) -> str:
+    """SHA-256 of the rows' ids, whatever their order: names the training set."""
+    return hashlib.sha256("\n".join(sorted(row.id or identity(row) for row in rows)).encode()).hexdigest()
+
+
+def _select() -> Select[Any]:
+    return sa.select(*(MEASUREMENTS.c[item.name] for item in fields(MeasurementRow)))
+
+
+def _row(found: Row[Any]) -> MeasurementRow:
+    return MeasurementRow(**found._mapping)
+
+
+def _insert_statement() -> sa.TextClause:
+    """One array parameter per column: a thousand rows cost one statement, not a thousand."""
+    dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
+    kinds = {name: MEASUREMENTS.c[name].type.compile(dialect=dialect) for name in _STORED}
+    arrays = ", ".join(f"CAST(:{name} AS {'TEXT' if name in JSON_COLUMNS else kinds[name]}[])" for name in _STORED)
+    values = ", ".join(f"CAST({name} AS JSONB)" if name in JSON_COLUMNS else name for name in _STORED)
+    names = ", ".join(_STORED)
+    return sa.text(
+        f"INSERT INTO measurements ({names}) SELECT {values} FROM unnest({arrays}) AS given ({names})"
+        " ON CONFLICT (id) DO NOTHING"
+    )
+
+
+_INSERT = _insert_statement()

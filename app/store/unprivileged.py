@@ -1,0 +1,101 @@
+"""Runs PostgreSQL's programs, which refuse to be root, as an existing unprivileged account."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.errors import Unavailable
+
+CANDIDATES = ("postgres", "nobody")
+# Lets the account pass folders that only root may enter, a checkout under /root for one; opens none of them.
+PASS_FOLDERS = "+dac_override"
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Who PostgreSQL runs as. `drop` is False where this process already is that account."""
+
+    uid: int
+    gid: int
+    drop: bool
+
+    def take(self, path: Path) -> None:
+        """Make `path` this account's own; a missing file is created."""
+        if not path.exists():
+            path.touch(mode=0o600)
+        if self.drop:
+            os.chown(path, self.uid, self.gid, follow_symlinks=False)
+        if path.lstat().st_uid != self.uid:
+            raise Unavailable(f"{path} belongs to another user; remove it or choose another GPUCAST_DATA_DIR.")
+
+    def empty(self, folder: Path) -> None:
+        """Make `folder` new, empty, mode 0700 and this account's own."""
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(mode=0o700)
+        self.take(folder)
+
+
+def account_for(data: Path) -> Account:
+    """The owner of the data folder, or this process's user; for root, an existing unprivileged account."""
+    if os.geteuid() != 0:
+        return Account(os.geteuid(), os.getegid(), drop=False)
+    if data.exists() and (owner := data.stat()).st_uid != 0:
+        return Account(owner.st_uid, owner.st_gid, drop=True)
+    for name in CANDIDATES:
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return Account(entry.pw_uid, entry.pw_gid, drop=True)
+    raise Unavailable(
+        f"PostgreSQL refuses to run as root, and none of the accounts {', '.join(CANDIDATES)} exists here."
+    )
+
+
+def run_as(account: Account, program: Path, *arguments: str | Path, touches: Path) -> None:
+    """Run one program to its end as `account`; Unavailable with its words if it fails. It works on `touches`."""
+    words = [str(word) for word in (program, *arguments)]
+    if account.drop and not _succeeds(account, ["test", "-x", words[0], "-a", "-x", str(touches)]):
+        words = [*_passing_folders(account, touches), *words]
+        account = Account(0, 0, drop=False)  # setpriv itself drops
+    done = _run(account, words)
+    if done.returncode != 0:
+        raise Unavailable(f"{program.name} failed: {done.stdout.decode(errors='replace').strip()}")
+
+
+def _succeeds(account: Account, command: Sequence[str]) -> bool:
+    return _run(account, command).returncode == 0
+
+
+def _run(account: Account, command: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd="/",
+        env={**os.environ, "LC_ALL": "C"},
+        start_new_session=True,
+        check=False,
+        user=account.uid if account.drop else None,
+        group=account.gid if account.drop else None,
+        extra_groups=[] if account.drop else None,
+    )
+
+
+def _passing_folders(account: Account, folder: Path) -> list[str]:
+    """The words before a command that drop to `account` but let it pass folders closed to it."""
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        raise Unavailable(
+            f"PostgreSQL refuses to run as root, and the account with the id {account.uid} cannot enter {folder}:"
+            " clone into a folder that everyone may enter, work as an ordinary user, or set DATABASE_URL."
+        )
+    who = [f"--reuid={account.uid}", f"--regid={account.gid}", "--clear-groups"]
+    return [setpriv, *who, f"--inh-caps={PASS_FOLDERS}", f"--ambient-caps={PASS_FOLDERS}", "--"]

@@ -1,0 +1,112 @@
+"""Versions of trained predictors, and which one is served."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, Row, Select
+
+from app.errors import Conflict, NotFound
+from app.store import revision
+from app.store.rows import PREDICTOR_VERSIONS as VERSIONS
+
+POOLED = "*"  # the `gpu_id` of a version trained on all GPUs together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """One trained version. `state` is candidate, served, retired or kept_back; `gpu_id` "*" is pooled."""
+
+    id: int
+    predictor: str
+    gpu_id: str
+    version: str
+    artifact_sha256: str
+    training_set_sha256: str
+    card: dict[str, Any]
+    state: str
+    created_at: datetime
+
+
+def add(
+    connection: Connection,
+    *,
+    predictor: str,
+    gpu_id: str,
+    artifact_sha256: str,
+    training_set_sha256: str,
+    card: dict[str, Any],
+    state: str = "candidate",
+) -> Version:
+    """Record a trained version; its name counts up per predictor and GPU: "1", "2", ..."""
+    mine = (VERSIONS.c.predictor == predictor) & (VERSIONS.c.gpu_id == gpu_id)
+    lock = sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(f"version {predictor} {gpu_id}", 0))
+    connection.execute(sa.select(lock))
+    number = connection.execute(sa.select(sa.func.count()).where(mine)).scalar_one() + 1
+    statement = sa.insert(VERSIONS).values(
+        predictor=predictor,
+        gpu_id=gpu_id,
+        version=str(number),
+        artifact_sha256=artifact_sha256,
+        training_set_sha256=training_set_sha256,
+        card=card,
+        state=state,
+    )
+    return _version(connection.execute(statement.returning(*_columns())).one())
+
+
+def serve(connection: Connection, version_id: int) -> Version:
+    """Serve this version from now on; the one before it retires."""
+    found = connection.execute(_select().where(VERSIONS.c.id == version_id)).one_or_none()
+    if found is None:
+        raise NotFound(f"No predictor version has the id {version_id}.")
+    version = _version(found)
+    mine = (VERSIONS.c.predictor == version.predictor) & (VERSIONS.c.gpu_id == version.gpu_id)
+    connection.execute(sa.update(VERSIONS).where(mine, VERSIONS.c.state == "served").values(state="retired"))
+    statement = sa.update(VERSIONS).where(VERSIONS.c.id == version_id).values(state="served")
+    served_now = _version(connection.execute(statement.returning(*_columns())).one())
+    revision.bump(connection)
+    return served_now
+
+
+def served(connection: Connection) -> list[Version]:
+    """The version served for every predictor and GPU that has one."""
+    statement = _select().where(VERSIONS.c.state == "served").order_by(VERSIONS.c.predictor, VERSIONS.c.gpu_id)
+    return [_version(found) for found in connection.execute(statement)]
+
+
+def history(connection: Connection, predictor: str | None = None) -> list[Version]:
+    """Every version, newest first; of one predictor or of all."""
+    statement = _select().order_by(VERSIONS.c.id.desc())
+    if predictor is not None:
+        statement = statement.where(VERSIONS.c.predictor == predictor)
+    return [_version(found) for found in connection.execute(statement)]
+
+
+def rollback(connection: Connection, predictor: str, gpu_id: str) -> Version:
+    """Serve the version that was served before the present one; Conflict if there is none."""
+    mine = (VERSIONS.c.predictor == predictor) & (VERSIONS.c.gpu_id == gpu_id)
+    now = connection.execute(sa.select(VERSIONS.c.id).where(mine, VERSIONS.c.state == "served").with_for_update())
+    present = now.scalar_one_or_none()
+    if present is None:
+        raise Conflict(f"Predictor {predictor!r} serves no trained version for GPU {gpu_id!r}.")
+    earlier = _select().where(mine, VERSIONS.c.state == "retired", VERSIONS.c.id < present)
+    found = connection.execute(earlier.order_by(VERSIONS.c.id.desc()).limit(1)).one_or_none()
+    if found is None:
+        raise Conflict(f"Predictor {predictor!r} has no version before the one it serves for GPU {gpu_id!r}.")
+    return serve(connection, found.id)
+
+
+def _columns() -> list[sa.Column[Any]]:
+    return [VERSIONS.c[item.name] for item in fields(Version)]
+
+
+def _select() -> Select[Any]:
+    return sa.select(*_columns())
+
+
+def _version(found: Row[Any]) -> Version:
+    return Version(**found._mapping)
