@@ -13,8 +13,8 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
-from typing import Any
+from datetime import datetime
+from typing import Any, get_args
 
 import msgspec
 import pyarrow as pa
@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from app.errors import BadInput, FieldError, Malformed, TooLarge, UnsupportedMedia
 from app.ops.kernel import FIELDS, SIZE_FIELDS
+from app.services.measurement_form import Phase
 
 Row = dict[str, Any]
 Path = tuple[str, ...]
@@ -46,7 +47,6 @@ _ROW_FIELDS = {
     "kernel.block": _DIMS,
 }
 _WORKLOAD_TEXT = ("kind", "name", "access_pattern", "dtype")
-_PHASES = ("forward", "backward", "update", "communication")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Column:
 def _columns() -> dict[str, Column]:
     """Every accepted column by name."""
     known = {name: Column(tuple(name.split(".")), holds) for name, holds in _ROW_FIELDS.items()}
-    for phase in _PHASES:
+    for phase in get_args(Phase):
         known[f"phases_ms.{phase}"] = Column(("phases_ms", phase), _NUMBER)
     for name in (*_WORKLOAD_TEXT, *FIELDS):
         size = name in SIZE_FIELDS
@@ -220,7 +220,7 @@ def _fits(kind: pa.DataType, holds: str) -> bool:
     if holds == _DIMS:
         nested = pa.types.is_list(kind) or pa.types.is_large_list(kind)
         return bool(text or pa.types.is_integer(kind) or (nested and pa.types.is_integer(kind.value_type)))
-    return bool(text or pa.types.is_timestamp(kind) or pa.types.is_date(kind))
+    return bool(text or pa.types.is_timestamp(kind))
 
 
 def _check_types(schema: pa.Schema, columns: Sequence[Column]) -> None:
@@ -241,7 +241,10 @@ def _plain(values: pa.ChunkedArray, column: Column) -> list[Any]:
     cells: list[Any] = values.to_pylist()
     if column.holds == _DIMS:
         return [_parquet_dims(number, column, cell) for number, cell in enumerate(cells)]
-    return [cell.isoformat() if isinstance(cell, date | datetime) else cell for cell in cells]
+    if pa.types.is_floating(values.type):
+        # A data frame keeps whole numbers with gaps as floats.
+        return [int(cell) if cell is not None and cell.is_integer() else cell for cell in cells]
+    return [cell.isoformat() if isinstance(cell, datetime) else cell for cell in cells]
 
 
 def _parquet_dims(number: int, column: Column, cell: Any) -> Any:

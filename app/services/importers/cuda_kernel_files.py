@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -163,9 +163,15 @@ def read_figures(path: Path) -> dict[str, dict[str, float]]:
     """Measured rates of every GPU by its device name, FLOP/s and B/s."""
     try:
         gpus = json.loads(path.read_bytes())
-        return {
-            gpu["device_name"]: {field: float(gpu[name]) * 1e9 for name, field in _FIGURES.items() if name in gpu}
-            for gpu in gpus
-        }
-    except (ValueError, KeyError, TypeError) as error:
+        if not isinstance(gpus, list):
+            raise TypeError("not a list")
+        return {gpu["device_name"]: _rates(gpu) for gpu in gpus}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Malformed(f"{path.name} is not a list of GPUs with a device_name each: {error!r}") from error
+
+
+def _rates(gpu: Mapping[str, Any]) -> dict[str, float]:
+    rates = {field: float(gpu[name]) * 1e9 for name, field in _FIGURES.items() if name in gpu}
+    if not all(math.isfinite(rate) and rate > 0 for rate in rates.values()):
+        raise ValueError(f"{gpu['device_name']} has a rate that is no positive number")
+    return rates
