@@ -69,9 +69,15 @@ class Database:
 def conninfo(url: str) -> str:
     """A PostgreSQL URL in the one form that libpq, psycopg and Procrastinate read."""
     scheme, separator, rest = url.partition("://")
-    if not separator or scheme.split("+")[0] not in ("postgres", "postgresql"):
+    url = f"postgresql://{rest}"
+    try:
+        sa.make_url(url)
+        readable = separator and scheme.split("+")[0] in ("postgres", "postgresql")
+    except (exc.ArgumentError, ValueError):
+        readable = False
+    if not readable:
         raise ValueError("DATABASE_URL must look like postgresql://user:password@host:5432/name")
-    return f"postgresql://{rest}"
+    return url
 
 
 def _first_line(error: Exception) -> str:

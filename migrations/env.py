@@ -1,0 +1,15 @@
+"""Runs the migrations on the connection that `app.store.schema` hands over."""
+
+from alembic import context
+
+from app.store.rows import METADATA
+from app.store.schema import is_ours
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=METADATA,
+    include_name=is_ours,
+    compare_type=True,
+    compare_server_default=True,
+)
+context.run_migrations()
