@@ -1,0 +1,164 @@
+"""Bytes to typed structs, with every wrong field named.
+
+msgspec is quick and stops at the first error. The happy path costs nothing more; a refused body is looked at
+again: each wrong place is noted, mended from a valid example, and the rest is checked until nothing is left.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from app.errors import BadInput, FieldError, Malformed
+
+T = TypeVar("T")
+Path = tuple[str | int, ...]
+
+MAX_ERRORS = 20
+_PLACE = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
+_UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
+_MISSING = re.compile(r"^Object missing required field `(.*)`$", re.DOTALL)
+_BAD_CHOICE = re.compile(r"^Invalid enum value (.*)$", re.DOTALL)
+
+
+def decode(decoder: msgspec.json.Decoder[T], body: bytes, *, example: Mapping[str, Any]) -> T:
+    """One struct from JSON; raises Malformed (400) or BadInput (422) that lists every wrong field.
+
+    `example` is a valid instance in plain containers, used to look past one wrong field at the next.
+    """
+    try:
+        return decoder.decode(body)
+    except RecursionError:
+        raise Malformed("The body is nested too deeply.") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raw = _plain(body, error)
+    errors = field_errors(raw, decoder.type, example=example)
+    raise BadInput(summary(errors), errors=errors)
+
+
+def convert(raw: object, form: type[T], *, example: Mapping[str, Any], loc: Path = ()) -> T:
+    """One struct from plain containers; raises BadInput that lists every wrong field under `loc`."""
+    try:
+        return msgspec.convert(raw, form)
+    except (msgspec.ValidationError, RecursionError):
+        errors = field_errors(raw, form, example=example, loc=loc)
+        raise BadInput(summary(errors), errors=errors) from None
+
+
+def summary(errors: list[FieldError]) -> str:
+    """The first wrong field in one sentence, and how many more there are."""
+    first = errors[0]
+    where = ".".join(str(part) for part in first.loc) or "body"
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    return f"{where}: {first.msg}{more}"
+
+
+def field_errors(raw: object, form: Any, *, example: Mapping[str, Any], loc: Path = ()) -> list[FieldError]:
+    """Every wrong field of `raw`, at most MAX_ERRORS, in the order found; empty when it is valid."""
+    mended = copy.deepcopy(raw)
+    errors: list[FieldError] = []
+    while len(errors) < MAX_ERRORS:
+        try:
+            msgspec.convert(mended, form)
+            break
+        except RecursionError:
+            errors.append(FieldError(loc, "nested too deeply"))
+            break
+        except msgspec.ValidationError as error:
+            path, message = _split(str(error))
+            path, message = _pointed(path, message)
+            errors.append(FieldError(loc + path, _helped(message, path, mended, form)))
+            if not _mend(mended, path, example):
+                break
+    return errors
+
+
+def _plain(body: bytes, error: Exception) -> Any:
+    """The body as Python sees it: NaN and Infinity pass here, so that the field holding one can be named."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        raise Malformed(f"The body is not valid JSON: {error}.") from None
+
+
+def _split(text: str) -> tuple[Path, str]:
+    """A msgspec message into (path, message): "Expected ... - at `$.a[0].b`"."""
+    message, _, place = text.rpartition(" - at `$")
+    if not message:
+        return (), text
+    found = _PLACE.findall(place.removesuffix("`"))
+    return tuple(name or int(index) for name, index in found), message
+
+
+def _pointed(path: Path, message: str) -> tuple[Path, str]:
+    """Point at the unknown or missing field itself, not at the object around it."""
+    if unknown := _UNKNOWN.match(message):
+        return (*path, unknown[1]), "unknown field"
+    if missing := _MISSING.match(message):
+        return (*path, missing[1]), "required field is missing"
+    return path, message
+
+
+def _helped(message: str, path: Path, raw: Any, form: Any) -> str:
+    """Add the valid choices to a refused one, and plain words for a number that is none."""
+    value = _get(raw, path)
+    if isinstance(value, float) and not abs(value) < float("inf"):
+        return f"must be a finite number, got {value}"
+    if choice := _BAD_CHOICE.match(message):
+        valid = _choices(form, path)
+        return f"invalid value {choice[1]}" + (f"; valid: {', '.join(valid)}" if valid else "")
+    return message.replace("Expected", "expected", 1)
+
+
+def _get(raw: Any, path: Path) -> Any:
+    for part in path:
+        if isinstance(raw, dict) and isinstance(part, str):
+            raw = raw.get(part)
+        elif isinstance(raw, list) and isinstance(part, int) and part < len(raw):
+            raw = raw[part]
+        else:
+            return None
+    return raw
+
+
+def _types(form: Any) -> Iterator[msgspec.inspect.Type]:
+    if isinstance(form, msgspec.inspect.UnionType):
+        yield from form.types
+    else:
+        yield form
+
+
+def _choices(form: Any, path: Path) -> list[str]:
+    """The literals that the field at `path` accepts."""
+    found = [msgspec.inspect.type_info(form)]
+    for part in path:
+        inner: list[msgspec.inspect.Type] = []
+        for option in found:
+            if isinstance(option, msgspec.inspect.StructType):
+                inner += [kind for field in option.fields if field.encode_name == part for kind in _types(field.type)]
+            elif isinstance(option, msgspec.inspect.ListType):
+                inner += _types(option.item_type)
+        found = inner
+    return [str(v) for option in found if isinstance(option, msgspec.inspect.LiteralType) for v in option.values]
+
+
+def _mend(raw: Any, path: Path, example: Any) -> bool:
+    """Put the example's value at `path`, or take the field out; False where neither can be."""
+    if not path:
+        return False
+    holder, last = _get(raw, path[:-1]), path[-1]
+    pattern = _get(example, tuple(0 if isinstance(part, int) else part for part in path))
+    if isinstance(holder, dict) and isinstance(last, str):
+        if pattern is not None:
+            holder[last] = copy.deepcopy(pattern)
+            return True
+        return holder.pop(last, None) is not None
+    if isinstance(holder, list) and isinstance(last, int) and pattern is not None:
+        holder[last] = copy.deepcopy(pattern)
+        return True
+    return False

@@ -1,0 +1,84 @@
+"""Whether a launch can run on a GPU at all, and which limit it breaks where it cannot."""
+
+from __future__ import annotations
+
+from math import ceil, isnan
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.errors import FieldError
+from app.ops.kernel import FIELD_INDEX
+from app.predictors.occupancy import LAUNCH_FIELDS
+from app.predictors.roofline import peak_flops
+from app.tables.gpus import COLUMN_INDEX, GpuTable
+from app.tables.ops import DTYPES, OpTable
+
+Ints = NDArray[np.intp]
+
+_LAUNCH = np.array([FIELD_INDEX[name] for name in (*LAUNCH_FIELDS, "flops")])[:, None]
+_LIMIT_NAMES = (
+    "max_threads_per_block",
+    "max_threads_per_sm",
+    "max_registers_per_thread",
+    "registers_per_sm",
+    "register_allocation_unit",
+    "warp_size",
+    "shared_memory_per_block_bytes",
+    "shared_memory_per_sm_bytes",
+    "shared_memory_allocation_unit_bytes",
+)
+_LIMITS = np.array([COLUMN_INDEX[name] for name in _LIMIT_NAMES])[:, None]
+
+
+def check_launch(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> list[list[FieldError]]:
+    """Why operator row `i[q]` cannot run on GPU row `j[q]`: one list per query, empty where it can.
+
+    `loc` of an error is the one field of the workload that breaks the limit. Absent limits (NaN) do not bind.
+    """
+    launches, limits = ops.dims[_LAUNCH, i].T.tolist(), gpus.values[_LIMITS, j].T.tolist()
+    lacking = np.isnan(peak_flops(gpus, j, ops.dtype[i])).tolist()
+    return [
+        _broken(gpus.ids[gpu], launch, limit) + _without_dtype(gpus.ids[gpu], launch[3], lacks, ops.dtype[row])
+        for gpu, row, launch, limit, lacks in zip(j, i, launches, limits, lacking, strict=True)
+    ]
+
+
+def _without_dtype(gpu: str, flops: float, lacks: bool, dtype: int) -> list[FieldError]:
+    if not lacks or not flops > 0:
+        return []
+    return [FieldError(("dtype",), f"{gpu} does not compute in {DTYPES[dtype]}")]
+
+
+def _broken(gpu: str, launch: list[float], limit: list[float]) -> list[FieldError]:
+    threads, registers, shared, _ = launch
+    block_threads, sm_threads, thread_registers, file, unit, warp, block_shared, sm_shared, shared_unit = limit
+    broken = []
+    if threads > block_threads or threads > sm_threads:
+        most = block_threads if threads > block_threads else sm_threads
+        broken.append(_error("threads_per_block", threads, most, gpu, "threads per block"))
+    if registers > thread_registers:
+        broken.append(_error("registers_per_thread", registers, thread_registers, gpu, "registers per thread"))
+    elif not broken and (need := _registers(threads, registers, unit, warp)) > file:
+        text = f"{registers:,.0f} registers x {threads:,.0f} threads per block take {need:,.0f} registers"
+        broken.append(FieldError(("registers_per_thread",), f"{text}; the register file of {gpu} has {file:,.0f}"))
+    if shared > block_shared:
+        broken.append(_error("shared_memory_per_block", shared, block_shared, gpu, "bytes of shared memory per block"))
+    elif _rounded(shared, shared_unit) > sm_shared:
+        broken.append(_error("shared_memory_per_block", shared, sm_shared, gpu, "bytes of shared memory per SM"))
+    return broken
+
+
+def _error(field: str, value: float, most: float, gpu: str, what: str) -> FieldError:
+    return FieldError((field,), f"{value:,.0f} is over the limit of {gpu}: at most {most:,.0f} {what}")
+
+
+def _registers(threads: float, registers: float, unit: float, warp: float) -> float:
+    """Registers that one block takes: whole warps, rounded up to the allocation unit per warp."""
+    if isnan(warp):
+        return threads * registers
+    return _rounded(registers * warp, unit) * ceil(threads / warp)
+
+
+def _rounded(value: float, unit: float) -> float:
+    return ceil(value / unit) * unit if unit > 0 else value

@@ -1,0 +1,218 @@
+"""What a caller may ask about: the request's workload, checked field by field, as rows of the operator table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Annotated, Any, Literal, TypeAlias
+
+import numpy as np
+from msgspec import Meta, Struct
+from numpy.typing import NDArray
+
+from app.ops import OP_CODE
+from app.ops.kernel import ACCESS_CODE, FIELD_INDEX, FIELDS
+from app.tables.measurements import Measurements
+from app.tables.ops import DTYPE_CODE, OpTable
+
+Ints = NDArray[np.intp]
+
+SERVED_KINDS = ("kernel",)
+LATER_KINDS = ("operators", "operator_table", "model", "graph")
+
+# An id, an alias, or a whole specification inline.
+GpuRef: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)] | dict[str, Any]
+Resolve: TypeAlias = Callable[[GpuRef, tuple[str | int, ...]], int]
+
+_NAME_CHARACTERS = "^[^\\x00-\\x1f\\x7f]+$"  # control characters only hide in logs, and PostgreSQL stores no NUL
+Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200, pattern=_NAME_CHARACTERS)]
+Count: TypeAlias = Annotated[float, Meta(ge=0, le=1e18)]
+Threads: TypeAlias = Annotated[int, Meta(ge=1, le=10**6)]
+Blocks: TypeAlias = Annotated[int, Meta(ge=1, le=10**15)]
+Registers: TypeAlias = Annotated[int, Meta(ge=0, le=65_536)]
+Bytes: TypeAlias = Annotated[int, Meta(ge=0, le=10**12)]
+Fraction: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
+Ways: TypeAlias = Annotated[float, Meta(ge=0, le=1024)]
+# Under a nanosecond no kernel runs, over ten days none is waited for: outside, the unit is wrong.
+Milliseconds: TypeAlias = Annotated[float, Meta(ge=1e-6, le=1e9, description="Time on the device, milliseconds")]
+AccessPattern: TypeAlias = Literal["coalesced", "strided", "random", "broadcast"]
+Dtype: TypeAlias = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp8_block", "int8", "nvfp4"]
+
+
+class KernelSize(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
+    """The problem's size in the kernel's own terms; what does not apply is left out or 0."""
+
+    n: Count | None = None
+    rows: Count | None = None
+    cols: Count | None = None
+    iterations: Count | None = None
+
+
+class MeasuredKernel(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
+    """One measured launch: of this kernel on another GPU, or of another size or kernel where fields are overridden.
+
+    What is left out is as in the workload around it; the compiler may give each GPU its own registers.
+    """
+
+    gpu: GpuRef
+    latency_ms: Milliseconds
+    name: Name | None = None
+    flops: Count | None = None
+    bytes: Count | None = None
+    threads_per_block: Threads | None = None
+    blocks: Blocks | None = None
+    registers_per_thread: Registers | None = None
+    shared_memory_per_block: Bytes | None = None
+    working_set_bytes: Count | None = None
+    access_pattern: AccessPattern | None = None
+    dtype: Dtype | None = None
+    size: KernelSize | None = None
+    stride_bytes: Count | None = None
+    atomic_operations: Count | None = None
+    atomic_addresses: Count | None = None
+    branch_divergence: Fraction | None = None
+    lane_operations: Count | None = None
+    bank_conflict_ways: Ways | None = None
+
+
+class KernelWorkload(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
+    """One launch of any CUDA-like kernel. Sizes are bytes, counts are per launch, of the whole grid.
+
+    `branch_divergence` is 0 (none) to 1 (every branch splits its warp); `lane_operations` counts loads, stores,
+    atomics and loop operations per lane; `working_set_bytes` is distinct bytes touched.
+    """
+
+    kind: Literal["kernel"]
+    name: Name
+    flops: Count
+    bytes: Count
+    threads_per_block: Threads
+    blocks: Blocks
+    registers_per_thread: Registers
+    shared_memory_per_block: Bytes
+    working_set_bytes: Count
+    access_pattern: AccessPattern
+    dtype: Dtype
+    size: KernelSize | None = None
+    stride_bytes: Count | None = None
+    atomic_operations: Count | None = None
+    atomic_addresses: Count | None = None
+    branch_divergence: Fraction | None = None
+    lane_operations: Count | None = None
+    bank_conflict_ways: Ways | None = None
+    measured: Annotated[list[MeasuredKernel], Meta(max_length=500)] = []
+
+    def __post_init__(self) -> None:
+        """Counts are 0 or at least 1, and a launch does something."""
+        if 0 < self.flops < 1 or 0 < self.bytes < 1 or 0 < self.working_set_bytes < 1:
+            raise ValueError("flops, bytes and working_set_bytes are counts: 0, or at least 1")
+        if not (self.flops or self.bytes or self.lane_operations or self.atomic_operations):
+            raise ValueError("flops and bytes are both 0: send one of them, lane_operations or atomic_operations")
+
+
+KERNEL_EXAMPLE: dict[str, Any] = {
+    "kind": "kernel",
+    "name": "matmul_tiled",
+    "flops": 2147483648,
+    "bytes": 12582912,
+    "threads_per_block": 256,
+    "blocks": 4096,
+    "registers_per_thread": 32,
+    "shared_memory_per_block": 2048,
+    "working_set_bytes": 12582912,
+    "access_pattern": "coalesced",
+    "dtype": "fp32",
+    "size": {"n": 0, "rows": 1024, "cols": 1024, "iterations": 1},
+    "measured": [{"gpu": "titan-v", "latency_ms": 0.91}],
+}
+
+_KERNEL = OP_CODE["kernel"]
+# Fields that a measured row may override and that are columns of the same name and value.
+_OVERRIDES = tuple(
+    (name, FIELD_INDEX[name])
+    for name in FIELDS
+    if name in KernelWorkload.__struct_fields__ and name not in ("access_pattern", "size")
+)
+_SIZES = tuple((name, FIELD_INDEX[name]) for name in KernelSize.__struct_fields__)
+
+
+@lru_cache(maxsize=65_536)
+def label_of(name: str) -> int:
+    """A number that stands for a kernel's name, the same in every process: 56 bits of its BLAKE2b."""
+    return int.from_bytes(blake2b(name.encode("utf-8", "surrogatepass"), digest_size=7).digest(), "big")
+
+
+def kernel_table(workloads: Sequence[KernelWorkload]) -> OpTable:
+    """One row per workload, in order; figures left out are NaN."""
+    return _table(
+        [_figures(workload) for workload in workloads],
+        [label_of(workload.name) for workload in workloads],
+        [DTYPE_CODE[workload.dtype] for workload in workloads],
+    )
+
+
+def evidence_for(workload: KernelWorkload, resolve: Resolve, *, loc: tuple[str | int, ...] = ()) -> Measurements:
+    """The workload's `measured` rows, each the workload itself with that row's overrides.
+
+    `resolve` maps a GPU reference and its place in the request to a row of the GPU table used beside the result.
+    """
+    measured, base = workload.measured, _figures(workload)
+    ops = _table(
+        [_overridden(base, row) for row in measured],
+        [label_of(workload.name if row.name is None else row.name) for row in measured],
+        [DTYPE_CODE[row.dtype or workload.dtype] for row in measured],
+    )
+    gpu = [resolve(row.gpu, (*loc, "measured", k, "gpu")) for k, row in enumerate(measured)]
+    latency_s = np.array([row.latency_ms for row in measured], dtype=np.float64) * 1e-3
+    return Measurements(ops, np.array(gpu, dtype=np.intp), latency_s)
+
+
+def _table(figures: Sequence[Sequence[float | None]], labels: list[int], dtypes: list[int]) -> OpTable:
+    dims = np.array(figures, dtype=np.float64).reshape(-1, len(FIELDS)).T
+    kind = np.full(len(labels), _KERNEL, dtype=np.intp)
+    return OpTable(kind, np.array(dtypes, dtype=np.intp), np.array(labels, dtype=np.intp), FIELD_INDEX, dims)
+
+
+def _figures(workload: KernelWorkload) -> tuple[float | None, ...]:
+    """One row in the order of FIELDS; NumPy reads None as NaN."""
+    size = workload.size or _NO_SIZE
+    return (
+        workload.flops,
+        workload.bytes,
+        workload.threads_per_block,
+        workload.blocks,
+        workload.registers_per_thread,
+        workload.shared_memory_per_block,
+        workload.working_set_bytes,
+        ACCESS_CODE[workload.access_pattern],
+        size.n,
+        size.rows,
+        size.cols,
+        size.iterations,
+        workload.stride_bytes,
+        workload.atomic_operations,
+        workload.atomic_addresses,
+        workload.branch_divergence,
+        workload.lane_operations,
+        workload.bank_conflict_ways,
+    )
+
+
+_NO_SIZE = KernelSize()
+
+
+def _overridden(base: Sequence[float | None], row: MeasuredKernel) -> list[float | None]:
+    figures = list(base)
+    for name, column in _OVERRIDES:
+        value = getattr(row, name)
+        if value is not None:
+            figures[column] = value
+    if row.access_pattern is not None:
+        figures[FIELD_INDEX["access_pattern"]] = ACCESS_CODE[row.access_pattern]
+    if row.size is not None:
+        for name, column in _SIZES:
+            value = getattr(row.size, name)
+            if value is not None:
+                figures[column] = value
+    return figures
