@@ -1,0 +1,61 @@
+"""Several measurements that bear on one query: which count, and how their answers become one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.predictors.intervals import GROUPS, NO_EVIDENCE, best_group, relations
+from app.tables.measurements import Evidence
+from app.tables.ops import OpTable
+from app.tables.predictions import EXTRAPOLATED, INTERPOLATED, MEASURED
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+# How well each group of evidence supports an answer: the launch itself on the target; one step away (another
+# size, or another GPU); further.
+_SUPPORT_OF_GROUP = np.array([MEASURED, INTERPOLATED, INTERPOLATED, EXTRAPOLATED, EXTRAPOLATED, EXTRAPOLATED])
+assert len(_SUPPORT_OF_GROUP) == len(GROUPS)
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The strongest evidence of every query of n, as m pairs.
+
+    pair   int [m], rows of the evidence that count: those of their query's best relation
+    query  int [m], query of each
+    group  int [n], that relation, code into GROUPS
+    """
+
+    pair: Ints
+    query: Ints
+    group: Ints
+
+    @classmethod
+    def strongest(cls, ops: OpTable, i: Ints, j: Ints, evidence: Evidence, *, weakest: int) -> Sources:
+        """Evidence of each query's best relation; relations weaker than `weakest` do not count."""
+        relation = relations(ops, i, j, evidence)
+        group = best_group(relation, evidence.query, len(i))
+        group[group > weakest] = NO_EVIDENCE
+        pair = np.flatnonzero(relation == group[evidence.query])
+        return cls(pair, evidence.query[pair], group)
+
+    def support(self) -> Ints:
+        """Support of every query, int [n], code into SUPPORTS."""
+        support: Ints = _SUPPORT_OF_GROUP[self.group]
+        return support
+
+    def mean(self, latency_s: Floats) -> Floats:
+        """Geometric mean of the pairs' answers float64 [m] per query, float64 [n].
+
+        Answers that are no time (NaN, zero, negative) do not count; a query left without one is NaN.
+        """
+        usable = np.isfinite(latency_s) & (latency_s > 0)
+        query, n = self.query[usable], len(self.group)
+        with np.errstate(invalid="ignore"):
+            total = np.bincount(query, np.log(latency_s[usable]), n) / np.bincount(query, minlength=n)
+        mean: Floats = np.exp(total)
+        return mean

@@ -1,0 +1,1 @@
+"""The papers' own experiments under their authors' protocols, cell by cell."""
