@@ -88,6 +88,17 @@ def fail(connection: Connection, job_id: int, reason: str) -> bool:
     return _end(connection, mine, version=None, result=None, reason=reason, failed=True)
 
 
+def requeue(connection: Connection, job_id: int) -> None:
+    """Let an open job wait again; IntegrityError if another one of its predictor and GPU waits already."""
+    mine = (JOBS.c.id == job_id) & JOBS.c.state.in_(("queued", "running"))
+    connection.execute(sa.update(JOBS).where(mine).values(state="queued", started_at=None))
+
+
+def recent(connection: Connection, limit: int = 100) -> list[Job]:
+    """The newest jobs, newest first."""
+    return [_job(found) for found in connection.execute(_select().order_by(JOBS.c.id.desc()).limit(limit))]
+
+
 def _end(
     connection: Connection,
     mine: sa.ColumnElement[bool],

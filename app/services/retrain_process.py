@@ -1,0 +1,40 @@
+"""One retraining in a process of its own: `python -m app.services.retrain_process JOB_ID`.
+
+It yields the processor to serving, ends with its worker, and says by its exit code whether the job is over.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+
+from app.config import Settings
+from app.errors import Unavailable
+from app.services.lifeline import follow_parent
+
+NICENESS = 15
+DATABASE_AWAY = 75  # EX_TEMPFAIL of sysexits.h
+# Linear algebra on every core would take them from serving, whatever the niceness.
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
+
+
+def main() -> int:
+    """Run the job whose id is the only argument, with settings from the environment."""
+    follow_parent(signal.SIGKILL)
+    os.nice(NICENESS)
+    settings = Settings.from_env()
+    logging.basicConfig(level=settings.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    from app.services.retrain import run_job  # noqa: PLC0415 - heavy imports after the process has stepped back
+
+    try:
+        run_job(settings, settings.database_url or "", int(sys.argv[1]))
+    except Unavailable as error:
+        logging.getLogger(__name__).warning("%s", error.detail)
+        return DATABASE_AWAY
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
