@@ -40,9 +40,14 @@ def open_runtime(settings: Settings) -> Iterator[Runtime]:
     """
     with open_database(settings) as runtime:
         schema.upgrade(runtime.database)
-        with runtime.database.begin() as connection:
-            gpus.seed(connection, load_seed_specs())
+        seed(runtime.database)
         yield runtime
+
+
+def seed(database: Database) -> None:
+    """Bring the shipped GPUs into the catalogue; rows that a user changed stay as they are."""
+    with database.begin() as connection:
+        gpus.seed(connection, load_seed_specs())
 
 
 @contextmanager

@@ -59,28 +59,31 @@ class EmbeddedPostgres:
     def __enter__(self) -> Self:
         self._root.mkdir(parents=True, exist_ok=True)
         with self._control():
-            users = (self._root / "users.lock").open("ab")
-            fcntl.flock(users, fcntl.LOCK_SH)
-            self._users = users
+            self._users = (self._root / "users.lock").open("ab")
+            fcntl.flock(self._users, fcntl.LOCK_SH)
             try:
                 self._start_unless_running()
             except BaseException:
-                users.close()
+                self._leave(self._users)
                 raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._users is None:
-            return
-        with self._control(), self._users as users:
-            self._users = None
+        if self._users is not None:
+            with self._control():
+                self._leave(self._users)
+
+    def _leave(self, users: IO[bytes]) -> None:
+        """Stop the server unless somebody else uses it."""
+        self._users = None
+        with users:
             fcntl.flock(users, fcntl.LOCK_UN)
             try:
                 fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                return  # somebody else still uses the server
+                return
             if self._ping() != Ping.NO_RESPONSE:
                 self._pg_ctl("stop", "-m", "fast")
 

@@ -1,0 +1,63 @@
+"""The command line: one file per sub-command, registered in COMMANDS and imported when it is called."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Annotated
+
+import typer
+
+from app import __version__
+from app.errors import GpucastError
+
+# (name, module of this package, one line of help). The module's `command` is a function or a Typer application.
+COMMANDS = (
+    ("serve", "serve", "Start the whole service: database, API and worker."),
+    ("worker", "worker", "Take retrainings from the queue."),
+    ("predict", "predict", "Predict how long a workload takes on a GPU."),
+    ("gpus", "gpus", "List, show and add GPUs."),
+    ("import", "imports", "Bring in a folder of measurements."),
+    ("retrain", "retrain", "Retrain a predictor from the stored measurements."),
+    ("evaluate", "evaluate", "Reproduce a paper's tables, and our own accuracy beside them."),
+    ("migrate", "migrate", "Bring the database to a version of its schema, or check it."),
+)
+
+
+def build(asked: str | None) -> typer.Typer:
+    """The application with the sub-command `asked` ready to run, and the others as lines of help."""
+    app = typer.Typer(name="gpucast", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+    app.callback()(_options)
+    for name, module, line in COMMANDS:
+        if name != asked:
+            app.command(name, help=line)(_not_asked)
+            continue
+        command = import_module(f"app.cli.{module}").command
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name, help=line)
+        else:
+            app.command(name)(command)
+    return app
+
+
+def main() -> None:
+    """Run `gpucast`; an error that a caller can see is one line on standard error and exit status 1."""
+    asked = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
+    try:
+        build(asked)()
+    except GpucastError as error:
+        print(f"gpucast: {error.detail}", file=sys.stderr)
+        for wrong in error.errors:
+            print(f"  {'.'.join(map(str, wrong.loc))}: {wrong.msg}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _options(version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False) -> None:
+    """How long GPU work takes on any GPU, without running it there."""
+    if version:
+        print(__version__)
+        raise typer.Exit
+
+
+def _not_asked() -> None:
+    raise AssertionError("only the sub-command on the command line is ever run")

@@ -1,0 +1,107 @@
+"""`gpucast serve`: the whole service from one command, stopped by one Ctrl-C."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import uvicorn
+
+from app.config import Settings
+from app.errors import Unavailable
+from app.services.runtime import Runtime, open_runtime
+
+LOG = logging.getLogger("gpucast")
+WATCH_S = 0.5
+RESTART_S = 2.0  # a worker that dies at once is not started in a tight loop
+
+
+def command() -> None:
+    """Start database (unless DATABASE_URL is set), API and worker; Ctrl-C stops all of them."""
+    settings = Settings.from_env()
+    logging.basicConfig(level=settings.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _leave)
+    with open_runtime(settings) as runtime, _worker_running(settings, runtime):
+        _serve(runtime.settings)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """Unwind every `with`; a second signal must not break the unwinding."""
+    for again in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(again, signal.SIG_IGN)
+    raise SystemExit(0)
+
+
+def _serve(settings: Settings) -> None:
+    """Answer requests until a signal; in this process, or in several that it watches."""
+    os.environ.update(settings.environment())  # what `create_app` builds its settings from
+    print(f"gpucast on http://{settings.host}:{settings.port}, documentation at /docs, Ctrl-C stops it", flush=True)
+    uvicorn.run(
+        "app.main:create_app",
+        factory=True,
+        host=settings.host,
+        port=settings.port,
+        workers=settings.workers,
+        log_level=settings.log_level,
+        access_log=False,
+        loop="uvloop",
+        http="httptools",
+        timeout_graceful_shutdown=int(settings.stop_grace_s),
+    )
+
+
+@contextmanager
+def _worker_running(settings: Settings, runtime: Runtime) -> Iterator[None]:
+    """A worker process, and the embedded database, both started again if they die."""
+    leaving = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(settings, runtime, leaving), name="watcher")
+    watcher.start()
+    try:
+        yield
+    finally:
+        leaving.set()
+        watcher.join()
+
+
+def _watch(settings: Settings, runtime: Runtime, leaving: threading.Event) -> None:
+    worker = _start_worker(settings)
+    started = time.monotonic()
+    while not leaving.wait(WATCH_S):
+        try:
+            runtime.ensure_database()
+        except Unavailable as error:
+            LOG.error("%s", error.detail)
+        if worker.poll() is not None and time.monotonic() - started > RESTART_S:
+            LOG.error("the worker ended with code %s; starting another", worker.returncode)
+            worker = _start_worker(settings)
+            started = time.monotonic()
+    _stop_worker(worker, settings.stop_grace_s)
+
+
+def _start_worker(settings: Settings) -> subprocess.Popen[bytes]:
+    """A worker that leaves when this process does: it holds the other end of its standard input."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "app.cli", "worker", "--with-parent"],
+        stdin=subprocess.PIPE,
+        env={**os.environ, **settings.environment()},
+        start_new_session=True,  # a Ctrl-C in the terminal is this process's to handle
+    )
+
+
+def _stop_worker(worker: subprocess.Popen[bytes], grace_s: float) -> None:
+    """Let the running job finish; after the grace period it is left to the next start."""
+    worker.terminate()
+    try:
+        worker.wait(grace_s + 5)
+    except subprocess.TimeoutExpired:
+        worker.kill()
+        worker.wait()

@@ -1,0 +1,20 @@
+"""`gpucast worker`: the worker alone, beside API processes that run elsewhere."""
+
+from __future__ import annotations
+
+import logging
+from typing import Annotated
+
+import typer
+
+from app.config import Settings
+from app.worker import run
+
+
+def command(
+    with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
+) -> None:
+    """Take retrainings from the queue until SIGTERM or Ctrl-C; the running one is finished first."""
+    settings = Settings.from_env()
+    logging.basicConfig(level=settings.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    run(settings, with_parent=with_parent)
