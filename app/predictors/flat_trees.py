@@ -76,7 +76,7 @@ class FlatTrees:
         for _ in range(self.depth):
             right = flat.take(self.feature.take(node) + row) > self.threshold.take(node)
             node = self.child.take(node) + right
-        total: Floats = self.value.take(node).reshape(n, -1).sum(axis=1)
+        total: Floats = self.value.take(node).reshape(n, len(self.root)).sum(axis=1)
         return self.offset + self.scale * total
 
     def state(self) -> dict[str, Any]:

@@ -1,53 +1,20 @@
 """Occupancy against numbers worked out by hand from the CUDA programming guide's limits."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from app.ops.kernel import FIELD_INDEX, FIELDS
 from app.predictors.occupancy import LIMITS, paper_occupancy, resident_blocks
-from app.tables.gpus import GpuSpec, GpuTable
+from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
+from tests.unit.kernels import TURING, VOLTA, index, kernels
 
-TURING = GpuSpec(
-    id="turing",
-    name="Turing",
-    vendor="nvidia",
-    architecture="turing",
-    sm_count=68,
-    fp32_lanes_per_sm=64,
-    boost_clock_hz=1.545e9,
-    memory_bytes=11e9,
-    memory_bandwidth_bytes_per_s=616e9,
-    l2_bytes=5.5e6,
-    l2_bandwidth_bytes_per_s=2e12,
-    registers_per_sm=65536,
-    max_registers_per_thread=255,
-    shared_memory_per_sm_bytes=65536,
-    shared_memory_per_block_bytes=65536,
-    max_threads_per_sm=1024,
-    max_threads_per_block=1024,
-    max_blocks_per_sm=16,
-    warp_size=32,
-    register_allocation_unit=256,
-    shared_memory_allocation_unit_bytes=256,
-    peak_flops={"fp32": 13.45e12},
-)
-VOLTA = replace(TURING, id="volta", max_threads_per_sm=2048, max_blocks_per_sm=32, shared_memory_per_sm_bytes=98304)
 GPUS = GpuTable.from_specs([TURING, VOLTA])
 
 
 def launch(threads: float, registers: float, shared: float) -> OpTable:
-    dims = np.full((len(FIELDS), 1), np.nan)
-    for name, value in (
-        ("threads_per_block", threads),
-        ("registers_per_thread", registers),
-        ("shared_memory_per_block", shared),
-    ):
-        dims[FIELD_INDEX[name]] = value
-    zero = np.zeros(1, dtype=np.intp)
-    return OpTable(zero, zero, zero, FIELD_INDEX, dims)
+    return kernels(
+        [{"threads_per_block": threads, "registers_per_thread": registers, "shared_memory_per_block": shared}]
+    )
 
 
 @pytest.mark.parametrize(
@@ -68,8 +35,7 @@ def launch(threads: float, registers: float, shared: float) -> OpTable:
     ],
 )
 def test_resident_blocks(threads: float, registers: float, shared: float, gpu: int, blocks: float, limit: str) -> None:
-    zero = np.zeros(1, dtype=np.intp)
-    found = resident_blocks(launch(threads, registers, shared), GPUS, zero, zero + gpu)
+    found = resident_blocks(launch(threads, registers, shared), GPUS, index(0), index(gpu))
     assert found.blocks.tolist() == [blocks]
     assert LIMITS[found.limit[0]] == limit
 
@@ -86,6 +52,5 @@ def test_resident_blocks(threads: float, registers: float, shared: float, gpu: i
     ],
 )
 def test_paper_occupancy(threads: float, registers: float, shared: float, gpu: int, occupancy: float) -> None:
-    zero = np.zeros(1, dtype=np.intp)
-    found = paper_occupancy(launch(threads, registers, shared), GPUS, zero, zero + gpu)
+    found = paper_occupancy(launch(threads, registers, shared), GPUS, index(0), index(gpu))
     assert found.tolist() == [occupancy]
