@@ -40,11 +40,14 @@ def roofs(gpus: GpuTable, source: Ints, target: Ints, dtype: Ints) -> tuple[Floa
     Measured sustained figures (FP32) where both GPUs have them, else datasheet peaks of `dtype` [n] on both sides.
     """
     gpu = np.concatenate([source, target])
-    compute, bandwidth = gpus.values[_SUSTAINED, gpu]
-    known = np.isfinite(compute + bandwidth).reshape(2, -1).all(axis=0) & (dtype == _FP32)
-    both = np.concatenate([known, known])
-    peak = peak_flops(gpus, gpu, np.concatenate([dtype, dtype]))
-    return np.where(both, compute, peak), np.where(both, bandwidth, gpus.values[_BANDWIDTH, gpu])
+    sustained = gpus.values[_SUSTAINED, gpu]
+    peak = np.stack([peak_flops(gpus, gpu, np.concatenate([dtype, dtype])), gpus.values[_BANDWIDTH, gpu]])
+    n = len(source)
+    # NaN as soon as one of a pair's four figures is.
+    known = np.isfinite(sustained[:, :n] + sustained[:, n:]).all(axis=0) & (dtype == _FP32)
+    if known.any():
+        peak = np.where(np.concatenate([known, known]), sustained, peak)
+    return peak[0], peak[1]
 
 
 def transfer(launches: OpTable, latency_s: Floats, gpus: GpuTable, source: Ints, target: Ints) -> tuple[Floats, Ints]:

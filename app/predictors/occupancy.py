@@ -18,7 +18,8 @@ from app.tables.ops import OpTable
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
-# What can keep a further block off an SM; `Residency.limit` is a code into this tuple.
+# What can keep a further block off an SM; `Residency.limit` is a code into this tuple. The first four columns of
+# _SM hold the SM's total of each.
 LIMITS = ("threads", "blocks", "registers", "shared_memory")
 
 LAUNCH_FIELDS = ("threads_per_block", "registers_per_thread", "shared_memory_per_block")
@@ -28,30 +29,21 @@ _SM = np.array(
         COLUMN_INDEX[name]
         for name in (
             "max_threads_per_sm",
-            "max_threads_per_block",
             "max_blocks_per_sm",
-            "warp_size",
             "registers_per_sm",
-            "max_registers_per_thread",
+            "shared_memory_per_sm_bytes",
+            "warp_size",
             "register_allocation_unit",
-            "shared_memory_per_sm_bytes",
-            "shared_memory_per_block_bytes",
             "shared_memory_allocation_unit_bytes",
+            "max_threads_per_block",
+            "max_registers_per_thread",
+            "shared_memory_per_block_bytes",
         )
     ]
 )[:, None]
-_PAPER_SM = np.array(
-    [
-        COLUMN_INDEX[name]
-        for name in (
-            "max_threads_per_sm",
-            "max_blocks_per_sm",
-            "warp_size",
-            "registers_per_sm",
-            "shared_memory_per_sm_bytes",
-        )
-    ]
-)[:, None]
+_PAPER_SM = _SM[:5]
+# LIMITS of the launch fields, in their order.
+_OF_LAUNCH = np.array([LIMITS.index("threads"), LIMITS.index("registers"), LIMITS.index("shared_memory")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,23 +60,18 @@ class Residency:
 
 def resident_blocks(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Residency:
     """Blocks of operator row `i[q]` per SM of GPU row `j[q]`; absent (NaN) figures do not limit."""
-    threads, registers, shared = ops.dims[_LAUNCH, i]
-    sm_threads, block_threads, blocks, warp, file, thread_registers, unit, sm_shared, block_shared, shared_unit = (
-        gpus.values[_SM, j]
-    )
-    warps = np.ceil(threads / warp)
-    file_per_block = np.ceil(registers * warp / unit) * unit * warps
-    shared_per_block = np.ceil(shared / shared_unit) * shared_unit
+    launch = ops.dims[_LAUNCH, i]
+    figures = gpus.values[_SM, j]
+    warp, register_unit, shared_unit = figures[4:7]
+    warps = np.ceil(launch[0] / warp)
+    demand = np.ones((len(LIMITS), len(i)))
+    demand[0] = warps * warp
+    demand[2] = np.ceil(launch[1] * warp / register_unit) * register_unit * warps
+    demand[3] = np.ceil(launch[2] / shared_unit) * shared_unit
     with np.errstate(divide="ignore", invalid="ignore"):
-        caps = np.stack(
-            [
-                np.where(threads > block_threads, 0.0, sm_threads // (warps * warp)),
-                blocks,
-                np.where(registers > thread_registers, 0.0, np.floor(file / file_per_block)),
-                np.where(shared > block_shared, 0.0, np.floor(sm_shared / shared_per_block)),
-            ]
-        )
+        caps = np.floor(figures[:4] / demand)
     caps[np.isnan(caps)] = np.inf
+    caps[_OF_LAUNCH] *= ~(launch > figures[7:])
     return Residency(caps.min(axis=0), caps.argmin(axis=0))
 
 
@@ -96,16 +83,13 @@ def paper_occupancy(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Floats:
     not use, and a limit that comes out as zero, is ignored.
     """
     threads, registers, shared = ops.dims[_LAUNCH, i]
-    sm_threads, blocks, warp, file, sm_shared = gpus.values[_PAPER_SM, j]
+    figures = gpus.values[_PAPER_SM, j]
+    demand = np.ones((len(LIMITS), len(i)))
+    demand[0], demand[2], demand[3] = threads, registers * threads, shared
     with np.errstate(divide="ignore", invalid="ignore"):
-        caps = np.stack(
-            [
-                np.floor(file / (registers * threads)),
-                np.floor(sm_shared / shared),
-                np.floor(sm_threads / threads),
-                blocks,
-            ]
-        )
-        active = np.where(caps > 0, caps, np.inf).min(axis=0)
-        occupancy: Floats = np.minimum(active * np.ceil(threads / warp) / np.floor(sm_threads / warp), 1.0)
+        caps = np.floor(figures[:4] / demand)
+        caps[~(caps > 0)] = np.inf
+        warp = figures[4]
+        active_warps = caps.min(axis=0) * np.ceil(threads / warp)
+        occupancy: Floats = np.minimum(active_warps / np.floor(figures[0] / warp), 1.0)
     return occupancy

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.ops.kernel import FIELD_INDEX, IDENTITY_FIELDS, SIZE_FIELDS
-from app.tables.gpus import GpuTable
+from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.measurements import Measurements
 from app.tables.ops import OpTable
 
@@ -36,17 +36,19 @@ GPU_FEATURES = (
     ("warp_size", "warp_size", 1.0),
 )
 
+_FIGURE = np.array([COLUMN_INDEX[name] for name, _, _ in GPU_FEATURES])[:, None]
+_STAND_IN = np.array([COLUMN_INDEX[name] for _, name, _ in GPU_FEATURES])[:, None]
+_UNIT = np.array([unit for *_, unit in GPU_FEATURES])[:, None]
 _LAUNCH = np.array([FIELD_INDEX[name] for name in LAUNCH_FEATURES])
 _IDENTITY = np.array([FIELD_INDEX[name] for name in IDENTITY_FIELDS])
 
 
-def gpu_features(gpus: GpuTable) -> Floats:
-    """The GPU half of the features in the authors' units, float64 [gpus, len(GPU_FEATURES)]; absent is 0."""
-    columns = [
-        np.where(np.isnan(gpus.column(name)), gpus.column(stand_in), gpus.column(name)) / unit
-        for name, stand_in, unit in GPU_FEATURES
-    ]
-    return np.nan_to_num(np.stack(columns, axis=1))
+def gpu_features(gpus: GpuTable, j: Ints) -> Floats:
+    """The GPU half of the features, of GPU rows `j`, in the authors' units: float64 [n, len(GPU_FEATURES)]."""
+    figures = gpus.values[_FIGURE, j]
+    stand_ins = gpus.values[_STAND_IN, j]
+    features: Floats = (np.where(np.isnan(figures), stand_ins, figures) / _UNIT).T
+    return features
 
 
 def pair_features(ops: OpTable, latency_s: Floats, source: Floats, target: Floats) -> Floats:
@@ -59,20 +61,30 @@ def pair_features(ops: OpTable, latency_s: Floats, source: Floats, target: Float
     Columns: FLOPs, bytes, FLOPs per byte, LAUNCH_FEATURES, source time in ms, then source and target figure
     of each GPU feature in turn. Absent figures are 0, as the authors fill them.
     """
+    features = np.empty((len(latency_s), 4 + len(LAUNCH_FEATURES) + 2 * source.shape[1]))
     flops, moved = ops.column("flops"), ops.column("bytes")
     with np.errstate(divide="ignore", invalid="ignore"):
-        intensity = np.where(moved > 0, flops / moved, 0.0)
-    work = np.stack([flops, moved, intensity, *ops.dims[_LAUNCH], latency_s * MS_PER_S], axis=1)
-    devices = np.stack([source, target], axis=2).reshape(len(source), -1)
-    return np.concatenate([np.nan_to_num(work), devices], axis=1)
+        features[:, 2] = flops / moved
+    features[:, 0], features[:, 1] = flops, moved
+    features[:, 3:10] = ops.dims[_LAUNCH].T
+    features[:, 10] = latency_s * MS_PER_S
+    features[:, 11::2], features[:, 12::2] = source, target
+    features[~np.isfinite(features)] = 0.0
+    return features
+
+
+def launches(ops: OpTable) -> Ints:
+    """The launch of every row, int [n]: same kernel, dtype and identity figures, an absent one being 0."""
+    names = [np.unique(codes, return_inverse=True)[1] for codes in (ops.label, ops.kind, ops.dtype)]
+    rows = np.vstack([names, np.nan_to_num(ops.dims[_IDENTITY])])
+    launch: Ints = np.unique(rows, axis=1, return_inverse=True)[1].ravel()
+    return launch
 
 
 def one_row_per_gpu(measurements: Measurements) -> tuple[Measurements, Ints]:
     """One row per launch and GPU: the first, with the median time. Also the launch of each, int [rows]."""
     ops = measurements.ops
-    identity = [np.unique(codes, return_inverse=True)[1] for codes in (ops.label, ops.kind, ops.dtype)]
-    figures = np.nan_to_num(ops.dims[_IDENTITY], nan=-1.0)
-    launch = np.unique(np.vstack([identity, figures]), axis=1, return_inverse=True)[1].ravel()
+    launch = launches(ops)
     key = np.stack([launch, measurements.gpu])
     _, first, group, count = np.unique(key, axis=1, return_index=True, return_inverse=True, return_counts=True)
     latency = measurements.latency_s[np.lexsort((measurements.latency_s, group.ravel()))]

@@ -122,9 +122,11 @@ class PairRegressor:
         if len(source) > MAX_PAIRS:
             kept = np.sort(np.random.default_rng(0).choice(len(source), MAX_PAIRS, replace=False))
             source, target = source[kept], target[kept]
-        devices = gpu_features(gpus)
         features = pair_features(
-            rows.ops.take(target), rows.latency_s[source], devices[rows.gpu[source]], devices[rows.gpu[target]]
+            rows.ops.take(target),
+            rows.latency_s[source],
+            gpu_features(gpus, rows.gpu[source]),
+            gpu_features(gpus, rows.gpu[target]),
         )
         self.model_ = FITTERS[self.name](features, rows.latency_s[target] * MS_PER_S)
         return self
@@ -133,8 +135,9 @@ class PairRegressor:
         """Each query from its strongest evidence; several pieces give their geometric mean."""
         sources = Sources.strongest(ops, i, j, evidence, weakest=RELATED)
         rows, query = evidence.rows.take(sources.pair), sources.query
-        devices = gpu_features(gpus)
-        features = pair_features(ops.take(i[query]), rows.latency_s, devices[rows.gpu], devices[j[query]])
+        features = pair_features(
+            ops.take(i[query]), rows.latency_s, gpu_features(gpus, rows.gpu), gpu_features(gpus, j[query])
+        )
         latency = sources.mean(self.model_.predict(features) / MS_PER_S)
         return Estimate(latency, hardware_limit(ops, gpus, i, j).bound, sources.support(), sources.group)
 

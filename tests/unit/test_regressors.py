@@ -50,8 +50,9 @@ def measurements(sizes: int = 12) -> Measurements:
 
 
 def test_features_of_a_pair_by_hand() -> None:
-    devices = gpu_features(GPUS)
-    features = pair_features(kernels([LAUNCH]), np.array([2.5e-3]), devices[[0]], devices[[1]])
+    features = pair_features(
+        kernels([LAUNCH]), np.array([2.5e-3]), gpu_features(GPUS, index(0)), gpu_features(GPUS, index(1))
+    )
     assert features[0, :11].tolist() == [2e9, 1e9, 2.0, 32, 4096, 256, 0, 512, 256, 0, 2.5]
     # Source and target in turn: peak and sustained GFLOP/s, peak and sustained GB/s, SMs, ...; the source has
     # no sustained figures, so its peaks stand in.
