@@ -52,11 +52,18 @@ def main() -> None:
         sys.exit(1)
 
 
-def _options(version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False) -> None:
-    """How long GPU work takes on any GPU, without running it there."""
-    if version:
+def _show_version(asked: bool) -> None:
+    if asked:
         print(__version__)
         raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """How long GPU work takes on any GPU, without running it there."""
 
 
 def _not_asked() -> None:

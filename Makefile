@@ -1,0 +1,49 @@
+# gpucast: two commands. Needs make and Python >= 3.11; everything else goes into .venv.
+#   make serve   install, then start database, API and worker   (PORT, HOST, DATABASE_URL, GPUCAST_DATA_DIR)
+#   make test    install, then format, lint, types, layers, locks and every test
+#   make lock    resolve pyproject.toml into requirements/*.txt again
+
+SHELL := /bin/sh
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+BIN := .venv/bin
+UV := $(BIN)/uv
+# What is installed already stays installed: serving works as well from the development environment.
+INSTALLED := $(if $(wildcard .venv/.dev),.venv/.dev,.venv/.service)
+
+.PHONY: serve test check lock install clean
+
+serve: $(INSTALLED)
+	@$(BIN)/gpucast serve
+
+test: check
+	$(BIN)/pytest -q
+
+check: .venv/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python requirements/lock.py --check
+
+install: $(INSTALLED)
+
+lock: .venv/.dev
+	PATH="$(BIN):$$PATH" $(BIN)/python requirements/lock.py
+
+clean:
+	rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+
+.venv/.service .venv/.dev: .venv/.%: requirements/%.txt pyproject.toml | $(UV)
+	@echo "installing from $<"
+	@$(UV) pip sync --quiet --require-hashes --python $(BIN)/python $<
+	@$(UV) pip install --quiet --no-deps --no-build-isolation --offline --python $(BIN)/python --editable .
+	@touch $@
+
+# uv itself comes from the lock too, by the pip that Python brings along.
+$(UV):
+	@test -n "$(PYTHON)" || { echo "gpucast needs Python >= 3.11 (python3-venv included); none was found" >&2; exit 1; }
+	@echo "creating .venv with $(PYTHON)"
+	@$(PYTHON) -m venv .venv
+	@sed -n '/^uv==/,/[^\\]$$/p' requirements/service.txt > .venv/uv.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement .venv/uv.txt
