@@ -10,6 +10,10 @@ BIN := .venv/bin
 UV := $(BIN)/uv
 # What is installed already stays installed: serving works as well from the development environment.
 INSTALLED := $(if $(wildcard .venv/.dev),.venv/.dev,.venv/.service)
+# A user without a home of their own still gets a cache.
+ifneq ($(shell test -w "$$HOME" && echo yes),yes)
+export UV_CACHE_DIR := $(CURDIR)/.venv/cache
+endif
 
 .PHONY: serve test check lock install clean
 
