@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from app.ops.kernel import FIELD_INDEX, IDENTITY_FIELDS
 from app.tables.measurements import Evidence
@@ -37,17 +38,28 @@ EXACT, SAME_GPU, OTHER_GPU, OTHER_GPU_AND_SIZE, RELATED, NO_EVIDENCE = range(6)
 PRIOR_HALF_WIDTH = np.array([0.05, 0.20, 0.35, 0.45, 0.70, 1.10])
 PRIOR_COVERAGE = 0.8
 
+# Fewer held-out residuals than this cannot show a tail of ten percent.
+LEAST_RESIDUALS = 10
+
+
+def _prior_offsets(coverage: float) -> Floats:
+    """Prior half-widths at another coverage, by the normal quantile, float64 [2, groups]."""
+    scale = ndtri(0.5 + coverage / 2.0) / ndtri(0.5 + PRIOR_COVERAGE / 2.0)
+    return np.stack([-scale * PRIOR_HALF_WIDTH, scale * PRIOR_HALF_WIDTH])
+
+
 _IDENTITY = np.array([FIELD_INDEX[name] for name in IDENTITY_FIELDS])
 
 
 def relations(ops: OpTable, i: Ints, j: Ints, evidence: Evidence) -> Ints:
     """How each evidence row relates to its query: code into GROUPS, int [m].
 
-    `ops`, `i`, `j` are the query's; rows are the same launch when their identity figures agree.
+    `ops`, `i`, `j` are the query's; rows are the same launch when their identity figures agree, an absent one
+    being the same as 0.
     """
     rows, query = evidence.rows, i[evidence.query]
-    mine, theirs = ops.dims[_IDENTITY[:, None], query], rows.ops.dims[_IDENTITY]
-    same_launch = ((mine == theirs) | (np.isnan(mine) & np.isnan(theirs))).all(axis=0)
+    mine, theirs = np.nan_to_num(ops.dims[_IDENTITY[:, None], query]), np.nan_to_num(rows.ops.dims[_IDENTITY])
+    same_launch = (mine == theirs).all(axis=0)
     same_gpu = rows.gpu == j[evidence.query]
     code = np.where(
         same_gpu, np.where(same_launch, EXACT, SAME_GPU), np.where(same_launch, OTHER_GPU, OTHER_GPU_AND_SIZE)
@@ -91,5 +103,16 @@ class Intervals:
         return cls(tuple(state["residuals"]))
 
     def log_offsets(self, coverage: float) -> Floats:
-        """Offsets to add to log latency, float64 [2, groups]: low and high at `coverage` in (0, 1)."""
-        raise NotImplementedError
+        """Offsets to add to log latency, float64 [2, groups]: low and high at `coverage` in (0, 1).
+
+        Each side is the split-conformal quantile of its tail, the ceil((m + 1) p)-th of m residuals (Vovk et
+        al. 2005), so it never promises more than the residuals show; the middle always lies inside.
+        """
+        prior = _prior_offsets(coverage)
+        tail = (1.0 - coverage) / 2.0
+        for code, residual in enumerate(self.residuals):
+            m = len(residual)
+            if m >= LEAST_RESIDUALS:
+                rank = min(int(np.ceil((m + 1) * (1.0 - tail))), m) - 1
+                prior[:, code] = min(residual[m - 1 - rank], 0.0), max(residual[rank], 0.0)
+        return prior

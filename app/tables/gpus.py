@@ -19,6 +19,7 @@ PIPES = (
     "bf16",
     "int8",
     "fp64_tensor",
+    "fp32_tensor",
     "tf32_tensor",
     "fp16_tensor",
     "bf16_tensor",
@@ -125,11 +126,12 @@ class GpuTable:
         return cls(tuple(spec.id for spec in specs), np.ascontiguousarray(matrix.T))
 
     def __len__(self) -> int:
-        return self.values.shape[1]
+        return int(self.values.shape[1])
 
     def column(self, name: str) -> Floats:
         """One figure of every GPU, float64 [gpus]."""
-        return self.values[COLUMN_INDEX[name]]
+        column: Floats = self.values[COLUMN_INDEX[name]]
+        return column
 
     def take(self, j: NDArray[np.intp]) -> GpuTable:
         """The rows `j`, repeats allowed: figures aligned with a query."""

@@ -32,11 +32,12 @@ class OpTable:
     dims: Floats
 
     def __len__(self) -> int:
-        return self.dims.shape[1]
+        return int(self.dims.shape[1])
 
     def column(self, name: str) -> Floats:
         """One dimension of every row, float64 [n]."""
-        return self.dims[self.fields[name]]
+        column: Floats = self.dims[self.fields[name]]
+        return column
 
     def take(self, i: Ints) -> OpTable:
         """The rows `i`, repeats allowed."""

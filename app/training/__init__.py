@@ -1,0 +1,1 @@
+"""From measurements to artefacts: held-out validation, fitting, the papers' experiments."""

@@ -1,0 +1,21 @@
+"""Which measured rows are one launch, whatever the GPU."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.ops.kernel import FIELD_INDEX, IDENTITY_FIELDS
+from app.tables.ops import OpTable
+
+Ints = NDArray[np.intp]
+
+_IDENTITY = np.array([FIELD_INDEX[name] for name in IDENTITY_FIELDS])
+
+
+def launches(ops: OpTable) -> Ints:
+    """A number per row, int [rows], equal for rows of one launch; an absent figure is the same as 0."""
+    codes = [np.unique(column, return_inverse=True)[1] for column in (ops.label, ops.kind, ops.dtype)]
+    key = np.vstack([codes, np.nan_to_num(ops.dims[_IDENTITY])])
+    numbers: Ints = np.unique(key, axis=1, return_inverse=True)[1].ravel()
+    return numbers

@@ -1,0 +1,171 @@
+"""The engine: loaded, ready predictors over one catalogue. Immutable; a new version is a new engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app import __version__
+from app.errors import BadInput, FieldError, NotTrained
+from app.predictors import PREDICTORS
+from app.predictors.base import Predictor
+from app.predictors.intervals import NO_EVIDENCE, Intervals
+from app.predictors.roofline import hardware_limit
+from app.tables.catalog import Catalog
+from app.tables.gpus import GpuTable
+from app.tables.measurements import Evidence, Measurements
+from app.tables.ops import OpTable
+from app.tables.predictions import EXTRAPOLATED, Predictions
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+POOLED = "*"
+_BY_NAME = {predictor.name: predictor for predictor in PREDICTORS}
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """A ready predictor with its intervals and the version that names both."""
+
+    predictor: Predictor
+    intervals: Intervals
+    version: str
+
+    @lru_cache(maxsize=32)  # noqa: B019  a served version lives as long as its engine
+    def log_offsets(self, coverage: float) -> Floats:
+        """Interval offsets in log space, float64 [2, groups]."""
+        return self.intervals.log_offsets(coverage)
+
+
+def shipped() -> dict[tuple[str, str], Served]:
+    """Predictors that answer without training, under the code's own version."""
+    return {
+        (name, POOLED): Served(predictor(), Intervals.prior(), f"{__version__}+untrained")
+        for name, predictor in _BY_NAME.items()
+        if not predictor.needs_training
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class KernelIndex:
+    """Stored kernel measurements by label, the evidence of requests that bring none.
+
+    rows   Measurements whose `gpu` are rows of the engine's GpuTable
+    spans  label -> rows of that kernel
+    """
+
+    rows: Measurements | None
+    spans: Mapping[int, Ints]
+
+    @classmethod
+    def build(cls, rows: Measurements | None) -> KernelIndex:
+        """Group rows by label."""
+        if rows is None or not len(rows):
+            return cls(None, {})
+        order = np.argsort(rows.ops.label, kind="stable")
+        labels, start = np.unique(rows.ops.label[order], return_index=True)
+        return cls(rows, dict(zip(labels.tolist(), np.split(order, start[1:]), strict=True)))
+
+    def find(self, label: int) -> Measurements | None:
+        """Stored rows of one kernel, if any."""
+        span = self.spans.get(label)
+        return None if span is None or self.rows is None else self.rows.take(span)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Predictors by (name, GPU id or "*"), and the GPUs they know.
+
+    `gpus` holds `catalog.specs` in order, so a curated GPU's row is its position there.
+    """
+
+    catalog: Catalog
+    gpus: GpuTable
+    served: Mapping[tuple[str, str], Served] = field(default_factory=shipped)
+    kernels: KernelIndex = field(default_factory=lambda: KernelIndex(None, {}))
+    revision: int = 0
+
+    def serving(self, predictor: str, gpu_id: str) -> Served:
+        """The version that answers for a GPU: its own if it has one, else the pooled one."""
+        if predictor not in _BY_NAME:
+            raise BadInput(
+                f"Unknown predictor {predictor!r}: use one of {', '.join(sorted(_BY_NAME))}.",
+                errors=[FieldError(("predictor",), f"use one of {', '.join(sorted(_BY_NAME))}")],
+            )
+        found = self.served.get((predictor, gpu_id)) or self.served.get((predictor, POOLED))
+        if found is None:
+            raise NotTrained(
+                f"{predictor} has no training data yet. Import measurements ('gpucast import cuda-kernels DIR' or "
+                f'POST /measurements), then POST /retrain {{"predictor": "{predictor}"}}.'
+            )
+        return found
+
+    def version_of(self, predictor: str, gpu_id: str) -> str:
+        """Name of the version that `serving` picks."""
+        return self.serving(predictor, gpu_id).version
+
+    def predict(
+        self,
+        ops: OpTable,
+        gpus: GpuTable,
+        i: Ints,
+        j: Ints,
+        *,
+        predictor: str,
+        coverage: float,
+        evidence: Evidence,
+    ) -> Predictions:
+        """Latency and interval of operator row `i[q]` on row `j[q]` of `gpus`, for every query q.
+
+        Queries are answered by the version of their GPU; nothing comes out under the hardware limit, and the
+        roofline answers where the predictor has no support.
+        """
+        served = [self.serving(predictor, gpus.ids[k]) for k in (j if len(j) == 1 else np.unique(j))]
+        if all(one is served[0] for one in served):
+            return _finish(served[0], ops, gpus, i, j, coverage, evidence)
+        return self._by_version(ops, gpus, i, j, predictor, coverage, evidence)
+
+    def _by_version(
+        self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, predictor: str, coverage: float, evidence: Evidence
+    ) -> Predictions:
+        """Split queries by the version that answers, and put the answers back in order."""
+        versions = [self.serving(predictor, gpus.ids[k]) for k in j]
+        parts, order = [], []
+        for one in {id(version): version for version in versions}.values():
+            mine = np.array([q for q, version in enumerate(versions) if version is one])
+            rows = np.flatnonzero(np.isin(evidence.query, mine))
+            part = Evidence(evidence.rows.take(rows), np.searchsorted(mine, evidence.query[rows]))
+            parts.append(_finish(one, ops, gpus, i[mine], j[mine], coverage, part))
+            order.append(mine)
+        back = np.argsort(np.concatenate(order))
+        columns = (
+            np.concatenate([getattr(part, name) for part in parts])[back] for name in Predictions.__dataclass_fields__
+        )
+        return Predictions(*columns)
+
+
+def _finish(
+    served: Served, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, coverage: float, evidence: Evidence
+) -> Predictions:
+    """A predictor's middle, kept over the hardware limit, with its interval."""
+    estimate = served.predictor.predict(ops, gpus, i, j, evidence=evidence)
+    limit = hardware_limit(ops, gpus, i, j)
+    answered = np.isfinite(estimate.latency_s)
+    latency = np.fmax(estimate.latency_s, limit.latency_s)
+    group = np.where(answered, estimate.group, NO_EVIDENCE)
+    low, high = latency * np.exp(served.log_offsets(coverage)[:, group])
+    return Predictions(
+        latency_s=latency,
+        low_s=np.maximum(low, limit.latency_s),
+        high_s=high,
+        limit_s=limit.latency_s,
+        bound=np.where(answered & (estimate.latency_s >= limit.latency_s), estimate.bound, limit.bound),
+        support=np.where(answered, estimate.support, EXTRAPOLATED),
+        group=group,
+        answered=answered,
+    )

@@ -1,0 +1,168 @@
+"""The cross-GPU kernels paper's three experiments, as its text describes them, on clean rows.
+
+experiment 1  a new GPU: no row of the target GPU is trained on; each of its launches is asked from the same
+              launch measured on one other GPU at a time
+experiment 2  a new size: the largest size of every kernel on a GPU is asked from its smaller sizes there
+experiment 3  a new kernel: neither the four test kernels nor the target GPU are trained on; each of the test
+              kernels' launches is asked from the same launch on one other GPU at a time ("3"), and from
+              nothing at all ("3-unmeasured")
+
+Nothing is chosen on a row that is then asked: thresholds and intervals come from the training rows of each cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.ops.kernel import FIELD_INDEX
+from app.predictors import PREDICTORS
+from app.predictors.base import Predictor
+from app.predictors.intervals import Intervals
+from app.predictors.launches import launches
+from app.predictors.roofline import hardware_limit
+from app.tables.gpus import GpuTable
+from app.tables.measurements import Evidence, Measurements
+from app.training.folds import SPLITS, folds
+from app.training.validate import residuals
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+Cell = dict[str, Any]
+
+TEST_KERNELS = ("matmul_tiled", "shared_transpose", "atomic_hotspot", "vector_add_divergent")
+COVERAGE = 0.8
+# Intervals need residuals of refits on every fold; of ours only, since forests take minutes over all of them.
+WITH_INTERVALS = ("auto",)
+_CONFIGURATION = np.array([FIELD_INDEX[name] for name in ("n", "rows", "cols", "threads_per_block")])
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One fit and its questions: training rows, asked rows, and one evidence row or more for each."""
+
+    experiment: str
+    train: Ints
+    query: Ints
+    source: Ints
+    position: Ints
+
+
+def one_per_configuration(measurements: Measurements) -> Ints:
+    """Configuration of every row [m]: kernel, size and block, whatever its iterations; the paper's key."""
+    labels = np.unique(measurements.ops.label, return_inverse=True)[1]
+    key = np.vstack([labels, np.nan_to_num(measurements.ops.dims[_CONFIGURATION])])
+    return np.unique(key, axis=1, return_inverse=True)[1].ravel()
+
+
+def _first_rows(measurements: Measurements) -> Ints:
+    """The first row of every configuration and GPU, as the paper takes them."""
+    key = np.stack([one_per_configuration(measurements), measurements.gpu])
+    return np.sort(np.unique(key, axis=1, return_index=True)[1])
+
+
+def tasks(measurements: Measurements, kernels: NDArray[np.str_]) -> Iterator[Task]:
+    """Every fit of the three experiments; `kernels` [m] names the rows' kernels."""
+    first, configuration = _first_rows(measurements), one_per_configuration(measurements)
+    tested = np.isin(kernels, TEST_KERNELS)
+    for gpu in np.unique(measurements.gpu):
+        seen = np.flatnonzero(measurements.gpu != gpu)
+        asked, others = first[measurements.gpu[first] == gpu], first[measurements.gpu[first] != gpu]
+        target, source = np.nonzero(configuration[asked][:, None] == configuration[others])
+        query, evidence = asked[target], others[source]
+        yield Task("1", seen, query, evidence, np.arange(len(query)))
+        new = tested[query]
+        unknown = seen[~tested[seen]]
+        yield Task("3", unknown, query[new], evidence[new], np.arange(np.count_nonzero(new)))
+        none = np.empty(0, dtype=np.intp)
+        yield Task("3-unmeasured", unknown, asked[tested[asked]], none, none)
+    for fold in folds(measurements, launches(measurements.ops)):
+        if fold.split == "size_held_out":
+            yield Task("2", fold.train, fold.query, fold.source, fold.position)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """Predictions of one experiment, n of them: seconds, measured seconds, GPU, and whether the interval held."""
+
+    predicted: Floats
+    measured: Floats
+    gpu: Ints
+    inside: Floats
+
+
+def evaluate(measurements: Measurements, gpus: GpuTable, kernels: Sequence[str]) -> list[Cell]:
+    """All cells of the clean protocol: every predictor, experiment and GPU ("all" pools them)."""
+    names = np.array(kernels)
+    all_tasks = list(tasks(measurements, names))
+    cells: list[Cell] = []
+    for predictor in PREDICTORS:
+        for experiment in ("1", "2", "3", "3-unmeasured"):
+            mine = [task for task in all_tasks if task.experiment == experiment]
+            parts = [_answer(predictor, task, measurements, gpus) for task in mine]
+            answers = _Answers(*(np.concatenate([getattr(p, f) for p in parts]) for f in _Answers.__slots__))
+            cells += _cells(predictor.name, experiment, answers, gpus)
+    return cells
+
+
+def _answer(predictor: Any, task: Task, measurements: Measurements, gpus: GpuTable) -> _Answers:
+    train = measurements.take(task.train)
+    gpu, measured = measurements.gpu[task.query], measurements.latency_s[task.query]
+    evidence = Evidence(measurements.take(task.source), task.position)
+    fitted = _fit(predictor, train, gpus)
+    estimate = fitted.predict(measurements.ops, gpus, task.query, gpu, evidence=evidence)
+    limit = hardware_limit(measurements.ops, gpus, task.query, gpu).latency_s
+    predicted = np.maximum(estimate.latency_s, limit)
+    inside = np.full(len(gpu), np.nan)
+    if predictor.name in WITH_INTERVALS:
+        found = residuals(lambda rows: _fit(predictor, rows, gpus), train, gpus, _folds(train), SPLITS)
+        offsets = Intervals.from_residuals(found.log_ratio, found.group).log_offsets(COVERAGE)[:, estimate.group]
+        low, high = np.maximum(predicted * np.exp(offsets[0]), limit), predicted * np.exp(offsets[1])
+        inside = ((low <= measured) & (measured <= high)).astype(np.float64)
+    return _Answers(predicted, measured, gpu, inside)
+
+
+def _folds(train: Measurements) -> list[Any]:
+    return list(folds(train, launches(train.ops)))
+
+
+def _fit(predictor: Any, train: Measurements, gpus: GpuTable) -> Predictor:
+    fitted: Predictor = predictor().fit(train, gpus) if predictor.trainable else predictor()
+    return fitted
+
+
+def _cells(predictor: str, experiment: str, answers: _Answers, gpus: GpuTable) -> list[Cell]:
+    cells: list[Cell] = []
+    for gpu in (None, *np.unique(answers.gpu)):
+        mine = np.isfinite(answers.predicted) & (True if gpu is None else answers.gpu == gpu)
+        if not mine.any():
+            continue
+        ratio = answers.predicted[mine] / answers.measured[mine]
+        error = 100.0 * np.abs(ratio - 1.0)
+        figures = {
+            "mape": error.mean(),
+            "median_ape": np.median(error),
+            "median_ratio": np.median(ratio),
+            **{f"within_{x}": 100.0 * (error <= x).mean() for x in (10, 25, 50)},
+        }
+        if predictor in WITH_INTERVALS:
+            figures["coverage_80"] = 100.0 * answers.inside[mine].mean()
+        cells += [
+            {
+                "table": None,
+                "protocol": "clean",
+                "experiment": experiment,
+                "predictor": predictor,
+                "gpu": "all" if gpu is None else gpus.ids[gpu],
+                "metric": metric,
+                "paper": None,
+                "measured": round(float(value), 4),
+                "n": int(mine.sum()),
+            }
+            for metric, value in figures.items()
+        ]
+    return cells

@@ -1,0 +1,161 @@
+"""Measurements to a version: fit, validate on what was held out, and decide whether it may be served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import joblib
+import numpy as np
+import sklearn
+from numpy.typing import NDArray
+
+from app.errors import NotTrained
+from app.predictors import PREDICTORS
+from app.predictors.auto import Auto
+from app.predictors.base import Predictor
+from app.predictors.intervals import Intervals
+from app.predictors.launches import launches
+from app.predictors.regressors import PairRegressor
+from app.tables.gpus import GpuTable
+from app.tables.measurements import Measurements
+from app.training.folds import SPLITS, Fold, folds
+from app.training.validate import Residuals, card_rows, residuals
+
+Floats = NDArray[np.float64]
+
+FAMILY = "kernel"
+# With fewer rows nothing can be both learned from and held out.
+LEAST_ROWS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A candidate version.
+
+    payload  {"predictor", "state", "intervals", "out_of_fold": {row id: mean absolute log error held out}}
+    card     {"trained_on", "validation", "software"}, see `train`
+    """
+
+    payload: dict[str, Any]
+    card: dict[str, Any]
+
+
+def train(
+    name: str, measurements: Measurements, gpus: GpuTable, row_ids: Sequence[str], *, target_gpu: str | None = None
+) -> Trained:
+    """Fit predictor `name` on all rows and validate it on GPUs, sizes and kernels held out.
+
+    With `target_gpu` the version answers for that GPU only: its intervals and errors are those of its own rows.
+    Raises NotTrained when there is too little to learn from or to hold out.
+    """
+    chosen = _class_of(name)
+    if len(row_ids) < LEAST_ROWS:
+        raise NotTrained(f"{len(row_ids)} kernel measurements are too few to train on: at least {LEAST_ROWS}.")
+    found = _validate(lambda rows: chosen().fit(rows, gpus), measurements, gpus)
+    if target_gpu is not None:
+        found = found.take(np.array([gpus.ids[g] == target_gpu for g in found.gpu], dtype=bool))
+    if not len(found.log_ratio):
+        raise NotTrained(f"No measured row can be held out to validate {name}: measure kernels on more GPUs or sizes.")
+    payload = {
+        "predictor": name,
+        "state": chosen().fit(measurements, gpus).state(),
+        "intervals": Intervals.from_residuals(found.log_ratio, found.group).state(),
+        "out_of_fold": _per_row(found, row_ids),
+    }
+    return Trained(payload, _card(found, measurements, gpus))
+
+
+def _class_of(name: str) -> type[Auto] | type[PairRegressor]:
+    for predictor in PREDICTORS:
+        if predictor.name == name and issubclass(predictor, Auto | PairRegressor):
+            return predictor
+    raise NotTrained(f"{name} does not learn from measurements.")
+
+
+def _validate(fit: Callable[[Measurements], Predictor], measurements: Measurements, gpus: GpuTable) -> Residuals:
+    """Residuals over every fold that the predictor can be fitted on."""
+    return residuals(
+        _or_unsupported(fit), measurements, gpus, list(folds(measurements, launches(measurements.ops))), SPLITS
+    )
+
+
+def _or_unsupported(fit: Callable[[Measurements], Predictor]) -> Callable[[Measurements], Predictor | None]:
+    """None where a fold leaves too little to fit on: its queries then count as unsupported."""
+
+    def attempt(rows: Measurements) -> Predictor | None:
+        try:
+            return fit(rows)
+        except NotTrained:
+            return None
+
+    return attempt
+
+
+def _per_row(found: Residuals, row_ids: Sequence[str]) -> dict[str, float]:
+    """Mean absolute log error of every held-out row, by its id."""
+    rows, inverse, count = np.unique(found.row, return_inverse=True, return_counts=True)
+    error = np.bincount(inverse, np.abs(found.log_ratio)) / count
+    return {row_ids[row]: float(value) for row, value in zip(rows, error, strict=True)}
+
+
+def _card(found: Residuals, measurements: Measurements, gpus: GpuTable) -> dict[str, Any]:
+    used = np.unique(measurements.gpu)
+    return {
+        "trained_on": {"rows": len(measurements), "gpus": [gpus.ids[g] for g in used]},
+        "validation": card_rows(found, gpus, SPLITS, FAMILY),
+        "software": {"numpy": np.__version__, "scikit-learn": sklearn.__version__, "joblib": joblib.__version__},
+    }
+
+
+def gate(
+    candidate: Trained,
+    served: Mapping[str, Any] | None,
+    measurements: Measurements,
+    gpus: GpuTable,
+    row_ids: Sequence[str],
+    tolerance: float,
+) -> str | None:
+    """Why the candidate must not replace the served version, or None.
+
+    Both are compared on the same rows, each row held out of whoever is judged on it: rows both were trained on by
+    their held-out errors, rows that only the candidate knows by the served version's plain answers. The
+    candidate may be worse by the relative `tolerance` at most on either.
+    """
+    if served is None:
+        return None
+    mine, theirs = candidate.payload["out_of_fold"], dict(served["out_of_fold"])
+    known = sorted(set(mine) & set(theirs))
+    fresh = _fresh_errors(served, measurements, gpus, row_ids)
+    unseen = sorted((set(mine) - set(theirs)) & set(fresh))
+    for rows, theirs_on, what in ((known, theirs, "rows both know"), (unseen, fresh, "new rows")):
+        if not rows:
+            continue
+        new, old = (100.0 * float(np.mean([errors[row] for row in rows])) for errors in (mine, theirs_on))
+        if new > old * (1.0 + tolerance) + 1e-6:
+            return (
+                f"kept back: mean held-out log error {new:.2f} % against {old:.2f} % of the served version "
+                f"on {len(rows)} {what}"
+            )
+    return None
+
+
+def _fresh_errors(
+    served: Mapping[str, Any], measurements: Measurements, gpus: GpuTable, row_ids: Sequence[str]
+) -> dict[str, float]:
+    """Absolute log error of the served version, as it stands, on rows that it was not trained on."""
+    trained_on = set(served["out_of_fold"])
+    fresh = np.array([k for k, row in enumerate(row_ids) if row not in trained_on], dtype=np.intp)
+    if not len(fresh):
+        return {}
+    frozen = _class_of(served["predictor"]).from_state(served["state"])
+    parts = [_only(fold, fresh) for fold in folds(measurements, launches(measurements.ops))]
+    return _per_row(residuals(lambda _: frozen, measurements, gpus, parts, SPLITS), row_ids)
+
+
+def _only(fold: Fold, rows: NDArray[np.intp]) -> Fold:
+    """The fold's queries that are among `rows`."""
+    kept = np.flatnonzero(np.isin(fold.query, rows))
+    used = np.isin(fold.position, kept)
+    return Fold(fold.split, fold.train, fold.query[kept], fold.source[used], np.searchsorted(kept, fold.position[used]))

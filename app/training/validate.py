@@ -1,0 +1,113 @@
+"""Run a predictor over the folds: residuals, accuracy card, intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.predictors.base import Predictor
+from app.predictors.intervals import Intervals
+from app.predictors.roofline import hardware_limit
+from app.tables.gpus import GpuTable
+from app.tables.measurements import Measurements
+from app.training.folds import Fold
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class Residuals:
+    """Held-out answers, n of them.
+
+    log_ratio  float64 [n], log(measured / predicted)
+    row        int [n], row of the Measurements table
+    gpu        int [n], its GPU
+    group      int [n], code into app.predictors.intervals.GROUPS
+    split      int [n], code into the `splits` asked for
+    """
+
+    log_ratio: Floats
+    row: Ints
+    gpu: Ints
+    group: Ints
+    split: Ints
+
+    def take(self, rows: NDArray[Any]) -> Residuals:
+        """The answers given."""
+        return Residuals(self.log_ratio[rows], self.row[rows], self.gpu[rows], self.group[rows], self.split[rows])
+
+    @property
+    def error(self) -> Floats:
+        """Absolute relative error of the prediction, float64 [n]."""
+        return np.abs(np.exp(-self.log_ratio) - 1.0)
+
+
+def residuals(
+    fit: Callable[[Measurements], Predictor | None],
+    measurements: Measurements,
+    gpus: GpuTable,
+    folds: Sequence[Fold],
+    splits: Sequence[str],
+) -> Residuals:
+    """Answers of a predictor refitted on each fold's training rows; queries without support are left out.
+
+    `fit` answers None where a fold leaves it too little to learn from.
+    """
+    parts = []
+    for fold in folds:
+        if not len(fold.query) or not len(fold.train):
+            continue
+        if (predictor := fit(measurements.take(fold.train))) is None:
+            continue
+        gpu = measurements.gpu[fold.query]
+        ops = measurements.ops
+        estimate = predictor.predict(ops, gpus, fold.query, gpu, evidence=fold.evidence(measurements))
+        floor = hardware_limit(ops, gpus, fold.query, gpu).latency_s
+        log_ratio = np.log(measurements.latency_s[fold.query] / np.maximum(estimate.latency_s, floor))
+        split = np.full(len(gpu), splits.index(fold.split))
+        part = Residuals(log_ratio, fold.query, gpu, estimate.group, split)
+        parts.append(part.take(np.isfinite(log_ratio)))
+    columns = Residuals.__dataclass_fields__
+    empty = Residuals(np.empty(0), *(np.empty(0, dtype=np.intp) for _ in range(4)))
+    return Residuals(*(np.concatenate([getattr(part, name) for part in [empty, *parts]]) for name in columns))
+
+
+def covered(found: Residuals, coverage: float) -> NDArray[np.bool_]:
+    """Whether each answer lies in an interval made from the other GPUs' residuals only, bool [n]."""
+    inside = np.zeros(len(found.log_ratio), dtype=bool)
+    for gpu in np.unique(found.gpu):
+        mine = found.gpu == gpu
+        others = found.take(~mine)
+        low, high = Intervals.from_residuals(others.log_ratio, others.group).log_offsets(coverage)
+        inside[mine] = (found.log_ratio[mine] >= low[found.group[mine]]) & (
+            found.log_ratio[mine] <= high[found.group[mine]]
+        )
+    return inside
+
+
+def summary(found: Residuals, inside: NDArray[np.bool_]) -> dict[str, float | int]:
+    """MAPE and median APE in percent, coverage of the 80 % interval in percent, and how many answers."""
+    return {
+        "mape": round(100.0 * float(found.error.mean()), 3),
+        "median_ape": round(100.0 * float(np.median(found.error)), 3),
+        "coverage_80": round(100.0 * float(inside.mean()), 1),
+        "n": len(found.log_ratio),
+    }
+
+
+def card_rows(found: Residuals, gpus: GpuTable, splits: Sequence[str], family: str) -> list[dict[str, Any]]:
+    """Accuracy card: one row per split and GPU, and one per split over all GPUs."""
+    inside = covered(found, 0.8)
+    rows = []
+    for code, split in enumerate(splits):
+        for gpu in [None, *np.unique(found.gpu)]:
+            mine = (found.split == code) & (True if gpu is None else found.gpu == gpu)
+            if mine.any():
+                name = "all" if gpu is None else gpus.ids[gpu]
+                rows.append({"split": split, "family": family, "gpu": name, **summary(found.take(mine), inside[mine])})
+    return rows
