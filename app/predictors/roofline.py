@@ -26,7 +26,7 @@ Ints = NDArray[np.intp]
 # The fastest pipe that computes in a dtype bounds it: a kernel may use tensor cores without saying so.
 _PIPES_OF_DTYPE = {
     "fp64": ("fp64", "fp64_tensor"),
-    "fp32": ("fp32",),
+    "fp32": ("fp32", "fp32_tensor"),
     "tf32": ("tf32_tensor",),
     "fp16": ("fp16", "fp16_tensor"),
     "bf16": ("bf16", "bf16_tensor"),

@@ -1,0 +1,86 @@
+"""The catalogue: GPUs by id, name or alias, with a long tail behind the curated rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from app.errors import FieldError, NotFound
+from app.tables.gpus import GpuSpec
+from app.tables.names import NameIndex, normalise
+
+_NEAR = 5
+
+
+def _no_tail(name: str) -> GpuSpec | None:
+    return None
+
+
+def _no_names() -> NameIndex:
+    return NameIndex(())
+
+
+def _by_rank(specs: Sequence[GpuSpec]) -> Iterable[tuple[str, GpuSpec]]:
+    """Every name with its GPU; ids before names before aliases, so that an alias never hides an id."""
+    yield from ((spec.id, spec) for spec in specs)
+    yield from ((spec.name, spec) for spec in specs)
+    yield from ((alias, spec) for spec in specs for alias in spec.aliases)
+
+
+class Catalog:
+    """GPUs by any of their names; comparison ignores case, spaces, hyphens, underscores and the maker's name.
+
+    `tail` answers names that no row here has (None: unknown there too), `tail_names` indexes its names;
+    both are called only when a name is unknown here.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[GpuSpec],
+        tail: Callable[[str], GpuSpec | None] = _no_tail,
+        tail_names: Callable[[], NameIndex] = _no_names,
+    ) -> None:
+        self.specs = tuple(specs)
+        self._tail = tail
+        self._tail_names = tail_names
+        self._owners: dict[str, GpuSpec] = {}
+        for name, spec in _by_rank(self.specs):
+            self._owners.setdefault(normalise(name), spec)
+
+    def find(self, name: str) -> GpuSpec | None:
+        """The GPU of that id, name or alias, or None."""
+        return self._owners.get(normalise(name)) or self._tail(name)
+
+    def resolve(self, name: str) -> GpuSpec:
+        """The GPU of that id, name or alias; NotFound lists the closest names."""
+        found = self.find(name)
+        if found is None:
+            shown = name if len(name) <= 100 else f"{name[:100]}..."
+            raise NotFound(f"No GPU is called {shown!r}; GET /gpus lists them.", near=self.near(name))
+        return found
+
+    def near(self, name: str) -> list[str]:
+        """The closest known names, ids of rows here before names of the tail at equal likeness."""
+        known = NameIndex(label for label, _ in _by_rank(self.specs)).near(name, 4 * _NEAR)
+        ids = ((score, self._owners[normalise(label)].id) for score, label in known)
+        best: dict[str, float] = {}
+        for score, label in (*ids, *self._tail_names().near(name, _NEAR)):
+            if label in best or self._shown(label, best):
+                continue
+            best[label] = score
+        return sorted(best, key=lambda label: -best[label])[:_NEAR]
+
+    def _shown(self, label: str, shown: dict[str, float]) -> bool:
+        """Whether a name of the tail means a row of this catalogue that is listed already."""
+        owner = self._owners.get(normalise(label))
+        return owner is not None and owner.id in shown
+
+    def taken(self, spec: GpuSpec) -> list[FieldError]:
+        """Names of `spec` by which another GPU here is called already: what to refuse when it is added."""
+        named: list[tuple[tuple[str | int, ...], str]] = [(("id",), spec.id), (("name",), spec.name)]
+        named += [(("aliases", k), alias) for k, alias in enumerate(spec.aliases)]
+        clashes = []
+        for loc, name in named:
+            owner = self._owners.get(normalise(name))
+            if owner is not None and owner.id != spec.id:
+                clashes.append(FieldError(loc, f"{name!r} already names the GPU {owner.id!r}; send another"))
+        return clashes

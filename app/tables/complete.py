@@ -1,0 +1,222 @@
+"""The one way from a partial description of a device to a whole one.
+
+Seed rows, POST /gpus, inline specifications and the long tail all pass here: every field is checked, what is
+absent is inferred from the architecture (and marked so), and the whole must agree with itself.
+
+    peak of a pipe = SMs x operations per SM per clock x boost clock       (FP32: lanes x 2 per clock)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+from app.errors import BadInput, FieldError
+from app.tables import architectures
+from app.tables.architectures import LIMITS, UNKNOWN, UNKNOWN_CPU, Architecture
+from app.tables.fields import FIELDS, NUMBERS, Loc, Reader
+from app.tables.gpus import PIPES, GpuSpec
+from app.tables.names import slug
+
+REQUIRED = ("name", "sm_count", "boost_clock_hz", "memory_bytes", "memory_bandwidth_bytes_per_s")
+# No data sheet states the L2's bandwidth; the port between an SM and the L2 is 64 bytes wide
+# (NVIDIA since Maxwell, AMD GCN and CDNA), so this bounds it from above.
+L2_BYTES_PER_SM_PER_CLOCK = 64.0
+# FP32 is lanes x 2 x clock by definition; data sheets quote other pipes at a clock of their own choosing.
+_FP32_TOLERANCE = 0.02
+_PIPE_TOLERANCE = 0.05
+# A product may be cut far below its silicon (H20), but no note explains a peak this far above it.
+_EXPLICABLE = 1.5
+_FACTS = frozenset(NUMBERS) | {"vendor", "architecture", "compute_capability", "kind", "memory_type", "link_type"}
+_WHOLE = frozenset(name for name, allowed in NUMBERS.items() if allowed.whole)
+
+
+def complete(partial: Mapping[str, Any], *, where: Loc = ()) -> GpuSpec:
+    """A whole, consistent specification; BadInput names every wrong or missing field under `where`.
+
+    Needs `name`, `architecture` or `compute_capability`, `sm_count`, `boost_clock_hz`, `memory_bytes` and
+    `memory_bandwidth_bytes_per_s`. In `peak_flops`, null says that the device lacks a pipe.
+    """
+    if not isinstance(partial, Mapping):
+        raise BadInput("A GPU is an object of fields.", errors=[FieldError(where, "send a GPU's name or an object")])
+    reader = Reader(where)
+    reader.read(partial)
+    _require(reader)
+    known = _architecture(reader)
+    _stop(reader)
+    values = reader.values
+    given = set(values) | {f"peak_flops.{pipe}" for pipe in values.get("peak_flops", ())}
+    _infer(values, known, reader)
+    _stop(reader)
+    values["provenance"] = _provenance(values, given)
+    _check(reader, known)
+    _stop(reader)
+    peaks = {pipe: rate for pipe, rate in values["peak_flops"].items() if rate is not None}
+    return GpuSpec(**{**values, "peak_flops": {pipe: peaks[pipe] for pipe in PIPES if pipe in peaks}})
+
+
+def revise(spec: GpuSpec, changes: Mapping[str, Any]) -> GpuSpec:
+    """`spec` with some fields changed; whatever had been inferred is inferred again from the new figures."""
+    kept = spec_to_dict(spec)
+    sources = {key: word for key, word in spec.provenance.items() if word != "inferred"}
+    peaks = {pipe: spec.peak_flops.get(pipe) for pipe in PIPES if f"peak_flops.{pipe}" in sources}
+    base = {key: value for key, value in kept.items() if key not in _FACTS or key in sources}
+    merged = {**base, **changes, "id": spec.id}
+    merged["peak_flops"] = _merged(peaks, changes.get("peak_flops"))
+    stated = {key: word for key, word in sources.items() if key not in changes}
+    merged["provenance"] = _merged(stated, changes.get("provenance"))
+    return complete(merged)
+
+
+def _merged(old: Mapping[str, Any], new: Any) -> Any:
+    """`old` overlaid with `new`; what is not an object passes on, for `complete` to refuse."""
+    if new is None:
+        return dict(old)
+    return {**old, **new} if isinstance(new, Mapping) else new
+
+
+def spec_to_dict(spec: GpuSpec) -> dict[str, Any]:
+    """Plain JSON values, every field; `complete` and `spec_from_dict` give the same GPU back."""
+    return {**asdict(spec), "aliases": list(spec.aliases)}
+
+
+def spec_from_dict(stored: Mapping[str, Any]) -> GpuSpec:
+    """A GPU from what `spec_to_dict` made, perhaps through JSON; not checked again."""
+    values = {item.name: stored[item.name] for item in fields(GpuSpec) if item.name in stored}
+    for name in NUMBERS:
+        if values.get(name) is not None:
+            values[name] = int(values[name]) if name in _WHOLE else float(values[name])
+    values["aliases"] = tuple(values.get("aliases", ()))
+    values["peak_flops"] = {pipe: float(rate) for pipe, rate in values["peak_flops"].items()}
+    return GpuSpec(**values)
+
+
+def _stop(reader: Reader) -> None:
+    if reader.errors:
+        first = reader.errors[0]
+        path = ".".join(str(part) for part in first.loc)
+        raise BadInput(f"The GPU's description is not usable: {path}: {first.msg}", errors=reader.errors)
+
+
+def _require(reader: Reader) -> None:
+    values = reader.values
+    refused = {error.loc[len(reader.where)] for error in reader.errors if len(error.loc) > len(reader.where)}
+    for key in REQUIRED:
+        if key not in values and key not in refused:
+            unit = f" ({NUMBERS[key].unit})" if key in NUMBERS else ""
+            reader.refuse(f"is missing; send it{unit}", key)
+    if not {"architecture", "compute_capability"} & (set(values) | refused):
+        reader.refuse('is missing; send "architecture", such as "Hopper", or "compute_capability"', "architecture")
+    if "id" not in values and "name" in values and "id" not in refused:
+        values["id"] = slug(values["name"])[:100].strip("-")
+        if not values["id"]:
+            reader.refuse("the name gives none; send an id of lower-case letters, digits and hyphens", "id")
+
+
+def _architecture(reader: Reader) -> Architecture:
+    """Facts of the architecture that the description names; UNKNOWN if the table lacks it."""
+    capability = reader.values.get("compute_capability")
+    unknown = UNKNOWN_CPU if reader.values.get("kind") == "cpu" else UNKNOWN
+    found = architectures.by_name(reader.values.get("architecture", ""))
+    if capability is not None:
+        known = architectures.by_capability(capability)
+        if known and found and known not in found:
+            reader.refuse(
+                f"{capability} is {known.name}; send one of the two, or both in agreement", "compute_capability"
+            )
+        return known or unknown
+    if len(found) > 1:
+        choice = ", ".join(f'"{known.compute_capability}"' for known in found)
+        reader.refuse(f"several GPUs are called so; send compute_capability, one of {choice}", "architecture")
+    return found[0] if found else unknown
+
+
+def _infer(values: dict[str, Any], known: Architecture, reader: Reader) -> None:
+    """Fill in what is absent; what cannot be inferred is refused."""
+    sms, clock = values["sm_count"], values["boost_clock_hz"]
+    peaks = values.setdefault("peak_flops", {})
+    if known in (UNKNOWN, UNKNOWN_CPU):
+        _infer_unknown(values, reader)
+    inferred = {
+        "architecture": known.name,
+        "vendor": known.vendor,
+        "compute_capability": known.compute_capability,
+        "process_node_nm": known.process_node_nm,
+        "fp32_lanes_per_sm": known.fp32_lanes_per_sm,
+        "kind": "cpu" if known.warp_size == 1 else "gpu",
+        "l2_bytes": known.l2_bytes_per_sm * sms,
+        "l2_bandwidth_bytes_per_s": sms * L2_BYTES_PER_SM_PER_CLOCK * clock,
+        **{limit: getattr(known, limit) for limit in LIMITS},
+    }
+    for key, value in inferred.items():
+        if value is not None:
+            values.setdefault(key, value)
+    values.setdefault("provenance", {})
+    lacked = {key.removeprefix("peak_flops.") for key in values["provenance"]} - set(peaks)
+    rates = architectures.rates_of(known, values["name"])
+    rates["fp32"] = 2.0 * values["fp32_lanes_per_sm"]
+    for pipe, rate in rates.items():
+        if pipe not in peaks and pipe not in lacked:
+            peaks[pipe] = float(sms * rate * clock)
+    peaks.update(dict.fromkeys(lacked & set(PIPES)))
+
+
+def _infer_unknown(values: dict[str, Any], reader: Reader) -> None:
+    """An architecture that is not in the table: lanes from the stated peak, usual limits, and a note that says so."""
+    peak = values["peak_flops"].get("fp32")
+    if "fp32_lanes_per_sm" not in values:
+        if peak is None:
+            reader.refuse("the architecture is not known here; send the lanes, or peak_flops.fp32", "fp32_lanes_per_sm")
+        values["fp32_lanes_per_sm"] = max(1, round((peak or 0) / (2 * values["sm_count"] * values["boost_clock_hz"])))
+    if not set(LIMITS) <= set(values):
+        named = values.get("architecture") or f"compute capability {values['compute_capability']}"
+        assumed = f"Per-SM limits assumed: {named} is not in the table of architectures; tensor rates only as given."
+        values["note"] = f"{values.get('note', '')} {assumed}".strip()
+
+
+def _provenance(values: Mapping[str, Any], given: set[str]) -> dict[str, str]:
+    """Where every fact comes from: as stated, else datasheet for what was given and inferred for the rest."""
+    stated = values["provenance"]
+    facts = [key for key in FIELDS if key in values and key in _FACTS]
+    facts += [f"peak_flops.{pipe}" for pipe in PIPES if pipe in values["peak_flops"]]
+    result = {}
+    for key in facts:
+        own = "measured" if key.startswith(("sustained", "triad")) else "datasheet"
+        result[key] = stated.get(key, own if key in given else "inferred")
+    return result
+
+
+def _check(reader: Reader, known: Architecture) -> None:
+    """The figures must agree with one another; a measured rate or a note may explain one that does not."""
+    values = reader.values
+    if values.get("base_clock_hz", 0.0) > values["boost_clock_hz"]:
+        reader.refuse("is above boost_clock_hz; send the lower clock", "base_clock_hz")
+    if values["shared_memory_per_block_bytes"] > values["shared_memory_per_sm_bytes"]:
+        reader.refuse("is above shared_memory_per_sm_bytes; send at most that", "shared_memory_per_block_bytes")
+    if values["max_threads_per_block"] > values["max_threads_per_sm"]:
+        reader.refuse("is above max_threads_per_sm; send at most that", "max_threads_per_block")
+    rates = architectures.rates_of(known, values["name"])
+    rates["fp32"] = 2.0 * values["fp32_lanes_per_sm"]
+    for pipe, peak in values["peak_flops"].items():
+        _check_peak(reader, pipe, peak, rates.get(pipe))
+
+
+def _check_peak(reader: Reader, pipe: str, peak: float | None, rate: float | None) -> None:
+    values = reader.values
+    if peak is None:
+        if pipe == "fp32":
+            reader.refuse("every device here computes in FP32; send its rate or leave it out", "peak_flops", pipe)
+        return
+    if rate is None or values["provenance"][f"peak_flops.{pipe}"] == "measured":
+        return
+    expected = values["sm_count"] * rate * values["boost_clock_hz"]
+    tolerance = _FP32_TOLERANCE if pipe == "fp32" else _PIPE_TOLERANCE
+    explained = bool(values.get("note")) and peak < _EXPLICABLE * expected
+    if abs(peak / expected - 1.0) > tolerance and not explained:
+        reader.refuse(
+            f"{peak:.4g} does not agree with SMs x operations per SM and clock x boost clock = {expected:.4g}; "
+            f"send a rate within {tolerance:.0%}, leave it out, or say in note why it differs",
+            "peak_flops",
+            pipe,
+        )

@@ -1,0 +1,55 @@
+"""Names of GPUs: one normal form, and the closest known names to an unknown one."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+_MARKS = re.compile(r"\((r|tm|c)\)")
+_SEPARATORS = re.compile(r"[\s\-_]+")
+_MAKER = re.compile(r"^(nvidia|amd|intel)(corporation)?(geforce)?|^geforce")
+# Longer than any name known here; keeps a hostile name from costing time.
+_LONGEST = 200
+
+
+def normalise(name: str) -> str:
+    """The form in which names are compared: case, spaces, hyphens, underscores and the maker's name dropped."""
+    bare = _SEPARATORS.sub("", _MARKS.sub("", name[:_LONGEST].casefold()))
+    return _MAKER.sub("", bare) or bare
+
+
+def slug(name: str) -> str:
+    """An id made from a name: lower case, hyphens; empty where the name has no letter or digit to keep."""
+    return re.sub(r"[^a-z0-9]+", "-", _MARKS.sub("", name.lower())).strip("-")
+
+
+def _trigrams(key: str) -> set[str]:
+    padded = f"  {key} "
+    return {padded[k : k + 3] for k in range(len(padded) - 2)}
+
+
+class NameIndex:
+    """Display names that can be searched by likeness of their trigrams (a Dice coefficient)."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = tuple(dict.fromkeys(names))
+        self._sizes: list[int] = []
+        self._holders: dict[str, list[int]] = defaultdict(list)
+        for position, name in enumerate(self._names):
+            grams = _trigrams(normalise(name))
+            self._sizes.append(len(grams))
+            for gram in grams:
+                self._holders[gram].append(position)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def near(self, name: str, limit: int = 5) -> list[tuple[float, str]]:
+        """At most `limit` pairs (likeness between 0 and 1, name), best first; nothing below 0.35."""
+        wanted = _trigrams(normalise(name))
+        shared: Counter[int] = Counter()
+        for gram in wanted:
+            shared.update(self._holders.get(gram, ()))
+        scored = ((2.0 * n / (len(wanted) + self._sizes[k]), self._names[k]) for k, n in shared.items())
+        return sorted((pair for pair in scored if pair[0] >= 0.35), key=lambda pair: (-pair[0], pair[1]))[:limit]
