@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, get_args
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from app.errors import BadInput, FieldError, Malformed, TooLarge, UnsupportedMedia
 from app.ops.kernel import FIELDS, SIZE_FIELDS
+from app.services.decoding import plain
 from app.services.measurement_form import Phase
 
 Row = dict[str, Any]
@@ -257,10 +257,7 @@ def _parquet_dims(number: int, column: Column, cell: Any) -> Any:
 
 def read_json(body: bytes, *, max_rows: int) -> list[Row]:
     """Rows of a JSON body: a list of objects, already in the API's form."""
-    try:
-        rows = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Malformed(f"The body is not JSON: {error}") from error
+    rows = plain(body)
     if not isinstance(rows, list):
         raise BadInput("Send a JSON list of measurements, also for a single one.")
     if len(rows) > max_rows:

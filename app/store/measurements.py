@@ -76,6 +76,12 @@ def insert(connection: Connection, rows: Sequence[MeasurementRow]) -> int:
     return inserted
 
 
+def known(connection: Connection, ids: Sequence[str]) -> set[str]:
+    """Which of these ids are stored."""
+    statement = sa.select(MEASUREMENTS.c.id).where(MEASUREMENTS.c.id.in_(ids))
+    return set(connection.execute(statement).scalars())
+
+
 def _columns(rows: Sequence[MeasurementRow]) -> dict[str, list[Any]]:
     columns: dict[str, list[Any]] = {name: [getattr(row, name) for row in rows] for name in _STORED}
     columns["id"] = [row.id or identity(row) for row in rows]

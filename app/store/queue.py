@@ -57,6 +57,15 @@ def waiting(connection: Connection) -> int:
     return int(found.scalar_one())
 
 
+def workers_alive(connection: Connection, *, stalled_after_s: float) -> int:
+    """How many workers said that they live within the last seconds."""
+    statement = """
+        SELECT count(*) FROM procrastinate_workers
+        WHERE last_heartbeat > now() - make_interval(secs => :stalled_after_s)
+    """
+    return int(connection.execute(sa.text(statement), {"stalled_after_s": stalled_after_s}).scalar_one())
+
+
 _FINISH_STALLED = sa.text("""
     SELECT procrastinate_finish_job_v1(stalled.id, 'failed', false) FROM (
         SELECT task.id FROM procrastinate_jobs task

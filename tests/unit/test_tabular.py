@@ -116,9 +116,9 @@ def test_wrong_csv_names_row_and_column(body: bytes, loc: tuple[Any, ...], said:
         (b"gpu\ntitan\xff\n", "text/csv", "byte 9 in line 2"),
         (b"PAR1 no PAR1", "application/x-parquet", "Parquet"),
         (b"", "application/x-parquet", "Parquet"),
-        (b"[{]", "application/json", "not JSON"),
-        (b"[NaN]", "application/json", "not JSON"),
-        (b"[" * 200_000, "application/json", "not JSON"),
+        (b"[{]", "application/json", "not valid JSON"),
+        (b'["\\ud800"]', "application/json", "not valid JSON"),
+        (b"[" * 200_000, "application/json", "not valid JSON"),
     ],
 )
 def test_bodies_that_cannot_be_parsed(body: bytes, media: str, said: str) -> None:

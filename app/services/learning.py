@@ -1,0 +1,98 @@
+"""Asking for a retraining, and which versions are served and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from app.errors import BadInput, Conflict, FieldError
+from app.predictors import PREDICTORS
+from app.services.engine import Engine
+from app.services.retrain import request_retrain
+from app.store import measurements, versions
+from app.store.session import Database
+from app.store.versions import POOLED, Version
+from app.tables.catalog import Catalog
+
+IMPORT_HINT = "import some with 'gpucast import cuda-kernels DIR', or POST /measurements"
+_BY_NAME = {predictor.name: predictor for predictor in PREDICTORS}
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """One predictor. `served` and `history` are stored versions, newest first; `built_in` answers without training."""
+
+    name: str
+    trainable: bool
+    needs_training: bool
+    built_in: str | None
+    served: tuple[Version, ...]
+    history: tuple[Version, ...]
+    answering: dict[str, str]
+
+
+def known_predictor(name: str) -> str:
+    """The name itself; BadInput lists those there are."""
+    if name not in _BY_NAME:
+        msg = f"no predictor is called {name[:100]!r}; there are: {', '.join(_BY_NAME)}"
+        raise BadInput(msg, errors=[FieldError(("predictor",), msg)])
+    return name
+
+
+def ask_for_retraining(database: Database, catalog: Catalog, predictor: str, gpu: str | None) -> int:
+    """Queue a retraining, pooled or for one GPU by any of its names; returns the job's id.
+
+    Refused before it is queued where it can only fail: an unknown predictor, GPU or one that learns nothing
+    (BadInput, NotFound), or no measurements to learn from (Conflict).
+    """
+    _refuse_untrainable(known_predictor(predictor))
+    gpu_id = None if gpu is None else catalog.resolve(gpu).id
+    with database.begin() as connection:
+        _refuse_without_data(connection, gpu_id)
+    return request_retrain(database, predictor, gpu_id)
+
+
+def _refuse_untrainable(name: str) -> None:
+    if not _BY_NAME[name].trainable:
+        trainable = ", ".join(cls.name for cls in PREDICTORS if cls.trainable)
+        msg = f"{name} has nothing to learn; trainable are: {trainable}"
+        raise BadInput(msg, errors=[FieldError(("predictor",), msg)])
+
+
+def _refuse_without_data(connection: Connection, gpu_id: str | None) -> None:
+    rows = {gpu: count for (kind, gpu), count in measurements.counts(connection).items() if kind == "kernel"}
+    if not rows:
+        raise Conflict(f"There are no kernel measurements to learn from: {IMPORT_HINT}.")
+    if gpu_id is not None and gpu_id not in rows:
+        raise Conflict(f"There are no kernel measurements on {gpu_id} to learn from or validate on: {IMPORT_HINT}.")
+
+
+def overview(database: Database, engine: Engine) -> list[Overview]:
+    """Every predictor with its stored versions, and the version that this process answers with, by GPU id or "*"."""
+    with database.begin() as connection:
+        every = versions.history(connection)
+    return [_overview(name, engine, [item for item in every if item.predictor == name]) for name in _BY_NAME]
+
+
+def _overview(name: str, engine: Engine, stored: Sequence[Version]) -> Overview:
+    answering = {gpu: served.version for (predictor, gpu), served in engine.served.items() if predictor == name}
+    pooled = answering.get(POOLED)
+    trained = {item.version for item in stored if item.gpu_id == POOLED}
+    return Overview(
+        name=name,
+        trainable=_BY_NAME[name].trainable,
+        needs_training=_BY_NAME[name].needs_training,
+        built_in=pooled if pooled not in trained else None,
+        served=tuple(item for item in stored if item.state == "served"),
+        history=tuple(stored),
+        answering=answering,
+    )
+
+
+def roll_back(database: Database, catalog: Catalog, predictor: str, gpu: str | None) -> Version:
+    """Serve the version before the present one again; Conflict if there is none."""
+    gpu_id = POOLED if gpu is None else catalog.resolve(gpu).id
+    with database.begin() as connection:
+        return versions.rollback(connection, known_predictor(predictor), gpu_id)

@@ -1,0 +1,147 @@
+"""What `check` lets through; storing is tested over HTTP in tests/api/test_measurements.py."""
+
+from typing import Any
+
+import pytest
+
+from app.errors import BadInput
+from app.services.ingest import MAX_REPORTED, Checked, check, refuse_wrong
+from app.tables.catalog import Catalog
+from app.tables.complete import complete
+
+# 10 SMs x 64 lanes x 2 x 1 GHz = 1.28 TFLOP/s; 100 GB/s; caches far smaller than the kernel's 120 MB.
+SMALL = {
+    "id": "small",
+    "name": "Small GPU",
+    "architecture": "Turing",
+    "sm_count": 10,
+    "fp32_lanes_per_sm": 64,
+    "boost_clock_hz": 1e9,
+    "memory_bytes": 8e9,
+    "memory_bandwidth_bytes_per_s": 1e11,
+    "l2_bytes": 1e6,
+    "aliases": ["Small Driver Name"],
+}
+WORKLOAD: dict[str, Any] = {
+    "kind": "kernel",
+    "name": "saxpy",
+    "flops": 2e7,
+    "bytes": 1.2e8,
+    "threads_per_block": 256,
+    "blocks": 40_000,
+    "registers_per_thread": 12,
+    "shared_memory_per_block": 0,
+    "working_set_bytes": 1.2e8,
+    "access_pattern": "coalesced",
+    "dtype": "fp32",
+    "size": {"n": 1e7},
+}
+# (120 MB - 1 MB that may stay in the L2) / 100 GB/s
+LIMIT_MS = 1.19
+ROW: dict[str, Any] = {"gpu": "small", "software": "cuda", "source": "bench", "latency_ms": 1.5, "workload": WORKLOAD}
+
+
+def checked(*rows: dict[str, Any]) -> Checked:
+    return check(Catalog([complete(SMALL)]), rows)
+
+
+def refused(row: dict[str, Any]) -> tuple[tuple[Any, ...], str]:
+    found = checked(row)
+    assert not found.rows
+    return found.errors[0].loc, found.errors[0].msg
+
+
+def with_workload(**changes: Any) -> dict[str, Any]:
+    return ROW | {"workload": WORKLOAD | changes}
+
+
+def test_a_sound_row_in_si_units() -> None:
+    found = checked(ROW | {"gpu": "small driver-name", "latency_std_ms": 0.1, "kernel": {"grid": [40_000, 1, 1]}})
+    row = found.rows[0]
+    assert (row.gpu_id, row.kind, row.name) == ("small", "kernel", "saxpy")
+    assert (row.latency_s, row.latency_std_s) == (1.5e-3, 1e-4)
+    assert row.workload == WORKLOAD
+    assert row.kernel == {"grid": [40_000, 1, 1]}
+
+
+def test_sizes_of_zero_are_absent_ones() -> None:
+    zeros = with_workload(size={"n": 1e7, "rows": 0, "cols": 0, "iterations": 0})
+    assert checked(zeros).rows == checked(ROW).rows
+
+
+@pytest.mark.parametrize(
+    ("change", "loc"),
+    [
+        ({"latency_ms": 0}, "latency_ms"),
+        ({"latency_ms": -1.0}, "latency_ms"),
+        ({"latency_ms": float("nan")}, "latency_ms"),
+        ({"latency_ms": float("inf")}, "latency_ms"),
+        ({"latency_ms": "1.5"}, "latency_ms"),
+        ({"source": ""}, "source"),
+        ({"source": "a\x00b"}, "source"),
+        ({"speed": 1}, "speed"),
+        ({"runs": 0}, "runs"),
+        ({"measured_at": "2026-01-01T00:00:00"}, "measured_at"),
+        ({"measured_at": "0001-01-01T00:00:00+14:00"}, "measured_at"),
+        ({"measured_at": "9999-12-31T23:59:59-12:00"}, "measured_at"),
+    ],
+)
+def test_wrong_fields_are_named(change: dict[str, Any], loc: str) -> None:
+    assert refused(ROW | change)[0] == (0, loc)
+
+
+def test_every_wrong_field_of_a_row_is_named() -> None:
+    found = checked(ROW, ROW | {"latency_ms": -1, "speed": 2, "runs": 0})
+    assert {error.loc for error in found.errors} == {(1, "latency_ms"), (1, "speed"), (1, "runs")}
+
+
+def test_missing_fields_and_wrong_workloads() -> None:
+    assert refused({name: value for name, value in ROW.items() if name != "source"})[0] == (0, "source")
+    assert refused(with_workload(flops=-1))[0] == (0, "workload", "flops")
+    assert refused(with_workload(measured=[{"gpu": "small", "latency_ms": 1}]))[0] == (0, "workload", "measured")
+    loc, said = refused(ROW | {"workload": {"kind": "operators", "operators": []}})
+    assert loc == (0, "workload", "kind")
+    assert "stored are: kernel" in said
+
+
+def test_unknown_gpu_with_near_names() -> None:
+    loc, said = refused(ROW | {"gpu": "smal"})
+    assert loc == (0, "gpu")
+    assert "small" in said
+
+
+def test_a_time_under_the_hardware_limit_is_refused_with_the_limit() -> None:
+    loc, said = refused(ROW | {"latency_ms": LIMIT_MS * 0.949})
+    assert loc == (0, "latency_ms")
+    assert "1.19 ms (memory)" in said
+    assert len(checked(ROW | {"latency_ms": LIMIT_MS * 0.951}).rows) == 1
+
+
+def test_a_launch_that_never_ran() -> None:
+    loc, said = refused(with_workload(threads_per_block=1024, registers_per_thread=206))
+    assert loc == (0, "workload", "registers_per_thread")
+    assert "never ran" in said
+    assert refused(with_workload(threads_per_block=2048))[0] == (0, "workload", "threads_per_block")
+
+
+def test_a_measurement_shows_that_a_dtype_runs() -> None:
+    assert len(checked(with_workload(dtype="fp8")).rows) == 1
+
+
+def test_inline_specifications() -> None:
+    other = SMALL | {"id": "other", "name": "Other GPU", "aliases": []}
+    found = checked(ROW | {"gpu": other}, ROW | {"gpu": SMALL})
+    assert [row.gpu_id for row in found.rows] == ["other", "small"]
+    assert [spec.id for spec in found.newcomers] == ["other"]
+    loc, said = refused(ROW | {"gpu": SMALL | {"sm_count": 12}})
+    assert loc == (0, "gpu")
+    assert "another GPU's" in said
+    assert refused(ROW | {"gpu": other | {"sm_count": -1}})[0] == (0, "gpu", "sm_count")
+
+
+def test_long_reports_are_cut() -> None:
+    found = checked(*[ROW | {"latency_ms": -1}] * (MAX_REPORTED + 5))
+    assert len(found.errors) == MAX_REPORTED + 5
+    with pytest.raises(BadInput, match="1005 of 1005 measurements") as caught:
+        refuse_wrong(found, len(found.errors))
+    assert len(caught.value.errors) == MAX_REPORTED
