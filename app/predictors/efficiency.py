@@ -34,35 +34,32 @@ _SUSTAINED = np.array([COLUMN_INDEX["sustained_compute_flops"], COLUMN_INDEX["su
 ]
 
 
-def roofs(gpus: GpuTable, source: Ints, target: Ints, dtype: Ints) -> tuple[Floats, Floats]:
-    """Compute FLOP/s and bandwidth B/s of n pairs, source in the first half and target in the second, [2 n] each.
+def roofs(gpus: GpuTable, gpu: Ints, dtype: Ints) -> Floats:
+    """Compute FLOP/s and bandwidth B/s, float64 [2, 2 n], of n sources followed by their n targets.
 
-    Measured sustained figures (FP32) where both GPUs have them, else datasheet peaks of `dtype` [n] on both sides.
+    Measured sustained figures (FP32) where both GPUs of a pair have them, else datasheet peaks of the dtype on both.
     """
-    gpu = np.concatenate([source, target])
+    n = len(gpu) // 2
+    peak = np.empty((2, 2 * n))
+    peak[0], peak[1] = peak_flops(gpus, gpu, dtype), gpus.values[_BANDWIDTH, gpu]
     sustained = gpus.values[_SUSTAINED, gpu]
-    peak = np.stack([peak_flops(gpus, gpu, np.concatenate([dtype, dtype])), gpus.values[_BANDWIDTH, gpu]])
-    n = len(source)
     # NaN as soon as one of a pair's four figures is.
-    known = np.isfinite(sustained[:, :n] + sustained[:, n:]).all(axis=0) & (dtype == _FP32)
-    if known.any():
-        peak = np.where(np.concatenate([known, known]), sustained, peak)
-    return peak[0], peak[1]
+    known = np.isfinite(sustained[:, :n] + sustained[:, n:]).all(axis=0) & (dtype[:n] == _FP32)
+    return np.where(np.concatenate([known, known]), sustained, peak) if known.any() else peak
 
 
-def transfer(launches: OpTable, latency_s: Floats, gpus: GpuTable, source: Ints, target: Ints) -> tuple[Floats, Ints]:
+def transfer(launches: OpTable, latency_s: Floats, gpus: GpuTable, gpu: Ints) -> tuple[Floats, Ints]:
     """Seconds on the target and the code into BOUNDS of its roof, for n pairs.
 
-    launches        2 n rows: every pair's launch as measured, then every pair's launch as asked
-    latency_s       float64 [n], measured on the source
-    source, target  int [n], rows of `gpus`
+    launches   2 n rows: every pair's launch as measured, then every pair's launch as asked
+    latency_s  float64 [n], measured on the source
+    gpu        int [2 n], rows of `gpus`: every pair's source, then every pair's target
     """
-    n = len(source)
-    compute, bandwidth = roofs(gpus, source, target, launches.dtype[n:])
+    n = len(latency_s)
+    compute, bandwidth = roofs(gpus, gpu, launches.dtype)
     work = work_of(launches)
-    occupancy = paper_occupancy(launches, gpus, np.arange(2 * n), np.concatenate([source, target]))
     compute_s, memory_s = work.flops / compute, work.bytes / bandwidth
-    ideal_s = np.fmax(compute_s, memory_s) / occupancy
+    ideal_s = np.fmax(compute_s, memory_s) / paper_occupancy(launches, gpus, np.arange(2 * n), gpu)
     with np.errstate(divide="ignore", invalid="ignore"):
         predicted = latency_s * ideal_s[n:] / ideal_s[:n]
     return predicted, np.where(compute_s[n:] > memory_s[n:], COMPUTE, MEMORY)
@@ -80,7 +77,8 @@ class Efficiency:
         sources = Sources.strongest(ops, i, j, evidence, weakest=OTHER_GPU_AND_SIZE)
         rows, query = evidence.rows.take(sources.pair), sources.query
         launches = concatenate([rows.ops, ops.take(i[query])])
-        latency, pair_bound = transfer(launches, rows.latency_s, gpus, rows.gpu, j[query])
+        gpu = np.concatenate([rows.gpu, j[query]])
+        latency, pair_bound = transfer(launches, rows.latency_s, gpus, gpu)
         bound = np.full(len(i), MEMORY)
         bound[query] = pair_bound
         return Estimate(sources.mean(latency), bound, sources.support(), sources.group)

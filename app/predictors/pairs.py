@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from app.ops.kernel import FIELD_INDEX, IDENTITY_FIELDS, SIZE_FIELDS
+from app.ops.kernel import FIELD_INDEX, SIZE_FIELDS
+from app.predictors.launches import launches
 from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.measurements import Measurements
 from app.tables.ops import OpTable
@@ -40,7 +41,6 @@ _FIGURE = np.array([COLUMN_INDEX[name] for name, _, _ in GPU_FEATURES])[:, None]
 _STAND_IN = np.array([COLUMN_INDEX[name] for _, name, _ in GPU_FEATURES])[:, None]
 _UNIT = np.array([unit for *_, unit in GPU_FEATURES])[:, None]
 _LAUNCH = np.array([FIELD_INDEX[name] for name in LAUNCH_FEATURES])
-_IDENTITY = np.array([FIELD_INDEX[name] for name in IDENTITY_FIELDS])
 
 
 def gpu_features(gpus: GpuTable, j: Ints) -> Floats:
@@ -71,14 +71,6 @@ def pair_features(ops: OpTable, latency_s: Floats, source: Floats, target: Float
     features[:, 11::2], features[:, 12::2] = source, target
     features[~np.isfinite(features)] = 0.0
     return features
-
-
-def launches(ops: OpTable) -> Ints:
-    """The launch of every row, int [n]: same kernel, dtype and identity figures, an absent one being 0."""
-    names = [np.unique(codes, return_inverse=True)[1] for codes in (ops.label, ops.kind, ops.dtype)]
-    rows = np.vstack([names, np.nan_to_num(ops.dims[_IDENTITY])])
-    launch: Ints = np.unique(rows, axis=1, return_inverse=True)[1].ravel()
-    return launch
 
 
 def one_row_per_gpu(measurements: Measurements) -> tuple[Measurements, Ints]:

@@ -75,7 +75,7 @@ def _experiment(pairs: AuthorPairs, train: Mask, test: Mask, formula_test: Mask)
 def _analytic_ms(pairs: AuthorPairs) -> Floats:
     """Algorithm 1 on every pair, milliseconds; NaN where neither FLOPs nor bytes were counted."""
     both_sides = concatenate([pairs.launches, pairs.launches])
-    return transfer(both_sides, pairs.source_ms, pairs.gpus, pairs.source, pairs.target)[0]
+    return transfer(both_sides, pairs.source_ms, pairs.gpus, np.concatenate([pairs.source, pairs.target]))[0]
 
 
 def score(predicted: Floats, actual: Floats) -> Mapping[str, float]:
