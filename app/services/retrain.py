@@ -123,13 +123,8 @@ def _publish(
     settings: Settings, database: Database, job: jobs.Job, trained: Trained, rows_hash: str, reason: str | None
 ) -> None:
     """The artefact to disk first; then version, pointer and the job's end in one transaction."""
-    manifest = {
-        "predictor": job.predictor,
-        "gpu_id": job.gpu_id,
-        "training_set_sha256": rows_hash,
-        "card": trained.card,
-    }
-    sha256 = artifacts.publish(settings.models_dir, trained.payload, {**about, "card": trained.card})
+    about = {"predictor": job.predictor, "gpu_id": job.gpu_id, "training_set_sha256": rows_hash}
+    sha256 = artifacts.publish(settings.models_dir, trained.payload, manifest)
     with database.begin() as connection:
         version = versions.add(
             connection,

@@ -20,9 +20,10 @@ def load_specs(connection: Connection) -> list[GpuSpec]:
     return [spec_from_dict(spec) for spec in connection.execute(sa.select(GPUS.c.spec).order_by(GPUS.c.id)).scalars()]
 
 
-def get_spec(connection: Connection, gpu_id: str) -> GpuSpec:
-    """One GPU by its id; NotFound otherwise."""
-    spec = connection.execute(sa.select(GPUS.c.spec).where(GPUS.c.id == gpu_id)).scalar_one_or_none()
+def get_spec(connection: Connection, gpu_id: str, *, for_update: bool = False) -> GpuSpec:
+    """One GPU by its id; NotFound otherwise. `for_update` keeps others from changing it until the transaction ends."""
+    statement = sa.select(GPUS.c.spec).where(GPUS.c.id == gpu_id)
+    spec = connection.execute(statement.with_for_update() if for_update else statement).scalar_one_or_none()
     if spec is None:
         raise NotFound(f"No GPU has the id {gpu_id!r}.")
     return spec_from_dict(spec)
@@ -31,7 +32,7 @@ def get_spec(connection: Connection, gpu_id: str) -> GpuSpec:
 def insert_spec(connection: Connection, spec: GpuSpec, origin: str) -> None:
     """Add a GPU; Conflict if its id is taken. `origin` is seed, user or import."""
     statement = insert(GPUS).values(id=spec.id, spec=spec_to_dict(spec), origin=origin).on_conflict_do_nothing()
-    if connection.execute(statement).rowcount == 0:
+    if connection.execute(statement.returning(GPUS.c.id)).one_or_none() is None:
         raise Conflict(f"A GPU with the id {spec.id!r} exists; PATCH /gpus/{spec.id} changes it.")
     revision.bump(connection)
 
@@ -64,7 +65,7 @@ def seed(connection: Connection, specs: Sequence[GpuSpec]) -> int:
         set_={"spec": fresh, "updated_at": sa.func.now()},
         where=(GPUS.c.origin == "seed") & (GPUS.c.spec != fresh),
     )
-    changed = connection.execute(statement).rowcount
+    changed = len(connection.execute(statement.returning(GPUS.c.id)).all())
     if changed:
         revision.bump(connection)
     return changed

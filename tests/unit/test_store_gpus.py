@@ -1,0 +1,47 @@
+from dataclasses import replace
+
+import pytest
+
+from app.errors import Conflict, NotFound
+from app.services.seed import load_seed_specs
+from app.store import gpus, revision
+from app.store.session import Database
+
+
+def test_seeding_again_changes_nothing(database: Database) -> None:
+    specs = load_seed_specs()
+    with database.begin() as connection:
+        before = revision.current(connection)
+        assert gpus.seed(connection, specs) == 0
+        assert revision.current(connection) == before
+        assert gpus.load_specs(connection) == sorted(specs, key=lambda spec: spec.id)
+
+
+def test_a_users_change_survives_seeding(database: Database) -> None:
+    with database.begin() as connection:
+        spec = gpus.get_spec(connection, "titan-v")
+        changed = replace(spec, note="mine")
+        gpus.update_spec(connection, changed)
+        gpus.seed(connection, load_seed_specs())
+        assert gpus.get_spec(connection, "titan-v") == changed
+
+
+def test_seeding_refreshes_what_nobody_changed(database: Database) -> None:
+    with database.begin() as connection:
+        spec = gpus.get_spec(connection, "nvidia-l4")
+        assert gpus.seed(connection, [replace(spec, note="newer data sheet")]) == 1
+        assert gpus.get_spec(connection, spec.id).note == "newer data sheet"
+
+
+def test_insert_and_delete(database: Database) -> None:
+    with database.begin() as connection:
+        spec = replace(gpus.get_spec(connection, "titan-v"), id="mine", name="Mine", aliases=())
+        gpus.insert_spec(connection, spec, "user")
+        with pytest.raises(Conflict):
+            gpus.insert_spec(connection, spec, "user")
+        gpus.delete_spec(connection, "mine")
+        for call in (lambda: gpus.delete_spec(connection, "mine"), lambda: gpus.get_spec(connection, "mine")):
+            with pytest.raises(NotFound):
+                call()
+        with pytest.raises(NotFound):
+            gpus.update_spec(connection, spec)
