@@ -1,0 +1,83 @@
+"""`gpucast evaluate`: a paper's tables as we reproduce them, and our own accuracy beside them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.errors import BadInput
+from app.services.evaluate import Cell, Study, evaluate_cross_gpu_kernels
+
+METRICS = ("mape", "median_ape", "median_ratio", "within_10", "within_25", "within_50", "coverage_80")
+TITLES = {
+    "3": "Table 3, experiment 1: TITAN V from the other GPUs",
+    "4": "Table 4, experiment 2: largest sizes, from other GPUs",
+    "5": "Table 5, experiment 3: four kernels not trained on",
+    "6": "Table 6: MAPE of every regressor in the three experiments",
+}
+
+command = typer.Typer(no_args_is_help=True)
+
+
+@command.callback()
+def studies() -> None:
+    """Reproduce a paper's tables, and our own accuracy beside them."""
+
+
+@command.command("cross-gpu-kernels")
+def cross_gpu_kernels(
+    data: Annotated[Path, typer.Option(help="folder of the authors' CSV files and gpu_metrics.json")] = Path(
+        "../shared/data/cuda_kernels"
+    ),
+    json_file: Annotated[Path | None, typer.Option("--json", help="also write every cell to this file")] = None,
+) -> None:
+    """Tables 3 to 6 of the cross-GPU kernels paper, then the same experiments on clean rows."""
+    study = evaluate_cross_gpu_kernels(data)
+    print("\n".join([*_published(study.published), *_clean(study.clean), *study.notes]))
+    if json_file is not None:
+        _write(study, json_file)
+
+
+def _published(cells: Sequence[Cell]) -> list[str]:
+    lines = []
+    for table, of_table in groupby(cells, lambda cell: str(cell["table"])):
+        lines += [
+            TITLES[table],
+            f"  {'predictor':<12}{'experiment':<12}{'metric':<14}{'paper':>10}{'ours':>10}{'n':>6}",
+        ]
+        for cell in of_table:
+            figures = f"{cell['paper']:>10.2f}{cell['measured']:>10.2f}{cell['n']:>6}"
+            lines.append(f"  {cell['predictor']:<12}{cell['experiment']:<12}{cell['metric']:<14}{figures}")
+        lines.append("")
+    return lines
+
+
+def _clean(cells: Sequence[Cell]) -> list[str]:
+    """A line per predictor, experiment and GPU, whose cells stand together."""
+    if not cells:
+        return []
+    lines = [
+        "Clean rows, the experiments as the text describes them; each GPU held out in turn",
+        f"  {'experiment':<14}{'predictor':<12}{'gpu':<16}" + "".join(f"{name:>13}" for name in METRICS) + f"{'n':>6}",
+    ]
+    for (experiment, predictor, gpu), group in groupby(
+        sorted(cells, key=lambda cell: str(cell["experiment"])),
+        lambda cell: (cell["experiment"], cell["predictor"], cell["gpu"]),
+    ):
+        row = {cell["metric"]: cell for cell in group}
+        figures = "".join(f"{row[name]['measured']:>13.2f}" if name in row else f"{'-':>13}" for name in METRICS)
+        lines.append(f"  {experiment:<14}{predictor:<12}{gpu:<16}{figures}{next(iter(row.values()))['n']:>6}")
+    return [*lines, ""]
+
+
+def _write(study: Study, path: Path) -> None:
+    body = {"study": study.name, "cells": [*study.published, *study.clean]}
+    try:
+        path.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"Cannot write {path}: {error.strerror}. Pass --json a file that can be written.") from error
