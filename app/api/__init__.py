@@ -1,0 +1,1 @@
+"""The HTTP interface: one noun per file; parse, call one service, render."""

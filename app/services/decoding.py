@@ -38,7 +38,22 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes, *, example: Mapping[st
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raw = _plain(body, error)
     errors = field_errors(raw, decoder.type, example=example)
+    if not errors:  # JSON to Python and not to the standard: a lone surrogate, say
+        raise Malformed("The body is not valid JSON in UTF-8.")
     raise BadInput(summary(errors), errors=errors)
+
+
+def plain(body: bytes) -> Any:
+    """Any JSON document as plain containers; NaN and Infinity pass, for the reader of the field to refuse."""
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raw = _plain(body, error)
+    try:
+        msgspec.json.encode(raw)
+    except (UnicodeEncodeError, RecursionError):
+        raise Malformed("The body is not valid JSON in UTF-8.") from None
+    return raw
 
 
 def convert(raw: object, form: type[T], *, example: Mapping[str, Any], loc: Path = ()) -> T:

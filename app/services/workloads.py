@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from app.ops import OP_CODE
-from app.ops.kernel import ACCESS_CODE, FIELD_INDEX, FIELDS
+from app.ops.kernel import ACCESS_CODE, FIELD_INDEX, FIELDS, GIVEN, filled
 from app.tables.measurements import Measurements
 from app.tables.ops import DTYPE_CODE, OpTable
 
@@ -131,7 +131,7 @@ _KERNEL = OP_CODE["kernel"]
 # Fields that a measured row may override and that are columns of the same name and value.
 _OVERRIDES = tuple(
     (name, FIELD_INDEX[name])
-    for name in FIELDS
+    for name in GIVEN
     if name in KernelWorkload.__struct_fields__ and name not in ("access_pattern", "size")
 )
 _SIZES = tuple((name, FIELD_INDEX[name]) for name in KernelSize.__struct_fields__)
@@ -169,13 +169,13 @@ def evidence_for(workload: KernelWorkload, resolve: Resolve, *, loc: tuple[str |
 
 
 def _table(figures: Sequence[Sequence[float | None]], labels: list[int], dtypes: list[int]) -> OpTable:
-    dims = np.array(figures, dtype=np.float64).reshape(-1, len(FIELDS)).T
+    dims = np.array([filled(row) for row in figures], dtype=np.float64).reshape(-1, len(FIELDS)).T
     kind = np.full(len(labels), _KERNEL, dtype=np.intp)
     return OpTable(kind, np.array(dtypes, dtype=np.intp), np.array(labels, dtype=np.intp), FIELD_INDEX, dims)
 
 
 def _figures(workload: KernelWorkload) -> tuple[float | None, ...]:
-    """One row in the order of FIELDS; NumPy reads None as NaN."""
+    """One row in the order of GIVEN; NumPy reads None as NaN."""
     size = workload.size or _NO_SIZE
     return (
         workload.flops,

@@ -1,0 +1,42 @@
+"""What routes ask for: the database, the snapshot to answer from, the body as JSON."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Depends, Request
+
+from app.config import Settings
+from app.services.decoding import plain
+from app.services.runtime import Runtime
+from app.services.snapshot import SnapshotHolder
+from app.store.session import Database
+
+
+def _runtime(request: Request) -> Runtime:
+    runtime: Runtime = request.app.state.runtime
+    return runtime
+
+
+def _database(request: Request) -> Database:
+    return _runtime(request).database
+
+
+def _settings(request: Request) -> Settings:
+    return _runtime(request).settings
+
+
+def _holder(request: Request) -> SnapshotHolder:
+    holder: SnapshotHolder = request.app.state.holder
+    return holder
+
+
+async def _json_body(request: Request) -> Any:
+    return plain(await request.body())
+
+
+RuntimeDep = Annotated[Runtime, Depends(_runtime)]
+DatabaseDep = Annotated[Database, Depends(_database)]
+SettingsDep = Annotated[Settings, Depends(_settings)]
+HolderDep = Annotated[SnapshotHolder, Depends(_holder)]
+JsonBody = Annotated[Any, Depends(_json_body)]

@@ -1,0 +1,95 @@
+"""The OpenAPI document: what FastAPI knows, and what the hot routes' structs and the problem form add."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from app.api.gpu_schema import gpu, partial_gpu
+from app.api.problems import MEDIA_TYPE, PROBLEM_SCHEMA
+from app.services.measurement_form import MeasurementIn
+from app.services.prediction_form import PREDICT_EXAMPLE, PredictRequest, PredictResponse
+from app.services.workloads import KernelWorkload
+
+# Structs decoded and encoded by msgspec; routes refer to them as "#/components/schemas/<name>".
+STRUCTS = (PredictRequest, PredictResponse, KernelWorkload, MeasurementIn)
+REF = "#/components/schemas/{name}"
+
+_REPLACED = ("HTTPValidationError", "ValidationError")
+_PROBLEM = {"content": {MEDIA_TYPE: {"schema": {"$ref": REF.format(name="Problem")}}}}
+_MEANINGS = {
+    "400": "The body cannot be parsed",
+    "404": "No such thing; the detail lists close names",
+    "409": "In the way of the present state",
+    "413": "The body is too large",
+    "415": "A body in a form that is not read here",
+    "422": "A field is wrong; `errors` says which",
+    "503": "The database or queue does not answer; see Retry-After",
+}
+
+
+def ref(name: str) -> dict[str, str]:
+    """A reference to a component."""
+    return {"$ref": REF.format(name=name)}
+
+
+def json_body(schema: dict[str, Any], example: Any = None) -> dict[str, Any]:
+    """`openapi_extra` of a route that reads its JSON body itself."""
+    media: dict[str, Any] = {"schema": schema}
+    if example is not None:
+        media["example"] = example
+    return {"requestBody": {"required": True, "content": {"application/json": media}}}
+
+
+def json_answer(description: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """One entry of a route's `responses`: a JSON body of that schema."""
+    return {"description": description, "content": {"application/json": {"schema": schema}}}
+
+
+def install(app: FastAPI) -> None:
+    """Serve this document at /openapi.json; built once, on first use."""
+
+    def document() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _document(app)
+        return app.openapi_schema
+
+    app.openapi = document  # type: ignore[method-assign]
+
+
+def _document(app: FastAPI) -> dict[str, Any]:
+    document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+    _, structs = msgspec.json.schema_components(STRUCTS, ref_template=REF)
+    schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    schemas.update(structs)
+    schemas.update(
+        Problem=PROBLEM_SCHEMA, Gpu=gpu(), GpuIn=partial_gpu(required=True), GpuChanges=partial_gpu(required=False)
+    )
+    for name in _REPLACED:
+        schemas.pop(name, None)
+    document["paths"]["/predict"] = {"post": _predict()}
+    for path in document["paths"].values():
+        for operation in path.values():
+            _add_problems(operation)
+    return document
+
+
+def _predict() -> dict[str, Any]:
+    return {
+        "tags": ["Prediction"],
+        "summary": "Predict",
+        "description": "How long a workload takes on one GPU, on several or on all of the catalogue.",
+        "operationId": "predict",
+        **json_body(ref("PredictRequest"), PREDICT_EXAMPLE),
+        "responses": {"200": json_answer("One entry per GPU, in the order asked", ref("PredictResponse"))},
+    }
+
+
+def _add_problems(operation: dict[str, Any]) -> None:
+    """Every failure of every operation has the one form."""
+    for status, meaning in _MEANINGS.items():
+        operation["responses"][status] = {"description": meaning, **_PROBLEM}
+    operation["responses"]["default"] = {"description": "Any other failure", **_PROBLEM}

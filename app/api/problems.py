@@ -1,0 +1,120 @@
+"""Every failure as RFC 9457 `application/problem+json`: one form, whoever raises it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.errors import FieldError, GpucastError, Unavailable
+
+log = logging.getLogger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+PROBLEM_SCHEMA: dict[str, Any] = {
+    "title": "Problem",
+    "description": "What went wrong (RFC 9457), and for bad input which fields.",
+    "type": "object",
+    "required": ["type", "title", "status", "detail"],
+    "properties": {
+        "type": {"type": "string", "description": "urn:gpucast:problem:<code>, stable"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "errors": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["loc", "msg"],
+                "properties": {
+                    "loc": {"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "integer"}]}},
+                    "msg": {"type": "string"},
+                },
+            },
+        },
+    },
+}
+
+
+def install(app: FastAPI) -> None:
+    """Answer every exception of the application in this form."""
+    app.add_exception_handler(GpucastError, _ours)
+    app.add_exception_handler(HTTPException, _theirs)
+    app.add_exception_handler(RequestValidationError, _validation)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+def of_error(error: GpucastError) -> Response:
+    """One of our errors as a response; Unavailable says when to come back."""
+    headers = {"Retry-After": str(error.retry_after_s)} if isinstance(error, Unavailable) else {}
+    return problem(error.status, error.code, error.title, error.detail, errors=error.errors, headers=headers)
+
+
+def problem(
+    status: int,
+    code: str,
+    title: str,
+    detail: str,
+    *,
+    errors: Sequence[FieldError] = (),
+    headers: dict[str, str] | None = None,
+) -> Response:
+    """A response in the form of PROBLEM_SCHEMA."""
+    body: dict[str, Any] = {
+        "type": f"urn:gpucast:problem:{code}",
+        "title": title,
+        "status": status,
+        "detail": _printable(detail),
+    }
+    if errors:
+        body["errors"] = [{"loc": [_part(p) for p in e.loc], "msg": _printable(e.msg)} for e in errors]
+    return Response(orjson.dumps(body), status, headers, MEDIA_TYPE)
+
+
+def _part(part: str | int) -> str | int:
+    return _printable(part) if isinstance(part, str) else part
+
+
+def _printable(text: str) -> str:
+    """Lone surrogates, which a caller may send and JSON cannot carry, as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _ours(request: Request, error: Exception) -> Response:
+    assert isinstance(error, GpucastError)
+    if error.status >= 500 and not isinstance(error, Unavailable):
+        log.error("%s %s: %s", request.method, request.url.path, error.detail)
+    return of_error(error)
+
+
+def _theirs(request: Request, error: Exception) -> Response:
+    """Starlette's own: no such path, method not allowed, a body that FastAPI could not parse."""
+    assert isinstance(error, HTTPException)
+    phrase = HTTPStatus(error.status_code).phrase
+    detail = error.detail if error.detail != phrase else f"{phrase}: {request.method} {request.url.path}"
+    code = phrase.lower().replace(" ", "-")
+    return problem(error.status_code, code, phrase, detail, headers=dict(error.headers or {}))
+
+
+def _validation(request: Request, error: Exception) -> Response:
+    """A parameter or body field that a route's types refuse; a body that is no JSON is 400."""
+    assert isinstance(error, RequestValidationError)
+    found = error.errors()
+    if any(item["type"] == "json_invalid" for item in found):
+        return problem(400, "malformed", "Malformed body", f"The body is not valid JSON: {found[0]['ctx']['error']}.")
+    errors = [FieldError(tuple(item["loc"][1:]) or tuple(item["loc"]), item["msg"]) for item in found]
+    where = ".".join(str(part) for part in errors[0].loc)
+    return problem(422, "invalid-input", "Invalid input", f"{where}: {errors[0].msg}", errors=errors)
+
+
+def _unexpected(request: Request, error: Exception) -> Response:
+    """Starlette logs the traceback; the caller learns no more than that it was ours."""
+    return problem(500, "internal", "Internal error", "This is a defect of the service; its log has the details.")

@@ -1,0 +1,63 @@
+"""The application: settings in, ASGI out. A table of contents."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+
+from fastapi import FastAPI
+from starlette.concurrency import run_in_threadpool
+from starlette.routing import Route
+
+from app import __version__
+from app.api import gpus, jobs, measurements, openapi, operations, predictors, problems
+from app.api.middleware import BodyLimit, Metrics, Observe
+from app.api.predict import PredictRoute
+from app.config import Settings
+from app.services.runtime import Runtime, open_runtime
+from app.services.snapshot import SnapshotHolder
+
+ROUTERS = (gpus.router, measurements.router, jobs.router, predictors.router, operations.router)
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """The service; without settings, those of the environment. Nothing is opened before its lifespan starts."""
+    settings = settings or Settings.from_env()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        with ExitStack() as held:
+            app.state.runtime = await run_in_threadpool(held.enter_context, open_runtime(settings))
+            app.state.holder = await run_in_threadpool(_holder, app.state.runtime)
+            held.callback(app.state.holder.stop)
+            yield
+
+    app = FastAPI(
+        title="gpucast",
+        version=__version__,
+        description="How long GPU work takes on any GPU, without running it there.",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.metrics = Metrics()
+    app.router.routes.insert(0, Route(PredictRoute.path, PredictRoute(), methods=["POST"], include_in_schema=False))
+    for router in ROUTERS:
+        app.include_router(router)
+    problems.install(app)
+    openapi.install(app)
+    app.add_middleware(BodyLimit, limit=settings.max_body_bytes)
+    app.add_middleware(Observe, metrics=app.state.metrics)
+    return app
+
+
+def _holder(runtime: Runtime) -> SnapshotHolder:
+    """A snapshot of the catalogue and the served predictors, kept current by its thread."""
+    holder = SnapshotHolder(
+        runtime.database,
+        runtime.settings.models_dir,
+        poll_s=runtime.settings.revision_poll_s,
+        ensure_database=runtime.ensure_database,
+    )
+    holder.start()
+    return holder
