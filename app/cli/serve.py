@@ -17,6 +17,7 @@ import uvicorn
 
 from app.config import Settings
 from app.errors import Unavailable
+from app.services import logs
 from app.services.runtime import Runtime, open_runtime
 
 LOG = logging.getLogger("gpucast")
@@ -27,7 +28,7 @@ RESTART_S = 2.0  # a worker that dies at once is not started in a tight loop
 def command() -> None:
     """Start database (unless DATABASE_URL is set), API and worker; Ctrl-C stops all of them."""
     settings = Settings.from_env()
-    logging.basicConfig(level=settings.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    logs.configure(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
     with open_runtime(settings) as runtime, _worker_running(settings, runtime):

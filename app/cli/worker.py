@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Annotated
 
 import typer
 
 from app.config import Settings
+from app.services import logs
 from app.worker import run
 
 
@@ -16,5 +16,5 @@ def command(
 ) -> None:
     """Take retrainings from the queue until SIGTERM or Ctrl-C; the running one is finished first."""
     settings = Settings.from_env()
-    logging.basicConfig(level=settings.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    logs.configure(settings)
     run(settings, with_parent=with_parent)

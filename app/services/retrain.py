@@ -124,7 +124,7 @@ def _publish(
 ) -> None:
     """The artefact to disk first; then version, pointer and the job's end in one transaction."""
     about = {"predictor": job.predictor, "gpu_id": job.gpu_id, "training_set_sha256": rows_hash}
-    sha256 = artifacts.publish(settings.models_dir, trained.payload, manifest)
+    sha256 = artifacts.publish(settings.models_dir, trained.payload, {**about, "card": trained.card})
     with database.begin() as connection:
         version = versions.add(
             connection,

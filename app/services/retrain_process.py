@@ -12,6 +12,7 @@ import sys
 
 from app.config import Settings
 from app.errors import Unavailable
+from app.services import logs
 from app.services.lifeline import follow_parent
 
 NICENESS = 15
@@ -25,7 +26,7 @@ def main() -> int:
     follow_parent(signal.SIGKILL)
     os.nice(NICENESS)
     settings = Settings.from_env()
-    logging.basicConfig(level=settings.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    logs.configure(settings)
     from app.services.retrain import run_job  # noqa: PLC0415 - heavy imports after the process has stepped back
 
     try:
