@@ -29,6 +29,8 @@ from app.store.unprivileged import Account, account_for, run_as
 
 INSTALLATION = "pginstall18"  # the wheel carries PostgreSQL 16 and 18
 SUPERUSER = "gpucast"
+DATA = "data"
+SOCKET = "socket"
 # The kernel's limit for a socket path is 107 bytes on Linux and 103 on macOS; the file adds 16 to its folder.
 LONGEST_SOCKET_FOLDER = 85
 START_TIMEOUT_S = 60
@@ -47,7 +49,7 @@ class EmbeddedPostgres:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._data = root / "data"
+        self._data = root / DATA
         self._log = root / "server.log"
         self._users: IO[bytes] | None = None
 
@@ -111,8 +113,10 @@ class EmbeddedPostgres:
         # Nothing of the old server runs any more: whatever its lock files name is a zombie or a stranger.
         for remains in (self._data / "postmaster.pid", *folder.iterdir()):
             remains.unlink(missing_ok=True)
-        options = " ".join(f"-c {option}" for option in (*SERVER_OPTIONS, f"unix_socket_directories='{folder}'"))
-        self._pg_ctl("start", "-t", str(START_TIMEOUT_S), "-l", str(self._log), "-o", options)
+        # Seen from the data folder, where the server works; pg_ctl hands these words and all paths to a shell.
+        place = f"../{SOCKET}" if folder.parent == self._root else str(folder)
+        options = " ".join(f"-c {option}" for option in (*SERVER_OPTIONS, f"unix_socket_directories='{place}'"))
+        self._pg_ctl("start", "-t", str(START_TIMEOUT_S), "-l", self._log.name, "-o", options)
         if self._ping() != Ping.OK:
             raise Unavailable(f"The embedded PostgreSQL started but does not answer; see {self._log}.")
 
@@ -123,13 +127,13 @@ class EmbeddedPostgres:
             return
         unfinished.touch()
         account.empty(self._data)
-        words = ("-D", self._data, "-U", SUPERUSER, "-A", "trust", "-E", "UTF8", "--no-locale")
-        run_as(account, _binary("initdb"), *words, touches=self._data)
+        words = ("-D", DATA, "-U", SUPERUSER, "-A", "trust", "-E", "UTF8", "--no-locale")
+        run_as(account, _binary("initdb"), *words, folder=self._root)
         unfinished.unlink()
 
     def _pg_ctl(self, action: str, *arguments: str) -> None:
         account = account_for(self._data)
-        run_as(account, _binary("pg_ctl"), action, "-w", "-D", self._data, *arguments, touches=self._data)
+        run_as(account, _binary("pg_ctl"), action, "-w", "-D", DATA, *arguments, folder=self._root)
 
     def _ping(self) -> Ping:
         """OK, REJECT (starting or stopping) or NO_RESPONSE; a server out of connections is OK."""
@@ -161,7 +165,7 @@ class EmbeddedPostgres:
         return found
 
     def _socket_folder(self) -> Path:
-        folder = self._root / "socket"
+        folder = self._root / SOCKET
         if len(os.fsencode(folder)) <= LONGEST_SOCKET_FOLDER:
             return folder
         name = hashlib.sha256(os.fsencode(self._root.resolve())).hexdigest()[:16]

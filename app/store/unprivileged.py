@@ -58,28 +58,24 @@ def account_for(data: Path) -> Account:
     )
 
 
-def run_as(account: Account, program: Path, *arguments: str | Path, touches: Path) -> None:
-    """Run one program to its end as `account`; Unavailable with its words if it fails. It works on `touches`."""
-    words = [str(word) for word in (program, *arguments)]
-    if account.drop and not _succeeds(account, ["test", "-x", words[0], "-a", "-x", str(touches)]):
-        words = [*_passing_folders(account, touches), *words]
+def run_as(account: Account, program: Path, *arguments: str, folder: Path) -> None:
+    """Run one program to its end as `account` in `folder`; Unavailable with its words if it fails."""
+    words = [str(program), *arguments]
+    if account.drop and _run(account, ["test", "-x", str(program), "-a", "-x", str(folder)], folder).returncode != 0:
+        words = [*_passing_folders(account, folder), *words]
         account = Account(0, 0, drop=False)  # setpriv itself drops
-    done = _run(account, words)
+    done = _run(account, words, folder)
     if done.returncode != 0:
         raise Unavailable(f"{program.name} failed: {done.stdout.decode(errors='replace').strip()}")
 
 
-def _succeeds(account: Account, command: Sequence[str]) -> bool:
-    return _run(account, command).returncode == 0
-
-
-def _run(account: Account, command: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
+def _run(account: Account, command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        cwd="/",
+        cwd=folder,
         env={**os.environ, "LC_ALL": "C"},
         start_new_session=True,
         check=False,

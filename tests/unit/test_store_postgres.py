@@ -1,0 +1,129 @@
+"""The embedded PostgreSQL under fire: kill -9, several at once, folders that are long or closed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+
+from app.config import CHECKOUT
+from app.store.postgres import EmbeddedPostgres
+
+COUNT_UP = """
+import sys, psycopg
+from pathlib import Path
+from app.store.postgres import EmbeddedPostgres
+with EmbeddedPostgres(Path(sys.argv[1])) as server:
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute("SELECT pg_advisory_lock(1)")
+        connection.execute("CREATE TABLE IF NOT EXISTS t (k INT)")
+        connection.execute("INSERT INTO t VALUES (1)")
+        connection.execute("SELECT pg_advisory_unlock(1)")
+    print("in", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def postmaster(root: Path) -> int:
+    return int((root / "data" / "postmaster.pid").read_text().split("\n", 1)[0])
+
+
+def running(root: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter(["name", "status"]):
+        try:
+            if process.info["name"].startswith("postgres") and Path(process.cwd()) == root / "data":
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def test_no_acknowledged_row_is_lost_by_kill_9(tmp_path: Path) -> None:
+    with EmbeddedPostgres(tmp_path) as server:
+        with psycopg.connect(server.url) as connection:
+            connection.execute("CREATE TABLE t (k INT)")
+        for k in range(3):
+            with psycopg.connect(server.url) as connection:
+                connection.execute("INSERT INTO t VALUES (%s)", (k,))
+            os.kill(postmaster(tmp_path), signal.SIGKILL)
+            server.ensure_running()
+            with psycopg.connect(server.url) as connection:
+                assert connection.execute("SELECT count(*) FROM t").fetchone() == (k + 1,)
+    assert not running(tmp_path), "the last one to leave stops the server"
+
+
+def test_four_processes_start_at_once_and_the_last_one_stops_it(tmp_path: Path) -> None:
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", COUNT_UP, str(tmp_path)],
+            cwd=CHECKOUT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(4)
+    ]
+    for process in processes:
+        assert process.stdout is not None and process.stdout.readline() == "in\n"
+    for k, process in enumerate(processes):
+        assert running(tmp_path), f"{k} of 4 left, and the server with them"
+        process.communicate("leave\n", timeout=30)
+        assert process.returncode == 0
+    assert not running(tmp_path)
+    with EmbeddedPostgres(tmp_path) as server, psycopg.connect(server.url) as connection:
+        assert connection.execute("SELECT count(*) FROM t").fetchone() == (4,)
+
+
+def test_a_users_kill_9_leaves_a_server_that_the_next_one_stops(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", COUNT_UP, str(tmp_path)],
+        cwd=CHECKOUT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None and process.stdout.readline() == "in\n"
+    process.kill()
+    process.wait()
+    assert running(tmp_path)
+    with EmbeddedPostgres(tmp_path):
+        pass
+    assert not running(tmp_path)
+
+
+def test_a_pid_file_that_names_a_living_stranger_does_not_keep_it_down(tmp_path: Path) -> None:
+    with EmbeddedPostgres(tmp_path):
+        lines = (tmp_path / "data" / "postmaster.pid").read_text().split("\n")
+    (tmp_path / "data" / "postmaster.pid").write_text("\n".join([str(os.getpid()), *lines[1:]]))
+    with EmbeddedPostgres(tmp_path) as server:
+        with EmbeddedPostgres(tmp_path) as joined:
+            psycopg.connect(joined.url).close()
+        psycopg.connect(server.url).close()
+
+
+def test_an_interrupted_first_start_is_made_anew(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "PG_VERSION").write_text("18\n")
+    (tmp_path / "initialising").touch()
+    with EmbeddedPostgres(tmp_path) as server:
+        psycopg.connect(server.url).close()
+
+
+@pytest.mark.parametrize("name", ['it\'s a "$HOME" of 100 % ünï', "x" * 120])
+def test_any_folder_will_do(tmp_path: Path, name: str) -> None:
+    with EmbeddedPostgres(tmp_path / name) as server:
+        psycopg.connect(server.url).close()
+
+
+def test_only_its_owner_reaches_the_socket(tmp_path: Path) -> None:
+    with EmbeddedPostgres(tmp_path) as server:
+        assert (tmp_path / "socket").stat().st_mode & 0o777 == 0o700
+        with psycopg.connect(server.url) as connection:
+            assert connection.execute("SHOW listen_addresses").fetchone() == ("",)
