@@ -26,6 +26,7 @@ from app.predictors.transfer import (
     hypothesis_prior,
     mechanism_prior,
     mix,
+    normalised,
     source_spread,
     time_s,
     transfer,
@@ -41,8 +42,34 @@ Ints = NDArray[np.intp]
 
 # A kernel's own measured work outweighs its fitted costs from this multiple of the launch floor.
 TRUSTED_WORK = 6.0
+# A fitted cost of zero everywhere still predicts a time.
+_LEAST_EXPECTED_S = 1e-12
+_ROUNDING = 1e-9
+# Up to this many GPU rows are looked up one by one; more are looked up once each.
+_FEW = 8
 FLOOR_CHOICES = (0.6, 0.8, 1.0)
 TRAFFIC_CHOICES = (0.5, 0.65, 0.8)
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A query table laid out for transfer: m sources, n targets.
+
+    launches  OpTable [m + n], sources first
+    query     int [m], target of every source
+    source_floor_s [m], target_floor_s [n], work [m]  float64, seconds
+    """
+
+    launches: OpTable
+    query: Ints
+    source: Bottlenecks
+    target: Bottlenecks
+    source_floor_s: Floats
+    target_floor_s: Floats
+    work: Floats
+
+
+_SUPPORT = np.array([MEASURED, INTERPOLATED, INTERPOLATED, INTERPOLATED, EXTRAPOLATED, EXTRAPOLATED])
 
 
 @dataclass(frozen=True)
@@ -63,69 +90,85 @@ class Auto:
         """Launch floor of GPU rows `j` [n], seconds."""
         if not self.floors_:
             return np.full(len(j), self.default_floor_)
-        if len(j) < 8:
-            return np.array([self.floors_.get(gpus.ids[k], self.default_floor_) for k in j])
-        rows, inverse = np.unique(j, return_inverse=True)
+        rows, inverse = np.unique(j, return_inverse=True) if len(j) > _FEW else (j, slice(None))
         return np.array([self.floors_.get(gpus.ids[k], self.default_floor_) for k in rows])[inverse]
 
     def predict(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, *, evidence: Evidence) -> Estimate:
         """Latency of operator row `i[q]` on GPU row `j[q]`, float64 [n] seconds; supports every row."""
-        n, m = len(i), len(evidence)
-        query = evidence.query
-        stacked = concatenate([evidence.rows.ops, ops.take(i)])
-        where = np.concatenate([evidence.rows.gpu, j])
-        both = bottlenecks(stacked, gpus, np.arange(m + n), where)
-        floors = self.floor_s(gpus, where)
-        source = Bottlenecks(both.limit_s[:m], both.unit_s[:, :m])
-        target = Bottlenecks(both.limit_s[m:], both.unit_s[:, m:])
-        work = work_s(evidence.rows.latency_s, floors[:m], source.limit_s, self.shares_)
-
-        known, column = self.kernels_.find(ops.label[i])
-        learned = np.where(known, self.kernels_.log_likelihood[:, column], 0.0) if known.any() else np.zeros((5, n))
+        queries = ops.take(i)
+        launches = concatenate([evidence.rows.ops, queries])
+        case = self._case(launches, gpus, np.concatenate([evidence.rows.gpu, j]), evidence, len(i))
         relation = relations(ops, i, j, evidence)
-        group = best_group(relation, query, n)
-        mechanisms = mechanism_prior(stacked, np.arange(m + n))
-        mixture = self._unmeasured(mechanisms[:, m:], target, learned)
-        if m:
-            spread = source_spread(relation, ops, i, evidence)
-            at_query = Bottlenecks(target.limit_s[query], target.unit_s[:, query])
-            pairs = transfer(work, mechanisms[:, :m], source, at_query, self.shares_)
-            mixture = _prefer(mix(pairs, spread, learned, query, n), mixture, group)
-        log_work = (mixture.weight * mixture.log_work).sum(axis=0)
+        group = best_group(relation, evidence.query, len(i))
+        known, column = self.kernels_.find(queries.label)
+        learned = self.kernels_.log_likelihood[:, column] if known.any() else np.zeros((5, 1))
+        mixture = self._mixture(case, relation, group, np.where(known, learned, 0.0))
+        log_work = mixture.mean
         # Rows of the target GPU itself say more than costs averaged over GPUs.
-        blended = known & (group > SAME_GPU)
-        if blended.any():
-            log_work = self._blend_fitted(
-                log_work, blended, column, target, (source, work, floors[:m], evidence, ops, i)
-            )
-            group = np.where(blended, np.minimum(group, OTHER_GPU_AND_SIZE), group)
-        latency = time_s(np.maximum(np.exp(log_work), target.limit_s), floors[m:], self.shares_)
-        return Estimate(latency, _bound(mixture, target, latency, floors[m:]), _support(group), group)
+        fitted = known & (group > SAME_GPU)
+        if fitted.any():
+            same = evidence.rows.ops.label == queries.label[evidence.query]
+            log_work = np.where(fitted, 0.5 * (log_work + self._fitted(case, column, same)), log_work)
+            group = np.where(fitted, np.minimum(group, OTHER_GPU_AND_SIZE), group)
+        latency = time_s(np.maximum(np.exp(log_work), case.target.limit_s), case.target_floor_s, self.shares_)
+        return Estimate(latency, _bound(mixture, case, latency), _SUPPORT[group], group)
+
+    def _case(self, launches: OpTable, gpus: GpuTable, where: Ints, evidence: Evidence, n: int) -> _Case:
+        m = len(evidence)
+        units = bottlenecks(launches, gpus, np.arange(m + n), where)
+        floors = self.floor_s(gpus, where)
+        source = Bottlenecks(units.limit_s[:m], units.unit_s[:, :m])
+        return _Case(
+            launches=launches,
+            query=evidence.query,
+            source=source,
+            target=Bottlenecks(units.limit_s[m:], units.unit_s[:, m:]),
+            source_floor_s=floors[:m],
+            target_floor_s=floors[m:],
+            work=work_s(evidence.rows.latency_s, floors[:m], source.limit_s, self.shares_),
+        )
+
+    def _mixture(self, case: _Case, relation: Ints, group: Ints, learned: Floats) -> Mixture:
+        """Sources where there are any, prior costs where not; half and half where the only source is another kernel."""
+        n, m = len(group), len(relation)
+        mechanisms = mechanism_prior(case.launches, np.arange(m + n))
+        strong = group < RELATED
+        if not strong.all():
+            prior = self._unmeasured(mechanisms[:, m:], case.target, learned)
+            if not m:
+                return prior
+        rows = np.arange(m)
+        pairs = transfer(case.work, mechanisms[:, :m], case.source, case.target.take(case.query), self.shares_)
+        spread = source_spread(relation, case.launches.take(rows), case.launches.take(m + case.query))
+        answer = mix(pairs, spread, case.query, n)
+        if strong.all():
+            return normalised(answer.log_work, answer.log_prior + learned)
+        trust = np.where(group == NO_EVIDENCE, 0.0, np.where(strong, 1.0, 0.5))
+        answered = np.isfinite(answer.log_work)
+        sourced = normalised(
+            np.where(answered, answer.log_work, 0.0), np.where(answered, answer.log_prior, 0.0) + learned
+        )
+        weight = trust * sourced.weight + (1.0 - trust) * prior.weight
+        log_work = trust * sourced.weight * sourced.log_work + (1.0 - trust) * prior.weight * prior.log_work
+        return Mixture(log_work / weight, weight)
 
     def _unmeasured(self, mechanisms: Floats, target: Bottlenecks, learned: Floats) -> Mixture:
         """What launches without any source take: prior costs, mechanisms by their own description."""
         unit = target.unit_s * self.prior_cost_[:, None]
-        log_work = np.log(np.maximum(np.maximum(unit, unit[0]), np.maximum(target.limit_s, 1e-12)))
-        log_weight = hypothesis_prior(mechanisms, np.full(unit.shape[1], -np.inf), self.shares_.traffic) + learned
-        weight = np.exp(log_weight - log_weight.max(axis=0))
-        return Mixture(log_work, weight / weight.sum(axis=0))
+        log_work = np.log(np.maximum(np.maximum(unit, unit[0]), target.limit_s))
+        return normalised(log_work, hypothesis_prior(mechanisms, np.zeros(unit.shape[1])) + learned)
 
-    def _blend_fitted(
-        self, log_work: Floats, known: NDArray[np.bool_], column: Ints, target: Bottlenecks, sources: tuple[Any, ...]
-    ) -> Floats:
-        """Average log work [n] with the kernels' fitted costs, corrected by each query's own sources."""
-        source, work, floors, evidence, ops, i = sources
+    def _fitted(self, case: _Case, column: Ints, same: NDArray[np.bool_]) -> Floats:
+        """Log work [n] by the kernels' fitted costs, corrected by each query's own sources."""
+        n, query = len(column), case.query
         cost = self.kernels_.cost[:, column]
-        fitted = np.log(np.maximum((cost * target.unit_s).sum(axis=0), np.maximum(target.limit_s, 1e-12)))
-        query = evidence.query
-        if len(query):
-            mine = evidence.rows.ops.label == ops.label[i[query]]
-            expected = np.maximum((cost[:, query] * source.unit_s).sum(axis=0), 1e-12)
-            trust = np.clip(work / (TRUSTED_WORK * floors), 0.0, 1.0)
-            correction = np.where(mine, trust * np.log(work / expected), 0.0)
-            rows = np.maximum(np.bincount(query, mine, len(i)), 1.0)
-            fitted = fitted + np.bincount(query, correction, len(i)) / rows
-        return np.where(known, 0.5 * (log_work + fitted), log_work)
+        fitted = np.log(np.maximum((cost * case.target.unit_s).sum(axis=0), case.target.limit_s))
+        expected = np.maximum((cost[:, query] * case.source.unit_s).sum(axis=0), _LEAST_EXPECTED_S)
+        trust = np.minimum(case.work / (TRUSTED_WORK * case.source_floor_s), 1.0)
+        correction = np.where(same, trust * np.log(case.work / expected), 0.0)
+        sources = np.maximum(np.bincount(query, same, n), 1.0)
+        corrected: Floats = fitted + np.bincount(query, correction, n) / sources
+        return corrected
 
     def fit(self, measurements: Measurements, gpus: GpuTable) -> Auto:
         """Learn launch floors, mechanisms and costs; choose the two shares by holding each GPU out in turn."""
@@ -179,28 +222,9 @@ def _held_out_error(measurements: Measurements, gpus: GpuTable, trained: list[in
     return float(np.mean(errors)) if errors else np.inf
 
 
-def _prefer(sourced: Mixture, unmeasured: Mixture, group: Ints) -> Mixture:
-    """Sources where there are any; half and half where the only source is another kernel."""
-    trust = np.where(group == NO_EVIDENCE, 0.0, np.where(group == RELATED, 0.5, 1.0))
-    log_work = np.where(trust > 0, sourced.log_work, 0.0)
-    weight = np.where(trust > 0, sourced.weight, 0.0)
-    return Mixture(
-        trust * log_work + (1.0 - trust) * unmeasured.log_work, trust * weight + (1.0 - trust) * unmeasured.weight
-    )
-
-
-def _bound(mixture: Mixture, target: Bottlenecks, latency: Floats, floor_s: Floats) -> Ints:
+def _bound(mixture: Mixture, case: _Case, latency: Floats) -> Ints:
     """What holds every query up: launch when the floor is over half its time, else traffic or the SMs."""
-    traffic = target.unit_s[0]
-    moving = mixture.log_work <= np.log(np.maximum(traffic, 1e-12)) + 1e-9
-    moving[0] = traffic > 0
+    moving = mixture.log_work <= np.log(case.target.unit_s[0]) + _ROUNDING
+    moving[0] = True
     memory = (mixture.weight * moving).sum(axis=0) >= 0.5
-    return np.where(floor_s > 0.5 * latency, LAUNCH, np.where(memory, MEMORY, COMPUTE))
-
-
-_SUPPORT = np.array([MEASURED, INTERPOLATED, INTERPOLATED, INTERPOLATED, EXTRAPOLATED, EXTRAPOLATED])
-
-
-def _support(group: Ints) -> Ints:
-    support: Ints = _SUPPORT[group]
-    return support
+    return np.where(case.target_floor_s > 0.5 * latency, LAUNCH, np.where(memory, MEMORY, COMPUTE))

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from app.ops.kernel import FIELD_INDEX
 from app.predictors.occupancy import resident_blocks
 from app.predictors.roofline import hardware_limit
-from app.tables.gpus import COLUMN_INDEX, GpuTable
+from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
 
 Floats = NDArray[np.float64]
@@ -35,25 +35,11 @@ STREAMING_SHARE = 0.88
 L2_SHARE = 0.25
 # A working set stays in the L2 up to this multiple of its size, and is gone at the second (LRU thrashes).
 L2_STAYS, L2_GONE = 1.1, 1.25
-# A lane reads or writes words of four bytes where lane operations are not given.
-BYTES_PER_LANE_OPERATION = 4.0
+# Traffic of a launch that moves no bytes, seconds: too short to matter, and its logarithm exists.
+_NO_TRAFFIC_S = 1e-15
 
-_LAUNCH = np.array([FIELD_INDEX[name] for name in ("threads_per_block", "lane_operations", "atomic_operations")])
-_WORK = np.array([FIELD_INDEX[name] for name in ("flops", "bytes", "working_set_bytes")])
-_GPU = np.array(
-    [
-        COLUMN_INDEX[name]
-        for name in (
-            "sm_count",
-            "boost_clock_hz",
-            "fp32_lanes_per_sm",
-            "l2_bytes",
-            "l2_bandwidth_bytes_per_s",
-            "memory_bandwidth_bytes_per_s",
-            "triad_bandwidth_bytes_per_s",
-        )
-    ]
-)[:, None]
+_BYTES, _WORKING_SET = FIELD_INDEX["bytes"], FIELD_INDEX["working_set_bytes"]
+_THREADS, _LANES = FIELD_INDEX["threads_per_block"], FIELD_INDEX["lane_operations"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,33 +53,41 @@ class Bottlenecks:
     limit_s: Floats
     unit_s: Floats
 
-
-def lane_operations(ops: OpTable, i: Ints) -> Floats:
-    """Loads, stores, atomics and loop operations of all lanes [n]; FLOPs and words moved where not given."""
-    flops, moved = ops.dims[_WORK[:2, None], i]
-    _, lanes, atomics = ops.dims[_LAUNCH[:, None], i]
-    counted = np.where(np.isnan(lanes), flops + moved / BYTES_PER_LANE_OPERATION, lanes)
-    operations: Floats = np.fmax(np.fmax(counted, atomics), 1.0)
-    return operations
+    def take(self, rows: Ints) -> Bottlenecks:
+        """The launches given, repeats allowed."""
+        return Bottlenecks(self.limit_s[rows], self.unit_s[:, rows])
 
 
-def traffic_s(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Floats:
-    """Seconds to move the bytes of every launch [n] at streaming bandwidth."""
-    _, moved, working_set = ops.dims[_WORK[:, None], i]
-    _, _, _, l2, l2_bandwidth, peak, triad = gpus.values[_GPU, j]
-    fill = np.where(np.isnan(working_set), moved, working_set) / l2
-    hit = np.clip((L2_GONE - fill) / (L2_GONE - L2_STAYS), 0.0, 1.0)
-    dram = np.where(np.isnan(triad), STREAMING_SHARE * peak, triad)
-    seconds: Floats = moved * (hit / (L2_SHARE * l2_bandwidth) + (1.0 - hit) / dram)
-    return seconds
+def _rates(gpus: GpuTable) -> Floats:
+    """Figures derived once per table, float64 [7, gpus].
+
+    Seconds per byte from L2 and DRAM, fill of the L2 per byte, and seconds per lane operation of the last four
+    bottlenecks (latency: with one resident thread).
+    """
+    if "bottlenecks" not in gpus.memo:
+        triad, peak = gpus.column("triad_bandwidth_bytes_per_s"), gpus.column("memory_bandwidth_bytes_per_s")
+        serial = 1.0 / gpus.column("boost_clock_hz")
+        issue = serial / gpus.column("sm_count")
+        gpus.memo["bottlenecks"] = np.stack(
+            [
+                1.0 / (L2_SHARE * gpus.column("l2_bandwidth_bytes_per_s")),
+                1.0 / np.where(np.isnan(triad), STREAMING_SHARE * peak, triad),
+                1.0 / gpus.column("l2_bytes"),
+                issue,
+                issue,
+                issue / gpus.column("fp32_lanes_per_sm"),
+                serial,
+            ]
+        )
+    return gpus.memo["bottlenecks"]
 
 
 def bottlenecks(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Bottlenecks:
     """Bottlenecks of operator row `i[q]` on GPU row `j[q]`."""
-    sms, clock, lanes = gpus.values[_GPU[:3], j]
-    threads = ops.dims[_LAUNCH[0], i]
-    resident = np.maximum(resident_blocks(ops, gpus, i, j).blocks, 1.0) * threads
-    serial = lane_operations(ops, i) / clock
-    issue = serial / sms
-    unit = np.stack([traffic_s(ops, gpus, i, j), issue / resident, issue, issue / lanes, serial])
+    rates, dims = _rates(gpus)[:, j], ops.dims[:, i]
+    unit = np.empty((len(BOTTLENECKS), len(i)))
+    hit = np.minimum(np.maximum((L2_GONE - dims[_WORKING_SET] * rates[2]) * (1 / (L2_GONE - L2_STAYS)), 0.0), 1.0)
+    unit[0] = np.maximum(dims[_BYTES] * (rates[1] + hit * (rates[0] - rates[1])), _NO_TRAFFIC_S)
+    unit[1:] = rates[3:] * dims[_LANES]
+    unit[1] /= np.maximum(resident_blocks(ops, gpus, i, j).blocks, 1.0) * dims[_THREADS]
     return Bottlenecks(hardware_limit(ops, gpus, i, j).latency_s, unit)

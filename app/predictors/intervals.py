@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from app.ops.kernel import FIELD_INDEX, IDENTITY_FIELDS
+from app.ops.kernel import FIELD_INDEX
 from app.tables.measurements import Evidence
 from app.tables.ops import OpTable
 
@@ -48,27 +48,30 @@ def _prior_offsets(coverage: float) -> Floats:
     return np.stack([-scale * PRIOR_HALF_WIDTH, scale * PRIOR_HALF_WIDTH])
 
 
-_IDENTITY = np.array([FIELD_INDEX[name] for name in IDENTITY_FIELDS])
+_LAUNCH_FIELD = FIELD_INDEX["launch"]
+# Relation by what a row shares with its query.
+_GPU, _LAUNCH, _KERNEL = 1, 2, 4
+_RELATION = np.full(8, RELATED)
+_RELATION[_KERNEL:] = OTHER_GPU_AND_SIZE, SAME_GPU, OTHER_GPU, EXACT
 
 
 def relations(ops: OpTable, i: Ints, j: Ints, evidence: Evidence) -> Ints:
     """How each evidence row relates to its query: code into GROUPS, int [m].
 
-    `ops`, `i`, `j` are the query's; rows are the same launch when their identity figures agree, an absent one
-    being the same as 0.
+    `ops`, `i`, `j` are the query's.
     """
     rows, query = evidence.rows, i[evidence.query]
-    mine, theirs = np.nan_to_num(ops.dims[_IDENTITY[:, None], query]), np.nan_to_num(rows.ops.dims[_IDENTITY])
-    same_launch = (mine == theirs).all(axis=0)
-    same_gpu = rows.gpu == j[evidence.query]
-    code = np.where(
-        same_gpu, np.where(same_launch, EXACT, SAME_GPU), np.where(same_launch, OTHER_GPU, OTHER_GPU_AND_SIZE)
-    )
-    return np.where(rows.ops.label == ops.label[query], code, RELATED)
+    same = _KERNEL * (rows.ops.label == ops.label[query])
+    same += _LAUNCH * (rows.ops.dims[_LAUNCH_FIELD] == ops.dims[_LAUNCH_FIELD, query])
+    same += _GPU * (rows.gpu == j[evidence.query])
+    relation: Ints = _RELATION[same]
+    return relation
 
 
 def best_group(relation: Ints, query: Ints, n: int) -> Ints:
     """The strongest relation of every query, int [n]; NO_EVIDENCE where a query has no row."""
+    if len(query) == n == 1:
+        return relation
     group = np.full(n, NO_EVIDENCE)
     np.minimum.at(group, query, relation)
     return group

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from app.predictors.bottlenecks import Bottlenecks, bottlenecks, lane_operations
+from app.ops.kernel import FIELD_INDEX
+from app.predictors.bottlenecks import Bottlenecks, bottlenecks
 from app.predictors.transfer import AGREEMENT_SPREAD, FLOOR_S, Shares, mechanism_prior, transfer, work_s
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
@@ -28,6 +29,7 @@ LIKE_SIZED = 2.0
 _FLOOR_ROWS, _FLOOR_BAND = 3, 1.2
 # Ridge of the cost fit, as a share of the rows' weight: what the rows cannot tell apart shares the cost.
 _RIDGE = 0.1
+_LANES = FIELD_INDEX["lane_operations"]
 # Rows of one kernel that form pairs at most; beyond it pairs teach nothing new and grow with the square.
 _PAIRED_ROWS = 64
 
@@ -71,7 +73,7 @@ def launch_floors(measurements: Measurements, gpus: GpuTable) -> dict[str, float
 
 def like_pairs(measurements: Measurements) -> tuple[Ints, Ints]:
     """(source, target) rows of one kernel on two GPUs, alike in size."""
-    lanes = np.log(lane_operations(measurements.ops, np.arange(len(measurements))))
+    lanes = np.log(measurements.ops.dims[_LANES])
     sources, targets = [np.empty(0, dtype=np.intp)], [np.empty(0, dtype=np.intp)]
     for label in np.unique(measurements.ops.label):
         rows = np.flatnonzero(measurements.ops.label == label)[:_PAIRED_ROWS]
@@ -123,8 +125,7 @@ def _squared_errors(
     """Squared log error of every hypothesis on pairs of rows, float64 [5, pairs], and each pair's label."""
     source, target = like_pairs(measurements)
     mechanisms = mechanism_prior(measurements.ops, source)
-    side = [Bottlenecks(units.limit_s[rows], units.unit_s[:, rows]) for rows in (source, target)]
-    pairs = transfer(work[source], mechanisms, side[0], side[1], shares)
+    pairs = transfer(work[source], mechanisms, units.take(source), units.take(target), shares)
     return (pairs.log_work - np.log(work[target])) ** 2, measurements.ops.label[source]
 
 

@@ -50,12 +50,22 @@ _OF_LAUNCH = np.array([LIMITS.index("threads"), LIMITS.index("registers"), LIMIT
 class Residency:
     """Blocks of n launches on one SM.
 
-    blocks  float64 [n], whole numbers; 0 where the launch cannot run at all
-    limit   int [n], code into LIMITS of the resource that binds first
+    caps  float64 [4, n], blocks that each of LIMITS allows, NaN where it does not bind
     """
 
-    blocks: Floats
-    limit: Ints
+    caps: Floats
+
+    @property
+    def blocks(self) -> Floats:
+        """Blocks per SM, float64 [n], whole numbers; 0 where the launch cannot run at all."""
+        blocks: Floats = np.fmin.reduce(self.caps, axis=0)
+        return blocks
+
+    @property
+    def limit(self) -> Ints:
+        """Code into LIMITS of the resource that binds first, int [n]."""
+        limit: Ints = np.nanargmin(self.caps, axis=0)
+        return limit
 
 
 def resident_blocks(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Residency:
@@ -68,11 +78,10 @@ def resident_blocks(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Residency
     demand[0] = warps * warp
     demand[2] = np.ceil(launch[1] * warp / register_unit) * register_unit * warps
     demand[3] = np.ceil(launch[2] / shared_unit) * shared_unit
-    with np.errstate(divide="ignore", invalid="ignore"):
-        caps = np.floor(figures[:4] / demand)
-    caps[np.isnan(caps)] = np.inf
-    caps[_OF_LAUNCH] *= ~(launch > figures[7:])
-    return Residency(caps.min(axis=0), caps.argmin(axis=0))
+    # A launch that takes none of a resource may ask for one unit of it: that never binds.
+    caps = np.floor(figures[:4] / np.maximum(demand, 1.0))
+    caps[_OF_LAUNCH] *= launch <= figures[7:]
+    return Residency(caps)
 
 
 def paper_occupancy(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Floats:

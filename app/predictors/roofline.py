@@ -26,7 +26,7 @@ Ints = NDArray[np.intp]
 # The fastest pipe that computes in a dtype bounds it: a kernel may use tensor cores without saying so.
 _PIPES_OF_DTYPE = {
     "fp64": ("fp64", "fp64_tensor"),
-    "fp32": ("fp32", "fp32_tensor"),
+    "fp32": ("fp32",),
     "tf32": ("tf32_tensor",),
     "fp16": ("fp16", "fp16_tensor"),
     "bf16": ("bf16", "bf16_tensor"),
@@ -43,23 +43,28 @@ def _pipe_columns(dtype: str) -> tuple[int, int]:
 
 
 _PIPE_COLUMNS = np.array([_pipe_columns(dtype) for dtype in DTYPES]).T
+_MEMORY = np.array([COLUMN_INDEX["l2_bandwidth_bytes_per_s"], COLUMN_INDEX["memory_bandwidth_bytes_per_s"]])
 _L2 = COLUMN_INDEX["l2_bytes"]
-_L2_BANDWIDTH = COLUMN_INDEX["l2_bandwidth_bytes_per_s"]
-_BANDWIDTH = COLUMN_INDEX["memory_bandwidth_bytes_per_s"]
+
+
+def _peaks(gpus: GpuTable) -> Floats:
+    """Peak of the fastest pipe per dtype, FLOP/s [dtypes, gpus], derived once per table."""
+    if "peaks" not in gpus.memo:
+        gpus.memo["peaks"] = np.fmax(*gpus.values[_PIPE_COLUMNS])
+    return gpus.memo["peaks"]
 
 
 def peak_flops(gpus: GpuTable, j: Ints, dtype: Ints) -> Floats:
     """Dense peak of the fastest pipe for `dtype[q]` on GPU `j[q]`, FLOP/s [n]; NaN where there is none."""
-    pipes: Floats = gpus.values[_PIPE_COLUMNS[:, dtype], j]
-    peak: Floats = np.fmax(pipes[0], pipes[1])
+    peak: Floats = _peaks(gpus)[dtype, j]
     return peak
 
 
 def work_of(ops: OpTable) -> Work:
     """Work of every row, whatever its family."""
-    kinds = np.unique(ops.kind) if len(ops) > 1 else ops.kind
-    if len(kinds) == 1:
-        return OPS[int(kinds[0])].work(ops)
+    kinds = np.unique(ops.kind) if len(ops) > 1 and len(OPS) > 1 else ops.kind[:1]
+    if len(kinds) <= 1:
+        return OPS[int(kinds[0]) if len(kinds) else 0].work(ops)
     columns = np.empty((3, len(ops)))
     for code in kinds:
         rows = np.flatnonzero(ops.kind == code)
@@ -70,21 +75,31 @@ def work_of(ops: OpTable) -> Work:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Hardware limit of n rows: seconds float64 [n], and the code into BOUNDS of the roof that sets it."""
+    """Hardware limit of n rows, seconds float64 [n] each: of the pipe, and of the two memory roofs."""
 
-    latency_s: Floats
-    bound: Ints
+    compute_s: Floats
+    memory_s: Floats
+
+    @property
+    def latency_s(self) -> Floats:
+        """The limit itself; a dtype that the GPU lacks bounds nothing."""
+        latency: Floats = np.fmax(self.compute_s, self.memory_s)
+        return latency
+
+    @property
+    def bound(self) -> Ints:
+        """Code into BOUNDS of the roof that sets it, int [n]."""
+        return np.where(self.compute_s > self.memory_s, COMPUTE, MEMORY)
 
 
 def hardware_limit(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Limit:
-    """Limit of operator row `i[q]` on GPU row `j[q]`; NaN FLOP peaks (a dtype the GPU lacks) bound nothing."""
+    """Limit of operator row `i[q]` on GPU row `j[q]`."""
     work = work_of(ops)
-    flops, moved, working_set = work.flops[i], work.bytes[i], work.working_set_bytes[i]
-    compute = flops / peak_flops(gpus, j, ops.dtype[i])
-    figures = gpus.values
-    spilled = np.minimum(moved, np.maximum(working_set - figures[_L2, j], 0.0))
-    memory = np.maximum(moved / figures[_L2_BANDWIDTH, j], spilled / figures[_BANDWIDTH, j])
-    return Limit(np.fmax(compute, memory), np.where(compute > memory, COMPUTE, MEMORY))
+    moved = work.bytes[i]
+    l2_bandwidth, bandwidth = gpus.values[_MEMORY[:, None], j]
+    spilled = np.minimum(moved, np.maximum(work.working_set_bytes[i] - gpus.values[_L2, j], 0.0))
+    memory = np.maximum(moved / l2_bandwidth, spilled / bandwidth)
+    return Limit(work.flops[i] / peak_flops(gpus, j, ops.dtype[i]), memory)
 
 
 class Roofline:

@@ -114,10 +114,14 @@ def _row(spec: GpuSpec) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class GpuTable:
-    """Many GPUs as one matrix: `values` is float64 [len(COLUMNS), gpus], a row per column name."""
+    """Many GPUs as one matrix: `values` is float64 [len(COLUMNS), gpus], a row per column name.
+
+    `memo` keeps what a reader derives from the whole table, by the reader's own key, so that it is derived once.
+    """
 
     ids: tuple[str, ...]
     values: Floats
+    memo: dict[str, Floats] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def from_specs(cls, specs: Sequence[GpuSpec]) -> GpuTable:

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.predictors.bottlenecks import lane_operations
+from app.ops.kernel import FIELD_INDEX
 from app.tables.measurements import Evidence, Measurements
 
 Ints = NDArray[np.intp]
 
+_LANES = FIELD_INDEX["lane_operations"]
 SPLITS = ("gpu_held_out", "size_held_out", "kernel_held_out")
 
 
@@ -52,7 +53,7 @@ def folds(measurements: Measurements, launch: Ints) -> Iterator[Fold]:
 
 def _by_gpu(measurements: Measurements, launch: Ints) -> Iterator[Fold]:
     label, gpu = measurements.ops.label, measurements.gpu
-    size = np.log(lane_operations(measurements.ops, np.arange(len(measurements))))
+    size = np.log(measurements.ops.dims[_LANES])
     for held in np.unique(gpu):
         train = np.flatnonzero(gpu != held)
         query: list[int] = []
@@ -73,7 +74,7 @@ def _single(split: str, train: Ints, query: list[int], source: list[int]) -> Fol
 
 
 def _by_size(measurements: Measurements) -> Iterator[Fold]:
-    size = lane_operations(measurements.ops, np.arange(len(measurements)))
+    size = measurements.ops.dims[_LANES]
     held: list[int] = []
     source: list[int] = []
     position: list[int] = []
@@ -92,7 +93,7 @@ def _by_size(measurements: Measurements) -> Iterator[Fold]:
 
 def _by_kernel(measurements: Measurements) -> Iterator[Fold]:
     label, gpu = measurements.ops.label, measurements.gpu
-    size = np.log(lane_operations(measurements.ops, np.arange(len(measurements))))
+    size = np.log(measurements.ops.dims[_LANES])
     for held in np.unique(label):
         train, rows = np.flatnonzero(label != held), np.flatnonzero(label == held)
         source: list[int] = []
