@@ -170,6 +170,8 @@ def _parse(position: int, row: Row, gpus: _Gpus, *, thorough: bool) -> _Parsed |
     except GpucastError as error:
         inner = error.errors or (FieldError((), error.detail),)
         return [FieldError((position, "gpu", *item.loc), item.msg) for item in inner]
+    except RecursionError:
+        return [FieldError((position, "gpu"), "nested too deeply")]
 
 
 def _typed(raw: Row, form: type[_T], example: Row, loc: Loc, thorough: bool) -> _T:

@@ -22,12 +22,11 @@ _BY_NAME = {predictor.name: predictor for predictor in PREDICTORS}
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """One predictor. `served` and `history` are stored versions, newest first; `built_in` answers without training."""
+    """One predictor: its stored versions, newest first, and what this process answers with, by GPU id or "*"."""
 
     name: str
     trainable: bool
     needs_training: bool
-    built_in: str | None
     served: tuple[Version, ...]
     history: tuple[Version, ...]
     answering: dict[str, str]
@@ -70,24 +69,20 @@ def _refuse_without_data(connection: Connection, gpu_id: str | None) -> None:
 
 
 def overview(database: Database, engine: Engine) -> list[Overview]:
-    """Every predictor with its stored versions, and the version that this process answers with, by GPU id or "*"."""
+    """Every predictor in the order of the registration."""
     with database.begin() as connection:
         every = versions.history(connection)
     return [_overview(name, engine, [item for item in every if item.predictor == name]) for name in _BY_NAME]
 
 
 def _overview(name: str, engine: Engine, stored: Sequence[Version]) -> Overview:
-    answering = {gpu: served.version for (predictor, gpu), served in engine.served.items() if predictor == name}
-    pooled = answering.get(POOLED)
-    trained = {item.version for item in stored if item.gpu_id == POOLED}
     return Overview(
         name=name,
         trainable=_BY_NAME[name].trainable,
         needs_training=_BY_NAME[name].needs_training,
-        built_in=pooled if pooled not in trained else None,
         served=tuple(item for item in stored if item.state == "served"),
         history=tuple(stored),
-        answering=answering,
+        answering={gpu: ready.version for (predictor, gpu), ready in engine.served.items() if predictor == name},
     )
 
 

@@ -29,7 +29,7 @@ class MeasurementIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
 
     gpu: GpuRef
     software: Name
-    workload: dict[str, Any]
+    workload: Annotated[dict[str, Any], Meta(extra_json_schema={"$ref": "#/components/schemas/KernelWorkload"})]
     latency_ms: Milliseconds
     source: Name
     latency_std_ms: Spread | None = None

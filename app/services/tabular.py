@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from app.errors import BadInput, FieldError, Malformed, TooLarge, UnsupportedMedia
-from app.ops.kernel import FIELDS, SIZE_FIELDS
+from app.ops.kernel import GIVEN, SIZE_FIELDS
 from app.services.decoding import plain
 from app.services.measurement_form import Phase
 
@@ -62,7 +62,7 @@ def _columns() -> dict[str, Column]:
     known = {name: Column(tuple(name.split(".")), holds) for name, holds in _ROW_FIELDS.items()}
     for phase in get_args(Phase):
         known[f"phases_ms.{phase}"] = Column(("phases_ms", phase), _NUMBER)
-    for name in (*_WORKLOAD_TEXT, *FIELDS):
+    for name in (*_WORKLOAD_TEXT, *GIVEN):
         size = name in SIZE_FIELDS
         holds = _TEXT if name in _WORKLOAD_TEXT else _NUMBER
         column = Column(("workload", "size", name) if size else ("workload", name), holds)

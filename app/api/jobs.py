@@ -1,0 +1,82 @@
+"""Retrainings: asking for one, and what became of it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.api.deps import DatabaseDep, HolderDep
+from app.services.learning import ask_for_retraining
+from app.store import jobs
+from app.store.jobs import Job
+from app.store.versions import POOLED
+
+router = APIRouter(tags=["Learning"])
+
+
+class RetrainRequest(BaseModel):
+    """A trainable predictor, and the GPU to learn for; without one, pooled over all."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"predictor": "forest"}})
+
+    predictor: str = Field(min_length=1, max_length=100)
+    gpu: str | None = Field(default=None, min_length=1, max_length=200)
+
+
+class RetrainAnswer(BaseModel):
+    """Where to look: GET /jobs/{job_id}. A burst of requests shares one job."""
+
+    job_id: int
+
+
+class JobOut(BaseModel):
+    """A retraining. `served` says whether its version answers now; `reason` why it failed or was kept back."""
+
+    job_id: int
+    predictor: str
+    gpu: str | None = Field(description="null: pooled over all GPUs")
+    state: str = Field(description="queued, running, succeeded or failed")
+    version: str | None
+    served: bool | None
+    validation: list[dict[str, Any]] | None = Field(description="errors on what was held out")
+    trained_on: dict[str, Any] | None
+    reason: str | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+@router.post("/retrain", status_code=202)
+def post_retrain(wanted: RetrainRequest, database: DatabaseDep, holder: HolderDep) -> RetrainAnswer:
+    """Queue a retraining from the stored measurements; refused at once where it can only fail."""
+    holder.refresh()
+    job_id = ask_for_retraining(database, holder.engine.catalog, wanted.predictor, wanted.gpu)
+    return RetrainAnswer(job_id=job_id)
+
+
+@router.get("/jobs/{job_id}")
+def get_job(job_id: Annotated[int, Path(ge=1, le=2**63 - 1)], database: DatabaseDep) -> JobOut:
+    """How far a retraining is, and its version and validation errors once it succeeded."""
+    with database.begin() as connection:
+        return _out(jobs.get(connection, job_id))
+
+
+def _out(job: Job) -> JobOut:
+    result = job.result or {}
+    return JobOut(
+        job_id=job.id,
+        predictor=job.predictor,
+        gpu=None if job.gpu_id == POOLED else job.gpu_id,
+        state=job.state,
+        version=job.version,
+        served=result.get("served"),
+        validation=result.get("validation"),
+        trained_on=result.get("trained_on"),
+        reason=job.reason,
+        created_at=job.created_at,
+        started_at=job.started_at,
+        finished_at=job.finished_at,
+    )

@@ -1,0 +1,167 @@
+"""Measured times in and out."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.api.deps import DatabaseDep, HolderDep, SettingsDep
+from app.api.openapi import ref
+from app.services.gpus import find
+from app.services.ingest import ingest
+from app.services.measurement_form import MEASUREMENT_EXAMPLE
+from app.services.tabular import READERS, read_rows
+from app.store import measurements as store
+from app.store.measurements import MeasurementRow
+
+router = APIRouter(tags=["Measurements"])
+
+MAX_PAGE = 1000
+_CSV_EXAMPLE = (
+    "gpu,software,source,latency_ms,name,flops,bytes,working_set_bytes,threads_per_block,blocks,registers_per_thread,"
+    "shared_memory_per_block,access_pattern,dtype,n\n"
+    "titan-v,cuda-12.4,my benchmark,0.0601,saxpy,8388608,50331648,50331648,256,16384,12,0,coalesced,fp32,4194304\n"
+)
+_BODIES: dict[str, Any] = {
+    "application/json": {
+        "schema": {"type": "array", "minItems": 1, "items": ref("MeasurementIn")},
+        "example": [MEASUREMENT_EXAMPLE],
+    },
+    "text/csv": {"schema": {"type": "string"}, "example": _CSV_EXAMPLE},
+} | {media: {"schema": {"type": "string", "format": "binary"}} for media in READERS if "parquet" in media}
+_DESCRIPTION = (
+    "A JSON list, or CSV or Parquet with the workload's fields as columns (`size.n` or just `n`, `kernel.grid`,"
+    " `phases_ms.forward`; an empty cell is an absent field). All rows are stored or none; the same row sent again"
+    " changes nothing."
+)
+
+
+class DriftOut(BaseModel):
+    """New measurements beside what `auto` would have predicted for them."""
+
+    rows: int
+    median_ape: float = Field(description="median absolute error of the prediction, % of the measured time")
+    inside_interval: float = Field(description="share of measured times within the 80 % interval, %")
+
+
+class IngestReport(BaseModel):
+    """What became of the rows: `unchanged` ones were stored before."""
+
+    received: int
+    inserted: int
+    unchanged: int
+    added_gpus: list[str] = Field(description="GPUs that the rows brought along")
+    drift: DriftOut | None
+    dry_run: bool
+
+
+class MeasurementOut(BaseModel):
+    """One stored measurement; absent figures were not sent."""
+
+    id: str
+    gpu: str
+    software: str
+    workload: dict[str, Any]
+    latency_ms: float
+    source: str
+    latency_std_ms: float | None = None
+    runs: int | None = None
+    phases_ms: dict[str, float] | None = None
+    kernel: dict[str, Any] | None = None
+    clock_hz: float | None = None
+    power_w: float | None = None
+    measured_at: datetime | None = None
+    created_at: datetime | None = None
+
+
+class MeasurementPage(BaseModel):
+    """One page; `next` is the cursor of the one after it, absent on the last."""
+
+    items: list[MeasurementOut]
+    next: str | None = None
+
+
+async def _body(request: Request) -> bytes:
+    return await request.body()
+
+
+@router.post(
+    "/measurements",
+    description=_DESCRIPTION,
+    openapi_extra={"requestBody": {"required": True, "content": _BODIES}},
+)
+def post_measurements(
+    request: Request,
+    body: Annotated[bytes, Depends(_body)],
+    database: DatabaseDep,
+    holder: HolderDep,
+    settings: SettingsDep,
+    dry_run: Annotated[bool, Query(description="Check everything and store nothing.")] = False,
+) -> IngestReport:
+    """Store rows, all or none."""
+    rows = read_rows(body, request.headers.get("content-type"), max_rows=settings.max_batch_rows)
+    holder.refresh()
+    report = ingest(database, holder.engine, rows, dry_run=dry_run)
+    holder.refresh()
+    return IngestReport.model_validate(asdict(report))
+
+
+_Text = Annotated[str, Field(min_length=1, max_length=200, pattern="^[^\\x00-\\x1f\\x7f]+$")]
+
+
+class MeasurementQuery(BaseModel):
+    """Which measurements to list: those that agree with every filter given."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    gpu: _Text | None = Field(default=None, description="an id or any alias")
+    kind: _Text | None = None
+    name: _Text | None = None
+    software: _Text | None = None
+    source: _Text | None = None
+    after: _Text | None = Field(default=None, description="the `next` of the page before")
+    limit: int = Field(default=100, ge=1, le=MAX_PAGE)
+
+
+@router.get("/measurements", response_model_exclude_none=True)
+def list_measurements(
+    wanted: Annotated[MeasurementQuery, Query()], database: DatabaseDep, holder: HolderDep
+) -> MeasurementPage:
+    """Stored measurements, filtered, a page at a time in the order of their ids."""
+    filters = wanted.model_dump()
+    if wanted.gpu is not None:
+        filters["gpu"] = find(holder, wanted.gpu).id
+    with database.begin() as connection:
+        rows = store.page(connection, **(filters | {"limit": wanted.limit + 1}))
+    more = len(rows) > wanted.limit
+    items = [_out(row) for row in rows[: wanted.limit]]
+    return MeasurementPage(items=items, next=items[-1].id if more else None)
+
+
+def _out(row: MeasurementRow) -> MeasurementOut:
+    phases = row.phases_s
+    return MeasurementOut(
+        id=row.id,
+        gpu=row.gpu_id,
+        software=row.software,
+        workload=row.workload,
+        latency_ms=_ms(row.latency_s),
+        source=row.source,
+        latency_std_ms=None if row.latency_std_s is None else _ms(row.latency_std_s),
+        runs=row.runs,
+        phases_ms=None if phases is None else {name: _ms(value) for name, value in phases.items()},
+        kernel=row.kernel,
+        clock_hz=row.clock_hz,
+        power_w=row.power_w,
+        measured_at=row.measured_at,
+        created_at=row.created_at,
+    )
+
+
+def _ms(seconds: float) -> float:
+    """Milliseconds as they were sent: the detour over seconds costs the last digits."""
+    return float(f"{seconds * 1e3:.14g}")

@@ -1,0 +1,100 @@
+"""Predictors: which there are, which versions answer, what they learned from and how well they do."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, Field
+
+from app.api.deps import DatabaseDep, HolderDep
+from app.services.learning import Overview, overview, roll_back
+from app.store.versions import POOLED, Version
+
+router = APIRouter(tags=["Learning"])
+
+MAX_HISTORY = 50
+
+
+class VersionOut(BaseModel):
+    """A trained version and its accuracy card; `state` is served, retired or kept_back."""
+
+    version: str
+    gpu: str | None = Field(description="null: pooled over all GPUs")
+    state: str
+    trained_on: dict[str, Any] = Field(description="rows and GPUs")
+    validation: list[dict[str, Any]] = Field(description="errors on what was held out, per split, family and GPU")
+    training_set_sha256: str
+    created_at: datetime
+
+
+class AnsweringOut(BaseModel):
+    """What this process answers with, for one GPU or (null) for all that have no version of their own."""
+
+    gpu: str | None
+    version: str
+
+
+class PredictorOut(BaseModel):
+    """One predictor; `answering` is empty until one that needs training has been trained."""
+
+    name: str
+    trainable: bool
+    needs_training: bool
+    answering: list[AnsweringOut]
+    served: list[VersionOut]
+    history: list[VersionOut] = Field(description=f"newest first, at most {MAX_HISTORY}")
+
+
+class PredictorList(BaseModel):
+    """Every predictor."""
+
+    items: list[PredictorOut]
+
+
+@router.get("/predictors")
+def get_predictors(database: DatabaseDep, holder: HolderDep) -> PredictorList:
+    """Every predictor with the versions it serves, what they were trained on and their validated errors."""
+    holder.refresh()
+    return PredictorList(items=[_predictor(item) for item in overview(database, holder.engine)])
+
+
+@router.post("/predictors/{name}/rollback")
+def post_rollback(
+    name: Annotated[str, Path(min_length=1, max_length=100)],
+    database: DatabaseDep,
+    holder: HolderDep,
+    gpu: Annotated[str | None, Query(min_length=1, max_length=200, description="Default: the pooled version.")] = None,
+) -> VersionOut:
+    """Serve the version that was served before the present one; 409 if there is none."""
+    version = roll_back(database, holder.engine.catalog, name, gpu)
+    holder.refresh()
+    return _version(version)
+
+
+def _predictor(item: Overview) -> PredictorOut:
+    return PredictorOut(
+        name=item.name,
+        trainable=item.trainable,
+        needs_training=item.needs_training,
+        answering=[AnsweringOut(gpu=_gpu(gpu), version=version) for gpu, version in sorted(item.answering.items())],
+        served=[_version(version) for version in item.served],
+        history=[_version(version) for version in item.history[:MAX_HISTORY]],
+    )
+
+
+def _version(version: Version) -> VersionOut:
+    return VersionOut(
+        version=version.version,
+        gpu=_gpu(version.gpu_id),
+        state=version.state,
+        trained_on=version.card.get("trained_on", {}),
+        validation=version.card.get("validation", []),
+        training_set_sha256=version.training_set_sha256,
+        created_at=version.created_at,
+    )
+
+
+def _gpu(gpu_id: str) -> str | None:
+    return None if gpu_id == POOLED else gpu_id
