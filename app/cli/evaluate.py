@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from app.errors import BadInput
-from app.services.evaluate import Cell, Study, evaluate_cross_gpu_kernels
+from app.services.evaluate import Cell, evaluate_cross_gpu_kernels
 
 METRICS = ("mape", "median_ape", "median_ratio", "within_10", "within_25", "within_50", "coverage_80")
 TITLES = {
@@ -37,10 +37,21 @@ def cross_gpu_kernels(
     json_file: Annotated[Path | None, typer.Option("--json", help="also write every cell to this file")] = None,
 ) -> None:
     """Tables 3 to 6 of the cross-GPU kernels paper, then the same experiments on clean rows."""
+    if json_file is not None:
+        _refuse_unwritable(json_file)
     study = evaluate_cross_gpu_kernels(data)
     print("\n".join([*_published(study.published), *_clean(study.clean), *study.notes]))
     if json_file is not None:
-        _write(study, json_file)
+        body = {"study": study.name, "cells": [*study.published, *study.clean]}
+        json_file.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+
+
+def _refuse_unwritable(path: Path) -> None:
+    """Before the minute of work, not after it."""
+    try:
+        path.open("a", encoding="utf-8").close()
+    except OSError as error:
+        raise BadInput(f"Cannot write {path}: {error.strerror}. Pass --json a file that can be written.") from error
 
 
 def _published(cells: Sequence[Cell]) -> list[str]:
@@ -73,11 +84,3 @@ def _clean(cells: Sequence[Cell]) -> list[str]:
         figures = "".join(f"{row[name]['measured']:>13.2f}" if name in row else f"{'-':>13}" for name in METRICS)
         lines.append(f"  {experiment:<14}{predictor:<12}{gpu:<16}{figures}{next(iter(row.values()))['n']:>6}")
     return [*lines, ""]
-
-
-def _write(study: Study, path: Path) -> None:
-    body = {"study": study.name, "cells": [*study.published, *study.clean]}
-    try:
-        path.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise BadInput(f"Cannot write {path}: {error.strerror}. Pass --json a file that can be written.") from error

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.config import SEED_DATA
+from app.errors import BadInput
 from app.predictors.efficiency import transfer
 from app.predictors.pairs import MS_PER_S, pair_features
 from app.predictors.regressors import FITTERS
@@ -35,7 +36,11 @@ def evaluate(folder: Path) -> list[dict[str, Any]]:
     """Every published cell of tables 3 to 6 with ours beside it, from the authors' files in `folder`."""
     published: list[dict[str, Any]] = json.loads(PUBLISHED.read_text(encoding="utf-8"))["cells"]
     pairs = read_pairs(folder)
-    scores = {experiment: _experiment(pairs, *masks) for experiment, masks in _experiments(pairs).items()}
+    experiments = _experiments(pairs)
+    for experiment, masks in experiments.items():
+        if not all(mask.any() for mask in masks):
+            raise BadInput(f"The files in {folder} hold no pairs of GPUs to train or test experiment {experiment} on.")
+    scores = {experiment: _experiment(pairs, *masks) for experiment, masks in experiments.items()}
     cells = []
     for cell in published:
         ours = scores[cell["experiment"]][cell["predictor"]]
@@ -47,7 +52,7 @@ def evaluate(folder: Path) -> list[dict[str, Any]]:
 
 def _experiments(pairs: AuthorPairs) -> dict[str, tuple[Mask, Mask, Mask]]:
     """Per experiment: pairs the regressors learn from, pairs they are tested on, pairs the formula is tested on."""
-    held_out = pairs.target == pairs.gpus.ids.index(HELD_OUT_GPU)
+    held_out = np.array(pairs.gpus.ids)[pairs.target] == HELD_OUT_GPU
     largest = pairs.role == "test_extra"
     new_kernel = np.isin(pairs.kernel, TEST_KERNELS)
     return {

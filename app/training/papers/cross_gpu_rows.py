@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,13 +114,15 @@ def read_pairs(folder: Path) -> AuthorPairs:
     )
 
 
-def _read_gpus(folder: Path) -> list[dict[str, float]]:
+def _read_gpus(folder: Path) -> list[Mapping[str, Any]]:
     try:
-        figures: list[dict[str, float]] = json.loads(_open(folder, GPU_FILE))
-        if not figures or any("device_name" not in gpu for gpu in figures):
-            raise ValueError("every entry needs a device_name")
-    except (ValueError, TypeError) as error:
-        raise BadInput(f"{folder / GPU_FILE} is not the authors' list of GPUs: {error}") from error
+        figures: list[Mapping[str, Any]] = json.loads(_open(folder, GPU_FILE))
+        for gpu in figures:
+            str(gpu["device_name"]), [float(gpu[key]) for key, _ in _GPU_COLUMNS.values()]
+    except (ValueError, TypeError, KeyError) as error:
+        raise BadInput(
+            f"{folder / GPU_FILE} is not the authors' list of GPUs: missing or unreadable {error}"
+        ) from error
     return figures
 
 
@@ -129,13 +132,19 @@ def _read_runs(folder: Path, gpu_of_name: Mapping[str, int]) -> dict[str, dict[i
     for name in RUN_FILES:
         for line, row in enumerate(csv.DictReader(_open(folder, name).splitlines()), start=2):
             try:
-                gpu = gpu_of_name[row["gpu_device_name"]]
-                key = _configuration(row)
-                _number(row, "mean_ms")
-            except (KeyError, ValueError, TypeError) as error:
+                gpu, key = gpu_of_name[row["gpu_device_name"]], _checked_configuration(row)
+            except (KeyError, ValueError, TypeError, OverflowError) as error:
                 raise BadInput(f"{folder / name}, line {line}: missing or unreadable {error}") from error
             configurations.setdefault(key, {}).setdefault(gpu, []).append(row)
     return configurations
+
+
+def _checked_configuration(row: Row) -> str:
+    for column in (*_DIMS.values(), "working_set_bytes"):
+        _number(row, column)
+    if not _number(row, "mean_ms") > 0:
+        raise ValueError("mean_ms")
+    return _configuration(row)
 
 
 def _open(folder: Path, name: str) -> str:
@@ -187,7 +196,7 @@ def _launches(rows: list[Row]) -> OpTable:
     return OpTable(codes, np.full(len(rows), DTYPE_CODE["fp32"]), np.zeros_like(codes), FIELD_INDEX, dims)
 
 
-def _gpu_table(figures: list[dict[str, float]]) -> GpuTable:
+def _gpu_table(figures: list[Mapping[str, Any]]) -> GpuTable:
     values = np.full((len(COLUMNS), len(figures)), np.nan)
     for column, (key, unit) in _GPU_COLUMNS.items():
         values[COLUMN_INDEX[column]] = [float(gpu[key]) * unit for gpu in figures]
