@@ -8,15 +8,16 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from app.config import SHIPPED_MODELS
 from app.predictors import PREDICTORS
 from app.predictors.intervals import Intervals
-from app.services import long_tail
+from app.services.catalogue import load_catalog
 from app.services.engine import Engine, KernelIndex, Served, shipped
+from app.services.runtime import Runtime
 from app.services.stored_kernels import stored_kernels
-from app.store import artifacts, gpus, measurements, revision, versions
+from app.store import artifacts, measurements, revision, versions
 from app.store.artifacts import ArtifactRefused
 from app.store.versions import Version
-from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 
 _BY_NAME = {predictor.name: predictor for predictor in PREDICTORS}
@@ -29,12 +30,17 @@ def assemble(connection: Connection, folders: Sequence[Path], last: Engine | Non
     from there; a refused one leaves the predictor on what `last` serves, or on what needs no training.
     """
     value = revision.current(connection)
-    specs = gpus.load_specs(connection)
+    catalog = load_catalog(connection)
     served, refused = _served(versions.served(connection), folders, last)
-    table = GpuTable.from_specs(specs)
+    table = GpuTable.from_specs(catalog.specs)
     kernels, _ = stored_kernels(measurements.load(connection, kind="kernel"), table)
-    catalog = Catalog(specs, tail=long_tail.find, tail_names=long_tail.names)
     return Engine(catalog, table, served, KernelIndex.build(kernels), value), tuple(refused)
+
+
+def assemble_for(runtime: Runtime) -> tuple[Engine, tuple[str, ...]]:
+    """The engine of an installation for one use, and why each version left out was refused."""
+    with runtime.database.begin() as connection:
+        return assemble(connection, (runtime.settings.models_dir, SHIPPED_MODELS), None)
 
 
 def _served(
