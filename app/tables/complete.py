@@ -29,6 +29,7 @@ _PIPE_TOLERANCE = 0.05
 # A product may be cut far below its silicon (H20), but no note explains a peak this far above it.
 _EXPLICABLE = 1.5
 _FACTS = frozenset(NUMBERS) | {"vendor", "architecture", "compute_capability", "kind", "memory_type", "link_type"}
+_FAMILY = frozenset(("architecture", "compute_capability"))
 _WHOLE = frozenset(name for name, allowed in NUMBERS.items() if allowed.whole)
 
 
@@ -57,16 +58,57 @@ def complete(partial: Mapping[str, Any], *, where: Loc = ()) -> GpuSpec:
 
 
 def revise(spec: GpuSpec, changes: Mapping[str, Any]) -> GpuSpec:
-    """`spec` with some fields changed; whatever had been inferred is inferred again from the new figures."""
-    kept = spec_to_dict(spec)
-    sources = {key: word for key, word in spec.provenance.items() if word != "inferred"}
-    peaks = {pipe: spec.peak_flops.get(pipe) for pipe in PIPES if f"peak_flops.{pipe}" in sources}
-    base = {key: value for key, value in kept.items() if key not in _FACTS or key in sources}
+    """`spec` with some fields changed; what was inferred from these is inferred again, peaks follow SMs and clock."""
+    stale = {key for key in _depending_on(changes) if spec.provenance.get(key, "inferred") == "inferred"}
+    stale |= _FAMILY if _FAMILY & set(changes) else set()
+    base = {key: value for key, value in spec_to_dict(spec).items() if key not in stale}
+    words = {key: word for key, word in spec.provenance.items() if key in _FACTS - stale - set(changes)}
+    peaks = _scaled_peaks(spec, changes)
+    followed = _followed(spec, changes) != 1.0
+    for pipe, rate in peaks.items():
+        key = f"peak_flops.{pipe}"
+        words[key] = "inferred" if followed and rate is not None else spec.provenance.get(key, "datasheet")
     merged = {**base, **changes, "id": spec.id}
     merged["peak_flops"] = _merged(peaks, changes.get("peak_flops"))
-    stated = {key: word for key, word in sources.items() if key not in changes}
-    merged["provenance"] = _merged(stated, changes.get("provenance"))
+    stated = changes.get("peak_flops")
+    newly = {f"peak_flops.{pipe}" for pipe in stated} if isinstance(stated, Mapping) else set()
+    words = {key: word for key, word in words.items() if key not in newly}
+    merged["provenance"] = _merged(words, changes.get("provenance"))
     return complete(merged)
+
+
+def _depending_on(changes: Mapping[str, Any]) -> set[str]:
+    """Fields that `complete` infers from those changed."""
+    inferred: set[str] = set()
+    if _FAMILY & set(changes):
+        inferred |= {*LIMITS, "fp32_lanes_per_sm", "vendor", "kind", "process_node_nm", "l2_bytes"}
+    if "sm_count" in changes:
+        inferred |= {"l2_bytes", "l2_bandwidth_bytes_per_s"}
+    if "boost_clock_hz" in changes:
+        inferred.add("l2_bandwidth_bytes_per_s")
+    return inferred
+
+
+def _followed(spec: GpuSpec, changes: Mapping[str, Any]) -> float:
+    """By how much SMs x boost clock changes; 1 where the change is not a usable number."""
+    factor = 1.0
+    for key in ("sm_count", "boost_clock_hz"):
+        new = changes.get(key)
+        if isinstance(new, int | float) and NUMBERS[key].low <= new <= NUMBERS[key].high:
+            factor *= new / getattr(spec, key)
+    return factor
+
+
+def _scaled_peaks(spec: GpuSpec, changes: Mapping[str, Any]) -> dict[str, float | None]:
+    """Peaks after the change; of another architecture (or other lanes) only those that the change states."""
+    if _FAMILY & set(changes):
+        return {}
+    factor = _followed(spec, changes)
+    kept: dict[str, float | None] = {pipe: rate * factor for pipe, rate in spec.peak_flops.items()}
+    kept |= {pipe: None for pipe in PIPES if f"peak_flops.{pipe}" in spec.provenance and pipe not in spec.peak_flops}
+    if "fp32_lanes_per_sm" in changes:
+        kept.pop("fp32", None)
+    return kept
 
 
 def _merged(old: Mapping[str, Any], new: Any) -> Any:

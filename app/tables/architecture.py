@@ -1,0 +1,65 @@
+"""The form of an architecture's facts: limits of one SM, and how much each of its pipes does per clock.
+
+Rates are dense operations per SM (compute unit, Xe core, CPU core) per clock, a fused multiply-add counting two.
+Tensor rates accumulate in FP32 (INT32 for INT8), which is what deep-learning libraries ask for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+KIB = 1024.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """Facts shared by all devices of one architecture (NVIDIA: one compute capability).
+
+    Counts are per SM; `rates` maps a pipe of PIPES to operations per SM per clock; `geforce_rates` replaces
+    those that GeForce cards run slower. `l2_bytes_per_sm` is only typical, for devices that do not state theirs.
+    """
+
+    name: str
+    vendor: str
+    compute_capability: str | None = None
+    process_node_nm: float | None = None
+    fp32_lanes_per_sm: int
+    registers_per_sm: int = 65536
+    max_registers_per_thread: int = 255
+    shared_memory_per_sm_bytes: float
+    shared_memory_per_block_bytes: float
+    max_threads_per_sm: int = 2048
+    max_threads_per_block: int = 1024
+    max_blocks_per_sm: int = 32
+    warp_size: int = 32
+    register_allocation_unit: int = 256
+    shared_memory_allocation_unit_bytes: float = 256.0
+    l2_bytes_per_sm: float
+    rates: Mapping[str, float] = field(default_factory=dict)
+    geforce_rates: Mapping[str, float] = field(default_factory=dict)
+
+
+LIMITS = (
+    "registers_per_sm",
+    "max_registers_per_thread",
+    "shared_memory_per_sm_bytes",
+    "shared_memory_per_block_bytes",
+    "max_threads_per_sm",
+    "max_threads_per_block",
+    "max_blocks_per_sm",
+    "warp_size",
+    "register_allocation_unit",
+    "shared_memory_allocation_unit_bytes",
+)
+
+
+def simt(fp64: float, fp16: float = 0, bf16: float = 0, int8: float = 0) -> dict[str, float]:
+    """Rates of the lanes beside FP32, leaving out what the hardware lacks."""
+    rates = {"fp64": fp64, "fp16": fp16, "bf16": bf16, "int8": int8}
+    return {pipe: rate for pipe, rate in rates.items() if rate}
+
+
+def tensor(fp16: float, **others: float) -> dict[str, float]:
+    """Rates of the matrix units."""
+    return {f"{pipe}_tensor": rate for pipe, rate in {"fp16": fp16, **others}.items()}

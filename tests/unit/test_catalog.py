@@ -1,0 +1,163 @@
+"""The curated catalogue: whole, consistent, and known by every name that the data sets use."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from app.errors import NotFound
+from app.services.seed import load_seed_specs
+from app.tables.catalog import Catalog
+from app.tables.complete import spec_to_dict
+from app.tables.gpus import PIPES, SPEC_COLUMNS, GpuSpec, GpuTable
+
+SPECS = load_seed_specs()
+CATALOG = Catalog(SPECS)
+
+# Every name by which the issue, the data sets or the papers call a GPU.
+NAMES = {
+    "titanv": "titan-v",
+    "2080ti": "rtx-2080-ti",
+    "4070": "rtx-4070",
+    "titanx": "gtx-titan-x",
+    "NVIDIA TITAN V": "titan-v",
+    "NVIDIA GeForce RTX 2080 Ti": "rtx-2080-ti",
+    "NVIDIA GeForce RTX 4070": "rtx-4070",
+    "NVIDIA GeForce GTX TITAN X": "gtx-titan-x",
+    "a100_sxm": "a100-sxm4-80gb",
+    "l40s": "l40s",
+    "h100_sxm": "h100-sxm5-80gb",
+    "h200_sxm": "h200-sxm-141gb",
+    "b200_sxm": "b200",
+    "b300_sxm": "b300",
+    "NVIDIA B300": "b300",
+    "gb200": "gb200",
+    "gb300": "gb300",
+    "rtx_pro_6000_server": "rtx-pro-6000-server",
+    "b60": "arc-pro-b60",
+    "rtx3090": "rtx-3090",
+    "rtx4090": "rtx-4090",
+    "rtx5090": "rtx-5090",
+    "pro6000maxq": "rtx-pro-6000-max-q",
+    "i9_10940x": "i9-10940x",
+    "i7_12700h": "i7-12700h",
+    "Tesla P4": "tesla-p4",
+    "Tesla P100-PCIE-16GB": "tesla-p100-pcie-16gb",
+    "Tesla T4": "tesla-t4",
+    "Tesla V100-PCIE-32GB": "tesla-v100-pcie-32gb",
+    "NVIDIA A100-PCIE-40GB": "a100-pcie-40gb",
+    "NVIDIA A100-SXM4-40GB": "a100-sxm4-40gb",
+    "NVIDIA A100 80GB PCIe": "a100-pcie-80gb",
+    "NVIDIA H100 80GB HBM3": "h100-sxm5-80gb",
+    "NVIDIA L4": "nvidia-l4",
+    "AMD Instinct MI100": "amd-instinct-mi100",
+    "AMD Instinct MI210": "amd-instinct-mi210",
+    "AMD Instinct MI250": "amd-instinct-mi250",
+    "RTX 3060M": "rtx-3060-mobile",
+    "RTX5070": "rtx-5070",
+    "Intel Xeon Gold 5318Y": "xeon-gold-5318y",
+    "AMD EPYC 7402": "epyc-7402",
+    "A30": "a30",
+    "A10": "a10",
+    "A40": "a40",
+    "A6000": "rtx-a6000",
+    "RTX 3080": "rtx-3080",
+    "RTX 6000 Ada": "rtx-6000-ada",
+    "H100 PCIe": "h100-pcie-80gb",
+    "H200": "h200-sxm-141gb",
+    "H20": "h20",
+    "GH200": "gh200-96gb",
+    "B200": "b200",
+    "MI300X": "amd-instinct-mi300x",
+    "MI325X": "amd-instinct-mi325x",
+    "MI355X": "amd-instinct-mi355x",
+}
+
+
+@pytest.mark.parametrize(("name", "gpu"), NAMES.items())
+def test_every_name_in_use_is_known(name: str, gpu: str) -> None:
+    assert CATALOG.resolve(name).id == gpu
+
+
+def test_no_two_gpus_share_a_name() -> None:
+    assert len(SPECS) >= 45
+    assert [clash for spec in SPECS for clash in CATALOG.taken(spec)] == []
+    for spec in SPECS:
+        names = (spec.id, spec.name, *spec.aliases)
+        assert len(names) == len(set(names)), spec.id
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.id)
+def test_every_row_is_whole_and_agrees_with_itself(spec: GpuSpec) -> None:
+    assert spec.source
+    assert spec.launch_year
+    assert spec.board_power_w
+    lanes_peak = spec.sm_count * spec.fp32_lanes_per_sm * 2 * spec.boost_clock_hz
+    assert spec.peak_flops["fp32"] == pytest.approx(lanes_peak, rel=0.02)
+    assert spec.l2_bandwidth_bytes_per_s > spec.memory_bandwidth_bytes_per_s
+    for field in (*SPEC_COLUMNS, *(f"peak_flops.{pipe}" for pipe in spec.peak_flops)):
+        if field.startswith("peak_flops") or getattr(spec, field) is not None:
+            assert spec.provenance[field] in ("datasheet", "measured", "inferred")
+    assert all(math.isfinite(rate) and rate > 0 for rate in spec.peak_flops.values())
+    assert set(spec.peak_flops) <= set(PIPES)
+    assert spec.sustained_compute_flops is None, "calibration is a measurement, not a figure of the catalogue"
+
+
+# Dense rates as the vendors' data sheets print them, OP/s.
+DATASHEET = [
+    ("a100-sxm4-80gb", "bf16_tensor", 312e12),
+    ("h100-sxm5-80gb", "fp8_tensor", 1979e12),
+    ("nvidia-l4", "fp16_tensor", 121e12),
+    ("l40s", "fp8_tensor", 733e12),
+    ("tesla-t4", "int8_tensor", 130e12),
+    ("rtx-2080-ti", "fp16_tensor", 53.8e12),
+    ("rtx-3090", "fp16_tensor", 71e12),
+    ("rtx-4090", "bf16_tensor", 165.2e12),
+    ("rtx-5090", "fp4_tensor", 1676e12),
+    ("b200", "fp4_tensor", 9e15),
+    ("amd-instinct-mi300x", "fp16_tensor", 1307.4e12),
+    ("amd-instinct-mi210", "fp32_tensor", 45.3e12),
+    ("arc-pro-b60", "int8_tensor", 197e12),
+]
+
+
+@pytest.mark.parametrize(("gpu", "pipe", "rate"), DATASHEET)
+def test_tensor_rates_are_the_dense_ones_with_fp32_accumulation(gpu: str, pipe: str, rate: float) -> None:
+    assert CATALOG.resolve(gpu).peak_flops[pipe] == pytest.approx(rate, rel=0.01)
+
+
+def test_a_gpu_lacks_what_it_lacks() -> None:
+    assert "bf16_tensor" not in CATALOG.resolve("titan-v").peak_flops
+    assert "fp16" not in CATALOG.resolve("gtx-titan-x").peak_flops
+    assert "fp8_tensor" not in CATALOG.resolve("a100-pcie-40gb").peak_flops
+    assert "fp4_tensor" not in CATALOG.resolve("h100_sxm").peak_flops
+    assert "tf32_tensor" not in CATALOG.resolve("mi355x").peak_flops
+
+
+def test_names_ignore_case_spacing_and_maker() -> None:
+    for name in ("TITAN-V", "titan v", "Nvidia Titan_V", "titanv"):
+        assert CATALOG.resolve(name).id == "titan-v"
+
+
+@pytest.mark.parametrize("name", ["", " ", "rtx 4071", "x" * 5000, "\x00", "\ud800", "nvidia", "a100"])
+def test_an_unknown_name_is_refused_with_near_ones(name: str) -> None:
+    with pytest.raises(NotFound) as caught:
+        CATALOG.resolve(name)
+    assert len(caught.value.near) <= 5
+    if name == "rtx 4071":
+        assert caught.value.near[0] == "rtx-4070"
+
+
+def test_a_taken_name_is_told() -> None:
+    from dataclasses import replace
+
+    twin = replace(CATALOG.resolve("titan-v"), id="my-card", name="My card", aliases=("2080 TI",))
+    assert [clash.loc for clash in CATALOG.taken(twin)] == [("aliases", 0)]
+
+
+def test_the_whole_catalogue_stacks() -> None:
+    table = GpuTable.from_specs(SPECS)
+    assert len(table) == len(SPECS)
+    assert (table.column("peak_fp32_flops") > 0).all()
+    assert {"id", "peak_flops", "provenance"} <= set(spec_to_dict(SPECS[0]))
