@@ -14,7 +14,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -34,7 +34,7 @@ SOCKET = "socket"
 # The kernel's limit for a socket path is 107 bytes on Linux and 103 on macOS; the file adds 16 to its folder.
 LONGEST_SOCKET_FOLDER = 85
 START_TIMEOUT_S = 60
-ORPHANS_TIMEOUT_S = 10
+ORPHANS_S = 1  # children of a killed server leave at once, save one that was just being born
 SERVER_OPTIONS = (
     "listen_addresses=''",
     "unix_socket_permissions=0700",
@@ -142,16 +142,24 @@ class EmbeddedPostgres:
     def _settles(self) -> bool:
         """Wait for a server in transition, or for a killed server's last children; True if a server answers."""
         started = time.monotonic()
-        while (answer := self._ping()) != Ping.OK:
+        while self._ping() != Ping.OK:
             processes = self._processes()
             if not processes:
                 return False
-            waited = time.monotonic() - started
-            if waited > (START_TIMEOUT_S if answer == Ping.REJECT else ORPHANS_TIMEOUT_S):
+            patience = START_TIMEOUT_S if self._postmaster() in {process.pid for process in processes} else ORPHANS_S
+            if time.monotonic() - started > patience:
                 for process in processes:
-                    process.send_signal(signal.SIGKILL)
+                    with suppress(psutil.NoSuchProcess):
+                        process.send_signal(signal.SIGKILL)
             time.sleep(0.05)
         return True
+
+    def _postmaster(self) -> int:
+        """The process id that the server wrote down, be it alive or not; 0 if there is none."""
+        try:
+            return int((self._data / "postmaster.pid").read_text().split("\n", 1)[0])
+        except (OSError, ValueError):
+            return 0
 
     def _processes(self) -> list[psutil.Process]:
         """Live PostgreSQL processes working in this data folder; zombies are none."""
