@@ -1,0 +1,52 @@
+"""`gpucast gpus` on a real database, as a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+from app.config import Settings
+
+PROTOTYPE = {
+    "name": "Prototype 1",
+    "compute_capability": "9.0",
+    "sm_count": 10,
+    "boost_clock_hz": 1e9,
+    "memory_bytes": 1e10,
+    "memory_bandwidth_bytes_per_s": 1e11,
+}
+
+
+def _gpus(settings: Settings, *words: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **settings.environment()}
+    command = [sys.executable, "-m", "app.cli", "gpus", *words]
+    return subprocess.run(command, env=environment, input=text, capture_output=True, text=True, check=False)
+
+
+def test_list_and_show(settings: Settings) -> None:
+    assert "titan-v" in _gpus(settings, "list").stdout
+    items = json.loads(_gpus(settings, "list", "--json").stdout)["items"]
+    shown = json.loads(_gpus(settings, "show", "NVIDIA TITAN V").stdout)
+    assert shown in items
+
+
+def test_an_unknown_gpu_names_its_neighbours(settings: Settings) -> None:
+    done = _gpus(settings, "show", "rtx 4071")
+    assert done.returncode == 1
+    assert "rtx-4070" in done.stderr
+
+
+def test_added_once_refused_twice(settings: Settings) -> None:
+    assert _gpus(settings, "add", "-", text=json.dumps(PROTOTYPE)).stdout == "Added prototype-1.\n"
+    assert json.loads(_gpus(settings, "show", "prototype 1").stdout)["sm_count"] == 10
+    clash = _gpus(settings, "add", "-", text=json.dumps({**PROTOTYPE, "id": "another"}))
+    assert clash.returncode == 1
+    assert "prototype-1" in clash.stderr
+
+
+def test_a_file_that_is_not_json_is_told(settings: Settings) -> None:
+    done = _gpus(settings, "add", "-", text="{")
+    assert done.returncode == 1
+    assert "not a readable JSON file" in done.stderr
