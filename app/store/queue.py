@@ -31,14 +31,24 @@ class Reaped:
 
 def defer_retrain(connection: Connection, job_id: int, predictor: str, gpu_id: str) -> None:
     """Queue the task of a job in the caller's transaction: one waits per predictor and GPU, one runs per predictor."""
+    name = f"{predictor} {gpu_id}"
+    if connection.execute(_REUSE, {"task": TASK, "name": name, "job_id": job_id}).rowcount:
+        return
     deferrer = App(connector=SyncPsycopgConnector()).configure_task(
         name=TASK,
         queue=QUEUE,
         lock=predictor,
-        queueing_lock=f"{predictor} {gpu_id}",
+        queueing_lock=name,
         connection=connection.connection.driver_connection,
     )
     deferrer.defer(job_id=job_id)
+
+
+# A task that still waits although its job is over (somebody ran that by hand) takes up the new job.
+_REUSE = sa.text("""
+    UPDATE procrastinate_jobs SET args = jsonb_build_object('job_id', CAST(:job_id AS BIGINT))
+    WHERE status = 'todo' AND task_name = :task AND queueing_lock = :name
+""")
 
 
 def open_app(url: str) -> App:
