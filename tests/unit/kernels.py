@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.ops.kernel import FIELD_INDEX, FIELDS
+from app.ops.kernel import FIELD_INDEX, FIELDS, GIVEN, filled
 from app.tables.gpus import GpuSpec
 from app.tables.measurements import Evidence, Measurements
 from app.tables.ops import DTYPE_CODE, OpTable
@@ -54,10 +54,8 @@ def measured_gpu(spec: GpuSpec, *, compute: float, bandwidth: float) -> GpuSpec:
 
 def kernels(rows: Sequence[Mapping[str, float]], *, label: Sequence[int] | None = None, dtype: str = "fp32") -> OpTable:
     """A table of launches from the fields given; `label` defaults to one kernel."""
-    dims = np.full((len(FIELDS), len(rows)), np.nan)
-    for k, row in enumerate(rows):
-        for name, value in row.items():
-            dims[FIELD_INDEX[name], k] = value
+    figures = [filled([row.get(name) for name in GIVEN]) for row in rows]
+    dims = np.array(figures, dtype=np.float64).reshape(-1, len(FIELDS)).T
     zeros = np.zeros(len(rows), dtype=np.intp)
     labels = zeros if label is None else np.array(label, dtype=np.intp)
     return OpTable(zeros, zeros + DTYPE_CODE[dtype], labels, FIELD_INDEX, dims)

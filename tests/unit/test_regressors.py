@@ -1,5 +1,7 @@
 """The seven regressors: pairs and features by hand, answers equal to scikit-learn's."""
 
+import subprocess
+import sys
 import warnings
 from typing import Any
 
@@ -11,10 +13,11 @@ from sklearn.neighbors import KNeighborsRegressor
 from sklearn.svm import SVR
 
 from app.errors import NotTrained
+from app.predictors.fitting import FITTERS
 from app.predictors.flat_models import Affine
 from app.predictors.intervals import NO_EVIDENCE, OTHER_GPU, RELATED
 from app.predictors.pairs import gpu_features, one_row_per_gpu, ordered_pairs, pair_features
-from app.predictors.regressors import FITTERS, MAX_PAIRS, REGRESSORS, Linear, PairRegressor
+from app.predictors.regressors import MAX_PAIRS, REGRESSORS, Linear, PairRegressor
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from tests.unit.kernels import TURING, VOLTA, evidence, index, kernels, measured_gpu
@@ -127,3 +130,8 @@ def test_many_pairs_are_sampled_alike_every_time() -> None:
     rows = Measurements(table, np.repeat([0, 1], sizes).astype(np.intp), rng.uniform(1e-3, 2e-3, 2 * sizes))
     models = [Linear().fit(rows, GPUS).state()["model"] for _ in range(2)]
     assert models[0]["coefficients"].tolist() == models[1]["coefficients"].tolist()
+
+
+def test_serving_imports_no_scikit_learn() -> None:
+    code = "import sys, app.predictors.regressors; sys.exit('sklearn' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
