@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
+from threading import Thread
 
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
@@ -14,6 +15,7 @@ from app.api import gpus, jobs, measurements, openapi, operations, predictors, p
 from app.api.middleware import BodyLimit, Metrics, Observe
 from app.api.predict import PredictRoute
 from app.config import Settings
+from app.services import long_tail
 from app.services.runtime import Runtime, open_runtime
 from app.services.snapshot import SnapshotHolder
 
@@ -30,6 +32,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             app.state.runtime = await run_in_threadpool(held.enter_context, open_runtime(settings))
             app.state.holder = await run_in_threadpool(_holder, app.state.runtime)
             held.callback(app.state.holder.stop)
+            Thread(target=long_tail.warm, daemon=True).start()  # a first unknown name must not stop the others
             yield
 
     app = FastAPI(
