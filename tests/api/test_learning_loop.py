@@ -107,6 +107,6 @@ def test_a_burst_of_requests_is_a_few_jobs(service: Service) -> None:
 
 def test_a_version_for_one_gpu(service: Service) -> None:
     job = retrain(service, "lasso", gpu="NVIDIA TITAN V")
-    assert (job["state"], job["gpu"]) == ("succeeded", "titan-v"), job
+    assert (job["state"], job["gpu"]) == ("succeeded", "titan-v"), job["reason"]
     assert predictor(service.client, "lasso")["answering"] == [{"gpu": "titan-v", "version": "1"}]
     assert ask(service.client, "lasso").json()["predictions"][0]["predictor"]["version"] == "1"

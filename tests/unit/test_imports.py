@@ -1,0 +1,75 @@
+"""A folder into a real database: rows, measured figures, and what is left out."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.config import CHECKOUT, Settings
+from app.errors import BadInput, NotFound
+from app.services.imports import import_folder, importer_named
+from app.store import gpus, measurements
+from app.store.measurements import MeasurementRow
+from app.store.session import Database
+from tests.unit.test_importer import HOT, SAXPY, folder
+
+# 3 MB in a tenth of a microsecond: no TITAN V can.
+IMPOSSIBLE = SAXPY.replace("0.0041", "0.0001")
+NEVER_RAN = HOT.replace("spin,7,0,256", "spin,206,0,1024")
+
+
+def stored(database: Database) -> list[MeasurementRow]:
+    with database.begin() as connection:
+        return measurements.load(connection, kind="kernel")
+
+
+def test_a_folder_goes_in_once_and_says_what_it_leaves_out(database: Database, tmp_path: Path) -> None:
+    importer = importer_named("cuda-kernels")
+    data = folder(tmp_path, SAXPY, IMPOSSIBLE, HOT, NEVER_RAN)
+    tried = import_folder(database, importer, data, dry_run=True)
+    assert (tried.received, tried.inserted, len(tried.skipped)) == (4, 2, 2)
+    assert stored(database) == []
+    with database.begin() as connection:
+        assert gpus.get_spec(connection, "titan-v").sustained_compute_flops is None
+
+    report = import_folder(database, importer, data)
+    assert (report.inserted, report.unchanged, list(report.gpus)) == (2, 0, ["titan-v"])
+    reasons = {skip.where: skip.reason for skip in report.skipped}
+    assert "hardware limit" in reasons["runs_titanv_final.csv:3"]
+    assert "never ran" in reasons["runs_titanv_final.csv:5"]
+    assert {row.name for row in stored(database)} == {"saxpy", "spin"}
+    with database.begin() as connection:
+        spec = gpus.get_spec(connection, "titan-v")
+    assert spec.triad_bandwidth_bytes_per_s == pytest.approx(609.9e9)
+    assert spec.provenance["sustained_bandwidth_bytes_per_s"] == "measured"
+
+    again = import_folder(database, importer, data)
+    assert (again.inserted, again.unchanged, again.gpus) == (0, 2, {})
+
+
+def test_unknown_gpus_are_left_out_and_named(database: Database, tmp_path: Path) -> None:
+    data = folder(tmp_path, SAXPY, SAXPY.replace("NVIDIA TITAN V", "NVIDIA TITAN W"))
+    report = import_folder(database, importer_named("cuda-kernels"), data, dry_run=True)
+    assert any("TITAN W" in skip.reason for skip in report.skipped)
+    assert any(skip.where == "NVIDIA TITAN W" for skip in report.skipped)
+
+
+def test_a_folder_without_one_sound_row_is_an_error(database: Database, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="None of the 1 rows"):
+        import_folder(database, importer_named("cuda-kernels"), folder(tmp_path, IMPOSSIBLE))
+
+
+def test_unknown_forms_list_the_known() -> None:
+    with pytest.raises(NotFound, match="cuda-kernels"):
+        importer_named("excel")
+
+
+def test_from_a_terminal(settings: Settings, tmp_path: Path) -> None:
+    data = folder(tmp_path, SAXPY, IMPOSSIBLE)
+    command = [sys.executable, "-m", "app.cli", "import", "cuda-kernels", str(data), "--dry-run"]
+    environment = {**os.environ, **settings.environment()}
+    done = subprocess.run(command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=True)
+    assert "skipped runs_titanv_final.csv:3" in done.stdout
+    assert "2 rows: " in done.stdout
