@@ -10,69 +10,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import product
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.predictors.bottlenecks import Bottlenecks, bottlenecks
-from app.predictors.intervals import NO_EVIDENCE, OTHER_GPU_AND_SIZE, RELATED, SAME_GPU, best_group, relations
+from app.predictors.bottlenecks import Devices, Launches
 from app.predictors.kernel_knowledge import PRIOR_COST, KernelKnowledge, launch_floors, learn_kernels, like_pairs
-from app.predictors.transfer import (
-    FLOOR_S,
-    Mixture,
-    Shares,
-    hypothesis_prior,
-    mechanism_prior,
-    mix,
-    normalised,
-    source_spread,
-    time_s,
-    transfer,
-    work_s,
-)
+from app.predictors.launch_time import Knowledge, Question, Times, fill_times
+from app.predictors.transfer import FLOOR_S, Shares
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
-from app.tables.ops import OpTable, concatenate
-from app.tables.predictions import COMPUTE, EXTRAPOLATED, INTERPOLATED, LAUNCH, MEASURED, MEMORY, Estimate
+from app.tables.ops import OpTable
+from app.tables.predictions import EXTRAPOLATED, INTERPOLATED, MEASURED, Estimate
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
-# A kernel's own measured work outweighs its fitted costs from this multiple of the launch floor.
-TRUSTED_WORK = 6.0
-# A fitted cost of zero everywhere still predicts a time.
-_LEAST_EXPECTED_S = 1e-12
-_ROUNDING = 1e-9
-# Up to this many GPU rows are looked up one by one; more are looked up once each.
-_FEW = 8
 FLOOR_CHOICES = (0.6, 0.8, 1.0)
 TRAFFIC_CHOICES = (0.5, 0.65, 0.8)
-
-
-@dataclass(frozen=True, slots=True)
-class _Case:
-    """A query table laid out for transfer: m sources, n targets.
-
-    launches  OpTable [m + n], sources first
-    query     int [m], target of every source
-    source_floor_s [m], target_floor_s [n], work [m]  float64, seconds
-    """
-
-    launches: OpTable
-    query: Ints
-    source: Bottlenecks
-    target: Bottlenecks
-    source_floor_s: Floats
-    target_floor_s: Floats
-    work: Floats
-
 
 _SUPPORT = np.array([MEASURED, INTERPOLATED, INTERPOLATED, INTERPOLATED, EXTRAPOLATED, EXTRAPOLATED])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Auto:
     """Mixture of bottlenecks, blended with fitted kernel costs where the kernel was trained on."""
 
@@ -86,89 +49,38 @@ class Auto:
     prior_cost_: Floats = field(default_factory=lambda: PRIOR_COST)
     kernels_: KernelKnowledge = field(default_factory=KernelKnowledge.none)
 
-    def floor_s(self, gpus: GpuTable, j: Ints) -> Floats:
-        """Launch floor of GPU rows `j` [n], seconds."""
-        if not self.floors_:
-            return np.full(len(j), self.default_floor_)
-        rows, inverse = np.unique(j, return_inverse=True) if len(j) > _FEW else (j, slice(None))
-        return np.array([self.floors_.get(gpus.ids[k], self.default_floor_) for k in rows])[inverse]
+    def floors_s(self, gpus: GpuTable) -> Floats:
+        """Launch floor of every GPU of the table, seconds [g]; derived once per table."""
+        key = ("floors", self)
+        if key not in gpus.memo:
+            gpus.memo[key] = np.array([self.floors_.get(gpu, self.default_floor_) for gpu in gpus.ids])
+        return gpus.memo[key]
 
     def predict(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, *, evidence: Evidence) -> Estimate:
         """Latency of operator row `i[q]` on GPU row `j[q]`, float64 [n] seconds; supports every row."""
-        queries = ops.take(i)
-        launches = concatenate([evidence.rows.ops, queries])
-        case = self._case(launches, gpus, np.concatenate([evidence.rows.gpu, j]), evidence, len(i))
-        relation = relations(ops, i, j, evidence)
-        group = best_group(relation, evidence.query, len(i))
-        known, column = self.kernels_.find(queries.label)
-        learned = self.kernels_.log_likelihood[:, column] if known.any() else np.zeros((5, 1))
-        mixture = self._mixture(case, relation, group, np.where(known, learned, 0.0))
-        log_work = mixture.mean
-        # Rows of the target GPU itself say more than costs averaged over GPUs.
-        fitted = known & (group > SAME_GPU)
-        if fitted.any():
-            same = evidence.rows.ops.label == queries.label[evidence.query]
-            log_work = np.where(fitted, 0.5 * (log_work + self._fitted(case, column, same)), log_work)
-            group = np.where(fitted, np.minimum(group, OTHER_GPU_AND_SIZE), group)
-        latency = time_s(np.maximum(np.exp(log_work), case.target.limit_s), case.target_floor_s, self.shares_)
-        return Estimate(latency, _bound(mixture, case, latency), _SUPPORT[group], group)
-
-    def _case(self, launches: OpTable, gpus: GpuTable, where: Ints, evidence: Evidence, n: int) -> _Case:
-        m = len(evidence)
-        units = bottlenecks(launches, gpus, np.arange(m + n), where)
-        floors = self.floor_s(gpus, where)
-        source = Bottlenecks(units.limit_s[:m], units.unit_s[:, :m])
-        return _Case(
-            launches=launches,
-            query=evidence.query,
-            source=source,
-            target=Bottlenecks(units.limit_s[m:], units.unit_s[:, m:]),
-            source_floor_s=floors[:m],
-            target_floor_s=floors[m:],
-            work=work_s(evidence.rows.latency_s, floors[:m], source.limit_s, self.shares_),
+        n, rows = len(i), evidence.rows
+        times = Times(np.empty(n), np.empty(n, dtype=np.intp), np.empty(n, dtype=np.intp))
+        sources = Launches.of(rows.ops, np.arange(len(evidence)), rows.gpu)
+        fill_times(
+            Question(Launches.of(ops, i, j), sources, rows.latency_s, evidence.query),
+            Devices.of(gpus),
+            self.floors_s(gpus),
+            self._knowledge,
+            times,
         )
+        return Estimate(times.latency_s, times.bound, _SUPPORT[times.group], times.group)
 
-    def _mixture(self, case: _Case, relation: Ints, group: Ints, learned: Floats) -> Mixture:
-        """Sources where there are any, prior costs where not; half and half where the only source is another kernel."""
-        n, m = len(group), len(relation)
-        mechanisms = mechanism_prior(case.launches, np.arange(m + n))
-        strong = group < RELATED
-        if not strong.all():
-            prior = self._unmeasured(mechanisms[:, m:], case.target, learned)
-            if not m:
-                return prior
-        rows = np.arange(m)
-        pairs = transfer(case.work, mechanisms[:, :m], case.source, case.target.take(case.query), self.shares_)
-        spread = source_spread(relation, case.launches.take(rows), case.launches.take(m + case.query))
-        answer = mix(pairs, spread, case.query, n)
-        if strong.all():
-            return normalised(answer.log_work, answer.log_prior + learned)
-        trust = np.where(group == NO_EVIDENCE, 0.0, np.where(strong, 1.0, 0.5))
-        answered = np.isfinite(answer.log_work)
-        sourced = normalised(
-            np.where(answered, answer.log_work, 0.0), np.where(answered, answer.log_prior, 0.0) + learned
+    @cached_property
+    def _knowledge(self) -> Knowledge:
+        kernels = self.kernels_
+        return Knowledge(
+            self.shares_.floor,
+            self.shares_.traffic,
+            self.prior_cost_,
+            kernels.label,
+            np.ascontiguousarray(kernels.log_likelihood),
+            np.ascontiguousarray(kernels.cost),
         )
-        weight = trust * sourced.weight + (1.0 - trust) * prior.weight
-        log_work = trust * sourced.weight * sourced.log_work + (1.0 - trust) * prior.weight * prior.log_work
-        return Mixture(log_work / weight, weight)
-
-    def _unmeasured(self, mechanisms: Floats, target: Bottlenecks, learned: Floats) -> Mixture:
-        """What launches without any source take: prior costs, mechanisms by their own description."""
-        unit = target.unit_s * self.prior_cost_[:, None]
-        log_work = np.log(np.maximum(np.maximum(unit, unit[0]), target.limit_s))
-        return normalised(log_work, hypothesis_prior(mechanisms, np.zeros(unit.shape[1])) + learned)
-
-    def _fitted(self, case: _Case, column: Ints, same: NDArray[np.bool_]) -> Floats:
-        """Log work [n] by the kernels' fitted costs, corrected by each query's own sources."""
-        n, query = len(column), case.query
-        cost = self.kernels_.cost[:, column]
-        fitted = np.log(np.maximum((cost * case.target.unit_s).sum(axis=0), case.target.limit_s))
-        expected = np.maximum((cost[:, query] * case.source.unit_s).sum(axis=0), _LEAST_EXPECTED_S)
-        trust = np.minimum(case.work / (TRUSTED_WORK * case.source_floor_s), 1.0)
-        correction = np.where(same, trust * np.log(case.work / expected), 0.0)
-        sources = np.maximum(np.bincount(query, same, n), 1.0)
-        corrected: Floats = fitted + np.bincount(query, correction, n) / sources
-        return corrected
 
     def fit(self, measurements: Measurements, gpus: GpuTable) -> Auto:
         """Learn launch floors, mechanisms and costs; choose the two shares by holding each GPU out in turn."""
@@ -220,11 +132,3 @@ def _held_out_error(measurements: Measurements, gpus: GpuTable, trained: list[in
             answer = fitted.predict(measurements.ops, gpus, target, measurements.gpu[target], evidence=evidence)
             errors.append(np.abs(np.log(answer.latency_s / measurements.latency_s[target])).mean())
     return float(np.mean(errors)) if errors else np.inf
-
-
-def _bound(mixture: Mixture, case: _Case, latency: Floats) -> Ints:
-    """What holds every query up: launch when the floor is over half its time, else traffic or the SMs."""
-    moving = mixture.log_work <= np.log(case.target.unit_s[0]) + _ROUNDING
-    moving[0] = True
-    memory = (mixture.weight * moving).sum(axis=0) >= 0.5
-    return np.where(case.target_floor_s > 0.5 * latency, LAUNCH, np.where(memory, MEMORY, COMPUTE))

@@ -48,11 +48,9 @@ def _prior_offsets(coverage: float) -> Floats:
     return np.stack([-scale * PRIOR_HALF_WIDTH, scale * PRIOR_HALF_WIDTH])
 
 
-_LAUNCH_FIELD = FIELD_INDEX["launch"]
-# Relation by what a row shares with its query.
-_GPU, _LAUNCH, _KERNEL = 1, 2, 4
-_RELATION = np.full(8, RELATED)
-_RELATION[_KERNEL:] = OTHER_GPU_AND_SIZE, SAME_GPU, OTHER_GPU, EXACT
+_LAUNCH = FIELD_INDEX["launch"]
+# Relation by what a row shares with its query: 4 for the kernel, 2 for the launch, 1 for the GPU.
+RELATION = np.array([RELATED] * 4 + [OTHER_GPU_AND_SIZE, SAME_GPU, OTHER_GPU, EXACT])
 
 
 def relations(ops: OpTable, i: Ints, j: Ints, evidence: Evidence) -> Ints:
@@ -61,10 +59,9 @@ def relations(ops: OpTable, i: Ints, j: Ints, evidence: Evidence) -> Ints:
     `ops`, `i`, `j` are the query's.
     """
     rows, query = evidence.rows, i[evidence.query]
-    same = _KERNEL * (rows.ops.label == ops.label[query])
-    same += _LAUNCH * (rows.ops.dims[_LAUNCH_FIELD] == ops.dims[_LAUNCH_FIELD, query])
-    same += _GPU * (rows.gpu == j[evidence.query])
-    relation: Ints = _RELATION[same]
+    kernel = rows.ops.label == ops.label[query]
+    launch = rows.ops.dims[_LAUNCH] == ops.dims[_LAUNCH, query]
+    relation: Ints = RELATION[4 * kernel + 2 * launch + (rows.gpu == j[evidence.query])]
     return relation
 
 

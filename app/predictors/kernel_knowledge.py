@@ -11,7 +11,7 @@ from scipy.optimize import nnls
 
 from app.ops.kernel import FIELD_INDEX
 from app.predictors.bottlenecks import Bottlenecks, bottlenecks
-from app.predictors.transfer import AGREEMENT_SPREAD, FLOOR_S, Shares, mechanism_prior, transfer, work_s
+from app.predictors.transfer import AGREEMENT_SPREAD, FLOOR_S, MECHANISM_PRIOR, Shares, all_carried, works_s
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 
@@ -29,7 +29,7 @@ LIKE_SIZED = 2.0
 _FLOOR_ROWS, _FLOOR_BAND = 3, 1.2
 # Ridge of the cost fit, as a share of the rows' weight: what the rows cannot tell apart shares the cost.
 _RIDGE = 0.1
-_LANES = FIELD_INDEX["lane_operations"]
+_LANES, _MECHANISM = FIELD_INDEX["lane_operations"], FIELD_INDEX["mechanism"]
 # Rows of one kernel that form pairs at most; beyond it pairs teach nothing new and grow with the square.
 _PAIRED_ROWS = 64
 
@@ -51,13 +51,6 @@ class KernelKnowledge:
     def none(cls) -> Self:
         """Nothing measured yet."""
         return cls(np.empty(0, dtype=np.intp), np.empty((5, 0)), np.empty((5, 0)))
-
-    def find(self, label: Ints) -> tuple[NDArray[np.bool_], Ints]:
-        """Which labels [n] are known, and the column of those that are."""
-        if not len(self.label):
-            return np.zeros(len(label), dtype=bool), np.zeros(len(label), dtype=np.intp)
-        column = np.minimum(np.searchsorted(self.label, label), len(self.label) - 1)
-        return self.label[column] == label, column
 
 
 def launch_floors(measurements: Measurements, gpus: GpuTable) -> dict[str, float]:
@@ -104,8 +97,8 @@ def learn_kernels(
     """Knowledge of every kernel in the rows, and the mean cost [5] of a kernel that is not among them."""
     rows = np.arange(len(measurements))
     units = bottlenecks(measurements.ops, gpus, rows, measurements.gpu)
-    work = work_s(measurements.latency_s, floor_s, units.limit_s, shares)
-    errors, paired = _squared_errors(measurements, units, work, shares)
+    work = works_s(measurements.latency_s, floor_s, units.limit_s, shares.floor)
+    errors, paired = _squared_errors(measurements, units, work)
     labels = np.unique(measurements.ops.label)
     likelihood = np.zeros((5, len(labels)))
     cost = np.zeros((5, len(labels)))
@@ -119,14 +112,11 @@ def learn_kernels(
     return KernelKnowledge(labels, likelihood, cost), _mean_cost(measurements, units, work, labels, likelihood)
 
 
-def _squared_errors(
-    measurements: Measurements, units: Bottlenecks, work: Floats, shares: Shares
-) -> tuple[Floats, Ints]:
+def _squared_errors(measurements: Measurements, units: Bottlenecks, work: Floats) -> tuple[Floats, Ints]:
     """Squared log error of every hypothesis on pairs of rows, float64 [5, pairs], and each pair's label."""
     source, target = like_pairs(measurements)
-    mechanisms = mechanism_prior(measurements.ops, source)
-    pairs = transfer(work[source], mechanisms, units.take(source), units.take(target), shares)
-    return (pairs.log_work - np.log(work[target])) ** 2, measurements.ops.label[source]
+    log_work = all_carried(work[source], units.unit_s[:, source], units.unit_s[:, target], units.limit_s[target])
+    return (log_work - np.log(work[target])) ** 2, measurements.ops.label[source]
 
 
 def _mean_cost(
@@ -136,10 +126,10 @@ def _mean_cost(
 
     The documented prior is one more kernel; rows half full of traffic say nothing of the SMs.
     """
-    rows = np.arange(len(measurements))
+    prior = MECHANISM_PRIOR[measurements.ops.dims[_MECHANISM].astype(np.intp)].T
     column = np.searchsorted(labels, measurements.ops.label)
     per_row = 1.0 / np.bincount(column)[column]
-    log_posterior = likelihood[1:, column] + np.log(mechanism_prior(measurements.ops, rows))
+    log_posterior = likelihood[1:, column] + np.log(prior)
     posterior = np.exp(log_posterior - log_posterior.max(axis=0))
     posterior *= (units.unit_s[0] < 0.5 * work) * per_row / posterior.sum(axis=0)
     log_cost = np.log(work / units.unit_s[1:])

@@ -12,38 +12,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.ops.kernel import FIELD_INDEX
+from app.predictors.compiled import compiled
 from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.ops import OpTable
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
-# What can keep a further block off an SM; `Residency.limit` is a code into this tuple. The first four columns of
-# _SM hold the SM's total of each.
+# What can keep a further block off an SM; `Residency.limit` is a code into this tuple.
 LIMITS = ("threads", "blocks", "registers", "shared_memory")
 
 LAUNCH_FIELDS = ("threads_per_block", "registers_per_thread", "shared_memory_per_block")
-_LAUNCH = np.array([FIELD_INDEX[name] for name in LAUNCH_FIELDS])[:, None]
-_SM = np.array(
-    [
-        COLUMN_INDEX[name]
-        for name in (
-            "max_threads_per_sm",
-            "max_blocks_per_sm",
-            "registers_per_sm",
-            "shared_memory_per_sm_bytes",
-            "warp_size",
-            "register_allocation_unit",
-            "shared_memory_allocation_unit_bytes",
-            "max_threads_per_block",
-            "max_registers_per_thread",
-            "shared_memory_per_block_bytes",
-        )
-    ]
-)[:, None]
-_PAPER_SM = _SM[:5]
-# LIMITS of the launch fields, in their order.
-_OF_LAUNCH = np.array([LIMITS.index("threads"), LIMITS.index("registers"), LIMITS.index("shared_memory")])
+_THREADS, _REGISTERS, _SHARED = (FIELD_INDEX[name] for name in LAUNCH_FIELDS)
+_LAUNCH = np.array([_THREADS, _REGISTERS, _SHARED])[:, None]
+_SM_THREADS = COLUMN_INDEX["max_threads_per_sm"]
+_SM_BLOCKS = COLUMN_INDEX["max_blocks_per_sm"]
+_SM_REGISTERS = COLUMN_INDEX["registers_per_sm"]
+_SM_SHARED = COLUMN_INDEX["shared_memory_per_sm_bytes"]
+_WARP = COLUMN_INDEX["warp_size"]
+_REGISTER_UNIT = COLUMN_INDEX["register_allocation_unit"]
+_SHARED_UNIT = COLUMN_INDEX["shared_memory_allocation_unit_bytes"]
+_BLOCK_THREADS = COLUMN_INDEX["max_threads_per_block"]
+_THREAD_REGISTERS = COLUMN_INDEX["max_registers_per_thread"]
+_BLOCK_SHARED = COLUMN_INDEX["shared_memory_per_block_bytes"]
+_PAPER_SM = np.array([_SM_THREADS, _SM_BLOCKS, _SM_REGISTERS, _SM_SHARED, _WARP])[:, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +60,43 @@ class Residency:
         return limit
 
 
+@compiled
+def blocks_allowed(dims: Floats, row: int, figures: Floats, gpu: int, caps: Floats) -> float:
+    """Fill `caps` [4] with the blocks that each of LIMITS allows on one SM, and return the least of them."""
+    threads, registers, shared = dims[_THREADS, row], dims[_REGISTERS, row], dims[_SHARED, row]
+    warp = figures[_WARP, gpu]
+    warps = np.ceil(threads / warp)
+    unit, shared_unit = figures[_REGISTER_UNIT, gpu], figures[_SHARED_UNIT, gpu]
+    per_block = np.ceil(registers * warp / unit) * unit * warps
+    # A launch that takes none of a resource may ask for one unit of it: that never binds.
+    caps[0] = np.floor(figures[_SM_THREADS, gpu] / (warps * warp))
+    caps[1] = figures[_SM_BLOCKS, gpu]
+    caps[2] = np.floor(figures[_SM_REGISTERS, gpu] / max(per_block, 1.0))
+    caps[3] = np.floor(figures[_SM_SHARED, gpu] / max(np.ceil(shared / shared_unit) * shared_unit, 1.0))
+    if threads > figures[_BLOCK_THREADS, gpu]:
+        caps[0] = 0.0
+    if registers > figures[_THREAD_REGISTERS, gpu]:
+        caps[2] = 0.0
+    if shared > figures[_BLOCK_SHARED, gpu]:
+        caps[3] = 0.0
+    least = np.inf
+    for cap in caps:
+        if not np.isnan(cap):  # an absent figure does not limit
+            least = min(least, cap)
+    return least
+
+
+@compiled
+def _fill(dims: Floats, i: Ints, figures: Floats, j: Ints, caps: Floats) -> None:
+    for q in range(len(i)):
+        blocks_allowed(dims, i[q], figures, j[q], caps[q])
+
+
 def resident_blocks(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Residency:
     """Blocks of operator row `i[q]` per SM of GPU row `j[q]`; absent (NaN) figures do not limit."""
-    launch = ops.dims[_LAUNCH, i]
-    figures = gpus.values[_SM, j]
-    warp, register_unit, shared_unit = figures[4:7]
-    warps = np.ceil(launch[0] / warp)
-    demand = np.ones((len(LIMITS), len(i)))
-    demand[0] = warps * warp
-    demand[2] = np.ceil(launch[1] * warp / register_unit) * register_unit * warps
-    demand[3] = np.ceil(launch[2] / shared_unit) * shared_unit
-    # A launch that takes none of a resource may ask for one unit of it: that never binds.
-    caps = np.floor(figures[:4] / np.maximum(demand, 1.0))
-    caps[_OF_LAUNCH] *= launch <= figures[7:]
-    return Residency(caps)
+    caps = np.empty((len(i), len(LIMITS)))
+    _fill(ops.dims, i, gpus.values, j, caps)
+    return Residency(caps.T)
 
 
 def paper_occupancy(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Floats:

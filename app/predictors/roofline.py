@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from app.ops import OPS
 from app.ops.base import Work
+from app.predictors.compiled import compiled
 from app.predictors.intervals import NO_EVIDENCE
 from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.measurements import Evidence
@@ -43,11 +44,12 @@ def _pipe_columns(dtype: str) -> tuple[int, int]:
 
 
 _PIPE_COLUMNS = np.array([_pipe_columns(dtype) for dtype in DTYPES]).T
-_MEMORY = np.array([COLUMN_INDEX["l2_bandwidth_bytes_per_s"], COLUMN_INDEX["memory_bandwidth_bytes_per_s"]])
 _L2 = COLUMN_INDEX["l2_bytes"]
+_L2_BANDWIDTH = COLUMN_INDEX["l2_bandwidth_bytes_per_s"]
+_BANDWIDTH = COLUMN_INDEX["memory_bandwidth_bytes_per_s"]
 
 
-def _peaks(gpus: GpuTable) -> Floats:
+def peaks(gpus: GpuTable) -> Floats:
     """Peak of the fastest pipe per dtype, FLOP/s [dtypes, gpus], derived once per table."""
     if "peaks" not in gpus.memo:
         gpus.memo["peaks"] = np.fmax(*gpus.values[_PIPE_COLUMNS])
@@ -56,7 +58,7 @@ def _peaks(gpus: GpuTable) -> Floats:
 
 def peak_flops(gpus: GpuTable, j: Ints, dtype: Ints) -> Floats:
     """Dense peak of the fastest pipe for `dtype[q]` on GPU `j[q]`, FLOP/s [n]; NaN where there is none."""
-    peak: Floats = _peaks(gpus)[dtype, j]
+    peak: Floats = peaks(gpus)[dtype, j]
     return peak
 
 
@@ -92,14 +94,27 @@ class Limit:
         return np.where(self.compute_s > self.memory_s, COMPUTE, MEMORY)
 
 
+@compiled
+def memory_limit_s(moved: float, working_set: float, figures: Floats, gpu: int) -> float:
+    """Seconds that `moved` bytes take at least: all of them through the L2, what cannot stay there from DRAM."""
+    spilled = min(moved, max(working_set - figures[_L2, gpu], 0.0))
+    return float(max(moved / figures[_L2_BANDWIDTH, gpu], spilled / figures[_BANDWIDTH, gpu]))
+
+
+@compiled
+def _fill(work: Work, dtype: Ints, i: Ints, j: Ints, peak: Floats, figures: Floats, limits: Floats) -> None:
+    for q in range(len(i)):
+        row = i[q]
+        limits[0, q] = work.flops[row] / peak[dtype[row], j[q]]
+        limits[1, q] = memory_limit_s(work.bytes[row], work.working_set_bytes[row], figures, j[q])
+
+
 def hardware_limit(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Limit:
     """Limit of operator row `i[q]` on GPU row `j[q]`."""
     work = work_of(ops)
-    moved = work.bytes[i]
-    l2_bandwidth, bandwidth = gpus.values[_MEMORY[:, None], j]
-    spilled = np.minimum(moved, np.maximum(work.working_set_bytes[i] - gpus.values[_L2, j], 0.0))
-    memory = np.maximum(moved / l2_bandwidth, spilled / bandwidth)
-    return Limit(work.flops[i] / peak_flops(gpus, j, ops.dtype[i]), memory)
+    limits = np.empty((2, len(i)))
+    _fill(work, ops.dtype, i, j, peaks(gpus), gpus.values, limits)
+    return Limit(limits[0], limits[1])
 
 
 class Roofline:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -121,7 +121,7 @@ class GpuTable:
 
     ids: tuple[str, ...]
     values: Floats
-    memo: dict[str, Floats] = field(default_factory=dict, compare=False, repr=False)
+    memo: dict[Hashable, Floats] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def from_specs(cls, specs: Sequence[GpuSpec]) -> GpuTable:
