@@ -1,0 +1,176 @@
+"""The queue with real workers: bursts, kill -9 in the middle, SIGTERM, and what a caller then reads."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+import psycopg
+import pytest
+import sqlalchemy as sa
+
+from app.config import CHECKOUT, Settings
+from app.services.retrain import request_retrain
+from app.store import artifacts, jobs, measurements, queue, versions
+from app.store.jobs import Job
+from app.store.session import Database
+from tests.learning import kernel_rows
+
+TIMEOUT_S = 60
+T = TypeVar("T")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def rows(database: Database) -> None:
+    with database.begin() as connection:
+        measurements.insert(connection, kernel_rows())
+
+
+class Worker:
+    """`gpucast worker` in a process of its own."""
+
+    def __init__(self, settings: Settings, log: Path) -> None:
+        self.log = log
+        with log.open("ab") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "app.cli", "worker"],
+                cwd=CHECKOUT,
+                env={**os.environ, **settings.environment()},
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+            )
+
+    def end(self, number: int) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(TIMEOUT_S)
+
+    def trainer(self) -> psutil.Process:
+        """The training process of the running job."""
+        return eventually(lambda: next(iter(psutil.Process(self.process.pid).children()), None))
+
+
+@contextmanager
+def worker(settings: Settings, tmp_path: Path) -> Iterator[Worker]:
+    running = Worker(settings, tmp_path / "worker.log")
+    try:
+        yield running
+    finally:
+        if running.process.poll() is None:
+            running.end(signal.SIGKILL)
+
+
+@contextmanager
+def training_held(settings: Settings) -> Iterator[None]:
+    """While inside, a job can start but not read its measurements."""
+    with psycopg.connect(settings.database_url or "") as connection:
+        connection.execute("LOCK TABLE measurements IN ACCESS EXCLUSIVE MODE")
+        yield
+
+
+def eventually(probe: Callable[[], T | None], timeout_s: float = TIMEOUT_S) -> T:
+    deadline = time.monotonic() + timeout_s
+    while (found := probe()) is None:
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)
+    return found
+
+
+def job_when(database: Database, job_id: int, *states: str) -> Job:
+    def probe() -> Job | None:
+        with database.begin() as connection:
+            job = jobs.get(connection, job_id)
+        return job if job.state in states else None
+
+    return eventually(probe)
+
+
+def over(database: Database, job_id: int) -> Job:
+    return job_when(database, job_id, "succeeded", "failed")
+
+
+def test_a_burst_is_one_job_that_outlives_silence_and_sigterm(
+    settings: Settings, database: Database, tmp_path: Path
+) -> None:
+    (job_id,) = {request_retrain(database, "ridge", None) for _ in range(5)}
+    with database.begin() as connection:
+        assert queue.waiting(connection) == 1
+        assert queue.reap(connection, stalled_after_s=2, attempts=3) == [], "a waiting job is no orphan"
+    with worker(settings, tmp_path) as running:
+        with training_held(settings):
+            before = job_when(database, job_id, "running")
+            time.sleep(settings.stalled_after_s + 1)  # heartbeats go on while it trains, so nobody reaps it
+            running.process.send_signal(signal.SIGTERM)
+            time.sleep(1)
+            assert running.process.poll() is None, "SIGTERM lets the job finish"
+        assert running.process.wait(TIMEOUT_S) == 0
+    job = over(database, job_id)
+    assert (job.state, job.version, job.started_at) == ("succeeded", "1", before.started_at), job.reason
+    assert job.result is not None and job.result["served"] and job.result["validation"]
+    with database.begin() as connection:
+        (version,) = [v for v in versions.served(connection) if v.predictor == "ridge"]
+    assert artifacts.load(settings.models_dir, version.artifact_sha256)["predictor"] == "ridge"
+
+
+def test_kill_9_of_the_worker_loses_nothing(settings: Settings, database: Database, tmp_path: Path) -> None:
+    first = request_retrain(database, "linear", None)
+    with worker(settings, tmp_path) as running, training_held(settings):
+        job_when(database, first, "running")
+        trainer = running.trainer()
+        running.end(signal.SIGKILL)
+        psutil.wait_procs([trainer], timeout=5)
+        assert not trainer.is_running() or trainer.status() == psutil.STATUS_ZOMBIE, "it ends with its worker"
+    with worker(settings, tmp_path):
+        assert over(database, first).state == "succeeded"
+        assert over(database, request_retrain(database, "linear", None)).state == "succeeded"
+
+
+def test_a_follow_up_takes_over_from_a_killed_worker(settings: Settings, database: Database, tmp_path: Path) -> None:
+    first = request_retrain(database, "lasso", None)
+    with worker(settings, tmp_path) as running, training_held(settings):
+        job_when(database, first, "running")
+        second = request_retrain(database, "lasso", None)
+        running.end(signal.SIGKILL)
+    assert second != first
+    with worker(settings, tmp_path):
+        assert over(database, second).state == "succeeded"
+        dead = over(database, first)
+    assert dead.state == "failed" and "later request" in (dead.reason or "")
+
+
+def test_a_killed_training_process_fails_its_job(settings: Settings, database: Database, tmp_path: Path) -> None:
+    job_id = request_retrain(database, "ridge", None)
+    with worker(settings, tmp_path) as running:
+        with training_held(settings):
+            job_when(database, job_id, "running")
+            running.trainer().kill()
+            job = over(database, job_id)
+        assert job.state == "failed" and "signal 9" in (job.reason or "")
+        assert over(database, request_retrain(database, "ridge", None)).state == "succeeded", "the next one runs"
+
+
+def test_too_long_a_training_is_ended(settings: Settings, database: Database, tmp_path: Path) -> None:
+    job_id = request_retrain(database, "ridge", None)
+    with worker(replace(settings, retrain_timeout_s=2.0), tmp_path), training_held(settings):
+        job = over(database, job_id)
+    assert job.state == "failed" and "more than 2 s" in (job.reason or "")
+
+
+def test_a_job_that_kills_every_worker_is_given_up(database: Database) -> None:
+    job_id = request_retrain(database, "svr", None)
+    for death in range(3):
+        with database.begin() as connection:
+            connection.execute(sa.text("UPDATE procrastinate_jobs SET status = 'doing' WHERE status = 'todo'"))
+            (reaped,) = queue.reap(connection, stalled_after_s=2, attempts=3)
+        assert reaped.job_id == job_id
+        assert (reaped.outcome == "queued again") == (death < 2)
+    assert "3 times" in (over(database, job_id).reason or "")
