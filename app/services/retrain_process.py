@@ -15,7 +15,7 @@ from app.errors import Unavailable
 from app.services import logs
 from app.services.lifeline import follow_parent
 
-NICENESS = 15
+NICENESS = 10
 DATABASE_AWAY = 75  # EX_TEMPFAIL of sysexits.h
 # Linear algebra on every core would take them from serving, whatever the niceness.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
