@@ -27,7 +27,7 @@ Ints = NDArray[np.intp]
 # The fastest pipe that computes in a dtype bounds it: a kernel may use tensor cores without saying so.
 _PIPES_OF_DTYPE = {
     "fp64": ("fp64", "fp64_tensor"),
-    "fp32": ("fp32",),
+    "fp32": ("fp32", "fp32_tensor"),
     "tf32": ("tf32_tensor",),
     "fp16": ("fp16", "fp16_tensor"),
     "bf16": ("bf16", "bf16_tensor"),
@@ -36,14 +36,8 @@ _PIPES_OF_DTYPE = {
     "int8": ("int8", "int8_tensor"),
     "nvfp4": ("fp4_tensor",),
 }
-
-
-def _pipe_columns(dtype: str) -> tuple[int, int]:
-    columns = [COLUMN_INDEX[f"peak_{pipe}_flops"] for pipe in _PIPES_OF_DTYPE[dtype]]
-    return columns[0], columns[-1]
-
-
-_PIPE_COLUMNS = np.array([_pipe_columns(dtype) for dtype in DTYPES]).T
+_COLUMNS = [[COLUMN_INDEX[f"peak_{pipe}_flops"] for pipe in _PIPES_OF_DTYPE[dtype]] for dtype in DTYPES]
+_FP16, _FP32 = DTYPES.index("fp16"), DTYPES.index("fp32")
 _L2 = COLUMN_INDEX["l2_bytes"]
 _L2_BANDWIDTH = COLUMN_INDEX["l2_bandwidth_bytes_per_s"]
 _BANDWIDTH = COLUMN_INDEX["memory_bandwidth_bytes_per_s"]
@@ -52,7 +46,10 @@ _BANDWIDTH = COLUMN_INDEX["memory_bandwidth_bytes_per_s"]
 def peaks(gpus: GpuTable) -> Floats:
     """Peak of the fastest pipe per dtype, FLOP/s [dtypes, gpus], derived once per table."""
     if "peaks" not in gpus.memo:
-        gpus.memo["peaks"] = np.fmax(*gpus.values[_PIPE_COLUMNS])
+        peak = np.stack([np.fmax.reduce(gpus.values[columns]) for columns in _COLUMNS])
+        # Where the FP16 pipe is the slow one (compute capability 6.1), kernels convert and compute in FP32.
+        peak[_FP16] = np.maximum(peak[_FP16], peak[_FP32])
+        gpus.memo["peaks"] = peak
     return gpus.memo["peaks"]
 
 
