@@ -15,9 +15,11 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from app.ops.kernel import FIELD_INDEX
+from app.predictors.compiled import compiled
 from app.predictors.intervals import OTHER_GPU_AND_SIZE
 from app.predictors.occupancy import paper_occupancy
-from app.predictors.roofline import peak_flops, work_of
+from app.predictors.roofline import peaks
 from app.predictors.sources import Sources
 from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.measurements import Evidence
@@ -28,41 +30,55 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
 _FP32 = DTYPE_CODE["fp32"]
+_FLOPS, _BYTES = FIELD_INDEX["flops"], FIELD_INDEX["bytes"]
 _BANDWIDTH = COLUMN_INDEX["memory_bandwidth_bytes_per_s"]
-_SUSTAINED = np.array([COLUMN_INDEX["sustained_compute_flops"], COLUMN_INDEX["sustained_bandwidth_bytes_per_s"]])[
-    :, None
-]
+_SUSTAINED_COMPUTE = COLUMN_INDEX["sustained_compute_flops"]
+_SUSTAINED_BANDWIDTH = COLUMN_INDEX["sustained_bandwidth_bytes_per_s"]
 
 
-def roofs(gpus: GpuTable, gpu: Ints, dtype: Ints) -> Floats:
-    """Compute FLOP/s and bandwidth B/s, float64 [2, 2 n], of n sources followed by their n targets.
-
-    Measured sustained figures (FP32) where both GPUs of a pair have them, else datasheet peaks of the dtype on both.
-    """
-    n = len(gpu) // 2
-    peak = np.empty((2, 2 * n))
-    peak[0], peak[1] = peak_flops(gpus, gpu, dtype), gpus.values[_BANDWIDTH, gpu]
-    sustained = gpus.values[_SUSTAINED, gpu]
-    # NaN as soon as one of a pair's four figures is.
-    known = np.isfinite(sustained[:, :n] + sustained[:, n:]).all(axis=0) & (dtype[:n] == _FP32)
-    return np.where(np.concatenate([known, known]), sustained, peak) if known.any() else peak
+@compiled
+def _fill(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not tables)
+    dims: Floats,
+    dtype: Ints,
+    latency_s: Floats,
+    figures: Floats,
+    peak: Floats,
+    gpu: Ints,
+    predicted: Floats,
+    bound: Ints,
+) -> None:
+    """Every pair's answer into `predicted` and `bound`; rows and `gpu` as in `transfer`."""
+    n = len(latency_s)
+    for pair in range(n):
+        source, target = gpu[pair], gpu[n + pair]
+        known = figures[_SUSTAINED_COMPUTE, source] + figures[_SUSTAINED_COMPUTE, target]
+        known += figures[_SUSTAINED_BANDWIDTH, source] + figures[_SUSTAINED_BANDWIDTH, target]
+        sustained = not np.isnan(known) and dtype[n + pair] == _FP32  # NaN as soon as one of the four is
+        ideal_s = np.empty(2)
+        for side in range(2):
+            row = side * n + pair
+            compute, bandwidth = peak[dtype[row], gpu[row]], figures[_BANDWIDTH, gpu[row]]
+            if sustained:
+                compute, bandwidth = figures[_SUSTAINED_COMPUTE, gpu[row]], figures[_SUSTAINED_BANDWIDTH, gpu[row]]
+            compute_s, memory_s = dims[_FLOPS, row] / compute, dims[_BYTES, row] / bandwidth
+            bound[pair] = COMPUTE if compute_s > memory_s else MEMORY
+            roof_s = compute_s if compute_s > memory_s else memory_s
+            ideal_s[side] = roof_s / paper_occupancy(dims, row, figures, gpu[row])
+        predicted[pair] = latency_s[pair] * ideal_s[1] / ideal_s[0]
 
 
 def transfer(launches: OpTable, latency_s: Floats, gpus: GpuTable, gpu: Ints) -> tuple[Floats, Ints]:
     """Seconds on the target and the code into BOUNDS of its roof, for n pairs.
 
+    Roofs are measured sustained figures (FP32) where both GPUs of a pair have them, else datasheet peaks on both.
+
     launches   2 n rows: every pair's launch as measured, then every pair's launch as asked
     latency_s  float64 [n], measured on the source
     gpu        int [2 n], rows of `gpus`: every pair's source, then every pair's target
     """
-    n = len(latency_s)
-    compute, bandwidth = roofs(gpus, gpu, launches.dtype)
-    work = work_of(launches)
-    compute_s, memory_s = work.flops / compute, work.bytes / bandwidth
-    ideal_s = np.fmax(compute_s, memory_s) / paper_occupancy(launches, gpus, np.arange(2 * n), gpu)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        predicted = latency_s * ideal_s[n:] / ideal_s[:n]
-    return predicted, np.where(compute_s[n:] > memory_s[n:], COMPUTE, MEMORY)
+    predicted, bound = np.empty(len(latency_s)), np.empty(len(latency_s), dtype=np.intp)
+    _fill(launches.dims, launches.dtype, latency_s, gpus.values, peaks(gpus), gpu, predicted, bound)
+    return predicted, bound
 
 
 class Efficiency:

@@ -24,7 +24,6 @@ LIMITS = ("threads", "blocks", "registers", "shared_memory")
 
 LAUNCH_FIELDS = ("threads_per_block", "registers_per_thread", "shared_memory_per_block")
 _THREADS, _REGISTERS, _SHARED = (FIELD_INDEX[name] for name in LAUNCH_FIELDS)
-_LAUNCH = np.array([_THREADS, _REGISTERS, _SHARED])[:, None]
 _SM_THREADS = COLUMN_INDEX["max_threads_per_sm"]
 _SM_BLOCKS = COLUMN_INDEX["max_blocks_per_sm"]
 _SM_REGISTERS = COLUMN_INDEX["registers_per_sm"]
@@ -35,7 +34,6 @@ _SHARED_UNIT = COLUMN_INDEX["shared_memory_allocation_unit_bytes"]
 _BLOCK_THREADS = COLUMN_INDEX["max_threads_per_block"]
 _THREAD_REGISTERS = COLUMN_INDEX["max_registers_per_thread"]
 _BLOCK_SHARED = COLUMN_INDEX["shared_memory_per_block_bytes"]
-_PAPER_SM = np.array([_SM_THREADS, _SM_BLOCKS, _SM_REGISTERS, _SM_SHARED, _WARP])[:, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,21 +97,22 @@ def resident_blocks(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Residency
     return Residency(caps.T)
 
 
-def paper_occupancy(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Floats:
-    """Active over possible warps per SM, float64 [n] in (0, 1], by the four floors of section 4.0.2.
+@compiled
+def paper_occupancy(dims: Floats, row: int, figures: Floats, gpu: int) -> float:
+    """Active over possible warps per SM of one launch, 0 to 1, by the four floors of section 4.0.2.
 
     B = min(floor(registers / (registers per thread x threads)), floor(shared / shared per block),
     floor(max threads / threads), max blocks). As in the authors' results, a resource that the launch does
     not use, and a limit that comes out as zero, is ignored.
     """
-    threads, registers, shared = ops.dims[_LAUNCH, i]
-    figures = gpus.values[_PAPER_SM, j]
-    demand = np.ones((len(LIMITS), len(i)))
-    demand[0], demand[2], demand[3] = threads, registers * threads, shared
-    with np.errstate(divide="ignore", invalid="ignore"):
-        caps = np.floor(figures[:4] / demand)
-        caps[~(caps > 0)] = np.inf
-        warp = figures[4]
-        active_warps = caps.min(axis=0) * np.ceil(threads / warp)
-        occupancy: Floats = np.minimum(active_warps / np.floor(figures[0] / warp), 1.0)
-    return occupancy
+    threads, warp, sm_threads = dims[_THREADS, row], figures[_WARP, gpu], figures[_SM_THREADS, gpu]
+    blocks = np.inf
+    for cap in (
+        figures[_SM_REGISTERS, gpu] / (dims[_REGISTERS, row] * threads),
+        figures[_SM_SHARED, gpu] / dims[_SHARED, row],
+        sm_threads / threads,
+        figures[_SM_BLOCKS, gpu],
+    ):
+        if 1.0 <= cap < blocks:  # false for NaN
+            blocks = np.floor(cap)
+    return float(min(blocks * np.ceil(threads / warp) / np.floor(sm_threads / warp), 1.0))
