@@ -1,0 +1,91 @@
+"""The files around the code: locks, container files, and what no committed file may say."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from app.cli import COMMANDS, build
+from app.config import CHECKOUT
+
+# A package index or its host, a folder of one machine, a helper's arrangement.
+NOT_FOR_OTHERS = re.compile(
+    r"pypi\.org|pythonhosted|index-url\s*=?\s*\S*//|find-links\s*[= ]\S*/|(?<![\w/.])/(work|opt)/\w|file:///",
+    re.IGNORECASE,
+)
+# Read as text by this test and by nothing else: it spells out what it looks for.
+EXEMPT = {"tests/unit/test_checkout.py", "requirements/lock.py"}
+
+
+def committed() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=CHECKOUT, capture_output=True, check=False)
+    names = [name for name in listed.stdout.decode().split("\0") if name]
+    if not names:
+        pytest.skip("not a git checkout")
+    return [CHECKOUT / name for name in names if name not in EXEMPT and (CHECKOUT / name).is_file()]
+
+
+def test_locks_match_pyproject_and_name_no_index() -> None:
+    done = subprocess.run(
+        [sys.executable, str(CHECKOUT / "requirements" / "lock.py"), "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_no_committed_file_names_an_index_or_a_machine() -> None:
+    found = {}
+    for path in committed():
+        match = NOT_FOR_OTHERS.search(path.read_bytes().decode("utf-8", "replace"))
+        if match:
+            found[str(path.relative_to(CHECKOUT))] = match.group(0)
+    assert not found
+
+
+def test_compose_migrates_once_and_keeps_its_data() -> None:
+    compose: dict[str, Any] = yaml.safe_load((CHECKOUT / "docker-compose.yml").read_text())
+    services = compose["services"]
+    assert set(services) == {"postgres", "migrate", "api", "worker"}
+    assert services["migrate"]["depends_on"] == {"postgres": {"condition": "service_healthy"}}
+    for name in ("api", "worker"):
+        assert services[name]["depends_on"] == {"migrate": {"condition": "service_completed_successfully"}}
+        assert services[name]["environment"]["DATABASE_URL"].startswith("postgresql://")
+    for service in services.values():
+        for volume in service["volumes"]:
+            assert volume.split(":")[0] in compose["volumes"]
+    asked = [services[name]["command"][1] for name in ("migrate", "worker")]
+    assert set(asked) <= {name for name, _, _ in COMMANDS}
+
+
+def test_the_image_copies_what_there_is_and_runs_as_nobody_special() -> None:
+    text = (CHECKOUT / "Dockerfile").read_text()
+    copied = [word for line in re.findall(r"^COPY (?!--from)(.+)$", text, re.MULTILINE) for word in line.split()[:-1]]
+    ignored = (CHECKOUT / ".dockerignore").read_text().split("\n")
+    for name in copied:
+        assert (CHECKOUT / name).exists(), name
+        assert f"!{name}" in ignored, f".dockerignore keeps {name} from the builder"
+    final = text.split("FROM ")[-1]
+    assert re.search(r"^USER (?!root)", final, re.MULTILINE) and "HEALTHCHECK" in final and "/healthz" in final
+
+
+def test_help_reaches_every_command() -> None:
+    shown = CliRunner().invoke(build(None), ["--help"])
+    assert shown.exit_code == 0
+    for name, _, _ in COMMANDS:
+        assert re.search(rf"\b{name}\b", shown.output)
+
+
+@pytest.mark.parametrize("name", [name for name, _, _ in COMMANDS])
+def test_every_command_has_help(name: str) -> None:
+    shown = CliRunner().invoke(build(name), [name, "--help"])
+    assert shown.exit_code == 0, shown.output
+    assert "Usage" in shown.output
