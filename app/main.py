@@ -44,10 +44,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         redoc_url=None,
     )
     app.state.metrics = Metrics()
-    app.router.routes.insert(0, Route(PredictRoute.path, PredictRoute(), methods=["POST"], include_in_schema=False))
+    hot = Route(PredictRoute.path, PredictRoute(), methods=["POST"], include_in_schema=False)
+    app.router.routes.insert(0, hot)
     for router in ROUTERS:
         app.include_router(router)
-    problems.install(app)
+    problems.install(app, [hot, *(route for router in ROUTERS for route in router.routes)])
     openapi.install(app)
     app.add_middleware(BodyLimit, limit=settings.max_body_bytes)
     app.add_middleware(Observe, metrics=app.state.metrics)

@@ -13,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
 
 from app.errors import FieldError, GpucastError, Unavailable
 
@@ -44,8 +45,9 @@ PROBLEM_SCHEMA: dict[str, Any] = {
 }
 
 
-def install(app: FastAPI) -> None:
-    """Answer every exception of the application in this form."""
+def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
+    """Answer every exception of the application in this form; `routes` tell which methods a path has."""
+    app.state.routes = tuple(route for route in routes if isinstance(route, Route))
     app.add_exception_handler(GpucastError, _ours)
     app.add_exception_handler(HTTPException, _theirs)
     app.add_exception_handler(RequestValidationError, _validation)
@@ -101,7 +103,16 @@ def _theirs(request: Request, error: Exception) -> Response:
     phrase = HTTPStatus(error.status_code).phrase
     detail = error.detail if error.detail != phrase else f"{phrase}: {request.method} {request.url.path}"
     code = phrase.lower().replace(" ", "-")
-    return problem(error.status_code, code, phrase, detail, headers=dict(error.headers or {}))
+    headers = dict(error.headers or {})
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["Allow"] = ", ".join(_methods(request))
+    return problem(error.status_code, code, phrase, detail, headers=headers)
+
+
+def _methods(request: Request) -> list[str]:
+    """Every method of the path: Starlette names those of the first route that has it."""
+    here = [route for route in request.app.state.routes if route.path_regex.match(request.scope["path"])]
+    return sorted({method for route in here for method in route.methods or ()})
 
 
 def _validation(request: Request, error: Exception) -> Response:
