@@ -79,40 +79,52 @@ class Intervals:
     """Residual quantiles per group.
 
     residuals  one sorted float64 array of log(measured / predicted) per group; empty means the prior
+    units      how many of them are independent, per group
     """
 
     residuals: tuple[Floats, ...]
+    units: tuple[int, ...]
 
     @classmethod
     def prior(cls) -> Self:
         """No residuals: documented widths only."""
-        return cls(tuple(np.empty(0) for _ in GROUPS))
+        return cls(tuple(np.empty(0) for _ in GROUPS), (0,) * len(GROUPS))
 
     @classmethod
-    def from_residuals(cls, residual: Floats, group: Ints) -> Self:
-        """From held-out log residuals [m] and their groups [m]."""
-        return cls(tuple(np.sort(residual[group == code]) for code in range(len(GROUPS))))
+    def from_residuals(cls, residual: Floats, group: Ints, kernel: Ints) -> Self:
+        """From held-out log residuals, their groups and their kernels' labels, [m] each.
+
+        Rows of a kernel that was never measured err together, so there a kernel counts once, however many rows it
+        has.
+        """
+        residuals = tuple(np.sort(residual[group == code]) for code in range(len(GROUPS)))
+        units = tuple(
+            len(np.unique(kernel[group == code])) if code >= RELATED else len(residuals[code])
+            for code in range(len(GROUPS))
+        )
+        return cls(residuals, units)
 
     def state(self) -> dict[str, Any]:
         """As a plain container of arrays."""
-        return {"residuals": list(self.residuals)}
+        return {"residuals": list(self.residuals), "units": list(self.units)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
         """The inverse of `state`."""
-        return cls(tuple(state["residuals"]))
+        return cls(tuple(state["residuals"]), tuple(state["units"]))
 
     def log_offsets(self, coverage: float) -> Floats:
         """Offsets to add to log latency, float64 [2, groups]: low and high at `coverage` in (0, 1).
 
-        Each side is the split-conformal quantile of its tail, the ceil((m + 1) p)-th of m residuals (Vovk et
-        al. 2005), so it never promises more than the residuals show; the middle always lies inside.
+        Each side is the split-conformal quantile of its tail, the ceil((k + 1) p)-th of k independent residuals
+        (Vovk et al. 2005), so it never promises more than the residuals show; the middle always lies inside.
         """
-        prior = _prior_offsets(coverage)
-        tail = (1.0 - coverage) / 2.0
-        for code, residual in enumerate(self.residuals):
+        offsets = _prior_offsets(coverage)
+        upper = 0.5 + coverage / 2.0
+        for code, (residual, units) in enumerate(zip(self.residuals, self.units, strict=True)):
             m = len(residual)
             if m >= LEAST_RESIDUALS:
-                rank = min(int(np.ceil((m + 1) * (1.0 - tail))), m) - 1
-                prior[:, code] = min(residual[m - 1 - rank], 0.0), max(residual[rank], 0.0)
-        return prior
+                level = min(np.ceil((units + 1) * upper) / units, 1.0)
+                rank = int(np.ceil(level * m)) - 1
+                offsets[:, code] = min(residual[m - 1 - rank], 0.0), max(residual[rank], 0.0)
+        return offsets

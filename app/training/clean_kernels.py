@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from app.ops.kernel import FIELD_INDEX
 from app.predictors import PREDICTORS
 from app.predictors.base import Predictor
-from app.predictors.intervals import Intervals
 from app.predictors.launches import launches
 from app.predictors.roofline import hardware_limit
 from app.tables.gpus import GpuTable
@@ -120,7 +119,7 @@ def _answer(predictor: Any, task: Task, measurements: Measurements, gpus: GpuTab
     inside = np.full(len(gpu), np.nan)
     if predictor.name in WITH_INTERVALS:
         found = residuals(lambda rows: _fit(predictor, rows, gpus), train, gpus, _folds(train), SPLITS)
-        offsets = Intervals.from_residuals(found.log_ratio, found.group).log_offsets(COVERAGE)[:, estimate.group]
+        offsets = found.intervals().log_offsets(COVERAGE)[:, estimate.group]
         low, high = np.maximum(predicted * np.exp(offsets[0]), limit), predicted * np.exp(offsets[1])
         inside = ((low <= measured) & (measured <= high)).astype(np.float64)
     return _Answers(predicted, measured, gpu, inside)

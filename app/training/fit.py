@@ -15,7 +15,6 @@ from app.errors import NotTrained
 from app.predictors import PREDICTORS
 from app.predictors.auto import Auto
 from app.predictors.base import Predictor
-from app.predictors.intervals import Intervals
 from app.predictors.launches import launches
 from app.predictors.regressors import PairRegressor
 from app.tables.gpus import GpuTable
@@ -61,7 +60,7 @@ def train(
     payload = {
         "predictor": name,
         "state": chosen().fit(measurements, gpus).state(),
-        "intervals": Intervals.from_residuals(found.log_ratio, found.group).state(),
+        "intervals": found.intervals().state(),
         "out_of_fold": _per_row(found, row_ids),
     }
     return Trained(payload, _card(found, measurements, gpus))

@@ -27,6 +27,7 @@ class Residuals:
     log_ratio  float64 [n], log(measured / predicted)
     row        int [n], row of the Measurements table
     gpu        int [n], its GPU
+    kernel     int [n], its kernel's label
     group      int [n], code into app.predictors.intervals.GROUPS
     split      int [n], code into the `splits` asked for
     """
@@ -34,12 +35,17 @@ class Residuals:
     log_ratio: Floats
     row: Ints
     gpu: Ints
+    kernel: Ints
     group: Ints
     split: Ints
 
     def take(self, rows: NDArray[Any]) -> Residuals:
         """The answers given."""
-        return Residuals(self.log_ratio[rows], self.row[rows], self.gpu[rows], self.group[rows], self.split[rows])
+        return Residuals(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+
+    def intervals(self) -> Intervals:
+        """Conformal intervals from these answers."""
+        return Intervals.from_residuals(self.log_ratio, self.group, self.kernel)
 
     @property
     def error(self) -> Floats:
@@ -70,10 +76,10 @@ def residuals(
         floor = hardware_limit(ops, gpus, fold.query, gpu).latency_s
         log_ratio = np.log(measurements.latency_s[fold.query] / np.maximum(estimate.latency_s, floor))
         split = np.full(len(gpu), splits.index(fold.split))
-        part = Residuals(log_ratio, fold.query, gpu, estimate.group, split)
+        part = Residuals(log_ratio, fold.query, gpu, ops.label[fold.query], estimate.group, split)
         parts.append(part.take(np.isfinite(log_ratio)))
     columns = Residuals.__dataclass_fields__
-    empty = Residuals(np.empty(0), *(np.empty(0, dtype=np.intp) for _ in range(4)))
+    empty = Residuals(np.empty(0), *(np.empty(0, dtype=np.intp) for _ in range(5)))
     return Residuals(*(np.concatenate([getattr(part, name) for part in [empty, *parts]]) for name in columns))
 
 
@@ -82,8 +88,7 @@ def covered(found: Residuals, coverage: float) -> NDArray[np.bool_]:
     inside = np.zeros(len(found.log_ratio), dtype=bool)
     for gpu in np.unique(found.gpu):
         mine = found.gpu == gpu
-        others = found.take(~mine)
-        low, high = Intervals.from_residuals(others.log_ratio, others.group).log_offsets(coverage)
+        low, high = found.take(~mine).intervals().log_offsets(coverage)
         inside[mine] = (found.log_ratio[mine] >= low[found.group[mine]]) & (
             found.log_ratio[mine] <= high[found.group[mine]]
         )
