@@ -1,0 +1,119 @@
+"""`gpucast serve` as a whole: sharing a data folder, losing its database, and leaving without a trace."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from app.config import Settings
+from app.store import measurements
+from app.store.postgres import EmbeddedPostgres
+from app.store.session import Database
+from tests.learning import kernel_rows, workload
+from tests.service import Service
+
+SOON_S = 20
+ASKED = {"gpu": "rtx-4070", "workload": workload("matmul", 1024), "predictor": "roofline"}
+
+
+def embedded_servers(data_dir: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.name().startswith("postgres") and Path(process.cwd()) == data_dir / "postgres" / "data":
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def eventually(probe: Callable[[], Any], wanted: Any) -> None:
+    deadline = time.monotonic() + SOON_S
+    while (found := probe()) != wanted:
+        assert time.monotonic() < deadline, f"{found} after {SOON_S} s, not {wanted}"
+        time.sleep(0.1)
+
+
+def mine(service: Service) -> dict[str, Any]:
+    spec: dict[str, Any] = service.client.get("/gpus/titan-v").raise_for_status().json()
+    return {**spec, "id": "mine", "name": "Mine", "aliases": []}
+
+
+def test_two_servers_share_one_data_folder_and_leave_nothing(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path / "data", heartbeat_s=0.3, stalled_after_s=2.0)
+    first, second = (Service(settings, tmp_path / f"{name}.log") for name in ("first", "second"))
+    first.start()
+    second.start()
+    first.wait_ready()
+    second.wait_ready()
+    children = [child for service in (first, second) for child in descendants(service)]
+    assert first.client.post("/gpus", json=mine(first)).status_code == 201
+    eventually(lambda: second.client.get("/gpus/mine").status_code, 200)
+    assert first.stop(signal.SIGINT) == 0
+    assert second.client.post("/predict", json={**ASKED, "gpu": "mine"}).status_code == 200
+    assert second.client.get("/readyz").status_code == 200
+    for process in embedded_servers(settings.data_dir):
+        process.kill()
+    eventually(lambda: second.client.get("/readyz").status_code, 200)
+    assert second.client.get("/gpus/mine").status_code == 200, "an embedded server that was killed comes back"
+    assert second.stop(signal.SIGTERM) == 0
+    assert not embedded_servers(settings.data_dir)
+    assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+
+
+def descendants(service: Service) -> list[psutil.Process]:
+    assert service.process is not None
+    return psutil.Process(service.process.pid).children(recursive=True)
+
+
+def test_a_killed_server_takes_its_worker_and_the_next_start_cleans_up(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path / "data", heartbeat_s=0.3, stalled_after_s=2.0)
+    with Service(settings, tmp_path / "log") as service:
+        workers = descendants(service)
+        service.stop(signal.SIGKILL)
+        _, alive = psutil.wait_procs(workers, timeout=SOON_S)
+        assert not [left for left in alive if left.status() != psutil.STATUS_ZOMBIE]
+    eventually(lambda: embedded_servers(settings.data_dir), [])
+
+
+def store(url: str) -> None:
+    database = Database(url)
+    with database.begin() as connection:
+        measurements.insert(connection, kernel_rows())
+    database.close()
+
+
+def test_a_database_that_goes_away_and_comes_back(tmp_path: Path) -> None:
+    with EmbeddedPostgres(tmp_path / "elsewhere") as server:
+        settings = Settings(database_url=server.url, data_dir=tmp_path / "data", heartbeat_s=0.3, stalled_after_s=2.0)
+        service = Service(settings, tmp_path / "log")
+        service.start()
+        service.wait_ready()
+        store(server.url)
+    try:
+        for method, path, body in (
+            ("GET", "/readyz", None),
+            ("GET", "/measurements", None),
+            ("GET", "/jobs/1", None),
+            ("POST", "/gpus", mine(service)),
+            ("POST", "/retrain", {"predictor": "ridge"}),
+        ):
+            away = service.client.request(method, path, json=body)
+            assert (away.status_code, "Retry-After" in away.headers) == (503, True), (path, away.text)
+            assert away.headers["content-type"] == "application/problem+json"
+        assert service.client.get("/healthz").status_code == 200
+        assert service.client.post("/predict", json=ASKED).status_code == 200, "answers need no database"
+        with EmbeddedPostgres(tmp_path / "elsewhere"):
+            eventually(lambda: service.client.get("/readyz").status_code, 200)
+            assert service.client.post("/gpus", json=mine(service)).status_code == 201
+            job_id = service.client.post("/retrain", json={"predictor": "ridge"}).raise_for_status().json()["job_id"]
+            assert service.wait_for_job(job_id)["state"] == "succeeded", "the worker is back too"
+            assert service.stop() == 0
+    finally:
+        service.client.close()
+        service.stop(signal.SIGKILL)
