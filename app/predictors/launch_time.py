@@ -30,7 +30,7 @@ Ints = NDArray[np.intp]
 TRUSTED_WORK = 6.0
 # Weight of the sources where the only ones are other kernels; the rest goes to the prior costs.
 RELATED_WEIGHT = 0.5
-# Weight of the fitted costs where the kernel was trained on; the rest goes to the query's own sources.
+# Weight of the fitted costs where the kernel was trained on; the rest goes to sources of the same kernel, if any.
 FITTED_WEIGHT = 0.5
 # A fitted cost of nothing still predicts a time, seconds.
 _LEAST_S = 1e-12
@@ -198,7 +198,8 @@ def fill_times(question: Question, devices: Devices, floor_s: Floats, known: Kno
         # Rows of the target GPU itself say more than costs averaged over GPUs.
         if query.column >= 0 and group > SAME_GPU:
             fitted = np.log(max((known.cost[:, query.column] * unit).sum(), limit)) + surprise / max(own, 1)
-            log_work = (1.0 - FITTED_WEIGHT) * log_work + FITTED_WEIGHT * fitted
+            share = 1.0 if group >= RELATED else FITTED_WEIGHT
+            log_work = (1.0 - share) * log_work + share * fitted
             group = min(group, OTHER_GPU_AND_SIZE)
         times.latency_s[q] = time_s(max(np.exp(log_work), limit), floor, known.floor_share)
         times.bound[q] = _bound(answer, weight, unit[0], floor, times.latency_s[q])

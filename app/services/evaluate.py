@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from app.errors import NotFound
+from app.predictors import PREDICTORS
 from app.services.importers.cuda_kernels import CLEAN_FILE, IMPORTER
 from app.services.ingest import check
 from app.services.seed import load_seed_specs
@@ -36,20 +37,21 @@ def evaluate_cross_gpu_kernels(folder: Path) -> Study:
     published = tuple(cross_gpu_kernels.evaluate(folder))
     clean: tuple[Cell, ...] = ()
     if (folder / CLEAN_FILE).exists():
-        clean, notes = _clean(folder)
+        clean, notes = clean_experiments(folder)
     else:
         notes = (f"{folder} has no {CLEAN_FILE}: no clean protocol, which needs the rows with true sizes.",)
     return Study(cross_gpu_kernels.STUDY, published, clean, notes)
 
 
-def _clean(folder: Path) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
+def clean_experiments(folder: Path, predictors: Sequence[Any] = PREDICTORS) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
+    """Cells of the clean protocol, and why rows were left out of it."""
     imported = IMPORTER.read(folder)
     checked = check(_catalog(imported.figures), imported.rows)
     if checked.measured is None:
         raise NotFound(f"{folder / CLEAN_FILE} has no row that can be true.")
     kernels = [row.name for row in checked.rows]
     notes = [f"{imported.where[int(error.loc[0])]}: left out, {error.msg}" for error in checked.errors]
-    return tuple(clean_kernels.evaluate(checked.measured, checked.gpus, kernels)), tuple(notes)
+    return tuple(clean_kernels.evaluate(checked.measured, checked.gpus, kernels, predictors)), tuple(notes)
 
 
 def _catalog(figures: Mapping[str, Mapping[str, float]]) -> Catalog:

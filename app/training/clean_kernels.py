@@ -94,12 +94,14 @@ class _Answers:
     inside: Floats
 
 
-def evaluate(measurements: Measurements, gpus: GpuTable, kernels: Sequence[str]) -> list[Cell]:
+def evaluate(
+    measurements: Measurements, gpus: GpuTable, kernels: Sequence[str], predictors: Sequence[Any] = PREDICTORS
+) -> list[Cell]:
     """All cells of the clean protocol: every predictor, experiment and GPU ("all" pools them)."""
     names = np.array(kernels)
     all_tasks = list(tasks(measurements, names))
     cells: list[Cell] = []
-    for predictor in PREDICTORS:
+    for predictor in predictors:
         for experiment in ("1", "2", "3", "3-unmeasured"):
             mine = [task for task in all_tasks if task.experiment == experiment]
             parts = [_answer(predictor, task, measurements, gpus) for task in mine]

@@ -1,0 +1,50 @@
+"""The clean experiments stay within their bounds: every figure is of rows that were never trained on."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.config import CHECKOUT
+from app.predictors.auto import Auto
+from app.predictors.efficiency import Efficiency
+from app.services.evaluate import clean_experiments
+
+SHARED = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
+DATA = SHARED / "cuda_kernels"
+
+pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"no data in {DATA}")
+
+
+@pytest.fixture(scope="module")
+def cells() -> dict[tuple[str, str, str, str], dict[str, Any]]:
+    found, notes = clean_experiments(DATA, [Auto, Efficiency])
+    assert notes == ()
+    return {(cell["predictor"], cell["experiment"], cell["gpu"], cell["metric"]): cell for cell in found}
+
+
+# Bounds set before the figures were seen: the project's own goals.
+@pytest.mark.parametrize(
+    ("experiment", "gpu", "most", "n"),
+    [("1", "all", 19.0, 422), ("1", "titan-v", 16.0, 112), ("2", "all", 5.0, 47), ("3", "all", 20.0, 116)],
+)
+def test_auto_mape(cells: dict[Any, dict[str, Any]], experiment: str, gpu: str, most: float, n: int) -> None:
+    cell = cells["auto", experiment, gpu, "mape"]
+    assert cell["n"] == n
+    assert cell["measured"] <= most
+
+
+def test_intervals_hold_what_they_promise(cells: dict[Any, dict[str, Any]]) -> None:
+    assert 74.0 <= cells["auto", "1", "all", "coverage_80"]["measured"] <= 86.0
+
+
+def test_intervals_of_unmeasured_kernels_are_honest(cells: dict[Any, dict[str, Any]]) -> None:
+    # Four kernels only, each right or wrong as a whole: at least three of them inside.
+    assert cells["auto", "3-unmeasured", "all", "coverage_80"]["measured"] >= 75.0
+
+
+@pytest.mark.parametrize("experiment", ["1", "2", "3"])
+def test_auto_beats_the_papers_formula(cells: dict[Any, dict[str, Any]], experiment: str) -> None:
+    ours, papers = (cells[name, experiment, "all", "mape"]["measured"] for name in ("auto", "efficiency"))
+    assert ours < 0.5 * papers

@@ -1,0 +1,116 @@
+"""`auto` on launches whose answer is plain."""
+
+import numpy as np
+import pytest
+
+from app.predictors.auto import Auto
+from app.predictors.intervals import EXACT, NO_EVIDENCE, OTHER_GPU, OTHER_GPU_AND_SIZE, RELATED, SAME_GPU
+from app.predictors.transfer import FLOOR_S
+from app.tables.gpus import GpuTable
+from app.tables.measurements import Evidence, Measurements
+from app.tables.ops import OpTable
+from app.tables.predictions import COMPUTE, EXTRAPOLATED, INTERPOLATED, LAUNCH, MEASURED, MEMORY, Estimate
+from tests.unit.kernels import TURING, VOLTA, evidence, index, kernels
+
+GPUS = GpuTable.from_specs([TURING, VOLTA])
+SHARE = 0.8  # of the launch floor that adds to the work
+STREAM = {
+    "flops": 1e8,
+    "bytes": 1.2e9,
+    "working_set_bytes": 1.2e9,
+    "lane_operations": 3e8,
+    "threads_per_block": 256,
+    "blocks": 400_000,
+    "registers_per_thread": 16,
+    "shared_memory_per_block": 0,
+    "n": 1e8,
+}
+# Twice 1e10 lane operations feed FLOPs: operands waiting on memory.
+MATMUL = STREAM | {"flops": 2e10, "bytes": 5e7, "working_set_bytes": 5e7, "lane_operations": 2e10}
+
+
+def ask(launch: dict[str, float], source: dict[str, float], gpu: int, latency_s: float, *, label: int = 0) -> Estimate:
+    """The launch on VOLTA, from a source measured on `gpu`."""
+    rows = evidence(kernels([source], label=[label]), [gpu], [latency_s], [0])
+    return Auto().predict(kernels([launch]), GPUS, index(0), index(1), evidence=rows)
+
+
+def test_a_streaming_kernel_scales_with_bandwidth() -> None:
+    # 1.2 GB at 88 % of 600 GB/s take 2.27 ms on TURING; VOLTA has 900 GB/s.
+    answer = ask(STREAM, STREAM, 0, 2.3e-3)
+    work = (2.3e-3 - SHARE * FLOOR_S) * 600 / 900
+    assert answer.latency_s[0] == pytest.approx(SHARE * FLOOR_S + work, rel=0.02)
+    assert (answer.bound[0], answer.support[0], answer.group[0]) == (MEMORY, INTERPOLATED, OTHER_GPU)
+
+
+def test_a_latency_bound_kernel_scales_with_resident_threads() -> None:
+    # Same SMs and clock; VOLTA keeps 2,048 threads an SM resident, TURING 1,024.
+    answer = ask(MATMUL, MATMUL, 0, 20e-3)
+    assert answer.latency_s[0] == pytest.approx(10e-3, rel=0.2)
+    assert answer.bound[0] == COMPUTE
+
+
+def test_a_measurement_of_the_launch_itself_is_the_answer() -> None:
+    answer = ask(MATMUL, MATMUL, 1, 7e-3)
+    assert answer.latency_s[0] == pytest.approx(7e-3)
+    assert (answer.support[0], answer.group[0]) == (MEASURED, EXACT)
+
+
+def test_another_size_on_the_same_gpu_scales_with_its_work() -> None:
+    half = STREAM | {name: STREAM[name] / 2 for name in ("flops", "bytes", "working_set_bytes", "lane_operations", "n")}
+    answer = ask(STREAM, half, 1, 0.8e-3)
+    assert answer.latency_s[0] == pytest.approx(1.6e-3, rel=0.01)
+    assert answer.group[0] == SAME_GPU
+
+
+def test_each_gpus_own_registers_count() -> None:
+    # With 96 registers a thread VOLTA keeps 640 threads resident instead of 2,048.
+    lean, fat = (ask(MATMUL | {"registers_per_thread": r}, MATMUL, 0, 20e-3).latency_s[0] for r in (32, 96))
+    assert fat > 2 * lean
+
+
+@pytest.mark.parametrize(
+    ("label", "changed", "group"),
+    [(0, {"n": 7.0, "lane_operations": 1e8}, OTHER_GPU_AND_SIZE), (9, {}, RELATED)],
+)
+def test_weaker_evidence_is_named(label: int, changed: dict[str, float], group: int) -> None:
+    assert ask(STREAM, STREAM | changed, 0, 1e-3, label=label).group[0] == group
+
+
+def test_without_evidence_it_extrapolates_from_documented_costs() -> None:
+    none = Evidence(Measurements(kernels([]), index(), np.empty(0)), index())
+    answer = Auto().predict(kernels([STREAM]), GPUS, index(0), index(1), evidence=none)
+    assert answer.latency_s[0] == pytest.approx(1.2e9 / (0.88 * 900e9), rel=0.3)
+    assert (answer.support[0], answer.group[0]) == (EXTRAPOLATED, NO_EVIDENCE)
+
+
+def test_a_tiny_kernel_is_launch_bound() -> None:
+    tiny = STREAM | {"flops": 1e3, "bytes": 1e4, "working_set_bytes": 1e4, "lane_operations": 1e3, "blocks": 1}
+    answer = ask(tiny, tiny, 0, 4e-6)
+    assert answer.bound[0] == LAUNCH
+    assert answer.latency_s[0] == pytest.approx(FLOOR_S, rel=0.1)
+
+
+def test_agreeing_sources_find_the_mechanism() -> None:
+    """A kernel whose time follows the SMs' issue rate, not the resident threads, shows it on two other GPUs."""
+    third = GpuTable(("turing", "volta", "third"), np.column_stack([GPUS.values, GPUS.values[:, 0]]))
+    third.values[[0], 2] *= 0.5  # sm_count
+    same = kernels([MATMUL, MATMUL])
+    both = evidence(same, [0, 2], [20e-3, 40e-3], [0, 0])
+    answer = Auto().predict(kernels([MATMUL]), third, index(0), index(1), evidence=both)
+    assert 9e-3 < answer.latency_s[0] < 21e-3
+
+
+def trained(ops: OpTable, gpu: list[int], latency_s: list[float]) -> Auto:
+    return Auto().fit(Measurements(ops, np.array(gpu), np.array(latency_s)), GPUS)
+
+
+def test_training_learns_launch_floors_and_kernel_costs() -> None:
+    tiny = STREAM | {"flops": 1e3, "bytes": 1e4, "working_set_bytes": 1e4, "lane_operations": 1e3}
+    ops = kernels([tiny, tiny, tiny, MATMUL, MATMUL], label=[1, 1, 1, 2, 2])
+    auto = trained(ops, [0, 0, 0, 0, 1], [9e-6, 9.1e-6, 9.2e-6, 20e-3, 10e-3])
+    assert auto.floors_["turing"] == pytest.approx(9e-6)
+    none = Evidence(Measurements(kernels([]), index(), np.empty(0)), index())
+    known = auto.predict(kernels([MATMUL], label=[2]), GPUS, index(0), index(1), evidence=none)
+    assert known.latency_s[0] == pytest.approx(10e-3, rel=0.5)
+    assert known.group[0] == OTHER_GPU_AND_SIZE

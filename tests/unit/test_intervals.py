@@ -1,0 +1,60 @@
+"""Conformal intervals by hand."""
+
+import numpy as np
+import pytest
+
+from app.predictors.intervals import (
+    GROUPS,
+    LEAST_RESIDUALS,
+    NO_EVIDENCE,
+    OTHER_GPU,
+    PRIOR_HALF_WIDTH,
+    Intervals,
+    best_group,
+)
+from tests.unit.kernels import index
+
+
+def one_group(residual: list[float], group: int, kernel: list[int]) -> Intervals:
+    codes = np.full(len(residual), group)
+    return Intervals.from_residuals(np.array(residual), codes, np.array(kernel))
+
+
+def test_prior_widths_are_those_documented() -> None:
+    low, high = Intervals.prior().log_offsets(0.8)
+    np.testing.assert_allclose(high, PRIOR_HALF_WIDTH)
+    np.testing.assert_allclose(low, -PRIOR_HALF_WIDTH)
+
+
+def test_the_quantile_is_conformal() -> None:
+    # 19 residuals -0.9 .. 0.9: each tail of 10 % keeps the ceil(20 x 0.9) = 18th, one from the end.
+    intervals = one_group([k / 10 for k in range(-9, 10)], OTHER_GPU, [1] * 19)
+    low, high = intervals.log_offsets(0.8)
+    assert (low[OTHER_GPU], high[OTHER_GPU]) == pytest.approx((-0.8, 0.8))
+
+
+def test_a_kernel_never_measured_counts_once() -> None:
+    # 20 rows of two kernels are two independent residuals: only the extremes promise 80 %.
+    intervals = one_group([k / 10 for k in range(-10, 10)], NO_EVIDENCE, [1] * 10 + [2] * 10)
+    low, high = intervals.log_offsets(0.8)
+    assert (low[NO_EVIDENCE], high[NO_EVIDENCE]) == pytest.approx((-1.0, 0.9))
+
+
+def test_the_middle_lies_inside_a_biased_interval() -> None:
+    low, high = one_group([0.5] * 30, OTHER_GPU, [1] * 30).log_offsets(0.8)
+    assert (low[OTHER_GPU], high[OTHER_GPU]) == (0.0, 0.5)
+
+
+def test_few_residuals_leave_the_prior() -> None:
+    low, _ = one_group([0.0] * (LEAST_RESIDUALS - 1), OTHER_GPU, [1] * (LEAST_RESIDUALS - 1)).log_offsets(0.8)
+    assert low[OTHER_GPU] == pytest.approx(-PRIOR_HALF_WIDTH[OTHER_GPU])
+
+
+def test_state_round_trip() -> None:
+    intervals = one_group([0.1 * k for k in range(12)], OTHER_GPU, list(range(12)))
+    again = Intervals.from_state(intervals.state())
+    np.testing.assert_array_equal(again.log_offsets(0.9), intervals.log_offsets(0.9))
+
+
+def test_the_best_relation_names_the_group() -> None:
+    np.testing.assert_array_equal(best_group(index(3, 1, 2), index(0, 0, 2), 4), [1, len(GROUPS) - 1, 2, 5])
