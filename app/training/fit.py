@@ -23,6 +23,7 @@ from app.training.folds import SPLITS, Fold, folds
 from app.training.validate import Residuals, card_rows, residuals
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
 
 FAMILY = "kernel"
 # With fewer rows nothing can be both learned from and held out.
@@ -33,7 +34,7 @@ LEAST_ROWS = 8
 class Trained:
     """A candidate version.
 
-    payload  {"predictor", "state", "intervals", "out_of_fold": {row id: mean absolute log error held out}}
+    payload  {"predictor", "state", "intervals", "out_of_fold": {"<split> <row id>": mean absolute log error}}
     card     {"trained_on", "validation", "software"}, see `train`
     """
 
@@ -93,10 +94,11 @@ def _or_unsupported(fit: Callable[[Measurements], Predictor]) -> Callable[[Measu
 
 
 def _per_row(found: Residuals, row_ids: Sequence[str]) -> dict[str, float]:
-    """Mean absolute log error of every held-out row, by its id."""
-    rows, inverse, count = np.unique(found.row, return_inverse=True, return_counts=True)
-    error = np.bincount(inverse, np.abs(found.log_ratio)) / count
-    return {row_ids[row]: float(value) for row, value in zip(rows, error, strict=True)}
+    """Mean absolute log error of every held-out row in every split, by split and row id."""
+    key = np.stack([found.split, found.row])
+    keys, inverse, count = np.unique(key, axis=1, return_inverse=True, return_counts=True)
+    error = np.bincount(inverse.ravel(), np.abs(found.log_ratio)) / count
+    return {f"{SPLITS[split]} {row_ids[row]}": float(e) for (split, row), e in zip(keys.T, error, strict=True)}
 
 
 def _card(found: Residuals, measurements: Measurements, gpus: GpuTable) -> dict[str, Any]:
@@ -118,9 +120,9 @@ def gate(
 ) -> str | None:
     """Why the candidate must not replace the served version, or None.
 
-    Both are compared on the same rows, each row held out of whoever is judged on it: rows both were trained on by
-    their held-out errors, rows that only the candidate knows by the served version's plain answers. The
-    candidate may be worse by the relative `tolerance` at most on either.
+    Both are compared on the same rows, each held out of whoever is judged on it: rows both were trained on by their
+    held-out errors; rows of GPUs, kernels or sizes that only the candidate knows by the served version's plain
+    answers. The candidate may be worse by the relative `tolerance` at most on either.
     """
     if served is None:
         return None
@@ -143,17 +145,29 @@ def gate(
 def _fresh_errors(
     served: Mapping[str, Any], measurements: Measurements, gpus: GpuTable, row_ids: Sequence[str]
 ) -> dict[str, float]:
-    """Absolute log error of the served version, as it stands, on rows that it was not trained on."""
-    trained_on = set(served["out_of_fold"])
-    fresh = np.array([k for k, row in enumerate(row_ids) if row not in trained_on], dtype=np.intp)
-    if not len(fresh):
+    """Absolute log error of the served version, as it stands, on what it has never seen anything of."""
+    trained_on = {key.split(" ", 1)[1] for key in served["out_of_fold"]}
+    seen = np.array([row in trained_on for row in row_ids], dtype=bool)
+    if seen.all():
         return {}
     frozen = _class_of(served["predictor"]).from_state(served["state"])
-    parts = [_only(fold, fresh) for fold in folds(measurements, launches(measurements.ops))]
+    launch = launches(measurements.ops)
+    unseen = _unseen(measurements, launch, seen)
+    parts = [_only(fold, unseen[fold.split]) for fold in folds(measurements, launch)]
     return _per_row(residuals(lambda _: frozen, measurements, gpus, parts, SPLITS), row_ids)
 
 
-def _only(fold: Fold, rows: NDArray[np.intp]) -> Fold:
+def _unseen(measurements: Measurements, launch: Ints, seen: NDArray[np.bool_]) -> dict[str, Ints]:
+    """Rows of each split that are as new to a version trained on the rows `seen` as they are to a refit on the fold."""
+    by_split = {
+        "gpu_held_out": measurements.gpu,
+        "size_held_out": launch * (1 + int(measurements.gpu.max())) + measurements.gpu,
+        "kernel_held_out": measurements.ops.label,
+    }
+    return {split: np.flatnonzero(~np.isin(of, of[seen])) for split, of in by_split.items()}
+
+
+def _only(fold: Fold, rows: Ints) -> Fold:
     """The fold's queries that are among `rows`."""
     kept = np.flatnonzero(np.isin(fold.query, rows))
     used = np.isin(fold.position, kept)

@@ -71,6 +71,18 @@ def test_spoilt_rows_are_kept_back() -> None:
     assert "kept back" in reason
 
 
+def test_measuring_the_same_launches_again_is_no_reason_to_keep_back() -> None:
+    first = train("auto", MEASURED, GPUS, IDS)
+    again = noisy(0.02)
+    both = Measurements(
+        MEASURED.ops.take(np.tile(np.arange(len(MEASURED)), 2)),
+        np.tile(MEASURED.gpu, 2),
+        np.concatenate([MEASURED.latency_s, again.latency_s]),
+    )
+    ids = IDS + [f"again-{k}" for k in range(len(MEASURED))]
+    assert gate(train("auto", both, GPUS, ids), first.payload, both, GPUS, ids, 0.1) is None
+
+
 def test_gpus_without_rows_do_not_matter() -> None:
     wider = GpuTable((*GPUS.ids, "spare"), np.column_stack([GPUS.values, GPUS.values[:, 0]]))
     assert train("auto", MEASURED, wider, IDS).card == train("auto", MEASURED, GPUS, IDS).card
