@@ -13,13 +13,14 @@ from app import __version__
 from app.errors import BadInput, FieldError, NotTrained
 from app.predictors import PREDICTORS
 from app.predictors.base import Predictor
-from app.predictors.intervals import NO_EVIDENCE, Intervals
+from app.predictors.finish import finished
+from app.predictors.intervals import Intervals
 from app.predictors.roofline import hardware_limit
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.tables.ops import OpTable
-from app.tables.predictions import EXTRAPOLATED, Predictions
+from app.tables.predictions import Predictions
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -152,20 +153,6 @@ class Engine:
 def _finish(
     served: Served, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, coverage: float, evidence: Evidence
 ) -> Predictions:
-    """A predictor's middle, kept over the hardware limit, with its interval."""
+    """What one version answers."""
     estimate = served.predictor.predict(ops, gpus, i, j, evidence=evidence)
-    limit = hardware_limit(ops, gpus, i, j)
-    answered = np.isfinite(estimate.latency_s)
-    latency = np.fmax(estimate.latency_s, limit.latency_s)
-    group = np.where(answered, estimate.group, NO_EVIDENCE)
-    low, high = latency * np.exp(served.log_offsets(coverage)[:, group])
-    return Predictions(
-        latency_s=latency,
-        low_s=np.maximum(low, limit.latency_s),
-        high_s=high,
-        limit_s=limit.latency_s,
-        bound=np.where(answered & (estimate.latency_s >= limit.latency_s), estimate.bound, limit.bound),
-        support=np.where(answered, estimate.support, EXTRAPOLATED),
-        group=group,
-        answered=answered,
-    )
+    return finished(estimate, hardware_limit(ops, gpus, i, j), served.log_offsets(coverage))
