@@ -22,7 +22,7 @@ FORMAT = 1  # of the payload as a whole; an artefact of another format is refuse
 LIBRARIES = ("joblib", "numpy")  # what reads an artefact back; their major versions must match
 
 
-class ArtifactRefused(GpucastError):  # noqa: N818 - named like the rest of the error tree
+class ArtifactRefused(GpucastError):
     """An artefact that is missing, damaged, foreign or hostile; nothing of it was run."""
 
     title = "Artefact refused"

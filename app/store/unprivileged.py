@@ -15,6 +15,8 @@ from app.errors import Unavailable
 CANDIDATES = ("postgres", "nobody")
 # Lets the account pass folders that only root may enter, a checkout under /root for one; opens none of them.
 PASS_FOLDERS = "+dac_override"
+# Without it access(2), by which PostgreSQL looks for its own programs, leaves capabilities out of account.
+ACCESS_TOO = "+no_setuid_fixup"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,4 +96,5 @@ def _passing_folders(account: Account, folder: Path) -> list[str]:
             " clone into a folder that everyone may enter, work as an ordinary user, or set DATABASE_URL."
         )
     who = [f"--reuid={account.uid}", f"--regid={account.gid}", "--clear-groups"]
-    return [setpriv, *who, f"--inh-caps={PASS_FOLDERS}", f"--ambient-caps={PASS_FOLDERS}", "--"]
+    pass_folders = [f"--inh-caps={PASS_FOLDERS}", f"--ambient-caps={PASS_FOLDERS}", f"--securebits={ACCESS_TOO}"]
+    return [setpriv, *who, *pass_folders, "--"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,8 @@ import psycopg
 import pytest
 
 from app.config import CHECKOUT
-from app.store.postgres import EmbeddedPostgres
+from app.store.postgres import EmbeddedPostgres, binary
+from app.store.unprivileged import account_for, run_as
 
 COUNT_UP = """
 import sys, psycopg
@@ -127,3 +129,29 @@ def test_only_its_owner_reaches_the_socket(tmp_path: Path) -> None:
         assert (tmp_path / "socket").stat().st_mode & 0o777 == 0o700
         with psycopg.connect(server.url) as connection:
             assert connection.execute("SHOW listen_addresses").fetchone() == ("",)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root drops to another account")
+def test_root_may_keep_its_checkout_to_itself(tmp_path: Path) -> None:
+    """An account that may enter neither the checkout nor the data folder still runs PostgreSQL in them."""
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    installation = binary("initdb").parents[1]
+    package = installation.parent
+    program = closed / package.name / installation.name / "bin" / "initdb"
+    shutil.copytree(installation, program.parents[1], copy_function=link_or_copy)
+    libraries = package.with_suffix(".libs")
+    if libraries.exists():
+        shutil.copytree(libraries, closed / libraries.name, copy_function=link_or_copy)
+    account = account_for(closed / "data")
+    account.empty(closed / "data")
+    run_as(account, program, "-D", "data", "-A", "trust", folder=closed)
+    assert (closed / "data" / "PG_VERSION").stat().st_uid == account.uid != 0
+    assert closed.stat().st_mode & 0o777 == 0o700, "no folder is opened for it"
+
+
+def link_or_copy(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
