@@ -82,8 +82,11 @@ class Auto:
             np.ascontiguousarray(kernels.cost),
         )
 
-    def fit(self, measurements: Measurements, gpus: GpuTable) -> Auto:
-        """Learn launch floors, mechanisms and costs; choose the two shares by holding each GPU out in turn."""
+    def fit(self, measurements: Measurements, gpus: GpuTable, *, target_gpu: str | None = None) -> Auto:
+        """Learn launch floors, mechanisms and costs; choose the two shares by holding each GPU out in turn.
+
+        All rows teach, whichever GPU the result is for: a version for `target_gpu` differs by its intervals.
+        """
         trained = [int(g) for g in np.unique(measurements.gpu)]
         choices = [Shares(*pair) for pair in product(FLOOR_CHOICES, TRAFFIC_CHOICES)]
         if len(trained) < 3:

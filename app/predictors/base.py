@@ -32,8 +32,11 @@ class Predictor(Protocol):
 class Trainable(Predictor, Protocol):
     """The constructor stores; `fit` learns attributes ending in `_` and returns itself."""
 
-    def fit(self, measurements: Measurements, gpus: GpuTable) -> Self:
-        """Learn from measured rows; `measurements.gpu` are rows of `gpus`."""
+    def fit(self, measurements: Measurements, gpus: GpuTable, *, target_gpu: str | None = None) -> Self:
+        """Learn from measured rows; `measurements.gpu` are rows of `gpus`.
+
+        With `target_gpu`, an id, the result answers for that GPU only.
+        """
         ...
 
     def state(self) -> dict[str, Any]:

@@ -39,14 +39,18 @@ class PairRegressor:
     needs_training: ClassVar[bool] = True
     model_: FlatModel
 
-    def fit(self, measurements: Measurements, gpus: GpuTable) -> Self:
-        """Learn from all ordered pairs of one launch measured on two GPUs."""
+    def fit(self, measurements: Measurements, gpus: GpuTable, *, target_gpu: str | None = None) -> Self:
+        """Learn from all ordered pairs of one launch measured on two GPUs; those to `target_gpu` only, if given."""
         from app.predictors.fitting import FITTERS  # noqa: PLC0415  (seconds and 80 MB that serving never needs)
 
         rows, launch = one_row_per_gpu(measurements)
         source, target = ordered_pairs(launch)
+        if target_gpu is not None:
+            to_it = np.array([gpus.ids[gpu] == target_gpu for gpu in rows.gpu[target]], dtype=bool)
+            source, target = source[to_it], target[to_it]
         if len(source) == 0:
-            raise NotTrained(f"'{self.name}' learns from launches measured on two or more GPUs; there is none yet.")
+            where = "two or more GPUs" if target_gpu is None else f"{target_gpu} and on another GPU"
+            raise NotTrained(f"'{self.name}' learns from launches measured on {where}; there is none yet.")
         if len(source) > MAX_PAIRS:
             kept = np.sort(np.random.default_rng(0).choice(len(source), MAX_PAIRS, replace=False))
             source, target = source[kept], target[kept]

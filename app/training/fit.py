@@ -53,14 +53,18 @@ def train(
     chosen = _class_of(name)
     if len(row_ids) < LEAST_ROWS:
         raise NotTrained(f"{len(row_ids)} kernel measurements are too few to train on: at least {LEAST_ROWS}.")
-    found = _validate(lambda rows: chosen().fit(rows, gpus), measurements, gpus)
+
+    def fit(rows: Measurements) -> Auto | PairRegressor:
+        return chosen().fit(rows, gpus, target_gpu=target_gpu)
+
+    found = _validate(fit, measurements, gpus)
     if target_gpu is not None:
         found = found.take(np.array([gpus.ids[g] == target_gpu for g in found.gpu], dtype=bool))
     if not len(found.log_ratio):
         raise NotTrained(f"No measured row can be held out to validate {name}: measure kernels on more GPUs or sizes.")
     payload = {
         "predictor": name,
-        "state": chosen().fit(measurements, gpus).state(),
+        "state": fit(measurements).state(),
         "intervals": found.intervals().state(),
         "out_of_fold": _per_row(found, row_ids),
     }

@@ -5,11 +5,12 @@ import pytest
 
 from app.errors import NotTrained
 from app.predictors.launches import launches
+from app.predictors.regressors import Forest, RidgeRegression
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.training.fit import gate, train
 from app.training.folds import folds
-from tests.conformance.test_predictors import GPUS, MEASURED
+from tests.conformance.test_predictors import EVIDENCE, GPUS, MEASURED, ON, OPS, ROWS
 
 IDS = [f"row-{k}" for k in range(len(MEASURED))]
 
@@ -44,6 +45,19 @@ def test_a_card_tells_every_split_and_gpu() -> None:
 def test_a_version_for_one_gpu_is_judged_on_its_rows() -> None:
     card = train("auto", MEASURED, GPUS, IDS, target_gpu="volta").card
     assert {row["gpu"] for row in card["validation"]} == {"all", "volta"}
+
+
+def test_a_regressor_for_one_gpu_learns_the_pairs_to_it() -> None:
+    pooled, own = (train("ridge", MEASURED, GPUS, IDS, target_gpu=gpu) for gpu in (None, "volta"))
+    assert {row["split"] for row in own.card["validation"]} == {"size_held_out", "kernel_held_out"}
+    assert {row["gpu"] for row in own.card["validation"]} == {"all", "volta"}
+    answers = [
+        RidgeRegression.from_state(trained.payload["state"]).predict(OPS, GPUS, ROWS, ON, evidence=EVIDENCE)
+        for trained in (own, pooled)
+    ]
+    assert not np.array_equal(answers[0].latency_s, answers[1].latency_s)
+    with pytest.raises(NotTrained, match="volta and on another GPU"):
+        Forest().fit(MEASURED.take(np.flatnonzero(MEASURED.gpu == 0)), GPUS, target_gpu="volta")
 
 
 def test_too_few_rows_are_refused() -> None:
