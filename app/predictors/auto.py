@@ -50,10 +50,10 @@ class Auto:
     kernels_: KernelKnowledge = field(default_factory=KernelKnowledge.none)
 
     def floors_s(self, gpus: GpuTable) -> Floats:
-        """Launch floor of every GPU of the table, seconds [g]; derived once per table."""
+        """Launch floor of every GPU of the table, seconds [g], NaN where none was learned; derived once per table."""
         key = ("floors", self)
         if key not in gpus.memo:
-            gpus.memo[key] = np.array([self.floors_.get(gpu, self.default_floor_) for gpu in gpus.ids])
+            gpus.memo[key] = np.array([self.floors_.get(gpu, np.nan) for gpu in gpus.ids])
         return gpus.memo[key]
 
     def predict(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, *, evidence: Evidence) -> Estimate:
@@ -76,6 +76,7 @@ class Auto:
         return Knowledge(
             self.shares_.floor,
             self.shares_.traffic,
+            self.default_floor_,
             self.prior_cost_,
             kernels.label,
             np.ascontiguousarray(kernels.log_likelihood),

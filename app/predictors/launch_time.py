@@ -12,6 +12,7 @@ from app.predictors.bottlenecks import Devices, Launches, unit_times
 from app.predictors.compiled import compiled
 from app.predictors.intervals import NO_EVIDENCE, OTHER_GPU_AND_SIZE, RELATED, RELATION, SAME_GPU
 from app.predictors.transfer import (
+    LONGEST_FLOOR_S,
     SPREAD,
     SPREAD_PER_LOG_SIZE,
     carried,
@@ -52,12 +53,13 @@ class Question(NamedTuple):
 class Knowledge(NamedTuple):
     """What `auto` knows.
 
-    The two shares, prior costs [5], and per trained kernel (`label` [k], sorted) the log likelihood [5, k] of the
-    hypotheses and its fitted costs [5, k].
+    The two shares, the launch floor of a GPU without one of its own, prior costs [5], and per trained kernel
+    (`label` [k], sorted) the log likelihood [5, k] of the hypotheses and its fitted costs [5, k].
     """
 
     floor_share: float
     traffic_share: float
+    default_floor_s: float
     prior_cost: Floats
     label: Ints
     log_likelihood: Floats
@@ -144,6 +146,16 @@ def _unmeasured(query: _Query, mechanism: int, known: Knowledge, answer: Floats,
 
 
 @compiled
+def _floor_of_source(floor_s: float, latency_s: float, expected_s: float, known: Knowledge) -> float:
+    """The launch floor in a source's time: its GPU's own, or else what a short time has beyond its expected work."""
+    if not np.isnan(floor_s):
+        return floor_s
+    if latency_s > LONGEST_FLOOR_S:
+        return known.default_floor_s
+    return float(max(latency_s - expected_s, known.default_floor_s))
+
+
+@compiled
 def _surprise(source: Floats, work: float, floor_s: float, column: int, known: Knowledge) -> float:
     """Log of a source's work over what its kernel's fitted costs expect, trusted as it exceeds the launch floor."""
     expected = max((known.cost[:, column] * source).sum(), _LEAST_S)
@@ -164,23 +176,29 @@ def _bound(answer: Floats, weight: Floats, traffic_s: float, floor_s: float, lat
 
 @compiled
 def fill_times(question: Question, devices: Devices, floor_s: Floats, known: Knowledge, times: Times) -> None:
-    """Fill `times` for every query; `floor_s` [g] are the GPUs' launch floors."""
+    """Fill `times` for every query; `floor_s` [g] are the GPUs' launch floors, NaN where none is known."""
     queries, sources = question.queries, question.sources
     unit, source, answer, weight = np.empty(5), np.empty(5), np.empty(5), np.empty(5)
     k = 0
     for q in range(len(times.latency_s)):
         limit = unit_times(queries, q, devices, unit)
         query = _Query(q, unit, limit, _column(known, queries.label[queries.row[q]]))
-        floor, group, first, surprise, sums = floor_s[queries.gpu[q]], NO_EVIDENCE, k, 0.0, np.zeros((4, 5))
-        own = 0
+        floor = floor_s[queries.gpu[q]]
+        floor = known.default_floor_s if np.isnan(floor) else floor
+        group, first, surprise, own, sums = NO_EVIDENCE, k, 0.0, 0, np.zeros((4, 5))
         while k < len(question.query) and question.query[k] == q:
-            source_floor = floor_s[sources.gpu[k]]
             source_limit = unit_times(sources, k, devices, source)
+            mechanism = int(sources.dims[_MECHANISM, sources.row[k]])
+            unmeasured = _Query(q, source, source_limit, -1)
+            expected = np.exp(_unmeasured(unmeasured, mechanism, known, answer, weight))
+            source_floor = _floor_of_source(floor_s[sources.gpu[k]], question.source_s[k], expected, known)
+            if sources.gpu[k] == queries.gpu[q]:
+                floor = max(floor, source_floor)
             work = work_s(question.source_s[k], source_floor, source_limit, known.floor_share)
             relation = _relation(question, q, k)
             carried(work, source, unit, limit, answer)
             traffic = traffic_probability(source[0], work, known.traffic_share)
-            log_prior(int(sources.dims[_MECHANISM, sources.row[k]]), traffic, weight)
+            log_prior(mechanism, traffic, weight)
             _add(answer, weight, _spread(question, q, k, relation), sums)
             if query.column >= 0 and relation < RELATED:
                 surprise += _surprise(source, work, source_floor, query.column, known)

@@ -20,6 +20,8 @@ Floats = NDArray[np.float64]
 
 # A launch's fixed cost where its GPU was never measured: empty kernels take 2 to 5 us on NVIDIA GPUs since 2015.
 FLOOR_S = 4e-6
+# On some machines (other drivers, other systems) they take up to twice as long.
+LONGEST_FLOOR_S = 1e-5
 # Traffic becomes the bottleneck around `Shares.traffic` of the measured work, over this logistic width.
 TRAFFIC_WIDTH = 0.08
 # Prior of (latency, issue, arithmetic, serial) where traffic is not the bottleneck, by mechanism.

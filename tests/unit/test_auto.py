@@ -56,6 +56,17 @@ def test_a_measurement_of_the_launch_itself_is_the_answer() -> None:
     assert (answer.support[0], answer.group[0]) == (MEASURED, EXACT)
 
 
+def test_a_short_time_measured_on_the_target_is_the_answer_too() -> None:
+    tiny = STREAM | {"flops": 1e3, "bytes": 1e4, "working_set_bytes": 1e4, "lane_operations": 1e3, "blocks": 1}
+    assert ask(tiny, tiny, 1, 8e-6).latency_s[0] == pytest.approx(8e-6, rel=0.05)
+
+
+def test_a_slow_machines_launch_floor_is_not_carried_over() -> None:
+    # 1 MB on an unknown machine in 9 us: its launch took most of that, and says nothing of the target.
+    small = STREAM | {"flops": 1e5, "bytes": 1e6, "working_set_bytes": 1e6, "lane_operations": 3e5, "blocks": 400}
+    assert ask(small, small, 0, 9e-6).latency_s[0] < 7e-6
+
+
 def test_another_size_on_the_same_gpu_scales_with_its_work() -> None:
     half = STREAM | {name: STREAM[name] / 2 for name in ("flops", "bytes", "working_set_bytes", "lane_operations", "n")}
     answer = ask(STREAM, half, 1, 0.8e-3)
