@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from threading import Thread
@@ -12,7 +13,8 @@ from starlette.routing import Route
 
 from app import __version__
 from app.api import gpus, jobs, measurements, openapi, operations, predictors, problems
-from app.api.middleware import BodyLimit, Metrics, Observe
+from app.api.metrics import Metrics
+from app.api.middleware import BodyLimit, HotRoutes, Observe
 from app.api.predict import PredictRoute
 from app.config import Settings
 from app.services import long_tail
@@ -33,6 +35,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             app.state.runtime = await run_in_threadpool(held.enter_context, open_runtime(settings))
             app.state.holder = await run_in_threadpool(_holder, app.state.runtime)
             held.callback(app.state.holder.stop)
+            gc.freeze()  # what a start leaves behind stays: no collection looks through it between requests
             Thread(target=long_tail.warm, daemon=True).start()  # a first unknown name must not stop the others
             yield
 
@@ -45,12 +48,14 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         redoc_url=None,
     )
     app.state.metrics = Metrics()
-    hot = Route(PredictRoute.path, PredictRoute(), methods=["POST"], include_in_schema=False)
+    predict = PredictRoute()
+    hot = Route(predict.path, predict, methods=["POST"], include_in_schema=False)
     app.router.routes.insert(0, hot)
     for router in ROUTERS:
         app.include_router(router)
     problems.install(app, [hot, *(route for router in ROUTERS for route in router.routes)])
     openapi.install(app)
+    app.add_middleware(HotRoutes, routes={predict.path: predict})  # the last one added is the outermost
     app.add_middleware(BodyLimit, limit=settings.max_body_bytes)
     app.add_middleware(Observe, metrics=app.state.metrics)
     return app

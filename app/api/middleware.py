@@ -1,47 +1,20 @@
-"""Around every request, as pure ASGI: its id, its metrics, and the limit on its body."""
+"""Around every request, as pure ASGI: its id, its metrics, the limit on its body, and a way past the router."""
 
 from __future__ import annotations
 
 import re
+import secrets
 import time
-import uuid
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api import problems
-from app.errors import TooLarge
+from app.api.metrics import Metrics
+from app.errors import GpucastError, TooLarge
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
-_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
-
-
-class Metrics:
-    """What /metrics shows of this process."""
-
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        labels = ("method", "route", "status")
-        self.requests = Counter("gpucast_requests", "Requests answered", labels, registry=self.registry)
-        self.seconds = Histogram(
-            "gpucast_request_seconds", "Time to answer", ("route",), buckets=_SECONDS, registry=self.registry
-        )
-        self.revision = Gauge("gpucast_engine_revision", "Revision of the engine that serves", registry=self.registry)
-        self.database_up = Gauge("gpucast_database_up", "1 while the database answers", registry=self.registry)
-        self._counters: dict[tuple[str, str, int], Counter] = {}
-        self._timers: dict[str, Histogram] = {}
-
-    def observe(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count one request; `route` is a template, so that ids do not become labels."""
-        key = (method, route, status)
-        counter = self._counters.get(key)
-        if counter is None:
-            counter = self._counters[key] = self.requests.labels(method, route, str(status))
-            self._timers.setdefault(route, self.seconds.labels(route))
-        counter.inc()
-        self._timers[route].observe(seconds)
 
 
 class Observe:
@@ -80,7 +53,7 @@ def request_id(scope: MutableMapping[str, Any]) -> bytes:
     for key, value in scope["headers"]:
         if key == b"x-request-id" and _REQUEST_ID.fullmatch(value):
             return bytes(value)
-    return uuid.uuid4().hex.encode()
+    return secrets.token_hex(16).encode()
 
 
 class BodyLimit:
@@ -137,5 +110,27 @@ class BodyLimit:
         await problems.of_error(error)(scope, receive, send)
 
 
-class _Over(Exception):  # noqa: N818 - no error of ours to show, only a way out of the application
+class _Over(Exception):
     """More body than allowed has arrived."""
+
+
+class HotRoutes:
+    """Answer POST to some paths at once, without the router and what FastAPI puts before it.
+
+    The router has the same routes, for every other method and for a path behind a prefix.
+    """
+
+    def __init__(self, app: ASGIApp, routes: Mapping[str, ASGIApp]) -> None:
+        self._app = app
+        self._routes = routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on what is not hot."""
+        hot = self._routes.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        if hot is None:
+            await self._app(scope, receive, send)
+            return
+        try:
+            await hot(scope, receive, send)
+        except GpucastError as error:
+            await problems.of_error(error)(scope, receive, send)

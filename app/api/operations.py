@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from app import __version__
 from app.api.deps import HolderDep, RuntimeDep
+from app.api.metrics import Metrics
 from app.api.openapi import json_answer
 from app.api.problems import problem
 from app.errors import Unavailable
@@ -66,10 +67,10 @@ def readyz(runtime: RuntimeDep, holder: HolderDep) -> Response:
 )
 def metrics(request: Request, holder: HolderDep) -> Response:
     """Counters of this process, for Prometheus."""
-    found = request.app.state.metrics
-    found.revision.set(holder.engine.revision)
-    found.database_up.set(not holder.health.database)
-    return Response(generate_latest(found.registry), media_type=CONTENT_TYPE_LATEST)
+    counted: Metrics = request.app.state.metrics
+    counted.gauge("gpucast_engine_revision", "Revision of the engine that serves", holder.engine.revision)
+    counted.gauge("gpucast_database_up", "1 while the database answers", not holder.health.database)
+    return Response(counted.text(), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/docs", include_in_schema=False)

@@ -46,6 +46,11 @@ LOOP_RATIO = 4.0
 # A lane reads or writes words of four bytes where lane operations are not given.
 BYTES_PER_LANE_OPERATION = 4.0
 _IDENTITY = tuple(GIVEN.index(name) for name in IDENTITY_FIELDS)
+_FLOPS, _BYTES, _WORKING_SET = (GIVEN.index(name) for name in ("flops", "bytes", "working_set_bytes"))
+_LANES, _ATOMICS, _ADDRESSES = (
+    GIVEN.index(name) for name in ("lane_operations", "atomic_operations", "atomic_addresses")
+)
+_PATTERN, _DIVERGENCE = GIVEN.index("access_pattern"), GIVEN.index("branch_divergence")
 _LAUNCH_BITS = (1 << 52) - 1  # a float64 holds it exactly
 
 
@@ -55,20 +60,21 @@ def filled(figures: Sequence[float | None]) -> list[float | None]:
     An absent working set is all bytes; absent lane operations are the FLOPs and the words moved, at least the
     atomics.
     """
-    row = dict(zip(GIVEN, figures, strict=True))
-    flops, moved, atomics = row["flops"] or 0.0, row["bytes"] or 0.0, row["atomic_operations"] or 0.0
-    lanes = row["lane_operations"]
-    lanes = max(flops + moved / BYTES_PER_LANE_OPERATION if lanes is None else lanes, atomics, 1.0)
-    row["lane_operations"] = lanes
-    if row["working_set_bytes"] is None:
-        row["working_set_bytes"] = moved
+    row = list(figures)
+    flops, moved, atomics = row[_FLOPS] or 0.0, row[_BYTES] or 0.0, row[_ATOMICS] or 0.0
+    given = row[_LANES]
+    lanes = max(flops + moved / BYTES_PER_LANE_OPERATION if given is None else given, atomics, 1.0)
+    row[_LANES] = lanes
+    if row[_WORKING_SET] is None:
+        row[_WORKING_SET] = moved
     mechanism = OPERANDS
-    if not (flops or moved) or (atomics and row["atomic_addresses"] == 1):
+    if not (flops or moved) or (atomics and row[_ADDRESSES] == 1):
         mechanism = SERIAL
-    elif lanes > LOOP_RATIO * (1.0 + flops) or row["access_pattern"] == _STRIDED or row["branch_divergence"]:
+    elif lanes > LOOP_RATIO * (1.0 + flops) or row[_PATTERN] == _STRIDED or row[_DIVERGENCE]:
         mechanism = LOOPS
-    launch = hash(tuple(float(figures[k] or 0) for k in _IDENTITY)) & _LAUNCH_BITS
-    return [*row.values(), mechanism, launch]
+    launch = hash(tuple([row[k] or 0 for k in _IDENTITY])) & _LAUNCH_BITS
+    row += mechanism, launch
+    return row
 
 
 def work(table: OpTable) -> Work:

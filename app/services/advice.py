@@ -58,12 +58,14 @@ def _about_measured(workload: KernelWorkload, gpus: GpuTable, evidence: Evidence
     rows = evidence.rows if len(evidence) == m else evidence.rows.take(np.arange(m))
     limit = hardware_limit(rows.ops, gpus, np.arange(m), rows.gpu).latency_s
     words = []
-    for k in np.flatnonzero(rows.latency_s < (1 - LIMIT_TOLERANCE) * limit).tolist():
-        words.append(
-            f"measured[{k}]: {rows.latency_s[k] * 1e3:.6g} ms is more than {LIMIT_TOLERANCE:.0%} under the hardware "
-            f"limit of {gpus.ids[rows.gpu[k]]}, {limit[k] * 1e3:.6g} ms: check the time, FLOPs, bytes and working set"
-        )
-    for k, row in enumerate(workload.measured):
+    for k, (row, time, least) in enumerate(
+        zip(workload.measured, rows.latency_s.tolist(), limit.tolist(), strict=True)
+    ):
+        if time < (1 - LIMIT_TOLERANCE) * least:
+            words.append(
+                f"measured[{k}]: {time * 1e3:.6g} ms is more than {LIMIT_TOLERANCE:.0%} under the hardware limit of "
+                f"{gpus.ids[rows.gpu[k]]}, {least * 1e3:.6g} ms: check the time, FLOPs, bytes and working set"
+            )
         if row.size is not None and row.size != workload.size and row.flops is None and row.bytes is None:
             words.append(f"measured[{k}]: another size with the same flops and bytes; send those of that size too")
     return words

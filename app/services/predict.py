@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +34,7 @@ Ints = NDArray[np.intp]
 _ROOFLINE = "roofline"
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(NamedTuple):
     """A request in the engine's terms: one operator row on the GPU rows `targets` of `gpus`."""
 
     request: PredictRequest
@@ -73,8 +72,7 @@ def understand(snapshot: Snapshot, request: PredictRequest) -> Query:
     ops = kernel_table((request.workload,))
     given = evidence_for(request.workload, rows.row, loc=("workload",))
     gpus = rows.table()
-    wanted = np.array(targets, dtype=np.intp)
-    runs, skipped = _runnable(ops, gpus, wanted, given, all_asked=request.gpus == "all")
+    runs, skipped = _runnable(ops, gpus, np.array(targets), given, all_asked=request.gpus == "all")
     return Query(request, rows, gpus, ops, runs, given, skipped)
 
 

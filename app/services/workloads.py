@@ -8,7 +8,7 @@ from hashlib import blake2b
 from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 from numpy.typing import NDArray
 
 from app.ops import OP_CODE
@@ -134,6 +134,8 @@ _OVERRIDES = tuple(
     for name in GIVEN
     if name in KernelWorkload.__struct_fields__ and name not in ("access_pattern", "size")
 )
+# A measured row beyond its GPU and time, where it overrides nothing.
+_AS_THE_WORKLOAD = (None,) * (len(MeasuredKernel.__struct_fields__) - 2)
 _SIZES = tuple((name, FIELD_INDEX[name]) for name in KernelSize.__struct_fields__)
 
 
@@ -146,7 +148,7 @@ def label_of(name: str) -> int:
 def kernel_table(workloads: Sequence[KernelWorkload]) -> OpTable:
     """One row per workload, in order; figures left out are NaN."""
     return _table(
-        [_figures(workload) for workload in workloads],
+        [filled(_figures(workload)) for workload in workloads],
         [label_of(workload.name) for workload in workloads],
         [DTYPE_CODE[workload.dtype] for workload in workloads],
     )
@@ -157,21 +159,28 @@ def evidence_for(workload: KernelWorkload, resolve: Resolve, *, loc: tuple[str |
 
     `resolve` maps a GPU reference and its place in the request to a row of the GPU table used beside the result.
     """
-    measured, base = workload.measured, _figures(workload)
+    measured = workload.measured
+    if not measured:
+        return NOTHING_MEASURED
+    base = _figures(workload)
+    same = filled(base)
     ops = _table(
-        [_overridden(base, row) for row in measured],
-        [label_of(workload.name if row.name is None else row.name) for row in measured],
+        [same if structs.astuple(row)[2:] == _AS_THE_WORKLOAD else filled(_overridden(base, row)) for row in measured],
+        [label_of(row.name or workload.name) for row in measured],
         [DTYPE_CODE[row.dtype or workload.dtype] for row in measured],
     )
     gpu = [resolve(row.gpu, (*loc, "measured", k, "gpu")) for k, row in enumerate(measured)]
-    latency_s = np.array([row.latency_ms for row in measured], dtype=np.float64) * 1e-3
-    return Measurements(ops, np.array(gpu, dtype=np.intp), latency_s)
+    latency_s = np.array([row.latency_ms * 1e-3 for row in measured])
+    return Measurements(ops, np.array(gpu), latency_s)
 
 
-def _table(figures: Sequence[Sequence[float | None]], labels: list[int], dtypes: list[int]) -> OpTable:
-    dims = np.array([filled(row) for row in figures], dtype=np.float64).reshape(-1, len(FIELDS)).T
-    kind = np.full(len(labels), _KERNEL, dtype=np.intp)
+def _table(rows: Sequence[Sequence[float | None]], labels: list[int], dtypes: list[int]) -> OpTable:
+    dims = np.array(rows, dtype=np.float64).reshape(-1, len(FIELDS)).T
+    kind = np.full(len(labels), _KERNEL)
     return OpTable(kind, np.array(dtypes, dtype=np.intp), np.array(labels, dtype=np.intp), FIELD_INDEX, dims)
+
+
+NOTHING_MEASURED = Measurements(_table([], [], []), np.empty(0, dtype=np.intp), np.empty(0))
 
 
 def _figures(workload: KernelWorkload) -> tuple[float | None, ...]:

@@ -1,0 +1,1 @@
+"""What the service costs, measured: `python -m benchmarks.<name>`."""

@@ -1,0 +1,94 @@
+"""What one kernel prediction costs inside the engine, and what many cost at once.
+
+    python -m benchmarks.engine [--predictor auto]
+
+Times are the least of many repeats, microseconds: what the code costs when nothing else runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import timeit
+from collections.abc import Callable
+
+import numpy as np
+
+from app.services.engine import Engine
+from app.services.evidence import bearing
+from app.services.gpu_rows import Snapshot
+from app.services.predict import predict, understand
+from app.services.prediction_form import read_request, write_response
+from app.services.seed import load_seed_specs
+from app.services.workloads import KERNEL_EXAMPLE
+from app.tables.catalog import Catalog
+from app.tables.gpus import GpuTable
+from app.tables.measurements import Evidence
+
+GOAL_US = 60.0
+LOOPS, REPEATS = 200, 50
+BULK = 100_000
+
+
+def main() -> None:
+    """Print microseconds per prediction; exit 1 if one on its own is over the goal."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--predictor", default="auto")
+    predictor = parser.parse_args().predictor
+    specs = load_seed_specs()
+    snapshot = Snapshot.of(Engine(Catalog(specs), GpuTable.from_specs(specs)))
+    slowest = 0.0
+    for measured in (0, 1, 3):
+        one = _single(snapshot, predictor, measured)
+        slowest = max(slowest, one)
+        print(f"one kernel, {measured} measured rows: engine {one:6.1f} us", flush=True)
+    print(f"the whole request, 1 measured row: {_request(snapshot, predictor):6.1f} us")
+    print(f"{BULK:,} at once, 1 measured row each: {_bulk(snapshot, predictor):6.2f} us a prediction")
+    sys.exit(slowest > GOAL_US)
+
+
+def _body(predictor: str, measured: int) -> bytes:
+    rows = KERNEL_EXAMPLE["measured"] * measured
+    return json.dumps(
+        {"gpu": "rtx-4070", "predictor": predictor, "workload": KERNEL_EXAMPLE | {"measured": rows}}
+    ).encode()
+
+
+def _least(call: Callable[[], object], loops: int = LOOPS, repeats: int = REPEATS) -> float:
+    call()
+    return min(timeit.repeat(call, number=loops, repeat=repeats)) / loops * 1e6
+
+
+def _single(snapshot: Snapshot, predictor: str, measured: int) -> float:
+    engine, query = snapshot.engine, understand(snapshot, read_request(_body(predictor, measured)))
+    evidence = bearing(engine.kernels, query.ops, query.targets, query.given)
+    i = np.zeros(1, dtype=np.intp)
+
+    def call() -> object:
+        return engine.predict(
+            query.ops, query.gpus, i, query.targets, predictor=predictor, coverage=0.8, evidence=evidence
+        )
+
+    return _least(call)
+
+
+def _request(snapshot: Snapshot, predictor: str) -> float:
+    body = _body(predictor, 1)
+    return _least(lambda: write_response(predict(snapshot, read_request(body))))
+
+
+def _bulk(snapshot: Snapshot, predictor: str) -> float:
+    engine, query = snapshot.engine, understand(snapshot, read_request(_body(predictor, 1)))
+    i = np.zeros(BULK, dtype=np.intp)
+    targets = np.arange(BULK) % len(query.gpus)
+    evidence = Evidence(query.given.take(i), np.arange(BULK))
+
+    def call() -> object:
+        return engine.predict(query.ops, query.gpus, i, targets, predictor=predictor, coverage=0.8, evidence=evidence)
+
+    return _least(call, loops=1, repeats=3) / BULK
+
+
+if __name__ == "__main__":
+    main()
