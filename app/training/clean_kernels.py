@@ -1,7 +1,7 @@
 """The cross-GPU kernels paper's three experiments, as its text describes them, on clean rows.
 
 experiment 1  a new GPU: no row of the target GPU is trained on; each of its launches is asked from the same
-              launch measured on one other GPU at a time
+              launch measured on one other GPU at a time; "1-untrained": nothing at all is trained on
 experiment 2  a new size: the largest size of every kernel on a GPU is asked from its smaller sizes there
 experiment 3  a new kernel: neither the four test kernels nor the target GPU are trained on; each of the test
               kernels' launches is asked from the same launch on one other GPU at a time ("3"), and from
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from app.ops.kernel import FIELD_INDEX
 from app.predictors import PREDICTORS
 from app.predictors.base import Predictor
+from app.predictors.intervals import Intervals
 from app.predictors.launches import launches
 from app.predictors.roofline import hardware_limit
 from app.tables.gpus import GpuTable
@@ -34,6 +35,7 @@ Ints = NDArray[np.intp]
 Cell = dict[str, Any]
 
 TEST_KERNELS = ("matmul_tiled", "shared_transpose", "atomic_hotspot", "vector_add_divergent")
+EXPERIMENTS = ("1", "1-untrained", "2", "3", "3-unmeasured")
 COVERAGE = 0.8
 # Intervals need residuals of refits on every fold; of ours only, since forests take minutes over all of them.
 WITH_INTERVALS = ("auto",)
@@ -73,11 +75,12 @@ def tasks(measurements: Measurements, kernels: NDArray[np.str_]) -> Iterator[Tas
         asked, others = first[measurements.gpu[first] == gpu], first[measurements.gpu[first] != gpu]
         target, source = np.nonzero(configuration[asked][:, None] == configuration[others])
         query, evidence = asked[target], others[source]
+        none = np.empty(0, dtype=np.intp)
         yield Task("1", seen, query, evidence, np.arange(len(query)))
+        yield Task("1-untrained", none, query, evidence, np.arange(len(query)))
         new = tested[query]
         unknown = seen[~tested[seen]]
         yield Task("3", unknown, query[new], evidence[new], np.arange(np.count_nonzero(new)))
-        none = np.empty(0, dtype=np.intp)
         yield Task("3-unmeasured", unknown, asked[tested[asked]], none, none)
     for fold in folds(measurements, launches(measurements.ops)):
         if fold.split == "size_held_out":
@@ -102,7 +105,9 @@ def evaluate(
     all_tasks = list(tasks(measurements, names))
     cells: list[Cell] = []
     for predictor in predictors:
-        for experiment in ("1", "2", "3", "3-unmeasured"):
+        for experiment in EXPERIMENTS:
+            if experiment == "1-untrained" and (predictor.needs_training or not predictor.trainable):
+                continue
             mine = [task for task in all_tasks if task.experiment == experiment]
             parts = [_answer(predictor, task, measurements, gpus) for task in mine]
             answers = _Answers(*(np.concatenate([getattr(p, f) for p in parts]) for f in _Answers.__slots__))
@@ -120,19 +125,21 @@ def _answer(predictor: Any, task: Task, measurements: Measurements, gpus: GpuTab
     predicted = np.maximum(estimate.latency_s, limit)
     inside = np.full(len(gpu), np.nan)
     if predictor.name in WITH_INTERVALS:
-        found = residuals(lambda rows: _fit(predictor, rows, gpus), train, gpus, _folds(train), SPLITS)
-        offsets = found.intervals().log_offsets(COVERAGE)[:, estimate.group]
+        offsets = _intervals(predictor, train, gpus).log_offsets(COVERAGE)[:, estimate.group]
         low, high = np.maximum(predicted * np.exp(offsets[0]), limit), predicted * np.exp(offsets[1])
         inside = ((low <= measured) & (measured <= high)).astype(np.float64)
     return _Answers(predicted, measured, gpu, inside)
 
 
-def _folds(train: Measurements) -> list[Any]:
-    return list(folds(train, launches(train.ops)))
+def _intervals(predictor: Any, train: Measurements, gpus: GpuTable) -> Intervals:
+    if not len(train):
+        return Intervals.prior()
+    inner = list(folds(train, launches(train.ops)))
+    return residuals(lambda rows: _fit(predictor, rows, gpus), train, gpus, inner, SPLITS).intervals()
 
 
 def _fit(predictor: Any, train: Measurements, gpus: GpuTable) -> Predictor:
-    fitted: Predictor = predictor().fit(train, gpus) if predictor.trainable else predictor()
+    fitted: Predictor = predictor().fit(train, gpus) if predictor.trainable and len(train) else predictor()
     return fitted
 
 

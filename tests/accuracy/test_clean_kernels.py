@@ -35,8 +35,14 @@ def test_auto_mape(cells: dict[Any, dict[str, Any]], experiment: str, gpu: str, 
     assert cell["measured"] <= most
 
 
-def test_intervals_hold_what_they_promise(cells: dict[Any, dict[str, Any]]) -> None:
-    assert 74.0 <= cells["auto", "1", "all", "coverage_80"]["measured"] <= 86.0
+@pytest.mark.parametrize("experiment", ["1", "1-untrained"])
+def test_intervals_hold_what_they_promise(cells: dict[Any, dict[str, Any]], experiment: str) -> None:
+    assert 74.0 <= cells["auto", experiment, "all", "coverage_80"]["measured"] <= 86.0
+
+
+def test_untrained_auto_beats_the_papers_formula(cells: dict[Any, dict[str, Any]]) -> None:
+    untrained = cells["auto", "1-untrained", "all", "mape"]["measured"]
+    assert untrained < 0.6 * cells["efficiency", "1", "all", "mape"]["measured"]
 
 
 def test_intervals_of_unmeasured_kernels_are_honest(cells: dict[Any, dict[str, Any]]) -> None:
