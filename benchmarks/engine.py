@@ -16,19 +16,20 @@ from collections.abc import Callable
 import numpy as np
 
 from app.services.engine import Engine
-from app.services.evidence import bearing
 from app.services.gpu_rows import Snapshot
-from app.services.predict import predict, understand
+from app.services.predict import predict
 from app.services.prediction_form import read_request, write_response
 from app.services.seed import load_seed_specs
-from app.services.workloads import KERNEL_EXAMPLE
+from app.services.workloads import KERNEL_EXAMPLE, kernel_table, measured_table
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
-from app.tables.measurements import Evidence
+from app.tables.measurements import Evidence, Measurements
+from app.tables.ops import OpTable
 
 GOAL_US = 60.0
 LOOPS, REPEATS = 200, 50
 BULK = 100_000
+TARGET, SOURCE = "rtx-4070", "titan-v"
 
 
 def main() -> None:
@@ -50,9 +51,7 @@ def main() -> None:
 
 def _body(predictor: str, measured: int) -> bytes:
     rows = KERNEL_EXAMPLE["measured"] * measured
-    return json.dumps(
-        {"gpu": "rtx-4070", "predictor": predictor, "workload": KERNEL_EXAMPLE | {"measured": rows}}
-    ).encode()
+    return json.dumps({"gpu": TARGET, "predictor": predictor, "workload": KERNEL_EXAMPLE | {"measured": rows}}).encode()
 
 
 def _least(call: Callable[[], object], loops: int = LOOPS, repeats: int = REPEATS) -> float:
@@ -61,16 +60,19 @@ def _least(call: Callable[[], object], loops: int = LOOPS, repeats: int = REPEAT
 
 
 def _single(snapshot: Snapshot, predictor: str, measured: int) -> float:
-    engine, query = snapshot.engine, understand(snapshot, read_request(_body(predictor, measured)))
-    evidence = bearing(engine.kernels, query.ops, query.targets, query.given)
-    i = np.zeros(1, dtype=np.intp)
+    ops, given = _tables(snapshot, measured)
+    engine, evidence = snapshot.engine, Evidence(given, np.zeros(measured, dtype=np.intp))
+    i, j = np.zeros(1, dtype=np.intp), np.array([snapshot.row_of[TARGET]])
 
     def call() -> object:
-        return engine.predict(
-            query.ops, query.gpus, i, query.targets, predictor=predictor, coverage=0.8, evidence=evidence
-        )
+        return engine.predict(ops, engine.gpus, i, j, predictor=predictor, coverage=0.8, evidence=evidence)
 
     return _least(call)
+
+
+def _tables(snapshot: Snapshot, measured: int) -> tuple[OpTable, Measurements]:
+    workload = read_request(_body("auto", measured)).workload
+    return kernel_table([workload]), measured_table([workload], [snapshot.row_of[SOURCE]] * measured)
 
 
 def _request(snapshot: Snapshot, predictor: str) -> float:
@@ -79,13 +81,13 @@ def _request(snapshot: Snapshot, predictor: str) -> float:
 
 
 def _bulk(snapshot: Snapshot, predictor: str) -> float:
-    engine, query = snapshot.engine, understand(snapshot, read_request(_body(predictor, 1)))
-    i = np.zeros(BULK, dtype=np.intp)
-    targets = np.arange(BULK) % len(query.gpus)
-    evidence = Evidence(query.given.take(i), np.arange(BULK))
+    engine, i = snapshot.engine, np.zeros(BULK, dtype=np.intp)
+    ops, given = _tables(snapshot, 1)
+    evidence = Evidence(given.take(i), np.arange(BULK))
+    j = np.arange(BULK) % len(engine.gpus)
 
     def call() -> object:
-        return engine.predict(query.ops, query.gpus, i, targets, predictor=predictor, coverage=0.8, evidence=evidence)
+        return engine.predict(ops, engine.gpus, i, j, predictor=predictor, coverage=0.8, evidence=evidence)
 
     return _least(call, loops=1, repeats=3) / BULK
 

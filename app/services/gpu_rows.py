@@ -59,6 +59,10 @@ class GpuRows:
         """The specification at a row."""
         return self._guests[row - self._known] if row >= self._known else self._snapshot.engine.catalog.specs[row]
 
+    def id(self, row: int) -> str:
+        """The id at a row."""
+        return self.spec(row).id if row >= self._known else self._snapshot.engine.gpus.ids[row]
+
     def is_guest(self, row: int) -> bool:
         """Whether the row stands behind the catalogue's own: an inline specification, or the long tail."""
         return row >= self._known

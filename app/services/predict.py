@@ -1,79 +1,81 @@
-"""A prediction from a request: GPUs found, the launch checked, evidence gathered, the engine asked, words added."""
+"""Predictions from requests: GPUs found, launches checked, evidence gathered, the engine asked once for all of them.
+
+Requests that wait together are rows of one table: the engine costs little more for twenty than for one.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-from app.errors import BadInput, FieldError
-from app.predictors.occupancy import resident_blocks
-from app.services.advice import advise
-from app.services.evidence import bearing
+from app.errors import BadInput, FieldError, GpucastError
+from app.services.evidence import Wanted, gather
 from app.services.gpu_rows import GpuRows, Snapshot
 from app.services.launch import check_launch
-from app.services.prediction_form import (
-    AnsweredBy,
-    Interval,
-    MemoryUse,
-    OperatorRow,
-    Prediction,
-    PredictRequest,
-    PredictResponse,
-    Share,
-    Skipped,
-)
-from app.services.workloads import evidence_for, kernel_table
+from app.services.prediction_form import PredictRequest, PredictResponse, Skipped
+from app.services.render import Finished, rendered
+from app.services.workloads import kernel_table, measured_table
 from app.tables.gpus import GpuTable
-from app.tables.measurements import Evidence, Measurements
 from app.tables.ops import OpTable
-from app.tables.predictions import BOUNDS, SUPPORTS, Predictions
-
-Ints = NDArray[np.intp]
-_ROOFLINE = "roofline"
 
 
-class Query(NamedTuple):
-    """A request in the engine's terms: one operator row on the GPU rows `targets` of `gpus`."""
+@dataclass(slots=True)
+class Asked:
+    """A request whose GPUs are found: rows of the batch's GPU table, of its targets and of its measured rows."""
 
     request: PredictRequest
-    rows: GpuRows
-    gpus: GpuTable
-    ops: OpTable
-    targets: Ints
-    given: Measurements
-    skipped: list[Skipped]
+    targets: list[int]
+    sources: list[int]
+    skipped: list[Skipped] = field(default_factory=list)
 
 
 def predict(snapshot: Snapshot, request: PredictRequest) -> PredictResponse:
     """Answer a request; NotFound, BadInput or NotTrained say what to send instead."""
-    query = understand(snapshot, request)
-    if not len(query.targets):
-        return PredictResponse([], query.skipped)
-    i = np.zeros(len(query.targets), dtype=np.intp)
-    evidence = bearing(snapshot.engine.kernels, query.ops, query.targets, query.given)
-    answer = snapshot.engine.predict(
-        query.ops,
-        query.gpus,
-        i,
-        query.targets,
-        predictor=request.predictor,
-        coverage=request.coverage,
-        evidence=evidence,
-    )
-    return PredictResponse(_rendered(snapshot, query, answer, evidence), query.skipped)
+    (answer,) = predict_many(snapshot, [request])
+    if isinstance(answer, GpucastError):
+        raise answer
+    return answer
 
 
-def understand(snapshot: Snapshot, request: PredictRequest) -> Query:
-    """Find every GPU the request names and refuse a launch that none of the wanted ones can run."""
+def predict_many(snapshot: Snapshot, requests: Sequence[PredictRequest]) -> list[PredictResponse | GpucastError]:
+    """Answer every request, or say why not, in order; what is wrong with one does not touch the others."""
+    groups: dict[tuple[str, float], list[int]] = {}
+    for position, request in enumerate(requests):
+        groups.setdefault((request.predictor, request.coverage), []).append(position)
+    answers: dict[int, PredictResponse | GpucastError] = {}
+    for positions in groups.values():
+        answers.update(zip(positions, _group(snapshot, [requests[k] for k in positions]), strict=True))
+    return [answers[position] for position in range(len(requests))]
+
+
+def _group(snapshot: Snapshot, requests: Sequence[PredictRequest]) -> list[PredictResponse | GpucastError]:
+    """Requests of one predictor and coverage."""
     rows = GpuRows(snapshot)
-    targets = _targets(snapshot, request, rows)
-    ops = kernel_table((request.workload,))
-    given = evidence_for(request.workload, rows.row, loc=("workload",))
-    gpus = rows.table()
-    runs, skipped = _runnable(ops, gpus, np.array(targets), given, all_asked=request.gpus == "all")
-    return Query(request, rows, gpus, ops, runs, given, skipped)
+    answers: list[PredictResponse | GpucastError | Asked] = [_found(snapshot, rows, request) for request in requests]
+    asked = [one for one in answers if isinstance(one, Asked)]
+    gpus, ops = rows.table(), kernel_table([one.request.workload for one in asked])
+    refusals = _refusals(ops, gpus, asked)
+    runs = [k for k, refusal in enumerate(refusals) if refusal is None]
+    if len(runs) < len(asked):
+        ops = ops.take(np.array(runs, dtype=np.intp))
+    found = iter(_answered(snapshot, rows, gpus, ops, [asked[k] for k in runs]))
+    checked = iter(refusals)
+    return [(next(checked) or next(found)) if isinstance(one, Asked) else one for one in answers]
+
+
+def _found(snapshot: Snapshot, rows: GpuRows, request: PredictRequest) -> Asked | GpucastError:
+    """Every GPU that the request names, and a version that answers for each target."""
+    try:
+        targets = _targets(snapshot, request, rows)
+        measured = enumerate(request.workload.measured)
+        sources = [rows.row(row.gpu, ("workload", "measured", k, "gpu")) for k, row in measured]
+        for target in targets:
+            snapshot.engine.serving(request.predictor, rows.id(target))
+    except GpucastError as error:
+        return error
+    return Asked(request, targets, sources)
 
 
 def _targets(snapshot: Snapshot, request: PredictRequest, rows: GpuRows) -> list[int]:
@@ -87,83 +89,59 @@ def _targets(snapshot: Snapshot, request: PredictRequest, rows: GpuRows) -> list
     return [rows.row(ref, ("gpus", k)) for k, ref in enumerate(request.gpus or ())]
 
 
-def _runnable(
-    ops: OpTable, gpus: GpuTable, wanted: Ints, given: Measurements, *, all_asked: bool
-) -> tuple[Ints, list[Skipped]]:
-    """The wanted GPUs that can run the launch; one asked for by name that cannot is BadInput."""
-    problems = check_launch(ops, gpus, np.zeros(len(wanted), dtype=np.intp), wanted)
+def _refusals(ops: OpTable, gpus: GpuTable, asked: Sequence[Asked]) -> list[BadInput | None]:
+    """Why a launch cannot run; of "all", GPUs that cannot are left out instead."""
+    i = np.array([k for k, one in enumerate(asked) for _ in one.targets], dtype=np.intp)
+    j = np.array([target for one in asked for target in one.targets], dtype=np.intp)
+    problems = check_launch(ops, gpus, i, j)
     if not any(problems):
-        return wanted, []
-    shown = set(given.gpu[given.ops.dtype == ops.dtype[0]].tolist())
-    keep, skipped, errors = [], [], []
-    for gpu, broken in zip(wanted.tolist(), problems, strict=True):
+        return [None] * len(asked)
+    each = iter(problems)
+    return [_refused(one, gpus, [next(each) for _ in one.targets]) for one in asked]
+
+
+def _refused(one: Asked, gpus: GpuTable, problems: Sequence[Sequence[FieldError]]) -> BadInput | None:
+    workload = one.request.workload
+    rows = zip(one.sources, workload.measured, strict=True)
+    shown = {source for source, row in rows if (row.dtype or workload.dtype) == workload.dtype}
+    keep: list[int] = []
+    errors: list[FieldError] = []
+    for gpu, broken in zip(one.targets, problems, strict=True):
         real = [error for error in broken if error.loc != ("dtype",) or gpu not in shown]
-        errors += [FieldError(("workload", *error.loc), error.msg) for error in real]
         if real:
-            skipped.append(Skipped(gpus.ids[gpu], "; ".join(error.msg for error in real)))
+            one.skipped.append(Skipped(gpus.ids[gpu], "; ".join(error.msg for error in real)))
+            errors += [FieldError(("workload", *error.loc), error.msg) for error in real]
         else:
             keep.append(gpu)
-    if errors and not all_asked:
-        raise BadInput(f"The kernel cannot run: {errors[0].msg}.", errors=errors)
-    return np.array(keep, dtype=np.intp), skipped
+    if errors and one.request.gpus != "all":
+        return BadInput(f"The kernel cannot run: {errors[0].msg}.", errors=errors)
+    one.targets = keep
+    return None
 
 
-def _rendered(snapshot: Snapshot, query: Query, answer: Predictions, evidence: Evidence) -> list[Prediction]:
-    request, engine = query.request, snapshot.engine
-    advice = advise(query.rows, query.gpus, query.targets, request, answer, evidence)
-    details: list[list[OperatorRow] | None] = [None] * len(query.targets)
-    if request.detail:
-        details = [[row] for row in _operators(query, answer)]
-    predictions = []
-    columns = zip(
-        query.targets.tolist(),
-        (answer.latency_s * 1e3).tolist(),
-        (answer.low_s * 1e3).tolist(),
-        (answer.high_s * 1e3).tolist(),
-        answer.bound.tolist(),
-        answer.support.tolist(),
-        answer.answered.tolist(),
-        advice,
-        details,
-        strict=True,
+def _answered(
+    snapshot: Snapshot, rows: GpuRows, gpus: GpuTable, ops: OpTable, asked: Sequence[Asked]
+) -> list[PredictResponse]:
+    """The engine's answer to requests that can run; `asked[k]` is operator row k."""
+    targets = [target for one in asked for target in one.targets]
+    if not targets:
+        return [PredictResponse([], one.skipped) for one in asked]
+    request = asked[0].request
+    given = measured_table([one.request.workload for one in asked], [source for one in asked for source in one.sources])
+    wanted, first = [], 0
+    for one in asked:
+        wanted.append(Wanted(one.targets, range(first, first + len(one.sources))))
+        first += len(one.sources)
+    i = np.array([k for k, one in enumerate(asked) for _ in one.targets], dtype=np.intp)
+    j = np.array(targets, dtype=np.intp)
+    evidence = gather(snapshot.engine.kernels, ops, wanted, given)
+    answer = snapshot.engine.predict(
+        ops, gpus, i, j, predictor=request.predictor, coverage=request.coverage, evidence=evidence
     )
-    for row, middle, low, high, bound, support, answered, words, detail in columns:
-        spec = query.rows.spec(row)
-        name = request.predictor if answered else _ROOFLINE
-        required = request.workload.working_set_bytes
-        predictions.append(
-            Prediction(
-                gpu=spec.id,
-                latency_ms=middle,
-                interval_ms=Interval(low, high, request.coverage),
-                bound=BOUNDS[bound],  # type: ignore[arg-type]
-                predictor=AnsweredBy(name, engine.version_of(name, spec.id)),
-                support=SUPPORTS[support],  # type: ignore[arg-type]
-                memory=MemoryUse(required, spec.memory_bytes, required <= spec.memory_bytes),
-                breakdown=[Share("kernel", middle, 1.0, 1)],
-                warnings=words,
-                operators=detail,
-            )
+    predictions = iter(
+        rendered(
+            Finished(snapshot.engine, rows, gpus, ops, i, j, given, answer),
+            [(one.request, one.targets) for one in asked],
         )
-    return predictions
-
-
-def _operators(query: Query, answer: Predictions) -> list[OperatorRow]:
-    """The one operator of a kernel request in detail, per GPU."""
-    workload = query.request.workload
-    resident = resident_blocks(query.ops, query.gpus, np.zeros(len(query.targets), dtype=np.intp), query.targets)
-    return [
-        OperatorRow(
-            op="kernel",
-            name=workload.name,
-            latency_ms=float(answer.latency_s[q]) * 1e3,
-            low_ms=float(answer.low_s[q]) * 1e3,
-            high_ms=float(answer.high_s[q]) * 1e3,
-            limit_ms=float(answer.limit_s[q]) * 1e3,
-            bound=BOUNDS[answer.bound[q]],
-            flops=workload.flops,
-            bytes=workload.bytes,
-            blocks_per_sm=float(resident.blocks[q]),
-        )
-        for q in range(len(query.targets))
-    ]
+    )
+    return [PredictResponse([next(predictions) for _ in one.targets], one.skipped) for one in asked]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Annotated, Any, Literal, TypeAlias
@@ -23,7 +23,6 @@ LATER_KINDS = ("operators", "operator_table", "model", "graph")
 
 # An id, an alias, or a whole specification inline.
 GpuRef: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)] | dict[str, Any]
-Resolve: TypeAlias = Callable[[GpuRef, tuple[str | int, ...]], int]
 
 _NAME_CHARACTERS = "^[^\\x00-\\x1f\\x7f]+$"  # control characters only hide in logs, and PostgreSQL stores no NUL
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200, pattern=_NAME_CHARACTERS)]
@@ -154,24 +153,21 @@ def kernel_table(workloads: Sequence[KernelWorkload]) -> OpTable:
     )
 
 
-def evidence_for(workload: KernelWorkload, resolve: Resolve, *, loc: tuple[str | int, ...] = ()) -> Measurements:
-    """The workload's `measured` rows, each the workload itself with that row's overrides.
+def measured_table(workloads: Sequence[KernelWorkload], gpu: Sequence[int]) -> Measurements:
+    """The `measured` rows of all workloads in order, each its workload with that row's overrides.
 
-    `resolve` maps a GPU reference and its place in the request to a row of the GPU table used beside the result.
+    `gpu` holds the row of the GPU table used beside the result, one per measured row.
     """
-    measured = workload.measured
-    if not measured:
+    if not gpu:
         return NOTHING_MEASURED
-    base = _figures(workload)
-    same = filled(base)
+    pairs = [(workload, row) for workload in workloads for row in workload.measured]
     ops = _table(
-        [same if structs.astuple(row)[2:] == _AS_THE_WORKLOAD else filled(_overridden(base, row)) for row in measured],
-        [label_of(row.name or workload.name) for row in measured],
-        [DTYPE_CODE[row.dtype or workload.dtype] for row in measured],
+        [filled(_overridden(_figures(workload), row)) for workload, row in pairs],
+        [label_of(row.name or workload.name) for workload, row in pairs],
+        [DTYPE_CODE[row.dtype or workload.dtype] for workload, row in pairs],
     )
-    gpu = [resolve(row.gpu, (*loc, "measured", k, "gpu")) for k, row in enumerate(measured)]
-    latency_s = np.array([row.latency_ms * 1e-3 for row in measured])
-    return Measurements(ops, np.array(gpu), latency_s)
+    latency_s = np.array([row.latency_ms * 1e-3 for _, row in pairs])
+    return Measurements(ops, np.array(gpu, dtype=np.intp), latency_s)
 
 
 def _table(rows: Sequence[Sequence[float | None]], labels: list[int], dtypes: list[int]) -> OpTable:
@@ -211,7 +207,9 @@ def _figures(workload: KernelWorkload) -> tuple[float | None, ...]:
 _NO_SIZE = KernelSize()
 
 
-def _overridden(base: Sequence[float | None], row: MeasuredKernel) -> list[float | None]:
+def _overridden(base: Sequence[float | None], row: MeasuredKernel) -> Sequence[float | None]:
+    if structs.astuple(row)[2:] == _AS_THE_WORKLOAD:
+        return base
     figures = list(base)
     for name, column in _OVERRIDES:
         value = getattr(row, name)
