@@ -24,15 +24,13 @@ from app.predictors.transfer import FLOOR_S, Shares
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.tables.ops import OpTable
-from app.tables.predictions import EXTRAPOLATED, INTERPOLATED, MEASURED, Estimate
+from app.tables.predictions import Estimate
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
 FLOOR_CHOICES = (0.6, 0.8, 1.0)
 TRAFFIC_CHOICES = (0.5, 0.65, 0.8)
-
-_SUPPORT = np.array([MEASURED, INTERPOLATED, INTERPOLATED, INTERPOLATED, EXTRAPOLATED, EXTRAPOLATED])
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +56,8 @@ class Auto:
 
     def predict(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, *, evidence: Evidence) -> Estimate:
         """Latency of operator row `i[q]` on GPU row `j[q]`, float64 [n] seconds; supports every row."""
-        n, rows = len(i), evidence.rows
-        times = Times(np.empty(n), np.empty(n, dtype=np.intp), np.empty(n, dtype=np.intp))
+        rows = evidence.rows
+        times = Times.empty(len(i))
         sources = Launches.of(rows.ops, np.arange(len(evidence)), rows.gpu)
         fill_times(
             Question(Launches.of(ops, i, j), sources, rows.latency_s, evidence.query),
@@ -68,7 +66,7 @@ class Auto:
             self._knowledge,
             times,
         )
-        return Estimate(times.latency_s, times.bound, _SUPPORT[times.group], times.group)
+        return Estimate(*times)
 
     @cached_property
     def _knowledge(self) -> Knowledge:

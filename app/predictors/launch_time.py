@@ -22,7 +22,7 @@ from app.predictors.transfer import (
     traffic_probability,
     work_s,
 )
-from app.tables.predictions import COMPUTE, LAUNCH, MEMORY
+from app.tables.predictions import COMPUTE, EXTRAPOLATED, INTERPOLATED, LAUNCH, MEASURED, MEMORY
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -33,6 +33,10 @@ TRUSTED_WORK = 6.0
 RELATED_WEIGHT = 0.5
 # Weight of the fitted costs where the kernel was trained on; the rest goes to sources of the same kernel, if any.
 FITTED_WEIGHT = 0.5
+# Beyond eight times or an eighth of every measured size (in the log), an answer is extrapolated, and its interval that
+# of another size on another GPU.
+FAR = np.log(8.0)
+SUPPORT = np.array([MEASURED, INTERPOLATED, INTERPOLATED, INTERPOLATED, EXTRAPOLATED, EXTRAPOLATED])
 # A fitted cost of nothing still predicts a time, seconds.
 _LEAST_S = 1e-12
 _ROUNDING = 1e-9
@@ -67,11 +71,17 @@ class Knowledge(NamedTuple):
 
 
 class Times(NamedTuple):
-    """Answers to fill, [n] each: seconds, code into BOUNDS, code into GROUPS."""
+    """Answers to fill, [n] each: seconds, codes into BOUNDS, SUPPORTS and GROUPS."""
 
     latency_s: Floats
     bound: Ints
+    support: Ints
     group: Ints
+
+    @classmethod
+    def empty(cls, n: int) -> Times:
+        """Room for n answers."""
+        return cls(np.empty(n), *(np.empty(n, dtype=np.intp) for _ in range(3)))
 
 
 class _Query(NamedTuple):
@@ -100,11 +110,11 @@ def _relation(question: Question, q: int, k: int) -> int:
 
 
 @compiled
-def _spread(question: Question, q: int, k: int, relation: int) -> float:
-    """Log-space spread of a source's answer, from its relation and its distance in lane operations."""
+def _distance(question: Question, q: int, k: int) -> float:
+    """How far a source's size is from the query's, in the log of lane operations."""
     mine = question.queries.dims[_LANES, question.queries.row[q]]
     theirs = question.sources.dims[_LANES, question.sources.row[k]]
-    return float(np.hypot(SPREAD[relation], SPREAD_PER_LOG_SIZE * np.log(mine / theirs)))
+    return float(abs(np.log(mine / theirs)))
 
 
 @compiled
@@ -186,6 +196,7 @@ def fill_times(question: Question, devices: Devices, floor_s: Floats, known: Kno
         floor = floor_s[queries.gpu[q]]
         floor = known.default_floor_s if np.isnan(floor) else floor
         group, first, surprise, own, sums = NO_EVIDENCE, k, 0.0, 0, np.zeros((4, 5))
+        nearest = np.inf
         while k < len(question.query) and question.query[k] == q:
             source_limit = unit_times(sources, k, devices, source)
             mechanism = int(sources.dims[_MECHANISM, sources.row[k]])
@@ -199,10 +210,13 @@ def fill_times(question: Question, devices: Devices, floor_s: Floats, known: Kno
             carried(work, source, unit, limit, answer)
             traffic = traffic_probability(source[0], work, known.traffic_share)
             log_prior(mechanism, traffic, weight)
-            _add(answer, weight, _spread(question, q, k, relation), sums)
+            distance = _distance(question, q, k)
+            _add(answer, weight, np.hypot(SPREAD[relation], SPREAD_PER_LOG_SIZE * distance), sums)
             if query.column >= 0 and relation < RELATED:
                 surprise += _surprise(source, work, source_floor, query.column, known)
                 own += 1
+            if relation < RELATED:
+                nearest = min(nearest, distance)
             group = min(group, relation)
             k += 1
         log_work = 0.0
@@ -221,4 +235,6 @@ def fill_times(question: Question, devices: Devices, floor_s: Floats, known: Kno
             group = min(group, OTHER_GPU_AND_SIZE)
         times.latency_s[q] = time_s(max(np.exp(log_work), limit), floor, known.floor_share)
         times.bound[q] = _bound(answer, weight, unit[0], floor, times.latency_s[q])
-        times.group[q] = group
+        far = group < RELATED and first < k and nearest > FAR
+        times.support[q] = EXTRAPOLATED if far else SUPPORT[group]
+        times.group[q] = max(group, OTHER_GPU_AND_SIZE) if far else group

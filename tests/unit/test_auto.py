@@ -80,6 +80,14 @@ def test_each_gpus_own_registers_count() -> None:
     assert fat > 2 * lean
 
 
+def test_a_far_size_is_extrapolated() -> None:
+    tenth = STREAM | {
+        name: STREAM[name] / 10 for name in ("flops", "bytes", "working_set_bytes", "lane_operations", "n")
+    }
+    answer = ask(STREAM, tenth, 1, 0.16e-3)
+    assert (answer.support[0], answer.group[0]) == (EXTRAPOLATED, OTHER_GPU_AND_SIZE)
+
+
 @pytest.mark.parametrize(
     ("label", "changed", "group"),
     [(0, {"n": 7.0, "lane_operations": 1e8}, OTHER_GPU_AND_SIZE), (9, {}, RELATED)],
