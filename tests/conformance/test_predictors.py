@@ -115,11 +115,13 @@ def test_no_evidence_is_answered_or_left_to_the_roofline(predictor: Any) -> None
     assert (np.isnan(latency) | (latency > 0)).all()
 
 
-def test_the_same_rows_teach_the_same(predictor: Any) -> None:
-    if not predictor.trainable:
-        pytest.skip("learns nothing")
-    again = ready(type(predictor))
-    restored = type(predictor).from_state(predictor.state())
-    answers = [one.predict(OPS, GPUS, ROWS, ON, evidence=EVIDENCE).latency_s for one in (predictor, again, restored)]
+TRAINABLE = [predictor for predictor in PREDICTORS if predictor.trainable]
+
+
+@pytest.mark.parametrize("trainable", TRAINABLE, ids=lambda predictor: predictor.name)
+def test_the_same_rows_teach_the_same(trainable: Any) -> None:
+    first, again = ready(trainable), ready(trainable)
+    restored = trainable.from_state(first.state())
+    answers = [one.predict(OPS, GPUS, ROWS, ON, evidence=EVIDENCE).latency_s for one in (first, again, restored)]
     np.testing.assert_array_equal(answers[0], answers[1])
     np.testing.assert_array_equal(answers[0], answers[2])
