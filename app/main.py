@@ -13,9 +13,8 @@ from starlette.routing import Route
 
 from app import __version__
 from app.api import gpus, jobs, measurements, openapi, operations, predictors, problems
-from app.api.metrics import Metrics
-from app.api.middleware import BodyLimit, HotRoutes, Observe
 from app.api.predict import PredictRoute
+from app.api.service import Service
 from app.config import Settings
 from app.services import long_tail
 from app.services.runtime import Runtime, open_runtime
@@ -39,7 +38,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             Thread(target=long_tail.warm, daemon=True).start()  # a first unknown name must not stop the others
             yield
 
-    app = FastAPI(
+    predict = PredictRoute()
+    app = Service(
+        max_body_bytes=settings.max_body_bytes,
+        hot={predict.path: predict},
         title="gpucast",
         version=__version__,
         description="How long GPU work takes on any GPU, without running it there.",
@@ -47,17 +49,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    app.state.metrics = Metrics()
-    predict = PredictRoute()
-    hot = Route(predict.path, predict, methods=["POST"], include_in_schema=False)
-    app.router.routes.insert(0, hot)
+    routes = [Route(predict.path, predict, methods=["POST"], include_in_schema=False)]
+    app.router.routes.extend(routes)
     for router in ROUTERS:
         app.include_router(router)
-    problems.install(app, [hot, *(route for router in ROUTERS for route in router.routes)])
+    problems.install(app, [*routes, *(route for router in ROUTERS for route in router.routes)])
     openapi.install(app)
-    app.add_middleware(HotRoutes, routes={predict.path: predict})  # the last one added is the outermost
-    app.add_middleware(BodyLimit, limit=settings.max_body_bytes)
-    app.add_middleware(Observe, metrics=app.state.metrics)
     return app
 
 

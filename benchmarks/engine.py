@@ -20,7 +20,7 @@ from app.services.gpu_rows import Snapshot
 from app.services.predict import predict
 from app.services.prediction_form import read_request, write_response
 from app.services.seed import load_seed_specs
-from app.services.workloads import KERNEL_EXAMPLE, kernel_table, measured_table
+from app.services.workloads import KERNEL_EXAMPLE, with_measured
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
@@ -72,7 +72,7 @@ def _single(snapshot: Snapshot, predictor: str, measured: int) -> float:
 
 def _tables(snapshot: Snapshot, measured: int) -> tuple[OpTable, Measurements]:
     workload = read_request(_body("auto", measured)).workload
-    return kernel_table([workload]), measured_table([workload], [snapshot.row_of[SOURCE]] * measured)
+    return with_measured([workload], [snapshot.row_of[SOURCE]] * measured)
 
 
 def _request(snapshot: Snapshot, predictor: str) -> float:

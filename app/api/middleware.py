@@ -1,4 +1,4 @@
-"""Around every request, as pure ASGI: its id, its metrics, the limit on its body, and a way past the router."""
+"""Around every HTTP request, as pure ASGI: its id, its metrics, the limit on its body, a way past the router."""
 
 from __future__ import annotations
 
@@ -26,9 +26,6 @@ class Observe:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, and its answer back with X-Request-ID."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         name = request_id(scope)
         started = time.perf_counter()
         status = 500
@@ -65,9 +62,6 @@ class BodyLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on; one whose length is not told, with a `receive` that counts."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         for key, value in scope["headers"]:
             if key == b"content-length":
                 if value.isdigit() and int(value) <= self._limit:
@@ -125,8 +119,8 @@ class HotRoutes:
         self._routes = routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on what is not hot."""
-        hot = self._routes.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        """Pass on what is not hot; a defect is answered, and raised for the server to log."""
+        hot = self._routes.get(scope["path"]) if scope["method"] == "POST" else None
         if hot is None:
             await self._app(scope, receive, send)
             return
@@ -134,3 +128,6 @@ class HotRoutes:
             await hot(scope, receive, send)
         except GpucastError as error:
             await problems.of_error(error)(scope, receive, send)
+        except Exception:
+            await problems.of_defect()(scope, receive, send)
+            raise

@@ -67,7 +67,7 @@ def readyz(runtime: RuntimeDep, holder: HolderDep) -> Response:
 )
 def metrics(request: Request, holder: HolderDep) -> Response:
     """Counters of this process, for Prometheus."""
-    counted: Metrics = request.app.state.metrics
+    counted: Metrics = request.app.metrics
     counted.gauge("gpucast_engine_revision", "Revision of the engine that serves", holder.engine.revision)
     counted.gauge("gpucast_database_up", "1 while the database answers", not holder.health.database)
     return Response(counted.text(), media_type=CONTENT_TYPE_LATEST)

@@ -127,5 +127,9 @@ def _validation(request: Request, error: Exception) -> Response:
 
 
 def _unexpected(request: Request, error: Exception) -> Response:
-    """Starlette logs the traceback; the caller learns no more than that it was ours."""
+    return of_defect()
+
+
+def of_defect() -> Response:
+    """The server logs the traceback; the caller learns no more than that it was ours."""
     return problem(500, "internal", "Internal error", "This is a defect of the service; its log has the details.")

@@ -9,6 +9,7 @@ import numpy as np
 
 from app.predictors.intervals import NO_EVIDENCE, RELATED
 from app.predictors.roofline import hardware_limit
+from app.predictors.sound import none_under_limit
 from app.services.prediction_form import PredictRequest
 from app.services.workloads import KernelWorkload
 from app.tables.gpus import GpuSpec, GpuTable
@@ -48,19 +49,28 @@ def about_measured(workloads: Sequence[KernelWorkload], gpus: GpuTable, given: M
     """
     if not len(given):
         return [[] for _ in workloads]
+    if none_under_limit(given, gpus, LIMIT_TOLERANCE):
+        return [_same_counts(workload) for workload in workloads]
     limits = hardware_limit(given.ops, gpus, np.arange(len(given)), given.gpu).latency_s.tolist()
     each = zip([gpus.ids[gpu] for gpu in given.gpu.tolist()], limits, strict=True)
-    return [_odd(workload, list(islice(each, len(workload.measured)))) for workload in workloads]
+    return [
+        _too_fast(workload, list(islice(each, len(workload.measured)))) + _same_counts(workload)
+        for workload in workloads
+    ]
 
 
-def _odd(workload: KernelWorkload, limits: Sequence[tuple[str, float]]) -> list[str]:
-    words = []
-    for k, (row, (gpu, limit)) in enumerate(zip(workload.measured, limits, strict=True)):
-        if row.latency_ms < (1 - LIMIT_TOLERANCE) * limit * 1e3:
-            words.append(
-                f"measured[{k}]: {row.latency_ms:.6g} ms is more than {LIMIT_TOLERANCE:.0%} under the hardware limit "
-                f"of {gpu}, {limit * 1e3:.6g} ms: check the time, FLOPs, bytes and working set"
-            )
-        if row.size is not None and row.size != workload.size and row.flops is None and row.bytes is None:
-            words.append(f"measured[{k}]: another size with the same flops and bytes; send those of that size too")
-    return words
+def _too_fast(workload: KernelWorkload, limits: Sequence[tuple[str, float]]) -> list[str]:
+    return [
+        f"measured[{k}]: {row.latency_ms:.6g} ms is more than {LIMIT_TOLERANCE:.0%} under the hardware limit of "
+        f"{gpu}, {limit * 1e3:.6g} ms: check the time, FLOPs, bytes and working set"
+        for k, (row, (gpu, limit)) in enumerate(zip(workload.measured, limits, strict=True))
+        if row.latency_ms < (1 - LIMIT_TOLERANCE) * limit * 1e3
+    ]
+
+
+def _same_counts(workload: KernelWorkload) -> list[str]:
+    return [
+        f"measured[{k}]: another size with the same flops and bytes; send those of that size too"
+        for k, row in enumerate(workload.measured)
+        if row.size is not None and row.size != workload.size and row.flops is None and row.bytes is None
+    ]

@@ -126,9 +126,9 @@ class Engine:
         Queries are answered by the version of their GPU; nothing comes out under the hardware limit, and the
         roofline answers where the predictor has no support.
         """
-        served = [self.serving(predictor, gpus.ids[k]) for k in (j if len(j) == 1 else np.unique(j))]
-        if all(one is served[0] for one in served):
-            return _finish(served[0], ops, gpus, i, j, coverage, evidence)
+        served = self.serving(predictor, gpus.ids[j[0]])
+        if len(j) == 1 or all(self.serving(predictor, gpus.ids[k]) is served for k in np.unique(j).tolist()):
+            return _finish(served, ops, gpus, i, j, coverage, evidence)
         return self._by_version(ops, gpus, i, j, predictor, coverage, evidence)
 
     def _by_version(

@@ -10,14 +10,13 @@ from numpy.typing import NDArray
 from app.errors import FieldError
 from app.ops.kernel import FIELD_INDEX
 from app.predictors.occupancy import LAUNCH_FIELDS
-from app.predictors.roofline import peaks
-from app.tables.gpus import GpuTable
+from app.predictors.roofline import peak_flops
+from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.ops import DTYPES, OpTable
 
-Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
-_LAUNCH = np.array([FIELD_INDEX[name] for name in (*LAUNCH_FIELDS, "flops")])[:, None]
+_LAUNCH = np.array([FIELD_INDEX[name] for name in (*LAUNCH_FIELDS, "flops")])
 _LIMIT_NAMES = (
     "max_threads_per_block",
     "max_threads_per_sm",
@@ -36,26 +35,19 @@ def check_launch(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> list[list[Fi
 
     `loc` of an error is the one field of the workload that breaks the limit. Absent limits (NaN) do not bind.
     """
-    launches, dtypes, limits = ops.dims[_LAUNCH, i].T.tolist(), ops.dtype[i].tolist(), _limits(gpus)[j].tolist()
+    columns = np.array([COLUMN_INDEX[name] for name in _LIMIT_NAMES])
+    launches, limits = ops.dims[_LAUNCH[:, None], i].T.tolist(), gpus.values[columns[:, None], j].T.tolist()
+    lacking = np.isnan(peak_flops(gpus, j, ops.dtype[i])).tolist()
     return [
-        _broken(gpus.ids[gpu], launch, dtype, limit)
-        for gpu, launch, dtype, limit in zip(j.tolist(), launches, dtypes, limits, strict=True)
+        _over(gpus.ids[gpu], launch, limit) + _without_dtype(gpus.ids[gpu], launch[-1], lacks, ops.dtype[row])
+        for row, gpu, launch, limit, lacks in zip(i, j, launches, limits, lacking, strict=True)
     ]
 
 
-def _limits(gpus: GpuTable) -> Floats:
-    """Per GPU the figures of _LIMIT_NAMES, then the peak per dtype; derived once per table."""
-    if "launch_limits" not in gpus.memo:
-        columns = [gpus.column(name) for name in _LIMIT_NAMES]
-        gpus.memo["launch_limits"] = np.ascontiguousarray(np.concatenate([columns, peaks(gpus)]).T)
-    return gpus.memo["launch_limits"]
-
-
-def _broken(gpu: str, launch: list[float], dtype: int, limits: list[float]) -> list[FieldError]:
-    broken = _over(gpu, launch, limits[: len(_LIMIT_NAMES)])
-    if launch[-1] > 0 and isnan(limits[len(_LIMIT_NAMES) + dtype]):
-        broken.append(FieldError(("dtype",), f"{gpu} does not compute in {DTYPES[dtype]}"))
-    return broken
+def _without_dtype(gpu: str, flops: float, lacks: bool, dtype: int) -> list[FieldError]:
+    if not lacks or not flops > 0:
+        return []
+    return [FieldError(("dtype",), f"{gpu} does not compute in {DTYPES[dtype]}")]
 
 
 def _over(gpu: str, launch: list[float], limit: list[float]) -> list[FieldError]:

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from app.errors import BadInput, FieldError, GpucastError
+from app.predictors.sound import all_run
 from app.services.evidence import Wanted, gather
 from app.services.gpu_rows import GpuRows, Snapshot
 from app.services.launch import check_launch
-from app.services.prediction_form import PredictRequest, PredictResponse, Skipped
+from app.services.prediction_form import Prediction, PredictRequest, PredictResponse, Skipped
 from app.services.render import Finished, rendered
-from app.services.workloads import kernel_table, measured_table
+from app.services.workloads import with_measured
 from app.tables.gpus import GpuTable
+from app.tables.measurements import Measurements
 from app.tables.ops import OpTable
 
 
@@ -29,6 +32,14 @@ class Asked:
     targets: list[int]
     sources: list[int]
     skipped: list[Skipped] = field(default_factory=list)
+
+
+class Tables(NamedTuple):
+    """A batch as tables: operator row k is request k's kernel, `given` holds all measured rows, in order."""
+
+    gpus: GpuTable
+    ops: OpTable
+    given: Measurements
 
 
 def predict(snapshot: Snapshot, request: PredictRequest) -> PredictResponse:
@@ -55,14 +66,12 @@ def _group(snapshot: Snapshot, requests: Sequence[PredictRequest]) -> list[Predi
     rows = GpuRows(snapshot)
     answers: list[PredictResponse | GpucastError | Asked] = [_found(snapshot, rows, request) for request in requests]
     asked = [one for one in answers if isinstance(one, Asked)]
-    gpus, ops = rows.table(), kernel_table([one.request.workload for one in asked])
+    gpus = rows.table()
+    sources = [source for one in asked for source in one.sources]
+    ops, given = with_measured([one.request.workload for one in asked], sources)
     refusals = _refusals(ops, gpus, asked)
-    runs = [k for k, refusal in enumerate(refusals) if refusal is None]
-    if len(runs) < len(asked):
-        ops = ops.take(np.array(runs, dtype=np.intp))
-    found = iter(_answered(snapshot, rows, gpus, ops, [asked[k] for k in runs]))
-    checked = iter(refusals)
-    return [(next(checked) or next(found)) if isinstance(one, Asked) else one for one in answers]
+    answered = iter(_answered(snapshot, rows, Tables(gpus, ops, given), [*zip(asked, refusals, strict=True)]))
+    return [next(answered) if isinstance(one, Asked) else one for one in answers]
 
 
 def _found(snapshot: Snapshot, rows: GpuRows, request: PredictRequest) -> Asked | GpucastError:
@@ -93,10 +102,9 @@ def _refusals(ops: OpTable, gpus: GpuTable, asked: Sequence[Asked]) -> list[BadI
     """Why a launch cannot run; of "all", GPUs that cannot are left out instead."""
     i = np.array([k for k, one in enumerate(asked) for _ in one.targets], dtype=np.intp)
     j = np.array([target for one in asked for target in one.targets], dtype=np.intp)
-    problems = check_launch(ops, gpus, i, j)
-    if not any(problems):
+    if all_run(ops, gpus, i, j):
         return [None] * len(asked)
-    each = iter(problems)
+    each = iter(check_launch(ops, gpus, i, j))
     return [_refused(one, gpus, [next(each) for _ in one.targets]) for one in asked]
 
 
@@ -120,28 +128,43 @@ def _refused(one: Asked, gpus: GpuTable, problems: Sequence[Sequence[FieldError]
 
 
 def _answered(
-    snapshot: Snapshot, rows: GpuRows, gpus: GpuTable, ops: OpTable, asked: Sequence[Asked]
-) -> list[PredictResponse]:
-    """The engine's answer to requests that can run; `asked[k]` is operator row k."""
-    targets = [target for one in asked for target in one.targets]
-    if not targets:
-        return [PredictResponse([], one.skipped) for one in asked]
-    request = asked[0].request
-    given = measured_table([one.request.workload for one in asked], [source for one in asked for source in one.sources])
-    wanted, first = [], 0
-    for one in asked:
-        wanted.append(Wanted(one.targets, range(first, first + len(one.sources))))
-        first += len(one.sources)
-    i = np.array([k for k, one in enumerate(asked) for _ in one.targets], dtype=np.intp)
-    j = np.array(targets, dtype=np.intp)
-    evidence = gather(snapshot.engine.kernels, ops, wanted, given)
+    snapshot: Snapshot, rows: GpuRows, tables: Tables, checked: Sequence[tuple[Asked, BadInput | None]]
+) -> list[PredictResponse | BadInput]:
+    """The refusal, or the engine's answer, of every request; `checked[k]` is operator row k."""
+    wanted, i, first = [], list[int](), 0
+    for row, (one, refusal) in enumerate(checked):
+        last = first + len(one.sources)
+        targets = one.targets if refusal is None else ()
+        wanted.append(Wanted(targets, range(first, last)))
+        i.extend([row] * len(targets))
+        first = last
+    predictions = iter(_asked_of_engine(snapshot, rows, tables, i, wanted, [one.request for one, _ in checked]))
+    return [
+        refusal or PredictResponse([next(predictions) for _ in one.targets], one.skipped) for one, refusal in checked
+    ]
+
+
+def _asked_of_engine(
+    snapshot: Snapshot,
+    rows: GpuRows,
+    tables: Tables,
+    i: Sequence[int],
+    wanted: Sequence[Wanted],
+    requests: Sequence[PredictRequest],
+) -> list[Prediction]:
+    """Predictions of all queries: operator row `i[q]`, GPU rows as `wanted`."""
+    if not i:
+        return []
+    row, gpu = np.array(i), np.array([target for one in wanted for target in one.targets])
+    evidence = gather(snapshot.engine.kernels, tables.ops, wanted, tables.given)
     answer = snapshot.engine.predict(
-        ops, gpus, i, j, predictor=request.predictor, coverage=request.coverage, evidence=evidence
+        tables.ops,
+        tables.gpus,
+        row,
+        gpu,
+        predictor=requests[0].predictor,
+        coverage=requests[0].coverage,
+        evidence=evidence,
     )
-    predictions = iter(
-        rendered(
-            Finished(snapshot.engine, rows, gpus, ops, i, j, given, answer),
-            [(one.request, one.targets) for one in asked],
-        )
-    )
-    return [PredictResponse([next(predictions) for _ in one.targets], one.skipped) for one in asked]
+    done = Finished(snapshot.engine, rows, tables.gpus, tables.ops, row, gpu, tables.given, answer)
+    return rendered(done, [(request, one.targets) for request, one in zip(requests, wanted, strict=True)])

@@ -153,27 +153,42 @@ def kernel_table(workloads: Sequence[KernelWorkload]) -> OpTable:
     )
 
 
-def measured_table(workloads: Sequence[KernelWorkload], gpu: Sequence[int]) -> Measurements:
-    """The `measured` rows of all workloads in order, each its workload with that row's overrides.
+def with_measured(workloads: Sequence[KernelWorkload], gpu: Sequence[int]) -> tuple[OpTable, Measurements]:
+    """One row per workload, and beside it the `measured` rows of all workloads, in order.
 
-    `gpu` holds the row of the GPU table used beside the result, one per measured row.
+    A measured row is its workload with that row's overrides; `gpu` holds the row of the GPU table used beside the
+    result, one per measured row.
     """
     if not gpu:
-        return NOTHING_MEASURED
-    pairs = [(workload, row) for workload in workloads for row in workload.measured]
-    ops = _table(
-        [filled(_overridden(_figures(workload), row)) for workload, row in pairs],
-        [label_of(row.name or workload.name) for workload, row in pairs],
-        [DTYPE_CODE[row.dtype or workload.dtype] for workload, row in pairs],
-    )
-    latency_s = np.array([row.latency_ms * 1e-3 for _, row in pairs])
-    return Measurements(ops, np.array(gpu, dtype=np.intp), latency_s)
+        return kernel_table(workloads), NOTHING_MEASURED
+    rows, names, dtypes = [], [], []
+    for workload in workloads:
+        rows.append(filled(_figures(workload)))
+        names.append(workload.name)
+        dtypes.append(workload.dtype)
+    latency_s = []
+    for workload in workloads:
+        for row in workload.measured:
+            rows.append(filled(_overridden(_figures(workload), row)))
+            names.append(row.name or workload.name)
+            dtypes.append(row.dtype or workload.dtype)
+            latency_s.append(row.latency_ms * 1e-3)
+    both = _table(rows, [label_of(name) for name in names], [DTYPE_CODE[dtype] for dtype in dtypes])
+    n = len(workloads)
+    measured = Measurements(_between(both, n, None), np.array(gpu, dtype=np.intp), np.array(latency_s))
+    return _between(both, 0, n), measured
 
 
 def _table(rows: Sequence[Sequence[float | None]], labels: list[int], dtypes: list[int]) -> OpTable:
     dims = np.array(rows, dtype=np.float64).reshape(-1, len(FIELDS)).T
     kind = np.full(len(labels), _KERNEL)
     return OpTable(kind, np.array(dtypes, dtype=np.intp), np.array(labels, dtype=np.intp), FIELD_INDEX, dims)
+
+
+def _between(table: OpTable, start: int, stop: int | None) -> OpTable:
+    """A view of consecutive rows."""
+    part = slice(start, stop)
+    return OpTable(table.kind[part], table.dtype[part], table.label[part], table.fields, table.dims[:, part])
 
 
 NOTHING_MEASURED = Measurements(_table([], [], []), np.empty(0, dtype=np.intp), np.empty(0))
