@@ -6,7 +6,6 @@ same arithmetic compiled takes a few microseconds for one row and tens of nanose
 
 from __future__ import annotations
 
-import getpass
 import os
 import tempfile
 from collections.abc import Callable
@@ -33,7 +32,7 @@ def _cache_folder() -> Path:
             digest.update(source.read_bytes())
     beside = Path(__file__).parent / "__pycache__"
     writable = os.access(beside if beside.exists() else beside.parent, os.W_OK)
-    base = beside if writable else Path(tempfile.gettempdir()) / f"gpucast-{getpass.getuser()}"
+    base = beside if writable else Path(tempfile.gettempdir()) / f"gpucast-{os.getuid()}"
     return base / f"compiled-{digest.hexdigest()}"
 
 
