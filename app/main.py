@@ -19,7 +19,6 @@ from app.config import Settings
 from app.services import long_tail
 from app.services.runtime import Runtime, open_runtime
 from app.services.snapshot import SnapshotHolder
-from app.services.warm import warm
 
 ROUTERS = (gpus.router, measurements.router, jobs.router, predictors.router, operations.router)
 
@@ -66,6 +65,5 @@ def _holder(runtime: Runtime) -> SnapshotHolder:
         poll_s=runtime.settings.revision_poll_s,
         ensure_database=runtime.ensure_database,
     )
-    warm(holder.snapshot)
     holder.start()
     return holder

@@ -17,6 +17,7 @@ from app.errors import GpucastError, Unavailable
 from app.services.assemble import assemble
 from app.services.engine import Engine
 from app.services.gpu_rows import Snapshot
+from app.services.warm import warm
 from app.store import revision
 from app.store.session import Database
 
@@ -110,4 +111,6 @@ class SnapshotHolder:
         for problem in refused:
             log.error("%s", problem)
         self._health = Health("", refused)
-        return Snapshot.of(engine)
+        snapshot = Snapshot.of(engine)
+        warm(snapshot)
+        return snapshot

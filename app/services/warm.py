@@ -19,7 +19,8 @@ from app.tables.gpus import GpuTable
 def warm(snapshot: Snapshot) -> None:
     """Answer the example request by every predictor that can: compiles once per installation, then loads."""
     for predictor in PREDICTORS:
-        request = {"gpu": snapshot.engine.gpus.ids[0], "workload": KERNEL_EXAMPLE, "predictor": predictor.name}
+        gpu = snapshot.engine.gpus.ids[0]
+        request = {"gpu": gpu, "workload": KERNEL_EXAMPLE, "predictor": predictor.name, "detail": True}
         try:
             predict(snapshot, msgspec.convert(request, PredictRequest))
         except GpucastError:  # not trained, or a catalogue without the example's GPUs: nothing that stops a start

@@ -180,15 +180,16 @@ def with_measured(workloads: Sequence[KernelWorkload], gpu: Sequence[int]) -> tu
 
 
 def _table(rows: Sequence[Sequence[float | None]], labels: list[int], dtypes: list[int]) -> OpTable:
-    dims = np.array(rows, dtype=np.float64).reshape(-1, len(FIELDS)).T
+    dims = np.ascontiguousarray(np.array(rows, dtype=np.float64).reshape(-1, len(FIELDS)).T)
     kind = np.full(len(labels), _KERNEL)
     return OpTable(kind, np.array(dtypes, dtype=np.intp), np.array(labels, dtype=np.intp), FIELD_INDEX, dims)
 
 
 def _between(table: OpTable, start: int, stop: int | None) -> OpTable:
-    """A view of consecutive rows."""
+    """Consecutive rows."""
     part = slice(start, stop)
-    return OpTable(table.kind[part], table.dtype[part], table.label[part], table.fields, table.dims[:, part])
+    dims = np.ascontiguousarray(table.dims[:, part])
+    return OpTable(table.kind[part], table.dtype[part], table.label[part], table.fields, dims)
 
 
 NOTHING_MEASURED = Measurements(_table([], [], []), np.empty(0, dtype=np.intp), np.empty(0))

@@ -139,4 +139,4 @@ class GpuTable:
 
     def take(self, j: NDArray[np.intp]) -> GpuTable:
         """The rows `j`, repeats allowed: figures aligned with a query."""
-        return GpuTable(tuple(self.ids[k] for k in j), self.values[:, j])
+        return GpuTable(tuple(self.ids[k] for k in j), np.take(self.values, j, axis=1))

@@ -22,7 +22,8 @@ class OpTable:
     kind   int [n], code into `app.ops.OPS`
     dtype  int [n], code into DTYPES
     label  int [n], joins rows of one kernel (same name, same label); never a feature
-    dims   float64 [fields, n], one row per name of `fields`; absent figures are NaN
+    dims   float64 [fields, n], C-contiguous (compiled code is compiled once per memory layout), one row per name
+           of `fields`; absent figures are NaN
     """
 
     kind: Ints
@@ -41,7 +42,7 @@ class OpTable:
 
     def take(self, i: Ints) -> OpTable:
         """The rows `i`, repeats allowed."""
-        return OpTable(self.kind[i], self.dtype[i], self.label[i], self.fields, self.dims[:, i])
+        return OpTable(self.kind[i], self.dtype[i], self.label[i], self.fields, np.take(self.dims, i, axis=1))
 
 
 def concatenate(tables: Sequence[OpTable]) -> OpTable:

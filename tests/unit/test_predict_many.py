@@ -1,0 +1,109 @@
+"""Requests answered together are answered as they would be alone."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from app.errors import BadInput, GpucastError, NotFound, NotTrained
+from app.predictors.finish import _fill as finish
+from app.predictors.launch_time import fill_times
+from app.predictors.roofline import _fill as limit
+from app.services.engine import Engine, KernelIndex
+from app.services.gpu_rows import Snapshot
+from app.services.predict import predict, predict_many
+from app.services.prediction_form import PredictRequest, PredictResponse, read_request
+from app.services.seed import load_seed_specs
+from app.services.warm import warm
+from app.services.workloads import KERNEL_EXAMPLE, with_measured
+from app.tables.catalog import Catalog
+from app.tables.gpus import GpuTable
+from app.tables.measurements import Measurements
+
+BASE = {"workload": KERNEL_EXAMPLE, "gpu": "rtx-4070"}
+SKETCH = {
+    "name": "Sketch",
+    "compute_capability": "8.9",
+    "sm_count": 92,
+    "boost_clock_hz": 2.4e9,
+    "memory_bytes": 24e9,
+    "memory_bandwidth_bytes_per_s": 1e12,
+}
+
+
+def asked(**changes: Any) -> PredictRequest:
+    return read_request(json.dumps(BASE | changes).encode())
+
+
+def kernel(**changes: Any) -> dict[str, Any]:
+    return KERNEL_EXAMPLE | changes
+
+
+def stored(specs: list[Any], rows: int) -> KernelIndex:
+    """That many measurements of the example kernel, on as many GPUs as there are."""
+    measured = [{"gpu": "x", "latency_ms": 0.5 + k / rows, "blocks": 64 + k} for k in range(rows)]
+    workload = asked(workload=kernel(name="stored", measured=measured)).workload
+    _, table = with_measured([workload], [k % len(specs) for k in range(rows)])
+    return KernelIndex.build(Measurements(table.ops, table.gpu, table.latency_s))
+
+
+@pytest.fixture(scope="module")
+def snapshot() -> Snapshot:
+    specs = load_seed_specs()
+    return Snapshot.of(Engine(Catalog(specs), GpuTable.from_specs(specs), kernels=stored(specs, 200)))
+
+
+REQUESTS = (
+    asked(),
+    asked(workload=kernel(measured=[])),
+    asked(gpu="titan-v", predictor="efficiency"),
+    asked(coverage=0.5),
+    asked(gpu=None, gpus=["titan-v", "rtx-4070"]),
+    asked(gpu=None, gpus="all", workload=kernel(dtype="bf16", measured=[])),
+    asked(gpu="no-such"),
+    asked(gpu=SKETCH),
+    asked(workload=kernel(threads_per_block=2048)),
+    asked(workload=kernel(measured=[{"gpu": SKETCH, "latency_ms": 0.5}]), detail=True),
+    asked(predictor="forest"),
+    asked(workload=kernel(name="stored", measured=[])),
+    asked(gpu=None, gpus="all", workload=kernel(name="stored", measured=[])),
+    asked(workload=kernel(measured=[{"gpu": "titan-v", "latency_ms": 1e-3}])),
+)
+
+
+def alone(snapshot: Snapshot, request: PredictRequest) -> PredictResponse | tuple[type, str]:
+    try:
+        return predict(snapshot, request)
+    except GpucastError as error:
+        return type(error), error.detail
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_together_as_alone(snapshot: Snapshot, order: int) -> None:
+    requests = REQUESTS[::order]
+    together = [
+        (type(answer), answer.detail) if isinstance(answer, GpucastError) else answer
+        for answer in predict_many(snapshot, requests)
+    ]
+    assert together == [alone(snapshot, request) for request in requests]
+
+
+def test_what_is_wrong_with_one_does_not_touch_the_others(snapshot: Snapshot) -> None:
+    kinds = [type(answer) for answer in predict_many(snapshot, REQUESTS)]
+    wrong = {6: NotFound, 8: BadInput, 10: NotTrained}
+    assert kinds == [wrong.get(k, PredictResponse) for k in range(len(REQUESTS))]
+
+
+def test_no_request_after_the_warm_up_compiles_anything(snapshot: Snapshot) -> None:
+    warm(snapshot)
+    compiled = [len(function.signatures) for function in (fill_times, finish, limit)]
+    predict_many(snapshot, REQUESTS)
+    for request in REQUESTS:
+        alone(snapshot, request)
+    assert [len(function.signatures) for function in (fill_times, finish, limit)] == compiled
+
+
+def test_nothing_asked_is_nothing_answered(snapshot: Snapshot) -> None:
+    assert predict_many(snapshot, []) == []
