@@ -27,10 +27,11 @@ GpuRef: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)] | dict[st
 _NAME_CHARACTERS = "^[^\\x00-\\x1f\\x7f]+$"  # control characters only hide in logs, and PostgreSQL stores no NUL
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200, pattern=_NAME_CHARACTERS)]
 Count: TypeAlias = Annotated[float, Meta(ge=0, le=1e18)]
-Threads: TypeAlias = Annotated[int, Meta(ge=1, le=10**6)]
-Blocks: TypeAlias = Annotated[int, Meta(ge=1, le=10**15)]
-Registers: TypeAlias = Annotated[int, Meta(ge=0, le=65_536)]
-Bytes: TypeAlias = Annotated[int, Meta(ge=0, le=10**12)]
+# Whole numbers, also when a client writes them as 256.0.
+Threads: TypeAlias = Annotated[float, Meta(ge=1, le=1e6, multiple_of=1)]
+Blocks: TypeAlias = Annotated[float, Meta(ge=1, le=1e15, multiple_of=1)]
+Registers: TypeAlias = Annotated[float, Meta(ge=0, le=65_536, multiple_of=1)]
+Bytes: TypeAlias = Annotated[float, Meta(ge=0, le=1e12, multiple_of=1)]
 Fraction: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 Ways: TypeAlias = Annotated[float, Meta(ge=0, le=1024)]
 # Under a nanosecond no kernel runs, over ten days none is waited for: outside, the unit is wrong.

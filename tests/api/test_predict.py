@@ -19,6 +19,12 @@ def ask(client: TestClient, workload: Kernel, **more: Any) -> list[dict[str, Any
     return list(answer.json()["predictions"])
 
 
+def test_whole_numbers_may_be_written_with_a_point(client: TestClient, kernel: dict[str, Any]) -> None:
+    pointed = kernel | {"threads_per_block": float(kernel["threads_per_block"]), "blocks": float(kernel["blocks"])}
+    answers = [client.post("/predict", json={"gpu": "titan-v", "workload": one}).json() for one in (kernel, pointed)]
+    assert answers[0]["predictions"] == answers[1]["predictions"]
+
+
 def test_every_field_of_the_contract(client: TestClient, kernel: Kernel) -> None:
     request = {"gpu": "nvidia-l4", "workload": kernel, "predictor": "auto", "coverage": 0.8, "detail": False}
     answer = client.post("/predict", json=request)
