@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import secrets
 import time
-from collections.abc import Mapping, MutableMapping
-from typing import Any
+from collections.abc import Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -23,10 +23,12 @@ class Observe:
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
         self._metrics = metrics
+        self._process = secrets.token_hex(10).encode()
+        self._number = itertools.count(1)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, and its answer back with X-Request-ID."""
-        name = request_id(scope)
+        name = self._request_id(scope)
         started = time.perf_counter()
         status = 500
 
@@ -44,13 +46,12 @@ class Observe:
             method = scope["method"] if route != "none" else "any"
             self._metrics.observe(method, route, status, time.perf_counter() - started)
 
-
-def request_id(scope: MutableMapping[str, Any]) -> bytes:
-    """The caller's X-Request-ID, or a new one."""
-    for key, value in scope["headers"]:
-        if key == b"x-request-id" and _REQUEST_ID.fullmatch(value):
-            return bytes(value)
-    return secrets.token_hex(16).encode()
+    def _request_id(self, scope: Scope) -> bytes:
+        """The caller's X-Request-ID, or a new one: this process's own digits, then a number."""
+        for key, value in scope["headers"]:
+            if key == b"x-request-id" and _REQUEST_ID.fullmatch(value):
+                return bytes(value)
+        return b"%s%012x" % (self._process, next(self._number))
 
 
 class BodyLimit:

@@ -21,7 +21,8 @@ INLINE_PAIRS = 512
 class PredictRoute:
     """ASGI application of one route: bytes in, engine, bytes out.
 
-    Requests that arrive in the same turn of the event loop are answered together in the next.
+    Requests that arrive within two turns of the event loop are answered together: in the second one it has read
+    what other connections sent meanwhile.
     """
 
     path = "/predict"
@@ -54,7 +55,7 @@ class PredictRoute:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[PredictResponse] = loop.create_future()
         if not self._waiting:
-            loop.call_soon(self._flush, holder)
+            loop.call_soon(loop.call_soon, self._flush, holder)
         self._waiting.append((request, answer))
         return await answer
 

@@ -182,7 +182,7 @@ def with_measured(workloads: Sequence[KernelWorkload], gpu: Sequence[int]) -> tu
 
 def _table(rows: Sequence[Sequence[float | None]], labels: list[int], dtypes: list[int]) -> OpTable:
     dims = np.ascontiguousarray(np.array(rows, dtype=np.float64).reshape(-1, len(FIELDS)).T)
-    kind = np.full(len(labels), _KERNEL)
+    kind = np.array([_KERNEL] * len(labels), dtype=np.intp)
     return OpTable(kind, np.array(dtypes, dtype=np.intp), np.array(labels, dtype=np.intp), FIELD_INDEX, dims)
 
 
