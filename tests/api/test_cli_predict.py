@@ -1,0 +1,71 @@
+"""`gpucast predict` gives the answers of POST /predict from a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from app.config import CHECKOUT, Settings
+
+
+def gpucast(settings: Settings, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "app.cli", "predict", *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=CHECKOUT,
+        env=os.environ | settings.environment(),
+    )
+
+
+@pytest.fixture
+def bare(kernel: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in kernel.items() if name != "measured"}
+
+
+def test_a_file_gives_the_answer_of_the_route(
+    client: TestClient, settings: Settings, kernel: dict[str, Any], tmp_path: Path
+) -> None:
+    request = {"gpus": ["rtx-4070", "titan-v"], "workload": kernel, "detail": True}
+    file = tmp_path / "request.json"
+    file.write_text(json.dumps(request))
+    run = gpucast(settings, str(file), "--json")
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout) == client.post("/predict", json=request).json()
+
+
+def test_standard_input_and_options(settings: Settings, bare: dict[str, Any]) -> None:
+    options = ("--gpu", "rtx-4070", "--measured", "titan-v=0.91", "--coverage", "0.5", "--set", "size.n=7")
+    run = gpucast(settings, "-", *options, stdin=json.dumps(bare))
+    assert run.returncode == 0, run.stderr
+    head, row = run.stdout.splitlines()
+    assert head.split()[:2] == ["GPU", "ms"]
+    assert row.startswith("rtx-4070")
+    assert "(50%)" in row
+
+
+def test_flags_alone_on_all_gpus(settings: Settings, bare: dict[str, Any]) -> None:
+    flags = [flag for name, value in bare.items() if name != "size" for flag in ("--set", f"{name}={value}")]
+    run = gpucast(settings, *flags, "--gpu", "all")
+    assert run.returncode == 0, run.stderr
+    assert len(run.stdout.splitlines()) > 45
+
+
+def test_what_is_wrong_is_said(settings: Settings, bare: dict[str, Any]) -> None:
+    run = gpucast(settings, "-", "--gpu", "rtx-4070", "--set", "flops=-1", stdin=json.dumps(bare))
+    assert run.returncode == 1
+    assert "workload.flops" in run.stderr
+    assert "Traceback" not in run.stderr
+    assert gpucast(settings, "no-such-file.json").returncode == 1
+    assert gpucast(settings, "-", stdin="{").returncode == 1
+    assert gpucast(settings, "-", "--measured", "titan-v", stdin=json.dumps(bare)).returncode == 1
