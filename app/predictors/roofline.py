@@ -35,6 +35,11 @@ _PIPES_OF_DTYPE = {
     "fp8_block": ("fp8_tensor",),
     "int8": ("int8", "int8_tensor"),
     "nvfp4": ("fp4_tensor",),
+    # Weights of four bits are widened to the activations' format.
+    "int4_wo": ("bf16", "bf16_tensor"),
+    "w4a16_mxfp4": ("bf16", "bf16_tensor"),
+    "w4a8_mxfp4": ("fp8_tensor",),
+    "w4a8_mxfp4_mxfp8": ("fp8_tensor",),
 }
 _COLUMNS = [[COLUMN_INDEX[f"peak_{pipe}_flops"] for pipe in _PIPES_OF_DTYPE[dtype]] for dtype in DTYPES]
 _FP16, _FP32 = DTYPES.index("fp16"), DTYPES.index("fp32")
