@@ -99,6 +99,11 @@ def no_products(table: OpTable) -> None:
     """Not a matrix product."""
 
 
+def one_launch(table: OpTable) -> Floats:
+    """A single launch per row."""
+    return np.ones(len(table))
+
+
 def columns(dims: Iterable[Dim]) -> Mapping[str, int]:
     """Column names of dims, in order, each with its row in `OpTable.dims`."""
     names = dict.fromkeys(name for dim in dims for name in dim.columns)
@@ -115,6 +120,8 @@ class Op:
     work      FLOPs, bytes and working set of rows, one repetition each
     check     rules between fields that rows break
     products  the matrix products that its work is, if it is
+    launches  launches that wait for one another
+    link_bytes  bytes that each device sends over its link, of an operator of several devices
     dtypes    number formats that it exists in
     fields    its columns, derived from `dims`
     """
@@ -125,6 +132,8 @@ class Op:
     work: Callable[[OpTable], Work]
     check: Callable[[OpTable], list[Broken]] = nothing_broken
     products: Callable[[OpTable], Products | None] = no_products
+    launches: Callable[[OpTable], Floats] = one_launch
+    link_bytes: Callable[[OpTable], Floats] | None = None
     dtypes: tuple[str, ...] = ACTIVATION_DTYPES
     fields: Mapping[str, int] = field(init=False, repr=False, compare=False)
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from app.predictors.compiled import compiled
 from app.predictors.intervals import NO_EVIDENCE
 from app.predictors.roofline import Limit
-from app.tables.predictions import COMPUTE, EXTRAPOLATED, MEMORY, Estimate, Predictions
+from app.tables.predictions import EXTRAPOLATED, Estimate, Predictions
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -19,7 +19,7 @@ def finished(estimate: Estimate, limit: Limit, log_offsets: Floats) -> Predictio
     n = len(estimate.latency_s)
     times, codes, answered = np.empty((4, n)), np.empty((3, n), dtype=np.intp), np.empty(n, dtype=np.bool_)
     given = (estimate.latency_s, estimate.bound, estimate.support, estimate.group)
-    _fill(given, (limit.compute_s, limit.memory_s), log_offsets, times, codes, answered)
+    _fill(given, (limit.latency_s, limit.bound), log_offsets, times, codes, answered)
     latency, low, high, limit_s = times
     bound, support, group = codes
     return Predictions(latency, low, high, limit_s, bound, support, group, answered)
@@ -28,21 +28,20 @@ def finished(estimate: Estimate, limit: Limit, log_offsets: Floats) -> Predictio
 @compiled
 def _fill(
     given: tuple[Floats, Ints, Ints, Ints],
-    roofs: tuple[Floats, Floats],
+    least: tuple[Floats, Ints],
     log_offsets: Floats,
     times: Floats,
     codes: Ints,
     answered: NDArray[np.bool_],
 ) -> None:
     middle, bound, support, group = given
-    compute_s, memory_s = roofs
+    limit_s, limit_bound = least
     for q in range(len(middle)):
-        by_compute = compute_s[q] > memory_s[q]  # False for NaN: a dtype that the GPU lacks bounds nothing
-        limit = compute_s[q] if by_compute else memory_s[q]
+        limit = limit_s[q]
         answered[q] = np.isfinite(middle[q])
         over = answered[q] and middle[q] >= limit
         latency = middle[q] if over else limit
-        codes[0, q] = bound[q] if over else (COMPUTE if by_compute else MEMORY)
+        codes[0, q] = bound[q] if over else limit_bound[q]
         codes[1, q] = support[q] if answered[q] else EXTRAPOLATED
         codes[2, q] = group[q] if answered[q] else NO_EVIDENCE
         times[0, q] = latency
