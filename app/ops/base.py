@@ -120,6 +120,7 @@ class Op:
     work      FLOPs, bytes and working set of rows, one repetition each
     check     rules between fields that rows break
     products  the matrix products that its work is, if it is
+    saving    by how much a known algorithm may cut the FLOPs (Winograd), where one may
     launches  launches that wait for one another
     link_bytes  bytes that each device sends over its link, of an operator of several devices
     dtypes    number formats that it exists in
@@ -133,6 +134,7 @@ class Op:
     check: Callable[[OpTable], list[Broken]] = nothing_broken
     products: Callable[[OpTable], Products | None] = no_products
     launches: Callable[[OpTable], Floats] = one_launch
+    saving: Callable[[OpTable], Floats] | None = None
     link_bytes: Callable[[OpTable], Floats] | None = None
     dtypes: tuple[str, ...] = ACTIVATION_DTYPES
     fields: Mapping[str, int] = field(init=False, repr=False, compare=False)

@@ -44,6 +44,15 @@ def work_of(ops: OpTable, kinds: list[Kind]) -> Work:
     return work
 
 
+def least_work_of(ops: OpTable, kinds: list[Kind]) -> Work:
+    """Work of every row by the cheapest algorithm known."""
+    work = work_of(ops, kinds)
+    for op, rows, table in kinds:
+        if op.saving is not None:
+            work.flops[rows] /= op.saving(table)
+    return work
+
+
 def link_bytes_of(ops: OpTable, kinds: list[Kind]) -> Floats | None:
     """Bytes that each device sends over its link, [n]; None where no row is of several devices."""
     linked = [kind for kind in kinds if kind.op.link_bytes is not None]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.ops.base import Work
-from app.ops.kinds import kinds_of, link_bytes_of, work_of
+from app.ops.kinds import kinds_of, least_work_of, link_bytes_of
 from app.predictors.compiled import compiled
 from app.predictors.intervals import NO_EVIDENCE
 from app.tables.gpus import COLUMN_INDEX, GpuTable
@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
 # The fastest pipe that computes in a dtype bounds it: a kernel may use tensor cores without saying so.
-_PIPES_OF_DTYPE = {
+PIPES_OF_DTYPE = {
     "fp64": ("fp64", "fp64_tensor"),
     "fp32": ("fp32", "fp32_tensor"),
     "tf32": ("tf32_tensor",),
@@ -41,7 +41,7 @@ _PIPES_OF_DTYPE = {
     "w4a8_mxfp4": ("fp8_tensor",),
     "w4a8_mxfp4_mxfp8": ("fp8_tensor",),
 }
-_COLUMNS = [[COLUMN_INDEX[f"peak_{pipe}_flops"] for pipe in _PIPES_OF_DTYPE[dtype]] for dtype in DTYPES]
+_COLUMNS = [[COLUMN_INDEX[f"peak_{pipe}_flops"] for pipe in PIPES_OF_DTYPE[dtype]] for dtype in DTYPES]
 _FP16, _FP32 = DTYPES.index("fp16"), DTYPES.index("fp32")
 _L2 = COLUMN_INDEX["l2_bytes"]
 _L2_BANDWIDTH = COLUMN_INDEX["l2_bandwidth_bytes_per_s"]
@@ -101,7 +101,7 @@ def hardware_limit(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Limit:
     """Limit of operator row `i[q]` on GPU row `j[q]`."""
     kinds = kinds_of(ops)
     limit = Limit(np.empty(len(i)), np.empty(len(i), dtype=np.intp))
-    _fill(work_of(ops, kinds), ops.dtype, i, j, peaks(gpus), gpus.values, limit.latency_s, limit.bound)
+    _fill(least_work_of(ops, kinds), ops.dtype, i, j, peaks(gpus), gpus.values, limit.latency_s, limit.bound)
     sent = link_bytes_of(ops, kinds)
     if sent is not None:
         link_s = np.nan_to_num(sent[i] / gpus.values[_LINK, j])  # an unknown link bounds nothing
