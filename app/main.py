@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.routing import Route
 
 from app import __version__
-from app.api import gpus, jobs, measurements, openapi, operations, predictors, problems
+from app.api import batch, gpus, jobs, measurements, openapi, operations, predictors, problems
 from app.api.metrics import Metrics
 from app.api.middleware import BodyLimit, HotRoutes, Observe
 from app.api.predict import PredictRoute
@@ -22,7 +22,7 @@ from app.services.runtime import Runtime, open_runtime
 from app.services.snapshot import SnapshotHolder
 from app.services.warm import warm
 
-ROUTERS = (gpus.router, measurements.router, jobs.router, predictors.router, operations.router)
+ROUTERS = (batch.router, gpus.router, measurements.router, jobs.router, predictors.router, operations.router)
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:

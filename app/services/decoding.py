@@ -159,7 +159,8 @@ def _choices(form: Any, path: Path) -> list[str]:
             elif isinstance(option, msgspec.inspect.ListType):
                 inner += _types(option.item_type)
         found = inner
-    return [str(v) for option in found if isinstance(option, msgspec.inspect.LiteralType) for v in option.values]
+    literals = [option for option in found if isinstance(option, msgspec.inspect.LiteralType)]
+    return list(dict.fromkeys(str(value) for option in literals for value in option.values))
 
 
 def _mend(raw: Any, path: Path, example: Any) -> bool:
