@@ -44,13 +44,14 @@ def work_of(ops: OpTable, kinds: list[Kind]) -> Work:
     return work
 
 
-def least_work_of(ops: OpTable, kinds: list[Kind]) -> Work:
-    """Work of every row by the cheapest algorithm known."""
-    work = work_of(ops, kinds)
+def least_flops_of(flops: Floats, kinds: list[Kind]) -> Floats:
+    """FLOPs of every row by the cheapest algorithm known, given those of the plain one."""
+    least = flops
     for op, rows, table in kinds:
         if op.saving is not None:
-            work.flops[rows] /= op.saving(table)
-    return work
+            least = least.copy()
+            least[rows] /= op.saving(table)
+    return least
 
 
 def link_bytes_of(ops: OpTable, kinds: list[Kind]) -> Floats | None:

@@ -7,6 +7,7 @@ Where tiles are fewer than SMs the summed dimension may be cut too (split-K), in
 
 from __future__ import annotations
 
+from math import ceil, floor
 from typing import NamedTuple
 
 import numpy as np
@@ -42,9 +43,8 @@ def grid(products: Products) -> Grid:
     return Grid(blocks, fill, np.maximum(np.floor(k / SPLIT_DEPTH), 1.0))
 
 
-def wave_efficiency(blocks: Floats, splits: Floats, sms: Floats) -> Floats:
-    """Part of the SMs that waves of `blocks` keep busy, each block cut into at most `splits` where that fills them."""
-    cut = np.clip(np.floor(sms / blocks), 1.0, splits)
+def wave_efficiency(blocks: float, splits: float, sms: float) -> float:
+    """Part of `sms` SMs that waves of `blocks` keep busy, each cut into at most `splits` where that fills them."""
+    cut = min(max(floor(sms / blocks), 1.0), splits)
     waves = blocks * cut / sms
-    efficiency: Floats = waves / np.ceil(waves)
-    return efficiency
+    return waves / ceil(waves)

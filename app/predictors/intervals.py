@@ -16,6 +16,7 @@ from scipy.special import ndtri
 
 from app.ops import OPS
 from app.ops.kernel import FIELD_INDEX
+from app.predictors.operator_priors import PRIORS
 from app.tables.measurements import Evidence
 from app.tables.ops import OpTable
 
@@ -40,11 +41,7 @@ OPERATOR_GROUP = {name: len(GROUPS) + code for code, name in enumerate(OPERATOR_
 # Prior half-widths in log space at 80 % coverage, for a group without a single held-out residual. Measured
 # repeats differ by a few percent; cross-size and cross-GPU transfer of the published analytical models by
 # 10 to 50 %; an unmeasured kernel by a factor of three (roofline studies see 10 to 90 % of the roof).
-# Operators' widths hold about 80 % of rows of GPUs whose figures were not fitted (docs/accuracy.md).
-_OPERATOR_HALF_WIDTH = {"linear": 0.5}
-PRIOR_HALF_WIDTH = np.array(
-    [0.05, 0.20, 0.35, 0.45, 0.70, 1.10] + [_OPERATOR_HALF_WIDTH.get(name, 0.7) for name in OPERATOR_GROUPS]
-)
+PRIOR_HALF_WIDTH = np.array([0.05, 0.20, 0.35, 0.45, 0.70, 1.10] + [PRIORS[name].width for name in OPERATOR_GROUPS])
 PRIOR_COVERAGE = 0.8
 
 # Fewer held-out residuals than this cannot show a tail of ten percent.

@@ -3,8 +3,7 @@
 time = overhead + (compute^p + memory^p)^(1/p), never under the hardware limit; compute = FLOPs / (sustained rate x
 tile efficiency x the family's share), memory = bytes that cannot stay in the L2 / (sustained bandwidth x share), at
 least all bytes / L2 bandwidth. Overhead is the host's per operator where PyTorch launches each (eager), else the
-device's per launch. No measurement stands behind an answer: the priors are read off published ceilings and off the
-spread of whole families, not fitted to a GPU.
+device's per launch. No measurement stands behind an answer.
 """
 
 from __future__ import annotations
@@ -15,137 +14,190 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.ops import OPS
-from app.ops.base import Products
-from app.ops.kinds import Kind, kinds_of, link_bytes_of, work_of
+from app.ops.kinds import Kind, kinds_of, least_flops_of, link_bytes_of, work_of
 from app.ops.tiles import CANDIDATES, Grid, grid, wave_efficiency
+from app.predictors.compiled import compiled
 from app.predictors.intervals import OPERATOR_GROUP
-from app.predictors.roofline import hardware_limit
+from app.predictors.operator_priors import (
+    BY_KIND,
+    FAST_LINK_BYTES_PER_S,
+    FAST_SHARE,
+    HOP_S,
+    HOST_SHARE,
+    IS_EAGER,
+    IS_LINEAR,
+    L2_SHARE,
+    OVERLAP,
+    QUANTISED_BYTES,
+    QUANTISING,
+    SLOW_SHARE,
+    TILE_EDGE,
+)
+from app.predictors.roofline import memory_limit_s, peaks
 from app.predictors.sustained import bandwidths, compute_rates
-from app.tables.gpus import GpuTable
-from app.tables.ops import DTYPE_CODE, OpTable
+from app.tables.gpus import COLUMN_INDEX, GpuTable
+from app.tables.ops import OpTable
 from app.tables.predictions import COMMUNICATION, COMPUTE, EXTRAPOLATED, LAUNCH, MEMORY, Estimate
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
+Bools = NDArray[np.bool_]
+
+_GROUP = np.array([OPERATOR_GROUP.get(op.group, 0) for op in OPS])
+_TILE_SPEED = 1.0 / (1.0 + TILE_EDGE * (1.0 / CANDIDATES).sum(axis=1))
+_TILE_SPEED /= _TILE_SPEED.max()
+_SMS = COLUMN_INDEX["sm_count"]
+_L2, _L2_BANDWIDTH = COLUMN_INDEX["l2_bytes"], COLUMN_INDEX["l2_bandwidth_bytes_per_s"]
+_LINK = COLUMN_INDEX["link_bandwidth_bytes_per_s"]
 
 
-class Prior(NamedTuple):
-    """What a group of families is known for.
+class Traits(NamedTuple):
+    """What rows ask of any device, float64 [n] each unless said.
 
-    compute  share of the sustained rate that its kernels reach on full tiles
-    memory   share of the sustained bandwidth
-    host_s   shortest time of an operator that PyTorch launches by itself, seconds
-    device_s time of an operator of no work in a CUDA graph, seconds
+    flops, least_flops  work, also by the cheapest algorithm known
+    moved, distinct     bytes
+    quantised           bytes moved to quantise activations first
+    compute, memory     shares of the sustained rates
+    adds_s, least_s     overhead that adds to the work, and the shortest time, seconds
+    sent, hops_s        bytes over the link, and seconds that messages pass on, of collectives; else 0
+    blocks, fill, splits  as in app.ops.tiles.Grid, [candidates, n]; a row that is no product fills none
+    dtype, burst        int [n]; 1 on a cool card
     """
 
-    compute: float
-    memory: float
-    host_s: float
-    device_s: float
+    flops: Floats
+    least_flops: Floats
+    moved: Floats
+    distinct: Floats
+    quantised: Floats
+    compute: Floats
+    memory: Floats
+    adds_s: Floats
+    least_s: Floats
+    sent: Floats
+    hops_s: Floats
+    blocks: Floats
+    fill: Floats
+    splits: Floats
+    dtype: Ints
+    burst: Ints
 
 
-# Host times: PyTorch 2.1 eager, shortest calls of each family. Attention works on fewer useful elements of
-# a tile than a product (causal edges, exponentials between two products: FlashAttention-3 reports 75 % of peak at best
-# and half of it at 2K); decoding reads the cache in many small pieces; experts are many small products with
-# a permutation before and after them.
-PRIORS = {
-    "linear": Prior(1.0, 0.9, 40e-6, 3e-6),
-    "bmm": Prior(1.0, 0.9, 36e-6, 3e-6),
-    "conv2d": Prior(1.0, 0.9, 60e-6, 6e-6),
-    "norm": Prior(1.0, 0.72, 48e-6, 3e-6),
-    "softmax": Prior(1.0, 0.8, 36e-6, 3e-6),
-    "pool": Prior(1.0, 0.8, 32e-6, 3e-6),
-    "elementwise": Prior(1.0, 1.0, 28e-6, 2.5e-6),
-    "embedding": Prior(1.0, 0.8, 30e-6, 3e-6),
-    "recurrent": Prior(0.6, 0.6, 80e-6, 5e-6),
-    "attention": Prior(0.65, 0.6, 60e-6, 6e-6),
-    "moe": Prior(0.6, 0.75, 150e-6, 25e-6),
-    "collective": Prior(1.0, 0.8, 60e-6, 12e-6),
-    "memory": Prior(1.0, 1.0, 20e-6, 2.5e-6),
-}
-# Part of the host's time that adds to the device's; the rest overlaps with it.
-HOST_SHARE = 0.5
-# Exponent of the blend of compute and memory, which overlap but for their ends.
-OVERLAP = 4.0
-# Bytes move through the L2 at this share of its ports' width at most (micro-benchmarks of Volta to Hopper).
-L2_SHARE = 0.35
-# A product's tile of r x c reads r + c elements for r c multiply-adds: its speed is 1 / (1 + edge (1 / r + 1 / c)).
-TILE_EDGE = 16.0
-# Part of a link's datasheet bandwidth that collectives get: switched links (NVLink and the like), and PCIe,
-# where the topology of the host decides.
-FAST_LINK, FAST_SHARE, SLOW_SHARE = 1e11, 0.8, 0.4
-# Seconds per further device that a collective's messages pass.
-HOP_S = 1.5e-6
+class Devices(NamedTuple):
+    """The GPU table as compiled code reads it."""
 
-_EAGER_DTYPE = np.zeros(len(DTYPE_CODE), dtype=np.bool_)
-_EAGER_DTYPE[[DTYPE_CODE[name] for name in ("fp64", "fp32", "tf32")]] = True
-_PRIOR = np.array([PRIORS.get(op.group, PRIORS["memory"]) for op in OPS]).T
-_GROUP = np.array([OPERATOR_GROUP.get(op.group, 0) for op in OPS])
-_TILE_SPEED = (1.0 / (1.0 + TILE_EDGE * (1.0 / CANDIDATES).sum(axis=1)))[:, None]
+    rates: Floats
+    bandwidth: Floats
+    peak: Floats
+    figures: Floats
 
 
-def _products_of(ops: OpTable, kinds: list[Kind]) -> Products | None:
-    """Products of every row, NaN of those that are none; None if none is."""
-    found = [(rows, op.products(table)) for op, rows, table in kinds]
-    if all(products is None for _, products in found):
-        return None
-    columns = np.full((4, len(ops)), np.nan)
+_waves = compiled(wave_efficiency)
+
+
+@compiled
+def _tile_efficiency(traits: Traits, row: int, sms: float) -> float:
+    """Share of the peak that the best tile reaches; 1 of a row that has none."""
+    best = 0.0
+    for tile in range(traits.blocks.shape[0]):
+        share = traits.fill[tile, row] * _TILE_SPEED[tile]
+        if share > best:
+            best = max(best, share * _waves(traits.blocks[tile, row], traits.splits[row], sms))
+    return best if best > 0.0 else 1.0
+
+
+@compiled
+def _memory_s(traits: Traits, row: int, devices: Devices, gpu: int) -> float:
+    """Seconds of the bytes: what cannot stay in the L2 from DRAM, all of them through the L2."""
+    moved = traits.moved[row] + traits.quantised[row]
+    beyond = traits.distinct[row] + traits.quantised[row] - devices.figures[_L2, gpu]
+    dram_s = min(moved, max(beyond, 0.0)) / (traits.memory[row] * devices.bandwidth[gpu])
+    return float(max(dram_s, moved / (L2_SHARE * devices.figures[_L2_BANDWIDTH, gpu])))
+
+
+@compiled
+def _fill(traits: Traits, devices: Devices, i: Ints, j: Ints, latency_s: Floats, bound: Ints) -> None:
+    figures = devices.figures
+    for q in range(len(i)):
+        row, gpu = i[q], j[q]
+        dtype, moved, distinct = traits.dtype[row], traits.moved[row], traits.distinct[row]
+        limit = memory_limit_s(moved, distinct, figures, gpu)
+        compute, least = 0.0, traits.least_flops[row] / devices.peak[dtype, gpu]
+        if not np.isnan(least):  # else a dtype that the GPU lacks: nothing is known of its arithmetic
+            limit = max(limit, least)
+            rate = traits.compute[row] * devices.rates[traits.burst[row], dtype, gpu]
+            compute = traits.flops[row] / (rate * _tile_efficiency(traits, row, figures[_SMS, gpu]))
+        memory = _memory_s(traits, row, devices, gpu)
+        work, code = (compute**OVERLAP + memory**OVERLAP) ** (1.0 / OVERLAP), COMPUTE if compute > memory else MEMORY
+        link = figures[_LINK, gpu]
+        if traits.sent[row] > 0.0 and not np.isnan(link):
+            limit = max(limit, traits.sent[row] / link)
+            link_s = traits.sent[row] / (link * (FAST_SHARE if link > FAST_LINK_BYTES_PER_S else SLOW_SHARE))
+            if link_s > work:
+                work, code = link_s, COMMUNICATION
+        time = max(traits.adds_s[row] + traits.hops_s[row] + work, traits.least_s[row])
+        bound[q] = LAUNCH if work < 0.5 * time else code
+        latency_s[q] = max(time, limit)
+
+
+def _grid_of(ops: OpTable, kinds: list[Kind]) -> Grid:
+    """Tiles of every row; a row that is no product fills none."""
+    found = [(rows, products) for op, rows, table in kinds if (products := op.products(table)) is not None]
+    if not found:
+        return Grid(np.zeros((0, len(ops))), np.zeros((0, len(ops))), np.zeros(len(ops)))
+    if len(kinds) == 1:
+        return grid(found[0][1])
+    tiles = Grid(np.ones((len(CANDIDATES), len(ops))), np.zeros((len(CANDIDATES), len(ops))), np.ones(len(ops)))
     for rows, products in found:
-        if products is not None:
-            columns[:, rows] = products
-    return Products(*columns)
+        for whole, part in zip(tiles, grid(products), strict=True):
+            whole[..., rows] = part
+    return tiles
 
 
-def tile_efficiency(tiles: Grid, sms: Floats) -> Floats:
-    """Share of the peak that the best tile reaches on `sms` SMs, float64 [n]."""
-    share = _TILE_SPEED * tiles.fill * wave_efficiency(tiles.blocks, tiles.splits, sms)
-    best: Floats = share.max(axis=0) / _TILE_SPEED.max()
-    return best
-
-
-def _overhead_s(ops: OpTable, kinds: list[Kind], i: Ints) -> tuple[Floats, Floats]:
+def _overhead_s(ops: OpTable, kinds: list[Kind], eager: Bools) -> tuple[Floats, Floats]:
     """Seconds that add to the work, and the shortest time, [n] each."""
-    eager = ops.column("eager")
-    hosted = np.where(np.isnan(eager), _EAGER_DTYPE[ops.dtype], eager) > 0
-    launches = np.empty(len(ops))
+    host, device = BY_KIND[ops.kind, 2], BY_KIND[ops.kind, 3]
     for op, rows, table in kinds:
-        launches[rows] = op.launches(table)
-    host, device = _PRIOR[2, ops.kind], _PRIOR[3, ops.kind] * launches
-    adds = np.where(hosted, HOST_SHARE * host, device)
-    return adds[i], np.maximum(np.where(hosted, host, device), adds)[i]
+        device[rows] *= op.launches(table)
+    quantising, least = QUANTISING[ops.dtype].T * (IS_LINEAR[ops.kind] & ~eager)
+    adds = np.where(eager, HOST_SHARE * host, device + quantising)
+    return adds, np.maximum(np.where(eager, np.maximum(host, device), least), adds)
+
+
+def _traits(ops: OpTable, kinds: list[Kind]) -> Traits:
+    """Traits of every row."""
+    work, nothing = work_of(ops, kinds), np.zeros(len(ops))
+    given = ops.column("eager")
+    eager = np.where(np.isnan(given), IS_EAGER[ops.dtype], given) > 0
+    sent = link_bytes_of(ops, kinds)
+    return Traits(
+        work.flops,
+        least_flops_of(work.flops, kinds),
+        work.bytes,
+        work.working_set_bytes,
+        _quantised_bytes(ops, kinds, eager),
+        BY_KIND[ops.kind, 0],
+        BY_KIND[ops.kind, 1],
+        *_overhead_s(ops, kinds, eager),
+        nothing if sent is None else sent,
+        nothing if sent is None else HOP_S * np.maximum(np.nan_to_num(ops.column("devices")) - 1.0, 0.0),
+        *_grid_of(ops, kinds),
+        ops.dtype,
+        (ops.column("burst") > 0).astype(np.intp),
+    )
+
+
+def _quantised_bytes(ops: OpTable, kinds: list[Kind], eager: Bools) -> Floats:
+    """Bytes moved to quantise the activations of `linear`."""
+    moved = np.zeros(len(ops))
+    for op, rows, table in kinds:
+        if op.group == "linear":
+            moved[rows] = QUANTISED_BYTES * table.column("m") * table.column("k")
+    return np.where(eager | (QUANTISING[ops.dtype, 0] == 0), 0.0, moved)
 
 
 def operator_estimate(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Estimate:
     """Operator row `i[q]` on GPU row `j[q]`."""
-    kinds, kind = kinds_of(ops), ops.kind[i]
-    work = work_of(ops, kinds)
-    busy = np.where(ops.column("burst") > 0, 1, 0)
-    compute = work.flops[i] / (_PRIOR[0, kind] * compute_rates(gpus)[busy[i], ops.dtype[i], j])
-    products = _products_of(ops, kinds)
-    if products is not None:
-        tiles = Grid(*(part[..., i] for part in grid(products)))
-        compute /= np.nan_to_num(tile_efficiency(tiles, gpus.column("sm_count")[j]), nan=1.0)
-    compute = np.nan_to_num(compute)  # a dtype that the GPU lacks
-    moved, spilled = work.bytes[i], np.maximum(work.working_set_bytes[i] - gpus.column("l2_bytes")[j], 0.0)
-    memory = np.minimum(moved, spilled) / (_PRIOR[1, kind] * bandwidths(gpus)[j])
-    memory = np.maximum(memory, moved / (L2_SHARE * gpus.column("l2_bandwidth_bytes_per_s")[j]))
-    adds, least = _overhead_s(ops, kinds, i)
-    busy_s = (compute**OVERLAP + memory**OVERLAP) ** (1.0 / OVERLAP)
-    bound = np.where(compute > memory, COMPUTE, MEMORY)
-    sent = link_bytes_of(ops, kinds)
-    if sent is not None:
-        link_s, hops_s = _link_s(ops, gpus, sent, i, j)
-        bound = np.where(link_s > busy_s, COMMUNICATION, bound)
-        busy_s, adds = np.maximum(busy_s, link_s), adds + hops_s
-    latency = np.maximum(adds + busy_s, least)
-    bound = np.where(busy_s < 0.5 * latency, LAUNCH, bound)
-    latency = np.maximum(latency, hardware_limit(ops, gpus, i, j).latency_s)
-    return Estimate(latency, bound, np.full(len(i), EXTRAPOLATED), _GROUP[kind])
-
-
-def _link_s(ops: OpTable, gpus: GpuTable, sent: Floats, i: Ints, j: Ints) -> tuple[Floats, Floats]:
-    """Seconds of a collective's bytes on the link, and of its hops, [n] each; 0 of other operators."""
-    link = gpus.column("link_bandwidth_bytes_per_s")[j]
-    seconds = sent[i] / (np.where(link > FAST_LINK, FAST_SHARE, SLOW_SHARE) * link)
-    hops = HOP_S * np.nan_to_num(ops.column("devices")[i] - 1.0)
-    return np.nan_to_num(seconds), np.where(sent[i] > 0, hops, 0.0)
+    latency, bound = np.empty(len(i)), np.empty(len(i), dtype=np.intp)
+    devices = Devices(compute_rates(gpus), bandwidths(gpus), peaks(gpus), gpus.values)
+    _fill(_traits(ops, kinds_of(ops)), devices, i, j, latency, bound)
+    return Estimate(latency, bound, np.full(len(i), EXTRAPOLATED), _GROUP[ops.kind[i]])

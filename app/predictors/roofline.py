@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.ops.base import Work
-from app.ops.kinds import kinds_of, least_work_of, link_bytes_of
+from app.ops.kinds import kinds_of, least_flops_of, link_bytes_of, work_of
 from app.predictors.compiled import compiled
 from app.predictors.intervals import NO_EVIDENCE
 from app.tables.gpus import COLUMN_INDEX, GpuTable
@@ -100,8 +100,10 @@ def _fill(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not tables)
 def hardware_limit(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Limit:
     """Limit of operator row `i[q]` on GPU row `j[q]`."""
     kinds = kinds_of(ops)
+    work = work_of(ops, kinds)
+    work = work._replace(flops=least_flops_of(work.flops, kinds))
     limit = Limit(np.empty(len(i)), np.empty(len(i), dtype=np.intp))
-    _fill(least_work_of(ops, kinds), ops.dtype, i, j, peaks(gpus), gpus.values, limit.latency_s, limit.bound)
+    _fill(work, ops.dtype, i, j, peaks(gpus), gpus.values, limit.latency_s, limit.bound)
     sent = link_bytes_of(ops, kinds)
     if sent is not None:
         link_s = np.nan_to_num(sent[i] / gpus.values[_LINK, j])  # an unknown link bounds nothing
