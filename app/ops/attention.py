@@ -90,9 +90,10 @@ def mla_work(table: OpTable) -> Work:
 
 
 def products(table: OpTable) -> Products:
-    """Row tiles of queries, per sequence and head; all keys are one tile's loop."""
-    queries, pairs, _ = reach(table)
-    return Products(table.column("batch") * table.column("heads"), queries, table.column("head_dim"), pairs / queries)
+    """Tiles of queries, per sequence and head: one tile loops over all its keys, which are not split."""
+    queries = reach(table).queries
+    width = table.column("head_dim")
+    return Products(table.column("batch") * table.column("heads"), queries, width, width)
 
 
 def check(table: OpTable) -> list[Broken]:

@@ -13,6 +13,8 @@ rank and the others as average: an expert has work if its scaled share is at lea
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from app.ops.base import COMMON, Broken, Dim, Floats, Op, Products, Work
@@ -20,7 +22,7 @@ from app.tables.ops import DTYPE_BYTES, DTYPES, OUTPUT_BYTES, WEIGHT_BYTES, OpTa
 
 MATRICES = 3.0
 BALANCED = 0.0
-_PREFIX = "power_law_"
+_POWER_LAW = re.compile(r"power_law_(\d{1,3}(?:\.\d{1,12})?)")
 _STEEPEST = 8.0
 # Largest part of all tokens that the generator gives one expert, and its range where pairs are fewer than experts.
 _LARGEST_SHARE, _FEW = 0.8, (0.01, 2.0)
@@ -31,9 +33,10 @@ def distribution(text: str) -> float:
     """The exponent of a power law, 0 for `balanced`."""
     if text == "balanced":
         return BALANCED
-    exponent = float(text.removeprefix(_PREFIX)) if text.startswith(_PREFIX) else np.nan
+    found = _POWER_LAW.fullmatch(text)
+    exponent = float(found[1]) if found else 0.0
     if not 0.0 < exponent <= _STEEPEST:
-        raise ValueError(f"is balanced or {_PREFIX} and an exponent up to {_STEEPEST:g}, as in {_PREFIX}1.01")
+        raise ValueError(f"is balanced, or power_law_ and an exponent up to {_STEEPEST:g}, as in power_law_1.01")
     return exponent
 
 
