@@ -42,10 +42,9 @@ def _read_arrow(body: bytes, max_rows: int) -> dict[str, Column]:
                 _refuse_many(rows, size, max_rows)
                 batch.validate(full=True)
                 batches.append(batch)
-            table = pa.Table.from_batches(batches, reader.schema)
+            return _columns(pa.Table.from_batches(batches, reader.schema))
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise Malformed(f"The Arrow stream cannot be read: {str(error)[:200]}") from error
-    return _columns(table)
 
 
 def _read_parquet(body: bytes, max_rows: int) -> dict[str, Column]:
@@ -53,10 +52,9 @@ def _read_parquet(body: bytes, max_rows: int) -> dict[str, Column]:
         source = pq.ParquetFile(pa.BufferReader(body))
         _check_schema(source.schema_arrow)
         refuse_huge(source.metadata, max_rows)
-        table = source.read()
+        return _columns(source.read())
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise Malformed(f"The Parquet file cannot be read: {str(error)[:200]}") from error
-    return _columns(table)
 
 
 def _refuse_many(rows: int, size: int, max_rows: int) -> None:

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import BadInput, FieldError, TooLarge
+from app.ops.base import Broken
 from app.services.decoding import MAX_ERRORS, summary
-from app.services.operator_forms import FORMS, Field, Form, unknown_op
+from app.services.operator_forms import FORMS, SPELLED, Field, Form, unknown_op
 from app.tables.ops import DTYPE_CODE, OpTable
 
 Floats = NDArray[np.float64]
@@ -159,8 +160,18 @@ def _family(form: Form, columns: Mapping[str, Column], rows: Ints, problems: Pro
     table = OpTable(np.full(len(rows), form.code), dtype, np.zeros(len(rows), dtype=np.intp), form.op.fields, dims)
     for broken in form.op.check(table):
         if broken.rows.any():
-            problems.add(broken.field, broken.message, rows[broken.rows])
+            _blame(broken, columns, rows, problems)
     return Family(form, table, rows)
+
+
+def _blame(broken: Broken, columns: Mapping[str, Column], rows: Ints, problems: Problems) -> None:
+    """Point at the rows that break a rule between fields; where the field is the same for all, in words."""
+    name, bad = SPELLED.get(broken.field, broken.field), rows[broken.rows]
+    column = columns.get(name)
+    if column is not None and not column.single:
+        problems.add(name, broken.message, bad)
+    else:
+        problems.add(name, broken.message if len(rows) == 1 else f"{broken.message}: row {bad[0]}")
 
 
 def _refuse_foreign(form: Form, columns: Mapping[str, Column], rows: Ints, problems: Problems) -> None:
@@ -242,6 +253,7 @@ def _dtypes(form: Form, column: Column | None, rows: Ints, problems: Problems) -
     problems.refuse()
     codes = np.where(np.isnan(codes), default, codes)
     if np.isnan(codes).any():
-        problems.add("dtype", f"required: {valid}", rows[np.isnan(codes)] if len(codes) == len(rows) > 1 else None)
+        each = column is not None and not column.single
+        problems.add("dtype", f"required: {valid}", rows[np.isnan(codes)] if each else None)
         problems.refuse()
     return np.broadcast_to(codes, len(rows)).astype(np.intp)

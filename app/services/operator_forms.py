@@ -40,6 +40,10 @@ class Field(NamedTuple):
         return self.dim.default is None
 
 
+# What requests call a column that they spell in another way.
+SPELLED = {"backward": "phase", "burst": "run_state", "eager": "software"}
+
+
 class Form(NamedTuple):
     """How requests write an operator: its code in OPS, its fields in the order of its columns, and its dtypes."""
 
@@ -72,12 +76,14 @@ def is_eager(software: str) -> float:
 
 def _field(dim: Dim) -> Field:
     if dim.name == "backward":
-        return Field("phase", dim, "backward: the gradients of all inputs and weights", PHASES, _code_in(PHASES))
+        return Field(
+            SPELLED[dim.name], dim, "backward: the gradients of all inputs and weights", PHASES, _code_in(PHASES)
+        )
     if dim.name == "burst":
         help_ = "sustained: a busy card; burst: a cool one"
-        return Field("run_state", dim, help_, RUN_STATES, _code_in(RUN_STATES))
+        return Field(SPELLED[dim.name], dim, help_, RUN_STATES, _code_in(RUN_STATES))
     if dim.name == "eager":
-        return Field("software", dim, _SOFTWARE_HELP, number=is_eager)
+        return Field(SPELLED[dim.name], dim, _SOFTWARE_HELP, number=is_eager)
     if dim.choices:
         return Field(dim.name, dim, dim.help, dim.choices, _code_in(dim.choices))
     return Field(dim.name, dim, f"{dim.help}: {dim.words}" if dim.words else dim.help, number=dim.read)
@@ -103,8 +109,9 @@ def _cell(field: Field) -> Any:
         cell = Literal[field.words]
     elif field.number is not None:
         cell = Name
-    elif dim.whole:
-        cell = Annotated[int, Meta(ge=int(dim.least), le=int(dim.most))]
+    elif dim.whole:  # 4096.0 is a whole number too
+        whole = Meta(ge=dim.least, le=dim.most, multiple_of=1.0, extra_json_schema={"type": "integer"})
+        cell = Annotated[float, whole]
     else:
         cell = Annotated[float, Meta(ge=dim.least, le=dim.most)]
     return cell | _pair(cell) if dim.pair else cell

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from app.errors import BadInput, FieldError
 from app.ops import MIXED_FIELDS, OPS
 from app.services.decoding import MAX_ERRORS, summary
-from app.services.operator_forms import FORM_OF, Form
+from app.services.operator_forms import FORM_OF, SPELLED, Form
 from app.tables.ops import DTYPE_CODE, OpTable
 
 Floats = NDArray[np.float64]
@@ -83,7 +83,10 @@ def _check(table: OpTable, places: dict[int, list[int]]) -> None:
     for code, rows in places.items():
         for broken in OPS[code].check(table.take(np.array(rows))):
             bad = np.flatnonzero(broken.rows)[:MAX_ERRORS]
-            errors += [FieldError((*_LOC, rows[q], broken.field), broken.message) for q in bad.tolist()]
+            errors += [
+                FieldError((*_LOC, rows[q], SPELLED.get(broken.field, broken.field)), broken.message)
+                for q in bad.tolist()
+            ]
     _refuse(errors)
 
 
