@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.routing import Route
 
 from app import __version__
-from app.api import gpus, jobs, measurements, openapi, operations, predictors, problems
+from app.api import batch, gpus, jobs, measurements, openapi, operations, predictors, problems
 from app.api.predict import PredictRoute
 from app.api.service import Service
 from app.config import Settings
@@ -20,7 +20,7 @@ from app.services import long_tail
 from app.services.runtime import Runtime, open_runtime
 from app.services.snapshot import SnapshotHolder
 
-ROUTERS = (gpus.router, measurements.router, jobs.router, predictors.router, operations.router)
+ROUTERS = (batch.router, gpus.router, measurements.router, jobs.router, predictors.router, operations.router)
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:

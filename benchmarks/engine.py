@@ -18,7 +18,7 @@ import numpy as np
 from app.services.engine import Engine
 from app.services.gpu_rows import Snapshot
 from app.services.predict import predict
-from app.services.prediction_form import read_request, write_response
+from app.services.requests import read_request, write_response
 from app.services.seed import load_seed_specs
 from app.services.workloads import KERNEL_EXAMPLE, with_measured
 from app.tables.catalog import Catalog

@@ -11,11 +11,30 @@ from fastapi.openapi.utils import get_openapi
 from app.api.gpu_schema import gpu, partial_gpu
 from app.api.problems import MEDIA_TYPE, PROBLEM_SCHEMA
 from app.services.measurement_form import MeasurementIn
+from app.services.operator_requests import (
+    OPERATOR_TABLE_EXAMPLE,
+    OPERATORS_EXAMPLE,
+    BatchResponse,
+    OperatorBatch,
+    OperatorsRequest,
+    OperatorTableRequest,
+    TableResponse,
+)
 from app.services.prediction_form import PREDICT_EXAMPLE, PredictRequest, PredictResponse
 from app.services.workloads import KernelWorkload
 
 # Structs decoded and encoded by msgspec; routes refer to them as "#/components/schemas/<name>".
-STRUCTS = (PredictRequest, PredictResponse, KernelWorkload, MeasurementIn)
+STRUCTS = (
+    PredictRequest,
+    PredictResponse,
+    OperatorsRequest,
+    OperatorTableRequest,
+    TableResponse,
+    OperatorBatch,
+    BatchResponse,
+    KernelWorkload,
+    MeasurementIn,
+)
 REF = "#/components/schemas/{name}"
 
 _REPLACED = ("HTTPValidationError", "ValidationError")
@@ -78,13 +97,17 @@ def _document(app: FastAPI) -> dict[str, Any]:
 
 
 def _predict() -> dict[str, Any]:
+    asked = {"anyOf": [ref(name) for name in ("PredictRequest", "OperatorsRequest", "OperatorTableRequest")]}
+    answered = {"anyOf": [ref("PredictResponse"), ref("TableResponse")]}
+    by_kind = {"kernel": PREDICT_EXAMPLE, "operators": OPERATORS_EXAMPLE, "operator_table": OPERATOR_TABLE_EXAMPLE}
+    examples = {kind: {"value": example} for kind, example in by_kind.items()}
     return {
         "tags": ["Prediction"],
         "summary": "Predict",
         "description": "How long a workload takes on one GPU, on several or on all of the catalogue.",
         "operationId": "predict",
-        **json_body(ref("PredictRequest"), PREDICT_EXAMPLE),
-        "responses": {"200": json_answer("One entry per GPU, in the order asked", ref("PredictResponse"))},
+        "requestBody": {"required": True, "content": {"application/json": {"schema": asked, "examples": examples}}},
+        "responses": {"200": json_answer("One entry per GPU, in the order asked", answered)},
     }
 
 

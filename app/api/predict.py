@@ -10,12 +10,17 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
 from app.errors import NotFound, Unavailable
-from app.services.predict import predict, predict_many
-from app.services.prediction_form import MAX_GPUS, PredictRequest, PredictResponse, read_request, write_response
+from app.services.answer import answer
+from app.services.operator_requests import OperatorsRequest
+from app.services.predict import predict_many
+from app.services.prediction_form import MAX_GPUS, PredictRequest, PredictResponse
+from app.services.requests import Request, read_request, write_response
+from app.services.runtime import Runtime
 from app.services.snapshot import SnapshotHolder
 
-# Over so many pairs of GPU and measurement, the work leaves the event loop.
+# Over so many pairs of GPU and measurement or operator, the work leaves the event loop; so do long bodies.
 INLINE_PAIRS = 512
+INLINE_BYTES = 65_536
 
 
 class PredictRoute:
@@ -34,40 +39,51 @@ class PredictRoute:
         """Answer one request; errors go to the application's handlers."""
         scope["route"] = self  # what metrics count under
         app: Starlette = scope["app"]
-        body = write_response(await self._answer(app.state.holder, read_request(await _body(receive))))
+        given = await _body(receive)
+        request = read_request(given) if len(given) <= INLINE_BYTES else await run_in_threadpool(read_request, given)
+        body = await self._answer(app.state.holder, app.state.runtime, request)
         length = str(len(body)).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", length)]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    async def _answer(self, holder: SnapshotHolder, request: PredictRequest) -> PredictResponse:
+    async def _answer(self, holder: SnapshotHolder, runtime: Runtime, request: Request) -> bytes:
         """A GPU that nobody here knows is looked for in the database once."""
         try:
-            return await self._predicted(holder, request)
+            return await self._predicted(holder, runtime, request)
         except NotFound:
-            if not await run_in_threadpool(_moved, holder):
+            if not await run_in_threadpool(moved, holder):
                 raise
-        return await self._predicted(holder, request)
+        return await self._predicted(holder, runtime, request)
 
-    async def _predicted(self, holder: SnapshotHolder, request: PredictRequest) -> PredictResponse:
-        if _pairs(request) > INLINE_PAIRS:
-            return await run_in_threadpool(predict, holder.snapshot, request)
+    async def _predicted(self, holder: SnapshotHolder, runtime: Runtime, request: Request) -> bytes:
+        few = _pairs(request) <= INLINE_PAIRS
+        if few and isinstance(request, PredictRequest):
+            return write_response(await self._together(holder, request))
+
+        def written() -> bytes:
+            return write_response(answer(holder.snapshot, request, max_rows=runtime.settings.max_batch_rows))
+
+        return written() if few else await run_in_threadpool(written)
+
+    async def _together(self, holder: SnapshotHolder, request: PredictRequest) -> PredictResponse:
+        """The answer to a kernel, with all that wait for one."""
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[PredictResponse] = loop.create_future()
+        answered: asyncio.Future[PredictResponse] = loop.create_future()
         if not self._waiting:
             loop.call_soon(loop.call_soon, self._flush, holder)
-        self._waiting.append((request, answer))
-        return await answer
+        self._waiting.append((request, answered))
+        return await answered
 
     def _flush(self, holder: SnapshotHolder) -> None:
         waiting, self._waiting = self._waiting, []
-        for (_, future), answer in zip(waiting, _all(holder, [request for request, _ in waiting]), strict=True):
+        for (_, future), found in zip(waiting, _all(holder, [request for request, _ in waiting]), strict=True):
             if future.done():  # the caller has gone
                 continue
-            if isinstance(answer, Exception):
-                future.set_exception(answer)
+            if isinstance(found, Exception):
+                future.set_exception(found)
             else:
-                future.set_result(answer)
+                future.set_result(found)
 
 
 def _all(holder: SnapshotHolder, requests: Sequence[PredictRequest]) -> Sequence[PredictResponse | Exception]:
@@ -77,17 +93,27 @@ def _all(holder: SnapshotHolder, requests: Sequence[PredictRequest]) -> Sequence
     except Exception as error:
         if len(requests) == 1:
             return [error]
-        return [answer for request in requests for answer in _all(holder, [request])]
+        return [found for request in requests for found in _all(holder, [request])]
 
 
-def _pairs(request: PredictRequest) -> int:
+def _pairs(request: Request) -> int:
+    if isinstance(request, PredictRequest):
+        if request.gpus is None:
+            return 1
+        return _gpus(request) * (1 + len(request.workload.measured))
+    if isinstance(request, OperatorsRequest):
+        return _gpus(request) * len(request.workload.operators)
+    return INLINE_PAIRS + 1
+
+
+def _gpus(request: Request) -> int:
     if request.gpus is None:
         return 1
-    gpus = MAX_GPUS if request.gpus == "all" else len(request.gpus)
-    return gpus * (1 + len(request.workload.measured))
+    return MAX_GPUS if request.gpus == "all" else len(request.gpus)
 
 
-def _moved(holder: SnapshotHolder) -> bool:
+def moved(holder: SnapshotHolder) -> bool:
+    """Look into the database whether the catalogue has changed; True if it has."""
     try:
         return holder.refresh()
     except Unavailable:

@@ -1,4 +1,4 @@
-"""`gpucast predict`: how long a kernel takes, without a running service."""
+"""`gpucast predict`: how long a workload takes, without a running service."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import typer
 
 from app.config import Settings
 from app.errors import BadInput, FieldError
+from app.services.answer import answer
 from app.services.assemble import assemble_for
 from app.services.decoding import plain
 from app.services.gpu_rows import Snapshot
-from app.services.predict import predict
-from app.services.prediction_form import Prediction, PredictResponse, read_request, write_response
+from app.services.operator_requests import TableResponse
+from app.services.prediction_form import Prediction, PredictResponse
+from app.services.requests import read_request, write_response
 from app.services.runtime import open_runtime
 
 _COLUMNS = f"{'GPU':<26}{'ms':>12}  {'interval':<27}{'bound':<9}{'support':<14}predictor"
@@ -40,7 +42,7 @@ def command(  # noqa: PLR0913 - one parameter per option
     detail: Annotated[bool, typer.Option("--detail", help="Add one row per operator (with --json).")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer of POST /predict.")] = False,
 ) -> None:
-    """Predict how long a kernel takes on one GPU, on several or on all."""
+    """Predict how long a kernel or a list of operators takes on one GPU, on several or on all."""
     request = _request(file, fields or [], measured or [])
     options = {"predictor": predictor, "coverage": coverage, "detail": detail or None}
     request |= {name: value for name, value in options.items() if value is not None}
@@ -48,12 +50,13 @@ def command(  # noqa: PLR0913 - one parameter per option
         request.pop("gpu", None)
         request["gpus"] = "all" if gpu == ["all"] else gpu
     asked = read_request(msgspec.json.encode(request))
-    with open_runtime(Settings.from_env()) as runtime:
+    settings = Settings.from_env()
+    with open_runtime(settings) as runtime:
         engine, refused = assemble_for(runtime)
         for problem in refused:
             print(f"gpucast: {problem}", file=sys.stderr)
-        response = predict(Snapshot.of(engine), asked)
-    if as_json:
+        response = answer(Snapshot.of(engine), asked, max_rows=settings.max_batch_rows)
+    if as_json or isinstance(response, TableResponse):
         print(write_response(response).decode())
     else:
         _show(response)

@@ -1,6 +1,33 @@
 """What an operator is: one file per family, registered in OPS. Looks at no GPU."""
 
 from app.ops import kernel
+from app.ops.attention import ATTENTION_OPS
+from app.ops.base import columns
+from app.ops.collective import COLLECTIVE_OPS
+from app.ops.conv import CONV_OPS
+from app.ops.elementwise import ELEMENTWISE_OPS
+from app.ops.embedding import EMBEDDING_OPS
+from app.ops.gemm import GEMM_OPS
+from app.ops.memory import MEMORY_OPS
+from app.ops.moe import MOE_OPS
+from app.ops.norm import NORM_OPS
+from app.ops.pool import POOL_OPS
+from app.ops.recurrent import RECURRENT_OPS
 
-OPS = (kernel.OP,)
+OPS = (
+    kernel.OP,
+    *GEMM_OPS,
+    *CONV_OPS,
+    *NORM_OPS,
+    *POOL_OPS,
+    *ELEMENTWISE_OPS,
+    *EMBEDDING_OPS,
+    *RECURRENT_OPS,
+    *ATTENTION_OPS,
+    *MOE_OPS,
+    *COLLECTIVE_OPS,
+    *MEMORY_OPS,
+)
 OP_CODE = {op.name: code for code, op in enumerate(OPS)}
+# Columns of a table that mixes deep-learning operators: NaN where a family lacks one.
+MIXED_FIELDS = columns(dim for op in OPS[1:] for dim in op.dims)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.tables.ops import OpTable
+from app.tables.ops import ACTIVATION_DTYPES, OpTable
 
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+# Most of a length or a count, and of bytes: beyond, a unit is wrong.
+MOST = 2.0**40
+MOST_BYTES = 1e15
 
 
 class Work(NamedTuple):
@@ -27,10 +32,113 @@ class Work(NamedTuple):
     working_set_bytes: Floats
 
 
+class Products(NamedTuple):
+    """Matrix products that rows are, float64 [n] each: `batch` times (m x k)(k x n)."""
+
+    batch: Floats
+    m: Floats
+    n: Floats
+    k: Floats
+
+
+class Broken(NamedTuple):
+    """A rule between fields that some rows break: what it says, which rows, and the field to blame."""
+
+    message: str
+    rows: Bools
+    field: str
+
+
 @dataclass(frozen=True, slots=True)
-class Op:
-    """An operator family: its name, the dims its rows carry, and its work."""
+class Dim:
+    """One field of an operator's request, and its columns.
+
+    `default` is the value of a row that leaves the field out (NaN: absent), None where it may not. A field with
+    `choices` is one of these words, its column their code; one with `read` is a word too, turned into the column's
+    number, and `words` says which. A `pair` is one number for both directions, or [height, width].
+    """
 
     name: str
-    fields: tuple[str, ...]
+    help: str
+    least: float = 1.0
+    default: float | None = None
+    whole: bool = True
+    most: float = MOST
+    choices: tuple[str, ...] = ()
+    read: Callable[[str], float] | None = None
+    words: str = ""
+    pair: bool = False
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of its columns in the operator table."""
+        return (f"{self.name}_height", f"{self.name}_width") if self.pair else (self.name,)
+
+
+# Every deep-learning operator also carries these.
+COMMON = (
+    Dim("count", "how often the operator runs, one after another", default=1.0),
+    Dim("backward", "0 forward, 1 backward: gradients of all inputs and weights", least=0.0, default=0.0, most=1.0),
+    Dim("burst", "0 on a busy card (sustained clocks), 1 on a cool one", least=0.0, default=0.0, most=1.0),
+    Dim(
+        "eager",
+        "1 where the host launches each operator (PyTorch eager), 0 in a CUDA graph; absent: by dtype",
+        least=0.0,
+        default=np.nan,
+        most=1.0,
+    ),
+)
+
+
+def nothing_broken(table: OpTable) -> list[Broken]:
+    """No rule beyond the fields' own."""
+    return []
+
+
+def no_products(table: OpTable) -> None:
+    """Not a matrix product."""
+
+
+def one_launch(table: OpTable) -> Floats:
+    """A single launch per row."""
+    return np.ones(len(table))
+
+
+def columns(dims: Iterable[Dim]) -> Mapping[str, int]:
+    """Column names of dims, in order, each with its row in `OpTable.dims`."""
+    names = dict.fromkeys(name for dim in dims for name in dim.columns)
+    return {name: k for k, name in enumerate(names)}
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """An operator family.
+
+    name      as requests call it
+    group     line of the breakdown that it adds to
+    dims      fields of its rows
+    work      FLOPs, bytes and working set of rows, one repetition each
+    check     rules between fields that rows break
+    products  the matrix products that its work is, if it is
+    saving    by how much a known algorithm may cut the FLOPs (Winograd), where one may
+    launches  launches that wait for one another
+    link_bytes  bytes that each device sends over its link, of an operator of several devices
+    dtypes    number formats that it exists in
+    fields    its columns, derived from `dims`
+    """
+
+    name: str
+    group: str
+    dims: tuple[Dim, ...]
     work: Callable[[OpTable], Work]
+    check: Callable[[OpTable], list[Broken]] = nothing_broken
+    products: Callable[[OpTable], Products | None] = no_products
+    launches: Callable[[OpTable], Floats] = one_launch
+    saving: Callable[[OpTable], Floats] | None = None
+    link_bytes: Callable[[OpTable], Floats] | None = None
+    dtypes: tuple[str, ...] = ACTIVATION_DTYPES
+    fields: Mapping[str, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Derive the columns."""
+        object.__setattr__(self, "fields", columns(self.dims))

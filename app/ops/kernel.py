@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.ops.base import Op, Work
+import numpy as np
+
+from app.ops.base import Dim, Op, Work
 from app.tables.ops import OpTable
 
 ACCESS_PATTERNS = ("coalesced", "strided", "random", "broadcast")
@@ -82,4 +84,4 @@ def work(table: OpTable) -> Work:
     return Work(table.column("flops"), table.column("bytes"), table.column("working_set_bytes"))
 
 
-OP = Op("kernel", FIELDS, work)
+OP = Op("kernel", "kernel", tuple(Dim(name, "docs/nomenclature.md", default=np.nan) for name in FIELDS), work)

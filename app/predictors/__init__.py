@@ -11,5 +11,7 @@ PREDICTORS: tuple[type[Auto] | type[Roofline] | type[Efficiency] | type[PairRegr
     Efficiency,
     *REGRESSORS,
 )
+# Those that answer for deep-learning operators too; the others know kernels only.
+OPERATOR_PREDICTORS = (Auto, Roofline)
 
-__all__ = ["PREDICTORS", "REGRESSORS"]
+__all__ = ["OPERATOR_PREDICTORS", "PREDICTORS", "REGRESSORS"]

@@ -3,6 +3,7 @@
 Two views of a launch, blended evenly in log space where both exist: what its sources imply under a mixture of
 bottlenecks (app.predictors.transfer), and the costs fitted to all training rows of the same kernel
 (app.predictors.kernel_knowledge). Without training it runs on documented priors and the request's own evidence.
+Deep-learning operators: app.predictors.operator_time.
 Kernel names only join rows; nothing branches on one.
 """
 
@@ -17,9 +18,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from app.ops import OP_CODE
 from app.predictors.bottlenecks import Devices, Launches
 from app.predictors.kernel_knowledge import PRIOR_COST, KernelKnowledge, launch_floors, learn_kernels, like_pairs
 from app.predictors.launch_time import Knowledge, Question, Times, fill_times
+from app.predictors.operator_time import operator_estimate
 from app.predictors.transfer import FLOOR_S, Shares
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
@@ -31,6 +34,8 @@ Ints = NDArray[np.intp]
 
 FLOOR_CHOICES = (0.6, 0.8, 1.0)
 TRAFFIC_CHOICES = (0.5, 0.65, 0.8)
+
+_KERNEL = OP_CODE["kernel"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +60,12 @@ class Auto:
         return gpus.memo[key]
 
     def predict(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, *, evidence: Evidence) -> Estimate:
-        """Latency of operator row `i[q]` on GPU row `j[q]`, float64 [n] seconds; supports every row."""
+        """Latency of operator row `i[q]` on GPU row `j[q]`, float64 [n] seconds; supports every row.
+
+        A table holds either launches or deep-learning operators.
+        """
+        if len(ops) and ops.kind[0] != _KERNEL:
+            return operator_estimate(ops, gpus, i, j)
         rows = evidence.rows
         times = Times.empty(len(i))
         sources = Launches.of(rows.ops, np.arange(len(evidence)), rows.gpu)

@@ -14,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from app.ops import OPS
 from app.ops.kernel import FIELD_INDEX
+from app.predictors.operator_priors import PRIORS
 from app.tables.measurements import Evidence
 from app.tables.ops import OpTable
 
@@ -32,10 +34,14 @@ GROUPS = (
 )
 EXACT, SAME_GPU, OTHER_GPU, OTHER_GPU_AND_SIZE, RELATED, NO_EVIDENCE = range(6)
 
+# A deep-learning operator of which nothing was measured, by its line of the breakdown (`Op.group`).
+OPERATOR_GROUPS = tuple(sorted({op.group for op in OPS[1:]}))
+OPERATOR_GROUP = {name: len(GROUPS) + code for code, name in enumerate(OPERATOR_GROUPS)}
+
 # Prior half-widths in log space at 80 % coverage, for a group without a single held-out residual. Measured
 # repeats differ by a few percent; cross-size and cross-GPU transfer of the published analytical models by
 # 10 to 50 %; an unmeasured kernel by a factor of three (roofline studies see 10 to 90 % of the roof).
-PRIOR_HALF_WIDTH = np.array([0.05, 0.20, 0.35, 0.45, 0.70, 1.10])
+PRIOR_HALF_WIDTH = np.array([0.05, 0.20, 0.35, 0.45, 0.70, 1.10] + [PRIORS[name].width for name in OPERATOR_GROUPS])
 PRIOR_COVERAGE = 0.8
 
 # Fewer held-out residuals than this cannot show a tail of ten percent.

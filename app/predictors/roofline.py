@@ -1,7 +1,7 @@
 """The hardware limit: what no launch can beat.
 
 limit = max(FLOPs / peak of the pipe, bytes / L2 bandwidth, bytes that cannot stay in L2 / DRAM bandwidth),
-the roofline of Williams et al. (2009) with a second roof for the L2.
+the roofline of Williams et al. (2009) with a second roof for the L2; of a collective also bytes sent / link bandwidth.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from app.ops import OPS
 from app.ops.base import Work
+from app.ops.kinds import kinds_of, least_flops_of, link_bytes_of, work_of
 from app.predictors.compiled import compiled
 from app.predictors.intervals import NO_EVIDENCE
 from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.measurements import Evidence
 from app.tables.ops import DTYPES, OpTable
-from app.tables.predictions import COMPUTE, EXTRAPOLATED, MEMORY, Estimate
+from app.tables.predictions import COMMUNICATION, COMPUTE, EXTRAPOLATED, MEMORY, Estimate
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
 # The fastest pipe that computes in a dtype bounds it: a kernel may use tensor cores without saying so.
-_PIPES_OF_DTYPE = {
+PIPES_OF_DTYPE = {
     "fp64": ("fp64", "fp64_tensor"),
     "fp32": ("fp32", "fp32_tensor"),
     "tf32": ("tf32_tensor",),
@@ -35,12 +35,18 @@ _PIPES_OF_DTYPE = {
     "fp8_block": ("fp8_tensor",),
     "int8": ("int8", "int8_tensor"),
     "nvfp4": ("fp4_tensor",),
+    # Weights of four bits are widened to the activations' format.
+    "int4_wo": ("bf16", "bf16_tensor"),
+    "w4a16_mxfp4": ("bf16", "bf16_tensor"),
+    "w4a8_mxfp4": ("fp8_tensor",),
+    "w4a8_mxfp4_mxfp8": ("fp8_tensor",),
 }
-_COLUMNS = [[COLUMN_INDEX[f"peak_{pipe}_flops"] for pipe in _PIPES_OF_DTYPE[dtype]] for dtype in DTYPES]
+_COLUMNS = [[COLUMN_INDEX[f"peak_{pipe}_flops"] for pipe in PIPES_OF_DTYPE[dtype]] for dtype in DTYPES]
 _FP16, _FP32 = DTYPES.index("fp16"), DTYPES.index("fp32")
 _L2 = COLUMN_INDEX["l2_bytes"]
 _L2_BANDWIDTH = COLUMN_INDEX["l2_bandwidth_bytes_per_s"]
 _BANDWIDTH = COLUMN_INDEX["memory_bandwidth_bytes_per_s"]
+_LINK = COLUMN_INDEX["link_bandwidth_bytes_per_s"]
 
 
 def peaks(gpus: GpuTable) -> Floats:
@@ -59,36 +65,16 @@ def peak_flops(gpus: GpuTable, j: Ints, dtype: Ints) -> Floats:
     return peak
 
 
-def work_of(ops: OpTable) -> Work:
-    """Work of every row, whatever its family."""
-    kinds = np.unique(ops.kind) if len(ops) > 1 and len(OPS) > 1 else ops.kind[:1]
-    if len(kinds) <= 1:
-        return OPS[int(kinds[0]) if len(kinds) else 0].work(ops)
-    columns = np.empty((3, len(ops)))
-    for code in kinds:
-        rows = np.flatnonzero(ops.kind == code)
-        part = OPS[int(code)].work(ops.take(rows))
-        columns[:, rows] = part.flops, part.bytes, part.working_set_bytes
-    return Work(*columns)
-
-
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Hardware limit of n rows, seconds float64 [n] each: of the pipe, and of the two memory roofs."""
+    """Hardware limit of n rows.
 
-    compute_s: Floats
-    memory_s: Floats
+    latency_s  float64 [n], the limit itself, seconds; a dtype that the GPU lacks bounds nothing
+    bound      int [n], code into BOUNDS of the roof that sets it
+    """
 
-    @property
-    def latency_s(self) -> Floats:
-        """The limit itself; a dtype that the GPU lacks bounds nothing."""
-        latency: Floats = np.fmax(self.compute_s, self.memory_s)
-        return latency
-
-    @property
-    def bound(self) -> Ints:
-        """Code into BOUNDS of the roof that sets it, int [n]."""
-        return np.where(self.compute_s > self.memory_s, COMPUTE, MEMORY)
+    latency_s: Floats
+    bound: Ints
 
 
 @compiled
@@ -99,19 +85,31 @@ def memory_limit_s(moved: float, working_set: float, figures: Floats, gpu: int) 
 
 
 @compiled
-def _fill(work: Work, dtype: Ints, i: Ints, j: Ints, peak: Floats, figures: Floats, limits: Floats) -> None:
+def _fill(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not tables)
+    work: Work, dtype: Ints, i: Ints, j: Ints, peak: Floats, figures: Floats, latency_s: Floats, bound: Ints
+) -> None:
     for q in range(len(i)):
         row = i[q]
-        limits[0, q] = work.flops[row] / peak[dtype[row], j[q]]
-        limits[1, q] = memory_limit_s(work.bytes[row], work.working_set_bytes[row], figures, j[q])
+        compute_s = work.flops[row] / peak[dtype[row], j[q]]
+        memory_s = memory_limit_s(work.bytes[row], work.working_set_bytes[row], figures, j[q])
+        by_compute = compute_s > memory_s  # False for NaN
+        latency_s[q] = compute_s if by_compute else memory_s
+        bound[q] = COMPUTE if by_compute else MEMORY
 
 
 def hardware_limit(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Limit:
     """Limit of operator row `i[q]` on GPU row `j[q]`."""
-    work = work_of(ops)
-    limits = np.empty((2, len(i)))
-    _fill(work, ops.dtype, i, j, peaks(gpus), gpus.values, limits)
-    return Limit(limits[0], limits[1])
+    kinds = kinds_of(ops)
+    work = work_of(ops, kinds)
+    work = work._replace(flops=least_flops_of(work.flops, kinds))
+    limit = Limit(np.empty(len(i)), np.empty(len(i), dtype=np.intp))
+    _fill(work, ops.dtype, i, j, peaks(gpus), gpus.values, limit.latency_s, limit.bound)
+    sent = link_bytes_of(ops, kinds)
+    if sent is not None:
+        link_s = np.nan_to_num(sent[i] / gpus.values[_LINK, j])  # an unknown link bounds nothing
+        limit.bound[link_s > limit.latency_s] = COMMUNICATION
+        np.maximum(limit.latency_s, link_s, out=limit.latency_s)
+    return limit
 
 
 class Roofline:

@@ -15,6 +15,7 @@ from app.predictors import PREDICTORS
 from app.predictors.base import Predictor
 from app.predictors.finish import finished
 from app.predictors.intervals import Intervals
+from app.predictors.roofline import hardware_limit
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
@@ -154,4 +155,4 @@ def _finish(
 ) -> Predictions:
     """What one version answers."""
     estimate = served.predictor.predict(ops, gpus, i, j, evidence=evidence)
-    return finished(estimate, ops, gpus, i, j, served.log_offsets(coverage))
+    return finished(estimate, hardware_limit(ops, gpus, i, j), served.log_offsets(coverage))

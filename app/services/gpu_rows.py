@@ -10,6 +10,7 @@ import numpy as np
 
 from app.errors import BadInput, FieldError, NotFound
 from app.services.engine import Engine
+from app.services.prediction_form import Asking
 from app.tables.complete import complete
 from app.tables.gpus import GpuSpec, GpuTable
 
@@ -46,6 +47,17 @@ class GpuRows:
             row = self._snapshot.row_of.get(ref)
             return self._named(ref, loc) if row is None else row
         return self._guest(_inline(ref, loc))
+
+    def targets(self, asked: Asking) -> list[int]:
+        """Rows of every GPU that a request names, in its order."""
+        if (asked.gpu is None) == (asked.gpus is None):
+            message = 'send either gpu (one name or specification) or gpus (a list of them, or "all")'
+            raise BadInput(message, errors=[FieldError(("gpu",), message)])
+        if asked.gpu is not None:
+            return [self.row(asked.gpu, ("gpu",))]
+        if asked.gpus == "all":
+            return list(range(self._known))
+        return [self.row(ref, ("gpus", k)) for k, ref in enumerate(asked.gpus or ())]
 
     def table(self) -> GpuTable:
         """The table whose rows `row` has given."""

@@ -77,7 +77,7 @@ def _group(snapshot: Snapshot, requests: Sequence[PredictRequest]) -> list[Predi
 def _found(snapshot: Snapshot, rows: GpuRows, request: PredictRequest) -> Asked | GpucastError:
     """Every GPU that the request names, and a version that answers for each target."""
     try:
-        targets = _targets(snapshot, request, rows)
+        targets = rows.targets(request)
         measured = enumerate(request.workload.measured)
         sources = [rows.row(row.gpu, ("workload", "measured", k, "gpu")) for k, row in measured]
         for target in targets:
@@ -85,17 +85,6 @@ def _found(snapshot: Snapshot, rows: GpuRows, request: PredictRequest) -> Asked 
     except GpucastError as error:
         return error
     return Asked(request, targets, sources)
-
-
-def _targets(snapshot: Snapshot, request: PredictRequest, rows: GpuRows) -> list[int]:
-    if (request.gpu is None) == (request.gpus is None):
-        message = 'send either gpu (one name or specification) or gpus (a list of them, or "all")'
-        raise BadInput(message, errors=[FieldError(("gpu",), message)])
-    if request.gpu is not None:
-        return [rows.row(request.gpu, ("gpu",))]
-    if request.gpus == "all":
-        return list(range(len(snapshot.engine.gpus)))
-    return [rows.row(ref, ("gpus", k)) for k, ref in enumerate(request.gpus or ())]
 
 
 def _refusals(ops: OpTable, gpus: GpuTable, asked: Sequence[Asked]) -> list[BadInput | None]:

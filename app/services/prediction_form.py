@@ -4,31 +4,27 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-import msgspec
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
-from app.errors import BadInput, FieldError
-from app.services.decoding import decode, plain
-from app.services.workloads import (
-    KERNEL_EXAMPLE,
-    LATER_KINDS,
-    SERVED_KINDS,
-    GpuRef,
-    KernelWorkload,
-)
+from app.services.workloads import KERNEL_EXAMPLE, GpuRef, KernelWorkload
 
 MAX_GPUS = 500
 
 
-class PredictRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+class Asking(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """One workload on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
 
-    workload: KernelWorkload
     gpu: GpuRef | None = None
     gpus: Annotated[list[GpuRef], Meta(min_length=1, max_length=MAX_GPUS)] | Literal["all"] | None = None
     predictor: Annotated[str, Meta(min_length=1, max_length=100)] = "auto"
     coverage: Annotated[float, Meta(gt=0, lt=1, description="Share of true times the interval should hold")] = 0.8
     detail: Annotated[bool, Meta(description="Add one row per operator")] = False
+
+
+class PredictRequest(Asking, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """A kernel on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
+
+    workload: KernelWorkload
 
 
 class Interval(Struct, frozen=True):
@@ -63,11 +59,14 @@ class Share(Struct, frozen=True):
     operators: int
 
 
-class OperatorRow(Struct, frozen=True):
-    """One operator in detail; `limit_ms` is the hardware limit, `blocks_per_sm` how many are resident at once."""
+class OperatorRow(Struct, frozen=True, omit_defaults=True):
+    """One operator in detail; `limit_ms` is the hardware limit.
+
+    A kernel has its `name` and `blocks_per_sm`, how many are resident at once. A deep-learning operator has its
+    `count`: its times, FLOPs and bytes are those of all repetitions together.
+    """
 
     op: str
-    name: str
     latency_ms: float
     low_ms: float
     high_ms: float
@@ -75,7 +74,13 @@ class OperatorRow(Struct, frozen=True):
     bound: str
     flops: float
     bytes: float
-    blocks_per_sm: float
+    name: str | UnsetType = UNSET
+    blocks_per_sm: float | UnsetType = UNSET
+    group: str | UnsetType = UNSET
+    dtype: str | UnsetType = UNSET
+    count: float | UnsetType = UNSET
+    support: str | UnsetType = UNSET
+    predictor: str | UnsetType = UNSET
 
 
 class Prediction(Struct, frozen=True, omit_defaults=True):
@@ -114,31 +119,3 @@ PREDICT_EXAMPLE: dict[str, Any] = {
     "coverage": 0.8,
     "detail": False,
 }
-_MENDS = {**PREDICT_EXAMPLE, "gpus": ["nvidia-l4"]}
-_DECODER = msgspec.json.Decoder(PredictRequest)
-_ENCODER = msgspec.json.Encoder()
-
-
-def read_request(body: bytes) -> PredictRequest:
-    """From JSON; Malformed or BadInput that names every wrong field."""
-    try:
-        return _DECODER.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        refuse_kind(plain(body), ("workload", "kind"))
-        return decode(_DECODER, body, example=_MENDS)
-
-
-def refuse_kind(raw: Any, loc: tuple[str, ...]) -> None:
-    """BadInput if the workload is of a kind not served here, before its fields are judged by a kernel's."""
-    kind = raw
-    for part in loc:
-        kind = kind.get(part) if isinstance(kind, dict) else None
-    if isinstance(kind, str) and kind not in SERVED_KINDS:
-        known = "a kind of workload that this version does not serve" if kind in LATER_KINDS else "unknown"
-        message = f"{kind[:100]!r} is {known}; it serves: {', '.join(SERVED_KINDS)}"
-        raise BadInput(f"{'.'.join(loc)}: {message}", errors=[FieldError(loc, message)])
-
-
-def write_response(response: PredictResponse) -> bytes:
-    """As JSON."""
-    return _ENCODER.encode(response)

@@ -191,7 +191,7 @@ def read_parquet(body: bytes, *, max_rows: int) -> list[Row]:
         source = pq.ParquetFile(pa.BufferReader(body))
         names = source.schema_arrow.names
         columns = _header(names, "Parquet file")
-        _refuse_huge(source.metadata, max_rows)
+        refuse_huge(source.metadata, max_rows)
         table = source.read()
         _check_types(table.schema, columns)
         cells = [_plain(table.column(k), column) for k, column in enumerate(columns)]
@@ -200,7 +200,8 @@ def read_parquet(body: bytes, *, max_rows: int) -> list[Row]:
     return [_assemble(columns, row) for row in zip(*cells, strict=True)]
 
 
-def _refuse_huge(metadata: Any, max_rows: int) -> None:
+def refuse_huge(metadata: Any, max_rows: int) -> None:
+    """TooLarge for a Parquet file of too many rows, or of more bytes than are read at once."""
     if metadata.num_rows > max_rows:
         raise TooLarge(f"At most {max_rows} rows are taken at once; this file has {metadata.num_rows}.")
     size = sum(metadata.row_group(k).total_byte_size for k in range(metadata.num_row_groups))

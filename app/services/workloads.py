@@ -18,9 +18,6 @@ from app.tables.ops import DTYPE_CODE, OpTable
 
 Ints = NDArray[np.intp]
 
-SERVED_KINDS = ("kernel",)
-LATER_KINDS = ("operators", "operator_table", "model", "graph")
-
 # An id, an alias, or a whole specification inline.
 GpuRef: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)] | dict[str, Any]
 

@@ -48,12 +48,15 @@ SPEC_COLUMNS = (
     "warp_size",
     "register_allocation_unit",
     "shared_memory_allocation_unit_bytes",
+    "process_node_nm",
     "board_power_w",
+    "link_bandwidth_bytes_per_s",
     "sustained_compute_flops",
     "sustained_bandwidth_bytes_per_s",
     "triad_bandwidth_bytes_per_s",
 )
-COLUMNS = SPEC_COLUMNS + tuple(f"peak_{pipe}_flops" for pipe in PIPES)
+# Columns derived here: 1 where the memory is stacked (HBM).
+COLUMNS = (*SPEC_COLUMNS, *(f"peak_{pipe}_flops" for pipe in PIPES), "hbm")
 COLUMN_INDEX = {name: k for k, name in enumerate(COLUMNS)}
 
 
@@ -109,6 +112,7 @@ class GpuSpec:
 def _row(spec: GpuSpec) -> list[float]:
     values: list[Any] = [getattr(spec, name) for name in SPEC_COLUMNS]
     values += [spec.peak_flops.get(pipe) for pipe in PIPES]
+    values.append((spec.memory_type or "").startswith("HBM"))
     return [np.nan if value is None else float(value) for value in values]
 
 

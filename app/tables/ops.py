@@ -11,8 +11,32 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
-DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp8_block", "int8", "nvfp4")
+# Number formats that activations have, then those of which only the weights of experts (`moe`) are narrow.
+ACTIVATION_DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp8_block", "int8", "nvfp4")
+WEIGHT_DTYPES = ("int4_wo", "w4a16_mxfp4", "w4a8_mxfp4", "w4a8_mxfp4_mxfp8")
+DTYPES = ACTIVATION_DTYPES + WEIGHT_DTYPES
 DTYPE_CODE = {name: code for code, name in enumerate(DTYPES)}
+
+# Bytes of an element with its share of the scales: inputs, weights, outputs. FP8 is scaled per tensor or row (no
+# bytes to speak of), `fp8_block` by one FP32 per 1x128 inputs and 128x128 weights, NVFP4 by an FP8 per 16, MXFP by a
+# byte per 32 (OCP MX 1.0), `int4_wo` by an FP16 per group of 128; results of 8 bits and fewer are written in BF16.
+_MX = 1.0 / 32.0
+_BYTES = {
+    "fp64": (8.0, 8.0, 8.0),
+    "fp32": (4.0, 4.0, 4.0),
+    "tf32": (4.0, 4.0, 4.0),
+    "fp16": (2.0, 2.0, 2.0),
+    "bf16": (2.0, 2.0, 2.0),
+    "fp8": (1.0, 1.0, 2.0),
+    "fp8_block": (1.0 + 4.0 / 128.0, 1.0 + 4.0 / 128.0**2, 2.0),
+    "int8": (1.0, 1.0, 2.0),
+    "nvfp4": (0.5 + 1.0 / 16.0, 0.5 + 1.0 / 16.0, 2.0),
+    "int4_wo": (2.0, 0.5 + 2.0 / 128.0, 2.0),
+    "w4a16_mxfp4": (2.0, 0.5 + _MX, 2.0),
+    "w4a8_mxfp4": (1.0, 0.5 + _MX, 2.0),
+    "w4a8_mxfp4_mxfp8": (1.0 + _MX, 0.5 + _MX, 2.0),
+}
+DTYPE_BYTES, WEIGHT_BYTES, OUTPUT_BYTES = np.array([_BYTES[name] for name in DTYPES]).T
 
 
 @dataclass(frozen=True, slots=True)

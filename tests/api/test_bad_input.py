@@ -150,7 +150,7 @@ def test_the_request_around_the_workload(client: TestClient, kernel: Kernel, cha
     assert place in places(refused(client, {"gpu": "titan-v", "workload": kernel} | change))
 
 
-@pytest.mark.parametrize("kind", ["operators", "operator_table", "model", "graph"])
+@pytest.mark.parametrize("kind", ["model", "graph"])
 def test_kinds_of_later_versions(client: TestClient, kind: str) -> None:
     told = refused(client, {"gpu": "titan-v", "workload": {"kind": kind, "operators": []}})
     assert places(told) == ["workload.kind"]

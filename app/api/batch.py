@@ -1,0 +1,71 @@
+"""Predictions of many operator rows at once, in columns."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from app.api.deps import HolderDep, SettingsDep
+from app.api.openapi import ref
+from app.api.predict import moved
+from app.errors import NotFound, UnsupportedMedia
+from app.services.operator_batches import JSON, MEDIA, BatchOptions, predict_batch
+from app.services.operator_requests import BATCH_EXAMPLE
+
+router = APIRouter(tags=["Prediction"])
+
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
+_BODIES: dict[str, Any] = {JSON: {"schema": ref("OperatorBatch"), "example": BATCH_EXAMPLE}}
+_BODIES |= {media: _BINARY for media in MEDIA if media != JSON}
+_ANSWERS: dict[str, Any] = {JSON: {"schema": ref("BatchResponse")}} | {m: _BINARY for m in MEDIA if m != JSON}
+_DESCRIPTION = (
+    "Operator rows as JSON columns, an Arrow IPC stream or Parquet: columns as the fields of `operators`, with `op`"
+    " and optionally `gpu`; a null where an operator has no such field. The answer comes in the same form, row for"
+    " row: `latency_ms`, `low_ms`, `high_ms` and `bound`, each what `operators` with that row alone answers. In Arrow"
+    " and Parquet the schema's metadata says under `gpucast` who answered."
+)
+
+
+class BatchQuery(BaseModel):
+    """What goes for all rows."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    gpu: str | None = Field(default=None, min_length=1, max_length=200, description="of rows that name none")
+    predictor: str = Field(default="auto", min_length=1, max_length=100)
+    coverage: float = Field(default=0.8, gt=0, lt=1, description="share of true times the interval should hold")
+
+
+async def _body(request: Request) -> bytes:
+    return await request.body()
+
+
+@router.post(
+    "/predict/batch",
+    description=_DESCRIPTION,
+    openapi_extra={"requestBody": {"required": True, "content": _BODIES}},
+    response_class=Response,
+    responses={200: {"description": "Row for row, in the form of the request", "content": _ANSWERS}},
+)
+def predict_rows(
+    request: Request,
+    asked: Annotated[BatchQuery, Query()],
+    body: Annotated[bytes, Depends(_body)],
+    holder: HolderDep,
+    settings: SettingsDep,
+) -> Response:
+    """Predict rows of operators."""
+    media = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+    if media not in MEDIA:
+        raise UnsupportedMedia(f"Rows are read as {', '.join(MEDIA)}; this is {media!r}.")
+    options = BatchOptions(**asked.model_dump(), max_rows=settings.max_batch_rows)
+    try:
+        answer = predict_batch(holder.snapshot, body, media, options)
+    except NotFound:  # a GPU that another process has just registered
+        if not moved(holder):
+            raise
+        answer = predict_batch(holder.snapshot, body, media, options)
+    return Response(answer, media_type=media)

@@ -1,0 +1,154 @@
+"""Attention, fused: `attention_prefill`, `attention_decode` and multi-head latent attention, `attention_mla`.
+
+`context_length` C counts all keys, those of the Q new queries included. Causal: the query at position p sees min(p +
+1, w) keys, w the window (0, or C and more: all). Pairs = sum of these over p = C - Q ... C - 1, which is half of Q C
+for a whole prefill. FLOPs = 4 batch heads head_dim pairs (scores, and values; the softmax is left out, as in
+FlashAttention, Dao 2023); bytes = Q + O + K and V of every key that some query sees, each once. Backward recomputes
+the scores: five products for two (2.5 x FLOPs), and moves Q K V O dO in, dQ dK dV out.
+
+Latent attention (DeepSeek-V2, 2024): of every key `latent_dim` + `rope_dim` numbers are kept, shared by all heads.
+One query (decode) works on them directly, 2 (latent + rope) + 2 latent FLOPs a pair and head; more queries (prefill)
+on keys and values expanded to `head_dim` per head, 2 (head + rope) + 2 head.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from app.ops.base import COMMON, Broken, Dim, Floats, Op, Products, Work
+from app.tables.ops import ACTIVATION_DTYPES, DTYPE_BYTES, OUTPUT_BYTES, OpTable
+
+BACKWARD_FLOPS = 2.5
+
+
+class Reach(NamedTuple):
+    """What the queries of one sequence see, float64 [n] each."""
+
+    queries: Floats
+    pairs: Floats  # (query, key)
+    keys: Floats  # that any query sees
+
+
+def _pairs_to(position: Floats, window: Floats) -> Floats:
+    """Keys seen by all queries at the first `position` positions: sum of min(x, window)."""
+    short = np.minimum(position, window)
+    pairs: Floats = 0.5 * short * (short + 1.0) + (position - short) * window
+    return pairs
+
+
+def reach(table: OpTable) -> Reach:
+    """Queries, pairs and keys of one sequence."""
+    context, queries, window = (table.column(name) for name in ("context_length", "query_length", "window"))
+    queries = np.where(np.isnan(queries), context, queries)
+    window = np.where((window == 0) | (window > context), context, window)
+    pairs = _pairs_to(context, window) - _pairs_to(context - queries, window)
+    return Reach(queries, pairs, np.minimum(context, window + queries - 1.0))
+
+
+def _or(given: Floats, default: Floats) -> Floats:
+    chosen: Floats = np.where(np.isnan(given), default, given)
+    return chosen
+
+
+def _key_bytes(table: OpTable) -> Floats:
+    """Bytes of an element of the KV cache; its dtype is the row's unless given."""
+    code = _or(table.column("kv_dtype"), table.dtype.astype(np.float64))
+    size: Floats = DTYPE_BYTES[code.astype(np.intp)]
+    return size
+
+
+def _fused(table: OpTable, flops: Floats, queries: Floats, keys: Floats) -> Work:
+    """Work from forward FLOPs, and elements that belong to queries and keys; forward writes one output per query."""
+    back = table.column("backward")
+    into, out = queries * DTYPE_BYTES[table.dtype], queries * OUTPUT_BYTES[table.dtype]
+    read = keys * _key_bytes(table)
+    moved = into + out + read + back * (into + out + read)
+    return Work((1.0 + back * (BACKWARD_FLOPS - 1.0)) * flops, moved, moved)
+
+
+def work(table: OpTable) -> Work:
+    """Work of attention with keys and values per KV head."""
+    queries, pairs, keys = reach(table)
+    heads, batch, width = table.column("heads"), table.column("batch"), table.column("head_dim")
+    shared = _or(table.column("kv_heads"), heads)
+    flops = 4.0 * batch * heads * width * pairs
+    return _fused(table, flops, batch * heads * queries * width, 2.0 * batch * shared * keys * width)
+
+
+def mla_work(table: OpTable) -> Work:
+    """Work of latent attention."""
+    queries, pairs, keys = reach(table)
+    batch, heads = table.column("batch"), table.column("heads")
+    latent, rope, width = (table.column(name) for name in ("latent_dim", "rope_dim", "head_dim"))
+    decode = queries == 1
+    scored, valued = np.where(decode, latent, width) + rope, np.where(decode, latent, width)
+    flops = 2.0 * batch * heads * pairs * (scored + valued)
+    kept = np.where(decode, latent + rope, heads * (2.0 * width + rope))
+    return _fused(table, flops, batch * heads * queries * 0.5 * (scored + valued), batch * keys * kept)
+
+
+def products(table: OpTable) -> Products:
+    """Tiles of queries, per sequence and head: one tile loops over all its keys, which are not split."""
+    queries = reach(table).queries
+    width = table.column("head_dim")
+    return Products(table.column("batch") * table.column("heads"), queries, width, width)
+
+
+def check(table: OpTable) -> list[Broken]:
+    """KV heads divide the heads; new queries are part of the context."""
+    heads, context = table.column("heads"), table.column("context_length")
+    shared, queries = _or(table.column("kv_heads"), heads), _or(table.column("query_length"), context)
+    return [
+        Broken("kv_heads must divide heads", heads % shared != 0, "kv_heads"),
+        Broken("query_length exceeds context_length, which counts all keys", queries > context, "query_length"),
+    ]
+
+
+def check_decode(table: OpTable) -> list[Broken]:
+    """One new query, and nothing to learn."""
+    return [
+        *check(table),
+        Broken("decode has query_length 1", table.column("query_length") != 1, "query_length"),
+        Broken("decode has no backward phase", table.column("backward") > 0, "backward"),
+    ]
+
+
+def _dims(query_length: Dim, *own: Dim) -> tuple[Dim, ...]:
+    return (
+        Dim("batch", "sequences"),
+        Dim("heads", "query heads"),
+        Dim("kv_heads", "heads of keys and values; absent: heads", default=np.nan),
+        Dim("head_dim", "elements of a head"),
+        query_length,
+        Dim("context_length", "all keys, those of the new queries included"),
+        Dim("window", "keys a query looks back on, itself included; 0: all", least=0.0, default=0.0),
+        Dim("kv_dtype", "number format of the KV cache; absent: dtype", default=np.nan, choices=ACTIVATION_DTYPES),
+        *own,
+        *COMMON,
+    )
+
+
+_QUERIES = Dim("query_length", "new queries per sequence; absent: context_length", default=np.nan)
+ATTENTION_OPS = (
+    Op("attention_prefill", "attention", _dims(_QUERIES), work, check=check, products=products),
+    Op(
+        "attention_decode",
+        "attention",
+        _dims(Dim("query_length", "1", default=1.0)),
+        work,
+        check=check_decode,
+    ),
+    Op(
+        "attention_mla",
+        "attention",
+        _dims(
+            _QUERIES,
+            Dim("latent_dim", "compressed elements kept per key", default=512.0),
+            Dim("rope_dim", "elements kept per key for the position", default=64.0, least=0.0),
+        ),
+        mla_work,
+        check=check,
+    ),
+)

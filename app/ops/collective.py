@@ -1,0 +1,59 @@
+"""Collectives of `devices` devices on `nodes` nodes: `message_bytes` S is the whole buffer of one device.
+
+As nccl-tests counts: all_reduce sums S; all_gather ends, reduce_scatter begins with S; all_to_all exchanges S;
+send_recv passes S on. A ring over n devices moves 2 S (n - 1) / n over each device's link for all_reduce, S (n - 1) /
+n for the next three, S for the last (Patarasuk and Yuan 2009; NeuSight's distributed forecasting rests on the same
+rings). A switch that adds up itself (NVLink SHARP) takes an all_reduce with S. Each device also reads and writes S.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from app.ops.base import COMMON, MOST_BYTES, Broken, Dim, Floats, Op, Work
+from app.tables.ops import OpTable
+
+IMPLEMENTATIONS = ("nccl", "oneccl", "custom")
+
+
+def work(table: OpTable) -> Work:
+    """Memory traffic of one device."""
+    message = table.column("message_bytes")
+    return Work(0.0 * message, 2.0 * message, 2.0 * message)
+
+
+def _ring(rounds: float) -> Callable[[OpTable], Floats]:
+    def link_bytes(table: OpTable) -> Floats:
+        devices = table.column("devices")
+        return rounds * table.column("message_bytes") * (devices - 1.0) / devices
+
+    return link_bytes
+
+
+def _passed_on(table: OpTable) -> Floats:
+    return table.column("message_bytes") * (table.column("devices") > 1)
+
+
+def check(table: OpTable) -> list[Broken]:
+    """Nodes hold equally many devices."""
+    uneven = table.column("devices") % table.column("nodes") != 0
+    return [Broken("nodes must divide devices", uneven, "nodes")]
+
+
+_DIMS = (
+    Dim("message_bytes", "bytes of one device's whole buffer", most=MOST_BYTES),
+    Dim("devices", "devices that take part", most=1e6),
+    Dim("nodes", "machines that hold them", default=1.0, most=1e6),
+    Dim("implementation", "library", default=0.0, choices=IMPLEMENTATIONS),
+    *COMMON,
+)
+COLLECTIVE_OPS = tuple(
+    Op(name, "collective", _DIMS, work, check=check, link_bytes=link_bytes)
+    for name, link_bytes in (
+        ("all_reduce", _ring(2.0)),
+        ("all_gather", _ring(1.0)),
+        ("reduce_scatter", _ring(1.0)),
+        ("all_to_all", _ring(1.0)),
+        ("send_recv", _passed_on),
+    )
+)

@@ -1,0 +1,123 @@
+"""Convolutions: `conv2d`, NCHW input of `b` images.
+
+Output h_o = floor((h + 2 padding - kernel) / stride) + 1 (PyTorch's conv2d). As an implicit matrix product per group
+(cuDNN, Chetlur et al. 2014): m = b h_o w_o, n = out_channels / groups, k = in_channels / groups x kernel area. FLOPs
+= 2 groups m n k; bytes = input + weights + output, each once. Backward is two such products, by data and by weight.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from app.ops.base import COMMON, Bools, Broken, Dim, Floats, Op, Products, Work
+from app.tables.ops import DTYPE_BYTES, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
+
+# Winograd's F(4x4, 3x3) needs 36 multiplications for 144 (Lavin and Gray 2016); the FFT saves no more on small windows.
+WINOGRAD = 4.0
+
+
+class Plane(NamedTuple):
+    """Height and width, float64 [n] each."""
+
+    height: Floats
+    width: Floats
+
+    @property
+    def area(self) -> Floats:
+        """Elements of the plane."""
+        return self.height * self.width
+
+
+def plane(table: OpTable, name: str) -> Plane:
+    """Both columns of a pair."""
+    return Plane(table.column(f"{name}_height"), table.column(f"{name}_width"))
+
+
+def slid(size: Floats, kernel: Floats, stride: Floats, padding: Floats) -> Floats:
+    """Positions of a window of `kernel` in steps of `stride`, in elements."""
+    positions: Floats = np.floor((size + 2.0 * padding - kernel) / stride) + 1.0
+    return positions
+
+
+def output(table: OpTable) -> Plane:
+    """The output's height and width."""
+    parts = [plane(table, name) for name in ("input_size", "kernel_size", "stride", "padding")]
+    return Plane(*(slid(*sides) for sides in zip(*parts, strict=True)))
+
+
+def products(table: OpTable) -> Products:
+    """The implicit matrix product of every group."""
+    groups = table.column("groups")
+    depth = table.column("in_channels") / groups * plane(table, "kernel_size").area
+    return Products(groups, table.column("b") * output(table).area, table.column("out_channels") / groups, depth)
+
+
+def work(table: OpTable) -> Work:
+    """Work of convolutions."""
+    groups, m, n, k = products(table)
+    passes = 1.0 + table.column("backward")
+    images = table.column("b") * table.column("in_channels") * plane(table, "input_size").area
+    read = images * DTYPE_BYTES[table.dtype] + groups * n * k * WEIGHT_BYTES[table.dtype]
+    written = groups * m * n * OUTPUT_BYTES[table.dtype]
+    return Work(2.0 * passes * groups * m * n * k, passes * (read + written), passes * read + written)
+
+
+def saving(table: OpTable) -> Floats:
+    """By how much Winograd's algorithm may cut the FLOPs of windows in steps of one."""
+    winograd = (plane(table, "kernel_size").area > 1.0) & (plane(table, "stride").area == 1.0)
+    return np.where(winograd, WINOGRAD, 1.0)
+
+
+def fits(table: OpTable) -> list[Broken]:
+    """The window fits into the padded input."""
+    return [
+        Broken(f"the kernel is {more} than the padded input", rows, "kernel_size")
+        for more, rows in zip(("higher", "wider"), _too_large(table), strict=True)
+    ]
+
+
+def _too_large(table: OpTable) -> list[Bools]:
+    size, kernel, padding = (plane(table, name) for name in ("input_size", "kernel_size", "padding"))
+    return [inner > outer + 2.0 * pad for outer, inner, pad in zip(size, kernel, padding, strict=True)]
+
+
+def check(table: OpTable) -> list[Broken]:
+    """Groups divide both channels, and the window fits."""
+    groups = table.column("groups")
+    return [
+        *fits(table),
+        *(
+            Broken(f"groups must divide {name}", table.column(name) % groups != 0, "groups")
+            for name in ("in_channels", "out_channels")
+        ),
+    ]
+
+
+WINDOW_DIMS = (
+    Dim("kernel_size", "window, elements: one number or [height, width]", pair=True),
+    Dim("input_size", "input, elements: one number or [height, width]", pair=True),
+)
+PADDING = Dim("padding", "zeros added on each side", least=0.0, default=0.0, pair=True)
+
+CONV_OPS = (
+    Op(
+        "conv2d",
+        "conv2d",
+        (
+            Dim("b", "images"),
+            Dim("in_channels", "channels in"),
+            Dim("out_channels", "channels out"),
+            *WINDOW_DIMS,
+            Dim("stride", "step of the window", default=1.0, pair=True),
+            PADDING,
+            Dim("groups", "groups of channels (in_channels: depthwise)", default=1.0),
+            *COMMON,
+        ),
+        work,
+        check=check,
+        products=products,
+        saving=saving,
+    ),
+)

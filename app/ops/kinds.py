@@ -1,0 +1,66 @@
+"""Figures of a table that mixes families: each family works on its own rows."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.ops import OPS
+from app.ops.base import Floats, Op, Work
+from app.tables.ops import OpTable
+
+Ints = NDArray[np.intp]
+
+
+class Kind(NamedTuple):
+    """One family's rows: where they stand in the whole table, and the table of them alone."""
+
+    op: Op
+    rows: Ints | slice
+    table: OpTable
+
+
+def kinds_of(ops: OpTable) -> list[Kind]:
+    """The table by families; a table of one family is not copied."""
+    if not len(ops):
+        return []
+    first = int(ops.kind[0])
+    if len(ops) == 1 or (ops.kind == first).all():
+        return [Kind(OPS[first], slice(None), ops)]
+    rows = [np.flatnonzero(ops.kind == code) for code in np.flatnonzero(np.bincount(ops.kind))]
+    return [Kind(OPS[int(ops.kind[part[0]])], part, ops.take(part)) for part in rows]
+
+
+def work_of(ops: OpTable, kinds: list[Kind]) -> Work:
+    """Work of every row, whatever its family."""
+    if len(kinds) == 1:
+        return kinds[0].op.work(ops)
+    work = Work(np.empty(len(ops)), np.empty(len(ops)), np.empty(len(ops)))
+    for op, rows, table in kinds:
+        for column, part in zip(work, op.work(table), strict=True):
+            column[rows] = part
+    return work
+
+
+def least_flops_of(flops: Floats, kinds: list[Kind]) -> Floats:
+    """FLOPs of every row by the cheapest algorithm known, given those of the plain one."""
+    least = flops
+    for op, rows, table in kinds:
+        if op.saving is not None:
+            least = least.copy()
+            least[rows] /= op.saving(table)
+    return least
+
+
+def link_bytes_of(ops: OpTable, kinds: list[Kind]) -> Floats | None:
+    """Bytes that each device sends over its link, [n]; None where no row is of several devices."""
+    linked = [kind for kind in kinds if kind.op.link_bytes is not None]
+    if not linked:
+        return None
+    sent = np.zeros(len(ops))
+    for op, rows, table in linked:
+        if op.link_bytes is not None:
+            sent[rows] = op.link_bytes(table)
+    return sent

@@ -1,0 +1,151 @@
+"""`moe`: a mixture-of-experts layer with gated experts, as one rank of its parallel group runs it.
+
+Each of `tokens` tokens goes to `top_k` of `experts`; an expert is three matrices (gate, up, down; Shazeer 2020), each
+hidden x intermediate / tensor_parallel on a rank, which holds experts / expert_parallel of them. The busiest rank
+gets P of the tokens x top_k pairs and works on A experts. FLOPs = 6 P hidden intermediate / tensor_parallel; bytes =
+weights of A experts + tokens in + gated product out and in + tokens out. Backward is twice both.
+
+`balanced`: P = pairs / expert_parallel, and as many experts have work as can. `power_law_a`: the number of tokens per
+expert is drawn from a density x^-a between 1 and 0.8 tokens (so the data's generator, aiconfigurator, does; with few
+pairs 0.01 to 2) and scaled to all pairs. P and A are then those of its quantiles, the largest expert on the busiest
+rank and the others as average: an expert has work if its scaled share is at least one half.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from app.ops.base import COMMON, Broken, Dim, Floats, Op, Products, Work
+from app.tables.ops import DTYPE_BYTES, DTYPES, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
+
+MATRICES = 3.0
+BALANCED = 0.0
+_POWER_LAW = re.compile(r"power_law_(\d{1,3}(?:\.\d{1,12})?)")
+_STEEPEST = 8.0
+# Largest part of all tokens that the generator gives one expert, and its range where pairs are fewer than experts.
+_LARGEST_SHARE, _FEW = 0.8, (0.01, 2.0)
+_LEAST_PAIRS = 0.5
+
+
+def distribution(text: str) -> float:
+    """The exponent of a power law, 0 for `balanced`."""
+    if text == "balanced":
+        return BALANCED
+    found = _POWER_LAW.fullmatch(text)
+    exponent = float(found[1]) if found else 0.0
+    if not 0.0 < exponent <= _STEEPEST:
+        raise ValueError(f"is balanced, or power_law_ and an exponent up to {_STEEPEST:g}, as in power_law_1.01")
+    return exponent
+
+
+def _integral(low: Floats, high: Floats, power: Floats) -> Floats:
+    """Of x^(power - 1) from low to high."""
+    near = np.where(np.abs(power) < 1e-6, 1e-6, power)
+    area: Floats = (high**near - low**near) / near
+    return area
+
+
+def _skewed(table: OpTable, exponent: Floats) -> tuple[Floats, Floats]:
+    """Largest expert's part of all pairs, and the part of experts that have work."""
+    tokens, experts = table.column("tokens"), table.column("experts")
+    pairs = tokens * table.column("top_k")
+    many = pairs > experts
+    low = np.where(many, 1.0, _FEW[0])
+    high = np.where(many, np.maximum(_LARGEST_SHARE * tokens, 2.0), _FEW[1])
+    power = 1.0 - exponent
+    everything = _integral(low, high, power)
+    mean = _integral(low, high, power + 1.0) / everything
+    # The largest of n draws lies about half an expert from the end of the distribution.
+    end = high**power - 0.5 / experts * (high**power - low**power)
+    largest = np.where(
+        np.abs(power) < 1e-6, high ** (1.0 - 0.5 / experts) * low ** (0.5 / experts), end ** (1.0 / power)
+    )
+    least = np.clip(_LEAST_PAIRS * experts * mean / pairs, low, high)
+    working = _integral(least, high, power) / everything
+    return np.clip(largest / (experts * mean), 1.0 / experts, 1.0), working
+
+
+def load(table: OpTable) -> tuple[Floats, Floats]:
+    """Pairs of token and expert on the busiest rank, and how many of its experts have work, float64 [n] each."""
+    experts, exponent = table.column("experts"), table.column("distribution")
+    pairs = table.column("tokens") * table.column("top_k")
+    local = experts / table.column("expert_parallel")
+    even = 1.0 / table.column("expert_parallel")
+    with np.errstate(divide="ignore", invalid="ignore"):
+        largest, working = _skewed(table, np.where(exponent == BALANCED, 1.0, exponent))
+        rest = (local - 1.0) * (1.0 - largest) / np.maximum(experts - 1.0, 1.0)
+    skewed = exponent != BALANCED
+    busiest = pairs * np.where(skewed, np.clip(largest + rest, even, 1.0), even)
+    active = np.minimum(local * np.where(skewed, working, 1.0), busiest)
+    return busiest, np.maximum(active, 1.0)
+
+
+def work(table: OpTable) -> Work:
+    """Work of the busiest rank."""
+    pairs, active = load(table)
+    hidden = table.column("hidden")
+    inner = table.column("intermediate") / table.column("tensor_parallel")
+    passes = 1.0 + table.column("backward")
+    size, written = DTYPE_BYTES[table.dtype], OUTPUT_BYTES[table.dtype]
+    weights = active * MATRICES * hidden * inner * WEIGHT_BYTES[table.dtype]
+    tokens = np.minimum(pairs, table.column("tokens"))
+    moved = weights + tokens * hidden * (size + written) + pairs * inner * (size + written)
+    flops = 2.0 * MATRICES * pairs * hidden * inner
+    return Work(passes * flops, passes * moved, passes * moved)
+
+
+def products(table: OpTable) -> Products:
+    """Gate and up of every expert that has work: two thirds of the FLOPs."""
+    pairs, active = load(table)
+    inner = table.column("intermediate") / table.column("tensor_parallel")
+    return Products(active, pairs / active, 2.0 * inner, table.column("hidden"))
+
+
+def check(table: OpTable) -> list[Broken]:
+    """The layer can be cut as asked."""
+    experts = table.column("experts")
+    return [
+        Broken("top_k exceeds experts", table.column("top_k") > experts, "top_k"),
+        Broken(
+            "expert_parallel must divide experts", experts % table.column("expert_parallel") != 0, "expert_parallel"
+        ),
+        Broken(
+            "tensor_parallel exceeds intermediate",
+            table.column("tensor_parallel") > table.column("intermediate"),
+            "tensor_parallel",
+        ),
+    ]
+
+
+MOE_OPS = (
+    Op(
+        "moe",
+        "moe",
+        (
+            Dim("tokens", "tokens of the whole expert-parallel group"),
+            Dim("hidden", "features in and out"),
+            Dim("intermediate", "features inside an expert, of the whole layer"),
+            Dim("experts", "experts of the whole layer"),
+            Dim("top_k", "experts per token"),
+            Dim("tensor_parallel", "devices that share each expert", default=1.0),
+            Dim("expert_parallel", "groups of devices among which experts are dealt", default=1.0),
+            Dim(
+                "distribution",
+                "how tokens spread over experts",
+                least=0.0,
+                default=BALANCED,
+                whole=False,
+                most=_STEEPEST,
+                read=distribution,
+                words="balanced, or power_law_ and an exponent (power_law_1.01)",
+            ),
+            *COMMON,
+        ),
+        work,
+        check=check,
+        products=products,
+        dtypes=DTYPES,
+    ),
+)

@@ -1,0 +1,53 @@
+"""`recurrent`: one layer of `steps` steps over a `batch`, `cell` rnn, gru or lstm with g = 1, 3 or 4 gates.
+
+Per step: gates = W x + U h, W [g hidden, input], U [g hidden, hidden] (Hochreiter and Schmidhuber 1997; Cho et al.
+2014). FLOPs = 2 steps batch g hidden (input + hidden); the product with W is taken over all steps at once, the one
+with U step after step (cuDNN; Appleyard et al. 2016), so U and the state are read at every step. Backward is twice
+both.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from app.ops.base import COMMON, Dim, Floats, Op, Work
+from app.tables.ops import DTYPE_BYTES, WEIGHT_BYTES, OpTable
+
+CELLS = ("rnn", "gru", "lstm")
+_GATES = np.array([1.0, 3.0, 4.0])
+
+
+def work(table: OpTable) -> Work:
+    """Work of recurrent layers."""
+    batch, inputs, hidden, steps = (table.column(name) for name in ("batch", "input", "hidden", "steps"))
+    gates = _GATES[table.column("cell").astype(np.intp)] * hidden
+    passes = 1.0 + table.column("backward")
+    size, weight = DTYPE_BYTES[table.dtype], WEIGHT_BYTES[table.dtype]
+    outside = gates * inputs * weight + steps * batch * inputs * size
+    state = batch * (gates + hidden) * size
+    moved = outside + steps * (gates * hidden * weight + 2.0 * state)
+    distinct = outside + gates * hidden * weight + steps * state
+    return Work(2.0 * passes * steps * batch * gates * (inputs + hidden), passes * moved, passes * distinct)
+
+
+def launches(table: OpTable) -> Floats:
+    """Launches that wait for one another: one per step."""
+    return (1.0 + table.column("backward")) * table.column("steps")
+
+
+RECURRENT_OPS = (
+    Op(
+        "recurrent",
+        "recurrent",
+        (
+            Dim("batch", "sequences"),
+            Dim("input", "features in"),
+            Dim("hidden", "features of the state"),
+            Dim("steps", "steps of the sequence", most=1e9),
+            Dim("cell", "kind of cell", default=2.0, choices=CELLS),
+            *COMMON,
+        ),
+        work,
+        launches=launches,
+    ),
+)

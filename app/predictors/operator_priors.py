@@ -1,0 +1,74 @@
+"""What is known of families of operators and of software stacks before anything is measured."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from app.ops import OPS
+from app.tables.ops import DTYPES
+
+
+class Prior(NamedTuple):
+    """What the families of one line of the breakdown are known for.
+
+    compute   share of the sustained rate that their kernels reach on full tiles
+    memory    share of the sustained bandwidth
+    host_s    shortest time of an operator that PyTorch launches by itself, seconds
+    device_s  time of an operator of no work in a CUDA graph, seconds
+    width     half-width in log space of an interval that holds 80 %
+    """
+
+    compute: float
+    memory: float
+    host_s: float
+    device_s: float
+    width: float
+
+
+# Host times: the shortest calls of PyTorch 2.1 (eager). Device times: the shortest of vLLM 0.24 in CUDA graphs.
+# Attention interleaves exponentials with two products on tiles that causal edges cut (FlashAttention-3 reports 40 to
+# 75 % of peak from 512 to 16K keys); decoding reads its cache in pieces of a page; experts are many small products
+# between two permutations. Widths: docs/accuracy.md.
+PRIORS = {
+    "linear": Prior(0.92, 0.70, 40e-6, 3.5e-6, 0.65),
+    "bmm": Prior(0.90, 0.80, 36e-6, 3.5e-6, 0.55),
+    "conv2d": Prior(1.0, 0.80, 60e-6, 6e-6, 0.75),
+    "norm": Prior(1.0, 0.60, 44e-6, 3e-6, 0.50),
+    "softmax": Prior(1.0, 0.70, 36e-6, 3e-6, 0.50),
+    "pool": Prior(1.0, 0.75, 32e-6, 3e-6, 0.70),
+    "elementwise": Prior(1.0, 0.95, 28e-6, 2.5e-6, 0.40),
+    "embedding": Prior(1.0, 0.75, 30e-6, 3e-6, 0.70),
+    "recurrent": Prior(0.6, 0.60, 80e-6, 5e-6, 1.0),
+    "attention": Prior(0.45, 0.50, 60e-6, 12e-6, 0.90),
+    "moe": Prior(0.40, 0.72, 150e-6, 25e-6, 0.75),
+    "collective": Prior(1.0, 0.80, 60e-6, 7e-6, 0.75),
+    "memory": Prior(1.0, 0.95, 20e-6, 2.5e-6, 0.50),
+}
+# A `linear` whose activations a serving stack quantises first: seconds that this adds, and the shortest time. FP8 by
+# blocks is launched by Python in vLLM 0.24, whose own time then shows.
+QUANTISING_S = {"fp8": (3.5e-6, 0.0), "nvfp4": (4e-6, 0.0), "fp8_block": (4e-6, 165e-6)}
+# Bytes per element that it moves: BF16 in twice (the largest for the scale, then the values), eight bits out.
+QUANTISED_BYTES = 5.0
+# Formats in which PyTorch, eager, is the stack unless the row says another.
+EAGER_DTYPES = ("fp64", "fp32", "tf32")
+# Part of the host's time that adds to the device's; the rest overlaps with it.
+HOST_SHARE = 0.5
+# Exponent of the blend of compute and memory, which overlap but for their ends.
+OVERLAP = 4.0
+# Share of the L2 ports' width that kernels get (micro-benchmarks of Volta to Hopper).
+L2_SHARE = 0.35
+# A tile of r x c reads r + c elements for r c multiply-adds: its speed is 1 / (1 + edge (1 / r + 1 / c)).
+TILE_EDGE = 16.0
+# Part of a link's datasheet bandwidth that collectives get: of NVLink and the like, and of PCIe, where the host's
+# topology decides and each further pair of devices shares it.
+FAST_LINK_BYTES_PER_S, FAST_SHARE, SLOW_SHARE = 1e11, 0.62, 0.25
+# Seconds per further device that a collective's messages pass.
+HOP_S = 1.2e-6
+
+# By code into OPS (kernels have none) and DTYPES.
+BY_KIND = np.array([PRIORS.get(op.group, PRIORS["memory"])[:4] for op in OPS])
+QUANTISING = np.array([QUANTISING_S.get(dtype, (0.0, 0.0)) for dtype in DTYPES])
+IS_EAGER = np.array([dtype in EAGER_DTYPES for dtype in DTYPES])
+IS_LINEAR = np.array([op.group == "linear" for op in OPS])

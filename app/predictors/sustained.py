@@ -1,0 +1,81 @@
+"""Rates that a device keeps up: the clock its board power allows, and the bandwidth its memory gives.
+
+A busy pipe takes power e x rate x V^2, with voltage V rising with the clock, so a card of little power runs long matrix
+products far under its boost clock (L4, T4). Of the largest clock f up to boost with
+0.2 TDP + e c P (f / f_boost) V(f)^2 <= TDP, V(f) = max(0.6, 0.2 + 0.8 f / f_n), f_n = 1.57 GHz sqrt(7 nm / node),
+the sustained rate is c P f / f_boost, c the part of its peak P that a pipe reaches at any clock. Constants as fitted on
+eighteen measured ceilings (P4 to B200): within 10 % leaving each GPU out, where the datasheet's peak is 42 % off.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.predictors.roofline import PIPES_OF_DTYPE
+from app.tables.gpus import COLUMN_INDEX, GpuTable
+from app.tables.ops import DTYPES
+
+Floats = NDArray[np.float64]
+
+# Part of a pipe's peak that the best kernels reach: lanes, and tensor units.
+LANES_CAP, TENSOR_CAP = 0.962, 0.908
+# Energy of an operation at 1 V, J: FP32 on the lanes; tensor units do BF16 with a sixteenth; halving the bits saves.
+LANES_ENERGY_J = 16e-12
+TENSOR_SAVING = 15.8
+HALVING_SAVING = 1.26
+# Tensor units since Hopper (the 4 nm class) save again.
+WARP_GROUP_SAVING, WARP_GROUP_NODE_NM = 1.57, 4.0
+# Matrix units that compute in full FP32 (AMD) save little.
+FP32_TENSOR_SAVING = 1.33
+_BITS = {"fp64": 64, "fp32": 32, "tf32": 19, "fp16": 16, "bf16": 16, "fp8": 8, "int8": 8, "fp4": 4}
+IDLE_SHARE = 0.2
+# Nodes where the catalogue does not tell: cards of unknown node are taken as of 2020.
+DEFAULT_NODE_NM = 7.0
+_CLOCKS = np.linspace(0.05, 1.0, 96)[:, None]
+
+# Part of the datasheet's DRAM bandwidth that streaming kernels get: stacked memory, and the rest.
+HBM_SHARE, GDDR_SHARE = 0.87, 0.77
+
+
+def _pipe_energy_j(pipe: str) -> float:
+    dtype, _, tensor = pipe.partition("_")
+    halvings = np.log2(16.0 / _BITS[dtype])
+    if not tensor:
+        return float(LANES_ENERGY_J * 2.0 ** np.log2(_BITS[dtype] / 32.0))
+    saving = FP32_TENSOR_SAVING if dtype == "fp32" else TENSOR_SAVING * HALVING_SAVING**halvings
+    return float(LANES_ENERGY_J / saving)
+
+
+def _clock_share(gpus: GpuTable, pipe: str, rate: Floats) -> Floats:
+    """Part of the boost clock at which a pipe of `rate` FLOP/s [gpus] stays within the board power, [gpus]."""
+    node, power = gpus.column("process_node_nm"), gpus.column("board_power_w")
+    grouped = pipe.endswith("_tensor") & (node <= WARP_GROUP_NODE_NM)
+    energy_j = _pipe_energy_j(pipe) / np.where(grouped, WARP_GROUP_SAVING, 1.0)
+    nominal_hz = 1.57e9 * np.sqrt(7.0 / np.where(np.isnan(node), DEFAULT_NODE_NM, node))
+    volts = np.maximum(0.6, 0.2 + 0.8 * _CLOCKS * gpus.column("boost_clock_hz") / nominal_hz)
+    over = energy_j * rate * _CLOCKS * volts**2 > (1.0 - IDLE_SHARE) * power  # False for an unknown power
+    share: Floats = np.where(over, _CLOCKS[0], _CLOCKS).max(axis=0)
+    return share
+
+
+def compute_rates(gpus: GpuTable) -> Floats:
+    """Sustained rate of the fastest pipe per dtype on a busy and on a cool card, FLOP/s [2, dtypes, gpus]."""
+    if "compute_rates" not in gpus.memo:
+        rates = np.full((2, len(DTYPES), len(gpus)), np.nan)
+        for code, dtype in enumerate(DTYPES):
+            for pipe in PIPES_OF_DTYPE[dtype]:
+                cap = TENSOR_CAP if pipe.endswith("tensor") else LANES_CAP
+                rate = cap * gpus.values[COLUMN_INDEX[f"peak_{pipe}_flops"]]
+                rates[0, code] = np.fmax(rates[0, code], rate * _clock_share(gpus, pipe, rate))
+                rates[1, code] = np.fmax(rates[1, code], rate)
+        gpus.memo["compute_rates"] = rates
+    return gpus.memo["compute_rates"]
+
+
+def bandwidths(gpus: GpuTable) -> Floats:
+    """DRAM bandwidth that streaming kernels get, B/s [gpus]."""
+    if "bandwidths" not in gpus.memo:
+        share = np.where(gpus.column("hbm") > 0, HBM_SHARE, GDDR_SHARE)
+        gpus.memo["bandwidths"] = share * gpus.column("memory_bandwidth_bytes_per_s")
+    return gpus.memo["bandwidths"]

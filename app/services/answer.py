@@ -1,0 +1,20 @@
+"""Any request of POST /predict to whoever answers its kind of workload."""
+
+from __future__ import annotations
+
+from app.services.gpu_rows import Snapshot
+from app.services.operator_requests import OperatorsRequest
+from app.services.operator_tables import predict_table
+from app.services.operators import predict_operators
+from app.services.predict import predict
+from app.services.prediction_form import PredictRequest
+from app.services.requests import Request, Response
+
+
+def answer(snapshot: Snapshot, request: Request, *, max_rows: int) -> Response:
+    """Answer a request; NotFound, BadInput, TooLarge or NotTrained say what to send instead."""
+    if isinstance(request, PredictRequest):
+        return predict(snapshot, request)
+    if isinstance(request, OperatorsRequest):
+        return predict_operators(snapshot, request, max_rows=max_rows)
+    return predict_table(snapshot, request, max_rows=max_rows)

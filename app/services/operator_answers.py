@@ -1,0 +1,68 @@
+"""What operators have in common however they are asked: who answers, what a GPU cannot run, warnings."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.errors import BadInput, FieldError
+from app.ops.base import Work
+from app.predictors import OPERATOR_PREDICTORS
+from app.predictors.roofline import peaks
+from app.services.engine import Engine
+from app.services.gpu_rows import GpuRows
+from app.services.workloads import NOTHING_MEASURED
+from app.tables.gpus import GpuSpec, GpuTable
+from app.tables.measurements import Evidence
+from app.tables.ops import DTYPES, OpTable
+from app.tables.predictions import Predictions
+
+Ints = NDArray[np.intp]
+Bools = NDArray[np.bool_]
+
+ROOFLINE = "roofline"
+_SERVING = tuple(predictor.name for predictor in OPERATOR_PREDICTORS)
+_NO_EVIDENCE = Evidence(NOTHING_MEASURED, np.empty(0, dtype=np.intp))
+
+
+def require_predictor(engine: Engine, rows: GpuRows, predictor: str, targets: list[int]) -> None:
+    """BadInput or NotTrained unless the predictor answers for operators on every target."""
+    versions = [engine.serving(predictor, rows.id(target)) for target in targets] if predictor in _SERVING else []
+    if not versions:
+        message = f"{predictor[:100]!r} does not predict operators: use one of {', '.join(_SERVING)}"
+        raise BadInput(message, errors=[FieldError(("predictor",), message)])
+
+
+def lacking(ops: OpTable, work: Work, gpus: GpuTable, target: int) -> Bools:
+    """Rows that compute in a dtype which the GPU lacks, bool [n]."""
+    missing: Bools = np.isnan(peaks(gpus)[:, target])[ops.dtype] & (work.flops > 0)
+    return missing
+
+
+def lacks(gpu: str, ops: OpTable, row: int) -> str:
+    """Why a row cannot run."""
+    return f"{gpu} does not compute in {DTYPES[ops.dtype[row]]}"
+
+
+def answered(
+    engine: Engine, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, *, predictor: str, coverage: float
+) -> Predictions:
+    """The engine's answer where no measurement bears on any row."""
+    return engine.predict(ops, gpus, i, j, predictor=predictor, coverage=coverage, evidence=_NO_EVIDENCE)
+
+
+def warnings(spec: GpuSpec, predictor: str, *, unanswered: int, alone: int, guest: bool) -> list[str]:
+    """What to know before acting on the numbers of one GPU.
+
+    `unanswered` rows got the hardware limit for want of support, `alone` ones have no measurement behind them.
+    """
+    words = []
+    if predictor == ROOFLINE:
+        words.append("this is the hardware limit, not an expectation: operators seldom reach it")
+    elif unanswered:
+        words.append(f"{predictor} cannot answer for {unanswered} distinct rows: those are at the hardware limit")
+    elif alone:
+        words.append(f"no measurement stands behind {alone} distinct rows: they follow from the GPU's figures alone")
+    if guest and (inferred := sum(source == "inferred" for source in spec.provenance.values())):
+        words.append(f"of {spec.id}, {inferred} figures are inferred from its architecture, not stated")
+    return words

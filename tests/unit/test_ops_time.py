@@ -1,0 +1,138 @@
+"""Limits and untrained times of operators: tiles, launch floors, links, run states."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from app.ops.base import Products
+from app.ops.tiles import CANDIDATES, grid, wave_efficiency
+from app.predictors.intervals import OPERATOR_GROUP, PRIOR_HALF_WIDTH
+from app.predictors.operator_priors import PRIORS
+from app.predictors.operator_time import operator_estimate
+from app.predictors.roofline import hardware_limit
+from app.predictors.sustained import LANES_CAP, bandwidths, compute_rates
+from app.services.seed import load_seed_specs
+from app.tables.catalog import Catalog
+from app.tables.gpus import GpuTable
+from app.tables.ops import DTYPE_CODE, OpTable
+from app.tables.predictions import BOUNDS, Estimate
+from tests.unit.operators import operators
+
+CATALOG = Catalog(load_seed_specs())
+NAMES = ("h100-sxm5-80gb", "nvidia-l4", "l40s", "tesla-p100-pcie-16gb")
+GPUS = GpuTable.from_specs([CATALOG.resolve(name) for name in NAMES])
+H100, L4, L40S, P100 = range(4)
+BIG = {"m": 8192, "n": 8192, "k": 8192}
+
+
+def ask(table: OpTable, gpu: int) -> Estimate:
+    return operator_estimate(table, GPUS, np.arange(len(table)), np.full(len(table), gpu))
+
+
+def limit_s(table: OpTable, gpu: int) -> float:
+    return float(hardware_limit(table, GPUS, np.array([0]), np.array([gpu])).latency_s[0])
+
+
+def test_tiles_of_a_product() -> None:
+    tiles = grid(Products(*(np.array([size]) for size in (2.0, 4096.0, 4000.0, 1024.0))))
+    square = CANDIDATES.tolist().index([128, 128])
+    assert tiles.blocks[square, 0] == 2 * 32 * 32
+    assert tiles.fill[square, 0] == pytest.approx(4000 / 4096)
+    assert tiles.splits[0] == 4
+
+
+def test_waves() -> None:
+    # 1,024 blocks on 108 SMs: 9.48 waves take the time of ten
+    assert wave_efficiency(1024, 1, 108) == pytest.approx(1024 / 1080)
+    # Ten blocks on 40 SMs, each cut into four
+    assert wave_efficiency(10, 4, 40) == 1
+    assert wave_efficiency(10, 1, 40) == 0.25
+
+
+def test_sustained_rates_follow_board_power() -> None:
+    busy, cool = compute_rates(GPUS)[:, DTYPE_CODE["fp32"]]
+    peak = GPUS.column("peak_fp32_flops")
+    np.testing.assert_allclose(cool, LANES_CAP * peak)
+    # Measured on long FP32 products: L4 (72 W) a third of its boost peak, P100 over nine tenths (modelling.md, 8)
+    assert busy[L4] / peak[L4] == pytest.approx(0.33, abs=0.05)
+    assert busy[P100] / peak[P100] == pytest.approx(0.93, abs=0.05)
+
+
+def test_unknown_power_and_node_leave_the_clock_alone() -> None:
+    bare = replace(CATALOG.resolve("nvidia-l4"), board_power_w=None, process_node_nm=None)
+    busy, cool = compute_rates(GpuTable.from_specs([bare]))[:, DTYPE_CODE["fp32"], 0]
+    assert busy == cool
+
+
+def test_bandwidth_by_memory_type() -> None:
+    share = bandwidths(GPUS) / GPUS.column("memory_bandwidth_bytes_per_s")
+    np.testing.assert_allclose(share[[H100, L4]], [0.87, 0.77])
+
+
+def test_large_product_runs_near_its_sustained_rate() -> None:
+    answer = ask(operators("linear", BIG, dtype="bf16"), H100)
+    rate = compute_rates(GPUS)[0, DTYPE_CODE["bf16"], H100]
+    assert answer.latency_s[0] == pytest.approx(2 * 8192**3 / rate, rel=0.2)
+    assert BOUNDS[answer.bound[0]] == "compute"
+
+
+def test_a_cool_card_is_faster() -> None:
+    busy, cool = ask(operators("linear", BIG, BIG | {"burst": 1}), L4).latency_s
+    assert cool < 0.5 * busy
+
+
+def test_small_operators_take_the_launch() -> None:
+    tiny = {"b": 1, "h": 128}
+    eager, graph, half = (
+        ask(operators("relu", tiny), H100),
+        ask(operators("relu", tiny | {"eager": 0}), H100),
+        ask(operators("relu", tiny, dtype="bf16"), H100),
+    )
+    assert eager.latency_s[0] == PRIORS["elementwise"].host_s
+    assert graph.latency_s[0] == pytest.approx(PRIORS["elementwise"].device_s, rel=0.01)
+    assert half.latency_s[0] == pytest.approx(graph.latency_s[0], rel=0.01)
+    assert BOUNDS[eager.bound[0]] == "launch"
+
+
+def test_large_elementwise_takes_its_bytes() -> None:
+    answer = ask(operators("add", {"b": 65536, "h": 8192, "eager": 0}), H100)
+    moved_s = 3 * 4 * 65536 * 8192 / (PRIORS["elementwise"].memory * bandwidths(GPUS)[H100])
+    assert answer.latency_s[0] == pytest.approx(moved_s, rel=0.02)
+    assert BOUNDS[answer.bound[0]] == "memory"
+
+
+def test_every_step_of_a_recurrence_is_a_launch() -> None:
+    row = {"batch": 1, "input": 8, "hidden": 8, "eager": 0}
+    short, long = ask(operators("recurrent", row | {"steps": 10}, row | {"steps": 1000}), H100).latency_s
+    assert long == pytest.approx(100 * short, rel=0.05)
+
+
+def test_an_all_reduce_is_bound_by_its_link() -> None:
+    # A ring of eight sends 2 x 7/8 of 1 GB from each device, over 450 GB/s
+    table = operators("all_reduce", {"message_bytes": 1e9, "devices": 8}, dtype="bf16")
+    assert limit_s(table, H100) == pytest.approx(1.75e9 / 450e9)
+    answer = ask(table, H100)
+    assert BOUNDS[answer.bound[0]] == "communication"
+    assert answer.latency_s[0] > limit_s(table, H100)
+
+
+def test_winograd_may_quarter_the_limit() -> None:
+    shape = {"b": 64, "in_channels": 256, "out_channels": 256, "kernel_size": 3, "input_size": 58}
+    by_one, by_two = operators("conv2d", shape), operators("conv2d", shape | {"stride": 2})
+    flops = 2 * 64 * 256 * 256 * 9 * 56 * 56
+    peak = GPUS.column("peak_fp32_flops")[P100]
+    assert limit_s(by_one, P100) == pytest.approx(flops / 4 / peak)
+    assert limit_s(by_two, P100) == pytest.approx(flops / 4 / peak)  # a quarter of the outputs instead
+
+
+def test_a_dtype_that_the_gpu_lacks_is_answered_by_its_bytes() -> None:
+    answer = ask(operators("linear", BIG, dtype="nvfp4"), P100)
+    assert np.isfinite(answer.latency_s[0])
+    assert BOUNDS[answer.bound[0]] == "memory"
+
+
+def test_groups_have_their_own_widths() -> None:
+    answer = ask(operators("softmax", {"b": 8, "h": 8}), L40S)
+    assert answer.group[0] == OPERATOR_GROUP["softmax"]
+    assert PRIOR_HALF_WIDTH[answer.group[0]] == PRIORS["softmax"].width

@@ -1,0 +1,179 @@
+"""FLOPs and bytes of every family against hand calculations."""
+
+import numpy as np
+import pytest
+
+from app.ops import OP_CODE, OPS
+from app.ops.attention import reach
+from app.ops.base import Work
+from app.ops.moe import distribution, load
+from app.tables.ops import OpTable
+from tests.unit.operators import operators
+
+
+def work(table: OpTable) -> Work:
+    return Work(*(column[0] for column in OPS[int(table.kind[0])].work(table)))
+
+
+def one(name: str, dtype: str = "fp32", **row: float) -> Work:
+    return work(operators(name, row, dtype=dtype))
+
+
+def broken(name: str, **row: float) -> list[str]:
+    table = operators(name, row)
+    return [rule.field for rule in OPS[OP_CODE[name]].check(table) if rule.rows.any()]
+
+
+def test_linear() -> None:
+    # 2 x 3 outputs of 4 multiply-adds; (2 x 4 + 4 x 3 + 2 x 3) x 4 bytes
+    assert one("linear", m=2, n=3, k=4) == (48, 104, 104)
+    # Two products; distinct are x, W and their gradients, and dY: (2 x 8 + 2 x 12 + 6) x 4
+    assert one("linear", m=2, n=3, k=4, backward=1) == (96, 208, 184)
+    # NVFP4: inputs and weights 9/16 byte, outputs BF16
+    assert one("linear", "nvfp4", m=16, n=16, k=16).bytes == 16 * 16 * (9 / 16 + 9 / 16 + 2)
+
+
+def test_bmm() -> None:
+    assert one("bmm", b=5, m=2, n=3, k=4) == (240, 520, 520)
+
+
+def test_conv2d() -> None:
+    # ResNet-50's first layer: 118,013,952 multiply-adds (He et al. 2016; fvcore prints the same)
+    first = one("conv2d", b=1, in_channels=3, out_channels=64, kernel_size=7, input_size=224, stride=2, padding=3)
+    assert first.flops == 2 * 118_013_952
+    assert first.bytes == 4 * (3 * 224 * 224 + 64 * 3 * 49 + 64 * 112 * 112)
+    # Depthwise 3x3 over 8 channels, 4 x 6 input without padding: 2 x 4 outputs each
+    wide = {"input_size_height": 4, "input_size_width": 6}
+    depthwise = one("conv2d", b=1, in_channels=8, out_channels=8, kernel_size=3, groups=8, **wide)
+    assert depthwise.flops == 2 * 8 * (2 * 4) * 9
+    assert broken("conv2d", b=1, in_channels=6, out_channels=8, kernel_size=3, input_size=8, groups=4) == ["groups"]
+    assert broken("conv2d", b=1, in_channels=3, out_channels=8, kernel_size=5, input_size=3) == ["kernel_size"] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "forward", "backward"),
+    [
+        ("layer_norm", 2 * 16 + 2 * 8, 3 * 16 + 4 * 8),
+        ("rms_norm", 2 * 16 + 8, 3 * 16 + 2 * 8),
+        ("softmax", 2 * 16, 3 * 16),
+        ("add", 3 * 16, 3 * 16),
+        ("mul", 3 * 16, 5 * 16),
+        ("relu", 2 * 16, 3 * 16),
+        ("mul_scalar", 2 * 16, 2 * 16),
+        ("copy", 2 * 16, 2 * 16),
+    ],
+)
+def test_elements_moved(name: str, forward: float, backward: float) -> None:
+    assert one(name, b=2, h=8).bytes == 4 * forward
+    assert one(name, "bf16", b=2, h=8, backward=1).bytes == 2 * backward
+
+
+def test_pool() -> None:
+    # ResNet-50's pooling: 64 x 56 x 56 windows of 9
+    pooled = one("max_pool2d", b=1, channels=64, kernel_size=3, input_size=112, stride=2, padding=1)
+    assert pooled.flops == 64 * 56 * 56 * 9
+    # Without a stride the window is the step: 4 x 4 outputs
+    assert one("avg_pool2d", b=1, channels=1, kernel_size=2, input_size=8).bytes == 4 * (64 + 16)
+
+
+def test_embedding() -> None:
+    # 10 indices of 8 bytes, 10 rows of 64 bytes in and out; of 4 distinct rows
+    assert one("embedding", b=10, h=16, vocabulary=4) == (0, 80 + 1280, 80 + 640 + 256)
+
+
+def test_recurrent() -> None:
+    # Four gates of 3 from 2 inputs and 3 states, five steps: 2 x 5 x 12 x 5
+    assert one("recurrent", batch=1, input=2, hidden=3, steps=5).flops == 600
+    assert one("recurrent", batch=1, input=2, hidden=3, steps=5, cell=0).flops == 150
+
+
+@pytest.mark.parametrize(
+    ("queries", "context", "window", "pairs", "keys"),
+    [
+        (4, 4, 0, 1 + 2 + 3 + 4, 4),
+        (2, 4, 0, 3 + 4, 4),
+        (1, 4, 0, 4, 4),
+        (4, 4, 2, 1 + 2 + 2 + 2, 4),
+        (2, 8, 3, 3 + 3, 4),
+        (1, 8, 3, 3, 3),
+        (4, 4, 4, 10, 4),
+        (4, 4, 9, 10, 4),
+    ],
+)
+def test_causal_pairs(queries: float, context: float, window: float, pairs: float, keys: float) -> None:
+    shape = {"batch": 1, "heads": 1, "head_dim": 1}
+    table = operators(
+        "attention_prefill", shape | {"query_length": queries, "context_length": context, "window": window}
+    )
+    assert tuple(column[0] for column in reach(table)) == (queries, pairs, keys)
+
+
+def test_attention() -> None:
+    # Llama 3 8B, one new token after 4,095: 32 heads on 8 KV heads of 128, BF16
+    llama = {"batch": 1, "heads": 32, "kv_heads": 8, "head_dim": 128, "context_length": 4096}
+    decode = one("attention_decode", "bf16", **llama)
+    assert decode.flops == 4 * 32 * 128 * 4096
+    assert decode.bytes == 2 * (2 * 32 * 128 + 2 * 8 * 128 * 4096)
+    fp8_cache = one("attention_decode", "bf16", kv_dtype=5, **llama)
+    assert fp8_cache.bytes == 2 * 2 * 32 * 128 + 2 * 8 * 128 * 4096
+    # A whole prefill: half of the square, and its diagonal
+    assert one("attention_prefill", "bf16", **llama).flops == 4 * 32 * 128 * (4096 * 4097 / 2)
+    assert one("attention_prefill", "bf16", backward=1, **llama).flops == 10 * 32 * 128 * (4096 * 4097 / 2)
+    assert broken("attention_prefill", **llama | {"kv_heads": 5}) == ["kv_heads"]
+    assert broken("attention_prefill", query_length=5000, **llama) == ["query_length"]
+    assert broken("attention_decode", query_length=2, backward=1, **llama) == ["query_length", "backward"]
+
+
+def test_latent_attention() -> None:
+    # DeepSeek-V3 decoding: 128 heads on 512 + 64 numbers a key
+    shape = {"batch": 1, "heads": 128, "head_dim": 128, "query_length": 1, "context_length": 1000}
+    latent = one("attention_mla", "bf16", **shape)
+    assert latent.flops == 2 * 128 * (576 + 512) * 1000
+    assert latent.bytes == 2 * (128 * (576 + 512) + 1000 * 576)
+
+
+def test_moe() -> None:
+    # Mixtral 8x7B, one token: two experts of three matrices
+    mixtral = {"hidden": 4096, "intermediate": 14336, "experts": 8, "top_k": 2}
+    alone = one("moe", "bf16", tokens=1, **mixtral)
+    assert alone.flops == 2 * 2 * 3 * 4096 * 14336
+    assert alone.bytes == 2 * (2 * 3 * 4096 * 14336 + 2 * 4096 + 2 * 2 * 14336)
+    # Eight ranks of one expert share 16 pairs evenly
+    assert one("moe", "bf16", tokens=8, expert_parallel=8, **mixtral).flops == alone.flops
+    assert one("moe", "bf16", tokens=8, tensor_parallel=8, **mixtral).flops == alone.flops
+    assert broken("moe", tokens=1, expert_parallel=3, **mixtral) == ["expert_parallel"]
+    assert broken("moe", tokens=1, **mixtral | {"top_k": 9}) == ["top_k"]
+
+
+def test_skewed_experts() -> None:
+    layer = {"tokens": 4096, "hidden": 64, "intermediate": 64, "experts": 64, "top_k": 4}
+    shapes = [layer | {"expert_parallel": ranks, "distribution": skew} for ranks in (1, 16) for skew in (0, 1.01, 2)]
+    pairs, active = load(operators("moe", *shapes))
+    # One rank has all pairs, however they spread; of sixteen the busiest has more the steeper the law
+    np.testing.assert_allclose(pairs[:3], 4 * 4096)
+    assert pairs[3] == 1024 < pairs[4] < pairs[5] <= 4 * 4096
+    assert active[:3].tolist() == [64, 64, 64]
+    # 32 tokens, 128 pairs: drawn between 1 and 25.6 with mean 24.6 / ln 25.6, an expert needs 1.9 for half a pair
+    _, few = load(operators("moe", layer | {"tokens": 32, "distribution": 1.0}))
+    assert few[0] == pytest.approx(64 * np.log(25.6 / (0.25 * 24.6 / np.log(25.6))) / np.log(25.6), rel=1e-3)
+    assert distribution("power_law_1.01") == 1.01
+    assert distribution("balanced") == 0
+    for wrong in ("power_law_", "power_law_-1", "zipf", "power_law_nan"):
+        with pytest.raises(ValueError, match="power_law_"):
+            distribution(wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "sent"),
+    [("all_reduce", 1500), ("all_gather", 750), ("reduce_scatter", 750), ("all_to_all", 750), ("send_recv", 1000)],
+)
+def test_collectives(name: str, sent: float) -> None:
+    table = operators(name, {"message_bytes": 1000, "devices": 4}, {"message_bytes": 1000, "devices": 1})
+    link_bytes = OPS[OP_CODE[name]].link_bytes
+    assert link_bytes is not None
+    assert link_bytes(table).tolist() == [sent, 0]
+    assert broken(name, message_bytes=1, devices=3, nodes=2) == ["nodes"]
+
+
+def test_memory() -> None:
+    assert one("memory", bytes=12345) == (0, 12345, 12345)
