@@ -14,7 +14,8 @@ from app.predictors.roofline import _fill as limit
 from app.services.engine import Engine, KernelIndex
 from app.services.gpu_rows import Snapshot
 from app.services.predict import predict, predict_many
-from app.services.prediction_form import PredictRequest, PredictResponse, read_request
+from app.services.prediction_form import PredictRequest, PredictResponse
+from app.services.requests import read_request
 from app.services.seed import load_seed_specs
 from app.services.warm import warm
 from app.services.workloads import KERNEL_EXAMPLE, with_measured
