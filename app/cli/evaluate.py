@@ -54,7 +54,7 @@ def operators_untrained(
     ),
     json_file: Annotated[Path | None, typer.Option("--json", help="also write every cell to this file")] = None,
 ) -> None:
-    """Deep-learning operators as `auto` predicts them before any training, beside published measurements."""
+    """Deep-learning operators as `auto` predicts them untrained, on the rows its constants were set by (in-sample)."""
     if json_file is not None:
         _refuse_unwritable(json_file)
     cells = evaluate_untrained(data)

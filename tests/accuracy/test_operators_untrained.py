@@ -1,4 +1,4 @@
-"""Operators before any training: prior intervals hold roughly what they promise, and physics beats the roofline."""
+"""Untrained operators on the rows their constants were set by: a guard against regressions, not a held-out test."""
 
 from __future__ import annotations
 
