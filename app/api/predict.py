@@ -10,10 +10,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
 from app.errors import NotFound, Unavailable
-from app.services.answer import answer
 from app.services.operator_requests import OperatorsRequest
 from app.services.predict import predict_many
 from app.services.prediction_form import MAX_GPUS, PredictRequest, PredictResponse
+from app.services.reply import reply
 from app.services.requests import Request, read_request, write_response
 from app.services.runtime import Runtime
 from app.services.snapshot import SnapshotHolder
@@ -62,28 +62,28 @@ class PredictRoute:
             return write_response(await self._together(holder, request))
 
         def written() -> bytes:
-            return write_response(answer(holder.snapshot, request, max_rows=runtime.settings.max_batch_rows))
+            return write_response(reply(holder.snapshot, request, max_rows=runtime.settings.max_batch_rows))
 
         return written() if few else await run_in_threadpool(written)
 
     async def _together(self, holder: SnapshotHolder, request: PredictRequest) -> PredictResponse:
         """The answer to a kernel, with all that wait for one."""
         loop = asyncio.get_running_loop()
-        answered: asyncio.Future[PredictResponse] = loop.create_future()
+        answer: asyncio.Future[PredictResponse] = loop.create_future()
         if not self._waiting:
             loop.call_soon(loop.call_soon, self._flush, holder)
-        self._waiting.append((request, answered))
-        return await answered
+        self._waiting.append((request, answer))
+        return await answer
 
     def _flush(self, holder: SnapshotHolder) -> None:
         waiting, self._waiting = self._waiting, []
-        for (_, future), found in zip(waiting, _all(holder, [request for request, _ in waiting]), strict=True):
+        for (_, future), answer in zip(waiting, _all(holder, [request for request, _ in waiting]), strict=True):
             if future.done():  # the caller has gone
                 continue
-            if isinstance(found, Exception):
-                future.set_exception(found)
+            if isinstance(answer, Exception):
+                future.set_exception(answer)
             else:
-                future.set_result(found)
+                future.set_result(answer)
 
 
 def _all(holder: SnapshotHolder, requests: Sequence[PredictRequest]) -> Sequence[PredictResponse | Exception]:
@@ -93,7 +93,7 @@ def _all(holder: SnapshotHolder, requests: Sequence[PredictRequest]) -> Sequence
     except Exception as error:
         if len(requests) == 1:
             return [error]
-        return [found for request in requests for found in _all(holder, [request])]
+        return [answer for request in requests for answer in _all(holder, [request])]
 
 
 def _pairs(request: Request) -> int:

@@ -12,6 +12,7 @@ import typer
 
 from app.errors import BadInput
 from app.services.evaluate import Cell, evaluate_cross_gpu_kernels
+from app.services.evaluate_operators import evaluate_untrained, lines
 
 METRICS = ("mape", "median_ape", "median_ratio", "within_10", "within_25", "within_50", "coverage_80")
 TITLES = {
@@ -44,6 +45,22 @@ def cross_gpu_kernels(
     if json_file is not None:
         body = {"study": study.name, "cells": [*study.published, *study.clean]}
         json_file.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+
+
+@command.command("operators-untrained")
+def operators_untrained(
+    data: Annotated[Path, typer.Option(help="folder of the data sets, neusight and modern_operators")] = Path(
+        "../shared/data"
+    ),
+    json_file: Annotated[Path | None, typer.Option("--json", help="also write every cell to this file")] = None,
+) -> None:
+    """Deep-learning operators as `auto` predicts them untrained, on the rows its constants were set by (in-sample)."""
+    if json_file is not None:
+        _refuse_unwritable(json_file)
+    cells = evaluate_untrained(data)
+    print("\n".join(lines(cells)))
+    if json_file is not None:
+        json_file.write_text(json.dumps({"study": "operators-untrained", "cells": cells}, indent=1) + "\n", "utf-8")
 
 
 def _refuse_unwritable(path: Path) -> None:

@@ -11,12 +11,12 @@ import typer
 
 from app.config import Settings
 from app.errors import BadInput, FieldError
-from app.services.answer import answer
 from app.services.assemble import assemble_for
 from app.services.decoding import plain
 from app.services.gpu_rows import Snapshot
 from app.services.operator_requests import TableResponse
 from app.services.prediction_form import Prediction, PredictResponse
+from app.services.reply import reply
 from app.services.requests import read_request, write_response
 from app.services.runtime import open_runtime
 
@@ -55,7 +55,7 @@ def command(  # noqa: PLR0913 - one parameter per option
         engine, refused = assemble_for(runtime)
         for problem in refused:
             print(f"gpucast: {problem}", file=sys.stderr)
-        response = answer(Snapshot.of(engine), asked, max_rows=settings.max_batch_rows)
+        response = reply(Snapshot.of(engine), asked, max_rows=settings.max_batch_rows)
     if as_json or isinstance(response, TableResponse):
         print(write_response(response).decode())
     else:

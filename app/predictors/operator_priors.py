@@ -1,4 +1,7 @@
-"""What is known of families of operators and of software stacks before anything is measured."""
+"""One constant per family of operators and software stack, for want of measurements of the row in question.
+
+Set by hand while looking at NeuSight's and aiconfigurator's published rows, all GPUs together; no GPU has its own.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ class Prior(NamedTuple):
     width: float
 
 
-# Host times: the shortest calls of PyTorch 2.1 (eager). Device times: the shortest of vLLM 0.24 in CUDA graphs.
+# Host times: near the shortest calls of PyTorch, eager (NeuSight); device times: of vLLM in CUDA graphs.
 # Attention interleaves exponentials with two products on tiles that causal edges cut (FlashAttention-3 reports 40 to
 # 75 % of peak from 512 to 16K keys); decoding reads its cache in pieces of a page; experts are many small products
 # between two permutations. Widths: docs/accuracy.md.
@@ -46,8 +49,8 @@ PRIORS = {
     "collective": Prior(1.0, 0.80, 60e-6, 7e-6, 0.75),
     "memory": Prior(1.0, 0.95, 20e-6, 2.5e-6, 0.50),
 }
-# A `linear` whose activations a serving stack quantises first: seconds that this adds, and the shortest time. FP8 by
-# blocks is launched by Python in vLLM 0.24, whose own time then shows.
+# A `linear` whose activations a serving stack quantises first: seconds that this adds, and the shortest time. Products
+# in FP8 by blocks take 60 to 340 us in the data however small; the host's time seems to show.
 QUANTISING_S = {"fp8": (3.5e-6, 0.0), "nvfp4": (4e-6, 0.0), "fp8_block": (4e-6, 165e-6)}
 # Bytes per element that it moves: BF16 in twice (the largest for the scale, then the values), eight bits out.
 QUANTISED_BYTES = 5.0

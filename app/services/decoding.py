@@ -23,7 +23,6 @@ MAX_ERRORS = 20
 _PLACE = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
 _UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
 _MISSING = re.compile(r"^Object missing required field `(.*)`$", re.DOTALL)
-_WHOLE = "`float` that's a multiple of 1.0"
 _BAD_CHOICE = re.compile(r"^Invalid enum value (.*)$", re.DOTALL)
 
 
@@ -128,7 +127,11 @@ def _helped(message: str, path: Path, raw: Any, form: Any) -> str:
     if choice := _BAD_CHOICE.match(message):
         valid = _choices(form, path)
         return f"invalid value {choice[1]}" + (f"; valid: {', '.join(valid)}" if valid else "")
-    return message.replace("Expected", "expected", 1).replace(_WHOLE, "a whole number").replace("`float`", "a number")
+    return (
+        message.replace("Expected", "expected", 1)
+        .replace("`float` that's a multiple of 1.0", "a whole number")
+        .replace("`float`", "a number")
+    )
 
 
 def _get(raw: Any, path: Path) -> Any:

@@ -140,9 +140,10 @@ def times_of(engine: Engine, gpus: GpuTable, ops: OpTable, target: int, predicto
 
 
 def _slice(ops: OpTable, first: int, stop: int) -> OpTable:
-    """Rows from `first` to before `stop`, uncopied."""
+    """Rows from `first` to before `stop`; in one piece, for compiled code is made for that layout."""
     here = slice(first, stop)
-    return OpTable(ops.kind[here], ops.dtype[here], ops.label[here], ops.fields, ops.dims[:, here])
+    dims = np.ascontiguousarray(ops.dims[:, here])
+    return OpTable(ops.kind[here], ops.dtype[here], ops.label[here], ops.fields, dims)
 
 
 def bound_names(bound: Ints) -> list[str]:

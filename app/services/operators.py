@@ -81,12 +81,13 @@ def predict_operators(snapshot: Snapshot, request: OperatorsRequest, *, max_rows
 
 def _chain(distinct: Distinct) -> Chain:
     table = distinct.table
-    codes, inverse = np.unique(table.kind, return_inverse=True)
-    names = [OPS[code].group for code in codes.tolist()]
-    groups = list(dict.fromkeys(names))
-    group = np.array([groups.index(name) for name in names])[inverse]
+    kinds = kinds_of(table)
+    groups = list(dict.fromkeys(kind.op.group for kind in kinds))
+    group = np.empty(len(table), dtype=np.intp)
+    for kind in kinds:
+        group[kind.rows] = groups.index(kind.op.group)
     runs = np.bincount(distinct.row, weights=distinct.repeats, minlength=len(table)).astype(np.float64)
-    return Chain(distinct, work_of(table, kinds_of(table)), runs, group, groups)
+    return Chain(distinct, work_of(table, kinds), runs, group, groups)
 
 
 def _runnable(asked: Chain, gpus: GpuTable, targets: list[int], *, lenient: bool) -> tuple[list[int], list[Skipped]]:

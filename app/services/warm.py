@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 
 from app.errors import GpucastError
-from app.predictors import PREDICTORS
+from app.predictors import OPERATOR_PREDICTORS, PREDICTORS
 from app.services.engine import Engine
 from app.services.gpu_rows import Snapshot
+from app.services.operator_requests import OPERATORS_EXAMPLE, OperatorsRequest
+from app.services.operators import predict_operators
 from app.services.predict import predict
 from app.services.prediction_form import PredictRequest
 from app.services.seed import load_seed_specs
@@ -17,14 +21,20 @@ from app.tables.gpus import GpuTable
 
 
 def warm(snapshot: Snapshot) -> None:
-    """Answer the example request by every predictor that can: compiles once per installation, then loads."""
+    """Answer the example requests by every predictor that can: compiles once per installation, then loads.
+
+    A predictor without training, or a catalogue without the example's GPUs, is nothing that stops a start.
+    """
+    gpu, operators = snapshot.engine.gpus.ids[0], OPERATORS_EXAMPLE["workload"]
     for predictor in PREDICTORS:
-        gpu = snapshot.engine.gpus.ids[0]
         request = {"gpu": gpu, "workload": KERNEL_EXAMPLE, "predictor": predictor.name, "detail": True}
-        try:
+        with suppress(GpucastError):
             predict(snapshot, msgspec.convert(request, PredictRequest))
-        except GpucastError:  # not trained, or a catalogue without the example's GPUs: nothing that stops a start
-            continue
+    for predictor in OPERATOR_PREDICTORS:
+        request = {"gpu": gpu, "workload": operators, "predictor": predictor.name}
+        with suppress(GpucastError):
+            rows = len(operators["operators"])
+            predict_operators(snapshot, msgspec.convert(request, OperatorsRequest), max_rows=rows)
 
 
 def main() -> None:

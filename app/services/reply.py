@@ -11,7 +11,7 @@ from app.services.prediction_form import PredictRequest
 from app.services.requests import Request, Response
 
 
-def answer(snapshot: Snapshot, request: Request, *, max_rows: int) -> Response:
+def reply(snapshot: Snapshot, request: Request, *, max_rows: int) -> Response:
     """Answer a request; NotFound, BadInput, TooLarge or NotTrained say what to send instead."""
     if isinstance(request, PredictRequest):
         return predict(snapshot, request)
