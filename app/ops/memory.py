@@ -18,7 +18,7 @@ def copy_work(table: OpTable) -> Work:
 
 def memory_work(table: OpTable) -> Work:
     """The bytes given, whatever the dtype."""
-    moved = table.column("bytes")
+    moved = 1.0 * table.column("bytes")
     return Work(0.0 * moved, moved, moved)
 
 

@@ -27,6 +27,7 @@ _STEEPEST = 8.0
 # Largest part of all tokens that the generator gives one expert, and its range where pairs are fewer than experts.
 _LARGEST_SHARE, _FEW = 0.8, (0.01, 2.0)
 _LEAST_PAIRS = 0.5
+_NEAR_ZERO = 1e-6
 
 
 def distribution(text: str) -> float:
@@ -40,11 +41,10 @@ def distribution(text: str) -> float:
     return exponent
 
 
-def _integral(low: Floats, high: Floats, power: Floats) -> Floats:
-    """Of x^(power - 1) from low to high."""
-    near = np.where(np.abs(power) < 1e-6, 1e-6, power)
-    area: Floats = (high**near - low**near) / near
-    return area
+def _power(exponent: Floats) -> Floats:
+    """A power to integrate with, kept off zero, where the integral is a logarithm."""
+    power: Floats = np.where(np.abs(exponent) < _NEAR_ZERO, _NEAR_ZERO, exponent)
+    return power
 
 
 def _skewed(table: OpTable, exponent: Floats) -> tuple[Floats, Floats]:
@@ -54,30 +54,26 @@ def _skewed(table: OpTable, exponent: Floats) -> tuple[Floats, Floats]:
     many = pairs > experts
     low = np.where(many, 1.0, _FEW[0])
     high = np.where(many, np.maximum(_LARGEST_SHARE * tokens, 2.0), _FEW[1])
-    power = 1.0 - exponent
-    everything = _integral(low, high, power)
-    mean = _integral(low, high, power + 1.0) / everything
+    power, above = _power(1.0 - exponent), _power(2.0 - exponent)
+    top = high**power
+    span = top - low**power
+    total = experts * (high**above - low**above) * power / (above * span)  # of the draws of all experts
     # The largest of n draws lies about half an expert from the end of the distribution.
-    end = high**power - 0.5 / experts * (high**power - low**power)
-    largest = np.where(
-        np.abs(power) < 1e-6, high ** (1.0 - 0.5 / experts) * low ** (0.5 / experts), end ** (1.0 / power)
-    )
-    least = np.clip(_LEAST_PAIRS * experts * mean / pairs, low, high)
-    working = _integral(least, high, power) / everything
-    return np.clip(largest / (experts * mean), 1.0 / experts, 1.0), working
+    largest = (top - 0.5 / experts * span) ** (1.0 / power)
+    least = np.minimum(np.maximum(_LEAST_PAIRS * total / pairs, low), high)
+    return np.minimum(np.maximum(largest / total, 1.0 / experts), 1.0), (top - least**power) / span
 
 
 def load(table: OpTable) -> tuple[Floats, Floats]:
     """Pairs of token and expert on the busiest rank, and how many of its experts have work, float64 [n] each."""
-    experts, exponent = table.column("experts"), table.column("distribution")
-    pairs = table.column("tokens") * table.column("top_k")
-    local = experts / table.column("expert_parallel")
-    even = 1.0 / table.column("expert_parallel")
-    with np.errstate(divide="ignore", invalid="ignore"):
-        largest, working = _skewed(table, np.where(exponent == BALANCED, 1.0, exponent))
-        rest = (local - 1.0) * (1.0 - largest) / np.maximum(experts - 1.0, 1.0)
+    experts, exponent, ranks = (table.column(name) for name in ("experts", "distribution", "expert_parallel"))
+    pairs, local, even = table.column("tokens") * table.column("top_k"), experts / ranks, 1.0 / ranks
     skewed = exponent != BALANCED
-    busiest = pairs * np.where(skewed, np.clip(largest + rest, even, 1.0), even)
+    if not skewed.any():
+        return pairs * even, np.maximum(np.minimum(local, pairs * even), 1.0)
+    largest, working = _skewed(table, exponent)
+    rest = (local - 1.0) * (1.0 - largest) / np.maximum(experts - 1.0, 1.0)
+    busiest = pairs * np.where(skewed, np.minimum(np.maximum(largest + rest, even), 1.0), even)
     active = np.minimum(local * np.where(skewed, working, 1.0), busiest)
     return busiest, np.maximum(active, 1.0)
 

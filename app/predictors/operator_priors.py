@@ -30,10 +30,10 @@ class Prior(NamedTuple):
     width: float
 
 
-# Host times: near the shortest calls of PyTorch, eager (NeuSight); device times: of vLLM in CUDA graphs.
-# Attention interleaves exponentials with two products on tiles that causal edges cut (FlashAttention-3 reports 40 to
-# 75 % of peak from 512 to 16K keys); decoding reads its cache in pieces of a page; experts are many small products
-# between two permutations. Widths: docs/accuracy.md.
+# Host times: near the shortest calls of PyTorch, eager (NeuSight); device times: of vLLM in CUDA graphs. Attention
+# interleaves exponentials with two products on tiles that causal edges cut; decoding reads its cache in pieces; experts
+# are many small products between two permutations. `pool`, `embedding`, `recurrent`, `memory` and host times of what
+# NeuSight did not measure are guesses without rows behind them. Widths: docs/accuracy.md.
 PRIORS = {
     "linear": Prior(0.92, 0.70, 40e-6, 3.5e-6, 0.65),
     "bmm": Prior(0.90, 0.80, 36e-6, 3.5e-6, 0.55),

@@ -8,6 +8,7 @@ device's per launch. No measurement of the row or its GPU is used.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -41,7 +42,6 @@ from app.tables.predictions import COMMUNICATION, COMPUTE, EXTRAPOLATED, LAUNCH,
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
-Bools = NDArray[np.bool_]
 
 _GROUP = np.array([OPERATOR_GROUP.get(op.group, 0) for op in OPS])
 _TILE_SPEED = 1.0 / (1.0 + TILE_EDGE * (1.0 / CANDIDATES).sum(axis=1))
@@ -56,30 +56,29 @@ class Traits(NamedTuple):
 
     flops, least_flops  work, also by the cheapest algorithm known
     moved, distinct     bytes
-    quantised           bytes moved to quantise activations first
-    compute, memory     shares of the sustained rates
-    adds_s, least_s     overhead that adds to the work, and the shortest time, seconds
-    sent, hops_s        bytes over the link, and seconds that messages pass on, of collectives; else 0
+    activations         elements that a stack which quantises would quantise first; 0 of all but `linear`
+    launches            launches that wait for one another
+    sent, hops          bytes over the link, and further devices that messages pass, of collectives; else 0
+    eager, burst        as the columns of these names
     blocks, fill, splits  as in app.ops.tiles.Grid, [candidates, n]; a row that is no product fills none
-    dtype, burst        int [n]; 1 on a cool card
+    kind, dtype         int [n], codes
     """
 
     flops: Floats
     least_flops: Floats
     moved: Floats
     distinct: Floats
-    quantised: Floats
-    compute: Floats
-    memory: Floats
-    adds_s: Floats
-    least_s: Floats
+    activations: Floats
+    launches: Floats
     sent: Floats
-    hops_s: Floats
+    hops: Floats
+    eager: Floats
+    burst: Floats
     blocks: Floats
     fill: Floats
     splits: Floats
+    kind: Ints
     dtype: Ints
-    burst: Ints
 
 
 class Devices(NamedTuple):
@@ -106,37 +105,63 @@ def _tile_efficiency(traits: Traits, row: int, sms: float) -> float:
 
 
 @compiled
-def _memory_s(traits: Traits, row: int, devices: Devices, gpu: int) -> float:
+def _overhead_s(traits: Traits, row: int) -> tuple[float, float, float]:
+    """Seconds that add to the work, the shortest time, and bytes moved to quantise activations."""
+    kind, dtype = traits.kind[row], traits.dtype[row]
+    host, device = BY_KIND[kind, 2], BY_KIND[kind, 3] * traits.launches[row]
+    if traits.eager[row] > 0.0 or (np.isnan(traits.eager[row]) and IS_EAGER[dtype]):
+        return HOST_SHARE * host, max(host, device), 0.0
+    if not IS_LINEAR[kind] or QUANTISING[dtype, 0] == 0.0:
+        return device, device, 0.0
+    return device + QUANTISING[dtype, 0], QUANTISING[dtype, 1], QUANTISED_BYTES * traits.activations[row]
+
+
+@compiled
+def _compute_s(traits: Traits, row: int, devices: Devices, gpu: int) -> float:
+    """Seconds of the FLOPs; 0 in a dtype that the GPU lacks, where nothing is known."""
+    dtype = traits.dtype[row]
+    rate = BY_KIND[traits.kind[row], 0] * devices.rates[int(traits.burst[row]), dtype, gpu]
+    if np.isnan(rate):
+        return 0.0
+    return float(traits.flops[row] / (rate * _tile_efficiency(traits, row, devices.figures[_SMS, gpu])))
+
+
+@compiled
+def _memory_s(traits: Traits, row: int, quantised: float, devices: Devices, gpu: int) -> float:
     """Seconds of the bytes: what cannot stay in the L2 from DRAM, all of them through the L2."""
-    moved = traits.moved[row] + traits.quantised[row]
-    beyond = traits.distinct[row] + traits.quantised[row] - devices.figures[_L2, gpu]
-    dram_s = min(moved, max(beyond, 0.0)) / (traits.memory[row] * devices.bandwidth[gpu])
+    moved = traits.moved[row] + quantised
+    beyond = traits.distinct[row] + quantised - devices.figures[_L2, gpu]
+    dram_s = min(moved, max(beyond, 0.0)) / (BY_KIND[traits.kind[row], 1] * devices.bandwidth[gpu])
     return float(max(dram_s, moved / (L2_SHARE * devices.figures[_L2_BANDWIDTH, gpu])))
 
 
 @compiled
+def _limit_s(traits: Traits, row: int, devices: Devices, gpu: int) -> float:
+    """The hardware limit (app.predictors.roofline); a dtype or link that the GPU lacks bounds nothing."""
+    limit = memory_limit_s(traits.moved[row], traits.distinct[row], devices.figures, gpu)
+    compute = traits.least_flops[row] / devices.peak[traits.dtype[row], gpu]
+    link = traits.sent[row] / devices.figures[_LINK, gpu]
+    limit = limit if np.isnan(compute) else max(limit, compute)
+    return float(limit if np.isnan(link) else max(limit, link))
+
+
+@compiled
 def _fill(traits: Traits, devices: Devices, i: Ints, j: Ints, latency_s: Floats, bound: Ints) -> None:
-    figures = devices.figures
     for q in range(len(i)):
         row, gpu = i[q], j[q]
-        dtype, moved, distinct = traits.dtype[row], traits.moved[row], traits.distinct[row]
-        limit = memory_limit_s(moved, distinct, figures, gpu)
-        compute, least = 0.0, traits.least_flops[row] / devices.peak[dtype, gpu]
-        if not np.isnan(least):  # else a dtype that the GPU lacks: nothing is known of its arithmetic
-            limit = max(limit, least)
-            rate = traits.compute[row] * devices.rates[traits.burst[row], dtype, gpu]
-            compute = traits.flops[row] / (rate * _tile_efficiency(traits, row, figures[_SMS, gpu]))
-        memory = _memory_s(traits, row, devices, gpu)
+        adds, least, quantised = _overhead_s(traits, row)
+        compute = _compute_s(traits, row, devices, gpu)
+        memory = _memory_s(traits, row, quantised, devices, gpu)
         work, code = (compute**OVERLAP + memory**OVERLAP) ** (1.0 / OVERLAP), COMPUTE if compute > memory else MEMORY
-        link = figures[_LINK, gpu]
-        if traits.sent[row] > 0.0 and not np.isnan(link):
-            limit = max(limit, traits.sent[row] / link)
+        if traits.sent[row] > 0.0:
+            link = devices.figures[_LINK, gpu]
             link_s = traits.sent[row] / (link * (FAST_SHARE if link > FAST_LINK_BYTES_PER_S else SLOW_SHARE))
-            if link_s > work:
+            adds += HOP_S * traits.hops[row]
+            if link_s > work:  # False for an unknown link
                 work, code = link_s, COMMUNICATION
-        time = max(traits.adds_s[row] + traits.hops_s[row] + work, traits.least_s[row])
+        time = max(adds + work, least)
         bound[q] = LAUNCH if work < 0.5 * time else code
-        latency_s[q] = max(time, limit)
+        latency_s[q] = max(time, _limit_s(traits, row, devices, gpu))
 
 
 def _grid_of(ops: OpTable, kinds: list[Kind]) -> Grid:
@@ -153,46 +178,45 @@ def _grid_of(ops: OpTable, kinds: list[Kind]) -> Grid:
     return tiles
 
 
-def _overhead_s(ops: OpTable, kinds: list[Kind], eager: Bools) -> tuple[Floats, Floats]:
-    """Seconds that add to the work, and the shortest time, [n] each."""
-    host, device = BY_KIND[ops.kind, 2], BY_KIND[ops.kind, 3]
-    for op, rows, table in kinds:
-        device[rows] *= op.launches(table)
-    quantising, least = QUANTISING[ops.dtype].T * (IS_LINEAR[ops.kind] & ~eager)
-    adds = np.where(eager, HOST_SHARE * host, device + quantising)
-    return adds, np.maximum(np.where(eager, np.maximum(host, device), least), adds)
+def _of_kinds(ops: OpTable, kinds: list[Kind], figure: Callable[[Kind], Floats]) -> Floats:
+    """A figure of every row, each family's by itself."""
+    if len(kinds) == 1:
+        return figure(kinds[0])
+    column = np.empty(len(ops))
+    for kind in kinds:
+        column[kind.rows] = figure(kind)
+    return column
+
+
+def _launches(kind: Kind) -> Floats:
+    return kind.op.launches(kind.table)
+
+
+def _activations(kind: Kind) -> Floats:
+    if kind.op.group != "linear":
+        return np.zeros(len(kind.table))
+    return kind.table.column("m") * kind.table.column("k")
 
 
 def _traits(ops: OpTable, kinds: list[Kind]) -> Traits:
     """Traits of every row."""
-    work, nothing = work_of(ops, kinds), np.zeros(len(ops))
-    given = ops.column("eager")
-    eager = np.where(np.isnan(given), IS_EAGER[ops.dtype], given) > 0
-    sent = link_bytes_of(ops, kinds)
+    work, sent = work_of(ops, kinds), link_bytes_of(ops, kinds)
+    nothing = np.zeros(len(ops))
     return Traits(
         work.flops,
         least_flops_of(work.flops, kinds),
         work.bytes,
         work.working_set_bytes,
-        _quantised_bytes(ops, kinds, eager),
-        BY_KIND[ops.kind, 0],
-        BY_KIND[ops.kind, 1],
-        *_overhead_s(ops, kinds, eager),
+        _of_kinds(ops, kinds, _activations),
+        _of_kinds(ops, kinds, _launches),
         nothing if sent is None else sent,
-        nothing if sent is None else HOP_S * np.maximum(np.nan_to_num(ops.column("devices")) - 1.0, 0.0),
+        nothing if sent is None else ops.column("devices") - 1.0,
+        np.ascontiguousarray(ops.column("eager")),
+        np.ascontiguousarray(ops.column("burst")),
         *_grid_of(ops, kinds),
+        ops.kind,
         ops.dtype,
-        (ops.column("burst") > 0).astype(np.intp),
     )
-
-
-def _quantised_bytes(ops: OpTable, kinds: list[Kind], eager: Bools) -> Floats:
-    """Bytes moved to quantise the activations of `linear`."""
-    moved = np.zeros(len(ops))
-    for op, rows, table in kinds:
-        if op.group == "linear":
-            moved[rows] = QUANTISED_BYTES * table.column("m") * table.column("k")
-    return np.where(eager | (QUANTISING[ops.dtype, 0] == 0), 0.0, moved)
 
 
 def operator_estimate(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Estimate:

@@ -1,10 +1,11 @@
 """Rates that a device keeps up: the clock its board power allows, and the bandwidth its memory gives.
 
-A busy pipe takes power e x rate x V^2, with voltage V rising with the clock, so a card of little power runs long matrix
-products far under its boost clock (L4, T4). Of the largest clock f up to boost with
-0.2 TDP + e c P (f / f_boost) V(f)^2 <= TDP, V(f) = max(0.6, 0.2 + 0.8 f / f_n), f_n = 1.57 GHz sqrt(7 nm / node),
-the sustained rate is c P f / f_boost, c the part of its peak P that a pipe reaches at any clock. Constants as fitted on
-eighteen measured ceilings (P4 to B200): within 10 % leaving each GPU out, where the datasheet's peak is 42 % off.
+A busy pipe takes power e x rate x V^2, with voltage V rising with the clock, so a card of little power runs long
+matrix products far under its boost clock (L4, T4). Of the largest clock f up to boost with 0.2 TDP + e c P (f /
+f_boost) V(f)^2 <= TDP, V(f) = max(0.6, 0.2 + 0.8 f / f_n), f_n = 1.57 GHz sqrt(7 nm / node), the sustained rate is c
+P f / f_boost, c the part of its peak P that a pipe reaches at any clock. Eight constants, as fitted on eighteen
+measured ceilings (P4 to B200): about 10 % off leaving each GPU out, which is optimistic, since their form was chosen
+with all eighteen in view; the datasheet's peak is 42 % off.
 """
 
 from __future__ import annotations

@@ -157,14 +157,19 @@ def _write_arrow(times_ms: Floats, bound: Ints, answered_by: bytes) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    written: bytes = sink.getvalue().to_pybytes()
-    return written
+    return _taken(sink)
 
 
 def _write_parquet(times_ms: Floats, bound: Ints, answered_by: bytes) -> bytes:
     sink = pa.BufferOutputStream()
     pq.write_table(_table(times_ms, bound, answered_by), sink)
+    return _taken(sink)
+
+
+def _taken(sink: pa.BufferOutputStream) -> bytes:
+    """What was written; a worker gives back what Arrow keeps for the next batch."""
     written: bytes = sink.getvalue().to_pybytes()
+    pa.default_memory_pool().release_unused()
     return written
 
 

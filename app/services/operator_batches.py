@@ -57,8 +57,7 @@ class BatchAnswer:
 def predict_batch(snapshot: Snapshot, body: bytes, media: str, options: BatchOptions) -> bytes:
     """Answer a body of one of MEDIA in the same form; BadInput, NotFound or TooLarge say what to send instead."""
     file = FILES.get(media)
-    columns = _json(body) if file is None else file.read(body, options.max_rows)
-    answer = _answered(snapshot, columns, options)
+    answer = _answered(snapshot, _json(body) if file is None else file.read(body, options.max_rows), options)
     if file is not None:
         told = {"coverage": options.coverage, "predictors": answer.predictors}
         return file.write(answer.times_ms, answer.bound, msgspec.json.encode(told))

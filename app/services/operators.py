@@ -69,6 +69,8 @@ def predict_operators(snapshot: Snapshot, request: OperatorsRequest, *, max_rows
     asked = _chain(read_rows(operators))
     gpus = rows.table()
     targets, skipped = _runnable(asked, gpus, targets, lenient=request.gpus == "all")
+    if not targets:
+        return PredictResponse([], skipped)
     u = len(asked.runs)
     i, j = np.tile(np.arange(u), len(targets)), np.repeat(np.array(targets, dtype=np.intp), u)
     table, predictor, coverage = asked.distinct.table, request.predictor, request.coverage
