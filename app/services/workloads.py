@@ -159,20 +159,18 @@ def with_measured(workloads: Sequence[KernelWorkload], gpu: Sequence[int]) -> tu
     """
     if not gpu:
         return kernel_table(workloads), NOTHING_MEASURED
-    rows, names, dtypes = [], [], []
-    for workload in workloads:
-        rows.append(filled(_figures(workload)))
-        names.append(workload.name)
-        dtypes.append(workload.dtype)
-    latency_s = []
-    for workload in workloads:
+    rows = [filled(_figures(workload)) for workload in workloads]
+    labels = [label_of(workload.name) for workload in workloads]
+    dtypes = [DTYPE_CODE[workload.dtype] for workload in workloads]
+    latency_s, n = [], len(workloads)
+    for position, workload in enumerate(workloads):
         for row in workload.measured:
-            rows.append(filled(_overridden(_figures(workload), row)))
-            names.append(row.name or workload.name)
-            dtypes.append(row.dtype or workload.dtype)
+            as_it_is = structs.astuple(row)[2:] == _AS_THE_WORKLOAD
+            rows.append(rows[position] if as_it_is else filled(_overridden(workload, row)))
+            labels.append(labels[position] if row.name is None else label_of(row.name))
+            dtypes.append(dtypes[position] if row.dtype is None else DTYPE_CODE[row.dtype])
             latency_s.append(row.latency_ms * 1e-3)
-    both = _table(rows, [label_of(name) for name in names], [DTYPE_CODE[dtype] for dtype in dtypes])
-    n = len(workloads)
+    both = _table(rows, labels, dtypes)
     measured = Measurements(_between(both, n, None), np.array(gpu, dtype=np.intp), np.array(latency_s))
     return _between(both, 0, n), measured
 
@@ -221,10 +219,8 @@ def _figures(workload: KernelWorkload) -> tuple[float | None, ...]:
 _NO_SIZE = KernelSize()
 
 
-def _overridden(base: Sequence[float | None], row: MeasuredKernel) -> Sequence[float | None]:
-    if structs.astuple(row)[2:] == _AS_THE_WORKLOAD:
-        return base
-    figures = list(base)
+def _overridden(workload: KernelWorkload, row: MeasuredKernel) -> Sequence[float | None]:
+    figures = list(_figures(workload))
     for name, column in _OVERRIDES:
         value = getattr(row, name)
         if value is not None:
