@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol, Self
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.tables.gpus import GpuTable
-from app.tables.measurements import Evidence, Measurements
+from app.tables.measurements import Evidence
 from app.tables.ops import OpTable
 from app.tables.predictions import Estimate
 
@@ -18,7 +17,12 @@ Ints = NDArray[np.intp]
 
 
 class Predictor(Protocol):
-    """Pure and vectorised; never raises on a valid row: no support is a NaN latency."""
+    """Pure and vectorised; never raises on a valid row: no support is a NaN latency.
+
+    One that learns (`trainable`) also has `fit(measurements, gpus, *, target_gpu=None)`, which returns it fitted, for
+    one GPU's id only if given; `state()`, what was learned as NumPy arrays and plain containers; and the class method
+    `from_state(state)`, which makes it ready to serve without scikit-learn.
+    """
 
     name: ClassVar[str]
     trainable: ClassVar[bool]
@@ -26,24 +30,4 @@ class Predictor(Protocol):
 
     def predict(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, *, evidence: Evidence) -> Estimate:
         """Latency of operator row `i[q]` on GPU row `j[q]` for every query q, given its evidence."""
-        ...
-
-
-class Trainable(Predictor, Protocol):
-    """The constructor stores; `fit` learns attributes ending in `_` and returns itself."""
-
-    def fit(self, measurements: Measurements, gpus: GpuTable, *, target_gpu: str | None = None) -> Self:
-        """Learn from measured rows; `measurements.gpu` are rows of `gpus`.
-
-        With `target_gpu`, an id, the result answers for that GPU only.
-        """
-        ...
-
-    def state(self) -> dict[str, Any]:
-        """What was learned as NumPy arrays and plain containers, enough to serve from."""
-        ...
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """A ready predictor from `state()`, without scikit-learn."""
         ...

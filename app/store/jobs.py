@@ -94,11 +94,6 @@ def requeue(connection: Connection, job_id: int) -> None:
     connection.execute(sa.update(JOBS).where(mine).values(state="queued", started_at=None))
 
 
-def recent(connection: Connection, limit: int = 100) -> list[Job]:
-    """The newest jobs, newest first."""
-    return [_job(found) for found in connection.execute(_select().order_by(JOBS.c.id.desc()).limit(limit))]
-
-
 def _end(
     connection: Connection,
     mine: sa.ColumnElement[bool],
