@@ -40,20 +40,6 @@ class Architecture:
     geforce_rates: Mapping[str, float] = field(default_factory=dict)
 
 
-LIMITS = (
-    "registers_per_sm",
-    "max_registers_per_thread",
-    "shared_memory_per_sm_bytes",
-    "shared_memory_per_block_bytes",
-    "max_threads_per_sm",
-    "max_threads_per_block",
-    "max_blocks_per_sm",
-    "warp_size",
-    "register_allocation_unit",
-    "shared_memory_allocation_unit_bytes",
-)
-
-
 def simt(fp64: float, fp16: float = 0, bf16: float = 0, int8: float = 0) -> dict[str, float]:
     """Rates of the lanes beside FP32, leaving out what the hardware lacks."""
     rates = {"fp64": fp64, "fp16": fp16, "bf16": bf16, "int8": int8}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-from app.tables.architecture import LIMITS, Architecture
+from app.tables.architecture import Architecture
 from app.tables.architectures_nvidia import NVIDIA
 from app.tables.architectures_other import AMD, CPUS, INTEL, UNKNOWN, UNKNOWN_CPU
 from app.tables.names import normalise
 
-__all__ = ["ARCHITECTURES", "LIMITS", "UNKNOWN", "UNKNOWN_CPU", "Architecture", "by_capability", "by_name", "rates_of"]
+__all__ = ["ARCHITECTURES", "UNKNOWN", "UNKNOWN_CPU", "Architecture", "by_capability", "by_name", "rates_of"]
 
 ARCHITECTURES = (*NVIDIA, *AMD, *INTEL, *CPUS)
 _BY_CAPABILITY = {known.compute_capability: known for known in NVIDIA}

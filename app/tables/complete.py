@@ -14,9 +14,9 @@ from typing import Any
 
 from app.errors import BadInput, FieldError
 from app.tables import architectures
-from app.tables.architectures import LIMITS, UNKNOWN, UNKNOWN_CPU, Architecture
+from app.tables.architectures import UNKNOWN, UNKNOWN_CPU, Architecture
 from app.tables.fields import FIELDS, NUMBERS, Loc, Reader
-from app.tables.gpus import PIPES, GpuSpec
+from app.tables.gpus import PIPES, SM_LIMITS, GpuSpec
 from app.tables.names import slug
 
 REQUIRED = ("name", "sm_count", "boost_clock_hz", "memory_bytes", "memory_bandwidth_bytes_per_s")
@@ -81,7 +81,7 @@ def _depending_on(changes: Mapping[str, Any]) -> set[str]:
     """Fields that `complete` infers from those changed."""
     inferred: set[str] = set()
     if _FAMILY & set(changes):
-        inferred |= {*LIMITS, "fp32_lanes_per_sm", "vendor", "kind", "process_node_nm", "l2_bytes"}
+        inferred |= {*SM_LIMITS, "fp32_lanes_per_sm", "vendor", "kind", "process_node_nm", "l2_bytes"}
     if "sm_count" in changes:
         inferred |= {"l2_bytes", "l2_bandwidth_bytes_per_s"}
     if "boost_clock_hz" in changes:
@@ -189,7 +189,7 @@ def _infer(values: dict[str, Any], known: Architecture, reader: Reader) -> None:
         "kind": "cpu" if known.warp_size == 1 else "gpu",
         "l2_bytes": known.l2_bytes_per_sm * sms,
         "l2_bandwidth_bytes_per_s": sms * L2_BYTES_PER_SM_PER_CLOCK * clock,
-        **{limit: getattr(known, limit) for limit in LIMITS},
+        **{limit: getattr(known, limit) for limit in SM_LIMITS},
     }
     for key, value in inferred.items():
         if value is not None:
@@ -211,7 +211,7 @@ def _infer_unknown(values: dict[str, Any], reader: Reader) -> None:
         if peak is None:
             reader.refuse("the architecture is not known here; send the lanes, or peak_flops.fp32", "fp32_lanes_per_sm")
         values["fp32_lanes_per_sm"] = max(1, round((peak or 0) / (2 * values["sm_count"] * values["boost_clock_hz"])))
-    if not set(LIMITS) <= set(values):
+    if not set(SM_LIMITS) <= set(values):
         named = values.get("architecture") or f"compute capability {values['compute_capability']}"
         assumed = f"Per-SM limits assumed: {named} is not in the table of architectures; tensor rates only as given."
         values["note"] = f"{values.get('note', '')} {assumed}".strip()

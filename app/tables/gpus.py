@@ -28,16 +28,8 @@ PIPES = (
     "fp4_tensor",
 )
 
-# Columns of GpuTable that come straight from the specification; absent figures are NaN.
-SPEC_COLUMNS = (
-    "sm_count",
-    "fp32_lanes_per_sm",
-    "base_clock_hz",
-    "boost_clock_hz",
-    "memory_bytes",
-    "memory_bandwidth_bytes_per_s",
-    "l2_bytes",
-    "l2_bandwidth_bytes_per_s",
+# What one SM offers, and in which portions.
+SM_LIMITS = (
     "registers_per_sm",
     "max_registers_per_thread",
     "shared_memory_per_sm_bytes",
@@ -48,6 +40,18 @@ SPEC_COLUMNS = (
     "warp_size",
     "register_allocation_unit",
     "shared_memory_allocation_unit_bytes",
+)
+# Columns of GpuTable that come straight from the specification; absent figures are NaN.
+SPEC_COLUMNS = (
+    "sm_count",
+    "fp32_lanes_per_sm",
+    "base_clock_hz",
+    "boost_clock_hz",
+    "memory_bytes",
+    "memory_bandwidth_bytes_per_s",
+    "l2_bytes",
+    "l2_bandwidth_bytes_per_s",
+    *SM_LIMITS,
     "process_node_nm",
     "board_power_w",
     "link_bandwidth_bytes_per_s",
