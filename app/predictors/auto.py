@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from app.ops import OP_CODE
 from app.predictors.bottlenecks import Devices, Launches
+from app.predictors.intervals import SUPPORT_OF_GROUP
 from app.predictors.kernel_knowledge import PRIOR_COST, KernelKnowledge, launch_floors, learn_kernels, like_pairs
 from app.predictors.launch_time import Knowledge, Question, Times, fill_times
 from app.predictors.operator_time import operator_estimate
@@ -76,7 +77,7 @@ class Auto:
             self._knowledge,
             times,
         )
-        return Estimate(*times)
+        return Estimate(times.latency_s, times.bound, SUPPORT_OF_GROUP[times.group], times.group)
 
     @cached_property
     def _knowledge(self) -> Knowledge:

@@ -19,6 +19,7 @@ from app.ops.kernel import FIELD_INDEX
 from app.predictors.operator_priors import PRIORS
 from app.tables.measurements import Evidence
 from app.tables.ops import OpTable
+from app.tables.predictions import EXTRAPOLATED, INTERPOLATED, MEASURED
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -33,6 +34,9 @@ GROUPS = (
     "none",
 )
 EXACT, SAME_GPU, OTHER_GPU, OTHER_GPU_AND_SIZE, RELATED, NO_EVIDENCE = range(6)
+# How well each group supports an answer: the launch itself on the target; one step away (another size, or another
+# GPU); further.
+SUPPORT_OF_GROUP = np.array([MEASURED, INTERPOLATED, INTERPOLATED, EXTRAPOLATED, EXTRAPOLATED, EXTRAPOLATED])
 
 # A deep-learning operator of which nothing was measured, by its line of the breakdown (`Op.group`).
 OPERATOR_GROUPS = tuple(sorted({op.group for op in OPS[1:]}))

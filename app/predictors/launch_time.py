@@ -22,7 +22,7 @@ from app.predictors.transfer import (
     traffic_probability,
     work_s,
 )
-from app.tables.predictions import COMPUTE, EXTRAPOLATED, INTERPOLATED, LAUNCH, MEASURED, MEMORY
+from app.tables.predictions import COMPUTE, LAUNCH, MEMORY
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -33,10 +33,9 @@ TRUSTED_WORK = 6.0
 RELATED_WEIGHT = 0.5
 # Weight of the fitted costs where the kernel was trained on; the rest goes to sources of the same kernel, if any.
 FITTED_WEIGHT = 0.5
-# Beyond eight times or an eighth of every measured size (in the log), an answer is extrapolated, and its interval that
-# of another size on another GPU.
+# Beyond eight times or an eighth of every measured size (in the log), an answer counts as one from another size on
+# another GPU.
 FAR = np.log(8.0)
-SUPPORT = np.array([MEASURED, INTERPOLATED, INTERPOLATED, INTERPOLATED, EXTRAPOLATED, EXTRAPOLATED])
 # A fitted cost of nothing still predicts a time, seconds.
 _LEAST_S = 1e-12
 _ROUNDING = 1e-9
@@ -71,17 +70,16 @@ class Knowledge(NamedTuple):
 
 
 class Times(NamedTuple):
-    """Answers to fill, [n] each: seconds, codes into BOUNDS, SUPPORTS and GROUPS."""
+    """Answers to fill, [n] each: seconds, code into BOUNDS, code into GROUPS."""
 
     latency_s: Floats
     bound: Ints
-    support: Ints
     group: Ints
 
     @classmethod
     def empty(cls, n: int) -> Times:
         """Room for n answers."""
-        return cls(np.empty(n), *(np.empty(n, dtype=np.intp) for _ in range(3)))
+        return cls(np.empty(n), *(np.empty(n, dtype=np.intp) for _ in range(2)))
 
 
 class _Query(NamedTuple):
@@ -236,5 +234,4 @@ def fill_times(question: Question, devices: Devices, floor_s: Floats, known: Kno
         times.latency_s[q] = time_s(max(np.exp(log_work), limit), floor, known.floor_share)
         times.bound[q] = _bound(answer, weight, unit[0], floor, times.latency_s[q])
         far = group < RELATED and first < k and nearest > FAR
-        times.support[q] = EXTRAPOLATED if far else SUPPORT[group]
         times.group[q] = max(group, OTHER_GPU_AND_SIZE) if far else group

@@ -7,18 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.predictors.intervals import GROUPS, NO_EVIDENCE, best_group, relations
+from app.predictors.intervals import NO_EVIDENCE, SUPPORT_OF_GROUP, best_group, relations
 from app.tables.measurements import Evidence
 from app.tables.ops import OpTable
-from app.tables.predictions import EXTRAPOLATED, INTERPOLATED, MEASURED
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
-
-# How well each group of evidence supports an answer: the launch itself on the target; one step away (another
-# size, or another GPU); further.
-_SUPPORT_OF_GROUP = np.array([MEASURED, INTERPOLATED, INTERPOLATED, EXTRAPOLATED, EXTRAPOLATED, EXTRAPOLATED])
-assert len(_SUPPORT_OF_GROUP) == len(GROUPS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +39,7 @@ class Sources:
 
     def support(self) -> Ints:
         """Support of every query, int [n], code into SUPPORTS."""
-        support: Ints = _SUPPORT_OF_GROUP[self.group]
+        support: Ints = SUPPORT_OF_GROUP[self.group]
         return support
 
     def mean(self, latency_s: Floats) -> Floats:
