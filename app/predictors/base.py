@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from collections.abc import Sequence
+from typing import ClassVar, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence
+from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import OpTable
 from app.tables.predictions import Estimate
 
@@ -30,4 +32,16 @@ class Predictor(Protocol):
 
     def predict(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, *, evidence: Evidence) -> Estimate:
         """Latency of operator row `i[q]` on GPU row `j[q]` for every query q, given its evidence."""
+        ...
+
+
+class OperatorLearner(Predictor, Protocol):
+    """A predictor that learns deep-learning operators from measured rows."""
+
+    def fit_operators(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Self:
+        """Itself with the operators and dtypes of `runs` learned; `self` does not change.
+
+        What was learned before from other operators, dtypes or GPUs than those of `runs` stays. NotTrained where
+        there is too little to learn anything from.
+        """
         ...

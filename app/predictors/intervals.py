@@ -18,7 +18,7 @@ from app.ops import OPS
 from app.ops.kernel import FIELD_INDEX
 from app.predictors.operator_priors import PRIORS
 from app.tables.measurements import Evidence
-from app.tables.ops import OpTable
+from app.tables.ops import DTYPES, OpTable
 from app.tables.predictions import EXTRAPOLATED, INTERPOLATED, MEASURED
 
 Floats = NDArray[np.float64]
@@ -38,14 +38,43 @@ EXACT, SAME_GPU, OTHER_GPU, OTHER_GPU_AND_SIZE, RELATED, NO_EVIDENCE = range(6)
 # GPU); further.
 SUPPORT_OF_GROUP = np.array([MEASURED, INTERPOLATED, INTERPOLATED, EXTRAPOLATED, EXTRAPOLATED, EXTRAPOLATED])
 
-# A deep-learning operator of which nothing was measured, by its line of the breakdown (`Op.group`).
+# What stands behind an answer for a deep-learning operator, from strongest to weakest, and how much of the family's
+# prior width it leaves. "Outside" is beyond the range of shapes that were learned from.
+SITUATIONS = {
+    "measured": 0.1,  # this operator, on this GPU and stack
+    "seen": 0.25,  # the GPU was learned from
+    "seen_outside": 0.5,
+    "calibrated": 0.5,  # a few rows of the GPU correct what others taught
+    "sibling": 0.5,  # a GPU of the same architecture was learned from
+    "unseen": 0.8,  # GPUs of other architectures were learned from
+    "unseen_outside": 1.0,
+    "untrained": 1.0,
+}
+S_MEASURED, S_SEEN, S_SEEN_OUTSIDE, S_CALIBRATED, S_SIBLING, S_UNSEEN, S_UNSEEN_OUTSIDE, S_UNTRAINED = range(8)
+SUPPORT_OF_SITUATION = np.array([MEASURED] + [INTERPOLATED] + [EXTRAPOLATED] + [INTERPOLATED] * 2 + [EXTRAPOLATED] * 3)
+
+# The lines of the breakdown (`Op.group`), each with a group per dtype and situation.
 OPERATOR_GROUPS = tuple(sorted({op.group for op in OPS[1:]}))
-OPERATOR_GROUP = {name: len(GROUPS) + code for code, name in enumerate(OPERATOR_GROUPS)}
+_GROUP_OF_KIND = np.array([0] + [OPERATOR_GROUPS.index(op.group) for op in OPS[1:]])
+
+
+def operator_codes(kind: Ints, dtype: Ints, situation: Ints | int) -> Ints:
+    """Residual groups of operators of these kinds, dtypes and situations (codes into SITUATIONS), int [n]."""
+    codes: Ints = len(GROUPS) + (_GROUP_OF_KIND[kind] * len(DTYPES) + dtype) * len(SITUATIONS) + situation
+    return codes
+
 
 # Prior half-widths in log space at 80 % coverage, for a group without a single held-out residual. Measured
 # repeats differ by a few percent; cross-size and cross-GPU transfer of the published analytical models by
 # 10 to 50 %; an unmeasured kernel by a factor of three (roofline studies see 10 to 90 % of the roof).
-PRIOR_HALF_WIDTH = np.array([0.05, 0.20, 0.35, 0.45, 0.70, 1.10] + [PRIORS[name].width for name in OPERATOR_GROUPS])
+PRIOR_HALF_WIDTH = np.concatenate(
+    [
+        [0.05, 0.20, 0.35, 0.45, 0.70, 1.10],
+        np.multiply.outer(
+            np.repeat([PRIORS[name].width for name in OPERATOR_GROUPS], len(DTYPES)), list(SITUATIONS.values())
+        ).ravel(),
+    ]
+)
 PRIOR_COVERAGE = 0.8
 
 # Fewer held-out residuals than this cannot show a tail of ten percent.
@@ -88,17 +117,17 @@ def best_group(relation: Ints, query: Ints, n: int) -> Ints:
 class Intervals:
     """Residual quantiles per group.
 
-    residuals  one sorted float64 array of log(measured / predicted) per group; empty means the prior
+    residuals  group -> sorted float64 array of log(measured / predicted); a group without one has its prior width
     units      how many of them are independent, per group
     """
 
-    residuals: tuple[Floats, ...]
-    units: tuple[int, ...]
+    residuals: Mapping[int, Floats]
+    units: Mapping[int, int]
 
     @classmethod
     def prior(cls) -> Self:
         """No residuals: documented widths only."""
-        return cls(tuple(np.empty(0) for _ in GROUPS), (0,) * len(GROUPS))
+        return cls({}, {})
 
     @classmethod
     def from_residuals(cls, residual: Floats, group: Ints, kernel: Ints) -> Self:
@@ -107,21 +136,21 @@ class Intervals:
         Rows of a kernel that was never measured err together, so there a kernel counts once, however many rows it
         has.
         """
-        residuals = tuple(np.sort(residual[group == code]) for code in range(len(GROUPS)))
-        units = tuple(
-            len(np.unique(kernel[group == code])) if code >= RELATED else len(residuals[code])
-            for code in range(len(GROUPS))
-        )
+        residuals = {int(code): np.sort(residual[group == code]) for code in np.unique(group)}
+        units = {
+            code: len(np.unique(kernel[group == code])) if code in (RELATED, NO_EVIDENCE) else len(found)
+            for code, found in residuals.items()
+        }
         return cls(residuals, units)
 
     def state(self) -> dict[str, Any]:
         """As a plain container of arrays."""
-        return {"residuals": list(self.residuals), "units": list(self.units)}
+        return {"residuals": dict(self.residuals), "units": dict(self.units)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
         """The inverse of `state`."""
-        return cls(tuple(state["residuals"]), tuple(state["units"]))
+        return cls(dict(state["residuals"]), dict(state["units"]))
 
     def log_offsets(self, coverage: float) -> Floats:
         """Offsets to add to log latency, float64 [2, groups]: low and high at `coverage` in (0, 1).
@@ -131,8 +160,8 @@ class Intervals:
         """
         offsets = _prior_offsets(coverage)
         upper = 0.5 + coverage / 2.0
-        for code, (residual, units) in enumerate(zip(self.residuals, self.units, strict=True)):
-            m = len(residual)
+        for code, residual in self.residuals.items():
+            m, units = len(residual), self.units[code]
             if m >= LEAST_RESIDUALS:
                 level = min(np.ceil((units + 1) * upper) / units, 1.0)
                 rank = int(np.ceil(level * m)) - 1

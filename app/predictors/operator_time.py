@@ -14,11 +14,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.ops import OPS
 from app.ops.kinds import Kind, kinds_of, least_flops_of, link_bytes_of, work_of
 from app.ops.tiles import CANDIDATES, Grid, grid, wave_efficiency
 from app.predictors.compiled import compiled
-from app.predictors.intervals import OPERATOR_GROUP
+from app.predictors.intervals import S_UNTRAINED, operator_codes
 from app.predictors.operator_priors import (
     BY_KIND,
     FAST_LINK_BYTES_PER_S,
@@ -43,7 +42,6 @@ from app.tables.predictions import COMMUNICATION, COMPUTE, EXTRAPOLATED, LAUNCH,
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
-_GROUP = np.array([OPERATOR_GROUP.get(op.group, 0) for op in OPS])
 _TILE_SPEED = 1.0 / (1.0 + TILE_EDGE * (1.0 / CANDIDATES).sum(axis=1))
 _TILE_SPEED /= _TILE_SPEED.max()
 _SMS = COLUMN_INDEX["sm_count"]
@@ -224,4 +222,5 @@ def operator_estimate(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Estimat
     latency, bound = np.empty(len(i)), np.empty(len(i), dtype=np.intp)
     devices = Devices(compute_rates(gpus), bandwidths(gpus), peaks(gpus), gpus.values)
     _fill(_traits(ops, kinds_of(ops)), devices, i, j, latency, bound)
-    return Estimate(latency, bound, np.full(len(i), EXTRAPOLATED), _GROUP[ops.kind[i]])
+    group = operator_codes(ops.kind[i], ops.dtype[i], S_UNTRAINED)
+    return Estimate(latency, bound, np.full(len(i), EXTRAPOLATED), group)

@@ -1,0 +1,56 @@
+"""Measured deep-learning operators: what predictors of operators learn from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.tables.measurements import Measurements
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRuns:
+    """Measured rows of one operator in one dtype, n of them.
+
+    op, dtype    names, as in `app.ops.OPS` and `app.tables.ops.DTYPES`
+    rows         Measurements of this operator's own fields; `rows.gpu` are rows of the GpuTable used beside this
+    software     int [n], code into `stacks`
+    kernel       int [n], code into `kernels`, the device function that took most of the time; -1 where not known
+    grid, block  float64 [3, n], blocks of its grid and threads of its block in x, y and z; NaN where not known
+    key          uint64 [n], the start of the row's identity: the same for the same row wherever it is read
+    stacks, kernels  names behind the codes
+    """
+
+    op: str
+    dtype: str
+    rows: Measurements
+    software: Ints
+    kernel: Ints
+    grid: Floats
+    block: Floats
+    key: NDArray[np.uint64]
+    stacks: tuple[str, ...]
+    kernels: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.key)
+
+    def take(self, rows: Ints) -> OperatorRuns:
+        """The rows given, repeats allowed."""
+        return OperatorRuns(
+            self.op,
+            self.dtype,
+            self.rows.take(rows),
+            self.software[rows],
+            self.kernel[rows],
+            self.grid[:, rows],
+            self.block[:, rows],
+            self.key[rows],
+            self.stacks,
+            self.kernels,
+        )
