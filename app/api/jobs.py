@@ -39,6 +39,7 @@ class JobOut(BaseModel):
     predictor: str
     gpu: str | None = Field(description="null: pooled over all GPUs")
     state: str = Field(description="queued, running, succeeded or failed")
+    progress: str | None = Field(description="what a running one does")
     version: str | None
     served: bool | None
     validation: list[dict[str, Any]] | None = Field(description="errors on what was held out")
@@ -71,6 +72,7 @@ def _out(job: Job) -> JobOut:
         predictor=job.predictor,
         gpu=None if job.gpu_id == POOLED else job.gpu_id,
         state=job.state,
+        progress=result.get("progress"),
         version=job.version,
         served=result.get("served"),
         validation=result.get("validation"),

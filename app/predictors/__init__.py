@@ -1,6 +1,7 @@
 """Table x table -> predictions: pure, vectorised, one method per file, registered in PREDICTORS."""
 
 from app.predictors.auto import Auto
+from app.predictors.base import Predictor
 from app.predictors.efficiency import Efficiency
 from app.predictors.regressors import REGRESSORS, PairRegressor
 from app.predictors.roofline import Roofline
@@ -12,6 +13,19 @@ PREDICTORS: tuple[type[Auto] | type[Roofline] | type[Efficiency] | type[PairRegr
     *REGRESSORS,
 )
 # Those that answer for deep-learning operators too; the others know kernels only.
-OPERATOR_PREDICTORS = (Auto, Roofline)
+OPERATOR_PREDICTORS: tuple[type[Predictor], ...] = (Auto, Roofline)
+# All of them by name: of kernels, of operators, of both.
+BY_NAME: dict[str, type[Predictor]] = {cls.name: cls for cls in (*PREDICTORS, *OPERATOR_PREDICTORS)}
 
-__all__ = ["OPERATOR_PREDICTORS", "PREDICTORS", "REGRESSORS"]
+
+def learns_kernels(name: str) -> bool:
+    """Whether this predictor learns from kernel measurements."""
+    return hasattr(BY_NAME[name], "fit")
+
+
+def learns_operators(name: str) -> bool:
+    """Whether this predictor learns from measurements of deep-learning operators."""
+    return hasattr(BY_NAME[name], "fit_operators")
+
+
+__all__ = ["BY_NAME", "OPERATOR_PREDICTORS", "PREDICTORS", "REGRESSORS", "learns_kernels", "learns_operators"]

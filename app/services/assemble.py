@@ -9,18 +9,16 @@ from typing import Any
 from sqlalchemy import Connection
 
 from app.config import SHIPPED_MODELS
-from app.predictors import PREDICTORS
+from app.predictors import BY_NAME
 from app.predictors.intervals import Intervals
 from app.services.catalogue import load_catalog
-from app.services.engine import Engine, KernelIndex, Served, shipped
+from app.services.engine import Engine, KernelIndex, Served, untrained
 from app.services.runtime import Runtime
 from app.services.stored_kernels import stored_kernels
 from app.store import artifacts, measurements, revision, versions
 from app.store.artifacts import ArtifactRefused
 from app.store.versions import Version
 from app.tables.gpus import GpuTable
-
-_BY_NAME = {predictor.name: predictor for predictor in PREDICTORS}
 
 
 def assemble(connection: Connection, folders: Sequence[Path], last: Engine | None) -> tuple[Engine, tuple[str, ...]]:
@@ -46,7 +44,7 @@ def assemble_for(runtime: Runtime) -> tuple[Engine, tuple[str, ...]]:
 def _served(
     found: Sequence[Version], folders: Sequence[Path], last: Engine | None
 ) -> tuple[dict[tuple[str, str], Served], list[str]]:
-    ready, refused = shipped(), []
+    ready, refused = untrained(), []
     for version in found:
         key = (version.predictor, version.gpu_id)
         before = last.served.get(key) if last else None
@@ -64,9 +62,9 @@ def _served(
 
 def _loaded(version: Version, folders: Sequence[Path]) -> Served:
     payload = _payload(version.artifact_sha256, folders)
-    if payload.get("predictor") != version.predictor or version.predictor not in _BY_NAME:
+    if payload.get("predictor") != version.predictor or version.predictor not in BY_NAME:
         raise ArtifactRefused(f"It holds {payload.get('predictor')!r}, not a known {version.predictor!r}.")
-    predictor: Any = _BY_NAME[version.predictor]
+    predictor: Any = BY_NAME[version.predictor]
     try:
         ready = predictor.from_state(payload["state"])
         return Served(ready, Intervals.from_state(payload["intervals"]), version.version)

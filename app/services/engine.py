@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from app import __version__
 from app.errors import BadInput, FieldError, NotTrained
-from app.predictors import PREDICTORS
+from app.predictors import BY_NAME, learns_kernels, learns_operators
 from app.predictors.base import Predictor
 from app.predictors.finish import finished
 from app.predictors.intervals import Intervals
+from app.predictors.operator_index import NO_OPERATORS, OperatorIndex
 from app.predictors.roofline import hardware_limit
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
@@ -26,7 +27,6 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
 POOLED = "*"
-_BY_NAME = {predictor.name: predictor for predictor in PREDICTORS}
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,11 +43,20 @@ class Served:
         return self.intervals.log_offsets(coverage)
 
 
-def shipped() -> dict[tuple[str, str], Served]:
+def import_hint(predictor: str) -> str:
+    """Where measurements that a predictor can learn from come from."""
+    kernels, operators = learns_kernels(predictor), learns_operators(predictor)
+    of = "operators, kernels or both" if kernels and operators else "operators" if operators else "kernels"
+    forms = [*(["neusight", "aiconfigurator"] if operators else []), *(["cuda-kernels"] if kernels else [])]
+    commands = ", ".join(f"'gpucast import {form} DIR'" for form in forms)
+    return f"Import measurements of {of} ({commands} or POST /measurements)"
+
+
+def untrained() -> dict[tuple[str, str], Served]:
     """Predictors that answer without training, under the code's own version."""
     return {
         (name, POOLED): Served(predictor(), Intervals.prior(), f"{__version__}+untrained")
-        for name, predictor in _BY_NAME.items()
+        for name, predictor in BY_NAME.items()
         if not predictor.needs_training
     }
 
@@ -87,22 +96,23 @@ class Engine:
 
     catalog: Catalog
     gpus: GpuTable
-    served: Mapping[tuple[str, str], Served] = field(default_factory=shipped)
+    served: Mapping[tuple[str, str], Served] = field(default_factory=untrained)
     kernels: KernelIndex = field(default_factory=lambda: KernelIndex(None, {}))
     revision: int = 0
+    operators: OperatorIndex = NO_OPERATORS
 
     def serving(self, predictor: str, gpu_id: str) -> Served:
         """The version that answers for a GPU: its own if it has one, else the pooled one."""
-        if predictor not in _BY_NAME:
+        if predictor not in BY_NAME:
             raise BadInput(
-                f"Unknown predictor {predictor!r}: use one of {', '.join(sorted(_BY_NAME))}.",
-                errors=[FieldError(("predictor",), f"use one of {', '.join(sorted(_BY_NAME))}")],
+                f"Unknown predictor {predictor!r}: use one of {', '.join(sorted(BY_NAME))}.",
+                errors=[FieldError(("predictor",), f"use one of {', '.join(sorted(BY_NAME))}")],
             )
         found = self.served.get((predictor, gpu_id)) or self.served.get((predictor, POOLED))
         if found is None:
             raise NotTrained(
-                f"{predictor} has no training data yet. Import measurements ('gpucast import cuda-kernels DIR' or "
-                f'POST /measurements), then POST /retrain {{"predictor": "{predictor}"}}.'
+                f"{predictor} has no training data yet. {import_hint(predictor)}, "
+                f'then POST /retrain {{"predictor": "{predictor}"}}.'
             )
         return found
 

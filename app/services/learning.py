@@ -8,16 +8,14 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from app.errors import BadInput, Conflict, FieldError
-from app.predictors import PREDICTORS
-from app.services.engine import Engine
+from app.predictors import BY_NAME
+from app.services.engine import Engine, import_hint
+from app.services.material import measured_gpus
 from app.services.retrain import request_retrain
-from app.store import measurements, versions
+from app.store import versions
 from app.store.session import Database
 from app.store.versions import POOLED, Version
 from app.tables.catalog import Catalog
-
-IMPORT_HINT = "import some with 'gpucast import cuda-kernels DIR', or POST /measurements"
-_BY_NAME = {predictor.name: predictor for predictor in PREDICTORS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +32,8 @@ class Overview:
 
 def known_predictor(name: str) -> str:
     """The name itself; BadInput lists those there are."""
-    if name not in _BY_NAME:
-        msg = f"no predictor is called {name[:100]!r}; there are: {', '.join(_BY_NAME)}"
+    if name not in BY_NAME:
+        msg = f"no predictor is called {name[:100]!r}; there are: {', '.join(BY_NAME)}"
         raise BadInput(msg, errors=[FieldError(("predictor",), msg)])
     return name
 
@@ -49,37 +47,40 @@ def ask_for_retraining(database: Database, catalog: Catalog, predictor: str, gpu
     _refuse_untrainable(known_predictor(predictor))
     gpu_id = None if gpu is None else catalog.resolve(gpu).id
     with database.begin() as connection:
-        _refuse_without_data(connection, gpu_id)
+        _refuse_without_data(connection, predictor, gpu_id)
     return request_retrain(database, predictor, gpu_id)
 
 
 def _refuse_untrainable(name: str) -> None:
-    if not _BY_NAME[name].trainable:
-        trainable = ", ".join(cls.name for cls in PREDICTORS if cls.trainable)
+    if not BY_NAME[name].trainable:
+        trainable = ", ".join(cls.name for cls in BY_NAME.values() if cls.trainable)
         msg = f"{name} has nothing to learn; trainable are: {trainable}"
         raise BadInput(msg, errors=[FieldError(("predictor",), msg)])
 
 
-def _refuse_without_data(connection: Connection, gpu_id: str | None) -> None:
-    rows = {gpu: count for (kind, gpu), count in measurements.counts(connection).items() if kind == "kernel"}
+def _refuse_without_data(connection: Connection, predictor: str, gpu_id: str | None) -> None:
+    rows = measured_gpus(connection, predictor)
     if not rows:
-        raise Conflict(f"There are no kernel measurements to learn from: {IMPORT_HINT}.")
+        raise Conflict(f"There are no measurements that {predictor} can learn from. {import_hint(predictor)}.")
     if gpu_id is not None and gpu_id not in rows:
-        raise Conflict(f"There are no kernel measurements on {gpu_id} to learn from or validate on: {IMPORT_HINT}.")
+        raise Conflict(
+            f"There are no measurements on {gpu_id} that {predictor} can learn from or be validated on."
+            f" {import_hint(predictor)}."
+        )
 
 
 def overview(database: Database, engine: Engine) -> list[Overview]:
     """Every predictor in the order of the registration."""
     with database.begin() as connection:
         every = versions.history(connection)
-    return [_overview(name, engine, [item for item in every if item.predictor == name]) for name in _BY_NAME]
+    return [_overview(name, engine, [item for item in every if item.predictor == name]) for name in BY_NAME]
 
 
 def _overview(name: str, engine: Engine, stored: Sequence[Version]) -> Overview:
     return Overview(
         name=name,
-        trainable=_BY_NAME[name].trainable,
-        needs_training=_BY_NAME[name].needs_training,
+        trainable=BY_NAME[name].trainable,
+        needs_training=BY_NAME[name].needs_training,
         served=tuple(item for item in stored if item.state == "served"),
         history=tuple(stored),
         answering={gpu: ready.version for (predictor, gpu), ready in engine.served.items() if predictor == name},

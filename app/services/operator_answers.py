@@ -11,9 +11,7 @@ from app.predictors import OPERATOR_PREDICTORS
 from app.predictors.roofline import peaks
 from app.services.engine import Engine
 from app.services.gpu_rows import GpuRows
-from app.services.workloads import NOTHING_MEASURED
 from app.tables.gpus import GpuSpec, GpuTable
-from app.tables.measurements import Evidence
 from app.tables.ops import DTYPES, OpTable
 from app.tables.predictions import Predictions
 
@@ -22,7 +20,6 @@ Bools = NDArray[np.bool_]
 
 ROOFLINE = "roofline"
 _SERVING = tuple(predictor.name for predictor in OPERATOR_PREDICTORS)
-_NO_EVIDENCE = Evidence(NOTHING_MEASURED, np.empty(0, dtype=np.intp))
 
 
 def require_predictor(engine: Engine, rows: GpuRows, predictor: str, targets: list[int]) -> None:
@@ -47,8 +44,9 @@ def lacks(gpu: str, ops: OpTable, row: int) -> str:
 def answered(
     engine: Engine, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, *, predictor: str, coverage: float
 ) -> Predictions:
-    """The engine's answer where no measurement bears on any row."""
-    return engine.predict(ops, gpus, i, j, predictor=predictor, coverage=coverage, evidence=_NO_EVIDENCE)
+    """The engine's answer, given what was measured of the very operators asked for."""
+    evidence = engine.operators.evidence(ops, i, j)
+    return engine.predict(ops, gpus, i, j, predictor=predictor, coverage=coverage, evidence=evidence)
 
 
 def warnings(spec: GpuSpec, predictor: str, *, unanswered: int, alone: int, guest: bool) -> list[str]:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from app.errors import BadInput, FieldError, GpucastError
+from app.predictors import BY_NAME, PREDICTORS
 from app.predictors.sound import all_run
 from app.services.evidence import Wanted, gather
 from app.services.gpu_rows import GpuRows, Snapshot
@@ -22,6 +23,8 @@ from app.services.workloads import with_measured
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.tables.ops import OpTable
+
+_OF_KERNELS = tuple(predictor.name for predictor in PREDICTORS)
 
 
 @dataclass(slots=True)
@@ -77,6 +80,7 @@ def _group(snapshot: Snapshot, requests: Sequence[PredictRequest]) -> list[Predi
 def _found(snapshot: Snapshot, rows: GpuRows, request: PredictRequest) -> Asked | GpucastError:
     """Every GPU that the request names, and a version that answers for each target."""
     try:
+        _require_kernels(request.predictor)
         targets = rows.targets(request)
         measured = enumerate(request.workload.measured)
         sources = [rows.row(row.gpu, ("workload", "measured", k, "gpu")) for k, row in measured]
@@ -85,6 +89,12 @@ def _found(snapshot: Snapshot, rows: GpuRows, request: PredictRequest) -> Asked 
     except GpucastError as error:
         return error
     return Asked(request, targets, sources)
+
+
+def _require_kernels(predictor: str) -> None:
+    if predictor in BY_NAME and predictor not in _OF_KERNELS:
+        message = f"{predictor} does not predict kernels: use one of {', '.join(_OF_KERNELS)}"
+        raise BadInput(message, errors=[FieldError(("predictor",), message)])
 
 
 def _refusals(ops: OpTable, gpus: GpuTable, asked: Sequence[Asked]) -> list[BadInput | None]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from app.config import Settings
 from app.errors import BadInput, GpucastError, NotFound, NotTrained, Unavailable
-from app.predictors import PREDICTORS
+from app.predictors import BY_NAME
 from app.services.stored_kernels import stored_kernels
 from app.store import artifacts, gpus, jobs, measurements, queue, versions
 from app.store.artifacts import ArtifactRefused
@@ -48,10 +48,10 @@ def request_retrain(database: Database, predictor: str, gpu: str | None) -> int:
 
 
 def _check_trainable(predictor: str) -> None:
-    trainable = sorted(cls.name for cls in PREDICTORS if cls.trainable)
+    trainable = sorted(name for name, cls in BY_NAME.items() if cls.trainable)
     if predictor in trainable:
         return
-    if any(cls.name == predictor for cls in PREDICTORS):
+    if predictor in BY_NAME:
         raise BadInput(f"Predictor {predictor!r} learns nothing; trainable are: {', '.join(trainable)}.")
     raise NotFound(f"No predictor is called {predictor!r}.", near=trainable)
 

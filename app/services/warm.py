@@ -30,8 +30,8 @@ def warm(snapshot: Snapshot) -> None:
         request = {"gpu": gpu, "workload": KERNEL_EXAMPLE, "predictor": predictor.name, "detail": True}
         with suppress(GpucastError):
             predict(snapshot, msgspec.convert(request, PredictRequest))
-    for predictor in OPERATOR_PREDICTORS:
-        request = {"gpu": gpu, "workload": operators, "predictor": predictor.name}
+    for of_operators in OPERATOR_PREDICTORS:
+        request = {"gpu": gpu, "workload": operators, "predictor": of_operators.name}
         with suppress(GpucastError):
             rows = len(operators["operators"])
             predict_operators(snapshot, msgspec.convert(request, OperatorsRequest), max_rows=rows)

@@ -17,7 +17,10 @@ from app.store.rows import RETRAIN_JOBS as JOBS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One retraining. `result` holds the card of the new version; `reason` why it failed or was kept back."""
+    """One retraining. `reason` says why it failed or was kept back.
+
+    `result` holds the card of the new version; while the job runs, {"progress": what it does}.
+    """
 
     id: int
     predictor: str
@@ -61,11 +64,16 @@ def get(connection: Connection, job_id: int) -> Job:
 def start(connection: Connection, job_id: int) -> Job:
     """Mark a queued job (or one whose worker died) as running; NotFound if it is over already."""
     statement = sa.update(JOBS).where(JOBS.c.id == job_id, JOBS.c.state.in_(("queued", "running")))
-    statement = statement.values(state="running", started_at=sa.func.clock_timestamp())
+    statement = statement.values(state="running", started_at=sa.func.clock_timestamp(), result=sa.null())
     found = connection.execute(statement.returning(*_columns())).one_or_none()
     if found is None:
         raise NotFound(f"No job with the id {job_id} waits to be run.")
     return _job(found)
+
+
+def tell(connection: Connection, job: Job, progress: str) -> None:
+    """Write down how far a running job is."""
+    connection.execute(sa.update(JOBS).where(_running(job)).values(result={"progress": progress}))
 
 
 def finish(
@@ -78,8 +86,7 @@ def finish(
     failed: bool = False,
 ) -> bool:
     """End a running job; False if somebody else ended or restarted it in the meantime."""
-    mine = (JOBS.c.id == job.id) & (JOBS.c.state == "running") & (JOBS.c.started_at == job.started_at)
-    return _end(connection, mine, version=version, result=result, reason=reason, failed=failed)
+    return _end(connection, _running(job), version=version, result=result, reason=reason, failed=failed)
 
 
 def fail(connection: Connection, job_id: int, reason: str) -> bool:
@@ -92,6 +99,11 @@ def requeue(connection: Connection, job_id: int) -> None:
     """Let an open job wait again; IntegrityError if another one of its predictor and GPU waits already."""
     mine = (JOBS.c.id == job_id) & JOBS.c.state.in_(("queued", "running"))
     connection.execute(sa.update(JOBS).where(mine).values(state="queued", started_at=None))
+
+
+def _running(job: Job) -> sa.ColumnElement[bool]:
+    """The job's row as long as nobody else restarted or ended it."""
+    return (JOBS.c.id == job.id) & (JOBS.c.state == "running") & (JOBS.c.started_at == job.started_at)
 
 
 def _end(

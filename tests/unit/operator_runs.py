@@ -1,0 +1,22 @@
+"""Measured operators made up for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from app.tables.measurements import Measurements
+from app.tables.operator_runs import OperatorRuns
+from app.tables.ops import OpTable
+
+
+def runs_of(op: str, dtype: str, table: OpTable, *, gpu: Sequence[int], latency_s: Sequence[float]) -> OperatorRuns:
+    """Rows of one operator; the key is a digest of the row's place, GPU and time."""
+    n = len(table)
+    times, on = np.array(latency_s, dtype=np.float64), np.array(gpu, dtype=np.intp)
+    key = np.array([hash((op, dtype, *table.dims[:, k].tolist()[:6], int(on[k]), float(times[k]))) for k in range(n)])
+    nothing = np.full((3, n), np.nan)
+    zeros = np.zeros(n, dtype=np.intp)
+    rows = Measurements(table, on, times)
+    return OperatorRuns(op, dtype, rows, zeros, zeros - 1, nothing, nothing, key.view(np.uint64), ("made",), ())

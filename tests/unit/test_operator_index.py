@@ -1,0 +1,81 @@
+"""Exact hits among measured operators."""
+
+import time
+
+import numpy as np
+import pytest
+
+from app.ops import OP_CODE, OPS
+from app.predictors.operator_index import NO_OPERATORS, OperatorIndex, digests
+from app.tables.measurements import Measurements
+from app.tables.operator_runs import OperatorRuns
+from app.tables.ops import DTYPE_CODE, OpTable
+from tests.unit.operator_runs import runs_of
+from tests.unit.operators import mixed, operators
+
+
+def test_a_measured_row_is_found_on_its_gpu_alone() -> None:
+    linear = operators("linear", {"m": 8, "n": 16, "k": 32}, {"m": 8, "n": 16, "k": 64})
+    index = OperatorIndex.build([runs_of("linear", "fp32", linear, gpu=[0, 1], latency_s=[1e-3, 2e-3])], known=2)
+    i, j = np.array([0, 0, 1, 1, 1]), np.array([0, 1, 0, 1, 2])
+    found = index.times(linear, i, j)
+    assert found is not None
+    np.testing.assert_array_equal(found, [1e-3, np.nan, np.nan, 2e-3, np.nan])
+    evidence = index.evidence(linear, i, j)
+    assert (evidence.query.tolist(), evidence.rows.gpu.tolist()) == ([0, 3], [0, 1])
+    np.testing.assert_array_equal(evidence.rows.ops.column("k"), [32, 64])
+
+
+def test_equal_rows_give_their_median() -> None:
+    linear = operators("linear", *[{"m": 8, "n": 16, "k": 32}] * 4)
+    for times, middle in (([3.0, 1.0, 2.0], 2.0), ([4.0, 1.0, 2.0, 3.0], 2.5)):
+        rows = linear.take(np.arange(len(times)))
+        index = OperatorIndex.build([runs_of("linear", "fp32", rows, gpu=[0] * len(times), latency_s=times)], known=1)
+        found = index.times(linear, np.array([0]), np.array([0]))
+        assert found is not None
+        assert (len(index), found.tolist()) == (1, [middle])
+
+
+def test_what_an_operator_is() -> None:
+    plain = {"m": 8, "n": 16, "k": 32}
+    same = operators("linear", plain, {**plain, "count": 7}, {**plain, "eager": 1})
+    assert len(set(digests(same).tolist())) == 1  # FP32 is PyTorch's, eager, unless said
+    other = operators("linear", plain, {**plain, "eager": 0}, {**plain, "backward": 1}, {**plain, "burst": 1})
+    assert len({*digests(other).tolist(), *digests(operators("linear", plain, dtype="bf16")).tolist()}) == 5
+    swapped = operators("linear", {"m": 16, "n": 8, "k": 32})
+    assert digests(swapped)[0] != digests(other)[0]
+
+
+def test_a_mixed_table_has_the_digests_of_its_families() -> None:
+    tables = [operators("linear", {"m": 8, "n": 16, "k": 32}), operators("softmax", {"b": 8, "h": 16})]
+    np.testing.assert_array_equal(digests(mixed(tables)), np.concatenate([digests(table) for table in tables]))
+
+
+def test_nothing_measured_is_no_evidence() -> None:
+    linear = operators("linear", {"m": 8, "n": 16, "k": 32})
+    assert NO_OPERATORS.times(linear, np.array([0]), np.array([0])) is None
+    assert len(NO_OPERATORS.evidence(linear, np.array([0]), np.array([0]))) == 0
+
+
+@pytest.mark.parametrize("rows", [1_200_000])
+def test_a_million_rows_are_small_and_quick(rows: int) -> None:
+    draw = np.random.default_rng(0)
+    op = OPS[OP_CODE["linear"]]
+    dims = np.zeros((len(op.fields), rows))
+    dims[:3] = draw.integers(1, 2**20, (3, rows))
+    dims[op.fields["eager"]] = np.nan
+    zeros = np.zeros(rows, dtype=np.intp)
+    table = OpTable(zeros + OP_CODE["linear"], zeros + DTYPE_CODE["bf16"], zeros, op.fields, dims)
+    measured = Measurements(table, zeros, draw.random(rows))
+    nan = np.full((3, rows), np.nan)
+    run = OperatorRuns("linear", "bf16", measured, zeros, zeros, nan, nan, zeros.astype(np.uint64), ("x",), ())
+    index = OperatorIndex.build([run], known=1)
+    assert sum(array.nbytes for array in (index.keys, index.latency_s, index.start)) < 60e6
+    asked = np.arange(rows)
+    index.times(table, asked[:1], zeros[:1])
+    began = time.process_time()
+    found = index.times(table, asked, zeros)
+    seconds = time.process_time() - began
+    np.testing.assert_array_equal(found, measured.latency_s)
+    assert seconds / rows < 1e-6
+    print(f"{seconds / rows * 1e9:.0f} ns a row")
