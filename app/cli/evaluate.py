@@ -12,7 +12,8 @@ import typer
 
 from app.errors import BadInput
 from app.services.evaluate import Cell, evaluate_cross_gpu_kernels
-from app.services.evaluate_operators import evaluate_untrained, lines
+from app.services.evaluate_operators import MOST_TEST_ROWS, evaluate_operators
+from app.services.operator_report import body, lines, record
 
 METRICS = ("mape", "median_ape", "median_ratio", "within_10", "within_25", "within_50", "coverage_80")
 TITLES = {
@@ -47,20 +48,44 @@ def cross_gpu_kernels(
         json_file.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
 
 
-@command.command("operators-untrained")
-def operators_untrained(
+@command.command("operators")
+def operators(  # noqa: PLR0913, PLR0917  (typer makes an option of each)
     data: Annotated[Path, typer.Option(help="folder of the data sets, neusight and modern_operators")] = Path(
         "../shared/data"
     ),
     json_file: Annotated[Path | None, typer.Option("--json", help="also write every cell to this file")] = None,
+    predictor: Annotated[list[str] | None, typer.Option(help="only this one; repeat for several")] = None,
+    family: Annotated[list[str] | None, typer.Option(help="only this family of operators; repeat for several")] = None,
+    protocol: Annotated[list[str] | None, typer.Option(help="only this protocol; repeat for several")] = None,
+    test_rows: Annotated[
+        int, typer.Option(min=1, help="ask at most this many rows per operator, dtype and GPU")
+    ] = MOST_TEST_ROWS,
+    rows: Annotated[
+        int | None, typer.Option(min=1, help="train on at most this many rows per operator, dtype and GPU; unset: all")
+    ] = None,
+    readme: Annotated[
+        bool, typer.Option("--readme", help="put the short table into README.md and docs/, with docs/operators.json")
+    ] = False,
 ) -> None:
-    """Deep-learning operators as `auto` predicts them untrained, on the rows its constants were set by (in-sample)."""
+    """Predictors of deep-learning operators on rows, configurations and GPUs that they did not learn from."""
     if json_file is not None:
         _refuse_unwritable(json_file)
-    cells = evaluate_untrained(data)
-    print("\n".join(lines(cells)))
+    if readme and (predictor or family or protocol or rows or test_rows != MOST_TEST_ROWS):
+        raise BadInput("--readme records a whole evaluation: leave out the options that restrict it.")
+    study = evaluate_operators(
+        data,
+        predictors=predictor or (),
+        families=family or (),
+        protocols=protocol or (),
+        most_test=test_rows,
+        most_train=rows,
+        progress=lambda line: typer.echo(line, err=True),
+    )
+    print("\n".join(lines(study)))
     if json_file is not None:
-        json_file.write_text(json.dumps({"study": "operators-untrained", "cells": cells}, indent=1) + "\n", "utf-8")
+        json_file.write_text(json.dumps(body(study, study.cells), indent=1) + "\n", "utf-8")
+    if readme:
+        record(study)
 
 
 def _refuse_unwritable(path: Path) -> None:

@@ -1,91 +1,167 @@
-"""How far untrained `auto` is from measured operators.
-
-Its constants were set by hand while looking at the same data sets, so the figures are in-sample (docs/accuracy.md).
-"""
+"""How far each predictor of deep-learning operators is from measured rows that it did not learn from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from app.services.engine import Engine
-from app.services.operator_files import Measured, read_operators
+from app import __version__
+from app.errors import BadInput, NotTrained
+from app.predictors import OPERATOR_PREDICTORS
+from app.predictors.base import Predictor
+from app.predictors.finish import finished
+from app.predictors.intervals import Intervals
+from app.predictors.roofline import hardware_limit
+from app.services.operator_cells import read_cells
+from app.services.operator_goals import APART, GOALS, MUST_REACH, Where, published
 from app.services.seed import load_seed_specs
 from app.services.workloads import NOTHING_MEASURED
-from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence
+from app.tables.operator_runs import OperatorRuns
+from app.training.operator_folds import PROTOCOLS, Ask, Cell, Ints, Rows, operator_folds
+from app.training.operator_scores import ALL, Answers, Errors, score_rows
+from app.training.operator_training import trained
 
-Cell = Mapping[str, Any]
-Floats = NDArray[np.float64]
+Result = Mapping[str, Any]
+
 NO_EVIDENCE = Evidence(NOTHING_MEASURED, np.empty(0, dtype=np.intp))
 COVERAGE = 0.8
+MOST_TEST_ROWS = 4_000
 
 
-class Answers(NamedTuple):
-    """What was asked of one operator in one dtype, [n] each; `over` is log(measured / predicted)."""
+class Contender(NamedTuple):
+    """A predictor as it is judged: fitted to each fold's training rows, or as it comes."""
 
-    op: str
-    dtype: str
-    gpu: NDArray[np.str_]
-    over: Floats
-    over_roofline: Floats
-    inside: NDArray[np.bool_]
+    name: str
+    predictor: type[Any]
+    learns: bool
 
 
-def evaluate_untrained(folder: Path) -> list[Cell]:
-    """One cell per operator, dtype and GPU, and one over all GPUs, of the files that `folder` holds."""
-    catalog = Catalog(load_seed_specs())
-    engine = Engine(catalog, GpuTable.from_specs(catalog.specs))
-    return [cell for measured in read_operators(folder) for cell in _cells(_answers(engine, measured))]
+@dataclass(frozen=True, slots=True)
+class Study:
+    """Scores of all contenders; `limits` says how many rows were asked and trained on, and `version` whose they are."""
+
+    cells: tuple[Result, ...]
+    limits: Mapping[str, int | None]
+    version: str
 
 
-def _answers(engine: Engine, measured: Measured) -> Answers:
-    ids = {name: engine.catalog.resolve(name).id for name in set(measured.gpu)}
-    row = {name: engine.gpus.ids.index(gpu) for name, gpu in ids.items()}
-    on = np.array([row[name] for name in measured.gpu], dtype=np.intp)
-    i = np.arange(len(on))
-    auto = engine.predict(measured.table, engine.gpus, i, on, predictor="auto", coverage=COVERAGE, evidence=NO_EVIDENCE)
-    return Answers(
-        measured.op,
-        measured.dtype,
-        np.array([ids[name] for name in measured.gpu]),
-        np.log(measured.latency_s / auto.latency_s),
-        np.log(measured.latency_s / auto.limit_s),
-        (auto.low_s <= measured.latency_s) & (measured.latency_s <= auto.high_s),
-    )
+def contenders() -> tuple[Contender, ...]:
+    """Predictors that learn operators, and those that answer without."""
+    found = []
+    for predictor in OPERATOR_PREDICTORS:
+        learns = hasattr(predictor, "fit_operators")
+        if learns:
+            found.append(Contender(predictor.name, predictor, True))
+        if not predictor.needs_training:
+            found.append(Contender(f"{predictor.name}-untrained" if learns else predictor.name, predictor, False))
+    return tuple(found)
 
 
-def _cells(answers: Answers) -> Iterator[Cell]:
-    for gpu in ["all", *np.unique(answers.gpu).tolist()]:
-        rows = np.flatnonzero((answers.gpu == gpu) | (gpu == "all"))
-        error, roofline = (100.0 * np.abs(np.expm1(-over[rows])) for over in (answers.over, answers.over_roofline))
-        yield {
-            "op": answers.op,
-            "dtype": answers.dtype,
-            "gpu": gpu,
-            "n": len(rows),
-            "mape": float(error.mean()),
-            "median_ape": float(np.median(error)),
-            "median_ratio": float(np.exp(-np.median(answers.over[rows]))),
-            "coverage_80": float(100.0 * answers.inside[rows].mean()),
-            "roofline_mape": float(roofline.mean()),
-        }
+def family_of(cell: Cell) -> str:
+    """The line of the breakdown; attention by operator, as prefill and decode have little in common."""
+    return cell.runs.op if cell.group == "attention" else cell.group
 
 
-def lines(cells: Sequence[Cell]) -> list[str]:
-    """The cells as a table."""
-    names = ("mape", "median_ape", "median_ratio", "coverage_80", "roofline_mape")
-    head = f"{'operator':<18}{'dtype':<18}{'gpu':<24}{'n':>8}" + "".join(f"{name:>15}" for name in names)
-    return [
-        head,
-        *(
-            f"{cell['op']:<18}{cell['dtype']:<18}{cell['gpu']:<24}{cell['n']:>8}"
-            + "".join(f"{cell[name]:>15.2f}" for name in names)
-            for cell in cells
-        ),
-    ]
+def evaluate_operators(
+    folder: Path,
+    *,
+    predictors: Sequence[str] = (),
+    families: Sequence[str] = (),
+    protocols: Sequence[str] = (),
+    most_test: int = MOST_TEST_ROWS,
+    most_train: int | None = None,
+    progress: Callable[[str], None] = lambda line: None,
+) -> Study:
+    """Scores by the protocols named (all where none is), on the data sets that `folder` holds."""
+    running = _chosen("predictor", {one.name: one for one in contenders()}, predictors)
+    asked = [protocol for protocol in PROTOCOLS if protocol in _chosen("protocol", dict.fromkeys(PROTOCOLS), protocols)]
+    gpus = GpuTable.from_specs(load_seed_specs())
+    progress(f"reading {folder}")
+    cells = list(read_cells(folder))
+    of_family: dict[str, list[Cell]] = defaultdict(list)
+    for cell in cells:
+        of_family[family_of(cell)].append(cell)
+    wanted = [cell for part in _chosen("family", of_family, families).values() for cell in part]
+    found: dict[tuple[str, str, str], list[Answers]] = defaultdict(list)
+    for fold in operator_folds(wanted, gpus.ids, asked, most_test=most_test, most_train=most_train):
+        for contender in running.values():
+            progress(f"{fold.name}: {contender.name}")
+            for ask, answers in _answers(contender, wanted, gpus, fold.train, fold.asks):
+                found[ask.protocol, ask.part, contender.name] += answers
+    return Study(tuple(_results(found, gpus.ids)), {"test_rows": most_test, "rows": most_train}, __version__)
+
+
+def _chosen(what: str, known: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    if unknown := [name for name in names if name not in known]:
+        raise BadInput(f"Unknown {what} {unknown[0]!r}: use one of {', '.join(known)}.")
+    return {name: value for name, value in known.items() if not names or name in names}
+
+
+def _answers(
+    contender: Contender, cells: Sequence[Cell], gpus: GpuTable, train: Rows, asks: Sequence[Ask]
+) -> Iterator[tuple[Ask, list[Answers]]]:
+    """What a contender answers in a fold; nothing where there is too little to learn from."""
+    try:
+        fitted, intervals = _fitted(contender, cells, train, gpus)
+    except NotTrained:
+        return
+    for ask in asks:
+        told, widths = fitted, intervals
+        if ask.given and contender.learns:
+            if hasattr(fitted, "with_measured"):
+                told = fitted.with_measured(_taken(cells, ask.given), gpus)
+            else:
+                told, widths = trained(contender.predictor, _taken(cells, _union(train, ask.given)), gpus)
+        yield ask, [_answer(told, widths, cells[k], rows, gpus) for k, rows in ask.test.items()]
+
+
+def _fitted(contender: Contender, cells: Sequence[Cell], train: Rows, gpus: GpuTable) -> tuple[Any, Intervals]:
+    if contender.learns:
+        return trained(contender.predictor, _taken(cells, train), gpus)
+    return contender.predictor(), Intervals.prior()
+
+
+def _taken(cells: Sequence[Cell], rows: Rows) -> list[OperatorRuns]:
+    return [cells[k].runs.take(some) for k, some in rows.items()]
+
+
+def _union(train: Rows, given: Rows) -> Rows:
+    return {k: np.union1d(rows, given[k]) if k in given else rows for k, rows in train.items()}
+
+
+def _answer(predictor: Predictor, intervals: Intervals, cell: Cell, rows: Ints, gpus: GpuTable) -> Answers:
+    runs = cell.runs.rows.take(rows)
+    i = np.arange(len(runs))
+    estimate = predictor.predict(runs.ops, gpus, i, runs.gpu, evidence=NO_EVIDENCE)
+    limit = hardware_limit(runs.ops, gpus, i, runs.gpu)
+    predicted = finished(estimate, limit, intervals.log_offsets(COVERAGE))
+    errors = Errors.of(predicted, runs.latency_s, runs.gpu)
+    return Answers(family_of(cell), cell.runs.op, cell.runs.dtype, errors)
+
+
+def _results(found: Mapping[tuple[str, str, str], list[Answers]], gpus: Sequence[str]) -> Iterator[Result]:
+    """Scores; `whole` where a cell holds all of its family's operators, which goals and published figures are about."""
+    theirs, asked = published(), {goal.where for goal in GOALS}
+    for (protocol, part, predictor), answers in found.items():
+        for cell in score_rows(answers, gpus, APART):
+            where = Where(protocol, part, cell["family"], cell["dtype"], cell["gpu"])
+            if cell["gpu"] not in (ALL, *gpus) and where not in asked:
+                continue  # without a GPU that stands apart for another family
+            whole = cell["op"] == ALL or {one.op for one in answers if one.family == cell["family"]} == {cell["op"]}
+            is_published = whole and protocol == "neusight" and cell["gpu"] == ALL
+            yield {
+                "protocol": protocol,
+                "part": part,
+                "predictor": predictor,
+                "whole": whole,
+                **cell,
+                "goal": MUST_REACH.get((predictor, where)) if whole else None,
+                "published": theirs.get((predictor, part, cell["family"])) if is_published else None,
+            }

@@ -21,13 +21,14 @@ Floats = NDArray[np.float64]
 
 
 class Measured(NamedTuple):
-    """Rows of one operator in one dtype: their table, the GPU names of the file, and seconds, [n] each."""
+    """Rows of one operator in one dtype: their table, GPU names of the file, seconds, NeuSight's split, [n] each."""
 
     op: str
     dtype: str
     table: OpTable
     gpu: list[str]
     latency_s: Floats
+    split: list[str]
 
 
 NEUSIGHT_FILE = "neusight/operators_fp32.parquet"
@@ -138,4 +139,5 @@ def _measured(name: str, dtype: str, rows: pa.Table, given: Mapping[str, Floats]
             dims[op.fields[column]] = given.get(dim.name, np.nan if dim.default is None else dim.default)
     zeros = np.zeros(n, dtype=np.intp)
     table = OpTable(zeros + OP_CODE[name], zeros + DTYPE_CODE[dtype], zeros, op.fields, dims)
-    return Measured(name, dtype, table, rows["gpu"].to_pylist(), _numbers(rows, "latency_ms") * 1e-3)
+    split = rows["split"].to_pylist() if "split" in rows.schema.names else [""] * n
+    return Measured(name, dtype, table, rows["gpu"].to_pylist(), _numbers(rows, "latency_ms") * 1e-3, split)

@@ -1,0 +1,39 @@
+"""Measured operators of a data folder as cells: one per operator and dtype, with NeuSight's split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.services.operator_files import Measured, read_operators
+from app.services.seed import load_seed_specs
+from app.tables.catalog import Catalog
+from app.tables.measurements import Measurements
+from app.tables.operator_runs import OperatorRuns
+from app.training.operator_folds import NO_SPLIT, TEST, TRAIN, Cell, dimensions, mixed
+
+_SPLITS = {"": NO_SPLIT, "train": TRAIN, "test": TEST}
+
+
+def read_cells(folder: Path) -> Iterator[Cell]:
+    """Every operator and dtype of the folder; `rows.gpu` are rows of the shipped catalogue."""
+    catalog = Catalog(load_seed_specs())
+    row = {spec.id: k for k, spec in enumerate(catalog.specs)}
+    for measured in read_operators(folder):
+        rows = {name: row[catalog.resolve(name).id] for name in set(measured.gpu)}
+        yield _cell(measured, np.array([rows[name] for name in measured.gpu], dtype=np.intp))
+
+
+def _cell(measured: Measured, gpu: NDArray[np.intp]) -> Cell:
+    n = len(gpu)
+    none, unknown = np.zeros(n, dtype=np.intp), np.full((3, n), np.nan)
+    rows = Measurements(measured.table, gpu, measured.latency_s)
+    runs = OperatorRuns(
+        measured.op, measured.dtype, rows, none, none - 1, unknown, unknown, np.zeros(n, np.uint64), ("",), ()
+    )
+    key = mixed(measured.latency_s.view(np.uint64), mixed(gpu.astype(np.uint64), dimensions(runs)))
+    runs = OperatorRuns(measured.op, measured.dtype, rows, none, none - 1, unknown, unknown, key, ("",), ())
+    return Cell(runs, np.array([_SPLITS[name] for name in measured.split], dtype=np.intp))

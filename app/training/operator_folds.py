@@ -1,0 +1,247 @@
+"""What an evaluation of operators holds out, as folds over a data set: pure, and the same wherever it runs.
+
+neusight           NeuSight's: its training GPUs and dimensions against its test dimensions, on the same GPUs (`seen`)
+                   and on two others (`unseen`). Of families without test dimensions a fifth of each GPU's rows is held
+                   out instead, and of AMD's GPUs, where no family has both, configurations (`seen_amd`).
+configurations     whole configurations held out on GPUs that are learned from (`seen`)
+leave_one_gpu_out  every GPU in turn, known by its datasheet only (`unseen`)
+few_shot           the same GPUs with some of their rows measured, `<n>_rows` per operator and dtype; of collectives
+                   `2_points`, the smallest and largest message per number of devices
+
+Rows are told apart by hashes of their dimensions or keys, so a fold stays the same when other rows come in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.ops import OP_CODE, OPS
+from app.tables.operator_runs import OperatorRuns
+
+Ints = NDArray[np.intp]
+Bools = NDArray[np.bool_]
+Hashes = NDArray[np.uint64]
+# Position in the data set -> rows of it.
+Rows = Mapping[int, Ints]
+
+PROTOCOLS = ("neusight", "configurations", "leave_one_gpu_out", "few_shot")
+NEUSIGHT_TRAINING = ("tesla-p4", "tesla-p100-pcie-16gb", "tesla-v100-pcie-32gb", "tesla-t4", "a100-pcie-40gb")
+NEUSIGHT_UNSEEN = ("nvidia-l4", "a100-pcie-80gb")
+NO_SPLIT, TRAIN, TEST = range(3)
+HELD_OUT = 0.2
+SHOTS = (8, 32, 128)
+# What makes a configuration: a layer of a model, whatever the number of tokens it runs with.
+_CONFIGURATION = {
+    "linear": ("n", "k"),
+    "attention_prefill": ("heads", "kv_heads", "head_dim", "window"),
+    "attention_decode": ("heads", "kv_heads", "head_dim", "window"),
+    "moe": ("hidden", "intermediate", "experts", "top_k"),
+}
+_COLLECTIVE = ("devices", "message_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Measured rows of one operator in one dtype, and the part of NeuSight's data that each is of.
+
+    split  int [n]: NO_SPLIT, TRAIN or TEST
+    """
+
+    runs: OperatorRuns
+    split: Ints
+
+    @property
+    def group(self) -> str:
+        """Its operator's line of the breakdown."""
+        return OPS[OP_CODE[self.runs.op]].group
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What is asked of a predictor after it was fitted: rows `test`, once it was told the measured rows `given`."""
+
+    protocol: str
+    part: str
+    given: Rows
+    test: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorFold:
+    """Rows to fit on, and what is then asked; `name` says what was held out."""
+
+    name: str
+    train: Rows
+    asks: tuple[Ask, ...]
+
+
+def operator_folds(
+    cells: Sequence[Cell], gpus: Sequence[str], protocols: Sequence[str], *, most_test: int, most_train: int | None
+) -> Iterator[OperatorFold]:
+    """Every fold of the protocols; `gpus` are the ids behind `rows.gpu`.
+
+    At most `most_test` rows per cell and GPU are asked and `most_train` (all, where None) are trained on, drawn by
+    the hash of their keys.
+    """
+    whole: list[OperatorFold] = []
+    if "neusight" in protocols:
+        whole += [_neusight(cells, gpus), _neusight_held_out(cells, gpus)]
+    if "configurations" in protocols:
+        whole.append(_configurations(cells))
+    for fold in [*whole, *_by_gpu(cells, gpus, protocols)]:
+        asks = [Ask(ask.protocol, ask.part, ask.given, _fewer(cells, ask.test, most_test)) for ask in fold.asks]
+        asked = tuple(ask for ask in asks if ask.test)
+        train = fold.train if most_train is None else _fewer(cells, fold.train, most_train)
+        if asked and train:
+            yield OperatorFold(fold.name, train, asked)
+
+
+def _neusight(cells: Sequence[Cell], gpus: Sequence[str]) -> OperatorFold:
+    training, unseen = _are(gpus, NEUSIGHT_TRAINING), _are(gpus, NEUSIGHT_UNSEEN)
+    both = [k for k, cell in enumerate(cells) if (cell.split == TRAIN).any() and (cell.split == TEST).any()]
+
+    def rows(split: int, on: Bools) -> Rows:
+        return _nonempty({k: (cells[k].split == split) & on[cells[k].runs.rows.gpu] for k in both})
+
+    return OperatorFold(
+        "NeuSight's test dimensions",
+        rows(TRAIN, training),
+        (Ask("neusight", "seen", {}, rows(TEST, training)), Ask("neusight", "unseen", {}, rows(TEST, unseen))),
+    )
+
+
+def _neusight_held_out(cells: Sequence[Cell], gpus: Sequence[str]) -> OperatorFold:
+    """A fifth of the rows of families without test dimensions, and of AMD's configurations."""
+    amd = np.array([gpu.startswith("amd-") for gpu in gpus], dtype=bool)
+    train, test, test_amd = {}, {}, {}
+    for k, cell in enumerate(cells):
+        gpu, has_test = cell.runs.rows.gpu, bool((cell.split == TEST).any())
+        ours = amd[gpu] | (not has_test)
+        if not ours.any() or not (cell.split != NO_SPLIT).any():
+            continue
+        salt = np.where(amd[gpu], 0, gpu + 1).astype(np.uint64)  # at random per GPU, but AMD's by configuration
+        held = ours & chosen(mixed(dimensions(cell.runs), salt), HELD_OUT)
+        learned = amd[gpu] | ((cell.split == TRAIN) & (_are(gpus, NEUSIGHT_TRAINING)[gpu] | (not has_test)))
+        train[k], test[k], test_amd[k] = learned & ~held, held & ~amd[gpu], held & amd[gpu]
+    asks = (
+        Ask("neusight", "seen", {}, _nonempty(test)),
+        Ask("neusight", "seen_amd", {}, _nonempty(test_amd)),
+    )
+    return OperatorFold("NeuSight's rows held out", _nonempty(train), asks)
+
+
+def _configurations(cells: Sequence[Cell]) -> OperatorFold:
+    modern = {k: cell for k, cell in enumerate(cells) if (cell.split == NO_SPLIT).all()}
+    held = {k: chosen(configurations(cell.runs), HELD_OUT) for k, cell in modern.items()}
+    train = _nonempty({k: ~rows for k, rows in held.items()})
+    return OperatorFold("configurations", train, (Ask("configurations", "seen", {}, _nonempty(held)),))
+
+
+def _by_gpu(cells: Sequence[Cell], gpus: Sequence[str], protocols: Sequence[str]) -> Iterator[OperatorFold]:
+    if not {"leave_one_gpu_out", "few_shot"} & set(protocols):
+        return
+    for target in sorted({int(gpu) for cell in cells for gpu in np.unique(cell.runs.rows.gpu)}):
+        here = {k: cell.runs.rows.gpu == target for k, cell in enumerate(cells)}
+        here = {k: rows for k, rows in here.items() if rows.any() and not rows.all()}
+        asks = []
+        if "leave_one_gpu_out" in protocols:
+            asks.append(Ask("leave_one_gpu_out", "unseen", {}, _nonempty(here)))
+        if "few_shot" in protocols:
+            asks += [_few_shot(cells, here, shots) for shots in SHOTS]
+            asks.append(_two_points(cells, here))
+        train = _nonempty({k: ~rows for k, rows in here.items()})
+        yield OperatorFold(f"{gpus[target]} left out", train, tuple(asks))
+
+
+def _few_shot(cells: Sequence[Cell], here: Mapping[int, Bools], shots: int) -> Ask:
+    """`shots` random rows of the target per cell; a cell needs as many again to be asked."""
+    given = {}
+    for k, rows in here.items():
+        if rows.sum() >= 2 * shots:
+            given[k] = _first(np.flatnonzero(rows), cells[k].runs.key, shots, salt=1)
+    return Ask("few_shot", f"{shots}_rows", given, _rest(cells, here, given))
+
+
+def _two_points(cells: Sequence[Cell], here: Mapping[int, Bools]) -> Ask:
+    """The smallest and the largest message of each number of devices."""
+    given = {}
+    for k, rows in here.items():
+        table = cells[k].runs.rows.ops
+        if cells[k].group == "collective":
+            message, devices = table.column("message_bytes"), table.column("devices")
+            among = [np.flatnonzero(rows & (devices == n)) for n in np.unique(devices[rows])]
+            ends = [part[[np.argmin(message[part]), np.argmax(message[part])]] for part in among]
+            given[k] = np.unique(np.concatenate(ends))
+    return Ask("few_shot", "2_points", given, _rest(cells, here, given))
+
+
+def _rest(cells: Sequence[Cell], here: Mapping[int, Bools], given: Rows) -> Rows:
+    """Rows of the target whose dimensions were not measured: a repeat would give itself away."""
+    rest = {}
+    for k, rows in given.items():
+        shape = dimensions(cells[k].runs)
+        rest[k] = here[k] & ~np.isin(shape, shape[rows])
+    return _nonempty(rest)
+
+
+def _are(gpus: Sequence[str], names: Sequence[str]) -> Bools:
+    return np.array([gpu in names for gpu in gpus], dtype=bool)
+
+
+def _nonempty(rows: Mapping[int, Bools]) -> Rows:
+    return {k: np.flatnonzero(some) for k, some in rows.items() if some.any()}
+
+
+def _fewer(cells: Sequence[Cell], rows: Rows, most: int) -> Rows:
+    """At most `most` rows of each cell and GPU."""
+    fewer = {}
+    for k, some in rows.items():
+        gpu, key = cells[k].runs.rows.gpu[some], cells[k].runs.key
+        fewer[k] = np.sort(np.concatenate([_first(some[gpu == one], key, most, salt=2) for one in np.unique(gpu)]))
+    return fewer
+
+
+def _first(rows: Ints, key: Hashes, most: int, *, salt: int) -> Ints:
+    """The `most` rows that come first by the hash of their keys: as good as drawn at random."""
+    order = np.argsort(mixed(key[rows], np.uint64(salt)), kind="stable")
+    return rows[order[:most]]
+
+
+def configurations(runs: OperatorRuns) -> Hashes:
+    """A hash of every row's configuration, the same for all GPUs and dtypes, uint64 [n]."""
+    is_collective = OPS[OP_CODE[runs.op]].group == "collective"
+    names = _COLLECTIVE if is_collective else _CONFIGURATION.get(runs.op, tuple(runs.rows.ops.fields))
+    return mixed(_hash(runs, names), np.uint64(OP_CODE[runs.op] if is_collective else 0))
+
+
+def dimensions(runs: OperatorRuns) -> Hashes:
+    """A hash of every row's dimensions, uint64 [n]."""
+    return _hash(runs, tuple(runs.rows.ops.fields))
+
+
+def _hash(runs: OperatorRuns, names: Sequence[str]) -> Hashes:
+    found = np.zeros(len(runs), dtype=np.uint64)
+    for name in names:
+        column = runs.rows.ops.column(name)
+        found = mixed(np.where(np.isnan(column), -1.0, column + 0.0).view(np.uint64), found)
+    return found
+
+
+def mixed(values: Hashes, salt: Hashes | np.uint64) -> Hashes:
+    """A hash of values and salt, uint64 [n]: SplitMix64's finaliser (Steele, Lea and Flood 2014)."""
+    with np.errstate(over="ignore"):
+        z = (values ^ salt) + np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        out: Hashes = z ^ (z >> np.uint64(31))
+    return out
+
+
+def chosen(hashes: Hashes, share: float) -> Bools:
+    """A `share` of all hashes, bool [n]."""
+    within: Bools = hashes < np.uint64(int(share * 2.0**64))
+    return within

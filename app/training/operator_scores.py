@@ -1,0 +1,109 @@
+"""How good answers for operators are: errors, coverage and width, by operator, dtype and GPU, and pooled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.tables.predictions import Predictions
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+Bools = NDArray[np.bool_]
+
+ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """What scores are made of, n answers with intervals at 80 %.
+
+    ratio     float64 [n], predicted / measured
+    inside    bool [n], measured inside the interval
+    width     float64 [n], high / low
+    answered  bool [n], by the predictor itself and not by the hardware limit
+    gpu       int [n], row of the GpuTable
+    """
+
+    ratio: Floats
+    inside: Bools
+    width: Floats
+    answered: Bools
+    gpu: Ints
+
+    @classmethod
+    def of(cls, predicted: Predictions, measured_s: Floats, gpu: Ints) -> Errors:
+        """Errors of predictions against what was measured, seconds [n]."""
+        inside = (predicted.low_s <= measured_s) & (measured_s <= predicted.high_s)
+        width = predicted.high_s / predicted.low_s
+        return cls(predicted.latency_s / measured_s, inside, width, predicted.answered, gpu)
+
+    @classmethod
+    def together(cls, parts: Sequence[Errors]) -> Errors:
+        """One after another."""
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in cls.__dataclass_fields__))
+
+    def take(self, rows: Bools) -> Errors:
+        """Some of them."""
+        return Errors(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """How a predictor did on rows of one operator in one dtype."""
+
+    family: str
+    op: str
+    dtype: str
+    errors: Errors
+
+
+def score(errors: Errors) -> dict[str, float | int]:
+    """Figures of a cell: errors, coverage and `answered` in percent, ratios as they are.
+
+    mape, median_ape, p95_ape  of |predicted / measured - 1|
+    median_ratio  of predicted / measured: over 1 where answers are too long
+    coverage_80   how many measured times lie in the 80 % interval; `width_80` is the median of its high / low
+    answered      rows that the predictor itself answered; the hardware limit answered the others
+    """
+    ape = 100.0 * np.abs(errors.ratio - 1.0)
+    return {
+        "n": len(ape),
+        "mape": round(float(ape.mean()), 2),
+        "median_ape": round(float(np.median(ape)), 2),
+        "p95_ape": round(float(np.quantile(ape, 0.95)), 2),
+        "median_ratio": round(float(np.median(errors.ratio)), 3),
+        "coverage_80": round(100.0 * float(errors.inside.mean()), 1),
+        "width_80": round(float(np.median(errors.width)), 2),
+        "answered": round(100.0 * float(errors.answered.mean()), 1),
+    }
+
+
+def score_rows(answers: Sequence[Answers], gpus: Sequence[str], apart: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Cells of one predictor: every operator, dtype and GPU, and pooled over each of the three.
+
+    Pooled figures weigh every row alike. Operators and dtypes are pooled within a family, and pooled over GPUs there
+    is one figure more without each of the GPUs `apart`.
+    """
+    for family in dict.fromkeys(one.family for one in answers):
+        mine = [one for one in answers if one.family == family]
+        ops, dtypes = (list(dict.fromkeys(getattr(one, name) for one in mine)) for name in ("op", "dtype"))
+        for op in [*ops, *[ALL] * (len(ops) > 1)]:
+            for dtype in [*dtypes, *[ALL] * (len(dtypes) > 1)]:
+                parts = [one.errors for one in mine if op in (one.op, ALL) and dtype in (one.dtype, ALL)]
+                if parts:
+                    for gpu, figures in _by_gpu(Errors.together(parts), gpus, apart):
+                        yield {"family": family, "op": op, "dtype": dtype, "gpu": gpu, **figures}
+
+
+def _by_gpu(errors: Errors, gpus: Sequence[str], apart: Sequence[str]) -> Iterator[tuple[str, dict[str, float | int]]]:
+    yield ALL, score(errors)
+    here = np.unique(errors.gpu)
+    for gpu in here:
+        yield gpus[gpu], score(errors.take(errors.gpu == gpu))
+        if gpus[gpu] in apart and len(here) > 1:
+            yield f"{ALL} but {gpus[gpu]}", score(errors.take(errors.gpu != gpu))

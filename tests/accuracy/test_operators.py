@@ -1,0 +1,96 @@
+"""Predictors of operators on real rows that they did not learn from."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from app.config import CHECKOUT
+from app.errors import BadInput, NotFound
+from app.services.evaluate_operators import evaluate_operators
+from app.services.operator_files import NEUSIGHT_FILE, read_operators
+from app.services.operator_report import short
+
+DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
+
+
+@pytest.fixture(scope="module")
+def cells() -> list[dict[str, Any]]:
+    if not (DATA / NEUSIGHT_FILE).is_file():
+        pytest.skip(f"no data in {DATA}")
+    protocols = ("configurations", "leave_one_gpu_out")
+    study = evaluate_operators(DATA, predictors=("auto", "roofline"), protocols=protocols, most_test=500)
+    return [dict(cell) for cell in short(study.cells)]
+
+
+def test_auto_beats_the_roofline_everywhere(cells: list[dict[str, Any]]) -> None:
+    mape = {(c["protocol"], c["family"], c["dtype"], c["gpu"], c["predictor"]): c["mape"] for c in cells}
+    assert len(mape) == 2 * 22
+    for where, found in mape.items():
+        assert found <= mape[*where[:-1], "roofline"], where
+
+
+def test_intervals_cover_about_what_they_promise(cells: list[dict[str, Any]]) -> None:
+    """The widths of untrained answers were set on these rows: a guard, not a test."""
+    covered = [c["coverage_80"] for c in cells if c["predictor"] == "auto" and c["protocol"] == "leave_one_gpu_out"]
+    assert len(covered) == 14
+    assert all(60.0 <= share <= 92.0 for share in covered)
+
+
+def test_command_prints_and_writes_every_cell(tmp_path: Path) -> None:
+    rows = {
+        "op": ["linear", "relu", "addu", "conv", "linear"],
+        "gpu": ["Tesla P4", "Tesla T4", "NVIDIA L4", "Tesla P4", "Tesla T4"],
+        "split": ["train", "train", "test", "train", "test"],
+        "latency_ms": [1.0, 0.05, 0.05, 2.0, 1.0],
+        **{name: [512.0, None, None, None, 512.0] for name in ("m", "n", "k")},
+        "b": [None, 64.0, 64.0, 8.0, None],
+        "h": [None, 1024.0, 1024.0, None, None],
+        **{name: [None, None, None, 64.0, None] for name in ("in_channels", "out_channels", "input_size")},
+        **{name: [None, None, None, 1.0, None] for name in ("kernel_size", "stride", "padding")},
+    }
+    (tmp_path / "neusight").mkdir()
+    pq.write_table(pa.table(rows), tmp_path / NEUSIGHT_FILE)
+    command = [sys.executable, "-m", "app.cli", "evaluate", "operators", "--data", str(tmp_path)]
+    command += ["--predictor", "roofline"]
+    done = subprocess.run(
+        [*command, "--json", str(tmp_path / "cells.json")], capture_output=True, text=True, check=False, timeout=250
+    )
+    assert done.returncode == 0, done.stderr
+    assert "NeuSight's GPUs, its test dimensions" in done.stdout and "tesla-p4 left out: roofline" in done.stderr
+    written = json.loads((tmp_path / "cells.json").read_text())
+    assert written["limits"] == {"test_rows": 4000, "rows": None}
+    found = {(c["protocol"], c["part"], c["op"], c["gpu"]): c["n"] for c in written["cells"]}
+    assert found == {
+        ("neusight", "seen", "linear", "all"): 1,
+        ("neusight", "seen", "linear", "tesla-t4"): 1,
+        ("leave_one_gpu_out", "unseen", "linear", "all"): 2,
+        ("leave_one_gpu_out", "unseen", "linear", "tesla-p4"): 1,
+        ("leave_one_gpu_out", "unseen", "linear", "tesla-t4"): 1,
+    }
+    refused = subprocess.run([*command, "--readme"], capture_output=True, text=True, check=False, timeout=250)
+    assert (refused.returncode, "leave out the options that restrict it" in refused.stderr) == (1, True)
+
+
+def test_unknown_names_are_refused_with_those_known(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="Unknown predictor 'oracle': use one of auto"):
+        evaluate_operators(tmp_path, predictors=("oracle",))
+    with pytest.raises(BadInput, match="Unknown protocol 'x': use one of neusight"):
+        evaluate_operators(tmp_path, protocols=("x",))
+
+
+def test_files_that_are_not_the_data_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="Pass --data the folder"):
+        next(read_operators(tmp_path))
+    (tmp_path / "neusight").mkdir()
+    pq.write_table(pa.table({"x": [1]}), tmp_path / NEUSIGHT_FILE)
+    with pytest.raises(BadInput, match="not in the form expected"):
+        next(read_operators(tmp_path))

@@ -1,0 +1,188 @@
+"""Folds of operators never show a predictor what it is asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from app.tables.measurements import Measurements
+from app.tables.operator_runs import OperatorRuns
+from app.training.operator_folds import (
+    NEUSIGHT_TRAINING,
+    NO_SPLIT,
+    PROTOCOLS,
+    TEST,
+    TRAIN,
+    Cell,
+    OperatorFold,
+    chosen,
+    configurations,
+    dimensions,
+    mixed,
+    operator_folds,
+)
+from tests.unit.operators import operators
+
+GPUS = (*NEUSIGHT_TRAINING, "nvidia-l4", "a100-pcie-80gb", "amd-instinct-mi100", "h100", "b200", "l40s")
+P4, L4, A100_80, MI100, H100 = 0, 5, 6, 7, 8
+
+
+def cell(op: str, dtype: str, rows: Sequence[dict[str, float]], gpu: Sequence[int], split: Sequence[int]) -> Cell:
+    """Made-up rows; a row that comes twice has another time."""
+    n = len(rows)
+    none, unknown = np.zeros(n, dtype=np.intp), np.full((3, n), np.nan)
+    table = operators(op, *rows, dtype=dtype)
+    measured = Measurements(table, np.array(gpu, dtype=np.intp), 1e-5 * (1.0 + np.arange(n)))
+    key = mixed(np.arange(n, dtype=np.uint64), np.uint64(7))
+    runs = OperatorRuns(op, dtype, measured, none, none - 1, unknown, unknown, key, ("",), ())
+    return Cell(runs, np.array(split, dtype=np.intp))
+
+
+def grid(op: str, dtype: str, gpus: Sequence[int], fields: dict[str, Sequence[float]], split: int = NO_SPLIT) -> Cell:
+    names = list(fields)
+    shapes = np.stack(np.meshgrid(*fields.values()), axis=-1).reshape(-1, len(names))
+    rows = [dict(zip(names, shape.tolist(), strict=True)) for _ in gpus for shape in shapes]
+    return cell(op, dtype, rows, np.repeat(gpus, len(shapes)).tolist(), [split] * len(rows))
+
+
+def fp32(op: str, **fields: Sequence[float]) -> Cell:
+    """Train rows on NeuSight's GPUs, test rows there and on the unseen ones, and train rows on AMD's."""
+    train = grid(op, "fp32", [0, 1, 2, 3, 4, MI100], fields)
+    test = grid(op, "fp32", range(7), {name: [3.0 * v for v in values] for name, values in fields.items()})
+    rows = [
+        {name: float(part.runs.rows.ops.column(name)[k]) for name in fields}
+        for part in (train, test)
+        for k in range(len(part.runs))
+    ]
+    gpu = [*train.runs.rows.gpu.tolist(), *test.runs.rows.gpu.tolist()]
+    return cell(op, "fp32", rows, gpu, [TRAIN] * len(train.runs) + [TEST] * len(test.runs))
+
+
+@pytest.fixture(scope="module")
+def cells() -> list[Cell]:
+    sizes = [2.0**k for k in range(4, 11)]
+    attention = {"heads": [8.0, 16.0, 32.0], "kv_heads": [1.0, 2.0, 4.0], "head_dim": [64.0, 96.0, 128.0]}
+    return [
+        fp32("softmax", b=sizes, h=sizes),
+        grid("conv2d", "fp32", [0, 1, 2, 3, A100_80], {
+            "b": [1.0, 2.0], "in_channels": sizes, "out_channels": sizes, "input_size": [28.0, 56.0],
+            "kernel_size": [3.0], "stride": [1.0], "padding": [1.0],
+        }, TRAIN),
+        grid("linear", "bf16", [H100, 9, 10], {"m": sizes, "n": sizes, "k": sizes}),
+        grid("linear", "fp8", [H100, 9], {"m": sizes, "n": sizes, "k": sizes}),
+        grid("attention_decode", "bf16", [H100, 9], {**attention, "batch": [1.0, 8.0], "context_length": sizes}),
+        grid("all_reduce", "fp16", [H100, 10], {"message_bytes": [2.0**k for k in range(10, 30)], "devices": [2.0, 8.0]}),
+        grid("linear", "nvfp4", [9], {"m": sizes, "n": sizes, "k": sizes}),
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folds(cells: list[Cell]) -> list[OperatorFold]:
+    return list(operator_folds(cells, GPUS, PROTOCOLS, most_test=200, most_train=None))
+
+
+def test_no_row_is_both_learned_from_and_asked(folds: list[OperatorFold]) -> None:
+    assert {ask.protocol for fold in folds for ask in fold.asks} == set(PROTOCOLS)
+    for fold in folds:
+        for ask in fold.asks:
+            for k, rows in ask.test.items():
+                assert len(np.unique(rows)) == len(rows) > 0
+                assert not np.isin(rows, fold.train.get(k, [])).any(), (fold.name, ask)
+                assert not np.isin(rows, ask.given.get(k, [])).any(), (fold.name, ask)
+
+
+def test_a_gpu_left_out_is_in_no_training_row(cells: list[Cell], folds: list[OperatorFold]) -> None:
+    left_out = [fold for fold in folds if fold.name.endswith("left out")]
+    assert len(left_out) == len(GPUS)
+    for fold in left_out:
+        target = GPUS.index(fold.name.removesuffix(" left out"))
+        assert all((cells[k].runs.rows.gpu[rows] != target).all() for k, rows in fold.train.items())
+        for ask in fold.asks:
+            for rows_of in (ask.test, ask.given):
+                assert all((cells[k].runs.rows.gpu[rows] == target).all() for k, rows in rows_of.items())
+    asked = {k for fold in left_out for ask in fold.asks for k in ask.test}
+    assert asked == set(range(6)), "one GPU alone cannot be left out"
+
+
+def test_configurations_are_held_out_whole_on_every_gpu_and_in_every_dtype(
+    cells: list[Cell], folds: list[OperatorFold]
+) -> None:
+    (fold,) = [fold for fold in folds if fold.name == "configurations"]
+    (ask,) = fold.asks
+    assert set(fold.train) == {2, 3, 4, 5, 6}
+    learned = {(cells[k].runs.op, h) for k, rows in fold.train.items() for h in _configured(cells[k], rows)}
+    asked = {(cells[k].runs.op, h) for k, rows in ask.test.items() for h in _configured(cells[k], rows)}
+    assert learned and asked and not learned & asked
+    assert 0.1 < len(asked) / len(learned | asked) < 0.3
+    for k, rows in ask.test.items():
+        here = cells[k].runs.rows
+        assert np.isin(here.gpu[rows], here.gpu[fold.train[k]]).all(), "the GPUs are learned from"
+
+
+def _configured(cell: Cell, rows: np.ndarray) -> list[int]:
+    return np.unique(configurations(cell.runs)[rows]).tolist()
+
+
+def test_neusight_trains_on_its_gpus_and_dimensions_only(cells: list[Cell], folds: list[OperatorFold]) -> None:
+    (fold,) = [fold for fold in folds if fold.name == "NeuSight's test dimensions"]
+    assert set(fold.train) == {0}
+    split, gpu = cells[0].split, cells[0].runs.rows.gpu
+    assert (split[fold.train[0]] == TRAIN).all() and set(gpu[fold.train[0]]) == set(range(5))
+    seen, unseen = fold.asks
+    assert (split[seen.test[0]] == TEST).all() and set(gpu[seen.test[0]]) == set(range(5))
+    assert (split[unseen.test[0]] == TEST).all() and set(gpu[unseen.test[0]]) == {L4, A100_80}
+
+
+def test_what_lacks_test_dimensions_holds_rows_out(cells: list[Cell], folds: list[OperatorFold]) -> None:
+    (fold,) = [fold for fold in folds if fold.name == "NeuSight's rows held out"]
+    seen, amd = fold.asks
+    assert (seen.part, set(seen.test), amd.part, set(amd.test)) == ("seen", {1}, "seen_amd", {0})
+    assert set(cells[1].runs.rows.gpu[seen.test[1]]) == {0, 1, 2, 3, A100_80}
+    assert set(cells[0].runs.rows.gpu[amd.test[0]]) == {MI100}
+    assert MI100 in cells[0].runs.rows.gpu[fold.train[0]]
+    assert (cells[0].split[fold.train[0]] == TRAIN).all()
+
+
+def test_few_shot_gives_as_many_rows_as_it_says(cells: list[Cell], folds: list[OperatorFold]) -> None:
+    asks = [ask for fold in folds for ask in fold.asks if ask.protocol == "few_shot"]
+    assert {ask.part for ask in asks} == {"8_rows", "32_rows", "128_rows", "2_points"}
+    for ask in asks:
+        for k, rows in ask.given.items():
+            if ask.part == "2_points":
+                table = cells[k].runs.rows.ops
+                ends = {(table.column("message_bytes")[row], table.column("devices")[row]) for row in rows}
+                assert ends == {(2.0**10, 2.0), (2.0**29, 2.0), (2.0**10, 8.0), (2.0**29, 8.0)}
+            else:
+                assert len(rows) == int(ask.part.removesuffix("_rows"))
+
+
+def test_a_repeat_of_a_measured_row_is_not_asked() -> None:
+    rows = [{"m": 16.0, "n": 16.0, "k": 2.0 ** (k % 6)} for k in range(96)]
+    twice = cell("linear", "bf16", rows, [8] * 48 + [9] * 48, [NO_SPLIT] * 96)
+    for fold in operator_folds([twice], GPUS, ["few_shot"], most_test=100, most_train=None):
+        for ask in fold.asks:
+            shape = dimensions(twice.runs)
+            assert not np.isin(shape[ask.test[0]], shape[ask.given[0]]).any()
+
+
+def test_folds_stay_the_same_when_other_rows_come_in(cells: list[Cell], folds: list[OperatorFold]) -> None:
+    again = list(operator_folds(cells[:3], GPUS, PROTOCOLS, most_test=200, most_train=None))
+    (before,) = [fold for fold in folds if fold.name == "configurations"]
+    (after,) = [fold for fold in again if fold.name == "configurations"]
+    assert (before.asks[0].test[2] == after.asks[0].test[2]).all()
+
+
+def test_fewer_rows_are_asked_and_trained_on_where_that_is_wanted(cells: list[Cell]) -> None:
+    for fold in operator_folds(cells, GPUS, PROTOCOLS, most_test=10, most_train=20):
+        counted = [(10, ask.test) for ask in fold.asks] + [(20, fold.train)]
+        for most, rows_of in counted:
+            for k, rows in rows_of.items():
+                assert np.bincount(cells[k].runs.rows.gpu[rows]).max() <= most
+
+
+def test_a_share_of_hashes_is_chosen() -> None:
+    hashes = mixed(np.arange(100_000, dtype=np.uint64), np.uint64(3))
+    assert chosen(hashes, 0.2).mean() == pytest.approx(0.2, abs=0.005)
+    assert len(np.unique(hashes)) == len(hashes)
