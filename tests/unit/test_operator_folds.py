@@ -62,7 +62,7 @@ def fp32(op: str, **fields: Sequence[float]) -> Cell:
 
 @pytest.fixture(scope="module")
 def cells() -> list[Cell]:
-    sizes = [2.0**k for k in range(4, 11)]
+    sizes, messages = [2.0**k for k in range(4, 11)], [2.0**k for k in range(10, 30)]
     attention = {"heads": [8.0, 16.0, 32.0], "kv_heads": [1.0, 2.0, 4.0], "head_dim": [64.0, 96.0, 128.0]}
     return [
         fp32("softmax", b=sizes, h=sizes),
@@ -73,7 +73,7 @@ def cells() -> list[Cell]:
         grid("linear", "bf16", [H100, 9, 10], {"m": sizes, "n": sizes, "k": sizes}),
         grid("linear", "fp8", [H100, 9], {"m": sizes, "n": sizes, "k": sizes}),
         grid("attention_decode", "bf16", [H100, 9], {**attention, "batch": [1.0, 8.0], "context_length": sizes}),
-        grid("all_reduce", "fp16", [H100, 10], {"message_bytes": [2.0**k for k in range(10, 30)], "devices": [2.0, 8.0]}),
+        grid("all_reduce", "fp16", [H100, 10], {"message_bytes": messages, "devices": [2.0, 8.0]}),
         grid("linear", "nvfp4", [9], {"m": sizes, "n": sizes, "k": sizes}),
     ]  # fmt: skip
 
