@@ -3,6 +3,8 @@
 from app.predictors.auto import Auto
 from app.predictors.base import Predictor
 from app.predictors.efficiency import Efficiency
+from app.predictors.habitat import Habitat
+from app.predictors.li import Li
 from app.predictors.regressors import REGRESSORS, PairRegressor
 from app.predictors.roofline import Roofline
 
@@ -13,7 +15,7 @@ PREDICTORS: tuple[type[Auto] | type[Roofline] | type[Efficiency] | type[PairRegr
     *REGRESSORS,
 )
 # Those that answer for deep-learning operators too; the others know kernels only.
-OPERATOR_PREDICTORS: tuple[type[Predictor], ...] = (Auto, Roofline)
+OPERATOR_PREDICTORS: tuple[type[Predictor], ...] = (Auto, Roofline, Li, Habitat)
 # All of them by name: of kernels, of operators, of both.
 BY_NAME: dict[str, type[Predictor]] = {cls.name: cls for cls in (*PREDICTORS, *OPERATOR_PREDICTORS)}
 

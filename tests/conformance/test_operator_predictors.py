@@ -1,0 +1,148 @@
+"""What every predictor that learns operators keeps to, whatever its method."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.errors import NotTrained
+from app.predictors import OPERATOR_PREDICTORS
+from app.predictors.intervals import OPERATOR_GROUPS, SUPPORT_OF_SITUATION, Intervals, operator_codes
+from app.predictors.roofline import hardware_limit
+from app.services.engine import Engine, Served
+from app.tables.catalog import Catalog
+from app.tables.gpus import GpuTable
+from tests.unit.kernels import TURING, VOLTA
+from tests.unit.measured import measured, no_evidence, random_shapes
+from tests.unit.operators import mixed, operators
+
+AMPERE = replace(VOLTA, id="ampere", sm_count=108, memory_bandwidth_bytes_per_s=1.5e12, peak_flops={"fp32": 19e12})
+NEW = replace(
+    AMPERE, id="new", architecture="new", fp32_lanes_per_sm=256, sm_count=200, memory_bandwidth_bytes_per_s=3e12
+)
+SPECS = [TURING, VOLTA, AMPERE, NEW]
+GPUS = GpuTable.from_specs(SPECS)
+LEARNED = (0, 1, 2)
+LEARNERS = [predictor for predictor in OPERATOR_PREDICTORS if predictor.needs_training]
+
+
+def time(ops: Any, gpus: Any, gpu: Any) -> Any:
+    slower = 1.6 + 0.1 * np.sin(np.arange(len(gpu)))
+    return 2e-5 + slower * hardware_limit(ops, gpus, np.arange(len(gpu)), gpu).latency_s
+
+
+def kernel(ops: Any, gpu: Any) -> list[str]:
+    wide = ops.column("n") >= 512
+    return [f"turing_sgemm_{'128x128' if of else '64x64'}_tn" for of in wide]
+
+
+RUNS = [
+    measured("linear", random_shapes("mnk", 80), GPUS, LEARNED, time, kernel=kernel),
+    measured("bmm", random_shapes("bmnk", 80, high=512), GPUS, LEARNED, time, kernel=kernel),
+    measured("softmax", random_shapes("bh", 60), GPUS, LEARNED, time),
+    measured("relu", random_shapes("bh", 60), GPUS, LEARNED, time),
+]
+QUERIES = mixed([run.rows.ops.take(np.arange(0, 60, 7)) for run in RUNS])
+# Of operators, dtypes and shapes that nobody learned from.
+STRANGE = mixed(
+    [
+        operators("layer_norm", {"b": 8, "h": 64}),
+        operators("linear", {"m": 64, "n": 64, "k": 64}, dtype="bf16"),
+        operators("all_reduce", {"message_bytes": 1e6, "devices": 2}),
+        operators("linear", {"m": 1, "n": 1, "k": 1}, {"m": 2**20, "n": 2**20, "k": 2**20}),
+        operators("linear", {"m": 64, "n": 640, "k": 320, "backward": 1}),
+    ]
+)
+ROWS, ON = np.tile(np.arange(len(QUERIES)), len(SPECS)), np.repeat(np.arange(len(SPECS)), len(QUERIES))
+
+
+@pytest.fixture(params=LEARNERS, ids=lambda learner: learner.name, scope="module")
+def learned(request: pytest.FixtureRequest) -> Any:
+    return request.param().fit_operators(RUNS, GPUS)
+
+
+def ask(predictor: Any, ops: Any = QUERIES, rows: Any = ROWS, on: Any = ON) -> Any:
+    return predictor.predict(ops, GPUS, rows, on, evidence=no_evidence(ops))
+
+
+def test_the_engine_answers_in_order_and_over_the_limit(learned: Any) -> None:
+    served = {(learned.name, "*"): Served(learned, Intervals.prior(), "test")}
+    engine = Engine(Catalog(SPECS), GPUS, served)
+    for ops in (QUERIES, STRANGE):
+        rows, on = np.tile(np.arange(len(ops)), len(SPECS)), np.repeat(np.arange(len(SPECS)), len(ops))
+        evidence = no_evidence(ops)
+        answer = engine.predict(ops, GPUS, rows, on, predictor=learned.name, coverage=0.8, evidence=evidence)
+        assert np.isfinite(answer.latency_s).all()
+        assert (answer.limit_s <= answer.latency_s).all()
+        assert (answer.low_s <= answer.latency_s).all()
+        assert (answer.latency_s <= answer.high_s).all()
+
+
+def test_learned_gpus_are_answered_within_a_factor_of_two_and_called_seen(learned: Any) -> None:
+    answer = ask(learned)
+    seen = len(LEARNED) != ON
+    limit = hardware_limit(QUERIES, GPUS, ROWS, ON).latency_s
+    error = np.abs(np.log(answer.latency_s / (2e-5 + 1.6 * limit)))[seen]
+    assert np.median(error) < np.log(2)
+    seen_codes = operator_codes(QUERIES.kind[ROWS], QUERIES.dtype[ROWS], 1)
+    assert (answer.group[seen] == seen_codes[seen]).all()
+    assert (answer.group[~seen] != seen_codes[~seen]).all()
+
+
+def test_what_was_not_learned_is_nan_and_never_negative(learned: Any) -> None:
+    latency = ask(learned, STRANGE, np.arange(len(STRANGE)), np.zeros(len(STRANGE), dtype=np.intp)).latency_s
+    assert np.isnan(latency[:3]).all()
+    assert (np.isnan(latency) | (latency > 0)).all()
+
+
+def test_support_follows_the_situation(learned: Any) -> None:
+    answer = ask(learned)
+    situation = (answer.group - operator_codes(np.array([0]), np.array([0]), 0)) % len(SUPPORT_OF_SITUATION)
+    np.testing.assert_array_equal(answer.support, SUPPORT_OF_SITUATION[situation])
+    assert len(OPERATOR_GROUPS) > 0
+
+
+def test_one_row_equals_the_batch_and_one_family_its_rows_of_a_mixture(learned: Any) -> None:
+    together = ask(learned)
+    for q in range(0, len(ROWS), 11):
+        alone = ask(learned, QUERIES, ROWS[[q]], ON[[q]])
+        np.testing.assert_allclose(alone.latency_s, together.latency_s[[q]], rtol=1e-9)
+        assert alone.group[0] == together.group[q]
+    family = RUNS[0].rows.ops.take(np.arange(0, 60, 7))
+    np.testing.assert_allclose(
+        ask(learned, family, np.arange(len(family)), np.zeros(len(family), dtype=np.intp)).latency_s,
+        together.latency_s[: len(family)],
+        rtol=1e-9,
+    )
+
+
+def test_arguments_are_not_touched(learned: Any) -> None:
+    before = QUERIES.dims.copy(), GPUS.values.copy()
+    ask(learned)
+    np.testing.assert_array_equal(before[0], QUERIES.dims)
+    np.testing.assert_array_equal(before[1], GPUS.values)
+
+
+def test_the_same_rows_teach_the_same_and_a_state_answers_alike(learned: Any) -> None:
+    again = type(learned)().fit_operators(RUNS, GPUS)
+    restored = type(learned).from_state(learned.state())
+    first = ask(learned)
+    for other in (again, restored):
+        np.testing.assert_array_equal(first.latency_s, ask(other).latency_s)
+        np.testing.assert_array_equal(first.group, ask(other).group)
+
+
+def test_learning_more_keeps_what_was_known(learned: Any) -> None:
+    other = measured("gelu", random_shapes("bh", 40), GPUS, LEARNED, time)
+    more = learned.fit_operators([other], GPUS)
+    np.testing.assert_array_equal(ask(learned).latency_s, ask(more).latency_s)
+    asked = other.rows.ops.take(np.arange(5))
+    on = np.zeros(5, dtype=np.intp)
+    assert np.isnan(ask(learned, asked, np.arange(5), on).latency_s).all()
+    assert np.isfinite(ask(more, asked, np.arange(5), on).latency_s).all()
+
+
+def test_too_little_to_learn_from(learned: Any) -> None:
+    with pytest.raises(NotTrained):
+        type(learned)().fit_operators([RUNS[0].take(np.arange(3))], GPUS)
