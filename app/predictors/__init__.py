@@ -7,6 +7,7 @@ from app.predictors.habitat import Habitat
 from app.predictors.li import Li
 from app.predictors.regressors import REGRESSORS, PairRegressor
 from app.predictors.roofline import Roofline
+from app.predictors.tilewave import TileWave
 
 PREDICTORS: tuple[type[Auto] | type[Roofline] | type[Efficiency] | type[PairRegressor], ...] = (
     Auto,
@@ -15,7 +16,7 @@ PREDICTORS: tuple[type[Auto] | type[Roofline] | type[Efficiency] | type[PairRegr
     *REGRESSORS,
 )
 # Those that answer for deep-learning operators too; the others know kernels only.
-OPERATOR_PREDICTORS: tuple[type[Predictor], ...] = (Auto, Roofline, Li, Habitat)
+OPERATOR_PREDICTORS: tuple[type[Predictor], ...] = (Auto, Roofline, Li, Habitat, TileWave)
 # All of them by name: of kernels, of operators, of both.
 BY_NAME: dict[str, type[Predictor]] = {cls.name: cls for cls in (*PREDICTORS, *OPERATOR_PREDICTORS)}
 

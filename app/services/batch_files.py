@@ -74,23 +74,21 @@ def _check_schema(schema: pa.Schema) -> None:
             problems.add(name, "stands twice")
         elif name not in COLUMN_NAMES:
             problems.add(name, f"unknown column; known are {', '.join(COLUMN_NAMES)}")
-        elif name in WORD_FIELDS and not is_words(field.type):
+        elif name in WORD_FIELDS and not _is_words(field.type):
             problems.add(name, f"a column of {field.type} where words are wanted")
-        elif name not in WORD_FIELDS and not is_numbers(field.type, pair=name in PAIR_FIELDS):
+        elif name not in WORD_FIELDS and not _is_numbers(field.type, pair=name in PAIR_FIELDS):
             problems.add(name, f"a column of {field.type} where numbers are wanted")
         seen.add(name)
     problems.refuse()
 
 
-def is_words(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds words."""
+def _is_words(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind))
 
 
-def is_numbers(kind: pa.DataType, *, pair: bool) -> bool:
-    """Whether a column of this type holds numbers, or lists of them where `pair`."""
+def _is_numbers(kind: pa.DataType, *, pair: bool) -> bool:
     if pair and _is_list(kind):
         kind = kind.value_type
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind))
@@ -102,13 +100,12 @@ def _is_list(kind: pa.DataType) -> bool:
 
 def _columns(table: pa.Table) -> dict[str, Column]:
     return {
-        name: words_of(column) if name in WORD_FIELDS else numbers_of(name, column)
+        name: _words(column) if name in WORD_FIELDS else _numbers(name, column)
         for name, column in zip(table.column_names, table.columns, strict=True)
     }
 
 
-def words_of(column: pa.ChunkedArray) -> Words:
-    """A column of words, dictionary-encoded or not."""
+def _words(column: pa.ChunkedArray) -> Words:
     if pa.types.is_null(column.type):
         return Words((), np.full(len(column), -1), False)
     if not pa.types.is_dictionary(column.type):
@@ -121,8 +118,7 @@ def words_of(column: pa.ChunkedArray) -> Words:
     return Words(tuple(word or "" for word in words), codes, False)
 
 
-def numbers_of(name: str, column: pa.ChunkedArray) -> Numbers:
-    """A column of numbers or of pairs of them."""
+def _numbers(name: str, column: pa.ChunkedArray) -> Numbers:
     absent = column.is_null().to_numpy()
     if _is_list(column.type):
         return Numbers(_pairs(name, column), absent, False)

@@ -134,7 +134,7 @@ def test_the_same_rows_teach_the_same_and_a_state_answers_alike(learned: Any) ->
 
 
 def test_learning_more_keeps_what_was_known(learned: Any) -> None:
-    other = measured("gelu", random_shapes("bh", 40), GPUS, LEARNED, time)
+    other = measured("layer_norm", random_shapes("bh", 40), GPUS, LEARNED, time)
     more = learned.fit_operators([other], GPUS)
     np.testing.assert_array_equal(ask(learned).latency_s, ask(more).latency_s)
     asked = other.rows.ops.take(np.arange(5))
