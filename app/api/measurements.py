@@ -13,9 +13,9 @@ from app.api.deps import DatabaseDep, HolderDep, SettingsDep
 from app.api.openapi import ref
 from app.services.gpus import find
 from app.services.ingest import ingest
+from app.services.measurement_files import READERS, read_measurements
 from app.services.measurement_form import MEASUREMENT_EXAMPLE
-from app.services.tabular import READERS, read_rows
-from app.store import measurements as store
+from app.services.measurement_list import page
 from app.store.measurements import MeasurementRow
 
 router = APIRouter(tags=["Measurements"])
@@ -35,8 +35,8 @@ _BODIES: dict[str, Any] = {
 } | {media: {"schema": {"type": "string", "format": "binary"}} for media in READERS if "parquet" in media}
 _DESCRIPTION = (
     "A JSON list, or CSV or Parquet with the workload's fields as columns (`size.n` or just `n`, `kernel.grid`,"
-    " `phases_ms.forward`; an empty cell is an absent field). All rows are stored or none; the same row sent again"
-    " changes nothing."
+    " `phases_ms.forward`; an empty cell is an absent field). A file with a column `op` holds operators, one a row."
+    " All rows are stored or none; the same row sent again changes nothing."
 )
 
 
@@ -103,7 +103,7 @@ def post_measurements(
     dry_run: Annotated[bool, Query(description="Check everything and store nothing.")] = False,
 ) -> IngestReport:
     """Store rows, all or none."""
-    rows = read_rows(body, request.headers.get("content-type"), max_rows=settings.max_batch_rows)
+    rows = read_measurements(body, request.headers.get("content-type"), max_rows=settings.max_batch_rows)
     holder.refresh()
     report = ingest(database, holder.engine, rows, dry_run=dry_run)
     holder.refresh()
@@ -123,7 +123,9 @@ class MeasurementQuery(BaseModel):
     name: _Text | None = None
     software: _Text | None = None
     source: _Text | None = None
-    after: _Text | None = Field(default=None, description="the `next` of the page before")
+    after: Annotated[str, Field(pattern="^([0-9a-f]{32}|[0-9a-f]{64})$")] | None = Field(
+        default=None, description="the `next` of the page before"
+    )
     limit: int = Field(default=100, ge=1, le=MAX_PAGE)
 
 
@@ -136,7 +138,7 @@ def list_measurements(
     if wanted.gpu is not None:
         filters["gpu"] = find(holder, wanted.gpu).id
     with database.begin() as connection:
-        rows = store.page(connection, **(filters | {"limit": wanted.limit + 1}))
+        rows = page(connection, **(filters | {"limit": wanted.limit + 1}))
     more = len(rows) > wanted.limit
     items = [_out(row) for row in rows[: wanted.limit]]
     return MeasurementPage(items=items, next=items[-1].id if more else None)

@@ -10,7 +10,7 @@ from fastapi.openapi.utils import get_openapi
 
 from app.api.gpu_schema import gpu, partial_gpu
 from app.api.problems import MEDIA_TYPE, PROBLEM_SCHEMA
-from app.services.measurement_form import MeasurementIn
+from app.services.measurement_form import MeasurementIn, ModelWorkload
 from app.services.operator_requests import (
     OPERATOR_TABLE_EXAMPLE,
     OPERATORS_EXAMPLE,
@@ -33,6 +33,7 @@ STRUCTS = (
     OperatorBatch,
     BatchResponse,
     KernelWorkload,
+    ModelWorkload,
     MeasurementIn,
 )
 REF = "#/components/schemas/{name}"

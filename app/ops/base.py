@@ -55,7 +55,7 @@ class Dim:
 
     `default` is the value of a row that leaves the field out (NaN: absent), None where it may not. A field with
     `choices` is one of these words, its column their code; one with `read` is a word too, turned into the column's
-    number, and `words` says which. A `pair` is one number for both directions, or [height, width].
+    number and back by `write`, and `words` says which. A `pair` is one number for both directions, or [height, width].
     """
 
     name: str
@@ -66,6 +66,7 @@ class Dim:
     most: float = MOST
     choices: tuple[str, ...] = ()
     read: Callable[[str], float] | None = None
+    write: Callable[[float], str] | None = None
     words: str = ""
     pair: bool = False
 

@@ -41,6 +41,11 @@ def distribution(text: str) -> float:
     return exponent
 
 
+def distribution_name(exponent: float) -> str:
+    """What `distribution` read it from."""
+    return "balanced" if exponent == BALANCED else f"power_law_{exponent:.12g}"
+
+
 def _power(exponent: Floats) -> Floats:
     """A power to integrate with, kept off zero, where the integral is a logarithm."""
     power: Floats = np.where(np.abs(exponent) < _NEAR_ZERO, _NEAR_ZERO, exponent)
@@ -135,6 +140,7 @@ MOE_OPS = (
                 whole=False,
                 most=_STEEPEST,
                 read=distribution,
+                write=distribution_name,
                 words="balanced, or power_law_ and an exponent (power_law_1.01)",
             ),
             *COMMON,

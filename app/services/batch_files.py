@@ -74,21 +74,23 @@ def _check_schema(schema: pa.Schema) -> None:
             problems.add(name, "stands twice")
         elif name not in COLUMN_NAMES:
             problems.add(name, f"unknown column; known are {', '.join(COLUMN_NAMES)}")
-        elif name in WORD_FIELDS and not _is_words(field.type):
+        elif name in WORD_FIELDS and not is_words(field.type):
             problems.add(name, f"a column of {field.type} where words are wanted")
-        elif name not in WORD_FIELDS and not _is_numbers(field.type, pair=name in PAIR_FIELDS):
+        elif name not in WORD_FIELDS and not is_numbers(field.type, pair=name in PAIR_FIELDS):
             problems.add(name, f"a column of {field.type} where numbers are wanted")
         seen.add(name)
     problems.refuse()
 
 
-def _is_words(kind: pa.DataType) -> bool:
+def is_words(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds words."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind))
 
 
-def _is_numbers(kind: pa.DataType, *, pair: bool) -> bool:
+def is_numbers(kind: pa.DataType, *, pair: bool) -> bool:
+    """Whether a column of this type holds numbers, or lists of them where `pair`."""
     if pair and _is_list(kind):
         kind = kind.value_type
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind))
@@ -100,12 +102,13 @@ def _is_list(kind: pa.DataType) -> bool:
 
 def _columns(table: pa.Table) -> dict[str, Column]:
     return {
-        name: _words(column) if name in WORD_FIELDS else _numbers(name, column)
+        name: words_of(column) if name in WORD_FIELDS else numbers_of(name, column)
         for name, column in zip(table.column_names, table.columns, strict=True)
     }
 
 
-def _words(column: pa.ChunkedArray) -> Words:
+def words_of(column: pa.ChunkedArray) -> Words:
+    """A column of words, dictionary-encoded or not."""
     if pa.types.is_null(column.type):
         return Words((), np.full(len(column), -1), False)
     if not pa.types.is_dictionary(column.type):
@@ -118,7 +121,8 @@ def _words(column: pa.ChunkedArray) -> Words:
     return Words(tuple(word or "" for word in words), codes, False)
 
 
-def _numbers(name: str, column: pa.ChunkedArray) -> Numbers:
+def numbers_of(name: str, column: pa.ChunkedArray) -> Numbers:
+    """A column of numbers or of pairs of them."""
     absent = column.is_null().to_numpy()
     if _is_list(column.type):
         return Numbers(_pairs(name, column), absent, False)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from app.ops import OP_CODE
 from app.services.engine import Engine
 from app.services.evidence import bearing
+from app.services.workloads import NOTHING_MEASURED
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.tables.ops import concatenate
@@ -18,6 +21,7 @@ COVERAGE = 0.8
 # A sample this large gives the median within a few percent, in a fraction of a second.
 MOST_ROWS = 200
 
+Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
 
@@ -40,8 +44,20 @@ def sample(n: int) -> Ints:
     return np.unique(np.linspace(0, n - 1, min(n, MOST_ROWS)).round().astype(np.intp))
 
 
-def drift(engine: Engine, measured: Measurements, gpus: GpuTable) -> Drift | None:
-    """Compare rows that the engine has not seen; `measured.gpu` are rows of `gpus`. None where it knows no GPU."""
+def drift(engine: Engine, measured: Sequence[Measurements], gpus: GpuTable) -> Drift | None:
+    """Compare rows that the engine has not seen; `measured.gpu` are rows of `gpus`. None where it knows no GPU.
+
+    Each table holds kernels, or one operator.
+    """
+    compared = [part for table in measured if (part := _compared(engine, table, gpus)) is not None]
+    if not compared:
+        return None
+    error, inside = (np.concatenate(parts) for parts in zip(*compared, strict=True))
+    return Drift(len(error), float(100 * np.median(error)), float(100 * inside.mean()))
+
+
+def _compared(engine: Engine, measured: Measurements, gpus: GpuTable) -> tuple[Floats, Floats] | None:
+    """Absolute relative error, and whether the time was inside the interval, of rows on GPUs that the engine knows."""
     position = {gpu_id: j for j, gpu_id in enumerate(engine.gpus.ids)}
     target = np.array([position.get(gpus.ids[k], -1) for k in measured.gpu], dtype=np.intp)
     known = np.flatnonzero(target >= 0)
@@ -60,11 +76,13 @@ def drift(engine: Engine, measured: Measurements, gpus: GpuTable) -> Drift | Non
     )
     error = np.abs(answer.latency_s / measured.latency_s - 1)
     inside = (answer.low_s <= measured.latency_s) & (measured.latency_s <= answer.high_s)
-    return Drift(len(known), float(100 * np.median(error)), float(100 * inside.mean()))
+    return error, inside.astype(np.float64)
 
 
 def _evidence(engine: Engine, measured: Measurements, target: Ints) -> Evidence:
-    """What is stored about each row's kernel, as a prediction of it would use."""
+    """What is stored about each row's kernel, as a prediction of it would use; nothing of operators."""
+    if measured.ops.kind[0] != OP_CODE["kernel"]:
+        return Evidence(NOTHING_MEASURED, np.empty(0, dtype=np.intp))
     nothing = measured.take(np.empty(0, dtype=np.intp))
     parts = [
         bearing(engine.kernels, measured.ops.take(np.array([k])), target[k : k + 1], nothing)

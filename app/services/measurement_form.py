@@ -14,22 +14,51 @@ Runs: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Phase: TypeAlias = Literal["forward", "backward", "update", "communication"]
 _Extent: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Dims: TypeAlias = _Extent | Annotated[list[_Extent], Meta(min_length=1, max_length=3)]
+_REF = "#/components/schemas/{name}"
+_ONE_OPERATOR = {
+    "type": "object",
+    "description": "one operator: `kind` operator, `op` and its own fields, as in a list of operators",
+    "properties": {"kind": {"const": "operator"}, "op": {"type": "string"}},
+    "required": ["kind", "op"],
+}
+WORKLOADS = [
+    {"$ref": _REF.format(name="KernelWorkload")},
+    _ONE_OPERATOR,
+    {"$ref": _REF.format(name="OperatorsWorkload")},
+    {"$ref": _REF.format(name="ModelWorkload")},
+]
+
+# Symbols of C++ templates are long.
+Symbol: TypeAlias = Annotated[str, Meta(min_length=1, max_length=2000, pattern="^[^\\x00-\\x1f\\x7f]+$")]
 
 
 class LaunchedKernel(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
     """The device function that ran: its symbol, and its grid and block, one number or up to three."""
 
-    name: Name | None = None
+    name: Symbol | None = None
     grid: Dims | None = None
     block: Dims | None = None
 
 
+class ModelWorkload(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
+    """A network by its name, one step of a whole batch; `compiled` says that a graph compiler ran (torch.compile)."""
+
+    kind: Literal["model"]
+    name: Name
+    mode: Literal["inference", "training"]
+    batch: _Extent
+    image_size: Annotated[int, Meta(ge=1, le=2**16)]
+    dtype: Literal["fp32", "tf32", "fp16", "bf16"]
+    memory_format: Literal["channels_first", "channels_last"] | None = None
+    compiled: bool = False
+
+
 class MeasurementIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """One measured time. `gpu` is an id, an alias or a whole specification; `workload` is a kernel."""
+    """One measured time of a kernel, an operator or a model. `gpu` is an id, an alias or a whole specification."""
 
     gpu: GpuRef
     software: Name
-    workload: Annotated[dict[str, Any], Meta(extra_json_schema={"$ref": "#/components/schemas/KernelWorkload"})]
+    workload: Annotated[dict[str, Any], Meta(extra_json_schema={"anyOf": WORKLOADS})]
     latency_ms: Milliseconds
     source: Name
     latency_std_ms: Spread | None = None
@@ -50,4 +79,14 @@ MEASUREMENT_EXAMPLE: dict[str, Any] = {
     "runs": 100,
     "source": "my benchmark",
     "measured_at": "2026-03-01T12:00:00Z",
+}
+
+MODEL_EXAMPLE: dict[str, Any] = {
+    "kind": "model",
+    "name": "resnet50",
+    "mode": "training",
+    "batch": 256,
+    "image_size": 224,
+    "dtype": "fp16",
+    "memory_format": "channels_last",
 }

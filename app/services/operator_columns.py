@@ -56,15 +56,16 @@ class Family(NamedTuple):
 
 
 class Problems:
-    """What is wrong with columns, at most MAX_ERRORS places; `loc` is the path of the object that holds them."""
+    """What is wrong with columns, at most `most` places; `loc` is the path of the object that holds them."""
 
-    def __init__(self, loc: Path) -> None:
+    def __init__(self, loc: Path, *, most: int = MAX_ERRORS) -> None:
         self._loc = loc
+        self._most = most
         self._errors: list[FieldError] = []
 
     def add(self, name: str, message: str, rows: Ints | None = None) -> None:
         """A column that is wrong, or its cells at `rows`."""
-        places: Sequence[Path] = [(name,)] if rows is None else [(name, row) for row in rows[:MAX_ERRORS].tolist()]
+        places: Sequence[Path] = [(name,)] if rows is None else [(name, row) for row in rows[: self._most].tolist()]
         self._errors += [FieldError((*self._loc, *place), message) for place in places]
 
     def refuse(self) -> None:
@@ -75,7 +76,7 @@ class Problems:
     @property
     def errors(self) -> tuple[FieldError, ...]:
         """What was wrong."""
-        return tuple(self._errors[:MAX_ERRORS])
+        return tuple(self._errors[: self._most])
 
     def refuse_field(self, name: str, message: str) -> NoReturn:
         """BadInput, with this one besides."""
@@ -153,7 +154,7 @@ def _family(form: Form, columns: Mapping[str, Column], rows: Ints, problems: Pro
     dims, first = np.empty((len(form.op.fields), len(rows))), 0
     for field in form.fields:
         width = len(field.dim.columns)
-        dims[first : first + width] = _figures(form, field, columns.get(field.name), rows, problems)
+        dims[first : first + width] = figures(form.op.name, field, columns.get(field.name), rows, problems)
         first += width
     dtype = _dtypes(form, columns.get("dtype"), rows, problems)
     problems.refuse()
@@ -187,9 +188,9 @@ def _refuse_foreign(form: Form, columns: Mapping[str, Column], rows: Ints, probl
             problems.add(name, message, rows[cells[rows]])
 
 
-def _figures(form: Form, field: Field, column: Column | None, rows: Ints, problems: Problems) -> Floats:
-    """The columns of one field, float64 [1 or 2, rows or 1]: checked, defaults filled in."""
-    missing = f"required for {form.op.name}: {field.help}"
+def figures(owner: str, field: Field, column: Column | None, rows: Ints, problems: Problems) -> Floats:
+    """The columns of one field, float64 [1 or 2, rows or 1]: checked, defaults filled in; `owner` is what has it."""
+    missing = f"required for {owner}: {field.help}"
     default = np.nan if field.dim.default is None else field.dim.default
     nothing = np.full((1, 1), default)
     if column is None:

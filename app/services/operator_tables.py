@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -46,9 +46,9 @@ class Times(NamedTuple):
     alone: int
 
 
-def json_columns(given: Iterable[tuple[str, Any]]) -> dict[str, Column]:
+def json_columns(given: Iterable[tuple[str, Any]], words: Collection[str] = WORD_FIELDS) -> dict[str, Column]:
     """Columns of a decoded body: single cells or lists of them; fields that are None were not sent."""
-    return {name: _column(value, name in WORD_FIELDS) for name, value in given if value is not None}
+    return {name: _column(value, name in words) for name, value in given if value is not None}
 
 
 def _column(value: Any, words: bool) -> Column:

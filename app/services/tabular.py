@@ -31,7 +31,7 @@ MAX_REPORTED = 1000
 # A small Parquet file can hold a column of one value repeated for gigabytes.
 MAX_PARQUET_BYTES = 1 << 30
 
-_NUMBER, _TEXT, _DIMS = "number", "text", "dims"
+_NUMBER, _TEXT, _DIMS, _FLAG = "number", "text", "dims", "flag"
 _ROW_FIELDS = {
     "gpu": _TEXT,
     "software": _TEXT,
@@ -46,12 +46,13 @@ _ROW_FIELDS = {
     "kernel.grid": _DIMS,
     "kernel.block": _DIMS,
 }
-_WORKLOAD_TEXT = ("kind", "name", "access_pattern", "dtype")
+_WORKLOAD_TEXT = ("kind", "name", "access_pattern", "dtype", "mode", "memory_format")
+_MODEL_NUMBERS = ("batch", "image_size")
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Where a column's cells go in a row, and what they hold: number, text or dims."""
+    """Where a column's cells go in a row, and what they hold: number, text, dims or flag."""
 
     path: Path
     holds: str
@@ -62,7 +63,9 @@ def _columns() -> dict[str, Column]:
     known = {name: Column(tuple(name.split(".")), holds) for name, holds in _ROW_FIELDS.items()}
     for phase in get_args(Phase):
         known[f"phases_ms.{phase}"] = Column(("phases_ms", phase), _NUMBER)
-    for name in (*_WORKLOAD_TEXT, *GIVEN):
+    for name in ("compiled", "workload.compiled"):
+        known[name] = Column(("workload", "compiled"), _FLAG)
+    for name in (*_WORKLOAD_TEXT, *_MODEL_NUMBERS, *GIVEN):
         size = name in SIZE_FIELDS
         holds = _TEXT if name in _WORKLOAD_TEXT else _NUMBER
         column = Column(("workload", "size", name) if size else ("workload", name), holds)
@@ -110,10 +113,17 @@ def _dims(cell: str) -> list[int]:
     return [int(part) for part in cell.replace(",", "x").split("x")]
 
 
+def _flag(cell: str) -> bool:
+    if cell.lower() not in ("true", "false"):
+        raise ValueError(cell)
+    return cell.lower() == "true"
+
+
 _READ: dict[str, tuple[Callable[[str], Any], str]] = {
     _NUMBER: (_number, "a number"),
     _TEXT: (str, "text"),
     _DIMS: (_dims, "one to three whole numbers as 64x64x1"),
+    _FLAG: (_flag, "true or false"),
 }
 
 
@@ -218,6 +228,8 @@ def _fits(kind: pa.DataType, holds: str) -> bool:
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     if holds == _NUMBER:
         return bool(whole_or_float)
+    if holds == _FLAG:
+        return bool(pa.types.is_boolean(kind))
     if holds == _DIMS:
         nested = pa.types.is_list(kind) or pa.types.is_large_list(kind)
         return bool(text or pa.types.is_integer(kind) or (nested and pa.types.is_integer(kind.value_type)))
@@ -278,9 +290,14 @@ READERS: dict[str, Callable[..., list[Row]]] = {
 }
 
 
+def media_of(content_type: str | None) -> str:
+    """The media type alone; JSON where none is named."""
+    return (content_type or "application/json").partition(";")[0].strip().lower()
+
+
 def read_rows(body: bytes, content_type: str | None, *, max_rows: int) -> list[Row]:
     """Rows of a body by its media type; JSON where none is named. Empty lists are refused."""
-    media = (content_type or "application/json").partition(";")[0].strip().lower()
+    media = media_of(content_type)
     reader = READERS.get(media)
     if reader is None:
         raise UnsupportedMedia(f"Measurements are read as {', '.join(READERS)}; this is {media!r}.")

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, Row, Select
 from sqlalchemy.dialects import postgresql
 
-from app.store import revision
+from app.store import operators, revision
 from app.store.rows import MEASUREMENTS
 
 JSON_COLUMNS = ("workload", "phases_s", "kernel")
@@ -124,7 +124,8 @@ def counts(connection: Connection) -> dict[tuple[str, str], int]:
     """How many rows each (kind, GPU id) has."""
     columns = (MEASUREMENTS.c.kind, MEASUREMENTS.c.gpu_id)
     found = connection.execute(sa.select(*columns, sa.func.count()).group_by(*columns).order_by(*columns))
-    return {(kind, gpu): int(rows) for kind, gpu, rows in found}
+    measured = {(kind, gpu): int(rows) for kind, gpu, rows in found}
+    return measured | {(operators.KIND, gpu): rows for gpu, rows in operators.counts(connection).items()}
 
 
 def training_set_hash(rows: Iterable[MeasurementRow]) -> str:

@@ -17,7 +17,7 @@ from sqlalchemy import (
     func,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, UUID
 
 METADATA = MetaData(
     naming_convention={
@@ -63,6 +63,42 @@ MEASUREMENTS = Table(
     _created(),
     Index(None, "kind", "gpu_id"),
     Index(None, "name"),
+    CheckConstraint("latency_s > 0", name="latency"),
+)
+
+# Operators come by the million: what rows have in common stands here once. `fields` names the entries of `dims`.
+OPERATOR_CONTEXTS = Table(
+    "operator_contexts",
+    METADATA,
+    Column("id", Integer, Identity(), primary_key=True),
+    Column("digest", UUID, nullable=False),
+    Column("op", Text, nullable=False),
+    Column("dtype", Text, nullable=False),
+    Column("fields", ARRAY(Text), nullable=False),
+    Column("gpu_id", Text, nullable=False),
+    Column("software", Text, nullable=False),
+    Column("source", Text, nullable=False),
+    Column("kernel", Text),
+    Column("measurements", BigInteger, nullable=False, server_default="0"),
+    Index("uq_operator_contexts_digest", "digest", unique=True),
+)
+
+OPERATOR_MEASUREMENTS = Table(
+    "operator_measurements",
+    METADATA,
+    Column("id", UUID, primary_key=True),
+    Column("context_id", Integer, nullable=False),
+    Column("latency_s", Double, nullable=False),
+    Column("dims", ARRAY(Double), nullable=False),
+    Column("latency_std_s", Double),
+    Column("runs", Integer),
+    Column("clock_hz", Double),
+    Column("power_w", Double),
+    Column("measured_at", DateTime(timezone=True)),
+    Column("grid", ARRAY(Integer)),
+    Column("block", ARRAY(Integer)),
+    _created(),
+    Index(None, "context_id"),
     CheckConstraint("latency_s > 0", name="latency"),
 )
 

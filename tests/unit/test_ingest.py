@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from app.errors import BadInput
-from app.services.ingest import MAX_REPORTED, Checked, check, refuse_wrong
+from app.services.ingest import Checked, check, refuse_wrong
+from app.services.measured_operators import MAX_REPORTED
 from app.tables.catalog import Catalog
 from app.tables.complete import complete
 
@@ -99,7 +100,7 @@ def test_missing_fields_and_wrong_workloads() -> None:
     assert refused({name: value for name, value in ROW.items() if name != "source"})[0] == (0, "source")
     assert refused(with_workload(flops=-1))[0] == (0, "workload", "flops")
     assert refused(with_workload(measured=[{"gpu": "small", "latency_ms": 1}]))[0] == (0, "workload", "measured")
-    loc, said = refused(ROW | {"workload": {"kind": "operators", "operators": []}})
+    loc, said = refused(ROW | {"workload": {"kind": "graph"}})
     assert loc == (0, "workload", "kind")
     assert "stored are: kernel" in said
 

@@ -1,0 +1,52 @@
+"""GPUs that uploaded measurements name or bring along."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.errors import BadInput
+from app.tables.catalog import Catalog
+from app.tables.complete import complete
+from app.tables.gpus import GpuSpec, GpuTable
+
+
+@dataclass(slots=True)
+class UploadGpus:
+    """GPUs of one upload: each name is resolved once, each specification has one row."""
+
+    catalog: Catalog
+    row: dict[str, int] = field(default_factory=dict)
+    specs: list[GpuSpec] = field(default_factory=list)
+    _by_name: dict[str, int] = field(default_factory=dict)
+
+    def index(self, given: str | Mapping[str, Any]) -> int:
+        """Row of the GPU that a name or an inline specification means; raises when there is none."""
+        if isinstance(given, str):
+            if given not in self._by_name:
+                self._by_name[given] = self._add(self.catalog.resolve(given))
+            return self._by_name[given]
+        spec = complete(given)
+        known = self.specs[self.row[spec.id]] if spec.id in self.row else self.catalog.find(spec.id)
+        if known is not None and known != spec:
+            raise BadInput(f"the id {spec.id!r} is another GPU's: give its name, or this one another id")
+        return self._add(spec)
+
+    def _add(self, spec: GpuSpec) -> int:
+        if spec.id not in self.row:
+            self._by_name[spec.id] = self.row[spec.id] = len(self.specs)
+            self.specs.append(spec)
+        return self.row[spec.id]
+
+    def table(self) -> GpuTable:
+        """All of them."""
+        return GpuTable.from_specs(self.specs)
+
+    def newcomers(self, used: NDArray[np.intp]) -> tuple[GpuSpec, ...]:
+        """Those of the rows `used` that the catalogue has no row of."""
+        own = {spec.id for spec in self.catalog.specs}
+        return tuple(self.specs[k] for k in np.unique(used) if self.specs[k].id not in own)

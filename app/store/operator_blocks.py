@@ -1,0 +1,110 @@
+"""Measured operators as the store takes and gives them: figures in arrays, what rows have in common once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+Bytes = NDArray[np.uint8]
+
+ID_BYTES = 16
+# A time that was not told, among microseconds since 1970.
+NO_TIME = np.iinfo(np.int64).min
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What rows have in common.
+
+    `fields` names the figures that the rows hold, columns of the operator's own; others have their default.
+    `kernel` is the device function that took most of the time.
+    """
+
+    op: str
+    dtype: str
+    fields: tuple[str, ...]
+    gpu_id: str
+    software: str
+    source: str
+    kernel: str | None
+
+    def digest(self) -> bytes:
+        """16 bytes that stand for it."""
+        said = [self.op, self.dtype, self.fields, self.gpu_id, self.software, self.source, self.kernel]
+        return hashlib.blake2b(json.dumps(said).encode(), digest_size=ID_BYTES).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorBlock:
+    """n measured rows of one operator in one dtype that hold the same fields; absent figures are NaN.
+
+    contexts       they share op, dtype and fields
+    context        int [n], code into `contexts`
+    dims           float64 [fields, n]
+    latency_s, latency_std_s, runs, clock_hz, power_w   float64 [n]
+    measured_at    int64 [n], microseconds since 1970, NO_TIME where not told
+    grid, block    float64 [3, n], blocks of the grid and threads of a block in x, y and z
+    """
+
+    contexts: tuple[Context, ...]
+    context: Ints
+    dims: Floats
+    latency_s: Floats
+    latency_std_s: Floats
+    runs: Floats
+    clock_hz: Floats
+    power_w: Floats
+    measured_at: NDArray[np.int64]
+    grid: Floats
+    block: Floats
+
+    def __len__(self) -> int:
+        return len(self.latency_s)
+
+    def take(self, rows: Ints) -> OperatorBlock:
+        """The rows given."""
+        return OperatorBlock(
+            self.contexts,
+            self.context[rows],
+            np.take(self.dims, rows, axis=1),
+            self.latency_s[rows],
+            self.latency_std_s[rows],
+            self.runs[rows],
+            self.clock_hz[rows],
+            self.power_w[rows],
+            self.measured_at[rows],
+            self.grid[:, rows],
+            self.block[:, rows],
+        )
+
+
+def identities(block: OperatorBlock) -> Bytes:
+    """Identity of every row, uint8 [n, 16]: BLAKE2b of what was measured, where, with what and how long it took.
+
+    How often a run was repeated, its spread and its power only annotate the row.
+    """
+    digests = np.frombuffer(b"".join(item.digest() for item in block.contexts), dtype=np.uint8)
+    figures = np.vstack([block.latency_s, block.dims, block.clock_hz, block.grid, block.block])
+    figures = np.where(np.isnan(figures), np.nan, figures + 0.0)  # one NaN, and no negative zero
+    said = np.hstack(
+        [
+            digests.reshape(-1, ID_BYTES)[block.context],
+            _as_bytes(figures.T, "<f8"),
+            _as_bytes(block.measured_at[:, None], "<i8"),
+        ]
+    )
+    width, every = said.shape[1], memoryview(said.tobytes())
+    hashed = b"".join(
+        hashlib.blake2b(every[at : at + width], digest_size=ID_BYTES).digest() for at in range(0, len(every), width)
+    )
+    return np.frombuffer(hashed, dtype=np.uint8).reshape(-1, ID_BYTES)
+
+
+def _as_bytes(figures: NDArray[np.float64] | NDArray[np.int64], kind: str) -> Bytes:
+    return np.ascontiguousarray(figures, dtype=kind).view(np.uint8).reshape(len(figures), -1)

@@ -1,0 +1,305 @@
+"""Measured operators: append-only like all measurements, and fast by the million (binary COPY both ways)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, cast
+
+import numpy as np
+import psycopg
+import sqlalchemy as sa
+from numpy.typing import NDArray
+from sqlalchemy import Connection
+
+from app.errors import Unavailable
+from app.store import revision
+from app.store.binary_copy import SIGNATURE, TRAILER, Cell, decode, encode, values_of
+from app.store.operator_blocks import ID_BYTES, NO_TIME, Bytes, Context, Floats, Ints, OperatorBlock, identities
+from app.store.rows import OPERATOR_CONTEXTS, OPERATOR_MEASUREMENTS
+
+# Rows on their way at once: keeps a large import in tens of megabytes.
+CHUNK = 100_000
+KIND = "operator"
+LOCK = 0x67706F70  # "gpop"
+# PostgreSQL counts microseconds from 2000-01-01.
+_EPOCH_US = 946_684_800_000_000
+_C, _M = OPERATOR_CONTEXTS.c, OPERATOR_MEASUREMENTS.c
+
+
+def insert(connection: Connection, blocks: Sequence[OperatorBlock]) -> int:
+    """Add rows, all or none with the transaction; returns how many are new. Sent again, a row changes nothing.
+
+    Uploads of operators go one after another: two that add to the same contexts would wait for each other.
+    """
+    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(LOCK)))
+    inserted = 0
+    for block in blocks:
+        ids = _context_ids(connection, block.contexts)
+        for first in range(0, len(block), CHUNK):
+            part = block.take(np.arange(first, min(first + CHUNK, len(block))))
+            inserted += _insert(connection, part, ids)
+    if inserted:
+        revision.bump(connection)
+    return inserted
+
+
+def _context_ids(connection: Connection, contexts: Sequence[Context]) -> Ints:
+    """Database ids of the contexts, int [contexts]; those that are missing are added."""
+    digests = [str(uuid.UUID(bytes=item.digest())) for item in contexts]
+    known = _known_contexts(connection, digests)
+    missing = [(digest, item) for digest, item in zip(digests, contexts, strict=True) if digest not in known]
+    if missing:
+        rows = [
+            {
+                "digest": digest,
+                "op": item.op,
+                "dtype": item.dtype,
+                "fields": list(item.fields),
+                "gpu_id": item.gpu_id,
+                "software": item.software,
+                "source": item.source,
+                "kernel": item.kernel,
+            }
+            for digest, item in missing
+        ]
+        connection.execute(sa.insert(OPERATOR_CONTEXTS), rows)
+        known = _known_contexts(connection, digests)
+    return np.array([known[digest] for digest in digests], dtype=np.intp)
+
+
+def _known_contexts(connection: Connection, digests: Sequence[str]) -> dict[str, int]:
+    found = connection.execute(sa.select(_C.digest, _C.id).where(_C.digest.in_(digests)))
+    return {str(digest): context_id for digest, context_id in found}
+
+
+def _insert(connection: Connection, block: OperatorBlock, context_ids: Ints) -> int:
+    connection.execute(_MAKE_ROOM)
+    connection.execute(sa.text("TRUNCATE given"))
+    cells = _cells(len(block.dims))
+    names = ", ".join(cell.name for cell in cells)
+    _copy_in(connection, f"COPY given ({names}) FROM STDIN (FORMAT BINARY)", _encoded(cells, block, context_ids))
+    return sum(connection.execute(_TAKE_NEW).scalars())
+
+
+_MAKE_ROOM = sa.text(
+    "CREATE TEMP TABLE IF NOT EXISTS given (LIKE operator_measurements INCLUDING DEFAULTS) ON COMMIT DROP"
+)
+_TAKE_NEW = sa.text(
+    "WITH new AS (INSERT INTO operator_measurements SELECT * FROM given ORDER BY id"
+    " ON CONFLICT (id) DO NOTHING RETURNING context_id),"
+    " grown AS (SELECT context_id, count(*) AS rows FROM new GROUP BY context_id)"
+    " UPDATE operator_contexts SET measurements = measurements + grown.rows FROM grown"
+    " WHERE operator_contexts.id = grown.context_id RETURNING grown.rows"
+)
+
+
+def known(connection: Connection, ids: Bytes) -> NDArray[np.bool_]:
+    """Which of these identities are stored, bool [n]."""
+    names = [str(uuid.UUID(bytes=row.tobytes())) for row in ids]
+    found = {str(row_id) for row_id in connection.execute(sa.select(_M.id).where(_M.id.in_(names))).scalars()}
+    return np.array([name in found for name in names], dtype=np.bool_)
+
+
+def _cells(fields: int) -> tuple[Cell, ...]:
+    return (
+        Cell("id", "uuid"),
+        Cell("context_id", "int4"),
+        Cell("latency_s", "float8"),
+        Cell("dims", "float8", fields),
+        Cell("latency_std_s", "float8"),
+        Cell("runs", "int4"),
+        Cell("clock_hz", "float8"),
+        Cell("power_w", "float8"),
+        Cell("measured_at", "int8"),
+        Cell("grid", "int4", 3),
+        Cell("block", "int4", 3),
+    )
+
+
+def _encoded(cells: Sequence[Cell], block: OperatorBlock, context_ids: Ints) -> Iterator[bytes]:
+    """The rows, those with the same cells absent together, for only they have one width."""
+    columns: dict[str, NDArray[Any]] = {
+        "id": identities(block),
+        "context_id": context_ids[block.context],
+        "latency_s": block.latency_s,
+        "dims": block.dims.T,
+        "latency_std_s": block.latency_std_s,
+        "runs": block.runs,
+        "clock_hz": block.clock_hz,
+        "power_w": block.power_w,
+        "measured_at": block.measured_at - np.int64(_EPOCH_US),
+        "grid": block.grid.T,
+        "block": block.block.T,
+    }
+    absent = np.stack([_absent(block, cell.name) for cell in cells])
+    patterns, pattern = np.unique(absent, axis=1, return_inverse=True)
+    for k, missing in enumerate(patterns.T):
+        rows = np.flatnonzero(pattern.ravel() == k)
+        parts = {
+            cell.name: None if gone else columns[cell.name][rows] for cell, gone in zip(cells, missing, strict=True)
+        }
+        yield encode(cells, parts, len(rows))
+
+
+def _absent(block: OperatorBlock, name: str) -> NDArray[np.bool_]:
+    """Which rows have no such figure."""
+    if name in ("id", "context_id", "latency_s", "dims"):
+        return np.zeros(len(block), dtype=np.bool_)
+    if name == "measured_at":
+        told: NDArray[np.bool_] = block.measured_at != NO_TIME
+        return ~told
+    values: Floats = getattr(block, name)
+    return np.isnan(values if values.ndim == 1 else values[0])
+
+
+def _driver(connection: Connection) -> psycopg.Connection[Any]:
+    """The connection of psycopg itself, which SQLAlchemy's COPY would be."""
+    driver: Any = connection.connection.driver_connection
+    return cast("psycopg.Connection[Any]", driver)
+
+
+def _copy_in(connection: Connection, statement: str, parts: Iterator[bytes]) -> None:
+    try:
+        with _driver(connection).cursor() as cursor, cursor.copy(statement.encode()) as copy:
+            copy.write(SIGNATURE)
+            for part in parts:
+                copy.write(part)
+            copy.write(TRAILER)
+    except psycopg.OperationalError as error:
+        raise Unavailable(f"The database does not answer: {error}") from error
+
+
+def _copy_out(connection: Connection, statement: str, given: Sequence[Any]) -> bytearray:
+    body = bytearray()
+    try:
+        with _driver(connection).cursor() as cursor, cursor.copy(statement.encode(), given) as copy:
+            for part in copy:
+                body += part
+    except psycopg.OperationalError as error:
+        raise Unavailable(f"The database does not answer: {error}") from error
+    return body
+
+
+def load(
+    connection: Connection, *, gpu_ids: Collection[str] | None = None, ops: Collection[str] | None = None
+) -> Iterator[tuple[OperatorBlock, Bytes]]:
+    """Stored rows, of some GPUs and operators or of all, one block per operator, dtype and fields, with their ids.
+
+    Only what predictors learn from is read: no spread, number of runs, clock, power or date. Rows of a block come in
+    no order.
+    """
+    statement = sa.select(_C.id, *(_C[name] for name in Context.__slots__)).where(_C.measurements > 0)
+    if gpu_ids is not None:
+        statement = statement.where(_C.gpu_id.in_(list(gpu_ids)))
+    if ops is not None:
+        statement = statement.where(_C.op.in_(list(ops)))
+    alike: dict[tuple[str, str, tuple[str, ...]], list[tuple[int, Context]]] = {}
+    for context_id, op, dtype, fields, *rest in connection.execute(statement.order_by(_C.id)):
+        item = Context(op, dtype, tuple(fields), *rest)
+        alike.setdefault((op, dtype, item.fields), []).append((context_id, item))
+    for key in sorted(alike):
+        yield _load(connection, [number for number, _ in alike[key]], tuple(item for _, item in alike[key]))
+
+
+def _load(connection: Connection, ids: list[int], contexts: tuple[Context, ...]) -> tuple[OperatorBlock, Bytes]:
+    cells = (
+        Cell("id", "uuid"),
+        Cell("context_id", "int4"),
+        Cell("latency_s", "float8"),
+        Cell("dims", "float8", len(contexts[0].fields)),
+        Cell("grid", "int4", 3),
+        Cell("block", "int4", 3),
+    )
+    unknown = "'{-1,-1,-1}'::int4[]"
+    statement = (
+        f"COPY (SELECT id, context_id, latency_s, dims, coalesce(grid, {unknown}), coalesce(block, {unknown})"
+        " FROM operator_measurements WHERE context_id = ANY(%s)) TO STDOUT (FORMAT BINARY)"
+    )
+    rows = decode(cells, _copy_out(connection, statement, [ids]))
+    row_ids, context_id, latency_s, dims, grid, block = (values_of(rows, cell) for cell in cells)
+    code = np.full(max(ids) + 1, -1, dtype=np.intp)
+    code[ids] = np.arange(len(ids))
+    nothing = np.full(len(rows), np.nan)
+    found = OperatorBlock(
+        contexts,
+        code[context_id],
+        np.ascontiguousarray(dims.T),
+        latency_s,
+        nothing,
+        nothing,
+        nothing,
+        nothing,
+        np.full(len(rows), NO_TIME),
+        _launched(grid),
+        _launched(block),
+    )
+    return found, row_ids
+
+
+def _launched(extents: NDArray[Any]) -> NDArray[np.float64]:
+    values = np.ascontiguousarray(extents.T, dtype=np.float64)
+    values[values < 0] = np.nan
+    return values
+
+
+def counts(connection: Connection) -> dict[str, int]:
+    """How many rows each GPU id has."""
+    total = sa.func.sum(_C.measurements)
+    found = connection.execute(sa.select(_C.gpu_id, total).group_by(_C.gpu_id).having(total > 0).order_by(_C.gpu_id))
+    return {gpu: int(rows) for gpu, rows in found}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredOperator:
+    """One row as stored: seconds, Hz, W. `dims` are the figures of `context.fields`; `id` is 32 hexadecimal digits."""
+
+    id: str
+    context: Context
+    dims: tuple[float, ...]
+    latency_s: float
+    latency_std_s: float | None
+    runs: int | None
+    clock_hz: float | None
+    power_w: float | None
+    measured_at: datetime | None
+    grid: list[int] | None
+    block: list[int] | None
+    created_at: datetime
+
+
+def page(  # noqa: PLR0913 - one keyword per filter of GET /measurements
+    connection: Connection,
+    *,
+    gpu: str | None = None,
+    kind: str | None = None,
+    name: str | None = None,
+    software: str | None = None,
+    source: str | None = None,
+    after: str | None = None,
+    limit: int = 100,
+) -> list[StoredOperator]:
+    """Up to `limit` rows in the order of their ids, the first one after the id `after` (hexadecimal); filters exact."""
+    if kind not in (None, KIND):
+        return []
+    own = [column for column in OPERATOR_MEASUREMENTS.c if column.name != "context_id"]
+    statement = sa.select(*own, *(_C[field] for field in Context.__slots__)).where(_M.context_id == _C.id)
+    for column, value in {_C.gpu_id: gpu, _C.op: name, _C.software: software, _C.source: source}.items():
+        if value is not None:
+            statement = statement.where(column == value)
+    if after is not None:
+        statement = statement.where(_M.id > str(uuid.UUID(after[: 2 * ID_BYTES])))
+    return [_row(found) for found in connection.execute(statement.order_by(_M.id).limit(limit)).mappings()]
+
+
+def _row(found: sa.RowMapping) -> StoredOperator:
+    context = {field: found[field] for field in Context.__slots__}
+    own = {field: found[field] for field in StoredOperator.__slots__ if field not in ("id", "context", "dims")}
+    return StoredOperator(
+        id=found["id"].hex,
+        context=Context(**(context | {"fields": tuple(context["fields"])})),
+        dims=tuple(found["dims"]),
+        **own,
+    )

@@ -1,0 +1,137 @@
+"""Operators into the store and out again, as tables that predictors learn from."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.services.ingest import Checked, check, save
+from app.services.stored_operators import stored_operators
+from app.store import measurements, operators
+from app.store.session import Database
+from app.tables.catalog import Catalog
+from app.tables.complete import complete
+from app.tables.gpus import GpuTable
+from app.tables.operator_runs import OperatorRuns
+from tests.unit.test_ingest import SMALL
+
+SPECS = [complete(SMALL), complete(SMALL | {"id": "other", "name": "Other GPU", "aliases": []})]
+GPUS = GpuTable.from_specs(SPECS)
+
+
+def linear(m: int, latency_ms: float, **row: Any) -> dict[str, Any]:
+    workload = {"kind": "operator", "op": "linear", "m": m, "n": 64, "k": 32, "dtype": "fp32"}
+    about = {"gpu": "small", "software": "pytorch-2.1", "source": "bench", "latency_ms": latency_ms}
+    return about | {"workload": workload | row.pop("workload", {})} | row
+
+
+ROWS = [
+    *(linear(m, 1.0 + m / 1e3) for m in range(1, 200)),
+    linear(7, 3.0, gpu="other", software="vllm-0.24"),
+    linear(8, 3.5, kernel={"name": "sgemm", "grid": [4, 2], "block": 128}),
+    linear(9, 4.0, workload={"phase": "backward", "run_state": "burst"}),
+    linear(10, 4.5, workload={"dtype": "fp64"}),
+    linear(11, 5.0, workload={"op": "bmm", "b": 3}, measured_at="2026-01-02T03:04:05Z", runs=5, clock_hz=1e9),
+]
+
+
+def checked(*rows: dict[str, Any]) -> Checked:
+    return check(Catalog(SPECS), rows)
+
+
+@pytest.fixture(scope="module")
+def stored(database: Database) -> list[OperatorRuns]:
+    with database.begin() as connection:
+        assert save(connection, checked(*ROWS, *ROWS[:50])) == len(ROWS)
+        assert save(connection, checked(*reversed(ROWS))) == 0
+    with database.begin() as connection:
+        return stored_operators(connection, GPUS)
+
+
+def test_a_table_per_operator_and_dtype_in_the_order_of_the_keys(stored: list[OperatorRuns]) -> None:
+    assert [(runs.op, runs.dtype, len(runs)) for runs in stored] == [
+        ("linear", "fp64", 1),
+        ("linear", "fp32", 202),
+        ("bmm", "fp32", 1),
+    ]
+    for runs in stored:
+        assert (np.diff(runs.key.astype(object)) > 0).all()
+        assert runs.rows.ops.dims.flags.c_contiguous
+
+
+def test_rows_come_back_as_they_went_in(stored: list[OperatorRuns]) -> None:
+    runs = stored[1]
+    ops = runs.rows.ops
+    found = {
+        (
+            GPUS.ids[runs.rows.gpu[k]],
+            runs.stacks[runs.software[k]],
+            ops.column("m")[k],
+            round(runs.rows.latency_s[k] * 1e3, 9),
+            ops.column("backward")[k],
+            ops.column("burst")[k],
+            ops.column("eager")[k],
+            runs.kernels[runs.kernel[k]] if runs.kernel[k] >= 0 else None,
+        )
+        for k in range(len(runs))
+    }
+    eager = {("small", "pytorch-2.1", float(m), round(1.0 + m / 1e3, 9), 0.0, 0.0, 1.0, None) for m in range(1, 200)}
+    assert found == eager | {
+        ("other", "vllm-0.24", 7.0, 3.0, 0.0, 0.0, 0.0, None),
+        ("small", "pytorch-2.1", 8.0, 3.5, 0.0, 0.0, 1.0, "sgemm"),
+        ("small", "pytorch-2.1", 9.0, 4.0, 1.0, 1.0, 1.0, None),
+    }
+    assert (ops.column("count") == 1).all()
+    (launched,) = np.flatnonzero(runs.kernel >= 0)
+    assert runs.grid[:, launched].tolist() == [4, 2, 1]
+    assert runs.block[:, launched].tolist() == [128, 1, 1]
+    assert np.isnan(np.delete(runs.grid, launched, axis=1)).all()
+
+
+def test_only_what_is_asked_for(stored: list[OperatorRuns], database: Database) -> None:
+    with database.begin() as connection:
+        (only,) = stored_operators(connection, GPUS, gpu_ids=["other"])
+        assert (len(only), only.rows.gpu.tolist()) == (1, [1])
+        assert [runs.op for runs in stored_operators(connection, GPUS, ops=["bmm"])] == ["bmm"]
+        assert [len(runs) for runs in stored_operators(connection, GpuTable.from_specs(SPECS[1:]))] == [1]
+        again = stored_operators(connection, GPUS)
+    assert all((a.key == b.key).all() for a, b in zip(stored, again, strict=True))
+
+
+def test_counts_and_an_identity_that_says_all(stored: list[OperatorRuns], database: Database) -> None:
+    with database.begin() as connection:
+        assert measurements.counts(connection)["operator", "small"] == len(ROWS) - 1
+        assert operators.counts(connection) == {"other": 1, "small": len(ROWS) - 1}
+        changes: list[dict[str, Any]] = [
+            {"latency_ms": 1.002},
+            {"software": "pytorch-2.2"},
+            {"source": "other bench"},
+            {"clock_hz": 1e9},
+            {"measured_at": "2026-01-01T00:00:00Z"},
+            {"kernel": {"name": "sgemm"}},
+            {"kernel": {"grid": 4}},
+            {"workload": {"phase": "backward"}},
+        ]
+        for change in changes:
+            row = linear(1, 1.001)
+            row |= change | {"workload": row["workload"] | change.get("workload", {})}
+            assert save(connection, checked(row)) == 1, change
+        assert save(connection, checked(linear(1, 1.001, runs=9, power_w=3.0, latency_std_ms=0.1))) == 0
+
+
+def test_a_dtype_that_the_data_sheet_lacks_is_shown_to_run_but_not_faster_than_the_memory() -> None:
+    assert SPECS[0].memory_bandwidth_bytes_per_s == 1e11
+    nvfp4 = linear(4096, 50.0, workload={"n": 4096, "k": 4096, "dtype": "nvfp4"})
+    found = checked(nvfp4, nvfp4 | {"latency_ms": 0.01})
+    assert found.operators is not None
+    assert len(found.operators) == 1
+    assert [error.loc for error in found.errors] == [(1, "latency_ms")]
+    assert sum(found.operators.reasons.values()) == 1
+
+
+def test_a_little_under_the_limit_is_let_through() -> None:
+    # 2 x 8192^3 FLOPs at 1.28 TFLOP/s
+    limit_ms = 2 * 8192**3 / 1.28e12 * 1e3
+    square = {"n": 8192, "k": 8192}
+    rows = [linear(8192, limit_ms * part, workload=square) for part in (0.949, 0.951)]
+    assert [error.loc for error in checked(*rows).errors] == [(0, "latency_ms")]
