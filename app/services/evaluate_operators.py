@@ -29,6 +29,7 @@ from app.training.operator_scores import ALL, Answers, Errors, score_rows
 from app.training.operator_training import trained
 
 Result = Mapping[str, Any]
+Ready = tuple[Any, Intervals]
 
 NO_EVIDENCE = Evidence(NOTHING_MEASURED, np.empty(0, dtype=np.intp))
 COVERAGE = 0.8
@@ -108,24 +109,29 @@ def _answers(
     contender: Contender, cells: Sequence[Cell], gpus: GpuTable, train: Rows, asks: Sequence[Ask]
 ) -> Iterator[tuple[Ask, list[Answers]]]:
     """What a contender answers in a fold; nothing where there is too little to learn from."""
-    try:
-        fitted, intervals = _fitted(contender, cells, train, gpus)
-    except NotTrained:
-        return
+    fitted = _fitted(contender, cells, train, gpus)
     for ask in asks:
-        told, widths = fitted, intervals
-        if ask.given and contender.learns:
-            if hasattr(fitted, "with_measured"):
-                told = fitted.with_measured(_taken(cells, ask.given), gpus)
-            else:
-                told, widths = trained(contender.predictor, _taken(cells, _union(train, ask.given)), gpus)
-        yield ask, [_answer(told, widths, cells[k], rows, gpus) for k, rows in ask.test.items()]
+        ready = _told(contender, fitted, cells, train, ask.given, gpus) if ask.given and contender.learns else fitted
+        if ready is not None:
+            yield ask, [_answer(*ready, cells[k], rows, gpus) for k, rows in ask.test.items()]
 
 
-def _fitted(contender: Contender, cells: Sequence[Cell], train: Rows, gpus: GpuTable) -> tuple[Any, Intervals]:
-    if contender.learns:
+def _fitted(contender: Contender, cells: Sequence[Cell], train: Rows, gpus: GpuTable) -> Ready | None:
+    if not contender.learns:
+        return contender.predictor(), Intervals.prior()
+    try:
         return trained(contender.predictor, _taken(cells, train), gpus)
-    return contender.predictor(), Intervals.prior()
+    except NotTrained:
+        return None
+
+
+def _told(
+    contender: Contender, fitted: Ready | None, cells: Sequence[Cell], train: Rows, given: Rows, gpus: GpuTable
+) -> Ready | None:
+    """A predictor that was told measured rows: by its hook if it has one, else fitted anew with them."""
+    if fitted is not None and hasattr(fitted[0], "with_measured"):
+        return fitted[0].with_measured(_taken(cells, given), gpus), fitted[1]
+    return _fitted(contender, cells, _union(train, given), gpus)
 
 
 def _taken(cells: Sequence[Cell], rows: Rows) -> list[OperatorRuns]:

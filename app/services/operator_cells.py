@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +13,11 @@ from app.services.seed import load_seed_specs
 from app.tables.catalog import Catalog
 from app.tables.measurements import Measurements
 from app.tables.operator_runs import OperatorRuns
-from app.training.operator_folds import NO_SPLIT, TEST, TRAIN, Cell, dimensions, mixed
+from app.training.operator_folds import NO_SPLIT, TEST, TRAIN, Cell, hashed, mixed
 
-_SPLITS = {"": NO_SPLIT, "train": TRAIN, "test": TEST}
+Ints = NDArray[np.intp]
+
+_SPLITS = {None: NO_SPLIT, "train": TRAIN, "test": TEST}
 
 
 def read_cells(folder: Path) -> Iterator[Cell]:
@@ -27,13 +29,19 @@ def read_cells(folder: Path) -> Iterator[Cell]:
         yield _cell(measured, np.array([rows[name] for name in measured.gpu], dtype=np.intp))
 
 
-def _cell(measured: Measured, gpu: NDArray[np.intp]) -> Cell:
-    n = len(gpu)
-    none, unknown = np.zeros(n, dtype=np.intp), np.full((3, n), np.nan)
+def _cell(measured: Measured, gpu: Ints) -> Cell:
+    software, stacks = _codes(measured.stack)
+    kernel, kernels = _codes(measured.kernel)
     rows = Measurements(measured.table, gpu, measured.latency_s)
+    key = mixed(measured.latency_s.view(np.uint64), mixed(gpu.astype(np.uint64), hashed(measured.table)))
     runs = OperatorRuns(
-        measured.op, measured.dtype, rows, none, none - 1, unknown, unknown, np.zeros(n, np.uint64), ("",), ()
+        measured.op, measured.dtype, rows, software, kernel, measured.grid, measured.block, key, stacks, kernels
     )
-    key = mixed(measured.latency_s.view(np.uint64), mixed(gpu.astype(np.uint64), dimensions(runs)))
-    runs = OperatorRuns(measured.op, measured.dtype, rows, none, none - 1, unknown, unknown, key, ("",), ())
     return Cell(runs, np.array([_SPLITS[name] for name in measured.split], dtype=np.intp))
+
+
+def _codes(names: Sequence[str | None]) -> tuple[Ints, tuple[str, ...]]:
+    """Codes of names, -1 for none, and the names behind them."""
+    words = tuple(sorted({name for name in names if name is not None}))
+    code = {name: k for k, name in enumerate(words)}
+    return np.array([-1 if name is None else code[name] for name in names], dtype=np.intp), words

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from app.errors import BadInput, NotFound
 from app.ops import OP_CODE, OPS
+from app.ops.collective import IMPLEMENTATIONS
 from app.ops.moe import distribution
 from app.tables.ops import DTYPE_CODE, OpTable
 
@@ -21,14 +22,22 @@ Floats = NDArray[np.float64]
 
 
 class Measured(NamedTuple):
-    """Rows of one operator in one dtype: their table, GPU names of the file, seconds, NeuSight's split, [n] each."""
+    """Rows of one operator in one dtype, n of them, as the file has them.
+
+    gpu, split, stack, kernel  names [n]; None where the file has none
+    grid, block  float64 [3, n], NaN where not known
+    """
 
     op: str
     dtype: str
     table: OpTable
-    gpu: list[str]
     latency_s: Floats
-    split: list[str]
+    gpu: list[str]
+    split: list[str | None]
+    stack: list[str | None]
+    kernel: list[str | None]
+    grid: Floats
+    block: Floats
 
 
 NEUSIGHT_FILE = "neusight/operators_fp32.parquet"
@@ -65,10 +74,13 @@ _MODERN: dict[str, Mapping[str, str]] = {
     },
     "collective": {"message_bytes": "message_bytes", "devices": "num_gpus"},
 }
+# vLLM's own all_reduce, launched by the host or in a CUDA graph.
+_CUSTOM = {"vLLM_custom_eager": "custom", "vLLM_custom_graph": "custom"}
 _CODED: dict[str, tuple[str, str, Callable[[str], float]]] = {
     "attention_prefill": ("kv_dtype", "kv_dtype", lambda word: DTYPE_CODE[_DTYPES.get(word, word)]),
     "attention_decode": ("kv_dtype", "kv_dtype", lambda word: DTYPE_CODE[_DTYPES.get(word, word)]),
     "moe": ("distribution", "distribution", distribution),
+    "collective": ("implementation", "impl", lambda word: IMPLEMENTATIONS.index(_CUSTOM.get(word, word))),
 }
 
 
@@ -111,6 +123,8 @@ def _modern(name: str, rows: pa.Table) -> Iterator[Measured]:
             if name in _CODED:
                 ours, column, code = _CODED[name]
                 given[ours] = _coded(part[column], code)
+            if name == "collective":
+                given["eager"] = _coded(part["impl"], lambda word: 1.0 if word == "vLLM_custom_eager" else np.nan)
             if "query_length" in given:
                 given["context_length"] = given["query_length"] + _numbers(part, "past_tokens")
             yield _measured(op, _DTYPES.get(theirs, theirs), part, given)
@@ -138,6 +152,34 @@ def _measured(name: str, dtype: str, rows: pa.Table, given: Mapping[str, Floats]
         for column in dim.columns:
             dims[op.fields[column]] = given.get(dim.name, np.nan if dim.default is None else dim.default)
     zeros = np.zeros(n, dtype=np.intp)
-    table = OpTable(zeros + OP_CODE[name], zeros + DTYPE_CODE[dtype], zeros, op.fields, dims)
-    split = rows["split"].to_pylist() if "split" in rows.schema.names else [""] * n
-    return Measured(name, dtype, table, rows["gpu"].to_pylist(), _numbers(rows, "latency_ms") * 1e-3, split)
+    return Measured(
+        name,
+        dtype,
+        OpTable(zeros + OP_CODE[name], zeros + DTYPE_CODE[dtype], zeros, op.fields, dims),
+        _numbers(rows, "latency_ms") * 1e-3,
+        rows["gpu"].to_pylist(),
+        _words(rows, "split"),
+        _stacks(rows),
+        _words(rows, "kernel" if "kernel" in rows.schema.names else "kernel_source"),
+        _extents(rows, "grid"),
+        _extents(rows, "block"),
+    )
+
+
+def _words(rows: pa.Table, name: str) -> list[str | None]:
+    words: list[str | None] = rows[name].to_pylist() if name in rows.schema.names else [None] * rows.num_rows
+    return words
+
+
+def _stacks(rows: pa.Table) -> list[str | None]:
+    """Software as requests name it, pytorch-2.1.0 or vllm-0.24.0."""
+    names = ["pytorch"] * rows.num_rows if "torch" in rows.schema.names else _words(rows, "framework")
+    versions = _words(rows, "torch" if "torch" in rows.schema.names else "framework_version")
+    return [f"{name}-{version}" if version else name for name, version in zip(names, versions, strict=True)]
+
+
+def _extents(rows: pa.Table, name: str) -> Floats:
+    columns = [f"{name}_{axis}" for axis in "xyz"]
+    if columns[0] not in rows.schema.names:
+        return np.full((3, rows.num_rows), np.nan)
+    return np.stack([_numbers(rows, column) for column in columns])

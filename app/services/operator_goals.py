@@ -53,6 +53,9 @@ _MODERN: dict[tuple[str, str, str], tuple[str, float | None, float | None, str, 
 }
 
 
+_AMD = {"MI100": "amd-instinct-mi100", "MI210": "amd-instinct-mi210"}
+
+
 def _goals() -> Iterator[Goal]:
     without = f"{ALL} but {P4}"
     yield Goal("linear FP32, without P4", Where("neusight", "seen", "linear", "fp32", without), 9.0)
@@ -65,6 +68,8 @@ def _goals() -> Iterator[Goal]:
             (Where("leave_one_gpu_out", "unseen", family, "fp32"), left_out),
         ):
             yield Goal(f"{label} FP32", where, goal)
+        for name, gpu in _AMD.items():
+            yield Goal(f"{label} FP32, {name}", Where("leave_one_gpu_out", "unseen", family, "fp32", gpu), None)
     for (family, dtype, gpu), (name, held_out, alone, told, few) in _MODERN.items():
         yield Goal(name, Where("configurations", "seen", family, dtype, gpu), held_out)
         yield Goal(name, Where("leave_one_gpu_out", "unseen", family, dtype, gpu), alone)

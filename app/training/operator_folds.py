@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from app.ops import OP_CODE, OPS
 from app.tables.operator_runs import OperatorRuns
+from app.tables.ops import OpTable
 
 Ints = NDArray[np.intp]
 Bools = NDArray[np.bool_]
@@ -124,7 +125,7 @@ def _neusight_held_out(cells: Sequence[Cell], gpus: Sequence[str]) -> OperatorFo
         if not ours.any() or not (cell.split != NO_SPLIT).any():
             continue
         salt = np.where(amd[gpu], 0, gpu + 1).astype(np.uint64)  # at random per GPU, but AMD's by configuration
-        held = ours & chosen(mixed(dimensions(cell.runs), salt), HELD_OUT)
+        held = ours & chosen(mixed(hashed(cell.runs.rows.ops), salt), HELD_OUT)
         learned = amd[gpu] | ((cell.split == TRAIN) & (_are(gpus, NEUSIGHT_TRAINING)[gpu] | (not has_test)))
         train[k], test[k], test_amd[k] = learned & ~held, held & ~amd[gpu], held & amd[gpu]
     asks = (
@@ -167,23 +168,27 @@ def _few_shot(cells: Sequence[Cell], here: Mapping[int, Bools], shots: int) -> A
 
 
 def _two_points(cells: Sequence[Cell], here: Mapping[int, Bools]) -> Ask:
-    """The smallest and the largest message of each number of devices."""
+    """The smallest and the largest message of each number of devices and implementation."""
     given = {}
     for k, rows in here.items():
         table = cells[k].runs.rows.ops
         if cells[k].group == "collective":
-            message, devices = table.column("message_bytes"), table.column("devices")
-            among = [np.flatnonzero(rows & (devices == n)) for n in np.unique(devices[rows])]
+            message, setting = table.column("message_bytes"), hashed(table, _but_message(table))
+            among = [np.flatnonzero(rows & (setting == one)) for one in np.unique(setting[rows])]
             ends = [part[[np.argmin(message[part]), np.argmax(message[part])]] for part in among]
             given[k] = np.unique(np.concatenate(ends))
     return Ask("few_shot", "2_points", given, _rest(cells, here, given))
+
+
+def _but_message(table: OpTable) -> list[str]:
+    return [name for name in table.fields if name != "message_bytes"]
 
 
 def _rest(cells: Sequence[Cell], here: Mapping[int, Bools], given: Rows) -> Rows:
     """Rows of the target whose dimensions were not measured: a repeat would give itself away."""
     rest = {}
     for k, rows in given.items():
-        shape = dimensions(cells[k].runs)
+        shape = hashed(cells[k].runs.rows.ops)
         rest[k] = here[k] & ~np.isin(shape, shape[rows])
     return _nonempty(rest)
 
@@ -213,20 +218,17 @@ def _first(rows: Ints, key: Hashes, most: int, *, salt: int) -> Ints:
 
 def configurations(runs: OperatorRuns) -> Hashes:
     """A hash of every row's configuration, the same for all GPUs and dtypes, uint64 [n]."""
-    is_collective = OPS[OP_CODE[runs.op]].group == "collective"
-    names = _COLLECTIVE if is_collective else _CONFIGURATION.get(runs.op, tuple(runs.rows.ops.fields))
-    return mixed(_hash(runs, names), np.uint64(OP_CODE[runs.op] if is_collective else 0))
+    table = runs.rows.ops
+    if OPS[OP_CODE[runs.op]].group == "collective":
+        return mixed(hashed(table, _COLLECTIVE), np.uint64(OP_CODE[runs.op]))
+    return hashed(table, _CONFIGURATION.get(runs.op, ()))
 
 
-def dimensions(runs: OperatorRuns) -> Hashes:
-    """A hash of every row's dimensions, uint64 [n]."""
-    return _hash(runs, tuple(runs.rows.ops.fields))
-
-
-def _hash(runs: OperatorRuns, names: Sequence[str]) -> Hashes:
-    found = np.zeros(len(runs), dtype=np.uint64)
-    for name in names:
-        column = runs.rows.ops.column(name)
+def hashed(table: OpTable, names: Sequence[str] = ()) -> Hashes:
+    """A hash of every row's dimensions, of those named or all, uint64 [n]."""
+    found = np.zeros(len(table), dtype=np.uint64)
+    for name in names or table.fields:
+        column = table.column(name)
         found = mixed(np.where(np.isnan(column), -1.0, column + 0.0).view(np.uint64), found)
     return found
 

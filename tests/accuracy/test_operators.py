@@ -28,20 +28,24 @@ def cells() -> list[dict[str, Any]]:
         pytest.skip(f"no data in {DATA}")
     protocols = ("configurations", "leave_one_gpu_out")
     study = evaluate_operators(DATA, predictors=("auto", "roofline"), protocols=protocols, most_test=500)
-    return [dict(cell) for cell in short(study.cells)]
+    return [dict(cell) for cell in study.cells if cell["whole"]]
 
 
-def test_auto_beats_the_roofline_everywhere(cells: list[dict[str, Any]]) -> None:
+def test_auto_beats_the_roofline_on_every_gpu(cells: list[dict[str, Any]]) -> None:
     mape = {(c["protocol"], c["family"], c["dtype"], c["gpu"], c["predictor"]): c["mape"] for c in cells}
-    assert len(mape) == 2 * 22
+    assert len(mape) > 250
     for where, found in mape.items():
         assert found <= mape[*where[:-1], "roofline"], where
 
 
 def test_intervals_cover_about_what_they_promise(cells: list[dict[str, Any]]) -> None:
     """The widths of untrained answers were set on these rows: a guard, not a test."""
-    covered = [c["coverage_80"] for c in cells if c["predictor"] == "auto" and c["protocol"] == "leave_one_gpu_out"]
-    assert len(covered) == 14
+    covered = [
+        cell["coverage_80"]
+        for cell in short(cells)
+        if (cell["predictor"], cell["protocol"], cell["gpu"]) == ("auto", "leave_one_gpu_out", "all")
+    ]
+    assert len(covered) == 12
     assert all(60.0 <= share <= 92.0 for share in covered)
 
 

@@ -19,7 +19,7 @@ from app.training.operator_folds import (
     OperatorFold,
     chosen,
     configurations,
-    dimensions,
+    hashed,
     mixed,
     operator_folds,
 )
@@ -163,7 +163,7 @@ def test_a_repeat_of_a_measured_row_is_not_asked() -> None:
     twice = cell("linear", "bf16", rows, [8] * 48 + [9] * 48, [NO_SPLIT] * 96)
     for fold in operator_folds([twice], GPUS, ["few_shot"], most_test=100, most_train=None):
         for ask in fold.asks:
-            shape = dimensions(twice.runs)
+            shape = hashed(twice.runs.rows.ops)
             assert not np.isin(shape[ask.test[0]], shape[ask.given[0]]).any()
 
 

@@ -1,0 +1,102 @@
+"""The loop of an evaluation: what predictors are shown, and what happens to one that cannot answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import pytest
+
+from app.errors import NotTrained
+from app.predictors.intervals import S_SEEN, operator_codes
+from app.services import evaluate_operators as service
+from app.services.evaluate_operators import contenders, evaluate_operators
+from app.services.seed import load_seed_specs
+from app.tables.gpus import GpuTable
+from app.tables.measurements import Evidence
+from app.tables.operator_runs import OperatorRuns
+from app.tables.ops import OpTable
+from app.tables.predictions import EXTRAPOLATED, MEMORY, Estimate
+from app.training.operator_folds import NO_SPLIT, PROTOCOLS, Cell
+from tests.unit.operator_runs import runs_of
+from tests.unit.operators import operators
+
+SECONDS = 2e-3
+
+
+class Mean:
+    """Predicts the mean of what it was fitted to, on every GPU; fitted anew when it is told of more rows."""
+
+    name: ClassVar[str] = "mean"
+    trainable: ClassVar[bool] = True
+    needs_training: ClassVar[bool] = True
+    told: ClassVar[list[int]] = []
+
+    def __init__(self, mean_s: float = np.nan) -> None:
+        self.mean_s = mean_s
+
+    def fit_operators(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Self:
+        self.told.append(sum(map(len, runs)))
+        if self.told[-1] < 70:
+            raise NotTrained("too few")
+        return type(self)(float(np.mean(np.concatenate([part.rows.latency_s for part in runs]))))
+
+    def predict(self, ops: OpTable, gpus: GpuTable, i: Any, j: Any, *, evidence: Evidence) -> Estimate:
+        assert not len(evidence)
+        codes = operator_codes(ops.kind[i], ops.dtype[i], S_SEEN)
+        n = len(i)
+        return Estimate(np.full(n, self.mean_s), np.full(n, MEMORY), np.full(n, EXTRAPOLATED), codes)
+
+
+class Corrected(Mean):
+    """The same, with the hook for measured rows."""
+
+    name: ClassVar[str] = "corrected"
+    measured: ClassVar[list[int]] = []
+
+    def with_measured(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Self:
+        self.measured.append(sum(map(len, runs)))
+        return type(self)(2.0 * SECONDS)
+
+
+@pytest.fixture
+def data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 rows on one GPU and 32 on another, all equally long."""
+    rows = [{"m": 1.0 + k, "n": 64.0, "k": 64.0} for k in range(96)]
+    table = operators("linear", *rows, dtype="bf16")
+    runs = runs_of("linear", "bf16", table, gpu=[3] * 64 + [4] * 32, latency_s=[SECONDS] * 96)
+
+    def cells(folder: Path) -> Iterator[Cell]:
+        yield Cell(runs, np.full(96, NO_SPLIT))
+
+    monkeypatch.setattr(service, "read_cells", cells)
+    monkeypatch.setattr(service, "OPERATOR_PREDICTORS", (Mean, Corrected))
+    for counted in (Mean.told, Corrected.measured):
+        counted.clear()
+
+
+def test_predictors_without_the_hook_learn_the_measured_rows(data: None, tmp_path: Path) -> None:
+    study = evaluate_operators(tmp_path, predictors=("mean",), protocols=("few_shot", "leave_one_gpu_out"))
+    # The first GPU left out leaves 32 rows, then 8 and 32 of its own with them; the second 64, then 8 with them.
+    assert Mean.told == [32, 40, 64, 64, 72]
+    asked = {(c["part"], c["gpu"]): c["n"] for c in study.cells if c["gpu"] != "all"}
+    assert asked == {("8_rows", load_seed_specs()[4].id): 24}
+
+
+def test_predictors_with_the_hook_are_told_the_measured_rows(
+    data: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Corrected, "fit_operators", lambda self, runs, gpus: Corrected(SECONDS))
+    study = evaluate_operators(tmp_path, predictors=("corrected",), protocols=("few_shot", "leave_one_gpu_out"))
+    found = {(c["part"], c["gpu"]): c["mape"] for c in study.cells}
+    assert {mape for (part, _), mape in found.items() if part == "unseen"} == {0.0}
+    assert {mape for (part, _), mape in found.items() if part != "unseen"} == {100.0}
+    assert Corrected.measured == [8, 32, 8] and len(found) == 3 + 3 + 2
+
+
+def test_contenders_are_judged_trained_and_as_they_come() -> None:
+    names = [one.name for one in contenders()]
+    assert len(set(names)) == len(names)
+    assert "roofline" in names and set(PROTOCOLS) >= {"few_shot"}
