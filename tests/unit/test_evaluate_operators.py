@@ -63,13 +63,13 @@ class Corrected(Mean):
 
 @pytest.fixture
 def data(monkeypatch: pytest.MonkeyPatch) -> None:
-    """64 rows on one GPU and 32 on another, all equally long."""
-    rows = [{"m": 1.0 + k, "n": 64.0, "k": 64.0} for k in range(96)]
+    """256 rows on one GPU and 32 on another, all equally long."""
+    rows = [{"m": 1.0 + k, "n": 64.0, "k": 64.0} for k in range(288)]
     table = operators("linear", *rows, dtype="bf16")
-    runs = runs_of("linear", "bf16", table, gpu=[3] * 64 + [4] * 32, latency_s=[SECONDS] * 96)
+    runs = runs_of("linear", "bf16", table, gpu=[3] * 256 + [4] * 32, latency_s=[SECONDS] * 288)
 
     def cells(folder: Path) -> Iterator[Cell]:
-        yield Cell(runs, np.full(96, NO_SPLIT))
+        yield Cell(runs, np.full(288, NO_SPLIT))
 
     monkeypatch.setattr(service, "read_cells", cells)
     monkeypatch.setattr(service, "OPERATOR_PREDICTORS", (Mean, Corrected))
@@ -79,10 +79,11 @@ def data(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_predictors_without_the_hook_learn_the_measured_rows(data: None, tmp_path: Path) -> None:
     study = evaluate_operators(tmp_path, predictors=("mean",), protocols=("few_shot", "leave_one_gpu_out"))
-    # The first GPU left out leaves 32 rows, then 8 and 32 of its own with them; the second 64, then 8 with them.
-    assert Mean.told == [32, 40, 64, 64, 72]
+    # The first GPU left out leaves 32 rows, too few, then 128 of its own with them; the second leaves 256.
+    assert Mean.told == [32, 160, 256]
     asked = {(c["part"], c["gpu"]): c["n"] for c in study.cells if c["gpu"] != "all"}
-    assert asked == {("8_rows", load_seed_specs()[4].id): 24}
+    first, second = (load_seed_specs()[k].id for k in (3, 4))
+    assert asked == {("128_rows", first): 128, ("unseen", second): 32}
 
 
 def test_predictors_with_the_hook_are_told_the_measured_rows(
@@ -93,7 +94,7 @@ def test_predictors_with_the_hook_are_told_the_measured_rows(
     found = {(c["part"], c["gpu"]): c["mape"] for c in study.cells}
     assert {mape for (part, _), mape in found.items() if part == "unseen"} == {0.0}
     assert {mape for (part, _), mape in found.items() if part != "unseen"} == {100.0}
-    assert Corrected.measured == [8, 32, 8] and len(found) == 3 + 3 + 2
+    assert Corrected.measured == [8, 32, 128, 8] and len(found) == 3 + 3 + 2 + 2
 
 
 def test_contenders_are_judged_trained_and_as_they_come() -> None:
