@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from app.ops.base import Products
 from app.ops.kinds import Kind, kinds_of, least_flops_of, link_bytes_of, work_of
 from app.ops.tiles import CANDIDATES, Grid, grid, wave_efficiency
 from app.predictors.compiled import compiled
@@ -79,6 +80,13 @@ class Traits(NamedTuple):
     dtype: Ints
 
 
+# Rows of the terms that a time is made of, seconds each: what adds to the work and the shortest time, both in the way
+# that measurements of the dtype were made (eager or in a graph), work by its bottleneck (0 where a row has none), the
+# hardware limit, the whole, and overhead and shortest time in the way that was asked for.
+OVERHEAD, LEAST, COMPUTE_S, MEMORY_S, LINK_S, LIMIT, TIME, ASKED_OVERHEAD, ASKED_LEAST = range(9)
+TERMS = 9
+
+
 class Devices(NamedTuple):
     """The GPU table as compiled code reads it."""
 
@@ -103,11 +111,11 @@ def _tile_efficiency(traits: Traits, row: int, sms: float) -> float:
 
 
 @compiled
-def _overhead_s(traits: Traits, row: int) -> tuple[float, float, float]:
+def _overhead_s(traits: Traits, row: int, eager: bool) -> tuple[float, float, float]:
     """Seconds that add to the work, the shortest time, and bytes moved to quantise activations."""
     kind, dtype = traits.kind[row], traits.dtype[row]
     host, device = BY_KIND[kind, 2], BY_KIND[kind, 3] * traits.launches[row]
-    if traits.eager[row] > 0.0 or (np.isnan(traits.eager[row]) and IS_EAGER[dtype]):
+    if eager:
         return HOST_SHARE * host, max(host, device), 0.0
     if not IS_LINEAR[kind] or QUANTISING[dtype, 0] == 0.0:
         return device, device, 0.0
@@ -144,34 +152,74 @@ def _limit_s(traits: Traits, row: int, devices: Devices, gpu: int) -> float:
 
 
 @compiled
-def _fill(traits: Traits, devices: Devices, i: Ints, j: Ints, latency_s: Floats, bound: Ints) -> None:
+def composed(terms: Floats, q: int, work: float) -> float:
+    """Seconds of a query whose work takes `work`, launched as asked, never under the hardware limit."""
+    return float(max(max(terms[ASKED_OVERHEAD, q] + work, terms[ASKED_LEAST, q]), terms[LIMIT, q]))
+
+
+@compiled
+def work_s(terms: Floats, q: int) -> float:
+    """Seconds of the work alone: compute and memory overlap but for their ends, a link does not."""
+    compute, memory = terms[COMPUTE_S, q], terms[MEMORY_S, q]
+    return float(max((compute**OVERLAP + memory**OVERLAP) ** (1.0 / OVERLAP), terms[LINK_S, q]))
+
+
+@compiled
+def fill_terms(traits: Traits, devices: Devices, i: Ints, j: Ints, terms: Floats) -> None:
+    """Fill `terms` float64 [TERMS, n] for operator row `i[q]` on GPU row `j[q]`."""
     for q in range(len(i)):
         row, gpu = i[q], j[q]
-        adds, least, quantised = _overhead_s(traits, row)
-        compute = _compute_s(traits, row, devices, gpu)
-        memory = _memory_s(traits, row, quantised, devices, gpu)
-        work, code = (compute**OVERLAP + memory**OVERLAP) ** (1.0 / OVERLAP), COMPUTE if compute > memory else MEMORY
+        usual = IS_EAGER[traits.dtype[row]]
+        asked = usual if np.isnan(traits.eager[row]) else traits.eager[row] > 0.0
+        adds, least, _ = _overhead_s(traits, row, usual)
+        asked_adds, asked_least, quantised = _overhead_s(traits, row, asked)
+        terms[COMPUTE_S, q] = _compute_s(traits, row, devices, gpu)
+        terms[MEMORY_S, q] = _memory_s(traits, row, quantised, devices, gpu)
+        terms[LINK_S, q] = 0.0
         if traits.sent[row] > 0.0:
             link = devices.figures[_LINK, gpu]
             link_s = traits.sent[row] / (link * (FAST_SHARE if link > FAST_LINK_BYTES_PER_S else SLOW_SHARE))
             adds += HOP_S * traits.hops[row]
-            if link_s > work:  # False for an unknown link
-                work, code = link_s, COMMUNICATION
-        time = max(adds + work, least)
-        bound[q] = LAUNCH if work < 0.5 * time else code
-        latency_s[q] = max(time, _limit_s(traits, row, devices, gpu))
+            asked_adds += HOP_S * traits.hops[row]
+            terms[LINK_S, q] = 0.0 if np.isnan(link_s) else link_s
+        terms[OVERHEAD, q], terms[LEAST, q] = adds, least
+        terms[ASKED_OVERHEAD, q], terms[ASKED_LEAST, q] = asked_adds, asked_least
+        terms[LIMIT, q] = _limit_s(traits, row, devices, gpu)
+        terms[TIME, q] = max(max(adds + work_s(terms, q), least), terms[LIMIT, q])
 
 
-def _grid_of(ops: OpTable, kinds: list[Kind]) -> Grid:
+@compiled
+def bound_of(terms: Floats, q: int) -> int:
+    """Code into BOUNDS: what the physics of a query waits for most."""
+    work = work_s(terms, q)
+    if work < 0.5 * max(terms[ASKED_OVERHEAD, q] + work, terms[ASKED_LEAST, q]):
+        return LAUNCH
+    if terms[LINK_S, q] >= work > 0.0:
+        return COMMUNICATION
+    return COMPUTE if terms[COMPUTE_S, q] > terms[MEMORY_S, q] else MEMORY
+
+
+@compiled
+def _fill_answer(terms: Floats, latency_s: Floats, bound: Ints) -> None:
+    for q in range(len(bound)):
+        latency_s[q], bound[q] = composed(terms, q, work_s(terms, q)), bound_of(terms, q)
+
+
+def products_of(kinds: list[Kind]) -> list[Products | None]:
+    """The matrix products that each family's rows are; None where they are none."""
+    return [kind.op.products(kind.table) for kind in kinds]
+
+
+def _grid_of(n: int, kinds: list[Kind], products: list[Products | None]) -> Grid:
     """Tiles of every row; a row that is no product fills none."""
-    found = [(rows, products) for op, rows, table in kinds if (products := op.products(table)) is not None]
+    found = [(kind.rows, part) for kind, part in zip(kinds, products, strict=True) if part is not None]
     if not found:
-        return Grid(np.zeros((0, len(ops))), np.zeros((0, len(ops))), np.zeros(len(ops)))
+        return Grid(np.zeros((0, n)), np.zeros((0, n)), np.zeros(n))
     if len(kinds) == 1:
         return grid(found[0][1])
-    tiles = Grid(np.ones((len(CANDIDATES), len(ops))), np.zeros((len(CANDIDATES), len(ops))), np.ones(len(ops)))
-    for rows, products in found:
-        for whole, part in zip(tiles, grid(products), strict=True):
+    tiles = Grid(np.ones((len(CANDIDATES), n)), np.zeros((len(CANDIDATES), n)), np.ones(n))
+    for rows, of_kind in found:
+        for whole, part in zip(tiles, grid(of_kind), strict=True):
             whole[..., rows] = part
     return tiles
 
@@ -196,7 +244,7 @@ def _activations(kind: Kind) -> Floats:
     return kind.table.column("m") * kind.table.column("k")
 
 
-def _traits(ops: OpTable, kinds: list[Kind]) -> Traits:
+def traits_of(ops: OpTable, kinds: list[Kind], products: list[Products | None]) -> Traits:
     """Traits of every row."""
     work, sent = work_of(ops, kinds), link_bytes_of(ops, kinds)
     nothing = np.zeros(len(ops))
@@ -211,16 +259,22 @@ def _traits(ops: OpTable, kinds: list[Kind]) -> Traits:
         nothing if sent is None else ops.column("devices") - 1.0,
         np.ascontiguousarray(ops.column("eager")),
         np.ascontiguousarray(ops.column("burst")),
-        *_grid_of(ops, kinds),
+        *_grid_of(len(ops), kinds, products),
         ops.kind,
         ops.dtype,
     )
 
 
+def devices_of(gpus: GpuTable) -> Devices:
+    """The GPU table as compiled code reads it."""
+    return Devices(compute_rates(gpus), bandwidths(gpus), peaks(gpus), gpus.values)
+
+
 def operator_estimate(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Estimate:
     """Operator row `i[q]` on GPU row `j[q]`."""
-    latency, bound = np.empty(len(i)), np.empty(len(i), dtype=np.intp)
-    devices = Devices(compute_rates(gpus), bandwidths(gpus), peaks(gpus), gpus.values)
-    _fill(_traits(ops, kinds_of(ops)), devices, i, j, latency, bound)
+    kinds = kinds_of(ops)
+    terms, latency, bound = np.empty((TERMS, len(i))), np.empty(len(i)), np.empty(len(i), dtype=np.intp)
+    fill_terms(traits_of(ops, kinds, products_of(kinds)), devices_of(gpus), i, j, terms)
+    _fill_answer(terms, latency, bound)
     group = operator_codes(ops.kind[i], ops.dtype[i], S_UNTRAINED)
     return Estimate(latency, bound, np.full(len(i), EXTRAPOLATED), group)

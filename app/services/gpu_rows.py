@@ -65,7 +65,8 @@ class GpuRows:
         if not self._guests:
             return gpus
         guests = GpuTable.from_specs(self._guests)
-        return GpuTable(gpus.ids + guests.ids, np.concatenate([gpus.values, guests.values], axis=1))
+        values = np.concatenate([gpus.values, guests.values], axis=1)
+        return GpuTable(gpus.ids + guests.ids, values, gpus.architectures + guests.architectures)
 
     def spec(self, row: int) -> GpuSpec:
         """The specification at a row."""

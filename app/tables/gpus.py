@@ -112,6 +112,12 @@ class GpuSpec:
     note: str = ""
     provenance: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def make(self) -> str:
+        """Architecture and kind of memory: GPUs of one make run the same kernels about as well."""
+        stacked = (self.memory_type or "").startswith("HBM")
+        return f"{self.architecture.lower().removesuffix(' ultra')}{'/hbm' if stacked else ''}"
+
 
 def _row(spec: GpuSpec) -> list[float]:
     values: list[Any] = [getattr(spec, name) for name in SPEC_COLUMNS]
@@ -124,18 +130,21 @@ def _row(spec: GpuSpec) -> list[float]:
 class GpuTable:
     """Many GPUs as one matrix: `values` is float64 [len(COLUMNS), gpus], a row per column name.
 
+    `architectures` names GPUs whose SMs and memory are of one make, so that their kernels are alike; empty: unknown.
     `memo` keeps what a reader derives from the whole table, by the reader's own key, so that it is derived once.
     """
 
     ids: tuple[str, ...]
     values: Floats
-    memo: dict[Hashable, Floats] = field(default_factory=dict, compare=False, repr=False)
+    architectures: tuple[str, ...] = ()
+    memo: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def from_specs(cls, specs: Sequence[GpuSpec]) -> GpuTable:
         """Stack specifications in the order given."""
         matrix = np.array([_row(spec) for spec in specs], dtype=np.float64).reshape(-1, len(COLUMNS))
-        return cls(tuple(spec.id for spec in specs), np.ascontiguousarray(matrix.T))
+        made = tuple(spec.make for spec in specs)
+        return cls(tuple(spec.id for spec in specs), np.ascontiguousarray(matrix.T), made)
 
     def __len__(self) -> int:
         return int(self.values.shape[1])
@@ -147,4 +156,5 @@ class GpuTable:
 
     def take(self, j: NDArray[np.intp]) -> GpuTable:
         """The rows `j`, repeats allowed: figures aligned with a query."""
-        return GpuTable(tuple(self.ids[k] for k in j), np.take(self.values, j, axis=1))
+        made = tuple(self.architectures[k] for k in j) if self.architectures else ()
+        return GpuTable(tuple(self.ids[k] for k in j), np.take(self.values, j, axis=1), made)

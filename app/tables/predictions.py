@@ -24,12 +24,14 @@ class Estimate:
     bound      int [n], code into BOUNDS
     support    int [n], code into SUPPORTS
     group      int [n], residual group: code into the GROUPS of app.predictors.intervals
+    stretch    float64 [n], how many times as wide as its group's a row's interval is, in log space; None: once
     """
 
     latency_s: Floats
     bound: Ints
     support: Ints
     group: Ints
+    stretch: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,308 @@
+"""`auto` for deep-learning operators: physics, and what measurements taught about where it errs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.ops import OP_CODE, OPS
+from app.ops.kinds import kinds_of
+from app.predictors.boosting import BLOCK, add_trees
+from app.predictors.compiled import compiled
+from app.predictors.intervals import (
+    S_CALIBRATED,
+    S_SEEN,
+    S_SEEN_OUTSIDE,
+    S_UNSEEN,
+    S_UNSEEN_OUTSIDE,
+    S_UNTRAINED,
+    SUPPORT_OF_SITUATION,
+    operator_codes,
+)
+from app.predictors.operator_cells import Cell, Model, Samples, learn
+from app.predictors.operator_features import FEATURES, SHAPE_FEATURES, fill_features, shape_features
+from app.predictors.operator_time import (
+    ASKED_LEAST,
+    ASKED_OVERHEAD,
+    LEAST,
+    LIMIT,
+    OVERHEAD,
+    TERMS,
+    TIME,
+    Traits,
+    bound_of,
+    devices_of,
+    fill_terms,
+    products_of,
+    traits_of,
+    work_s,
+)
+from app.tables.gpus import GpuTable
+from app.tables.measurements import Measurements
+from app.tables.operator_runs import OperatorRuns
+from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
+from app.tables.predictions import Estimate
+
+Floats = NDArray[np.float64]
+Singles = NDArray[np.float32]
+Ints = NDArray[np.intp]
+
+CellKey = tuple[str, str]
+
+# Formats of the same pipe: what was learned in one serves the other where nothing better is known.
+_LIKE = {"fp16": "bf16", "bf16": "fp16", "int8": "fp8"}
+_MEMBERS = 4
+# An answer further out of the range learned from errs more: its interval grows by this part per factor of e.
+STRETCH = 0.25
+
+
+class Packed(NamedTuple):
+    """All models of all cells in few arrays.
+
+    feature, threshold, value  as in app.predictors.boosting.Trees, of all models
+    first, stop, mean          of every model: its trees, and what it adds to them
+    low, high                  range of shape features per cell, float64 [cells, SHAPE_FEATURES]
+    """
+
+    feature: NDArray[np.int16]
+    threshold: Singles
+    value: Singles
+    first: Ints
+    stop: Ints
+    mean: Floats
+    low: Floats
+    high: Floats
+
+
+class Recipes(NamedTuple):
+    """Per cell and GPU: models, their weights, and the situation; `cell` [kinds, dtypes] is the cell's row, -1 none."""
+
+    member: Ints
+    weight: Floats
+    situation: Ints
+    cell: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """Cells by operator and dtype."""
+
+    cells: Mapping[CellKey, Cell] = field(default_factory=dict)
+
+    def estimate(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Estimate:
+        """Operator row `i[q]` on GPU row `j[q]`."""
+        kinds = kinds_of(ops)
+        products = products_of(kinds)
+        traits = traits_of(ops, kinds, products)
+        shape = shape_features(kinds, products, len(ops))
+        recipes, n = self._recipes(gpus), len(i)
+        order = np.arange(n) if _alike(ops, j) else np.lexsort((ops.dtype[i], ops.kind[i], j))
+        terms, latency, stretch = np.empty((TERMS, n)), np.empty(n), np.ones(n)
+        bound, situation = np.empty(n, dtype=np.intp), np.empty(n, dtype=np.intp)
+        devices = devices_of(gpus)
+        fill_terms(traits, devices, i, j, terms)
+        asked = (i, j, order)
+        _fill(shape, traits, devices.figures, asked, terms, self._packed, recipes, (latency, stretch), (bound, situation))
+        group = operator_codes(ops.kind[i], ops.dtype[i], situation)
+        return Estimate(latency, bound, SUPPORT_OF_SITUATION[situation], group, stretch)
+
+    @cached_property
+    def _models(self) -> list[Model]:
+        return [
+            model
+            for cell in self.cells.values()
+            for model in (*cell.own.values(), *(() if cell.shared is None else (cell.shared,)))
+        ]
+
+    @cached_property
+    def _packed(self) -> Packed:
+        trees = [model.trees for model in self._models]
+        stop = np.cumsum([len(part.feature) for part in trees], dtype=np.intp)
+        joined = [np.concatenate(parts) for parts in zip(*trees, strict=True)] if trees else list(_NO_TREES)
+        ranges = [np.array([getattr(cell, end) for cell in self.cells.values()]) for end in ("low", "high")]
+        low, high = (part.reshape(-1, SHAPE_FEATURES).astype(np.float64) for part in ranges)
+        mean = np.array([model.mean for model in self._models], dtype=np.float64)
+        return Packed(joined[0], joined[1], joined[2], np.append(0, stop)[:-1].astype(np.intp), stop, mean, low, high)
+
+    @cached_property
+    def _number(self) -> dict[int, int]:
+        return {id(model): number for number, model in enumerate(self._models)}
+
+    @cached_property
+    def _cell_of(self) -> Ints:
+        rows = {key: row for row, key in enumerate(self.cells)}
+        cell = np.full((len(OPS), len(DTYPES)), -1)
+        for name, kind in OP_CODE.items():
+            for dtype, code in DTYPE_CODE.items():
+                cell[kind, code] = rows.get((name, dtype), rows.get((name, _LIKE.get(dtype, dtype)), -1))
+        return cell
+
+    def _recipes(self, gpus: GpuTable) -> Recipes:
+        """Recipes of every GPU of a table, put together once per table."""
+        key = ("recipes", self)
+        if key not in gpus.memo:
+            gpus.memo[key] = self._stacked(gpus)
+        return gpus.memo[key]
+
+    def _stacked(self, gpus: GpuTable) -> Recipes:
+        makes = gpus.architectures or ("",) * len(gpus)
+        rows = [self._recipe_row(gpu, make) for gpu, make in zip(gpus.ids, makes, strict=True)]
+        member, weight, situation = (np.stack(part, axis=1) for part in zip(*rows, strict=True))
+        return Recipes(member, weight, situation, self._cell_of)
+
+    @lru_cache(maxsize=1024)  # noqa: B019  lives as long as what was learned
+    def _recipe_row(self, gpu: str, make: str) -> tuple[Ints, Floats, Ints]:
+        """Models [cells, _MEMBERS], weights alike and situations [cells] for one GPU."""
+        member = np.full((len(self.cells), _MEMBERS), -1)
+        weight, situation = np.zeros((len(self.cells), _MEMBERS)), np.empty(len(self.cells), dtype=np.intp)
+        for row, cell in enumerate(self.cells.values()):
+            recipe = cell.recipe(gpu, make)
+            situation[row] = recipe.situation
+            for k, (model, share) in enumerate(recipe.members[:_MEMBERS]):
+                member[row, k], weight[row, k] = self._number[id(model)], share
+        return member, weight, situation
+
+    def fit(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Learned:
+        """With what `runs` teach; what is known of other operators, dtypes and GPUs stays."""
+        cells = dict(self.cells)
+        for run in runs:
+            usual = usual_rows(run)
+            if len(usual):
+                key = (run.op, run.dtype)
+                cells[key] = learn(samples(usual.rows, gpus), SHAPE_FEATURES, cells.get(key))
+        return Learned(cells)
+
+    def state(self) -> dict[str, Any]:
+        """As plain containers of arrays."""
+        return {f"{op} {dtype}": cell.state() for (op, dtype), cell in self.cells.items()}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
+        """The inverse of `state`."""
+        cells = {}
+        for key, cell in state.items():
+            op, dtype = key.split(" ")
+            cells[op, dtype] = Cell.from_state(cell)
+        return cls(cells)
+
+
+_NO_TREES = (np.empty((0, 6), np.int16), np.empty((0, 6), np.float32), np.empty((0, 64), np.float32))
+
+
+def _alike(ops: OpTable, j: Ints) -> bool:
+    """Whether all queries are of one cell and GPU."""
+    one_gpu = len(j) == 0 or bool((j == j[0]).all())
+    return one_gpu and bool((ops.kind == ops.kind[0]).all() and (ops.dtype == ops.dtype[0]).all())
+
+
+def usual_rows(run: OperatorRuns) -> OperatorRuns:
+    """Rows of each GPU's most frequent software stack: others are another operator as far as times go."""
+    kept = []
+    for gpu in np.unique(run.rows.gpu):
+        rows = np.flatnonzero(run.rows.gpu == gpu)
+        stack = np.bincount(run.software[rows]).argmax()
+        kept.append(rows[run.software[rows] == stack])
+    return run.take(np.concatenate(kept)) if kept else run
+
+
+def samples(rows: Measurements, gpus: GpuTable) -> Samples:
+    """Features and residuals of measured rows of one operator in one dtype."""
+    i = np.arange(len(rows))
+    kinds = kinds_of(rows.ops)
+    products = products_of(kinds)
+    traits = traits_of(rows.ops, kinds, products)
+    devices = devices_of(gpus)
+    terms, features = np.empty((TERMS, len(i))), np.empty((FEATURES, len(i)), dtype=np.float32)
+    fill_terms(traits, devices, i, rows.gpu, terms)
+    _fill_all(shape_features(kinds, products, len(i)), traits, devices.figures, rows.gpu, terms, features)
+    residual = np.log(rows.latency_s / terms[TIME])
+    return Samples(features, residual, rows.gpu, gpus.ids, gpus.architectures or ("",) * len(gpus))
+
+
+@compiled
+def _fill_all(
+    shape: Singles, traits: Traits, figures: Floats, gpu: Ints, terms: Floats, features: Singles
+) -> None:
+    for q in range(len(gpu)):
+        fill_features(shape, traits, figures, q, gpu[q], terms, q, features, q)
+
+
+@compiled
+def _fill(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not tables)
+    shape: Singles,
+    traits: Traits,
+    figures: Floats,
+    asked: tuple[Ints, Ints, Ints],
+    terms: Floats,
+    packed: Packed,
+    recipes: Recipes,
+    times: tuple[Floats, Floats],
+    codes: tuple[Ints, Ints],
+) -> None:
+    """Queries in `order`, as many of one cell and GPU at once as there are."""
+    i, j, order = asked
+    bound, situation = codes
+    features, total = np.empty((FEATURES, BLOCK), dtype=np.float32), np.empty(BLOCK)
+    first = 0
+    while first < len(order):
+        row, gpu = i[order[first]], j[order[first]]
+        cell, count = recipes.cell[traits.kind[row], traits.dtype[row]], 0
+        while first + count < len(order) and count < BLOCK:
+            q = order[first + count]
+            if j[q] != gpu or traits.kind[i[q]] != traits.kind[row] or traits.dtype[i[q]] != traits.dtype[row]:
+                break
+            count += 1
+        block = order[first : first + count]
+        total[:count] = 0.0
+        if cell >= 0:
+            for k in range(count):
+                fill_features(shape, traits, figures, i[block[k]], gpu, terms, block[k], features, k)
+            for k in range(_MEMBERS):
+                model = recipes.member[cell, gpu, k]
+                if model >= 0:
+                    weight = recipes.weight[cell, gpu, k]
+                    total[:count] += weight * packed.mean[model]
+                    trees = (packed.feature, packed.threshold, packed.value)
+                    span = (packed.first[model], packed.stop[model])
+                    add_trees(features[:, :count], trees, span, weight, total[:count])
+        for k in range(count):
+            q = block[k]
+            times[0][q] = _corrected_s(terms, q, total[k])
+            bound[q] = bound_of(terms, q)
+            situation[q] = S_UNTRAINED
+            if cell >= 0:
+                situation[q] = recipes.situation[cell, gpu]
+                far = _beyond(shape, i[q], packed.low[cell], packed.high[cell])
+                if far > 0.0:
+                    times[1][q] = 1.0 + STRETCH * far
+                    if situation[q] == S_SEEN or situation[q] == S_CALIBRATED:
+                        situation[q] = S_SEEN_OUTSIDE
+                    elif situation[q] == S_UNSEEN:
+                        situation[q] = S_UNSEEN_OUTSIDE
+        first += count
+
+
+@compiled
+def _beyond(shape: Singles, row: int, low: Floats, high: Floats) -> float:
+    """How far the row's shape is out of the range learned from, as a logarithm; 0 inside."""
+    far = 0.0
+    for f in range(len(low)):
+        far = max(far, max(low[f] - shape[f, row], shape[f, row] - high[f]))
+    return float(far) if far > 1e-3 else 0.0
+
+
+@compiled
+def _corrected_s(terms: Floats, q: int, correction: float) -> float:
+    """Seconds after the learned correction, in log space, of the physics' time; launched as asked."""
+    usual = terms[ASKED_OVERHEAD, q] == terms[OVERHEAD, q] and terms[ASKED_LEAST, q] == terms[LEAST, q]
+    if usual:
+        return float(max(terms[TIME, q] * np.exp(correction), terms[LIMIT, q]))
+    # Launched in another way than the measurements: only what concerns the work carries over.
+    work = work_s(terms, q)
+    work *= np.exp(correction * min(work / terms[TIME, q], 1.0))
+    return float(max(max(terms[ASKED_OVERHEAD, q] + work, terms[ASKED_LEAST, q]), terms[LIMIT, q]))

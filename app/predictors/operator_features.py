@@ -1,0 +1,157 @@
+"""What learned models see of an operator on a GPU: no raw figure of the GPU, only how the operator stands to it.
+
+Shape features are of the operator alone: logarithms of its dimensions, of its matrix products, and how far powers of
+two divide these. Relative features compare it with a GPU: waves and how full they are for every candidate tile
+(NeuSight, section 4), the balance of the physics' terms, bytes against the L2.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.ops import OPS
+from app.ops.base import COMMON, Products
+from app.ops.kinds import Kind
+from app.ops.tiles import CANDIDATES
+from app.predictors.compiled import compiled
+from app.predictors.operator_time import (
+    COMPUTE_S,
+    LEAST,
+    LIMIT,
+    LINK_S,
+    MEMORY_S,
+    OVERHEAD,
+    TIME,
+    Traits,
+    work_s,
+)
+from app.tables.gpus import COLUMN_INDEX
+from app.tables.ops import OpTable
+
+Floats = NDArray[np.float64]
+Singles = NDArray[np.float32]
+Ints = NDArray[np.intp]
+
+# Products and quotients of dimensions that matter beside the dimensions themselves: names multiplied, then divided by.
+# The first of a list counts tasks that run at the same time, which a GPU deals to its SMs.
+_ATTENTION = (
+    (("batch", "kv_heads"), ()),
+    (("batch", "heads"), ()),
+    (("heads",), ("kv_heads",)),
+    (("query_length",), ("context_length",)),
+    (("batch", "query_length"), ()),
+    (("batch", "kv_heads", "context_length", "head_dim"), ()),
+)
+_ROWS = ((("b",), ()), (("b", "h"), ()))
+RATIOS = {
+    "attention": _ATTENTION,
+    "norm": _ROWS,
+    "softmax": _ROWS,
+    "elementwise": ((("b", "h"), ()),),
+    "moe": (
+        (("intermediate",), ("tensor_parallel",)),
+        (("experts",), ("expert_parallel",)),
+        (("tokens", "top_k"), ("experts",)),
+    ),
+    "conv2d": ((("out_channels",), ("groups",)),),
+}
+# A field that a row leaves out means another, or this number.
+_ABSENT = {"kv_heads": "heads", "query_length": "context_length", "window": "context_length"}
+_COMMON = {dim.name for dim in COMMON}
+# Columns that are codes or exponents, not sizes.
+_PLAIN = ("distribution", "kv_dtype", "implementation")
+
+_PRODUCT_FEATURES = 11
+SHAPE_FEATURES = 26
+RELATIVE_FEATURES = 10 + 2 * len(CANDIDATES)
+FEATURES = SHAPE_FEATURES + RELATIVE_FEATURES
+_TASKS = 0
+_SMS, _L2 = COLUMN_INDEX["sm_count"], COLUMN_INDEX["l2_bytes"]
+# Logarithms of times and ratios are kept within this.
+_FAR = 12.0
+
+
+def own_dims(kind: int) -> tuple[str, ...]:
+    """Columns of an operator that its models see, in order."""
+    return tuple(name for name in OPS[kind].fields if name not in _COMMON)
+
+
+def shape_features(kinds: list[Kind], products: list[Products | None], n: int) -> Singles:
+    """Shape features of every row, float32 [SHAPE_FEATURES, n]; zero where a family has fewer."""
+    features = np.zeros((SHAPE_FEATURES, n), dtype=np.float32)
+    for kind, product in zip(kinds, products, strict=True):
+        features[:, kind.rows] = _of_kind(kind, product)
+    return features
+
+
+def _of_kind(kind: Kind, product: Products | None) -> Floats:
+    """Shape features of one family's rows: tasks, products, ratios, dimensions."""
+    table = kind.table
+    names = own_dims(int(table.kind[0]))
+    column = {name: _column(table, name) for name in names}
+    sizes = np.log(np.stack([column[name] for name in names if name not in _PLAIN]))
+    log = dict(zip((name for name in names if name not in _PLAIN), sizes, strict=True))
+    ratios = [
+        sum(log[name] for name in over) - sum(log[name] for name in under)
+        for over, under in RATIOS.get(kind.op.group, ())
+    ]
+    parts = [ratios[0] if ratios else sizes[0]]
+    if product is not None:
+        parts += _product_features(product)
+    parts += [*ratios[1:], *sizes, *(column[name] for name in names if name in _PLAIN)]
+    features = np.zeros((SHAPE_FEATURES, len(table)))
+    kept = parts[:SHAPE_FEATURES]
+    features[: len(kept)] = kept
+    return features
+
+
+def _column(table: OpTable, name: str) -> Floats:
+    """A dimension with what absent means, kept over zero for its logarithm."""
+    given = table.column(name)
+    if name in _PLAIN:
+        return np.where(np.isnan(given), table.dtype.astype(np.float64), given) if name == "kv_dtype" else given
+    if name in _ABSENT:
+        given = np.where(np.isnan(given) | (given == 0.0), table.column(_ABSENT[name]), given)
+    sized: Floats = np.maximum(given, 0.5)
+    return sized
+
+
+def _product_features(product: Products) -> list[Floats]:
+    """Logarithms of sizes, operands and results, and the powers of two that divide m, n and k (up to 2^8)."""
+    batch, m, n, k = (np.log(part) for part in product)
+    divisors = [np.gcd(np.maximum(part, 1.0).astype(np.int64), 256).astype(np.float64) for part in product[1:]]
+    return [batch, m, n, k, batch + m + n, batch + n + k, batch + m + k, n - m, *(np.log2(part) for part in divisors)]
+
+
+@compiled
+def _log(ratio: float) -> float:
+    """A logarithm within bounds, also of zero and infinity."""
+    return float(min(max(np.log(max(ratio, 1e-30)), -_FAR), _FAR))
+
+
+@compiled
+def fill_features(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not tables)
+    shape: Singles, traits: Traits, figures: Floats, row: int, gpu: int, terms: Floats, q: int, features: Singles, k: int
+) -> None:
+    """Fill column `k` of `features` float32 [FEATURES, m] for operator `row` on `gpu`, whose terms stand in column q."""
+    for f in range(SHAPE_FEATURES):
+        features[f, k] = shape[f, row]
+    sms, l2, work = figures[_SMS, gpu], figures[_L2, gpu], work_s(terms, q)
+    at = SHAPE_FEATURES
+    features[at, k] = _log(terms[COMPUTE_S, q] / terms[MEMORY_S, q])
+    features[at + 1, k] = _log(work / max(terms[OVERHEAD, q], terms[LEAST, q]))
+    features[at + 2, k] = np.log(terms[TIME, q] + 1e-9)
+    features[at + 3, k] = _log(terms[LIMIT, q] / terms[TIME, q])
+    features[at + 4, k] = _log(terms[LINK_S, q] / terms[MEMORY_S, q])
+    features[at + 5, k] = _log(traits.distinct[row] / l2)
+    features[at + 6, k] = _log(traits.moved[row] / l2)
+    waves = np.exp(shape[_TASKS, row]) / sms
+    features[at + 7, k] = _log(waves)
+    features[at + 8, k] = waves / np.ceil(waves)
+    features[at + 9, k] = traits.splits[row]
+    at += 10
+    for tile in range(traits.blocks.shape[0]):
+        waves = traits.blocks[tile, row] / sms
+        features[at + 2 * tile, k] = _log(waves)
+        features[at + 2 * tile + 1, k] = traits.fill[tile, row] * waves / np.ceil(waves)
