@@ -3,14 +3,14 @@
 Two views of a launch, blended evenly in log space where both exist: what its sources imply under a mixture of
 bottlenecks (app.predictors.transfer), and the costs fitted to all training rows of the same kernel
 (app.predictors.kernel_knowledge). Without training it runs on documented priors and the request's own evidence.
-Deep-learning operators: app.predictors.operator_time.
+Deep-learning operators: app.predictors.learned.
 Kernel names only join rows; nothing branches on one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from typing import Any, ClassVar, Self
@@ -23,10 +23,11 @@ from app.predictors.bottlenecks import Devices, Launches
 from app.predictors.intervals import SUPPORT_OF_GROUP
 from app.predictors.kernel_knowledge import PRIOR_COST, KernelKnowledge, launch_floors, learn_kernels, like_pairs
 from app.predictors.launch_time import Knowledge, Question, Times, fill_times
-from app.predictors.operator_time import operator_estimate
+from app.predictors.learned import Learned, with_hits
 from app.predictors.transfer import FLOOR_S, Shares
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
+from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import OpTable
 from app.tables.predictions import Estimate
 
@@ -52,13 +53,15 @@ class Auto:
     default_floor_: float = FLOOR_S
     prior_cost_: Floats = field(default_factory=lambda: PRIOR_COST)
     kernels_: KernelKnowledge = field(default_factory=KernelKnowledge.none)
+    operators_: Learned = field(default_factory=Learned)
 
     def floors_s(self, gpus: GpuTable) -> Floats:
         """Launch floor of every GPU of the table, seconds [g], NaN where none was learned; derived once per table."""
         key = ("floors", self)
         if key not in gpus.memo:
             gpus.memo[key] = np.array([self.floors_.get(gpu, np.nan) for gpu in gpus.ids])
-        return gpus.memo[key]
+        known: Floats = gpus.memo[key]
+        return known
 
     def predict(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, *, evidence: Evidence) -> Estimate:
         """Latency of operator row `i[q]` on GPU row `j[q]`, float64 [n] seconds; supports every row.
@@ -66,7 +69,7 @@ class Auto:
         A table holds either launches or deep-learning operators.
         """
         if len(ops) and ops.kind[0] != _KERNEL:
-            return operator_estimate(ops, gpus, i, j)
+            return with_hits(self.operators_.estimate(ops, gpus, i, j), ops, i, evidence)
         rows = evidence.rows
         times = Times.empty(len(i))
         sources = Launches.of(rows.ops, np.arange(len(evidence)), rows.gpu)
@@ -99,10 +102,19 @@ class Auto:
         """
         trained = [int(g) for g in np.unique(measurements.gpu)]
         choices = [Shares(*pair) for pair in product(FLOOR_CHOICES, TRAFFIC_CHOICES)]
-        if len(trained) < 3:
-            return _learn(measurements, gpus, Shares())
-        errors = [_held_out_error(measurements, gpus, trained, shares) for shares in choices]
-        return _learn(measurements, gpus, choices[int(np.argmin(errors))])
+        shares = Shares()
+        if len(trained) >= 3:
+            errors = [_held_out_error(measurements, gpus, trained, one) for one in choices]
+            shares = choices[int(np.argmin(errors))]
+        return replace(_learn(measurements, gpus, shares), operators_=self.operators_)
+
+    def fit_operators(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Auto:
+        """Itself with the operators and dtypes of `runs` learned (app.predictors.operator_cells)."""
+        return replace(self, operators_=self.operators_.fit(runs, gpus))
+
+    def with_measured(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Auto:
+        """Itself corrected for GPUs of which `runs` hold some rows: takes seconds, and needs no training."""
+        return replace(self, operators_=self.operators_.with_measured(runs, gpus))
 
     def state(self) -> dict[str, Any]:
         """Plain containers and arrays."""
@@ -114,13 +126,16 @@ class Auto:
             "label": self.kernels_.label,
             "log_likelihood": self.kernels_.log_likelihood,
             "cost": self.kernels_.cost,
+            "operators": self.operators_.state(),
         }
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
         """The inverse of `state`."""
         kernels = KernelKnowledge(state["label"], state["log_likelihood"], state["cost"])
-        return cls(Shares(*state["shares"]), state["floors"], state["default_floor"], state["prior_cost"], kernels)
+        learned = Learned.from_state(state["operators"])
+        shares = Shares(*state["shares"])
+        return cls(shares, state["floors"], state["default_floor"], state["prior_cost"], kernels, learned)
 
 
 def _learn(measurements: Measurements, gpus: GpuTable, shares: Shares) -> Auto:

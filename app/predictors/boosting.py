@@ -54,10 +54,10 @@ class Trees(NamedTuple):
 
     def sum(self, features: Singles) -> Floats:
         """What the trees add up to, float64 [n], for features float32 [columns, n]."""
-        total = np.zeros(features.shape[1])
+        total, trees = np.zeros(features.shape[1]), (self.feature, self.threshold, self.value)
         for first in range(0, len(total), BLOCK):
             block = np.ascontiguousarray(features[:, first : first + BLOCK])
-            add_trees(block, tuple(self), (0, len(self.feature)), 1.0, total[first : first + BLOCK])
+            add_trees(block, trees, (0, len(self.feature)), 1.0, total[first : first + BLOCK])
         return total
 
     def state(self) -> dict[str, Any]:
@@ -68,6 +68,9 @@ class Trees(NamedTuple):
     def from_state(cls, state: Mapping[str, Any]) -> Self:
         """The inverse of `state`."""
         return cls(state["feature"], state["threshold"], state["value"].astype(np.float32))
+
+
+NO_TREES = Trees(np.empty((0, DEPTH), np.int16), np.empty((0, DEPTH), np.float32), np.empty((0, LEAVES), np.float32))
 
 
 def boosted(features: Singles, target: Floats, weight: Floats, growth: Growth) -> Trees:
@@ -188,7 +191,7 @@ def add_trees(
     weight: float,
     total: Floats,
 ) -> None:
-    """Add `weight` times the sum of trees span[0] ... span[1] - 1 to total [m], m <= BLOCK, of features [columns, m]."""
+    """Add `weight` times trees span[0] ... span[1] - 1 to total [m], m <= BLOCK, of features [columns, m]."""
     feature, threshold, value = trees
     m = len(total)
     leaf = np.empty(m, dtype=np.int32)

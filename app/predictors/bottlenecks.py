@@ -77,7 +77,8 @@ def rates(gpus: GpuTable) -> Floats:
                 serial,
             ]
         )
-    return gpus.memo["rates"]
+    known: Floats = gpus.memo["rates"]
+    return known
 
 
 class Launches(NamedTuple):

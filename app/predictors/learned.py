@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from app.ops import OP_CODE, OPS
 from app.ops.kinds import kinds_of
-from app.predictors.boosting import BLOCK, add_trees
+from app.predictors.boosting import BLOCK, NO_TREES, add_trees
 from app.predictors.compiled import compiled
 from app.predictors.intervals import (
     S_CALIBRATED,
+    S_MEASURED,
     S_SEEN,
     S_SEEN_OUTSIDE,
     S_UNSEEN,
@@ -24,7 +25,7 @@ from app.predictors.intervals import (
     SUPPORT_OF_SITUATION,
     operator_codes,
 )
-from app.predictors.operator_cells import Cell, Model, Samples, learn
+from app.predictors.operator_cells import Cell, Model, Samples, calibrated, learn
 from app.predictors.operator_features import FEATURES, SHAPE_FEATURES, fill_features, shape_features
 from app.predictors.operator_time import (
     ASKED_LEAST,
@@ -43,10 +44,10 @@ from app.predictors.operator_time import (
     work_s,
 )
 from app.tables.gpus import GpuTable
-from app.tables.measurements import Measurements
+from app.tables.measurements import Evidence, Measurements
 from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
-from app.tables.predictions import Estimate
+from app.tables.predictions import MEASURED, Estimate
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
@@ -107,7 +108,9 @@ class Learned:
         devices = devices_of(gpus)
         fill_terms(traits, devices, i, j, terms)
         asked = (i, j, order)
-        _fill(shape, traits, devices.figures, asked, terms, self._packed, recipes, (latency, stretch), (bound, situation))
+        _fill(
+            shape, traits, devices.figures, asked, terms, self._packed, recipes, (latency, stretch), (bound, situation)
+        )
         group = operator_codes(ops.kind[i], ops.dtype[i], situation)
         return Estimate(latency, bound, SUPPORT_OF_SITUATION[situation], group, stretch)
 
@@ -121,9 +124,9 @@ class Learned:
 
     @cached_property
     def _packed(self) -> Packed:
-        trees = [model.trees for model in self._models]
-        stop = np.cumsum([len(part.feature) for part in trees], dtype=np.intp)
-        joined = [np.concatenate(parts) for parts in zip(*trees, strict=True)] if trees else list(_NO_TREES)
+        trees = [NO_TREES, *(model.trees for model in self._models)]
+        stop = np.cumsum([len(part.feature) for part in trees[1:]], dtype=np.intp)
+        joined: list[Any] = [np.concatenate([part[k] for part in trees]) for k in range(len(NO_TREES))]
         ranges = [np.array([getattr(cell, end) for cell in self.cells.values()]) for end in ("low", "high")]
         low, high = (part.reshape(-1, SHAPE_FEATURES).astype(np.float64) for part in ranges)
         mean = np.array([model.mean for model in self._models], dtype=np.float64)
@@ -147,7 +150,8 @@ class Learned:
         key = ("recipes", self)
         if key not in gpus.memo:
             gpus.memo[key] = self._stacked(gpus)
-        return gpus.memo[key]
+        known: Recipes = gpus.memo[key]
+        return known
 
     def _stacked(self, gpus: GpuTable) -> Recipes:
         makes = gpus.architectures or ("",) * len(gpus)
@@ -177,6 +181,16 @@ class Learned:
                 cells[key] = learn(samples(usual.rows, gpus), SHAPE_FEATURES, cells.get(key))
         return Learned(cells)
 
+    def with_measured(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Learned:
+        """Corrected for GPUs of which `runs` hold some rows, at once; GPUs with a model of their own keep it."""
+        cells = dict(self.cells)
+        for run in runs:
+            usual = usual_rows(run)
+            key = (run.op, run.dtype)
+            if len(usual):
+                cells[key] = calibrated(samples(usual.rows, gpus), cells.get(key) or Cell.empty(SHAPE_FEATURES))
+        return Learned(cells)
+
     def state(self) -> dict[str, Any]:
         """As plain containers of arrays."""
         return {f"{op} {dtype}": cell.state() for (op, dtype), cell in self.cells.items()}
@@ -191,7 +205,14 @@ class Learned:
         return cls(cells)
 
 
-_NO_TREES = (np.empty((0, 6), np.int16), np.empty((0, 6), np.float32), np.empty((0, 64), np.float32))
+def with_hits(estimate: Estimate, ops: OpTable, i: Ints, evidence: Evidence) -> Estimate:
+    """The estimate with measured times where `evidence` holds the very operator asked for, on the GPU asked for."""
+    hits = evidence.query
+    if not len(hits):
+        return estimate
+    estimate.latency_s[hits], estimate.support[hits] = evidence.rows.latency_s, MEASURED
+    estimate.group[hits] = operator_codes(ops.kind[i[hits]], ops.dtype[i[hits]], S_MEASURED)
+    return estimate
 
 
 def _alike(ops: OpTable, j: Ints) -> bool:
@@ -225,9 +246,7 @@ def samples(rows: Measurements, gpus: GpuTable) -> Samples:
 
 
 @compiled
-def _fill_all(
-    shape: Singles, traits: Traits, figures: Floats, gpu: Ints, terms: Floats, features: Singles
-) -> None:
+def _fill_all(shape: Singles, traits: Traits, figures: Floats, gpu: Ints, terms: Floats, features: Singles) -> None:
     for q in range(len(gpu)):
         fill_features(shape, traits, figures, q, gpu[q], terms, q, features, q)
 
@@ -292,7 +311,7 @@ def _beyond(shape: Singles, row: int, low: Floats, high: Floats) -> float:
     """How far the row's shape is out of the range learned from, as a logarithm; 0 inside."""
     far = 0.0
     for f in range(len(low)):
-        far = max(far, max(low[f] - shape[f, row], shape[f, row] - high[f]))
+        far = max(far, low[f] - shape[f, row], shape[f, row] - high[f])
     return float(far) if far > 1e-3 else 0.0
 
 
@@ -305,4 +324,4 @@ def _corrected_s(terms: Floats, q: int, correction: float) -> float:
     # Launched in another way than the measurements: only what concerns the work carries over.
     work = work_s(terms, q)
     work *= np.exp(correction * min(work / terms[TIME, q], 1.0))
-    return float(max(max(terms[ASKED_OVERHEAD, q] + work, terms[ASKED_LEAST, q]), terms[LIMIT, q]))
+    return float(max(terms[ASKED_OVERHEAD, q] + work, terms[ASKED_LEAST, q], terms[LIMIT, q]))

@@ -1,10 +1,10 @@
 """What is learned of one operator in one dtype: how its measured times deviate from the physics.
 
-A model follows log(measured / physics) (app.predictors.operator_time) over the features of app.predictors
-.operator_features. A GPU with enough rows has a model of its own. One of the same make (architecture and kind of
-memory) borrows it. Others get `shared`, learned from all GPUs with equal weight, at the strength that did best when each
-GPU was held out in turn: off their GPUs learned models may do more harm than good. A GPU with few rows corrects what
-it would get without them.
+A model follows log(measured / physics) (app.predictors.operator_time) over the features of
+app.predictors.operator_features. A GPU with enough rows has a model of its own. One of the same make (architecture and
+kind of memory) borrows it. Others get `shared`, learned from all GPUs with equal weight, at the strength that did best
+when each GPU was held out in turn: off their GPUs learned models may do more harm than good. A GPU with few rows
+corrects what it would get without them.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ Ints = NDArray[np.intp]
 ENOUGH = 1000
 # Rows of each GPU that the shared model sees at most, and its trees.
 SHARED_ROWS, SHARED_TREES = 4000, 200
+# The same where only the strength is to be found.
+TRIAL_ROWS, TRIAL_TREES = 800, 80
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
@@ -78,17 +80,22 @@ class Cell:
     low: Floats = field(default_factory=lambda: np.empty(0))
     high: Floats = field(default_factory=lambda: np.empty(0))
 
+    @classmethod
+    def empty(cls, columns: int) -> Self:
+        """Nothing learned, of a range that holds everything."""
+        return cls(low=np.full(columns, -np.inf), high=np.full(columns, np.inf))
+
     def recipe(self, gpu: str, make: str) -> Recipe:
         """What answers for a GPU."""
         mine = self.own.get(gpu)
         if mine is not None and mine.alone:
             return Recipe(((mine, 1.0),), S_SEEN)
-        others = self._others(gpu, make)
+        others = self.others(gpu, make)
         if mine is not None:
             return Recipe((*others.members, (mine, 1.0)), S_CALIBRATED)
         return others
 
-    def _others(self, gpu: str, make: str) -> Recipe:
+    def others(self, gpu: str, make: str) -> Recipe:
         """What answers for a GPU without rows of its own."""
         kin = [model for name, model in self.own.items() if self.make[name] == make and name != gpu and model.alone]
         if kin and make:
@@ -129,7 +136,7 @@ def learn(samples: Samples, shape_features: int, before: Cell | None = None) -> 
         low, high = np.minimum(low, old.low), np.maximum(high, old.high)
     shared, strength = old.shared, old.strength
     if len(codes) > 1 and names >= set(old.own):
-        shared, strength = _shared(samples, codes), _strength(samples, codes)
+        shared, strength = _shared(samples, codes, SHARED_ROWS, SHARED_TREES), _strength(samples, codes)
     make = {**old.make, **{samples.names[code]: samples.makes[code] for code in codes}}
     base = Cell({gpu: model for gpu, model in old.own.items() if gpu not in names}, make, shared, strength, low, high)
     own = dict(base.own)
@@ -144,6 +151,19 @@ def _own(samples: Samples, code: int, base: Cell) -> Model:
         return fitted(samples.features, samples.residual, alone=True)
     others = base.recipe(samples.names[code], samples.makes[code])
     return corrected(samples.features, samples.residual - answered(others, samples.features))
+
+
+def calibrated(samples: Samples, before: Cell) -> Cell:
+    """`before` with small corrections for the GPUs of these samples that have no model of their own."""
+    own, make = dict(before.own), dict(before.make)
+    for code in np.unique(samples.gpu).tolist():
+        name = samples.names[code]
+        if name not in own or not own[name].alone:
+            rows = samples.of(np.flatnonzero(samples.gpu == code))
+            others = before.others(name, samples.makes[code])
+            own[name] = corrected(rows.features, rows.residual - answered(others, rows.features))
+            make[name] = samples.makes[code]
+    return Cell(own, make, before.shared, before.strength, before.low, before.high)
 
 
 def fitted(features: Singles, residual: Floats, *, alone: bool, trees: int | None = None, weight: Any = None) -> Model:
@@ -162,15 +182,19 @@ def corrected(features: Singles, deviation: Floats) -> Model:
     return Model(mean, grown, False)
 
 
-def _shared(samples: Samples, codes: Sequence[int]) -> Model:
-    """One model of all GPUs `codes`, each with the same weight."""
-    rng = np.random.default_rng(0)
-    parts = [np.flatnonzero(samples.gpu == code) for code in codes]
-    kept = [rng.permutation(part)[:SHARED_ROWS] for part in parts]
+def _shared(samples: Samples, codes: Sequence[int], most: int, trees: int) -> Model:
+    """One model of all GPUs `codes`, each with the same weight and at most `most` rows."""
+    kept = [_some(samples, code, most) for code in codes]
     weight = np.concatenate([np.full(len(part), 1.0 / len(part)) for part in kept])
     rows = np.concatenate(kept)
     features, residual = samples.features[:, rows], samples.residual[rows]
-    return fitted(features, residual, alone=False, trees=SHARED_TREES, weight=weight)
+    return fitted(features, residual, alone=False, trees=trees, weight=weight)
+
+
+def _some(samples: Samples, code: int, most: int) -> Ints:
+    """At most `most` rows of a GPU, at random but always the same."""
+    rows = np.flatnonzero(samples.gpu == code)
+    return np.random.default_rng(0).permutation(rows)[:most]
 
 
 def _strength(samples: Samples, codes: Sequence[int]) -> float:
@@ -181,10 +205,10 @@ def _strength(samples: Samples, codes: Sequence[int]) -> float:
         rest = [code for code in codes if makes[code] != make]
         if not rest:
             continue
-        model = _shared(samples, rest)
+        model = _shared(samples, rest, TRIAL_ROWS, TRIAL_TREES)
         for code in codes:
             if makes[code] == make:
-                rows = np.flatnonzero(samples.gpu == code)[:: max(int((samples.gpu == code).sum()) // SHARED_ROWS, 1)]
+                rows = _some(samples, code, TRIAL_ROWS)
                 full = answered(Recipe(((model, 1.0),), S_UNSEEN), samples.features[:, rows])
                 left = samples.residual[rows]
                 errors.append([np.abs(np.expm1(strength * full - left)).mean() for strength in STRENGTHS])

@@ -132,9 +132,17 @@ def _log(ratio: float) -> float:
 
 @compiled
 def fill_features(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not tables)
-    shape: Singles, traits: Traits, figures: Floats, row: int, gpu: int, terms: Floats, q: int, features: Singles, k: int
+    shape: Singles,
+    traits: Traits,
+    figures: Floats,
+    row: int,
+    gpu: int,
+    terms: Floats,
+    q: int,
+    features: Singles,
+    k: int,
 ) -> None:
-    """Fill column `k` of `features` float32 [FEATURES, m] for operator `row` on `gpu`, whose terms stand in column q."""
+    """Fill column `k` of `features` float32 [FEATURES, m] for operator `row` on `gpu`, with the terms in column q."""
     for f in range(SHAPE_FEATURES):
         features[f, k] = shape[f, row]
     sms, l2, work = figures[_SMS, gpu], figures[_L2, gpu], work_s(terms, q)

@@ -154,7 +154,7 @@ def _limit_s(traits: Traits, row: int, devices: Devices, gpu: int) -> float:
 @compiled
 def composed(terms: Floats, q: int, work: float) -> float:
     """Seconds of a query whose work takes `work`, launched as asked, never under the hardware limit."""
-    return float(max(max(terms[ASKED_OVERHEAD, q] + work, terms[ASKED_LEAST, q]), terms[LIMIT, q]))
+    return float(max(terms[ASKED_OVERHEAD, q] + work, terms[ASKED_LEAST, q], terms[LIMIT, q]))
 
 
 @compiled
@@ -185,7 +185,7 @@ def fill_terms(traits: Traits, devices: Devices, i: Ints, j: Ints, terms: Floats
         terms[OVERHEAD, q], terms[LEAST, q] = adds, least
         terms[ASKED_OVERHEAD, q], terms[ASKED_LEAST, q] = asked_adds, asked_least
         terms[LIMIT, q] = _limit_s(traits, row, devices, gpu)
-        terms[TIME, q] = max(max(adds + work_s(terms, q), least), terms[LIMIT, q])
+        terms[TIME, q] = max(adds + work_s(terms, q), least, terms[LIMIT, q])
 
 
 @compiled

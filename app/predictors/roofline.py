@@ -56,7 +56,8 @@ def peaks(gpus: GpuTable) -> Floats:
         # Where the FP16 pipe is the slow one (compute capability 6.1), kernels convert and compute in FP32.
         peak[_FP16] = np.maximum(peak[_FP16], peak[_FP32])
         gpus.memo["peaks"] = peak
-    return gpus.memo["peaks"]
+    known: Floats = gpus.memo["peaks"]
+    return known
 
 
 def peak_flops(gpus: GpuTable, j: Ints, dtype: Ints) -> Floats:

@@ -71,7 +71,8 @@ def compute_rates(gpus: GpuTable) -> Floats:
                 rates[0, code] = np.fmax(rates[0, code], rate * _clock_share(gpus, pipe, rate))
                 rates[1, code] = np.fmax(rates[1, code], rate)
         gpus.memo["compute_rates"] = rates
-    return gpus.memo["compute_rates"]
+    known: Floats = gpus.memo["compute_rates"]
+    return known
 
 
 def bandwidths(gpus: GpuTable) -> Floats:
@@ -79,4 +80,5 @@ def bandwidths(gpus: GpuTable) -> Floats:
     if "bandwidths" not in gpus.memo:
         share = np.where(gpus.column("hbm") > 0, HBM_SHARE, GDDR_SHARE)
         gpus.memo["bandwidths"] = share * gpus.column("memory_bandwidth_bytes_per_s")
-    return gpus.memo["bandwidths"]
+    known: Floats = gpus.memo["bandwidths"]
+    return known

@@ -124,9 +124,10 @@ def _fitted(contender: Contender, cells: Sequence[Cell], train: Rows, gpus: GpuT
     if not contender.learns:
         return contender.predictor(), Intervals.prior()
     try:
-        return trained(contender.predictor, _taken(cells, train), gpus)
+        fitted = trained(contender.predictor(), _taken(cells, train), gpus)
     except NotTrained:
         return None
+    return fitted.predictor, fitted.intervals
 
 
 def _told(
