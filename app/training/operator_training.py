@@ -23,7 +23,7 @@ from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence
 from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import DTYPE_CODE
-from app.training.operator_folds import HELD_OUT, chosen, configurations, dimensions, mixed
+from app.training.operator_folds import HELD_OUT, chosen, configurations, hashed, mixed
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -135,7 +135,7 @@ def _configurations_out(run: OperatorRuns) -> Bools:
     """A fifth of the configurations; of the rows, where there are too few configurations to tell apart."""
     hashes = configurations(run)
     few = len(np.unique(hashes)) < 20
-    return chosen(mixed(dimensions(run) if few else hashes, np.uint64(7)), HELD_OUT)
+    return chosen(mixed(hashed(run.rows.ops) if few else hashes, np.uint64(7)), HELD_OUT)
 
 
 def _fewer(run: OperatorRuns, most: int) -> OperatorRuns:
