@@ -4,6 +4,7 @@ from app.predictors.auto import Auto
 from app.predictors.base import Predictor
 from app.predictors.efficiency import Efficiency
 from app.predictors.habitat import Habitat
+from app.predictors.kernel_table import KernelTable
 from app.predictors.li import Li
 from app.predictors.regressors import REGRESSORS, PairRegressor
 from app.predictors.roofline import Roofline
@@ -16,7 +17,7 @@ PREDICTORS: tuple[type[Auto] | type[Roofline] | type[Efficiency] | type[PairRegr
     *REGRESSORS,
 )
 # Those that answer for deep-learning operators too; the others know kernels only.
-OPERATOR_PREDICTORS: tuple[type[Predictor], ...] = (Auto, Roofline, Li, Habitat, TileWave)
+OPERATOR_PREDICTORS: tuple[type[Predictor], ...] = (Auto, Roofline, Li, Habitat, TileWave, KernelTable)
 # All of them by name: of kernels, of operators, of both.
 BY_NAME: dict[str, type[Predictor]] = {cls.name: cls for cls in (*PREDICTORS, *OPERATOR_PREDICTORS)}
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.ops.base import Op, Work
+from app.ops.base import COMMON, Op, Work
 from app.ops.kinds import kinds_of
 from app.predictors.intervals import S_UNTRAINED, SUPPORT_OF_SITUATION, operator_codes
 from app.predictors.roofline import hardware_limit
@@ -22,6 +22,8 @@ Ints = NDArray[np.intp]
 
 # With fewer rows of a GPU in a cell nothing is fitted to them.
 LEAST_ROWS = 8
+
+_COMMON = {name for dim in COMMON for name in dim.columns}
 
 
 class Cell(NamedTuple):
@@ -85,3 +87,15 @@ def of_each_gpu(runs: OperatorRuns) -> Iterator[tuple[int, Ints]]:
         rows = np.flatnonzero(runs.rows.gpu == gpu)
         if len(rows) >= LEAST_ROWS:
             yield int(gpu), rows
+
+
+def points(ops: OpTable, names: list[str]) -> Floats:
+    """Shapes as log2(1 + dimension), float64 [n, names]; absent ones are 0."""
+    shape = np.stack([ops.column(name) for name in names], axis=1)
+    logs: Floats = np.log2(1.0 + np.nan_to_num(shape))
+    return logs
+
+
+def shape_names(fields: Mapping[str, int]) -> list[str]:
+    """The columns of an operator that say its shape."""
+    return [name for name in fields if name not in _COMMON]

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from app.errors import NotTrained
 from app.ops import OP_CODE, OPS
 from app.ops.kinds import kinds_of, work_of
-from app.predictors.cells import Cell, cell_key, estimate, of_each_gpu
-from app.predictors.habitat_cells import Samples, points, shape_names
+from app.predictors.cells import Cell, cell_key, estimate, of_each_gpu, points, shape_names
+from app.predictors.habitat_cells import Samples
 from app.predictors.known_gpus import KnownGpus, figures_of
 from app.predictors.roofline import peaks
 from app.predictors.wave_scaling import memory_share, scaled

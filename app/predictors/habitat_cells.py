@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from app.ops.base import COMMON
+from app.predictors.cells import points
 from app.predictors.flat_perceptron import FlatPerceptron
 from app.predictors.known_gpus import FIGURES, KnownGpus, figures_of
 from app.predictors.wave_scaling import distance
@@ -23,20 +23,7 @@ Ints = NDArray[np.intp]
 Bools = NDArray[np.bool_]
 
 LAYERS, ROUNDS = (64, 64), 60
-_COMMON = {name for dim in COMMON for name in dim.columns}
 _NETWORK_FIGURES = [FIGURES.index(name) for name in ("memory_bytes", "memory_bandwidth_bytes_per_s", "sm_count")]
-
-
-def points(ops: OpTable, names: list[str]) -> Floats:
-    """Shapes as log2(1 + dimension), float64 [n, names]; absent ones are 0."""
-    shape = np.stack([ops.column(name) for name in names], axis=1)
-    logs: Floats = np.log2(1.0 + np.nan_to_num(shape))
-    return logs
-
-
-def shape_names(fields: Mapping[str, int]) -> list[str]:
-    """The columns of an operator that say its shape."""
-    return [name for name in fields if name not in _COMMON]
 
 
 def _gpu_features(figures: Floats, peak: Floats) -> Floats:

@@ -1,0 +1,136 @@
+"""Throughput of kernels at powers of two of K, after PM2Lat (section III.C, equations 1 and 2).
+
+A block of the kernel does its whole tile even where the product fills only part of it, and the blocks of a last wave
+run in parallel however few they are. So the work of a product is that of ceil(blocks / (SMs x resident)) waves, and
+
+    time = overhead + waves x K / throughput(K),
+
+which is equation 1 with the reference time at K = 8192 divided out. Between two powers of two, equation 2: throughput
+is linear in K. Our extension: throughput also depends on the waves, at powers of two of them, linear in their log (the
+paper fixes the waves of its sweeps; rows that were measured at random shapes do not).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.ops.base import Products
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+# Knots: K = 1 .. 2^17, waves 2^-3 .. 2^10; beyond, throughput stays what it is at the last.
+MOST_LOG_K, LEAST_LOG_WAVES, MOST_LOG_WAVES = 17, -3, 10
+DEPTHS, WAVES = MOST_LOG_K + 1, MOST_LOG_WAVES - LEAST_LOG_WAVES + 1
+KNOTS = DEPTHS * WAVES
+
+
+class Layout(NamedTuple):
+    """How kernels fill a device, [n] or scalars.
+
+    rows, columns  of the tile
+    resident       blocks that an SM runs at once; 0: waves are not rounded up (a persistent or finely cut kernel)
+    """
+
+    rows: Floats | float
+    columns: Floats | float
+    resident: Floats | float
+
+
+class Place(NamedTuple):
+    """Where products stand in a table, [4, n]: the four knots around each and their weights, and [n] log work."""
+
+    knot: Ints
+    weight: Floats
+    log_work: Floats
+
+
+def waves(products: Products, layout: Layout, sms: Floats | float) -> tuple[Floats, Floats]:
+    """Waves of n products on devices of `sms` SMs: as they fill them, and as they count (rounded up), [n] each."""
+    batch, m, n, _ = products
+    blocks = batch * np.ceil(m / layout.rows) * np.ceil(n / layout.columns)
+    resident = np.maximum(layout.resident, 1.0)
+    filled = blocks / (sms * resident)
+    counted = np.where(layout.resident > 0, np.ceil(filled) * resident, np.maximum(filled, 1.0))
+    return filled, counted
+
+
+def place(products: Products, layout: Layout, sms: Floats | float) -> Place:
+    """Knots and weights of n products; equation 2's weight in K, a log's in waves."""
+    filled, counted = waves(products, layout, sms)
+    depth = np.maximum(products.k, 1.0)
+    low = np.minimum(np.floor(np.log2(depth)), MOST_LOG_K - 1.0)
+    into = np.clip(depth / 2.0**low - 1.0, 0.0, 1.0)  # (K - K1) / (K3 - K1), K3 = 2 K1
+    wave = np.clip(np.log2(filled), LEAST_LOG_WAVES, MOST_LOG_WAVES) - LEAST_LOG_WAVES
+    lower = np.minimum(np.floor(wave), WAVES - 2.0)
+    beyond = wave - lower
+    first = (low * WAVES + lower).astype(np.intp)
+    knot = np.stack([first, first + 1, first + WAVES, first + WAVES + 1])
+    weight = np.stack([(1 - into) * (1 - beyond), (1 - into) * beyond, into * (1 - beyond), into * beyond])
+    return Place(knot, weight, np.log(counted * depth))
+
+
+def throughput(log_table: Floats, at: Place, kernel: Ints | int = 0) -> Floats:
+    """Equation 2: throughput of n products by tables float [kernels, KNOTS] of log throughput, [n]."""
+    found: Floats = (at.weight * np.exp(log_table[kernel, at.knot])).sum(axis=0)
+    return found
+
+
+class Fit(NamedTuple):
+    """A fitted table float64 [KNOTS], and its mean absolute relative error on the rows it was fitted to."""
+
+    log_table: Floats
+    error: float
+
+
+# Rows a knot's roughness counts as, and rounds of reweighting towards the least absolute error.
+SMOOTHNESS, ROUNDS = 0.02, 6
+# Residuals under this weigh alike, so that no row decides alone.
+LEAST_RESIDUAL = 0.02
+# A row whose time is nearly all overhead tells little: at least this part of it counts as work.
+LEAST_SHARE = 0.05
+
+
+def fit_table(at: Place, latency_s: Floats, overhead_s: float, *, rounds: int = ROUNDS) -> Fit:
+    """Log throughput at the knots from n rows at `at`, by least absolute relative error of the time.
+
+    Gauss-Newton on log throughput, reweighted; first differences between neighbouring knots are small where rows say
+    nothing, so that an unmeasured knot has its neighbours' throughput.
+    """
+    from scipy import sparse  # noqa: PLC0415  (serving never fits)
+
+    n = len(latency_s)
+    device_s = np.maximum(latency_s - overhead_s, LEAST_SHARE * latency_s)
+    share, target = device_s / latency_s, at.log_work - np.log(device_s)
+    theta = np.full(KNOTS, np.median(target))
+    row = np.tile(np.arange(n), 4)
+    weight = np.ones(n)
+    for _ in range(rounds):
+        each = at.weight * np.exp(theta[at.knot])
+        total = each.sum(axis=0)
+        slopes = sparse.csr_matrix(((each / total).ravel(), (row, at.knot.ravel())), shape=(n, KNOTS))
+        residual = target - np.log(total)
+        weight = share / np.maximum(np.abs(residual) * share, LEAST_RESIDUAL)
+        weight *= share / weight.mean()
+        weighted = slopes.multiply(weight[:, None]).tocsr()
+        normal = (weighted.T @ slopes).toarray() + _ROUGHNESS
+        theta = theta + np.linalg.solve(normal, weighted.T @ residual - _ROUGHNESS @ (theta - np.median(target)))
+    time = overhead_s + np.exp(at.log_work) / throughput(theta[None], at)
+    return Fit(theta, float(np.mean(np.abs(time / latency_s - 1.0))))
+
+
+def _roughness() -> Floats:
+    """Penalty on first differences in both directions, and a trace on the level, [KNOTS, KNOTS]."""
+    knot = np.arange(KNOTS).reshape(DEPTHS, WAVES)
+    penalty = 1e-4 * np.eye(KNOTS)
+    for one, other in ((knot[1:], knot[:-1]), (knot[:, 1:], knot[:, :-1])):
+        a, b = one.ravel(), other.ravel()
+        for p, q, sign in ((a, a, 1), (b, b, 1), (a, b, -1), (b, a, -1)):
+            np.add.at(penalty, (p, q), sign * SMOOTHNESS)
+    return penalty
+
+
+_ROUGHNESS = _roughness()
