@@ -8,7 +8,10 @@ from typing import Annotated
 import typer
 
 from app.config import Settings
+from app.errors import BadInput
+from app.services.import_parts import PartsReport, import_parts
 from app.services.importers import IMPORTERS
+from app.services.importers.base import PartsImporter
 from app.services.imports import ImportReport, import_folder, importer_named
 from app.services.runtime import open_runtime
 
@@ -17,15 +20,23 @@ _FORMS = "; ".join(f"{importer.name}: {importer.summary}" for importer in IMPORT
 
 def command(
     form: Annotated[str, typer.Argument(metavar="FORM", help=f"What the folder holds. {_FORMS}.")],
-    folder: Annotated[Path, typer.Argument(metavar="DIR", exists=True, file_okay=False, help="The folder.")],
+    path: Annotated[Path, typer.Argument(metavar="DIR", exists=True, help="The folder; of measurements also a file.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything and store nothing.")] = False,
 ) -> None:
     """Bring in a folder of measurements; says which rows it leaves out, and why."""
     importer = importer_named(form)
-    print(f"reading {folder} as {importer.name} ...", flush=True)
+    if not path.is_dir() and importer.name != "measurements":
+        raise BadInput(f"{path} is a file; {importer.name} reads a folder.")
+    print(f"reading {path} as {importer.name} ...", flush=True)
     with open_runtime(Settings.from_env()) as runtime:
-        report = import_folder(runtime.database, importer, folder, dry_run=dry_run)
-    _tell(report, dry_run)
+        if isinstance(importer, PartsImporter):
+            _tell_parts(import_parts(runtime.database, importer, path, dry_run=dry_run, progress=_progress), dry_run)
+        else:
+            _tell(import_folder(runtime.database, importer, path, dry_run=dry_run), dry_run)
+
+
+def _progress(line: str) -> None:
+    print(line, flush=True)
 
 
 def _tell(report: ImportReport, dry_run: bool) -> None:
@@ -35,10 +46,21 @@ def _tell(report: ImportReport, dry_run: bool) -> None:
         print(f"skipped {skip.where}: {skip.reason}")
     for gpu, figures in report.gpus.items():
         print(f"measured {gpu}: " + ", ".join(f"{name} {value:.6g}" for name, value in figures.items()))
+    _total(report, len(report.skipped), dry_run)
+
+
+def _tell_parts(report: PartsReport, dry_run: bool) -> None:
+    for example in report.examples:
+        print(f"skipped {example}")
+    for (what, dtype, gpu), rows in sorted(report.arrived.items()):
+        print(f"{what:<20}{dtype:<18}{gpu:<28}{rows:>10,}")
+    for reason, rows in report.skipped.most_common():
+        print(f"skipped {rows:,} rows: {reason}")
+    _total(report, report.skipped.total(), dry_run)
+
+
+def _total(report: ImportReport | PartsReport, skipped: int, dry_run: bool) -> None:
     would = "would be " if dry_run else ""
-    print(
-        f"{report.received} rows: {report.inserted} {would}new, {report.unchanged} already there,"
-        f" {len(report.skipped)} skipped"
-    )
+    print(f"{report.received} rows: {report.inserted} {would}new, {report.unchanged} already there, {skipped} skipped")
     if not dry_run:
-        print("next: gpucast retrain forest")
+        print("next: gpucast retrain PREDICTOR")

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from app.errors import BadInput, NotFound
 from app.services.catalogue import load_catalog
 from app.services.importers import IMPORTERS
-from app.services.importers.base import Importer, Skipped
+from app.services.importers.base import Importer, PartsImporter, Skipped
 from app.services.ingest import Checked, check, save
 from app.store import gpus as gpu_store
 from app.store.session import Database
@@ -36,7 +36,7 @@ class ImportReport:
     notes: tuple[str, ...]
 
 
-def importer_named(name: str) -> Importer:
+def importer_named(name: str) -> Importer | PartsImporter:
     """The registered importer; NotFound lists those there are."""
     for importer in IMPORTERS:
         if importer.name == name:

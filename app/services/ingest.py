@@ -38,7 +38,7 @@ from app.store import gpus as gpu_store
 from app.store import measurements as store
 from app.store import operators as operator_store
 from app.store.measurements import MeasurementRow
-from app.store.operator_blocks import identities
+from app.store.operator_blocks import OperatorBlock, identities
 from app.store.session import Database
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuSpec, GpuTable
@@ -126,7 +126,7 @@ def _position(error: FieldError) -> int:
 
 def _newcomers(gpus: UploadGpus, kept: Sequence[Parsed], operators: CheckedOperators | None) -> tuple[GpuSpec, ...]:
     used = [item.gpu for item in kept]
-    for block in operators.blocks if operators is not None else ():
+    for block in () if operators is None else operators.blocks:
         used += [gpus.row[item.gpu_id] for item in block.contexts]
     return gpus.newcomers(np.array(used, dtype=np.intp))
 
@@ -180,7 +180,18 @@ def save(connection: Connection, checked: Checked) -> int:
     for spec in checked.newcomers:
         _add_gpu(connection, spec)
     inserted = store.insert(connection, checked.rows)
-    return inserted + (operator_store.insert(connection, checked.operators.blocks) if checked.operators else 0)
+    return inserted + operator_store.insert(connection, _blocks(checked))
+
+
+def _blocks(checked: Checked) -> Sequence[OperatorBlock]:
+    return () if checked.operators is None else checked.operators.blocks
+
+
+def count_new(connection: Connection, checked: Checked) -> int:
+    """How many rows `save` would add; changes nothing."""
+    ids = {store.identity(row) for row in checked.rows}
+    new = len(ids) - len(store.known(connection, sorted(ids)))
+    return new + operator_store.count_new(connection, _blocks(checked))
 
 
 def _add_gpu(connection: Connection, spec: GpuSpec) -> None:

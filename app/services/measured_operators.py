@@ -17,7 +17,7 @@ from app.ops.base import Dim
 from app.predictors.roofline import hardware_limit
 from app.services.measurement_form import Symbol
 from app.services.operator_blocks import Facts, blocks_of
-from app.services.operator_columns import Column, Family, Numbers, Problems, Words, figures, read_families, spoken
+from app.services.operator_columns import Column, Family, Numbers, Problems, Words, cut, figures, read_families, spoken
 from app.services.operator_forms import Field
 from app.services.upload_gpus import UploadGpus
 from app.services.workloads import Name
@@ -61,6 +61,10 @@ class OperatorColumns:
     def __len__(self) -> int:
         return len(self.position)
 
+    def part(self, rows: slice) -> OperatorColumns:
+        """Consecutive rows."""
+        return OperatorColumns({name: cut(column, rows) for name, column in self.columns.items()}, self.position[rows])
+
 
 @dataclass(frozen=True, slots=True)
 class CheckedOperators:
@@ -81,6 +85,11 @@ class CheckedOperators:
 
     def __len__(self) -> int:
         return sum(map(len, self.blocks))
+
+    @property
+    def readable(self) -> bool:
+        """Whether every row is in the form, though it may not be true."""
+        return not self.errors or bool(self.reasons)
 
 
 def check_operators(gpus: UploadGpus, sent: OperatorColumns) -> CheckedOperators:

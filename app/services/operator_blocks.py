@@ -132,32 +132,48 @@ def measured_of(block: OperatorBlock, gpus: GpuTable) -> Measurements:
     return Measurements(operator_table(block), gpu[block.context], block.latency_s)
 
 
+class TaggedBlock(NamedTuple):
+    """A block, the identities of its rows, uint8 [n, 16], and a number that each carries along, int [n]."""
+
+    block: OperatorBlock
+    ids: Bytes
+    tag: Ints
+
+
 def runs_of(blocks: Iterable[tuple[OperatorBlock, Bytes]], gpus: GpuTable) -> list[OperatorRuns]:
     """Blocks with the identities of their rows as one table per operator and dtype, in the order of OPS and DTYPES.
 
     Rows are in the order of their identities, each once; those of GPUs that are not in `gpus` are left out.
     """
-    cells: dict[tuple[int, int], list[tuple[OperatorBlock, Bytes]]] = {}
-    for block, ids in blocks:
-        first = block.contexts[0]
+    tagged = (TaggedBlock(block, ids, np.zeros(len(block), dtype=np.intp)) for block, ids in blocks)
+    return [runs for runs, _ in tagged_runs_of(tagged, gpus)]
+
+
+def tagged_runs_of(blocks: Iterable[TaggedBlock], gpus: GpuTable) -> list[tuple[OperatorRuns, Ints]]:
+    """As `runs_of`, each table with the tags of its rows; of rows that are the same, the least tag."""
+    cells: dict[tuple[int, int], list[TaggedBlock]] = {}
+    for tagged in blocks:
+        first = tagged.block.contexts[0]
         if first.op in FORMS:
-            cells.setdefault((OP_CODE[first.op], DTYPE_CODE[first.dtype]), []).append((block, ids))
+            cells.setdefault((OP_CODE[first.op], DTYPE_CODE[first.dtype]), []).append(tagged)
     found = [_cell(cells[key], gpus) for key in sorted(cells)]
-    return [runs for runs in found if len(runs)]
+    return [(runs, tags) for runs, tags in found if len(runs)]
 
 
-def _cell(parts: Sequence[tuple[OperatorBlock, Bytes]], gpus: GpuTable) -> OperatorRuns:
+def _cell(tagged: Sequence[TaggedBlock], gpus: GpuTable) -> tuple[OperatorRuns, Ints]:
     """One operator in one dtype."""
-    contexts = tuple(dict.fromkeys(item for block, _ in parts for item in block.contexts))
+    parts = [item.block for item in tagged]
+    contexts = tuple(dict.fromkeys(item for block in parts for item in block.contexts))
     code = {item: k for k, item in enumerate(contexts)}
-    context = np.concatenate([np.array([code[c] for c in block.contexts])[block.context] for block, _ in parts])
+    context = np.concatenate([np.array([code[c] for c in block.contexts])[block.context] for block in parts])
     row_of = {gpu_id: j for j, gpu_id in enumerate(gpus.ids)}
     stacks = tuple(sorted({item.software for item in contexts}))
     kernels = tuple(sorted({item.kernel for item in contexts if item.kernel is not None}))
     kernel_code: dict[str | None, int] = {name: k for k, name in enumerate(kernels)}
     gpu = np.array([row_of.get(item.gpu_id, -1) for item in contexts])[context]
-    order = _once(np.concatenate([ids for _, ids in parts]), gpu >= 0)
-    tables = [operator_table(block) for block, _ in parts]
+    ids, tags = (np.concatenate(column) for column in list(zip(*tagged, strict=True))[1:])
+    order = _once(ids, tags, gpu >= 0)
+    tables = [operator_table(block) for block in parts]
     first = tables[0]
     ops = OpTable(
         np.full(len(order), first.kind[0]),
@@ -166,19 +182,19 @@ def _cell(parts: Sequence[tuple[OperatorBlock, Bytes]], gpus: GpuTable) -> Opera
         first.fields,
         np.take(np.concatenate([table.dims for table in tables], axis=1), order, axis=1),
     )
-    ids = np.concatenate([ids for _, ids in parts])[order]
-    return OperatorRuns(
+    runs = OperatorRuns(
         contexts[0].op,
         contexts[0].dtype,
-        Measurements(ops, gpu[order], np.concatenate([block.latency_s for block, _ in parts])[order]),
+        Measurements(ops, gpu[order], np.concatenate([block.latency_s for block in parts])[order]),
         np.array([stacks.index(item.software) for item in contexts])[context][order],
         np.array([kernel_code.get(item.kernel, -1) for item in contexts])[context][order],
-        np.concatenate([block.grid for block, _ in parts], axis=1)[:, order],
-        np.concatenate([block.block for block, _ in parts], axis=1)[:, order],
-        _halves(ids)[0],
+        np.concatenate([block.grid for block in parts], axis=1)[:, order],
+        np.concatenate([block.block for block in parts], axis=1)[:, order],
+        _halves(ids[order])[0],
         stacks,
         kernels,
     )
+    return runs, tags[order]
 
 
 def _halves(ids: Bytes) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
@@ -187,10 +203,10 @@ def _halves(ids: Bytes) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     return numbers[:, 0], numbers[:, 1]
 
 
-def _once(ids: Bytes, wanted: NDArray[np.bool_]) -> Ints:
-    """Rows wanted in the order of their identities, each identity once, int [m]."""
+def _once(ids: Bytes, tags: Ints, wanted: NDArray[np.bool_]) -> Ints:
+    """Rows wanted in the order of their identities, each identity once, with its least tag, int [m]."""
     high, low = _halves(ids)
-    order = np.lexsort((low, high))
+    order = np.lexsort((tags, low, high))
     new = np.ones(len(order), dtype=np.bool_)
     new[1:] = (np.diff(high[order]) != 0) | (np.diff(low[order]) != 0)
     return order[new & wanted[order]]

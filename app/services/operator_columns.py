@@ -47,6 +47,15 @@ class Words(NamedTuple):
 Column: TypeAlias = Numbers | Words
 
 
+def cut(column: Column, rows: slice) -> Column:
+    """Consecutive cells; a single one for all rows stays."""
+    if column.single:
+        return column
+    if isinstance(column, Words):
+        return column._replace(codes=column.codes[rows])
+    return column._replace(values=column.values[rows], absent=column.absent[rows])
+
+
 class Family(NamedTuple):
     """Rows of one operator: their table, and where they stand among all rows, int [m]."""
 

@@ -15,7 +15,7 @@ from app.services.workloads import Name
 PHASES = ("forward", "backward")
 RUN_STATES = ("sustained", "burst")
 # Stacks whose host launches each operator; others replay CUDA graphs, so that only device time counts.
-_EAGER_STACKS = ("pytorch",)
+_EAGER_STACKS = ("pytorch", "vllm-eager")
 _SOFTWARE_HELP = "software stack, pytorch-2.1 or vllm-0.24 for example"
 # Bytes move alike in every format, so operators of these groups may leave the dtype out.
 _DTYPE_OF_GROUP = {"collective": "bf16", "memory": "fp32"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
@@ -24,6 +24,7 @@ from app.store.rows import OPERATOR_CONTEXTS, OPERATOR_MEASUREMENTS
 CHUNK = 100_000
 KIND = "operator"
 LOCK = 0x67706F70  # "gpop"
+_RARE = 20_000
 # PostgreSQL counts microseconds from 2000-01-01.
 _EPOCH_US = 946_684_800_000_000
 _C, _M = OPERATOR_CONTEXTS.c, OPERATOR_MEASUREMENTS.c
@@ -34,6 +35,8 @@ def insert(connection: Connection, blocks: Sequence[OperatorBlock]) -> int:
 
     Uploads of operators go one after another: two that add to the same contexts would wait for each other.
     """
+    if not blocks:
+        return 0
     connection.execute(sa.select(sa.func.pg_advisory_xact_lock(LOCK)))
     inserted = 0
     for block in blocks:
@@ -44,6 +47,21 @@ def insert(connection: Connection, blocks: Sequence[OperatorBlock]) -> int:
     if inserted:
         revision.bump(connection)
     return inserted
+
+
+def count_new(connection: Connection, blocks: Sequence[OperatorBlock]) -> int:
+    """How many rows `insert` would add; changes nothing."""
+    new = 0
+    for block in blocks:
+        for first in range(0, len(block), CHUNK):
+            part = block.take(np.arange(first, min(first + CHUNK, len(block))))
+            cell = Cell("id", "uuid")
+            connection.execute(_MAKE_ROOM_FOR_IDS)
+            connection.execute(sa.text("TRUNCATE given_ids"))
+            ids = encode([cell], {"id": identities(part)}, len(part))
+            _copy_in(connection, "COPY given_ids (id) FROM STDIN (FORMAT BINARY)", iter([ids]))
+            new += connection.execute(_COUNT_NEW).scalar_one()
+    return new
 
 
 def _context_ids(connection: Connection, contexts: Sequence[Context]) -> Ints:
@@ -86,6 +104,11 @@ def _insert(connection: Connection, block: OperatorBlock, context_ids: Ints) -> 
 
 _MAKE_ROOM = sa.text(
     "CREATE TEMP TABLE IF NOT EXISTS given (LIKE operator_measurements INCLUDING DEFAULTS) ON COMMIT DROP"
+)
+_MAKE_ROOM_FOR_IDS = sa.text("CREATE TEMP TABLE IF NOT EXISTS given_ids (id UUID NOT NULL) ON COMMIT DROP")
+_COUNT_NEW = sa.text(
+    "SELECT count(DISTINCT given_ids.id) FROM given_ids"
+    " WHERE NOT EXISTS (SELECT FROM operator_measurements AS known WHERE known.id = given_ids.id)"
 )
 _TAKE_NEW = sa.text(
     "WITH new AS (INSERT INTO operator_measurements SELECT * FROM given ORDER BY id"
@@ -284,22 +307,31 @@ def page(  # noqa: PLR0913 - one keyword per filter of GET /measurements
     """Up to `limit` rows in the order of their ids, the first one after the id `after` (hexadecimal); filters exact."""
     if kind not in (None, KIND):
         return []
-    own = [column for column in OPERATOR_MEASUREMENTS.c if column.name != "context_id"]
-    statement = sa.select(*own, *(_C[field] for field in Context.__slots__)).where(_M.context_id == _C.id)
-    for column, value in {_C.gpu_id: gpu, _C.op: name, _C.software: software, _C.source: source}.items():
+    contexts, rows = _contexts(connection, {_C.gpu_id: gpu, _C.op: name, _C.software: software, _C.source: source})
+    if not contexts:
+        return []
+    wanted = sa.select(OPERATOR_MEASUREMENTS).where(_M.context_id.in_(contexts))
+    if after is not None:
+        wanted = wanted.where(_M.id > str(uuid.UUID(after[: 2 * ID_BYTES])))
+    # Rare rows are found by their contexts; walking all ids until enough of them turned up takes seconds.
+    found = sa.select(wanted.offset(0).subquery()) if rows < _RARE else wanted
+    ordered = found.order_by(sa.literal_column("id")).limit(limit)
+    return [_row(row, contexts) for row in connection.execute(ordered).mappings()]
+
+
+def _contexts(connection: Connection, wanted: Mapping[Any, str | None]) -> tuple[dict[int, Context], int]:
+    """Contexts by their database ids that agree with every value given, and how many rows they have."""
+    statement = sa.select(_C.measurements, _C.id, *(_C[field] for field in Context.__slots__))
+    for column, value in wanted.items():
         if value is not None:
             statement = statement.where(column == value)
-    if after is not None:
-        statement = statement.where(_M.id > str(uuid.UUID(after[: 2 * ID_BYTES])))
-    return [_row(found) for found in connection.execute(statement.order_by(_M.id).limit(limit)).mappings()]
+    contexts, total = dict[int, Context](), 0
+    for rows, context_id, op, dtype, fields, *rest in connection.execute(statement):
+        contexts[context_id] = Context(op, dtype, tuple(fields), *rest)
+        total += rows
+    return contexts, total
 
 
-def _row(found: sa.RowMapping) -> StoredOperator:
-    context = {field: found[field] for field in Context.__slots__}
+def _row(found: sa.RowMapping, contexts: Mapping[int, Context]) -> StoredOperator:
     own = {field: found[field] for field in StoredOperator.__slots__ if field not in ("id", "context", "dims")}
-    return StoredOperator(
-        id=found["id"].hex,
-        context=Context(**(context | {"fields": tuple(context["fields"])})),
-        dims=tuple(found["dims"]),
-        **own,
-    )
+    return StoredOperator(id=found["id"].hex, context=contexts[found["context_id"]], dims=tuple(found["dims"]), **own)

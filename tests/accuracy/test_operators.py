@@ -16,7 +16,7 @@ import pytest
 from app.config import CHECKOUT
 from app.errors import BadInput, NotFound
 from app.services.evaluate_operators import evaluate_operators
-from app.services.operator_files import NEUSIGHT_FILE, read_operators
+from app.services.operator_files import NEUSIGHT_FILE, read_operator_files
 from app.services.operator_report import short
 
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
@@ -96,8 +96,8 @@ def test_unknown_names_are_refused_with_those_known(tmp_path: Path) -> None:
 
 def test_files_that_are_not_the_data_are_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="Pass --data the folder"):
-        next(read_operators(tmp_path))
+        read_operator_files(tmp_path)
     (tmp_path / "neusight").mkdir()
     pq.write_table(pa.table({"x": [1]}), tmp_path / NEUSIGHT_FILE)
-    with pytest.raises(BadInput, match="not in the form expected"):
-        next(read_operators(tmp_path))
+    with pytest.raises(BadInput, match="columns x, op"):
+        read_operator_files(tmp_path)

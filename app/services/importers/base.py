@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.services.ingest import Sent
 
 Row = dict[str, Any]
 
@@ -43,3 +49,29 @@ class Importer:
     name: str
     summary: str
     read: Callable[[Path], Imported]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows of a file that are read at once.
+
+    sent      measurements, as objects in the API's form or as operators in columns
+    test      bool [n], rows that the data set's authors kept for testing; None where they say nothing
+    skipped   rows left out before: why, and how many
+    position  where the objects stood in the file, int [n]; columns know it themselves
+    """
+
+    file: str
+    sent: Sent
+    test: NDArray[np.bool_] | None
+    skipped: Counter[str] = field(default_factory=Counter)
+    position: NDArray[np.intp] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartsImporter:
+    """A form of measurements that may be large: read part by part, checked and stored before the next one."""
+
+    name: str
+    summary: str
+    read: Callable[[Path], Iterator[Part]]

@@ -1,0 +1,303 @@
+"""Published operator data sets in small, in the form their files have, into a real database."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from app.config import CHECKOUT, Settings
+from app.errors import BadInput, Malformed, NotFound
+from app.services.import_parts import PartsReport, import_parts
+from app.services.importers.base import PartsImporter
+from app.services.imports import importer_named
+from app.services.measurement_list import page
+from app.services.operator_files import NO_SPLIT, TEST, TRAIN, read_operator_files
+from app.store.measurements import MeasurementRow
+from app.store.session import Database
+
+DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the data sets are not on this machine")
+
+NEUSIGHT_DIMS = (
+    "b",
+    "h",
+    "m",
+    "n",
+    "k",
+    "in_channels",
+    "out_channels",
+    "kernel_size",
+    "input_size",
+    "stride",
+    "padding",
+)
+
+
+def neusight_row(op: str, latency_ms: float, **changes: Any) -> dict[str, Any]:
+    about: dict[str, Any] = {"op": op, "gpu": "Tesla T4", "latency_ms": latency_ms, "torch": "2.1.0", "cuda": "cu121"}
+    about |= {"kernel": f"{op}_kernel<float>", "split": "train"}
+    launch = {"grid_x": 40, "grid_y": 2, "grid_z": 1, "block_x": 128, "block_y": 1, "block_z": 1}
+    return about | launch | dict.fromkeys(NEUSIGHT_DIMS) | changes
+
+
+NEUSIGHT = [
+    neusight_row("linear", 1.0, m=512, n=512, k=512, b=1),
+    neusight_row("linear", 1.1, m=512, n=512, k=512, b=1, split="test"),
+    neusight_row("linear", 1.0, m=512, n=512, k=512, b=1, split="test"),
+    neusight_row("addu", 0.05, b=64, h=1024, gpu="AMD Instinct MI100", torch=None),
+    neusight_row("conv", 2.0, b=8, in_channels=64, out_channels=64, input_size=64, kernel_size=3, stride=1, padding=1),
+    neusight_row("relu", 1e-4, b=8192, h=1024),
+]
+
+
+def neusight(folder: Path, rows: list[dict[str, Any]] = NEUSIGHT) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows), folder / "operators_fp32.parquet")
+    return folder
+
+
+MODERN: dict[str, dict[str, Any]] = {
+    "gemm": {"dtype": "fp8_block", "m": 128, "n": 4096, "k": 4096, "latency_ms": 0.05},
+    "attention_decode": {
+        "dtype": "bfloat16",
+        "kv_dtype": "fp8",
+        "batch_size": 4,
+        "new_tokens": 1,
+        "past_tokens": 1023,
+        "num_heads": 32,
+        "num_kv_heads": 8,
+        "head_dim": 128,
+        "window_size": 128,
+        "latency_ms": 0.03,
+    },
+    "moe": {
+        "dtype": "w4a16_mxfp4",
+        "num_tokens": 16,
+        "hidden_size": 2048,
+        "inter_size": 768,
+        "topk": 8,
+        "num_experts": 128,
+        "moe_tp_size": 1,
+        "moe_ep_size": 2,
+        "distribution": "power_law_1.01",
+        "latency_ms": 1.0,
+    },
+    "collective": {
+        "dtype": "float16",
+        "operation": "alltoall",
+        "impl": "vLLM_custom_graph",
+        "num_gpus": 4,
+        "message_bytes": 65536,
+        "latency_ms": 0.2,
+    },
+}
+
+
+def modern(folder: Path, **changes: dict[str, Any]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, row in MODERN.items():
+        about = {"gpu": "h100_sxm", "framework": "vllm", "framework_version": "0.24.0"}
+        kernel = {} if name == "collective" else {"kernel_source": f"{name}_source"}
+        pq.write_table(pa.Table.from_pylist([about | kernel | row | changes.get(name, {})]), folder / f"{name}.parquet")
+    return folder
+
+
+def bring_in(database: Database, name: str, path: Path, **options: Any) -> PartsReport:
+    importer = importer_named(name)
+    assert isinstance(importer, PartsImporter)
+    return import_parts(database, importer, path, **options)
+
+
+def stored(database: Database, **filters: str) -> list[MeasurementRow]:
+    with database.begin() as connection:
+        return page(connection, limit=1000, **filters)
+
+
+def test_neusight_goes_in_once_and_says_what_it_leaves_out(database: Database, tmp_path: Path) -> None:
+    folder = neusight(tmp_path)
+    tried = bring_in(database, "neusight", folder, dry_run=True)
+    assert (tried.received, tried.inserted, tried.skipped.total()) == (6, 4, 1)
+    assert stored(database, source="neusight") == []
+    told: list[str] = []
+    report = bring_in(database, "neusight", folder, progress=told.append)
+    assert (report.received, report.inserted, report.unchanged) == (6, 4, 1)
+    assert report.arrived == {
+        ("linear", "fp32", "tesla-t4"): 3,
+        ("add_scalar", "fp32", "amd-instinct-mi100"): 1,
+        ("conv2d", "fp32", "tesla-t4"): 1,
+    }
+    assert report.skipped == {"relu on tesla-t4: latency more than 5 % under the hardware limit": 1}
+    assert report.examples[0].startswith("operators_fp32.parquet row 5: 0.0001 ms")
+    assert told[-1].startswith("operators_fp32.parquet: 6 rows done")
+    rows = {(row.name, row.latency_s): row for row in stored(database, source="neusight")}
+    linear = rows["linear", 1.0e-3]
+    assert linear.workload == {"kind": "operator", "op": "linear", "m": 512, "n": 512, "k": 512, "dtype": "fp32"}
+    assert linear.kernel == {"name": "linear_kernel<float>", "grid": [40, 2, 1], "block": [128, 1, 1]}
+    assert linear.software == "pytorch-2.1.0"
+    assert rows["add_scalar", 0.05e-3].software == "pytorch"
+    conv = {"b": 8, "in_channels": 64, "out_channels": 64, "input_size": 64, "kernel_size": 3, "padding": 1}
+    assert rows["conv2d", 2.0e-3].workload == {"kind": "operator", "op": "conv2d", "dtype": "fp32"} | conv
+    again = bring_in(database, "neusight", folder)
+    assert (again.inserted, again.unchanged) == (0, 5)
+
+
+def test_aiconfigurator_in_the_apis_words(database: Database, tmp_path: Path) -> None:
+    report = bring_in(database, "aiconfigurator", modern(tmp_path))
+    assert (report.received, report.inserted) == (4, 4)
+    found = {row.name: row for row in stored(database, source="aiconfigurator")}
+    assert {row.gpu_id for row in found.values()} == {"h100-sxm5-80gb"}
+    assert {row.software for row in found.values()} == {"vllm-0.24.0"}
+    assert found["linear"].kernel == {"name": "gemm_source"}
+    assert found["linear"].workload["dtype"] == "fp8_block"
+    decode = found["attention_decode"].workload
+    assert (decode["context_length"], decode["kv_dtype"], decode["window"]) == (1024, "fp8", 128)
+    assert (found["moe"].workload["distribution"], found["moe"].workload["expert_parallel"]) == ("power_law_1.01", 2)
+    collective = found["all_to_all"]
+    assert (collective.workload["implementation"], collective.workload["dtype"]) == ("custom", "fp16")
+    assert collective.kernel == {"name": "vLLM_custom_graph"}
+    eager = bring_in(database, "aiconfigurator", modern(tmp_path, collective={"impl": "vLLM_custom_eager"}))
+    assert eager.inserted == 1
+    assert stored(database, software="vllm-eager-0.24.0")[0].kernel == {"name": "vLLM_custom_eager"}
+
+
+TIMM = {
+    "device": "rtx3090",
+    "framework": "torch-1.13",
+    "cuda": "cu117",
+    "precision": "amp",
+    "layout": "nhwc",
+    "compile_mode": "dynamo",
+    "phase": "train",
+    "model": "resnet50",
+    "batch": 256.0,
+    "img_size": 224,
+    "step_time_ms": 250.0,
+    "is_convnet": 1,
+}
+
+
+def test_timm_brings_convnets(database: Database, tmp_path: Path) -> None:
+    rows = [TIMM, TIMM | {"is_convnet": 0, "model": "vit"}, TIMM | {"batch": None, "step_time_ms": None}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "vision_models.parquet")
+    report = bring_in(database, "timm", tmp_path)
+    assert (report.received, report.inserted, report.skipped.total()) == (3, 1, 2)
+    assert report.skipped["not a ConvNet"] == 1
+    (row,) = stored(database, source="timm")
+    assert (row.gpu_id, row.software, row.latency_s) == ("rtx-3090", "pytorch-1.13", 0.25)
+    assert row.workload == {
+        "kind": "model",
+        "name": "resnet50",
+        "mode": "training",
+        "batch": 256,
+        "image_size": 224,
+        "dtype": "fp16",
+        "memory_format": "channels_last",
+        "compiled": True,
+    }
+    with pytest.raises(BadInput, match="phase 'test'"):
+        pq.write_table(pa.Table.from_pylist([TIMM | {"phase": "test"}]), tmp_path / "vision_models.parquet")
+        bring_in(database, "timm", tmp_path)
+
+
+def test_our_own_form_from_files(database: Database, tmp_path: Path) -> None:
+    row = {"gpu": "l40s", "software": "vllm-0.24", "source": "own", "latency_ms": 3.0}
+    gemm = {"op": "linear", "dtype": "bf16", "m": 64, "n": 64, "k": 64}
+    pq.write_table(pa.Table.from_pylist([row | gemm]), tmp_path / "a.parquet")
+    (tmp_path / "b.csv").write_text(
+        ",".join(row | gemm) + "\n" + ",".join(map(str, (row | {"latency_ms": 4.0} | gemm).values())) + "\n"
+    )
+    (tmp_path / "c.json").write_text(json.dumps([row | {"latency_ms": 5.0, "workload": {"kind": "operator"} | gemm}]))
+    assert bring_in(database, "measurements", tmp_path).inserted == 3
+    assert bring_in(database, "measurements", tmp_path / "a.parquet").unchanged == 1
+    with pytest.raises(NotFound, match="holds no measurements"):
+        (tmp_path / "empty").mkdir()
+        bring_in(database, "measurements", tmp_path / "empty")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"colour": "red"}, "colour"),
+        ({"op": "lstm"}, "unknown op 'lstm'"),
+        ({"split": "dev"}, "unknown split 'dev'"),
+        ({"latency_ms": "1.0"}, "columns latency_ms"),
+    ],
+)
+def test_unknown_columns_and_words_are_refused_by_name(
+    database: Database, tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(BadInput, match=said):
+        bring_in(database, "neusight", neusight(tmp_path, [NEUSIGHT[0] | changes]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "loc"),
+    [
+        ({"gpu": "Tesla T5"}, ("operators_fp32.parquet", 0, "gpu")),
+        ({"latency_ms": -1.0}, ("operators_fp32.parquet", 0, "latency_ms")),
+        ({"latency_ms": float("nan")}, ("operators_fp32.parquet", 0, "latency_ms")),
+        ({"m": 0}, ("operators_fp32.parquet", 0, "workload", "m")),
+    ],
+)
+def test_cells_that_cannot_be_read_are_named_and_nothing_is_stored(
+    database: Database, tmp_path: Path, changes: dict[str, Any], loc: tuple[Any, ...]
+) -> None:
+    with pytest.raises(BadInput) as caught:
+        bring_in(database, "neusight", neusight(tmp_path, [NEUSIGHT[0] | {"k": 64} | changes]))
+    assert loc in [error.loc for error in caught.value.errors]
+    assert not [row for row in stored(database, source="neusight") if row.workload.get("k") == 64]
+
+
+def test_files_that_are_none(database: Database, tmp_path: Path) -> None:
+    for name in ("neusight", "aiconfigurator", "timm"):
+        with pytest.raises(NotFound, match=r"\.parquet"):
+            bring_in(database, name, tmp_path)
+    (tmp_path / "operators_fp32.parquet").write_bytes(b"PAR1")
+    with pytest.raises(Malformed, match="not a Parquet file"):
+        bring_in(database, "neusight", tmp_path)
+    with pytest.raises(BadInput, match="None of the 1 rows"):
+        bring_in(database, "neusight", neusight(tmp_path, NEUSIGHT[5:]))
+
+
+def test_files_are_read_for_evaluation_with_their_split(tmp_path: Path) -> None:
+    neusight(tmp_path / "neusight")
+    modern(tmp_path / "modern_operators")
+    found = {part.runs.op: part for part in read_operator_files(tmp_path) if part.runs.dtype == "fp32"}
+    linear = found["linear"]
+    # The row that is in both parts was learned from.
+    by_time = dict(zip(linear.runs.rows.latency_s.tolist(), linear.split.tolist(), strict=True))
+    assert by_time == {1.0e-3: TRAIN, 1.1e-3: TEST}
+    assert linear.runs.kernels == ("linear_kernel<float>",)
+    assert (np.diff(linear.runs.key.astype(object)) > 0).all()
+    moe = next(part for part in read_operator_files(tmp_path) if part.runs.op == "moe")
+    assert (moe.split.tolist(), moe.runs.stacks) == ([NO_SPLIT], ("vllm-0.24.0",))
+
+
+def test_from_a_terminal(settings: Settings, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "app.cli", "import", "neusight", str(neusight(tmp_path)), "--dry-run"]
+    environment = {**os.environ, **settings.environment()}
+    done = subprocess.run(command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=True)
+    assert "add_scalar          fp32" in done.stdout
+    assert "skipped 1 rows: relu on tesla-t4" in done.stdout
+    assert "6 rows: " in done.stdout
+
+
+@needs_data
+@pytest.mark.parametrize(("name", "folder"), [("neusight", "neusight"), ("aiconfigurator", "modern_operators")])
+def test_a_part_of_the_published_files(database: Database, tmp_path: Path, name: str, folder: str) -> None:
+    every = 100
+    for path in (DATA / folder).glob("*.parquet"):
+        if path.name not in ("operator_graphs.parquet",):
+            table = pq.read_table(path)
+            pq.write_table(table.take(np.arange(0, table.num_rows, every)), tmp_path / path.name)
+    report = bring_in(database, name, tmp_path, dry_run=True)
+    assert report.received > 3000
+    assert report.skipped.total() < 0.01 * report.received
+    assert len({gpu for _, _, gpu in report.arrived}) == {"neusight": 9, "aiconfigurator": 5}[name]
