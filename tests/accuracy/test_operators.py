@@ -79,6 +79,8 @@ def test_command_prints_and_writes_every_cell(tmp_path: Path) -> None:
     assert found == {
         ("neusight", "seen", "linear", "all"): 1,
         ("neusight", "seen", "linear", "tesla-t4"): 1,
+        ("neusight", "seen", "relu", "all"): 1,
+        ("neusight", "seen", "relu", "tesla-t4"): 1,
         ("leave_one_gpu_out", "unseen", "linear", "all"): 2,
         ("leave_one_gpu_out", "unseen", "linear", "tesla-p4"): 1,
         ("leave_one_gpu_out", "unseen", "linear", "tesla-t4"): 1,

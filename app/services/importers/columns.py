@@ -14,8 +14,18 @@ from app.services.batch_files import is_numbers, is_words, numbers_of, words_of
 from app.services.operator_columns import Numbers, Words
 
 
-def read_table(path: Path, words: Sequence[str], numbers: Sequence[str], unused: Sequence[str] = ()) -> pa.Table:
-    """The file's rows; unknown and missing columns, and those of the wrong type, are refused by name."""
+def read_table(
+    path: Path,
+    words: Sequence[str],
+    numbers: Sequence[str],
+    *,
+    optional: Sequence[str] = (),
+    unused: Sequence[str] = (),
+) -> pa.Table:
+    """The file's rows; unknown and missing columns, and those of the wrong type, are refused by name.
+
+    Columns of words or numbers that are `optional` may be missing: they come back empty.
+    """
     try:
         schema = pq.read_schema(path)
         table = pq.read_table(path, columns=[name for name in schema.names if name not in unused])
@@ -23,7 +33,7 @@ def read_table(path: Path, words: Sequence[str], numbers: Sequence[str], unused:
         raise Malformed(f"{path.name} is not a Parquet file: {str(error)[:200]}") from error
     known = {*words, *numbers, *unused}
     wrong = {name: "unknown column" for name in schema.names if name not in known}
-    wrong |= {name: "this column is missing" for name in (*words, *numbers) if name not in schema.names}
+    wrong |= {name: "this column is missing" for name in (*words, *numbers) if name not in (*schema.names, *optional)}
     for name, kind in zip(table.column_names, table.schema.types, strict=True):
         if name in words and not is_words(kind):
             wrong[name] = f"a column of {kind} where words are wanted"
@@ -32,6 +42,9 @@ def read_table(path: Path, words: Sequence[str], numbers: Sequence[str], unused:
     if wrong:
         errors = [FieldError((path.name, name), message) for name, message in wrong.items()]
         raise BadInput(f"{path.name}: columns {', '.join(wrong)} cannot be read.", errors=errors)
+    for name in optional:
+        if name not in schema.names:
+            table = table.append_column(name, pa.nulls(table.num_rows))
     return table
 
 

@@ -32,6 +32,7 @@ _OPS = (
 _DIMS = ("b", "h", "m", "n", "k", "in_channels", "out_channels", "kernel_size", "input_size", "stride", "padding")
 _GRID, _BLOCK = (("grid_x", "grid_y", "grid_z"), ("block_x", "block_y", "block_z"))
 _WORDS = ("op", "gpu", "torch", "kernel", "split")
+_OPTIONAL = (*_DIMS, *_GRID, *_BLOCK, "torch", "kernel", "split")
 _UNUSED = ("cudnn", "cuda", "warps_per_sm", "blocks_per_sm", "source_file", "kernels")
 SPLITS = ("train", "test")
 
@@ -41,7 +42,8 @@ def read(folder: Path) -> Iterator[Part]:
     path = folder / FILE
     if not path.is_file():
         raise NotFound(f"No {FILE} in {folder}.")
-    table = read_table(path, _WORDS, ("latency_ms", *_DIMS, *_GRID, *_BLOCK), _UNUSED)
+    numbers = ("latency_ms", *_DIMS, *_GRID, *_BLOCK)
+    table = read_table(path, _WORDS, numbers, optional=_OPTIONAL, unused=_UNUSED)
     _refuse_unknown(table, "op", tuple(_OPS))
     _refuse_unknown(table, "split", SPLITS)
     for theirs, ours in _OPS.items():
@@ -51,7 +53,7 @@ def read(folder: Path) -> Iterator[Part]:
 
 
 def _refuse_unknown(table: pa.Table, name: str, known: tuple[str, ...]) -> None:
-    unknown = [word for word in table[name].unique().to_pylist() if word not in known]
+    unknown = [word for word in table[name].unique().to_pylist() if word not in (*known, None)]
     if unknown:
         msg = f"unknown {name} {', '.join(map(repr, unknown[:20]))}; known are {', '.join(known)}"
         raise BadInput(f"{FILE}: {msg}", errors=[FieldError((FILE, name), msg)])
@@ -72,7 +74,7 @@ def _part(op: str, table: pa.Table, rows: np.ndarray[tuple[int], np.dtype[np.int
     columns |= {dim.name: figures(table, dim.name) for dim in OPS[OP_CODE[op]].dims if dim.name in _DIMS}
     split = words(table, "split")
     test = np.array([word == SPLITS[1] for word in (*split.words, "")])
-    return Part(FILE, OperatorColumns(columns, rows), test[split.codes])
+    return Part(FILE, OperatorColumns(columns, rows), test[split.codes] if (split.codes >= 0).any() else None)
 
 
 def _software(table: pa.Table) -> Column:

@@ -47,7 +47,7 @@ def read(folder: Path) -> Iterator[Part]:
     path = folder / FILE
     if not path.is_file():
         raise NotFound(f"No {FILE} in {folder}.")
-    table = read_table(path, _WORDS, _NUMBERS, _UNUSED)
+    table = read_table(path, _WORDS, _NUMBERS, unused=_UNUSED)
     for name, known in _SPELLED.items():
         unknown = [word for word in table[name].unique().to_pylist() if word not in known]
         if unknown:
