@@ -1,6 +1,7 @@
 # gpucast: two commands. Needs make and Python >= 3.11; everything else goes into .venv.
 #   make serve   install, then start database, API and worker   (PORT, HOST, DATABASE_URL, GPUCAST_DATA_DIR)
 #   make test    install, then format, lint, types, layers, locks and every test
+#   make train   the artefacts of models_store/ from the data sets in DATA (or GPUCAST_SHARED_DATA)
 #   make lock    resolve pyproject.toml into requirements/*.txt again
 
 SHELL := /bin/sh
@@ -15,10 +16,13 @@ ifneq ($(shell test -w "$$HOME" && echo yes),yes)
 export UV_CACHE_DIR := $(CURDIR)/.venv/cache
 endif
 
-.PHONY: serve test check lock install clean
+.PHONY: serve train test check lock install clean
 
 serve: $(INSTALLED)
 	@$(BIN)/gpucast serve
+
+train: $(INSTALLED)
+	@$(BIN)/gpucast train $(if $(DATA),--data "$(DATA)")
 
 test: check
 	$(BIN)/pytest -q

@@ -34,6 +34,9 @@ class Settings:
     data_dir: Annotated[Path, Knob("GPUCAST_DATA_DIR", "folder of the embedded database and the model store")] = (
         CHECKOUT / ".gpucast"
     )
+    shipped_dir: Annotated[
+        Path, Knob("GPUCAST_SHIPPED_DIR", "folder of the artefacts that answer before any retraining")
+    ] = SHIPPED_MODELS
     host: Annotated[str, Knob("HOST", "address to listen on")] = "127.0.0.1"
     port: Annotated[int, Knob("PORT", "port to listen on; 0 takes a free one")] = 8000
     workers: Annotated[int, Knob("GPUCAST_WORKERS", "API processes")] = 1
@@ -55,6 +58,9 @@ class Settings:
     retrain_timeout_s: Annotated[
         float, Knob("GPUCAST_RETRAIN_TIMEOUT_S", "longest that one retraining may take, seconds")
     ] = 3600.0
+    retrain_memory_bytes: Annotated[
+        int, Knob("GPUCAST_RETRAIN_MEMORY_BYTES", "most memory that one retraining may take, bytes")
+    ] = 8 * 2**30
     heartbeat_s: Annotated[float, Knob("GPUCAST_HEARTBEAT_S", "how often a worker says that it lives, seconds")] = 1.0
     stalled_after_s: Annotated[
         float, Knob("GPUCAST_STALLED_AFTER_S", "silence after which a worker counts as dead, seconds")

@@ -17,6 +17,7 @@ from app.api.predict import PredictRoute
 from app.api.service import Service
 from app.config import Settings
 from app.services import long_tail
+from app.services.assemble import Stores
 from app.services.runtime import Runtime, open_runtime
 from app.services.snapshot import SnapshotHolder
 
@@ -65,7 +66,7 @@ def _holder(runtime: Runtime) -> SnapshotHolder:
     """A snapshot of the catalogue and the served predictors, kept current by its thread."""
     holder = SnapshotHolder(
         runtime.database,
-        runtime.settings.models_dir,
+        Stores.of(runtime.settings),
         poll_s=runtime.settings.revision_poll_s,
         ensure_database=runtime.ensure_database,
     )

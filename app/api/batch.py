@@ -61,11 +61,12 @@ def predict_rows(
     media = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
     if media not in MEDIA:
         raise UnsupportedMedia(f"Rows are read as {', '.join(MEDIA)}; this is {media!r}.")
+    before = holder.snapshot
     options = BatchOptions(**asked.model_dump(), max_rows=settings.max_batch_rows)
     try:
-        answer = predict_batch(holder.snapshot, body, media, options)
+        answer = predict_batch(before, body, media, options)
     except NotFound:  # a GPU that another process has just registered
-        if not moved(holder):
+        if not moved(holder, before):
             raise
         answer = predict_batch(holder.snapshot, body, media, options)
     return Response(answer, media_type=media)

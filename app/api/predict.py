@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
 from app.errors import NotFound, Unavailable
+from app.services.gpu_rows import Snapshot
 from app.services.operator_requests import OperatorsRequest
 from app.services.predict import predict_many
 from app.services.prediction_form import MAX_GPUS, PredictRequest, PredictResponse
@@ -49,10 +51,11 @@ class PredictRoute:
 
     async def _answer(self, holder: SnapshotHolder, runtime: Runtime, request: Request) -> bytes:
         """A GPU that nobody here knows is looked for in the database once."""
+        before = holder.snapshot
         try:
             return await self._predicted(holder, runtime, request)
         except NotFound:
-            if not await run_in_threadpool(moved, holder):
+            if not await run_in_threadpool(moved, holder, before):
                 raise
         return await self._predicted(holder, runtime, request)
 
@@ -112,12 +115,11 @@ def _gpus(request: Request) -> int:
     return MAX_GPUS if request.gpus == "all" else len(request.gpus)
 
 
-def moved(holder: SnapshotHolder) -> bool:
-    """Look into the database whether the catalogue has changed; True if it has."""
-    try:
-        return holder.refresh()
-    except Unavailable:
-        return False
+def moved(holder: SnapshotHolder, before: Snapshot) -> bool:
+    """Look into the database; True if the snapshot is another one than `before`, whoever changed it."""
+    with suppress(Unavailable):
+        holder.refresh()
+    return holder.snapshot is not before
 
 
 async def _body(receive: Receive) -> bytes:

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field
 
-from app.api.deps import DatabaseDep, HolderDep
+from app.api.deps import DatabaseDep, HolderDep, SettingsDep
 from app.services.learning import Overview, overview, roll_back
+from app.services.shipped import Shipped
 from app.store.versions import POOLED, Version
 
 router = APIRouter(tags=["Learning"])
@@ -22,11 +23,11 @@ class VersionOut(BaseModel):
 
     version: str
     gpu: str | None = Field(description="null: pooled over all GPUs")
-    state: str
+    state: str = Field(description="served, retired, kept_back, or shipped: part of the installation")
     trained_on: dict[str, Any] = Field(description="rows and GPUs")
     validation: list[dict[str, Any]] = Field(description="errors on what was held out, per split, family and GPU")
     training_set_sha256: str
-    created_at: datetime
+    created_at: datetime | None = Field(description="null: it ships with the code")
 
 
 class AnsweringOut(BaseModel):
@@ -43,6 +44,7 @@ class PredictorOut(BaseModel):
     trainable: bool
     needs_training: bool
     answering: list[AnsweringOut]
+    shipped: VersionOut | None = Field(description="answers where no version of its own is served")
     served: list[VersionOut]
     history: list[VersionOut] = Field(description=f"newest first, at most {MAX_HISTORY}")
 
@@ -54,10 +56,10 @@ class PredictorList(BaseModel):
 
 
 @router.get("/predictors")
-def get_predictors(database: DatabaseDep, holder: HolderDep) -> PredictorList:
+def get_predictors(database: DatabaseDep, holder: HolderDep, settings: SettingsDep) -> PredictorList:
     """Every predictor with the versions it serves, what they were trained on and their validated errors."""
     holder.refresh()
-    return PredictorList(items=[_predictor(item) for item in overview(database, holder.engine)])
+    return PredictorList(items=[_predictor(item) for item in overview(database, holder.engine, settings.shipped_dir)])
 
 
 @router.post("/predictors/{name}/rollback")
@@ -65,12 +67,13 @@ def post_rollback(
     name: Annotated[str, Path(min_length=1, max_length=100)],
     database: DatabaseDep,
     holder: HolderDep,
+    settings: SettingsDep,
     gpu: Annotated[str | None, Query(min_length=1, max_length=200, description="Default: the pooled version.")] = None,
 ) -> VersionOut:
     """Serve the version that was served before the present one; 409 if there is none."""
-    version = roll_back(database, holder.engine.catalog, name, gpu)
+    version = roll_back(database, holder.engine.catalog, name, gpu, settings.shipped_dir)
     holder.refresh()
-    return _version(version)
+    return _shipped(version) if isinstance(version, Shipped) else _version(version)
 
 
 def _predictor(item: Overview) -> PredictorOut:
@@ -79,6 +82,7 @@ def _predictor(item: Overview) -> PredictorOut:
         trainable=item.trainable,
         needs_training=item.needs_training,
         answering=[AnsweringOut(gpu=_gpu(gpu), version=version) for gpu, version in sorted(item.answering.items())],
+        shipped=None if item.shipped is None else _shipped(item.shipped),
         served=[_version(version) for version in item.served],
         history=[_version(version) for version in item.history[:MAX_HISTORY]],
     )
@@ -93,6 +97,18 @@ def _version(version: Version) -> VersionOut:
         validation=version.card.get("validation", []),
         training_set_sha256=version.training_set_sha256,
         created_at=version.created_at,
+    )
+
+
+def _shipped(version: Shipped) -> VersionOut:
+    return VersionOut(
+        version=version.version,
+        gpu=None,
+        state="shipped",
+        trained_on=version.card["trained_on"],
+        validation=version.card["validation"],
+        training_set_sha256=version.manifest["training_set_sha256"],
+        created_at=None,
     )
 
 

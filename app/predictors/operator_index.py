@@ -5,7 +5,7 @@ Two of 1.2 million rows share a digest with a probability of 4e-8, and a query h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
@@ -107,7 +107,7 @@ class OperatorIndex:
     known: int
 
     @classmethod
-    def build(cls, runs: Sequence[OperatorRuns], known: int) -> Self:
+    def build(cls, runs: Iterable[OperatorRuns], known: int) -> Self:
         """From measured rows whose GPUs are rows of a table of `known` GPUs."""
         parts = [(_on(digests(run.rows.ops), run.rows.gpu), run.rows.latency_s) for run in runs if len(run)]
         keys = np.concatenate([np.empty(0, dtype=np.uint64), *(part[0] for part in parts)])

@@ -1,77 +1,121 @@
-"""An engine from the database and the artefact store."""
+"""An engine from the database and the artefact stores."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
-from app.config import SHIPPED_MODELS
+from app.config import Settings
 from app.predictors import BY_NAME
 from app.predictors.intervals import Intervals
 from app.services.catalogue import load_catalog
 from app.services.engine import Engine, KernelIndex, Served, untrained
+from app.services.measured import measured_operators
 from app.services.runtime import Runtime
+from app.services.shipped import shipped_versions
 from app.services.stored_kernels import stored_kernels
 from app.store import artifacts, measurements, revision, versions
 from app.store.artifacts import ArtifactRefused
-from app.store.versions import Version
+from app.store.versions import POOLED, Version
 from app.tables.gpus import GpuTable
+from app.training.operator_start import learned_from
+
+Key = tuple[str, str]
 
 
-def assemble(connection: Connection, folders: Sequence[Path], last: Engine | None) -> tuple[Engine, tuple[str, ...]]:
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """Where artefacts are: those of this installation, and those that ship with the code."""
+
+    own: Path
+    shipped: Path
+
+    @classmethod
+    def of(cls, settings: Settings) -> Stores:
+        """Those of an installation."""
+        return cls(settings.models_dir, settings.shipped_dir)
+
+
+def assemble(connection: Connection, stores: Stores, last: Engine | None) -> tuple[Engine, tuple[str, ...]]:
     """The engine that the database describes, and why each version left out was refused.
 
-    `folders` are artefact stores, the first that has an artefact wins. A version that `last` serves already is taken
-    from there; a refused one leaves the predictor on what `last` serves, or on what needs no training.
+    Where the database serves nothing, the shipped version answers. A version that `last` serves already is taken
+    from there; a refused one leaves the predictor on what `last` serves, or on what ships or needs no training.
     """
     value = revision.current(connection)
     catalog = load_catalog(connection)
-    served, refused = _served(versions.served(connection), folders, last)
     table = GpuTable.from_specs(catalog.specs)
+    served, refused = _served(versions.served(connection), stores, last)
     kernels, _ = stored_kernels(measurements.load(connection, kind="kernel"), table)
-    return Engine(catalog, table, served, KernelIndex.build(kernels), value), tuple(refused)
+    operators, ready = measured_operators(connection, table, served, last)
+    engine = Engine(catalog, table, ready, KernelIndex.build(kernels), value, operators)
+    return engine, tuple(refused)
 
 
 def assemble_for(runtime: Runtime) -> tuple[Engine, tuple[str, ...]]:
     """The engine of an installation for one use, and why each version left out was refused."""
     with runtime.database.begin() as connection:
-        return assemble(connection, (runtime.settings.models_dir, SHIPPED_MODELS), None)
+        return assemble(connection, Stores.of(runtime.settings), None)
 
 
-def _served(
-    found: Sequence[Version], folders: Sequence[Path], last: Engine | None
-) -> tuple[dict[tuple[str, str], Served], list[str]]:
-    ready, refused = untrained(), []
-    for version in found:
-        key = (version.predictor, version.gpu_id)
+def _served(found: Sequence[Version], stores: Stores, last: Engine | None) -> tuple[dict[Key, Served], list[str]]:
+    refused: list[str] = []
+    own = [_Wanted((item.predictor, item.gpu_id), item.version, partial(_own, item, stores)) for item in found]
+    ready = _loaded(own, last, refused)
+    try:
+        ships = shipped_versions(stores.shipped)
+    except ArtifactRefused as error:
+        refused.append(f"nothing that ships is served: {error.detail}")
+        ships = {}
+    missing = [
+        _Wanted((name, POOLED), item.version, partial(_from, item.payload, name))
+        for name, item in ships.items()
+        if (name, POOLED) not in ready
+    ]
+    return {**untrained(), **_loaded(missing, last, refused), **ready}, refused
+
+
+class _Wanted(NamedTuple):
+    """A version to serve, and how to load it."""
+
+    key: Key
+    version: str
+    load: Callable[[], Served]
+
+
+def _loaded(wanted: Sequence[_Wanted], last: Engine | None, refused: list[str]) -> dict[Key, Served]:
+    """Those that can be served; why not is added to `refused`."""
+    ready: dict[Key, Served] = {}
+    for key, version, load in wanted:
         before = last.served.get(key) if last else None
-        if before is not None and before.version == version.version:
+        if before is not None and before.version == version:
             ready[key] = before
             continue
         try:
-            ready[key] = _loaded(version, folders)
+            ready[key] = replace(load(), version=version)
         except ArtifactRefused as error:
-            refused.append(f"{version.predictor} {version.version} for {version.gpu_id} is not served: {error.detail}")
+            refused.append(f"{key[0]} {version} for {key[1]} is not served: {error.detail}")
             if before is not None:
                 ready[key] = before
-    return ready, refused
+    return ready
 
 
-def _loaded(version: Version, folders: Sequence[Path]) -> Served:
-    payload = _payload(version.artifact_sha256, folders)
-    if payload.get("predictor") != version.predictor or version.predictor not in BY_NAME:
-        raise ArtifactRefused(f"It holds {payload.get('predictor')!r}, not a known {version.predictor!r}.")
-    predictor: Any = BY_NAME[version.predictor]
+def _own(version: Version, stores: Stores) -> Served:
+    return _from(partial(artifacts.load, stores.own, version.artifact_sha256), version.predictor)
+
+
+def _from(payload_of: Callable[[], Mapping[str, Any]], name: str) -> Served:
+    payload = payload_of()
+    if payload.get("predictor") != name or name not in BY_NAME:
+        raise ArtifactRefused(f"It holds {payload.get('predictor')!r}, not a known {name!r}.")
+    predictor: Any = BY_NAME[name]
     try:
-        ready = predictor.from_state(payload["state"])
-        return Served(ready, Intervals.from_state(payload["intervals"]), version.version)
+        _, rows = learned_from(payload)
+        return Served(predictor.from_state(payload["state"]), Intervals.from_state(payload["intervals"]), "", rows)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise ArtifactRefused(f"Its state does not fit this version of the code: {error!r}.") from error
-
-
-def _payload(sha256: str, folders: Sequence[Path]) -> dict[str, Any]:
-    present = [folder for folder in folders if (folder / f"{sha256}.joblib").exists()]
-    return artifacts.load((present or list(folders))[0], sha256)

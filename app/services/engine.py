@@ -19,6 +19,7 @@ from app.predictors.operator_index import NO_OPERATORS, OperatorIndex
 from app.predictors.roofline import hardware_limit
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
+from app.tables.key_set import KeySet
 from app.tables.measurements import Evidence, Measurements
 from app.tables.ops import OpTable
 from app.tables.predictions import Predictions
@@ -31,11 +32,17 @@ POOLED = "*"
 
 @dataclass(frozen=True, eq=False)
 class Served:
-    """A ready predictor with its intervals and the version that names both."""
+    """A ready predictor with its intervals and the version that names both.
+
+    rows   rows of operators that the version was trained on
+    plain  the predictor before it was told of rows measured since; None where it was not told any
+    """
 
     predictor: Predictor
     intervals: Intervals
     version: str
+    rows: tuple[KeySet, ...] = ()
+    plain: Predictor | None = None
 
     @lru_cache(maxsize=32)  # noqa: B019  a served version lives as long as its engine
     def log_offsets(self, coverage: float) -> Floats:
@@ -87,6 +94,14 @@ class KernelIndex:
         return None if span is None or self.rows is None else self.rows.take(span)
 
 
+@dataclass(frozen=True, slots=True)
+class MeasuredOperators:
+    """Stored measurements of operators by what they are; `counts` says how many each GPU has, by id."""
+
+    index: OperatorIndex = NO_OPERATORS
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class Engine:
     """Predictors by (name, GPU id or "*"), and the GPUs they know.
@@ -99,7 +114,7 @@ class Engine:
     served: Mapping[tuple[str, str], Served] = field(default_factory=untrained)
     kernels: KernelIndex = field(default_factory=lambda: KernelIndex(None, {}))
     revision: int = 0
-    operators: OperatorIndex = NO_OPERATORS
+    operators: MeasuredOperators = field(default_factory=MeasuredOperators)
 
     def serving(self, predictor: str, gpu_id: str) -> Served:
         """The version that answers for a GPU: its own if it has one, else the pooled one."""

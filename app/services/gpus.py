@@ -29,10 +29,12 @@ GPU_EXAMPLE: dict[str, Any] = {
 
 def find(holder: SnapshotHolder, name: str) -> GpuSpec:
     """A GPU by id, alias or name, the long tail included; looks into the database once before it gives up."""
+    before = holder.snapshot
     try:
-        return holder.engine.catalog.resolve(name)
+        return before.engine.catalog.resolve(name)
     except NotFound:
-        if not holder.refresh():
+        holder.refresh()
+        if holder.snapshot is before:
             raise
     return holder.engine.catalog.resolve(name)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
 
 from sqlalchemy import Connection
 
@@ -12,7 +14,9 @@ from app.predictors import BY_NAME
 from app.services.engine import Engine, import_hint
 from app.services.material import measured_gpus
 from app.services.retrain import request_retrain
+from app.services.shipped import Shipped, shipped_versions
 from app.store import versions
+from app.store.artifacts import ArtifactRefused
 from app.store.session import Database
 from app.store.versions import POOLED, Version
 from app.tables.catalog import Catalog
@@ -20,7 +24,10 @@ from app.tables.catalog import Catalog
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """One predictor: its stored versions, newest first, and what this process answers with, by GPU id or "*"."""
+    """One predictor: its stored versions, newest first, and what this process answers with, by GPU id or "*".
+
+    `shipped` came with the code, and answers where the database serves none.
+    """
 
     name: str
     trainable: bool
@@ -28,6 +35,7 @@ class Overview:
     served: tuple[Version, ...]
     history: tuple[Version, ...]
     answering: dict[str, str]
+    shipped: Shipped | None
 
 
 def known_predictor(name: str) -> str:
@@ -69,14 +77,25 @@ def _refuse_without_data(connection: Connection, predictor: str, gpu_id: str | N
         )
 
 
-def overview(database: Database, engine: Engine) -> list[Overview]:
-    """Every predictor in the order of the registration."""
+def overview(database: Database, engine: Engine, shipped: Path) -> list[Overview]:
+    """Every predictor in the order of the registration; `shipped` is the folder of what came with the code."""
     with database.begin() as connection:
         every = versions.history(connection)
-    return [_overview(name, engine, [item for item in every if item.predictor == name]) for name in BY_NAME]
+    ships = _shipped(shipped)
+    return [
+        _overview(name, engine, [item for item in every if item.predictor == name], ships.get(name)) for name in BY_NAME
+    ]
 
 
-def _overview(name: str, engine: Engine, stored: Sequence[Version]) -> Overview:
+def _shipped(folder: Path) -> dict[str, Shipped]:
+    """None where their list is damaged, which readiness tells."""
+    try:
+        return shipped_versions(folder)
+    except ArtifactRefused:
+        return {}
+
+
+def _overview(name: str, engine: Engine, stored: Sequence[Version], ships: Shipped | None) -> Overview:
     return Overview(
         name=name,
         trainable=BY_NAME[name].trainable,
@@ -84,11 +103,16 @@ def _overview(name: str, engine: Engine, stored: Sequence[Version]) -> Overview:
         served=tuple(item for item in stored if item.state == "served"),
         history=tuple(stored),
         answering={gpu: ready.version for (predictor, gpu), ready in engine.served.items() if predictor == name},
+        shipped=ships,
     )
 
 
-def roll_back(database: Database, catalog: Catalog, predictor: str, gpu: str | None) -> Version:
-    """Serve the version before the present one again; Conflict if there is none."""
+def roll_back(
+    database: Database, catalog: Catalog, predictor: str, gpu: str | None, shipped: Path
+) -> Version | Shipped:
+    """Serve the version before the present one again: a stored one, else what ships; Conflict if there is none."""
     gpu_id = POOLED if gpu is None else catalog.resolve(gpu).id
+    ships = _shipped(shipped).get(known_predictor(predictor)) if gpu_id == POOLED else None
     with database.begin() as connection:
-        return versions.rollback(connection, known_predictor(predictor), gpu_id)
+        version = versions.rollback(connection, predictor, gpu_id, to_nothing=ships is not None)
+    return version or cast(Shipped, ships)

@@ -45,7 +45,7 @@ def answered(
     engine: Engine, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, *, predictor: str, coverage: float
 ) -> Predictions:
     """The engine's answer, given what was measured of the very operators asked for."""
-    evidence = engine.operators.evidence(ops, i, j)
+    evidence = engine.operators.index.evidence(ops, i, j)
     return engine.predict(ops, gpus, i, j, predictor=predictor, coverage=coverage, evidence=evidence)
 
 

@@ -3,38 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from app.config import Settings
 from app.errors import BadInput, GpucastError, NotFound, NotTrained, Unavailable
 from app.predictors import BY_NAME
-from app.services.stored_kernels import stored_kernels
-from app.store import artifacts, gpus, jobs, measurements, queue, versions
+from app.services.engine import import_hint
+from app.services.material import load_material
+from app.services.shipped import shipped_version
+from app.store import artifacts, jobs, queue, versions
 from app.store.artifacts import ArtifactRefused
-from app.store.measurements import MeasurementRow
 from app.store.session import Database
 from app.store.versions import POOLED
-from app.tables.gpus import GpuSpec, GpuTable
-from app.tables.measurements import Measurements
-from app.training.fit import Trained, gate, train
+from app.training.candidate import candidate, kept_back
+from app.training.fit import Trained
+from app.training.operator_start import Start
 
 LOG = logging.getLogger(__name__)
 
 
 class _OvertakenError(Exception):
     """Somebody else restarted or ended the job while it ran here; nothing of this run is kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Material:
-    """What a retraining learns from, as of one moment."""
-
-    rows: Sequence[MeasurementRow]
-    gpus: GpuTable
-    measured: Measurements
-    row_ids: list[str]
 
 
 def request_retrain(database: Database, predictor: str, gpu: str | None) -> int:
@@ -71,6 +61,8 @@ def run_job(settings: Settings, database_url: str, job_id: int) -> None:
             raise
         except GpucastError as error:
             _fail(database, job, error.detail)
+        except MemoryError:
+            _fail(database, job, f"It needs more than {settings.retrain_memory_bytes / 1e9:.1f} GB of memory.")
         except Exception as error:
             LOG.exception("retraining %s failed", job.predictor)
             _fail(database, job, f"Internal error: {type(error).__name__}: {error}")
@@ -87,23 +79,30 @@ def _fail(database: Database, job: jobs.Job, reason: str) -> None:
 
 def _retrain(settings: Settings, database: Database, job: jobs.Job) -> None:
     target = None if job.gpu_id == POOLED else job.gpu_id
-    material = _material(database)
-    if not material.row_ids:
-        raise NotTrained("There are no kernel measurements; run: gpucast import cuda-kernels DIR")
-    trained = train(job.predictor, material.measured, material.gpus, material.row_ids, target_gpu=target)
-    served = _served_payload(settings, database, job)
-    tolerance = settings.retrain_gate_tolerance
-    reason = gate(trained, served, material.measured, material.gpus, material.row_ids, tolerance)
-    _publish(settings, database, job, trained, measurements.training_set_hash(material.rows), reason)
-
-
-def _material(database: Database) -> _Material:
+    report = partial(_report, database, job)
+    report("reading measurements")
     with database.begin() as connection:
-        specs: list[GpuSpec] = gpus.load_specs(connection)
-        rows = measurements.load(connection, kind="kernel")
-    table = GpuTable.from_specs(specs)
-    measured, row_ids = stored_kernels(rows, table)
-    return _Material(rows, table, measured, row_ids)
+        material, rows_hash = load_material(connection, job.predictor)
+    if not material.rows:
+        raise NotTrained(
+            f"There are no measurements that {job.predictor} can learn from. {import_hint(job.predictor)}."
+        )
+    ships = shipped_version(job.predictor, settings.shipped_dir)
+    start = Start.on(job.predictor, None if ships is None else ships.payload())
+    card = [] if ships is None else ships.card["validation"]
+    found = candidate(start, material, card, target_gpu=target, report=report)
+    report("comparing with the served version")
+    served = _served_payload(settings, database, job) or (start.payload if target is None else None)
+    reason = kept_back(found, served, material, settings.retrain_gate_tolerance)
+    report("publishing")
+    _publish(settings, database, job, found.trained, rows_hash, reason)
+
+
+def _report(database: Database, job: jobs.Job, what: str) -> None:
+    """Say in the log and in the job what happens now."""
+    LOG.info("job %d, %s: %s", job.id, job.predictor, what)
+    with database.begin() as connection:
+        jobs.tell(connection, job, f"{job.predictor}: {what}")
 
 
 def _served_payload(settings: Settings, database: Database, job: jobs.Job) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import signal
 import sys
 
@@ -26,6 +27,8 @@ def main() -> int:
     follow_parent(signal.SIGKILL)
     os.nice(NICENESS)
     settings = Settings.from_env()
+    # Private memory, not address space: NumPy and Numba reserve far more than they use.
+    resource.setrlimit(resource.RLIMIT_DATA, (settings.retrain_memory_bytes, settings.retrain_memory_bytes))
     logs.configure(settings)
     from app.services.retrain import run_job  # noqa: PLC0415 - heavy imports after the process has stepped back
 

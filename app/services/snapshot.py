@@ -10,11 +10,9 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-from app.config import SHIPPED_MODELS
 from app.errors import GpucastError, Unavailable
-from app.services.assemble import assemble
+from app.services.assemble import Stores, assemble
 from app.services.engine import Engine
 from app.services.gpu_rows import Snapshot
 from app.services.warm import warm
@@ -36,10 +34,10 @@ class SnapshotHolder:
     """The current snapshot, and the thread that keeps it current."""
 
     def __init__(
-        self, database: Database, models: Path, *, poll_s: float, ensure_database: Callable[[], None] = lambda: None
+        self, database: Database, stores: Stores, *, poll_s: float, ensure_database: Callable[[], None] = lambda: None
     ) -> None:
         self._database = database
-        self._folders = (models, SHIPPED_MODELS)
+        self._stores = stores
         self._poll_s = poll_s
         self._ensure_database = ensure_database
         self._loading = threading.Lock()
@@ -107,7 +105,7 @@ class SnapshotHolder:
     def _load(self) -> Snapshot:
         last = self._snapshot.engine if hasattr(self, "_snapshot") else None
         with self._database.begin() as connection:
-            engine, refused = assemble(connection, self._folders, last)
+            engine, refused = assemble(connection, self._stores, last)
         for problem in refused:
             log.error("%s", problem)
         self._health = Health("", refused)

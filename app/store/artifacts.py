@@ -16,7 +16,7 @@ from typing import Any
 import joblib
 
 from app.errors import GpucastError
-from app.store.unpickle import UNREADABLE, read_plain
+from app.store.unpickle import UNREADABLE, inflated, read_plain
 
 FORMAT = 1  # of the payload as a whole; an artefact of another format is refused
 LIBRARIES = ("joblib", "numpy")  # what reads an artefact back; their major versions must match
@@ -35,7 +35,7 @@ def publish(root: Path, payload: Mapping[str, Any], manifest: Mapping[str, Any])
     Both files appear whole or not at all, and reach the disk before this returns.
     """
     buffer = io.BytesIO()
-    joblib.dump(dict(payload), buffer)
+    joblib.dump(dict(payload), buffer, compress=("zlib", 6))
     data = buffer.getvalue()
     _read(data)  # what could not be loaded again is refused now, not when it should serve
     sha256 = hashlib.sha256(data).hexdigest()
@@ -97,7 +97,7 @@ def _major(text: str) -> str:
 
 def _read(data: bytes) -> dict[str, Any]:
     try:
-        payload = read_plain(data)
+        payload = read_plain(inflated(data))
     except UNREADABLE as error:
         raise ArtifactRefused(f"The artefact holds more than arrays and plain containers: {error}.") from error
     if not isinstance(payload, dict):

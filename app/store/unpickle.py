@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import pickle
+import zlib
 from typing import Any
 
 import numpy as np
 from joblib.numpy_pickle import NumpyArrayWrapper, NumpyUnpickler
 
+MOST_BYTES = 2**30
+_ZLIB = b"\x78"
 # What a refused or damaged stream can raise; MemoryError by a forged shape.
 UNREADABLE = (
     pickle.UnpicklingError,
@@ -35,6 +38,20 @@ class _PlainArray(NumpyArrayWrapper):  # type: ignore[misc]
             raise pickle.UnpicklingError("an array of Python objects")
         # The class's own method: one that the stream set on the instance is never called.
         return np.asarray(NumpyArrayWrapper.read_array(self, unpickler, ensure_native_byte_order))
+
+
+def inflated(data: bytes) -> bytes:
+    """Compressed bytes as they were, others as they are; UnpicklingError beyond MOST_BYTES, against bombs."""
+    if data[:1] != _ZLIB:
+        return data
+    inflater = zlib.decompressobj()
+    try:
+        whole = inflater.decompress(data, MOST_BYTES)
+    except zlib.error as error:
+        raise pickle.UnpicklingError(str(error)) from error
+    if not inflater.eof:
+        raise pickle.UnpicklingError(f"compressed data that is cut off, or of more than {MOST_BYTES} bytes")
+    return whole
 
 
 def _scalar(dtype: np.dtype[Any], data: bytes) -> Any:

@@ -86,8 +86,11 @@ def history(connection: Connection, predictor: str | None = None) -> list[Versio
     return [_version(found) for found in connection.execute(statement)]
 
 
-def rollback(connection: Connection, predictor: str, gpu_id: str) -> Version:
-    """Serve the version that was served before the present one; Conflict if there is none."""
+def rollback(connection: Connection, predictor: str, gpu_id: str, *, to_nothing: bool = False) -> Version | None:
+    """Serve the version that was served before the present one.
+
+    If there is none: Conflict, or with `to_nothing` serve none any more and return None.
+    """
     mine = (VERSIONS.c.predictor == predictor) & (VERSIONS.c.gpu_id == gpu_id)
     now = connection.execute(sa.select(VERSIONS.c.id).where(mine, VERSIONS.c.state == "served").with_for_update())
     present = now.scalar_one_or_none()
@@ -95,6 +98,10 @@ def rollback(connection: Connection, predictor: str, gpu_id: str) -> Version:
         raise Conflict(f"Predictor {predictor!r} serves no trained version for GPU {gpu_id!r}.")
     earlier = _select().where(mine, VERSIONS.c.state == "retired", VERSIONS.c.id < present)
     found = connection.execute(earlier.order_by(VERSIONS.c.id.desc()).limit(1)).one_or_none()
+    if found is None and to_nothing:
+        connection.execute(sa.update(VERSIONS).where(VERSIONS.c.id == present).values(state="retired"))
+        revision.bump(connection)
+        return None
     if found is None:
         raise Conflict(f"Predictor {predictor!r} has no version before the one it serves for GPU {gpu_id!r}.")
     return serve(connection, found.id)

@@ -34,7 +34,8 @@ LEAST_ROWS = 8
 class Trained:
     """A candidate version.
 
-    payload  {"predictor", "state", "intervals", "out_of_fold": {"<split> <row id>": mean absolute log error}}
+    payload  {"predictor", "state", "intervals", "out_of_fold": {"<split> <row id>": mean absolute log error}}; of one
+             that learned operators also "operators", see app.training.candidate
     card     {"trained_on", "validation", "software"}, see `train`
     """
 
@@ -43,11 +44,18 @@ class Trained:
 
 
 def train(
-    name: str, measurements: Measurements, gpus: GpuTable, row_ids: Sequence[str], *, target_gpu: str | None = None
+    name: str,
+    measurements: Measurements,
+    gpus: GpuTable,
+    row_ids: Sequence[str],
+    *,
+    target_gpu: str | None = None,
+    base: Auto | PairRegressor | None = None,
 ) -> Trained:
     """Fit predictor `name` on all rows and validate it on GPUs, sizes and kernels held out.
 
-    With `target_gpu` the version answers for that GPU only: its intervals and errors are those of its own rows.
+    What `base` knows besides kernels stays. With `target_gpu` the version answers for that GPU only: its intervals
+    and errors are those of its own rows.
     Raises NotTrained when there is too little to learn from or to hold out.
     """
     chosen = _class_of(name)
@@ -64,7 +72,7 @@ def train(
         raise NotTrained(f"No measured row can be held out to validate {name}: measure kernels on more GPUs or sizes.")
     payload = {
         "predictor": name,
-        "state": fit(measurements).state(),
+        "state": (base or chosen()).fit(measurements, gpus, target_gpu=target_gpu).state(),
         "intervals": found.intervals().state(),
         "out_of_fold": _per_row(found, row_ids),
     }
@@ -110,8 +118,13 @@ def _card(found: Residuals, measurements: Measurements, gpus: GpuTable) -> dict[
     return {
         "trained_on": {"rows": len(measurements), "gpus": [gpus.ids[g] for g in used]},
         "validation": card_rows(found, gpus, SPLITS, FAMILY),
-        "software": {"numpy": np.__version__, "scikit-learn": sklearn.__version__, "joblib": joblib.__version__},
+        "software": software(),
     }
+
+
+def software() -> dict[str, str]:
+    """Versions of the libraries that a fit depends on."""
+    return {"numpy": np.__version__, "scikit-learn": sklearn.__version__, "joblib": joblib.__version__}
 
 
 def gate(

@@ -1,0 +1,37 @@
+"""`gpucast train`: the artefacts that ship with the code."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.config import SHIPPED_MODELS
+from app.errors import BadInput
+from app.services.train_shipped import train_shipped, trainable
+
+
+def command(
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="GPUCAST_SHARED_DATA",
+            help="Folder of the data sets: neusight and modern_operators.",
+            file_okay=False,
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where artefacts go; replaces those there.")] = SHIPPED_MODELS,
+    predictor: Annotated[list[str] | None, typer.Option(help="One of them; repeat for several. Default: all.")] = None,
+) -> None:
+    """Train every predictor of operators in a throw-away database, and write what ships with the code."""
+    if data is None:
+        raise BadInput("Say where the data sets are: --data DIR, or GPUCAST_SHARED_DATA.")
+    began = time.monotonic()
+
+    def tell(what: str) -> None:
+        print(f"{time.monotonic() - began:6.0f} s  {what}", flush=True)
+
+    size = train_shipped(data, out, predictor or trainable(), tell)
+    tell(f"{size / 1e6:.1f} MB in {out}")

@@ -1,0 +1,155 @@
+"""A candidate version from all that its predictor can learn: kernels, operators, or both, on top of what ships.
+
+What the shipped version learned from rows that are not among these stays: its operators beside kernels and the other
+way round, its intervals of other groups, its card's rows of other cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from app.errors import NotTrained
+from app.predictors import BY_NAME, learns_kernels, learns_operators
+from app.predictors.intervals import Intervals
+from app.tables.gpus import GpuTable
+from app.tables.key_set import KeySet
+from app.tables.measurements import Measurements
+from app.tables.operator_runs import OperatorRuns
+from app.training.fit import LEAST_ROWS, Trained, gate, software, train
+from app.training.operator_gate import operator_gate, remembered
+from app.training.operator_start import Start
+from app.training.operator_validation import HeldOut, card_rows, held_out
+
+Report = Callable[[str], None]
+Card = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What to learn from: rows whose GPUs are rows of `gpus`; `kernel_ids` names each kernel row."""
+
+    gpus: GpuTable
+    kernels: Measurements
+    kernel_ids: Sequence[str]
+    operators: Sequence[OperatorRuns]
+
+    @property
+    def rows(self) -> int:
+        """All of them."""
+        return len(self.kernel_ids) + sum(len(run) for run in self.operators)
+
+    @property
+    def gpu_ids(self) -> list[str]:
+        """GPUs with a row, in the order of the table."""
+        on = [np.unique(self.kernels.gpu), *(np.unique(run.rows.gpu) for run in self.operators)]
+        return [self.gpus.ids[gpu] for gpu in np.unique(np.concatenate(on)).tolist()]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A trained version, and the answers by which its operators were validated; None if it learned none."""
+
+    trained: Trained
+    held_out: HeldOut | None
+
+
+def candidate(
+    start: Start, material: Material, shipped_card: Card, *, target_gpu: str | None, report: Report
+) -> Candidate:
+    """Fit and validate; NotTrained says what was too little to learn from."""
+    trained = _with_kernels(start, material, target_gpu, report)
+    held = None
+    too_few: list[str] = []
+    if learns_operators(start.name) and material.operators:
+        try:
+            trained, held = _with_operators(start, trained, material, target_gpu, report)
+        except NotTrained as error:
+            too_few.append(error.detail)
+    if trained is None:
+        raise NotTrained(too_few[0] if too_few else _too_few_kernels(start.name, material))
+    new = trained.card["validation"]
+    card = {
+        "trained_on": {"rows": material.rows, "gpus": material.gpu_ids},
+        "validation": [*_others(shipped_card, new), *new],
+        "software": software(),
+    }
+    return Candidate(Trained(trained.payload, card), held)
+
+
+def _too_few_kernels(name: str, material: Material) -> str:
+    return f"{len(material.kernel_ids)} kernel measurements are too few for {name}: at least {LEAST_ROWS}."
+
+
+def _with_kernels(start: Start, material: Material, target_gpu: str | None, report: Report) -> Trained | None:
+    if not learns_kernels(start.name) or (start.payload is not None and len(material.kernel_ids) < LEAST_ROWS):
+        return None
+    if material.operators and learns_operators(start.name) and len(material.kernel_ids) < LEAST_ROWS:
+        return None
+    report(f"{len(material.kernel_ids)} kernel measurements")
+    kernels = train(
+        start.name, material.kernels, material.gpus, material.kernel_ids, target_gpu=target_gpu, base=start.base()
+    )
+    intervals = _merged(start.intervals(), Intervals.from_state(kernels.payload["intervals"]))
+    carried = {"operators": start.payload["operators"]} if start.payload and "operators" in start.payload else {}
+    return Trained({**kernels.payload, "intervals": intervals.state(), **carried}, kernels.card)
+
+
+def _with_operators(
+    start: Start, kernels: Trained | None, material: Material, target_gpu: str | None, report: Report
+) -> tuple[Trained, HeldOut]:
+    """On top of what kernels taught."""
+    runs, gpus = material.operators, material.gpus
+    rows = sum(len(run) for run in runs)
+    report(f"{rows:,} operator measurements in {len(runs)} cells")
+    base: Any = start.base() if kernels is None else _ready(start.name, kernels.payload)
+    state = base.fit_operators(runs, gpus).state()
+    found = held_out(start, runs, gpus, report)
+    if target_gpu is not None:
+        found = found.take(np.array([gpus.ids[gpu] == target_gpu for gpu in found.gpu], dtype=np.bool_))
+    before = start.intervals() if kernels is None else Intervals.from_state(kernels.payload["intervals"])
+    payload = {
+        "predictor": start.name,
+        "state": state,
+        "intervals": _merged(before, found.intervals()).state(),
+        "out_of_fold": {} if kernels is None else kernels.payload["out_of_fold"],
+        "operators": {
+            "gpus": sorted({*start.gpus, *(gpus.ids[gpu] for run in runs for gpu in np.unique(run.rows.gpu))}),
+            "rows": [one.bits for one in (*start.rows, KeySet.of(np.concatenate([run.key for run in runs])))],
+            "held_out": remembered(found),
+        },
+    }
+    card = [] if kernels is None else kernels.card["validation"]
+    return Trained(payload, {"validation": [*card, *card_rows(found, gpus)]}), found
+
+
+def _ready(name: str, payload: Mapping[str, Any]) -> Any:
+    predictor: Any = BY_NAME[name]
+    return predictor.from_state(payload["state"])
+
+
+def _merged(before: Intervals, now: Intervals) -> Intervals:
+    """Groups that have residuals now, and the others as they were."""
+    return Intervals({**before.residuals, **now.residuals}, {**before.units, **now.units})
+
+
+def _others(before: Card, now: Card) -> list[Mapping[str, Any]]:
+    """Rows of the card before that are of other splits, families or GPUs."""
+    new = {(row["split"], row["family"], row["gpu"]) for row in now}
+    return [row for row in before if (row["split"], row["family"], row["gpu"]) not in new]
+
+
+def kept_back(found: Candidate, served: Mapping[str, Any] | None, material: Material, tolerance: float) -> str | None:
+    """Why the candidate must not replace what answers at present, or None."""
+    if served is None:
+        return None
+    if found.trained.payload["out_of_fold"]:
+        args = (material.kernels, material.gpus, material.kernel_ids, tolerance)
+        if reason := gate(found.trained, served, *args):
+            return reason
+    if found.held_out is None:
+        return None
+    return operator_gate(found.held_out, served, material.operators, material.gpus, tolerance)

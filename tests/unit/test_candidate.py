@@ -1,0 +1,143 @@
+"""Operators learned on top of what ships, validated on rows held out, and gated."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.errors import NotTrained
+from app.predictors.li import Li
+from app.services.seed import load_seed_specs
+from app.tables.gpus import GpuTable
+from app.tables.measurements import Evidence, Measurements
+from app.tables.operator_runs import OperatorRuns
+from app.tables.ops import concatenate
+from app.training.candidate import Candidate, Material, candidate, kept_back
+from app.training.operator_start import Start
+from tests.unit.kernels import kernels
+from tests.unit.operator_runs import runs_of
+from tests.unit.operators import operators
+
+GPUS = GpuTable.from_specs(load_seed_specs())
+SHAPES = [{"m": m, "n": n, "k": k} for m in (256, 1024, 4096) for n in (512, 2048, 8192) for k in (256, 1024, 4096)]
+RATE = {"tesla-t4": 4e12, "nvidia-l4": 1.2e13, "a100-pcie-40gb": 1.4e13, "tesla-v100-pcie-32gb": 6e12}
+NO_KERNELS = Measurements(kernels([]), np.empty(0, dtype=np.intp), np.empty(0))
+
+
+def made(*gpus: str, op: str = "linear", dtype: str = "fp32", noise: float = 0.05, seed: int = 0) -> OperatorRuns:
+    """Products whose time is a floor and FLOPs at a rate."""
+    draw = np.random.default_rng(seed)
+    shapes = [{"b": 8, **shape} if op == "bmm" else shape for shape in SHAPES] * len(gpus)
+    table = operators(op, *shapes, dtype=dtype)
+    on = np.repeat([GPUS.ids.index(name) for name in gpus], len(SHAPES))
+    flops = 2 * table.column("m") * table.column("n") * table.column("k") * (8 if op == "bmm" else 1)
+    seconds = 4e-5 + flops / np.repeat([RATE[name] for name in gpus], len(SHAPES))
+    return runs_of(op, dtype, table, gpu=on.tolist(), latency_s=(seconds * np.exp(abs(draw.normal(0, noise, len(on))))))
+
+
+def learned(
+    *runs: OperatorRuns, start: Start | None = None, card: list[Any] | None = None, gpu: str | None = None
+) -> Candidate:
+    material = Material(GPUS, NO_KERNELS, [], runs)
+    return candidate(start or Start("li"), material, card or [], target_gpu=gpu, report=lambda _: None)
+
+
+def material(*runs: OperatorRuns) -> Material:
+    return Material(GPUS, NO_KERNELS, [], runs)
+
+
+def seconds(found: Candidate, run: OperatorRuns) -> np.ndarray:
+    i = np.arange(len(run))
+    nothing = Evidence(run.rows.take(i[:0]), i[:0])
+    ready = Li.from_state(found.trained.payload["state"])
+    return ready.predict(run.rows.ops, GPUS, i, run.rows.gpu, evidence=nothing).latency_s
+
+
+def test_a_card_tells_every_split_cell_and_gpu() -> None:
+    card = learned(made(*RATE), made("tesla-t4", "nvidia-l4", op="bmm")).trained.card
+    assert card["trained_on"]["rows"] == 27 * 6
+    assert set(card["trained_on"]["gpus"]) == set(RATE)
+    cells = {(row["split"], row["family"], row["gpu"]) for row in card["validation"]}
+    assert ("configuration_held_out", "linear/fp32", "all") in cells
+    assert ("gpu_held_out", "linear/fp32", "tesla-t4") in cells
+    assert ("configuration_held_out", "bmm/fp32", "nvidia-l4") in cells
+    held = next(row for row in card["validation"] if row["split"] == "configuration_held_out")
+    assert held["mape"] < 10.0
+    assert held["n"] > 0
+
+
+def test_what_ships_stays_beside_what_is_learned() -> None:
+    ships = learned(made("tesla-t4", "nvidia-l4", "a100-pcie-40gb"), made("tesla-t4", "nvidia-l4", op="bmm"))
+    start = Start.on("li", ships.trained.payload)
+    new = made("tesla-v100-pcie-32gb")
+    found = learned(new, start=start, card=ships.trained.card["validation"])
+    old = made("tesla-t4", "nvidia-l4", op="bmm")
+    np.testing.assert_array_equal(seconds(found, old), seconds(ships, old))
+    assert np.abs(np.log(seconds(found, new) / new.rows.latency_s)).mean() < 0.1
+    assert np.abs(np.log(seconds(ships, new) / new.rows.latency_s)).mean() > 0.1
+    before = {(r["split"], r["family"], r["gpu"]) for r in ships.trained.card["validation"]}
+    after = {(r["split"], r["family"], r["gpu"]) for r in found.trained.card["validation"]}
+    assert before < after
+    assert ("gpu_held_out", "linear/fp32", "tesla-v100-pcie-32gb") in after
+    known = set(ships.trained.payload["intervals"]["residuals"])
+    assert known <= set(found.trained.payload["intervals"]["residuals"])
+    assert found.trained.payload["operators"]["gpus"] == sorted(RATE)
+
+
+def test_a_gpu_that_ships_is_not_asked_of_the_version_that_knows_it() -> None:
+    """The rows are those that ship: only a predictor made without them may be asked."""
+    run = made("tesla-t4", "nvidia-l4", "a100-pcie-40gb")
+    ships = learned(run)
+    again = learned(run, start=Start.on("li", ships.trained.payload))
+    assert ships.held_out is not None
+    assert again.held_out is not None
+    np.testing.assert_allclose(np.sort(again.held_out.log_ratio), np.sort(ships.held_out.log_ratio))
+
+
+def test_the_same_rows_again_pass_the_gate_and_worse_answers_do_not() -> None:
+    run = made(*RATE)
+    first, again = learned(run), learned(run)
+    assert kept_back(first, None, material(run), 0.0) is None
+    assert kept_back(again, first.trained.payload, material(run), 0.0) is None
+    held = first.trained.payload["operators"]["held_out"]
+    better = {**held, "error": held["error"] / 2}
+    served = {**first.trained.payload, "operators": {**first.trained.payload["operators"], "held_out": better}}
+    reason = kept_back(again, served, material(run), 0.02)
+    assert reason is not None
+    assert "rows held out of both" in reason
+
+
+def test_new_rows_that_the_served_version_answers_better_keep_a_candidate_back() -> None:
+    first = learned(made(*RATE))
+    one = made("tesla-t4", seed=1).rows
+    # Every third row half as long as it should be: a line through all is worse than the first one.
+    wrong = runs_of("linear", "fp32", one.ops, gpu=one.gpu.tolist(), latency_s=(0.5 * one.latency_s).tolist())
+    mixed = joined(joined(made("tesla-t4", seed=2), made("tesla-t4", seed=3)), wrong)
+    reason = kept_back(learned(mixed), first.trained.payload, material(mixed), 0.02)
+    assert reason is not None
+    assert "new rows" in reason
+
+
+def joined(one: OperatorRuns, other: OperatorRuns) -> OperatorRuns:
+    rows = [one.rows, other.rows]
+    table = concatenate([part.ops for part in rows])
+    gpu = np.concatenate([part.gpu for part in rows]).tolist()
+    return runs_of(one.op, one.dtype, table, gpu=gpu, latency_s=np.concatenate([part.latency_s for part in rows]))
+
+
+def test_a_new_gpu_passes_the_gate() -> None:
+    first = learned(made("tesla-t4", "nvidia-l4"))
+    new = made("tesla-v100-pcie-32gb")
+    found = learned(new, start=Start.on("li", first.trained.payload))
+    assert kept_back(found, first.trained.payload, material(new), 0.02) is None
+
+
+def test_a_version_for_one_gpu_is_judged_on_its_rows() -> None:
+    found = learned(made(*RATE), gpu="nvidia-l4")
+    assert {row["gpu"] for row in found.trained.card["validation"]} == {"all", "nvidia-l4"}
+
+
+def test_too_few_rows_are_refused() -> None:
+    run = made("tesla-t4")
+    with pytest.raises(NotTrained, match="too few"):
+        learned(run.take(np.arange(3)))

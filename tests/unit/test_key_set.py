@@ -1,0 +1,17 @@
+"""Which rows were learned from."""
+
+import numpy as np
+
+from app.tables.key_set import KeySet
+
+
+def test_every_key_is_found_and_few_others() -> None:
+    keys = np.random.default_rng(0).integers(0, 2**64, 40_000, dtype=np.uint64)
+    known = KeySet.of(keys[:20_000])
+    assert known.holds(keys[:20_000]).all()
+    assert known.holds(keys[20_000:]).mean() < 0.04
+    assert known.bits.nbytes == 20_000
+
+
+def test_an_empty_set_holds_nothing() -> None:
+    assert not KeySet.of(np.empty(0, dtype=np.uint64)).holds(np.arange(100, dtype=np.uint64)).any()

@@ -1,0 +1,81 @@
+"""What ships with the code: coherent, small, and loaded only by the name of its content."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.config import SHIPPED_MODELS
+from app.predictors import learns_operators
+from app.services.shipped import LIST, Shipped, shipped_versions, write_list
+from app.services.train_shipped import MOST_BYTES, SOURCES
+from app.store import artifacts
+from app.store.artifacts import ArtifactRefused
+from app.training.candidate import candidate
+from app.training.operator_start import Start
+from tests.unit.test_candidate import made, material
+
+SHIPPED = sorted(shipped_versions(SHIPPED_MODELS).items())
+
+
+def publish(folder: Path) -> str:
+    found = candidate(Start("li"), material(made("tesla-t4", "nvidia-l4")), [], target_gpu=None, report=lambda _: None)
+    told = {"predictor": "li", "gpu_id": "*", "training_set_sha256": "c" * 64, "card": found.trained.card}
+    return artifacts.publish(folder, found.trained.payload, told)
+
+
+def test_all_together_are_small_and_nothing_lies_beside_them() -> None:
+    named = {f"{one.sha256}{suffix}" for _, one in SHIPPED for suffix in (".joblib", ".json")}
+    there = {path.name for path in SHIPPED_MODELS.iterdir()}
+    assert there - {LIST, "README.md"} == named
+    assert sum(path.stat().st_size for path in SHIPPED_MODELS.iterdir()) < MOST_BYTES
+
+
+@pytest.mark.parametrize(("name", "shipped"), SHIPPED)
+def test_a_shipped_artefact_is_what_its_manifest_says(name: str, shipped: Shipped) -> None:
+    payload = shipped.payload()
+    told: Any = shipped.manifest
+    assert learns_operators(name)
+    assert (payload["predictor"], told["predictor"], told["gpu_id"]) == (name, name, "*")
+    assert sorted(shipped.card["trained_on"]["gpus"]) == sorted(payload["operators"]["gpus"])
+    assert shipped.card["trained_on"]["rows"] > 100_000
+    assert {source["licence"] for source in told["sources"]} == {source.licence for source in SOURCES}
+    assert len(told["training_set_sha256"]) == 64
+    for cell in shipped.card["validation"]:
+        assert cell["n"] > 0
+        assert 0 <= cell["median_ape"] <= 1000
+    assert {cell["split"] for cell in shipped.card["validation"]} >= {"gpu_held_out", "configuration_held_out"}
+    assert "kernel" not in {cell["family"] for cell in shipped.card["validation"]}
+
+
+def test_only_what_the_list_names_is_loaded(tmp_path: Path) -> None:
+    assert shipped_versions(tmp_path) == {}
+    sha256 = publish(tmp_path)
+    assert shipped_versions(tmp_path) == {}
+    write_list(tmp_path, {"li": sha256})
+    assert shipped_versions(tmp_path)["li"].version == f"shipped-{sha256[:10]}"
+    artefact = tmp_path / f"{sha256}.joblib"
+    artefact.write_bytes(artefact.read_bytes()[:-1] + b"x")
+    with pytest.raises(ArtifactRefused, match="damaged"):
+        shipped_versions(tmp_path)["li"].payload()
+    (tmp_path / LIST).write_text(json.dumps({"predictors": {"li": "../" + sha256}}))
+    with pytest.raises(ArtifactRefused):
+        shipped_versions(tmp_path)
+    (tmp_path / LIST).write_text("{")
+    with pytest.raises(ArtifactRefused, match="cannot be read"):
+        shipped_versions(tmp_path)
+
+
+def test_a_new_list_drops_what_was_there(tmp_path: Path) -> None:
+    sha256 = publish(tmp_path)
+    stale = artifacts.publish(tmp_path, {"predictor": "li"}, {})
+    write_list(tmp_path, {"li": sha256})
+    assert not (tmp_path / f"{stale}.joblib").exists()
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".joblib", ".json", ".json"]
+
+
+def test_the_same_rows_make_the_same_artefact(tmp_path: Path) -> None:
+    assert publish(tmp_path / "one") == publish(tmp_path / "other")
