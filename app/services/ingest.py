@@ -170,6 +170,9 @@ def refuse_wrong(checked: Checked, received: int) -> None:
     """BadInput with the row-by-row report unless every row is sound."""
     if checked.errors:
         wrong = len({error.loc[0] for error in checked.errors})
+        if checked.operators is not None:
+            # Of operators, only the first errors are kept.
+            wrong = max(wrong, checked.operators.wrong)
         shown = f" The first {MAX_REPORTED} errors are listed." if len(checked.errors) > MAX_REPORTED else ""
         detail = f"{wrong} of {received} measurements cannot be stored, so none was.{shown}"
         raise BadInput(detail, errors=checked.errors[:MAX_REPORTED])
