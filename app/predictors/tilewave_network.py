@@ -2,7 +2,7 @@
 
 Trained in plain NumPy on the latency that follows from the utilisation (equations 4 to 6), with the symmetric mean
 absolute percentage error as loss, by AdamW, as the authors' code. Theirs has eight layers of 512 with ReLU (1.6
-million weights); this one LAYERS of WIDTH, which reaches the same errors and answers in microseconds.
+million weights); this one LAYERS of WIDTH, which answers in microseconds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WIDTH, LAYERS = 64, 4
 # A wave that waits for its launch or its memory alone may use this little of a GPU.
 LEAST_UTILISATION = 1e-4
 STEPS, LEAST_STEPS, EPOCHS, BATCH = 6000, 500, 200, 256
-RATE, DECAY = 5e-3, 0.1
+RATE = 5e-3
 # Noise on the inputs while learning, standard deviations in log2. With five GPUs a network else tells them apart by
 # their L2 and memory, and is wrong on any other.
 JITTER = np.array([0.0, 0.0, 0.2, 0.2, 0.0], dtype=np.float32)
@@ -71,15 +71,15 @@ class Network:
     biases: tuple[Singles, ...]
 
     @classmethod
-    def fit(cls, examples: Examples, seed: int = 0) -> Self:
-        """Trained on the examples; the same examples and seed give the same network."""
+    def fit(cls, examples: Examples, *, decay: float) -> Self:
+        """Trained on the examples with this weight decay; the same examples give the same network."""
         inputs = examples.inputs.astype(np.float32)
         centre, scale = inputs.mean(axis=0), np.maximum(inputs.std(axis=0), np.float32(1e-3))
-        draw = np.random.default_rng(seed)
+        draw = np.random.default_rng(0)
         parameters = _initial(draw, inputs.shape[1])
         x = (inputs - centre) / scale
         given = np.stack([1.0 / examples.waves, examples.ideal_s / examples.latency_s]).astype(np.float32)
-        _descend(parameters, x, given, JITTER / scale, draw)
+        _descend(parameters, x, given, JITTER / scale, decay, draw)
         span = np.stack([x.min(axis=0), x.max(axis=0)])
         return cls(centre, scale, span, tuple(parameters[0::2]), tuple(parameters[1::2]))
 
@@ -172,7 +172,9 @@ def _gradients(parameters: list[Singles], x: Singles, given: Singles) -> list[Si
     return found
 
 
-def _descend(parameters: list[Singles], x: Singles, given: Singles, jitter: Singles, draw: np.random.Generator) -> None:
+def _descend(
+    parameters: list[Singles], x: Singles, given: Singles, jitter: Singles, decay: float, draw: np.random.Generator
+) -> None:
     """AdamW (Loshchilov and Hutter 2019) in place, its rate falling to zero along a cosine; jitter float32 [5]."""
     first, second = ([np.zeros_like(p) for p in parameters] for _ in range(2))
     batches = max(1, len(x) // BATCH)
@@ -187,5 +189,5 @@ def _descend(parameters: list[Singles], x: Singles, given: Singles, jitter: Sing
         for k, gradient in enumerate(_gradients(parameters, seen, given[:, rows])):
             first[k] += (1.0 - _FIRST_MOMENT) * (gradient - first[k])
             second[k] += (1.0 - _SECOND_MOMENT) * (gradient**2 - second[k])
-            parameters[k] *= np.float32(1.0 - rate * DECAY)
+            parameters[k] *= np.float32(1.0 - rate * decay)
             parameters[k] -= np.float32(corrected) * first[k] / (np.sqrt(second[k]) + np.float32(_EPSILON))

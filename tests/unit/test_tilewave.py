@@ -128,7 +128,7 @@ def test_a_network_finds_its_law_again() -> None:
     ideal = 2.0 ** draw.uniform(-15, 0, 4000)
     examples = Examples(inputs, waves, ideal, ideal / np.maximum(used, LEAST_UTILISATION))
     learn, test = np.arange(3000), np.arange(3000, 4000)
-    network = Network.fit(examples.take(learn))
+    network = Network.fit(examples.take(learn), decay=0.1)
     found = utilisation(*network.predict(inputs[test]), waves[test])
     assert np.mean(np.abs(used[test] / found - 1)) < 0.05
     beyond = network.predict(np.full((1, 5), 40.0)), network.predict(np.full((1, 5), 400.0))
