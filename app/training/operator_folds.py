@@ -3,7 +3,8 @@
 neusight           NeuSight's: its training GPUs and dimensions against its test dimensions, on the same GPUs (`seen`)
                    and on two others (`unseen`). Of families without test dimensions a fifth of each GPU's rows is held
                    out instead, and of AMD's GPUs, where no family has both, configurations (`seen_amd`).
-configurations     whole configurations held out on GPUs that are learned from (`seen`)
+configurations     a fifth of all configurations held out on GPUs that are learned from (`seen`); of experts, which have
+                   few, every fifth in turn
 leave_one_gpu_out  every GPU in turn, known by its datasheet only (`unseen`)
 few_shot           the same GPUs with some of their rows measured, `<n>_rows` per operator and dtype; of collectives
                    `2_points`, the smallest and largest message per number of devices
@@ -43,6 +44,8 @@ _CONFIGURATION = {
     "moe": ("hidden", "intermediate", "experts", "top_k"),
 }
 _COLLECTIVE = ("devices", "message_bytes")
+# Groups of which a fifth would be a handful of configurations, and no configuration at all of some dtypes.
+_FEW_CONFIGURATIONS = ("moe",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ def operator_folds(
     if "neusight" in protocols:
         whole += [_neusight(cells, gpus), _neusight_held_out(cells, gpus)]
     if "configurations" in protocols:
-        whole.append(_configurations(cells))
+        whole += _configurations(cells)
     for fold in [*whole, *_by_gpu(cells, gpus, protocols)]:
         asks = [Ask(ask.protocol, ask.part, ask.given, _fewer(cells, ask.test, most_test)) for ask in fold.asks]
         asked = tuple(ask for ask in asks if ask.test)
@@ -135,11 +138,18 @@ def _neusight_held_out(cells: Sequence[Cell], gpus: Sequence[str]) -> OperatorFo
     return OperatorFold("NeuSight's rows held out", _nonempty(train), asks)
 
 
-def _configurations(cells: Sequence[Cell]) -> OperatorFold:
-    modern = {k: cell for k, cell in enumerate(cells) if (cell.split == NO_SPLIT).all()}
-    held = {k: chosen(configurations(cell.runs), HELD_OUT) for k, cell in modern.items()}
-    train = _nonempty({k: ~rows for k, rows in held.items()})
-    return OperatorFold("configurations", train, (Ask("configurations", "seen", {}, _nonempty(held)),))
+def _configurations(cells: Sequence[Cell]) -> Iterator[OperatorFold]:
+    """A fifth of the configurations held out; of families that have few, every fifth in turn."""
+    fifth = {k: fifths(configurations(cell.runs)) for k, cell in enumerate(cells) if (cell.split == NO_SPLIT).all()}
+    for part in range(5):
+        held = {k: of == part for k, of in fifth.items() if part == 0 or cells[k].group in _FEW_CONFIGURATIONS}
+        # A GPU is seen where other configurations of the cell were learned from it.
+        test = {}
+        for k, rows in held.items():
+            gpu = cells[k].runs.rows.gpu
+            test[k] = rows & np.isin(gpu, gpu[~rows])
+        train = _nonempty({k: ~rows for k, rows in held.items()})
+        yield OperatorFold(f"configurations {part + 1}", train, (Ask("configurations", "seen", {}, _nonempty(test)),))
 
 
 def _by_gpu(cells: Sequence[Cell], gpus: Sequence[str], protocols: Sequence[str]) -> Iterator[OperatorFold]:
@@ -241,6 +251,12 @@ def mixed(values: Hashes, salt: Hashes | np.uint64) -> Hashes:
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         out: Hashes = z ^ (z >> np.uint64(31))
     return out
+
+
+def fifths(hashes: Hashes) -> Ints:
+    """Which fifth of all hashes each is in, 0 to 4, int [n]."""
+    high = hashes >> np.uint64(32)
+    return ((high * np.uint64(5)) >> np.uint64(32)).astype(np.intp)
 
 
 def chosen(hashes: Hashes, share: float) -> Bools:

@@ -74,6 +74,12 @@ def cells() -> list[Cell]:
         grid("linear", "fp8", [H100, 9], {"m": sizes, "n": sizes, "k": sizes}),
         grid("attention_decode", "bf16", [H100, 9], {**attention, "batch": [1.0, 8.0], "context_length": sizes}),
         grid("all_reduce", "fp16", [H100, 10], {"message_bytes": messages, "devices": [2.0, 8.0]}),
+        grid("moe", "bf16", [H100, 9], {
+            "tokens": sizes, "hidden": sizes, "intermediate": sizes, "experts": [8.0], "top_k": [2.0],
+        }),
+        grid("moe", "int4_wo", [H100], {
+            "tokens": sizes, "hidden": [64.0], "intermediate": [64.0], "experts": [8.0], "top_k": [2.0],
+        }),
         grid("linear", "nvfp4", [9], {"m": sizes, "n": sizes, "k": sizes}),
     ]  # fmt: skip
 
@@ -103,22 +109,31 @@ def test_a_gpu_left_out_is_in_no_training_row(cells: list[Cell], folds: list[Ope
             for rows_of in (ask.test, ask.given):
                 assert all((cells[k].runs.rows.gpu[rows] == target).all() for k, rows in rows_of.items())
     asked = {k for fold in left_out for ask in fold.asks for k in ask.test}
-    assert asked == set(range(6)), "one GPU alone cannot be left out"
+    assert asked == set(range(7)), "one GPU alone cannot be left out"
 
 
 def test_configurations_are_held_out_whole_on_every_gpu_and_in_every_dtype(
     cells: list[Cell], folds: list[OperatorFold]
 ) -> None:
-    (fold,) = [fold for fold in folds if fold.name == "configurations"]
-    (ask,) = fold.asks
-    assert set(fold.train) == {2, 3, 4, 5, 6}
-    learned = {(cells[k].runs.op, h) for k, rows in fold.train.items() for h in _configured(cells[k], rows)}
-    asked = {(cells[k].runs.op, h) for k, rows in ask.test.items() for h in _configured(cells[k], rows)}
-    assert learned and asked and not learned & asked
-    assert 0.1 < len(asked) / len(learned | asked) < 0.3
-    for k, rows in ask.test.items():
-        here = cells[k].runs.rows
-        assert np.isin(here.gpu[rows], here.gpu[fold.train[k]]).all(), "the GPUs are learned from"
+    first, *others = [fold for fold in folds if fold.name.startswith("configurations")]
+    assert {2, 3, 4, 5, 6, 8} <= set(first.train) and set(first.train) <= {2, 3, 4, 5, 6, 7, 8}
+    for fold in (first, *others):
+        (ask,) = fold.asks
+        learned = {(cells[k].runs.op, h) for k, rows in fold.train.items() for h in _configured(cells[k], rows)}
+        asked = {(cells[k].runs.op, h) for k, rows in ask.test.items() for h in _configured(cells[k], rows)}
+        assert learned and asked and not learned & asked
+        assert 0.1 < len(asked) / len(learned | asked) < 0.35
+        for k, rows in ask.test.items():
+            here = cells[k].runs.rows
+            assert np.isin(here.gpu[rows], here.gpu[fold.train[k]]).all(), "the GPUs are learned from"
+
+
+def test_of_experts_every_configuration_is_asked_once(cells: list[Cell]) -> None:
+    folds = operator_folds(cells, GPUS, ["configurations"], most_test=10_000, most_train=None)
+    tests = [fold.asks[0].test for fold in folds]
+    assert np.sort(np.concatenate([test[6] for test in tests])).tolist() == list(range(len(cells[6].runs)))
+    assert not any(7 in test for test in tests), "a dtype with one configuration has no other to learn from"
+    assert [set(test) for test in tests[1:]] == [{6}] * 4
 
 
 def _configured(cell: Cell, rows: np.ndarray) -> list[int]:
@@ -169,8 +184,8 @@ def test_a_repeat_of_a_measured_row_is_not_asked() -> None:
 
 def test_folds_stay_the_same_when_other_rows_come_in(cells: list[Cell], folds: list[OperatorFold]) -> None:
     again = list(operator_folds(cells[:3], GPUS, PROTOCOLS, most_test=200, most_train=None))
-    (before,) = [fold for fold in folds if fold.name == "configurations"]
-    (after,) = [fold for fold in again if fold.name == "configurations"]
+    (before,) = [fold for fold in folds if fold.name == "configurations 1"]
+    (after,) = [fold for fold in again if fold.name == "configurations 1"]
     assert (before.asks[0].test[2] == after.asks[0].test[2]).all()
 
 
