@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -39,9 +39,7 @@ README, ACCURACY = CHECKOUT / "README.md", CHECKOUT / "docs" / "accuracy.md"
 def lines(study: Study) -> list[str]:
     """A line per family, dtype, GPU and predictor, by protocol; single operators of a family are in the JSON only."""
     shown = [cell for cell in study.cells if whole_family(cell)]
-    text = [f"gpucast {study.version}; at most {study.limits['test_rows']:,} rows asked per operator, dtype and GPU"]
-    if study.limits["rows"]:
-        text.append(f"trained on at most {study.limits['rows']:,} rows per operator, dtype and GPU")
+    text = [f"gpucast {study.version}. {_limits(study.limits)}."]
     order = list(TITLES)
     for where, group in groupby(sorted(shown, key=lambda cell: order.index(_part(cell))), _part):
         text += ["", TITLES[where], _head()]
@@ -140,16 +138,24 @@ def _commit() -> str | None:
     return done.stdout.strip() or None
 
 
-def tables(cells: Sequence[Result]) -> dict[Path, list[str]]:
-    """The table of every page that shows one; README's has only what has a goal."""
+def tables(run: Mapping[str, Any]) -> dict[Path, list[str]]:
+    """The table of every page that shows one, of a recorded run; README's has only what has a goal."""
     must = [goal for goal in GOALS if goal.mape is not None]
-    return {README: markdown(cells, must), ACCURACY: markdown(cells, GOALS)}
+    said = ["", f"{_limits(run['limits'])}; version {run['version']}, commit {run['commit']}."]
+    return {page: [*markdown(run["cells"], goals), *said] for page, goals in ((README, must), (ACCURACY, GOALS))}
+
+
+def _limits(limits: Mapping[str, Any]) -> str:
+    trained = f" and trained on {limits['rows']:,}" if limits["rows"] else ""
+    documented = "" if limits["intervals"] else "; documented intervals"
+    return f"At most {limits['test_rows']:,} rows asked{trained} per operator, dtype and GPU{documented}"
 
 
 def record(study: Study) -> None:
     """Write the short table's cells to docs/operators.json, and the table into the pages that show it."""
-    RECORD.write_text(json.dumps(body(study, short(study.cells)), indent=1) + "\n", "utf-8")
-    for page, table in tables(study.cells).items():
+    run = body(study, short(study.cells))
+    RECORD.write_text(json.dumps(run, indent=1) + "\n", "utf-8")
+    for page, table in tables(run).items():
         page.write_text(with_table(page.read_text("utf-8"), table), "utf-8")
 
 

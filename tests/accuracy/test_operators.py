@@ -17,7 +17,6 @@ from app.config import CHECKOUT
 from app.errors import BadInput, NotFound
 from app.services.evaluate_operators import evaluate_operators
 from app.services.operator_files import NEUSIGHT_FILE, read_operator_files
-from app.services.operator_report import short
 
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
 
@@ -27,29 +26,36 @@ def cells() -> list[dict[str, Any]]:
     if not (DATA / NEUSIGHT_FILE).is_file():
         pytest.skip(f"no data in {DATA}")
     protocols = ("configurations", "leave_one_gpu_out")
-    study = evaluate_operators(DATA, predictors=("auto", "roofline"), protocols=protocols, most_test=500)
+    study = evaluate_operators(
+        DATA,
+        predictors=("auto", "auto-untrained", "roofline"),
+        families=("linear",),
+        protocols=protocols,
+        most_test=300,
+        most_train=200,
+        intervals=False,
+    )
     return [dict(cell) for cell in study.cells if cell["whole"]]
 
 
-def test_auto_beats_the_roofline(cells: list[dict[str, Any]]) -> None:
-    """Over all GPUs everywhere; on every GPU left out where attention and experts are asked about."""
-    mape = {(c["protocol"], c["family"], c["dtype"], c["gpu"], c["predictor"]): c["mape"] for c in cells}
-    assert len(mape) > 250
-    for where, found in mape.items():
-        protocol, family, _, gpu, _ = where
-        if gpu == "all" or (protocol == "leave_one_gpu_out" and family.startswith(("attention", "moe"))):
-            assert found <= mape[*where[:-1], "roofline"], where
+def test_auto_beats_the_roofline_and_itself_untrained(cells: list[dict[str, Any]]) -> None:
+    mape = {(c["protocol"], c["dtype"], c["gpu"], c["predictor"]): c["mape"] for c in cells}
+    for protocol, dtype, gpu, _ in [where for where in mape if where[3] == "auto"]:
+        found, untrained, roofline = (
+            mape[protocol, dtype, gpu, name] for name in ("auto", "auto-untrained", "roofline")
+        )
+        assert found < roofline, (protocol, dtype, gpu)
+        if protocol == "configurations":
+            assert found < untrained, (dtype, gpu)
 
 
-def test_intervals_cover_about_what_they_promise(cells: list[dict[str, Any]]) -> None:
-    """The widths of untrained answers were set on these rows: a guard, not a test."""
-    covered = [
-        cell["coverage_80"]
-        for cell in short(cells)
-        if (cell["predictor"], cell["protocol"], cell["gpu"]) == ("auto", "leave_one_gpu_out", "all")
-    ]
-    assert len(covered) == 12
-    assert all(60.0 <= share <= 92.0 for share in covered)
+def test_auto_keeps_its_bounds(cells: list[dict[str, Any]]) -> None:
+    """From 200 rows per GPU; docs/accuracy.md has the figures from all of them."""
+    found = {(c["protocol"], c["dtype"]): c["mape"] for c in cells if (c["predictor"], c["gpu"]) == ("auto", "all")}
+    assert found["configurations", "bf16"] < 15.0
+    assert found["configurations", "fp8_block"] < 12.0
+    assert found["leave_one_gpu_out", "bf16"] < 28.0
+    assert found["leave_one_gpu_out", "fp32"] < 24.0
 
 
 def test_command_prints_and_writes_every_cell(tmp_path: Path) -> None:
@@ -74,7 +80,7 @@ def test_command_prints_and_writes_every_cell(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "NeuSight's GPUs, its test dimensions" in done.stdout and "tesla-p4 left out: roofline" in done.stderr
     written = json.loads((tmp_path / "cells.json").read_text())
-    assert written["limits"] == {"test_rows": 4000, "rows": None}
+    assert written["limits"] == {"test_rows": 4000, "rows": None, "intervals": True}
     found = {(c["protocol"], c["part"], c["op"], c["gpu"]): c["n"] for c in written["cells"]}
     assert found == {
         ("neusight", "seen", "linear", "all"): 1,
