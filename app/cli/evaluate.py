@@ -13,6 +13,8 @@ import typer
 from app.errors import BadInput
 from app.services.evaluate import Cell, evaluate_cross_gpu_kernels
 from app.services.evaluate_operators import MOST_TEST_ROWS, evaluate_operators
+from app.services.evaluate_pm2lat import evaluate_pm2lat
+from app.services.evaluate_pm2lat import lines as pm2lat_lines
 from app.services.operator_report import body, lines, record
 
 METRICS = ("mape", "median_ape", "median_ratio", "within_10", "within_25", "within_50", "coverage_80")
@@ -90,6 +92,22 @@ def operators(  # noqa: PLR0913, PLR0917  (typer makes an option of each)
         json_file.write_text(json.dumps(body(study, study.cells), indent=1) + "\n", "utf-8")
     if readme:
         record(study)
+
+
+@command.command("pm2lat")
+def pm2lat(
+    data: Annotated[Path, typer.Option(help="folder of the data sets, neusight and modern_operators")] = Path(
+        "../shared/data"
+    ),
+    json_file: Annotated[Path | None, typer.Option("--json", help="also write every cell to this file")] = None,
+) -> None:
+    """PM2Lat's tables II and VI, and our errors on the same layers and GPUs where the data have them."""
+    if json_file is not None:
+        _refuse_unwritable(json_file)
+    cells = evaluate_pm2lat(data, lambda line: typer.echo(line, err=True))
+    print("\n".join(pm2lat_lines(cells)))
+    if json_file is not None:
+        json_file.write_text(json.dumps({"study": "pm2lat", "cells": cells}, indent=1) + "\n", "utf-8")
 
 
 def _refuse_unwritable(path: Path) -> None:
