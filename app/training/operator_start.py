@@ -20,32 +20,37 @@ from app.tables.key_set import KeySet
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A predictor by name, and what its shipped version knows.
+    """A predictor, and what its shipped version knows.
 
+    learner  its class
     payload  of the shipped artefact; None: nothing ships
     gpus     ids of GPUs whose operators it was trained on
     rows     the rows it was trained on
     """
 
-    name: str
+    learner: type[Any]
     payload: Mapping[str, Any] | None = None
     gpus: frozenset[str] = frozenset()
     rows: tuple[KeySet, ...] = field(default_factory=tuple)
 
     @classmethod
-    def on(cls, name: str, payload: Mapping[str, Any] | None) -> Self:
-        """On top of an artefact."""
+    def on(cls, name: str, payload: Mapping[str, Any] | None = None) -> Self:
+        """A predictor by name, on top of an artefact or of nothing."""
         gpus, rows = learned_from(payload)
-        return cls(name, payload, gpus, rows)
+        return cls(BY_NAME[name], payload, gpus, rows)
+
+    @property
+    def name(self) -> str:
+        """The predictor's."""
+        return str(self.learner.name)
 
     def fresh(self) -> Any:
         """The predictor without any training."""
-        return BY_NAME[self.name]()
+        return self.learner()
 
     def base(self) -> Any:
         """The shipped version, ready to learn more; without one, `fresh`."""
-        predictor: Any = BY_NAME[self.name]
-        return self.fresh() if self.payload is None else predictor.from_state(self.payload["state"])
+        return self.fresh() if self.payload is None else self.learner.from_state(self.payload["state"])
 
     def intervals(self) -> Intervals:
         """Those of the shipped version."""

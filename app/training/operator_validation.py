@@ -1,9 +1,11 @@
 """Held-out validation of predictors that learn operators: errors, intervals and accuracy card.
 
-Three splits:
-gpu_held_out            no row of one GPU is trained on; its rows are asked
-few_rows                the same, once the predictor was told FEW measured rows of the GPU per operator and dtype
-configuration_held_out  a fifth of the configurations is held out on every GPU
+Three splits, so that each situation of an answer has residuals of its own:
+gpu_held_out            no row of one GPU is trained on; its rows are asked (`sibling`, `unseen`)
+few_measured            the same, once the predictor was told FEW rows of each operator and dtype (`calibrated`)
+configuration_held_out  a fifth of the configurations is held out on every GPU (`seen`)
+
+Every GPU has about as many residuals as any other.
 
 What a version was learned on top of (app.training.operator_start) is used where it never saw what is asked: rows of
 GPUs that it knows, and rows that it was trained on itself, are asked of a predictor made from the given rows alone.
@@ -24,7 +26,7 @@ from app.predictors.roofline import hardware_limit
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence
 from app.tables.operator_runs import OperatorRuns
-from app.training.operator_folds import chosen, configurations, mixed
+from app.training.operator_folds import HELD_OUT, chosen, configurations, hashed, mixed
 from app.training.operator_start import Start
 
 Floats = NDArray[np.float64]
@@ -32,12 +34,13 @@ Ints = NDArray[np.intp]
 Bools = NDArray[np.bool_]
 Report = Callable[[str], None]
 
-SPLITS = ("gpu_held_out", "few_rows", "configuration_held_out")
-GPU_HELD_OUT, FEW_ROWS, CONFIGURATION_HELD_OUT = range(3)
-HELD_OUT = 0.2
+SPLITS = ("gpu_held_out", "few_measured", "configuration_held_out")
+GPU_HELD_OUT, FEW_MEASURED, CONFIGURATION_HELD_OUT = range(3)
 FEW = 32
-# Rows of each operator, dtype and GPU that are asked, and those that a fold is fitted on: errors change little with
-# more of them, and time and memory are bounded.
+# With fewer configurations, rows are held out by their dimensions.
+LEAST_CONFIGURATIONS = 20
+# Rows of each operator, dtype and GPU that are asked, and those that teach where a GPU is held out: errors on another
+# GPU change little with more of them, and time is bounded.
 MOST_ASKED = 256
 MOST_LEARNED = 2000
 # Residuals that a group of intervals keeps, evenly over their order.
@@ -112,14 +115,16 @@ def _together(cells: tuple[str, ...], parts: Sequence[HeldOut]) -> HeldOut:
 
 
 def _by_gpu(start: Start, runs: Sequence[OperatorRuns], gpus: GpuTable, report: Report) -> Iterator[list[HeldOut]]:
-    here = np.unique(np.concatenate([run.rows.gpu for run in runs]))
-    for number, gpu in enumerate(here.tolist()):
-        report(f"GPU {number + 1} of {len(here)} held out: {gpus.ids[gpu]}")
-        train = [run.take(_few(run, run.rows.gpu != gpu, MOST_LEARNED)) for run in runs]
+    """Each GPU in turn; only operators that it was measured with are learned."""
+    every = np.unique(np.concatenate([run.rows.gpu for run in runs])).tolist()
+    for number, gpu in enumerate(every):
+        report(f"GPU {number + 1} of {len(every)} held out: {gpus.ids[gpu]}")
+        here = [k for k, run in enumerate(runs) if (run.rows.gpu == gpu).any()]
+        train = [runs[k].take(_few(runs[k], runs[k].rows.gpu != gpu, MOST_LEARNED)) for k in here]
         fitted = _fitted(start, gpus.ids[gpu] in start.gpus, train, gpus)
         if fitted is None:
             continue
-        query = [_Query(k, _few(run, run.rows.gpu == gpu, MOST_ASKED)) for k, run in enumerate(runs)]
+        query = [_Query(k, _few(runs[k], runs[k].rows.gpu == gpu, MOST_ASKED)) for k in here]
         yield [_asked(fitted, runs, gpus, query, GPU_HELD_OUT), *_told_few(fitted, runs, gpus, query)]
 
 
@@ -127,16 +132,16 @@ def _told_few(fitted: Any, runs: Sequence[OperatorRuns], gpus: GpuTable, query: 
     """The same GPU, a few of its rows told; nothing of a predictor that cannot be told."""
     if not hasattr(fitted, "with_measured"):
         return []
-    told = [runs[one.table].take(one.rows[:FEW]) for one in query if len(one.rows) >= 2 * FEW]
-    rest = [_Query(one.table, one.rows[FEW:]) for one in query if len(one.rows) >= 2 * FEW]
-    return [_asked(fitted.with_measured(told, gpus), runs, gpus, rest, FEW_ROWS)] if told else []
+    told = fitted.with_measured([runs[one.table].take(one.rows[:FEW]) for one in query], gpus)
+    rest = [_Query(one.table, one.rows[FEW:]) for one in query]
+    return [_asked(told, runs, gpus, rest, FEW_MEASURED)]
 
 
 def _by_configuration(start: Start, runs: Sequence[OperatorRuns], gpus: GpuTable, report: Report) -> Iterator[HeldOut]:
     report("configurations held out")
-    out = [chosen(configurations(run), HELD_OUT) for run in runs]
+    out = [_configurations_out(run) for run in runs]
     known = [start.rows_known(run.key) for run in runs]
-    train = [run.take(_few(run, ~held, MOST_LEARNED)) for run, held in zip(runs, out, strict=True)]
+    train = [run.take(np.flatnonzero(~held)) for run, held in zip(runs, out, strict=True)]
     for own in (False, True):
         query = [
             _Query(k, _few(run, held & (was == own), MOST_ASKED))
@@ -149,23 +154,29 @@ def _by_configuration(start: Start, runs: Sequence[OperatorRuns], gpus: GpuTable
             yield _asked(fitted, runs, gpus, query, CONFIGURATION_HELD_OUT)
 
 
+def _configurations_out(run: OperatorRuns) -> Bools:
+    """A fifth of the configurations; of the rows, where there are too few configurations to tell apart."""
+    found = configurations(run)
+    few = len(np.unique(found)) < LEAST_CONFIGURATIONS
+    return chosen(mixed(hashed(run.rows.ops) if few else found, np.uint64(7)), HELD_OUT)
+
+
 def _fitted(start: Start, alone: bool, train: Sequence[OperatorRuns], gpus: GpuTable) -> Any:
     """Fitted `alone` or on top of what ships; None where neither knows anything."""
-    base = start.fresh() if alone else start.base()
+    base, rows = start.fresh() if alone else start.base(), [run for run in train if len(run)]
+    untaught = None if alone or start.payload is None else base
     try:
-        return base.fit_operators([run for run in train if len(run)], gpus)
+        return base.fit_operators(rows, gpus) if rows else untaught
     except NotTrained:
-        return None if alone or start.payload is None else base
+        return untaught
 
 
 def _few(run: OperatorRuns, among: Bools, most: int) -> Ints:
-    """At most `most` rows of each GPU, the first by the hash of their keys: a sample that stays as rows come in."""
+    """At most `most` rows of each GPU, in the order of a hash of their keys: a sample that stays as rows come in."""
     parts = [np.empty(0, dtype=np.intp)]
     for gpu in np.unique(run.rows.gpu[among]):
         rows = np.flatnonzero(among & (run.rows.gpu == gpu))
-        if len(rows) > most:
-            rows = rows[np.argsort(mixed(run.key[rows], np.uint64(0)), kind="stable")[:most]]
-        parts.append(rows)
+        parts.append(rows[np.argsort(mixed(run.key[rows], np.uint64(0)), kind="stable")[:most]])
     return np.concatenate(parts)
 
 

@@ -28,7 +28,7 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an `li` of two GPUs that ships."""
     folder = tmp_path_factory.mktemp("shipped")
     rows = material(made("tesla-t4", "a100-pcie-40gb"), made("tesla-t4", "a100-pcie-40gb", op="bmm"))
-    found = candidate(Start("li"), rows, [], target_gpu=None, report=lambda _: None).trained
+    found = candidate(Start.on("li"), rows, [], target_gpu=None, report=lambda _: None).trained
     told = {"predictor": "li", "gpu_id": "*", "training_set_sha256": "c" * 64, "card": found.card}
     write_list(folder, {"li": artifacts.publish(folder, found.payload, told)})
     return folder

@@ -39,7 +39,7 @@ def learned(
     *runs: OperatorRuns, start: Start | None = None, card: list[Any] | None = None, gpu: str | None = None
 ) -> Candidate:
     material = Material(GPUS, NO_KERNELS, [], runs)
-    return candidate(start or Start("li"), material, card or [], target_gpu=gpu, report=lambda _: None)
+    return candidate(start or Start.on("li"), material, card or [], target_gpu=gpu, report=lambda _: None)
 
 
 def material(*runs: OperatorRuns) -> Material:
