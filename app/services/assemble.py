@@ -77,7 +77,12 @@ def _served(found: Sequence[Version], stores: Stores, last: Engine | None) -> tu
         for name, item in ships.items()
         if (name, POOLED) not in ready
     ]
-    return {**untrained(), **_loaded(missing, last, refused), **ready}, refused
+    plain = [_Wanted(key, item.version, partial(_as_is, item)) for key, item in untrained().items()]
+    return {**_loaded(plain, last, refused), **_loaded(missing, last, refused), **ready}, refused
+
+
+def _as_is(version: Served) -> Served:
+    return version
 
 
 class _Wanted(NamedTuple):

@@ -19,7 +19,7 @@ from app.tables.operator_runs import OperatorRuns
 from app.training.operator_start import any_holds
 
 # Rows of one operator, dtype and GPU that a served version is told: a calibration needs no more, a retraining does.
-MOST_TOLD = 1024
+MOST_TOLD = 256
 Versions = Mapping[tuple[str, str], Served]
 
 
