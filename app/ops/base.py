@@ -41,6 +41,17 @@ class Products(NamedTuple):
     k: Floats
 
 
+class Rereads(NamedTuple):
+    """Rows that a block reads again, float64 [n] each: from DRAM where what is in flight does not stay in the L2.
+
+    bytes      read again in all
+    in_flight  bytes between a row's first and last read, per SM
+    """
+
+    bytes: Floats
+    in_flight: Floats
+
+
 class Broken(NamedTuple):
     """A rule between fields that some rows break: what it says, which rows, and the field to blame."""
 
@@ -121,6 +132,7 @@ class Op:
     work      FLOPs, bytes and working set of rows, one repetition each
     check     rules between fields that rows break
     products  the matrix products that its work is, if it is
+    rereads   what its blocks read more than once, where they do
     saving    by how much a known algorithm may cut the FLOPs (Winograd), where one may
     launches  launches that wait for one another
     link_bytes  bytes that each device sends over its link, of an operator of several devices
@@ -135,6 +147,7 @@ class Op:
     check: Callable[[OpTable], list[Broken]] = nothing_broken
     products: Callable[[OpTable], Products | None] = no_products
     launches: Callable[[OpTable], Floats] = one_launch
+    rereads: Callable[[OpTable], Rereads] | None = None
     saving: Callable[[OpTable], Floats] | None = None
     link_bytes: Callable[[OpTable], Floats] | None = None
     dtypes: tuple[str, ...] = ACTIVATION_DTYPES

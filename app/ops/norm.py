@@ -3,13 +3,18 @@
 y = (x - mean) / sqrt(var + eps) gamma + beta (Ba et al. 2016; Ioffe and Szegedy 2015; RMS: Zhang and Sennrich 2019);
 softmax is exp(x - max) / sum. FLOPs = operations per element x b h; bytes = each tensor once: x in, y out, and `h`
 parameters; backward reads dY and x (softmax: y) and writes dX and the parameters' gradients.
+
+Their kernels (PyTorch's) read a row for its statistics and again for its result; softmax up to 1,024 elements keeps it
+in registers, beyond it takes three passes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from app.ops.base import COMMON, Dim, Op, Work
+import numpy as np
+
+from app.ops.base import COMMON, Dim, Op, Rereads, Work
 from app.tables.ops import DTYPE_BYTES, OUTPUT_BYTES, OpTable
 
 
@@ -27,14 +32,33 @@ def _work(flops: tuple[float, float], parameters: float) -> Callable[[OpTable], 
     return work
 
 
+# Rows between their first and last read on an SM: softmax has two blocks of 1,024 threads there, the others many small
+# ones, of which about half are so far at a time.
+_SOFTMAX_ROWS, _NORM_ROWS = 2.0, 8.0
+_IN_REGISTERS = 1024.0
+
+
+def _softmax_rereads(table: OpTable) -> Rereads:
+    """Two passes more, of rows that do not stay in registers."""
+    row = table.column("h") * DTYPE_BYTES[table.dtype]
+    passes = np.where(table.column("h") > _IN_REGISTERS, 2.0, 0.0)
+    return Rereads(passes * table.column("b") * row, _SOFTMAX_ROWS * row)
+
+
+def _norm_rereads(table: OpTable) -> Rereads:
+    """One pass more."""
+    row = table.column("h") * DTYPE_BYTES[table.dtype]
+    return Rereads(table.column("b") * row, _NORM_ROWS * row)
+
+
 _DIMS = (Dim("b", "rows (batch_norm: batch x height x width)"), Dim("h", "elements of a row (batch_norm: channels)"))
 
 NORM_OPS = tuple(
-    Op(name, "norm" if parameters else "softmax", (*_DIMS, *COMMON), _work(flops, parameters))
-    for name, flops, parameters in (
-        ("layer_norm", (8.0, 14.0), 2.0),
-        ("rms_norm", (5.0, 10.0), 1.0),
-        ("batch_norm", (8.0, 14.0), 4.0),
-        ("softmax", (6.0, 4.0), 0.0),
+    Op(name, group, (*_DIMS, *COMMON), _work(flops, parameters), rereads=rereads)
+    for name, group, flops, parameters, rereads in (
+        ("layer_norm", "norm", (8.0, 14.0), 2.0, _norm_rereads),
+        ("rms_norm", "norm", (5.0, 10.0), 1.0, _norm_rereads),
+        ("batch_norm", "norm", (8.0, 14.0), 4.0, None),
+        ("softmax", "softmax", (6.0, 4.0), 0.0, _softmax_rereads),
     )
 )

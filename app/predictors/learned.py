@@ -26,6 +26,7 @@ from app.predictors.intervals import (
     operator_codes,
 )
 from app.predictors.operator_cells import Cell, Model, Samples, calibrated, learn
+from app.predictors.operator_constants import FACTORS, scaled_s, scaled_work_s
 from app.predictors.operator_features import FEATURES, SHAPE_FEATURES, fill_features, shape_features
 from app.predictors.operator_time import (
     ASKED_LEAST,
@@ -34,14 +35,12 @@ from app.predictors.operator_time import (
     LIMIT,
     OVERHEAD,
     TERMS,
-    TIME,
     Traits,
     bound_of,
     devices_of,
     fill_terms,
     products_of,
     traits_of,
-    work_s,
 )
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
@@ -81,8 +80,9 @@ class Packed(NamedTuple):
 
 
 class Recipes(NamedTuple):
-    """Per cell and GPU: models, their weights, and the situation; `cell` [kinds, dtypes] is the cell's row, -1 none."""
+    """Per cell and GPU: factors, models, weights, situation; `cell` [kinds, dtypes] is the cell's row, -1 none."""
 
+    factors: Floats
     member: Ints
     weight: Floats
     situation: Ints
@@ -156,20 +156,20 @@ class Learned:
     def _stacked(self, gpus: GpuTable) -> Recipes:
         makes = gpus.architectures or ("",) * len(gpus)
         rows = [self._recipe_row(gpu, make) for gpu, make in zip(gpus.ids, makes, strict=True)]
-        member, weight, situation = (np.stack(part, axis=1) for part in zip(*rows, strict=True))
-        return Recipes(member, weight, situation, self._cell_of)
+        factors, member, weight, situation = (np.stack(part, axis=1) for part in zip(*rows, strict=True))
+        return Recipes(factors, member, weight, situation, self._cell_of)
 
     @lru_cache(maxsize=1024)  # noqa: B019  lives as long as what was learned
-    def _recipe_row(self, gpu: str, make: str) -> tuple[Ints, Floats, Ints]:
-        """Models [cells, _MEMBERS], weights alike and situations [cells] for one GPU."""
-        member = np.full((len(self.cells), _MEMBERS), -1)
+    def _recipe_row(self, gpu: str, make: str) -> tuple[Floats, Ints, Floats, Ints]:
+        """Factors [cells, FACTORS], models [cells, _MEMBERS], weights alike and situations [cells] for one GPU."""
+        factors, member = np.ones((len(self.cells), FACTORS)), np.full((len(self.cells), _MEMBERS), -1)
         weight, situation = np.zeros((len(self.cells), _MEMBERS)), np.empty(len(self.cells), dtype=np.intp)
         for row, cell in enumerate(self.cells.values()):
             recipe = cell.recipe(gpu, make)
-            situation[row] = recipe.situation
+            factors[row], situation[row] = recipe.factors, recipe.situation
             for k, (model, share) in enumerate(recipe.members[:_MEMBERS]):
                 member[row, k], weight[row, k] = self._number[id(model)], share
-        return member, weight, situation
+        return factors, member, weight, situation
 
     def fit(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Learned:
         """With what `runs` teach; what is known of other operators, dtypes and GPUs stays."""
@@ -241,8 +241,7 @@ def samples(rows: Measurements, gpus: GpuTable) -> Samples:
     terms, features = np.empty((TERMS, len(i))), np.empty((FEATURES, len(i)), dtype=np.float32)
     fill_terms(traits, devices, i, rows.gpu, terms)
     _fill_all(shape_features(kinds, products, len(i)), traits, devices.figures, rows.gpu, terms, features)
-    residual = np.log(rows.latency_s / terms[TIME])
-    return Samples(features, residual, rows.gpu, gpus.ids, gpus.architectures or ("",) * len(gpus))
+    return Samples(features, terms, rows.latency_s, rows.gpu, gpus.ids, gpus.architectures or ("",) * len(gpus))
 
 
 @compiled
@@ -267,7 +266,7 @@ def _fill(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not tables)
     i, j, order = asked
     bound, situation = codes
     features, total = np.empty((FEATURES, BLOCK), dtype=np.float32), np.empty(BLOCK)
-    first = 0
+    neutral, first = np.ones(FACTORS), 0
     while first < len(order):
         row, gpu = i[order[first]], j[order[first]]
         cell, count = recipes.cell[traits.kind[row], traits.dtype[row]], 0
@@ -291,7 +290,7 @@ def _fill(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not tables)
                     add_trees(features[:, :count], trees, span, weight, total[:count])
         for k in range(count):
             q = block[k]
-            times[0][q] = _corrected_s(terms, q, total[k])
+            times[0][q] = _corrected_s(terms, q, recipes.factors[cell, gpu] if cell >= 0 else neutral, total[k])
             bound[q] = bound_of(terms, q)
             situation[q] = S_UNTRAINED
             if cell >= 0:
@@ -316,12 +315,12 @@ def _beyond(shape: Singles, row: int, low: Floats, high: Floats) -> float:
 
 
 @compiled
-def _corrected_s(terms: Floats, q: int, correction: float) -> float:
-    """Seconds after the learned correction, in log space, of the physics' time; launched as asked."""
-    usual = terms[ASKED_OVERHEAD, q] == terms[OVERHEAD, q] and terms[ASKED_LEAST, q] == terms[LEAST, q]
-    if usual:
-        return float(max(terms[TIME, q] * np.exp(correction), terms[LIMIT, q]))
+def _corrected_s(terms: Floats, q: int, factors: Floats, correction: float) -> float:
+    """Seconds by physics under `factors` and a correction in log space, launched as asked."""
+    physics = scaled_s(terms, q, factors)
+    if terms[ASKED_OVERHEAD, q] == terms[OVERHEAD, q] and terms[ASKED_LEAST, q] == terms[LEAST, q]:
+        return float(max(physics * np.exp(correction), terms[LIMIT, q]))
     # Launched in another way than the measurements: only what concerns the work carries over.
-    work = work_s(terms, q)
-    work *= np.exp(correction * min(work / terms[TIME, q], 1.0))
+    work = scaled_work_s(terms, q, factors)
+    work *= np.exp(correction * min(work / physics, 1.0))
     return float(max(terms[ASKED_OVERHEAD, q] + work, terms[ASKED_LEAST, q], terms[LIMIT, q]))

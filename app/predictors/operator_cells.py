@@ -1,6 +1,6 @@
 """What is learned of one operator in one dtype: how its measured times deviate from the physics.
 
-A model follows log(measured / physics) (app.predictors.operator_time) over the features of
+Of the physics (app.predictors.operator_time) the constants, and of what it then misses a model over the features of
 app.predictors.operator_features. A GPU with enough rows has a model of its own. One of the same make (architecture and
 kind of memory) borrows it. Others get `shared`, learned from all GPUs with equal weight, at the strength that did best
 when each GPU was held out in turn: off their GPUs learned models may do more harm than good. A GPU with few rows
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from app.predictors.boosting import Growth, Trees, boosted
 from app.predictors.intervals import S_CALIBRATED, S_SEEN, S_SIBLING, S_UNSEEN
+from app.predictors.operator_constants import NEUTRAL, fill_scaled, fitted_factors
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
@@ -33,33 +34,52 @@ STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 class Model(NamedTuple):
-    """log(measured / physics) = mean + trees; `alone`: by itself, else on top of what others taught."""
+    """Physics under `factors` [FACTORS], and log(measured / that) = mean + trees.
 
+    `alone`: the trees by themselves, else on top of what others taught.
+    """
+
+    factors: Floats
     mean: float
     trees: Trees
     alone: bool
 
 
 class Recipe(NamedTuple):
-    """What answers for a GPU: models of the cell with their weights, and the situation (code into SITUATIONS)."""
+    """What answers for a GPU: physics under `factors`, corrected by models with weights; code into SITUATIONS."""
 
+    factors: Floats
     members: tuple[tuple[Model, float], ...]
     situation: int
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Measured rows of one cell: features float32 [columns, n], residual [n] and GPU id and make per code."""
+    """Measured rows of one cell, n of them.
+
+    features   float32 [columns, n] of app.predictors.operator_features
+    terms      float64 [TERMS, n] of app.predictors.operator_time
+    latency_s  float64 [n]
+    gpu        int [n], code into `names` and `makes`
+    """
 
     features: Singles
-    residual: Floats
+    terms: Floats
+    latency_s: Floats
     gpu: Ints
     names: Sequence[str]
     makes: Sequence[str]
 
     def of(self, rows: Ints) -> Samples:
         """The rows given."""
-        return Samples(self.features[:, rows], self.residual[rows], self.gpu[rows], self.names, self.makes)
+        terms = np.ascontiguousarray(self.terms[:, rows])
+        return Samples(self.features[:, rows], terms, self.latency_s[rows], self.gpu[rows], self.names, self.makes)
+
+    def residual(self, factors: Floats) -> Floats:
+        """log(measured / physics under `factors`), [n]."""
+        physics = np.empty(len(self.latency_s))
+        fill_scaled(self.terms, factors, physics)
+        return np.log(self.latency_s / physics)
 
 
 @dataclass(frozen=True)
@@ -89,18 +109,21 @@ class Cell:
         """What answers for a GPU."""
         mine = self.own.get(gpu)
         if mine is not None and mine.alone:
-            return Recipe(((mine, 1.0),), S_SEEN)
+            return Recipe(mine.factors, ((mine, 1.0),), S_SEEN)
         others = self.others(gpu, make)
         if mine is not None:
-            return Recipe((*others.members, (mine, 1.0)), S_CALIBRATED)
+            return Recipe(mine.factors, (*others.members, (mine, 1.0)), S_CALIBRATED)
         return others
 
     def others(self, gpu: str, make: str) -> Recipe:
         """What answers for a GPU without rows of its own."""
         kin = [model for name, model in self.own.items() if self.make[name] == make and name != gpu and model.alone]
         if kin and make:
-            return Recipe(tuple((model, 1.0 / len(kin)) for model in kin), S_SIBLING)
-        return Recipe(((self.shared, self.strength),) if self.shared and self.strength else (), S_UNSEEN)
+            factors = np.exp(np.mean([np.log(model.factors) for model in kin], axis=0))
+            return Recipe(factors, tuple((model, 1.0 / len(kin)) for model in kin), S_SIBLING)
+        if self.shared is None:
+            return Recipe(NEUTRAL, (), S_UNSEEN)
+        return Recipe(self.shared.factors, ((self.shared, self.strength),) if self.strength else (), S_UNSEEN)
 
     def state(self) -> dict[str, Any]:
         """As plain containers of arrays."""
@@ -118,11 +141,12 @@ class Cell:
 
 
 def _model_state(model: Model) -> dict[str, Any]:
-    return {"mean": model.mean, "trees": model.trees.state(), "alone": model.alone}
+    told = {"factors": model.factors, "mean": model.mean, "alone": model.alone}
+    return told | {"trees": model.trees.state()}
 
 
 def _model_from(state: Mapping[str, Any]) -> Model:
-    return Model(float(state["mean"]), Trees.from_state(state["trees"]), bool(state["alone"]))
+    return Model(state["factors"], float(state["mean"]), Trees.from_state(state["trees"]), bool(state["alone"]))
 
 
 def learn(samples: Samples, shape_features: int, before: Cell | None = None) -> Cell:
@@ -147,10 +171,9 @@ def learn(samples: Samples, shape_features: int, before: Cell | None = None) -> 
 
 def _own(samples: Samples, code: int, base: Cell) -> Model:
     """The model of one GPU."""
-    if len(samples.residual) >= ENOUGH:
-        return fitted(samples.features, samples.residual, alone=True)
-    others = base.recipe(samples.names[code], samples.makes[code])
-    return corrected(samples.features, samples.residual - answered(others, samples.features))
+    if len(samples.latency_s) >= ENOUGH:
+        return fitted(samples, alone=True)
+    return corrected(samples, base.others(samples.names[code], samples.makes[code]))
 
 
 def calibrated(samples: Samples, before: Cell) -> Cell:
@@ -160,35 +183,38 @@ def calibrated(samples: Samples, before: Cell) -> Cell:
         name = samples.names[code]
         if name not in own or not own[name].alone:
             rows = samples.of(np.flatnonzero(samples.gpu == code))
-            others = before.others(name, samples.makes[code])
-            own[name] = corrected(rows.features, rows.residual - answered(others, rows.features))
+            own[name] = corrected(rows, before.others(name, samples.makes[code]))
             make[name] = samples.makes[code]
     return Cell(own, make, before.shared, before.strength, before.low, before.high)
 
 
-def fitted(features: Singles, residual: Floats, *, alone: bool, trees: int | None = None, weight: Any = None) -> Model:
-    """Trees on the deviation of `residual` [n] from its mean."""
-    mass = np.ones(len(residual)) if weight is None else weight
+def fitted(samples: Samples, *, alone: bool, trees: int | None = None, weight: Floats | None = None) -> Model:
+    """Physics with its constants, and trees on what it misses."""
+    mass = np.ones(len(samples.latency_s)) if weight is None else weight
+    factors = fitted_factors(samples.terms, samples.latency_s, weight=mass)
+    residual = samples.residual(factors)
     mean = float(np.average(residual, weights=mass))
     count = min(max(len(residual) // 25, 60), 600) if trees is None else trees
-    return Model(mean, boosted(np.ascontiguousarray(features), residual - mean, mass, Growth(count)), alone)
+    grown = boosted(np.ascontiguousarray(samples.features), residual - mean, mass, Growth(count))
+    return Model(factors, mean, grown, alone)
 
 
-def corrected(features: Singles, deviation: Floats) -> Model:
-    """A small model of what is left, from few rows: their shrunk mean, and trees where there are enough to grow."""
-    n = len(deviation)
-    mean = float(np.median(deviation)) * n / (n + 2.0)
-    grown = boosted(np.ascontiguousarray(features), deviation - mean, np.ones(n), Growth(min(2 * n, 150), rate=0.05))
-    return Model(mean, grown, False)
+def corrected(samples: Samples, others: Recipe) -> Model:
+    """What few rows of a GPU change in what others taught: constants, a shrunk mean, and some trees."""
+    n = len(samples.latency_s)
+    without = answered(others, samples.features)
+    factors = fitted_factors(samples.terms, samples.latency_s * np.exp(-without), others.factors)
+    left = samples.residual(factors) - without
+    mean = float(np.median(left)) * n / (n + 4.0)
+    growth = Growth(min(n, 150), rate=0.05)
+    return Model(factors, mean, boosted(np.ascontiguousarray(samples.features), left - mean, np.ones(n), growth), False)
 
 
 def _shared(samples: Samples, codes: Sequence[int], most: int, trees: int) -> Model:
     """One model of all GPUs `codes`, each with the same weight and at most `most` rows."""
     kept = [_some(samples, code, most) for code in codes]
     weight = np.concatenate([np.full(len(part), 1.0 / len(part)) for part in kept])
-    rows = np.concatenate(kept)
-    features, residual = samples.features[:, rows], samples.residual[rows]
-    return fitted(features, residual, alone=False, trees=trees, weight=weight)
+    return fitted(samples.of(np.concatenate(kept)), alone=False, trees=trees, weight=weight)
 
 
 def _some(samples: Samples, code: int, most: int) -> Ints:
@@ -208,15 +234,15 @@ def _strength(samples: Samples, codes: Sequence[int]) -> float:
         model = _shared(samples, rest, TRIAL_ROWS, TRIAL_TREES)
         for code in codes:
             if makes[code] == make:
-                rows = _some(samples, code, TRIAL_ROWS)
-                full = answered(Recipe(((model, 1.0),), S_UNSEEN), samples.features[:, rows])
-                left = samples.residual[rows]
+                rows = samples.of(_some(samples, code, TRIAL_ROWS))
+                full = answered(Recipe(model.factors, ((model, 1.0),), S_UNSEEN), rows.features)
+                left = rows.residual(model.factors)
                 errors.append([np.abs(np.expm1(strength * full - left)).mean() for strength in STRENGTHS])
     return STRENGTHS[int(np.argmin(np.mean(errors, axis=0)))] if errors else 0.0
 
 
 def answered(recipe: Recipe, features: Singles) -> Floats:
-    """The recipe's log correction of rows with these features, [n]."""
+    """The log correction by the recipe's models of rows with these features, [n]."""
     total = np.zeros(features.shape[1])
     for model, weight in recipe.members:
         total += weight * (model.mean + model.trees.sum(features))

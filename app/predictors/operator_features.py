@@ -17,10 +17,11 @@ from app.ops.tiles import CANDIDATES
 from app.predictors.compiled import compiled
 from app.predictors.operator_time import (
     COMPUTE_S,
+    DRAM_S,
+    L2_S,
     LEAST,
     LIMIT,
     LINK_S,
-    MEMORY_S,
     OVERHEAD,
     TIME,
     Traits,
@@ -147,11 +148,12 @@ def fill_features(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not t
         features[f, k] = shape[f, row]
     sms, l2, work = figures[_SMS, gpu], figures[_L2, gpu], work_s(terms, q)
     at = SHAPE_FEATURES
-    features[at, k] = _log(terms[COMPUTE_S, q] / terms[MEMORY_S, q])
+    memory = max(terms[DRAM_S, q], terms[L2_S, q])
+    features[at, k] = _log(terms[COMPUTE_S, q] / memory)
     features[at + 1, k] = _log(work / max(terms[OVERHEAD, q], terms[LEAST, q]))
     features[at + 2, k] = np.log(terms[TIME, q] + 1e-9)
     features[at + 3, k] = _log(terms[LIMIT, q] / terms[TIME, q])
-    features[at + 4, k] = _log(terms[LINK_S, q] / terms[MEMORY_S, q])
+    features[at + 4, k] = _log(terms[LINK_S, q] / memory)
     features[at + 5, k] = _log(traits.distinct[row] / l2)
     features[at + 6, k] = _log(traits.moved[row] / l2)
     waves = np.exp(shape[_TASKS, row]) / sms

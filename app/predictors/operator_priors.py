@@ -38,8 +38,8 @@ PRIORS = {
     "linear": Prior(0.92, 0.70, 40e-6, 3.5e-6, 0.65),
     "bmm": Prior(0.90, 0.80, 36e-6, 3.5e-6, 0.55),
     "conv2d": Prior(1.0, 0.80, 60e-6, 6e-6, 0.75),
-    "norm": Prior(1.0, 0.60, 44e-6, 3e-6, 0.50),
-    "softmax": Prior(1.0, 0.70, 36e-6, 3e-6, 0.50),
+    "norm": Prior(1.0, 0.90, 44e-6, 3e-6, 0.50),
+    "softmax": Prior(1.0, 0.90, 36e-6, 3e-6, 0.50),
     "pool": Prior(1.0, 0.75, 32e-6, 3e-6, 0.70),
     "elementwise": Prior(1.0, 0.95, 28e-6, 2.5e-6, 0.40),
     "embedding": Prior(1.0, 0.75, 30e-6, 3e-6, 0.70),
@@ -62,6 +62,9 @@ HOST_SHARE = 0.5
 OVERLAP = 4.0
 # Share of the L2 ports' width that kernels get (micro-benchmarks of Volta to Hopper).
 L2_SHARE = 0.35
+# Part of the L2 up to which rows in flight stay there for their second read, and from which they are lost: of softmax
+# and layer norm on V100, L4 and A100.
+KEPT_TO, LOST_FROM = 0.35, 0.7
 # A tile of r x c reads r + c elements for r c multiply-adds: its speed is 1 / (1 + edge (1 / r + 1 / c)).
 TILE_EDGE = 16.0
 # Part of a link's datasheet bandwidth that collectives get: of NVLink and the like, and of PCIe, where the host's

@@ -27,7 +27,9 @@ from app.predictors.operator_priors import (
     HOST_SHARE,
     IS_EAGER,
     IS_LINEAR,
+    KEPT_TO,
     L2_SHARE,
+    LOST_FROM,
     OVERLAP,
     QUANTISED_BYTES,
     QUANTISING,
@@ -35,7 +37,7 @@ from app.predictors.operator_priors import (
     TILE_EDGE,
 )
 from app.predictors.roofline import memory_limit_s, peaks
-from app.predictors.sustained import bandwidths, compute_rates
+from app.predictors.sustained import bandwidths, compute_rates, l2_reach
 from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.ops import OpTable
 from app.tables.predictions import COMMUNICATION, COMPUTE, EXTRAPOLATED, LAUNCH, MEMORY, Estimate
@@ -56,6 +58,7 @@ class Traits(NamedTuple):
     flops, least_flops  work, also by the cheapest algorithm known
     moved, distinct     bytes
     activations         elements that a stack which quantises would quantise first; 0 of all but `linear`
+    reread, in_flight   bytes read again where what is in flight per SM does not stay in the L2; 0 of most
     launches            launches that wait for one another
     sent, hops          bytes over the link, and further devices that messages pass, of collectives; else 0
     eager, burst        as the columns of these names
@@ -68,6 +71,8 @@ class Traits(NamedTuple):
     moved: Floats
     distinct: Floats
     activations: Floats
+    reread: Floats
+    in_flight: Floats
     launches: Floats
     sent: Floats
     hops: Floats
@@ -83,15 +88,16 @@ class Traits(NamedTuple):
 # Rows of the terms that a time is made of, seconds each: what adds to the work and the shortest time, both in the way
 # that measurements of the dtype were made (eager or in a graph), work by its bottleneck (0 where a row has none), the
 # hardware limit, the whole, and overhead and shortest time in the way that was asked for.
-OVERHEAD, LEAST, COMPUTE_S, MEMORY_S, LINK_S, LIMIT, TIME, ASKED_OVERHEAD, ASKED_LEAST = range(9)
-TERMS = 9
+OVERHEAD, LEAST, COMPUTE_S, DRAM_S, L2_S, LINK_S, LIMIT, TIME, ASKED_OVERHEAD, ASKED_LEAST = range(10)
+TERMS = 10
 
 
 class Devices(NamedTuple):
-    """The GPU table as compiled code reads it."""
+    """The GPU table as compiled code reads it; `reach` is what an SM finds again in the L2, bytes [gpus]."""
 
     rates: Floats
     bandwidth: Floats
+    reach: Floats
     peak: Floats
     figures: Floats
 
@@ -133,12 +139,17 @@ def _compute_s(traits: Traits, row: int, devices: Devices, gpu: int) -> float:
 
 
 @compiled
-def _memory_s(traits: Traits, row: int, quantised: float, devices: Devices, gpu: int) -> float:
-    """Seconds of the bytes: what cannot stay in the L2 from DRAM, all of them through the L2."""
+def _memory_s(traits: Traits, row: int, quantised: float, devices: Devices, gpu: int) -> tuple[float, float]:
+    """Seconds of the bytes: what cannot stay in the L2 from DRAM, and all of them through the L2."""
     moved = traits.moved[row] + quantised
+    full = traits.in_flight[row] * devices.figures[_SMS, gpu] / devices.reach[gpu]
+    missed = traits.reread[row] * min(max((full - KEPT_TO) / (LOST_FROM - KEPT_TO), 0.0), 1.0)
     beyond = traits.distinct[row] + quantised - devices.figures[_L2, gpu]
-    dram_s = min(moved, max(beyond, 0.0)) / (BY_KIND[traits.kind[row], 1] * devices.bandwidth[gpu])
-    return float(max(dram_s, moved / (L2_SHARE * devices.figures[_L2_BANDWIDTH, gpu])))
+    from_dram = min(moved, max(beyond, 0.0))
+    if from_dram > 0.0:
+        from_dram += missed
+    dram_s = from_dram / (BY_KIND[traits.kind[row], 1] * devices.bandwidth[gpu])
+    return dram_s, moved / (L2_SHARE * devices.figures[_L2_BANDWIDTH, gpu])
 
 
 @compiled
@@ -158,10 +169,15 @@ def composed(terms: Floats, q: int, work: float) -> float:
 
 
 @compiled
+def blend(compute_s: float, memory_s: float) -> float:
+    """Seconds of compute and memory, which overlap but for their ends."""
+    return float((compute_s**OVERLAP + memory_s**OVERLAP) ** (1.0 / OVERLAP))
+
+
+@compiled
 def work_s(terms: Floats, q: int) -> float:
     """Seconds of the work alone: compute and memory overlap but for their ends, a link does not."""
-    compute, memory = terms[COMPUTE_S, q], terms[MEMORY_S, q]
-    return float(max((compute**OVERLAP + memory**OVERLAP) ** (1.0 / OVERLAP), terms[LINK_S, q]))
+    return float(max(blend(terms[COMPUTE_S, q], max(terms[DRAM_S, q], terms[L2_S, q])), terms[LINK_S, q]))
 
 
 @compiled
@@ -174,7 +190,7 @@ def fill_terms(traits: Traits, devices: Devices, i: Ints, j: Ints, terms: Floats
         adds, least, _ = _overhead_s(traits, row, usual)
         asked_adds, asked_least, quantised = _overhead_s(traits, row, asked)
         terms[COMPUTE_S, q] = _compute_s(traits, row, devices, gpu)
-        terms[MEMORY_S, q] = _memory_s(traits, row, quantised, devices, gpu)
+        terms[DRAM_S, q], terms[L2_S, q] = _memory_s(traits, row, quantised, devices, gpu)
         terms[LINK_S, q] = 0.0
         if traits.sent[row] > 0.0:
             link = devices.figures[_LINK, gpu]
@@ -196,7 +212,7 @@ def bound_of(terms: Floats, q: int) -> int:
         return LAUNCH
     if terms[LINK_S, q] >= work > 0.0:
         return COMMUNICATION
-    return COMPUTE if terms[COMPUTE_S, q] > terms[MEMORY_S, q] else MEMORY
+    return COMPUTE if terms[COMPUTE_S, q] > max(terms[DRAM_S, q], terms[L2_S, q]) else MEMORY
 
 
 @compiled
@@ -244,6 +260,15 @@ def _activations(kind: Kind) -> Floats:
     return kind.table.column("m") * kind.table.column("k")
 
 
+def _rereads(n: int, kinds: list[Kind]) -> tuple[Floats, Floats]:
+    """Bytes read again, and in flight per SM, of every row."""
+    again, in_flight = np.zeros(n), np.zeros(n)
+    for kind in kinds:
+        if kind.op.rereads is not None:
+            again[kind.rows], in_flight[kind.rows] = kind.op.rereads(kind.table)
+    return again, in_flight
+
+
 def traits_of(ops: OpTable, kinds: list[Kind], products: list[Products | None]) -> Traits:
     """Traits of every row."""
     work, sent = work_of(ops, kinds), link_bytes_of(ops, kinds)
@@ -254,6 +279,7 @@ def traits_of(ops: OpTable, kinds: list[Kind], products: list[Products | None]) 
         work.bytes,
         work.working_set_bytes,
         _of_kinds(ops, kinds, _activations),
+        *_rereads(len(ops), kinds),
         _of_kinds(ops, kinds, _launches),
         nothing if sent is None else sent,
         nothing if sent is None else ops.column("devices") - 1.0,
@@ -267,7 +293,7 @@ def traits_of(ops: OpTable, kinds: list[Kind], products: list[Products | None]) 
 
 def devices_of(gpus: GpuTable) -> Devices:
     """The GPU table as compiled code reads it."""
-    return Devices(compute_rates(gpus), bandwidths(gpus), peaks(gpus), gpus.values)
+    return Devices(compute_rates(gpus), bandwidths(gpus), l2_reach(gpus), peaks(gpus), gpus.values)
 
 
 def operator_estimate(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Estimate:

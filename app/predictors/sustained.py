@@ -35,6 +35,9 @@ IDLE_SHARE = 0.2
 DEFAULT_NODE_NM = 7.0
 _CLOCKS = np.linspace(0.05, 1.0, 96)[:, None]
 
+# L2 caches whose partitions both keep what SMs on either side read (Ampere whitepaper, 2020; Hopper likewise).
+_PARTITIONS = {"ampere/hbm": 2, "hopper/hbm": 2}
+
 # Part of the datasheet's DRAM bandwidth that streaming kernels get: stacked memory, and the rest.
 HBM_SHARE, GDDR_SHARE = 0.87, 0.77
 
@@ -81,4 +84,14 @@ def bandwidths(gpus: GpuTable) -> Floats:
         share = np.where(gpus.column("hbm") > 0, HBM_SHARE, GDDR_SHARE)
         gpus.memo["bandwidths"] = share * gpus.column("memory_bandwidth_bytes_per_s")
     known: Floats = gpus.memo["bandwidths"]
+    return known
+
+
+def l2_reach(gpus: GpuTable) -> Floats:
+    """Bytes of the L2 that hold different data for one SM, [gpus]: half of it where it has two partitions."""
+    if "l2_reach" not in gpus.memo:
+        makes = gpus.architectures or ("",) * len(gpus)
+        share = np.array([1.0 / _PARTITIONS.get(make, 1) for make in makes])
+        gpus.memo["l2_reach"] = share * gpus.column("l2_bytes")
+    known: Floats = gpus.memo["l2_reach"]
     return known
