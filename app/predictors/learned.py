@@ -27,21 +27,26 @@ from app.predictors.intervals import (
 )
 from app.predictors.operator_cells import Cell, Model, Samples, calibrated, learn
 from app.predictors.operator_constants import FACTORS, scaled_s, scaled_work_s
-from app.predictors.operator_features import FEATURES, SHAPE_FEATURES, fill_features, shape_features
+from app.predictors.operator_features import (
+    EAGER,
+    FEATURES,
+    SHAPE_FEATURES,
+    fill_features,
+    shape_features,
+    size_columns,
+)
 from app.predictors.operator_time import (
-    ASKED_LEAST,
-    ASKED_OVERHEAD,
-    LEAST,
     LIMIT,
-    OVERHEAD,
     TERMS,
     Traits,
     bound_of,
+    composed,
     devices_of,
     fill_terms,
     products_of,
     traits_of,
 )
+from app.predictors.smooth import Smooth, add_smooth
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.tables.operator_runs import OperatorRuns
@@ -57,6 +62,10 @@ CellKey = tuple[str, str]
 # Formats of the same pipe: what was learned in one serves the other where nothing better is known.
 _LIKE = {"fp16": "bf16", "bf16": "fp16", "int8": "fp8"}
 _MEMBERS = 4
+# Dimensions of an operator that a smooth part may depend on.
+SMOOTH_COLUMNS = 12
+# How fast what was learned fades out of the range it was learned in, per factor of e.
+FADING = 0.5
 # An answer further out of the range learned from errs more: its interval grows by this part per factor of e.
 STRETCH = 0.25
 
@@ -66,6 +75,9 @@ class Packed(NamedTuple):
 
     feature, threshold, value  as in app.predictors.boosting.Trees, of all models
     first, stop, mean          of every model: its trees, and what it adds to them
+    column, scale              of every model's smooth part, [models, SMOOTH_COLUMNS]; scale 0 where it has fewer
+    point, weight              of all smooth parts, [points, SMOOTH_COLUMNS] and [points]
+    begin, end                 of every model: its points
     low, high                  range of shape features per cell, float64 [cells, SHAPE_FEATURES]
     """
 
@@ -75,6 +87,12 @@ class Packed(NamedTuple):
     first: Ints
     stop: Ints
     mean: Floats
+    column: NDArray[np.int16]
+    scale: Singles
+    point: Singles
+    weight: Singles
+    begin: Ints
+    end: Ints
     low: Floats
     high: Floats
 
@@ -130,7 +148,10 @@ class Learned:
         ranges = [np.array([getattr(cell, end) for cell in self.cells.values()]) for end in ("low", "high")]
         low, high = (part.reshape(-1, SHAPE_FEATURES).astype(np.float64) for part in ranges)
         mean = np.array([model.mean for model in self._models], dtype=np.float64)
-        return Packed(joined[0], joined[1], joined[2], np.append(0, stop)[:-1].astype(np.intp), stop, mean, low, high)
+        first = np.append(0, stop)[:-1].astype(np.intp)
+        smooth: list[Any] = _packed_smooth([model.smooth for model in self._models])
+        parts: list[Any] = [*joined, first, stop, mean, *smooth, low, high]
+        return Packed(*parts)
 
     @cached_property
     def _number(self) -> dict[int, int]:
@@ -205,6 +226,20 @@ class Learned:
         return cls(cells)
 
 
+def _packed_smooth(parts: Sequence[Smooth]) -> list[Any]:
+    """Smooth parts side by side, as Packed has them."""
+    count, end = len(parts), np.cumsum([len(part.weight) for part in parts], dtype=np.intp)
+    column, scale = np.zeros((count, SMOOTH_COLUMNS), np.int16), np.zeros((count, SMOOTH_COLUMNS), np.float32)
+    point = np.zeros((int(end[-1]) if count else 0, SMOOTH_COLUMNS), np.float32)
+    begin = np.append(0, end)[:-1].astype(np.intp)
+    for k, part in enumerate(parts):
+        used = len(part.column)
+        column[k, :used], scale[k, :used] = part.column, part.scale
+        point[begin[k] : end[k], :used] = part.point
+    weight = np.concatenate([np.empty(0, np.float32), *(part.weight for part in parts)])
+    return [column, scale, point, weight, begin, end]
+
+
 def with_hits(estimate: Estimate, ops: OpTable, i: Ints, evidence: Evidence) -> Estimate:
     """The estimate with measured times where `evidence` holds the very operator asked for, on the GPU asked for."""
     hits = evidence.query
@@ -222,13 +257,16 @@ def _alike(ops: OpTable, j: Ints) -> bool:
 
 
 def usual_rows(run: OperatorRuns) -> OperatorRuns:
-    """Rows of each GPU's most frequent software stack: others are another operator as far as times go."""
-    kept = []
+    """Rows of each GPU's most frequent software stack, eager and not: others would blur one another."""
+    eager = run.rows.ops.column("eager")
+    kept = [np.empty(0, dtype=np.intp)]
     for gpu in np.unique(run.rows.gpu):
-        rows = np.flatnonzero(run.rows.gpu == gpu)
-        stack = np.bincount(run.software[rows]).argmax()
-        kept.append(rows[run.software[rows] == stack])
-    return run.take(np.concatenate(kept)) if kept else run
+        for mode in (eager > 0.0, ~(eager > 0.0)):
+            rows = np.flatnonzero((run.rows.gpu == gpu) & mode)
+            if len(rows):
+                stack = np.bincount(run.software[rows]).argmax()
+                kept.append(rows[run.software[rows] == stack])
+    return run.take(np.concatenate(kept))
 
 
 def samples(rows: Measurements, gpus: GpuTable) -> Samples:
@@ -241,7 +279,8 @@ def samples(rows: Measurements, gpus: GpuTable) -> Samples:
     terms, features = np.empty((TERMS, len(i))), np.empty((FEATURES, len(i)), dtype=np.float32)
     fill_terms(traits, devices, i, rows.gpu, terms)
     _fill_all(shape_features(kinds, products, len(i)), traits, devices.figures, rows.gpu, terms, features)
-    return Samples(features, terms, rows.latency_s, rows.gpu, gpus.ids, gpus.architectures or ("",) * len(gpus))
+    sizes = size_columns(int(rows.ops.kind[0]), product=products[0] is not None)
+    return Samples(features, terms, rows.latency_s, rows.gpu, gpus.ids, gpus.architectures or ("",) * len(gpus), sizes)
 
 
 @compiled
@@ -288,11 +327,12 @@ def _fill(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not tables)
                     trees = (packed.feature, packed.threshold, packed.value)
                     span = (packed.first[model], packed.stop[model])
                     add_trees(features[:, :count], trees, span, weight, total[:count])
+                    points = slice(packed.begin[model], packed.end[model])
+                    smooth = (packed.column[model], packed.scale[model], packed.point[points], packed.weight[points])
+                    add_smooth(features[:, :count], smooth, weight, total[:count])
         for k in range(count):
             q = block[k]
-            times[0][q] = _corrected_s(terms, q, recipes.factors[cell, gpu] if cell >= 0 else neutral, total[k])
-            bound[q] = bound_of(terms, q)
-            situation[q] = S_UNTRAINED
+            bound[q], situation[q], far = bound_of(terms, q), S_UNTRAINED, 0.0
             if cell >= 0:
                 situation[q] = recipes.situation[cell, gpu]
                 far = _beyond(shape, i[q], packed.low[cell], packed.high[cell])
@@ -302,6 +342,9 @@ def _fill(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not tables)
                         situation[q] = S_SEEN_OUTSIDE
                     elif situation[q] == S_UNSEEN:
                         situation[q] = S_UNSEEN_OUTSIDE
+            factors = recipes.factors[cell, gpu] if cell >= 0 else neutral
+            alike = cell < 0 or packed.low[cell, EAGER] <= shape[EAGER, i[q]] <= packed.high[cell, EAGER]
+            times[0][q] = _corrected_s(terms, q, factors, total[k] * np.exp(-FADING * far), alike)
         first += count
 
 
@@ -309,18 +352,17 @@ def _fill(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not tables)
 def _beyond(shape: Singles, row: int, low: Floats, high: Floats) -> float:
     """How far the row's shape is out of the range learned from, as a logarithm; 0 inside."""
     far = 0.0
-    for f in range(len(low)):
+    for f in range(EAGER):
         far = max(far, low[f] - shape[f, row], shape[f, row] - high[f])
     return float(far) if far > 1e-3 else 0.0
 
 
 @compiled
-def _corrected_s(terms: Floats, q: int, factors: Floats, correction: float) -> float:
-    """Seconds by physics under `factors` and a correction in log space, launched as asked."""
-    physics = scaled_s(terms, q, factors)
-    if terms[ASKED_OVERHEAD, q] == terms[OVERHEAD, q] and terms[ASKED_LEAST, q] == terms[LEAST, q]:
-        return float(max(physics * np.exp(correction), terms[LIMIT, q]))
+def _corrected_s(terms: Floats, q: int, factors: Floats, correction: float, alike: bool) -> float:
+    """Seconds by physics under `factors` and a correction in log space; `alike`: launched as what was learned from."""
+    if alike:
+        return float(max(scaled_s(terms, q, factors) * np.exp(correction), terms[LIMIT, q]))
     # Launched in another way than the measurements: only what concerns the work carries over.
     work = scaled_work_s(terms, q, factors)
-    work *= np.exp(correction * min(work / physics, 1.0))
-    return float(max(terms[ASKED_OVERHEAD, q] + work, terms[ASKED_LEAST, q], terms[LIMIT, q]))
+    work *= np.exp(correction * min(work / scaled_s(terms, q, factors), 1.0))
+    return composed(terms, q, work)

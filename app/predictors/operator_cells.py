@@ -10,38 +10,44 @@ corrects what it would get without them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.predictors.boosting import Growth, Trees, boosted
+from app.predictors.boosting import NO_TREES, Growth, Trees, boosted
 from app.predictors.intervals import S_CALIBRATED, S_SEEN, S_SIBLING, S_UNSEEN
 from app.predictors.operator_constants import NEUTRAL, fill_scaled, fitted_factors
+from app.predictors.smooth import NOTHING, Smooth, smoothed
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
 Ints = NDArray[np.intp]
 
 # Rows of a GPU from which a model stands by itself; with fewer it corrects another.
-ENOUGH = 1000
+ENOUGH = 400
+# Rows per tree, and the bounds of how many trees a model has.
+ROWS_PER_TREE, LEAST_TREES, MOST_TREES = 8, 80, 600
 # Rows of each GPU that the shared model sees at most, and its trees.
 SHARED_ROWS, SHARED_TREES = 4000, 200
+# Rows of a GPU from which a smooth correction is fitted (with fewer, constants only), and may do without others.
+LEAST_SMOOTH, LEAST_ALONE = 6, 24
 # The same where only the strength is to be found.
 TRIAL_ROWS, TRIAL_TREES = 800, 80
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 class Model(NamedTuple):
-    """Physics under `factors` [FACTORS], and log(measured / that) = mean + trees.
+    """Physics under `factors` [FACTORS], and log(measured / that) = mean + trees + smooth.
 
-    `alone`: the trees by themselves, else on top of what others taught.
+    Trees of many rows, smooth of few. `alone`: by themselves, else on top of what others taught.
     """
 
     factors: Floats
     mean: float
     trees: Trees
+    smooth: Smooth
     alone: bool
 
 
@@ -61,6 +67,7 @@ class Samples:
     terms      float64 [TERMS, n] of app.predictors.operator_time
     latency_s  float64 [n]
     gpu        int [n], code into `names` and `makes`
+    sizes      int, rows of the features that hold the operator's own dimensions
     """
 
     features: Singles
@@ -69,11 +76,14 @@ class Samples:
     gpu: Ints
     names: Sequence[str]
     makes: Sequence[str]
+    sizes: Ints
 
     def of(self, rows: Ints) -> Samples:
         """The rows given."""
         terms = np.ascontiguousarray(self.terms[:, rows])
-        return Samples(self.features[:, rows], terms, self.latency_s[rows], self.gpu[rows], self.names, self.makes)
+        return replace(
+            self, features=self.features[:, rows], terms=terms, latency_s=self.latency_s[rows], gpu=self.gpu[rows]
+        )
 
     def residual(self, factors: Floats) -> Floats:
         """log(measured / physics under `factors`), [n]."""
@@ -142,11 +152,17 @@ class Cell:
 
 def _model_state(model: Model) -> dict[str, Any]:
     told = {"factors": model.factors, "mean": model.mean, "alone": model.alone}
-    return told | {"trees": model.trees.state()}
+    return told | {"trees": model.trees.state(), "smooth": model.smooth.state()}
 
 
 def _model_from(state: Mapping[str, Any]) -> Model:
-    return Model(state["factors"], float(state["mean"]), Trees.from_state(state["trees"]), bool(state["alone"]))
+    return Model(
+        state["factors"],
+        float(state["mean"]),
+        Trees.from_state(state["trees"]),
+        Smooth.from_state(state["smooth"]),
+        bool(state["alone"]),
+    )
 
 
 def learn(samples: Samples, shape_features: int, before: Cell | None = None) -> Cell:
@@ -194,20 +210,37 @@ def fitted(samples: Samples, *, alone: bool, trees: int | None = None, weight: F
     factors = fitted_factors(samples.terms, samples.latency_s, weight=mass)
     residual = samples.residual(factors)
     mean = float(np.average(residual, weights=mass))
-    count = min(max(len(residual) // 25, 60), 600) if trees is None else trees
+    count = min(max(len(residual) // ROWS_PER_TREE, LEAST_TREES), MOST_TREES) if trees is None else trees
     grown = boosted(np.ascontiguousarray(samples.features), residual - mean, mass, Growth(count))
-    return Model(factors, mean, grown, alone)
+    return Model(factors, mean, grown, NOTHING, alone)
 
 
 def corrected(samples: Samples, others: Recipe) -> Model:
-    """What few rows of a GPU change in what others taught: constants, a shrunk mean, and some trees."""
+    """What few rows of a GPU teach: constants, a shrunk mean, and a smooth rest.
+
+    On top of what others taught, or without it where that leaves less to each row's neighbours to explain.
+    """
+    n = len(samples.latency_s)
+    if n > ENOUGH:
+        samples = samples.of(np.random.default_rng(0).permutation(n)[:ENOUGH])
+    on_top, error = _smooth_model(samples, others, alone=False)
+    if not others.members or n < LEAST_ALONE:
+        return on_top
+    alone, error_alone = _smooth_model(samples, Recipe(others.factors, (), others.situation), alone=True)
+    return alone if error_alone < error else on_top
+
+
+def _smooth_model(samples: Samples, others: Recipe, *, alone: bool) -> tuple[Model, float]:
+    """A model without trees, and its leave-one-out error."""
     n = len(samples.latency_s)
     without = answered(others, samples.features)
     factors = fitted_factors(samples.terms, samples.latency_s * np.exp(-without), others.factors)
     left = samples.residual(factors) - without
     mean = float(np.median(left)) * n / (n + 4.0)
-    growth = Growth(min(n, 150), rate=0.05)
-    return Model(factors, mean, boosted(np.ascontiguousarray(samples.features), left - mean, np.ones(n), growth), False)
+    if n < LEAST_SMOOTH:
+        return Model(factors, mean, NO_TREES, NOTHING, alone), np.inf
+    smooth, error = smoothed(samples.features, left - mean, samples.sizes)
+    return Model(factors, mean, NO_TREES, smooth, alone), error
 
 
 def _shared(samples: Samples, codes: Sequence[int], most: int, trees: int) -> Model:
@@ -245,5 +278,5 @@ def answered(recipe: Recipe, features: Singles) -> Floats:
     """The log correction by the recipe's models of rows with these features, [n]."""
     total = np.zeros(features.shape[1])
     for model, weight in recipe.members:
-        total += weight * (model.mean + model.trees.sum(features))
+        total += weight * (model.mean + model.trees.sum(features) + model.smooth.sum(features))
     return total

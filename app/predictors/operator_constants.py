@@ -20,8 +20,10 @@ Floats = NDArray[np.float64]
 FACTORS = 6
 _OVERHEAD, _LEAST, _COMPUTE, _DRAM, _L2, _LINK = range(FACTORS)
 NEUTRAL = np.ones(FACTORS)
-# The start weighs as much as this many rows that are off by the deviation itself.
+# The start weighs as much as this many rows that are off by the deviation itself, and the share of DRAM as much as this
+# part of all rows: how well streaming kernels use it is known better than any other constant.
 _PRIOR_ROWS = 3.0
+_DRAM_PRIOR = 0.2
 MOST_ROWS = 1500
 # How far a factor may go. The prior of the L2 is a cautious one; a slower L2 would stand in for DRAM, whose bandwidth
 # differs between GPUs of one make.
@@ -39,7 +41,7 @@ def scaled_work_s(terms: Floats, q: int, factors: Floats) -> float:
 
 @compiled
 def scaled_s(terms: Floats, q: int, factors: Floats) -> float:
-    """Seconds of a query under these factors, launched as measurements of its dtype were."""
+    """Seconds of a query under these factors."""
     work = scaled_work_s(terms, q, factors)
     return float(
         max(terms[OVERHEAD, q] * factors[_OVERHEAD] + work, terms[LEAST, q] * factors[_LEAST], terms[LIMIT, q])
@@ -64,7 +66,9 @@ def fitted_factors(terms: Floats, latency_s: Floats, start: Floats = NEUTRAL, we
 
     def loss(point: Floats) -> float:
         fill_scaled(terms, _within(point), answer)
-        drawn = _PRIOR_ROWS * np.abs(point - origin).sum()
+        drawn = _PRIOR_ROWS * np.abs(point - origin).sum() + _DRAM_PRIOR * len(answer) * abs(
+            point[_DRAM] - origin[_DRAM]
+        )
         return float((mass @ np.abs(wanted - np.log(answer)) + drawn) / len(answer))
 
     shifted = minimize(loss, origin, method="Powell", options={"maxiter": 12, "xtol": 3e-3, "ftol": 1e-4})

@@ -15,6 +15,7 @@ from app.ops.base import COMMON, Products
 from app.ops.kinds import Kind
 from app.ops.tiles import CANDIDATES
 from app.predictors.compiled import compiled
+from app.predictors.operator_priors import IS_EAGER
 from app.predictors.operator_time import (
     COMPUTE_S,
     DRAM_S,
@@ -67,7 +68,8 @@ _PRODUCT_FEATURES = 11
 SHAPE_FEATURES = 26
 RELATIVE_FEATURES = 10 + 2 * len(CANDIDATES)
 FEATURES = SHAPE_FEATURES + RELATIVE_FEATURES
-_TASKS = 0
+# The first and last feature: tasks that run at the same time, and whether the host launches the operator.
+_TASKS, EAGER = 0, SHAPE_FEATURES - 1
 _SMS, _L2 = COLUMN_INDEX["sm_count"], COLUMN_INDEX["l2_bytes"]
 # Logarithms of times and ratios are kept within this.
 _FAR = 12.0
@@ -76,6 +78,13 @@ _FAR = 12.0
 def own_dims(kind: int) -> tuple[str, ...]:
     """Columns of an operator that its models see, in order."""
     return tuple(name for name in OPS[kind].fields if name not in _COMMON)
+
+
+def size_columns(kind: int, *, product: bool) -> Ints:
+    """Rows of the shape features that hold the operator's own dimensions, and how it is launched."""
+    ratios = max(len(RATIOS.get(OPS[kind].group, ())) - 1, 0)
+    first = 1 + (_PRODUCT_FEATURES if product else 0) + ratios
+    return np.append(np.arange(first, min(first + len(own_dims(kind)), EAGER)), EAGER)
 
 
 def shape_features(kinds: list[Kind], products: list[Products | None], n: int) -> Singles:
@@ -101,9 +110,13 @@ def _of_kind(kind: Kind, product: Products | None) -> Floats:
     if product is not None:
         parts += _product_features(product)
     parts += [*ratios[1:], *sizes, *(column[name] for name in names if name in _PLAIN)]
+    if product is None:
+        parts += [_divisors(column[name]) for name in ("b", "h") if name in column]
     features = np.zeros((SHAPE_FEATURES, len(table)))
-    kept = parts[:SHAPE_FEATURES]
+    kept = parts[:EAGER]
     features[: len(kept)] = kept
+    eager = table.column("eager")
+    features[EAGER] = np.where(np.isnan(eager), IS_EAGER[table.dtype], eager)
     return features
 
 
@@ -121,8 +134,14 @@ def _column(table: OpTable, name: str) -> Floats:
 def _product_features(product: Products) -> list[Floats]:
     """Logarithms of sizes, operands and results, and the powers of two that divide m, n and k (up to 2^8)."""
     batch, m, n, k = (np.log(part) for part in product)
-    divisors = [np.gcd(np.maximum(part, 1.0).astype(np.int64), 256).astype(np.float64) for part in product[1:]]
-    return [batch, m, n, k, batch + m + n, batch + n + k, batch + m + k, n - m, *(np.log2(part) for part in divisors)]
+    divisors = [_divisors(part) for part in product[1:]]
+    return [batch, m, n, k, batch + m + n, batch + n + k, batch + m + k, n - m, *divisors]
+
+
+def _divisors(sizes: Floats) -> Floats:
+    """The power of two that divides a size, up to 8."""
+    divisors: Floats = np.log2(np.gcd(np.maximum(sizes, 1.0).astype(np.int64), 256))
+    return divisors
 
 
 @compiled

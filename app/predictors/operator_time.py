@@ -85,11 +85,10 @@ class Traits(NamedTuple):
     dtype: Ints
 
 
-# Rows of the terms that a time is made of, seconds each: what adds to the work and the shortest time, both in the way
-# that measurements of the dtype were made (eager or in a graph), work by its bottleneck (0 where a row has none), the
-# hardware limit, the whole, and overhead and shortest time in the way that was asked for.
-OVERHEAD, LEAST, COMPUTE_S, DRAM_S, L2_S, LINK_S, LIMIT, TIME, ASKED_OVERHEAD, ASKED_LEAST = range(10)
-TERMS = 10
+# Rows of the terms that a time is made of, seconds each: what adds to the work, the shortest time, work by its
+# bottleneck (0 where a row has none), the hardware limit, and the whole.
+OVERHEAD, LEAST, COMPUTE_S, DRAM_S, L2_S, LINK_S, LIMIT, TIME = range(8)
+TERMS = 8
 
 
 class Devices(NamedTuple):
@@ -114,6 +113,12 @@ def _tile_efficiency(traits: Traits, row: int, sms: float) -> float:
         if share > best:
             best = max(best, share * _waves(traits.blocks[tile, row], traits.splits[row], sms))
     return best if best > 0.0 else 1.0
+
+
+@compiled
+def is_eager(traits: Traits, row: int) -> bool:
+    """Whether the host launches the operator: as said, else as is usual for its dtype."""
+    return bool(IS_EAGER[traits.dtype[row]] if np.isnan(traits.eager[row]) else traits.eager[row] > 0.0)
 
 
 @compiled
@@ -164,8 +169,8 @@ def _limit_s(traits: Traits, row: int, devices: Devices, gpu: int) -> float:
 
 @compiled
 def composed(terms: Floats, q: int, work: float) -> float:
-    """Seconds of a query whose work takes `work`, launched as asked, never under the hardware limit."""
-    return float(max(terms[ASKED_OVERHEAD, q] + work, terms[ASKED_LEAST, q], terms[LIMIT, q]))
+    """Seconds of a query whose work takes `work`, never under the hardware limit."""
+    return float(max(terms[OVERHEAD, q] + work, terms[LEAST, q], terms[LIMIT, q]))
 
 
 @compiled
@@ -185,10 +190,7 @@ def fill_terms(traits: Traits, devices: Devices, i: Ints, j: Ints, terms: Floats
     """Fill `terms` float64 [TERMS, n] for operator row `i[q]` on GPU row `j[q]`."""
     for q in range(len(i)):
         row, gpu = i[q], j[q]
-        usual = IS_EAGER[traits.dtype[row]]
-        asked = usual if np.isnan(traits.eager[row]) else traits.eager[row] > 0.0
-        adds, least, _ = _overhead_s(traits, row, usual)
-        asked_adds, asked_least, quantised = _overhead_s(traits, row, asked)
+        adds, least, quantised = _overhead_s(traits, row, is_eager(traits, row))
         terms[COMPUTE_S, q] = _compute_s(traits, row, devices, gpu)
         terms[DRAM_S, q], terms[L2_S, q] = _memory_s(traits, row, quantised, devices, gpu)
         terms[LINK_S, q] = 0.0
@@ -196,19 +198,17 @@ def fill_terms(traits: Traits, devices: Devices, i: Ints, j: Ints, terms: Floats
             link = devices.figures[_LINK, gpu]
             link_s = traits.sent[row] / (link * (FAST_SHARE if link > FAST_LINK_BYTES_PER_S else SLOW_SHARE))
             adds += HOP_S * traits.hops[row]
-            asked_adds += HOP_S * traits.hops[row]
             terms[LINK_S, q] = 0.0 if np.isnan(link_s) else link_s
         terms[OVERHEAD, q], terms[LEAST, q] = adds, least
-        terms[ASKED_OVERHEAD, q], terms[ASKED_LEAST, q] = asked_adds, asked_least
         terms[LIMIT, q] = _limit_s(traits, row, devices, gpu)
-        terms[TIME, q] = max(adds + work_s(terms, q), least, terms[LIMIT, q])
+        terms[TIME, q] = composed(terms, q, work_s(terms, q))
 
 
 @compiled
 def bound_of(terms: Floats, q: int) -> int:
     """Code into BOUNDS: what the physics of a query waits for most."""
     work = work_s(terms, q)
-    if work < 0.5 * max(terms[ASKED_OVERHEAD, q] + work, terms[ASKED_LEAST, q]):
+    if work < 0.5 * max(terms[OVERHEAD, q] + work, terms[LEAST, q]):
         return LAUNCH
     if terms[LINK_S, q] >= work > 0.0:
         return COMMUNICATION
