@@ -61,7 +61,7 @@ CellKey = tuple[str, str]
 
 # Formats of the same pipe: what was learned in one serves the other where nothing better is known.
 _LIKE = {"fp16": "bf16", "bf16": "fp16", "int8": "fp8"}
-_MEMBERS = 4
+MEMBERS = 4
 # Dimensions of an operator that a smooth part may depend on.
 SMOOTH_COLUMNS = 12
 # How fast what was learned fades out of the range it was learned in, per factor of e.
@@ -166,6 +166,11 @@ class Learned:
                 cell[kind, code] = rows.get((name, dtype), rows.get((name, _LIKE.get(dtype, dtype)), -1))
         return cell
 
+    def cell_of(self, kind: int, dtype: int) -> CellKey | None:
+        """The operator and dtype whose cell answers for these codes; None where nothing was learned."""
+        row = int(self._cell_of[kind, dtype])
+        return None if row < 0 else list(self.cells)[row]
+
     def _recipes(self, gpus: GpuTable) -> Recipes:
         """Recipes of every GPU of a table, put together once per table."""
         key = ("recipes", self)
@@ -182,13 +187,13 @@ class Learned:
 
     @lru_cache(maxsize=1024)  # noqa: B019  lives as long as what was learned
     def _recipe_row(self, gpu: str, make: str) -> tuple[Floats, Ints, Floats, Ints]:
-        """Factors [cells, FACTORS], models [cells, _MEMBERS], weights alike and situations [cells] for one GPU."""
-        factors, member = np.ones((len(self.cells), FACTORS)), np.full((len(self.cells), _MEMBERS), -1)
-        weight, situation = np.zeros((len(self.cells), _MEMBERS)), np.empty(len(self.cells), dtype=np.intp)
+        """Factors [cells, FACTORS], models [cells, MEMBERS], weights alike and situations [cells] for one GPU."""
+        factors, member = np.ones((len(self.cells), FACTORS)), np.full((len(self.cells), MEMBERS), -1)
+        weight, situation = np.zeros((len(self.cells), MEMBERS)), np.empty(len(self.cells), dtype=np.intp)
         for row, cell in enumerate(self.cells.values()):
             recipe = cell.recipe(gpu, make)
             factors[row], situation[row] = recipe.factors, recipe.situation
-            for k, (model, share) in enumerate(recipe.members[:_MEMBERS]):
+            for k, (model, share) in enumerate(recipe.members[:MEMBERS]):
                 member[row, k], weight[row, k] = self._number[id(model)], share
         return factors, member, weight, situation
 
@@ -278,13 +283,14 @@ def samples(rows: Measurements, gpus: GpuTable) -> Samples:
     devices = devices_of(gpus)
     terms, features = np.empty((TERMS, len(i))), np.empty((FEATURES, len(i)), dtype=np.float32)
     fill_terms(traits, devices, i, rows.gpu, terms)
-    _fill_all(shape_features(kinds, products, len(i)), traits, devices.figures, rows.gpu, terms, features)
+    fill_all(shape_features(kinds, products, len(i)), traits, devices.figures, rows.gpu, terms, features)
     sizes = size_columns(int(rows.ops.kind[0]), product=products[0] is not None)
     return Samples(features, terms, rows.latency_s, rows.gpu, gpus.ids, gpus.architectures or ("",) * len(gpus), sizes)
 
 
 @compiled
-def _fill_all(shape: Singles, traits: Traits, figures: Floats, gpu: Ints, terms: Floats, features: Singles) -> None:
+def fill_all(shape: Singles, traits: Traits, figures: Floats, gpu: Ints, terms: Floats, features: Singles) -> None:
+    """Fill `features` float32 [FEATURES, n] for row q on GPU row `gpu[q]`, with the terms in column q."""
     for q in range(len(gpu)):
         fill_features(shape, traits, figures, q, gpu[q], terms, q, features, q)
 
@@ -319,7 +325,7 @@ def _fill(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not tables)
         if cell >= 0:
             for k in range(count):
                 fill_features(shape, traits, figures, i[block[k]], gpu, terms, block[k], features, k)
-            for k in range(_MEMBERS):
+            for k in range(MEMBERS):
                 model = recipes.member[cell, gpu, k]
                 if model >= 0:
                     weight = recipes.weight[cell, gpu, k]
@@ -335,7 +341,7 @@ def _fill(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not tables)
             bound[q], situation[q], far = bound_of(terms, q), S_UNTRAINED, 0.0
             if cell >= 0:
                 situation[q] = recipes.situation[cell, gpu]
-                far = _beyond(shape, i[q], packed.low[cell], packed.high[cell])
+                far = beyond(shape, i[q], packed.low[cell], packed.high[cell])
                 if far > 0.0:
                     times[1][q] = 1.0 + STRETCH * far
                     if situation[q] == S_SEEN or situation[q] == S_CALIBRATED:
@@ -344,12 +350,12 @@ def _fill(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not tables)
                         situation[q] = S_UNSEEN_OUTSIDE
             factors = recipes.factors[cell, gpu] if cell >= 0 else neutral
             alike = cell < 0 or packed.low[cell, EAGER] <= shape[EAGER, i[q]] <= packed.high[cell, EAGER]
-            times[0][q] = _corrected_s(terms, q, factors, total[k] * np.exp(-FADING * far), alike)
+            times[0][q] = corrected_s(terms, q, factors, total[k] * np.exp(-FADING * far), alike)
         first += count
 
 
 @compiled
-def _beyond(shape: Singles, row: int, low: Floats, high: Floats) -> float:
+def beyond(shape: Singles, row: int, low: Floats, high: Floats) -> float:
     """How far the row's shape is out of the range learned from, as a logarithm; 0 inside."""
     far = 0.0
     for f in range(EAGER):
@@ -358,7 +364,7 @@ def _beyond(shape: Singles, row: int, low: Floats, high: Floats) -> float:
 
 
 @compiled
-def _corrected_s(terms: Floats, q: int, factors: Floats, correction: float, alike: bool) -> float:
+def corrected_s(terms: Floats, q: int, factors: Floats, correction: float, alike: bool) -> float:
     """Seconds by physics under `factors` and a correction in log space; `alike`: launched as what was learned from."""
     if alike:
         return float(max(scaled_s(terms, q, factors) * np.exp(correction), terms[LIMIT, q]))

@@ -105,14 +105,16 @@ _waves = compiled(wave_efficiency)
 
 
 @compiled
-def _tile_efficiency(traits: Traits, row: int, sms: float) -> float:
-    """Share of the peak that the best tile reaches; 1 of a row that has none."""
-    best = 0.0
+def best_tile(traits: Traits, row: int, sms: float) -> tuple[int, float]:
+    """The candidate tile that reaches most of the peak, and its share of it; -1 and 1 of a row that has none."""
+    best, best_share = -1, 0.0
     for tile in range(traits.blocks.shape[0]):
         share = traits.fill[tile, row] * _TILE_SPEED[tile]
-        if share > best:
-            best = max(best, share * _waves(traits.blocks[tile, row], traits.splits[row], sms))
-    return best if best > 0.0 else 1.0
+        if share > best_share:
+            share *= _waves(traits.blocks[tile, row], traits.splits[row], sms)
+            if share > best_share:
+                best, best_share = tile, share
+    return best, best_share if best >= 0 else 1.0
 
 
 @compiled
@@ -140,7 +142,7 @@ def _compute_s(traits: Traits, row: int, devices: Devices, gpu: int) -> float:
     rate = BY_KIND[traits.kind[row], 0] * devices.rates[int(traits.burst[row]), dtype, gpu]
     if np.isnan(rate):
         return 0.0
-    return float(traits.flops[row] / (rate * _tile_efficiency(traits, row, devices.figures[_SMS, gpu])))
+    return float(traits.flops[row] / (rate * best_tile(traits, row, devices.figures[_SMS, gpu])[1]))
 
 
 @compiled

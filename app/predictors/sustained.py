@@ -63,6 +63,20 @@ def _clock_share(gpus: GpuTable, pipe: str, rate: Floats) -> Floats:
     return share
 
 
+def sustained_clocks(gpus: GpuTable) -> Floats:
+    """Clock that the fastest pipe per dtype keeps up on a busy and on a cool card, Hz [2, dtypes, gpus]."""
+    boost = gpus.column("boost_clock_hz")
+    clocks = np.full((2, len(DTYPES), len(gpus)), np.nan)
+    for code, rates in enumerate(compute_rates(gpus)[0]):
+        for pipe in PIPES_OF_DTYPE[DTYPES[code]]:
+            cap = TENSOR_CAP if pipe.endswith("tensor") else LANES_CAP
+            rate = cap * gpus.values[COLUMN_INDEX[f"peak_{pipe}_flops"]]
+            share = _clock_share(gpus, pipe, rate)
+            clocks[0, code] = np.where(rate * share == rates, share * boost, clocks[0, code])
+            clocks[1, code] = np.where(np.isnan(rate), clocks[1, code], boost)
+    return clocks
+
+
 def compute_rates(gpus: GpuTable) -> Floats:
     """Sustained rate of the fastest pipe per dtype on a busy and on a cool card, FLOP/s [2, dtypes, gpus]."""
     if "compute_rates" not in gpus.memo:

@@ -19,6 +19,7 @@ from app.ops.kinds import kinds_of, work_of
 from app.services.decoding import MAX_ERRORS
 from app.services.gpu_rows import GpuRows, Snapshot
 from app.services.operator_answers import ROOFLINE, answered, lacking, lacks, require_predictor, warnings
+from app.services.operator_explanations import explanations
 from app.services.operator_requests import OperatorsRequest
 from app.services.operator_rows import Distinct, read_rows
 from app.services.prediction_form import (
@@ -145,7 +146,7 @@ def _prediction(
         MemoryUse(required, spec.memory_bytes, required <= spec.memory_bytes),
         _shares(asked, sums[0]),
         words,
-        _details(request, asked, answer) if request.detail else None,
+        _details(snapshot, rows, request, asked, target, answer) if request.detail else None,
     )
 
 
@@ -163,8 +164,12 @@ def _shares(asked: Chain, latency_ms: Floats) -> list[Share]:
     return [Share(asked.groups[g], float(latency_ms[g]), float(share[g]), int(runs[g])) for g in order]
 
 
-def _details(request: OperatorsRequest, asked: Chain, answer: Predictions) -> list[OperatorRow]:
+def _details(
+    snapshot: Snapshot, rows: GpuRows, request: OperatorsRequest, asked: Chain, target: int, answer: Predictions
+) -> list[OperatorRow]:
     """One row per operator in the order asked, each of all its repetitions together."""
+    served = snapshot.engine.serving(request.predictor, rows.id(target))
+    explanation = explanations(served, asked.distinct.table, rows.table(), target, answer)
     row, count, table = asked.distinct.row, asked.distinct.repeats, asked.distinct.table
     times = (answer.latency_s, answer.low_s, answer.high_s, answer.limit_s)
     summed = zip(
@@ -189,6 +194,7 @@ def _details(request: OperatorsRequest, asked: Chain, answer: Predictions) -> li
             count=runs,
             support=SUPPORTS[answer.support[q]],
             predictor=request.predictor if answer.answered[q] else ROOFLINE,
+            explanation=explanation[q],
         )
         for q, runs, latency, low, high, limit, flops, moved in summed
     ]

@@ -59,11 +59,82 @@ class Share(Struct, frozen=True):
     operators: int
 
 
+class RooflinePosition(Struct, frozen=True):
+    """Where the operator stands under the sustained roofline; null where a figure is not known.
+
+    `compute_share` is the part of `flop_per_s` that it attains, `dram_share` of `dram_bytes_per_s`, by the bytes that
+    cannot stay in the L2.
+    """
+
+    intensity_flop_per_byte: float | None
+    ridge_flop_per_byte: float | None
+    flop_per_s: float | None
+    dram_bytes_per_s: float | None
+    compute_share: float | None
+    dram_share: float | None
+
+
+class TileUse(Struct, frozen=True):
+    """The candidate tile that suits best: its blocks, their waves over the SMs, and how full these are."""
+
+    rows: int
+    columns: int
+    blocks: float
+    waves: float
+    wave_efficiency: float
+
+
+class PhysicsTerms(Struct, frozen=True):
+    """Time of each part by physics, under the constants fitted to measurements; `shortest` is the least of any call."""
+
+    overhead_ms: float
+    shortest_ms: float
+    compute_ms: float
+    dram_ms: float
+    l2_ms: float
+    link_ms: float
+    limit_ms: float
+
+
+class MemberAnswer(Struct, frozen=True):
+    """A part of the answer, and what it says alone.
+
+    The learned models correct the physics: `log_correction` is the logarithm of measured over physics that one
+    expects, of this `gpu`, of a `sibling`, or `shared` by all.
+    """
+
+    source: Literal["physics", "own", "sibling", "shared", "measured"]
+    gpu: str | None
+    weight: float
+    log_correction: float
+    latency_ms: float
+
+
+class Explanation(Struct, frozen=True):
+    """Why `auto` says so, of one repetition.
+
+    The latency is that of `measured` where the operator was; else the physics' times exp(`fading` x sum of weight x
+    log_correction), never under the limit. `fading` is what is left of the corrections at this distance from the shapes
+    learned from; `corrects` says whether they go for the whole time or only for its work, where the operator is
+    launched in another way than those measured. `learned_dtype` is the number format that they were learned in.
+    """
+
+    situation: str
+    learned_dtype: str | None
+    sustained_clock_hz: float | None
+    roofline: RooflinePosition
+    tile: TileUse | None
+    physics: PhysicsTerms
+    members: list[MemberAnswer]
+    fading: float
+    corrects: Literal["time", "work"]
+
+
 class OperatorRow(Struct, frozen=True, omit_defaults=True):
     """One operator in detail; `limit_ms` is the hardware limit.
 
     A kernel has its `name` and `blocks_per_sm`, how many are resident at once. A deep-learning operator has its
-    `count`: its times, FLOPs and bytes are those of all repetitions together.
+    `count`: its times, FLOPs and bytes are those of all repetitions together; `explanation` is of `auto` only.
     """
 
     op: str
@@ -81,6 +152,7 @@ class OperatorRow(Struct, frozen=True, omit_defaults=True):
     count: float | UnsetType = UNSET
     support: str | UnsetType = UNSET
     predictor: str | UnsetType = UNSET
+    explanation: Explanation | UnsetType = UNSET
 
 
 class Prediction(Struct, frozen=True, omit_defaults=True):

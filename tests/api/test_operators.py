@@ -111,6 +111,28 @@ def test_detail_has_a_row_per_operator_in_the_order_asked(client: TestClient) ->
         assert row["limit_ms"] <= row["low_ms"] <= row["latency_ms"] <= row["high_ms"]
 
 
+def test_detail_explains_what_auto_answers_and_nothing_else(client: TestClient) -> None:
+    gemm, _, softmax = (row["explanation"] for row in ask(client, ROWS, detail=True)["operators"])
+    latency_ms = ask(client, [ROWS[0] | {"count": 1}])["latency_ms"]
+    physics, *learned = gemm["members"]
+    correction = gemm["fading"] * sum(member["weight"] * member["log_correction"] for member in learned)
+    assert (physics["source"], gemm["corrects"]) == ("physics", "time")
+    assert max(physics["latency_ms"] * math.exp(correction), gemm["physics"]["limit_ms"]) == pytest.approx(latency_ms)
+    # FLOPs over bytes of 4096 x 3840 x 1280 in FP32.
+    intensity = 2 * 4096 * 3840 * 1280 / (4 * (4096 * 1280 + 1280 * 3840 + 4096 * 3840))
+    roofline = gemm["roofline"]
+    assert roofline["intensity_flop_per_byte"] == pytest.approx(intensity)
+    assert roofline["ridge_flop_per_byte"] == pytest.approx(roofline["flop_per_s"] / roofline["dram_bytes_per_s"])
+    assert 0 < roofline["compute_share"] <= 1
+    # An L4 of 72 W does not keep its boost clock up.
+    assert gemm["sustained_clock_hz"] < client.get("/gpus/nvidia-l4").json()["boost_clock_hz"]
+    assert gemm["tile"]["blocks"] >= 1
+    assert softmax["tile"] is None
+    for predictor in ("roofline", "auto"):
+        (row,) = ask(client, ROWS[:1], detail=True, predictor=predictor, gpu="h100-sxm5-80gb")["operators"]
+        assert ("explanation" in row) == (predictor == "auto")
+
+
 @pytest.mark.parametrize("op", [op.name for op in OPS[1:]])
 @pytest.mark.parametrize("predictor", ["auto", "roofline"])
 def test_every_operator_is_answered(client: TestClient, op: str, predictor: str) -> None:

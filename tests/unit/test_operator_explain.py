@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.ops.tiles import CANDIDATES
+from app.predictors.auto import Auto
+from app.predictors.finish import finished
+from app.predictors.intervals import Intervals
+from app.predictors.operator_explain import Explanation, explained
+from app.predictors.operator_time import composed, work_s
+from app.predictors.roofline import hardware_limit
+from app.predictors.sustained import bandwidths, compute_rates
+from app.tables.gpus import GpuTable
+from app.tables.measurements import Evidence, Measurements
+from app.tables.ops import DTYPE_CODE, OpTable
+from app.tables.predictions import Predictions
+from tests.unit.kernels import TURING, VOLTA
+from tests.unit.measured import measured, no_evidence, random_shapes
+from tests.unit.operators import mixed, operators
+
+GPUS = GpuTable.from_specs([TURING, VOLTA])
+SEEN, UNSEEN = 0, 1
+
+
+def slow(ops: OpTable, gpus: GpuTable, gpu: Any) -> Any:
+    limit = hardware_limit(ops, gpus, np.arange(len(gpu)), gpu).latency_s
+    return 3e-5 + (1.8 + 0.3 * np.sin(np.arange(len(gpu)))) * limit
+
+
+TRAINED = Auto().fit_operators(
+    [
+        measured("linear", random_shapes("mnk", 450), GPUS, (SEEN,), slow),
+        measured("softmax", random_shapes("bh", 60), GPUS, (SEEN,), slow),
+    ],
+    GPUS,
+)
+ASKED = mixed(
+    [
+        operators("linear", {"m": 512, "n": 640, "k": 320}, {"m": 2**17, "n": 640, "k": 320}),
+        operators("linear", {"m": 512, "n": 640, "k": 320, "eager": 0}),
+        operators("softmax", {"b": 1024, "h": 512}),
+        operators("relu", {"b": 4096, "h": 512}),
+    ]
+)
+
+
+def ask(
+    predictor: Auto, ops: OpTable, target: int, evidence: Evidence | None = None
+) -> tuple[Predictions, list[Explanation]]:
+    i, j = np.arange(len(ops)), np.full(len(ops), target)
+    estimate = predictor.predict(ops, GPUS, i, j, evidence=evidence or no_evidence(ops))
+    answer = finished(estimate, hardware_limit(ops, GPUS, i, j), Intervals.prior().log_offsets(0.8))
+    return answer, explained(predictor.operators_, ops, GPUS, target, answer)
+
+
+@pytest.mark.parametrize("target", [SEEN, UNSEEN])
+def test_members_combine_to_the_answer(target: int) -> None:
+    answer, found = ask(TRAINED, ASKED, target)
+    for one, latency_s in zip(found, answer.latency_s, strict=True):
+        physics, *learned = one.members
+        assert physics.source == "physics"
+        correction = one.fading * sum(member.weight * member.log_correction for member in learned)
+        if one.whole:
+            combined = max(physics.latency_s * np.exp(correction), one.physics.limit)
+        else:
+            terms = np.array([[figure] for figure in (*one.physics, np.nan)])
+            combined = composed(terms, 0, work_s(terms, 0) * np.exp(correction))
+        assert combined == pytest.approx(latency_s, rel=1e-6)
+
+
+def test_who_answers_and_in_what_situation() -> None:
+    _, seen = ask(TRAINED, ASKED, SEEN)
+    assert [[member.source for member in one.members] for one in seen] == [["physics", "own"]] * 4 + [["physics"]]
+    assert [one.situation for one in seen] == ["seen", "seen_outside", "seen", "calibrated", "untrained"]
+    assert [one.learned for one in seen] == ["fp32"] * 4 + [None]
+    assert [one.whole for one in seen] == [True, True, False, True, True]
+    assert seen[1].fading < seen[0].fading == 1.0
+    _, unseen = ask(TRAINED, ASKED, UNSEEN)
+    assert [(member.source, member.gpu) for member in unseen[0].members[1:]] == [("sibling", GPUS.ids[SEEN])]
+
+
+def test_a_measured_operator_is_answered_by_its_measurement() -> None:
+    first = np.array([0])
+    hit = Evidence(Measurements(ASKED.take(first), np.array([SEEN]), np.array([1e-3])), first)
+    answer, found = ask(TRAINED, ASKED, SEEN, hit)
+    assert [one.situation for one in found[:2]] == ["measured", "seen_outside"]
+    assert [(member.source, member.weight) for member in found[0].members] == [
+        ("physics", 0.0),
+        ("own", 0.0),
+        ("measured", 1.0),
+    ]
+    assert found[0].members[-1].latency_s == answer.latency_s[0] == 1e-3
+
+
+def test_a_matrix_product_by_hand() -> None:
+    gemm = operators("linear", {"m": 4096, "n": 4096, "k": 1024, "eager": 0})
+    answer, (one,) = ask(Auto(), gemm, SEEN)
+    flops, moved = 2.0 * 4096 * 4096 * 1024, 4.0 * (2 * 4096 * 1024 + 4096 * 4096)
+    rate, bandwidth = compute_rates(GPUS)[0, DTYPE_CODE["fp32"], SEEN], bandwidths(GPUS)[SEEN]
+    assert one.roof.intensity == pytest.approx(flops / moved)
+    assert one.roof.ridge == pytest.approx(rate / bandwidth)
+    assert one.roof.compute_share == pytest.approx(flops / rate / answer.latency_s[0])
+    l2 = GPUS.column("l2_bytes")[SEEN]
+    assert one.roof.dram_share == pytest.approx((moved - l2) / bandwidth / answer.latency_s[0])
+    assert one.tile is not None
+    assert (one.tile.rows, one.tile.columns) in [tuple(tile) for tile in CANDIDATES.astype(int)]
+    assert one.tile.blocks == 4096 / one.tile.rows * 4096 / one.tile.columns
+    sms = GPUS.column("sm_count")[SEEN]
+    assert one.tile.waves == pytest.approx(one.tile.blocks / sms)
+    assert one.tile.wave_efficiency == pytest.approx(one.tile.waves / np.ceil(one.tile.waves))
+    assert 0 < one.clock_hz <= GPUS.column("boost_clock_hz")[SEEN]
+
+
+def test_what_is_no_product_has_no_tile_and_a_burst_no_lower_clock() -> None:
+    _, (softmax,) = ask(Auto(), operators("softmax", {"b": 4096, "h": 512}), SEEN)
+    assert softmax.tile is None
+    _, (burst,) = ask(Auto(), operators("linear", {"m": 512, "n": 512, "k": 512, "burst": 1}), SEEN)
+    assert burst.clock_hz == GPUS.column("boost_clock_hz")[SEEN]
