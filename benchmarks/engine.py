@@ -54,7 +54,8 @@ def _body(predictor: str, measured: int) -> bytes:
     return json.dumps({"gpu": TARGET, "predictor": predictor, "workload": KERNEL_EXAMPLE | {"measured": rows}}).encode()
 
 
-def _least(call: Callable[[], object], loops: int = LOOPS, repeats: int = REPEATS) -> float:
+def least(call: Callable[[], object], loops: int = LOOPS, repeats: int = REPEATS) -> float:
+    """Microseconds of one call, the least of many repeats."""
     call()
     return min(timeit.repeat(call, number=loops, repeat=repeats)) / loops * 1e6
 
@@ -67,7 +68,7 @@ def _single(snapshot: Snapshot, predictor: str, measured: int) -> float:
     def call() -> object:
         return engine.predict(ops, engine.gpus, i, j, predictor=predictor, coverage=0.8, evidence=evidence)
 
-    return _least(call)
+    return least(call)
 
 
 def _tables(snapshot: Snapshot, measured: int) -> tuple[OpTable, Measurements]:
@@ -77,7 +78,7 @@ def _tables(snapshot: Snapshot, measured: int) -> tuple[OpTable, Measurements]:
 
 def _request(snapshot: Snapshot, predictor: str) -> float:
     body = _body(predictor, 1)
-    return _least(lambda: write_response(predict(snapshot, read_request(body))))
+    return least(lambda: write_response(predict(snapshot, read_request(body))))
 
 
 def _bulk(snapshot: Snapshot, predictor: str) -> float:
@@ -89,7 +90,7 @@ def _bulk(snapshot: Snapshot, predictor: str) -> float:
     def call() -> object:
         return engine.predict(ops, engine.gpus, i, j, predictor=predictor, coverage=0.8, evidence=evidence)
 
-    return _least(call, loops=1, repeats=3) / BULK
+    return least(call, loops=1, repeats=3) / BULK
 
 
 if __name__ == "__main__":

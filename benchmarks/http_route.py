@@ -58,9 +58,9 @@ def main() -> None:
     options = parser.parse_args()
     with ExitStack() as held:
         folder = held.enter_context(tempfile.TemporaryDirectory())
-        ours = held.enter_context(_server("app.main:create_app", "--factory", GPUCAST_DATA_DIR=folder))
+        ours = held.enter_context(server("app.main:create_app", "--factory", GPUCAST_DATA_DIR=folder))
         answer = _ask(ours)
-        theirs = held.enter_context(_server("benchmarks.http_route:bare", BARE_ANSWER=answer))
+        theirs = held.enter_context(server("benchmarks.http_route:bare", BARE_ANSWER=answer))
         assert orjson.loads(_ask(theirs)) == orjson.loads(answer)
         ratio = _compare(ours, theirs, options)
     print(f"median ratio {ratio:.2f}, goal {GOAL}")
@@ -82,7 +82,7 @@ def _compare(ours: int, theirs: int, options: argparse.Namespace) -> float:
 
 
 @contextmanager
-def _server(*target: str, **environment: str) -> Iterator[int]:
+def server(*target: str, **environment: str) -> Iterator[int]:
     """One uvicorn worker on a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial.distance import cdist
 
 from app.predictors.flat_trees import FlatTrees
 
@@ -68,6 +67,8 @@ class RadialBasis:
 
     def predict(self, features: Floats) -> Floats:
         """Chunked over rows."""
+        from scipy.spatial.distance import cdist  # noqa: PLC0415  (workers that do not serve it spare its memory)
+
         step = max(_CHUNK // max(len(self.centres), 1), 1)
         answer = np.empty(len(features))
         for start in range(0, len(features), step):
@@ -106,6 +107,8 @@ class Neighbours:
 
     def predict(self, features: Floats) -> Floats:
         """Chunked over rows; a tie at the k-th distance is broken by position."""
+        from scipy.spatial.distance import cdist  # noqa: PLC0415  (workers that do not serve it spare its memory)
+
         step = max(_CHUNK // len(self.points), 1)
         answer = np.empty(len(features))
         for start in range(0, len(features), step):

@@ -9,7 +9,6 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial import cKDTree
 
 from app.predictors.cells import points
 from app.predictors.flat_perceptron import FlatPerceptron
@@ -130,6 +129,8 @@ class Samples:
 
     @cached_property
     def _trees(self) -> list[tuple[Ints, Any]]:
+        from scipy.spatial import cKDTree  # noqa: PLC0415  (workers that do not serve it spare its memory)
+
         rows = [np.flatnonzero(self.gpu == known) for known in range(len(self.gpus))]
         return [(mine, cKDTree(self.point[mine].astype(np.float64))) for mine in rows]
 

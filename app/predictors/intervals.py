@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from app.ops import OPS
 from app.ops.kernel import FIELD_INDEX
@@ -83,7 +83,7 @@ LEAST_RESIDUALS = 10
 
 def _prior_offsets(coverage: float) -> Floats:
     """Prior half-widths at another coverage, by the normal quantile, float64 [2, groups]."""
-    scale = ndtri(0.5 + coverage / 2.0) / ndtri(0.5 + PRIOR_COVERAGE / 2.0)
+    scale = NormalDist().inv_cdf(0.5 + coverage / 2.0) / NormalDist().inv_cdf(0.5 + PRIOR_COVERAGE / 2.0)
     return np.stack([-scale * PRIOR_HALF_WIDTH, scale * PRIOR_HALF_WIDTH])
 
 

@@ -7,7 +7,6 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from app.ops.kernel import FIELD_INDEX
 from app.predictors.bottlenecks import Bottlenecks, bottlenecks
@@ -83,6 +82,8 @@ def fit_costs(unit_s: Floats, work: Floats, latency_s: Floats) -> Floats:
 
     From unit times [5, m], work [m] and measured time [m], seconds.
     """
+    from scipy.optimize import nnls  # noqa: PLC0415  (serving never fits)
+
     weighted = (unit_s / latency_s).T
     scale = np.maximum(np.sqrt((weighted**2).mean(axis=0)), 1e-30)
     ridge = _RIDGE * np.sqrt(len(latency_s)) * np.eye(len(scale))

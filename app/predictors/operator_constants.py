@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 
 from app.predictors.compiled import compiled
 from app.predictors.operator_time import COMPUTE_S, DRAM_S, L2_S, LEAST, LIMIT, LINK_S, OVERHEAD, blend
@@ -57,6 +56,8 @@ def fill_scaled(terms: Floats, factors: Floats, latency_s: Floats) -> None:
 
 def fitted_factors(terms: Floats, latency_s: Floats, start: Floats = NEUTRAL, weight: Floats | None = None) -> Floats:
     """Factors [FACTORS] that fit `latency_s` [n] best, given terms [TERMS, n]; rows count by `weight` [n]."""
+    from scipy.optimize import minimize  # noqa: PLC0415  (serving never fits)
+
     if len(latency_s) > MOST_ROWS:
         kept = np.random.default_rng(0).permutation(len(latency_s))[:MOST_ROWS]
         terms, latency_s = np.ascontiguousarray(terms[:, kept]), latency_s[kept]

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from app.predictors.compiled import compiled
 
@@ -62,6 +61,8 @@ NOTHING = Smooth(np.empty(0, np.int16), np.empty(0, np.float32), np.empty((0, 0)
 
 def smoothed(features: Singles, target: Floats, columns: Ints) -> tuple[Smooth, float]:
     """The process through `target` [n] at these columns of `features` float32 [all, n], and its leave-one-out error."""
+    from scipy.linalg import cho_factor, cho_solve  # noqa: PLC0415  (serving never fits)
+
     points = features[columns].T.astype(np.float64)
     varied = np.ptp(points, axis=0) > 1e-6
     columns, points = columns[varied], points[:, varied]
@@ -106,6 +107,8 @@ def _best(gaps: Floats, target: Floats) -> tuple[Floats, float, float]:
 
 def _loss(gaps: Floats, target: Floats, point: list[float]) -> float:
     """Minus the log marginal likelihood (Rasmussen and Williams 2006, equation 2.30), without its constant."""
+    from scipy.linalg import LinAlgError, cho_factor, cho_solve  # noqa: PLC0415  (serving never fits)
+
     kernel = point[-2] ** 2 * _matern(gaps, 1.0 / np.array(point[:-2]))
     kernel[np.diag_indices_from(kernel)] += point[-1] ** 2
     try:

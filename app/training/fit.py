@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
-import joblib
 import numpy as np
-import sklearn
 from numpy.typing import NDArray
 
 from app.errors import NotTrained
@@ -124,7 +123,7 @@ def _card(found: Residuals, measurements: Measurements, gpus: GpuTable) -> dict[
 
 def software() -> dict[str, str]:
     """Versions of the libraries that a fit depends on."""
-    return {"numpy": np.__version__, "scikit-learn": sklearn.__version__, "joblib": joblib.__version__}
+    return {name: version(name) for name in ("numpy", "scikit-learn", "joblib")}
 
 
 def gate(

@@ -1,0 +1,19 @@
+"""What a serving process loads: libraries that only training needs would cost it a fifth of its memory."""
+
+import subprocess
+import sys
+
+_ONLY_TRAINING = ("sklearn", "scipy.stats", "scipy.optimize", "pandas", "torch")
+_PROGRAM = f"""
+import sys
+from app.main import create_app
+from app.services.warm import main
+create_app()
+main()
+print([name for name in {_ONLY_TRAINING!r} if name in sys.modules])
+"""
+
+
+def test_serving_loads_nothing_that_only_training_needs() -> None:
+    done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
