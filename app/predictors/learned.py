@@ -321,6 +321,8 @@ def _fill(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not tables)
                 break
             count += 1
         block = order[first : first + count]
+        if count != features.shape[1]:  # in one piece: a part of a larger block would not be read as vectors
+            features = np.empty((FEATURES, count), dtype=np.float32)
         total[:count] = 0.0
         if cell >= 0:
             for k in range(count):
@@ -332,10 +334,10 @@ def _fill(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not tables)
                     total[:count] += weight * packed.mean[model]
                     trees = (packed.feature, packed.threshold, packed.value)
                     span = (packed.first[model], packed.stop[model])
-                    add_trees(features[:, :count], trees, span, weight, total[:count])
+                    add_trees(features, trees, span, weight, total[:count])
                     points = slice(packed.begin[model], packed.end[model])
                     smooth = (packed.column[model], packed.scale[model], packed.point[points], packed.weight[points])
-                    add_smooth(features[:, :count], smooth, weight, total[:count])
+                    add_smooth(features, smooth, weight, total[:count])
         for k in range(count):
             q = block[k]
             bound[q], situation[q], far = bound_of(terms, q), S_UNTRAINED, 0.0

@@ -27,7 +27,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 Path = tuple[str | int, ...]
 
-CHUNK = 65_536
+# Not a power of two: columns as far apart share few lines of a cache.
+CHUNK = 16_000
 _BOUND_NAMES = np.array(BOUNDS, dtype=object)
 
 
