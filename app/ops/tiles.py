@@ -18,7 +18,6 @@ CANDIDATES = np.array(
     [(256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (32, 32), (16, 64)],
     dtype=np.float64,
 )
-_ROWS, _COLUMNS = CANDIDATES.T[:, :, None]
 SPLIT_DEPTH = 256.0
 
 
@@ -34,13 +33,21 @@ class Grid(NamedTuple):
     fill: Floats
     splits: Floats
 
+    @classmethod
+    def empty(cls, n: int) -> Grid:
+        """Room for n rows."""
+        return cls(np.empty((len(CANDIDATES), n)), np.empty((len(CANDIDATES), n)), np.empty(n))
 
-def grid(products: Products) -> Grid:
-    """Tiles of n rows of products."""
-    batch, m, n, k = products
-    blocks = batch * np.ceil(m / _ROWS) * np.ceil(n / _COLUMNS)
-    fill = batch * m * n / (blocks * _ROWS * _COLUMNS)
-    return Grid(blocks, fill, np.maximum(np.floor(k / SPLIT_DEPTH), 1.0))
+
+def fill_grid(products: Products, tiles: Grid) -> None:
+    """Tiles of n rows of products; compiled where it is used."""
+    for q in range(len(tiles.splits)):
+        batch, m, n = products.batch[q], products.m[q], products.n[q]
+        tiles.splits[q] = max(np.floor(products.k[q] / SPLIT_DEPTH), 1.0)
+        for tile in range(len(CANDIDATES)):
+            rows, columns = CANDIDATES[tile]
+            blocks = batch * np.ceil(m / rows) * np.ceil(n / columns)
+            tiles.blocks[tile, q], tiles.fill[tile, q] = blocks, batch * m * n / (blocks * rows * columns)
 
 
 def wave_efficiency(blocks: float, splits: float, sms: float) -> float:

@@ -121,7 +121,7 @@ class Learned:
         shape = shape_features(kinds, products, len(ops))
         recipes, n = self._recipes(gpus), len(i)
         order = np.arange(n) if _alike(ops, j) else np.lexsort((ops.dtype[i], ops.kind[i], j))
-        terms, latency, stretch = np.empty((TERMS, n)), np.empty(n), np.ones(n)
+        terms, latency, stretch = np.empty((TERMS, n)), np.empty(n), np.empty(n)
         bound, situation = np.empty(n, dtype=np.intp), np.empty(n, dtype=np.intp)
         devices = devices_of(gpus)
         fill_terms(traits, devices, i, j, terms)
@@ -130,7 +130,7 @@ class Learned:
             shape, traits, devices.figures, asked, terms, self._packed, recipes, (latency, stretch), (bound, situation)
         )
         group = operator_codes(ops.kind[i], ops.dtype[i], situation)
-        return Estimate(latency, bound, SUPPORT_OF_SITUATION[situation], group, stretch)
+        return Estimate(latency, bound, SUPPORT_OF_SITUATION[situation], group, stretch, terms[LIMIT])
 
     @cached_property
     def _models(self) -> list[Model]:
@@ -257,8 +257,9 @@ def with_hits(estimate: Estimate, ops: OpTable, i: Ints, evidence: Evidence) -> 
 
 def _alike(ops: OpTable, j: Ints) -> bool:
     """Whether all queries are of one cell and GPU."""
-    one_gpu = len(j) == 0 or bool((j == j[0]).all())
-    return one_gpu and bool((ops.kind == ops.kind[0]).all() and (ops.dtype == ops.dtype[0]).all())
+    if len(j) <= 1:
+        return True
+    return bool((j == j[0]).all()) and bool((ops.kind == ops.kind[0]).all() and (ops.dtype == ops.dtype[0]).all())
 
 
 def usual_rows(run: OperatorRuns) -> OperatorRuns:
@@ -310,8 +311,7 @@ def _fill(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not tables)
     """Queries in `order`, as many of one cell and GPU at once as there are."""
     i, j, order = asked
     bound, situation = codes
-    features, total = np.empty((FEATURES, BLOCK), dtype=np.float32), np.empty(BLOCK)
-    neutral, first = np.ones(FACTORS), 0
+    total, neutral, first = np.empty(BLOCK), np.ones(FACTORS), 0
     while first < len(order):
         row, gpu = i[order[first]], j[order[first]]
         cell, count = recipes.cell[traits.kind[row], traits.dtype[row]], 0
@@ -321,8 +321,7 @@ def _fill(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not tables)
                 break
             count += 1
         block = order[first : first + count]
-        if count != features.shape[1]:  # in one piece: a part of a larger block would not be read as vectors
-            features = np.empty((FEATURES, count), dtype=np.float32)
+        features = np.empty((FEATURES, count), dtype=np.float32)  # in one piece, to be read as vectors
         total[:count] = 0.0
         if cell >= 0:
             for k in range(count):
@@ -341,6 +340,7 @@ def _fill(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not tables)
         for k in range(count):
             q = block[k]
             bound[q], situation[q], far = bound_of(terms, q), S_UNTRAINED, 0.0
+            times[1][q] = 1.0
             if cell >= 0:
                 situation[q] = recipes.situation[cell, gpu]
                 far = beyond(shape, i[q], packed.low[cell], packed.high[cell])

@@ -7,6 +7,8 @@ two divide these. Relative features compare it with a GPU: waves and how full th
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,8 +27,8 @@ from app.predictors.operator_time import (
     LINK_S,
     OVERHEAD,
     TIME,
+    WORK_S,
     Traits,
-    work_s,
 )
 from app.tables.gpus import COLUMN_INDEX
 from app.tables.ops import OpTable
@@ -75,6 +77,7 @@ _SMS, _L2 = COLUMN_INDEX["sm_count"], COLUMN_INDEX["l2_bytes"]
 _FAR = 12.0
 
 
+@cache
 def own_dims(kind: int) -> tuple[str, ...]:
     """Columns of an operator that its models see, in order."""
     return tuple(name for name in OPS[kind].fields if name not in _COMMON)
@@ -89,6 +92,8 @@ def size_columns(kind: int, *, product: bool) -> Ints:
 
 def shape_features(kinds: list[Kind], products: list[Products | None], n: int) -> Singles:
     """Shape features of every row, float32 [SHAPE_FEATURES, n]; zero where a family has fewer."""
+    if len(kinds) == 1:
+        return _of_kind(kinds[0], products[0]).astype(np.float32)
     features = np.zeros((SHAPE_FEATURES, n), dtype=np.float32)
     for kind, product in zip(kinds, products, strict=True):
         features[:, kind.rows] = _of_kind(kind, product)
@@ -100,8 +105,8 @@ def _of_kind(kind: Kind, product: Products | None) -> Floats:
     table = kind.table
     names = own_dims(int(table.kind[0]))
     column = {name: _column(table, name) for name in names}
-    sizes = np.log(np.stack([column[name] for name in names if name not in _PLAIN]))
-    log = dict(zip((name for name in names if name not in _PLAIN), sizes, strict=True))
+    log = {name: np.log(column[name]) for name in names if name not in _PLAIN}
+    sizes = list(log.values())
     ratios = [
         sum(log[name] for name in over) - sum(log[name] for name in under)
         for over, under in RATIOS.get(kind.op.group, ())
@@ -113,8 +118,8 @@ def _of_kind(kind: Kind, product: Products | None) -> Floats:
     if product is None:
         parts += [_divisors(column[name]) for name in ("b", "h") if name in column]
     features = np.zeros((SHAPE_FEATURES, len(table)))
-    kept = parts[:EAGER]
-    features[: len(kept)] = kept
+    for row, part in enumerate(parts[:EAGER]):
+        features[row] = part
     eager = table.column("eager")
     features[EAGER] = np.where(np.isnan(eager), IS_EAGER[table.dtype], eager)
     return features
@@ -134,7 +139,7 @@ def _column(table: OpTable, name: str) -> Floats:
 def _product_features(product: Products) -> list[Floats]:
     """Logarithms of sizes, operands and results, and the powers of two that divide m, n and k (up to 2^8)."""
     batch, m, n, k = (np.log(part) for part in product)
-    divisors = [_divisors(part) for part in product[1:]]
+    divisors = _divisors(np.array(product[1:]))
     return [batch, m, n, k, batch + m + n, batch + n + k, batch + m + k, n - m, *divisors]
 
 
@@ -165,7 +170,7 @@ def fill_features(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not t
     """Fill column `k` of `features` float32 [FEATURES, m] for operator `row` on `gpu`, with the terms in column q."""
     for f in range(SHAPE_FEATURES):
         features[f, k] = shape[f, row]
-    sms, l2, work = figures[_SMS, gpu], figures[_L2, gpu], work_s(terms, q)
+    sms, l2, work = figures[_SMS, gpu], figures[_L2, gpu], terms[WORK_S, q]
     at = SHAPE_FEATURES
     memory = max(terms[DRAM_S, q], terms[L2_S, q])
     features[at, k] = _log(terms[COMPUTE_S, q] / memory)

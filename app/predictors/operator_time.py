@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from app.ops.base import Products
 from app.ops.kinds import Kind, kinds_of, least_flops_of, link_bytes_of, work_of
-from app.ops.tiles import CANDIDATES, Grid, grid, wave_efficiency
+from app.ops.tiles import CANDIDATES, Grid, fill_grid, wave_efficiency
 from app.predictors.compiled import compiled
 from app.predictors.intervals import S_UNTRAINED, operator_codes
 from app.predictors.operator_priors import (
@@ -86,9 +86,9 @@ class Traits(NamedTuple):
 
 
 # Rows of the terms that a time is made of, seconds each: what adds to the work, the shortest time, work by its
-# bottleneck (0 where a row has none), the hardware limit, and the whole.
-OVERHEAD, LEAST, COMPUTE_S, DRAM_S, L2_S, LINK_S, LIMIT, TIME = range(8)
-TERMS = 8
+# bottleneck (0 where a row has none), the hardware limit, the whole, and the work that its bottlenecks make.
+OVERHEAD, LEAST, COMPUTE_S, DRAM_S, L2_S, LINK_S, LIMIT, TIME, WORK_S = range(9)
+TERMS = 9
 
 
 class Devices(NamedTuple):
@@ -102,6 +102,7 @@ class Devices(NamedTuple):
 
 
 _waves = compiled(wave_efficiency)
+_fill_grid = compiled(fill_grid)
 
 
 @compiled
@@ -203,13 +204,14 @@ def fill_terms(traits: Traits, devices: Devices, i: Ints, j: Ints, terms: Floats
             terms[LINK_S, q] = 0.0 if np.isnan(link_s) else link_s
         terms[OVERHEAD, q], terms[LEAST, q] = adds, least
         terms[LIMIT, q] = _limit_s(traits, row, devices, gpu)
-        terms[TIME, q] = composed(terms, q, work_s(terms, q))
+        terms[WORK_S, q] = work_s(terms, q)
+        terms[TIME, q] = composed(terms, q, terms[WORK_S, q])
 
 
 @compiled
 def bound_of(terms: Floats, q: int) -> int:
     """Code into BOUNDS: what the physics of a query waits for most."""
-    work = work_s(terms, q)
+    work = terms[WORK_S, q]
     if work < 0.5 * max(terms[OVERHEAD, q] + work, terms[LEAST, q]):
         return LAUNCH
     if terms[LINK_S, q] >= work > 0.0:
@@ -220,12 +222,19 @@ def bound_of(terms: Floats, q: int) -> int:
 @compiled
 def _fill_answer(terms: Floats, latency_s: Floats, bound: Ints) -> None:
     for q in range(len(bound)):
-        latency_s[q], bound[q] = composed(terms, q, work_s(terms, q)), bound_of(terms, q)
+        latency_s[q], bound[q] = terms[TIME, q], bound_of(terms, q)
 
 
 def products_of(kinds: list[Kind]) -> list[Products | None]:
     """The matrix products that each family's rows are; None where they are none."""
     return [kind.op.products(kind.table) for kind in kinds]
+
+
+def _grid(products: Products) -> Grid:
+    """Tiles of one family's rows."""
+    tiles = Grid.empty(len(products.batch))
+    _fill_grid(Products(*(np.ascontiguousarray(part) for part in products)), tiles)
+    return tiles
 
 
 def _grid_of(n: int, kinds: list[Kind], products: list[Products | None]) -> Grid:
@@ -234,10 +243,10 @@ def _grid_of(n: int, kinds: list[Kind], products: list[Products | None]) -> Grid
     if not found:
         return Grid(np.zeros((0, n)), np.zeros((0, n)), np.zeros(n))
     if len(kinds) == 1:
-        return grid(found[0][1])
+        return _grid(found[0][1])
     tiles = Grid(np.ones((len(CANDIDATES), n)), np.zeros((len(CANDIDATES), n)), np.ones(n))
     for rows, of_kind in found:
-        for whole, part in zip(tiles, grid(of_kind), strict=True):
+        for whole, part in zip(tiles, _grid(of_kind), strict=True):
             whole[..., rows] = part
     return tiles
 

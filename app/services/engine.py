@@ -16,7 +16,7 @@ from app.predictors.base import Predictor
 from app.predictors.finish import finished
 from app.predictors.intervals import Intervals
 from app.predictors.operator_index import NO_OPERATORS, OperatorIndex
-from app.predictors.roofline import hardware_limit
+from app.predictors.roofline import Limit, hardware_limit
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.key_set import KeySet
@@ -180,4 +180,8 @@ def _finish(
 ) -> Predictions:
     """What one version answers."""
     estimate = served.predictor.predict(ops, gpus, i, j, evidence=evidence)
-    return finished(estimate, hardware_limit(ops, gpus, i, j), served.log_offsets(coverage))
+    if estimate.limit_s is None or len(evidence):  # a measurement may be under the limit
+        limit = hardware_limit(ops, gpus, i, j)
+    else:
+        limit = Limit(estimate.limit_s, estimate.bound)
+    return finished(estimate, limit, served.log_offsets(coverage))

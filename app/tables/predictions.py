@@ -25,6 +25,7 @@ class Estimate:
     support    int [n], code into SUPPORTS
     group      int [n], residual group: code into the GROUPS of app.predictors.intervals
     stretch    float64 [n], how many times as wide as its group's a row's interval is, in log space; None: once
+    limit_s    float64 [n], the hardware limit where the predictor has found it, and all its own answers keep to it
     """
 
     latency_s: Floats
@@ -32,6 +33,7 @@ class Estimate:
     support: Ints
     group: Ints
     stretch: Floats | None = None
+    limit_s: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True)

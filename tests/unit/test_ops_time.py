@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.ops.base import Products
-from app.ops.tiles import CANDIDATES, grid, wave_efficiency
+from app.ops.tiles import CANDIDATES, Grid, fill_grid, wave_efficiency
 from app.predictors.intervals import PRIOR_HALF_WIDTH
 from app.predictors.operator_priors import PRIORS
 from app.predictors.operator_time import operator_estimate
@@ -35,7 +35,8 @@ def limit_s(table: OpTable, gpu: int) -> float:
 
 
 def test_tiles_of_a_product() -> None:
-    tiles = grid(Products(*(np.array([size]) for size in (2.0, 4096.0, 4000.0, 1024.0))))
+    tiles = Grid.empty(1)
+    fill_grid(Products(*(np.array([size]) for size in (2.0, 4096.0, 4000.0, 1024.0))), tiles)
     square = CANDIDATES.tolist().index([128, 128])
     assert tiles.blocks[square, 0] == 2 * 32 * 32
     assert tiles.fill[square, 0] == pytest.approx(4000 / 4096)
