@@ -113,7 +113,7 @@ def _of_kind(kind: Kind, product: Products | None) -> Floats:
     ]
     parts = [ratios[0] if ratios else sizes[0]]
     if product is not None:
-        parts += _product_features(product)
+        parts += [*_product_features(product)]
     parts += [*ratios[1:], *sizes, *(column[name] for name in names if name in _PLAIN)]
     if product is None:
         parts += [_divisors(column[name]) for name in ("b", "h") if name in column]
@@ -136,11 +136,30 @@ def _column(table: OpTable, name: str) -> Floats:
     return sized
 
 
-def _product_features(product: Products) -> list[Floats]:
-    """Logarithms of sizes, operands and results, and the powers of two that divide m, n and k (up to 2^8)."""
-    batch, m, n, k = (np.log(part) for part in product)
-    divisors = _divisors(np.array(product[1:]))
-    return [batch, m, n, k, batch + m + n, batch + n + k, batch + m + k, n - m, *divisors]
+@compiled
+def _fill_products(sizes: Floats, features: Floats) -> None:
+    """Logarithms of sizes, operands and results, and the powers of two that divide m, n and k (up to 2^8).
+
+    Of batch, m, n and k, float64 [4, rows], into float64 [_PRODUCT_FEATURES, rows].
+    """
+    for q in range(sizes.shape[1]):
+        batch, m, n, k = np.log(sizes[0, q]), np.log(sizes[1, q]), np.log(sizes[2, q]), np.log(sizes[3, q])
+        features[0, q], features[1, q], features[2, q], features[3, q] = batch, m, n, k
+        features[4, q], features[5, q], features[6, q] = batch + m + n, batch + n + k, batch + m + k
+        features[7, q] = n - m
+        for d in range(3):
+            whole, power = int(max(sizes[1 + d, q], 1.0)), 0
+            while power < 8 and whole % 2 == 0:
+                whole //= 2
+                power += 1
+            features[8 + d, q] = power
+
+
+def _product_features(product: Products) -> Floats:
+    """As `_fill_products` has them, float64 [_PRODUCT_FEATURES, n]."""
+    features = np.empty((_PRODUCT_FEATURES, len(product.batch)))
+    _fill_products(np.array(product), features)
+    return features
 
 
 def _divisors(sizes: Floats) -> Floats:
