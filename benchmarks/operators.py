@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -117,6 +118,7 @@ def _bulk(snapshot: Snapshot) -> float:
 def _over_http(auto: Auto, rows: int) -> list[bool]:
     """Arrow batches, one after another, to one serving process."""
     body = _arrow(rows)
+    subprocess.run([sys.executable, "-m", "app.services.warm"], check=True)  # compiling takes memory, once
     with tempfile.TemporaryDirectory() as folder, _ships(auto) as shipped:
         where = {"GPUCAST_DATA_DIR": folder, "GPUCAST_SHIPPED_DIR": str(shipped)}
         with server("app.main:create_app", "--factory", **where) as port:

@@ -171,9 +171,7 @@ def _write_parquet(times_ms: Floats, bound: Ints, answered_by: bytes) -> bytes:
 
 
 def _taken(sink: pa.BufferOutputStream) -> bytes:
-    """What was written; a worker gives back what Arrow keeps for the next batch."""
     written: bytes = sink.getvalue().to_pybytes()
-    pa.default_memory_pool().release_unused()
     return written
 
 

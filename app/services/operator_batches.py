@@ -15,6 +15,7 @@ from app.errors import BadInput, FieldError, NotFound
 from app.services.batch_files import FILES
 from app.services.decoding import decode, plain
 from app.services.gpu_rows import GpuRows, Snapshot
+from app.services.memory_return import LARGE_BODY, return_memory
 from app.services.operator_answers import lacks, require_predictor
 from app.services.operator_columns import Column, Family, Problems, Words, read_families, row_count, spoken
 from app.services.operator_requests import BATCH_EXAMPLE, BatchResponse, OperatorBatch
@@ -56,6 +57,13 @@ class BatchAnswer:
 
 def predict_batch(snapshot: Snapshot, body: bytes, media: str, options: BatchOptions) -> bytes:
     """Answer a body of one of MEDIA in the same form; BadInput, NotFound or TooLarge say what to send instead."""
+    answer = _bytes(snapshot, body, media, options)
+    if len(body) >= LARGE_BODY:
+        return_memory()
+    return answer
+
+
+def _bytes(snapshot: Snapshot, body: bytes, media: str, options: BatchOptions) -> bytes:
     file = FILES.get(media)
     answer = _answered(snapshot, _json(body) if file is None else file.read(body, options.max_rows), options)
     if file is not None:

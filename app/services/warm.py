@@ -31,7 +31,7 @@ def warm(snapshot: Snapshot) -> None:
         with suppress(GpucastError):
             predict(snapshot, msgspec.convert(request, PredictRequest))
     for of_operators in OPERATOR_PREDICTORS:
-        request = {"gpu": gpu, "workload": operators, "predictor": of_operators.name}
+        request = {"gpu": gpu, "workload": operators, "predictor": of_operators.name, "detail": True}
         with suppress(GpucastError):
             rows = len(operators["operators"])
             predict_operators(snapshot, msgspec.convert(request, OperatorsRequest), max_rows=rows)
