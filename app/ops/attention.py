@@ -91,7 +91,7 @@ def mla_work(table: OpTable) -> Work:
 
 def products(table: OpTable) -> Products:
     """Tiles of queries, per sequence and head: one tile loops over all its keys, which are not split."""
-    queries = reach(table).queries
+    queries = _or(table.column("query_length"), table.column("context_length"))
     width = table.column("head_dim")
     return Products(table.column("batch") * table.column("heads"), queries, width, width)
 

@@ -8,6 +8,7 @@ two divide these. Relative features compare it with a GPU: waves and how full th
 from __future__ import annotations
 
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,6 +91,39 @@ def size_columns(kind: int, *, product: bool) -> Ints:
     return np.append(np.arange(first, min(first + len(own_dims(kind)), EAGER)), EAGER)
 
 
+class _Own(NamedTuple):
+    """Dimensions of an operator that are sizes, and of every ratio the places among them of its names, padded by -1."""
+
+    sizes: tuple[str, ...]
+    over: Ints
+    under: Ints
+
+
+@cache
+def _own(kind: int) -> _Own:
+    sizes = tuple(name for name in own_dims(kind) if name not in _PLAIN)
+    ratios = RATIOS.get(OPS[kind].group, ())
+    over, under = (np.full((len(ratios), len(sizes)), -1) for _ in range(2))
+    for row, names in enumerate(ratios):
+        for places, part in zip((over, under), names, strict=True):
+            places[row, : len(part)] = [sizes.index(name) for name in part]
+    return _Own(sizes, over, under)
+
+
+@compiled
+def _fill_ratios(sizes: Floats, over: Ints, under: Ints, ratios: Floats) -> None:
+    """Logarithms of ratios [ratios, n] from those of sizes [sizes, n]."""
+    for row in range(len(over)):
+        for q in range(sizes.shape[1]):
+            multiplied = divided = 0.0
+            for k in range(over.shape[1]):
+                if over[row, k] >= 0:
+                    multiplied += sizes[over[row, k], q]
+                if under[row, k] >= 0:
+                    divided += sizes[under[row, k], q]
+            ratios[row, q] = multiplied - divided
+
+
 def shape_features(kinds: list[Kind], products: list[Products | None], n: int) -> Singles:
     """Shape features of every row, float32 [SHAPE_FEATURES, n]; zero where a family has fewer."""
     if len(kinds) == 1:
@@ -103,23 +137,22 @@ def shape_features(kinds: list[Kind], products: list[Products | None], n: int) -
 def _of_kind(kind: Kind, product: Products | None) -> Floats:
     """Shape features of one family's rows: tasks, products, ratios, dimensions."""
     table = kind.table
-    names = own_dims(int(table.kind[0]))
+    n, names, own = len(table), own_dims(int(table.kind[0])), _own(int(table.kind[0]))
     column = {name: _column(table, name) for name in names}
-    log = {name: np.log(column[name]) for name in names if name not in _PLAIN}
-    sizes = list(log.values())
-    ratios = [
-        sum(log[name] for name in over) - sum(log[name] for name in under)
-        for over, under in RATIOS.get(kind.op.group, ())
-    ]
-    parts = [ratios[0] if ratios else sizes[0]]
+    sizes = np.log(np.array([column[name] for name in own.sizes]))
+    ratios = np.empty((len(own.over), n))
+    _fill_ratios(sizes, own.over, own.under, ratios)
+    parts = [ratios[:1] if len(ratios) else sizes[:1]]
     if product is not None:
-        parts += [*_product_features(product)]
-    parts += [*ratios[1:], *sizes, *(column[name] for name in names if name in _PLAIN)]
+        parts.append(_product_features(product))
+    parts += [ratios[1:], sizes, *(column[name][None] for name in names if name in _PLAIN)]
     if product is None:
-        parts += [_divisors(column[name]) for name in ("b", "h") if name in column]
-    features = np.zeros((SHAPE_FEATURES, len(table)))
-    for row, part in enumerate(parts[:EAGER]):
-        features[row] = part
+        parts += [_divisors(column[name])[None] for name in ("b", "h") if name in column]
+    features, at = np.zeros((SHAPE_FEATURES, n)), 0
+    for part in parts:
+        kept = part[: EAGER - at]
+        features[at : at + len(kept)] = kept
+        at += len(kept)
     eager = table.column("eager")
     features[EAGER] = np.where(np.isnan(eager), IS_EAGER[table.dtype], eager)
     return features
