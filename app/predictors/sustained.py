@@ -65,6 +65,13 @@ def _clock_share(gpus: GpuTable, pipe: str, rate: Floats) -> Floats:
 
 def sustained_clocks(gpus: GpuTable) -> Floats:
     """Clock that the fastest pipe per dtype keeps up on a busy and on a cool card, Hz [2, dtypes, gpus]."""
+    if "sustained_clocks" not in gpus.memo:
+        gpus.memo["sustained_clocks"] = _clocks(gpus)
+    known: Floats = gpus.memo["sustained_clocks"]
+    return known
+
+
+def _clocks(gpus: GpuTable) -> Floats:
     boost = gpus.column("boost_clock_hz")
     clocks = np.full((2, len(DTYPES), len(gpus)), np.nan)
     for code, rates in enumerate(compute_rates(gpus)[0]):

@@ -77,7 +77,8 @@ def predict_operators(snapshot: Snapshot, request: OperatorsRequest, *, max_rows
     table, predictor, coverage = asked.distinct.table, request.predictor, request.coverage
     answer = answered(snapshot.engine, table, gpus, i, j, predictor=predictor, coverage=coverage)
     predictions = [
-        _prediction(snapshot, rows, request, asked, target, _part(answer, k * u, u)) for k, target in enumerate(targets)
+        _prediction(snapshot, rows, gpus, request, asked, target, _part(answer, k * u, u))
+        for k, target in enumerate(targets)
     ]
     return PredictResponse(predictions, skipped)
 
@@ -121,7 +122,13 @@ def _part(answer: Predictions, first: int, n: int) -> Predictions:
 
 
 def _prediction(
-    snapshot: Snapshot, rows: GpuRows, request: OperatorsRequest, asked: Chain, target: int, answer: Predictions
+    snapshot: Snapshot,
+    rows: GpuRows,
+    gpus: GpuTable,
+    request: OperatorsRequest,
+    asked: Chain,
+    target: int,
+    answer: Predictions,
 ) -> Prediction:
     """The list on one GPU."""
     spec = rows.spec(target)
@@ -146,7 +153,7 @@ def _prediction(
         MemoryUse(required, spec.memory_bytes, required <= spec.memory_bytes),
         _shares(asked, sums[0]),
         words,
-        _details(snapshot, rows, request, asked, target, answer) if request.detail else None,
+        _details(snapshot, gpus, request, asked, target, answer) if request.detail else None,
     )
 
 
@@ -165,11 +172,11 @@ def _shares(asked: Chain, latency_ms: Floats) -> list[Share]:
 
 
 def _details(
-    snapshot: Snapshot, rows: GpuRows, request: OperatorsRequest, asked: Chain, target: int, answer: Predictions
+    snapshot: Snapshot, gpus: GpuTable, request: OperatorsRequest, asked: Chain, target: int, answer: Predictions
 ) -> list[OperatorRow]:
     """One row per operator in the order asked, each of all its repetitions together."""
-    served = snapshot.engine.serving(request.predictor, rows.id(target))
-    explanation = explanations(served, asked.distinct.table, rows.table(), target, answer)
+    served = snapshot.engine.serving(request.predictor, gpus.ids[target])
+    explanation = explanations(served, asked.distinct.table, gpus, target, answer)
     row, count, table = asked.distinct.row, asked.distinct.repeats, asked.distinct.table
     times = (answer.latency_s, answer.low_s, answer.high_s, answer.limit_s)
     summed = zip(
