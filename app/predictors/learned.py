@@ -65,7 +65,7 @@ MEMBERS = 4
 # Dimensions of an operator that a smooth part may depend on.
 SMOOTH_COLUMNS = 12
 # How fast what was learned fades out of the range it was learned in, per factor of e.
-FADING = 0.5
+FADING = 0.1
 # An answer further out of the range learned from errs more: its interval grows by this part per factor of e.
 STRETCH = 0.25
 
