@@ -69,7 +69,8 @@ _PLAIN = ("distribution", "kv_dtype", "implementation")
 
 _PRODUCT_FEATURES = 11
 SHAPE_FEATURES = 26
-RELATIVE_FEATURES = 10 + 2 * len(CANDIDATES)
+_TILES = len(CANDIDATES)
+RELATIVE_FEATURES = 10 + 2 * _TILES
 FEATURES = SHAPE_FEATURES + RELATIVE_FEATURES
 # The first and last feature: tasks that run at the same time, and whether the host launches the operator.
 _TASKS, EAGER = 0, SHAPE_FEATURES - 1
@@ -235,9 +236,14 @@ def fill_features(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not t
     waves = np.exp(shape[_TASKS, row]) / sms
     features[at + 7, k] = _log(waves)
     features[at + 8, k] = waves / np.ceil(waves)
-    features[at + 9, k] = traits.splits[row]
+    # Zero of a row that is no matrix product, whatever else its table holds.
+    tiled = traits.blocks.shape[0] > 0 and traits.fill[0, row] > 0.0
+    features[at + 9, k] = traits.splits[row] if tiled else 0.0
     at += 10
-    for tile in range(traits.blocks.shape[0]):
+    if not tiled:
+        features[at : at + 2 * _TILES, k] = 0.0
+        return
+    for tile in range(_TILES):
         waves = traits.blocks[tile, row] / sms
         features[at + 2 * tile, k] = _log(waves)
         features[at + 2 * tile + 1, k] = traits.fill[tile, row] * waves / np.ceil(waves)
