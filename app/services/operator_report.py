@@ -14,6 +14,7 @@ from app.config import CHECKOUT
 from app.errors import BadInput
 from app.services.evaluate_operators import Result, Study
 from app.services.operator_goals import GOALS, Goal, Where
+from app.training.operator_folds import MOST_ELSEWHERE
 from app.training.operator_scores import ALL
 
 FIGURES = ("n", "mape", "median_ape", "p95_ape", "median_ratio", "coverage_80", "width_80", "answered")
@@ -148,7 +149,8 @@ def tables(run: Mapping[str, Any]) -> dict[Path, list[str]]:
 def _limits(limits: Mapping[str, Any]) -> str:
     trained = f" and trained on {limits['rows']:,}" if limits["rows"] else ""
     documented = "" if limits["intervals"] else "; documented intervals"
-    return f"At most {limits['test_rows']:,} rows asked{trained} per operator, dtype and GPU{documented}"
+    elsewhere = "" if limits["rows"] else f"; {MOST_ELSEWHERE:,} trained on where a GPU is left out, else all"
+    return f"At most {limits['test_rows']:,} rows asked{trained} per operator, dtype and GPU{elsewhere}{documented}"
 
 
 def record(study: Study) -> None:
