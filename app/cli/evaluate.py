@@ -76,8 +76,8 @@ def operators(  # noqa: PLR0913, PLR0917  (typer makes an option of each)
     """Predictors of deep-learning operators on rows, configurations and GPUs that they did not learn from."""
     if json_file is not None:
         _refuse_unwritable(json_file)
-    if readme and (predictor or family or protocol):
-        raise BadInput("--readme records a whole evaluation: leave out the options that restrict it.")
+    if readme and (family or protocol):
+        raise BadInput("--readme records whole protocols: leave out --family and --protocol.")
     study = evaluate_operators(
         data,
         predictors=predictor or (),
