@@ -25,7 +25,7 @@ from app.predictors.intervals import (
     SUPPORT_OF_SITUATION,
     operator_codes,
 )
-from app.predictors.operator_cells import Cell, Model, Samples, calibrated, learn
+from app.predictors.operator_cells import MOST_KIN, Cell, Model, Samples, calibrated, learn
 from app.predictors.operator_constants import FACTORS, scaled_s, scaled_work_s
 from app.predictors.operator_features import (
     EAGER,
@@ -61,7 +61,7 @@ CellKey = tuple[str, str]
 
 # Formats of the same pipe: what was learned in one serves the other where nothing better is known.
 _LIKE = {"fp16": "bf16", "bf16": "fp16", "int8": "fp8"}
-MEMBERS = 4
+MEMBERS = MOST_KIN + 1
 # Dimensions of an operator that a smooth part may depend on.
 SMOOTH_COLUMNS = 12
 # How fast what was learned fades out of the range it was learned in, per factor of e.

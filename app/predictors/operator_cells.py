@@ -35,6 +35,8 @@ SHARED_ROWS, SHARED_TREES = 4000, 200
 LEAST_SMOOTH, LEAST_ALONE = 6, 24
 # The same where only the strength is to be found.
 TRIAL_ROWS, TRIAL_TREES = 800, 80
+# GPUs of the same make that answer for one without rows of its own.
+MOST_KIN = 3
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
@@ -128,6 +130,7 @@ class Cell:
     def others(self, gpu: str, make: str) -> Recipe:
         """What answers for a GPU without rows of its own."""
         kin = [model for name, model in self.own.items() if self.make[name] == make and name != gpu and model.alone]
+        kin = kin[:MOST_KIN]
         if kin and make:
             factors = np.exp(np.mean([np.log(model.factors) for model in kin], axis=0))
             return Recipe(factors, tuple((model, 1.0 / len(kin)) for model in kin), S_SIBLING)

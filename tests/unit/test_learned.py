@@ -1,0 +1,165 @@
+"""What `auto` learns of operators: trees, smooth corrections, constants, and who answers for which GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.predictors.auto import Auto
+from app.predictors.boosting import Growth, Trees, boosted
+from app.predictors.intervals import SITUATIONS
+from app.predictors.operator_constants import FACTORS, fill_scaled, fitted_factors
+from app.predictors.operator_time import LEAST, LIMIT, OVERHEAD, TERMS, TIME
+from app.predictors.smooth import smoothed
+from app.tables.gpus import GpuTable
+from app.tables.operator_runs import OperatorRuns
+from app.tables.ops import OpTable
+from tests.unit.kernels import TURING, VOLTA
+from tests.unit.measured import measured, no_evidence, random_shapes
+from tests.unit.operators import mixed, operators
+
+TWIN = replace(TURING, id="twin", memory_bandwidth_bytes_per_s=700e9)
+OTHER = replace(VOLTA, id="other", architecture="other")
+GPUS = GpuTable.from_specs([TURING, replace(VOLTA, architecture="volta"), TWIN, OTHER])
+SEEN, SEEN_TOO, SIBLING, UNSEEN = range(4)
+
+
+def law(ops: OpTable, gpus: GpuTable, gpu: Any) -> Any:
+    """Untrained physics, a third slower, and slower still for deep products."""
+    physics = Auto().predict(ops, gpus, np.arange(len(gpu)), gpu, evidence=no_evidence(ops)).latency_s
+    depth = ops.column("k") if "k" in ops.fields else ops.column("h")
+    return physics * 1.33 * np.where(depth > 600, 1.5, 1.0)
+
+
+def runs(op: str, names: str, count: int, on: tuple[int, ...], seed: int = 0) -> OperatorRuns:
+    return measured(op, random_shapes(names, count, seed=seed), GPUS, on, law)
+
+
+TRAINED = Auto().fit_operators(
+    [runs("linear", "mnk", 900, (SEEN, SEEN_TOO)), runs("softmax", "bh", 500, (SEEN,))], GPUS
+)
+
+
+def error(predictor: Auto, target: int, *, op: str = "linear", names: str = "mnk") -> float:
+    """Mean absolute percentage error on shapes that were not learned from."""
+    fresh = runs(op, names, 200, (target,), seed=9).rows
+    answer = predictor.predict(fresh.ops, GPUS, np.arange(len(fresh)), fresh.gpu, evidence=no_evidence(fresh.ops))
+    return float(np.abs(answer.latency_s / fresh.latency_s - 1.0).mean())
+
+
+def situation(predictor: Auto, ops: OpTable, target: int) -> list[str]:
+    """What stands behind each answer, by its residual group."""
+    answer = predictor.predict(ops, GPUS, np.arange(len(ops)), np.full(len(ops), target), evidence=no_evidence(ops))
+    names = list(SITUATIONS)
+    return [names[(group - 6) % len(names)] for group in answer.group.tolist()]
+
+
+def test_trees_follow_a_function_and_grow_alike_again() -> None:
+    features = np.random.default_rng(0).normal(size=(4, 4000)).astype(np.float32)
+    target = np.where(features[0] > 0.3, 1.0, -1.0) + 0.5 * (features[1] > 0) - features[2]
+    trees = boosted(features, target, np.ones(4000), Growth(150))
+    assert np.abs(trees.sum(features) - target).mean() < 0.1
+    again = boosted(features, target, np.ones(4000), Growth(150))
+    np.testing.assert_array_equal(trees.value, again.value)
+    stored = Trees.from_state(trees.state())
+    np.testing.assert_allclose(stored.sum(features), trees.sum(features), atol=0.02)  # half precision
+
+
+def test_weights_count_rows() -> None:
+    features = np.zeros((1, 400), dtype=np.float32)
+    features[0, :200] = 1.0
+    target, weight = np.tile([1.0, -1.0], 200), np.tile([3.0, 1.0], 200)
+    trees = boosted(features, target, weight, Growth(200, rows=1.0, features=1.0))
+    np.testing.assert_allclose(trees.sum(features), 0.5, atol=0.02)
+
+
+def test_a_smooth_correction_passes_through_and_fades_away() -> None:
+    features = np.linspace(0.0, 10.0, 40, dtype=np.float32)[None]
+    smooth, left_out = smoothed(features, np.sin(features[0].astype(np.float64)), np.array([0]))
+    between = np.array([[2.1, 7.7, 500.0]], dtype=np.float32)
+    np.testing.assert_allclose(smooth.sum(between), [np.sin(2.1), np.sin(7.7), 0.0], atol=0.05)
+    assert left_out < 0.05
+
+
+def test_constants_are_found_and_never_beat_the_hardware() -> None:
+    rng = np.random.default_rng(0)
+    terms = np.abs(rng.lognormal(-9.0, 1.5, (TERMS, 400)))
+    terms[OVERHEAD], terms[LEAST], terms[LIMIT], terms[TIME] = 1e-5, 2e-5, 1e-7, 0.0
+    true, measured_s = np.array([1.5, 2.0, 1.3, 1.2, 0.8, 1.0]), np.empty(400)
+    fill_scaled(terms, true, measured_s)
+    found, again = fitted_factors(terms, measured_s), np.empty(400)
+    assert found.shape == (FACTORS,)
+    fill_scaled(terms, found, again)
+    assert np.abs(np.log(again / measured_s)).mean() < 0.05
+    assert (again >= terms[LIMIT]).all()
+
+
+def test_a_gpu_that_was_learned_from_is_answered_well() -> None:
+    assert error(TRAINED, SEEN) < 0.06
+    assert error(TRAINED, SEEN, op="softmax", names="bh") < 0.06
+    assert error(Auto(), SEEN) > 0.2
+
+
+def test_a_sibling_borrows_and_others_share() -> None:
+    assert error(TRAINED, SIBLING) < 0.10
+    assert error(TRAINED, UNSEEN) < 0.20
+    ops = operators("linear", {"m": 512, "n": 512, "k": 512}, {"m": 2.0**20, "n": 512, "k": 512})
+    assert situation(TRAINED, ops, SEEN) == ["seen", "seen_outside"]
+    assert situation(TRAINED, ops, SIBLING)[0] == "sibling"
+    assert situation(TRAINED, ops, UNSEEN) == ["unseen", "unseen_outside"]
+    assert situation(TRAINED, operators("relu", {"b": 64, "h": 64}), SEEN) == ["untrained"]
+
+
+def test_a_few_measured_rows_correct_at_once() -> None:
+    def slower(ops: OpTable, gpus: GpuTable, gpu: Any) -> Any:
+        return 1.8 * law(ops, gpus, gpu)
+
+    few = measured("linear", random_shapes("mnk", 24, seed=3), GPUS, (UNSEEN,), slower)
+    fresh = measured("linear", random_shapes("mnk", 200, seed=9), GPUS, (UNSEEN,), slower).rows
+    asked = (fresh.ops, GPUS, np.arange(len(fresh)), fresh.gpu)
+    errors = [
+        float(np.abs(one.predict(*asked, evidence=no_evidence(fresh.ops)).latency_s / fresh.latency_s - 1.0).mean())
+        for one in (TRAINED, TRAINED.with_measured([few], GPUS))
+    ]
+    assert errors[1] < 0.5 * errors[0]
+    assert error(TRAINED.with_measured([few], GPUS), SEEN) == error(TRAINED, SEEN)
+
+
+def test_what_the_new_rows_lack_stays_known() -> None:
+    more = TRAINED.fit_operators([runs("linear", "mnk", 500, (UNSEEN,), seed=5)], GPUS)
+    # The range learned from may grow, beyond which corrections fade.
+    assert error(more, SEEN) == pytest.approx(error(TRAINED, SEEN), rel=0.02)
+    assert error(more, SEEN, op="softmax", names="bh") == error(TRAINED, SEEN, op="softmax", names="bh")
+    assert error(more, UNSEEN) < error(TRAINED, UNSEEN)
+
+
+def test_a_row_is_answered_alike_alone_and_among_others() -> None:
+    parts = [
+        operators("softmax", {"b": 700, "h": 300}, {"b": 64, "h": 1024}),
+        operators("linear", {"m": 512, "n": 640, "k": 320}),
+    ]
+    together = mixed(parts)
+    i, j = np.arange(len(together)), np.full(len(together), SEEN)
+    whole = TRAINED.predict(together, GPUS, i, j, evidence=no_evidence(together)).latency_s
+    alone = np.concatenate(
+        [
+            TRAINED.predict(one, GPUS, np.array([k]), j[:1], evidence=no_evidence(one)).latency_s
+            for one in parts
+            for k in range(len(one))
+        ]
+    )
+    np.testing.assert_allclose(whole, alone, rtol=1e-6)
+
+
+def test_stored_and_read_again_it_answers_alike() -> None:
+    again = Auto.from_state(TRAINED.state())
+    assert error(again, SEEN) == pytest.approx(error(TRAINED, SEEN), abs=2e-3)  # leaves in half precision
+
+
+def test_a_product_in_a_graph_does_without_the_host() -> None:
+    ops = operators("linear", {"m": 64, "n": 64, "k": 64}, {"m": 64, "n": 64, "k": 64, "eager": 0.0})
+    eager, graph = TRAINED.predict(ops, GPUS, np.arange(2), np.zeros(2, np.intp), evidence=no_evidence(ops)).latency_s
+    assert graph < 0.5 * eager
