@@ -133,7 +133,7 @@ def test_what_the_new_rows_lack_stays_known() -> None:
     # The range learned from may grow, beyond which corrections fade.
     assert error(more, SEEN) == pytest.approx(error(TRAINED, SEEN), rel=0.02)
     assert error(more, SEEN, op="softmax", names="bh") == error(TRAINED, SEEN, op="softmax", names="bh")
-    assert error(more, UNSEEN) < error(TRAINED, UNSEEN)
+    assert error(more, UNSEEN) < 0.03
 
 
 def test_a_row_is_answered_alike_alone_and_among_others() -> None:
