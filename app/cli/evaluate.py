@@ -76,8 +76,8 @@ def operators(  # noqa: PLR0913, PLR0917  (typer makes an option of each)
     """Predictors of deep-learning operators on rows, configurations and GPUs that they did not learn from."""
     if json_file is not None:
         _refuse_unwritable(json_file)
-    if readme and (family or protocol):
-        raise BadInput("--readme records whole protocols: leave out --family and --protocol.")
+    if readme and family:
+        raise BadInput("--readme records whole protocols: leave out --family.")
     study = evaluate_operators(
         data,
         predictors=predictor or (),
