@@ -101,7 +101,7 @@ class Cell:
     own       GPU id -> its model
     make      GPU id -> its make
     shared    model of all GPUs together; None where there is only one
-    strength  of `shared` on a GPU of a make that is none of theirs
+    strength  of `shared`, constants and trees, on a GPU of a make that is none of theirs
     low, high float64 [columns], range of the features that do not depend on the GPU
     """
 
@@ -136,7 +136,8 @@ class Cell:
             return Recipe(factors, tuple((model, 1.0 / len(kin)) for model in kin), S_SIBLING)
         if self.shared is None:
             return Recipe(NEUTRAL, (), S_UNSEEN)
-        return Recipe(self.shared.factors, ((self.shared, self.strength),) if self.strength else (), S_UNSEEN)
+        members = ((self.shared, self.strength),) if self.strength else ()
+        return Recipe(self.shared.factors**self.strength, members, S_UNSEEN)
 
     def state(self) -> dict[str, Any]:
         """As plain containers of arrays."""
@@ -272,8 +273,9 @@ def _strength(samples: Samples, codes: Sequence[int]) -> float:
             if makes[code] == make:
                 rows = samples.of(_some(samples, code, TRIAL_ROWS))
                 full = answered(Recipe(model.factors, ((model, 1.0),), S_UNSEEN), rows.features)
-                left = rows.residual(model.factors)
-                errors.append([np.abs(np.expm1(strength * full - left)).mean() for strength in STRENGTHS])
+                errors.append(
+                    [np.abs(np.expm1(part * full - rows.residual(model.factors**part))).mean() for part in STRENGTHS]
+                )
     return STRENGTHS[int(np.argmin(np.mean(errors, axis=0)))] if errors else 0.0
 
 
