@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, Self
@@ -19,6 +19,7 @@ from app.predictors.intervals import (
     S_MEASURED,
     S_SEEN,
     S_SEEN_OUTSIDE,
+    S_SIBLING,
     S_UNSEEN,
     S_UNSEEN_OUTSIDE,
     S_UNTRAINED,
@@ -129,8 +130,15 @@ class Learned:
         _fill(
             shape, traits, devices.figures, asked, terms, self._packed, recipes, (latency, stretch), (bound, situation)
         )
+        self._step_back(situation, ops, i)
         group = operator_codes(ops.kind[i], ops.dtype[i], situation)
         return Estimate(latency, bound, SUPPORT_OF_SITUATION[situation], group, stretch, terms[LIMIT])
+
+    def _step_back(self, situation: Ints, ops: OpTable, i: Ints) -> None:
+        """Rows corrected by what was learned of other rows are no better known than such: their intervals say so."""
+        known = (situation == S_SEEN) | (situation == S_CALIBRATED)
+        situation[known & self._lent[ops.kind, ops.dtype][i]] = S_SIBLING
+        situation[_unlike(ops)[i]] = S_UNTRAINED
 
     @cached_property
     def _models(self) -> list[Model]:
@@ -166,6 +174,14 @@ class Learned:
                 cell[kind, code] = rows.get((name, dtype), rows.get((name, _LIKE.get(dtype, dtype)), -1))
         return cell
 
+    @cached_property
+    def _lent(self) -> NDArray[np.bool_]:
+        """Whether a cell answers for a dtype other than its own, bool [kinds, dtypes]."""
+        lent = self._cell_of >= 0
+        for name, dtype in self.cells:
+            lent[OP_CODE[name], DTYPE_CODE[dtype]] = False
+        return lent
+
     def cell_of(self, kind: int, dtype: int) -> CellKey | None:
         """The operator and dtype whose cell answers for these codes; None where nothing was learned."""
         row = int(self._cell_of[kind, dtype])
@@ -185,8 +201,12 @@ class Learned:
         factors, member, weight, situation = (np.stack(part, axis=1) for part in zip(*rows, strict=True))
         return Recipes(factors, member, weight, situation, self._cell_of)
 
-    @lru_cache(maxsize=1024)  # noqa: B019  lives as long as what was learned
-    def _recipe_row(self, gpu: str, make: str) -> tuple[Floats, Ints, Floats, Ints]:
+    @cached_property
+    def _recipe_row(self) -> Callable[[str, str], tuple[Floats, Ints, Floats, Ints]]:
+        """`_recipe_row_of`, remembered for the GPUs asked last; goes with what was learned."""
+        return lru_cache(maxsize=1024)(self._recipe_row_of)
+
+    def _recipe_row_of(self, gpu: str, make: str) -> tuple[Floats, Ints, Floats, Ints]:
         """Factors [cells, FACTORS], models [cells, MEMBERS], weights alike and situations [cells] for one GPU."""
         factors, member = np.ones((len(self.cells), FACTORS)), np.full((len(self.cells), MEMBERS), -1)
         weight, situation = np.zeros((len(self.cells), MEMBERS)), np.empty(len(self.cells), dtype=np.intp)
@@ -252,6 +272,8 @@ def with_hits(estimate: Estimate, ops: OpTable, i: Ints, evidence: Evidence) -> 
         return estimate
     estimate.latency_s[hits], estimate.support[hits] = evidence.rows.latency_s, MEASURED
     estimate.group[hits] = operator_codes(ops.kind[i[hits]], ops.dtype[i[hits]], S_MEASURED)
+    if estimate.stretch is not None:
+        estimate.stretch[hits] = 1.0
     return estimate
 
 
@@ -262,12 +284,18 @@ def _alike(ops: OpTable, j: Ints) -> bool:
     return bool((j == j[0]).all()) and bool((ops.kind == ops.kind[0]).all() and (ops.dtype == ops.dtype[0]).all())
 
 
+def _unlike(ops: OpTable) -> NDArray[np.bool_]:
+    """Rows of a phase or run state that no model has seen: backward, or on a cool card, bool [n]."""
+    unlike: NDArray[np.bool_] = (ops.column("backward") > 0.0) | (ops.column("burst") > 0.0)
+    return unlike
+
+
 def usual_rows(run: OperatorRuns) -> OperatorRuns:
-    """Rows of each GPU's most frequent software stack, eager and not: others would blur one another."""
-    eager = run.rows.ops.column("eager")
+    """Forward rows on busy cards of each GPU's most frequent software stack, eager and not: others would blur these."""
+    eager, plain = run.rows.ops.column("eager"), ~_unlike(run.rows.ops)
     kept = [np.empty(0, dtype=np.intp)]
     for gpu in np.unique(run.rows.gpu):
-        for mode in (eager > 0.0, ~(eager > 0.0)):
+        for mode in (plain & (eager > 0.0), plain & ~(eager > 0.0)):
             rows = np.flatnonzero((run.rows.gpu == gpu) & mode)
             if len(rows):
                 stack = np.bincount(run.software[rows]).argmax()

@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.ops.base import Products
-from app.ops.kinds import Kind, kinds_of, least_flops_of, link_bytes_of, work_of
+from app.ops.kinds import Kind, least_flops_of, link_bytes_of, work_of
 from app.ops.tiles import CANDIDATES, Grid, fill_grid, wave_efficiency
 from app.predictors.compiled import compiled
-from app.predictors.intervals import S_UNTRAINED, operator_codes
 from app.predictors.operator_priors import (
     BY_KIND,
     FAST_LINK_BYTES_PER_S,
@@ -40,7 +39,7 @@ from app.predictors.roofline import memory_limit_s, peaks
 from app.predictors.sustained import bandwidths, compute_rates, l2_reach
 from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.ops import OpTable
-from app.tables.predictions import COMMUNICATION, COMPUTE, EXTRAPOLATED, LAUNCH, MEMORY, Estimate
+from app.tables.predictions import COMMUNICATION, COMPUTE, LAUNCH, MEMORY
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -219,12 +218,6 @@ def bound_of(terms: Floats, q: int) -> int:
     return COMPUTE if terms[COMPUTE_S, q] > max(terms[DRAM_S, q], terms[L2_S, q]) else MEMORY
 
 
-@compiled
-def _fill_answer(terms: Floats, latency_s: Floats, bound: Ints) -> None:
-    for q in range(len(bound)):
-        latency_s[q], bound[q] = terms[TIME, q], bound_of(terms, q)
-
-
 def products_of(kinds: list[Kind]) -> list[Products | None]:
     """The matrix products that each family's rows are; None where they are none."""
     return [kind.op.products(kind.table) for kind in kinds]
@@ -305,13 +298,3 @@ def traits_of(ops: OpTable, kinds: list[Kind], products: list[Products | None]) 
 def devices_of(gpus: GpuTable) -> Devices:
     """The GPU table as compiled code reads it."""
     return Devices(compute_rates(gpus), bandwidths(gpus), l2_reach(gpus), peaks(gpus), gpus.values)
-
-
-def operator_estimate(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Estimate:
-    """Operator row `i[q]` on GPU row `j[q]`."""
-    kinds = kinds_of(ops)
-    terms, latency, bound = np.empty((TERMS, len(i))), np.empty(len(i)), np.empty(len(i), dtype=np.intp)
-    fill_terms(traits_of(ops, kinds, products_of(kinds)), devices_of(gpus), i, j, terms)
-    _fill_answer(terms, latency, bound)
-    group = operator_codes(ops.kind[i], ops.dtype[i], S_UNTRAINED)
-    return Estimate(latency, bound, np.full(len(i), EXTRAPOLATED), group)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,10 +44,10 @@ class Served:
     rows: tuple[KeySet, ...] = ()
     plain: Predictor | None = None
 
-    @lru_cache(maxsize=32)  # noqa: B019  a served version lives as long as its engine
-    def log_offsets(self, coverage: float) -> Floats:
-        """Interval offsets in log space, float64 [2, groups]."""
-        return self.intervals.log_offsets(coverage)
+    @cached_property
+    def log_offsets(self) -> Callable[[float], Floats]:
+        """Coverage -> interval offsets in log space, float64 [2, groups]; remembered, and gone with the version."""
+        return lru_cache(maxsize=32)(self.intervals.log_offsets)
 
 
 def import_hint(predictor: str) -> str:

@@ -113,6 +113,21 @@ def test_a_sibling_borrows_and_others_share() -> None:
     assert situation(TRAINED, operators("relu", {"b": 64, "h": 64}), SEEN) == ["untrained"]
 
 
+def test_what_no_model_has_seen_is_no_better_known_for_it() -> None:
+    shape = {"m": 512.0, "n": 512.0, "k": 512.0}
+    ops = operators("linear", shape | {"backward": 1.0}, shape | {"burst": 1.0})
+    assert situation(TRAINED, ops, SEEN) == ["untrained", "untrained"]
+    half = Auto().fit_operators([measured("linear", random_shapes("mnk", 450), GPUS, (SEEN,), law, dtype="bf16")], GPUS)
+    assert situation(half, operators("linear", shape, dtype="bf16"), SEEN) == ["seen"]
+    assert situation(half, operators("linear", shape, dtype="fp16"), SEEN) == ["sibling"]
+
+
+def test_backward_rows_do_not_blur_forward_ones() -> None:
+    shapes = [shape | {"backward": 1.0} for shape in random_shapes("mnk", 450)]
+    backward = measured("linear", shapes, GPUS, (SEEN,), lambda ops, gpus, gpu: 5.0 * law(ops, gpus, gpu))
+    assert error(TRAINED.fit_operators([backward], GPUS), SEEN) == error(TRAINED, SEEN)
+
+
 def test_a_few_measured_rows_correct_at_once() -> None:
     def slower(ops: OpTable, gpus: GpuTable, gpu: Any) -> Any:
         return 1.8 * law(ops, gpus, gpu)

@@ -8,8 +8,8 @@ import pytest
 from app.ops.base import Products
 from app.ops.tiles import CANDIDATES, Grid, fill_grid, wave_efficiency
 from app.predictors.intervals import PRIOR_HALF_WIDTH
+from app.predictors.learned import Learned
 from app.predictors.operator_priors import PRIORS
-from app.predictors.operator_time import operator_estimate
 from app.predictors.roofline import hardware_limit
 from app.predictors.sustained import LANES_CAP, bandwidths, compute_rates
 from app.services.seed import load_seed_specs
@@ -27,7 +27,7 @@ BIG = {"m": 8192, "n": 8192, "k": 8192}
 
 
 def ask(table: OpTable, gpu: int) -> Estimate:
-    return operator_estimate(table, GPUS, np.arange(len(table)), np.full(len(table), gpu))
+    return Learned().estimate(table, GPUS, np.arange(len(table)), np.full(len(table), gpu))
 
 
 def limit_s(table: OpTable, gpu: int) -> float:
