@@ -1,0 +1,65 @@
+"""A network as operators in the order they run: what every importer produces and every pass takes and gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.tables.ops import OpTable
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+Bools = NDArray[np.bool_]
+
+PHASES = ("forward", "backward", "update")
+FORWARD, BACKWARD, UPDATE = range(3)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Operators of one device, row for row in the order they run; n rows in some blocks.
+
+    A block is a run of consecutive rows that repeats (the layers of a transformer): row r runs `repeats[block[r]]`
+    times the `count` of its own, and a producer in the same block feeds it within each repetition. What the last row
+    of a block writes feeds the next repetition, and the next block.
+
+    ops           OpTable with MIXED_FIELDS; `eager` is 0: rows are device time, the schedule adds the host's launches
+    names         [n], what the source calls each row; never a feature
+    phase         int [n], code into PHASES
+    block         int [n], never decreasing
+    repeats       float64 [blocks], how often each block runs
+    edges         int [2, e], producer and consumer row; a producer stands before its consumer
+    parameters    float64 [n], weights that a row holds, elements of one repetition of its block
+    weight_bytes  float64 [n], the same in bytes
+    output_bytes  float64 [n], what one repetition of a row writes for others
+    saved_bytes   float64 [n], what of it (and of the row's own) backward needs: kept from forward to backward
+    kv_bytes      float64 [n], keys and values that stay for later tokens
+    overlapped    bool [n], communication that runs beside computation; other rows wait for one another
+    unknown       operators of the source that nobody knows, how many of each: they stand as `memory`
+    """
+
+    ops: OpTable
+    names: tuple[str, ...]
+    phase: Ints
+    block: Ints
+    repeats: Floats
+    edges: Ints
+    parameters: Floats
+    weight_bytes: Floats
+    output_bytes: Floats
+    saved_bytes: Floats
+    kv_bytes: Floats
+    overlapped: Bools
+    unknown: Mapping[str, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.ops)
+
+    @property
+    def runs(self) -> Floats:
+        """How often each row runs in all, float64 [n]."""
+        runs: Floats = self.ops.column("count") * self.repeats[self.block]
+        return runs
