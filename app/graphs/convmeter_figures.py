@@ -1,0 +1,51 @@
+"""ConvMeter's figures of a network (section 3): what equations 2 and 3 are linear in."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from app.ops import OP_CODE
+from app.ops.conv import output, plane
+from app.ops.kinds import kinds_of, work_of
+from app.tables.workload import FORWARD, Workload
+
+
+class Figures(NamedTuple):
+    """Sums over a network's forward rows, of the whole batch.
+
+    inputs   elements that all convolutions read (I)
+    outputs  elements that all convolutions write (O)
+    flops    floating-point operations of convolutions and matrix products, a multiply-add counting two (F)
+    weights  trainable numbers (W)
+    layers   layers that have any (L)
+    """
+
+    inputs: float
+    outputs: float
+    flops: float
+    weights: float
+    layers: float
+
+
+def figures(w: Workload) -> Figures:
+    """ConvMeter's figures; inputs, outputs and FLOPs grow with the batch, weights and layers do not."""
+    forward = w.phase == FORWARD
+    runs = np.where(forward, w.runs, 0.0)
+    rows = np.flatnonzero(forward & (w.ops.kind == OP_CODE["conv2d"]))
+    convolutions, times = w.ops.take(rows), runs[rows] * w.ops.column("b")[rows]
+    read = convolutions.column("in_channels") * plane(convolutions, "input_size").area
+    written = convolutions.column("out_channels") * output(convolutions).area
+    kinds = kinds_of(w.ops)
+    products = np.zeros(len(w))
+    for op, own, table in kinds:
+        if op.products(table) is not None:
+            products[own] = 1.0
+    return Figures(
+        inputs=float(times @ read),
+        outputs=float(times @ written),
+        flops=float((runs * products) @ work_of(w.ops, kinds).flops),
+        weights=float(runs @ w.parameters),
+        layers=float(runs @ (w.parameters > 0)),
+    )

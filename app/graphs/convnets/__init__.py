@@ -1,0 +1,89 @@
+"""ConvNets by torchvision's names, as Workloads: parameters and shapes are those of its models."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+
+from app.errors import BadInput, FieldError
+from app.graphs.convnets import alexnet, mobilenet, resnet, vgg
+from app.graphs.convnets.net import Constructor, TooSmall
+from app.graphs.convnets.walk import Walk, part, scaled, walk
+from app.graphs.run import Run
+from app.tables.workload import Workload
+
+CONVNETS: Mapping[str, Constructor] = {
+    **alexnet.NETWORKS,
+    **vgg.NETWORKS,
+    **resnet.NETWORKS,
+    **mobilenet.NETWORKS,
+}
+DTYPES = ("fp32", "tf32", "fp16", "bf16")
+MODES = ("inference", "training")
+MOST_PIXELS = 4096
+
+
+def lower(name: str, run: Run) -> Workload:
+    """The forward pass of the network `name` for `run.device_batch` images of `run.image_size` pixels a side.
+
+    In training also what runs then only (dropout, stochastic depth, auxiliary classifiers). BadInput for a name that
+    is not in CONVNETS, an image that is too small for the network, and a run that ConvNets do not have.
+    """
+    return scaled(_walk(name, run), run.device_batch, run.dtype)
+
+
+def blocks(name: str, run: Run) -> dict[str, Workload]:
+    """Each block of the network as a workload of its own, in order: ConvMeter predicts them one by one (table 2).
+
+    Named by kind and number from 1 (`Bottleneck4`); blocks that are alike share one workload. Errors as `lower`.
+    """
+    found = _walk(name, run)
+    whole = scaled(found, run.device_batch, run.dtype)
+    parts: dict[str, Workload] = {}
+    for k, block in enumerate(found.blocks):
+        workload = part(whole, k)
+        parts |= {f"{block.kind}{block.first + i}": workload for i in range(block.repeats)}
+    return parts
+
+
+def _walk(name: str, run: Run) -> Walk:
+    _check(run)
+    constructor = CONVNETS.get(name)
+    if constructor is None:
+        near = difflib.get_close_matches(name.lower(), CONVNETS, 3, 0.5) or list(CONVNETS)
+        raise _refused("name", f"no ConvNet is called {name[:80]!r}; nearest: {', '.join(near)}")
+    try:
+        return walk(constructor, run.image_size, run.mode == "training")
+    except TooSmall:
+        least = _least_side(constructor, run.image_size, run.mode == "training")
+        raise _refused("image_size", f"{name} needs images of at least {least} pixels a side") from None
+
+
+def _check(run: Run) -> None:
+    """Refuse what ConvNets are not run with."""
+    if run.parallelism.tensor > 1:
+        raise _refused("parallelism", "ConvNets are not split by tensor parallelism: tensor must be 1", "tensor")
+    if run.mode not in MODES:
+        raise _refused("mode", f"ConvNets run in one of {', '.join(MODES)}")
+    if run.dtype not in DTYPES:
+        raise _refused("dtype", f"ConvNets run in one of {', '.join(DTYPES)}")
+    if not 1 <= run.image_size <= MOST_PIXELS:
+        raise _refused("image_size", f"must be 1 to {MOST_PIXELS} pixels")
+
+
+def _least_side(constructor: Constructor, too_small: int, training: bool) -> int:
+    """The smallest image that the network takes, by bisection."""
+    low, high = too_small, MOST_PIXELS
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            walk(constructor, middle, training)
+        except TooSmall:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _refused(field: str, message: str, *inner: str) -> BadInput:
+    return BadInput(message, errors=[FieldError(("workload", field, *inner), message)])

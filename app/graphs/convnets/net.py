@@ -1,0 +1,229 @@
+"""Layers of ConvNets: each adds its rows, for one image, and gives what it writes.
+
+Names and defaults are torchvision's. Images are square and every layer keeps them so; a layer's output has side
+floor((side + 2 padding - kernel) / stride) + 1, of a pooling in `ceil` mode the ceiling.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from app.graphs.build import Builder
+
+Sides = int | tuple[int, int]
+# The operator that stands for an activation: as many tensors read and written, about as many operations.
+_ACTIVATIONS = {
+    "relu": "relu",
+    "relu6": "relu",
+    "silu": "silu",
+    "hardswish": "silu",
+    "sigmoid": "tanh",
+    "hardsigmoid": "tanh",
+}
+
+
+class TooSmall(Exception):
+    """The image is smaller than a layer's window by the time it gets there."""
+
+
+class Tensor(NamedTuple):
+    """What a layer writes for one image: `channels` planes of side x side; `row` wrote it (None: the input image)."""
+
+    row: int | None
+    channels: int
+    side: int
+
+    @property
+    def area(self) -> int:
+        """Elements of a plane."""
+        return self.side * self.side
+
+    @property
+    def elements(self) -> int:
+        """All of them."""
+        return self.channels * self.area
+
+
+class Block(NamedTuple):
+    """A block that runs `repeats` times: the `first`-th to (first + repeats - 1)-th of its kind, from 1."""
+
+    kind: str
+    first: int
+    repeats: int
+
+
+class Net:
+    """A network of one image of `side` pixels a side: its rows in the order they run, in named blocks.
+
+    `training` adds what runs then only: dropout, stochastic depth, auxiliary classifiers. `classes` is the width of
+    the last layer.
+    """
+
+    def __init__(self, side: int, *, training: bool, classes: int = 1000) -> None:
+        self.image = Tensor(None, 3, side)
+        self.training = training
+        self.classes = classes
+        self.blocks: list[Block] = []
+        self.rows = Builder("fp32")
+
+    def begin(self, kind: str, repeats: int = 1) -> None:
+        """What follows is a block that runs `repeats` times."""
+        first = 1 + sum(block.repeats for block in self.blocks if block.kind == kind)
+        self.blocks.append(Block(kind, first, repeats))
+        self.rows.begin(repeats)
+
+    def conv(
+        self,
+        x: Tensor,
+        channels: int,
+        kernel: Sides = 3,
+        stride: int = 1,
+        *,
+        padding: int | None = None,
+        groups: int = 1,
+        bias: bool = False,
+    ) -> Tensor:
+        """A convolution; `padding` left out keeps the side at stride 1."""
+        height, width = kernel if isinstance(kernel, tuple) else (kernel, kernel)
+        pads = ((height - 1) // 2, (width - 1) // 2) if padding is None else (padding, padding)
+        side = _slid(x.side, height, stride, pads[0])
+        return self._add(
+            "conv2d",
+            f"conv {height}x{width}",
+            (x,),
+            (channels, side),
+            parameters=channels * (x.channels // groups * height * width + bias),
+            in_channels=x.channels,
+            out_channels=channels,
+            groups=groups,
+            **_window(x.side, (height, width), stride, pads),
+        )
+
+    def norm(self, x: Tensor) -> Tensor:
+        """Batch normalisation: a scale and a shift per channel."""
+        parameters = 2 * x.channels
+        return self._add("batch_norm", "batch_norm", (x,), x[1:], parameters=parameters, b=x.area, h=x.channels)
+
+    def act(self, x: Tensor, kind: str = "relu") -> Tensor:
+        """An activation."""
+        return self._elementwise(_ACTIVATIONS[kind], kind, x)
+
+    def conv_norm(
+        self,
+        x: Tensor,
+        channels: int,
+        kernel: Sides = 3,
+        stride: int = 1,
+        *,
+        act: str | None = "relu",
+        padding: int | None = None,
+        groups: int = 1,
+    ) -> Tensor:
+        """A convolution without bias, its normalisation, and its activation where it has one."""
+        x = self.norm(self.conv(x, channels, kernel, stride, padding=padding, groups=groups))
+        return self.act(x, act) if act else x
+
+    def add(self, x: Tensor, y: Tensor) -> Tensor:
+        """The sum of two."""
+        return self._elementwise("add", "add", x, y)
+
+    def excite(self, x: Tensor, squeezed: int, act: str = "relu", gate: str = "sigmoid") -> Tensor:
+        """Squeeze and excitation (Hu et al. 2018): each channel times a gate that two 1x1 convolutions make."""
+        gates = self.act(self.conv(self.mean(x), squeezed, 1, bias=True), act)
+        gates = self.act(self.conv(gates, x.channels, 1, bias=True), gate)
+        # One gate per channel is next to nothing to read; backward passes over the whole tensor for its gradient.
+        return self._elementwise("mul" if self.training else "mul_scalar", "excite", x, gates)
+
+    def drop(self, x: Tensor) -> Tensor:
+        """Dropout or stochastic depth: a multiplication by a mask, in training only."""
+        return self._elementwise("mul_scalar", "drop", x) if self.training else x
+
+    def max_pool(self, x: Tensor, kernel: int = 3, stride: int = 2, *, padding: int = 0, ceil: bool = False) -> Tensor:
+        """The maximum of each window; with `ceil` the last may reach over the edge, to where the input is padded."""
+        size = x.side
+        if ceil:
+            steps = math.ceil((size + 2 * padding - kernel) / stride)
+            steps -= steps * stride >= size + padding  # no window starts behind the edge (PyTorch's rule)
+            size = max(size, steps * stride + kernel - 2 * padding)
+        return self._pool("max_pool2d", x, size, kernel, stride, padding)
+
+    def avg_pool(self, x: Tensor, kernel: int, stride: int, *, padding: int = 0) -> Tensor:
+        """The mean of each window."""
+        return self._pool("avg_pool2d", x, x.side, kernel, stride, padding)
+
+    def mean(self, x: Tensor, side: int = 1) -> Tensor:
+        """Means over `side` x `side` parts of each plane (adaptive pooling); of a smaller plane elements repeat."""
+        if x.side < side:
+            return self._add("copy", "repeat", (x,), (x.channels, side), b=1, h=x.channels * side * side)
+        stride = x.side // side
+        return self.avg_pool(x, x.side - (side - 1) * stride, stride)
+
+    def linear(self, x: Tensor, features: int) -> Tensor:
+        """A fully connected layer, with bias, on all elements."""
+        parameters = features * (x.elements + 1)
+        return self._add("linear", "linear", (x,), (features, 1), parameters=parameters, m=1, n=features, k=x.elements)
+
+    def concat(self, parts: Sequence[Tensor], name: str = "concat") -> Tensor:
+        """The channels of all parts one behind another: a copy."""
+        channels, side = sum(part.channels for part in parts), parts[0].side
+        return self._add("copy", name, parts, (channels, side), b=1, h=channels * side * side)
+
+    def _pool(self, op: str, x: Tensor, size: int, kernel: int, stride: int, padding: int) -> Tensor:
+        side = _slid(size, kernel, stride, padding)
+        window = _window(size, (kernel, kernel), stride, (padding, padding))
+        return self._add(op, op.removesuffix("2d"), (x,), (x.channels, side), channels=x.channels, **window)
+
+    def _elementwise(self, op: str, name: str, *inputs: Tensor) -> Tensor:
+        x = inputs[0]
+        return self._add(op, name, inputs, x[1:], b=x.channels, h=x.area)
+
+    def _add(
+        self,
+        op: str,
+        name: str,
+        inputs: Sequence[Tensor],
+        shape: tuple[int, int],
+        parameters: float = 0.0,
+        **dims: float,
+    ) -> Tensor:
+        channels, side = shape
+        block = self.blocks[-1]
+        row = self.rows.add(
+            op,
+            [x.row for x in inputs if x.row is not None],
+            outputs=channels * side * side,
+            name=f"{block.kind}{block.first}.{name}",
+            parameters=parameters,
+            **(dims if op == "linear" else {"b": 1} | dims),
+        )
+        return Tensor(row, channels, side)
+
+
+Constructor = Callable[[Net], None]
+
+
+def divisible(value: float, by: int = 8) -> int:
+    """The multiple of `by` nearest to `value`, but not under 90 % of it: how MobileNets and their kin round widths."""
+    rounded = max(by, int(value + by / 2) // by * by)
+    return rounded if rounded >= 0.9 * value else rounded + by
+
+
+def _slid(side: int, kernel: int, stride: int, padding: int) -> int:
+    if side + 2 * padding < kernel:
+        raise TooSmall
+    return (side + 2 * padding - kernel) // stride + 1
+
+
+def _window(side: int, kernel: tuple[int, int], stride: int, padding: tuple[int, int]) -> dict[str, float]:
+    return {
+        "kernel_size_height": kernel[0],
+        "kernel_size_width": kernel[1],
+        "input_size_height": side,
+        "input_size_width": side,
+        "stride_height": stride,
+        "stride_width": stride,
+        "padding_height": padding[0],
+        "padding_width": padding[1],
+    }

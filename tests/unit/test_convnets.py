@@ -1,0 +1,193 @@
+"""ConvNets by name: parameters, products and activations are the published ones."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from app.errors import BadInput
+from app.graphs.convmeter_figures import figures
+from app.graphs.convnets import CONVNETS, blocks, lower
+from app.graphs.run import Parallelism, Run
+from app.ops import OPS
+from app.ops.kinds import kinds_of, work_of
+from app.tables.workload import Workload
+
+# torchvision's `num_params`, and its `_ops` in 1e9 multiply-adds at the image size given.
+PUBLISHED = {
+    "alexnet": (61_100_840, 0.714, 224),
+    "vgg11": (132_863_336, 7.609, 224),
+    "vgg11_bn": (132_868_840, 7.609, 224),
+    "vgg13": (133_047_848, 11.308, 224),
+    "vgg13_bn": (133_053_736, 11.308, 224),
+    "vgg16": (138_357_544, 15.47, 224),
+    "vgg16_bn": (138_365_992, 15.47, 224),
+    "vgg19": (143_667_240, 19.632, 224),
+    "vgg19_bn": (143_678_248, 19.632, 224),
+    "resnet18": (11_689_512, 1.814, 224),
+    "resnet34": (21_797_672, 3.664, 224),
+    "resnet50": (25_557_032, 4.089, 224),
+    "resnet101": (44_549_160, 7.801, 224),
+    "resnet152": (60_192_808, 11.514, 224),
+    "resnext50_32x4d": (25_028_904, 4.23, 224),
+    "resnext101_32x8d": (88_791_336, 16.414, 224),
+    "resnext101_64x4d": (83_455_272, 15.46, 224),
+    "wide_resnet50_2": (68_883_240, 11.398, 224),
+    "wide_resnet101_2": (126_886_696, 22.753, 224),
+    "mobilenet_v2": (3_504_872, 0.301, 224),
+    "mobilenet_v3_small": (2_542_856, 0.057, 224),
+    "mobilenet_v3_large": (5_483_032, 0.217, 224),
+}
+TRAINING = Run(mode="training")
+
+
+def test_every_network_is_checked() -> None:
+    assert set(PUBLISHED) == set(CONVNETS)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_and_products_are_the_published(name: str) -> None:
+    parameters, gmacs, side = PUBLISHED[name]
+    found = figures(lower(name, Run(image_size=side)))
+    assert found.weights == parameters
+    assert found.flops / 2e9 == pytest.approx(gmacs, rel=0.01, abs=5e-4)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_rows_fit_together(name: str, mode: str) -> None:
+    w = lower(name, Run(mode=mode, batch=2, image_size=PUBLISHED[name][2]))  # type: ignore[arg-type]
+    assert [b.message for op, _, table in kinds_of(w.ops) for b in op.check(table) if b.rows.any()] == []
+    work = work_of(w.ops, kinds_of(w.ops))
+    assert np.isfinite(work.bytes).all() and (work.bytes > 0).all()
+    producers, consumers = w.edges
+    assert (producers < consumers).all()
+    # Only the first row reads nothing that a row wrote, only last rows are read by none.
+    assert set(range(1, len(w))) == set(consumers.tolist())
+    heads = {"linear", "conv2d", "avg_pool2d"}
+    assert {OPS[w.ops.kind[row]].name for row in set(range(len(w))) - set(producers.tolist())} <= heads
+    assert (np.diff(w.block) >= 0).all() and len(w.repeats) == w.block[-1] + 1
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_each_row_reads_what_its_producer_wrote(name: str) -> None:
+    """Convolutions, normalisations and products: input elements are the producer's outputs."""
+    w = lower(name, Run(image_size=PUBLISHED[name][2]))
+    column = w.ops.column
+    areas = column("input_size_height") * column("input_size_width")
+    reads = {
+        "conv2d": column("b") * column("in_channels") * areas,
+        "batch_norm": column("b") * column("h"),
+        "relu": column("b") * column("h"),
+        "linear": column("m") * column("k"),
+    }
+    for producer, consumer in w.edges.T:
+        expected = reads.get(OPS[w.ops.kind[consumer]].name)
+        if expected is not None:
+            assert expected[consumer] * 4.0 == w.output_bytes[producer], (w.names[producer], w.names[consumer])
+
+
+def test_batch_and_dtype_scale_rows_and_not_weights() -> None:
+    one, many = lower("mobilenet_v3_small", Run()), lower("mobilenet_v3_small", Run(batch=32, dtype="fp16"))
+    kinds = kinds_of(one.ops)
+    np.testing.assert_allclose(work_of(many.ops, kinds_of(many.ops)).flops, 32 * work_of(one.ops, kinds).flops)
+    np.testing.assert_allclose(many.output_bytes, 16 * one.output_bytes)
+    np.testing.assert_allclose(many.weight_bytes, one.weight_bytes / 2)
+    np.testing.assert_array_equal(many.parameters, one.parameters)
+
+
+def test_a_replica_takes_its_share_of_the_batch() -> None:
+    split = lower("resnet18", Run(batch=64, parallelism=Parallelism(data=4, microbatches=2)))
+    _assert_equal(split, lower("resnet18", Run(batch=8)))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "field", "says"),
+    [
+        ("resnet-50", {}, "name", "resnet50"),
+        ("qwertyuiop", {}, "name", "alexnet"),
+        ("vgg16", {"image_size": 31}, "image_size", "at least 32"),
+        ("alexnet", {"image_size": 1}, "image_size", "at least 63"),
+        ("resnet50", {"image_size": 0}, "image_size", "1 to 4096"),
+        ("resnet50", {"image_size": 10**9}, "image_size", "1 to 4096"),
+        ("resnet50", {"mode": "decode"}, "mode", "training"),
+        ("resnet50", {"dtype": "int8"}, "dtype", "bf16"),
+        ("resnet50", {"parallelism": Parallelism(tensor=2)}, "parallelism", "tensor"),
+    ],
+)
+def test_bad_input_names_the_field(name: str, changes: dict[str, object], field: str, says: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        lower(name, replace(Run(), **changes))  # type: ignore[arg-type]
+    (error,) = caught.value.errors
+    assert error.loc[:2] == ("workload", field)
+    assert says in error.msg
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_smallest_image_that_the_refusal_names_is_taken(name: str) -> None:
+    for side in range(1, 300):
+        try:
+            lower(name, Run(image_size=side))
+        except BadInput as refused:
+            least = int(refused.detail.split("at least ")[1].split()[0])
+            assert least > side
+            lower(name, Run(image_size=least))
+            break
+
+
+def test_blocks_make_up_the_network() -> None:
+    whole = lower("resnet50", Run(batch=4))
+    parts = blocks("resnet50", Run(batch=4))
+    assert list(parts)[:3] == ["Stem1", "Bottleneck1", "Bottleneck2"]
+    assert list(parts)[-2:] == ["Bottleneck16", "Head1"]
+    assert parts["Bottleneck2"] is parts["Bottleneck3"]
+    for summed, total in zip(np.sum([figures(w) for w in parts.values()], axis=0), figures(whole), strict=True):
+        assert summed == pytest.approx(total)
+
+
+def test_figures_of_a_convolution_by_hand() -> None:
+    """ResNet's stem on 8 images of 32 pixels: 3 channels in, 64 of 16 x 16 out, windows of 7 x 7."""
+    found = figures(blocks("resnet18", Run(batch=8, image_size=32))["Stem1"])
+    inputs, outputs = 8 * 3 * 32 * 32, 8 * 64 * 16 * 16
+    assert found == (inputs, outputs, 2 * outputs * 3 * 49, 64 * 3 * 49 + 2 * 64, 2)
+
+
+def test_training_adds_dropout_only() -> None:
+    trained, inferred = lower("alexnet", TRAINING), lower("alexnet", Run())
+    extra = len(trained) - len(inferred)
+    assert extra == 2
+    assert sum(name.endswith(".drop") for name in trained.names) == extra
+    assert figures(trained) == figures(inferred)
+
+
+def test_activations_kept_for_backward_by_hand() -> None:
+    """A basic block: two inputs and two outputs of convolutions, kept once each; the rest is overwritten in place."""
+    part = blocks("resnet18", Run(mode="training", batch=2))["BasicBlock2"]
+    plane = 2 * 64 * 56 * 56 * 4.0
+    # conv -> norm (its input) -> relu (its output), conv -> norm, add, relu (its output, the next block's input)
+    assert part.saved_bytes.tolist() == [plane, 0.0, plane, plane, 0.0, 0.0, plane]
+    assert OPS[part.ops.kind[-1]].name == "relu"
+
+
+def test_activations_of_whole_networks_are_those_of_pytorch() -> None:
+    """VGG-16 keeps 14 M elements of rectifiers, pools and the image, and an index per maximum."""
+    w = lower("vgg16", Run(mode="training"))
+    assert w.saved_bytes @ w.repeats[w.block] == pytest.approx(4 * (13.56e6 + 1.51e6 + 0.15e6) + 8 * 1.51e6, rel=0.01)
+
+
+def test_lowering_is_quick() -> None:
+    lower("resnet50", Run())
+    start = time.perf_counter()
+    for batch in range(1, 51):
+        lower("resnet50", Run(batch=batch))
+    assert (time.perf_counter() - start) / 50 < 2e-3
+
+
+def _assert_equal(a: Workload, b: Workload) -> None:
+    np.testing.assert_array_equal(a.ops.dims, b.ops.dims)
+    for f in fields(Workload):
+        if f.name not in ("ops", "unknown"):
+            np.testing.assert_array_equal(getattr(a, f.name), getattr(b, f.name))
