@@ -16,6 +16,7 @@ COMMANDS = (
     ("serve", "serve", "Start the whole service: database, API and worker."),
     ("worker", "worker", "Take retrainings from the queue."),
     ("predict", "predict", "Predict how long a workload takes on a GPU."),
+    ("sweep", "sweep", "Predict a table of millions of operators, into Parquet."),
     ("gpus", "gpus", "List, show and add GPUs."),
     ("import", "imports", "Bring in a folder of measurements."),
     ("retrain", "retrain", "Retrain a predictor from the stored measurements."),

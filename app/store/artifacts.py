@@ -41,8 +41,8 @@ def publish(root: Path, payload: Mapping[str, Any], manifest: Mapping[str, Any])
     sha256 = hashlib.sha256(data).hexdigest()
     told = {**manifest, "sha256": sha256, "format": FORMAT, "libraries": {name: version(name) for name in LIBRARIES}}
     root.mkdir(parents=True, exist_ok=True)
-    _write(root / f"{sha256}.joblib", data)
-    _write(root / f"{sha256}.json", json.dumps(told, indent=1, sort_keys=True).encode())
+    write_whole(root / f"{sha256}.joblib", data)
+    write_whole(root / f"{sha256}.json", json.dumps(told, indent=1, sort_keys=True).encode())
     return sha256
 
 
@@ -105,7 +105,7 @@ def _read(data: bytes) -> dict[str, Any]:
     return payload
 
 
-def _write(path: Path, data: bytes) -> None:
+def write_whole(path: Path, data: bytes) -> None:
     """Write to a temporary file, flush it to disk, rename it into place, flush the folder."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem[:12]}-")
     try:

@@ -1,0 +1,55 @@
+"""`gpucast sweep`: latency tables of millions of operators, chunk by chunk into a folder of Parquet files."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.config import Settings
+from app.services.alone import alone
+from app.services.sweep import CHUNK_ROWS, here, on_dask, opened, part, planned
+from app.services.sweep_rows import rows_of
+
+
+def command(  # noqa: PLR0913 - one parameter per option
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help="Parquet with the columns of POST /predict/batch, or a grid in JSON: "
+            '{"op": "linear", "dtype": "bf16", "m": [1, 64], "n": [1024, 4096], "k": 4096} is every combination.'
+        ),
+    ],
+    folder: Annotated[Path, typer.Argument(help="Folder of the answers; a sweep that stopped goes on there.")],
+    *,
+    gpu: Annotated[list[str], typer.Option(help="A GPU by any of its names; again for more.")],
+    predictor: Annotated[str, typer.Option(help="auto, or a predictor's name.")] = "auto",
+    coverage: Annotated[
+        float, typer.Option(min=0.01, max=0.99, help="Share of true times the interval should hold.")
+    ] = 0.8,
+    chunk_rows: Annotated[int, typer.Option(min=1, max=1 << 24, help="Rows of the table per file.")] = CHUNK_ROWS,
+    dask: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Answer on the workers of this Dask scheduler.")
+    ] = None,
+    restart: Annotated[bool, typer.Option("--restart", help="Drop what the folder holds, and begin again.")] = False,
+) -> None:
+    """Predict a whole table of operators on one GPU or several."""
+    snapshot, refused = alone(Settings.from_env())
+    for problem in refused:
+        print(f"gpucast: {problem}", file=sys.stderr)
+    rows = rows_of(source)
+    plan = planned(snapshot, rows, gpu, predictor, coverage, chunk_rows=chunk_rows)
+    left = opened(plan, folder, restart=restart)
+    done = plan.chunks - len(left)
+    print(f"{plan.rows:,} rows on {', '.join(plan.gpus)}: {done} of {plan.chunks} chunks are done", file=sys.stderr)
+    if dask is None:
+        answered = here(snapshot, rows, plan, folder, left)
+    else:
+        answered = on_dask(dask, source.resolve(), plan, folder.resolve(), left)
+    with typer.progressbar(length=plan.chunks, label="chunks", file=sys.stderr) as bar:
+        bar.update(done)
+        for _ in answered:
+            bar.update(1)
+    print(f"{folder}: {plan.chunks} files, {part(folder, 0).name} the first; {plan.rows * len(plan.gpus):,} answers")

@@ -1,0 +1,126 @@
+"""`gpucast sweep`: tables of operators into a folder, going on where it stopped, here and on a Dask cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from distributed import LocalCluster
+from fastapi.testclient import TestClient
+
+from app.config import CHECKOUT, Settings
+from app.errors import BadInput
+from app.services.sweep_rows import rows_of
+
+GRID = {"op": "linear", "dtype": ["fp16", "bf16"], "m": [1, 64, 4096], "n": [1024, 4096], "k": 4096}
+GPUS = ("a100-sxm4-80gb", "nvidia-l4")
+
+
+def sweep(settings: Settings, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "app.cli", "sweep", *map(str, arguments), *(f"--gpu={gpu}" for gpu in GPUS)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+        cwd=CHECKOUT,
+        env=os.environ | settings.environment(),
+    )
+
+
+def parts(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.glob("part-*.parquet"))}
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> Path:
+    path = tmp_path / "grid.json"
+    path.write_text(json.dumps(GRID))
+    return path
+
+
+def test_every_combination_as_the_route_answers_it(
+    client: TestClient, settings: Settings, grid: Path, tmp_path: Path
+) -> None:
+    run = sweep(settings, grid, tmp_path / "out", "--chunk-rows", 5)
+    assert run.returncode == 0, run.stderr
+    assert "0 of 3 chunks are done" in run.stderr and "3 files" in run.stdout
+    table = pq.read_table(tmp_path / "out")
+    assert table.num_rows == 12 * len(GPUS)
+    rows = [row for row in table.to_pylist() if row["gpu"] == GPUS[0]]
+    assert [(row["dtype"], row["m"], row["n"]) for row in rows] == [
+        (dtype, m, n)
+        for dtype in GRID["dtype"]
+        for m in GRID["m"]
+        for n in GRID["n"]  # type: ignore[attr-defined]
+    ]
+    columns = {name: [row[name] for row in rows] for name in ("dtype", "m", "n")}
+    asked: Mapping[str, Any] = {"op": "linear", "k": 4096, **columns}
+    answer = client.post("/predict/batch", params={"gpu": GPUS[0]}, json=asked).json()
+    assert [row["latency_ms"] for row in rows] == answer["latency_ms"]
+    assert [row["high_ms"] for row in rows] == answer["high_ms"]
+
+
+def test_goes_on_where_it_stopped(settings: Settings, grid: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    assert sweep(settings, grid, folder, "--chunk-rows", 5).returncode == 0
+    whole = parts(folder)
+    kept = folder / "part-00000000.parquet"
+    before = kept.stat().st_mtime_ns
+    (folder / "part-00000001.parquet").unlink()
+    run = sweep(settings, grid, folder, "--chunk-rows", 5)
+    assert "2 of 3 chunks are done" in run.stderr
+    assert parts(folder) == whole and kept.stat().st_mtime_ns == before
+
+
+def test_another_sweep_stays_out_of_the_folder(settings: Settings, grid: Path, tmp_path: Path) -> None:
+    assert sweep(settings, grid, tmp_path / "out").returncode == 0
+    refused = sweep(settings, grid, tmp_path / "out", "--predictor", "roofline")
+    assert refused.returncode == 1 and "holds another sweep (predictor, versions differ)" in refused.stderr
+    assert sweep(settings, grid, tmp_path / "out", "--predictor", "roofline", "--restart").returncode == 0
+
+
+def test_a_parquet_file_on_a_dask_cluster(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in settings.environment().items():
+        monkeypatch.setenv(name, value)
+    source = tmp_path / "rows.parquet"
+    table = pa.table({"op": ["softmax"] * 40, "dtype": ["fp32"] * 40, "b": [8] * 40, "h": list(range(1, 41))})
+    pq.write_table(table, source, row_group_size=16)
+    with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster:
+        run = sweep(settings, source, tmp_path / "out", "--chunk-rows", 7, "--dask", cluster.scheduler_address)
+    assert run.returncode == 0, run.stderr
+    assert sweep(settings, source, tmp_path / "alone", "--chunk-rows", 7).returncode == 0
+    assert len(parts(tmp_path / "out")) == 6 and parts(tmp_path / "out") == parts(tmp_path / "alone")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"op": "linear", "speed": 1}, "'speed': unknown field"),
+        ({"dtype": "bf16"}, "`op` among them"),
+        ([1], "JSON object"),
+        ({"op": "linear", "m": [1, "x"]}, "m: must be one value"),
+        ({"op": "linear", "m": []}, "0 rows"),
+    ],
+)
+def test_bad_grids_are_refused_by_name(tmp_path: Path, given: object, words: str) -> None:
+    path = tmp_path / "grid.json"
+    path.write_text(json.dumps(given))
+    with pytest.raises(BadInput, match=words):
+        rows_of(path)
+
+
+def test_a_wrong_row_is_named_and_leaves_no_file(settings: Settings, tmp_path: Path) -> None:
+    path = tmp_path / "grid.json"
+    path.write_text(json.dumps({"op": "linear", "dtype": "bf16", "m": [1, -2], "n": 8, "k": 8}))
+    run = sweep(settings, path, tmp_path / "out")
+    assert run.returncode == 1 and "m.1" in run.stderr and "Rows from 0" in run.stderr
+    assert not parts(tmp_path / "out")
