@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -71,10 +72,13 @@ class Builder:
         self._sizes.append((outputs, parameters, outputs if saved is None else saved, kv_bytes))
         return row
 
-    def add_unknown(self, op: str, inputs: Sequence[int] = (), *, moved_bytes: float, outputs: float, name: str) -> int:
-        """An operator that nobody knows: bound by the bytes it reads and writes (NeuSight's rule), and counted."""
+    def add_unknown(self, op: str, inputs: Sequence[int] = (), *, moved_bytes: float, **row: Any) -> int:
+        """An operator that nobody knows: bound by the bytes it reads and writes (NeuSight's rule), and counted.
+
+        `row` is as in `add`.
+        """
         self._unknown[op] = self._unknown.get(op, 0) + 1
-        return self.add("memory", inputs, outputs=outputs, name=name, bytes=max(moved_bytes, 1.0))
+        return self.add("memory", inputs, bytes=max(moved_bytes, 1.0), **row)
 
     def build(self) -> Workload:
         """The workload so far, all of it forward."""

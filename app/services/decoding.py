@@ -106,7 +106,7 @@ def _split(text: str) -> tuple[Path, str]:
     message, _, place = text.rpartition(" - at `$")
     if not message:
         return (), text
-    found = _PLACE.findall(place.removesuffix("`"))
+    found = _PLACE.findall(place.removesuffix("`").replace("[...]", ""))  # some value of a map: msgspec names no key
     return tuple(name or int(index) for name, index in found), message
 
 

@@ -1,0 +1,1 @@
+"""From what describes a network to a Workload: one file per form."""

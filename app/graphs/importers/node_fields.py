@@ -1,0 +1,229 @@
+"""An operator's fields from the tensors of its node: those left out are derived, those given must agree.
+
+Agreement is of element counts, so that a `linear` may take its rows in any number of leading dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+
+from app.graphs.importers.attributes import Fields, Mistake
+from app.graphs.importers.tensors import Tensor
+
+Tensors = Sequence[Tensor]
+Rule = Callable[[Fields, Tensors, Tensors], float]
+
+_BINARY = ("add", "mul", "div", "pow")
+_SIDES = ("height", "width")
+
+
+def completed(op: str, given: Fields, inputs: Tensors, outputs: Tensors) -> tuple[str, float]:
+    """Fill in `given` from the tensors: the operator as it then is, and the weights that it holds by its fields.
+
+    Mistake names the tensor that cannot be.
+    """
+    rule = _RULES.get(op)
+    if rule is None:
+        return op, 0.0
+    if op in _BINARY and inputs and _with_scalar(inputs, outputs[0]):
+        op = f"{op}_scalar"
+    return op, rule(given, inputs, outputs)
+
+
+def _with_scalar(inputs: Tensors, output: Tensor) -> bool:
+    """Whether only one operand is as large as the result: the other is not read from memory to speak of."""
+    return sum(2 * tensor.elements > output.elements for tensor in inputs) < 2
+
+
+def _agree(what: str, elements: float, tensor: Tensor, place: str, index: int = 0) -> None:
+    if elements != tensor.elements:
+        shape = list(tensor.shape)
+        raise Mistake((place, index), f"{what} is {elements:,.15g} elements; shape {shape} has {tensor.elements:,}")
+
+
+def _words(given: Mapping[str, float], *names: str) -> str:
+    return " x ".join(f"{name} {given[name]:g}" for name in names)
+
+
+def _linear(given: Fields, inputs: Tensors, outputs: Tensors) -> float:
+    y = outputs[0]
+    n = given.setdefault("n", y.last)
+    m = given.setdefault("m", y.elements // n)
+    _agree(_words(given, "m", "n"), m * n, y, "outputs")
+    if not inputs:
+        return n * given.get("k", 0.0)
+    x = inputs[0]
+    k = given.setdefault("k", x.last)
+    _agree(_words(given, "m", "k"), m * k, x, "inputs")
+    if len(inputs) == 1:
+        return n * k
+    _agree(_words(given, "n", "k"), n * k, inputs[1], "inputs", 1)
+    return 0.0
+
+
+def _bmm(given: Fields, inputs: Tensors, outputs: Tensors) -> float:
+    said, y = "k" in given, outputs[0]
+    n = given.setdefault("n", y.last)
+    m = given.setdefault("m", y.shape[-2] if len(y.shape) > 1 else 1)
+    b = given.setdefault("b", y.elements // (m * n))
+    _agree(_words(given, "b", "m", "n"), b * m * n, y, "outputs")
+    if inputs:
+        k = given.setdefault("k", inputs[0].last)
+        _matrices(inputs[0], 0, b, (m, k), flat=said)
+        if len(inputs) > 1:
+            _matrices(inputs[1], 1, b, (k, n), flat=said)
+    return 0.0
+
+
+def _matrices(tensor: Tensor, index: int, b: float, sides: tuple[float, float], *, flat: bool) -> None:
+    """`b` matrices, each of them transposed or not, repeated where there are fewer; `flat`: in any other layout too."""
+    if flat and tensor.elements == b * sides[0] * sides[1]:
+        return
+    held = (1, *tensor.shape)[-2:]
+    if sorted(held) != sorted(sides) or b % prod(tensor.shape[:-2]):
+        message = f"must be {b:g} matrices of {sides[0]:g} x {sides[1]:g}; its shape is {list(tensor.shape)}"
+        raise Mistake(("inputs", index), message)
+
+
+def _plane_of(given: Fields, name: str, tensor: Tensor) -> float:
+    """Derive height and width from the last two dimensions (of one dimension: a height of 1); their product."""
+    shape = tensor.shape
+    height = given.setdefault(f"{name}_height", shape[-2] if len(shape) > 3 else 1)
+    return height * given.setdefault(f"{name}_width", tensor.last)
+
+
+def _slid(given: Fields, side: str) -> float:
+    """Positions of the window along one side, as PyTorch counts them."""
+    kernel = given[f"kernel_size_{side}"]
+    stride = given.get(f"stride_{side}", kernel if "channels" in given else 1.0)
+    return (given[f"input_size_{side}"] + 2.0 * given.get(f"padding_{side}", 0.0) - kernel) // stride + 1.0
+
+
+def _windows(given: Fields, channels: float, y: Tensor) -> None:
+    """The output has one element per position of the window."""
+    if all(f"kernel_size_{side}" in given for side in _SIDES):
+        area = [_slid(given, side) for side in _SIDES]
+        what = f"b {given['b']:g} x channels {channels:g} x {area[0]:g} x {area[1]:g}, by the window,"
+        _agree(what, given["b"] * channels * prod(area), y, "outputs")
+
+
+def _images(given: Fields, channels: str, x: Tensor) -> None:
+    """Derive images, channels and the plane from a tensor [b, channels, height, width]."""
+    shape = x.shape if len(x.shape) > 2 else (1, 1, 1, *x.shape)
+    b = given.setdefault("b", shape[0])
+    c = given.setdefault(channels, shape[1])
+    area = _plane_of(given, "input_size", x)
+    _agree(f"b {b:g} x {channels} {c:g} x input_size {area:g}", b * c * area, x, "inputs")
+
+
+def _plain_window(given: Fields) -> None:
+    """Dilation and uneven padding as a plain window on an input of another size: as many positions, the same FLOPs."""
+    for side in _SIDES:
+        gap = given.pop(f"dilation_{side}", 1.0) - 1.0
+        more = given.pop(f"uneven_{side}", 0.0) - gap * (given.get(f"kernel_size_{side}", 1.0) - 1.0)
+        if more:
+            given[f"input_size_{side}"] = given.get(f"input_size_{side}", 0.0) + more
+
+
+def _conv2d(given: Fields, inputs: Tensors, outputs: Tensors) -> float:
+    y = outputs[0]
+    if inputs:
+        _images(given, "in_channels", inputs[0])
+    _plain_window(given)
+    out = given.setdefault("out_channels", y.shape[1] if len(y.shape) > 2 else y.last)
+    if "b" in given and "input_size_height" in given:
+        _windows(given, out, y)
+    area = given.get("kernel_size_height", 0.0) * given.get("kernel_size_width", 0.0)
+    weights = out * given.get("in_channels", 0.0) / given.get("groups", 1.0) * area
+    if len(inputs) > 1:
+        _agree("weights of out_channels x in_channels / groups x kernel", weights, inputs[1], "inputs", 1)
+        return 0.0
+    return weights
+
+
+def _pool(given: Fields, inputs: Tensors, outputs: Tensors) -> float:
+    if inputs:
+        _images(given, "channels", inputs[0])
+    _plain_window(given)
+    if "b" in given and "input_size_height" in given and "channels" in given:
+        _windows(given, given["channels"], outputs[0])
+    return 0.0
+
+
+def _rows(given: Fields, tensor: Tensor, place: str) -> float:
+    """Rows `b` of `h` that make up a tensor; the length of a row."""
+    if "h" not in given:
+        b = given.get("b")
+        given["h"] = tensor.last if b is None else tensor.elements // b
+    h = given["h"]
+    b = given.setdefault("b", tensor.elements // h)
+    _agree(_words(given, "b", "h"), b * h, tensor, place)
+    return h
+
+
+def _normed(parameters: float) -> Rule:
+    def rule(given: Fields, inputs: Tensors, outputs: Tensors) -> float:
+        h = _rows(given, outputs[0], "outputs")
+        if inputs:
+            _agree(_words(given, "b", "h"), given["b"] * h, inputs[0], "inputs")
+        return parameters * h if len(inputs) < 2 else 0.0
+
+    return rule
+
+
+def _batch_norm(given: Fields, inputs: Tensors, outputs: Tensors) -> float:
+    shape = outputs[0].shape
+    given.setdefault("h", shape[1] if len(shape) > 1 else outputs[0].last)
+    return _normed(2.0)(given, inputs, outputs)
+
+
+def _elementwise(given: Fields, inputs: Tensors, outputs: Tensors) -> float:
+    y = outputs[0]
+    _rows(given, y, "outputs")
+    for index, tensor in enumerate(inputs):
+        if tensor.shape != y.shape and not _broadcasts(tensor.shape, y.shape):
+            message = f"shape {list(tensor.shape)} does not broadcast to the output's {list(y.shape)}"
+            raise Mistake(("inputs", index), message)
+    return 0.0
+
+
+def _broadcasts(shape: tuple[int, ...], into: tuple[int, ...]) -> bool:
+    pairs = zip(reversed(shape), reversed(into), strict=False)
+    return len(shape) <= len(into) and all(size in (1, other) for size, other in pairs)
+
+
+def _embedding(given: Fields, inputs: Tensors, outputs: Tensors) -> float:
+    h = _rows(given, outputs[0], "outputs")
+    if inputs:
+        _agree(f"b {given['b']:g}", given["b"], inputs[0], "inputs")
+    return given.get("vocabulary", 0.0) * h if len(inputs) < 2 else 0.0
+
+
+def _attention(given: Fields, inputs: Tensors, outputs: Tensors) -> float:
+    """Queries [batch, heads, query_length, head_dim], keys and values of kv_heads and context_length."""
+    if inputs and len(inputs[0].shape) == 4:
+        names = ("batch", "heads", "query_length", "head_dim")
+        for name, size in zip(names, inputs[0].shape, strict=True):
+            given.setdefault(name, size)
+        _agree(_words(given, *names), prod(given[name] for name in names), inputs[0], "inputs")
+    if len(inputs) > 1 and len(inputs[1].shape) == 4:
+        given.setdefault("kv_heads", inputs[1].shape[1])
+        given.setdefault("context_length", inputs[1].shape[2])
+        names = ("batch", "kv_heads", "context_length", "head_dim")
+        _agree(_words(given, *names), prod(given[name] for name in names), inputs[1], "inputs", 1)
+    if not given.pop("causal", 1.0):  # each query sees all keys: as many pairs as of longer causal ones
+        queries = given.get("query_length", given.get("context_length", 1.0))
+        given["context_length"] = given.get("context_length", 1.0) + (queries - 1.0) // 2.0
+        given["query_length"] = queries
+    return 0.0
+
+
+_RULES: Mapping[str, Rule] = (
+    dict.fromkeys((*_BINARY, "relu", "gelu", "tanh", "silu"), _elementwise)
+    | {f"{op}_scalar": _elementwise for op in _BINARY}
+    | {"linear": _linear, "bmm": _bmm, "conv2d": _conv2d, "max_pool2d": _pool, "avg_pool2d": _pool}
+    | {"softmax": _normed(0.0), "layer_norm": _normed(2.0), "rms_norm": _normed(1.0), "batch_norm": _batch_norm}
+    | {"copy": _normed(0.0), "embedding": _embedding}
+    | {"attention_prefill": _attention, "attention_decode": _attention}
+)

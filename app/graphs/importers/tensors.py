@@ -1,0 +1,73 @@
+"""Tensors of a graph with their sizes bound, and what its named dimensions stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import NamedTuple
+
+from app.ops.base import MOST, MOST_BYTES
+from app.tables.ops import ACTIVATION_DTYPES, DTYPE_BYTES, DTYPE_CODE
+
+# Formats that tensors have and no operator computes in.
+INDEX_BYTES = {"int64": 8.0, "int32": 4.0, "int16": 2.0, "uint8": 1.0, "bool": 1.0}
+ELEMENT_BYTES: Mapping[str, float] = INDEX_BYTES | {
+    name: float(DTYPE_BYTES[DTYPE_CODE[name]]) for name in ACTIVATION_DTYPES
+}
+TENSOR_DTYPES = (*ACTIVATION_DTYPES, *INDEX_BYTES)
+# What exporters call the dimensions that a request's batch and sequence bind.
+BATCH_NAMES = ("batch", "batch_size", "N", "n")
+SEQUENCE_NAMES = ("sequence", "sequence_length", "seq_len", "seq_length", "seq")
+
+
+class Tensor(NamedTuple):
+    """One tensor: its shape and elements, its dtype, and the row of the workload that writes it (-1: an input)."""
+
+    shape: tuple[int, ...]
+    elements: int
+    dtype: str
+    row: int
+
+    @property
+    def bytes(self) -> float:
+        """Size in memory."""
+        return self.elements * ELEMENT_BYTES[self.dtype]
+
+    @property
+    def last(self) -> int:
+        """Its innermost dimension."""
+        return self.shape[-1] if self.shape else 1
+
+
+def bound(shape: Sequence[int | str], dims: Mapping[str, int]) -> tuple[int, ...]:
+    """A shape with every named dimension replaced; a name may be a product, as in 12*batch. ValueError says why not."""
+    sizes = tuple([extent(size, dims) if isinstance(size, str) else int(size) for size in shape])
+    if prod(sizes) > MOST_BYTES or (sizes and max(sizes) > MOST):
+        raise ValueError(f"shape {list(sizes)} has more than {MOST_BYTES:.0e} elements, or {MOST:.0f} in one dimension")
+    return sizes
+
+
+def extent(text: str, dims: Mapping[str, int]) -> int:
+    """The size behind a named dimension, or a product of names and numbers."""
+    size = 1
+    for part in text.split("*"):
+        factor = part.strip()
+        if factor.isascii() and factor.isdigit() and len(factor) < 16:
+            size *= int(factor)
+        elif factor in dims:
+            size *= dims[factor]
+        else:
+            raise ValueError(f"dimension {factor[:100]!r} has no size: give it in dims")
+    return size
+
+
+def free_dims(shapes: Sequence[Sequence[int | str]]) -> list[str]:
+    """Names in shapes, each once."""
+    names = (part.strip() for shape in shapes for size in shape if isinstance(size, str) for part in size.split("*"))
+    return list(dict.fromkeys(name for name in names if not name.isdigit()))
+
+
+def binding(dims: Mapping[str, int], batch: int, sequence: int) -> dict[str, int]:
+    """Sizes of all names: those given, and the usual names of batch and sequence."""
+    usual = dict.fromkeys(BATCH_NAMES, batch) | dict.fromkeys(SEQUENCE_NAMES, sequence)
+    return {**usual, **dims}
