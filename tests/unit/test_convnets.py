@@ -10,13 +10,14 @@ import pytest
 
 from app.errors import BadInput
 from app.graphs.convmeter_figures import figures
-from app.graphs.convnets import CONVNETS, blocks, lower
+from app.graphs.convnets import CONVNETS, PAPER_BLOCKS, blocks, lower
 from app.graphs.run import Parallelism, Run
 from app.ops import OPS
 from app.ops.kinds import kinds_of, work_of
 from app.tables.workload import Workload
 
-# torchvision's `num_params`, and its `_ops` in 1e9 multiply-adds at the image size given.
+# torchvision's `num_params`, and its `_ops` in 1e9 multiply-adds at the image size given; both without auxiliary
+# classifiers.
 PUBLISHED = {
     "alexnet": (61_100_840, 0.714, 224),
     "vgg11": (132_863_336, 7.609, 224),
@@ -40,6 +41,48 @@ PUBLISHED = {
     "mobilenet_v2": (3_504_872, 0.301, 224),
     "mobilenet_v3_small": (2_542_856, 0.057, 224),
     "mobilenet_v3_large": (5_483_032, 0.217, 224),
+    "squeezenet1_0": (1_248_424, 0.819, 224),
+    "squeezenet1_1": (1_235_496, 0.349, 224),
+    "densenet121": (7_978_856, 2.834, 224),
+    "densenet161": (28_681_000, 7.728, 224),
+    "densenet169": (14_149_480, 3.36, 224),
+    "densenet201": (20_013_928, 4.291, 224),
+    "googlenet": (6_624_904, 1.498, 224),
+    "inception_v3": (23_834_568, 5.713, 299),
+    "mnasnet0_5": (2_218_512, 0.104, 224),
+    "mnasnet0_75": (3_170_208, 0.215, 224),
+    "mnasnet1_0": (4_383_312, 0.314, 224),
+    "mnasnet1_3": (6_282_256, 0.526, 224),
+    "efficientnet_b0": (5_288_548, 0.386, 224),
+    "efficientnet_b1": (7_794_184, 0.687, 240),
+    "efficientnet_b2": (9_109_994, 1.088, 288),
+    "efficientnet_b3": (12_233_232, 1.827, 300),
+    "efficientnet_b4": (19_341_616, 4.394, 380),
+    "efficientnet_b5": (30_389_784, 10.266, 456),
+    "efficientnet_b6": (43_040_704, 19.068, 528),
+    "efficientnet_b7": (66_347_960, 37.746, 600),
+    "efficientnet_v2_s": (21_458_488, 8.366, 384),
+    "efficientnet_v2_m": (54_139_356, 24.582, 480),
+    "efficientnet_v2_l": (118_515_272, 56.08, 480),
+    "regnet_x_400mf": (5_495_976, 0.414, 224),
+    "regnet_x_800mf": (7_259_656, 0.8, 224),
+    "regnet_x_1_6gf": (9_190_136, 1.603, 224),
+    "regnet_x_3_2gf": (15_296_552, 3.177, 224),
+    "regnet_x_8gf": (39_572_648, 7.995, 224),
+    "regnet_x_16gf": (54_278_536, 15.941, 224),
+    "regnet_x_32gf": (107_811_560, 31.736, 224),
+    "regnet_y_400mf": (4_344_144, 0.402, 224),
+    "regnet_y_800mf": (6_432_512, 0.834, 224),
+    "regnet_y_1_6gf": (11_202_430, 1.612, 224),
+    "regnet_y_3_2gf": (19_436_338, 3.176, 224),
+    "regnet_y_8gf": (39_381_472, 8.473, 224),
+    "regnet_y_16gf": (83_590_140, 15.912, 224),
+    "regnet_y_32gf": (145_046_770, 32.28, 224),
+    "regnet_y_128gf": (644_812_894, 127.518, 224),
+    "shufflenet_v2_x0_5": (1_366_792, 0.04, 224),
+    "shufflenet_v2_x1_0": (2_278_604, 0.145, 224),
+    "shufflenet_v2_x1_5": (3_503_624, 0.296, 224),
+    "shufflenet_v2_x2_0": (7_393_996, 0.583, 224),
 }
 TRAINING = Run(mode="training")
 
@@ -128,14 +171,13 @@ def test_bad_input_names_the_field(name: str, changes: dict[str, object], field:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_smallest_image_that_the_refusal_names_is_taken(name: str) -> None:
-    for side in range(1, 300):
-        try:
-            lower(name, Run(image_size=side))
-        except BadInput as refused:
-            least = int(refused.detail.split("at least ")[1].split()[0])
-            assert least > side
-            lower(name, Run(image_size=least))
-            break
+    try:
+        lower(name, Run(image_size=1))
+    except BadInput as refused:
+        least = int(refused.detail.split("at least ")[1].split()[0])
+        lower(name, Run(image_size=least))
+        with pytest.raises(BadInput):
+            lower(name, Run(image_size=least - 1))
 
 
 def test_blocks_make_up_the_network() -> None:
@@ -155,12 +197,32 @@ def test_figures_of_a_convolution_by_hand() -> None:
     assert found == (inputs, outputs, 2 * outputs * 3 * 49, 64 * 3 * 49 + 2 * 64, 2)
 
 
-def test_training_adds_dropout_only() -> None:
-    trained, inferred = lower("alexnet", TRAINING), lower("alexnet", Run())
-    extra = len(trained) - len(inferred)
-    assert extra == 2
-    assert sum(name.endswith(".drop") for name in trained.names) == extra
+@pytest.mark.parametrize(("name", "parameters"), [("googlenet", 13_004_888), ("inception_v3", 27_161_264)])
+def test_training_adds_the_auxiliary_classifiers(name: str, parameters: int) -> None:
+    assert figures(lower(name, Run(mode="training", image_size=299))).weights == parameters
+
+
+@pytest.mark.parametrize("name", sorted(set(PUBLISHED) - {"googlenet", "inception_v3"}))
+def test_training_adds_only_masks(name: str) -> None:
+    trained, inferred = lower(name, TRAINING), lower(name, Run())
+    masks = sum(row.endswith(".drop") for row in trained.names)
+    assert len(trained) == len(inferred) + masks
     assert figures(trained) == figures(inferred)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_concatenation_holds_what_it_is_of(name: str) -> None:
+    w = lower(name, Run(image_size=PUBLISHED[name][2]))
+    producers, consumers = w.edges
+    for row in np.flatnonzero([row.endswith(".concat") for row in w.names]):
+        # Of ShuffleNet's unit at stride 1 one branch is half of what it reads.
+        parts = [w.output_bytes[p] / (1 + w.names[p].endswith("shuffle")) for p in producers[consumers == row]]
+        assert w.output_bytes[row] == sum(parts), w.names[row]
+
+
+def test_the_papers_blocks_are_there() -> None:
+    for name, block in PAPER_BLOCKS:
+        assert figures(blocks(name, Run())[block]).flops > 0
 
 
 def test_activations_kept_for_backward_by_hand() -> None:

@@ -4,9 +4,23 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from functools import cache
 
 from app.errors import BadInput, FieldError
-from app.graphs.convnets import alexnet, mobilenet, resnet, vgg
+from app.graphs.convnets import (
+    alexnet,
+    densenet,
+    efficientnet,
+    googlenet,
+    inception,
+    mnasnet,
+    mobilenet,
+    regnet,
+    resnet,
+    shufflenet,
+    squeezenet,
+    vgg,
+)
 from app.graphs.convnets.net import Constructor, TooSmall
 from app.graphs.convnets.walk import Walk, part, scaled, walk
 from app.graphs.run import Run
@@ -15,9 +29,30 @@ from app.tables.workload import Workload
 CONVNETS: Mapping[str, Constructor] = {
     **alexnet.NETWORKS,
     **vgg.NETWORKS,
+    **squeezenet.NETWORKS,
     **resnet.NETWORKS,
+    **densenet.NETWORKS,
+    **googlenet.NETWORKS,
+    **inception.NETWORKS,
     **mobilenet.NETWORKS,
+    **mnasnet.NETWORKS,
+    **efficientnet.NETWORKS,
+    **regnet.NETWORKS,
+    **shufflenet.NETWORKS,
 }
+# Blocks that ConvMeter's paper predicts one by one (table 2): network, and block by its number from 1. The paper does
+# not say where it starts to count, which MobileNetV3 it means, nor which MBConv and which convolution.
+PAPER_BLOCKS = (
+    ("resnext50_32x4d", "Bottleneck1"),
+    ("resnet50", "Bottleneck4"),
+    ("inception_v3", "Conv2d3"),
+    ("resnet18", "BasicBlock7"),
+    ("mobilenet_v3_large", "InvertedResidual2"),
+    ("regnet_x_8gf", "ResBottleneckBlock3"),
+    ("wide_resnet50_2", "Bottleneck9"),
+    ("efficientnet_b0", "MBConv2"),
+    ("mobilenet_v2", "InvertedResidual3"),
+)
 DTYPES = ("fp32", "tf32", "fp16", "bf16")
 MODES = ("inference", "training")
 MOST_PIXELS = 4096
@@ -55,7 +90,7 @@ def _walk(name: str, run: Run) -> Walk:
     try:
         return walk(constructor, run.image_size, run.mode == "training")
     except TooSmall:
-        least = _least_side(constructor, run.image_size, run.mode == "training")
+        least = _least_side(constructor, run.mode == "training")
         raise _refused("image_size", f"{name} needs images of at least {least} pixels a side") from None
 
 
@@ -71,9 +106,10 @@ def _check(run: Run) -> None:
         raise _refused("image_size", f"must be 1 to {MOST_PIXELS} pixels")
 
 
-def _least_side(constructor: Constructor, too_small: int, training: bool) -> int:
+@cache
+def _least_side(constructor: Constructor, training: bool) -> int:
     """The smallest image that the network takes, by bisection."""
-    low, high = too_small, MOST_PIXELS
+    low, high = 0, MOST_PIXELS
     while high - low > 1:
         middle = (low + high) // 2
         try:
