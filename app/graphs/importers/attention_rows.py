@@ -1,0 +1,177 @@
+"""Rows of attention: eager as its Hugging Face module computes it, or fused as FlashAttention.
+
+Tensor parallelism is Megatron's (Shoeybi et al. 2019): heads are dealt to devices; where there are fewer heads of keys
+and values than devices, each device holds a copy of one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from app.graphs.importers.architecture import Attention
+from app.graphs.importers.rows import Flow, Rows
+
+
+class Span(NamedTuple):
+    """Sequences of one device, new tokens of each, and keys that these see."""
+
+    batch: float
+    queries: float
+    keys: float
+
+    @property
+    def tokens(self) -> float:
+        """New tokens in all."""
+        return self.batch * self.queries
+
+
+def self_attention(rows: Rows, x: Flow, spec: Attention, span: Span, width: float) -> Flow:
+    """Attention of the new tokens on all keys, out of `width` features and back into them."""
+    x = rows.gathered(x, span.tokens, width)
+    qkv = _rotated(rows, _projected(rows, x, spec, span.tokens, width), spec, span)
+    y = _attended(rows, qkv, spec, span)
+    inner = spec.heads * spec.head_dim / rows.tensor
+    y = rows.linear(y, span.tokens, width, inner, "attention.output", bias=spec.out_bias)
+    return rows.summed(y, span.tokens, width)
+
+
+def cross_attention(rows: Rows, x: Flow, encoded: Flow, spec: Attention, span: Span, width: float) -> Flow:
+    """Attention on what the encoder wrote; its keys and values are computed once, so not in decode."""
+    heads, shared = _dealt(spec, rows.tensor)
+    x = rows.gathered(x, span.tokens, width)
+    q = rows.linear(x, span.tokens, heads * spec.head_dim, width, "cross.query", bias=spec.bias)
+    held = shared * spec.head_dim
+    k, v = encoded, encoded
+    if rows.run.mode != "decode":
+        k, v = (
+            rows.linear(encoded, span.batch * span.keys, held, width, f"cross.{name}", bias=spec.bias)
+            for name in ("key", "value")
+        )
+    y = _attended(rows, (q, k, v), spec, span)
+    y = rows.linear(y, span.tokens, width, heads * spec.head_dim, "cross.output", bias=spec.out_bias)
+    return rows.summed(y, span.tokens, width)
+
+
+def _dealt(spec: Attention, tensor: int) -> tuple[float, float]:
+    """Heads, and heads of keys and values, of one device."""
+    return spec.heads / tensor, max(spec.kv_heads / tensor, 1.0)
+
+
+def _projected(rows: Rows, x: Flow, spec: Attention, tokens: float, width: float) -> tuple[Flow, Flow, Flow]:
+    """Queries, keys and values of the new tokens."""
+    heads, shared = _dealt(spec, rows.tensor)
+    wide, held = heads * spec.head_dim, shared * spec.head_dim
+    if spec.one_linear:
+        qkv = rows.linear(x, tokens, wide + 2.0 * held, width, "attention.qkv", bias=spec.bias)
+        return qkv, qkv, qkv
+    q = rows.linear(x, tokens, wide, width, "attention.query", bias=spec.bias)
+    if spec.scale == "queries" and rows.eager:
+        q = rows.each("mul_scalar", q, tokens, wide, "attention.scale")
+    k = rows.linear(x, tokens, held, width, "attention.key", bias=spec.bias)
+    v = rows.linear(x, tokens, held, width, "attention.value", bias=spec.bias)
+    return q, k, v
+
+
+def _rotated(rows: Rows, qkv: tuple[Flow, Flow, Flow], spec: Attention, span: Span) -> tuple[Flow, Flow, Flow]:
+    """Queries and keys normalised per head and turned by position."""
+    q, k, v = qkv
+    heads, shared = _dealt(spec, rows.tensor)
+    if spec.head_norm:
+        q = rows.norm(q, span.tokens * heads, spec.head_dim, "attention.query_norm", "rms_norm")
+        k = rows.norm(k, span.tokens * shared, spec.head_dim, "attention.key_norm", "rms_norm")
+    if spec.rotary and rows.eager:
+        q = rotation(rows, q, span.tokens * heads, spec.rotary, "attention.query")
+        k = rotation(rows, k, span.tokens * shared, spec.rotary, "attention.key")
+    elif spec.rotary:
+        q = k = rows.each("copy", (*q, *k), span.tokens, (heads + shared) * spec.rotary, "attention.rotary")
+    return q, k, v
+
+
+def rotation(rows: Rows, x: Flow, b: float, h: float, name: str) -> Flow:
+    """Heads turned by position in eager, x cos + rotate_half(x) sin: a half negated, halves swapped, two products."""
+    turned = rows.each("mul_scalar", x, b, h / 2.0, f"{name}.negated")
+    turned = rows.each("copy", (*x, *turned), b, h, f"{name}.half")
+    turned = rows.each("mul_scalar", turned, b, h, f"{name}.sine")
+    kept = rows.each("mul_scalar", x, b, h, f"{name}.cosine")
+    return rows.each("add", (*kept, *turned), b, h, f"{name}.rotary")
+
+
+def _attended(rows: Rows, qkv: tuple[Flow, Flow, Flow], spec: Attention, span: Span) -> Flow:
+    """What the heads make of queries, keys and values, heads side by side."""
+    heads, shared = _dealt(spec, rows.tensor)
+    kept = min(span.keys, spec.window or span.keys)
+    kv_bytes = 2.0 * span.batch * kept * shared * spec.head_dim * rows.size if rows.caches else 0.0
+    if rows.eager:
+        return _eager(rows, qkv, spec, span, kv_bytes)
+    # Where every query sees all keys, it is as if each looked back on a window of them: the same pairs.
+    everything = not spec.causal and span.queries > 1
+    row = rows.add(
+        "attention_decode" if rows.run.mode == "decode" else "attention_prefill",
+        (*dict.fromkeys((*qkv[0], *qkv[1], *qkv[2])),),
+        outputs=span.tokens * heads * spec.head_dim,
+        name="attention",
+        kv_bytes=kv_bytes,
+        batch=span.batch,
+        heads=heads,
+        kv_heads=shared,
+        head_dim=spec.head_dim,
+        query_length=span.queries,
+        context_length=span.keys + span.queries - 1.0 if everything else span.keys,
+        window=span.keys if everything else spec.window,
+    )
+    return (row,)
+
+
+def _eager(rows: Rows, qkv: tuple[Flow, Flow, Flow], spec: Attention, span: Span, kv_bytes: float) -> Flow:
+    """Scores, softmax and values as products of their own; a copy puts heads side by side again."""
+    (q, k, v), (heads, shared) = qkv, _dealt(spec, rows.tensor)
+    keys, batched = span.keys, span.batch * heads
+    if rows.run.mode == "decode" and spec.causal:  # the new token is appended to copies of the cache
+        keys = min(keys, spec.window or keys)
+        k = rows.each("copy", k, span.batch * shared * keys, spec.head_dim, "attention.key_cache")
+        v = rows.each("copy", v, span.batch * shared * keys, spec.head_dim, "attention.value_cache")
+    if shared < heads:
+        k = rows.each("copy", k, batched * keys, spec.head_dim, "attention.key_repeat")
+        v = rows.each("copy", v, batched * keys, spec.head_dim, "attention.value_repeat")
+    if spec.copied:
+        k = rows.each("copy", k, batched * keys, spec.head_dim, "attention.key_copy")
+        v = rows.each("copy", v, batched * keys, spec.head_dim, "attention.value_copy")
+        q = rows.each("copy", q, batched * span.queries, spec.head_dim, "attention.query_copy")
+    scores = rows.bmm((*dict.fromkeys((*q, *k)),), (batched, span.queries, keys, spec.head_dim), "attention.scores")
+    weights = softmax(rows, scores, spec, batched * span.queries, keys)
+    row = rows.add(
+        "bmm",
+        (*weights, *v),
+        outputs=batched * span.queries * spec.head_dim,
+        name="attention.values",
+        dtype=rows.product_dtype,
+        kv_bytes=kv_bytes,
+        b=batched,
+        m=span.queries,
+        n=spec.head_dim,
+        k=keys,
+    )
+    return rows.each("copy", (row,), batched * span.queries, spec.head_dim, "attention.merge")
+
+
+def softmax(rows: Rows, scores: Flow, spec: Attention, b: float, keys: float) -> Flow:
+    """Scores scaled, capped, biased, masked and normalised."""
+    if spec.scale in ("divided", "multiplied"):
+        op = "div_scalar" if spec.scale == "divided" else "mul_scalar"
+        scores = rows.each(op, scores, b, keys, "attention.scale")
+    if spec.softcap:
+        scores = softcapped(rows, scores, b, keys, "attention.softcap")
+    if spec.biased:
+        scores = rows.each("add", scores, b, keys, "attention.bias")
+    if spec.mask != "none":
+        op = "add_scalar" if spec.mask == "added" else "copy"
+        scores = rows.each(op, scores, b, keys, "attention.mask")
+    weights = rows.each("softmax", scores, b, keys, "attention.softmax")
+    return rows.dropout(weights, b, keys, attention=True)
+
+
+def softcapped(rows: Rows, x: Flow, b: float, h: float, name: str) -> Flow:
+    """Scores or logits held under a cap, cap tanh(x / cap) (Gemma 2)."""
+    x = rows.each("div_scalar", x, b, h, f"{name}.div")
+    x = rows.each("tanh", x, b, h, f"{name}.tanh")
+    return rows.each("mul_scalar", x, b, h, f"{name}.mul")

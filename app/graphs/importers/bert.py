@@ -1,0 +1,58 @@
+"""BERT (Devlin et al. 2019): an encoder with the norm after each residual sum."""
+
+from __future__ import annotations
+
+from app.graphs.importers.architecture import Architecture, Attention, Embedding, FeedForward, Head, Layer, Stack
+from app.graphs.importers.fields import Fields
+from app.graphs.importers.heads import head_kind, labels
+from app.graphs.importers.rows import ACTIVATIONS
+
+_HEADS = {
+    "ForMaskedLM": "words",
+    "LMHeadModel": "words",
+    "ForPreTraining": "pretraining",
+    "ForSequenceClassification": "sequence labels",
+    "ForTokenClassification": "token labels",
+    "ForQuestionAnswering": "token labels",
+    "Model": "pooled",
+}
+
+
+def bert(fields: Fields) -> Architecture:
+    """BERT; without `architectures` the encoder and its pooler."""
+    width, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
+    vocabulary, positions = fields.size("vocab_size"), fields.size("max_position_embeddings")
+    activation = fields.word("hidden_act", choices=ACTIVATIONS, default="gelu")
+    attention = Attention(
+        heads, heads, fields.whole("num_attention_heads", width, heads, "hidden_size"), causal=False, bias=True,
+        out_bias=True, scale="divided",
+    )  # fmt: skip
+    inner = FeedForward(fields.size("intermediate_size"), activation, bias=True)
+    embedding = Embedding(
+        width, vocabulary, positions, positions, segments=fields.size("type_vocab_size", default=2, least=0), norm=True,
+        drops=True,
+    )  # fmt: skip
+    layers = fields.layers("num_hidden_layers")
+    return Architecture(
+        (Stack(width, embedding, ((Layer(attention, inner, "post"), layers),), "layer_norm", final_norm=False),),
+        _head(fields, vocabulary, activation),
+        generates=False,
+        drops=fields.share("hidden_dropout_prob", default=0.1) > 0.0,
+        drops_attention=fields.share("attention_probs_dropout_prob", default=0.1) > 0.0,
+    )
+
+
+def _head(fields: Fields, vocabulary: int, activation: str) -> Head:
+    kind = head_kind(fields, _HEADS, "pooled")
+    words = Head(vocabulary=vocabulary, tied=True, bias=True, transform=activation)
+    match kind:
+        case "words":
+            return words
+        case "pretraining":
+            return Head(True, vocabulary, tied=True, bias=True, transform=activation, labels=2)
+        case "sequence labels":
+            return Head(pooled=True, labels=labels(fields))
+        case "token labels":
+            return Head(labels=labels(fields), of="token")
+        case _:
+            return Head(pooled=True)

@@ -1,0 +1,17 @@
+"""What all decoders' configurations have in common: their heads."""
+
+from __future__ import annotations
+
+from app.graphs.importers.architecture import Head
+from app.graphs.importers.fields import Fields
+from app.graphs.importers.heads import CAUSAL, head_kind, labels
+
+
+def causal_head(fields: Fields, vocabulary: int, *, tied: bool, bias: bool = False, softcap: bool = False) -> Head:
+    """The head of a decoder; without `architectures` a causal language model."""
+    kind = head_kind(fields, CAUSAL, "words")
+    if kind == "words":
+        return Head(vocabulary=vocabulary, tied=tied, bias=bias, softcap=softcap)
+    if kind == "none":
+        return Head()
+    return Head(labels=labels(fields), labels_bias=kind == "token labels", of="token")

@@ -1,0 +1,127 @@
+"""Rows of what follows attention: a feed-forward part, or a mixture of experts.
+
+Tensor parallelism is Megatron's: the inner features are dealt to devices. Experts are dealt to `expert` groups, first
+over the data-parallel replicas, which swap tokens with them by two all-to-alls (GShard, Lepikhin et al. 2020), then
+over tensor ranks, which hold the same tokens anyway.
+"""
+
+from __future__ import annotations
+
+from app.graphs.importers.architecture import Experts, FeedForward
+from app.graphs.importers.rows import ACTIVATIONS, Flow, Rows, spanned
+
+
+def feed_forward(
+    rows: Rows, x: Flow, spec: FeedForward | Experts, sequences: float, tokens: float, width: float
+) -> Flow:
+    """`tokens` of some sequences out of `width` features and back into them."""
+    x = rows.gathered(x, tokens, width)
+    if isinstance(spec, FeedForward):
+        y = dense(rows, x, spec, tokens, width, "mlp", rows.tensor)
+    elif spec.each.gated:
+        y = _mixture(rows, x, spec, tokens, width)
+    else:
+        y = _one_by_one(rows, x, spec, sequences, tokens, width)
+    return rows.summed(y, tokens, width)
+
+
+def dense(rows: Rows, x: Flow, spec: FeedForward, tokens: float, width: float, name: str, shards: int) -> Flow:
+    """Two linears around an activation, the inner features dealt to `shards` devices."""
+    inner, bias = spec.inner / shards, spec.bias
+    if not spec.gated:
+        y = rows.linear(x, tokens, inner, width, f"{name}.up", bias=bias)
+        y = rows.activation(y, tokens, inner, spec.activation, f"{name}.{spec.activation}")
+    else:
+        if spec.one_linear:
+            gate = up = rows.linear(x, tokens, 2.0 * inner, width, f"{name}.gate_up", bias=bias)
+        else:
+            gate = rows.linear(x, tokens, inner, width, f"{name}.gate", bias=bias)
+            up = rows.linear(x, tokens, inner, width, f"{name}.up", bias=bias)
+        if rows.eager:
+            gate = rows.activation(gate, tokens, inner, spec.activation, f"{name}.{spec.activation}")
+        y = rows.each("mul", (*dict.fromkeys((*gate, *up)),), tokens, inner, f"{name}.product")
+    if spec.drops:
+        y = rows.dropout(y, tokens, inner)
+    return rows.linear(y, tokens, width, inner, f"{name}.down", bias=bias)
+
+
+def _routed(rows: Rows, x: Flow, spec: Experts, tokens: float, width: float) -> Flow:
+    """Each token's experts and their weights."""
+    bias = float(spec.count) if spec.router_bias else 0.0
+    held = width * spec.count + bias
+    y = rows.linear(x, tokens, spec.count, width, "experts.router", dtype=rows.dtype, parameters=held)
+    y = rows.each("softmax", y, tokens, spec.count, "experts.softmax")
+    chosen = tokens * spec.top_k
+    moved = tokens * spec.count * rows.size + chosen * (rows.size + 8.0)
+    return (rows.add("memory", y, outputs=chosen, name="experts.top_k", bytes=moved),)
+
+
+def _mixture(rows: Rows, x: Flow, spec: Experts, tokens: float, width: float) -> Flow:
+    """Gated experts, all at once; then those that every token passes through."""
+    run, each = rows.run.parallelism, spec.each
+    replicas = min(run.expert, run.data)  # that swap tokens
+    shards = rows.tensor * replicas // run.expert  # devices that share an expert
+    y = _routed(rows, x, spec, tokens, width)
+    y = _swapped(rows, (*x, *y), tokens * spec.top_k, width, replicas)
+    experts = spec.count / run.expert
+    pairs = tokens * replicas * spec.top_k / run.expert
+    inner = each.inner / shards
+    row = rows.add(
+        "moe",
+        y,
+        outputs=tokens * width,
+        name="experts",
+        dtype=rows.run.dtype,
+        parameters=experts * 3.0 * width * inner,
+        saved=pairs * (width + 3.0 * inner),
+        tokens=tokens * replicas,
+        hidden=width,
+        intermediate=each.inner,
+        experts=spec.count,
+        top_k=spec.top_k,
+        tensor_parallel=shards,
+        expert_parallel=run.expert,
+    )
+    y = _swapped(rows, (row,), tokens * spec.top_k, width, replicas)
+    if spec.shared is None:
+        return y
+    always = dense(rows, x, spec.shared, tokens, width, "shared", rows.tensor)
+    if spec.shared_gate:
+        gate = rows.linear(x, tokens, 1.0, width, "shared.gate_of_all", dtype=rows.dtype)
+        always = rows.each("mul", (*always, *gate), tokens, width, "shared.weighted")
+    return rows.each("add", (*y, *always), tokens, width, "experts.sum")
+
+
+def _swapped(rows: Rows, x: Flow, pairs: float, width: float, replicas: int) -> Flow:
+    """Tokens to their experts' devices, or back; nothing where replicas hold all experts."""
+    if replicas == 1:
+        return x
+    nodes = spanned(replicas, rows.tensor, rows.run)
+    outputs = pairs * width
+    row = rows.add(
+        "all_to_all", x, outputs=outputs, saved=0.0, name="all_to_all", message_bytes=outputs * rows.size,
+        devices=replicas, nodes=nodes,
+    )  # fmt: skip
+    return (row,)
+
+
+def _one_by_one(rows: Rows, x: Flow, spec: Experts, sequences: float, tokens: float, width: float) -> Flow:
+    """Plain experts, each run for itself on as many tokens as it takes (Switch Transformers)."""
+    run = rows.run.parallelism
+    replicas = min(run.expert, run.data)
+    shards = rows.tensor * replicas // run.expert
+    y = _routed(rows, x, spec, tokens, width)
+    x = _swapped(rows, (*x, *y), tokens * spec.top_k, width, replicas)
+    even = -(-tokens * spec.top_k // spec.count)
+    taken = replicas * (min(even, spec.capacity * sequences) if spec.capacity else even)
+    experts, inner = spec.count / run.expert, spec.each.inner / shards
+    activation = ACTIVATIONS[spec.each.activation][1]
+    x = rows.each("copy", x, taken, width, "experts.take", experts)
+    x = rows.linear(x, taken, inner, width, "experts.up", bias=spec.each.bias, count=experts)
+    x = rows.each(activation, x, taken, inner, f"experts.{activation}", experts)
+    if spec.each.drops:
+        x = rows.dropout(x, taken, inner, count=experts)
+    x = rows.linear(x, taken, width, inner, "experts.down", bias=spec.each.bias, count=experts)
+    x = rows.each("copy", x, taken, width, "experts.put", experts)
+    x = _swapped(rows, x, tokens * spec.top_k, width, replicas)
+    return rows.each("mul", (*x, *y), tokens, width, "experts.weighted")

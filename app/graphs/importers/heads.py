@@ -1,0 +1,41 @@
+"""Which head a configuration's `architectures` names: by how the class is called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from app.graphs.importers.fields import Fields
+
+
+def head_kind(fields: Fields, known: Mapping[str, str], default: str) -> str:
+    """The kind of the first entry of `architectures`; `known` maps endings of class names to kinds.
+
+    Where the field is absent: `default`, the kind of what the model type is known for (a causal language model, say).
+    """
+    given = fields.config.get("architectures")
+    if given is None:
+        return default
+    if not isinstance(given, list) or not given or not isinstance(given[0], str):
+        fields.refuse("architectures", "must be a list with one class name")
+    endings = [ending for ending in known if given[0].endswith(ending)]
+    if not endings:
+        fields.refuse("architectures", f"must end in one of {', '.join(known)}; absent: {default}")
+    return known[max(endings, key=len)]
+
+
+CAUSAL = {
+    "ForCausalLM": "words",
+    "LMHeadModel": "words",
+    "ForSequenceClassification": "score",
+    "ForTokenClassification": "token labels",
+    "ForQuestionAnswering": "token labels",
+    "Model": "none",
+}
+
+
+def labels(fields: Fields) -> int:
+    """How many labels: `num_labels`, or the entries of `id2label`; 2 where neither is given, as in Hugging Face."""
+    named = fields.config.get("id2label")
+    if named is not None and not isinstance(named, Mapping):
+        fields.refuse("id2label", "must be an object: label by number")
+    return fields.size("num_labels", default=len(named) if named else 2)

@@ -1,0 +1,60 @@
+"""Hugging Face's `config.json` to a Workload: `model_type` picks the family that reads it.
+
+The family turns the configuration into an Architecture (architecture.py), which transformer.py lowers; the next model
+type is a function of a few lines and a name here. Heads follow the configuration's `architectures` (the first); where
+it is absent, decoders get their language-model head, encoders what their family's file says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from app.graphs.importers import splitting
+from app.graphs.importers.architecture import Architecture
+from app.graphs.importers.bert import bert
+from app.graphs.importers.fields import CONFIG, Fields, refuse
+from app.graphs.importers.gpt import gpt2, opt
+from app.graphs.importers.llama import llama, mistral, qwen2, qwen3
+from app.graphs.importers.transformer import write
+from app.graphs.run import Run
+from app.tables.workload import Workload
+
+_FAMILIES: Mapping[str, Callable[[Fields], Architecture]] = {
+    "bert": bert,
+    "gpt2": gpt2,
+    "llama": llama,
+    "mistral": mistral,
+    "opt": opt,
+    "qwen2": qwen2,
+    "qwen3": qwen3,
+}
+KNOWN_MODEL_TYPES = tuple(_FAMILIES)
+
+
+def lower(config: Mapping[str, Any], run: Run) -> Workload:
+    """Rows of one device of the network that `config` describes; BadInput names the field that is wrong."""
+    architecture = read(config)
+    splitting.check(architecture, run)
+    return write(architecture, run)
+
+
+def read(config: Mapping[str, Any]) -> Architecture:
+    """The traits of a configuration; BadInput names the field that is wrong."""
+    if not isinstance(config, Mapping):
+        refuse(CONFIG, "must be an object: a Hugging Face config.json")
+    given = config.get("model_type")
+    family = _FAMILIES.get(given) if isinstance(given, str) else None
+    if family is None:
+        says = "is missing" if given is None else "is not known"
+        refuse(
+            (*CONFIG, "model_type"),
+            f"{says}; known: {', '.join(KNOWN_MODEL_TYPES)}. Send any other network as a graph (kind graph)",
+        )
+    return family(Fields(config, str(given)))
+
+
+def parameter_count(config: Mapping[str, Any]) -> float:
+    """Weights of the whole network, its head included; tied ones once."""
+    workload = write(read(config), Run())
+    return float(workload.parameters @ workload.repeats[workload.block])

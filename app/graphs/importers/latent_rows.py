@@ -1,0 +1,93 @@
+"""Rows of multi-head latent attention (DeepSeek-V2, 2024)."""
+
+from __future__ import annotations
+
+from app.graphs.importers.architecture import Attention, Latent
+from app.graphs.importers.attention_rows import Span, rotation, softmax
+from app.graphs.importers.rows import Flow, Rows
+
+
+def latent_attention(rows: Rows, x: Flow, spec: Attention, latent: Latent, span: Span, width: float) -> Flow:
+    """Attention of the new tokens on all keys, out of `width` features and back into them."""
+    y = _attended(rows, rows.gathered(x, span.tokens, width), spec, latent, span, width)
+    y = rows.linear(
+        y, span.tokens, width, spec.heads * latent.value / rows.tensor, "attention.output", bias=spec.out_bias
+    )
+    return rows.summed(y, span.tokens, width)
+
+
+def _attended(rows: Rows, x: Flow, spec: Attention, latent: Latent, span: Span, width: float) -> Flow:
+    """Compressed queries and keys, then attention per head on what they expand to."""
+    heads, tokens = spec.heads / rows.tensor, span.tokens
+    scored, compressed = latent.plain + spec.rotary, latent.keys + spec.rotary
+    q, depth = x, width
+    if latent.query:
+        q = rows.linear(x, tokens, latent.query, width, "attention.query_down", bias=spec.bias)
+        q, depth = rows.norm(q, tokens, latent.query, "attention.query_norm"), float(latent.query)
+    q = rows.linear(q, tokens, heads * scored, depth, "attention.query_up")
+    k = rows.linear(x, tokens, compressed, width, "attention.key_down", bias=spec.bias)
+    k = rows.norm(k, tokens, latent.keys, "attention.key_norm")
+    if rows.eager:
+        expanded = heads * (latent.plain + latent.value)
+        kv = rows.linear(k, tokens, expanded, latent.keys, "attention.key_up")
+        q = rotation(rows, q, tokens * heads, spec.rotary, "attention.query")
+        k = rotation(rows, k, tokens, spec.rotary, "attention.key")
+        return _eager(rows, (q, (*k, *kv), kv), spec, latent, span)
+    q = rows.each("copy", (*q, *k), tokens, (heads + 1.0) * spec.rotary, "attention.rotary")
+    return _fused(rows, q, k, spec, latent, span)
+
+
+def _fused(rows: Rows, q: Flow, k: Flow, spec: Attention, latent: Latent, span: Span) -> Flow:
+    """One kernel; in decode it reads latent keys as they are, and queries and values pass through the expansion."""
+    heads, tokens, decode = spec.heads / rows.tensor, span.tokens, rows.run.mode == "decode"
+    if decode:
+        into = (heads, tokens, float(latent.keys), float(latent.plain))
+        q = rows.bmm(q, into, "attention.absorb", parameters=heads * latent.plain * latent.keys)
+    else:
+        expanded = heads * (latent.plain + latent.value)
+        k = rows.linear(k, tokens, expanded, latent.keys, "attention.key_up")
+    kept = span.batch * span.keys * (latent.keys + spec.rotary)
+    row = rows.add(
+        "attention_mla",
+        (*q, *k),
+        outputs=tokens * heads * (latent.keys if decode else latent.value),
+        name="attention",
+        kv_bytes=kept * rows.size if rows.caches else 0.0,
+        batch=span.batch,
+        heads=heads,
+        head_dim=latent.plain,
+        query_length=span.queries,
+        context_length=span.keys,
+        latent_dim=latent.keys,
+        rope_dim=spec.rotary,
+    )
+    if not decode:
+        return (row,)
+    out = (heads, tokens, float(latent.value), float(latent.keys))
+    return rows.bmm((row,), out, "attention.expand", parameters=heads * latent.value * latent.keys)
+
+
+def _eager(rows: Rows, qkv: tuple[Flow, Flow, Flow], spec: Attention, latent: Latent, span: Span) -> Flow:
+    """The expanded keys and values, which eager also caches."""
+    (q, k, v), heads = qkv, spec.heads / rows.tensor
+    batched, scored = span.batch * heads, float(latent.plain + spec.rotary)
+    kept = batched * span.keys
+    k = rows.each("copy", k, kept, scored, "attention.key_cache")
+    if rows.run.mode == "decode":
+        v = rows.each("copy", v, kept, latent.value, "attention.value_cache")
+    q = rows.each("copy", q, batched * span.queries, scored, "attention.query_join")
+    scores = rows.bmm((*q, *k), (batched, span.queries, span.keys, scored), "attention.scores")
+    weights = softmax(rows, scores, spec, batched * span.queries, span.keys)
+    row = rows.add(
+        "bmm",
+        (*weights, *v),
+        outputs=batched * span.queries * latent.value,
+        name="attention.values",
+        dtype=rows.product_dtype,
+        kv_bytes=kept * (scored + latent.value) * rows.size if rows.caches else 0.0,
+        b=batched,
+        m=span.queries,
+        n=latent.value,
+        k=span.keys,
+    )
+    return rows.each("copy", (row,), batched * span.queries, latent.value, "attention.merge")

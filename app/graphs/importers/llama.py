@@ -1,0 +1,67 @@
+"""Decoders with RMS norms, rotary positions and a gated feed-forward part: Llama and those after it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from app.graphs.importers.architecture import Architecture, Attention, Embedding, FeedForward, Layer, Stack
+from app.graphs.importers.decoder import causal_head
+from app.graphs.importers.fields import Fields
+from app.graphs.importers.rows import ACTIVATIONS
+
+
+def heads_of(fields: Fields) -> Attention:
+    """Heads as these configurations give them: `head_dim` and `num_key_value_heads` may be left out."""
+    width, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
+    shared = fields.size("num_key_value_heads", default=heads)
+    fields.whole("num_key_value_heads", heads, shared, "num_attention_heads")
+    given = fields.config.get("head_dim") is not None
+    size = fields.size("head_dim") if given else fields.whole("num_attention_heads", width, heads, "hidden_size")
+    return Attention(heads, shared, size, rotary=size)
+
+
+def gated(fields: Fields, *names: str, bias: bool = False, one_linear: bool = False) -> FeedForward:
+    """A gated feed-forward part."""
+    activation = fields.word("hidden_activation", "hidden_act", choices=ACTIVATIONS, default="silu")
+    return FeedForward(fields.size(*(names or ("intermediate_size",))), activation, True, bias, one_linear)
+
+
+def decoder(fields: Fields, layers: tuple[tuple[Layer, int], ...]) -> Architecture:
+    """Words, layers, a final norm, words."""
+    width, vocabulary = fields.size("hidden_size"), fields.size("vocab_size")
+    tied = fields.flag("tie_word_embeddings", default=False)
+    stack = Stack(width, Embedding(width, vocabulary), layers, "rms_norm")
+    return Architecture(
+        (stack,),
+        causal_head(fields, vocabulary, tied=tied),
+        drops_attention=fields.share("attention_dropout", default=0.0) > 0.0,
+    )
+
+
+def llama(fields: Fields) -> Architecture:
+    """Llama 2 and 3 (Touvron et al. 2023)."""
+    bias = fields.flag("attention_bias", default=False)
+    heads = replace(heads_of(fields), bias=bias, out_bias=bias)
+    return _dense(fields, heads, bias=fields.flag("mlp_bias", default=False))
+
+
+def mistral(fields: Fields) -> Architecture:
+    """Mistral (Jiang et al. 2023): a sliding window, of 4,096 where the field is absent, none where it is null."""
+    window = fields.size("sliding_window", default=0 if "sliding_window" in fields.config else 4096)
+    return _dense(fields, replace(heads_of(fields), window=window))
+
+
+def qwen2(fields: Fields) -> Architecture:
+    """Qwen2 and 2.5: a bias of queries, keys and values."""
+    return _dense(fields, replace(heads_of(fields), bias=True))
+
+
+def qwen3(fields: Fields) -> Architecture:
+    """Qwen3: queries and keys normalised per head."""
+    bias = fields.flag("attention_bias", default=False)
+    return _dense(fields, replace(heads_of(fields), bias=bias, out_bias=bias, head_norm=True))
+
+
+def _dense(fields: Fields, heads: Attention, *, bias: bool = False) -> Architecture:
+    layer = Layer(heads, gated(fields, bias=bias))
+    return decoder(fields, ((layer, fields.layers("num_hidden_layers")),))

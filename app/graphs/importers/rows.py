@@ -1,0 +1,151 @@
+"""Rows of one device of a transformer: linears, norms, activations and collectives as a run has them.
+
+`eager` writes what the Hugging Face module launches in PyTorch, one row a kernel: RMS norms and tanh-GELU in parts (as
+NeuSight's graphs have them). Otherwise norms, activations and rotations are one kernel each, as serving stacks fuse
+them. An operand that is a constant, broadcast (a mask, a scale), costs no traffic: such rows are scalar forms.
+"""
+
+from __future__ import annotations
+
+from app.graphs.build import Builder
+from app.graphs.importers.architecture import Architecture, NormKind
+from app.graphs.run import Run
+from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, WEIGHT_DTYPES
+
+# Rows that a row reads.
+Flow = tuple[int, ...]
+
+# What everything but the linears is in, where it is not what the linears are: products of few bits are written in BF16.
+_BESIDE = {"fp8": "bf16", "fp8_block": "bf16", "int8": "bf16", "nvfp4": "bf16", "tf32": "fp32"}
+_BESIDE |= dict.fromkeys(WEIGHT_DTYPES, "bf16")
+_MASK_BYTES = 1.0
+
+_TANH_GELU = ("mul_scalar", "pow_scalar", "mul_scalar", "add", "mul_scalar", "tanh", "add_scalar", "mul")
+# Activations by Hugging Face's names: kernels in eager (of one operand, or with the row before last), and fused.
+ACTIVATIONS: dict[str, tuple[tuple[str, ...], str]] = {
+    "relu": (("relu",), "relu"),
+    "gelu": (("gelu",), "gelu"),
+    "gelu_pytorch_tanh": (("gelu",), "gelu"),
+    "gelu_new": (_TANH_GELU, "gelu"),
+    "silu": (("silu",), "silu"),
+    "swish": (("silu",), "silu"),
+    "tanh": (("tanh",), "tanh"),
+}
+
+
+class Rows:
+    """What all parts of a model write with."""
+
+    def __init__(self, architecture: Architecture, run: Run) -> None:
+        parallelism = run.parallelism
+        self.run = run
+        self.norm_kind: NormKind = architecture.stacks[-1].norm
+        self.tensor = parallelism.tensor
+        self.dtype = _BESIDE.get(run.dtype, run.dtype)
+        self.linear_dtype = self.dtype if run.dtype in WEIGHT_DTYPES else run.dtype
+        self.product_dtype = "tf32" if run.dtype == "tf32" else self.dtype
+        self.size = float(DTYPE_BYTES[DTYPE_CODE[self.dtype]])
+        self.eager = run.attention == "eager"
+        self.caches = run.mode in ("prefill", "decode")
+        self.drops = architecture.drops and run.mode == "training"
+        self.drops_attention = architecture.drops_attention and run.mode == "training"
+        # Sequence parallelism: between the parts each device holds its share of the tokens.
+        self.split = self.tensor if parallelism.sequence else 1
+        self.nodes = spanned(self.tensor, 1, run)
+        self.builder = Builder(self.dtype)
+        self.add = self.builder.add
+
+    def linear(  # noqa: PLR0913  a product's sizes, and what it holds
+        self,
+        x: Flow,
+        m: float,
+        n: float,
+        k: float,
+        name: str,
+        *,
+        bias: bool = False,
+        dtype: str | None = None,
+        parameters: float | None = None,
+        count: float = 1.0,
+    ) -> Flow:
+        """y[m, n] = x[m, k] W + bias, `count` of them."""
+        held = (n * k + n if bias else n * k) if parameters is None else parameters
+        row = self.add(
+            "linear", x, outputs=count * m * n, name=name, dtype=dtype or self.linear_dtype, parameters=count * held,
+            m=m, n=n, k=k, count=count,
+        )  # fmt: skip
+        return (row,)
+
+    def bmm(self, x: Flow, sizes: tuple[float, float, float, float], name: str, *, parameters: float = 0.0) -> Flow:
+        """`b` products (m x k)(k x n); sizes are b, m, n, k."""
+        b, m, n, k = sizes
+        row = self.add(
+            "bmm", x, outputs=b * m * n, name=name, dtype=self.product_dtype, parameters=parameters, b=b, m=m, n=n, k=k
+        )
+        return (row,)
+
+    def each(self, op: str, x: Flow, b: float, h: float, name: str, count: float = 1.0) -> Flow:
+        """An element-wise operator, softmax or copy, on `b` rows of `h`."""
+        return (self.add(op, x, outputs=count * b * h, name=name, b=b, h=h, count=count),)
+
+    def norm(self, x: Flow, b: float, h: float, name: str, kind: NormKind | None = None) -> Flow:
+        """A norm of `b` rows of `h`."""
+        kind = kind or self.norm_kind
+        if kind == "layer_norm" or not self.eager:
+            held = 2.0 * h if kind == "layer_norm" else h
+            return (self.add(kind, x, outputs=b * h, name=name, parameters=held, b=b, h=h),)
+        squares = self.each("pow_scalar", x, b, h, f"{name}.pow")
+        mean = self.add("memory", squares, outputs=b, name=f"{name}.mean", bytes=b * (h + 1.0) * self.size)
+        shifted = self.each("add_scalar", (mean,), b, 1.0, f"{name}.epsilon")
+        root = self.each("pow_scalar", shifted, b, 1.0, f"{name}.rsqrt")
+        scaled = self.each("mul", (*x, *root), b, h, f"{name}.scale")
+        return (self.add("mul", scaled, outputs=b * h, name=f"{name}.weight", parameters=h, b=b, h=h),)
+
+    def activation(self, x: Flow, b: float, h: float, word: str, name: str) -> Flow:
+        """An activation by its Hugging Face name."""
+        steps, fused = ACTIVATIONS[word]
+        if not self.eager:
+            return self.each(fused, x, b, h, name)
+        y = x
+        for op in steps:
+            y = self.each(op, (*x, *y) if op in ("add", "mul") else y, b, h, f"{name}.{op}" if len(steps) > 1 else name)
+        return y
+
+    def dropout(self, x: Flow, b: float, h: float, *, attention: bool = False, count: float = 1.0) -> Flow:
+        """In training, where the model drops: a copy, of which the mask is kept."""
+        if not (self.drops_attention if attention else self.drops):
+            return x
+        kept = count * b * h * (1.0 + _MASK_BYTES / self.size)
+        return (self.add("copy", x, outputs=count * b * h, name="dropout", saved=kept, b=b, h=h, count=count),)
+
+    def residual(self, x: Flow, y: Flow, tokens: float, width: float) -> Flow:
+        """Sum of x and y on the tokens that this device holds between the parts."""
+        rows = tokens / self.split
+        return self.each("add", (*x, *self.dropout(y, rows, width)), rows, width, "residual")
+
+    def summed(self, x: Flow, tokens: float, width: float) -> Flow:
+        """The sum over the tensor-parallel group, each device with all tokens or (sequence) its share."""
+        return self.collective("reduce_scatter" if self.split > 1 else "all_reduce", x, tokens, width)
+
+    def gathered(self, x: Flow, tokens: float, width: float) -> Flow:
+        """All tokens of the tensor-parallel group, where each device held its share."""
+        return self.collective("all_gather", x, tokens, width) if self.split > 1 else x
+
+    def collective(self, op: str, x: Flow, tokens: float, width: float) -> Flow:
+        """A collective of the tensor-parallel group on tokens x width elements; nothing on one device."""
+        if self.tensor == 1:
+            return x
+        whole = tokens * width
+        outputs = whole / self.tensor if op == "reduce_scatter" else whole
+        row = self.add(
+            op, x, outputs=outputs, saved=0.0, name=op, message_bytes=whole * self.size, devices=self.tensor,
+            nodes=self.nodes,
+        )  # fmt: skip
+        return (row,)
+
+
+def spanned(devices: int, stride: int, run: Run) -> int:
+    """Nodes that hold a group of `devices`, every `stride`-th of the run's: tensor ranks are neighbours."""
+    per_node = max(run.parallelism.devices // run.parallelism.nodes, 1)
+    least = min(-(-devices * stride // per_node), devices)
+    return next(nodes for nodes in range(least, devices + 1) if devices % nodes == 0)

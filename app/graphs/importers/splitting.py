@@ -1,0 +1,69 @@
+"""Whether a transformer can be run and split as a request asks: refused with the field to change."""
+
+from __future__ import annotations
+
+from app.graphs.importers.architecture import Architecture, Attention, Experts, FeedForward
+from app.graphs.importers.fields import refuse
+from app.graphs.importers.transformer import spans_of
+from app.graphs.run import Run
+from app.tables.ops import WEIGHT_DTYPES
+
+_TENSOR = ("workload", "parallelism", "tensor")
+_EXPERT = ("workload", "parallelism", "expert")
+
+
+def check(architecture: Architecture, run: Run) -> None:
+    """BadInput for a mode that the model lacks, too many tokens, or sizes that do not divide."""
+    if run.mode in ("prefill", "decode") and not architecture.generates:
+        refuse(("workload", "mode"), "the model generates no tokens: inference or training")
+    for stack in architecture.stacks:
+        reach = stack.embedding.reach
+        if reach and run.sequence > reach:
+            refuse(("workload", "sequence"), f"the model has positions for {reach} tokens")
+        for layer, _ in stack.layers:
+            _attention(layer.attention, run)
+            if layer.cross:
+                _attention(layer.cross, run)
+            _inner(layer.feed_forward, run)
+    mixtures = [
+        layer for stack in architecture.stacks for layer, _ in stack.layers if isinstance(layer.feed_forward, Experts)
+    ]
+    if run.dtype in WEIGHT_DTYPES and not mixtures:
+        refuse(("workload", "dtype"), f"{run.dtype} is of experts' weights, and the model has no experts")
+    if run.parallelism.expert > 1 and not mixtures:
+        refuse(_EXPERT, "the model has no experts")
+    if run.parallelism.sequence:
+        _tokens(architecture, run)
+
+
+def _attention(spec: Attention, run: Run) -> None:
+    """Heads can be dealt."""
+    tensor = run.parallelism.tensor
+    if spec.heads % tensor:
+        refuse(_TENSOR, f"must divide the {spec.heads} attention heads")
+    if spec.kv_heads % tensor and tensor % spec.kv_heads:
+        refuse(_TENSOR, f"must divide the {spec.kv_heads} heads of keys and values, or be a multiple of them")
+
+
+def _inner(spec: FeedForward | Experts, run: Run) -> None:
+    """Inner features and experts can be dealt."""
+    tensor, expert, data = run.parallelism.tensor, run.parallelism.expert, run.parallelism.data
+    if isinstance(spec, FeedForward):
+        if spec.inner % tensor:
+            refuse(_TENSOR, f"must divide the {spec.inner} inner features")
+        return
+    if spec.count % expert:
+        refuse(_EXPERT, f"must divide the {spec.count} experts")
+    if (expert % data and data % expert) or data * tensor % expert:
+        refuse(_EXPERT, f"must divide data x tensor = {data * tensor} devices, and data or its multiple")
+    if spec.each.inner % (tensor * min(expert, data) // expert or 1):
+        refuse(_TENSOR, f"must divide the {spec.each.inner} inner features of an expert")
+    if spec.shared and spec.shared.inner % tensor:
+        refuse(_TENSOR, f"must divide the {spec.shared.inner} inner features of the shared expert")
+
+
+def _tokens(architecture: Architecture, run: Run) -> None:
+    """Tokens can be dealt between the parts (sequence parallelism)."""
+    for span in spans_of(architecture, run):
+        if span is not None and span.tokens % run.parallelism.tensor:
+            refuse(_TENSOR, f"must divide the {span.tokens:.0f} tokens of a device where sequence is true")

@@ -1,0 +1,216 @@
+"""The lowering of transformers: one way from an Architecture's traits to the rows of one device.
+
+Blocks: what enters a stack, one per distinct layer with its repeats, the head. Inference, training and prefill run all
+tokens, decode one new token per sequence on `run.sequence` keys. The head works on all tokens, as PyTorch does, and in
+prefill on the last of each sequence. An encoder-decoder has `run.sequence` tokens on both sides; its prefill encodes
+them and decodes the first token, its decode has as many keys on both sides.
+"""
+
+from __future__ import annotations
+
+from app.graphs.importers.architecture import Architecture, Embedding, Head, Layer, Stack
+from app.graphs.importers.attention_rows import Span, cross_attention, self_attention, softcapped
+from app.graphs.importers.feed_forward_rows import feed_forward
+from app.graphs.importers.latent_rows import latent_attention
+from app.graphs.importers.rows import Flow, Rows
+from app.graphs.run import Run
+from app.tables.workload import Workload
+
+
+def write(architecture: Architecture, run: Run) -> Workload:
+    """Rows of one device; the architecture can be run and split as asked (`splitting.check`)."""
+    rows = Rows(architecture, run)
+    x: Flow = ()
+    spans = spans_of(architecture, run)
+    for stack, span in zip(architecture.stacks, spans, strict=True):
+        if span is not None:
+            x = _stack(rows, stack, span, x)
+    last, span = architecture.stacks[-1], spans[-1]
+    if span is not None:
+        _head(rows, x, architecture.head, span, last)
+    return rows.builder.build()
+
+
+def spans_of(architecture: Architecture, run: Run) -> list[Span | None]:
+    """What each stack works on; None: it does not run."""
+    patches = architecture.stacks[0].embedding.patches
+    sequence = float(patches.count + 1 if patches else run.sequence)
+    whole = Span(float(run.device_batch), sequence, sequence)
+    token = whole._replace(queries=1.0)
+    if len(architecture.stacks) == 1:
+        return [token if run.mode == "decode" else whole]
+    if run.mode == "decode":
+        return [None, token]
+    return [whole, token._replace(keys=1.0) if run.mode == "prefill" else whole]
+
+
+def _stack(rows: Rows, stack: Stack, span: Span, encoded: Flow) -> Flow:
+    """A stack's embedding, layers and final norm, which opens the block of the head."""
+    rows.builder.begin()
+    _embedded(rows, stack, span)
+    for layer, repeats in stack.layers:
+        rows.builder.begin(repeats)
+        _layer(rows, layer, span, stack, encoded)
+    rows.builder.begin()
+    tokens = span.tokens / rows.split
+    x = rows.norm((), tokens, stack.width, "final_norm", stack.norm) if stack.final_norm else ()
+    return rows.gathered(x, span.tokens, stack.width)
+
+
+def _embedded(rows: Rows, stack: Stack, span: Span) -> None:
+    """Words or patches, positions, segments; what follows is in the next block."""
+    spec, tokens = stack.embedding, span.tokens
+    local, width = tokens / rows.split, stack.width
+    x = _patched(rows, spec, span) if spec.patches else _looked_up(rows, spec, tokens)
+    if not spec.patches:
+        x = rows.summed(x, tokens, spec.width)
+    if spec.width != width:
+        x = rows.linear(x, local, width, spec.width, "embedding.project")
+    for name, table in (("segments", spec.segments), ("positions", spec.positions)):
+        if table:
+            b = span.queries if name == "positions" else local
+            row = rows.add(
+                "embedding", outputs=b * width, name=name, parameters=table * width, b=b, h=width, vocabulary=table
+            )
+            x = rows.each("add", (*x, row), local, width, f"{name}.add")
+    if spec.scaled:
+        x = rows.each("mul_scalar", x, local, width, "embedding.scale")
+    if spec.norm:
+        x = rows.norm(x, local, width, "embedding.norm", stack.norm)
+    if spec.drops:
+        rows.dropout(x, local, width)
+    if stack.relative:
+        _relative_bias(rows, stack, span)
+
+
+def _looked_up(rows: Rows, spec: Embedding, tokens: float) -> Flow:
+    """Words in a table that is dealt to the tensor-parallel group, padded as Megatron does."""
+    vocabulary = -(-spec.vocabulary // rows.tensor)
+    held = 0.0 if spec.shared else vocabulary * spec.width
+    row = rows.add(
+        "embedding", outputs=tokens * spec.width, saved=0.0, name="words", parameters=held, b=tokens, h=spec.width,
+        vocabulary=vocabulary,
+    )  # fmt: skip
+    return (row,)
+
+
+def _patched(rows: Rows, spec: Embedding, span: Span) -> Flow:
+    """Patches of an image by a convolution, a learned token before them, and learned positions."""
+    patches, width = spec.patches, spec.width
+    assert patches is not None
+    held = patches.channels * patches.size**2 * width + width
+    row = rows.add(
+        "conv2d",
+        outputs=span.batch * patches.count * width,
+        name="patches",
+        parameters=held,
+        b=span.batch,
+        in_channels=patches.channels,
+        out_channels=width,
+        kernel_size_height=patches.size,
+        kernel_size_width=patches.size,
+        stride_height=patches.size,
+        stride_width=patches.size,
+        input_size_height=patches.image_size,
+        input_size_width=patches.image_size,
+    )
+    tokens = span.tokens
+    row = rows.add("copy", (row,), outputs=tokens * width, name="class_token", parameters=width, b=tokens, h=width)
+    positions = span.queries * width
+    row = rows.add("add", (row,), outputs=tokens * width, name="positions.add", parameters=positions, b=tokens, h=width)
+    return (row,)
+
+
+# What eager computes of every pair of query and key to find its bucket (T5).
+_BUCKETS = ("mul_scalar", "add_scalar", "div_scalar", "div_scalar", "mul_scalar", "add_scalar", "copy", "add")
+
+
+def _relative_bias(rows: Rows, stack: Stack, span: Span) -> None:
+    """A learned figure per head and distance (T5), with the mask added once for all layers."""
+    heads = stack.layers[0][0].attention.heads / rows.tensor
+    if rows.eager:
+        for op in _BUCKETS:
+            rows.each(op, (), span.queries, span.keys, f"bias.{op}")
+    pairs = span.queries * span.keys
+    row = rows.add(
+        "embedding", outputs=pairs * heads, name="bias", parameters=stack.relative * heads, b=pairs, h=heads,
+        vocabulary=stack.relative,
+    )  # fmt: skip
+    if rows.eager:
+        rows.each("add_scalar", (row,), span.batch * heads * span.queries, span.keys, "bias.mask")
+
+
+def _layer(rows: Rows, layer: Layer, span: Span, stack: Stack, encoded: Flow) -> None:
+    """One layer: its parts, each with its norms and its residual sum; it begins and ends between blocks."""
+    width, tokens = stack.width, span.tokens
+
+    def attended(x: Flow) -> Flow:
+        spec = layer.attention
+        if spec.latent:
+            return latent_attention(rows, x, spec, spec.latent, span, width)
+        return self_attention(rows, x, spec, span, width)
+
+    def crossed(x: Flow) -> Flow:
+        assert layer.cross is not None
+        seen = span._replace(keys=float(rows.run.sequence))
+        return cross_attention(rows, x, encoded, layer.cross, seen, width)
+
+    def fed(x: Flow) -> Flow:
+        return feed_forward(rows, x, layer.feed_forward, span.batch, tokens, width)
+
+    def normed(x: Flow, name: str) -> Flow:
+        return rows.norm(x, tokens / rows.split, width, name, stack.norm)
+
+    x: Flow = ()
+    if layer.order == "parallel":
+        shared = normed(x, "norm")
+        y = rows.each("add", (*attended(shared), *fed(shared)), tokens / rows.split, width, "parallel.sum")
+        rows.residual(x, y, tokens, width)
+        return
+    parts = [("attention", attended), ("cross", crossed), ("mlp", fed)]
+    for name, part in parts if layer.cross else parts[::2]:
+        if layer.order == "post":
+            x = normed(rows.residual(x, part(x), tokens, width), f"{name}.norm")
+            continue
+        y = part(normed(x, f"{name}.norm"))
+        x = rows.residual(x, normed(y, f"{name}.post_norm") if layer.order == "sandwich" else y, tokens, width)
+
+
+def _head(rows: Rows, x: Flow, head: Head, span: Span, stack: Stack) -> None:
+    """Pooling, words and labels, each from the final norm; in prefill from each sequence's last token."""
+    width, batch = stack.width, span.batch
+    tokens = batch if rows.run.mode == "prefill" else span.tokens
+    pooled = x
+    if head.pooled:
+        pooled = rows.linear(x, batch, width, width, "pooler", bias=True)
+        pooled = rows.each("tanh", pooled, batch, width, "pooler.tanh")
+    if head.vocabulary:
+        _words(rows, x, head, tokens, stack)
+    if head.labels:
+        source, b = (pooled, batch) if head.of == "sequence" else (x, tokens)
+        rows.linear(source, b, head.labels, width, "labels", bias=head.labels_bias, dtype=rows.product_dtype)
+
+
+def _words(rows: Rows, x: Flow, head: Head, tokens: float, stack: Stack) -> None:
+    """Logits of `tokens`, their columns dealt to the tensor-parallel group and gathered where one is chosen."""
+    width, vocabulary = stack.width, -(-head.vocabulary // rows.tensor)
+    if head.transform:
+        x = rows.linear(x, tokens, width, width, "transform", bias=True)
+        x = rows.norm(
+            rows.activation(x, tokens, width, head.transform, "transform.activation"),
+            tokens,
+            width,
+            "transform.norm",
+            stack.norm,
+        )
+    if head.scaled:
+        x = rows.each("mul_scalar", x, tokens, width, "words.scale")
+    if stack.embedding.width != width:
+        x = rows.linear(x, tokens, stack.embedding.width, width, "words.project")
+        width = stack.embedding.width
+    held = (0 if head.tied else vocabulary * width) + (vocabulary if head.bias else 0)
+    x = rows.linear(x, tokens, vocabulary, width, "words.logits", dtype=rows.product_dtype, parameters=held)
+    if head.softcap:
+        x = softcapped(rows, x, tokens, vocabulary, "words.softcap")
+    if rows.run.mode != "training":
+        rows.collective("all_gather", x, tokens, vocabulary * rows.tensor)

@@ -1,0 +1,73 @@
+"""Transformers lowered from their configurations: parameters as published, and rows that add up under any run."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.graphs.importers.hf import lower, parameter_count
+from app.graphs.run import Parallelism, Run
+from app.tables.workload import Workload
+from tests.unit.transformers import BERT, GPT2, LLAMA2, PUBLISHED
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_are_the_published_ones(name: str) -> None:
+    config, count = PUBLISHED[name]
+    assert parameter_count(config) == count
+
+
+def of(workload: Workload, name: str, column: str) -> float:
+    return float(workload.ops.column(column)[workload.names.index(name)])
+
+
+def test_layers_are_one_block() -> None:
+    workload = lower(LLAMA2, Run(batch=2, sequence=128))
+    assert workload.repeats.tolist() == [1.0, 32.0, 1.0]
+    assert (np.diff(workload.block) >= 0).all()
+    assert (workload.edges[0] < workload.edges[1]).all()
+
+
+@pytest.mark.parametrize("attention", ["eager", "flash"])
+@pytest.mark.parametrize("config", [GPT2, BERT, LLAMA2])
+def test_attention_is_products_or_one_kernel(config: dict[str, Any], attention: Any) -> None:
+    workload = lower(config, Run(batch=2, sequence=256, attention=attention))
+    eager = attention == "eager"
+    assert ("attention.softmax" in workload.names) is eager
+    assert ("attention" in workload.names) is not eager
+
+
+def test_decode_reads_the_cache() -> None:
+    run = Run(mode="decode", batch=8, sequence=4096, dtype="bf16", attention="flash")
+    workload = lower(LLAMA2, run)
+    assert of(workload, "attention.query", "m") == 8
+    assert of(workload, "attention", "context_length") == 4096
+    kept = float(workload.kv_bytes @ workload.repeats[workload.block])
+    assert kept == 2 * 32 * 8 * 4096 * 4096 * 2  # keys and values, layers, sequences, tokens, features, bytes
+
+
+def test_prefill_writes_words_for_the_last_token_only() -> None:
+    run = Run(mode="prefill", batch=4, sequence=1024, attention="flash", dtype="bf16")
+    assert of(lower(LLAMA2, run), "words.logits", "m") == 4
+    assert of(lower(LLAMA2, Run(batch=4, sequence=1024)), "words.logits", "m") == 4096
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+def test_tensor_ranks_hold_the_whole_between_them(sequence: bool) -> None:
+    alone = lower(LLAMA2, Run(batch=4, sequence=512))
+    split = lower(LLAMA2, Run(batch=4, sequence=512, parallelism=Parallelism(tensor=4, sequence=sequence)))
+    linears = [
+        float((w.parameters * (w.ops.kind == alone.ops.kind[alone.names.index("mlp.up")])) @ w.repeats[w.block])
+        for w in (alone, split)
+    ]
+    assert linears[0] == 4 * linears[1]
+    sums = "reduce_scatter" if sequence else "all_reduce"
+    assert split.names.count(sums) == 3  # words, attention, mlp
+    assert split.names.count("all_gather") == (4 if sequence else 1)  # before both parts and the head; the logits
+
+
+def test_few_bits_are_for_linears() -> None:
+    workload = lower(LLAMA2, Run(batch=1, sequence=64, dtype="fp8", attention="flash"))
+    widths = dict(zip(workload.names, workload.weight_bytes / np.maximum(workload.parameters, 1.0), strict=True))
+    assert widths["mlp.up"] == 1.0
+    assert widths["words.logits"] == widths["words"] == widths["mlp.norm"] == 2.0
