@@ -19,6 +19,22 @@ KERNELS = {"made_axpy": (2, 12, 3), "made_poly": (64, 8, 66), "made_stencil": (1
 SIZES = (2**18, 2**20, 2**22, 2**24)
 
 
+SAXPY: dict[str, Any] = {
+    "kind": "kernel",
+    "name": "saxpy",
+    "flops": 2e7,
+    "bytes": 1.2e8,
+    "threads_per_block": 256,
+    "blocks": 40_000,
+    "registers_per_thread": 12,
+    "shared_memory_per_block": 0,
+    "working_set_bytes": 1.2e8,
+    "access_pattern": "coalesced",
+    "dtype": "fp32",
+    "size": {"n": 1e7},
+}
+
+
 def made_up(*, seed: int = 0, noise: float = 0.05, source: str = "made up") -> list[dict[str, Any]]:
     """One row per GPU, kernel and size, with log-normal noise; another seed is another set of measurements."""
     draw = random.Random(seed)

@@ -17,6 +17,18 @@ import httpx
 
 from app.config import CHECKOUT, Settings
 
+# Of every entry of an answer of POST /predict, in this order.
+PREDICTION_FIELDS = (
+    "gpu",
+    "latency_ms",
+    "interval_ms",
+    "bound",
+    "predictor",
+    "support",
+    "memory",
+    "breakdown",
+    "warnings",
+)
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 40
 

@@ -17,6 +17,7 @@ from app.services.measurement_files import READERS, read_measurements
 from app.services.measurement_form import MEASUREMENT_EXAMPLE
 from app.services.measurement_list import page
 from app.store.measurements import MeasurementRow
+from app.store.page import Page
 
 router = APIRouter(tags=["Measurements"])
 
@@ -138,7 +139,7 @@ def list_measurements(
     if wanted.gpu is not None:
         filters["gpu"] = find(holder, wanted.gpu).id
     with database.begin() as connection:
-        rows = page(connection, **(filters | {"limit": wanted.limit + 1}))
+        rows = page(connection, Page(**(filters | {"limit": wanted.limit + 1})))
     more = len(rows) > wanted.limit
     items = [_out(row) for row in rows[: wanted.limit]]
     return MeasurementPage(items=items, next=items[-1].id if more else None)

@@ -10,17 +10,16 @@ from app.services.operator_forms import FORMS, SPELLED
 from app.store import measurements, operators
 from app.store.measurements import MeasurementRow
 from app.store.operators import StoredOperator
+from app.store.page import Page
 
 Workload = dict[str, Any]
 
 
-def page(
-    connection: Connection, *, limit: int, after: str | None = None, **filters: str | None
-) -> list[MeasurementRow]:
-    """Up to `limit` rows in the order of their ids, the first one after the id `after`; `filters` as the store's."""
-    rows = measurements.page(connection, after=after, limit=limit, **filters)
-    rows += [_as_row(row) for row in operators.page(connection, after=after, limit=limit, **filters)]
-    return sorted(rows, key=lambda row: row.id)[:limit]
+def page(connection: Connection, wanted: Page) -> list[MeasurementRow]:
+    """The rows of a page, whatever their kind."""
+    rows = measurements.page(connection, wanted)
+    rows += [_as_row(row) for row in operators.page(connection, wanted)]
+    return sorted(rows, key=lambda row: row.id)[: wanted.limit]
 
 
 def _as_row(row: StoredOperator) -> MeasurementRow:

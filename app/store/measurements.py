@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Row, Select
 from sqlalchemy.dialects import postgresql
 
 from app.store import operators, revision
+from app.store.page import Page
 from app.store.rows import MEASUREMENTS
 
 JSON_COLUMNS = ("workload", "phases_s", "kernel")
@@ -90,25 +91,16 @@ def _columns(rows: Sequence[MeasurementRow]) -> dict[str, list[Any]]:
     return columns
 
 
-def page(  # noqa: PLR0913 - one keyword per filter of GET /measurements
-    connection: Connection,
-    *,
-    gpu: str | None = None,
-    kind: str | None = None,
-    name: str | None = None,
-    software: str | None = None,
-    source: str | None = None,
-    after: str | None = None,
-    limit: int = 100,
-) -> list[MeasurementRow]:
-    """Up to `limit` rows in the order of their ids, the first one after the id `after`; filters are exact."""
-    wanted = {"gpu_id": gpu, "kind": kind, "name": name, "software": software, "source": source}
-    statement = _select().order_by(MEASUREMENTS.c.id).limit(limit)
-    for column, value in wanted.items():
+def page(connection: Connection, wanted: Page) -> list[MeasurementRow]:
+    """The rows of a page; ids are hexadecimal."""
+    columns = {"gpu_id": wanted.gpu, "kind": wanted.kind, "name": wanted.name}
+    columns |= {"software": wanted.software, "source": wanted.source}
+    statement = _select().order_by(MEASUREMENTS.c.id).limit(wanted.limit)
+    for column, value in columns.items():
         if value is not None:
             statement = statement.where(MEASUREMENTS.c[column] == value)
-    if after is not None:
-        statement = statement.where(MEASUREMENTS.c.id > after)
+    if wanted.after is not None:
+        statement = statement.where(MEASUREMENTS.c.id > wanted.after)
     return [_row(found) for found in connection.execute(statement)]
 
 

@@ -18,6 +18,7 @@ from app.errors import Unavailable
 from app.store import revision
 from app.store.binary_copy import SIGNATURE, TRAILER, Cell, decode, encode, values_of
 from app.store.operator_blocks import ID_BYTES, NO_TIME, Bytes, Context, Floats, Ints, OperatorBlock, identities
+from app.store.page import Page
 from app.store.rows import OPERATOR_CONTEXTS, OPERATOR_MEASUREMENTS
 
 # Rows on their way at once: keeps a large import in tens of megabytes.
@@ -293,29 +294,20 @@ class StoredOperator:
     created_at: datetime
 
 
-def page(  # noqa: PLR0913 - one keyword per filter of GET /measurements
-    connection: Connection,
-    *,
-    gpu: str | None = None,
-    kind: str | None = None,
-    name: str | None = None,
-    software: str | None = None,
-    source: str | None = None,
-    after: str | None = None,
-    limit: int = 100,
-) -> list[StoredOperator]:
-    """Up to `limit` rows in the order of their ids, the first one after the id `after` (hexadecimal); filters exact."""
-    if kind not in (None, KIND):
+def page(connection: Connection, wanted: Page) -> list[StoredOperator]:
+    """The rows of a page; `name` is the operator, ids are hexadecimal."""
+    if wanted.kind not in (None, KIND):
         return []
-    contexts, rows = _contexts(connection, {_C.gpu_id: gpu, _C.op: name, _C.software: software, _C.source: source})
+    filters = {_C.gpu_id: wanted.gpu, _C.op: wanted.name, _C.software: wanted.software, _C.source: wanted.source}
+    contexts, rows = _contexts(connection, filters)
     if not contexts:
         return []
-    wanted = sa.select(OPERATOR_MEASUREMENTS).where(_M.context_id.in_(contexts))
-    if after is not None:
-        wanted = wanted.where(_M.id > str(uuid.UUID(after[: 2 * ID_BYTES])))
+    statement = sa.select(OPERATOR_MEASUREMENTS).where(_M.context_id.in_(contexts))
+    if wanted.after is not None:
+        statement = statement.where(_M.id > str(uuid.UUID(wanted.after[: 2 * ID_BYTES])))
     # Rare rows are found by their contexts; walking all ids until enough of them turned up takes seconds.
-    found = sa.select(wanted.offset(0).subquery()) if rows < _RARE else wanted
-    ordered = found.order_by(sa.literal_column("id")).limit(limit)
+    found = sa.select(statement.offset(0).subquery()) if rows < _RARE else statement
+    ordered = found.order_by(sa.literal_column("id")).limit(wanted.limit)
     return [_row(row, contexts) for row in connection.execute(ordered).mappings()]
 
 

@@ -9,6 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.kernels_data import SAXPY
+
 ABOUT = {"gpu": "tesla-v100-sxm2-16gb", "software": "pytorch-2.1", "source": "made up"}
 OPERATORS: list[dict[str, Any]] = [
     {"op": "linear", "m": 4096, "n": 4096, "k": 1024, "dtype": "fp32"},
@@ -127,23 +129,10 @@ def test_the_launched_kernel_and_all_other_figures_come_back(server: httpx.Clien
 
 def test_filters_and_pages_over_all_kinds(server: httpx.Client) -> None:
     model = {"kind": "model", "name": "resnet50", "mode": "training", "batch": 64, "image_size": 224, "dtype": "fp16"}
-    kernel = {
-        "kind": "kernel",
-        "name": "saxpy",
-        "flops": 2e7,
-        "bytes": 1.2e8,
-        "threads_per_block": 256,
-        "blocks": 40_000,
-        "registers_per_thread": 12,
-        "shared_memory_per_block": 0,
-        "working_set_bytes": 1.2e8,
-        "access_pattern": "coalesced",
-        "dtype": "fp32",
-    }
     phases = {"forward": 30.0, "backward": 60.0}
     mixed = [
         *rows(source="mixed"),
-        ABOUT | {"source": "mixed", "latency_ms": 1.0, "workload": kernel},
+        ABOUT | {"source": "mixed", "latency_ms": 1.0, "workload": SAXPY},
         ABOUT | {"source": "mixed", "latency_ms": 90.0, "phases_ms": phases, "workload": model},
     ]
     assert server.post("/measurements", json=mixed).raise_for_status().json()["inserted"] == 8

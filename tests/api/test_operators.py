@@ -12,6 +12,7 @@ from fastapi.testclient import TestClient
 from app.ops import OPS
 from app.services.operator_forms import FORMS
 from app.services.operator_requests import OPERATOR_TABLE_EXAMPLE, OPERATORS_EXAMPLE
+from tests.service import PREDICTION_FIELDS
 
 Row = dict[str, Any]
 ROWS: list[Row] = OPERATORS_EXAMPLE["workload"]["operators"]
@@ -43,17 +44,7 @@ def a_row(op: str) -> Row:
 
 def test_every_field_of_the_contract(client: TestClient) -> None:
     found = ask(client, ROWS)
-    assert list(found) == [
-        "gpu",
-        "latency_ms",
-        "interval_ms",
-        "bound",
-        "predictor",
-        "support",
-        "memory",
-        "breakdown",
-        "warnings",
-    ]
+    assert tuple(found) == PREDICTION_FIELDS
     assert found["interval_ms"]["low"] <= found["latency_ms"] <= found["interval_ms"]["high"]
     assert found["bound"] in ("compute", "memory", "launch", "communication")
     assert found["support"] in ("measured", "interpolated", "extrapolated")

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from tests.service import PREDICTION_FIELDS
+
 Kernel = dict[str, Any]
 
 
@@ -31,17 +33,7 @@ def test_every_field_of_the_contract(client: TestClient, kernel: Kernel) -> None
     assert answer.headers["content-type"] == "application/json"
     assert list(answer.json()) == ["predictions"]
     (found,) = answer.json()["predictions"]
-    assert list(found) == [
-        "gpu",
-        "latency_ms",
-        "interval_ms",
-        "bound",
-        "predictor",
-        "support",
-        "memory",
-        "breakdown",
-        "warnings",
-    ]
+    assert tuple(found) == PREDICTION_FIELDS
     assert found["gpu"] == client.get("/gpus/nvidia-l4").json()["id"]
     assert found["interval_ms"]["low"] <= found["latency_ms"] <= found["interval_ms"]["high"]
     assert found["interval_ms"]["coverage"] == 0.8

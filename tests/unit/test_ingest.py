@@ -9,6 +9,7 @@ from app.services.ingest import Checked, check, refuse_wrong
 from app.services.measured_operators import MAX_REPORTED
 from app.tables.catalog import Catalog
 from app.tables.complete import complete
+from tests.kernels_data import SAXPY
 
 # 10 SMs x 64 lanes x 2 x 1 GHz = 1.28 TFLOP/s; 100 GB/s; caches far smaller than the kernel's 120 MB.
 SMALL = {
@@ -23,23 +24,9 @@ SMALL = {
     "l2_bytes": 1e6,
     "aliases": ["Small Driver Name"],
 }
-WORKLOAD: dict[str, Any] = {
-    "kind": "kernel",
-    "name": "saxpy",
-    "flops": 2e7,
-    "bytes": 1.2e8,
-    "threads_per_block": 256,
-    "blocks": 40_000,
-    "registers_per_thread": 12,
-    "shared_memory_per_block": 0,
-    "working_set_bytes": 1.2e8,
-    "access_pattern": "coalesced",
-    "dtype": "fp32",
-    "size": {"n": 1e7},
-}
 # (120 MB - 1 MB that may stay in the L2) / 100 GB/s
 LIMIT_MS = 1.19
-ROW: dict[str, Any] = {"gpu": "small", "software": "cuda", "source": "bench", "latency_ms": 1.5, "workload": WORKLOAD}
+ROW: dict[str, Any] = {"gpu": "small", "software": "cuda", "source": "bench", "latency_ms": 1.5, "workload": SAXPY}
 
 
 def checked(*rows: dict[str, Any]) -> Checked:
@@ -53,7 +40,7 @@ def refused(row: dict[str, Any]) -> tuple[tuple[Any, ...], str]:
 
 
 def with_workload(**changes: Any) -> dict[str, Any]:
-    return ROW | {"workload": WORKLOAD | changes}
+    return ROW | {"workload": SAXPY | changes}
 
 
 def test_a_sound_row_in_si_units() -> None:
@@ -61,7 +48,7 @@ def test_a_sound_row_in_si_units() -> None:
     row = found.rows[0]
     assert (row.gpu_id, row.kind, row.name) == ("small", "kernel", "saxpy")
     assert (row.latency_s, row.latency_std_s) == (1.5e-3, 1e-4)
-    assert row.workload == WORKLOAD
+    assert row.workload == SAXPY
     assert row.kernel == {"grid": [40_000, 1, 1]}
 
 

@@ -1,6 +1,6 @@
 """Cuts of a network over unequal GPUs: as good as trying them all, within memory, at the right bytes."""
 
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def tried_all(time_s: np.ndarray, link_s: np.ndarray) -> float:
         ends = [0, *cuts, n]
         cost = [
             time_s[a:b, s].sum() + (link_s[a, s] if s else 0.0)
-            for s, (a, b) in enumerate(zip(ends, ends[1:], strict=False))
+            for s, (a, b) in enumerate(pairwise(ends))
         ]
         best = min(best, max(cost))
     return best

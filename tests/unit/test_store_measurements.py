@@ -3,6 +3,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 from app.store import measurements, revision
 from app.store.measurements import MeasurementRow, identity
+from app.store.page import Page
 from app.store.session import Database
 
 ROW = MeasurementRow(
@@ -43,12 +44,11 @@ def test_pages_follow_one_another(database: Database) -> None:
     with database.begin() as connection:
         assert measurements.insert(connection, rows) == 25
         seen: list[str] = []
-        while page := measurements.page(
-            connection, name="paged", gpu="titan-v", after=seen[-1] if seen else None, limit=10
-        ):
+        wanted = Page(name="paged", gpu="titan-v", limit=10)
+        while page := measurements.page(connection, replace(wanted, after=seen[-1] if seen else None)):
             seen += [row.id for row in page]
         assert measurements.counts(connection)["kernel", "titan-v"] >= 25
-        assert measurements.page(connection, source="nobody") == []
+        assert measurements.page(connection, Page(source="nobody")) == []
     assert sorted(seen) == seen == sorted(identity(row) for row in rows)
 
 
