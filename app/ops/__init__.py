@@ -10,6 +10,7 @@ from app.ops.embedding import EMBEDDING_OPS
 from app.ops.gemm import GEMM_OPS
 from app.ops.memory import MEMORY_OPS
 from app.ops.moe import MOE_OPS
+from app.ops.network import NETWORK_OPS
 from app.ops.norm import NORM_OPS
 from app.ops.pool import POOL_OPS
 from app.ops.recurrent import RECURRENT_OPS
@@ -27,6 +28,7 @@ OPS = (
     *MOE_OPS,
     *COLLECTIVE_OPS,
     *MEMORY_OPS,
+    *NETWORK_OPS,
 )
 OP_CODE = {op.name: code for code, op in enumerate(OPS)}
 # Columns of a table that mixes deep-learning operators: NaN where a family lacks one.

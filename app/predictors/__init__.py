@@ -2,6 +2,7 @@
 
 from app.predictors.auto import Auto
 from app.predictors.base import Predictor
+from app.predictors.convmeter import ConvMeter, PlainConvMeter
 from app.predictors.efficiency import Efficiency
 from app.predictors.habitat import Habitat
 from app.predictors.kernel_table import KernelTable
@@ -17,7 +18,16 @@ PREDICTORS: tuple[type[Auto] | type[Roofline] | type[Efficiency] | type[PairRegr
     *REGRESSORS,
 )
 # Those that answer for deep-learning operators too; the others know kernels only.
-OPERATOR_PREDICTORS: tuple[type[Predictor], ...] = (Auto, Roofline, Li, Habitat, TileWave, KernelTable)
+OPERATOR_PREDICTORS: tuple[type[Predictor], ...] = (
+    Auto,
+    Roofline,
+    Li,
+    Habitat,
+    TileWave,
+    KernelTable,
+    ConvMeter,
+    PlainConvMeter,
+)
 # All of them by name: of kernels, of operators, of both.
 BY_NAME: dict[str, type[Predictor]] = {cls.name: cls for cls in (*PREDICTORS, *OPERATOR_PREDICTORS)}
 
@@ -32,4 +42,18 @@ def learns_operators(name: str) -> bool:
     return hasattr(BY_NAME[name], "fit_operators")
 
 
-__all__ = ["BY_NAME", "OPERATOR_PREDICTORS", "PREDICTORS", "REGRESSORS", "learns_kernels", "learns_operators"]
+def learns_only(name: str) -> tuple[str, ...] | None:
+    """The operators that this predictor learns from; None: whichever there are."""
+    only: tuple[str, ...] | None = getattr(BY_NAME[name], "learns_from", None)
+    return only
+
+
+__all__ = [
+    "BY_NAME",
+    "OPERATOR_PREDICTORS",
+    "PREDICTORS",
+    "REGRESSORS",
+    "learns_kernels",
+    "learns_only",
+    "learns_operators",
+]

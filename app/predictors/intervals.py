@@ -53,8 +53,24 @@ SITUATIONS = {
 S_MEASURED, S_SEEN, S_SEEN_OUTSIDE, S_CALIBRATED, S_SIBLING, S_UNSEEN, S_UNSEEN_OUTSIDE, S_UNTRAINED = range(8)
 SUPPORT_OF_SITUATION = np.array([MEASURED] + [INTERPOLATED] + [EXTRAPOLATED] + [INTERPOLATED] * 2 + [EXTRAPOLATED] * 3)
 
-# The lines of the breakdown (`Op.group`), each with a group per dtype and situation.
-OPERATOR_GROUPS = tuple(sorted({op.group for op in OPS[1:]}))
+# The lines of the breakdown (`Op.group`), each with a group per dtype and situation. Stored intervals count them: a new
+# one goes to the end.
+OPERATOR_GROUPS = (
+    *(
+        "attention",
+        "bmm",
+        "collective",
+        "conv2d",
+        "elementwise",
+        "embedding",
+        "linear",
+        "memory",
+        "moe",
+        "norm",
+        "pool",
+    ),
+    *("recurrent", "softmax", "network"),
+)
 _GROUP_OF_KIND = np.array([0] + [OPERATOR_GROUPS.index(op.group) for op in OPS[1:]])
 
 

@@ -48,6 +48,7 @@ PRIORS = {
     "moe": Prior(0.40, 0.72, 150e-6, 25e-6, 0.75),
     "collective": Prior(1.0, 0.80, 60e-6, 7e-6, 0.75),
     "memory": Prior(1.0, 0.95, 20e-6, 2.5e-6, 0.50),
+    "network": Prior(0.50, 0.20, 2e-3, 5e-4, 0.90),
 }
 # A `linear` whose activations a serving stack quantises first: seconds that this adds, and the shortest time. Products
 # in FP8 by blocks take 60 to 340 us in the data however small; the host's time seems to show.

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from app import __version__
 from app.errors import BadInput, FieldError, NotTrained
-from app.predictors import BY_NAME, learns_kernels, learns_operators
+from app.ops.network import NETWORK
+from app.predictors import BY_NAME, learns_kernels, learns_only, learns_operators
 from app.predictors.base import Predictor
 from app.predictors.finish import finished
 from app.predictors.intervals import Intervals
@@ -53,6 +54,8 @@ class Served:
 def import_hint(predictor: str) -> str:
     """Where measurements that a predictor can learn from come from."""
     kernels, operators = learns_kernels(predictor), learns_operators(predictor)
+    if learns_only(predictor) == (NETWORK.name,):
+        return "Import measurements of networks ('gpucast import timm DIR' or POST /measurements)"
     of = "operators, kernels or both" if kernels and operators else "operators" if operators else "kernels"
     forms = [*(["neusight", "aiconfigurator"] if operators else []), *(["cuda-kernels"] if kernels else [])]
     commands = ", ".join(f"'gpucast import {form} DIR'" for form in forms)

@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 from sqlalchemy import Connection
 
-from app.predictors import learns_kernels, learns_operators
+from app.predictors import learns_kernels, learns_only, learns_operators
 from app.services.stored_kernels import stored_kernels
 from app.services.stored_operators import stored_operators
 from app.store import gpus, measurements, operators
@@ -22,7 +22,7 @@ def measured_gpus(connection: Connection, predictor: str) -> set[str]:
     if learns_kernels(predictor):
         found |= {gpu for kind, gpu in measurements.counts(connection) if kind == "kernel"}
     if learns_operators(predictor):
-        found |= set(operators.counts(connection))
+        found |= set(operators.counts(connection, ops=learns_only(predictor)))
     return found
 
 
@@ -31,7 +31,8 @@ def load_material(connection: Connection, predictor: str) -> tuple[Material, str
     table = GpuTable.from_specs(gpus.load_specs(connection))
     rows = measurements.load(connection, kind="kernel") if learns_kernels(predictor) else []
     kernels, ids = stored_kernels(rows, table)
-    runs = stored_operators(connection, table) if learns_operators(predictor) else []
+    only = learns_only(predictor)
+    runs = stored_operators(connection, table, ops=only) if learns_operators(predictor) else []
     material = Material(table, kernels, ids, [run for run in runs if len(run)])
     return material, _hash(material, training_set_hash(rows))
 

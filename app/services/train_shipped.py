@@ -20,7 +20,7 @@ from typing import NamedTuple
 from app import __version__
 from app.config import SEED_DATA, Settings
 from app.errors import BadInput, GpucastError
-from app.predictors import OPERATOR_PREDICTORS, learns_operators
+from app.predictors import OPERATOR_PREDICTORS, learns_only, learns_operators
 from app.services.import_parts import import_parts
 from app.services.importers.base import PartsImporter
 from app.services.imports import importer_named
@@ -51,8 +51,9 @@ SOURCES = (
 
 
 def trainable() -> list[str]:
-    """Predictors that ship trained."""
-    return [predictor.name for predictor in OPERATOR_PREDICTORS if learns_operators(predictor.name)]
+    """Predictors that ship trained: those that learn from the operators of SOURCES."""
+    names = [predictor.name for predictor in OPERATOR_PREDICTORS]
+    return [name for name in names if learns_operators(name) and learns_only(name) is None]
 
 
 def train_shipped(data: Path, out: Path, predictors: Sequence[str], tell: Tell) -> int:

@@ -269,10 +269,12 @@ def _launched(extents: NDArray[Any]) -> NDArray[np.float64]:
     return values
 
 
-def counts(connection: Connection) -> dict[str, int]:
-    """How many rows each GPU id has."""
+def counts(connection: Connection, *, ops: Collection[str] | None = None) -> dict[str, int]:
+    """How many rows each GPU id has, of `ops` where given."""
     total = sa.func.sum(_C.measurements)
-    found = connection.execute(sa.select(_C.gpu_id, total).group_by(_C.gpu_id).having(total > 0).order_by(_C.gpu_id))
+    wanted = sa.true() if ops is None else _C.op.in_(ops)
+    every = sa.select(_C.gpu_id, total).where(wanted).group_by(_C.gpu_id).having(total > 0).order_by(_C.gpu_id)
+    found = connection.execute(every)
     return {gpu: int(rows) for gpu, rows in found}
 
 

@@ -38,12 +38,14 @@ HELD_OUT = 0.2
 SHOTS = (8, 32, 128)
 # Rows per cell and GPU that teach where another GPU is asked: errors there hardly change with more.
 MOST_ELSEWHERE = 2000
-# What makes a configuration: a layer of a model, whatever the number of tokens it runs with.
+# What makes a configuration: a layer of a model, whatever the number of tokens it runs with; a network, whatever its
+# images.
 _CONFIGURATION = {
     "linear": ("n", "k"),
     "attention_prefill": ("heads", "kv_heads", "head_dim", "window"),
     "attention_decode": ("heads", "kv_heads", "head_dim", "window"),
     "moe": ("hidden", "intermediate", "experts", "top_k"),
+    "network": ("weights",),
 }
 _COLLECTIVE = ("devices", "message_bytes")
 # Groups of which a fifth would be a handful of configurations, and no configuration at all of some dtypes.

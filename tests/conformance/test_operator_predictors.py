@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from app.errors import NotTrained
-from app.predictors import OPERATOR_PREDICTORS
+from app.predictors import OPERATOR_PREDICTORS, learns_only
 from app.predictors.intervals import OPERATOR_GROUPS, SUPPORT_OF_SITUATION, Intervals, operator_codes
 from app.predictors.roofline import hardware_limit
 from app.services.engine import Engine, Served
@@ -37,13 +37,20 @@ def kernel(ops: Any, gpu: Any) -> list[str]:
     return [f"turing_sgemm_{'128x128' if of else '64x64'}_tn" for of in wide]
 
 
+def networks() -> list[dict[str, float]]:
+    """Networks of all sizes; each three times larger than the last asks three times as much."""
+    shapes = random_shapes(("batch", "flops", "outputs", "weights"), 60, low=2, high=64)
+    scale = {"batch": 1.0, "flops": 1e8, "outputs": 1e5, "weights": 1e6}
+    return [{name: size * scale[name] for name, size in row.items()} for row in shapes]
+
+
 RUNS = [
     measured("linear", random_shapes("mnk", 80), GPUS, LEARNED, time, kernel=kernel),
     measured("bmm", random_shapes("bmnk", 80, high=512), GPUS, LEARNED, time, kernel=kernel),
     measured("softmax", random_shapes("bh", 60), GPUS, LEARNED, time),
     measured("relu", random_shapes("bh", 60), GPUS, LEARNED, time),
 ]
-QUERIES = mixed([run.rows.ops.take(np.arange(0, 60, 7)) for run in RUNS])
+NETWORKS = [measured("network", networks(), GPUS, LEARNED, time)]
 # Of operators, dtypes and shapes that nobody learned from.
 STRANGE = mixed(
     [
@@ -54,23 +61,38 @@ STRANGE = mixed(
         operators("linear", {"m": 64, "n": 640, "k": 320, "backward": 1}),
     ]
 )
-ROWS, ON = np.tile(np.arange(len(QUERIES)), len(SPECS)), np.repeat(np.arange(len(SPECS)), len(QUERIES))
+
+
+def taught(predictor: Any) -> Any:
+    """What this predictor learns from."""
+    return RUNS if learns_only(predictor.name) is None else NETWORKS
+
+
+def queries(predictor: Any) -> Any:
+    return mixed([run.rows.ops.take(np.arange(0, 60, 7)) for run in taught(predictor)])
+
+
+def everywhere(ops: Any) -> Any:
+    """Every row on every GPU."""
+    return np.tile(np.arange(len(ops)), len(SPECS)), np.repeat(np.arange(len(SPECS)), len(ops))
 
 
 @pytest.fixture(params=LEARNERS, ids=lambda learner: learner.name, scope="module")
 def learned(request: pytest.FixtureRequest) -> Any:
-    return request.param().fit_operators(RUNS, GPUS)
+    return request.param().fit_operators(taught(request.param), GPUS)
 
 
-def ask(predictor: Any, ops: Any = QUERIES, rows: Any = ROWS, on: Any = ON) -> Any:
+def ask(predictor: Any, ops: Any = None, rows: Any = None, on: Any = None) -> Any:
+    ops = queries(predictor) if ops is None else ops
+    rows, on = everywhere(ops) if rows is None else (rows, on)
     return predictor.predict(ops, GPUS, rows, on, evidence=no_evidence(ops))
 
 
 def test_the_engine_answers_in_order_and_over_the_limit(learned: Any) -> None:
     served = {(learned.name, "*"): Served(learned, Intervals.prior(), "test")}
     engine = Engine(Catalog(SPECS), GPUS, served)
-    for ops in (QUERIES, STRANGE):
-        rows, on = np.tile(np.arange(len(ops)), len(SPECS)), np.repeat(np.arange(len(SPECS)), len(ops))
+    for ops in (queries(learned), STRANGE):
+        rows, on = everywhere(ops)
         evidence = no_evidence(ops)
         answer = engine.predict(ops, GPUS, rows, on, predictor=learned.name, coverage=0.8, evidence=evidence)
         assert np.isfinite(answer.latency_s).all()
@@ -80,12 +102,13 @@ def test_the_engine_answers_in_order_and_over_the_limit(learned: Any) -> None:
 
 
 def test_learned_gpus_are_answered_within_a_factor_of_two_and_called_seen(learned: Any) -> None:
-    answer = ask(learned)
-    seen = len(LEARNED) != ON
-    limit = hardware_limit(QUERIES, GPUS, ROWS, ON).latency_s
+    answer, ops = ask(learned), queries(learned)
+    rows, on = everywhere(ops)
+    seen = len(LEARNED) != on
+    limit = hardware_limit(ops, GPUS, rows, on).latency_s
     error = np.abs(np.log(answer.latency_s / (2e-5 + 1.6 * limit)))[seen]
     assert np.median(error) < np.log(2)
-    seen_codes = operator_codes(QUERIES.kind[ROWS], QUERIES.dtype[ROWS], 1)
+    seen_codes = operator_codes(ops.kind[rows], ops.dtype[rows], 1)
     assert (answer.group[seen] == seen_codes[seen]).all()
     assert (answer.group[~seen] != seen_codes[~seen]).all()
 
@@ -104,12 +127,13 @@ def test_support_follows_the_situation(learned: Any) -> None:
 
 
 def test_one_row_equals_the_batch_and_one_family_its_rows_of_a_mixture(learned: Any) -> None:
-    together = ask(learned)
-    for q in range(0, len(ROWS), 11):
-        alone = ask(learned, QUERIES, ROWS[[q]], ON[[q]])
+    together, ops = ask(learned), queries(learned)
+    rows, on = everywhere(ops)
+    for q in range(0, len(rows), 11):
+        alone = ask(learned, ops, rows[[q]], on[[q]])
         np.testing.assert_allclose(alone.latency_s, together.latency_s[[q]], rtol=1e-9)
         assert alone.group[0] == together.group[q]
-    family = RUNS[0].rows.ops.take(np.arange(0, 60, 7))
+    family = taught(learned)[0].rows.ops.take(np.arange(0, 60, 7))
     np.testing.assert_allclose(
         ask(learned, family, np.arange(len(family)), np.zeros(len(family), dtype=np.intp)).latency_s,
         together.latency_s[: len(family)],
@@ -118,14 +142,15 @@ def test_one_row_equals_the_batch_and_one_family_its_rows_of_a_mixture(learned: 
 
 
 def test_arguments_are_not_touched(learned: Any) -> None:
-    before = QUERIES.dims.copy(), GPUS.values.copy()
-    ask(learned)
-    np.testing.assert_array_equal(before[0], QUERIES.dims)
+    ops = queries(learned)
+    before = ops.dims.copy(), GPUS.values.copy()
+    ask(learned, ops)
+    np.testing.assert_array_equal(before[0], ops.dims)
     np.testing.assert_array_equal(before[1], GPUS.values)
 
 
 def test_the_same_rows_teach_the_same_and_a_state_answers_alike(learned: Any) -> None:
-    again = type(learned)().fit_operators(RUNS, GPUS)
+    again = type(learned)().fit_operators(taught(learned), GPUS)
     restored = type(learned).from_state(learned.state())
     first = ask(learned)
     for other in (again, restored):
@@ -135,6 +160,8 @@ def test_the_same_rows_teach_the_same_and_a_state_answers_alike(learned: Any) ->
 
 def test_learning_more_keeps_what_was_known(learned: Any) -> None:
     other = measured("layer_norm", random_shapes("bh", 40), GPUS, LEARNED, time)
+    if learns_only(learned.name) is not None:
+        other = measured("network", networks(), GPUS, LEARNED, time, dtype="fp16")
     more = learned.fit_operators([other], GPUS)
     np.testing.assert_array_equal(ask(learned).latency_s, ask(more).latency_s)
     asked = other.rows.ops.take(np.arange(5))
@@ -145,4 +172,4 @@ def test_learning_more_keeps_what_was_known(learned: Any) -> None:
 
 def test_too_little_to_learn_from(learned: Any) -> None:
     with pytest.raises(NotTrained):
-        type(learned)().fit_operators([RUNS[0].take(np.arange(3))], GPUS)
+        type(learned)().fit_operators([taught(learned)[0].take(np.arange(3))], GPUS)

@@ -56,6 +56,10 @@ FAMILIES: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
     ),
     "copy": (ROWS, ("b", "h")),
     "memory": ({"bytes": 1e6}, ("bytes",)),
+    "network": (
+        {"batch": 32, "flops": 4e9, "outputs": 1e7, "weights": 2.5e7, "layers": 50},
+        ("batch", "flops", "outputs", "weights"),
+    ),
     **{op.name: (ROWS, ("b", "h", "backward")) for op in (*NORM_OPS, *ELEMENTWISE_OPS)},
     "softmax": (ROWS, ("b", "h")),  # its gradient takes fewer operations than its exponentials
     **{op.name: (WINDOW | {"channels": 64}, ("b", "channels", "input_size", "backward")) for op in POOL_OPS},

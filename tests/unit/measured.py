@@ -50,7 +50,9 @@ def no_evidence(ops: OpTable) -> Evidence:
     return Evidence(Measurements(ops.take(none), none, np.empty(0)), none)
 
 
-def random_shapes(names: str, count: int, *, low: int = 32, high: int = 4096, seed: int = 0) -> list[dict[str, float]]:
+def random_shapes(
+    names: Sequence[str], count: int, *, low: int = 32, high: int = 4096, seed: int = 0
+) -> list[dict[str, float]]:
     """Dimensions log-uniform between `low` and `high`, whole."""
     draw = np.random.default_rng(seed)
     drawn = np.rint(np.exp(draw.uniform(np.log(low), np.log(high), (count, len(names)))))

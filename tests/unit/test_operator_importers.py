@@ -179,28 +179,34 @@ TIMM = {
     "batch": 256.0,
     "img_size": 224,
     "step_time_ms": 250.0,
+    "gmacs": 4.11,
+    "macts": 11.11,
+    "params_m": 25.56,
     "is_convnet": 1,
 }
 
 
 def test_timm_brings_convnets(database: Database, tmp_path: Path) -> None:
-    rows = [TIMM, TIMM | {"is_convnet": 0, "model": "vit"}, TIMM | {"batch": None, "step_time_ms": None}]
+    rows = [TIMM, TIMM | {"is_convnet": 0, "model": "vit"}, TIMM | {"batch": None}, TIMM | {"gmacs": None}]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "vision_models.parquet")
     report = bring_in(database, "timm", tmp_path)
-    assert (report.received, report.inserted, report.skipped.total()) == (3, 1, 2)
-    assert report.skipped["not a ConvNet"] == 1
+    assert (report.received, report.inserted) == (4, 1)
+    assert report.skipped == {"not a ConvNet": 1, "no batch, step time or counts are told": 2}
     (row,) = stored(database, source="timm")
     assert (row.gpu_id, row.software, row.latency_s) == ("rtx-3090", "pytorch-1.13", 0.25)
     assert row.workload == {
-        "kind": "model",
-        "name": "resnet50",
-        "mode": "training",
+        "kind": "operator",
+        "op": "network",
         "batch": 256,
-        "image_size": 224,
+        "flops": 8.22e9,
+        "outputs": 11.11e6,
+        "weights": 25.56e6,
+        "pass": "step",
+        "channels_last": 1,
+        "compiled": 1,
         "dtype": "fp16",
-        "memory_format": "channels_last",
-        "compiled": True,
     }
+    assert bring_in(database, "timm", tmp_path).unchanged == 1
     with pytest.raises(BadInput, match="phase 'test'"):
         pq.write_table(pa.Table.from_pylist([TIMM | {"phase": "test"}]), tmp_path / "vision_models.parquet")
         bring_in(database, "timm", tmp_path)
