@@ -18,7 +18,7 @@ Row = dict[str, Any]
 ROWS: list[Row] = OPERATORS_EXAMPLE["workload"]["operators"]
 # What a family needs beyond ones.
 LIKELY: Row = {"kernel_size": 3, "input_size": 32, "bytes": 1e6, "message_bytes": 1e6, "devices": 8, "head_dim": 64}
-FORWARD_ONLY = ("attention_decode",)
+FORWARD_ONLY = ("attention_decode", "network")
 
 
 def ask(client: TestClient, operators: list[Row], **more: Any) -> dict[str, Any]:
