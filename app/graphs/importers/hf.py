@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from app.graphs.importers import splitting
-from app.graphs.importers.architecture import Architecture
-from app.graphs.importers.bert import bert
-from app.graphs.importers.fields import CONFIG, Fields, refuse
-from app.graphs.importers.gpt import gpt2, opt
-from app.graphs.importers.llama import llama, mistral, qwen2, qwen3
-from app.graphs.importers.transformer import write
+from app.graphs.importers.families.bert import bert
+from app.graphs.importers.families.fields import CONFIG, Fields
+from app.graphs.importers.families.gpt import gpt2, opt
+from app.graphs.importers.families.llama import llama, mistral, qwen2, qwen3
+from app.graphs.refusal import refuse
 from app.graphs.run import Run
+from app.graphs.transformers import splitting
+from app.graphs.transformers.architecture import Architecture
+from app.graphs.transformers.lowering import write
 from app.tables.workload import Workload
 
 _FAMILIES: Mapping[str, Callable[[Fields], Architecture]] = {

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from app.graphs.importers.architecture import Attention
-from app.graphs.importers.rows import Flow, Rows
+from app.graphs.transformers.architecture import Attention
+from app.graphs.transformers.rows import Flow, Rows
 
 
 class Span(NamedTuple):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from app.graphs.importers.architecture import Head
-from app.graphs.importers.fields import Fields
-from app.graphs.importers.heads import CAUSAL, head_kind, labels
+from app.graphs.importers.families.fields import Fields
+from app.graphs.importers.families.heads import CAUSAL, head_kind, labels
+from app.graphs.transformers.architecture import Head
 
 
 def causal_head(fields: Fields, vocabulary: int, *, tied: bool, bias: bool = False, softcap: bool = False) -> Head:

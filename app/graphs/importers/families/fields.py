@@ -6,18 +6,13 @@ import math
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from app.errors import BadInput, FieldError
+from app.graphs.refusal import refuse
 
 CONFIG = ("workload", "config")
 # Largest size of a configuration, in elements, and most layers; beyond, the file is wrong or hostile.
 MOST_SIZE = 2**24
 MOST_LAYERS = 10_000
 MOST_EXPERTS = 2**16
-
-
-def refuse(loc: tuple[str | int, ...], why: str) -> NoReturn:
-    """BadInput about one field."""
-    raise BadInput(f"{'.'.join(map(str, loc[1:]))}: {why}", errors=[FieldError(loc, why)])
 
 
 class Fields:

@@ -8,12 +8,12 @@ them and decodes the first token, its decode has as many keys on both sides.
 
 from __future__ import annotations
 
-from app.graphs.importers.architecture import Architecture, Embedding, Head, Layer, Stack
-from app.graphs.importers.attention_rows import Span, cross_attention, self_attention, softcapped
-from app.graphs.importers.feed_forward_rows import feed_forward
-from app.graphs.importers.latent_rows import latent_attention
-from app.graphs.importers.rows import Flow, Rows
 from app.graphs.run import Run
+from app.graphs.transformers.architecture import Architecture, Embedding, Head, Layer, Stack
+from app.graphs.transformers.attention import Span, cross_attention, self_attention, softcapped
+from app.graphs.transformers.feed_forward import feed_forward
+from app.graphs.transformers.latent import latent_attention
+from app.graphs.transformers.rows import Flow, Rows
 from app.tables.workload import Workload
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from app.graphs.importers.architecture import Attention, Latent
-from app.graphs.importers.attention_rows import Span, rotation, softmax
-from app.graphs.importers.rows import Flow, Rows
+from app.graphs.transformers.architecture import Attention, Latent
+from app.graphs.transformers.attention import Span, rotation, softmax
+from app.graphs.transformers.rows import Flow, Rows
 
 
 def latent_attention(rows: Rows, x: Flow, spec: Attention, latent: Latent, span: Span, width: float) -> Flow:

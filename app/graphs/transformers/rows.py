@@ -8,8 +8,8 @@ them. An operand that is a constant, broadcast (a mask, a scale), costs no traff
 from __future__ import annotations
 
 from app.graphs.build import Builder
-from app.graphs.importers.architecture import Architecture, NormKind
 from app.graphs.run import Run
+from app.graphs.transformers.architecture import Architecture, NormKind
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, WEIGHT_DTYPES
 
 # Rows that a row reads.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from app.graphs.importers.architecture import Architecture, Attention, Experts, FeedForward
-from app.graphs.importers.fields import refuse
-from app.graphs.importers.transformer import spans_of
+from app.graphs.refusal import refuse
 from app.graphs.run import Run
+from app.graphs.transformers.architecture import Architecture, Attention, Experts, FeedForward
+from app.graphs.transformers.lowering import spans_of
 from app.tables.ops import WEIGHT_DTYPES
 
 _TENSOR = ("workload", "parallelism", "tensor")

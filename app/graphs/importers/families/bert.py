@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from app.graphs.importers.architecture import Architecture, Attention, Embedding, FeedForward, Head, Layer, Stack
-from app.graphs.importers.fields import Fields
-from app.graphs.importers.heads import head_kind, labels
-from app.graphs.importers.rows import ACTIVATIONS
+from app.graphs.importers.families.fields import Fields
+from app.graphs.importers.families.heads import head_kind, labels
+from app.graphs.transformers.architecture import Architecture, Attention, Embedding, FeedForward, Head, Layer, Stack
+from app.graphs.transformers.rows import ACTIVATIONS
 
 _HEADS = {
     "ForMaskedLM": "words",
