@@ -86,8 +86,8 @@ def _columns(table: pa.Table) -> dict[str, Column]:
         found = figures(table, name)
         columns[ours] = found._replace(values=np.rint(found.values * scale)) if scale > 1 else found
     for name, (ours, _, on) in _FLAGS.items():
-        found = words(table, name)
-        flag = np.array([float(word == on) for word in found.words])[found.codes]
+        said = words(table, name)
+        flag = np.array([float(word == on) for word in said.words])[said.codes]
         columns[ours] = Numbers(flag, np.zeros(len(flag), dtype=np.bool_), False)
     return columns
 
