@@ -6,7 +6,6 @@ import difflib
 from collections.abc import Mapping
 from functools import cache
 
-from app.errors import BadInput, FieldError
 from app.graphs.convnets import (
     alexnet,
     densenet,
@@ -23,6 +22,7 @@ from app.graphs.convnets import (
 )
 from app.graphs.convnets.net import Constructor, TooSmall
 from app.graphs.convnets.walk import Walk, part, scaled, walk
+from app.graphs.refusal import refuse
 from app.graphs.run import Run
 from app.tables.workload import Workload
 
@@ -85,25 +85,26 @@ def _walk(name: str, run: Run) -> Walk:
     _check(run)
     constructor = CONVNETS.get(name)
     if constructor is None:
-        near = difflib.get_close_matches(name.lower(), CONVNETS, 3, 0.5) or list(CONVNETS)
-        raise _refused("name", f"no ConvNet is called {name[:80]!r}; nearest: {', '.join(near)}")
+        near = difflib.get_close_matches(name.lower(), CONVNETS, 3, 0.5)
+        names = f"nearest: {', '.join(near)}" if near else f"there are {', '.join(CONVNETS)}"
+        refuse(("workload", "name"), f"no ConvNet is called {name[:80]!r}; {names}")
     try:
         return walk(constructor, run.image_size, run.mode == "training")
     except TooSmall:
         least = _least_side(constructor, run.mode == "training")
-        raise _refused("image_size", f"{name} needs images of at least {least} pixels a side") from None
+        refuse(("workload", "image_size"), f"{name} needs images of at least {least} pixels a side")
 
 
 def _check(run: Run) -> None:
     """Refuse what ConvNets are not run with."""
     if run.parallelism.tensor > 1:
-        raise _refused("parallelism", "ConvNets are not split by tensor parallelism: tensor must be 1", "tensor")
+        refuse(("workload", "parallelism", "tensor"), "ConvNets are not split by tensor parallelism: must be 1")
     if run.mode not in MODES:
-        raise _refused("mode", f"ConvNets run in one of {', '.join(MODES)}")
+        refuse(("workload", "mode"), f"ConvNets run in one of {', '.join(MODES)}")
     if run.dtype not in DTYPES:
-        raise _refused("dtype", f"ConvNets run in one of {', '.join(DTYPES)}")
+        refuse(("workload", "dtype"), f"ConvNets run in one of {', '.join(DTYPES)}")
     if not 1 <= run.image_size <= MOST_PIXELS:
-        raise _refused("image_size", f"must be 1 to {MOST_PIXELS} pixels")
+        refuse(("workload", "image_size"), f"must be 1 to {MOST_PIXELS} pixels")
 
 
 @cache
@@ -119,7 +120,3 @@ def _least_side(constructor: Constructor, training: bool) -> int:
         else:
             high = middle
     return high
-
-
-def _refused(field: str, message: str, *inner: str) -> BadInput:
-    return BadInput(message, errors=[FieldError(("workload", field, *inner), message)])
