@@ -71,3 +71,18 @@ def test_few_bits_are_for_linears() -> None:
     widths = dict(zip(workload.names, workload.weight_bytes / np.maximum(workload.parameters, 1.0), strict=True))
     assert widths["mlp.up"] == 1.0
     assert widths["words.logits"] == widths["words"] == widths["mlp.norm"] == 2.0
+
+
+def test_training_drops_at_the_price_of_random_numbers() -> None:
+    forward, trained = (lower(GPT2, Run(mode=mode, batch=2, sequence=256)) for mode in ("inference", "training"))
+    assert "dropout" not in forward.names
+    scores = [row for row, name in enumerate(trained.names) if name == "dropout.random"][1]  # after the embedding's
+    heads, pairs = GPT2["n_head"], 256.0**2
+    assert trained.ops.column("bytes")[scores] == 12 * 2 * heads * pairs
+    assert not (trained.edges == scores).any()
+
+
+@pytest.mark.parametrize(("batch", "copies"), [(1, 0), (2, 3)])
+def test_products_of_several_sequences_copy_their_operands(batch: int, copies: int) -> None:
+    names = lower(GPT2, Run(batch=batch, sequence=64)).names
+    assert sum(name.endswith("_copy") for name in names) == copies

@@ -45,7 +45,9 @@ class Attention:
     biased       scores get a bias per pair and head (T5)
     softcap      scores pass through a scaled tanh (Gemma 2)
     window       keys that a query looks back on, itself included
-    copied       eager copies queries, keys and values to the layout of the product (OPT)
+    floored      eager keeps masked scores from passing the least number there is (OPT)
+    copied       when eager copies queries, keys and values to the layout of the product: `batched`, where heads and
+                 sequences are two strides that only one sequence makes one
     latent       multi-head latent attention
     """
 
@@ -63,7 +65,8 @@ class Attention:
     biased: bool = False
     softcap: bool = False
     window: int = 0
-    copied: bool = False
+    floored: bool = False
+    copied: Literal["never", "batched", "always"] = "never"
     latent: Latent | None = None
 
 

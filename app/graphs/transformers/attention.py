@@ -133,7 +133,7 @@ def _eager(rows: Rows, qkv: tuple[Flow, Flow, Flow], spec: Attention, span: Span
     if shared < heads:
         k = rows.each("copy", k, batched * keys, spec.head_dim, "attention.key_repeat")
         v = rows.each("copy", v, batched * keys, spec.head_dim, "attention.value_repeat")
-    if spec.copied:
+    if spec.copied == "always" or (spec.copied == "batched" and span.batch > 1):
         k = rows.each("copy", k, batched * keys, spec.head_dim, "attention.key_copy")
         v = rows.each("copy", v, batched * keys, spec.head_dim, "attention.value_copy")
         q = rows.each("copy", q, batched * span.queries, spec.head_dim, "attention.query_copy")
@@ -166,6 +166,8 @@ def softmax(rows: Rows, scores: Flow, spec: Attention, b: float, keys: float) ->
     if spec.mask != "none":
         op = "add_scalar" if spec.mask == "added" else "copy"
         scores = rows.each(op, scores, b, keys, "attention.mask")
+    if spec.floored:  # a maximum with a constant, whose backward compares, halves and selects: a power's comes closest
+        scores = rows.each("pow_scalar", scores, b, keys, "attention.floor")
     weights = rows.each("softmax", scores, b, keys, "attention.softmax")
     return rows.dropout(weights, b, keys, attention=True)
 

@@ -19,6 +19,8 @@ Flow = tuple[int, ...]
 _BESIDE = {"fp8": "bf16", "fp8_block": "bf16", "int8": "bf16", "nvfp4": "bf16", "tf32": "fp32"}
 _BESIDE |= dict.fromkeys(WEIGHT_DTYPES, "bf16")
 _MASK_BYTES = 1.0
+# Random numbers of dropout: written, read and written again.
+_RANDOM_TENSORS = 3.0
 
 _TANH_GELU = ("mul_scalar", "pow_scalar", "mul_scalar", "add", "mul_scalar", "tanh", "add_scalar", "mul")
 # Activations by Hugging Face's names: kernels in eager (of one operand, or with the row before last), and fused.
@@ -112,11 +114,18 @@ class Rows:
         return y
 
     def dropout(self, x: Flow, b: float, h: float, *, attention: bool = False, count: float = 1.0) -> Flow:
-        """In training, where the model drops: a copy, of which the mask is kept."""
+        """In training, where the model drops: random numbers written and scaled, then multiplied in; the mask is kept.
+
+        PyTorch's kernel does all of it at once, but takes as long: NeuSight's V100, MI100 and MI210, where training's
+        forward is that much longer than inference.
+        """
         if not (self.drops_attention if attention else self.drops):
             return x
-        kept = count * b * h * (1.0 + _MASK_BYTES / self.size)
-        return (self.add("copy", x, outputs=count * b * h, name="dropout", saved=kept, b=b, h=h, count=count),)
+        elements = count * b * h
+        moved = _RANDOM_TENSORS * b * h * self.size
+        self.add("memory", outputs=0.0, name="dropout.random", bytes=moved, count=count)
+        kept = elements * (1.0 + _MASK_BYTES / self.size)
+        return (self.add("mul", x, outputs=elements, name="dropout", saved=kept, b=b, h=h, count=count),)
 
     def residual(self, x: Flow, y: Flow, tokens: float, width: float) -> Flow:
         """Sum of x and y on the tokens that this device holds between the parts."""

@@ -25,7 +25,7 @@ def bert(fields: Fields) -> Architecture:
     activation = fields.word("hidden_act", choices=ACTIVATIONS, default="gelu")
     attention = Attention(
         heads, heads, fields.whole("num_attention_heads", width, heads, "hidden_size"), causal=False, bias=True,
-        out_bias=True, scale="divided",
+        out_bias=True, scale="divided", copied="batched",
     )  # fmt: skip
     inner = FeedForward(fields.size("intermediate_size"), activation, bias=True)
     embedding = Embedding(

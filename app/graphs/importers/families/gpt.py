@@ -20,6 +20,7 @@ def gpt2(fields: Fields) -> Architecture:
     attention = Attention(
         heads, heads, fields.whole("n_head", width, heads, "n_embd"), one_linear=True, bias=True, out_bias=True,
         scale="divided" if fields.flag("scale_attn_weights", default=True) else "none", mask="selected",
+        copied="batched",
     )  # fmt: skip
     inner = FeedForward(fields.size("n_inner", default=4 * width), activation, bias=True)
     embedding = Embedding(width, vocabulary, positions, positions, drops=True)
@@ -40,7 +41,7 @@ def opt(fields: Fields) -> Architecture:
     before = fields.flag("do_layer_norm_before", default=True)
     attention = Attention(
         heads, heads, fields.whole("num_attention_heads", width, heads, "hidden_size"), bias=bias, out_bias=bias,
-        scale="queries", copied=True,
+        scale="queries", floored=True, copied="always",
     )  # fmt: skip
     activation = fields.word("activation_function", choices=ACTIVATIONS, default="relu")
     inner = FeedForward(fields.size("ffn_dim"), activation, bias=bias)
