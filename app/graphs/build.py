@@ -13,7 +13,7 @@ from app.tables.workload import FORWARD, Workload
 
 # Per operator, the columns of its fields in a mixed table, and what a field left out is (None: it may not be).
 _COLUMNS = {op.name: [MIXED_FIELDS[column] for column in op.fields] for op in OPS[1:]}
-_DEFAULTS: Mapping[str, dict[str, float | None]] = {
+DEFAULTS: Mapping[str, dict[str, float | None]] = {
     op.name: {column: dim.default for dim in op.dims for column in dim.columns} | {"eager": 0.0} for op in OPS[1:]
 }
 
@@ -58,9 +58,9 @@ class Builder:
         """
         if not self._repeats:
             self.begin()
-        given = _DEFAULTS[op] | dims
-        if len(given) != len(_DEFAULTS[op]) or None in given.values():
-            raise ValueError(f"{op} takes {', '.join(_DEFAULTS[op])}; given: {', '.join(dims)}")
+        given = DEFAULTS[op] | dims
+        if len(given) != len(DEFAULTS[op]) or None in given.values():
+            raise ValueError(f"{op} takes {', '.join(DEFAULTS[op])}; given: {', '.join(dims)}")
         row = len(self._kind)
         self._figures.setdefault(op, []).append(list(given.values()))
         self._rows.setdefault(op, []).append(row)
@@ -93,8 +93,10 @@ class Builder:
             ops=ops,
             names=tuple(self._names),
             phase=np.full(n, FORWARD, dtype=np.intp),
+            source=np.arange(n),
             block=np.array(self._block, dtype=np.intp),
             repeats=np.array(self._repeats),
+            origin=np.arange(len(self._repeats)),
             edges=np.array(self._edges, dtype=np.intp).reshape(-1, 2).T,
             parameters=parameters,
             weight_bytes=parameters * WEIGHT_BYTES[dtype],

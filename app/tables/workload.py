@@ -29,8 +29,11 @@ class Workload:
     ops           OpTable with MIXED_FIELDS; `eager` is 0: rows are device time, the schedule adds the host's launches
     names         [n], what the source calls each row; never a feature
     phase         int [n], code into PHASES
+    source        int [n], the forward row that a row stems from: its own number, in rows of forward
     block         int [n], never decreasing
     repeats       float64 [blocks], how often each block runs
+    origin        int [blocks], the forward block whose layers a block runs: its own number, until a pass adds the
+                  blocks of backward and update
     edges         int [2, e], producer and consumer row; a producer stands before its consumer
     parameters    float64 [n], weights that a row holds, elements of one repetition of its block
     weight_bytes  float64 [n], the same in bytes
@@ -44,8 +47,10 @@ class Workload:
     ops: OpTable
     names: tuple[str, ...]
     phase: Ints
+    source: Ints
     block: Ints
     repeats: Floats
+    origin: Ints
     edges: Ints
     parameters: Floats
     weight_bytes: Floats
@@ -57,6 +62,15 @@ class Workload:
 
     def __len__(self) -> int:
         return len(self.ops)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the forward phase."""
+        return int(self.origin.max(initial=-1)) + 1
+
+    def per_block(self, values: Floats) -> Floats:
+        """Sum of a figure of rows over each forward block, float64 [blocks]; forward blocks come first."""
+        return np.bincount(self.block, weights=values, minlength=self.blocks)[: self.blocks].astype(np.float64)
 
     @property
     def runs(self) -> Floats:

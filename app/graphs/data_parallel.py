@@ -1,0 +1,105 @@
+"""Data parallelism: gradients are summed over devices in buckets, beside backward.
+
+As PyTorch's DistributedDataParallel: gradients fill buckets of 25 MB in the order in which backward makes them, and
+each full bucket's all_reduce starts (Li et al. 2020). With ZeRO 1 and 2 they are reduce_scattered, and the updated
+weights gathered after the update; with ZeRO 3 each block's weights are gathered before its forward and its backward,
+ahead of time, and gradients reduce_scattered (Rajbhandari et al. 2020). A bucket that a repeated block fills in part
+counts in part.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from app.graphs.rows import Rows, inserted, table_of
+from app.graphs.run import Parallelism, Run
+from app.ops import OP_CODE
+from app.tables.ops import DTYPE_CODE, OpTable
+from app.tables.workload import BACKWARD, FORWARD, UPDATE, Floats, Ints, Workload
+
+BUCKET_BYTES = 25.0 * 2**20
+
+
+def with_gradient_exchange(w: Workload, run: Run) -> Workload:
+    """A training workload with its collectives over the data-parallel devices; as it is, where there is one."""
+    if run.parallelism.data == 1 or not (w.phase == BACKWARD).any():
+        return w
+    return inserted(w, list(_exchange(w, run.parallelism)))
+
+
+def data_nodes(parallelism: Parallelism) -> int:
+    """Nodes that a data-parallel group spans: tensor ranks fill a node first, then data ranks, then stages."""
+    per_node = max(parallelism.devices // parallelism.nodes, 1)
+    spanned = -(-parallelism.tensor * parallelism.data // per_node)
+    return math.gcd(parallelism.data, spanned)
+
+
+def _exchange(w: Workload, parallelism: Parallelism) -> Iterator[Rows]:
+    held = _held(w, parallelism)
+    per_block = w.per_block(held)
+    total = float(per_block @ w.repeats[: w.blocks])
+    if total == 0.0:
+        return
+    backward = 2 * w.blocks - 1 - np.arange(w.blocks)
+    yield from _buckets(w, held, min(BUCKET_BYTES, total), backward, parallelism)
+    block = np.flatnonzero(per_block > 0)
+    first = np.searchsorted(w.block, block)
+    if parallelism.zero >= 3:
+        for phase, target in ((FORWARD, block), (BACKWARD, backward[block])):
+            ops = _collective("all_gather", per_block[block], np.ones(len(block)), parallelism)
+            yield Rows(ops, first, target, np.full(len(block), -1.0), phase, overlapped=True)
+    elif parallelism.zero and (w.phase == UPDATE).any():
+        ops = _collective("all_gather", per_block[block], np.ones(len(block)), parallelism)
+        yield Rows(ops, first, 2 * w.blocks + block, np.full(len(block), np.inf), UPDATE)
+
+
+def _held(w: Workload, parallelism: Parallelism) -> Floats:
+    """Bytes of gradients that each row shares with other devices: experts dealt over all of them share none."""
+    dealt = (w.ops.kind == OP_CODE["moe"]) & (parallelism.expert >= parallelism.data * parallelism.tensor)
+    return np.where(dealt, 0.0, w.weight_bytes)
+
+
+def _buckets(w: Workload, held: Floats, bucket: float, backward: Ints, parallelism: Parallelism) -> Iterator[Rows]:
+    """Full buckets behind the backward rows that fill them, and what is left at the end of each block."""
+    op = "reduce_scatter" if parallelism.zero else "all_reduce"
+    ready = _ready(w, backward)
+    rows = np.flatnonzero(held > 0)
+    rows = rows[np.lexsort((ready[rows], backward[w.block[rows]]))]  # in the order in which gradients are made
+    block = w.block[rows]
+    filled = np.cumsum(held[rows])
+    new = np.flatnonzero(np.diff(block, prepend=-1))  # where a block's rows begin
+    filled -= np.repeat(filled[new] - held[rows[new]], np.diff(np.append(new, len(rows))))
+    full = np.floor(filled / bucket * (1.0 + 1e-12))
+    count = np.diff(full, prepend=0.0)
+    count[new] = full[new]
+    some = np.flatnonzero(count > 0)
+    yield _reductions(op, bucket, count[some], rows[some], backward[block[some]], ready[rows[some]] + 0.5, parallelism)
+    last = np.append(new[1:], len(rows)) - 1
+    part = filled[last] / bucket - full[last]
+    some = np.flatnonzero(part > 1e-9)
+    left, order = last[some], np.full(len(some), np.inf)
+    yield _reductions(op, bucket, part[some], rows[left], backward[block[left]], order, parallelism)
+
+
+def _reductions(
+    op: str, bucket: float, count: Floats, source: Ints, block: Ints, order: Floats, parallelism: Parallelism
+) -> Rows:
+    ops = _collective(op, np.full(len(count), bucket), count, parallelism)
+    return Rows(ops, source, block, order, BACKWARD, overlapped=True)
+
+
+def _ready(w: Workload, backward: Ints) -> Floats:
+    """The backward row that ends the gradient of each forward row, [n]: the end of its block where none is its own."""
+    ready: Floats = np.searchsorted(w.block, backward[w.origin[w.block]], side="right") - np.ones(len(w))
+    own = np.flatnonzero(w.phase == BACKWARD)
+    ready[w.source[own]] = own  # the last one stays
+    return ready
+
+
+def _collective(op: str, message: Floats, count: Floats, parallelism: Parallelism) -> OpTable:
+    dtype = np.full(len(message), DTYPE_CODE["fp32"], dtype=np.intp)
+    devices, nodes = float(parallelism.data), float(data_nodes(parallelism))
+    return table_of(op, dtype, message_bytes=message, devices=devices, nodes=nodes, count=count)

@@ -1,0 +1,123 @@
+"""What a step keeps in the memory of one device: the fullest of its pipeline stages.
+
+Weights, their gradients, the optimiser's states and, with 16-bit weights, its FP32 master copy (16 bytes per parameter
+with Adam in either case; ZeRO, Rajbhandari et al. 2020, section 3). ZeRO divides the optimiser's by the data-parallel
+devices from stage 1, gradients from 2, weights from 3.
+
+Activations: in training what backward needs, of every microbatch that a stage has begun and not ended: all of them in
+GPipe, at most the stages from it to the last in 1F1B; recomputation keeps what enters each repetition of a block, and
+one repetition's activations. In inference what is live at once: a row's output from its launch to its last reader.
+
+Workspace: what the largest row of a backward pass needs beside (the gradients of its output and input), and the GEMM
+library's. Reserve: the CUDA context with its kernels.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from app.graphs.operands import operands
+from app.graphs.run import Run
+from app.graphs.stages import stage_repeats
+from app.graphs.training_pass import recomputed
+from app.tables.workload import FORWARD, Floats, Ints, Workload
+
+# Bytes per parameter: FP32 states of the optimiser.
+STATE_BYTES = {"none": 0.0, "sgd": 0.0, "adam": 8.0, "adamw": 8.0}
+_MASTER_BYTES = 4.0
+# cuBLAS's workspace, and what a context with PyTorch's kernels loaded takes before the first tensor.
+_GEMM_WORKSPACE_BYTES = 32.0 * 2**20
+RESERVE_BYTES = 500.0 * 2**20
+
+
+class Memory(NamedTuple):
+    """Bytes on the fullest device."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+    kv_cache: float
+    workspace: float
+    reserve: float
+
+    @property
+    def required_bytes(self) -> float:
+        """All of it."""
+        return float(sum(self))
+
+
+def memory(w: Workload, run: Run) -> Memory:
+    """Memory of a step; `w` is forward, with or without the passes behind it."""
+    training = run.mode == "training"
+    ranks = stage_repeats(w, run.parallelism.pipeline)
+    held = np.array([w.per_block(values) for values in (w.weight_bytes, w.kv_bytes, w.parameters, _masters(w))])
+    weights, kv, parameters, masters = held @ ranks.T
+    zero, data = run.parallelism.zero, run.parallelism.data
+    gradients = weights * training / (data if zero >= 2 else 1)
+    states = STATE_BYTES[run.optimizer] * parameters + masters * (run.optimizer != "none")
+    optimizer = states * training / (data if zero >= 1 else 1)
+    weights = weights / (data if zero >= 3 and training else 1)
+    activations = _kept(w, run, ranks) if training else _live(w, ranks)
+    # In flight beside each other: gradients of the largest output and of what it was computed from.
+    workspace = _GEMM_WORKSPACE_BYTES + (2.0 * float(w.output_bytes.max(initial=0.0)) if training else 0.0)
+    parts = np.array([weights, gradients, optimizer, activations, kv])
+    return Memory(*(*parts[:, parts.sum(axis=0).argmax()].tolist(), workspace, RESERVE_BYTES))
+
+
+def _masters(w: Workload) -> Floats:
+    """Bytes of FP32 copies of narrower weights."""
+    return np.where(w.weight_bytes < _MASTER_BYTES * w.parameters, _MASTER_BYTES * w.parameters, 0.0)
+
+
+def _ends(w: Workload) -> Ints:
+    """Each forward block's last row."""
+    ends: Ints = np.searchsorted(w.block, np.arange(w.blocks), side="right") - 1
+    return ends
+
+
+def _kept(w: Workload, run: Run, ranks: Floats) -> Floats:
+    """Activations kept for backward on each stage, float64 [stages]."""
+    saved = w.per_block(w.saved_bytes)
+    again = np.zeros_like(saved)
+    if run.recompute:
+        dropped = recomputed(w)
+        again = np.where(dropped, saved, 0.0)
+        entering = np.concatenate([[0.0], w.output_bytes[_ends(w)][:-1]])
+        inside = w.output_bytes[_ends(w)]
+        entering = np.where(w.repeats[: w.blocks] > 1, np.maximum(entering, inside), entering)
+        saved = np.where(dropped, entering, saved)
+    stages = len(ranks)
+    micro = run.parallelism.microbatches
+    begun = np.full(stages, float(micro))
+    if run.parallelism.schedule == "1f1b":
+        begun = np.minimum(begun, stages - np.arange(stages))
+    if stages == 1:
+        begun = np.ones(1)  # one microbatch after another: each is gone before the next
+    kept: Floats = begun * (ranks @ saved) + ((ranks > 0) * again).max(axis=1)
+    return kept
+
+
+def _live(w: Workload, ranks: Floats) -> Floats:
+    """Most that outputs take at once, on each stage, float64 [stages]."""
+    n = int((w.phase == FORWARD).sum())
+    if not n:
+        return np.zeros(len(ranks))
+    last = np.arange(n)
+    inside = w.edges[:, (w.edges < n).all(axis=0)]
+    np.maximum.at(last, inside[0], inside[1])
+    ends = _ends(w)
+    readers = np.flatnonzero(operands(w).from_outside[:n])
+    readers = readers[w.block[readers] > 0]
+    np.maximum.at(last, ends[w.block[readers] - 1], readers)
+    change = np.zeros(n + 1)
+    change[:n] += w.output_bytes[:n]
+    np.subtract.at(change, last + 1, w.output_bytes[:n])
+    live = np.cumsum(change[:n])
+    # Within a block that repeats, what enters the second repetition is its own output, as large as what entered.
+    peak = np.zeros(w.blocks)
+    np.maximum.at(peak, w.block[:n], live)
+    most: Floats = ((ranks > 0) * peak).max(axis=1)
+    return most

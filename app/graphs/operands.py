@@ -1,0 +1,38 @@
+"""What rows of a block are fed with: by rows of the block, or by what ran before it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from app.ops import OP_CODE
+from app.tables.workload import FORWARD, Bools, Ints, Workload
+
+# Rows without a producer in their block that read something else than its input: tables, masks, buffers.
+_OWN_INPUT = [OP_CODE[name] for name in ("embedding", "memory", "copy")]
+
+
+class Operands(NamedTuple):
+    """Of every row: int [n] producers and consumers within its block, bool [n] whether it reads the block's input."""
+
+    producers: Ints
+    consumers: Ints
+    from_outside: Bools
+
+
+def operands(w: Workload) -> Operands:
+    """Who reads what, by the edges.
+
+    A block's input has no edge within it: rows that have no producer there read it, and so does an addition that has
+    one (the residual), unless a softmax follows: then it adds a mask.
+    """
+    n = len(w)
+    edges = w.edges[:, w.block[w.edges[0]] == w.block[w.edges[1]]]
+    producers, consumers = np.bincount(edges[1], minlength=n), np.bincount(edges[0], minlength=n)
+    masks = np.zeros(n, dtype=np.bool_)
+    masks[edges[0, w.ops.kind[edges[1]] == OP_CODE["softmax"]]] = True
+    first = (producers == 0) & ~np.isin(w.ops.kind, _OWN_INPUT)
+    residual = (producers == 1) & (w.ops.kind == OP_CODE["add"]) & ~masks
+    outside = (first | residual) & (w.phase == FORWARD)
+    return Operands(producers, consumers, outside)

@@ -1,0 +1,153 @@
+"""Training: backward rows behind the forward ones, block by block in reverse, then the optimiser's update.
+
+A backward block runs as often as its forward block. Where it recomputes, the block's forward rows run again first
+(Chen et al. 2016); the last block's activations are still there when backward begins, so it does not, unless it
+repeats. Gradients that meet, because several rows read one tensor, are added; a step of several microbatches also
+adds each one's weight gradients to the sum so far, from the second on.
+
+The update is one fused launch per block and repetition (PyTorch's fused and multi-tensor optimisers), bound by memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from app.graphs.backward import Forward, steps
+from app.graphs.operands import Operands, operands
+from app.graphs.rows import Rows, inserted, table_of
+from app.graphs.run import Run
+from app.ops import OP_CODE
+from app.ops.kinds import kinds_of
+from app.tables.ops import DTYPE_CODE, OUTPUT_BYTES
+from app.tables.workload import BACKWARD, UPDATE, Bools, Floats, Ints, Workload
+
+# Bytes that an update moves per parameter. FP32: SGD reads p and g and writes p; Adam reads p, g, m, v and writes p, m,
+# v. With 16-bit weights the FP32 master copy is read and written in place of p, and the 16-bit p written, which comes
+# to the same: g 2 + master 8 (+ m 8 + v 8) + p 2.
+UPDATE_BYTES = {"sgd": 12.0, "adam": 28.0, "adamw": 28.0}
+# Steps of one row's backward, at most; room between orders.
+_ROOM = 8.0
+
+
+def training(w: Workload, run: Run) -> Workload:
+    """A forward workload with backward and, unless `run.optimizer` is none, the update.
+
+    `run` says what is recomputed, how many microbatches add up and over how many devices ZeRO spreads the update.
+    """
+    blocks = w.blocks
+    known = operands(w)
+    forward = np.arange(blocks)
+    backward = blocks + forward[::-1]  # of each forward block
+    parts = [*_backward(w, known, backward), *_sums(w, known, backward), *_accumulated(w, run, backward)]
+    if run.recompute:
+        parts.append(_recomputed(w, backward))
+    repeats, origin = [w.repeats, w.repeats[::-1]], [forward, forward[::-1]]
+    if run.optimizer != "none":
+        parts.append(_update(w, run, 2 * blocks))
+        repeats.append(w.repeats)
+        origin.append(forward)
+    w = replace(w, repeats=np.concatenate(repeats), origin=np.concatenate(origin))
+    return inserted(w, parts)
+
+
+def recomputed(w: Workload) -> Bools:
+    """Forward blocks whose activations recomputation drops, bool [blocks]."""
+    last = np.arange(w.blocks) == w.blocks - 1
+    dropped: Bools = ~last | (w.repeats[: w.blocks] > 1)
+    return dropped
+
+
+def _backward(w: Workload, known: Operands, backward: Ints) -> list[Rows]:
+    n = len(w)
+    bias = _biased(w)
+    output = w.output_bytes / w.ops.column("count")
+    fed = (w.block > 0) | (known.producers > 0)
+    parts = []
+    for kind in kinds_of(w.ops):
+        rows = np.arange(n)[kind.rows]
+        family = Forward(w.ops.take(rows), known.producers[rows], fed[rows], bias[rows], output[rows])
+        for number, step in enumerate(steps(family)):
+            ops, source = step.ops, rows
+            if step.keep is not None:
+                kept = np.flatnonzero(step.keep)
+                ops, source = ops.take(kept), rows[kept]
+            parts.append(Rows(ops, source, backward[w.block[source]], _order(n, source) + number, BACKWARD))
+    return parts
+
+
+def _order(n: int, source: Ints) -> Floats:
+    """Where backward of a row stands: after all forward rows, the last first."""
+    return (n + _ROOM * (n - source)).astype(np.float64)
+
+
+def _biased(w: Workload) -> Bools:
+    """Products that hold more parameters than their matrices."""
+    column = w.ops.column
+    held = w.parameters / column("count")
+    biased = np.zeros(len(w), dtype=np.bool_)
+    linear, conv = (w.ops.kind == OP_CODE[name] for name in ("linear", "conv2d"))
+    biased[linear] = (held > column("n") * column("k"))[linear]
+    window = column("kernel_size_height") * column("kernel_size_width")
+    weights = column("out_channels") * column("in_channels") / column("groups") * window
+    biased[conv] = (held > weights)[conv]
+    return biased
+
+
+def _sums(w: Workload, known: Operands, backward: Ints) -> list[Rows]:
+    """Additions of gradients that meet: of rows with several consumers, and of the input of blocks but the first."""
+    n = len(w)
+    shared = np.flatnonzero(known.consumers > 1)
+    order = _order(n, shared) - 1.0
+    parts = [_additions(w, shared, known.consumers[shared] - 1, w.block[shared], order, backward)]
+    last = np.searchsorted(w.block, np.arange(w.blocks), side="right") - 1
+    readers = np.bincount(w.block[known.from_outside], minlength=w.blocks)
+    into = np.flatnonzero((readers > 1) & (np.arange(w.blocks) > 0))
+    order = np.full(len(into), _order(n, np.array([-1]))[0])
+    parts.append(_additions(w, last[into - 1], readers[into] - 1, into, order, backward))
+    return parts
+
+
+def _additions(w: Workload, source: Ints, times: Ints, block: Ints, order: Floats, backward: Ints) -> Rows:
+    dtype = w.ops.dtype[source]
+    elements = np.maximum(w.output_bytes[source] / OUTPUT_BYTES[dtype], 1.0)
+    return Rows(
+        table_of("add", dtype, b=1.0, h=elements, count=times.astype(np.float64)),
+        source,
+        backward[block],
+        order,
+        BACKWARD,
+    )
+
+
+def _accumulated(w: Workload, run: Run, backward: Ints) -> list[Rows]:
+    """Weight gradients added to those of the microbatches before: reads both, writes one, from the second on."""
+    micro = run.accumulation * run.parallelism.microbatches
+    if micro == 1:
+        return []
+    held = w.per_block(w.weight_bytes)
+    moved = 3.0 * held * (micro - 1) / micro
+    return [_per_block(w, moved, backward, BACKWARD)]
+
+
+def _update(w: Workload, run: Run, first: int) -> Rows:
+    held = w.per_block(w.parameters)
+    moved = held * UPDATE_BYTES[run.optimizer]
+    if run.parallelism.zero:
+        moved = moved / run.parallelism.data
+    return _per_block(w, moved, first + np.arange(w.blocks), UPDATE)
+
+
+def _per_block(w: Workload, moved: Floats, target: Ints, phase: int) -> Rows:
+    """One memory-bound row per block that moves anything, behind its other rows."""
+    block = np.flatnonzero(moved > 0)
+    ops = table_of("memory", np.full(len(block), DTYPE_CODE["fp32"], dtype=np.intp), bytes=moved[block])
+    order = np.full(len(block), _order(len(w), np.array([-2]))[0])
+    return Rows(ops, np.searchsorted(w.block, block), target[block], order, phase)
+
+
+def _recomputed(w: Workload, backward: Ints) -> Rows:
+    """Forward rows once more, before backward of their block."""
+    source = np.flatnonzero(recomputed(w)[w.block])
+    return Rows(w.ops.take(source), source, backward[w.block[source]], source.astype(np.float64), BACKWARD)

@@ -1,0 +1,77 @@
+"""What is kept in memory, against hand-made sums."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.graphs.build import Builder
+from app.graphs.memory import RESERVE_BYTES, memory
+from app.graphs.run import Parallelism, Run
+from app.graphs.training_pass import training
+from tests.unit.networks import gpt2
+
+TRAINING = Run(mode="training", optimizer="adam")
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_training_states_take_16_bytes_per_parameter_with_adam(dtype: str) -> None:
+    """ZeRO's paper: 2 + 2 + 12 bytes in mixed precision; 4 + 4 + 8 in FP32."""
+    w = gpt2(layers=48, hidden=1600, heads=25, dtype=dtype)
+    parameters = float((w.parameters * w.repeats[w.block]).sum())
+    assert parameters == 1_557_611_200  # GPT-2 XL
+    kept = memory(w, TRAINING)
+    assert kept.weights + kept.gradients + kept.optimizer == 16 * parameters
+    assert kept.required_bytes == pytest.approx(sum(kept))
+    assert kept.reserve == RESERVE_BYTES
+    assert memory(training(w, TRAINING), TRAINING) == kept
+
+
+@pytest.mark.parametrize(("zero", "bytes_each"), [(0, 16.0), (1, 4 + 12 / 64), (2, 2 + 14 / 64), (3, 16 / 64)])
+def test_zero_divides_states_as_its_paper_says(zero: int, bytes_each: float) -> None:
+    """Figure 1 of the paper, 7.5 billion parameters on 64 devices: 120, 31.4, 16.6 and 1.9 GB."""
+    w = gpt2(dtype="bf16")
+    kept = memory(w, replace(TRAINING, parallelism=Parallelism(data=64, zero=zero)))
+    parameters = float((w.parameters * w.repeats[w.block]).sum())
+    assert kept.weights + kept.gradients + kept.optimizer == pytest.approx(bytes_each * parameters)
+
+
+def test_recomputation_keeps_what_enters_each_layer() -> None:
+    w = gpt2(layers=10, hidden=128, heads=2, sequence=64)
+    saved = w.per_block(w.saved_bytes)
+    assert memory(w, TRAINING).activations == pytest.approx(float(saved @ w.repeats))
+    again = memory(w, replace(TRAINING, recompute=True))
+    boundary = 64 * 128 * 4
+    assert again.activations == pytest.approx(10 * boundary + float(saved[2]) + float(saved[:2].max()))
+
+
+def test_inference_keeps_what_is_live() -> None:
+    b = Builder("fp32")
+    first = b.add("relu", outputs=100, b=1, h=100)
+    second = b.add("relu", [first], outputs=300, b=1, h=100)
+    third = b.add("relu", [second], outputs=10, b=1, h=100)
+    b.add("add", [first, third], outputs=50, b=1, h=100)
+    assert memory(b.build(), Run()).activations == 4 * (100 + 300 + 10)  # the first waits for the last
+
+
+def test_layers_do_not_add_up_in_inference() -> None:
+    few, many = (memory(gpt2(layers=layers), Run()) for layers in (2, 40))
+    assert few.activations == many.activations
+    assert few.weights < many.weights
+
+
+def test_pipeline_stages_share_layers_and_hold_microbatches() -> None:
+    w = gpt2(layers=64, hidden=256, heads=4)
+    run = replace(TRAINING, parallelism=Parallelism(pipeline=4, microbatches=16, schedule="1f1b"))
+    whole, staged = memory(w, TRAINING), memory(w, run)
+    assert 0.2 * whole.weights < staged.weights < 0.6 * whole.weights
+    piped = replace(run, parallelism=replace(run.parallelism, schedule="gpipe"))
+    assert memory(w, piped).activations > 3 * staged.activations  # 16 microbatches begun, not 4
+
+
+def test_keys_and_values_are_kept() -> None:
+    b = Builder("bf16")
+    b.begin(10)
+    b.add("linear", outputs=64, kv_bytes=1000.0, m=1, n=64, k=64)
+    assert memory(b.build(), Run(mode="decode")).kv_cache == 10_000.0

@@ -1,0 +1,169 @@
+"""Closed forms against launches simulated one by one, and pipelines against their formulas."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from time import perf_counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.graphs.build import Builder
+from app.graphs.data_parallel import with_gradient_exchange
+from app.graphs.pace import Launches, pace_of, start
+from app.graphs.run import Parallelism, Run
+from app.graphs.schedule import schedule
+from app.graphs.training_pass import training
+from tests.unit.networks import gpt2, roofline
+
+TRAINING = Run(mode="training", optimizer="adam")
+GPU = (19.5e12, 1.5e12)
+
+row = st.tuples(
+    st.integers(0, 9).map(float),  # seconds
+    st.integers(1, 3),  # launches
+    st.sampled_from(("compute", "reduce", "gather")),
+)
+block = st.tuples(st.lists(row, min_size=1, max_size=5), st.integers(0, 5))
+
+
+def _launched(blocks: list[tuple[list[tuple[float, int, str]], int]], host: float) -> tuple[float, float, float]:
+    """When host, device and link end, launch by launch."""
+    h = d = c = 0.0
+    for rows, repeats in blocks:
+        for _ in range(repeats):
+            for seconds, count, kind in rows:
+                for _ in range(count):
+                    h += host
+                    if kind == "compute":
+                        d = max(d, h) + seconds
+                    else:
+                        c = max(c, h, d if kind == "reduce" else 0.0) + seconds
+    return h, d, c
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(block, min_size=1, max_size=4), st.integers(0, 6).map(float))
+def test_closed_form_is_the_simulation(blocks: list[tuple[list[tuple[float, int, str]], int]], host: float) -> None:
+    state = start(1)
+    for rows, repeats in blocks:
+        seconds, count, kinds = zip(*rows, strict=True)
+        launches = Launches(
+            np.array(seconds)[:, None],
+            np.array([host]),
+            np.array(count, dtype=np.float64),
+            np.array([kind != "compute" for kind in kinds]),
+            np.array([kind == "reduce" for kind in kinds]),
+        )
+        state = pace_of(launches).times(repeats).move(state)
+    assert [float(part[0]) for part in state] == list(_launched(blocks, host))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(block, min_size=2, max_size=3), st.integers(0, 6).map(float))
+def test_paces_compose(blocks: list[tuple[list[tuple[float, int, str]], int]], host: float) -> None:
+    paces = []
+    for rows, _ in blocks:
+        seconds, count, kinds = zip(*rows, strict=True)
+        beside, waits = ([kind in which for kind in kinds] for which in (("reduce", "gather"), ("reduce",)))
+        launches = (np.array(seconds)[:, None], np.array([host]), np.array(count) * 1.0, np.array(beside))
+        paces.append(pace_of(Launches(*launches, np.array(waits))))
+    whole = paces[0]
+    for pace in paces[1:]:
+        whole = whole.then(pace)
+    for times in (1, 2, 3, 7):
+        one_by_one = start(1)
+        for _ in range(times):
+            for pace in paces:
+                one_by_one = pace.move(one_by_one)
+        assert whole.times(times).move(start(1)) == one_by_one
+
+
+def test_phases_sum_to_the_step_and_to_the_rows_on_a_busy_device() -> None:
+    w = training(gpt2(), TRAINING)
+    done = schedule(w, roofline(w, GPU, (60e12, 3e12)), 0.0, TRAINING)
+    assert done.phases_s.sum(axis=0) == pytest.approx(done.step_s)
+    assert done.rows_s.sum(axis=0) == pytest.approx(done.step_s)
+    forward, backward, update, communication = done.phases_s[:, 0]
+    assert 1.8 * forward < backward < 2.3 * forward
+    assert update == pytest.approx(28 * 774_030_080 / GPU[1], rel=1e-6)
+    assert communication == 0.0
+
+
+def test_small_kernels_wait_for_the_host() -> None:
+    w = gpt2(layers=100, hidden=64, heads=1, sequence=16)
+    run = Run()
+    latency = roofline(w, GPU)
+    eager, captured = (float(schedule(w, latency, host, run).step_s[0]) for host in (10e-6, 0.0))
+    launches = float(w.runs.sum())
+    assert eager == pytest.approx(launches * 10e-6, rel=0.01)
+    assert captured < 0.5 * eager
+    gaps = float(schedule(w, latency, 0.0, run, gap_s=3e-6).step_s[0])
+    assert gaps == pytest.approx(captured + launches * 3e-6)
+
+
+def test_accumulated_steps_take_their_time_each() -> None:
+    w = training(gpt2(), TRAINING)
+    latency = roofline(w, GPU)
+    one, eight = (schedule(w, latency, 0.0, replace(TRAINING, accumulation=n)) for n in (1, 8))
+    assert eight.phases_s[:2] == pytest.approx(8 * one.phases_s[:2])
+    assert eight.phases_s[2:] == pytest.approx(one.phases_s[2:])
+
+
+def test_gradient_exchange_hides_behind_backward() -> None:
+    run = replace(TRAINING, parallelism=Parallelism(data=4))
+    alone, w = training(gpt2(batch=4), run), with_gradient_exchange(training(gpt2(batch=4), run), run)
+    latency = roofline(w, GPU)
+    for slower, hidden in ((1.0, True), (1e3, False)):
+        # Exchanges that take no longer than backward show only their last bucket; slow ones all they have too much.
+        latency[w.overlapped] = slower * 1e-3
+        done = schedule(w, latency, 0.0, run)
+        plain = schedule(alone, roofline(alone, GPU), 0.0, run)
+        exchange = float((w.runs * w.overlapped) @ latency[:, 0])
+        exposed = float(done.step_s[0] - plain.step_s[0])
+        assert exposed == pytest.approx(float(done.phases_s[3, 0]))
+        if hidden:
+            assert 0 < exposed < 0.1 * exchange
+        else:
+            assert exposed > exchange - float(plain.phases_s[1, 0])
+            assert exposed < exchange
+
+
+@pytest.mark.parametrize("kind", ["gpipe", "1f1b"])
+@pytest.mark.parametrize(("stages", "micro"), [(2, 1), (4, 8), (8, 32)])
+def test_even_pipelines_idle_by_the_formula(kind: str, stages: int, micro: int) -> None:
+    b = Builder("fp32")
+    b.begin(32)
+    b.add("linear", outputs=2**20, parameters=2**20, m=1024, n=1024, k=1024)
+    run = Run(
+        mode="training",
+        optimizer="none",
+        parallelism=Parallelism(pipeline=stages, microbatches=micro, schedule=kind),  # type: ignore[arg-type]
+    )
+    w = training(b.build(), replace(run, parallelism=Parallelism()))
+    latency = roofline(w, GPU)
+    done = schedule(w, latency, 0.0, run)
+    whole = float(w.runs @ latency[:, 0])
+    assert float(done.step_s[0]) == pytest.approx(whole / stages * (micro + stages - 1))
+    assert float(done.bubble_s[0] / done.step_s[0]) == pytest.approx((stages - 1) / (micro + stages - 1))
+    sent = schedule(w, latency, 0.0, run, transfer_s=1e-3)
+    assert float(sent.step_s[0] - done.step_s[0]) == pytest.approx(2e-3 * (micro + stages - 2))
+    assert float(sent.phases_s[3, 0]) == pytest.approx(2e-3 * (micro + stages - 2))
+
+
+def test_a_thousand_rows_on_thirty_gpus_take_milliseconds() -> None:
+    b = Builder("fp32")
+    for _ in range(400):
+        b.add("relu", outputs=2**20, parameters=100, b=1024, h=1024)
+    run = replace(TRAINING, parallelism=Parallelism(data=4))
+    w = with_gradient_exchange(training(b.build(), run), run)
+    latency = roofline(w, *[(GPU[0] * k, GPU[1]) for k in range(1, 31)])
+    assert latency.shape[0] > 800
+    times = []
+    for _ in range(20):
+        begun = perf_counter()
+        schedule(w, latency, 6e-6, run)
+        times.append(perf_counter() - begun)
+    assert min(times) < 9e-3  # about 2 ms alone; the machine may be busy

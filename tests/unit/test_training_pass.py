@@ -1,0 +1,125 @@
+"""Backward, recomputation, accumulation and update as rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from app.graphs.build import Builder
+from app.graphs.run import Parallelism, Run
+from app.graphs.training_pass import training
+from app.ops import OPS
+from app.ops.kinds import kinds_of, work_of
+from app.tables.workload import BACKWARD, FORWARD, UPDATE, Workload
+from tests.unit.networks import gpt2
+
+TRAINING = Run(mode="training", optimizer="none")
+
+
+def _flops(w: Workload, phase: int) -> float:
+    products = [code for code, op in enumerate(OPS) if op.name in ("linear", "bmm", "conv2d")]
+    rows = (w.phase == phase) & np.isin(w.ops.kind, products)
+    return float((work_of(w.ops, kinds_of(w.ops)).flops * w.runs)[rows].sum())
+
+
+def _ops(w: Workload, phase: int, block: int) -> list[str]:
+    rows = np.flatnonzero((w.phase == phase) & (w.block == block))
+    return [OPS[code].name for code in w.ops.kind[rows].tolist()]
+
+
+def test_backward_products_cost_twice_the_forward_ones() -> None:
+    w = training(gpt2(), TRAINING)
+    assert _flops(w, BACKWARD) == pytest.approx(2 * _flops(w, FORWARD))
+
+
+def test_blocks_run_backward_as_often_as_forward_in_reverse() -> None:
+    w = training(gpt2(layers=12), TRAINING)
+    assert w.repeats.tolist() == [1, 12, 1, 1, 12, 1]
+    assert w.origin.tolist() == [0, 1, 2, 2, 1, 0]
+    assert (np.diff(w.block) >= 0).all()
+    assert set(w.phase[w.block >= 3]) == {BACKWARD}
+
+
+def test_a_layer_runs_what_autograd_runs() -> None:
+    w = training(gpt2(), TRAINING)
+    counted = Counter(_ops(w, BACKWARD, 4))
+    assert counted["linear"] == 8  # by data and by weight of four
+    assert counted["bmm"] == 4
+    assert counted["mul"] == 4  # gelu, softmax, two layer norms
+    assert counted["memory"] == 4 + 2  # biases, and the norms' parameters
+    assert counted["add"] == 3  # qkv is read twice; the input by norm and residual; the first sum by both again
+    head = _ops(w, BACKWARD, 3)
+    assert head == ["linear", "linear", "mul", "memory"]  # tied head: no bias
+
+
+def test_edges_and_sources_stay_with_their_rows() -> None:
+    forward = gpt2()
+    w = training(forward, Run(mode="training"))
+    assert [w.names[k] for k in w.edges.ravel()] == [forward.names[k] for k in forward.edges.ravel()]
+    assert (w.phase[w.source] == FORWARD).all()
+    assert all(w.names[row] == w.names[source] for row, source in enumerate(w.source.tolist()))
+
+
+def test_nothing_is_kept_or_held_twice() -> None:
+    forward, w = gpt2(), training(gpt2(), Run(mode="training"))
+    for name in ("parameters", "weight_bytes", "output_bytes", "saved_bytes"):
+        assert getattr(w, name).sum() == getattr(forward, name).sum()
+
+
+def test_update_moves_28_bytes_per_parameter_with_adam() -> None:
+    w = training(gpt2(layers=12, hidden=768, heads=12), Run(mode="training", optimizer="adam"))
+    rows = w.phase == UPDATE
+    moved = float((w.ops.column("bytes") * w.runs)[rows].sum())
+    parameters = float((w.parameters * w.repeats[w.block]).sum())
+    assert parameters == 124_439_808  # GPT-2's published count
+    assert moved == pytest.approx(28 * parameters)
+    zero = training(
+        gpt2(layers=12, hidden=768, heads=12), Run(mode="training", parallelism=Parallelism(data=4, zero=1))
+    )
+    assert float(np.nansum((zero.ops.column("bytes") * zero.runs)[zero.phase == UPDATE])) == pytest.approx(moved / 4)
+
+
+def test_recomputation_runs_each_layer_forward_again() -> None:
+    plain, again = training(gpt2(), TRAINING), training(gpt2(), Run(mode="training", optimizer="none", recompute=True))
+    layer = plain.block == 1
+    layers = float((work_of(plain.ops, kinds_of(plain.ops)).flops * plain.runs)[layer].sum())
+    extra = _flops(again, BACKWARD) - _flops(plain, BACKWARD)
+    assert 0.9 * layers < extra < layers  # all but the element-wise FLOPs
+    assert _ops(again, BACKWARD, 4)[:3] == ["layer_norm", "linear", "bmm"]
+    assert _ops(again, BACKWARD, 3) == _ops(plain, BACKWARD, 3)  # the head's activations are still there
+
+
+def test_microbatches_add_their_gradients_up() -> None:
+    one, four = training(gpt2(), TRAINING), training(gpt2(), Run(mode="training", optimizer="none", accumulation=4))
+    moved = [np.nansum((w.ops.column("bytes") * w.runs)[w.phase == BACKWARD]) for w in (one, four)]
+    weights = float((four.weight_bytes * four.repeats[four.block]).sum())
+    assert moved[1] - moved[0] == pytest.approx(3 * weights * 3 / 4)
+
+
+def test_the_networks_input_needs_no_gradient() -> None:
+    b = Builder("fp32")
+    image = {"b": 8, "in_channels": 3, "out_channels": 16, "stride_height": 1, "stride_width": 1}
+    window = {"kernel_size_height": 3, "kernel_size_width": 3, "input_size_height": 32, "input_size_width": 32}
+    first = b.add("conv2d", outputs=8 * 16 * 900, parameters=432, **image, **window)
+    b.add("relu", [first], outputs=8 * 16 * 900, b=8, h=16 * 900)
+    w = training(b.build(), TRAINING)
+    assert _ops(w, BACKWARD, 1) == ["mul", "conv2d"]
+
+
+@pytest.mark.parametrize("name", [op.name for op in OPS[1:]])
+def test_every_operator_has_a_backward(name: str) -> None:
+    op = next(op for op in OPS if op.name == name)
+    b = Builder("bf16")
+    dims = {
+        column: {"devices": 4.0, "context_length": 16.0}.get(column, 8.0)
+        for dim in op.dims
+        for column in dim.columns
+        if dim.default is None
+    }
+    b.add("relu", outputs=8, b=1, h=8)
+    b.add(name, [0], outputs=8, **dims)
+    w = training(b.build(), TRAINING)
+    work = work_of(w.ops, kinds_of(w.ops))
+    assert np.isfinite(work.flops).all() and np.isfinite(work.bytes).all()
