@@ -12,19 +12,28 @@ from starlette.concurrency import run_in_threadpool
 from starlette.routing import Route
 
 from app import __version__
-from app.api import batch, gpus, jobs, measurements, openapi, operations, predictors, problems
+from app.api import batch, gpus, graphs, jobs, measurements, openapi, operations, predictors, problems
 from app.api.predict import PredictRoute
 from app.api.service import Service
 from app.config import Settings
 from app.services import long_tail
 from app.services.assemble import Stores
+from app.services.graphs import Graphs
 from app.services.runtime import Runtime, open_runtime
 from app.services.snapshot import SnapshotHolder
 
 # Allocations, and young collections, between two collections: requests leave no cycles, so looking often finds nothing.
 COLLECT_AFTER = (50_000, 20, 20)
 
-ROUTERS = (batch.router, gpus.router, measurements.router, jobs.router, predictors.router, operations.router)
+ROUTERS = (
+    batch.router,
+    gpus.router,
+    graphs.router,
+    measurements.router,
+    jobs.router,
+    predictors.router,
+    operations.router,
+)
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -37,6 +46,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             app.state.runtime = await run_in_threadpool(held.enter_context, open_runtime(settings))
             app.state.holder = await run_in_threadpool(_holder, app.state.runtime)
             held.callback(app.state.holder.stop)
+            app.state.graphs = Graphs(app.state.runtime.database)
             gc.set_threshold(*COLLECT_AFTER)
             gc.freeze()  # what a start leaves behind stays: no collection looks through it between requests
             Thread(target=long_tail.warm, daemon=True).start()  # a first unknown name must not stop the others

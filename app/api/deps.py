@@ -8,6 +8,7 @@ from fastapi import Depends, Request
 
 from app.config import Settings
 from app.services.decoding import plain
+from app.services.graphs import Graphs
 from app.services.runtime import Runtime
 from app.services.snapshot import SnapshotHolder
 from app.store.session import Database
@@ -31,6 +32,11 @@ def _holder(request: Request) -> SnapshotHolder:
     return holder
 
 
+def _graphs(request: Request) -> Graphs:
+    graphs: Graphs = request.app.state.graphs
+    return graphs
+
+
 async def _json_body(request: Request) -> Any:
     return plain(await request.body())
 
@@ -38,5 +44,6 @@ async def _json_body(request: Request) -> Any:
 RuntimeDep = Annotated[Runtime, Depends(_runtime)]
 DatabaseDep = Annotated[Database, Depends(_database)]
 SettingsDep = Annotated[Settings, Depends(_settings)]
+GraphsDep = Annotated[Graphs, Depends(_graphs)]
 HolderDep = Annotated[SnapshotHolder, Depends(_holder)]
 JsonBody = Annotated[Any, Depends(_json_body)]

@@ -10,6 +10,7 @@ from fastapi.openapi.utils import get_openapi
 
 from app.api.gpu_schema import gpu, partial_gpu
 from app.api.problems import MEDIA_TYPE, PROBLEM_SCHEMA
+from app.services.graph_form import Graph
 from app.services.measurement_form import MeasurementIn, ModelWorkload
 from app.services.operator_requests import (
     OPERATOR_TABLE_EXAMPLE,
@@ -35,6 +36,7 @@ STRUCTS = (
     KernelWorkload,
     ModelWorkload,
     MeasurementIn,
+    Graph,
 )
 REF = "#/components/schemas/{name}"
 

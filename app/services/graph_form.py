@@ -10,13 +10,13 @@ from msgspec import Meta, Struct
 
 from app.graphs.importers.tensors import TENSOR_DTYPES
 from app.services.decoding import convert
-from app.services.workloads import Dtype
+from app.services.workloads import Dtype, Name
 
 MAX_NODES = 100_000
 MAX_TENSORS = 1_000  # that a node reads or writes
 MAX_RANK = 16
 
-TensorName = Annotated[str, Meta(min_length=1, max_length=512)]
+TensorName = Annotated[str, Meta(min_length=1, max_length=512, pattern="^[^\\x00-\\x1f\\x7f]*$")]
 Extent = (
     Annotated[int, Meta(ge=1, le=2**40)]
     | Annotated[str, Meta(min_length=1, max_length=100, description="A dimension's name, or a product: 12*batch")]
@@ -52,7 +52,7 @@ class GraphNode(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, o
     """
 
     name: TensorName
-    op: Annotated[str, Meta(min_length=1, max_length=200)]
+    op: Name
     inputs: Annotated[list[TensorName], Meta(max_length=MAX_TENSORS)] = []
     outputs: Annotated[list[GraphTensor], Meta(min_length=1, max_length=MAX_TENSORS)]
     attributes: Annotated[dict[str, Attribute], Meta(max_length=100)] = {}
@@ -63,7 +63,7 @@ class GraphNode(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, o
 class Graph(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
     """A network as a graph of operators; `dtype` is that of tensors that name none."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=200)] = "graph"
+    name: Name = "graph"
     dtype: Dtype = "fp32"
     inputs: Annotated[list[GraphInput], Meta(max_length=10_000)] = []
     nodes: Annotated[list[GraphNode], Meta(min_length=1, max_length=MAX_NODES)]

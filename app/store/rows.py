@@ -138,6 +138,23 @@ RETRAIN_JOBS = Table(
     CheckConstraint("state IN ('queued', 'running', 'succeeded', 'failed')", name="state"),
 )
 
+# Networks as they came: `body` is the canonical JSON whose hash is the id; figures are those for `dims`.
+GRAPHS = Table(
+    "graphs",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("form", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("nodes", Integer, nullable=False),
+    Column("parameters", Double, nullable=False),
+    Column("flops", Double, nullable=False),
+    Column("unknown", JSONB, nullable=False),
+    Column("dims", JSONB, nullable=False),
+    _created(),
+    CheckConstraint("form IN ('json', 'onnx')", name="form"),
+)
+
 REVISION = Table(
     "revision",
     METADATA,

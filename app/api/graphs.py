@@ -1,0 +1,113 @@
+"""Networks as graphs: sent once, asked about by id."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.api.deps import GraphsDep
+from app.api.openapi import ref
+from app.services.graph_files import MEDIA_JSON, read_dims, read_graph
+from app.services.graph_form import GRAPH_EXAMPLE
+from app.store.graphs import GraphRow
+
+router = APIRouter(tags=["Graphs"])
+
+MAX_PAGE = 1000
+_ID = "^[0-9a-f]{64}$"
+_BODIES: dict[str, Any] = {MEDIA_JSON: {"schema": ref("Graph"), "example": GRAPH_EXAMPLE}}
+_DESCRIPTION = (
+    "A network in the project's JSON form (docs/graph.md). The id is a hash of what it says: sent again, it changes"
+    " nothing. Named dimensions are bound by each prediction; `dims` only sets what the figures of the answer are for."
+)
+
+
+class GraphOut(BaseModel):
+    """A stored network and what one forward pass comes to, for the sizes in `dims`."""
+
+    graph_id: str
+    name: str
+    form: str = Field(description="json or onnx")
+    nodes: int
+    parameters: float
+    flops: float
+    unknown: dict[str, int] = Field(description="operators that nobody knows, bound by memory: how many of each")
+    dims: dict[str, int] = Field(description="named dimensions, and the sizes that the figures are for")
+    created_at: datetime | None = None
+
+
+class GraphWhole(GraphOut):
+    """A stored network with its nodes."""
+
+    graph: dict[str, Any] = Field(description="in the JSON form")
+
+
+class GraphPage(BaseModel):
+    """One page; `next` is the cursor of the one after it, absent on the last."""
+
+    items: list[GraphOut]
+    next: str | None = None
+
+
+class GraphQuery(BaseModel):
+    """Which page."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    after: Annotated[str, Field(pattern=_ID)] | None = Field(default=None, description="the `next` of the page before")
+    limit: int = Field(default=100, ge=1, le=MAX_PAGE)
+
+
+async def _body(request: Request) -> tuple[bytes, str]:
+    """The file itself, and its media type."""
+    media = request.headers.get("content-type", MEDIA_JSON).partition(";")[0].strip().lower()
+    return await request.body(), media
+
+
+@router.post(
+    "/graphs",
+    status_code=201,
+    description=_DESCRIPTION,
+    response_model_exclude_none=True,
+    openapi_extra={"requestBody": {"required": True, "content": _BODIES}},
+)
+def post_graph(
+    body: Annotated[tuple[bytes, str], Depends(_body)],
+    graphs: GraphsDep,
+    dims: Annotated[list[str], Query(description="NAME=SIZE of a named dimension", max_length=100)] = [],  # noqa: B006
+) -> GraphOut:
+    """Check and keep a network."""
+    sizes = read_dims(dims)
+    return _out(graphs.post(read_graph(*body), sizes))
+
+
+@router.get("/graphs", response_model_exclude_none=True)
+def list_graphs(wanted: Annotated[GraphQuery, Query()], graphs: GraphsDep) -> GraphPage:
+    """Stored networks, a page at a time in the order of their ids."""
+    rows = graphs.page(after=wanted.after, limit=wanted.limit + 1)
+    items = [_out(row) for row in rows[: wanted.limit]]
+    return GraphPage(items=items, next=items[-1].graph_id if len(rows) > wanted.limit else None)
+
+
+@router.get("/graphs/{graph_id}")
+def get_graph(graph_id: Annotated[str, Path(pattern=_ID)], graphs: GraphsDep) -> GraphWhole:
+    """One network with its nodes."""
+    row, graph = graphs.get(graph_id)
+    return GraphWhole(**_out(row).model_dump(), graph=dict(graph))
+
+
+def _out(row: GraphRow) -> GraphOut:
+    return GraphOut(
+        graph_id=row.id,
+        name=row.name,
+        form=row.form,
+        nodes=row.nodes,
+        parameters=row.parameters,
+        flops=row.flops,
+        unknown=dict(row.unknown),
+        dims=dict(row.dims),
+        created_at=row.created_at,
+    )

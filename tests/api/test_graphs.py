@@ -1,0 +1,130 @@
+"""POST /graphs and what can be read back, over HTTP on a real database."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from typing import Any
+
+import httpx
+import pytest
+from fastapi.testclient import TestClient
+
+from app.config import Settings
+from app.errors import BadInput, NotFound
+from app.graphs.run import Run
+from app.services.graph_form import GRAPH_EXAMPLE
+from app.services.graphs import Graphs
+from app.store.session import Database
+
+ABSENT = "0" * 64
+
+
+def posted(client: TestClient | httpx.Client, graph: Any, **params: Any) -> dict[str, Any]:
+    answer = client.post("/graphs", json=graph, params=params)
+    assert answer.status_code == 201, answer.text
+    return dict(answer.json())
+
+
+def test_a_graph_is_kept_once_and_read_back(client: TestClient) -> None:
+    told = posted(client, GRAPH_EXAMPLE)
+    assert told["nodes"] == 4 and told["name"] == "two layers" and told["form"] == "json"
+    assert told["parameters"] == 784 * 512 + 5130
+    assert told["flops"] == 2 * (784 * 512 + 512 * 10) + 512 + 60
+    assert told["dims"] == {"batch": 1} and told["unknown"] == {}
+    assert (
+        posted(client, copy.deepcopy(GRAPH_EXAMPLE) | {"inputs": GRAPH_EXAMPLE["inputs"]})["graph_id"]
+        == told["graph_id"]
+    )
+    whole = client.get(f"/graphs/{told['graph_id']}").json()
+    assert whole["graph"]["nodes"][0]["name"] == "hidden" and whole["created_at"]
+
+
+def test_dims_are_what_the_figures_are_for(client: TestClient) -> None:
+    one, eight = posted(client, GRAPH_EXAMPLE), posted(client, GRAPH_EXAMPLE, dims=["batch=8"])
+    assert eight["flops"] == 8 * one["flops"] and eight["graph_id"] == one["graph_id"]
+
+
+def test_pages(client: TestClient) -> None:
+    ids = {posted(client, GRAPH_EXAMPLE | {"name": f"graph {k}"})["graph_id"] for k in range(5)}
+    seen: list[str] = []
+    after: dict[str, str] = {}
+    while True:
+        page = client.get("/graphs", params={"limit": 2} | after).json()
+        seen += [item["graph_id"] for item in page["items"]]
+        if "next" not in page:
+            break
+        after = {"after": page["next"]}
+    assert seen == sorted(seen) and ids <= set(seen)
+
+
+@pytest.mark.parametrize("dims", ["batch", "batch=0", "batch=-1", "=4", "batch=99999999999", "batch=1.5", "batch=²"])
+def test_dims_that_are_none(client: TestClient, dims: str) -> None:
+    answer = client.post("/graphs", json=GRAPH_EXAMPLE, params={"dims": dims})
+    assert answer.status_code == 422 and answer.json()["errors"][0]["loc"] == ["dims", 0]
+
+
+def test_what_is_wrong_is_named_by_its_place(client: TestClient) -> None:
+    wrong = copy.deepcopy(GRAPH_EXAMPLE)
+    wrong["nodes"][2]["inputs"] = ["nobody"]
+    told = client.post("/graphs", json=wrong).json()
+    assert told["status"] == 422 and told["errors"][0]["loc"] == ["nodes", 2, "inputs", 0]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [(b"", 400), (b"{", 400), (b"[" * 100_000, 400), (b"[]", 422), (b"{}", 422), (b'{"nodes": 3}', 422),
+     (b'{"nodes": [{"name": "a\\u0000", "op": "relu", "outputs": [{"shape": [1]}]}]}', 422),
+     (b'{"nodes": [{"name": "a", "op": "\\u0000", "outputs": [{"shape": [1]}]}]}', 422),
+     (b'{"name": "\\u0000", "nodes": [{"name": "a", "op": "b", "outputs": [{"shape": [1]}]}]}', 422)],
+)  # fmt: skip
+def test_what_is_no_graph(client: TestClient, body: bytes, status: int) -> None:
+    answer = client.post("/graphs", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == status, answer.text
+
+
+def test_other_media(client: TestClient) -> None:
+    assert client.post("/graphs", content=b"a,b", headers={"content-type": "text/csv"}).status_code == 415
+
+
+@pytest.mark.parametrize(("graph_id", "status"), [(ABSENT, 404), ("x", 422), ("0" * 63, 422)])
+def test_ids_of_nothing(client: TestClient, graph_id: str, status: int) -> None:
+    assert client.get(f"/graphs/{graph_id}").status_code == status
+
+
+def test_over_http(server: httpx.Client) -> None:
+    told = posted(server, GRAPH_EXAMPLE)
+    assert server.get(f"/graphs/{told['graph_id']}").json()["graph"]["nodes"][0]["op"] == "linear"
+
+
+def test_many_send_the_same_at_once(client: TestClient) -> None:
+    graph, ids = GRAPH_EXAMPLE | {"name": "race"}, list[str]()
+    threads = [threading.Thread(target=lambda: ids.append(posted(client, graph)["graph_id"])) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(ids) == 8 and len(set(ids)) == 1
+
+
+def test_workloads_are_made_once_per_sizes(settings: Settings, database: Database, client: TestClient) -> None:
+    graph_id = posted(client, GRAPH_EXAMPLE)["graph_id"]
+    graphs = Graphs(database)
+    assert not graphs.holds(graph_id)
+    source = graphs.source(None, graph_id)
+    assert graphs.holds(graph_id)
+    first = graphs.workload(source, {}, Run(batch=4))
+    assert graphs.workload(source, {}, Run(batch=4)) is first
+    assert graphs.workload(source, {"batch": 4}, Run()).ops.column("m")[0] == 4
+    inline = graphs.source(GRAPH_EXAMPLE, None)
+    assert graphs.workload(inline, {}, Run(batch=4)).parameters.tolist() == first.parameters.tolist()
+
+
+def test_which_graph_is_asked_about(database: Database) -> None:
+    graphs = Graphs(database)
+    for both in ((None, None), (GRAPH_EXAMPLE, ABSENT)):
+        with pytest.raises(BadInput) as caught:
+            graphs.source(*both)
+        assert caught.value.errors[0].loc == ("workload", "graph")
+    with pytest.raises(NotFound):
+        graphs.source(None, "nul\x00 and more")
