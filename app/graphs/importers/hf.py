@@ -11,9 +11,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from app.graphs.importers.families.bert import bert
+from app.graphs.importers.families.deepseek import deepseek_v2, deepseek_v3
 from app.graphs.importers.families.fields import CONFIG, Fields
+from app.graphs.importers.families.gemma import gemma, gemma2, gemma3
 from app.graphs.importers.families.gpt import gpt2, opt
 from app.graphs.importers.families.llama import llama, mistral, qwen2, qwen3
+from app.graphs.importers.families.mixtures import mixtral, qwen2_moe, qwen3_moe
+from app.graphs.importers.families.phi import phi, phi3
+from app.graphs.importers.families.t5 import switch_transformers, t5
+from app.graphs.importers.families.vit import vit
 from app.graphs.refusal import refuse
 from app.graphs.run import Run
 from app.graphs.transformers import splitting
@@ -23,12 +29,25 @@ from app.tables.workload import Workload
 
 _FAMILIES: Mapping[str, Callable[[Fields], Architecture]] = {
     "bert": bert,
+    "deepseek_v2": deepseek_v2,
+    "deepseek_v3": deepseek_v3,
+    "gemma": gemma,
+    "gemma2": gemma2,
+    "gemma3_text": gemma3,
     "gpt2": gpt2,
     "llama": llama,
     "mistral": mistral,
+    "mixtral": mixtral,
     "opt": opt,
+    "phi": phi,
+    "phi3": phi3,
     "qwen2": qwen2,
+    "qwen2_moe": qwen2_moe,
     "qwen3": qwen3,
+    "qwen3_moe": qwen3_moe,
+    "switch_transformers": switch_transformers,
+    "t5": t5,
+    "vit": vit,
 }
 KNOWN_MODEL_TYPES = tuple(_FAMILIES)
 

@@ -94,6 +94,7 @@ class Experts:
     shared       an expert that every token passes through
     shared_gate  its result is scaled by a learned figure per token (Qwen2-MoE)
     router_bias  a figure per expert beside the router's weights
+    jitter       training multiplies noise into what is routed
     """
 
     count: int
@@ -103,6 +104,7 @@ class Experts:
     shared: FeedForward | None = None
     shared_gate: bool = False
     router_bias: bool = False
+    jitter: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,8 @@ def _routed(rows: Rows, x: Flow, spec: Experts, tokens: float, width: float) -> 
     """Each token's experts and their weights."""
     bias = float(spec.count) if spec.router_bias else 0.0
     held = width * spec.count + bias
+    if spec.jitter and rows.run.mode == "training":
+        x = rows.each("mul", x, tokens, width, "experts.jitter")
     y = rows.linear(x, tokens, spec.count, width, "experts.router", dtype=rows.dtype, parameters=held)
     y = rows.each("softmax", y, tokens, spec.count, "experts.softmax")
     chosen = tokens * spec.top_k
@@ -112,6 +114,11 @@ def _one_by_one(rows: Rows, x: Flow, spec: Experts, sequences: float, tokens: fl
     shards = rows.tensor * replicas // run.expert
     y = _routed(rows, x, spec, tokens, width)
     x = _swapped(rows, (*x, *y), tokens * spec.top_k, width, replicas)
+    if spec.capacity:  # each expert's tokens are numbered, and those beyond its capacity masked
+        counted = rows.add(
+            "memory", y, outputs=tokens * spec.count, name="experts.cumsum", bytes=2.0 * tokens * spec.count * rows.size
+        )
+        y = rows.each("mul", (*y, counted), tokens, spec.count, "experts.mask")
     even = -(-tokens * spec.top_k // spec.count)
     taken = replicas * (min(even, spec.capacity * sequences) if spec.capacity else even)
     experts, inner = spec.count / run.expert, spec.each.inner / shards

@@ -70,11 +70,11 @@ class Fields:
             self.refuse(name, "must be a number from 0 to 1")
         return float(value)
 
-    def present(self, name: str) -> bool:
-        """Whether a number above zero stands there: of features that a figure switches on."""
+    def present(self, name: str, *, default: bool) -> bool:
+        """Whether a number above zero stands there: of features that a figure switches on, and null off."""
         value = self.config.get(name)
         if value is None:
-            return False
+            return default and name not in self.config
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < math.inf:
             self.refuse(name, "must be null or a positive number")
         return value > 0
@@ -87,6 +87,26 @@ class Fields:
         if not isinstance(value, str) or value not in choices:
             self.refuse(name, f"must be one of {', '.join(choices)}")
         return value
+
+    def kinds(self, name: str, choices: Mapping[str, bool], layers: int) -> list[bool] | None:
+        """One of some words per layer, as what they stand for; None where the field is absent."""
+        value = self.config.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list) or len(value) != layers:
+            self.refuse(name, f"must be a list of {layers} words, one per layer")
+        if not all(isinstance(word, str) and word in choices for word in value):
+            self.refuse(name, f"must hold only {', '.join(choices)}")
+        return [choices[word] for word in value]
+
+    def indices(self, name: str, most: int) -> set[int]:
+        """Layers by number, from 0; none where the field is absent."""
+        value = self.config.get(name) or []
+        if not isinstance(value, list) or len(value) > most:
+            self.refuse(name, f"must be a list of at most {most} layers")
+        if not all(isinstance(k, int) and not isinstance(k, bool) and k >= 0 for k in value):
+            self.refuse(name, "must hold whole numbers from 0")
+        return set(value)
 
     def whole(self, field: str, size: int, parts: int, of: str) -> int:
         """`size` over `parts`, which must divide it."""

@@ -20,10 +20,17 @@ def heads_of(fields: Fields) -> Attention:
     return Attention(heads, shared, size, rotary=size)
 
 
-def gated(fields: Fields, *names: str, bias: bool = False, one_linear: bool = False) -> FeedForward:
-    """A gated feed-forward part."""
-    activation = fields.word("hidden_activation", "hidden_act", choices=ACTIVATIONS, default="silu")
-    return FeedForward(fields.size(*(names or ("intermediate_size",))), activation, True, bias, one_linear)
+def gated(
+    fields: Fields,
+    size: str = "intermediate_size",
+    *,
+    bias: bool = False,
+    one_linear: bool = False,
+    default: str = "silu",
+) -> FeedForward:
+    """A gated feed-forward part, its inner features under the name `size`."""
+    activation = fields.word("hidden_activation", "hidden_act", choices=ACTIVATIONS, default=default)
+    return FeedForward(fields.size(size), activation, True, bias, one_linear)
 
 
 def decoder(fields: Fields, layers: tuple[tuple[Layer, int], ...]) -> Architecture:
@@ -53,15 +60,26 @@ def mistral(fields: Fields) -> Architecture:
 
 def qwen2(fields: Fields) -> Architecture:
     """Qwen2 and 2.5: a bias of queries, keys and values."""
-    return _dense(fields, replace(heads_of(fields), bias=True))
+    return _windowed(fields, replace(heads_of(fields), bias=True))
 
 
 def qwen3(fields: Fields) -> Architecture:
     """Qwen3: queries and keys normalised per head."""
     bias = fields.flag("attention_bias", default=False)
-    return _dense(fields, replace(heads_of(fields), bias=bias, out_bias=bias, head_norm=True))
+    return _windowed(fields, replace(heads_of(fields), bias=bias, out_bias=bias, head_norm=True))
 
 
 def _dense(fields: Fields, heads: Attention, *, bias: bool = False) -> Architecture:
     layer = Layer(heads, gated(fields, bias=bias))
     return decoder(fields, ((layer, fields.layers("num_hidden_layers")),))
+
+
+def _windowed(fields: Fields, heads: Attention) -> Architecture:
+    """Qwen's layers from `max_window_layers` on have a window, where `use_sliding_window` says so."""
+    if not fields.flag("use_sliding_window", default=False):
+        return _dense(fields, heads)
+    layers, inner = fields.layers("num_hidden_layers"), gated(fields)
+    first = min(fields.size("max_window_layers", default=28, least=0), layers)
+    window = replace(heads, window=fields.size("sliding_window", default=4096))
+    parts = ((Layer(heads, inner), first), (Layer(window, inner), layers - first))
+    return decoder(fields, tuple(part for part in parts if part[1]))

@@ -1,0 +1,51 @@
+"""DeepSeek-V2 and V3 (2024): latent attention, dense layers first, then experts of which some are for every token."""
+
+from __future__ import annotations
+
+from app.graphs.importers.families.fields import MOST_EXPERTS, MOST_LAYERS, Fields
+from app.graphs.importers.families.llama import decoder, gated
+from app.graphs.importers.families.mixtures import top_k
+from app.graphs.transformers.architecture import Architecture, Attention, Experts, FeedForward, Latent, Layer
+
+
+def deepseek_v2(fields: Fields) -> Architecture:
+    """DeepSeek-V2: experts are chosen by their probabilities."""
+    return _deepseek(fields, router_bias=False)
+
+
+def deepseek_v3(fields: Fields) -> Architecture:
+    """DeepSeek-V3 and R1: the choice is corrected by a figure per expert."""
+    return _deepseek(fields, router_bias=True)
+
+
+def _deepseek(fields: Fields, *, router_bias: bool) -> Architecture:
+    heads = fields.size("num_attention_heads")
+    bias = fields.flag("attention_bias", default=False)
+    latent = Latent(
+        query=fields.size("q_lora_rank", default=0),
+        keys=fields.size("kv_lora_rank"),
+        plain=fields.size("qk_nope_head_dim"),
+        value=fields.size("v_head_dim"),
+    )
+    attention = Attention(
+        heads, heads, latent.plain, bias=bias, out_bias=bias, rotary=fields.size("qk_rope_head_dim"), latent=latent
+    )
+    layers = fields.layers("num_hidden_layers")
+    dense = fields.size("first_k_dense_replace", default=0, least=0, most=MOST_LAYERS)
+    count = fields.size("n_routed_experts", default=0, most=MOST_EXPERTS)
+    mixed = max(layers - dense, 0) if count else 0
+    if mixed and fields.size("moe_layer_freq", default=1) != 1:
+        fields.refuse("moe_layer_freq", "is known as 1 only: send the network as a graph")
+    parts = []
+    if mixed < layers:
+        parts.append((Layer(attention, gated(fields)), layers - mixed))
+    if mixed:
+        parts.append((Layer(attention, _experts(fields, count, router_bias=router_bias)), mixed))
+    return decoder(fields, tuple(parts))
+
+
+def _experts(fields: Fields, count: int, *, router_bias: bool) -> Experts:
+    each = gated(fields, "moe_intermediate_size")
+    shared = fields.size("n_shared_experts", default=0, least=0, most=MOST_EXPERTS)
+    always = FeedForward(shared * each.inner, each.activation, gated=True) if shared else None
+    return Experts(count, top_k(fields, count, default=8), each, shared=always, router_bias=router_bias)

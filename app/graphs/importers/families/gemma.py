@@ -1,0 +1,55 @@
+"""Gemma 1 to 3 (Google, 2024 and 2025): scaled embeddings, wide heads, tied words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from app.graphs.importers.families.decoder import causal_head
+from app.graphs.importers.families.fields import Fields
+from app.graphs.importers.families.llama import gated, heads_of
+from app.graphs.transformers.architecture import Architecture, Attention, Embedding, Layer, Stack
+
+_KINDS = {"sliding_attention": True, "full_attention": False}
+
+
+def gemma(fields: Fields) -> Architecture:
+    """Gemma 1: Llama's layer."""
+    bias = fields.flag("attention_bias", default=False)
+    layer = Layer(replace(heads_of(fields), bias=bias, out_bias=bias), gated(fields, default="gelu_pytorch_tanh"))
+    return _decoder(fields, ((layer, fields.layers("num_hidden_layers")),))
+
+
+def gemma2(fields: Fields) -> Architecture:
+    """Gemma 2: norms on both sides, capped scores, every second layer with a window."""
+    heads = replace(heads_of(fields), softcap=fields.present("attn_logit_softcapping", default=True))
+    return _alternating(fields, heads, pattern=2)
+
+
+def gemma3(fields: Fields) -> Architecture:
+    """Gemma 3's text part: norms per head, five layers with a window to one without."""
+    heads = replace(heads_of(fields), head_norm=True, softcap=fields.present("attn_logit_softcapping", default=False))
+    return _alternating(fields, heads, pattern=fields.size("sliding_window_pattern", default=6))
+
+
+def _alternating(fields: Fields, heads: Attention, pattern: int) -> Architecture:
+    """Layers with a window, and every `pattern`-th without, unless `layer_types` says which."""
+    layers = fields.layers("num_hidden_layers")
+    local = fields.kinds("layer_types", _KINDS, layers)
+    with_window = sum(local) if local is not None else layers - layers // pattern
+    bias = fields.flag("attention_bias", default=False)
+    heads = replace(heads, bias=bias, out_bias=bias)
+    inner = gated(fields, default="gelu_pytorch_tanh")
+    window = replace(heads, window=fields.size("sliding_window", default=4096))
+    both = ((Layer(window, inner, "sandwich"), with_window), (Layer(heads, inner, "sandwich"), layers - with_window))
+    return _decoder(fields, tuple(part for part in both if part[1]))
+
+
+def _decoder(fields: Fields, layers: tuple[tuple[Layer, int], ...]) -> Architecture:
+    width, vocabulary = fields.size("hidden_size"), fields.size("vocab_size")
+    tied = fields.flag("tie_word_embeddings", default=True)
+    capped = fields.present("final_logit_softcapping", default=fields.model_type == "gemma2")
+    return Architecture(
+        (Stack(width, Embedding(width, vocabulary, scaled=True), layers, "rms_norm"),),
+        causal_head(fields, vocabulary, tied=tied, softcap=capped),
+        drops_attention=fields.share("attention_dropout", default=0.0) > 0.0,
+    )
