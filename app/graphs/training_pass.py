@@ -3,7 +3,8 @@
 A backward block runs as often as its forward block. Where it recomputes, the block's forward rows run again first
 (Chen et al. 2016); the last block's activations are still there when backward begins, so it does not, unless it
 repeats. Gradients that meet, because several rows read one tensor, are added; a step of several microbatches also
-adds each one's weight gradients to the sum so far, from the second on.
+adds each one's weight gradients to the sum so far, from the second on; without an optimiser nobody clears them, and the
+first adds to those of steps before.
 
 The update is one fused launch per block and repetition (PyTorch's fused and multi-tensor optimisers), bound by memory.
 """
@@ -122,12 +123,13 @@ def _additions(w: Workload, source: Ints, times: Ints, block: Ints, order: Float
 
 
 def _accumulated(w: Workload, run: Run, backward: Ints) -> list[Rows]:
-    """Weight gradients added to those of the microbatches before: reads both, writes one, from the second on."""
+    """Weight gradients added to those before: reads both, writes one; the first after an update just stays."""
     micro = run.accumulation * run.parallelism.microbatches
-    if micro == 1:
+    adding = micro if run.optimizer == "none" else micro - 1
+    if not adding:
         return []
     held = w.per_block(w.weight_bytes)
-    moved = 3.0 * held * (micro - 1) / micro
+    moved = 3.0 * held * adding / micro
     return [_per_block(w, moved, backward, BACKWARD)]
 
 

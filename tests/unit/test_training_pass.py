@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,10 +49,10 @@ def test_a_layer_runs_what_autograd_runs() -> None:
     assert counted["linear"] == 8  # by data and by weight of four
     assert counted["bmm"] == 4
     assert counted["mul"] == 4  # gelu, softmax, two layer norms
-    assert counted["memory"] == 4 + 2  # biases, and the norms' parameters
+    assert counted["memory"] == 4 + 2 + 1  # biases, the norms' parameters, gradients added to those of steps before
     assert counted["add"] == 3  # qkv is read twice; the input by norm and residual; the first sum by both again
     head = _ops(w, BACKWARD, 3)
-    assert head == ["linear", "linear", "mul", "memory"]  # tied head: no bias
+    assert head == ["linear", "linear", "mul", "memory", "memory"]  # tied head: no bias
 
 
 def test_edges_and_sources_stay_with_their_rows() -> None:
@@ -92,10 +93,23 @@ def test_recomputation_runs_each_layer_forward_again() -> None:
 
 
 def test_microbatches_add_their_gradients_up() -> None:
-    one, four = training(gpt2(), TRAINING), training(gpt2(), Run(mode="training", optimizer="none", accumulation=4))
-    moved = [np.nansum((w.ops.column("bytes") * w.runs)[w.phase == BACKWARD]) for w in (one, four)]
-    weights = float((four.weight_bytes * four.repeats[four.block]).sum())
-    assert moved[1] - moved[0] == pytest.approx(3 * weights * 3 / 4)
+    def moved(optimizer: Any, accumulation: int) -> float:
+        w = training(gpt2(), Run(mode="training", optimizer=optimizer, accumulation=accumulation))
+        return float(np.nansum((w.ops.column("bytes") * w.runs)[w.phase == BACKWARD]))
+
+    weights = float(gpt2().weight_bytes @ gpt2().repeats[gpt2().block])
+    assert moved("sgd", 4) - moved("sgd", 1) == pytest.approx(3 * weights * 3 / 4)
+    assert moved("none", 4) == moved("none", 1)  # nobody clears them: the first adds too
+    assert moved("none", 1) - moved("sgd", 1) == pytest.approx(3 * weights)
+
+
+def test_what_reads_nothing_has_no_gradient() -> None:
+    b = Builder("fp32")
+    first = b.add("relu", outputs=64, b=8, h=8)
+    b.add("memory", outputs=0, bytes=64)
+    b.add("memory", [first], outputs=64, bytes=128)
+    w = training(b.build(), TRAINING)
+    assert _ops(w, BACKWARD, 1) == ["memory", "mul"]
 
 
 def test_the_networks_input_needs_no_gradient() -> None:
@@ -105,7 +119,7 @@ def test_the_networks_input_needs_no_gradient() -> None:
     first = b.add("conv2d", outputs=8 * 16 * 900, parameters=432, **image, **window)
     b.add("relu", [first], outputs=8 * 16 * 900, b=8, h=16 * 900)
     w = training(b.build(), TRAINING)
-    assert _ops(w, BACKWARD, 1) == ["mul", "conv2d"]
+    assert _ops(w, BACKWARD, 1) == ["mul", "conv2d", "memory"]  # the last: gradients added up
 
 
 @pytest.mark.parametrize("name", [op.name for op in OPS[1:] if op.name != "network"])  # no part of another
