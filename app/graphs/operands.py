@@ -14,11 +14,19 @@ _OWN_INPUT = [OP_CODE[name] for name in ("embedding", "memory", "copy")]
 
 
 class Operands(NamedTuple):
-    """Of every row: int [n] producers and consumers within its block, bool [n] whether it reads the block's input."""
+    """Of every row, [n].
+
+    producers, consumers  rows of its block that feed it, and that it feeds
+    from_outside          whether it reads the block's input
+    learning              whether its output has a gradient: it holds weights, or what it reads has one
+    fed                   whether what it reads has a gradient
+    """
 
     producers: Ints
     consumers: Ints
     from_outside: Bools
+    learning: Bools
+    fed: Bools
 
 
 def operands(w: Workload) -> Operands:
@@ -35,4 +43,14 @@ def operands(w: Workload) -> Operands:
     first = (producers == 0) & ~np.isin(w.ops.kind, _OWN_INPUT)
     residual = (producers == 1) & (w.ops.kind == OP_CODE["add"]) & ~masks
     outside = (first | residual) & (w.phase == FORWARD)
-    return Operands(producers, consumers, outside)
+    return Operands(producers, consumers, outside, *_gradients(w))
+
+
+def _gradients(w: Workload) -> tuple[Bools, Bools]:
+    """`learning` and `fed`: what enters later blocks has a gradient; a row that gives nothing on has none."""
+    fed = (w.block > 0) & (w.output_bytes > 0)
+    learning = fed | (w.parameters > 0) | (w.ops.kind == OP_CODE["embedding"])  # tables may be tied, and held elsewhere
+    for producer, consumer in w.edges[:, np.argsort(w.edges[1], kind="stable")].T.tolist():
+        if learning[producer]:
+            fed[consumer] = learning[consumer] = True
+    return learning, fed

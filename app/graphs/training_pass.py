@@ -64,16 +64,13 @@ def _backward(w: Workload, known: Operands, backward: Ints) -> list[Rows]:
     n = len(w)
     bias = _biased(w)
     output = w.output_bytes / w.ops.column("count")
-    fed = (w.block > 0) | (known.producers > 0)
     parts = []
     for kind in kinds_of(w.ops):
         rows = np.arange(n)[kind.rows]
-        family = Forward(w.ops.take(rows), known.producers[rows], fed[rows], bias[rows], output[rows])
+        family = Forward(w.ops.take(rows), known.producers[rows], known.fed[rows], bias[rows], output[rows])
         for number, step in enumerate(steps(family)):
-            ops, source = step.ops, rows
-            if step.keep is not None:
-                kept = np.flatnonzero(step.keep)
-                ops, source = ops.take(kept), rows[kept]
+            kept = known.learning[rows] if step.keep is None else known.learning[rows] & step.keep
+            ops, source = step.ops.take(np.flatnonzero(kept)), rows[kept]
             parts.append(Rows(ops, source, backward[w.block[source]], _order(n, source) + number, BACKWARD))
     return parts
 
