@@ -9,13 +9,12 @@ counts in part.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
 
 from app.graphs.rows import Rows, inserted, table_of
-from app.graphs.run import Parallelism, Run
+from app.graphs.run import Run, spanned
 from app.ops import OP_CODE
 from app.tables.ops import DTYPE_CODE, OpTable
 from app.tables.workload import BACKWARD, FORWARD, UPDATE, Floats, Ints, Workload
@@ -27,44 +26,39 @@ def with_gradient_exchange(w: Workload, run: Run) -> Workload:
     """A training workload with its collectives over the data-parallel devices; as it is, where there is one."""
     if run.parallelism.data == 1 or not (w.phase == BACKWARD).any():
         return w
-    return inserted(w, list(_exchange(w, run.parallelism)))
+    return inserted(w, list(_exchange(w, run)))
 
 
-def data_nodes(parallelism: Parallelism) -> int:
-    """Nodes that a data-parallel group spans: tensor ranks fill a node first, then data ranks, then stages."""
-    per_node = max(parallelism.devices // parallelism.nodes, 1)
-    spanned = -(-parallelism.tensor * parallelism.data // per_node)
-    return math.gcd(parallelism.data, spanned)
-
-
-def _exchange(w: Workload, parallelism: Parallelism) -> Iterator[Rows]:
-    held = _held(w, parallelism)
+def _exchange(w: Workload, run: Run) -> Iterator[Rows]:
+    zero = run.parallelism.zero
+    held = _held(w, run)
     per_block = w.per_block(held)
     total = float(per_block @ w.repeats[: w.blocks])
     if total == 0.0:
         return
     backward = 2 * w.blocks - 1 - np.arange(w.blocks)
-    yield from _buckets(w, held, min(BUCKET_BYTES, total), backward, parallelism)
+    yield from _buckets(w, held, min(BUCKET_BYTES, total), backward, run)
     block = np.flatnonzero(per_block > 0)
     first = np.searchsorted(w.block, block)
-    if parallelism.zero >= 3:
+    if zero >= 3:
         for phase, target in ((FORWARD, block), (BACKWARD, backward[block])):
-            ops = _collective("all_gather", per_block[block], np.ones(len(block)), parallelism)
+            ops = _collective("all_gather", per_block[block], np.ones(len(block)), run)
             yield Rows(ops, first, target, np.full(len(block), -1.0), phase, overlapped=True)
-    elif parallelism.zero and (w.phase == UPDATE).any():
-        ops = _collective("all_gather", per_block[block], np.ones(len(block)), parallelism)
+    elif zero and (w.phase == UPDATE).any():
+        ops = _collective("all_gather", per_block[block], np.ones(len(block)), run)
         yield Rows(ops, first, 2 * w.blocks + block, np.full(len(block), np.inf), UPDATE)
 
 
-def _held(w: Workload, parallelism: Parallelism) -> Floats:
+def _held(w: Workload, run: Run) -> Floats:
     """Bytes of gradients that each row shares with other devices: experts dealt over all of them share none."""
+    parallelism = run.parallelism
     dealt = (w.ops.kind == OP_CODE["moe"]) & (parallelism.expert >= parallelism.data * parallelism.tensor)
     return np.where(dealt, 0.0, w.weight_bytes)
 
 
-def _buckets(w: Workload, held: Floats, bucket: float, backward: Ints, parallelism: Parallelism) -> Iterator[Rows]:
+def _buckets(w: Workload, held: Floats, bucket: float, backward: Ints, run: Run) -> Iterator[Rows]:
     """Full buckets behind the backward rows that fill them, and what is left at the end of each block."""
-    op = "reduce_scatter" if parallelism.zero else "all_reduce"
+    op = "reduce_scatter" if run.parallelism.zero else "all_reduce"
     ready = _ready(w, backward)
     rows = np.flatnonzero(held > 0)
     rows = rows[np.lexsort((ready[rows], backward[w.block[rows]]))]  # in the order in which gradients are made
@@ -76,18 +70,16 @@ def _buckets(w: Workload, held: Floats, bucket: float, backward: Ints, paralleli
     count = np.diff(full, prepend=0.0)
     count[new] = full[new]
     some = np.flatnonzero(count > 0)
-    yield _reductions(op, bucket, count[some], rows[some], backward[block[some]], ready[rows[some]] + 0.5, parallelism)
+    yield _reductions(op, bucket, count[some], rows[some], backward[block[some]], ready[rows[some]] + 0.5, run)
     last = np.append(new[1:], len(rows)) - 1
     part = filled[last] / bucket - full[last]
     some = np.flatnonzero(part > 1e-9)
     left, order = last[some], np.full(len(some), np.inf)
-    yield _reductions(op, bucket, part[some], rows[left], backward[block[left]], order, parallelism)
+    yield _reductions(op, bucket, part[some], rows[left], backward[block[left]], order, run)
 
 
-def _reductions(
-    op: str, bucket: float, count: Floats, source: Ints, block: Ints, order: Floats, parallelism: Parallelism
-) -> Rows:
-    ops = _collective(op, np.full(len(count), bucket), count, parallelism)
+def _reductions(op: str, bucket: float, count: Floats, source: Ints, block: Ints, order: Floats, run: Run) -> Rows:
+    ops = _collective(op, np.full(len(count), bucket), count, run)
     return Rows(ops, source, block, order, BACKWARD, overlapped=True)
 
 
@@ -99,7 +91,7 @@ def _ready(w: Workload, backward: Ints) -> Floats:
     return ready
 
 
-def _collective(op: str, message: Floats, count: Floats, parallelism: Parallelism) -> OpTable:
+def _collective(op: str, message: Floats, count: Floats, run: Run) -> OpTable:
     dtype = np.full(len(message), DTYPE_CODE["fp32"], dtype=np.intp)
-    devices, nodes = float(parallelism.data), float(data_nodes(parallelism))
+    devices, nodes = run.parallelism.data, spanned(run.parallelism.data, run.parallelism.tensor, run)
     return table_of(op, dtype, message_bytes=message, devices=devices, nodes=nodes, count=count)

@@ -63,3 +63,10 @@ class Run:
     def device_batch(self) -> int:
         """Sequences or images that one device works on at a time (one microbatch of its replica)."""
         return max(self.batch // (self.parallelism.data * self.parallelism.microbatches * self.accumulation), 1)
+
+
+def spanned(devices: int, stride: int, run: Run) -> int:
+    """Nodes that hold a group of `devices`, every `stride`-th of the run's: tensor ranks are neighbours."""
+    per_node = max(run.parallelism.devices // run.parallelism.nodes, 1)
+    least = min(-(-devices * stride // per_node), devices)
+    return next(nodes for nodes in range(least, devices + 1) if devices % nodes == 0)

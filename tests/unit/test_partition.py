@@ -24,10 +24,7 @@ def tried_all(time_s: np.ndarray, link_s: np.ndarray) -> float:
     best = np.inf
     for cuts in combinations(range(1, n), stages - 1):
         ends = [0, *cuts, n]
-        cost = [
-            time_s[a:b, s].sum() + (link_s[a, s] if s else 0.0)
-            for s, (a, b) in enumerate(pairwise(ends))
-        ]
+        cost = [time_s[a:b, s].sum() + (link_s[a, s] if s else 0.0) for s, (a, b) in enumerate(pairwise(ends))]
         best = min(best, max(cost))
     return best
 

@@ -7,8 +7,9 @@ over tensor ranks, which hold the same tokens anyway.
 
 from __future__ import annotations
 
+from app.graphs.run import spanned
 from app.graphs.transformers.architecture import Experts, FeedForward
-from app.graphs.transformers.rows import ACTIVATIONS, Flow, Rows, spanned
+from app.graphs.transformers.rows import ACTIVATIONS, Flow, Rows
 
 
 def feed_forward(

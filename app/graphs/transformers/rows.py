@@ -8,7 +8,7 @@ them. An operand that is a constant, broadcast (a mask, a scale), costs no traff
 from __future__ import annotations
 
 from app.graphs.build import Builder
-from app.graphs.run import Run
+from app.graphs.run import Run, spanned
 from app.graphs.transformers.architecture import Architecture, NormKind
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, WEIGHT_DTYPES
 
@@ -151,10 +151,3 @@ class Rows:
             nodes=self.nodes,
         )  # fmt: skip
         return (row,)
-
-
-def spanned(devices: int, stride: int, run: Run) -> int:
-    """Nodes that hold a group of `devices`, every `stride`-th of the run's: tensor ranks are neighbours."""
-    per_node = max(run.parallelism.devices // run.parallelism.nodes, 1)
-    least = min(-(-devices * stride // per_node), devices)
-    return next(nodes for nodes in range(least, devices + 1) if devices % nodes == 0)

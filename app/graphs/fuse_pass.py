@@ -1,0 +1,128 @@
+"""Fusion as torch.compile does it: what is bound by memory and follows one another becomes one kernel.
+
+NeuSight's rule for fused operators: the traffic of tensors that stay inside is removed, the operators' own work adds
+up. Which operators fuse is declared here: element-wise ones, norms, softmax, copies and reductions, that follow one
+another in a block without a product between and pass tensors on. Products keep to themselves (in Inductor, products in
+the GEMM library's kernels take no epilogue). The fused kernel moves what its rows read from outside, each tensor once,
+and what of theirs is read outside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
+
+from app.graphs.rows import table_of
+from app.ops import OP_CODE
+from app.ops.elementwise import ELEMENTWISE_OPS
+from app.ops.kinds import kinds_of, work_of
+from app.tables.ops import OpTable
+from app.tables.workload import Bools, Floats, Ints, Workload
+
+_FUSIBLE = [OP_CODE[op.name] for op in ELEMENTWISE_OPS]
+_FUSIBLE += [OP_CODE[name] for name in ("softmax", "layer_norm", "rms_norm", "batch_norm", "copy", "memory")]
+
+
+def fused(w: Workload) -> Workload:
+    """A forward workload, its fusible rows merged: each group a `memory` row in place of its last row."""
+    group = _groups(w)
+    size = np.bincount(group)
+    last = np.zeros(len(size), dtype=np.intp)
+    last[group] = np.arange(len(w))  # the last one stays
+    kept = np.sort(last)
+    place = np.searchsorted(kept, last)[group]
+    merged = size[group[kept]] > 1
+    outside = _read_outside(w, group)
+
+    def summed(values: Floats) -> Floats:
+        return np.bincount(place, weights=values).astype(np.float64)
+
+    edges = place[w.edges]
+    return replace(
+        w,
+        ops=_merged(w.ops.take(kept), np.flatnonzero(merged), summed(_traffic(w, group, outside))),
+        names=_names(w, place, kept, merged),
+        phase=w.phase[kept],
+        source=np.arange(len(kept)),
+        block=w.block[kept],
+        edges=np.unique(edges[:, edges[0] != edges[1]], axis=1),
+        parameters=summed(w.parameters),
+        weight_bytes=summed(w.weight_bytes),
+        output_bytes=summed(w.output_bytes * outside),
+        saved_bytes=summed(w.saved_bytes * outside),  # backward computes what stayed inside again
+        kv_bytes=summed(w.kv_bytes),
+        overlapped=w.overlapped[kept],
+    )
+
+
+def _groups(w: Workload) -> Ints:
+    """The group of every row, int [n]: rows that pass tensors on, in one run of fusible rows of a block."""
+    n = len(w)
+    fusible = np.isin(w.ops.kind, _FUSIBLE)
+    if w.unknown:  # among the `memory` rows are operators that nobody knows
+        fusible &= w.ops.kind != OP_CODE["memory"]
+    run = np.cumsum(~fusible) + np.cumsum(np.diff(w.block, prepend=0))
+    a, b = w.edges
+    joined = fusible[a] & fusible[b] & (run[a] == run[b])
+    drawn = _drawn(w)
+    drawn = drawn[fusible[drawn] & fusible[drawn + 1] & (run[drawn] == run[drawn + 1])]
+    a, b = np.concatenate([a[joined], drawn]), np.concatenate([b[joined], drawn + 1])
+    _, group = connected_components(coo_matrix((np.ones(len(a)), (a, b)), shape=(n, n)), directed=False)
+    return group.astype(np.intp)
+
+
+def _drawn(w: Workload) -> Ints:
+    """Random numbers of the row behind them, which nobody else reads: fused, they stay in registers."""
+    rows = np.flatnonzero((w.output_bytes == 0) & (w.ops.kind == OP_CODE["memory"]))
+    drawn: Ints = rows[rows + 1 < len(w)]
+    return drawn
+
+
+def _read_outside(w: Workload, group: Ints) -> Bools:
+    """Rows whose output others than their group read: later rows, or (nobody in the block) the next block."""
+    inside = w.edges[:, group[w.edges[0]] == group[w.edges[1]]]
+    readers = np.bincount(w.edges[0], minlength=len(w))
+    outside: Bools = (readers == 0) | (np.bincount(inside[0], minlength=len(w)) < readers)
+    return outside
+
+
+def _traffic(w: Workload, group: Ints, outside: Bools) -> Floats:
+    """What each row adds to the bytes that its group moves, float64 [n]."""
+    work = work_of(w.ops, kinds_of(w.ops))
+    traffic = work.bytes * w.ops.column("count") - np.where(outside, 0.0, w.output_bytes)
+    from_group, into_group = group[w.edges]
+    inside = from_group == into_group
+    np.subtract.at(traffic, w.edges[1, inside], w.output_bytes[w.edges[0, inside]])
+    # A tensor from outside that several rows of a group read is read once.
+    producer, reader = w.edges[:, ~inside]
+    _, first = np.unique(np.stack([producer, into_group[~inside]]), axis=1, return_index=True)
+    again = np.ones(len(producer), dtype=np.bool_)
+    again[first] = False
+    np.subtract.at(traffic, reader[again], w.output_bytes[producer[again]])
+    drawn = _drawn(w)
+    traffic[drawn] = 0.0
+    np.subtract.at(traffic, drawn + 1, w.output_bytes[drawn + 1])
+    return np.maximum(traffic, 0.0)
+
+
+def _merged(ops: OpTable, rows: Ints, moved: Floats) -> OpTable:
+    """The table with `memory` in place of the given rows."""
+    memory = table_of("memory", ops.dtype[rows], bytes=np.maximum(moved[rows], 1.0), burst=ops.column("burst")[rows])
+    kind, dims = ops.kind.copy(), ops.dims.copy()
+    kind[rows], dims[:, rows] = memory.kind, memory.dims
+    return OpTable(kind, ops.dtype, ops.label, ops.fields, dims)
+
+
+def _names(w: Workload, place: Ints, kept: Ints, merged: Bools) -> tuple[str, ...]:
+    """Names of a group's rows, joined."""
+    names = [w.names[row] for row in kept.tolist()]
+    parts: dict[int, list[str]] = {k: [] for k in np.flatnonzero(merged).tolist()}
+    for row, k in enumerate(place.tolist()):
+        if k in parts:
+            parts[k].append(w.names[row])
+    for k, joined in parts.items():
+        names[k] = "~".join(joined)
+    return tuple(names)
