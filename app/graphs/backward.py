@@ -88,11 +88,6 @@ def _bmm(forward: Forward) -> Iterator[Step]:
     yield Step(_as(forward, "bmm", b=b, m=k, n=n, k=m))
 
 
-def _drawn(forward: Forward) -> Iterator[Step]:
-    """What reads no other row (random numbers, masks) has no gradient."""
-    yield Step(forward.ops, forward.producers > 0)
-
-
 def _twice(forward: Forward) -> Iterator[Step]:
     """By data and by weight: products of the same size and about the same form (convolutions, experts)."""
     yield Step(forward.ops, forward.fed)
@@ -157,7 +152,7 @@ _RULES: Mapping[str, Rule] = {
     "layer_norm": _norm,
     "rms_norm": _norm,
     "copy": _same,
-    "memory": _drawn,
+    "memory": _same,
     "all_reduce": _collective("all_reduce"),
     "all_to_all": _collective("all_to_all"),
     "send_recv": _collective("send_recv"),

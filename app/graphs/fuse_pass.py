@@ -70,8 +70,8 @@ def _groups(w: Workload) -> Ints:
     drawn = _drawn(w)
     drawn = drawn[fusible[drawn] & fusible[drawn + 1] & (run[drawn] == run[drawn + 1])]
     a, b = np.concatenate([a[joined], drawn]), np.concatenate([b[joined], drawn + 1])
-    _, group = connected_components(coo_matrix((np.ones(len(a)), (a, b)), shape=(n, n)), directed=False)
-    return group.astype(np.intp)
+    group: Ints = connected_components(coo_matrix((np.ones(len(a)), (a, b)), shape=(n, n)), directed=False)[1]
+    return group
 
 
 def _drawn(w: Workload) -> Ints:

@@ -105,11 +105,11 @@ def test_microbatches_add_their_gradients_up() -> None:
 
 def test_what_reads_nothing_has_no_gradient() -> None:
     b = Builder("fp32")
-    first = b.add("relu", outputs=64, b=8, h=8)
+    first = b.add("linear", outputs=64, parameters=64, m=8, n=8, k=8)
     b.add("memory", outputs=0, bytes=64)
     b.add("memory", [first], outputs=64, bytes=128)
     w = training(b.build(), TRAINING)
-    assert _ops(w, BACKWARD, 1) == ["memory", "mul"]
+    assert _ops(w, BACKWARD, 1) == ["memory", "linear"]
 
 
 def test_the_networks_input_needs_no_gradient() -> None:
