@@ -1,5 +1,6 @@
 """Transformers lowered from their configurations: parameters as published, and rows that add up under any run."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,14 +8,64 @@ import pytest
 
 from app.graphs.importers.hf import lower, parameter_count
 from app.graphs.run import Parallelism, Run
+from app.ops.kinds import kinds_of
+from app.services.builtin_models import config_of, names
 from app.tables.workload import Workload
-from tests.unit.transformers import BERT, GPT2, LLAMA2, PUBLISHED
+from tests.unit.transformers import BUILT_IN, PUBLISHED, config
+
+GPT2, BERT, LLAMA2 = config("gpt2"), config("bert-base"), config("llama-2-7b")
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_parameters_are_the_published_ones(name: str) -> None:
     config, count = PUBLISHED[name]
     assert parameter_count(config) == count
+
+
+@pytest.mark.parametrize(("name", "billions"), [("gpt3-xl", 1.3), ("gpt3-2.7b", 2.7)])
+def test_gpt3_is_as_large_as_its_paper_says(name: str, billions: float) -> None:
+    assert parameter_count(config(name)) == pytest.approx(billions * 1e9, rel=0.03)
+
+
+def test_built_in_ones_have_aliases_in_any_case() -> None:
+    assert set(names()) == BUILT_IN.keys() | {"gpt3-xl", "gpt3-2.7b"}
+    assert config_of("Meta-Llama/llama-2-7B-hf") == config_of("llama-2-7b") == LLAMA2
+    assert config_of("llama-2") is None
+
+
+RUNS = {
+    "inference": Run(batch=4, sequence=64),
+    "fused": Run(batch=4, sequence=64, attention="flash", dtype="bf16"),
+    "training": Run(mode="training", batch=4, sequence=64),
+    "prefill": Run(mode="prefill", batch=4, sequence=64, dtype="fp8", attention="flash"),
+    "decode": Run(mode="decode", batch=4, sequence=64, attention="flash"),
+    "eager decode": Run(mode="decode", batch=4, sequence=64),
+    "split": Run(batch=4, sequence=64, parallelism=Parallelism(tensor=2, sequence=True)),
+}
+
+
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_every_model_runs_every_way(name: str, run: Run) -> None:
+    config = PUBLISHED[name][0]
+    if config["model_type"] in ("bert", "vit") and run.mode in ("prefill", "decode"):
+        return
+    workload = lower(config, run if config["model_type"] != "vit" else replace(run, parallelism=Parallelism()))
+    for kind in kinds_of(workload.ops):
+        for dim in (dim for dim in kind.op.dims if not dim.choices):
+            for column in dim.columns:
+                values = kind.table.column(column)
+                given = values[~np.isnan(values)]
+                assert ((given >= dim.least) & (given <= dim.most)).all(), (kind.op.name, column)
+                assert not dim.whole or (given == np.floor(given)).all(), (kind.op.name, column)
+        assert not [broken for broken in kind.op.check(kind.table) if broken.rows.any()]
+    assert (workload.edges[0] < workload.edges[1]).all()
+    assert (workload.output_bytes >= 0).all()
+    assert (workload.saved_bytes >= 0).all()
+    assert (workload.kv_bytes.sum() > 0) == (run.mode in ("prefill", "decode"))
+    if run.mode == "inference" and run.parallelism.tensor == 1:
+        held = workload.parameters @ workload.repeats[workload.block]
+        assert held == PUBLISHED[name][1]
 
 
 def of(workload: Workload, name: str, column: str) -> float:

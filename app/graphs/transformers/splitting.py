@@ -16,6 +16,9 @@ def check(architecture: Architecture, run: Run) -> None:
     """BadInput for a mode that the model lacks, too many tokens, or sizes that do not divide."""
     if run.mode in ("prefill", "decode") and not architecture.generates:
         refuse(("workload", "mode"), "the model generates no tokens: inference or training")
+    patches = architecture.stacks[0].embedding.patches
+    if patches and run.image_size not in (patches.image_size, Run().image_size):
+        refuse(("workload", "image_size"), f"the model has positions for images of {patches.image_size} pixels a side")
     for stack in architecture.stacks:
         reach = stack.embedding.reach
         if reach and run.sequence > reach:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.graphs.importers.families.fields import MOST_EXPERTS, MOST_LAYERS, Fields
+from app.graphs.importers.families.fields import MOST_EXPERTS, Fields
 from app.graphs.importers.families.llama import decoder, gated
 from app.graphs.importers.families.mixtures import top_k
 from app.graphs.transformers.architecture import Architecture, Attention, Experts, FeedForward, Latent, Layer
@@ -31,9 +31,9 @@ def _deepseek(fields: Fields, *, router_bias: bool) -> Architecture:
         heads, heads, latent.plain, bias=bias, out_bias=bias, rotary=fields.size("qk_rope_head_dim"), latent=latent
     )
     layers = fields.layers("num_hidden_layers")
-    dense = fields.size("first_k_dense_replace", default=0, least=0, most=MOST_LAYERS)
+    dense = fields.size("first_k_dense_replace", default=0, least=0, most=layers)
     count = fields.size("n_routed_experts", default=0, most=MOST_EXPERTS)
-    mixed = max(layers - dense, 0) if count else 0
+    mixed = layers - dense if count else 0
     if mixed and fields.size("moe_layer_freq", default=1) != 1:
         fields.refuse("moe_layer_freq", "is known as 1 only: send the network as a graph")
     parts = []

@@ -99,13 +99,15 @@ class Fields:
             self.refuse(name, f"must hold only {', '.join(choices)}")
         return [choices[word] for word in value]
 
-    def indices(self, name: str, most: int) -> set[int]:
-        """Layers by number, from 0; none where the field is absent."""
-        value = self.config.get(name) or []
-        if not isinstance(value, list) or len(value) > most:
-            self.refuse(name, f"must be a list of at most {most} layers")
-        if not all(isinstance(k, int) and not isinstance(k, bool) and k >= 0 for k in value):
-            self.refuse(name, "must hold whole numbers from 0")
+    def indices(self, name: str, layers: int) -> set[int]:
+        """Some of the layers by number, from 0; none where the field is absent."""
+        value = self.config.get(name)
+        if value is None:
+            return set()
+        if not isinstance(value, list) or not all(isinstance(k, int) and not isinstance(k, bool) for k in value):
+            self.refuse(name, "must be a list of whole numbers")
+        if not all(0 <= k < layers for k in value):
+            self.refuse(name, f"must hold numbers of layers, 0 to {layers - 1}")
         return set(value)
 
     def whole(self, field: str, size: int, parts: int, of: str) -> int:

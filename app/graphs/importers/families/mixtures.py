@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from app.graphs.importers.families.fields import MOST_EXPERTS, MOST_LAYERS, Fields
+from app.graphs.importers.families.fields import MOST_EXPERTS, Fields
 from app.graphs.importers.families.llama import decoder, gated, heads_of
 from app.graphs.transformers.architecture import Architecture, Attention, Experts, FeedForward, Layer
 
@@ -48,8 +48,8 @@ def _count(fields: Fields) -> int:
 def _sparse(fields: Fields, heads: Attention, experts: Experts) -> Architecture:
     """Every `decoder_sparse_step`-th layer has experts, but for those in `mlp_only_layers`."""
     layers, step = fields.layers("num_hidden_layers"), fields.size("decoder_sparse_step", default=1)
-    dense = fields.indices("mlp_only_layers", MOST_LAYERS)
-    mixed = layers // step - sum(1 for k in dense if k < layers and (k + 1) % step == 0)
+    dense = fields.indices("mlp_only_layers", layers)
+    mixed = layers // step - sum((k + 1) % step == 0 for k in dense)
     parts: list[tuple[Layer, int]] = []
     if mixed < layers:
         inner: FeedForward = gated(fields)
