@@ -11,7 +11,8 @@ from fastapi.openapi.utils import get_openapi
 from app.api.gpu_schema import gpu, partial_gpu
 from app.api.problems import MEDIA_TYPE, PROBLEM_SCHEMA
 from app.services.graph_form import Graph
-from app.services.measurement_form import MeasurementIn, ModelWorkload
+from app.services.measurement_form import MeasuredModel, MeasurementIn
+from app.services.model_requests import GRAPH_REQUEST_EXAMPLE, MODEL_EXAMPLE, GraphRequest, ModelRequest
 from app.services.operator_requests import (
     OPERATOR_TABLE_EXAMPLE,
     OPERATORS_EXAMPLE,
@@ -34,7 +35,9 @@ STRUCTS = (
     OperatorBatch,
     BatchResponse,
     KernelWorkload,
-    ModelWorkload,
+    ModelRequest,
+    GraphRequest,
+    MeasuredModel,
     MeasurementIn,
     Graph,
 )
@@ -100,9 +103,16 @@ def _document(app: FastAPI) -> dict[str, Any]:
 
 
 def _predict() -> dict[str, Any]:
-    asked = {"anyOf": [ref(name) for name in ("PredictRequest", "OperatorsRequest", "OperatorTableRequest")]}
+    forms = ("PredictRequest", "OperatorsRequest", "OperatorTableRequest", "ModelRequest", "GraphRequest")
+    asked = {"anyOf": [ref(name) for name in forms]}
     answered = {"anyOf": [ref("PredictResponse"), ref("TableResponse")]}
-    by_kind = {"kernel": PREDICT_EXAMPLE, "operators": OPERATORS_EXAMPLE, "operator_table": OPERATOR_TABLE_EXAMPLE}
+    by_kind = {
+        "kernel": PREDICT_EXAMPLE,
+        "operators": OPERATORS_EXAMPLE,
+        "operator_table": OPERATOR_TABLE_EXAMPLE,
+        "model": MODEL_EXAMPLE,
+        "graph": GRAPH_REQUEST_EXAMPLE,
+    }
     examples = {kind: {"value": example} for kind, example in by_kind.items()}
     return {
         "tags": ["Prediction"],

@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.errors import NotFound, Unavailable
 from app.services.gpu_rows import Snapshot
+from app.services.model_requests import ModelRequest
 from app.services.operator_requests import OperatorsRequest
 from app.services.predict import predict_many
 from app.services.prediction_form import MAX_GPUS, PredictRequest, PredictResponse
@@ -23,6 +24,8 @@ from app.services.snapshot import SnapshotHolder
 # Over so many pairs of GPU and measurement or operator, the work leaves the event loop; so do long bodies.
 INLINE_PAIRS = 512
 INLINE_BYTES = 65_536
+# A network by its configuration or name has some dozens of distinct rows.
+_ROWS_OF_MODEL = 64
 
 
 class PredictRoute:
@@ -106,6 +109,8 @@ def _pairs(request: Request) -> int:
         return _gpus(request) * (1 + len(request.workload.measured))
     if isinstance(request, OperatorsRequest):
         return _gpus(request) * len(request.workload.operators)
+    if isinstance(request, ModelRequest):
+        return _gpus(request) * _ROWS_OF_MODEL
     return INLINE_PAIRS + 1
 
 

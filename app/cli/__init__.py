@@ -17,6 +17,7 @@ COMMANDS = (
     ("worker", "worker", "Take retrainings from the queue."),
     ("predict", "predict", "Predict how long a workload takes on a GPU."),
     ("sweep", "sweep", "Predict a table of millions of operators, into Parquet."),
+    ("scale", "scale", "Predict how throughput grows with devices and with the batch."),
     ("gpus", "gpus", "List, show and add GPUs."),
     ("import", "imports", "Bring in a folder of measurements."),
     ("retrain", "retrain", "Retrain a predictor from the stored measurements."),

@@ -9,10 +9,11 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from app.cli.fields import pair, put_fields, read_json, value_of
+from app.cli.models import model_workload
 from app.config import Settings
-from app.errors import BadInput, FieldError
+from app.errors import BadInput
 from app.services.assemble import assemble_for
-from app.services.decoding import plain
 from app.services.gpu_rows import Snapshot
 from app.services.operator_requests import TableResponse
 from app.services.prediction_form import Prediction, PredictResponse
@@ -30,9 +31,15 @@ def command(  # noqa: PLR0913 - one parameter per option
     ] = None,
     *,
     gpu: Annotated[list[str] | None, typer.Option(help="A GPU by any of its names; again for more; or all.")] = None,
+    model: Annotated[str | None, typer.Option(help="A built-in network, or a Hugging Face config.json.")] = None,
+    mode: Annotated[str | None, typer.Option(help="inference, training, prefill or decode (of a model).")] = None,
+    batch: Annotated[int | None, typer.Option(help="Sequences or images of a step (of a model).")] = None,
+    sequence: Annotated[int | None, typer.Option(help="Tokens per sequence (of a model).")] = None,
+    image_size: Annotated[int | None, typer.Option(help="Pixels of one side (of a model).")] = None,
+    dtype: Annotated[str | None, typer.Option(help="fp32, bf16, ... (of a model).")] = None,
     fields: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="FIELD=VALUE", help="A field of the kernel: flops=2147483648, size.rows=1024."),
+        typer.Option("--set", metavar="FIELD=VALUE", help="A field of the workload: flops=2147483648, size.rows=1024."),
     ] = None,
     measured: Annotated[
         list[str] | None, typer.Option(metavar="GPU=MS", help="A measured time of this launch on another GPU.")
@@ -42,8 +49,12 @@ def command(  # noqa: PLR0913 - one parameter per option
     detail: Annotated[bool, typer.Option("--detail", help="Add one row per operator (with --json).")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer of POST /predict.")] = False,
 ) -> None:
-    """Predict how long a kernel or a list of operators takes on one GPU, on several or on all."""
-    request = _request(file, fields or [], measured or [])
+    """Predict how long a kernel, a list of operators or a whole network takes on one GPU, on several or on all."""
+    if model is not None:
+        how = {"mode": mode, "batch": batch, "sequence": sequence, "image_size": image_size, "dtype": dtype}
+        request: dict[str, Any] = {"workload": model_workload(model, how, fields or [])}
+    else:
+        request = _request(file, fields or [], measured or [])
     options = {"predictor": predictor, "coverage": coverage, "detail": detail or None}
     request |= {name: value for name, value in options.items() if value is not None}
     if gpu:
@@ -64,52 +75,17 @@ def command(  # noqa: PLR0913 - one parameter per option
 
 def _request(file: Path | None, fields: list[str], measured: list[str]) -> dict[str, Any]:
     """The request as the file and the options describe it; the file may hold the workload alone."""
-    given = _read(file) if file else {"kind": "kernel"}
+    given = read_json(file) if file else {"kind": "kernel"}
     if not isinstance(given, dict):
         raise BadInput("The JSON must be an object: a workload, or a request with one.")
     request = given if "workload" in given else {"workload": given}
     workload = request["workload"]
     if isinstance(workload, dict):
-        for item in fields:
-            name, value = _pair(item, "--set")
-            _put(workload, name.split("."), _value(value))
-        rows = [{"gpu": name, "latency_ms": _value(time)} for name, time in (_pair(m, "--measured") for m in measured)]
+        put_fields(workload, fields)
+        rows = [{"gpu": name, "latency_ms": value_of(ms)} for name, ms in (pair(m, "--measured") for m in measured)]
         if rows:
             workload["measured"] = [*workload.get("measured", []), *rows]
     return request
-
-
-def _read(file: Path) -> Any:
-    try:
-        return plain(sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes())
-    except OSError as error:
-        raise BadInput(f"{file} cannot be read: {error.strerror}.") from error
-
-
-def _pair(text: str, option: str) -> tuple[str, str]:
-    name, separator, value = text.rpartition("=") if option == "--measured" else text.partition("=")
-    if not separator or not name:
-        raise BadInput(f"{option} {text}: send NAME=VALUE.", errors=[FieldError((option,), f"{text!r} has no =")])
-    return name, value
-
-
-def _value(text: str) -> Any:
-    """A number where the text is one, otherwise the text."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
-def _put(holder: dict[str, Any], path: list[str], value: Any) -> None:
-    for name in path[:-1]:
-        inner = holder.setdefault(name, {})
-        if not isinstance(inner, dict):
-            raise BadInput(f"--set {'.'.join(path)}: {name} is no object.")
-        holder = inner
-    holder[path[-1]] = value
 
 
 def _show(response: PredictResponse) -> None:

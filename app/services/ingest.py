@@ -29,7 +29,7 @@ from app.services.measured_operators import (
     OperatorColumns,
     check_operators,
 )
-from app.services.measurement_form import ModelWorkload
+from app.services.measurement_form import MeasuredModel
 from app.services.measurement_rows import Parsed, Row, operator_columns, parse, stored
 from app.services.operator_blocks import measured_of
 from app.services.upload_gpus import UploadGpus
@@ -96,8 +96,8 @@ def check(catalog: Catalog, sent: Sent) -> Checked:
         return Checked((), (), None, gpus.table(), _newcomers(gpus, (), found), found.errors, found)
     parsed, errors = parse(sent, gpus)
     kernels = [item for item in parsed if isinstance(item.workload, KernelWorkload)]
-    models = [item for item in parsed if isinstance(item.workload, ModelWorkload)]
-    others = [item for item in parsed if not isinstance(item.workload, KernelWorkload | ModelWorkload)]
+    models = [item for item in parsed if isinstance(item.workload, MeasuredModel)]
+    others = [item for item in parsed if not isinstance(item.workload, KernelWorkload | MeasuredModel)]
     operators = check_operators(gpus, operator_columns(others, gpus)) if others else None
     table = gpus.table()
     measured, sound = None, list[Parsed]()

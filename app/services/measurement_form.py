@@ -25,7 +25,7 @@ WORKLOADS = [
     {"$ref": _REF.format(name="KernelWorkload")},
     _ONE_OPERATOR,
     {"$ref": _REF.format(name="OperatorsWorkload")},
-    {"$ref": _REF.format(name="ModelWorkload")},
+    {"$ref": _REF.format(name="MeasuredModel")},
 ]
 
 # Symbols of C++ templates are long.
@@ -40,7 +40,7 @@ class LaunchedKernel(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
     block: Dims | None = None
 
 
-class ModelWorkload(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
+class MeasuredModel(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
     """A network by its name, one step of a whole batch; `compiled` says that a graph compiler ran (torch.compile)."""
 
     kind: Literal["model"]

@@ -14,7 +14,7 @@ from msgspec import structs
 from app.errors import BadInput, FieldError, GpucastError
 from app.services.decoding import convert
 from app.services.measured_operators import EARLIEST, MAX_REPORTED, WORDS, OperatorColumns
-from app.services.measurement_form import MEASUREMENT_EXAMPLE, MODEL_EXAMPLE, MeasurementIn, ModelWorkload
+from app.services.measurement_form import MEASUREMENT_EXAMPLE, MODEL_EXAMPLE, MeasuredModel, MeasurementIn
 from app.services.operator_forms import ROW_FORMS, WORD_FIELDS, unknown_op
 from app.services.operator_requests import OPERATORS_EXAMPLE
 from app.services.operator_tables import json_columns
@@ -90,7 +90,7 @@ def _workload(form: MeasurementIn, position: int, thorough: bool) -> Any:
             raise _refused((*loc, "measured"), "send each measured time as a row of its own")
         return kernel
     if kind == "model":
-        return _typed(given, ModelWorkload, MODEL_EXAMPLE, loc, thorough)
+        return _typed(given, MeasuredModel, MODEL_EXAMPLE, loc, thorough)
     if kind in ("operator", "operators"):
         return _operator(form, kind, loc, thorough)
     stored = ", ".join(STORED_KINDS)
@@ -181,7 +181,7 @@ def stored(item: Parsed, gpu_id: str) -> MeasurementRow:
     )
 
 
-def _canonical(workload: KernelWorkload | ModelWorkload) -> dict[str, Any]:
+def _canonical(workload: KernelWorkload | MeasuredModel) -> dict[str, Any]:
     """The workload in the API's form; sizes of 0, which say nothing, are left out like absent ones."""
     said: dict[str, Any] = msgspec.to_builtins(workload)
     size = {name: value for name, value in said.pop("size", {}).items() if value}

@@ -55,7 +55,7 @@ def read_rows(operators: Sequence[Any]) -> Distinct:
         dims[np.ix_(columns[code], places[code])] = np.array(rows).T
     table = OpTable(kind, dtype, np.zeros(len(operators), dtype=np.intp), MIXED_FIELDS, dims)
     _check(table, places)
-    return _distinct(table)
+    return distinct(table)
 
 
 def _figures(form: Form, operator: Any, k: int, errors: list[FieldError]) -> list[float]:
@@ -96,8 +96,11 @@ def _refuse(errors: list[FieldError]) -> None:
         raise BadInput(summary(errors), errors=errors[:MAX_ERRORS])
 
 
-def _distinct(table: OpTable) -> Distinct:
-    """Equal rows once, by their bytes: absent figures (NaN) are equal, which `np.unique` over rows denies."""
+def distinct(table: OpTable) -> Distinct:
+    """Equal rows once, by their bytes: absent figures (NaN) are equal, which `np.unique` over rows denies.
+
+    The table, with MIXED_FIELDS, is the caller's to give away: its counts become 1.
+    """
     count = table.dims[_COUNT].copy()
     table.dims[_COUNT] = 1.0
     if len(table) == 1:

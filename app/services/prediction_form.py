@@ -42,12 +42,28 @@ class AnsweredBy(Struct, frozen=True):
     version: str
 
 
+class MemoryParts(Struct, frozen=True):
+    """What a network keeps on the fullest of its devices, bytes."""
+
+    weights_bytes: float
+    gradients_bytes: float
+    optimizer_bytes: float
+    activations_bytes: float
+    kv_cache_bytes: float
+    workspace_bytes: float
+    reserve_bytes: float
+
+
 class MemoryUse(Struct, frozen=True):
-    """Distinct bytes that the workload touches, beside the device's memory."""
+    """Bytes that a device must hold beside those that it has.
+
+    Of kernels and operators the distinct bytes touched; of a network all that stays, and the most at work at a time.
+    """
 
     required_bytes: float
     capacity_bytes: float
     fits: bool
+    breakdown: MemoryParts | UnsetType = UNSET
 
 
 class Share(Struct, frozen=True):
@@ -152,11 +168,45 @@ class OperatorRow(Struct, frozen=True, omit_defaults=True):
     count: float | UnsetType = UNSET
     support: str | UnsetType = UNSET
     predictor: str | UnsetType = UNSET
+    phase: str | UnsetType = UNSET
     explanation: Explanation | UnsetType = UNSET
 
 
+class Phases(Struct, frozen=True):
+    """A step by its phases, milliseconds; `communication` is what no computation hides."""
+
+    forward: float
+    backward: float
+    update: float
+    communication: float
+
+
+class Suggestion(Struct, frozen=True):
+    """Fields of the workload to send instead, with which it fits, and the bytes that it then takes."""
+
+    change: dict[str, Any]
+    required_bytes: float
+
+
+class ServingFigures(Struct, frozen=True):
+    """What a user of a served model sees; `definitions` says what each figure means."""
+
+    ttft_ms: float
+    tpot_ms: float
+    request_ms: float
+    tokens_per_s: float
+    decode_tokens_per_s: float
+    requests_per_s: float
+    definitions: dict[str, str]
+
+
 class Prediction(Struct, frozen=True, omit_defaults=True):
-    """The answer for one GPU; `operators` only with `detail`."""
+    """The answer for one GPU; `operators` only with `detail`.
+
+    Of networks alone: `devices` taken, `phases_ms` of the step, `throughput_per_s` in sequences or images (tokens in
+    mode decode), `epoch_ms` with a `dataset_size`, `largest_batch` that fits (0: none does), `suggestions` of what
+    would make it fit, `serving` with `output_tokens`.
+    """
 
     gpu: str
     latency_ms: float
@@ -168,6 +218,13 @@ class Prediction(Struct, frozen=True, omit_defaults=True):
     breakdown: list[Share]
     warnings: list[str]
     operators: list[OperatorRow] | None = None
+    devices: int | UnsetType = UNSET
+    phases_ms: Phases | UnsetType = UNSET
+    throughput_per_s: float | UnsetType = UNSET
+    epoch_ms: float | UnsetType = UNSET
+    largest_batch: int | UnsetType = UNSET
+    suggestions: list[Suggestion] | UnsetType = UNSET
+    serving: ServingFigures | UnsetType = UNSET
 
 
 class Skipped(Struct, frozen=True):

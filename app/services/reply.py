@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from app.services.gpu_rows import Snapshot
+from app.services.model_requests import GraphRequest, ModelRequest
+from app.services.models import predict_network
 from app.services.operator_requests import OperatorsRequest
 from app.services.operator_tables import predict_table
 from app.services.operators import predict_operators
@@ -17,4 +19,6 @@ def reply(snapshot: Snapshot, request: Request, *, max_rows: int) -> Response:
         return predict(snapshot, request)
     if isinstance(request, OperatorsRequest):
         return predict_operators(snapshot, request, max_rows=max_rows)
+    if isinstance(request, ModelRequest | GraphRequest):
+        return predict_network(snapshot, request, max_rows=max_rows)
     return predict_table(snapshot, request, max_rows=max_rows)

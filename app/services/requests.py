@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from app.errors import BadInput, FieldError
 from app.services.decoding import MAX_ERRORS, decode, plain, summary
+from app.services.model_requests import GRAPH_REQUEST_EXAMPLE, MODEL_EXAMPLE, GraphRequest, ModelRequest
 from app.services.operator_forms import FORMS, unknown_op
 from app.services.operator_requests import (
     OPERATOR_TABLE_EXAMPLE,
@@ -20,10 +21,9 @@ from app.services.operator_requests import (
 )
 from app.services.prediction_form import PREDICT_EXAMPLE, PredictRequest, PredictResponse
 
-Request: TypeAlias = PredictRequest | OperatorsRequest | OperatorTableRequest
+Request: TypeAlias = PredictRequest | OperatorsRequest | OperatorTableRequest | ModelRequest | GraphRequest
 Response: TypeAlias = PredictResponse | TableResponse
 
-_LATER_KINDS = ("model", "graph")
 _GPUS = ["nvidia-l4"]
 
 _KERNEL = msgspec.json.Decoder(PredictRequest)
@@ -46,6 +46,8 @@ _KINDS: Mapping[str, tuple[msgspec.json.Decoder[Any], dict[str, Any]]] = {
     "kernel": (_KERNEL, PREDICT_EXAMPLE | {"gpus": _GPUS}),
     "operators": (msgspec.json.Decoder(OperatorsRequest), OPERATORS_EXAMPLE | {"gpus": _GPUS}),
     "operator_table": (msgspec.json.Decoder(OperatorTableRequest), OPERATOR_TABLE_EXAMPLE | {"gpu": _GPUS[0]}),
+    "model": (msgspec.json.Decoder(ModelRequest), MODEL_EXAMPLE | {"gpus": _GPUS}),
+    "graph": (msgspec.json.Decoder(GraphRequest), GRAPH_REQUEST_EXAMPLE | {"gpus": _GPUS}),
 }
 
 
@@ -83,8 +85,7 @@ def _looked_at_again(body: bytes) -> Request:
 
 
 def _refuse_kind(kind: str) -> NoReturn:
-    known = "a kind of workload that this version does not serve" if kind in _LATER_KINDS else "unknown"
-    message = f"{kind[:100]!r} is {known}; it serves: {', '.join(_KINDS)}"
+    message = f"{kind[:100]!r} is unknown; known are: {', '.join(_KINDS)}"
     loc = ("workload", "kind")
     raise BadInput(f"{'.'.join(loc)}: {message}", errors=[FieldError(loc, message)])
 

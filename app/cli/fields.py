@@ -1,0 +1,57 @@
+"""Requests on the command line: JSON files, and fields as NAME=VALUE."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from app.errors import BadInput, FieldError
+from app.services.decoding import plain
+
+_TRUTHS = {"true": True, "false": False}
+
+
+def read_json(file: Path) -> Any:
+    """The JSON of a file; - is standard input."""
+    try:
+        return plain(sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes())
+    except OSError as error:
+        raise BadInput(f"{file} cannot be read: {error.strerror}.") from error
+
+
+def pair(text: str, option: str) -> tuple[str, str]:
+    """NAME=VALUE in two; a GPU's name may hold a = itself."""
+    name, separator, value = text.rpartition("=") if option == "--measured" else text.partition("=")
+    if not separator or not name:
+        raise BadInput(f"{option} {text}: send NAME=VALUE.", errors=[FieldError((option,), f"{text!r} has no =")])
+    return name, value
+
+
+def value_of(text: str) -> Any:
+    """A number, true or false where the text is one, otherwise the text."""
+    if text in _TRUTHS:
+        return _TRUTHS[text]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def put_fields(workload: dict[str, Any], fields: Sequence[str]) -> None:
+    """Set every FIELD=VALUE; dots lead into inner objects."""
+    for item in fields:
+        name, value = pair(item, "--set")
+        _put(workload, name.split("."), value_of(value))
+
+
+def _put(holder: dict[str, Any], path: list[str], value: Any) -> None:
+    for name in path[:-1]:
+        inner = holder.setdefault(name, {})
+        if not isinstance(inner, dict):
+            raise BadInput(f"--set {'.'.join(path)}: {name} is no object.")
+        holder = inner
+    holder[path[-1]] = value

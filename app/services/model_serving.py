@@ -1,0 +1,42 @@
+"""What a user of a served model sees, from its prefill and decode steps; the definitions go with the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from msgspec import structs
+from numpy.typing import NDArray
+
+from app.errors import BadInput, FieldError
+from app.graphs.run import Mode
+from app.graphs.serving import DEFINITIONS, decode_contexts, serving
+from app.services.model_requests import ModelWorkload
+from app.services.prediction_form import ServingFigures
+
+Floats = NDArray[np.float64]
+
+
+def serving_figures(asked: ModelWorkload, step_s: Callable[[ModelWorkload], Floats]) -> list[ServingFigures]:
+    """One per GPU; `step_s` gives the seconds of a step on each, [g]. Prompts are `sequence` tokens long."""
+    if asked.mode == "training":
+        raise _refused("belongs to inference, prefill and decode, not to training")
+    prompt, output = int(asked.sequence or 1), int(asked.output_tokens or 1)
+
+    def step(mode: Mode, sequence: int) -> Floats:
+        try:
+            return step_s(structs.replace(asked, mode=mode, sequence=sequence, output_tokens=None))
+        except BadInput as error:
+            raise _refused(f"this network cannot serve so many tokens: {error.detail}") from error
+
+    prefill = step("prefill", prompt)
+    contexts = decode_contexts(prompt, output)
+    decode = np.array([step("decode", context) for context in contexts]).reshape(-1, len(prefill))
+    found = serving(prefill, decode, contexts, batch=int(asked.batch), prompt=prompt, output=output)
+    times = (np.array([found.ttft_s, found.tpot_s, found.request_s]) * 1e3).T.tolist()
+    rates = np.array([found.tokens_per_s, found.decode_tokens_per_s, found.requests_per_s]).T.tolist()
+    return [ServingFigures(*time, *rate, dict(DEFINITIONS)) for time, rate in zip(times, rates, strict=True)]
+
+
+def _refused(message: str) -> BadInput:
+    return BadInput(message, errors=[FieldError(("workload", "output_tokens"), message)])

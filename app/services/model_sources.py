@@ -1,0 +1,104 @@
+"""Which network a request means: a configuration, a built-in name or a graph, each with its importer."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from app.errors import BadInput, FieldError
+from app.graphs.convnets import CONVNETS
+from app.graphs.convnets import lower as lower_convnet
+from app.graphs.importers import hf, json_graph
+from app.graphs.run import Run
+from app.services.builtin_models import builtin_config, builtin_names
+from app.services.graph_form import checked
+from app.services.model_requests import GraphWorkload, ModelWorkload, NetworkWorkload
+from app.services.model_runs import attention_of, run_of
+from app.services.networks import Network
+
+_LOC = ("workload",)
+_IMAGE_SIZE = 224
+_DTYPE = "fp32"
+_MEANINGS = {"decode": ": the keys that the new token sees, itself included"}
+
+
+def asked_network(workload: NetworkWorkload) -> tuple[Network, Run]:
+    """The network and how it is run; BadInput names the fields that are wrong or missing."""
+    if isinstance(workload, GraphWorkload):
+        return _graph(workload)
+    if (workload.config is None) == (workload.name is None):
+        raise _refused("config", "send either config (a Hugging Face config.json) or name (a built-in network)")
+    if workload.config is not None:
+        return _transformer(workload, workload.config)
+    name = workload.name or ""
+    if name in CONVNETS:
+        return _convnet(workload, name)
+    config = builtin_config(name)
+    if config is None:
+        raise _refused("name", _unknown(name))
+    return _transformer(workload, config)
+
+
+def network_names() -> tuple[str, ...]:
+    """Every network that can be asked by name."""
+    return (*builtin_names(), *sorted(CONVNETS))
+
+
+def _unknown(name: str) -> str:
+    names = network_names()
+    near = difflib.get_close_matches(name.lower(), names, 5, 0.4)
+    return f"unknown network {name[:100]!r}; the closest are {', '.join(near or names[:5])}"
+
+
+def _refused(field: str, message: str) -> BadInput:
+    return BadInput(f"workload.{field}: {message}", errors=[FieldError((*_LOC, field), message)])
+
+
+def _transformer(workload: ModelWorkload, config: Mapping[str, Any]) -> tuple[Network, Run]:
+    if workload.sequence is None and "patch_size" not in config:
+        raise _refused("sequence", f"tokens per sequence are missing{_MEANINGS.get(workload.mode, '')}")
+    run = run_of(workload, dtype=workload.dtype)
+    run = replace(
+        run,
+        sequence=int(workload.sequence or 1),
+        image_size=int(workload.image_size or config.get("image_size") or _IMAGE_SIZE),
+        attention=attention_of(workload),  # type: ignore[arg-type]
+    )
+    key = msgspec.json.encode(config)
+    return Network(("config", key), partial(hf.lower, config), len(key)), run
+
+
+def _convnet(workload: ModelWorkload, name: str) -> tuple[Network, Run]:
+    if workload.mode in ("prefill", "decode"):
+        raise _refused("mode", f"{name} is a ConvNet, which has no {workload.mode}: inference or training")
+    if workload.sequence is not None:
+        raise _refused("sequence", f"{name} is a ConvNet: it takes image_size")
+    run = _whole(workload, dtype=workload.dtype)
+    run = replace(run, image_size=int(workload.image_size or _IMAGE_SIZE))
+    return Network(("convnet", name), partial(lower_convnet, name)), run
+
+
+def _graph(workload: GraphWorkload) -> tuple[Network, Run]:
+    if (workload.graph is None) == (workload.graph_id is None):
+        raise _refused("graph", "send either graph (the JSON form) or graph_id (of POST /graphs)")
+    graph = checked(workload.graph)
+    dims = {name: int(size) for name, size in workload.dims.items()}
+    key = msgspec.json.encode((graph, dims))
+    run = _whole(workload, dtype=workload.dtype or graph.get("dtype") or _DTYPE)
+    run = replace(run, sequence=int(workload.sequence or 1))
+    return Network(("graph", key), partial(json_graph.lower, graph, dims=dims), len(key)), run
+
+
+def _whole(workload: NetworkWorkload, *, dtype: str) -> Run:
+    """How a network runs that is not split by tensors."""
+    run, split = run_of(workload, dtype=dtype), workload.parallelism
+    for field in ("tensor", "expert"):
+        if getattr(split, field) > 1:
+            words = f"only transformers by their configuration are split so, not a {workload.kind} of other layers"
+            raise BadInput(words, errors=[FieldError((*_LOC, "parallelism", field), words)])
+    return run

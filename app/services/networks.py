@@ -1,0 +1,85 @@
+"""From what a request calls a network to its rows: who imports it, which passes run over it, and equal rows once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.graphs.data_parallel import with_gradient_exchange
+from app.graphs.fuse_pass import fused
+from app.graphs.run import Run
+from app.graphs.training_pass import training
+from app.ops.base import Work
+from app.ops.kinds import kinds_of, work_of
+from app.services.operator_rows import Distinct, distinct
+from app.tables.workload import Workload
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+# Networks remembered with how they were run; larger ones are lowered again each time.
+_MOST_REMEMBERED, _MOST_KEY_BYTES = 32, 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A network before it is known how it runs: networks of equal keys are equal; `lower` gives its forward rows."""
+
+    key: Hashable
+    lower: Callable[[Run], Workload] = field(compare=False, repr=False)
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A network as one device runs it: every row, and the distinct ones, which are predicted; n rows, u distinct.
+
+    distinct  the rows to predict, and where each of the workload stands among them
+    work      of each distinct row, one repetition
+    runs      float64 [n], how often each row runs in a pass over one microbatch
+    group     int [n], into `groups`
+    groups    names of the breakdown's lines
+    """
+
+    workload: Workload
+    distinct: Distinct
+    work: Work
+    runs: Floats
+    group: Ints
+    groups: tuple[str, ...]
+
+
+def prepared(network: Network, run: Run) -> Prepared:
+    """The network run so; BadInput where it cannot be."""
+    if network.size_bytes > _MOST_KEY_BYTES:
+        return _prepared(network, run)
+    return _remembered(network, run)
+
+
+def workload_of(network: Network, run: Run) -> Workload:
+    """Every row of one device: forward, and in training backward, update and the exchange of gradients."""
+    rows = network.lower(run)
+    if run.mode == "training":
+        rows = training(rows, run)
+    if run.fused:
+        rows = fused(rows)
+    return with_gradient_exchange(rows, run) if run.mode == "training" else rows
+
+
+def _prepared(network: Network, run: Run) -> Prepared:
+    workload = workload_of(network, run)
+    ops = workload.ops
+    found = distinct(replace(ops, dims=ops.dims.copy()))
+    kinds = kinds_of(found.table)
+    groups = tuple(dict.fromkeys(kind.op.group for kind in kinds))
+    group = np.empty(len(found.table), dtype=np.intp)
+    for kind in kinds:
+        group[kind.rows] = groups.index(kind.op.group)
+    return Prepared(workload, found, work_of(found.table, kinds), workload.runs, group[found.row], groups)
+
+
+_remembered = lru_cache(maxsize=_MOST_REMEMBERED)(_prepared)
