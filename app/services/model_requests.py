@@ -82,7 +82,8 @@ class ModelWorkload(Running, forbid_unknown_fields=True, kw_only=True, frozen=Tr
 class GraphWorkload(Running, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """One step of a network given as a graph: `graph` in the project's JSON form, or the `graph_id` of POST /graphs.
 
-    `dims` gives sizes to the graph's named dimensions; those of the usual names are `batch` and `sequence`; `dtype`, where given, replaces that of floating-point tensors.
+    `dims` gives sizes to the graph's named dimensions; the usual names are bound by `batch` and `sequence`. `dtype`,
+    where given, takes the place of the graph's own.
     """
 
     kind: Literal["graph"]

@@ -66,7 +66,7 @@ def predict_network(snapshot: Snapshot, request: NetworkRequest, *, max_rows: in
         run,
         ready,
         step_of(ready, run),
-        Room(asked, ready.workload, run),
+        Room(asked, run, ready),
         targets,
         _notes(asked, ready, launched=launched),
         serving_figures(asked, step_s) if isinstance(asked, ModelWorkload) and asked.output_tokens else None,

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from app.graphs.data_parallel import with_gradient_exchange
 from app.graphs.fuse_pass import fused
+from app.graphs.memory import Memory, memory
 from app.graphs.run import Run
 from app.graphs.training_pass import training
 from app.ops.base import Work
@@ -43,6 +44,8 @@ class Prepared:
     runs      float64 [n], how often each row runs in a pass over one microbatch
     group     int [n], into `groups`
     groups    names of the breakdown's lines
+    memory    what a device keeps
+    fixed_bytes  what of it stays where no sequence or image is worked on
     """
 
     workload: Workload
@@ -51,6 +54,8 @@ class Prepared:
     runs: Floats
     group: Ints
     groups: tuple[str, ...]
+    memory: Memory
+    fixed_bytes: float
 
 
 def prepared(network: Network, run: Run) -> Prepared:
@@ -60,14 +65,25 @@ def prepared(network: Network, run: Run) -> Prepared:
     return _remembered(network, run)
 
 
+def forward_of(network: Network, run: Run) -> Workload:
+    """The forward rows of one device: enough to know what it keeps in memory."""
+    rows = network.lower(run)
+    return fused(rows) if run.fused else rows
+
+
 def workload_of(network: Network, run: Run) -> Workload:
     """Every row of one device: forward, and in training backward, update and the exchange of gradients."""
-    rows = network.lower(run)
-    if run.mode == "training":
-        rows = training(rows, run)
-    if run.fused:
-        rows = fused(rows)
-    return with_gradient_exchange(rows, run) if run.mode == "training" else rows
+    if run.mode != "training":
+        return forward_of(network, run)
+    rows = training(network.lower(run), run)
+    return with_gradient_exchange(fused(rows) if run.fused else rows, run)
+
+
+def bytes_with(rows: Workload, run: Run, batch: int) -> float:
+    """Bytes on the fullest device with another batch (of a step) than the rows' own."""
+    share = batch / run.batch
+    flowing = {name: getattr(rows, name) * share for name in ("output_bytes", "saved_bytes", "kv_bytes")}
+    return memory(replace(rows, **flowing), replace(run, batch=max(batch, 1))).required_bytes
 
 
 def _prepared(network: Network, run: Run) -> Prepared:
@@ -79,7 +95,16 @@ def _prepared(network: Network, run: Run) -> Prepared:
     group = np.empty(len(found.table), dtype=np.intp)
     for kind in kinds:
         group[kind.rows] = groups.index(kind.op.group)
-    return Prepared(workload, found, work_of(found.table, kinds), workload.runs, group[found.row], groups)
+    return Prepared(
+        workload=workload,
+        distinct=found,
+        work=work_of(found.table, kinds),
+        runs=workload.runs,
+        group=group[found.row],
+        groups=groups,
+        memory=memory(workload, run),
+        fixed_bytes=bytes_with(workload, run, 0),
+    )
 
 
 _remembered = lru_cache(maxsize=_MOST_REMEMBERED)(_prepared)

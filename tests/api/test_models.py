@@ -1,0 +1,224 @@
+"""POST /predict, kinds model and graph, as the HTTP contract words them."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from typing import Any
+
+import orjson
+import pytest
+from fastapi.testclient import TestClient
+
+from app.config import CHECKOUT
+from app.predictors import OPERATOR_PREDICTORS
+from app.services.graph_form import GRAPH_EXAMPLE
+from app.services.model_requests import GPT2_LARGE, MODEL_EXAMPLE
+
+Body = dict[str, Any]
+SMALL = GPT2_LARGE | {"n_embd": 768, "n_head": 12, "n_layer": 12}
+MODEL: Body = {"kind": "model", "config": SMALL, "batch": 4, "sequence": 256}
+CONVNET: Body = {"kind": "model", "name": "resnet50", "batch": 8, "image_size": 224}
+GRAPH: Body = {"kind": "graph", "graph": GRAPH_EXAMPLE, "batch": 32}
+NEEDS_TRAINING = ("li",)
+
+
+def ask(client: TestClient, workload: Body, **more: Any) -> Body:
+    target = {} if "gpus" in more else {"gpu": "nvidia-l4"}
+    answer = client.post("/predict", json={"workload": workload, **target, **more})
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json()["predictions"][0])
+
+
+def split(workload: Body, **sizes: Any) -> Body:
+    return workload | {"parallelism": sizes}
+
+
+def test_the_contracts_example_and_every_field(client: TestClient) -> None:
+    answer = client.post("/predict", json=MODEL_EXAMPLE)
+    assert answer.status_code == 200, answer.text
+    (found,) = answer.json()["predictions"]
+    fields = "gpu latency_ms interval_ms bound predictor support memory breakdown warnings devices phases_ms"
+    assert list(found) == [*fields.split(), "throughput_per_s", "largest_batch"]
+    assert found["interval_ms"]["low"] <= found["latency_ms"] <= found["interval_ms"]["high"]
+    # 36 layers of four linears, and the head.
+    assert next(part["operators"] for part in found["breakdown"] if part["group"] == "linear") == 36 * 4 + 1
+    assert sum(part["share"] for part in found["breakdown"]) == pytest.approx(1)
+    assert sum(part["latency_ms"] for part in found["breakdown"]) == pytest.approx(found["latency_ms"])
+    assert found["phases_ms"]["forward"] == pytest.approx(found["latency_ms"])
+    assert found["phases_ms"]["backward"] == found["phases_ms"]["update"] == 0
+    assert found["throughput_per_s"] == pytest.approx(4 / (found["latency_ms"] / 1e3))
+    assert found["memory"]["fits"] is True
+    # 774,030,080 parameters of GPT-2 Large, as published, in FP32.
+    assert found["memory"]["breakdown"]["weights_bytes"] == pytest.approx(4 * 774_030_080, rel=1e-3)
+    assert found["memory"]["required_bytes"] == pytest.approx(sum(found["memory"]["breakdown"].values()))
+
+
+def test_the_limit_of_a_transformer_by_hand(client: TestClient) -> None:
+    """The roofline of linears is FLOPs over the peak: 2 x tokens x weights of the linears."""
+    rows = ask(client, MODEL, predictor="roofline", detail=True)["operators"]
+    linear = sum(row["flops"] for row in rows if row["op"] == "linear")
+    width, tokens, vocabulary = 768, 4 * 256, 50257
+    assert linear == pytest.approx(2 * tokens * (12 * 12 * width**2 + width * vocabulary))
+
+
+def test_phases_of_training_add_up(client: TestClient) -> None:
+    found = ask(client, MODEL | {"mode": "training"})
+    phases = found["phases_ms"]
+    assert sum(phases.values()) == pytest.approx(found["latency_ms"])
+    assert 1.3 * phases["forward"] < phases["backward"] < 3 * phases["forward"]
+    assert phases["update"] > 0
+    assert phases["communication"] == 0
+    bare = ask(client, MODEL | {"mode": "training", "optimizer": "none"})
+    assert bare["phases_ms"]["update"] == 0
+    assert bare["latency_ms"] < found["latency_ms"]
+    assert bare["memory"]["breakdown"]["optimizer_bytes"] == 0
+
+
+def test_epochs_round_up(client: TestClient) -> None:
+    found = ask(client, MODEL | {"mode": "training", "dataset_size": 1001})
+    assert found["epoch_ms"] == pytest.approx(251 * found["latency_ms"])
+
+
+def test_data_parallel_devices_share_the_batch_and_communicate(client: TestClient) -> None:
+    alone = ask(client, MODEL | {"mode": "training"}, gpu="a100-sxm4-40gb")
+    shared = ask(client, split(MODEL | {"mode": "training", "batch": 16}, data=4), gpu="a100-sxm4-40gb")
+    assert shared["devices"] == 4
+    assert shared["memory"]["breakdown"]["weights_bytes"] == alone["memory"]["breakdown"]["weights_bytes"]
+    assert alone["latency_ms"] < shared["latency_ms"] < 2 * alone["latency_ms"]
+    assert shared["phases_ms"]["communication"] >= 0
+    assert alone["throughput_per_s"] < shared["throughput_per_s"] <= 4 * alone["throughput_per_s"]
+
+
+@pytest.mark.parametrize("sizes", [{"tensor": 4}, {"pipeline": 4, "microbatches": 4}, {"data": 2, "tensor": 2}])
+def test_split_networks_take_less_time_and_memory_each(client: TestClient, sizes: Body) -> None:
+    alone = ask(client, MODEL | {"mode": "training"}, gpu="h100-sxm5-80gb")
+    found = ask(client, split(MODEL | {"mode": "training"}, **sizes), gpu="h100-sxm5-80gb")
+    assert found["devices"] == 4
+    assert found["memory"]["required_bytes"] < alone["memory"]["required_bytes"]
+    if "pipeline" not in sizes:
+        assert found["phases_ms"]["communication"] > 0
+        assert found["phases_ms"]["forward"] < alone["phases_ms"]["forward"]
+
+
+@pytest.mark.parametrize("workload", [MODEL, CONVNET, GRAPH])
+@pytest.mark.parametrize("predictor", [predictor.name for predictor in OPERATOR_PREDICTORS])
+def test_every_predictor_of_operators_answers_for_networks(
+    client: TestClient, workload: Body, predictor: str
+) -> None:
+    found = ask(client, workload, predictor=predictor)
+    assert 0 < found["interval_ms"]["low"] <= found["latency_ms"] <= found["interval_ms"]["high"] < 1e6
+    assert found["predictor"]["name"] in (predictor, "roofline")
+    assert found["latency_ms"] >= 0.999 * ask(client, workload, predictor="roofline")["latency_ms"]
+
+
+def test_a_convnet(client: TestClient) -> None:
+    found = ask(client, CONVNET | {"mode": "training"})
+    # 25,557,032 parameters of ResNet-50, as published.
+    assert found["memory"]["breakdown"]["weights_bytes"] == pytest.approx(4 * 25_557_032)
+    assert found["breakdown"][0]["group"] == "conv2d"
+    assert ask(client, CONVNET | {"image_size": 112})["latency_ms"] < ask(client, CONVNET)["latency_ms"]
+
+
+def test_a_graph_and_its_unknown_operators(client: TestClient) -> None:
+    found = ask(client, GRAPH, detail=True)
+    assert [row["op"] for row in found["operators"]] == ["linear", "relu", "linear", "softmax"]
+    odd = {"name": "odd", "op": "quantum_sort", "inputs": ["p"], "outputs": [{"shape": ["batch", 10]}]}
+    graph = GRAPH_EXAMPLE | {"nodes": [*GRAPH_EXAMPLE["nodes"], odd]}
+    words = ask(client, GRAPH | {"graph": graph})["warnings"]
+    assert any("quantum_sort (1)" in line for line in words)
+
+
+def test_detail_adds_up_to_the_device_time(client: TestClient) -> None:
+    found = ask(client, MODEL | {"mode": "training", "dtype": "bf16", "software": "a-stack"}, detail=True)
+    rows = found["operators"]
+    assert {row["phase"] for row in rows} == {"forward", "backward", "update"}
+    assert len(rows) < 150
+    assert sum(row["latency_ms"] for row in rows) == pytest.approx(found["latency_ms"], rel=1e-6)
+    for row in rows:
+        assert row["limit_ms"] <= row["low_ms"] <= row["latency_ms"] <= row["high_ms"]
+
+
+def test_the_host_launches_eager_operators(client: TestClient) -> None:
+    tiny = MODEL | {"batch": 1, "sequence": 8}
+    eager, graphed = (ask(client, tiny | {"software": name}) for name in ("pytorch-2.1", "vllm-0.24"))
+    assert eager["latency_ms"] > 1.2 * graphed["latency_ms"]
+    assert eager["bound"] == "launch"
+    assert any(part["group"] == "waiting" for part in eager["breakdown"])
+
+
+def test_prefill_decode_and_serving_figures(client: TestClient) -> None:
+    served = MODEL | {"dtype": "bf16", "output_tokens": 64}
+    found = ask(client, served, gpu="h100-sxm5-80gb")["serving"]
+    prefill = ask(client, MODEL | {"dtype": "bf16", "mode": "prefill"}, gpu="h100-sxm5-80gb")
+    assert found["ttft_ms"] == pytest.approx(prefill["latency_ms"])
+    first, last = (
+        ask(client, MODEL | {"dtype": "bf16", "mode": "decode", "sequence": context}, gpu="h100-sxm5-80gb")
+        for context in (257, 319)
+    )
+    assert 0.99 * first["latency_ms"] <= found["tpot_ms"] <= 1.01 * last["latency_ms"]
+    assert found["request_ms"] == pytest.approx(found["ttft_ms"] + 63 * found["tpot_ms"])
+    assert found["tokens_per_s"] == pytest.approx(4 * 64 / (found["request_ms"] / 1e3))
+    assert set(found["definitions"]) == set(found) - {"definitions"}
+    assert first["throughput_per_s"] == pytest.approx(4 / (first["latency_ms"] / 1e3))
+    assert first["memory"]["breakdown"]["kv_cache_bytes"] > 0
+
+
+def test_what_does_not_fit_is_predicted_with_what_would(client: TestClient) -> None:
+    asked = MODEL | {"config": GPT2_LARGE, "mode": "training", "batch": 16, "sequence": 1024}
+    found = ask(client, asked)
+    assert found["memory"]["fits"] is False
+    assert any("does not fit" in words for words in found["warnings"])
+    assert found["suggestions"]
+    for suggestion in found["suggestions"]:
+        changed = ask(client, asked | suggestion["change"])
+        assert changed["memory"]["fits"] is True
+        assert changed["memory"]["required_bytes"] == pytest.approx(suggestion["required_bytes"], rel=1e-6)
+
+
+@pytest.mark.parametrize("more", [{"mode": "training"}, {"mode": "decode", "dtype": "bf16"}, {}])
+def test_the_largest_batch_fits_and_one_more_does_not(client: TestClient, more: Body) -> None:
+    most = ask(client, MODEL | more)["largest_batch"]
+    assert most > 0
+    assert ask(client, MODEL | more | {"batch": most})["memory"]["fits"] is True
+    assert ask(client, MODEL | more | {"batch": most + 1})["memory"]["fits"] is False
+
+
+def test_several_gpus_all_of_them_and_those_that_lack_the_dtype(client: TestClient) -> None:
+    body = {"workload": MODEL | {"dtype": "bf16"}, "gpus": "all"}
+    answer = client.post("/predict", json=body).json()
+    told = {one["gpu"] for one in answer["predictions"]}, {one["gpu"] for one in answer["skipped"]}
+    assert "h100-sxm5-80gb" in told[0] and "titan-x-pascal" not in told[0]
+    assert told[1] and not told[0] & told[1]
+    two = client.post("/predict", json={"workload": MODEL, "gpus": ["titan-v", "NVIDIA L4"]}).json()["predictions"]
+    assert [one["gpu"] for one in two] == ["titan-v", "nvidia-l4"]
+    assert two[1] == ask(client, MODEL)
+
+
+def test_whole_numbers_may_be_written_as_floats(client: TestClient) -> None:
+    assert ask(client, MODEL | {"batch": 4.0, "sequence": 256.0}) == ask(client, MODEL)
+
+
+def test_a_network_costs_the_sum_of_its_operators_where_nothing_waits(client: TestClient) -> None:
+    """The same linear by itself, as often as the network has it."""
+    rows = ask(client, MODEL | {"software": "vllm-0.24"}, detail=True)["operators"]
+    row = next(row for row in rows if row["op"] == "linear" and row["count"] == 12)
+    width = 768
+    shapes = {(4 * width, width), (width, width), (width, 4 * width), (3 * width, width)}
+    times = []
+    for n, k in shapes:
+        linear = {"op": "linear", "m": 1024, "n": n, "k": k, "dtype": "fp32", "software": "vllm-0.24", "count": 12}
+        times.append(ask(client, {"kind": "operators", "operators": [linear]})["latency_ms"])
+    assert any(math.isclose(row["latency_ms"], time, rel_tol=1e-9) for time in times)
+
+
+def test_the_examples_of_the_documentation(client: TestClient) -> None:
+    text = (CHECKOUT / "docs" / "models.md").read_text("utf-8")
+    commands = re.findall(r"```console\n\$ (curl .*?)\n```", text, re.DOTALL)
+    assert len(commands) >= 4
+    for command in commands:
+        words = shlex.split(command)
+        body = orjson.loads(words[words.index("-d") + 1])
+        answer = client.post("/predict", json=body)
+        assert answer.status_code == 200, (command, answer.text)

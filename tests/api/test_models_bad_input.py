@@ -1,0 +1,170 @@
+"""Wrong networks are refused with their status and field, and what to send instead, in bounded time."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from app.services.graph_form import GRAPH_EXAMPLE
+from app.services.model_requests import GPT2_LARGE
+
+Body = dict[str, Any]
+NAN, INF = float("nan"), float("inf")
+MODEL: Body = {"kind": "model", "config": GPT2_LARGE, "batch": 4, "sequence": 128}
+CONVNET: Body = {"kind": "model", "name": "resnet50", "batch": 8}
+GRAPH: Body = {"kind": "graph", "graph": GRAPH_EXAMPLE, "batch": 32}
+LONGEST_S = 2.0
+
+
+def refused(client: TestClient, workload: Any, status: int = 422, **more: Any) -> Body:
+    body = {"gpu": "nvidia-l4", "workload": workload, **more}
+    began = time.process_time()
+    answer = client.post("/predict", content=json.dumps(body).encode())
+    assert time.process_time() - began < LONGEST_S
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    return dict(answer.json())
+
+
+def places(told: Body) -> list[str]:
+    return [".".join(str(part) for part in error["loc"]) for error in told.get("errors", [])]
+
+
+@pytest.mark.parametrize("field", ["batch", "sequence", "gradient_accumulation", "dataset_size", "output_tokens"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, NAN, INF, 2**60, 10**30, 10**400, "4", True, [4]])
+def test_numbers(client: TestClient, field: str, value: Any) -> None:
+    assert places(refused(client, MODEL | {field: value})) == [f"workload.{field}"]
+
+
+@pytest.mark.parametrize("field", ["data", "tensor", "pipeline", "expert", "microbatches", "nodes", "zero"])
+@pytest.mark.parametrize("value", [-1, 1.5, NAN, 10**30, "4", None])
+def test_parallel_sizes(client: TestClient, field: str, value: Any) -> None:
+    assert places(refused(client, MODEL | {"parallelism": {field: value}})) == [f"workload.parallelism.{field}"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("mode", "sideways"),
+        ("dtype", "fp31"),
+        ("attention", "magic"),
+        ("optimizer", "luck"),
+        ("fused", "yes"),
+        ("software", ""),
+        ("unheard_of", 1),
+        ("config", "gpt2"),
+        ("config", []),
+        ("parallelism", 4),
+    ],
+)
+def test_words(client: TestClient, field: str, value: Any) -> None:
+    assert places(refused(client, MODEL | {field: value})) == [f"workload.{field}"]
+
+
+def test_every_wrong_field_is_named_at_once(client: TestClient) -> None:
+    told = refused(client, MODEL | {"batch": 0, "dtype": "fp31", "parallelism": {"data": -1}})
+    assert sorted(places(told)) == ["workload.batch", "workload.dtype", "workload.parallelism.data"]
+
+
+def test_config_or_name(client: TestClient) -> None:
+    assert places(refused(client, {"kind": "model", "sequence": 8})) == ["workload.config"]
+    assert places(refused(client, MODEL | {"name": "resnet50"})) == ["workload.config"]
+
+
+def test_unknown_names_and_types_list_what_is_known(client: TestClient) -> None:
+    told = refused(client, CONVNET | {"name": "resnet5O"})
+    assert places(told) == ["workload.name"]
+    assert "resnet50" in told["detail"]
+    told = refused(client, MODEL | {"config": {"model_type": "hal9000"}})
+    assert places(told) == ["workload.config.model_type"]
+    assert "gpt2" in told["detail"]
+    assert places(refused(client, MODEL | {"config": {}})) == ["workload.config.model_type"]
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, NAN, INF, 10**9, 10**400, "36", None, True, [36], {}])
+def test_hostile_configurations(client: TestClient, value: Any) -> None:
+    for field in ("n_layer", "n_embd", "n_head", "vocab_size"):
+        if field == "vocab_size" and value == 10**9:
+            continue
+        (place,) = places(refused(client, MODEL | {"config": GPT2_LARGE | {field: value}}))[:1]
+        assert place.startswith("workload.config")
+
+
+def test_batches_and_sizes_that_do_not_divide(client: TestClient) -> None:
+    training = MODEL | {"mode": "training"}
+    assert places(refused(client, training | {"parallelism": {"data": 3}})) == ["workload.batch"]
+    assert places(refused(client, training | {"parallelism": {"data": 2, "microbatches": 4}})) == ["workload.batch"]
+    assert places(refused(client, training | {"gradient_accumulation": 3})) == ["workload.batch"]
+    (place,) = places(refused(client, MODEL | {"parallelism": {"tensor": 7}}))
+    assert place in ("workload.parallelism.tensor", "workload.config.n_head")
+    assert places(refused(client, MODEL | {"parallelism": {"nodes": 2}})) == ["workload.parallelism.nodes"]
+    assert places(refused(client, MODEL | {"parallelism": {"expert": 2}})) == ["workload.parallelism.expert"]
+    assert places(refused(client, MODEL | {"parallelism": {"sequence": True}})) == ["workload.parallelism.sequence"]
+    assert places(refused(client, MODEL | {"parallelism": {"pipeline": 1000}})) == ["workload.parallelism.pipeline"]
+
+
+def test_what_belongs_to_training_only(client: TestClient) -> None:
+    assert places(refused(client, MODEL | {"recompute": True})) == ["workload.recompute"]
+    assert places(refused(client, MODEL | {"gradient_accumulation": 2})) == ["workload.gradient_accumulation"]
+    told = refused(client, MODEL | {"mode": "training", "output_tokens": 8})
+    assert places(told) == ["workload.output_tokens"]
+
+
+def test_a_sequence_is_needed_and_has_an_end(client: TestClient) -> None:
+    bare = {name: value for name, value in MODEL.items() if name != "sequence"}
+    assert places(refused(client, bare)) == ["workload.sequence"]
+    (place,) = places(refused(client, MODEL | {"sequence": 5000}))  # GPT-2 knows 1,024 positions
+    assert place == "workload.sequence"
+
+
+@pytest.mark.parametrize("mode", ["prefill", "decode"])
+def test_convnets_do_not_serve_tokens(client: TestClient, mode: str) -> None:
+    assert places(refused(client, CONVNET | {"mode": mode})) == ["workload.mode"]
+
+
+def test_convnets_are_not_split_by_tensors(client: TestClient) -> None:
+    assert places(refused(client, CONVNET | {"parallelism": {"tensor": 2}})) == ["workload.parallelism.tensor"]
+    assert places(refused(client, CONVNET | {"sequence": 8})) == ["workload.sequence"]
+    assert places(refused(client, CONVNET | {"image_size": 3})) == ["workload.image_size"]
+    assert places(refused(client, CONVNET | {"output_tokens": 3})) == ["workload.output_tokens"]
+
+
+def test_a_dtype_that_the_gpu_lacks(client: TestClient) -> None:
+    told = refused(client, MODEL | {"dtype": "bf16"}, gpu="titan-v")
+    assert places(told) == ["workload.dtype"]
+    assert "titan-v" in told["detail"]
+
+
+def test_graphs(client: TestClient) -> None:
+    first, *others = GRAPH_EXAMPLE["nodes"]
+    assert places(refused(client, {"kind": "graph"}))[0].startswith("workload.graph")
+    assert places(refused(client, GRAPH | {"graph_id": "x"}))[0].startswith("workload.graph")
+    assert places(refused(client, GRAPH | {"graph": {"nodes": []}})) == ["workload.graph.nodes"]
+    cycle = [first | {"inputs": ["p"]}, *others]
+    assert places(refused(client, GRAPH | {"graph": GRAPH_EXAMPLE | {"nodes": cycle}}))
+    dangling = [first | {"inputs": ["nobody"]}, *others]
+    (place,) = places(refused(client, GRAPH | {"graph": GRAPH_EXAMPLE | {"nodes": dangling}}))[:1]
+    assert place == "workload.graph.nodes.0.inputs.0"
+    assert places(refused(client, GRAPH | {"mode": "decode"})) == ["workload.mode"]
+    assert places(refused(client, GRAPH | {"dims": {"batch": 0}})) == ["workload.dims.batch"]
+
+
+@pytest.mark.parametrize("predictor", ["forest", "efficiency", "no-such"])
+def test_predictors_that_know_kernels_only(client: TestClient, predictor: str) -> None:
+    for workload in (MODEL, CONVNET, GRAPH):
+        assert places(refused(client, workload, predictor=predictor)) == ["predictor"]
+
+
+def test_an_unknown_gpu(client: TestClient) -> None:
+    assert places(refused(client, MODEL, 404, gpu="h1000")) == ["gpu"]
+
+
+def test_the_largest_valid_figures_are_answered(client: TestClient) -> None:
+    sizes = {"data": 2**16, "tensor": 1, "pipeline": 1, "nodes": 2**16}
+    huge = MODEL | {"batch": 2**24, "mode": "training", "parallelism": sizes, "dataset_size": 1e15}
+    answer = client.post("/predict", json={"gpu": "nvidia-l4", "workload": huge})
+    assert answer.status_code == 200, answer.text
