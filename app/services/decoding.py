@@ -10,6 +10,7 @@ import copy
 import json
 import re
 from collections.abc import Iterator, Mapping
+from math import isfinite
 from typing import Any, TypeVar
 
 import msgspec
@@ -38,6 +39,8 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes, *, example: Mapping[st
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raw = _plain(body, error)
     errors = field_errors(raw, decoder.type, example=example)
+    if not errors and (place := _not_finite(raw)) is not None:  # in an object of any fields
+        errors = [FieldError(place, "must be a finite number")]
     if not errors:  # JSON to Python and not to the standard: a lone surrogate, say
         raise Malformed("The body is not valid JSON in UTF-8.")
     raise BadInput(summary(errors), errors=errors)
@@ -99,6 +102,18 @@ def _plain(body: bytes, error: Exception) -> Any:
         return json.loads(body)
     except (ValueError, RecursionError):
         raise Malformed(f"The body is not valid JSON: {error}.") from None
+
+
+def _not_finite(raw: Any) -> Path | None:
+    """Where the first NaN or infinity is."""
+    left: list[tuple[Path, Any]] = [((), raw)]
+    while left:
+        path, value = left.pop()
+        if isinstance(value, float) and not isfinite(value):
+            return path
+        inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        left += [((*path, part), item) for part, item in inner if isinstance(item, dict | list | float)]
+    return None
 
 
 def _split(text: str) -> tuple[Path, str]:

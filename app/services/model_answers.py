@@ -142,8 +142,8 @@ def _shares(asked: Answering, k: int, seconds: Floats, step_s: float) -> list[Sh
 def _bound(asked: Answering, k: int, part: Predictions, seconds: Floats, shares: Sequence[Share]) -> int:
     """What most of the step goes into; what waits for neither links nor other stages waits for the host."""
     alone = ~asked.rows.workload.overlapped
-    time = np.bincount(part.bound[asked.rows.distinct.row][alone], weights=seconds[alone], minlength=len(BOUNDS))
-    time /= asked.run.parallelism.pipeline
+    bound, weights = part.bound[asked.rows.distinct.row][alone], seconds[alone] / asked.run.parallelism.pipeline
+    time = np.bincount(bound, weights=weights, minlength=len(BOUNDS))
     time[COMMUNICATION] = asked.step.middle.phases_s[_COMMUNICATION, k]
     waiting = sum(share.latency_ms for share in shares if share.group == WAITING) / 1e3
     time[LAUNCH] += max(waiting - float(asked.step.middle.bubble_s[k]), 0.0)

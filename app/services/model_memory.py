@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import islice
 from math import floor
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec import structs
 
@@ -19,6 +20,8 @@ from app.services.prediction_form import Suggestion
 
 # Over how many devices a suggestion splits a network that was to run on one.
 _SPLITS = (2, 4, 8)
+
+Change: TypeAlias = dict[str, Any]
 
 
 class Room:
@@ -55,7 +58,10 @@ class Room:
         return batch
 
     def suggestions(self, capacity_bytes: float, dtypes: Collection[str]) -> list[Suggestion]:
-        """Changes of the request with which it fits a GPU that computes in `dtypes`, of each sort the smallest."""
+        """Changes of the request with which it fits a GPU that computes in `dtypes`, of each sort the smallest.
+
+        Where no single change is enough, several together.
+        """
         found: dict[str, Suggestion] = {}
         batch = self.largest_batch(capacity_bytes)
         if 0 < batch < self._run.batch:
@@ -63,20 +69,32 @@ class Room:
         for sort, change, required in self._changes:
             if sort not in found and required <= capacity_bytes and change.get("dtype", self._run.dtype) in dtypes:
                 found[sort] = Suggestion(change, required)
+        if not found:
+            fit = (Suggestion(change, required) for _, change, required in self._together if required <= capacity_bytes)
+            return list(islice(fit, 1))
         return list(found.values())
 
     @cached_property
-    def _changes(self) -> list[tuple[str, dict[str, Any], float]]:
+    def _changes(self) -> list[tuple[str, Change, float]]:
         """Every change that is possible, with the bytes that it leaves."""
+        return self._possible(_candidates(self._run))
+
+    @cached_property
+    def _together(self) -> list[tuple[str, Change, float]]:
+        """More and more changes at once, the cheapest first."""
+        steps = list(_steps(self._run))
+        return self._possible(("together", _merged(steps[: k + 1])) for k in range(1, len(steps)))
+
+    def _possible(self, changes: Iterable[tuple[str, Change]]) -> list[tuple[str, Change, float]]:
         found = []
-        for sort, change in _candidates(self._run):
+        for sort, change in changes:
             try:
                 found.append((sort, change, self._changed(change)))
             except BadInput:  # sizes that do not divide
                 continue
         return found
 
-    def _changed(self, change: dict[str, Any]) -> float:
+    def _changed(self, change: Change) -> float:
         """Bytes of the request with these fields; forward rows alone tell what is kept."""
         inner = change.get("parallelism", {})
         whole = change | ({"parallelism": structs.replace(self._asked.parallelism, **inner)} if inner else {})
@@ -84,7 +102,25 @@ class Room:
         return memory(forward_of(network, run), run).required_bytes
 
 
-def _candidates(run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
+def _merged(changes: Sequence[Change]) -> Change:
+    split = {name: size for change in changes for name, size in change.get("parallelism", {}).items()}
+    flat = {name: value for change in changes for name, value in change.items() if name != "parallelism"}
+    return flat | ({"parallelism": split} if split else {})
+
+
+def _steps(run: Run) -> Iterator[Change]:
+    """Changes to be made one after another, those that cost least time first."""
+    split = run.parallelism
+    if run.mode == "training":
+        yield {"recompute": True}
+        yield {"gradient_accumulation": run.batch // (split.data * split.microbatches)}
+        if split.data > 1:
+            yield {"parallelism": {"zero": 3}}
+    for name in ("tensor", "pipeline"):
+        yield {"parallelism": {name: getattr(split, name) * _SPLITS[-1]}}
+
+
+def _candidates(run: Run) -> Iterator[tuple[str, Change]]:
     """(sort, fields to send instead), of each sort the smallest change first."""
     split = run.parallelism
     if run.mode == "training":

@@ -33,9 +33,9 @@ def serving_figures(asked: ModelWorkload, step_s: Callable[[ModelWorkload], Floa
     contexts = decode_contexts(prompt, output)
     decode = np.array([step("decode", context) for context in contexts]).reshape(-1, len(prefill))
     found = serving(prefill, decode, contexts, batch=int(asked.batch), prompt=prompt, output=output)
-    times = (np.array([found.ttft_s, found.tpot_s, found.request_s]) * 1e3).T.tolist()
-    rates = np.array([found.tokens_per_s, found.decode_tokens_per_s, found.requests_per_s]).T.tolist()
-    return [ServingFigures(*time, *rate, dict(DEFINITIONS)) for time, rate in zip(times, rates, strict=True)]
+    times = [seconds * 1e3 for seconds in (found.ttft_s, found.tpot_s, found.request_s)]
+    columns = zip(*(part.tolist() for part in (*times, *found[len(times) :])), strict=True)
+    return [ServingFigures(*(*figures, dict(DEFINITIONS))) for figures in columns]
 
 
 def _refused(message: str) -> BadInput:

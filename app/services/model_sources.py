@@ -15,7 +15,6 @@ from app.graphs.convnets import CONVNETS
 from app.graphs.convnets import lower as lower_convnet
 from app.graphs.importers import hf, json_graph
 from app.graphs.run import Run
-from app.services.builtin_models import builtin_config, builtin_names
 from app.services.graph_form import checked
 from app.services.model_requests import GraphWorkload, ModelWorkload, NetworkWorkload
 from app.services.model_runs import attention_of, run_of
@@ -38,19 +37,11 @@ def asked_network(workload: NetworkWorkload) -> tuple[Network, Run]:
     name = workload.name or ""
     if name in CONVNETS:
         return _convnet(workload, name)
-    config = builtin_config(name)
-    if config is None:
-        raise _refused("name", _unknown(name))
-    return _transformer(workload, config)
-
-
-def network_names() -> tuple[str, ...]:
-    """Every network that can be asked by name."""
-    return (*builtin_names(), *sorted(CONVNETS))
+    raise _refused("name", _unknown(name))
 
 
 def _unknown(name: str) -> str:
-    names = network_names()
+    names = sorted(CONVNETS)
     near = difflib.get_close_matches(name.lower(), names, 5, 0.4)
     return f"unknown network {name[:100]!r}; the closest are {', '.join(near or names[:5])}"
 

@@ -9,8 +9,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from app.errors import BadInput, FieldError
 from app.graphs.data_parallel import with_gradient_exchange
-from app.graphs.fuse_pass import fused
 from app.graphs.memory import Memory, memory
 from app.graphs.run import Run
 from app.graphs.training_pass import training
@@ -68,15 +68,19 @@ def prepared(network: Network, run: Run) -> Prepared:
 def forward_of(network: Network, run: Run) -> Workload:
     """The forward rows of one device: enough to know what it keeps in memory."""
     rows = network.lower(run)
-    return fused(rows) if run.fused else rows
+    parts = int(rows.repeats.sum())
+    if run.parallelism.pipeline > parts:
+        message = f"this network can be cut into {parts} stages at most, one layer or block each"
+        raise BadInput(message, errors=[FieldError(("workload", "parallelism", "pipeline"), message)])
+    return rows
 
 
 def workload_of(network: Network, run: Run) -> Workload:
     """Every row of one device: forward, and in training backward, update and the exchange of gradients."""
     if run.mode != "training":
         return forward_of(network, run)
-    rows = training(network.lower(run), run)
-    return with_gradient_exchange(fused(rows) if run.fused else rows, run)
+    rows = training(forward_of(network, run), run)
+    return with_gradient_exchange(rows, run)
 
 
 def bytes_with(rows: Workload, run: Run, batch: int) -> float:

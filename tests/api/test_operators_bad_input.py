@@ -134,7 +134,7 @@ def test_empty_lists_and_wrong_shapes(client: TestClient) -> None:
     assert places(refused(client, {"kind": "operators", "operators": 3})) == ["workload.operators"]
     assert places(refused(client, rows(LINEAR) | {"x": 1})) == ["workload.x"]
     assert places(refused(client, {"kind": "operator_table"})) == ["workload.op"]
-    assert places(refused(client, {"kind": "model"})) == ["workload.kind"]
+    assert places(refused(client, {"kind": "model"})) == ["workload.config"]
     assert places(refused(client, {"kind": "zigzag"})) == ["workload.kind"]
 
 
