@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import State
 from starlette.types import Receive, Scope, Send
 
 from app.errors import NotFound, Unavailable
@@ -18,7 +19,6 @@ from app.services.predict import predict_many
 from app.services.prediction_form import MAX_GPUS, PredictRequest, PredictResponse
 from app.services.reply import reply
 from app.services.requests import Request, read_request, write_response
-from app.services.runtime import Runtime
 from app.services.snapshot import SnapshotHolder
 
 # Over so many pairs of GPU and measurement or operator, the work leaves the event loop; so do long bodies.
@@ -46,29 +46,31 @@ class PredictRoute:
         app: Starlette = scope["app"]
         given = await _body(receive)
         request = read_request(given) if len(given) <= INLINE_BYTES else await run_in_threadpool(read_request, given)
-        body = await self._answer(app.state.holder, app.state.runtime, request)
+        body = await self._answer(app.state, request)
         length = str(len(body)).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", length)]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    async def _answer(self, holder: SnapshotHolder, runtime: Runtime, request: Request) -> bytes:
+    async def _answer(self, state: State, request: Request) -> bytes:
         """A GPU that nobody here knows is looked for in the database once."""
-        before = holder.snapshot
+        before = state.holder.snapshot
         try:
-            return await self._predicted(holder, runtime, request)
+            return await self._predicted(state, request)
         except NotFound:
-            if not await run_in_threadpool(moved, holder, before):
+            if not await run_in_threadpool(moved, state.holder, before):
                 raise
-        return await self._predicted(holder, runtime, request)
+        return await self._predicted(state, request)
 
-    async def _predicted(self, holder: SnapshotHolder, runtime: Runtime, request: Request) -> bytes:
+    async def _predicted(self, state: State, request: Request) -> bytes:
+        holder: SnapshotHolder = state.holder
         few = _pairs(request) <= INLINE_PAIRS
         if few and isinstance(request, PredictRequest):
             return write_response(await self._together(holder, request))
 
         def written() -> bytes:
-            return write_response(reply(holder.snapshot, request, max_rows=runtime.settings.max_batch_rows))
+            most: int = state.runtime.settings.max_batch_rows
+            return write_response(reply(holder.snapshot, request, max_rows=most, graphs=state.graphs))
 
         return written() if few else await run_in_threadpool(written)
 

@@ -15,6 +15,7 @@ from app.config import Settings
 from app.errors import BadInput
 from app.services.assemble import assemble_for
 from app.services.gpu_rows import Snapshot
+from app.services.graphs import Graphs
 from app.services.operator_requests import TableResponse
 from app.services.prediction_form import Prediction, PredictResponse
 from app.services.reply import reply
@@ -66,7 +67,7 @@ def command(  # noqa: PLR0913 - one parameter per option
         engine, refused = assemble_for(runtime)
         for problem in refused:
             print(f"gpucast: {problem}", file=sys.stderr)
-        response = reply(Snapshot.of(engine), asked, max_rows=settings.max_batch_rows)
+        response = reply(Snapshot.of(engine), asked, max_rows=settings.max_batch_rows, graphs=Graphs(runtime.database))
     if as_json or isinstance(response, TableResponse):
         print(write_response(response).decode())
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from math import floor
@@ -14,21 +14,21 @@ from app.errors import BadInput
 from app.graphs.memory import Memory, memory
 from app.graphs.run import Run
 from app.services.model_requests import MOST_BATCH, NetworkWorkload
-from app.services.model_sources import asked_network
-from app.services.networks import Prepared, bytes_with, forward_of
+from app.services.networks import Network, Prepared, bytes_with, forward_of
 from app.services.prediction_form import Suggestion
 
 # Over how many devices a suggestion splits a network that was to run on one.
 _SPLITS = (2, 4, 8)
 
 Change: TypeAlias = dict[str, Any]
+Find: TypeAlias = Callable[[NetworkWorkload], tuple[Network, Run]]
 
 
 class Room:
     """The memory of a network run in one way, whatever the GPU; suggestions are looked for where it does not fit."""
 
-    def __init__(self, asked: NetworkWorkload, run: Run, rows: Prepared) -> None:
-        self._asked, self._run, self._rows = asked, run, rows
+    def __init__(self, asked: NetworkWorkload, run: Run, rows: Prepared, find: Find) -> None:
+        self._asked, self._run, self._rows, self._find = asked, run, rows, find
 
     @property
     def memory(self) -> Memory:
@@ -98,7 +98,7 @@ class Room:
         """Bytes of the request with these fields; forward rows alone tell what is kept."""
         inner = change.get("parallelism", {})
         whole = change | ({"parallelism": structs.replace(self._asked.parallelism, **inner)} if inner else {})
-        network, run = asked_network(structs.replace(self._asked, **whole))
+        network, run = self._find(structs.replace(self._asked, **whole))
         return memory(forward_of(network, run), run).required_bytes
 
 

@@ -13,23 +13,26 @@ import msgspec
 from app.errors import BadInput, FieldError
 from app.graphs.convnets import CONVNETS
 from app.graphs.convnets import lower as lower_convnet
-from app.graphs.importers import hf, json_graph
+from app.graphs.importers import hf
 from app.graphs.run import Run
 from app.services.graph_form import checked
+from app.services.graph_source import JSON, Source
+from app.services.graphs import Graphs, lowered
 from app.services.model_requests import GraphWorkload, ModelWorkload, NetworkWorkload
 from app.services.model_runs import attention_of, run_of
 from app.services.networks import Network
 
 _LOC = ("workload",)
 _IMAGE_SIZE = 224
+NODE_BYTES = 32  # of a graph's JSON, the least
 _DTYPE = "fp32"
 _MEANINGS = {"decode": ": the keys that the new token sees, itself included"}
 
 
-def asked_network(workload: NetworkWorkload) -> tuple[Network, Run]:
-    """The network and how it is run; BadInput names the fields that are wrong or missing."""
+def asked_network(workload: NetworkWorkload, graphs: Graphs | None) -> tuple[Network, Run]:
+    """The network and how it is run; BadInput names the fields that are wrong or missing, NotFound a graph's id."""
     if isinstance(workload, GraphWorkload):
-        return _graph(workload)
+        return _graph(workload, graphs)
     if (workload.config is None) == (workload.name is None):
         raise _refused("config", "send either config (a Hugging Face config.json) or name (a built-in network)")
     if workload.config is not None:
@@ -74,15 +77,20 @@ def _convnet(workload: ModelWorkload, name: str) -> tuple[Network, Run]:
     return Network(("convnet", name), partial(lower_convnet, name)), run
 
 
-def _graph(workload: GraphWorkload) -> tuple[Network, Run]:
-    if (workload.graph is None) == (workload.graph_id is None):
-        raise _refused("graph", "send either graph (the JSON form) or graph_id (of POST /graphs)")
-    graph = checked(workload.graph)
-    dims = {name: int(size) for name, size in workload.dims.items()}
-    key = msgspec.json.encode((graph, dims))
-    run = _whole(workload, dtype=workload.dtype or graph.get("dtype") or _DTYPE)
+def _graph(workload: GraphWorkload, graphs: Graphs | None) -> tuple[Network, Run]:
+    if graphs is not None:
+        source = graphs.source(workload.graph, workload.graph_id)
+    elif workload.graph is not None and workload.graph_id is None:
+        source = Source(JSON, checked(workload.graph))
+    else:
+        raise _refused("graph", "send the graph itself: none are stored here")
+    run = _whole(workload, dtype=workload.dtype or source.dtype)
     run = replace(run, sequence=int(workload.sequence or 1))
-    return Network(("graph", key), partial(json_graph.lower, graph, dims=dims), len(key)), run
+    dims = {name: int(size) for name, size in workload.dims.items()}
+    lower = lowered if graphs is None else graphs.workload
+    key = source.id.encode() or msgspec.json.encode(source.body)
+    size = len(source.body["nodes"]) * NODE_BYTES
+    return Network(("graph", key, *sorted(dims.items())), partial(lower, source, dims), size), run
 
 
 def _whole(workload: NetworkWorkload, *, dtype: str) -> Run:

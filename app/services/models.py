@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import BadInput, FieldError, TooLarge
 from app.graphs.run import Run
 from app.services.gpu_rows import GpuRows, Snapshot
+from app.services.graphs import Graphs
 from app.services.model_answers import Answering
 from app.services.model_memory import Room
 from app.services.model_requests import ModelWorkload, NetworkRequest, NetworkWorkload
@@ -25,13 +28,19 @@ Floats = NDArray[np.float64]
 _UNKNOWN_SHOWN = 5
 
 
-def predict_network(snapshot: Snapshot, request: NetworkRequest, *, max_rows: int) -> PredictResponse:
-    """Answer a request; NotFound, BadInput, TooLarge or NotTrained say what to send instead."""
+def predict_network(
+    snapshot: Snapshot, request: NetworkRequest, *, max_rows: int, graphs: Graphs | None = None
+) -> PredictResponse:
+    """Answer a request; NotFound, BadInput, TooLarge or NotTrained say what to send instead.
+
+    `graphs` are those stored by POST /graphs.
+    """
     asked, engine = request.workload, snapshot.engine
     rows = GpuRows(snapshot)
     targets = rows.targets(request)
     require_predictor(engine, rows, request.predictor, targets)
-    network, run = asked_network(asked)
+    find = partial(asked_network, graphs=graphs)
+    network, run = find(asked)
     ready = prepared(network, run)
     if len(ready.workload) * len(targets) > max_rows:
         asked_for = f"{len(ready.workload):,} operators on {len(targets)} GPUs"
@@ -55,7 +64,7 @@ def predict_network(snapshot: Snapshot, request: NetworkRequest, *, max_rows: in
         )
 
     def step_s(asked: ModelWorkload) -> Floats:
-        network, run = asked_network(asked)
+        network, run = find(asked)
         return step_of(prepared(network, run), run).middle.step_s
 
     answering = Answering(
@@ -66,7 +75,7 @@ def predict_network(snapshot: Snapshot, request: NetworkRequest, *, max_rows: in
         run,
         ready,
         step_of(ready, run),
-        Room(asked, run, ready),
+        Room(asked, run, ready, find),
         targets,
         _notes(asked, ready, launched=launched),
         serving_figures(asked, step_s) if isinstance(asked, ModelWorkload) and asked.output_tokens else None,

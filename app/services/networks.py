@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from app.errors import BadInput, FieldError
 from app.graphs.data_parallel import with_gradient_exchange
+from app.graphs.fuse_pass import fused
 from app.graphs.memory import Memory, memory
 from app.graphs.run import Run
 from app.graphs.training_pass import training
@@ -68,6 +69,7 @@ def prepared(network: Network, run: Run) -> Prepared:
 def forward_of(network: Network, run: Run) -> Workload:
     """The forward rows of one device: enough to know what it keeps in memory."""
     rows = network.lower(run)
+    rows = fused(rows) if run.fused else rows
     parts = int(rows.repeats.sum())
     if run.parallelism.pipeline > parts:
         message = f"this network can be cut into {parts} stages at most, one layer or block each"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from app.services.gpu_rows import Snapshot
+from app.services.graphs import Graphs
 from app.services.model_requests import GraphRequest, ModelRequest
 from app.services.models import predict_network
 from app.services.operator_requests import OperatorsRequest
@@ -13,12 +14,15 @@ from app.services.prediction_form import PredictRequest
 from app.services.requests import Request, Response
 
 
-def reply(snapshot: Snapshot, request: Request, *, max_rows: int) -> Response:
-    """Answer a request; NotFound, BadInput, TooLarge or NotTrained say what to send instead."""
+def reply(snapshot: Snapshot, request: Request, *, max_rows: int, graphs: Graphs | None = None) -> Response:
+    """Answer a request; NotFound, BadInput, TooLarge or NotTrained say what to send instead.
+
+    `graphs` are those stored by POST /graphs, which a request may name.
+    """
     if isinstance(request, PredictRequest):
         return predict(snapshot, request)
     if isinstance(request, OperatorsRequest):
         return predict_operators(snapshot, request, max_rows=max_rows)
     if isinstance(request, ModelRequest | GraphRequest):
-        return predict_network(snapshot, request, max_rows=max_rows)
+        return predict_network(snapshot, request, max_rows=max_rows, graphs=graphs)
     return predict_table(snapshot, request, max_rows=max_rows)
