@@ -16,7 +16,8 @@ PipelineSchedule = Literal["gpipe", "1f1b"]
 class Parallelism:
     """Sizes by which a network is split; devices = data x tensor x pipeline (experts are spread over data x tensor).
 
-    `microbatches` counts those of a step per data-parallel replica; `zero` is the stage of ZeRO (0: none).
+    `microbatches` counts those of a step per data-parallel replica; `zero` is the stage of ZeRO (0: none);
+    `network_bytes_per_s` is what a device can send to other nodes, one way (the default: 200 Gb/s, a NIC per device).
     """
 
     data: int = 1
@@ -28,6 +29,7 @@ class Parallelism:
     sequence: bool = False
     zero: int = 0
     schedule: PipelineSchedule = "1f1b"
+    network_bytes_per_s: float = 25e9
 
     @property
     def devices(self) -> int:
