@@ -15,7 +15,9 @@ from app.graphs.data_parallel import with_gradient_exchange
 from app.graphs.pace import Launches, pace_of, start
 from app.graphs.run import Parallelism, Run
 from app.graphs.schedule import schedule
+from app.graphs.step_interval import step_interval
 from app.graphs.training_pass import training
+from app.ops import OP_CODE
 from tests.unit.networks import gpt2, roofline
 
 TRAINING = Run(mode="training", optimizer="adam")
@@ -151,6 +153,19 @@ def test_even_pipelines_idle_by_the_formula(kind: str, stages: int, micro: int) 
     sent = schedule(w, latency, 0.0, run, transfer_s=1e-3)
     assert float(sent.step_s[0] - done.step_s[0]) == pytest.approx(2e-3 * (micro + stages - 2))
     assert float(sent.phases_s[3, 0]) == pytest.approx(2e-3 * (micro + stages - 2))
+
+
+def test_intervals_add_up_within_groups_and_in_squares_between() -> None:
+    w = gpt2()
+    latency = roofline(w, GPU)
+    done = schedule(w, latency, 0.0, Run())
+    group = np.where(w.ops.kind == OP_CODE["linear"], 0, 1)
+    low, high = step_interval(done, latency, 0.9 * latency, 1.2 * latency, group)
+    parts = np.array([done.rows_s[group == k].sum() for k in (0, 1)])
+    assert float(done.step_s[0] - low[0]) == pytest.approx(0.1 * np.hypot(*parts))
+    assert float(high[0] - done.step_s[0]) == pytest.approx(0.2 * np.hypot(*parts))
+    low, high = step_interval(done, latency, 0.9 * latency, 1.2 * latency, 0 * group)
+    assert float(low[0]) == pytest.approx(0.9 * float(done.step_s[0]))
 
 
 def test_a_thousand_rows_on_thirty_gpus_take_milliseconds() -> None:
