@@ -11,7 +11,9 @@ from typing import Annotated
 import typer
 
 from app.errors import BadInput
+from app.services.convmeter_report import lines as convmeter_lines
 from app.services.evaluate import Cell, evaluate_cross_gpu_kernels
+from app.services.evaluate_convmeter import PROTOCOLS, evaluate_convmeter, published
 from app.services.evaluate_operators import MOST_TEST_ROWS, evaluate_operators
 from app.services.evaluate_pm2lat import evaluate_pm2lat
 from app.services.evaluate_pm2lat import lines as pm2lat_lines
@@ -109,6 +111,24 @@ def pm2lat(
     print("\n".join(pm2lat_lines(cells)))
     if json_file is not None:
         json_file.write_text(json.dumps({"study": "pm2lat", "cells": cells}, indent=1) + "\n", "utf-8")
+
+
+@command.command("convmeter")
+def convmeter(
+    data: Annotated[Path, typer.Option(help="folder of the data sets, vision_models")] = Path("../shared/data"),
+    json_file: Annotated[Path | None, typer.Option("--json", help="also write every cell to this file")] = None,
+    held_out: Annotated[
+        list[str] | None, typer.Option(help="family, network or gpu; repeat for several; unset: all")
+    ] = None,
+) -> None:
+    """ConvMeter's tables 1 to 3: the paper's figures, and ours on measured networks that were held out."""
+    if json_file is not None:
+        _refuse_unwritable(json_file)
+    cells = evaluate_convmeter(data, held_out or PROTOCOLS, lambda line: typer.echo(line, err=True))
+    print("\n".join(convmeter_lines(published(), cells)))
+    if json_file is not None:
+        body = {"study": "convmeter", "published": published(), "cells": cells}
+        json_file.write_text(json.dumps(body, indent=1) + "\n", "utf-8")
 
 
 def _refuse_unwritable(path: Path) -> None:

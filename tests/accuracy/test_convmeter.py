@@ -1,0 +1,78 @@
+"""ConvMeter on timm's networks, families held out: the bounds that docs/accuracy.md states."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.config import CHECKOUT
+from app.errors import NotFound
+from app.services.evaluate_convmeter import Asked, evaluate_convmeter, published, scores
+from app.services.importers.timm import FILE
+from app.services.measured_networks import FOLDER
+
+DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
+needs_data = pytest.mark.skipif(not (DATA / FOLDER / FILE).is_file(), reason=f"no data in {DATA}")
+
+
+@pytest.fixture(scope="module")
+def cells() -> list[dict[str, Any]]:
+    return [cell for cell in evaluate_convmeter(DATA, ("family",)) if cell["family"] == "all"]
+
+
+def mape(cells: list[dict[str, Any]], predictor: str, *words: str) -> float:
+    """Over all rows of the runs that have these words."""
+    mine = [cell for cell in cells if cell["predictor"] == predictor and set(words) <= set(cell["run"].split())]
+    return float(np.average([cell["mape"] for cell in mine], weights=[cell["n"] for cell in mine]))
+
+
+@needs_data
+def test_families_that_were_held_out(cells: list[dict[str, Any]]) -> None:
+    assert mape(cells, "convmeter", "nchw", "eager", "infer") < 14.0
+    assert mape(cells, "convmeter", "nchw", "eager", "infer") + 2.0 < mape(
+        cells, "convmeter_ols", "nchw", "eager", "infer"
+    )
+    assert mape(cells, "convmeter", "rtx4090", "dynamo") < 15.5
+    assert mape(cells, "convmeter", "nchw", "train") < 14.0
+    assert not any(cell["unanswered"] for cell in cells if cell["predictor"] == "convmeter")
+
+
+def test_scores_by_hand() -> None:
+    found = scores(Asked(np.array([1.0, 3.0]), np.array([2.0, 3.0]), np.array([False, True])))
+    # Errors of 1 s and none; variance about the mean of 2 s is 1 + 1.
+    assert found == {
+        "n": 2, "r2": 0.5, "rmse_ms": 707.107, "nrmse": 0.354, "mape": 50.0, "median_ape": 50.0, "unanswered": 1,
+    }  # fmt: skip
+
+
+def test_the_papers_figures() -> None:
+    facts = published()
+    assert sum(cell["table"] == "2" for cell in facts) == 1 + 9
+    assert {(cell["table"], cell["mape"]) for cell in facts} >= {("1", 25.0), ("1", 17.0), ("3", 18.0), ("3", 15.0)}
+
+
+def test_a_folder_without_networks_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="Pass --data the folder"):
+        evaluate_convmeter(tmp_path)
+
+
+@needs_data
+def test_from_a_terminal(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "app.cli", "evaluate", "convmeter", "--data", str(DATA), "--held-out", "gpu"]
+    done = subprocess.run(
+        [*command, "--json", str(tmp_path / "cells.json")], capture_output=True, text=True, check=False, timeout=250
+    )
+    assert done.returncode == 0, done.stderr
+    assert "the GPU held out" in done.stdout
+    written = json.loads((tmp_path / "cells.json").read_text())
+    assert written["study"] == "convmeter"
+    assert {cell["held_out"] for cell in written["cells"]} == {"gpu"}
+    refused = subprocess.run([*command[:-1], "moon"], capture_output=True, text=True, check=False, timeout=250)
+    assert (refused.returncode, "use one of family, network, gpu" in refused.stderr) == (1, True)
