@@ -84,9 +84,9 @@ class Answering:
 def _prediction(asked: Answering, k: int) -> Prediction:
     target, run, request = asked.targets[k], asked.run, asked.request
     spec, part = asked.gpus.spec(target), asked.part(k)
-    step_s = float(asked.step.middle.step_s[k])
-    low, high = (float(one.step_s[k]) * 1e3 for one in (asked.step.low, asked.step.high))
-    seconds = asked.step.middle.rows_s[:, k]
+    step_s = float(asked.step.done.step_s[k])
+    low, high = (float(end[k]) * 1e3 for end in (asked.step.low_s, asked.step.high_s))
+    seconds = asked.step.done.rows_s[:, k]
     unanswered = int((~part.answered).sum())
     name = ROOFLINE if unanswered == len(part.answered) else request.predictor
     guest, alone = asked.gpus.is_guest(target), int((part.support == EXTRAPOLATED).sum())
@@ -110,7 +110,7 @@ def _prediction(asked: Answering, k: int) -> Prediction:
         [*asked.notes, *words],
         _details(asked, target, part) if request.detail else None,
         devices=run.parallelism.devices,
-        phases_ms=Phases(*(asked.step.middle.phases_s[:, k] * 1e3).tolist()),
+        phases_ms=Phases(*(asked.step.done.phases_s[:, k] * 1e3).tolist()),
         throughput_per_s=run.batch / step_s,
         epoch_ms=UNSET if dataset is None else ceil(dataset / run.batch) * step_s * 1e3,
         largest_batch=asked.room.largest_batch(spec.memory_bytes),
@@ -132,7 +132,7 @@ def _shares(asked: Answering, k: int, seconds: Floats, step_s: float) -> list[Sh
     busy = np.bincount(rows.group, weights=seconds, minlength=len(groups)) / asked.run.parallelism.pipeline
     count = np.bincount(rows.group, weights=asked.times, minlength=len(groups))
     if COLLECTIVE in groups:
-        busy[groups.index(COLLECTIVE)] = asked.step.middle.phases_s[_COMMUNICATION, k]
+        busy[groups.index(COLLECTIVE)] = asked.step.done.phases_s[_COMMUNICATION, k]
     busy[-1] = max(step_s - busy.sum(), 0.0)
     lines = zip(groups, (busy * 1e3).tolist(), (busy / busy.sum()).tolist(), count.tolist(), strict=True)
     parts = [Share(group, latency, share, int(operators)) for group, latency, share, operators in lines]
@@ -144,9 +144,9 @@ def _bound(asked: Answering, k: int, part: Predictions, seconds: Floats, shares:
     alone = ~asked.rows.workload.overlapped
     bound, weights = part.bound[asked.rows.distinct.row][alone], seconds[alone] / asked.run.parallelism.pipeline
     time = np.bincount(bound, weights=weights, minlength=len(BOUNDS))
-    time[COMMUNICATION] = asked.step.middle.phases_s[_COMMUNICATION, k]
+    time[COMMUNICATION] = asked.step.done.phases_s[_COMMUNICATION, k]
     waiting = sum(share.latency_ms for share in shares if share.group == WAITING) / 1e3
-    time[LAUNCH] += max(waiting - float(asked.step.middle.bubble_s[k]), 0.0)
+    time[LAUNCH] += max(waiting - float(asked.step.done.bubble_s[k]), 0.0)
     return int(time.argmax())
 
 

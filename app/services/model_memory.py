@@ -14,7 +14,7 @@ from app.errors import BadInput
 from app.graphs.memory import Memory, memory
 from app.graphs.run import Run
 from app.services.model_requests import MOST_BATCH, NetworkWorkload
-from app.services.networks import Network, Prepared, bytes_with, forward_of
+from app.services.networks import Network, Prepared, bytes_with, check_stages, forward_of
 from app.services.prediction_form import Suggestion
 
 # Over how many devices a suggestion splits a network that was to run on one.
@@ -95,11 +95,18 @@ class Room:
         return found
 
     def _changed(self, change: Change) -> float:
-        """Bytes of the request with these fields; forward rows alone tell what is kept."""
+        """Bytes of the request with these fields; rows are lowered again only where they are others."""
         inner = change.get("parallelism", {})
         whole = change | ({"parallelism": structs.replace(self._asked.parallelism, **inner)} if inner else {})
         network, run = self._find(structs.replace(self._asked, **whole))
-        return memory(forward_of(network, run), run).required_bytes
+        rows = self._rows.workload if _alike(run) == _alike(self._run) else forward_of(network, run)
+        check_stages(rows, run)
+        return memory(rows, run).required_bytes
+
+
+def _alike(run: Run) -> tuple[object, ...]:
+    """What forward rows depend on, of what changes change."""
+    return run.dtype, run.device_batch, run.parallelism.tensor
 
 
 def _merged(changes: Sequence[Change]) -> Change:

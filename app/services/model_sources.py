@@ -15,6 +15,7 @@ from app.graphs.convnets import CONVNETS
 from app.graphs.convnets import lower as lower_convnet
 from app.graphs.importers import hf
 from app.graphs.run import Run
+from app.services import builtin_models
 from app.services.graph_form import checked
 from app.services.graph_source import JSON, Source
 from app.services.graphs import Graphs, lowered
@@ -23,7 +24,9 @@ from app.services.model_runs import attention_of, run_of
 from app.services.networks import Network
 
 _LOC = ("workload",)
+# Pixels of a side where a request says none: ImageNet's usual crop, and what needs another.
 _IMAGE_SIZE = 224
+_OWN_SIZES = {"inception_v3": 299}
 NODE_BYTES = 32  # of a graph's JSON, the least
 _DTYPE = "fp32"
 _MEANINGS = {"decode": ": the keys that the new token sees, itself included"}
@@ -40,11 +43,19 @@ def asked_network(workload: NetworkWorkload, graphs: Graphs | None) -> tuple[Net
     name = workload.name or ""
     if name in CONVNETS:
         return _convnet(workload, name)
-    raise _refused("name", _unknown(name))
+    config = builtin_models.config_of(name)
+    if config is None:
+        raise _refused("name", _unknown(name))
+    return _transformer(workload, config)
+
+
+def network_names() -> tuple[str, ...]:
+    """Every network that can be asked by name."""
+    return (*builtin_models.names(), *sorted(CONVNETS))
 
 
 def _unknown(name: str) -> str:
-    names = sorted(CONVNETS)
+    names = network_names()
     near = difflib.get_close_matches(name.lower(), names, 5, 0.4)
     return f"unknown network {name[:100]!r}; the closest are {', '.join(near or names[:5])}"
 
@@ -73,7 +84,7 @@ def _convnet(workload: ModelWorkload, name: str) -> tuple[Network, Run]:
     if workload.sequence is not None:
         raise _refused("sequence", f"{name} is a ConvNet: it takes image_size")
     run = _whole(workload, dtype=workload.dtype)
-    run = replace(run, image_size=int(workload.image_size or _IMAGE_SIZE))
+    run = replace(run, image_size=int(workload.image_size or _OWN_SIZES.get(name, _IMAGE_SIZE)))
     return Network(("convnet", name), partial(lower_convnet, name)), run
 
 

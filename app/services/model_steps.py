@@ -1,8 +1,7 @@
 """A network timed: each distinct row predicted once over all GPUs, then put on a timeline.
 
 Rows carry device time; the schedule adds what the host's launches, links and pipeline bubbles cost. Intervals follow
-the rule of operators: within a line of the breakdown errors are one, between lines they are independent. How far the
-sum of a device may be off, relative to it, moves all rows together, and the schedule says what becomes of the step.
+the rule of operators: within a line of the breakdown errors are one, between lines they are independent.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from app.graphs.build import Builder
 from app.graphs.run import Run
 from app.graphs.schedule import EAGER_GAP_S, EAGER_HOST_S, Schedule, schedule
+from app.graphs.step_interval import step_interval
 from app.services.engine import Engine
 from app.services.networks import Prepared
 from app.services.operator_answers import answered
@@ -27,16 +27,12 @@ Floats = NDArray[np.float64]
 
 
 class Step(NamedTuple):
-    """A step on g GPUs.
-
-    answer  Predictions of the u distinct rows, GPU by GPU [g u]
-    middle, low, high  the step with the rows' times, and with all of them as far off as their sum may be
-    """
+    """A step on g GPUs: the u distinct rows' predictions, GPU by GPU [g u], the timeline, and its interval [g]."""
 
     answer: Predictions
-    middle: Schedule
-    low: Schedule
-    high: Schedule
+    done: Schedule
+    low_s: Floats
+    high_s: Floats
 
 
 def timed(  # noqa: PLR0913  what is asked, and of whom
@@ -58,21 +54,10 @@ def timed(  # noqa: PLR0913  what is asked, and of whom
     middle, low, high = (
         np.ascontiguousarray(times.reshape(g, u).T[row]) for times in (answer.latency_s, answer.low_s, answer.high_s)
     )
-    transfer = np.tile(_transfer_s(engine, rows.workload, run, gpus, targets, predictor), 3)
-    below, above = _deviation(rows, middle, low), _deviation(rows, middle, high)
-    stacked = np.concatenate([middle, middle * (1.0 - below), middle * (1.0 + above)], axis=1)
+    transfer = _transfer_s(engine, rows.workload, run, gpus, targets, predictor)
     host, gap = (EAGER_HOST_S, EAGER_GAP_S) if launched else (0.0, 0.0)
-    whole = schedule(rows.workload, stacked, host, run, gap_s=gap, transfer_s=transfer)
-    return Step(answer, *(Schedule(*(column[..., k * g : k * g + g] for column in whole)) for k in range(3)))
-
-
-def _deviation(rows: Prepared, middle: Floats, end: Floats) -> Floats:
-    """How far the sum over all rows may be off on that side, relative to it, float64 [g]."""
-    off = rows.runs[:, None] * np.abs(end - middle)
-    groups = np.stack([off[rows.group == group].sum(axis=0) for group in range(len(rows.groups))])
-    total = (rows.runs[:, None] * middle).sum(axis=0)
-    deviation: Floats = np.sqrt((groups**2).sum(axis=0)) / np.where(total > 0.0, total, 1.0)
-    return deviation
+    done = schedule(rows.workload, middle, host, run, gap_s=gap, transfer_s=transfer)
+    return Step(answer, done, *step_interval(done, middle, low, high, rows.group))
 
 
 def _transfer_s(

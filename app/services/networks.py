@@ -69,19 +69,24 @@ def prepared(network: Network, run: Run) -> Prepared:
 def forward_of(network: Network, run: Run) -> Workload:
     """The forward rows of one device: enough to know what it keeps in memory."""
     rows = network.lower(run)
-    rows = fused(rows) if run.fused else rows
-    parts = int(rows.repeats.sum())
+    return fused(rows) if run.fused else rows
+
+
+def check_stages(rows: Workload, run: Run) -> None:
+    """BadInput where there are more pipeline stages than layers."""
+    parts = int(rows.repeats[: rows.blocks].sum())
     if run.parallelism.pipeline > parts:
         message = f"this network can be cut into {parts} stages at most, one layer or block each"
         raise BadInput(message, errors=[FieldError(("workload", "parallelism", "pipeline"), message)])
-    return rows
 
 
 def workload_of(network: Network, run: Run) -> Workload:
     """Every row of one device: forward, and in training backward, update and the exchange of gradients."""
+    forward = forward_of(network, run)
+    check_stages(forward, run)
     if run.mode != "training":
-        return forward_of(network, run)
-    rows = training(forward_of(network, run), run)
+        return forward
+    rows = training(forward, run)
     return with_gradient_exchange(rows, run)
 
 

@@ -10,6 +10,8 @@ from app.errors import GpucastError
 from app.predictors import OPERATOR_PREDICTORS, PREDICTORS
 from app.services.engine import Engine
 from app.services.gpu_rows import Snapshot
+from app.services.model_requests import MODEL_EXAMPLE, ModelRequest
+from app.services.models import predict_network
 from app.services.operator_requests import OPERATORS_EXAMPLE, OperatorsRequest
 from app.services.operators import predict_operators
 from app.services.predict import predict
@@ -18,6 +20,8 @@ from app.services.seed import load_seed_specs
 from app.services.workloads import KERNEL_EXAMPLE
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
+
+_MOST_ROWS = 1_000  # more than the example network has
 
 
 def warm(snapshot: Snapshot) -> None:
@@ -35,6 +39,8 @@ def warm(snapshot: Snapshot) -> None:
         with suppress(GpucastError):
             rows = len(operators["operators"])
             predict_operators(snapshot, msgspec.convert(request, OperatorsRequest), max_rows=rows)
+    with suppress(GpucastError):
+        predict_network(snapshot, msgspec.convert(MODEL_EXAMPLE | {"gpu": gpu}, ModelRequest), max_rows=_MOST_ROWS)
 
 
 def main() -> None:

@@ -12,9 +12,11 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.config import CHECKOUT
+from app.graphs.convnets import CONVNETS
 from app.predictors import OPERATOR_PREDICTORS
 from app.services.graph_form import GRAPH_EXAMPLE
 from app.services.model_requests import GPT2_LARGE, MODEL_EXAMPLE
+from app.services.model_sources import network_names
 
 Body = dict[str, Any]
 SMALL = GPT2_LARGE | {"n_embd": 768, "n_head": 12, "n_layer": 12}
@@ -121,6 +123,17 @@ def test_a_convnet(client: TestClient) -> None:
     assert found["memory"]["breakdown"]["weights_bytes"] == pytest.approx(4 * 25_557_032)
     assert found["breakdown"][0]["group"] == "conv2d"
     assert ask(client, CONVNET | {"image_size": 112})["latency_ms"] < ask(client, CONVNET)["latency_ms"]
+
+
+@pytest.mark.parametrize("name", network_names())
+def test_every_built_in_network_by_name(client: TestClient, name: str) -> None:
+    workload: Body = {"kind": "model", "name": name, "batch": 2}
+    if name not in CONVNETS and not name.startswith("vit"):
+        workload |= {"sequence": 128, "dtype": "bf16"}
+    for mode in ("inference", "training"):
+        found = ask(client, workload | {"mode": mode}, gpu="h100-sxm5-80gb")
+        assert found["latency_ms"] > 0
+        assert not any("not known" in words for words in found["warnings"])
 
 
 def test_a_graph_and_its_unknown_operators(client: TestClient) -> None:
