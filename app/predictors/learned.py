@@ -36,6 +36,7 @@ from app.predictors.operator_features import (
     shape_features,
     size_columns,
 )
+from app.predictors.operator_priors import IS_LINEAR
 from app.predictors.operator_time import (
     LIMIT,
     TERMS,
@@ -69,6 +70,11 @@ SMOOTH_COLUMNS = 12
 FADING = 0.1
 # An answer further out of the range learned from errs more: its interval grows by this part per factor of e.
 STRETCH = 0.25
+
+# Cards that are fed by their slot alone run long products at a clock that their temperature decides: NeuSight's T4 and
+# P4 ran training rows, test rows and whole models at rates up to 1.7 and 4 times apart. Half way to the physics suits
+# models best (docs/accuracy.md).
+UNSTEADY_W, UNSTEADY_TRUST = 75.0, 0.5
 
 
 class Packed(NamedTuple):
@@ -314,7 +320,14 @@ def samples(rows: Measurements, gpus: GpuTable) -> Samples:
     fill_terms(traits, devices, i, rows.gpu, terms)
     fill_all(shape_features(kinds, products, len(i)), traits, devices.figures, rows.gpu, terms, features)
     sizes = size_columns(int(rows.ops.kind[0]), product=products[0] is not None)
-    return Samples(features, terms, rows.latency_s, rows.gpu, gpus.ids, gpus.architectures or ("",) * len(gpus), sizes)
+    names, makes = gpus.ids, gpus.architectures or ("",) * len(gpus)
+    return Samples(features, terms, rows.latency_s, rows.gpu, names, makes, sizes, _trust(int(rows.ops.kind[0]), gpus))
+
+
+def _trust(kind: int, gpus: GpuTable) -> Floats:
+    """How much of what a GPU's own rows say of an operator holds on another day, [gpus]."""
+    unsteady = IS_LINEAR[kind] & (gpus.column("board_power_w") <= UNSTEADY_W)
+    return np.where(unsteady, UNSTEADY_TRUST, 1.0)
 
 
 @compiled
