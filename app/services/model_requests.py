@@ -40,6 +40,9 @@ class ParallelismIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
     sequence: bool = False
     zero: Literal[0, 1, 2, 3] = 0
     schedule: PipelineSchedule = "1f1b"
+    network_bytes_per_s: Annotated[
+        float, Meta(ge=1e6, le=1e13, description="what a device can send to other nodes, one way")
+    ] = 25e9
 
 
 class Running(Struct, kw_only=True, frozen=True):

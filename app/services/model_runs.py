@@ -48,6 +48,7 @@ def parallelism_of(form: ParallelismIn) -> Parallelism:
         sequence=form.sequence,
         zero=int(form.zero),
         schedule=form.schedule,
+        network_bytes_per_s=float(form.network_bytes_per_s),
     )
 
 

@@ -16,6 +16,7 @@ from app.graphs.build import Builder
 from app.graphs.run import Run
 from app.graphs.schedule import EAGER_GAP_S, EAGER_HOST_S, Schedule, schedule
 from app.graphs.step_interval import step_interval
+from app.services.between_nodes import between_nodes
 from app.services.engine import Engine
 from app.services.networks import Prepared
 from app.services.operator_answers import answered
@@ -51,6 +52,7 @@ def timed(  # noqa: PLR0913  what is asked, and of whom
     u, g = len(table), len(targets)
     i, j = np.tile(np.arange(u), g), np.repeat(np.array(targets, dtype=np.intp), u)
     answer = answered(engine, table, gpus, i, j, predictor=predictor, coverage=coverage)
+    answer = between_nodes(answer, table, gpus, targets, run)
     middle, low, high = (
         np.ascontiguousarray(times.reshape(g, u).T[row]) for times in (answer.latency_s, answer.low_s, answer.high_s)
     )
@@ -73,4 +75,6 @@ def _transfer_s(
     builder = Builder(run.dtype)
     builder.add("send_recv", outputs=0.0, message_bytes=message, devices=2.0, nodes=2.0 if split.nodes > 1 else 1.0)
     i, j = np.zeros(g, dtype=np.intp), np.array(targets, dtype=np.intp)
-    return answered(engine, builder.build().ops, gpus, i, j, predictor=predictor, coverage=0.5).latency_s
+    ops = builder.build().ops
+    answer = answered(engine, ops, gpus, i, j, predictor=predictor, coverage=0.5)
+    return between_nodes(answer, ops, gpus, targets, run).latency_s

@@ -117,6 +117,15 @@ def test_every_predictor_of_operators_answers_for_networks(client: TestClient, w
     assert found["latency_ms"] >= 0.999 * ask(client, workload, predictor="roofline")["latency_ms"]
 
 
+def test_a_slower_network_between_nodes_takes_longer(client: TestClient) -> None:
+    sizes = {"data": 4, "nodes": 2}
+    one, fast, slow = (
+        ask(client, split(MODEL | {"mode": "training"}, **more))["phases_ms"]["communication"]
+        for more in ({"data": 4}, sizes, sizes | {"network_bytes_per_s": 1e8})
+    )
+    assert 0 < one < slow and 0 < fast < slow
+
+
 def test_a_convnet(client: TestClient) -> None:
     found = ask(client, CONVNET | {"mode": "training"})
     # 25,557,032 parameters of ResNet-50, as published.
