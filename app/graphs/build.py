@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from app.graphs.kept import kept
 from app.ops import MIXED_FIELDS, OP_CODE, OPS
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
 from app.tables.workload import FORWARD, Workload
 
 # Per operator, the columns of its fields in a mixed table, and what a field left out is (None: it may not be).
-_COLUMNS = {op.name: [MIXED_FIELDS[column] for column in op.fields] for op in OPS[1:]}
+_COLUMNS = {op.name: np.array([MIXED_FIELDS[column] for column in op.fields]) for op in OPS[1:]}
 DEFAULTS: Mapping[str, dict[str, float | None]] = {
     op.name: {column: dim.default for dim in op.dims for column in dim.columns} | {"eager": 0.0} for op in OPS[1:]
 }
@@ -23,15 +24,11 @@ class Builder:
 
     def __init__(self, dtype: str) -> None:
         self.dtype = dtype
-        self._figures: dict[str, list[list[float | None]]] = {}
-        self._rows: dict[str, list[int]] = {}
-        self._kind: list[int] = []
-        self._dtype: list[int] = []
+        self._figures: dict[str, list[tuple[float | None, ...]]] = {}  # per operator: row, then its columns
+        self._rows: list[tuple[float | None, ...]] = []  # code, dtype, block; elements out, held and kept; bytes of KV
         self._names: list[str] = []
-        self._block: list[int] = []
         self._repeats: list[float] = []
         self._edges: list[tuple[int, int]] = []
-        self._sizes: list[tuple[float, float, float, float]] = []
         self._unknown: dict[str, int] = {}
 
     def begin(self, repeats: float = 1.0) -> None:
@@ -53,23 +50,23 @@ class Builder:
     ) -> int:
         """One operator, its fields as columns of the table (words as their codes); its row, for its consumers.
 
-        `outputs`, `parameters` and `saved` count elements: written, held, and kept for backward (absent: `outputs`).
+        `outputs`, `parameters` and `saved` count elements: written, held, and kept for backward in place of what the
+        operator itself needs of what it reads and writes (absent: that, app/graphs/kept.py).
         ValueError for a field that the operator lacks or needs.
         """
         if not self._repeats:
             self.begin()
-        given = DEFAULTS[op] | dims
-        if len(given) != len(DEFAULTS[op]) or None in given.values():
-            raise ValueError(f"{op} takes {', '.join(DEFAULTS[op])}; given: {', '.join(dims)}")
-        row = len(self._kind)
-        self._figures.setdefault(op, []).append(list(given.values()))
-        self._rows.setdefault(op, []).append(row)
-        self._kind.append(OP_CODE[op])
-        self._dtype.append(DTYPE_CODE[dtype or self.dtype])
+        defaults = DEFAULTS[op]
+        given = defaults | dims
+        if len(given) != len(defaults) or None in given.values():
+            raise ValueError(f"{op} takes {', '.join(defaults)}; given: {', '.join(dims)}")
+        row = len(self._rows)
+        self._figures.setdefault(op, []).append((row, *given.values()))
+        code = DTYPE_CODE[dtype or self.dtype]
+        self._rows.append((OP_CODE[op], code, len(self._repeats) - 1, outputs, parameters, saved, kv_bytes))
         self._names.append(name or op)
-        self._block.append(len(self._repeats) - 1)
-        self._edges += [(producer, row) for producer in inputs]
-        self._sizes.append((outputs, parameters, outputs if saved is None else saved, kv_bytes))
+        for producer in inputs:
+            self._edges.append((producer, row))
         return row
 
     def add_unknown(self, op: str, inputs: Sequence[int] = (), *, moved_bytes: float, **row: Any) -> int:
@@ -82,22 +79,27 @@ class Builder:
 
     def build(self) -> Workload:
         """The workload so far, all of it forward."""
-        n = len(self._kind)
+        n = len(self._rows)
         dims = np.full((len(MIXED_FIELDS), n), np.nan)
-        for op, rows in self._rows.items():
-            dims[np.ix_(_COLUMNS[op], rows)] = np.array(self._figures[op], dtype=np.float64).T
-        dtype = np.array(self._dtype, dtype=np.intp)
-        ops = OpTable(np.array(self._kind, dtype=np.intp), dtype, np.zeros(n, dtype=np.intp), MIXED_FIELDS, dims)
-        outputs, parameters, saved, kv_bytes = np.array(self._sizes, dtype=np.float64).reshape(n, 4).T
+        for op, figures in self._figures.items():
+            values = np.array(figures, dtype=np.float64)
+            dims[_COLUMNS[op], values[:, :1].astype(np.intp)] = values[:, 1:]
+        columns = np.array(self._rows, dtype=np.float64).reshape(n, 7).T
+        kind, dtype, block = columns[:3].astype(np.intp)
+        outputs, parameters, saved, kv_bytes = columns[3:]
+        edges = np.array(self._edges, dtype=np.intp).reshape(-1, 2).T
+        own = ~np.isnan(saved)
+        saved = outputs * kept(kind, block, edges, own) + np.where(own, saved, 0.0)
+        ops = OpTable(kind, dtype, np.zeros(n, dtype=np.intp), MIXED_FIELDS, dims)
         return Workload(
             ops=ops,
             names=tuple(self._names),
             phase=np.full(n, FORWARD, dtype=np.intp),
             source=np.arange(n),
-            block=np.array(self._block, dtype=np.intp),
+            block=block,
             repeats=np.array(self._repeats),
             origin=np.arange(len(self._repeats)),
-            edges=np.array(self._edges, dtype=np.intp).reshape(-1, 2).T,
+            edges=edges,
             parameters=parameters,
             weight_bytes=parameters * WEIGHT_BYTES[dtype],
             output_bytes=outputs * OUTPUT_BYTES[dtype],

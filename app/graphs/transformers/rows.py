@@ -124,8 +124,8 @@ class Rows:
         elements = count * b * h
         moved = _RANDOM_TENSORS * b * h * self.size
         self.add("memory", outputs=0.0, name="dropout.random", bytes=moved, count=count)
-        kept = elements * (1.0 + _MASK_BYTES / self.size)
-        return (self.add("mul", x, outputs=elements, name="dropout", saved=kept, b=b, h=h, count=count),)
+        mask = elements * _MASK_BYTES / self.size
+        return (self.add("mul", x, outputs=elements, name="dropout", saved=mask, b=b, h=h, count=count),)
 
     def residual(self, x: Flow, y: Flow, tokens: float, width: float) -> Flow:
         """Sum of x and y on the tokens that this device holds between the parts."""
