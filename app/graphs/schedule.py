@@ -6,9 +6,11 @@ Within a block, over its repetitions and from block to block, time moves in clos
     for that exchange, and the update.
 
 A pipeline of P stages with M microbatches takes, in GPipe (Huang et al. 2019) as in 1F1B (PipeDream-flush, Narayanan
-et al. 2021), once through all stages and M - 1 times the slowest one; they differ in what they keep in memory. A stage
-waits for the activations (backward: their gradients) of its neighbour, `transfer_s` each way. Even stages then idle (P
-- 1) / (M + P - 1) of the step.
+et al. 2021), once through all stages and M - 1 times the slowest one (GPipe: the slowest forward and the slowest
+backward); they differ in what they keep in memory. Activations (backward: their gradients) take `transfer_s` from a
+stage to the next: GPipe waits for them on the way there and back only, 1F1B also in between, where neighbours work for
+one another in turn. Even stages idle (P - 1) / (M + P - 1) of the step. Simulated microbatch by microbatch, GPipe takes
+just that, and 1F1B on uneven stages a few percent less.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from app.graphs.run import Run
 from app.graphs.stages import stage_repeats
 from app.ops import OP_CODE
 from app.ops.collective import COLLECTIVE_OPS
-from app.tables.workload import BACKWARD, FORWARD, PHASES, UPDATE, Bools, Floats, Ints, Workload
+from app.tables.workload import BACKWARD, FORWARD, PHASES, UPDATE, Bools, Floats, Workload
 
 STEP_PHASES = (*PHASES, "communication")
 _COLLECTIVES = [OP_CODE[op.name] for op in COLLECTIVE_OPS]
@@ -50,23 +52,16 @@ class Schedule(NamedTuple):
 
 
 class _Stage(NamedTuple):
-    """One stage, seconds, float64 [g] each.
+    """One stage, seconds.
 
-    Its passes (forward and backward of its microbatches) and its update, what each waits for collectives, and what
-    the exchange of gradients adds behind the last backward.
+    spent     float64 [3, g], by PHASES: its microbatches' passes and its update, waiting for collectives included
+    waited    float64 [3, g], that waiting
+    exchange  float64 [g], what the exchange of gradients adds behind the last backward
     """
 
-    forward: Floats
-    backward: Floats
+    spent: Floats
     waited: Floats
-    update: Floats
-    waited_update: Floats
     exchange: Floats
-
-    @property
-    def passes(self) -> Floats:
-        """Forward and backward with their collectives."""
-        return self.forward + self.backward + self.waited
 
 
 def schedule(
@@ -92,10 +87,12 @@ def schedule(
     every = run.parallelism.zero >= 2  # gradients are scattered as they come: no room to sum them up whole
     if len(split) == 1:
         one = _stage(w, blocks, split[0], passes=micro, every=every)
-        phases, bubble = _phases([one], one.forward, one.backward, one.waited + one.exchange), np.zeros(g)
+        phases, bubble = _phases(*one), np.zeros(g)
     else:
         stages = [_stage(w, blocks, repeats, passes=1, every=every) for repeats in split]
-        phases, bubble = _piped(stages, transfer, micro, ways=2 if (w.phase == BACKWARD).any() else 1)
+        both = bool((w.phase == BACKWARD).any())
+        in_turn = both and run.parallelism.schedule == "1f1b"
+        phases, bubble = _piped(stages, transfer, micro, ways=1 + both, in_turn=in_turn)
     once = np.where(w.phase == UPDATE, 1.0, micro)
     return Schedule(phases.sum(axis=0), phases, bubble, (w.runs * once)[:, None] * seconds)
 
@@ -150,43 +147,39 @@ def _stage(w: Workload, blocks: _Blocks, repeats: Floats, *, passes: int, every:
     # The passes before the last take their phases in the last one's proportion.
     last = done.device - begun.device
     scale = np.divide(done.device, last, out=np.ones_like(last), where=last > 0)
-    return _Stage(
-        (between.device - begun.device) * scale - passes * waited[FORWARD],
-        (done.device - between.device) * scale - passes * waited[BACKWARD],
-        passes * (waited[FORWARD] + waited[BACKWARD]),
-        ended.device - joined.device - waited[UPDATE],
-        waited[UPDATE],
-        joined.device - done.device,
-    )
+    spent = [
+        (between.device - begun.device) * scale,
+        (done.device - between.device) * scale,
+        ended.device - joined.device,
+    ]
+    waits = np.array([passes * waited[FORWARD], passes * waited[BACKWARD], waited[UPDATE]])
+    return _Stage(np.array(spent), waits, joined.device - done.device)
 
 
-def _phases(stages: list[_Stage], forward: Floats, backward: Floats, communication: Floats) -> Floats:
-    """Phases [4, g]: the passes given, then the slowest update."""
-    update = np.array([stage.update + stage.waited_update for stage in stages])
-    slowest = update.argmax(axis=0)
-    waited = _of([stage.waited_update for stage in stages], slowest)
-    return np.array([forward, backward, update.max(axis=0) - waited, communication + waited])
+def _phases(spent: Floats, waited: Floats, communication: Floats) -> Floats:
+    """Phases [4, g]: waiting for collectives [3, g] is taken out of the others [3, g]."""
+    return np.concatenate([spent - waited, (waited.sum(axis=0) + communication)[None]])
 
 
-def _of(values: list[Floats], which: Ints) -> Floats:
-    """The value of one stage for each GPU."""
-    chosen: Floats = np.array(values)[which, np.arange(len(which))]
-    return chosen
+def _piped(stages: list[_Stage], transfer: Floats, micro: int, *, ways: int, in_turn: bool) -> tuple[Floats, Floats]:
+    """Phases [4, g] of a pipeline, and its average stage's bubble.
 
-
-def _piped(stages: list[_Stage], transfer: Floats, micro: int, *, ways: int) -> tuple[Floats, Floats]:
-    """Phases [4, g] of a pipeline, and its average stage's bubble; `ways` 2: activations there, gradients back."""
-    stages = [stage for stage in stages if stage.passes.any()]
-    passes = np.array([stage.passes for stage in stages])
-    slowest = passes.argmax(axis=0)
-    forward, backward, waited = (
-        sum(part, np.zeros_like(transfer)) + (micro - 1) * _of(list(part), slowest)
-        for part in zip(*((stage.forward, stage.backward, stage.waited) for stage in stages), strict=True)
-    )
-    hops = (len(stages) - 1) + (micro - 1 if len(stages) > 1 else 0)
+    `ways` 2: activations there, gradients back; `in_turn`: forward and backward of microbatches alternate.
+    """
+    stages = [stage for stage in stages if stage.spent.any()]
+    spent, waited = (np.array(part) for part in zip(*((stage.spent, stage.waited) for stage in stages), strict=True))
+    passes = spent[:, FORWARD] + spent[:, BACKWARD]
+    slowest = spent.argmax(axis=0)
+    if in_turn:
+        slowest[[FORWARD, BACKWARD]] = passes.argmax(axis=0)
+    # Once through all stages and again through the slowest; updates run side by side.
+    again = np.array([micro - 1.0, micro - 1.0, 1.0])[:, None]
+    through = np.array([1.0, 1.0, 0.0])[:, None]
+    phase, gpu = np.indices(slowest.shape)
+    spent, waited = (through * part.sum(axis=0) + again * part[slowest, phase, gpu] for part in (spent, waited))
+    hops = len(stages) - 1 + (micro - 1 if in_turn and len(stages) > 1 else 0)
     # The first stage ends last; the others exchange gradients while those before them still run backward.
-    ahead = np.cumsum([transfer * 0.0, *(stage.backward + transfer for stage in stages[:-1])], axis=0)
-    exchange = np.array([stage.exchange for stage in stages]) - ahead
-    communication = waited + ways * hops * transfer + np.maximum(exchange.max(axis=0), 0.0)
-    bubble = passes.sum(axis=0) + (micro - 1) * passes.max(axis=0) - micro * passes.mean(axis=0)
-    return _phases(stages, forward, backward, communication), bubble
+    ahead = np.cumsum([transfer * 0.0, *(stage.spent[BACKWARD] + transfer for stage in stages[:-1])], axis=0)
+    exchange = np.maximum((np.array([stage.exchange for stage in stages]) - ahead).max(axis=0), 0.0)
+    bubble = spent[FORWARD] + spent[BACKWARD] - micro * passes.mean(axis=0)
+    return _phases(spent, waited, ways * hops * transfer + exchange), bubble

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from app.graphs.build import Builder
 from app.graphs.data_parallel import with_gradient_exchange
 from app.graphs.pace import Launches, pace_of, start
+from app.graphs.rows import with_column
 from app.graphs.run import Parallelism, Run
 from app.graphs.schedule import schedule
 from app.graphs.step_interval import step_interval
@@ -151,8 +152,63 @@ def test_even_pipelines_idle_by_the_formula(kind: str, stages: int, micro: int) 
     assert float(done.step_s[0]) == pytest.approx(whole / stages * (micro + stages - 1))
     assert float(done.bubble_s[0] / done.step_s[0]) == pytest.approx((stages - 1) / (micro + stages - 1))
     sent = schedule(w, latency, 0.0, run, transfer_s=1e-3)
-    assert float(sent.step_s[0] - done.step_s[0]) == pytest.approx(2e-3 * (micro + stages - 2))
-    assert float(sent.phases_s[3, 0]) == pytest.approx(2e-3 * (micro + stages - 2))
+    waits = stages - 1 + (micro - 1 if kind == "1f1b" else 0)
+    assert float(sent.step_s[0] - done.step_s[0]) == pytest.approx(2e-3 * waits)
+    assert float(sent.phases_s[3, 0]) == pytest.approx(2e-3 * waits)
+
+
+def _simulated(forward: list[float], backward: list[float], micro: int, kind: str, transfer: float) -> float:
+    """When a pipeline ends whose stages run their microbatches in the order of their schedule."""
+    stages = len(forward)
+    orders = []
+    for stage in range(stages):
+        ahead = micro if kind == "gpipe" else min(stages - stage - 1, micro)
+        order = [("F", m) for m in range(ahead)]
+        for m in range(micro - ahead):
+            order += [("F", ahead + m), ("B", m)]
+        orders.append(order + [("B", m) for m in range(micro - ahead, micro)])
+    ends: dict[tuple[str, int, int], float] = {}
+    free, done = [0.0] * stages, [0] * stages
+    while any(done[stage] < len(orders[stage]) for stage in range(stages)):
+        for stage in range(stages):
+            while done[stage] < len(orders[stage]):
+                pass_, m = orders[stage][done[stage]]
+                before = stage - 1 if pass_ == "F" else stage + 1
+                needed = (pass_, before, m) if 0 <= before < stages else ("F", stage, m)
+                if needed not in ends and (pass_ == "B" or before >= 0):
+                    break
+                arrived = ends.get(needed, 0.0) + (transfer if 0 <= before < stages else 0.0)
+                takes = forward[stage] if pass_ == "F" else backward[stage]
+                free[stage] = ends[pass_, stage, m] = max(free[stage], arrived) + takes
+                done[stage] += 1
+    return max(ends.values())
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(("gpipe", "1f1b")),
+    st.lists(st.floats(1.0, 1.3), min_size=2, max_size=8),
+    st.integers(1, 32),
+    st.sampled_from((0.0, 0.05)),
+)
+def test_pipelines_of_uneven_stages_against_a_simulation(
+    kind: str, seconds: list[float], micro: int, transfer: float
+) -> None:
+    stages = len(seconds)
+    b = Builder("fp32")
+    for _ in range(stages):
+        b.begin()
+        b.add("linear", outputs=2**20, parameters=2**20, m=1024, n=1024, k=1024)
+    parallelism = Parallelism(pipeline=stages, microbatches=micro, schedule=kind)  # type: ignore[arg-type]
+    run = Run(mode="training", optimizer="adam", parallelism=parallelism)
+    w = training(b.build(), replace(run, optimizer="none", parallelism=Parallelism()))
+    w = replace(w, ops=with_column(w.ops, "count", np.where(w.ops.kind == OP_CODE["linear"], 1.0, 0.0)))
+    latency = np.array(seconds)[w.origin[w.block], None]
+    found = float(schedule(w, latency, 0.0, run, transfer_s=transfer).step_s[0])
+    runs = np.bincount(w.block, weights=w.ops.column("count"))
+    backward = [float(t * n) for t, n in zip(seconds, runs[stages:][::-1], strict=True)]
+    true = _simulated(seconds, backward, micro, kind, transfer)
+    assert found == pytest.approx(true) if kind == "gpipe" else true - 1e-9 < found < 1.15 * true
 
 
 def test_intervals_add_up_within_groups_and_in_squares_between() -> None:
