@@ -71,7 +71,7 @@ def _transformer(workload: ModelWorkload, config: Mapping[str, Any]) -> tuple[Ne
     run = replace(
         run,
         sequence=int(workload.sequence or 1),
-        image_size=int(workload.image_size or config.get("image_size") or _IMAGE_SIZE),
+        image_size=int(workload.image_size or _IMAGE_SIZE),
         attention=attention_of(workload),  # type: ignore[arg-type]
     )
     key = msgspec.json.encode(config)

@@ -133,6 +133,13 @@ def test_convnets_are_not_split_by_tensors(client: TestClient) -> None:
     assert places(refused(client, CONVNET | {"output_tokens": 3})) == ["workload.output_tokens"]
 
 
+@pytest.mark.parametrize("size", [[224, 224], "large", 2**40])
+def test_an_image_size_that_is_none(client: TestClient, size: Any) -> None:
+    vit = {"model_type": "vit", "hidden_size": 768, "num_attention_heads": 12, "num_hidden_layers": 12}
+    config = vit | {"intermediate_size": 3072, "patch_size": 16, "image_size": size}
+    assert places(refused(client, {"kind": "model", "config": config})) == ["workload.config.image_size"]
+
+
 def test_a_dtype_that_the_gpu_lacks(client: TestClient) -> None:
     told = refused(client, MODEL | {"dtype": "bf16"}, gpu="titan-v")
     assert places(told) == ["workload.dtype"]
