@@ -7,10 +7,12 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.datastructures import UploadFile
 
 from app.api.deps import GraphsDep
 from app.api.openapi import ref
-from app.services.graph_files import MEDIA_JSON, read_dims, read_graph
+from app.errors import BadInput, FieldError
+from app.services.graph_files import MEDIA_FILES, MEDIA_JSON, read_dims, read_graph
 from app.services.graph_form import GRAPH_EXAMPLE
 from app.store.graphs import GraphRow
 
@@ -18,9 +20,14 @@ router = APIRouter(tags=["Graphs"])
 
 MAX_PAGE = 1000
 _ID = "^[0-9a-f]{64}$"
+MEDIA_FORM = "multipart/form-data"
+_BINARY = {"type": "string", "format": "binary"}
 _BODIES: dict[str, Any] = {MEDIA_JSON: {"schema": ref("Graph"), "example": GRAPH_EXAMPLE}}
+_BODIES |= {media: {"schema": _BINARY} for media in MEDIA_FILES[:2]}
+_BODIES[MEDIA_FORM] = {"schema": {"type": "object", "required": ["file"], "properties": {"file": _BINARY}}}
 _DESCRIPTION = (
-    "A network in the project's JSON form (docs/graph.md). The id is a hash of what it says: sent again, it changes"
+    "A network in the project's JSON form (docs/graph.md), or an ONNX file: its weights are not looked at, so it may"
+    " come without them (external data). The id is a hash of what it says: sent again, it changes"
     " nothing. Named dimensions are bound by each prediction; `dims` only sets what the figures of the answer are for."
 )
 
@@ -64,7 +71,13 @@ class GraphQuery(BaseModel):
 async def _body(request: Request) -> tuple[bytes, str]:
     """The file itself, and its media type."""
     media = request.headers.get("content-type", MEDIA_JSON).partition(";")[0].strip().lower()
-    return await request.body(), media
+    if media != MEDIA_FORM:
+        return await request.body(), media
+    async with request.form(max_files=1, max_fields=10) as form:
+        files = [part for part in form.values() if isinstance(part, UploadFile)]
+        if not files:
+            raise BadInput("The form has no file.", errors=[FieldError(("file",), "required: the graph, as a file")])
+        return await files[0].read(), MEDIA_FILES[0]
 
 
 @router.post(

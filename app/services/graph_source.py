@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from app.graphs.importers import onnx_file
 from app.graphs.importers.json_graph import DEFAULT_DTYPE
 from app.graphs.importers.tensors import free_dims
 from app.services.graph_form import canonical
@@ -38,17 +39,19 @@ class Source:
         return str(self.body.get("dtype") or DEFAULT_DTYPE)
 
     def graph(self, sizes: Mapping[str, int]) -> Mapping[str, Any]:
-        """In the project's JSON form."""
-        return self.body
+        """In the project's JSON form; of an ONNX file, with every dimension bound by `sizes`."""
+        return onnx_file.graph(self.body, sizes) if self.form == ONNX else self.body
 
     def free_dims(self) -> list[str]:
         """Named dimensions of its tensors."""
-        tensors = [*self.body.get("inputs", ()), *(out for node in self.body["nodes"] for out in node["outputs"])]
+        tensors = list(self.body.get("inputs", ()))
+        if self.form == JSON:
+            tensors += [output for node in self.body["nodes"] for output in node["outputs"]]
         return free_dims([tensor["shape"] for tensor in tensors])
 
     def canonical(self) -> bytes:
         """The same bytes for what says the same."""
-        return canonical(self.body)
+        return canonical(self.body) if self.form == JSON else msgspec.json.encode(self.body, order="sorted")
 
     def named(self) -> tuple[str, bytes]:
         """The id, a SHA-256 of the form and the canonical JSON, and that JSON."""

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from app.errors import BadInput, FieldError
-from app.graphs.importers.json_graph import GRAPH_LOC, Loc, lower, refusal
-from app.graphs.importers.tensors import BATCH_NAMES, SEQUENCE_NAMES
+from app.graphs.importers.json_graph import GRAPH_LOC, lower, refusal
+from app.graphs.importers.tensors import binding
 from app.graphs.run import Run
 from app.ops.kinds import kinds_of, work_of
 from app.services.graph_form import checked
@@ -127,24 +127,22 @@ class Graphs:
             return store.page(connection, after=after, limit=limit)
 
 
-def lowered(source: Source, dims: Mapping[str, int], run: Run, loc: Loc = GRAPH_LOC) -> Workload:
+def lowered(source: Source, dims: Mapping[str, int], run: Run) -> Workload:
     """The rows of one device."""
-    return lower(source.graph(dims), run, dims, loc)
+    sizes = binding(dims, run.device_batch, run.sequence)
+    return lower(source.graph(sizes), run, sizes)
 
 
 def figured(source: Source, dims: Mapping[str, int]) -> Figures:
-    """What a graph comes to; BadInput under the places of the graph itself."""
-    sizes = dict.fromkeys(source.free_dims(), 1) | dict(dims)
-    run = Run(batch=_one_of(BATCH_NAMES, sizes), sequence=_one_of(SEQUENCE_NAMES, sizes), dtype=source.dtype)
+    """What a graph comes to; BadInput under the places of the graph or file itself."""
+    known = binding(dims, 1, 1)
+    sizes = {name: known.get(name, 1) for name in source.free_dims()} | dict(dims)
     try:
-        workload = lowered(source, sizes, run, loc=())
+        graph = source.graph(sizes)
+        workload = lower(graph, Run(dtype=source.dtype), sizes, loc=())
     except BadInput as error:
         assumed = ", ".join(f"{name} = {size}" for name, size in sizes.items())
-        raise BadInput(f"{error.detail}" + f" (with {assumed[:500]})" * bool(assumed), errors=error.errors) from None
+        raise type(error)(error.detail + f" (with {assumed[:500]})" * bool(assumed), errors=error.errors) from None
     flops = work_of(workload.ops, kinds_of(workload.ops)).flops * workload.runs
     parameters = float(workload.parameters.sum())
-    return Figures(len(source.graph(sizes)["nodes"]), parameters, float(flops.sum()), workload.unknown, sizes)
-
-
-def _one_of(names: tuple[str, ...], sizes: Mapping[str, int]) -> int:
-    return next((sizes[name] for name in names if name in sizes), 1)
+    return Figures(len(graph["nodes"]), parameters, float(flops.sum()), workload.unknown, sizes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import threading
 from typing import Any
 
@@ -16,6 +17,8 @@ from app.graphs.run import Run
 from app.services.graph_form import GRAPH_EXAMPLE
 from app.services.graphs import Graphs
 from app.store.session import Database
+from app.tables.ops import DTYPE_CODE
+from tests.onnx_bytes import perceptron
 
 ABSENT = "0" * 64
 
@@ -128,3 +131,56 @@ def test_which_graph_is_asked_about(database: Database) -> None:
         assert caught.value.errors[0].loc == ("workload", "graph")
     with pytest.raises(NotFound):
         graphs.source(None, "nul\x00 and more")
+
+
+@pytest.mark.parametrize("media", ["application/octet-stream", "application/x-onnx"])
+def test_an_onnx_file(client: TestClient, media: str) -> None:
+    answer = client.post("/graphs", content=perceptron(), headers={"content-type": media}, params={"dims": "batch=8"})
+    told = answer.json()
+    assert answer.status_code == 201, answer.text
+    assert told["form"] == "onnx" and told["name"] == "net" and told["dims"] == {"batch": 8}
+    assert told["parameters"] == 784 * 512 + 512 + 5130
+    assert told["flops"] == 8 * (2 * (784 * 512 + 5120) + 512 + 60)
+    whole = client.get(f"/graphs/{told['graph_id']}").json()
+    assert whole["graph"]["nodes"][1]["outputs"] == [{"shape": [8, 512]}]
+
+
+def test_an_onnx_file_in_a_form(client: TestClient, database: Database) -> None:
+    told = client.post("/graphs", files={"file": ("net.onnx", perceptron())}).json()
+    alone = client.post("/graphs", content=perceptron(), headers={"content-type": "application/onnx"}).json()
+    assert told["graph_id"] == alone["graph_id"]
+    graphs = Graphs(database)
+    workload = graphs.workload(graphs.source(None, told["graph_id"]), {}, Run(batch=16, dtype="bf16"))
+    assert workload.ops.column("m")[0] == 16
+    assert set(workload.ops.dtype.tolist()) == {DTYPE_CODE["bf16"]}
+
+
+def test_json_in_a_form(client: TestClient) -> None:
+    answer = client.post("/graphs", files={"file": ("graph.json", json.dumps(GRAPH_EXAMPLE).encode())})
+    assert answer.json()["graph_id"] == posted(client, GRAPH_EXAMPLE)["graph_id"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [(b"", 400, "no graph"), (perceptron()[:-20], 400, "cut off"), (b"\x89PNG", 400, "no ONNX"),
+     (b"PK\x03\x04..", 415, "trace")],
+)  # fmt: skip
+def test_files_that_are_none(client: TestClient, body: bytes, status: int, said: str) -> None:
+    answer = client.post("/graphs", content=body, headers={"content-type": "application/octet-stream"})
+    assert answer.status_code == status, answer.text
+    assert said in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"--b\r\n", b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\nx\r\n--b--\r\n']
+)
+def test_forms_without_a_file(client: TestClient, body: bytes) -> None:
+    answer = client.post("/graphs", content=body, headers={"content-type": "multipart/form-data; boundary=b"})
+    assert answer.status_code in (400, 422), answer.text
+
+
+def test_a_form_without_a_boundary(client: TestClient) -> None:
+    assert client.post("/graphs", content=b"x", headers={"content-type": "multipart/form-data"}).status_code in (
+        400,
+        422,
+    )

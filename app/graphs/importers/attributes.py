@@ -76,8 +76,10 @@ def _uneven(padding: list[float]) -> Fields:
 
 def _figure(dim: Dim, value: Any, sizes: Mapping[str, int]) -> float:
     """One number in the field's range; a word where the field has words, otherwise the name of a dimension."""
+    if isinstance(value, str) and (dim.choices or dim.read is not None):
+        return _word(dim, value)
     if isinstance(value, str):
-        figure = _word(dim, value, sizes)
+        figure = float(extent(value, sizes))
     elif isinstance(value, int | float) and abs(value) < 1e300:  # True and False are 1 and 0
         figure = float(value)
     else:
@@ -88,9 +90,9 @@ def _figure(dim: Dim, value: Any, sizes: Mapping[str, int]) -> float:
     return figure
 
 
-def _word(dim: Dim, value: str, sizes: Mapping[str, int]) -> float:
-    if dim.choices:
-        if value not in dim.choices:
-            raise ValueError(f"invalid value {value[:100]!r}; valid: {', '.join(dim.choices)}")
-        return float(dim.choices.index(value))
-    return dim.read(value) if dim.read is not None else float(extent(value, sizes))
+def _word(dim: Dim, value: str) -> float:
+    if dim.read is not None:
+        return dim.read(value)
+    if value not in dim.choices:
+        raise ValueError(f"invalid value {value[:100]!r}; valid: {', '.join(dim.choices)}")
+    return float(dim.choices.index(value))

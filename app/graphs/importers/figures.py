@@ -37,7 +37,7 @@ def wrong_figures(ops: OpTable, node_of_row: Sequence[int]) -> list[FieldError]:
 def _out_of_range(
     dim: Dim, values: Floats, nodes: np.ndarray[tuple[int], np.dtype[np.intp]]
 ) -> list[tuple[int, float]]:
-    good = (values >= dim.least) & (values <= dim.most)
+    good = (values >= dim.least) & (values <= dim.most) | bool(dim.choices or dim.read)  # codes of words
     if dim.whole:
         good &= values == np.floor(values)
     if dim.default is not None and np.isnan(dim.default):

@@ -212,11 +212,18 @@ def _attention(given: Fields, inputs: Tensors, outputs: Tensors) -> float:
         given.setdefault("context_length", inputs[1].shape[2])
         names = ("batch", "kv_heads", "context_length", "head_dim")
         _agree(_words(given, *names), prod(given[name] for name in names), inputs[1], "inputs", 1)
-    if not given.pop("causal", 1.0):  # each query sees all keys: as many pairs as of longer causal ones
-        queries = given.get("query_length", given.get("context_length", 1.0))
-        given["context_length"] = given.get("context_length", 1.0) + (queries - 1.0) // 2.0
-        given["query_length"] = queries
+    if not given.pop("causal", 1.0) and "context_length" in given:
+        _all_keys(given)
     return 0.0
+
+
+def _all_keys(given: Fields) -> None:
+    """Attention without a mask as causal attention of as many pairs: over longer keys, else in a window of them."""
+    keys = given["context_length"]
+    queries = given.setdefault("query_length", keys)
+    given["context_length"] = keys + (queries - 1.0) // 2.0
+    if given["context_length"] < queries or "window" in given:
+        given["context_length"], given["window"] = keys + queries, keys
 
 
 _RULES: Mapping[str, Rule] = (

@@ -42,6 +42,8 @@ class Tensor(NamedTuple):
 def bound(shape: Sequence[int | str], dims: Mapping[str, int]) -> tuple[int, ...]:
     """A shape with every named dimension replaced; a name may be a product, as in 12*batch. ValueError says why not."""
     sizes = tuple([extent(size, dims) if isinstance(size, str) else int(size) for size in shape])
+    if sizes and min(sizes) < 1:
+        raise ValueError(f"shape {list(sizes)} has no elements")
     if prod(sizes) > MOST_BYTES or (sizes and max(sizes) > MOST):
         raise ValueError(f"shape {list(sizes)} has more than {MOST_BYTES:.0e} elements, or {MOST:.0f} in one dimension")
     return sizes
@@ -69,5 +71,6 @@ def free_dims(shapes: Sequence[Sequence[int | str]]) -> list[str]:
 
 def binding(dims: Mapping[str, int], batch: int, sequence: int) -> dict[str, int]:
     """Sizes of all names: those given, and the usual names of batch and sequence."""
-    usual = dict.fromkeys(BATCH_NAMES, batch) | dict.fromkeys(SEQUENCE_NAMES, sequence)
+    usual = dict.fromkeys(BATCH_NAMES, dims.get(BATCH_NAMES[0], batch))
+    usual |= dict.fromkeys(SEQUENCE_NAMES, dims.get(SEQUENCE_NAMES[0], sequence))
     return {**usual, **dims}

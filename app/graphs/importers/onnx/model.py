@@ -1,0 +1,239 @@
+"""An ONNX file without its weights, in plain containers: what is kept of it, and all that shapes depend on.
+
+{"name", "dtype", "opset", "inputs": [{"name", "shape", "dtype"}], "weights": {name: {"shape", "dtype", "values"?}},
+"nodes": [{"op", "inputs", "outputs", "attributes"}], "shapes": {name: shape}}. `values` are those of small tensors:
+shapes, axes, scales. Dimensions without a size keep their name; without a name, the batch (the first) or the input's.
+Field numbers are those of onnx.proto (IR version 3 to 12).
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections import Counter
+from typing import Any
+
+from app.errors import FieldError, Malformed, TooLarge
+from app.graphs.importers.onnx.values import MAX_RANK, SMALL
+from app.graphs.importers.onnx.wire import FIXED32, Broken, Field, Reader, signed
+
+MAX_NODES = 100_000
+MAX_NUMBERS = 4_096  # of one attribute
+_LARGE = 2**62  # values from here on are no sizes
+
+# TensorProto.DataType: our dtype, bytes of an element, and how struct calls it.
+_TYPES: dict[int, tuple[str, int, str]] = {
+    1: ("fp32", 4, "f"),
+    2: ("uint8", 1, "B"),
+    3: ("int8", 1, "b"),
+    4: ("int16", 2, "H"),
+    5: ("int16", 2, "h"),
+    6: ("int32", 4, "i"),
+    7: ("int64", 8, "q"),
+    9: ("bool", 1, "?"),
+    10: ("fp16", 2, "e"),
+    11: ("fp64", 8, "d"),
+    12: ("int32", 4, "I"),
+    13: ("int64", 8, "Q"),
+    16: ("bf16", 2, ""),
+    17: ("fp8", 1, ""),
+    19: ("fp8", 1, ""),
+}
+_FLOATS = ("fp64", "fp32", "fp16", "bf16", "fp8")
+
+Message = dict[str, Any]
+
+
+def model(data: bytes) -> Message:
+    """What is left of a file; Malformed names the byte or the message that is none, TooLarge the limit."""
+    reader = Reader(data)
+    try:
+        found, opset = None, 1
+        for field in reader.fields(0, len(data)):
+            if field.number == 7:
+                found = field
+            elif field.number == 8:
+                opset = max(opset, _opset(reader, field))
+        if found is None:
+            raise Malformed("The file is no ONNX model: it has no graph.")
+        return _Graph(reader, found).plain() | {"opset": opset}
+    except Broken as error:
+        raise Malformed(f"The file is no ONNX model, or cut off: {error}.") from None
+
+
+def _opset(reader: Reader, field: Field) -> int:
+    domain, version = "", 1
+    for inner in reader.fields(field.start, field.end):
+        if inner.number == 1:
+            domain = reader.text(inner)
+        elif inner.number == 2:
+            version = inner.value
+    return min(version, 1_000) if domain in ("", "ai.onnx") else 1
+
+
+def lie(place: tuple[str | int, ...], message: str) -> Malformed:
+    """A file that contradicts itself."""
+    where = ".".join(map(str, place))
+    return Malformed(f"{where}: {message}", errors=[FieldError(place, message)])
+
+
+class _Graph:
+    """The messages of one GraphProto."""
+
+    def __init__(self, reader: Reader, field: Field) -> None:
+        self._reader = reader
+        self._nodes: list[Message] = []
+        self._weights: dict[str, Message] = {}
+        self._inputs: list[Message] = []
+        self._shapes: dict[str, list[int | str]] = {}
+        self._name = ""
+        for inner in reader.fields(field.start, field.end):
+            self._take(inner)
+
+    def _take(self, field: Field) -> None:
+        if field.number == 1:
+            if len(self._nodes) >= MAX_NODES:
+                raise TooLarge(f"At most {MAX_NODES:,} nodes are taken; the file has more.")
+            self._nodes.append(self._node(field))
+        elif field.number == 2:
+            self._name = self._reader.text(field)[:200]
+        elif field.number == 5:
+            place = ("graph", "initializer", len(self._weights))
+            name, tensor = self._tensor(field, place)
+            if name in self._weights:
+                raise lie(place, f"{name[:200]!r} is there twice")
+            self._weights[name] = tensor
+        elif field.number == 11:
+            self._inputs.append(self._value(field, outside=True))
+        elif field.number in (12, 13):
+            value = self._value(field, outside=False)
+            if all(value["shape"]):
+                self._shapes[value["name"]] = value["shape"]
+
+    def plain(self) -> Message:
+        """The graph; weights that old files list among the inputs are none."""
+        inputs = [value for value in self._inputs if value["name"] not in self._weights]
+        dtypes = Counter(tensor["dtype"] for tensor in (*inputs, *self._weights.values()) if tensor["dtype"] in _FLOATS)
+        return {
+            "name": self._name or "onnx",
+            "dtype": dtypes.most_common(1)[0][0] if dtypes else "fp32",
+            "inputs": inputs,
+            "weights": self._weights,
+            "nodes": self._nodes,
+            "shapes": self._shapes,
+        }
+
+    def _node(self, field: Field) -> Message:
+        node: Message = {"op": "", "inputs": [], "outputs": [], "attributes": {}}
+        for inner in self._reader.fields(field.start, field.end):
+            if inner.number == 1:
+                node["inputs"].append(self._reader.text(inner))
+            elif inner.number == 2:
+                node["outputs"].append(self._reader.text(inner))
+            elif inner.number == 4:
+                node["op"] = self._reader.text(inner)[:200]
+            elif inner.number == 5:
+                name, value = self._attribute(inner)
+                if value is not None:
+                    node["attributes"][name] = value
+        place = ("graph", "node", len(self._nodes))
+        if not node["op"] or not any(node["outputs"]):
+            raise lie(place, "has no op_type, or no output")
+        if len(node["inputs"]) > 1_000 or len(node["outputs"]) > 1_000:
+            raise lie(place, "has more than 1,000 inputs or outputs")
+        return node
+
+    def _attribute(self, field: Field) -> tuple[str, Any]:
+        """Name and value: a number, word, list of either, or small tensor; None for a graph and what else there is."""
+        name, value = "", None
+        for inner in self._reader.fields(field.start, field.end):
+            if inner.number == 1:
+                name = self._reader.text(inner)
+            elif inner.number == 2 and inner.kind == FIXED32:
+                value = struct.unpack("<f", inner.value.to_bytes(4, "little"))[0]
+            elif inner.number == 3:
+                value = signed(inner.value)
+            elif inner.number == 4 and inner.end - inner.start <= 500:
+                value = self._reader.text(inner)
+            elif inner.number == 5:
+                value = self._tensor(inner, ("graph", "node", len(self._nodes), "attribute"))[1]
+            elif inner.number in (7, 8):
+                read = self._reader.reals if inner.number == 7 else self._reader.integers
+                value = [*(value or ()), *read(inner, MAX_NUMBERS)]
+                if len(value) > MAX_NUMBERS:
+                    raise Broken(f"an attribute of more than {MAX_NUMBERS:,} numbers", inner.start)
+        finite = not isinstance(value, float) or math.isfinite(value)
+        return name, value if finite else None
+
+    def _tensor(self, field: Field, place: tuple[str | int, ...]) -> tuple[str, Message]:
+        """A tensor's name, shape and dtype, and its values where they are few; the data of others is not looked at."""
+        name, kind, raw, elsewhere = "", 1, None, False
+        dims: list[int] = []
+        listed: list[float] = []
+        for inner in self._reader.fields(field.start, field.end):
+            if inner.number == 1:
+                dims += self._reader.integers(inner, MAX_RANK)
+            elif inner.number == 2:
+                kind = inner.value
+            elif inner.number == 8:
+                name = self._reader.text(inner)
+            elif inner.number == 9:
+                raw = inner
+            elif inner.number == 14:
+                elsewhere = inner.value == 1
+            elif inner.number in (5, 7) and inner.end - inner.start <= 10 * SMALL:
+                listed += self._reader.integers(inner, SMALL)
+            elif inner.number == 4 and inner.end - inner.start <= 4 * SMALL:
+                listed += self._reader.reals(inner, SMALL)
+        if len(dims) > MAX_RANK or any(not 0 <= size <= 2**40 for size in dims):
+            raise lie((*place, "dims"), f"{name[:200]!r} has dimensions that cannot be: {dims[:MAX_RANK]}")
+        dtype, size, letter = _TYPES.get(kind, ("uint8", 0, ""))
+        elements = math.prod(dims)
+        tensor: Message = {"shape": dims, "dtype": dtype}
+        if raw is not None and size and not elsewhere and raw.end - raw.start != elements * size:
+            held = raw.end - raw.start
+            raise lie(place, f"{name[:200]!r} of shape {dims} needs {elements * size:,} bytes and holds {held:,}")
+        if elements <= SMALL and letter and raw is not None and not elsewhere:
+            listed = list(struct.unpack(f"<{elements}{letter}", self._reader.data[raw.start : raw.end]))
+        if elements and len(listed) == elements and all(abs(value) < _LARGE for value in listed):
+            tensor["values"] = [int(value) if float(value).is_integer() else float(value) for value in listed]
+        return name, tensor
+
+    def _value(self, field: Field, *, outside: bool) -> Message:
+        """A ValueInfoProto: name, dtype and shape; inside the graph, 0 for what has no size."""
+        name, dtype, dims = "", "fp32", list[int | str]()
+        for inner in self._reader.fields(field.start, field.end):
+            if inner.number == 1:
+                name = self._reader.text(inner)
+            elif inner.number == 2:
+                for kind in self._reader.fields(inner.start, inner.end):
+                    if kind.number == 1:
+                        dtype, dims = self._tensor_type(kind)
+        if len(dims) > MAX_RANK:
+            raise lie(("graph", "input", len(self._inputs)), f"{name[:200]!r} has more than {MAX_RANK} dimensions")
+        if outside:
+            dims = [size or ("batch" if axis == 0 else f"{name[:80]}.{axis}") for axis, size in enumerate(dims)]
+        return {"name": name, "shape": dims, "dtype": dtype}
+
+    def _tensor_type(self, field: Field) -> tuple[str, list[int | str]]:
+        dtype, dims = "fp32", list[int | str]()
+        for inner in self._reader.fields(field.start, field.end):
+            if inner.number == 1:
+                dtype = _TYPES.get(inner.value, ("uint8", 0, ""))[0]
+            elif inner.number == 2:
+                for dim in self._reader.fields(inner.start, inner.end):
+                    if dim.number == 1:
+                        dims.append(self._extent(dim))
+        return dtype, dims
+
+    def _extent(self, field: Field) -> int | str:
+        """A size, or the name of a dimension; 0 for neither."""
+        extent: int | str = 0
+        for inner in self._reader.fields(field.start, field.end):
+            if inner.number == 1:
+                extent = max(signed(inner.value), 0)
+                if extent > 2**40:
+                    raise Broken(f"a dimension of {extent:,}", inner.start)
+            elif inner.number == 2:
+                extent = self._reader.text(inner)[:100].replace("*", " x ").strip()
+        return extent

@@ -1,0 +1,215 @@
+"""What ONNX operators cost: nodes of the JSON graph, as a runtime of ONNX files runs them.
+
+Such runtimes copy where PyTorch makes a view (Transpose, Slice, Split); reshapes alone cost nothing. What is not in
+the table goes under its own name in lower case with underscores, known to the JSON graph or bound by memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+from app.graphs.importers.node_names import VIEWS
+from app.graphs.importers.onnx.call import Call
+from app.graphs.importers.onnx.shapes import strides_and_dilations, window
+from app.graphs.importers.onnx.values import Shape
+from app.graphs.importers.tensors import ELEMENT_BYTES
+from app.ops import OP_CODE
+
+# Inputs that are statistics, which training does not learn.
+STATISTICS = {"BatchNormalization": (3, 4)}
+_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_INDEX_BYTES = 8.0
+
+
+class Step(NamedTuple):
+    """One node of the JSON graph: of its `inputs`, 0 and above are the ONNX node's, None is the step before."""
+
+    op: str
+    shape: Shape
+    attributes: Mapping[str, Any] = {}
+    inputs: Sequence[int | None] = (0,)
+    repeats: int = 1
+
+
+Rule = Callable[[Call, Shape], list[Step]]
+
+
+def steps(call: Call, shape: Shape) -> list[Step]:
+    """The nodes that stand for a call whose first result has this shape, the last one with all its results."""
+    rule = _RULES.get(call.op)
+    if rule is not None:
+        return rule(call, shape)
+    return [Step(_name(call.op), shape, {}, range(len(call.inputs)))]
+
+
+def bound_by_memory(call: Call, shape: Shape) -> Step:
+    """The node of a call whose shapes cannot be worked out: an operator that nobody knows, or whose sizes data says."""
+    name = _name(call.op)
+    return Step(
+        "gather" if name in VIEWS or name in OP_CODE or call.op in _RULES else name, shape, {}, range(len(call.inputs))
+    )
+
+
+def _name(op: str) -> str:
+    return _NAMES.get(op, _CAPITAL.sub("_", op).lower())
+
+
+def _conv(call: Call, shape: Shape) -> list[Step]:
+    x, weight, groups = call.shape(0), call.shape(1), call.number("group", 1)
+    if len(x) > 4:
+        # Three sides and more: the implicit matrix product of a convolution (app.ops.conv), its input spread out.
+        m, n, k = shape[0] * prod(shape[2:]), weight[0] // groups, prod(weight[1:])
+        fields = {"b": groups, "m": m, "n": n, "k": k}
+        product = Step("bmm", (groups, m, n), fields, (None,))
+        return [Step("expand", (groups, m, k)), product, Step("reshape", shape, {}, (None,))]
+    return [Step("conv2d", shape, _window(call, x, shape) | {"groups": groups, "out_channels": weight[0]})]
+
+
+def _conv_transpose(call: Call, shape: Shape) -> list[Step]:
+    """A matrix product, and its columns added up into the image (cuDNN's data gradient does both at once)."""
+    x, weight, groups = call.shape(0), call.shape(1), call.number("group", 1)
+    m, n, k = x[0] * prod(x[2:]), prod(weight[1:]), x[1] // groups
+    product = Step("bmm", (groups, m, n), {"b": groups, "m": m, "n": n, "k": k})
+    return [product, Step("scatter", shape, {}, (None,))]
+
+
+def _window(call: Call, x: Shape, shape: Shape) -> dict[str, Any]:
+    """A window's fields; the padding is what the result's size takes, on whatever side it stands."""
+    kernel = window(call)
+    strides, dilations = strides_and_dilations(call, len(kernel))
+    pads = [
+        max((out - 1) * stride + (side - 1) * gap + 1 - size, 0)
+        for out, size, side, stride, gap in zip(shape[2:], x[2:], kernel, strides, dilations, strict=True)
+    ]
+    one = [1] * (2 - len(kernel))
+    return {
+        "kernel_size": [*one, *kernel],
+        "stride": [*one, *strides],
+        "padding": [0, 0, *[0] * (2 - len(kernel)), *pads],
+        "dilation": [*one, *dilations],
+    }
+
+
+def _pool(call: Call, shape: Shape) -> list[Step]:
+    x = call.shape(0)
+    if len(x) > 4:
+        return [Step("resize", shape)]  # bound by memory
+    op = "max_pool2d" if "Max" in call.op else "avg_pool2d"
+    if call.op.startswith("Global"):
+        side = [1] * (4 - len(x)) + list(x[2:])
+        return [Step(op, shape, {"kernel_size": side, "stride": side})]
+    return [Step(op, shape, _window(call, x, shape))]
+
+
+def _matmul(call: Call, shape: Shape) -> list[Step]:
+    a, b = call.shape(0), call.shape(1)
+    k, n = a[-1], b[-1] if len(b) > 1 else 1
+    second = call.value(1)
+    if second is not None and second.constant and prod(b[:-2]) == 1:
+        return [Step("linear", shape, {"m": max(prod(shape) // n, 1), "n": n, "k": k})]
+    m = a[-2] if len(a) > 1 else 1
+    return [Step("bmm", shape, {"b": max(prod(shape) // (m * n), 1), "m": m, "n": n, "k": k}, (0, 1))]
+
+
+def _gemm(call: Call, shape: Shape) -> list[Step]:
+    a, second = call.shape(0), call.value(1)
+    fields = {"m": shape[0], "n": shape[1], "k": a[0] if call.number("transA", 0) else a[1]}
+    if second is not None and second.constant:
+        return [Step("linear", shape, fields)]
+    return [Step("bmm", shape, {"b": 1} | fields, (0, 1))]
+
+
+def _softmax(call: Call, shape: Shape) -> list[Step]:
+    rank = max(len(shape), 1)
+    axis = call.number("axis", -1 if call.opset >= 13 else 1) % rank
+    row = prod(shape[axis:]) if call.opset < 13 else (shape or (1,))[axis]
+    return [Step("softmax", shape, {"h": row})]
+
+
+def _layer_norm(call: Call, shape: Shape) -> list[Step]:
+    op = "layer_norm" if "Layer" in call.op and "Simplified" not in call.op else "rms_norm"
+    axis = call.number("axis", -1) % max(len(shape), 1)
+    return [Step(op, shape, {"h": prod(shape[axis:])})]
+
+
+def _group_norm(call: Call, shape: Shape) -> list[Step]:
+    groups = call.number("num_groups", 0) or (shape[1] if len(shape) > 1 else 1)
+    rows = shape[0] * groups
+    return [Step("layer_norm", shape, {"h": prod(shape) // rows} if prod(shape) % rows == 0 else {})]
+
+
+def _gather(call: Call, shape: Shape) -> list[Step]:
+    table, indices = call.value(0), call.shape(1)
+    if table is not None and table.constant and len(table.shape) == 2 and call.number("axis", 0) == 0:
+        fields = {"b": prod(indices), "h": table.shape[1], "vocabulary": table.shape[0]}
+        return [Step("embedding", shape, fields, (1,))]
+    return _moved(call, shape)
+
+
+def _moved(call: Call, shape: Shape) -> list[Step]:
+    """A part of the input, read and written, and not the rest of it."""
+    value = call.value(0)
+    size = ELEMENT_BYTES[value.dtype] if value is not None else _INDEX_BYTES
+    indices = prod(call.shape(1)) * _INDEX_BYTES if call.op == "Gather" else 0.0
+    parts = call.outputs if call.op == "Split" else 1
+    return [
+        Step("memory", shape, {"bytes": max(2.0 * parts * size * prod(shape) + indices, 1.0)}, range(len(call.inputs)))
+    ]
+
+
+def _sum(call: Call, shape: Shape) -> list[Step]:
+    return [Step("add", shape, {}, range(len(call.inputs)), max(len(call.inputs) - 1, 1))]
+
+
+def _recurrent(call: Call, shape: Shape) -> list[Step]:
+    steps_, batch, inputs = (*call.shape(0), 1, 1)[:3]
+    directions, _, hidden = (*call.shape(2), 1, 1)[:3]
+    fields = {"batch": batch, "input": inputs, "hidden": hidden, "steps": steps_, "cell": call.op.lower()}
+    return [Step("recurrent", shape, fields, (0,), directions)]
+
+
+def _attention(call: Call, shape: Shape) -> list[Step]:
+    if len(call.shape(0)) != 4 or len(call.shape(1)) != 4:
+        return [Step("fused_attention", shape, {}, range(len(call.inputs)))]
+    return [Step("attention", shape, {"causal": bool(call.number("is_causal", 0))}, (0, 1))]
+
+
+# Other names than the operator's own in lower case.
+_NAMES: Mapping[str, str] = {
+    "BatchNormalization": "batch_norm",
+    "Max": "maximum",
+    "Min": "minimum",
+    "Sum": "add",
+    "Transpose": "copy",
+    "DepthToSpace": "copy",
+    "SpaceToDepth": "copy",
+    "FastGelu": "gelu",
+    "QuickGelu": "gelu",
+    "BiasGelu": "gelu",
+    "ConstantOfShape": "full",
+    "Upsample": "resize",
+    "Ceil": "floor",
+    "PRelu": "prelu",
+    "ScatterND": "scatter",
+    "ScatterElements": "scatter",
+    "OneHot": "one_hot",
+    "TopK": "topk",
+    "CumSum": "cumsum",
+    "ArgMax": "argmax",
+    "ArgMin": "argmax",
+    "GreaterOrEqual": "greater",
+    "LessOrEqual": "less",
+}
+_RULES: Mapping[str, Rule] = (
+    dict.fromkeys(("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"), _pool)
+    | dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent)
+    | dict.fromkeys(("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"), _layer_norm)
+    | dict.fromkeys(("GroupNormalization", "InstanceNormalization"), _group_norm)
+    | dict.fromkeys(("Softmax", "LogSoftmax"), _softmax)
+    | dict.fromkeys(("Slice", "Split"), _moved)
+    | {"Conv": _conv, "ConvTranspose": _conv_transpose, "MatMul": _matmul, "Gemm": _gemm, "Gather": _gather}
+    | {"Sum": _sum, "Mean": _sum, "Attention": _attention}
+)

@@ -1,0 +1,190 @@
+"""Shapes of ONNX operators' results (onnx.ai/onnx/operators), all sizes known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import ceil
+
+from app.graphs.importers.onnx.call import Call, Rule, Shapes
+from app.graphs.importers.onnx.layouts import LAYOUTS
+from app.graphs.importers.onnx.values import MAX_RANK, Shape, ShapeError, axis_of, broadcast
+
+
+def result_shapes(call: Call) -> Shapes | None:
+    """Shapes of all outputs; None where the operator or what it depends on is not known. ShapeError."""
+    rule = _RULES.get(call.op)
+    found = None if rule is None else rule(call)
+    if found is None:
+        return None
+    if any(len(shape) > MAX_RANK for shape in found):
+        raise ShapeError(0, f"{call.op} would give more than {MAX_RANK} dimensions")
+    if any(size < 0 or size > 2**40 for shape in found for size in shape):
+        raise ShapeError(0, f"{call.op} would give the shape {[list(shape) for shape in found][:3]}")
+    return found + [found[-1]] * (call.outputs - len(found))
+
+
+def windows(call: Call, spatial: Sequence[int], kernel: Sequence[int]) -> Shape:
+    """Positions of a window along each side."""
+    n = len(spatial)
+    strides, dilations = _sides(call, "strides", n, 1), _sides(call, "dilations", n, 1)
+    auto = call.attributes.get("auto_pad", "NOTSET")
+    if auto in ("SAME_UPPER", "SAME_LOWER"):
+        return tuple(-(-size // step) for size, step in zip(spatial, strides, strict=True))
+    pads = [0] * (2 * n) if auto == "VALID" else _sides(call, "pads", 2 * n, 0)
+    positions = []
+    for side, size in enumerate(spatial):
+        room = size + pads[side] + pads[n + side] - dilations[side] * (kernel[side] - 1) - 1
+        if room < 0:
+            raise ShapeError(0, f"a window of {list(kernel)} does not fit into {list(spatial)}, padded by {pads}")
+        steps = room / strides[side]
+        last = ceil(steps) if call.number("ceil_mode", 0) else int(steps)
+        positions.append(last + (last * strides[side] < size + pads[side]))  # none starts in the far padding
+    return tuple(positions)
+
+
+def _sides(call: Call, name: str, n: int, default: int) -> list[int]:
+    found = call.attributes.get(name)
+    least = 0 if name == "pads" else 1
+    if isinstance(found, list) and len(found) == n and all(isinstance(v, int) and least <= v < 2**31 for v in found):
+        return found
+    if found:
+        raise ShapeError(0, f"{name} of {call.op} must be {n} whole numbers from {least}")
+    return [default] * n
+
+
+def strides_and_dilations(call: Call, n: int) -> tuple[list[int], list[int]]:
+    """Of a window of `n` sides."""
+    return _sides(call, "strides", n, 1), _sides(call, "dilations", n, 1)
+
+
+def window(call: Call) -> list[int]:
+    """The sides of the window of a convolution (by its weights) or pooling."""
+    if call.op.startswith("Conv"):
+        return list(call.shape(1)[2:])
+    return _sides(call, "kernel_shape", len(call.shape()) - 2, 1)
+
+
+def _images(call: Call) -> Shape:
+    shape = call.shape()
+    if len(shape) < 3:
+        raise ShapeError(0, f"{call.op} needs a tensor of images, [batch, channels, ...]; its shape is {list(shape)}")
+    return shape
+
+
+def _conv(call: Call) -> Shapes:
+    shape, weight = _images(call), call.shape(1)
+    if len(weight) != len(shape) or shape[1] != weight[1] * call.number("group", 1):
+        words = f"weights {list(weight)} in {call.number('group', 1)} groups do not fit an input of {list(shape)}"
+        raise ShapeError(1, words)
+    return [(shape[0], weight[0], *windows(call, shape[2:], weight[2:]))]
+
+
+def _conv_transpose(call: Call) -> Shapes:
+    shape, weight, n = _images(call), call.shape(1), len(call.shape()) - 2
+    if len(weight) != len(shape) or shape[1] != weight[0]:
+        raise ShapeError(1, f"weights {list(weight)} do not fit an input of {list(shape)}")
+    strides, dilations = strides_and_dilations(call, n)
+    if isinstance(call.attributes.get("output_shape"), list):
+        return [(shape[0], weight[1] * call.number("group", 1), *call.attributes["output_shape"][-n:])]
+    if str(call.attributes.get("auto_pad", "")).startswith("SAME"):
+        grown = (size * step for size, step in zip(shape[2:], strides, strict=True))
+        return [(shape[0], weight[1] * call.number("group", 1), *grown)]
+    pads, more = _sides(call, "pads", 2 * n, 0), call.attributes.get("output_padding") or [0] * n
+    sides = [
+        (size - 1) * strides[k] + int(more[k]) + dilations[k] * (weight[2 + k] - 1) + 1 - pads[k] - pads[n + k]
+        for k, size in enumerate(shape[2:])
+    ]
+    return [(shape[0], weight[1] * call.number("group", 1), *sides)]
+
+
+def _pool(call: Call) -> Shapes:
+    shape = _images(call)
+    return [(*shape[:2], *windows(call, shape[2:], window(call)))]
+
+
+def _global_pool(call: Call) -> Shapes:
+    shape = _images(call)
+    return [(*shape[:2], *[1] * (len(shape) - 2))]
+
+
+def _gemm(call: Call) -> Shapes:
+    a, b = call.shape(0), call.shape(1)
+    if len(a) != 2 or len(b) != 2:
+        raise ShapeError(0 if len(a) != 2 else 1, "Gemm takes matrices")
+    a, b = a[:: -1 if call.number("transA", 0) else 1], b[:: -1 if call.number("transB", 0) else 1]
+    if a[1] != b[0]:
+        raise ShapeError(1, f"the first has {a[1]} columns, this one {b[0]} rows")
+    return [(a[0], b[1])]
+
+
+def _matmul(call: Call) -> Shapes:
+    a, b = call.shape(0), call.shape(1)
+    if not a or not b:
+        raise ShapeError(0 if not a else 1, "MatMul takes no scalars")
+    left, right = (1, *a)[-2:], (*b, 1)[:2] if len(b) == 1 else b[-2:]
+    if left[1] != right[0]:
+        raise ShapeError(
+            1, f"shape {list(b)} has {right[0]} rows where the first input, {list(a)}, has {left[1]} columns"
+        )
+    ends = ([left[0]] if len(a) > 1 else []) + ([right[1]] if len(b) > 1 else [])
+    return [(*broadcast([a[:-2], b[:-2]]), *ends)]
+
+
+def _blocks(call: Call) -> Shapes:
+    b, c, h, w = (*_images(call), 1)[:4]
+    size = max(call.number("blocksize", 1), 1)
+    if call.op == "DepthToSpace":
+        return [(b, c // size**2, h * size, w * size)]
+    return [(b, c * size**2, h // size, w // size)]
+
+
+def _recurrent(call: Call) -> Shapes:
+    steps, batch = call.shape()[:2]
+    hidden, directions = call.shape(2)[-1], call.shape(1)[0]
+    state = (directions, batch, hidden)
+    return [(steps, directions, batch, hidden), state, state]
+
+
+def _same(call: Call) -> Shapes:
+    return [call.shape()]
+
+
+def _normalised(call: Call) -> Shapes:
+    """The result, and statistics: of channels, else of rows."""
+    shape = call.shape()
+    if call.op == "BatchNormalization":
+        return [shape, shape[1:2]]
+    axis = axis_of(call.number("axis", -1), len(shape))
+    return [shape, (*shape[:axis], *[1] * (len(shape) - axis))]
+
+
+def _elementwise(call: Call) -> Shapes:
+    return [broadcast([value.shape for value in call.inputs if value is not None])] if any(call.inputs) else [()]
+
+
+def _attention(call: Call) -> Shapes:
+    return [(*call.shape(0)[:-1], call.shape(2)[-1])]
+
+
+_ELEMENTWISE = """
+Abs Acos Add And Asin Atan BiasGelu BitShift Cast Ceil Celu Clip Cos Div Elu Equal Erf Exp FastGelu Floor Gelu Greater
+GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg
+Not Or Pow QuickGelu Reciprocal Relu Round Selu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Sub Sum Tan Tanh
+ThresholdedRelu Where Xor
+"""
+_AS_THE_FIRST = """
+CastLike CumSum DequantizeLinear Dropout GroupNormalization Hardmax InstanceNormalization LRN LogSoftmax
+LpNormalization MeanVarianceNormalization PRelu QuantizeLinear RMSNormalization RotaryEmbedding ScatterElements
+ScatterND SimplifiedLayerNormalization SkipLayerNormalization Softmax Trilu
+"""
+_RULES: Mapping[str, Rule] = (
+    dict(LAYOUTS)
+    | dict.fromkeys(_ELEMENTWISE.split(), _elementwise)
+    | dict.fromkeys(_AS_THE_FIRST.split(), _same)
+    | dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent)
+    | dict.fromkeys(("MaxPool", "AveragePool", "LpPool"), _pool)
+    | dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), _global_pool)
+    | dict.fromkeys(("DepthToSpace", "SpaceToDepth"), _blocks)
+    | {"Conv": _conv, "ConvTranspose": _conv_transpose, "Gemm": _gemm, "MatMul": _matmul, "Attention": _attention}
+    | {"LayerNormalization": _normalised, "BatchNormalization": _normalised}
+)

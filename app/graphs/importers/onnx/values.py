@@ -1,0 +1,159 @@
+"""Tensors while an ONNX graph is walked, and arithmetic on those that are constant and small: shapes, axes, scales."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAX_RANK = 32
+SMALL = 1_024  # elements of a constant whose values are followed
+
+Data = NDArray[Any]
+Shape = tuple[int, ...]
+
+
+class ShapeError(Exception):
+    """Shapes that do not agree: which input of the node, and why."""
+
+    def __init__(self, index: int, message: str) -> None:
+        super().__init__(message)
+        self.index = index
+
+
+class Value(NamedTuple):
+    """A tensor. `ref` is its name in the JSON graph, None of a constant; `data` its values where they are followed.
+
+    `weights` are the initialisers that a constant is made of; `sure` is False of a shape that is only a guess.
+    """
+
+    shape: Shape
+    dtype: str
+    ref: str | None = None
+    data: Data | None = None
+    weights: tuple[str, ...] = ()
+    sure: bool = True
+
+    @property
+    def constant(self) -> bool:
+        """Whether it is the same in every run."""
+        return self.ref is None
+
+    @property
+    def elements(self) -> int:
+        """How many."""
+        return prod(self.shape)
+
+    def integers(self) -> list[int] | None:
+        """Its values as whole numbers, where they are followed."""
+        return None if self.data is None else [int(value) for value in self.data.reshape(-1).tolist()]
+
+
+def constant(data: Data, dtype: str = "int64") -> Value:
+    """A small tensor by its values."""
+    return Value(tuple(data.shape), dtype, None, data)
+
+
+def broadcast(shapes: Sequence[Shape]) -> Shape:
+    """The shape of an element-wise result; ShapeError for the first that does not fit those before it."""
+    result = shapes[0]
+    for index, shape in enumerate(shapes[1:], 1):
+        if shape == result:
+            continue
+        rank = max(len(shape), len(result))
+        one, two = ((1,) * (rank - len(part)) + part for part in (result, shape))
+        if any(a != b and 1 not in (a, b) for a, b in zip(one, two, strict=True)):
+            raise ShapeError(index, f"shapes {list(result)} and {list(shape)} do not broadcast")
+        result = tuple(b if a == 1 else a for a, b in zip(one, two, strict=True))
+    return result
+
+
+def axis_of(axis: int, rank: int) -> int:
+    """An axis counted from the front; ShapeError where the tensor has none such."""
+    if not -rank <= axis < rank:
+        raise ShapeError(0, f"axis {axis} of a tensor of {rank} dimensions")
+    return axis % rank
+
+
+def folded(op: str, inputs: Sequence[Value | None], attributes: Mapping[str, Any], shape: Shape) -> Data | None:
+    """Values of a result of constants; None where they are not followed."""
+    given = [value.data for value in inputs if value is not None]
+    rule = _FOLDS.get(op)
+    if rule is None or prod(shape) > SMALL or any(data is None for data in given):
+        return None
+    try:
+        with np.errstate(all="ignore"):
+            data = np.asarray(rule([data for data in given if data is not None], attributes, shape))
+    except (ValueError, IndexError, TypeError, KeyError, ZeroDivisionError, OverflowError):
+        return None
+    return data if data.shape == shape else None
+
+
+Fold = Callable[[Sequence[Data], Mapping[str, Any], Shape], Any]
+
+
+def _reshaped(data: Sequence[Data], attributes: Mapping[str, Any], shape: Shape) -> Data:
+    return data[0].reshape(shape)
+
+
+def _divided(data: Sequence[Data], attributes: Mapping[str, Any], shape: Shape) -> Data:
+    whole = all(np.issubdtype(part.dtype, np.integer) for part in data)
+    quotient = data[0] / data[1]
+    return np.trunc(quotient).astype(np.int64) if whole else quotient
+
+
+def _gathered(data: Sequence[Data], attributes: Mapping[str, Any], shape: Shape) -> Data:
+    return np.take(data[0], data[1].astype(np.int64), axis=int(attributes.get("axis", 0)))
+
+
+def _sliced(data: Sequence[Data], attributes: Mapping[str, Any], shape: Shape) -> Data:
+    starts, ends = (data[k].reshape(-1).tolist() for k in (1, 2))
+    axes = data[3].reshape(-1).tolist() if len(data) > 3 else range(len(starts))
+    steps = data[4].reshape(-1).tolist() if len(data) > 4 else [1] * len(starts)
+    result = data[0]
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        whole = [slice(None)] * result.ndim
+        whole[int(axis)] = slice(int(start), int(end) if int(end) >= -(2**31) else None, int(step))
+        result = result[tuple(whole)]
+    return result
+
+
+def _cast(data: Sequence[Data], attributes: Mapping[str, Any], shape: Shape) -> Data:
+    return data[0].astype(np.int64 if attributes.get("to") in (2, 3, 4, 5, 6, 7, 9, 12, 13) else np.float64)
+
+
+_FOLDS: Mapping[str, Fold] = {
+    "Identity": _reshaped,
+    "Reshape": _reshaped,
+    "Squeeze": _reshaped,
+    "Unsqueeze": _reshaped,
+    "Flatten": _reshaped,
+    "Cast": _cast,
+    "Gather": _gathered,
+    "Slice": _sliced,
+    "Div": _divided,
+    "Add": lambda data, attributes, shape: data[0] + data[1],
+    "Sub": lambda data, attributes, shape: data[0] - data[1],
+    "Mul": lambda data, attributes, shape: data[0] * data[1],
+    "Mod": lambda data, attributes, shape: data[0] % data[1],
+    "Max": lambda data, attributes, shape: np.maximum.reduce(np.broadcast_arrays(*data)),
+    "Min": lambda data, attributes, shape: np.minimum.reduce(np.broadcast_arrays(*data)),
+    "Equal": lambda data, attributes, shape: (data[0] == data[1]).astype(np.int64),
+    "Not": lambda data, attributes, shape: (data[0] == 0).astype(np.int64),
+    "And": lambda data, attributes, shape: ((data[0] != 0) & (data[1] != 0)).astype(np.int64),
+    "Or": lambda data, attributes, shape: ((data[0] != 0) | (data[1] != 0)).astype(np.int64),
+    "Greater": lambda data, attributes, shape: (data[0] > data[1]).astype(np.int64),
+    "Less": lambda data, attributes, shape: (data[0] < data[1]).astype(np.int64),
+    "Sqrt": lambda data, attributes, shape: np.sqrt(data[0]),
+    "Where": lambda data, attributes, shape: np.where(data[0] != 0, data[1], data[2]),
+    "Concat": lambda data, attributes, shape: np.concatenate(data, axis=int(attributes.get("axis", 0))),
+    "Expand": lambda data, attributes, shape: np.broadcast_to(data[0], shape),
+    "ReduceProd": lambda data, attributes, shape: np.prod(data[0]).reshape(shape),
+    "Floor": lambda data, attributes, shape: np.floor(data[0]),
+    "Ceil": lambda data, attributes, shape: np.ceil(data[0]),
+    "Neg": lambda data, attributes, shape: -data[0],
+    "Range": lambda data, attributes, shape: np.arange(data[0].item(), data[1].item(), data[2].item()),
+}

@@ -1,0 +1,242 @@
+"""ONNX files without any library: shapes, weights and constants followed, and hostile bytes refused by their place."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from app.errors import BadInput, Malformed, TooLarge
+from app.graphs.importers.json_graph import lower
+from app.graphs.importers.onnx_file import read
+from app.graphs.run import Run
+from app.ops import OPS
+from app.ops.kinds import kinds_of, work_of
+from app.services.graph_form import checked
+from app.tables.workload import Workload
+from tests.onnx_bytes import FLOAT, field, integers, model, node, perceptron, tensor, value, varint
+
+
+def lowered(data: bytes, **dims: int) -> Workload:
+    graph = read(data, dims)
+    return lower(checked(graph), Run(), dims)
+
+
+def ops(workload: Workload) -> list[str]:
+    return [OPS[code].name for code in workload.ops.kind]
+
+
+def flops(workload: Workload) -> float:
+    return float(work_of(workload.ops, kinds_of(workload.ops)).flops.sum())
+
+
+def single(
+    op: str, *inputs: Sequence[int], weights: Sequence[bytes] = (), opset: int = 17, **attributes: Any
+) -> Workload:
+    """One node whose first inputs come from outside and the others are the weights w0, w1 ..."""
+    names = [f"x{k}" for k in range(len(inputs))]
+    given = dict(zip(names, inputs, strict=True))
+    read_ = names + [f"w{k}" for k in range(len(weights))]
+    return lowered(model([node(op, read_, ["y"], **attributes)], given, weights, opset))
+
+
+def test_layers_with_a_dynamic_batch() -> None:
+    workload = lowered(perceptron(), batch=32)
+    assert ops(workload) == ["linear", "relu", "linear", "softmax"]
+    assert workload.parameters.tolist() == [784 * 512 + 512, 0, 5130, 0]
+    assert workload.ops.column("m").tolist()[0] == 32
+    assert workload.edges.tolist() == [[0, 1, 2], [1, 2, 3]]
+    assert not workload.unknown
+
+
+def test_convolution_block() -> None:
+    nodes = [
+        node("Conv", ["x", "w", "b"], ["c"], kernel_shape=[7, 7], strides=[2, 2], pads=[3, 3, 3, 3]),
+        node("BatchNormalization", ["c", "s", "s2", "m", "v"], ["n"]),
+        node("MaxPool", ["n"], ["p"], kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]),
+        node("GlobalAveragePool", ["p"], ["g"]),
+    ]
+    weights = [tensor("w", [64, 3, 7, 7]), *(tensor(name, [64]) for name in ("b", "s", "s2", "m", "v"))]
+    workload = lowered(model(nodes, {"x": [2, 3, 224, 224]}, weights))
+    assert ops(workload) == ["conv2d", "batch_norm", "max_pool2d", "avg_pool2d"]
+    assert workload.parameters.tolist() == [64 * 147 + 64, 128, 0, 0]  # running statistics are not learned
+    conv, bytes_ = 2 * 2 * 112 * 112 * 64 * 147, 4.0
+    assert work_of(workload.ops, kinds_of(workload.ops)).flops[0] == conv
+    assert (workload.output_bytes / bytes_).tolist() == [2 * 64 * s for s in (112**2, 112**2, 56**2, 1)]
+
+
+@pytest.mark.parametrize(
+    ("given", "macs"),
+    [
+        (("Conv", [1, 8, 32], {"weights": [tensor("w0", [16, 8, 3])]}), 30 * 16 * 8 * 3),
+        (("Conv", [1, 8, 9, 9], {"weights": [tensor("w0", [8, 1, 3, 3])], "group": 8, "dilations": [2, 2]}),
+         25 * 8 * 9),
+        (("Conv", [1, 8, 9, 9], {"weights": [tensor("w0", [8, 8, 3, 3])], "auto_pad": "SAME_UPPER", "strides": [2, 2]}),
+         25 * 64 * 9),
+        (("Conv", [1, 8, 9, 9], {"weights": [tensor("w0", [8, 8, 2, 2])], "pads": [0, 1, 1, 0]}), 81 * 64 * 4),
+        (("Conv", [1, 4, 6, 7, 8], {"weights": [tensor("w0", [6, 2, 3, 3, 3])], "group": 2}), 4 * 5 * 6 * 6 * 2 * 27),
+        (("ConvTranspose", [1, 8, 9, 9], {"weights": [tensor("w0", [8, 4, 3, 3])], "strides": [2, 2]}), 81 * 8 * 36),
+        (("MatMul", [3, 5, 7], {"weights": [tensor("w0", [7, 11])]}), 3 * 5 * 7 * 11),
+        (("MatMul", [3, 5, 7], {"weights": [tensor("w0", [3, 7, 11])]}), 3 * 5 * 7 * 11),
+        (("Gemm", [7, 5], {"weights": [tensor("w0", [11, 7])], "transA": 1, "transB": 1}), 5 * 7 * 11),
+        (("LSTM", [9, 2, 16], {"weights": [tensor("w0", [2, 80, 16]), tensor("w1", [2, 80, 20])]}),
+         2 * 9 * 2 * 80 * 36),
+    ],
+)  # fmt: skip
+def test_products_have_their_flops(given: Any, macs: float) -> None:
+    op, shape, attributes = given
+    workload = single(op, shape, **attributes)
+    runs = workload.ops.column("count")
+    assert (work_of(workload.ops, kinds_of(workload.ops)).flops * runs).sum() == 2 * macs
+    assert workload.parameters.sum() > 0 and not workload.unknown
+
+
+def test_shapes_worked_out_by_the_file_itself() -> None:
+    """What exporters write for x.view(x.shape[0], -1, heads, 64).transpose(1, 2)."""
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        node("Gather", ["shape", "zero"], ["batch"], axis=0),
+        node("Concat", ["batch", "minus", "twelve", "sixty"], ["view"], axis=0),
+        node("Reshape", ["x", "view"], ["heads"]),
+        node("Transpose", ["heads"], ["q"], perm=[0, 2, 1, 3]),
+        node("Transpose", ["heads"], ["k"], perm=[0, 2, 3, 1]),
+        node("MatMul", ["q", "k"], ["scores"]),
+        node("Div", ["scores", "root"], ["scaled"]),
+        node("Softmax", ["scaled"], ["p"], axis=-1),
+    ]
+    weights = [integers("zero", 0), integers("minus", -1), integers("twelve", 12), integers("sixty", 64)]
+    workload = lowered(model(nodes, {"x": ["N", "tokens", 768]}, [*weights, tensor("root", [1])]), N=2, tokens=10)
+    assert ops(workload) == ["copy", "copy", "bmm", "div_scalar", "softmax"]
+    assert flops(workload) == 2 * 2 * 12 * 10 * 64 * 10 + (2 + 6) * 2 * 12 * 100
+    assert not workload.parameters.any()
+
+
+def test_weights_are_counted_once_and_by_whoever_reads_them_first() -> None:
+    nodes = [
+        node("Gather", ["table", "ids"], ["e"]),
+        node("Transpose", ["table"], ["head"], perm=[1, 0]),
+        node("MatMul", ["e", "head"], ["logits"]),
+    ]
+    data = model(nodes, {"ids": [4, 16]}, [tensor("table", [1000, 64], b"")])
+    workload = lowered(data)
+    assert ops(workload) == ["embedding", "linear"]
+    assert workload.parameters.tolist() == [64000, 0]
+
+
+def test_what_nobody_knows_is_counted_and_its_guessed_shapes_refuse_nothing() -> None:
+    nodes = [
+        node("Mystery", ["x", "w"], ["m"]),
+        node("Reshape", ["m", "shape"], ["r"]),
+        node("NonZero", ["r"], ["z"]),
+        node("Relu", ["r"], ["y"]),
+    ]
+    workload = lowered(model(nodes, {"x": [4, 8]}, [tensor("w", [8, 8]), integers("shape", 7, 7)]))
+    assert dict(workload.unknown) == {"mystery": 1, "non_zero": 1}
+    assert ops(workload) == ["memory", "memory", "memory", "relu"]
+    assert workload.parameters[0] == 64
+
+
+def test_empty_tensors_run_nowhere() -> None:
+    nodes = [node("Slice", ["x", "a", "a"], ["none"]), node("Concat", ["none", "x"], ["y"], axis=0)]
+    workload = lowered(model(nodes, {"x": [4, 8]}, [integers("a", 2)]))
+    assert ops(workload) == ["memory"]
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "no graph"),
+        (b"\x00\x01", "without a number"),
+        (b"\x0b\x04", "wire type"),
+        (field(7, b"") + b"\x3a\xff", "cut off"),
+        (field(7, varint(1 << 3 | 2) + varint(2**50)), "where 0 are left"),
+        (field(7, b"\xff" * 12), "cut off or too long"),
+        (model([node("", ["x"], ["y"])], {"x": [1]}), "graph.node.0"),
+        (model([node("Relu", ["x"], [])], {"x": [1]}), "graph.node.0"),
+        (model([node("Relu", ["y"], ["y"])], {"x": [1]}), "graph.node.0.input.0: reads 'y'"),
+        (model([node("Relu", ["z"], ["y"]), node("Relu", ["y"], ["z"])], {"x": [1]}), "without cycles"),
+        (model([node("Relu", ["x"], ["y"])] * 2, {"x": [1]}), "graph.node.1.output: 'y' is written twice"),
+        (model([node("Add", ["x", "w"], ["y"])], {"x": [3]}, [tensor("w", [4])]), "graph.node.0.input.1: Add 'y'"),
+        (model([node("MatMul", ["x", "w"], ["y"])], {"x": [3, 5]}, [tensor("w", [4, 4])]), "has 4 rows"),
+        (model([node("Reshape", ["x", "w"], ["y"])], {"x": [3]}, [integers("w", 2, -1)]), "cannot be [2, -1]"),
+        (model([node("Relu", ["x"], ["y"])], {"x": ["tokens"]}), "graph.input.0.type: 'x': dimension 'tokens' has no"),
+        (model([node("Relu", ["x"], ["y"])], {"": [3]}), "graph.input.0"),
+        (model([node("Relu", ["x"], ["y"])], {"x": [3]}, [tensor("w", [2], b"1234")]), "needs 8 bytes and holds 4"),
+        (model([node("Relu", ["x"], ["y"])], {"x": [3]}, [tensor("w", [-1], b"")]), "graph.initializer.0.dims"),
+        (model([node("Relu", ["x"], ["y"])], {"x": [3]}, [tensor("w", [2**60], b"")]), "graph.initializer.0.dims"),
+        (model([node("Relu", ["x"], ["y"])], {"x": [3]}, [tensor("w", [2])] * 2), "there twice"),
+        (model([node("Relu", ["x"], ["y"])], {"x": [2**60]}), "a dimension of"),
+        (model([node("Relu", ["x"], ["y"])], {"x": [2**30] * 4}), "elements"),
+        (model([node("Conv", ["x", "w"], ["y"])], {"x": [1, 3, 8, 8]}, [tensor("w", [4, 5, 3, 3])]), "input.1: Conv"),
+        (model([node("Conv", ["x", "w"], ["y"])], {"x": [1, 3, 2, 2]}, [tensor("w", [4, 3, 3, 3])]), "does not fit"),
+        (model([node("Conv", ["x", "w"], ["y"], strides=[0, 1])], {"x": [1, 3, 8, 8]}, [tensor("w", [4, 3, 3, 3])]),
+         "strides of Conv"),
+        (model([node("Tile", ["x", "w"], ["y"])], {"x": [8]}, [integers("w", 2**61)]), "would give the shape"),
+        (model([node("Relu", ["x"], ["y"])] + [node("Unsqueeze", ["y" + "y" * k, "w"], ["yy" + "y" * k])
+                for k in range(40)], {"x": [8]}, [integers("w", 0)]), "more than 32 dimensions"),
+    ],
+)  # fmt: skip
+def test_what_is_no_such_file(data: bytes, said: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        lowered(data)
+    assert said in caught.value.detail
+
+
+def survived(data: bytes) -> None:
+    """Answered or refused as a caller can see, whatever the bytes."""
+    try:
+        graph = read(data, {"batch": 2})
+        lower(checked(graph), Run(), {})
+    except (BadInput, TooLarge):
+        pass
+
+
+def test_cut_off_anywhere() -> None:
+    data = model(
+        [node("Gemm", ["x", "w"], ["y"], alpha=1.0), node("Reshape", ["y", "s"], ["z"], note="hm")],
+        {"x": ["batch", 6]},
+        [tensor("w", [6, 4]), integers("s", 0, 2, -1)],
+    )
+    version = len(field(8, field(2, 17)))  # a file may also end before it
+    for end in {*range(len(data))} - {len(data) - version}:
+        with pytest.raises(Malformed):
+            read(data[:end], {"batch": 2})
+
+
+def test_bytes_at_random() -> None:
+    data, chance = bytearray(perceptron(2).replace(bytes(4 * 512), b"")), random.Random(1)
+    block = model(
+        [node("Conv", ["x", "w"], ["c"], strides=[2, 2], pads=[1, 1, 1, 1]), node("Split", ["c"], ["a", "b"], axis=1)],
+        {"x": [1, 4, 8, 8]},
+        [tensor("w", [6, 4, 3, 3], b"")],
+    )
+    for source in (data, bytearray(block)):
+        for _ in range(1500):
+            changed = bytearray(source)
+            for _ in range(chance.randint(1, 4)):
+                changed[chance.randrange(len(changed))] = chance.randrange(256)
+            survived(bytes(changed))
+
+
+def test_a_bomb_of_fields_is_refused_in_bounded_time() -> None:
+    began = time.monotonic()
+    with pytest.raises((BadInput, TooLarge)):
+        read(field(7, field(1, field(4, "Relu") + field(2, "y")) * 150_000), {})
+    with pytest.raises(BadInput):
+        read(field(1, 0) * 3_000_000, {})
+    assert time.monotonic() - began < 30
+
+
+def test_a_long_chain_of_constants_is_walked_in_bounded_time() -> None:
+    nodes = [node("Add", ["w0" if k == 0 else f"s{k}", f"w{k + 1}"], [f"s{k + 1}"]) for k in range(3000)]
+    weights = [tensor(f"w{k}", [4]) for k in range(3001)]
+    workload = lowered(model([*nodes, node("Add", ["x", "s3000"], ["y"])], {"x": [8, 4]}, weights))
+    assert len(workload) == 1 and workload.parameters.sum() == 4 * 3001
+
+
+def test_names_that_cannot_be_shown() -> None:
+    data = field(7, field(1, node("Relu", ["x\x00"], ["y\n"])) + field(11, value("x\x00", [2], FLOAT)))
+    assert lowered(data).names == ("y?",)
