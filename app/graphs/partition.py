@@ -41,13 +41,19 @@ class Partition(NamedTuple):
     first     int [s + 1], first unit of every stage, and the number of units
     stage_s   float64 [s], time of every stage, its input's transfer included
     bytes     float64 [s], memory that every stage needs
-    fits      bool [s]
+    capacity_bytes  float64 [s], memory that it has
     """
 
     first: Ints
     stage_s: Floats
     bytes: Floats
-    fits: NDArray[np.bool_]
+    capacity_bytes: Floats
+
+    @property
+    def fits(self) -> NDArray[np.bool_]:
+        """Which stages have room, bool [s]."""
+        enough: NDArray[np.bool_] = self.bytes <= self.capacity_bytes
+        return enough
 
     @property
     def bottleneck_s(self) -> float:
@@ -149,7 +155,7 @@ def partition(units: Units, time_s: Floats, link_s: Floats, capacity_bytes: Floa
     assert first is not None  # without limits every cut is allowed
     a, b, s = first[:-1], first[1:], np.arange(stages)
     stage_s = np.array([cost[k][a[k], b[k]] for k in s])
-    return Partition(first, stage_s, needed[a, b], needed[a, b] <= capacity_bytes)
+    return Partition(first, stage_s, needed[a, b], capacity_bytes)
 
 
 def _stage_costs(time_s: Floats, link_s: Floats) -> Floats:

@@ -1,0 +1,70 @@
+"""`gpucast partition`: where to cut a network over unequal GPUs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from app.config import Settings
+from app.errors import BadInput
+from app.services.alone import alone
+from app.services.decoding import plain
+from app.services.partition import cut_network, read_partition
+from app.services.partition_form import PartitionResponse
+
+
+def command(  # noqa: PLR0913 - one parameter per option
+    model: Annotated[str, typer.Argument(help="A built-in network by name, or a config.json of Hugging Face.")],
+    *,
+    gpu: Annotated[list[str], typer.Option(help="A GPU by any of its names, in the order of the stages; again.")],
+    batch: Annotated[int, typer.Option(min=1, help="Sequences or images of a request.")] = 1,
+    sequence: Annotated[int | None, typer.Option(min=1, help="Tokens per sequence.")] = None,
+    mode: Annotated[str, typer.Option(help="inference, prefill or decode.")] = "inference",
+    dtype: Annotated[str, typer.Option(help="Number format.")] = "bf16",
+    link_gb_per_s: Annotated[float | None, typer.Option(help="Between neighbours; absent: their own links'.")] = None,
+    link_latency_ms: Annotated[float, typer.Option(help="Of one transfer, beside its bytes.")] = 0.02,
+    predictor: Annotated[str, typer.Option(help="auto, or a predictor's name.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer of POST /partition.")] = False,
+) -> None:
+    """Find the cuts of a network over two GPUs or more whose slowest stage is the fastest."""
+    workload: dict[str, Any] = {"kind": "model", "batch": batch, "mode": mode, "dtype": dtype}
+    workload |= _network(model) | ({} if sequence is None else {"sequence": sequence})
+    request = {"gpus": gpu, "workload": workload, "predictor": predictor, "link_latency_ms": link_latency_ms}
+    if link_gb_per_s is not None:
+        request["link_bandwidth_bytes_per_s"] = link_gb_per_s * 1e9
+    asked = read_partition(msgspec.json.encode(request))
+    snapshot, refused = alone(Settings.from_env())
+    for problem in refused:
+        print(f"gpucast: {problem}", file=sys.stderr)
+    answer = cut_network(snapshot, *asked)
+    print(msgspec.json.encode(answer).decode() if as_json else _shown(answer))
+
+
+def _network(model: str) -> dict[str, Any]:
+    path = Path(model)
+    if path.suffix != ".json":
+        return {"name": model}
+    try:
+        return {"config": plain(path.read_bytes())}
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def _shown(answer: PartitionResponse) -> str:
+    cut = answer.partition
+    lines = [f"{'GPU':<26}{'from':<22}{'to':<22}{'ms':>10}  {'interval':<22}{'GB':>7}  fits"]
+    for stage in cut.stages:
+        interval = f"{stage.interval_ms.low:.4g} to {stage.interval_ms.high:.4g}"
+        memory = f"{stage.memory.required_bytes / 1e9:>7.1f}  {'yes' if stage.memory.fits else 'no'}"
+        lines.append(
+            f"{stage.gpu:<26}{stage.first:<22}{stage.last:<22}{stage.latency_ms:>10.4g}  {interval:<22}{memory}"
+        )
+    lines.append(
+        f"a request every {cut.bottleneck_ms:.4g} ms, {cut.throughput_per_s:.4g} sequences or images a second;"
+        f" one alone takes {cut.latency_ms:.4g} ms"
+    )
+    return "\n".join([*lines, *cut.warnings])
