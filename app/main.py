@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.routing import Route
 
 from app import __version__
-from app.api import batch, gpus, graphs, jobs, measurements, openapi, operations, predictors, problems
+from app.api import batch, gpus, graphs, jobs, measurements, openapi, operations, partition, predictors, problems
 from app.api.predict import PredictRoute
 from app.api.service import Service
 from app.config import Settings
@@ -31,6 +31,7 @@ ROUTERS = (
     graphs.router,
     measurements.router,
     jobs.router,
+    partition.router,
     predictors.router,
     operations.router,
 )

@@ -22,6 +22,7 @@ from app.services.operator_requests import (
     OperatorTableRequest,
     TableResponse,
 )
+from app.services.partition_form import PartitionRequest, PartitionResponse
 from app.services.prediction_form import PREDICT_EXAMPLE, PredictRequest, PredictResponse
 from app.services.workloads import KernelWorkload
 
@@ -37,6 +38,8 @@ STRUCTS = (
     KernelWorkload,
     ModelRequest,
     GraphRequest,
+    PartitionRequest,
+    PartitionResponse,
     MeasuredModel,
     MeasurementIn,
     Graph,

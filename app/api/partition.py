@@ -8,7 +8,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
-from app.api.deps import HolderDep
+from app.api.deps import GraphsDep, HolderDep
 from app.api.openapi import json_answer, json_body, ref
 from app.api.predict import moved
 from app.errors import NotFound
@@ -34,14 +34,14 @@ async def _body(request: Request) -> bytes:
     response_class=Response,
     responses={200: json_answer("The best cut", ref("PartitionResponse"))},
 )
-def plan_partition(body: Annotated[bytes, Depends(_body)], holder: HolderDep) -> Response:
+def plan_partition(body: Annotated[bytes, Depends(_body)], holder: HolderDep, graphs: GraphsDep) -> Response:
     """Cut a network over GPUs."""
     request, asked = read_partition(body)
     before = holder.snapshot
     try:
-        answer = cut_network(before, request, asked)
+        answer = cut_network(before, request, asked, graphs)
     except NotFound:  # a GPU that another process has just registered
         if not moved(holder, before):
             raise
-        answer = cut_network(holder.snapshot, request, asked)
+        answer = cut_network(holder.snapshot, request, asked, graphs)
     return Response(msgspec.json.encode(answer), media_type="application/json")

@@ -12,6 +12,7 @@ from app.graphs.partition import Partition, Units, partition, units_of
 from app.graphs.schedule import EAGER_GAP_S, EAGER_HOST_S
 from app.services.decoding import decode
 from app.services.gpu_rows import GpuRows, Snapshot
+from app.services.graphs import Graphs
 from app.services.model_requests import GraphRequest, ModelRequest, NetworkRequest
 from app.services.model_runs import is_host_launched
 from app.services.model_sources import asked_network
@@ -42,12 +43,14 @@ def read_partition(body: bytes) -> tuple[PartitionRequest, NetworkRequest]:
     return request, asked
 
 
-def cut_network(snapshot: Snapshot, request: PartitionRequest, asked: NetworkRequest) -> PartitionResponse:
-    """The best cut; NotFound, BadInput or NotTrained say what to send instead."""
+def cut_network(
+    snapshot: Snapshot, request: PartitionRequest, asked: NetworkRequest, graphs: Graphs | None = None
+) -> PartitionResponse:
+    """The best cut; NotFound, BadInput or NotTrained say what to send instead. `graphs` as POST /graphs stored them."""
     engine, rows = snapshot.engine, GpuRows(snapshot)
     targets = rows.targets(asked)
     require_predictor(engine, rows, asked.predictor, targets)
-    network, run = asked_network(asked.workload)
+    network, run = asked_network(asked.workload, graphs)
     if run.mode == "training" or run.parallelism.devices > 1:
         raise _refused(("workload",), "a cut is planned for inference, prefill or decode, without parallelism")
     ready = prepared(network, run)
@@ -122,7 +125,7 @@ def _link_s(units: Units, links: Floats, latency_s: float) -> Floats:
     return times
 
 
-def _stages(  # noqa: PLR0917  what was found, and in whose words
+def _stages(
     ready: Prepared, units: Units, found: Partition, link_s: Floats, spread: Floats, coverage: float, ids: list[str]
 ) -> list[Stage]:
     names = _names(ready, units)
@@ -157,7 +160,7 @@ def _names(ready: Prepared, units: Units) -> list[str]:
     return names
 
 
-def _cut(  # noqa: PLR0917
+def _cut(
     found: Partition, stages: list[Stage], batch: float, coverage: float, answered: AnsweredBy, notes: list[str]
 ) -> Cut:
     slowest = stages[int(found.stage_s.argmax())]

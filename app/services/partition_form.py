@@ -21,7 +21,8 @@ class PartitionRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=
     predictor: Annotated[str, Meta(min_length=1, max_length=100)] = "auto"
     coverage: Annotated[float, Meta(gt=0, lt=1, description="Share of true times the interval should hold")] = 0.8
     link_bandwidth_bytes_per_s: Annotated[
-        float | None, Meta(ge=1e3, le=1e15, description="Between neighbours; absent: the slower of both GPUs' links")
+        Annotated[float, Meta(ge=1e3, le=1e15)] | None,
+        Meta(description="Between neighbours; absent: the slower of both GPUs' links"),
     ] = None
     link_latency_ms: Annotated[float, Meta(ge=0, le=1e6, description="Of one transfer, beside its bytes")] = 0.02
 
