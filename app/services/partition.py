@@ -66,7 +66,7 @@ def cut_network(
     link_s = _link_s(units, _links(request, rows, targets), request.link_latency_ms * 1e-3)
     capacity = np.array([rows.spec(target).memory_bytes for target in targets])
     found = partition(units, _unit_s(ready, units, step, launched=launched), link_s, capacity, RESERVE_BYTES)
-    spread = np.stack([step.low.step_s, step.high.step_s]) / step.middle.step_s
+    spread = np.stack([step.low_s, step.high_s]) / step.done.step_s
     answering = AnsweredBy(asked.predictor, engine.version_of(asked.predictor, rows.id(targets[0])))
     notes = _notes(rows, targets, asked.predictor, step, found)
     stages = _stages(ready, units, found, link_s, spread, asked.coverage, [rows.spec(target).id for target in targets])
@@ -74,7 +74,7 @@ def cut_network(
         _cut(found, stages, float(run.batch), asked.coverage, answering, notes),
         [
             float(total) * 1e3 if ready.memory.required_bytes <= room else None
-            for total, room in zip(step.middle.step_s, capacity, strict=True)
+            for total, room in zip(step.done.step_s, capacity, strict=True)
         ],
     )
 

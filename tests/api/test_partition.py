@@ -15,10 +15,12 @@ from app.config import CHECKOUT, Settings
 from app.services.partition_form import PARTITION_EXAMPLE
 
 # Section IV-D 1: Qwen3-4B in BF16, batch 8, over an RTX 3060 Mobile and an RTX 5070. The text does not say how long the
-# sequences were: 512 tokens give about the 622 ms a request that the paper measured, cut after block 12.
+# sequences were, nor the link: 512 tokens over the cards' own links give about the 622 ms a request that the paper
+# measured, cut after block 12.
 QWEN = {"kind": "model", "name": "qwen3-4b", "mode": "inference", "batch": 8, "sequence": 512, "dtype": "bf16"}
-PM2LAT = {"gpus": ["rtx-3060-mobile", "rtx-5070"], "workload": QWEN, "link_bandwidth_bytes_per_s": 1.25e8}
-BLOCKS, MEASURED_MS, MEASURED_CUT = 36, 622.0, 12
+PM2LAT = {"gpus": ["rtx-3060-mobile", "rtx-5070"], "workload": QWEN}
+SLOW_LINK = {"link_bandwidth_bytes_per_s": 1.25e8}
+MEASURED_MS, MEASURED_CUT = 622.0, 12
 
 
 def ask(client: TestClient, **changes: Any) -> dict[str, Any]:
@@ -36,7 +38,6 @@ def test_the_papers_example(client: TestClient) -> None:
     assert second["last_unit"] == found["units"] - 1 and second["first"] == f"layer {layers + 1}"
     # 8 x 512 activations of 2,560 numbers of 2 bytes.
     assert first["sent_bytes"] == 8 * 512 * 2560 * 2
-    assert second["transfer_ms"] == pytest.approx(8 * 512 * 2560 * 2 / 1.25e8 * 1e3 + 0.02)
     assert found["fits"] and found["latency_ms"] == pytest.approx(first["latency_ms"] + second["latency_ms"])
     assert found["throughput_per_s"] == pytest.approx(8e3 / found["bottleneck_ms"])
 
@@ -57,6 +58,8 @@ def test_three_gpus_are_faster_than_two(client: TestClient) -> None:
 
 
 def test_a_slow_link_costs_what_it_carries(client: TestClient) -> None:
+    second = ask(client, **SLOW_LINK)["stages"][1]
+    assert second["transfer_ms"] == pytest.approx(8 * 512 * 2560 * 2 / 1.25e8 * 1e3 + 0.02)
     assert ask(client, link_bandwidth_bytes_per_s=1e7)["bottleneck_ms"] > 1.5 * ask(client)["bottleneck_ms"]
 
 
@@ -106,4 +109,4 @@ def test_the_command_gives_the_answer_of_the_route(client: TestClient, settings:
         env=os.environ | settings.environment(),
     )
     assert run.returncode == 0, run.stderr
-    assert json.loads(run.stdout) == client.post("/partition", json=PM2LAT).json()
+    assert json.loads(run.stdout) == client.post("/partition", json=PM2LAT | SLOW_LINK).json()
