@@ -11,9 +11,11 @@ from typing import Annotated
 import typer
 
 from app.errors import BadInput
+from app.services import model_report
 from app.services.convmeter_report import lines as convmeter_lines
 from app.services.evaluate import Cell, evaluate_cross_gpu_kernels
 from app.services.evaluate_convmeter import PROTOCOLS, evaluate_convmeter, published
+from app.services.evaluate_models import evaluate_models
 from app.services.evaluate_operators import MOST_TEST_ROWS, evaluate_operators
 from app.services.evaluate_pm2lat import evaluate_pm2lat
 from app.services.evaluate_pm2lat import lines as pm2lat_lines
@@ -129,6 +131,28 @@ def convmeter(
     if json_file is not None:
         body = {"study": "convmeter", "published": published(), "cells": cells}
         json_file.write_text(json.dumps(body, indent=1) + "\n", "utf-8")
+
+
+@command.command("neusight-models")
+def neusight_models(
+    data: Annotated[Path, typer.Option(help="folder of the data sets, neusight among them")] = Path("../shared/data"),
+    json_file: Annotated[Path | None, typer.Option("--json", help="also write every run to this file")] = None,
+    predictor: Annotated[
+        list[str] | None, typer.Option(help="this one instead of auto; repeat for several beside one another")
+    ] = None,
+    readme: Annotated[
+        bool, typer.Option("--readme", help="put the means into README.md and docs/, with docs/neusight_models.json")
+    ] = False,
+) -> None:
+    """Whole models end to end against NeuSight's measured ones, on GPUs learned from and never seen."""
+    if json_file is not None:
+        _refuse_unwritable(json_file)
+    cells = evaluate_models(data, predictors=predictor or (), progress=lambda line: typer.echo(line, err=True))
+    print("\n".join(model_report.lines(cells)))
+    if json_file is not None:
+        json_file.write_text(json.dumps(model_report.body(cells), indent=1) + "\n", "utf-8")
+    if readme:
+        model_report.record(cells)
 
 
 def _refuse_unwritable(path: Path) -> None:

@@ -126,13 +126,13 @@ def body(study: Study, cells: Sequence[Result]) -> dict[str, Any]:
     return {
         "study": "operators",
         "version": study.version,
-        "commit": _commit(),
+        "commit": commit(),
         "limits": dict(study.limits),
         "cells": [dict(cell) for cell in cells],
     }
 
 
-def _commit() -> str | None:
+def commit() -> str | None:
     """The commit that produced the figures, `-dirty` where files differ from it; None outside a checkout."""
     command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
@@ -161,9 +161,9 @@ def record(study: Study) -> None:
         page.write_text(with_table(page.read_text("utf-8"), table), "utf-8")
 
 
-def with_table(page: str, table: Sequence[str]) -> str:
+def with_table(page: str, table: Sequence[str], begin: str = BEGIN, end: str = END) -> str:
     """The page with the table between its markers."""
-    between = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
+    between = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
     if not between.search(page):
-        raise BadInput(f"A page has no place for the table: put {BEGIN} and {END} into it.")
-    return between.sub(lambda _: "\n".join([BEGIN, *table, END]), page)
+        raise BadInput(f"A page has no place for the table: put {begin} and {end} into it.")
+    return between.sub(lambda _: "\n".join([begin, *table, end]), page)
