@@ -119,3 +119,8 @@ def _prepared(network: Network, run: Run) -> Prepared:
 
 
 _remembered = lru_cache(maxsize=_MOST_REMEMBERED)(_prepared)
+
+
+def forget() -> None:
+    """Drop what is remembered of networks."""
+    _remembered.cache_clear()

@@ -1,0 +1,97 @@
+"""What a whole network costs from request to answer, its configuration imported anew each time.
+
+    python -m benchmarks.models
+
+On the predictors that ship and an embedded database. Processor time, the least of many repeats: what the code costs
+when nothing else runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from app.config import Settings
+from app.services import networks
+from app.services.assemble import assemble_for
+from app.services.gpu_rows import Snapshot
+from app.services.model_requests import GPT2_LARGE
+from app.services.prediction_form import PredictResponse
+from app.services.reply import reply
+from app.services.requests import read_request, write_response
+from app.services.runtime import open_runtime
+
+ONE_GPU_MS, GPUS, MANY_GPUS_MS = 5.0, 30, 60.0
+REPEATS = 15
+# Layers of GPT-2 that make 1,200 operators.
+INFERENCE_LAYERS, TRAINING_LAYERS = 54, 15
+NODES = 1_200
+
+
+def main() -> None:
+    """Print every figure beside its goal; exit 1 if one is missed."""
+    with tempfile.TemporaryDirectory() as folder, open_runtime(Settings(data_dir=Path(folder))) as runtime:
+        engine, refused = assemble_for(runtime)
+    for problem in refused:
+        print(problem)
+    snapshot = Snapshot.of(engine)
+    ids = [spec.id for spec in engine.catalog.specs if spec.kind == "gpu"][:GPUS]
+    missed = []
+    for what, workload in (
+        ("inference", _model(INFERENCE_LAYERS)),
+        ("training", _model(TRAINING_LAYERS) | {"mode": "training"}),
+    ):
+        for gpus, goal in ((["h100-sxm5-80gb"], ONE_GPU_MS), (ids, MANY_GPUS_MS)):
+            took, operators = _anew(snapshot, workload, gpus)
+            print(f"{_line(what, operators, gpus)}{took:>8.2f} ms   goal {goal:.0f}", flush=True)
+            missed.append(took > goal)
+    graph = {"kind": "graph", "graph": _graph(NODES), "batch": 8}
+    for gpus in (ids[:1], ids):
+        took, operators = _anew(snapshot, graph, gpus)
+        print(f"{_line('a graph in the request', operators, gpus)}{took:>8.2f} ms", flush=True)
+    print(f"load average {os.getloadavg()[0]:.2f}")
+    sys.exit(any(missed))
+
+
+def _model(layers: int) -> dict[str, Any]:
+    return {"kind": "model", "config": GPT2_LARGE | {"n_layer": layers}, "batch": 1, "sequence": 512}
+
+
+def _line(what: str, operators: int, gpus: list[str]) -> str:
+    return f"{what + ',':<24}{operators:>6,} operators, {len(gpus):>2} GPUs "
+
+
+def _anew(snapshot: Snapshot, workload: dict[str, Any], gpus: list[str]) -> tuple[float, int]:
+    """Milliseconds from bytes in to bytes out with nothing remembered, and how many operators the step has."""
+    body = msgspec.json.encode({"workload": workload, "gpus": gpus})
+    fastest = float("inf")
+    for _ in range(REPEATS):
+        networks.forget()
+        began = time.process_time()
+        response = reply(snapshot, read_request(body), max_rows=1_000_000)
+        write_response(response)
+        fastest = min(fastest, time.process_time() - began)
+    assert isinstance(response, PredictResponse)
+    return fastest * 1e3, sum(part.operators for part in response.predictions[0].breakdown)
+
+
+def _graph(nodes: int) -> dict[str, Any]:
+    """Linear layers and activations in turn, of 40 different widths."""
+    rows: list[dict[str, Any]] = []
+    feeds, width = "x", 256
+    for k in range(nodes):
+        width = width if k % 2 else 256 + 16 * (k % 80)
+        out = [{"shape": ["batch", width]}]
+        rows.append({"name": f"n{k}", "op": "gelu" if k % 2 else "linear", "inputs": [feeds], "outputs": out})
+        feeds = f"n{k}"
+    return {"name": "layers", "dtype": "fp32", "inputs": [{"name": "x", "shape": ["batch", 256]}], "nodes": rows}
+
+
+if __name__ == "__main__":
+    main()
