@@ -4,8 +4,8 @@ As PyTorch's autograd does it. A product runs two: by data, dX = dY W, and by we
 gradient over rows. Element-wise ones read dY and what forward kept, and write dX: `mul` in traffic. Backward of `add`
 and `add_scalar` runs nothing, dY passes through; a tensor that several rows read adds its gradients up instead
 (`training_pass`). Softmax reads dY and Y and writes dX; layer norm does so with X, and reads both once more for the
-gradients of its parameters. An all_gather's backward is a reduce_scatter and the reverse; an all_reduce's is one
-(Megatron-LM, Shoeybi et al. 2019). Other operators run themselves with `backward` 1.
+gradients of its parameters; batch norm sums over the batch first. An all_gather's backward is a reduce_scatter and the
+reverse; an all_reduce's is one (Megatron-LM, Shoeybi et al. 2019). Other operators run themselves with `backward` 1.
 """
 
 from __future__ import annotations
@@ -126,6 +126,13 @@ def _norm(forward: Forward) -> Iterator[Step]:
     yield Step(_as(forward, "memory", bytes=b * h * (DTYPE_BYTES + OUTPUT_BYTES)[forward.ops.dtype]))
 
 
+def _batch_norm(forward: Forward) -> Iterator[Step]:
+    """Sums over the batch, which read dY and X, before the rest."""
+    elements = forward.ops.column("b") * forward.ops.column("h")
+    yield Step(_as(forward, "memory", bytes=2.0 * elements * DTYPE_BYTES[forward.ops.dtype]))
+    yield from _itself(forward)
+
+
 def _collective(op: str) -> Rule:
     def rule(forward: Forward) -> Iterator[Step]:
         names = ("message_bytes", "devices", "nodes", "implementation")
@@ -151,6 +158,7 @@ _RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("relu", "gelu", "tanh", "silu", "softmax"), _like("mul")),
     "layer_norm": _norm,
     "rms_norm": _norm,
+    "batch_norm": _batch_norm,
     "copy": _same,
     "memory": _same,
     "all_reduce": _collective("all_reduce"),

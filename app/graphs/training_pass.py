@@ -21,8 +21,8 @@ from app.graphs.rows import Rows, inserted, table_of
 from app.graphs.run import Run
 from app.ops import OP_CODE
 from app.ops.kinds import kinds_of
-from app.tables.ops import DTYPE_CODE, OUTPUT_BYTES
-from app.tables.workload import BACKWARD, UPDATE, Bools, Floats, Ints, Workload
+from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OUTPUT_BYTES
+from app.tables.workload import BACKWARD, FORWARD, UPDATE, Bools, Floats, Ints, Workload
 
 # Bytes that an update moves per parameter. FP32: SGD reads p and g and writes p; Adam reads p, g, m, v and writes p, m,
 # v. With 16-bit weights the FP32 master copy is read and written in place of p, and the 16-bit p written, which comes
@@ -42,6 +42,7 @@ def training(w: Workload, run: Run) -> Workload:
     forward = np.arange(blocks)
     backward = blocks + forward[::-1]  # of each forward block
     parts = [*_backward(w, known, backward), *_sums(w, known, backward), *_accumulated(w, run, backward)]
+    parts.append(_statistics(w))
     if run.recompute:
         parts.append(_recomputed(w, backward))
     repeats, origin = [w.repeats, w.repeats[::-1]], [forward, forward[::-1]]
@@ -73,6 +74,15 @@ def _backward(w: Workload, known: Operands, backward: Ints) -> list[Rows]:
             ops, source = step.ops.take(np.flatnonzero(kept)), rows[kept]
             parts.append(Rows(ops, source, backward[w.block[source]], _order(n, source) + number, BACKWARD))
     return parts
+
+
+def _statistics(w: Workload) -> Rows:
+    """What batch norm does in training only, before it normalises: it reads its input for the batch's statistics."""
+    source = np.flatnonzero(w.ops.kind == OP_CODE["batch_norm"])
+    rows = w.ops.take(source)
+    moved = rows.column("b") * rows.column("h") * DTYPE_BYTES[rows.dtype]
+    ops = table_of("memory", rows.dtype, bytes=moved, count=rows.column("count"), burst=rows.column("burst"))
+    return Rows(ops, source, w.block[source], source.astype(np.float64) - 0.5, FORWARD)
 
 
 def _order(n: int, source: Ints) -> Floats:

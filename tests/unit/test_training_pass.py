@@ -112,6 +112,18 @@ def test_what_reads_nothing_has_no_gradient() -> None:
     assert _ops(w, BACKWARD, 1) == ["memory", "linear", "memory"]  # the last adds the gradient up
 
 
+def test_batch_norm_reads_its_input_for_statistics() -> None:
+    """In PyTorch: x for the statistics, x and y; then dY and x for the sums, dY, x and dX."""
+    b = Builder("fp32")
+    x = b.add("linear", outputs=64, parameters=64, m=8, n=8, k=8)
+    b.add("batch_norm", [x], outputs=64, parameters=16, b=8, h=8)
+    w = training(b.build(), TRAINING)
+    assert _ops(w, FORWARD, 0) == ["linear", "memory", "batch_norm"]
+    assert _ops(w, BACKWARD, 1)[:2] == ["memory", "batch_norm"]
+    assert w.ops.column("bytes")[[1, 3]].tolist() == [64 * 4, 2 * 64 * 4]
+    assert w.edges.T.tolist() == [[0, 2]]
+
+
 def test_the_networks_input_needs_no_gradient() -> None:
     b = Builder("fp32")
     image = {"b": 8, "in_channels": 3, "out_channels": 16, "stride_height": 1, "stride_width": 1}
