@@ -18,9 +18,10 @@ from app.services.model_runs import is_host_launched
 from app.services.model_serving import serving_figures
 from app.services.model_sources import asked_network
 from app.services.model_steps import Step, timed
-from app.services.networks import Prepared, prepared
+from app.services.networks import Network, Prepared, prepared
 from app.services.operator_answers import lacking, lacks, require_predictor
 from app.services.prediction_form import PredictResponse, Skipped
+from app.services.whole_networks import NOTE, as_one_row, knows_networks_only
 from app.tables.gpus import GpuTable
 
 Floats = NDArray[np.float64]
@@ -41,7 +42,13 @@ def predict_network(
     require_predictor(engine, rows, request.predictor, targets)
     find = partial(asked_network, graphs=graphs)
     network, run = find(asked)
-    ready = prepared(network, run)
+    whole = knows_networks_only(request.predictor)
+
+    def rows_of(network: Network, run: Run) -> Prepared:
+        ready = prepared(network, run)
+        return as_one_row(ready, run) if whole else ready
+
+    ready = rows_of(network, run)
     if len(ready.workload) * len(targets) > max_rows:
         asked_for = f"{len(ready.workload):,} operators on {len(targets)} GPUs"
         raise TooLarge(f"At most {max_rows:,} rows are taken at once; {asked_for} are more.")
@@ -49,7 +56,7 @@ def predict_network(
     targets, skipped = _runnable(ready, gpus, targets, lenient=request.gpus == "all")
     if not targets:
         return PredictResponse([], skipped)
-    launched = is_host_launched(asked.software, run.mode, run.dtype)
+    launched = is_host_launched(asked.software, run.mode, run.dtype) and not whole
 
     def step_of(ready: Prepared, run: Run) -> Step:
         return timed(
@@ -65,7 +72,7 @@ def predict_network(
 
     def step_s(asked: ModelWorkload) -> Floats:
         network, run = find(asked)
-        return step_of(prepared(network, run), run).done.step_s
+        return step_of(rows_of(network, run), run).done.step_s
 
     answering = Answering(
         engine,
@@ -77,7 +84,7 @@ def predict_network(
         step_of(ready, run),
         Room(asked, run, ready, find),
         targets,
-        _notes(asked, ready, launched=launched),
+        [NOTE] if whole else _notes(asked, ready, launched=launched),
         serving_figures(asked, step_s) if isinstance(asked, ModelWorkload) and asked.output_tokens else None,
     )
     return PredictResponse(answering.predictions(), skipped)

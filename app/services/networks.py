@@ -99,6 +99,11 @@ def bytes_with(rows: Workload, run: Run, batch: int) -> float:
 
 def _prepared(network: Network, run: Run) -> Prepared:
     workload = workload_of(network, run)
+    return rows_prepared(workload, memory(workload, run), bytes_with(workload, run, 0))
+
+
+def rows_prepared(workload: Workload, kept: Memory, fixed_bytes: float) -> Prepared:
+    """These rows of one device, which keeps so much."""
     ops = workload.ops
     found = distinct(replace(ops, dims=ops.dims.copy()))
     kinds = kinds_of(found.table)
@@ -113,8 +118,8 @@ def _prepared(network: Network, run: Run) -> Prepared:
         runs=workload.runs,
         group=group[found.row],
         groups=groups,
-        memory=memory(workload, run),
-        fixed_bytes=bytes_with(workload, run, 0),
+        memory=kept,
+        fixed_bytes=fixed_bytes,
     )
 
 
