@@ -88,6 +88,7 @@ class Builder:
         kind, dtype, block = columns[:3].astype(np.intp)
         outputs, parameters, saved, kv_bytes = columns[3:]
         edges = np.array(self._edges, dtype=np.intp).reshape(-1, 2).T
+        repeats = np.array(self._repeats[: int(block.max(initial=-1)) + 1])  # less a last block of no rows
         own = ~np.isnan(saved)
         saved = outputs * kept(kind, block, edges, own) + np.where(own, saved, 0.0)
         ops = OpTable(kind, dtype, np.zeros(n, dtype=np.intp), MIXED_FIELDS, dims)
@@ -97,8 +98,8 @@ class Builder:
             phase=np.full(n, FORWARD, dtype=np.intp),
             source=np.arange(n),
             block=block,
-            repeats=np.array(self._repeats),
-            origin=np.arange(len(self._repeats)),
+            repeats=repeats,
+            origin=np.arange(len(repeats)),
             edges=edges,
             parameters=parameters,
             weight_bytes=parameters * WEIGHT_BYTES[dtype],

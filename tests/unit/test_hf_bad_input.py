@@ -32,6 +32,10 @@ def test_unknown_model_types_are_told_the_known_ones(given: Any) -> None:
     assert "graph" in msg
 
 
+def test_a_model_of_text_and_images_is_told_to_send_its_text() -> None:
+    assert "text_config" in refused({"model_type": "gemma3", "text_config": GEMMA3})[1]
+
+
 @pytest.mark.parametrize("given", [[], "gpt2", 3, None])
 def test_a_configuration_is_an_object(given: Any) -> None:
     assert refused(given)[0] == ("workload", "config")

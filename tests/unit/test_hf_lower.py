@@ -48,7 +48,7 @@ RUNS = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_every_model_runs_every_way(name: str, run: Run) -> None:
     config = PUBLISHED[name][0]
-    if config["model_type"] in ("bert", "vit") and run.mode in ("prefill", "decode"):
+    if config["model_type"] in ("bert", "roberta", "vit") and run.mode in ("prefill", "decode"):
         return
     workload = lower(config, run if config["model_type"] != "vit" else replace(run, parallelism=Parallelism()))
     for kind in kinds_of(workload.ops):
@@ -101,6 +101,34 @@ def test_prefill_writes_words_for_the_last_token_only() -> None:
     run = Run(mode="prefill", batch=4, sequence=1024, attention="flash", dtype="bf16")
     assert of(lower(LLAMA2, run), "words.logits", "m") == 4
     assert of(lower(LLAMA2, Run(batch=4, sequence=1024)), "words.logits", "m") == 4096
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "sent", "held"),
+    [
+        (Parallelism(data=8, expert=8), 16 * 8, 256 / 8),
+        (Parallelism(data=8, tensor=8, expert=8, nodes=8), 16 * 8, 256 / 8 / 8),
+        (Parallelism(data=8, tensor=8, expert=64, nodes=8), 16 * 8 / 8, 256 / 64),
+    ],
+)
+def test_experts_are_dealt_over_replicas_then_tensor_ranks(parallelism: Parallelism, sent: float, held: float) -> None:
+    run = Run("decode", 16 * 8, 512, dtype="bf16", attention="flash", parallelism=parallelism)
+    workload = lower(config("deepseek-v3"), run)
+    assert of(workload, "all_to_all", "message_bytes") == sent * 7168 * 2  # pairs, features, bytes
+    assert of(workload, "all_to_all", "nodes") == parallelism.nodes
+    assert of(workload, "experts", "tokens") == 128
+    assert workload.parameters[workload.names.index("experts")] == held * 3 * 7168 * 2048
+
+
+def test_experts_dealt_over_tensor_ranks_alone_swap_nothing() -> None:
+    run = Run("decode", 16, 512, dtype="bf16", attention="flash", parallelism=Parallelism(tensor=8, expert=8))
+    assert "all_to_all" not in lower(config("mixtral-8x7b"), run).names
+
+
+def test_decode_holds_the_encoder_too() -> None:
+    workload = lower(config("t5-base"), Run("decode", 1, 64))
+    assert workload.parameters @ workload.repeats[workload.block] == BUILT_IN["t5-base"]
+    assert not any(name.startswith("cross.key") for name in workload.names)
 
 
 @pytest.mark.parametrize("sequence", [False, True])

@@ -61,10 +61,15 @@ _DEEPSEEK2_LITE: dict[str, Any] = {
     "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "vocab_size": 102400,
 }  # fmt: skip
 
+_ROBERTA = config("bert-base", architectures=["RobertaForMaskedLM"]) | {
+    "model_type": "roberta", "vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1,
+}  # fmt: skip
+
 FURTHER: dict[str, tuple[dict[str, Any], int]] = {
     "bert-base, without a head": (config("bert-base", architectures=["BertModel"]), 109_482_240),
     "bert-large, without a head": (config("bert-large", architectures=["BertModel"]), 335_141_888),
     "bert-base, pre-training": (config("bert-base", architectures=["BertForPreTraining"]), 110_106_428),
+    "roberta-base": (_ROBERTA, 124_697_433),
     "qwen1.5-moe-a2.7b": (_QWEN15_MOE, 14_315_784_192),
     "gemma-2b": (_GEMMA, 2_506_172_416),
     "gemma-3-1b": (GEMMA3, 999_885_952),

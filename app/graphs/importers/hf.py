@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from app.graphs.importers.families.bert import bert
+from app.graphs.importers.families.bert import bert, roberta
 from app.graphs.importers.families.deepseek import deepseek_v2, deepseek_v3
 from app.graphs.importers.families.fields import CONFIG, Fields
 from app.graphs.importers.families.gemma import gemma, gemma2, gemma3
@@ -45,9 +45,11 @@ _FAMILIES: Mapping[str, Callable[[Fields], Architecture]] = {
     "qwen2_moe": qwen2_moe,
     "qwen3": qwen3,
     "qwen3_moe": qwen3_moe,
+    "roberta": roberta,
     "switch_transformers": switch_transformers,
     "t5": t5,
     "vit": vit,
+    "xlm-roberta": roberta,
 }
 KNOWN_MODEL_TYPES = tuple(_FAMILIES)
 
@@ -67,9 +69,10 @@ def read(config: Mapping[str, Any]) -> Architecture:
     family = _FAMILIES.get(given) if isinstance(given, str) else None
     if family is None:
         says = "is missing" if given is None else "is not known"
+        instead = "Send its text_config alone, or" if "text_config" in config else "Send"
         refuse(
             (*CONFIG, "model_type"),
-            f"{says}; known: {', '.join(KNOWN_MODEL_TYPES)}. Send any other network as a graph (kind graph)",
+            f"{says}; known: {', '.join(KNOWN_MODEL_TYPES)}. {instead} any other network as a graph (kind graph)",
         )
     return family(Fields(config, str(given)))
 

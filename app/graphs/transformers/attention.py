@@ -36,19 +36,18 @@ def self_attention(rows: Rows, x: Flow, spec: Attention, span: Span, width: floa
 
 
 def cross_attention(rows: Rows, x: Flow, encoded: Flow, spec: Attention, span: Span, width: float) -> Flow:
-    """Attention on what the encoder wrote; its keys and values are computed once, so not in decode."""
+    """Attention on what the encoder wrote; its keys and values are computed once, in decode their weights lie idle."""
     heads, shared = _dealt(spec, rows.tensor)
     x = rows.gathered(x, span.tokens, width)
-    q = rows.linear(x, span.tokens, heads * spec.head_dim, width, "cross.query", bias=spec.bias)
-    held = shared * spec.head_dim
+    wide, held = heads * spec.head_dim, shared * spec.head_dim
+    decode = rows.run.mode == "decode"
+    weights = (wide + 2.0 * held) * width if decode else wide * width
+    q = rows.linear(x, span.tokens, wide, width, "cross.query", parameters=weights)
     k, v = encoded, encoded
-    if rows.run.mode != "decode":
-        k, v = (
-            rows.linear(encoded, span.batch * span.keys, held, width, f"cross.{name}", bias=spec.bias)
-            for name in ("key", "value")
-        )
+    if not decode:
+        k, v = (rows.linear(encoded, span.batch * span.keys, held, width, f"cross.{name}") for name in ("key", "value"))
     y = _attended(rows, (q, k, v), spec, span)
-    y = rows.linear(y, span.tokens, width, heads * spec.head_dim, "cross.output", bias=spec.out_bias)
+    y = rows.linear(y, span.tokens, width, wide, "cross.output")
     return rows.summed(y, span.tokens, width)
 
 

@@ -7,6 +7,8 @@ over tensor ranks, which hold the same tokens anyway.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from app.graphs.run import spanned
 from app.graphs.transformers.architecture import Experts, FeedForward
 from app.graphs.transformers.rows import ACTIVATIONS, Flow, Rows
@@ -59,33 +61,65 @@ def _routed(rows: Rows, x: Flow, spec: Experts, tokens: float, width: float) -> 
     return (rows.add("memory", y, outputs=chosen, name="experts.top_k", bytes=moved),)
 
 
+class _Deal(NamedTuple):
+    """How experts are dealt: replicas that swap tokens, devices that share an expert, experts of a device.
+
+    pairs   of token and expert that a device sends to the replicas; its tensor-parallel peers send those of theirs
+    """
+
+    replicas: int
+    shards: int
+    experts: float
+    pairs: float
+
+
+def _dealt(rows: Rows, spec: Experts, tokens: float) -> _Deal:
+    run = rows.run.parallelism
+    replicas = min(run.expert, run.data)
+    shards = rows.tensor * replicas // run.expert
+    return _Deal(replicas, shards, spec.count / run.expert, tokens * spec.top_k * replicas / run.expert)
+
+
+def _swapped(rows: Rows, x: Flow, deal: _Deal, width: float) -> Flow:
+    """Tokens to their experts' devices, or back; nothing where replicas hold all experts."""
+    if deal.replicas == 1:
+        return x
+    outputs = deal.pairs * width
+    row = rows.add(
+        "all_to_all",
+        x,
+        outputs=outputs,
+        saved=0.0,
+        name="all_to_all",
+        message_bytes=outputs * rows.size,
+        devices=deal.replicas,
+        nodes=spanned(deal.replicas, rows.tensor, rows.run),
+    )
+    return (row,)
+
+
 def _mixture(rows: Rows, x: Flow, spec: Experts, tokens: float, width: float) -> Flow:
     """Gated experts, all at once; then those that every token passes through."""
-    run, each = rows.run.parallelism, spec.each
-    replicas = min(run.expert, run.data)  # that swap tokens
-    shards = rows.tensor * replicas // run.expert  # devices that share an expert
-    y = _routed(rows, x, spec, tokens, width)
-    y = _swapped(rows, (*x, *y), tokens * spec.top_k, width, replicas)
-    experts = spec.count / run.expert
-    pairs = tokens * replicas * spec.top_k / run.expert
-    inner = each.inner / shards
+    deal = _dealt(rows, spec, tokens)
+    inner = spec.each.inner / deal.shards
+    y = _swapped(rows, (*x, *_routed(rows, x, spec, tokens, width)), deal, width)
     row = rows.add(
         "moe",
         y,
         outputs=tokens * width,
         name="experts",
         dtype=rows.run.dtype,
-        parameters=experts * 3.0 * width * inner,
-        saved=pairs * (width + 3.0 * inner),
-        tokens=tokens * replicas,
+        parameters=deal.experts * 3.0 * width * inner,
+        saved=deal.pairs * (width + 3.0 * inner),
+        tokens=tokens * deal.replicas,
         hidden=width,
-        intermediate=each.inner,
+        intermediate=spec.each.inner,
         experts=spec.count,
         top_k=spec.top_k,
-        tensor_parallel=shards,
-        expert_parallel=run.expert,
+        tensor_parallel=deal.shards,
+        expert_parallel=rows.run.parallelism.expert,
     )
-    y = _swapped(rows, (row,), tokens * spec.top_k, width, replicas)
+    y = _swapped(rows, (row,), deal, width)
     if spec.shared is None:
         return y
     always = dense(rows, x, spec.shared, tokens, width, "shared", rows.tensor)
@@ -95,41 +129,24 @@ def _mixture(rows: Rows, x: Flow, spec: Experts, tokens: float, width: float) ->
     return rows.each("add", (*y, *always), tokens, width, "experts.sum")
 
 
-def _swapped(rows: Rows, x: Flow, pairs: float, width: float, replicas: int) -> Flow:
-    """Tokens to their experts' devices, or back; nothing where replicas hold all experts."""
-    if replicas == 1:
-        return x
-    nodes = spanned(replicas, rows.tensor, rows.run)
-    outputs = pairs * width
-    row = rows.add(
-        "all_to_all", x, outputs=outputs, saved=0.0, name="all_to_all", message_bytes=outputs * rows.size,
-        devices=replicas, nodes=nodes,
-    )  # fmt: skip
-    return (row,)
-
-
 def _one_by_one(rows: Rows, x: Flow, spec: Experts, sequences: float, tokens: float, width: float) -> Flow:
     """Plain experts, each run for itself on as many tokens as it takes (Switch Transformers)."""
-    run = rows.run.parallelism
-    replicas = min(run.expert, run.data)
-    shards = rows.tensor * replicas // run.expert
+    deal, each = _dealt(rows, spec, tokens), spec.each
     y = _routed(rows, x, spec, tokens, width)
-    x = _swapped(rows, (*x, *y), tokens * spec.top_k, width, replicas)
+    x = _swapped(rows, (*x, *y), deal, width)
     if spec.capacity:  # each expert's tokens are numbered, and those beyond its capacity masked
-        counted = rows.add(
-            "memory", y, outputs=tokens * spec.count, name="experts.cumsum", bytes=2.0 * tokens * spec.count * rows.size
-        )
+        moved = 2.0 * tokens * spec.count * rows.size
+        counted = rows.add("memory", y, outputs=tokens * spec.count, name="experts.cumsum", bytes=moved)
         y = rows.each("mul", (*y, counted), tokens, spec.count, "experts.mask")
     even = -(-tokens * spec.top_k // spec.count)
-    taken = replicas * (min(even, spec.capacity * sequences) if spec.capacity else even)
-    experts, inner = spec.count / run.expert, spec.each.inner / shards
-    activation = ACTIVATIONS[spec.each.activation][1]
+    taken = deal.replicas * (min(even, spec.capacity * sequences) if spec.capacity else even)
+    experts, inner, activation = deal.experts, each.inner / deal.shards, ACTIVATIONS[each.activation][1]
     x = rows.each("copy", x, taken, width, "experts.take", experts)
-    x = rows.linear(x, taken, inner, width, "experts.up", bias=spec.each.bias, count=experts)
+    x = rows.linear(x, taken, inner, width, "experts.up", bias=each.bias, count=experts)
     x = rows.each(activation, x, taken, inner, f"experts.{activation}", experts)
-    if spec.each.drops:
+    if each.drops:
         x = rows.dropout(x, taken, inner, count=experts)
-    x = rows.linear(x, taken, width, inner, "experts.down", bias=spec.each.bias, count=experts)
+    x = rows.linear(x, taken, width, inner, "experts.down", bias=each.bias, count=experts)
     x = rows.each("copy", x, taken, width, "experts.put", experts)
-    x = _swapped(rows, x, tokens * spec.top_k, width, replicas)
+    x = _swapped(rows, x, deal, width)
     return rows.each("mul", (*x, *y), tokens, width, "experts.weighted")

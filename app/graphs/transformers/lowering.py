@@ -8,6 +8,8 @@ them and decodes the first token, its decode has as many keys on both sides.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from app.graphs.run import Run
 from app.graphs.transformers.architecture import Architecture, Embedding, Head, Layer, Stack
 from app.graphs.transformers.attention import Span, cross_attention, self_attention, softcapped
@@ -25,6 +27,8 @@ def write(architecture: Architecture, run: Run) -> Workload:
     for stack, span in zip(architecture.stacks, spans, strict=True):
         if span is not None:
             x = _stack(rows, stack, span, x)
+        else:
+            rows.idle = _held(architecture, stack, run)
     last, span = architecture.stacks[-1], spans[-1]
     if span is not None:
         _head(rows, x, architecture.head, span, last)
@@ -42,6 +46,12 @@ def spans_of(architecture: Architecture, run: Run) -> list[Span | None]:
     if run.mode == "decode":
         return [None, token]
     return [whole, token._replace(keys=1.0) if run.mode == "prefill" else whole]
+
+
+def _held(architecture: Architecture, stack: Stack, run: Run) -> float:
+    """Weights of a stack that does not run, which its device holds all the same."""
+    alone = write(replace(architecture, stacks=(stack,), head=Head()), replace(run, mode="inference"))
+    return float(alone.parameters @ alone.repeats[alone.block])
 
 
 def _stack(rows: Rows, stack: Stack, span: Span, encoded: Flow) -> Flow:
@@ -86,7 +96,7 @@ def _embedded(rows: Rows, stack: Stack, span: Span) -> None:
 def _looked_up(rows: Rows, spec: Embedding, tokens: float) -> Flow:
     """Words in a table that is dealt to the tensor-parallel group, padded as Megatron does."""
     vocabulary = -(-spec.vocabulary // rows.tensor)
-    held = 0.0 if spec.shared else vocabulary * spec.width
+    held = (0.0 if spec.shared else vocabulary * spec.width) + rows.idle
     row = rows.add(
         "embedding", outputs=tokens * spec.width, saved=0.0, name="words", parameters=held, b=tokens, h=spec.width,
         vocabulary=vocabulary,

@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2019): an encoder with the norm after each residual sum."""
+"""BERT (Devlin et al. 2019) and RoBERTa: an encoder with the norm after each residual sum."""
 
 from __future__ import annotations
 
@@ -18,20 +18,27 @@ _HEADS = {
 }
 
 
-def bert(fields: Fields) -> Architecture:
-    """BERT; without `architectures` the encoder and its pooler."""
+# RoBERTa's table of positions begins two rows late (padding, as in fairseq).
+_ROBERTA_OFFSET = 2
+
+
+def roberta(fields: Fields) -> Architecture:
+    """RoBERTa and XLM-RoBERTa (Liu et al. 2019): BERT's layers."""
+    return bert(fields, offset=_ROBERTA_OFFSET)
+
+
+def bert(fields: Fields, offset: int = 0) -> Architecture:
+    """BERT; without `architectures` the encoder and its pooler. `offset` rows of positions are never used."""
     width, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
-    vocabulary, positions = fields.size("vocab_size"), fields.size("max_position_embeddings")
+    vocabulary, positions = fields.size("vocab_size"), fields.size("max_position_embeddings", least=offset + 1)
     activation = fields.word("hidden_act", choices=ACTIVATIONS, default="gelu")
     attention = Attention(
         heads, heads, fields.whole("num_attention_heads", width, heads, "hidden_size"), causal=False, bias=True,
         out_bias=True, scale="divided", copied="batched",
     )  # fmt: skip
     inner = FeedForward(fields.size("intermediate_size"), activation, bias=True)
-    embedding = Embedding(
-        width, vocabulary, positions, positions, segments=fields.size("type_vocab_size", default=2, least=0), norm=True,
-        drops=True,
-    )  # fmt: skip
+    segments = fields.size("type_vocab_size", default=2, least=0)
+    embedding = Embedding(width, vocabulary, positions, positions - offset, segments, norm=True, drops=True)
     layers = fields.layers("num_hidden_layers")
     return Architecture(
         (Stack(width, embedding, ((Layer(attention, inner, "post"), layers),), "layer_norm", final_norm=False),),
