@@ -77,6 +77,7 @@ def test_layers_are_one_block() -> None:
     assert workload.repeats.tolist() == [1.0, 32.0, 1.0]
     assert (np.diff(workload.block) >= 0).all()
     assert (workload.edges[0] < workload.edges[1]).all()
+    assert all(array.flags.c_contiguous for array in (workload.ops.kind, workload.ops.dtype, workload.ops.dims))
 
 
 @pytest.mark.parametrize("attention", ["eager", "flash"])
