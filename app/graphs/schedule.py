@@ -89,7 +89,9 @@ def schedule(
         one = _stage(w, blocks, split[0], passes=micro, every=every)
         phases, bubble = _phases(*one), np.zeros(g)
     else:
-        stages = [_stage(w, blocks, repeats, passes=1, every=every) for repeats in split]
+        alike, which = np.unique(split, axis=0, return_inverse=True)
+        distinct = [_stage(w, blocks, repeats, passes=1, every=every) for repeats in alike]
+        stages = [distinct[k] for k in which.ravel().tolist()]
         both = bool((w.phase == BACKWARD).any())
         in_turn = both and run.parallelism.schedule == "1f1b"
         phases, bubble = _piped(stages, transfer, micro, ways=1 + both, in_turn=in_turn)

@@ -11,6 +11,8 @@ from app.tables.workload import FORWARD, Floats, Workload
 # are alike, so it matters little: only the embedding and the head differ from them.
 _FLOPS_PER_BYTE = 100.0
 _HALVINGS = 50
+# Of a layer, by which a stage may be over what it has room for: rounding.
+_TOLERANCE = 1e-9
 
 
 def stage_repeats(w: Workload, stages: int) -> Floats:
@@ -42,15 +44,22 @@ def _filled(cost: Floats, repeats: Floats, stages: int, most: float) -> Floats |
     """Layers dealt in order, none of the stages over `most`; None where they do not fit."""
     dealt = np.zeros((stages, len(cost)))
     stage, room = 0, most
-    for block, (each, all_of_it) in enumerate(zip(cost.tolist(), repeats.tolist(), strict=True)):
-        left = all_of_it
-        while left > 0:
-            take = left if each == 0 else min(left, np.floor(room / each * (1.0 + 1e-12)))
-            dealt[stage, block] += take
-            left -= take
-            room -= take * each
-            if left > 0:
-                stage, room = stage + 1, most
-                if stage == stages or most < each * (1.0 - 1e-12):
-                    return None
+    for block, (each, layers) in enumerate(zip(cost.tolist(), repeats.tolist(), strict=True)):
+        if each == 0:
+            dealt[stage, block] = layers
+            continue
+        fits = np.floor(most / each + _TOLERANCE)
+        if fits < 1:
+            return None
+        here = min(layers, max(np.floor(room / each + _TOLERANCE), 0.0))
+        dealt[stage, block] = here
+        room -= here * each
+        if layers > here:
+            more = int(np.ceil((layers - here) / fits))
+            if stage + more >= stages:
+                return None
+            dealt[stage + 1 : stage + more, block] = fits
+            stage += more
+            dealt[stage, block] = layers - here - (more - 1) * fits
+            room = most - dealt[stage, block] * each
     return dealt
