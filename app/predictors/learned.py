@@ -72,8 +72,8 @@ FADING = 0.1
 STRETCH = 0.25
 
 # Cards that are fed by their slot alone run long products at a clock that their temperature decides: NeuSight's T4 and
-# P4 ran training rows, test rows and whole models at rates up to 1.7 and 4 times apart. Half way to the physics suits
-# models best (docs/accuracy.md).
+# P4 ran training rows, test rows and whole models at rates up to 1.7 and 4 times apart. For products launched otherwise
+# than those measured one by one, as in whole models, half way to the physics is best (docs/accuracy.md).
 UNSTEADY_W, UNSTEADY_TRUST = 75.0, 0.5
 
 
@@ -105,12 +105,13 @@ class Packed(NamedTuple):
 
 
 class Recipes(NamedTuple):
-    """Per cell and GPU: factors, models, weights, situation; `cell` [kinds, dtypes] is the cell's row, -1 none."""
+    """Per cell and GPU: factors, models, weights, situation, trust; `cell` [kinds, dtypes] is a cell's row, -1 none."""
 
     factors: Floats
     member: Ints
     weight: Floats
     situation: Ints
+    trust: Floats
     cell: Ints
 
 
@@ -205,7 +206,9 @@ class Learned:
         makes = gpus.architectures or ("",) * len(gpus)
         rows = [self._recipe_row(gpu, make) for gpu, make in zip(gpus.ids, makes, strict=True)]
         factors, member, weight, situation = (np.stack(part, axis=1) for part in zip(*rows, strict=True))
-        return Recipes(factors, member, weight, situation, self._cell_of)
+        kind = np.array([OP_CODE[op] for op, _ in self.cells], dtype=np.intp)
+        trust = trusted(kind[:, None], situation, gpus.column("board_power_w"))
+        return Recipes(factors, member, weight, situation, trust, self._cell_of)
 
     @cached_property
     def _recipe_row(self) -> Callable[[str, str], tuple[Floats, Ints, Floats, Ints]]:
@@ -321,12 +324,12 @@ def samples(rows: Measurements, gpus: GpuTable) -> Samples:
     fill_all(shape_features(kinds, products, len(i)), traits, devices.figures, rows.gpu, terms, features)
     sizes = size_columns(int(rows.ops.kind[0]), product=products[0] is not None)
     names, makes = gpus.ids, gpus.architectures or ("",) * len(gpus)
-    return Samples(features, terms, rows.latency_s, rows.gpu, names, makes, sizes, _trust(int(rows.ops.kind[0]), gpus))
+    return Samples(features, terms, rows.latency_s, rows.gpu, names, makes, sizes)
 
 
-def _trust(kind: int, gpus: GpuTable) -> Floats:
-    """How much of what a GPU's own rows say of an operator holds on another day, [gpus]."""
-    unsteady = IS_LINEAR[kind] & (gpus.column("board_power_w") <= UNSTEADY_W)
+def trusted(kind: Ints, situation: Ints | int, power_w: Floats) -> Floats:
+    """How much of what a GPU's own rows taught holds for operators launched otherwise; all of these broadcast."""
+    unsteady = IS_LINEAR[kind] & (situation == S_SEEN) & (power_w <= UNSTEADY_W)
     return np.where(unsteady, UNSTEADY_TRUST, 1.0)
 
 
@@ -393,7 +396,9 @@ def _fill(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not tables)
                         situation[q] = S_UNSEEN_OUTSIDE
             factors = recipes.factors[cell, gpu] if cell >= 0 else neutral
             alike = cell < 0 or packed.low[cell, EAGER] <= shape[EAGER, i[q]] <= packed.high[cell, EAGER]
-            times[0][q] = corrected_s(terms, q, factors, total[k] * np.exp(-FADING * far), alike)
+            trust = 1.0 if alike else recipes.trust[cell, gpu]
+            factors = factors if alike else factors**trust
+            times[0][q] = corrected_s(terms, q, factors, trust * total[k] * np.exp(-FADING * far), alike)
         first += count
 
 

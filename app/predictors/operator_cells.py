@@ -70,7 +70,6 @@ class Samples:
     latency_s  float64 [n]
     gpu        int [n], code into `names` and `makes`
     sizes      int, rows of the features that hold the operator's own dimensions
-    trust      float64, per GPU: how much of what its rows say holds on another day
     """
 
     features: Singles
@@ -80,7 +79,6 @@ class Samples:
     names: Sequence[str]
     makes: Sequence[str]
     sizes: Ints
-    trust: Floats
 
     def of(self, rows: Ints) -> Samples:
         """The rows given."""
@@ -194,14 +192,8 @@ def learn(samples: Samples, shape_features: int, before: Cell | None = None) -> 
 def _own(samples: Samples, code: int, base: Cell) -> Model:
     """The model of one GPU."""
     if len(samples.latency_s) >= ENOUGH:
-        return _partly(fitted(samples, alone=True), float(samples.trust[code]))
+        return fitted(samples, alone=True)
     return corrected(samples, base.others(samples.names[code], samples.makes[code]))
-
-
-def _partly(model: Model, trust: float) -> Model:
-    """The model at a strength, as others are carried over."""
-    trees = model.trees._replace(value=(trust * model.trees.value).astype(np.float32))
-    return model._replace(factors=model.factors**trust, mean=trust * model.mean, trees=trees)
 
 
 def calibrated(samples: Samples, before: Cell) -> Cell:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from app.ops.kinds import kinds_of
 from app.ops.tiles import CANDIDATES, wave_efficiency
 from app.predictors.intervals import GROUPS, S_MEASURED, SITUATIONS
-from app.predictors.learned import FADING, MEMBERS, Learned, beyond, corrected_s, fill_all
+from app.predictors.learned import FADING, MEMBERS, Learned, beyond, corrected_s, fill_all, trusted
 from app.predictors.operator_cells import Cell, Model, Recipe
 from app.predictors.operator_constants import NEUTRAL, scaled_s, scaled_work_s
 from app.predictors.operator_features import EAGER, FEATURES, shape_features
@@ -152,7 +152,10 @@ def explained(learned: Learned, ops: OpTable, gpus: GpuTable, target: int, answe
         gpu, make = gpus.ids[target], gpus.architectures[target] if gpus.architectures else ""
         recipe = _NOTHING if cell is None else cell.recipe(gpu, make)
         fading, whole = _reach(rows, q, cell)
-        members = list(_members(rows, q, recipe, cell, gpu))
+        if not whole:
+            trust = float(trusted(ops.kind[q], int(recipe.situation), gpus.column("board_power_w")[target]))
+            fading, recipe = fading * trust, recipe._replace(factors=recipe.factors**trust)
+        members = list(_members(rows, q, recipe, (fading, whole), cell, gpu))
         if situation[q] == S_MEASURED:
             members = [member._replace(weight=0.0) for member in members]
             members.append(Member("measured", gpu, 1.0, 0.0, float(answer.latency_s[q])))
@@ -190,9 +193,11 @@ def _reach(rows: _Rows, q: int, cell: Cell | None) -> tuple[float, bool]:
     return float(np.exp(-FADING * far)), bool(cell.low[EAGER] <= rows.shape[EAGER, q] <= cell.high[EAGER])
 
 
-def _members(rows: _Rows, q: int, recipe: Recipe, cell: Cell | None, gpu: str) -> Iterator[Member]:
-    """The physics, and every model that corrects it."""
-    fading, whole = _reach(rows, q, cell)
+def _members(
+    rows: _Rows, q: int, recipe: Recipe, reach: tuple[float, bool], cell: Cell | None, gpu: str
+) -> Iterator[Member]:
+    """The physics, and every model that corrects it; `reach` as `_reach` says."""
+    fading, whole = reach
     yield Member("physics", None, 1.0, 0.0, float(corrected_s(rows.terms, q, recipe.factors, 0.0, whole)))
     work_s, physics_s = (float(seconds(rows.terms, q, recipe.factors)) for seconds in (scaled_work_s, scaled_s))
     share = 1.0 if whole else min(work_s / physics_s, 1.0)
