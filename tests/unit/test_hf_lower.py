@@ -164,5 +164,21 @@ def test_training_drops_at_the_price_of_random_numbers() -> None:
 
 @pytest.mark.parametrize(("batch", "copies"), [(1, 0), (2, 3)])
 def test_products_of_several_sequences_copy_their_operands(batch: int, copies: int) -> None:
-    names = lower(GPT2, Run(batch=batch, sequence=64)).names
-    assert sum(name.endswith("_copy") for name in names) == copies
+    for name in ("gpt2", "t5-base", "vit-b-16", "llama-2-7b"):
+        names = lower(config(name), Run(batch=batch, sequence=64)).names
+        assert len({name for name in names if name.endswith("_copy")}) == copies
+
+
+def test_repeated_keys_need_no_further_copy() -> None:
+    names = lower(config("llama-3-8b"), Run(batch=2, sequence=64)).names
+    assert [name for name in names if name.endswith(("_copy", "_repeat"))] == [
+        *("attention.key_repeat", "attention.value_repeat", "attention.query_copy")
+    ]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "opt-1.3b", "llama-2-7b"])
+def test_eager_decode_copies_the_cache_and_nothing_else(name: str) -> None:
+    names = lower(config(name), Run("decode", batch=2, sequence=64)).names
+    assert [name for name in names if name.endswith(("_copy", "_cache"))] == [
+        *("attention.key_cache", "attention.value_cache")
+    ]

@@ -125,16 +125,17 @@ def _eager(rows: Rows, qkv: tuple[Flow, Flow, Flow], spec: Attention, span: Span
     """Scores, softmax and values as products of their own; a copy puts heads side by side again."""
     (q, k, v), (heads, shared) = qkv, _dealt(spec, rows.tensor)
     keys, batched = span.keys, span.batch * heads
-    if rows.run.mode == "decode" and spec.causal:  # the new token is appended to copies of the cache
+    appends = rows.run.mode == "decode" and spec.causal  # the new token, to copies of the cache
+    copies = not appends and (spec.copied == "always" or (spec.copied == "batched" and span.batch > 1))
+    if appends:
         keys = min(keys, spec.window or keys)
         k = rows.each("copy", k, span.batch * shared * keys, spec.head_dim, "attention.key_cache")
         v = rows.each("copy", v, span.batch * shared * keys, spec.head_dim, "attention.value_cache")
-    if shared < heads:
-        k = rows.each("copy", k, batched * keys, spec.head_dim, "attention.key_repeat")
-        v = rows.each("copy", v, batched * keys, spec.head_dim, "attention.value_repeat")
-    if spec.copied == "always" or (spec.copied == "batched" and span.batch > 1):
-        k = rows.each("copy", k, batched * keys, spec.head_dim, "attention.key_copy")
-        v = rows.each("copy", v, batched * keys, spec.head_dim, "attention.value_copy")
+    if shared < heads or copies:
+        why = "repeat" if shared < heads else "copy"
+        k = rows.each("copy", k, batched * keys, spec.head_dim, f"attention.key_{why}")
+        v = rows.each("copy", v, batched * keys, spec.head_dim, f"attention.value_{why}")
+    if copies:
         q = rows.each("copy", q, batched * span.queries, spec.head_dim, "attention.query_copy")
     scores = rows.bmm((*dict.fromkeys((*q, *k)),), (batched, span.queries, keys, spec.head_dim), "attention.scores")
     weights = softmax(rows, scores, spec, batched * span.queries, keys)

@@ -74,7 +74,9 @@ def _both(
 ) -> Architecture:
     width, heads, vocabulary = fields.size("d_model"), fields.size("num_heads"), fields.size("vocab_size")
     buckets = fields.size("relative_attention_num_buckets", default=32)
-    own = Attention(heads, heads, fields.size("d_kv", default=64), scale="none", mask="none", biased=True)
+    own = Attention(
+        heads, heads, fields.size("d_kv", default=64), scale="none", mask="none", biased=True, copied="batched"
+    )
     into = replace(own, causal=False)
     words = Embedding(width, vocabulary, drops=True)
     stacks = (

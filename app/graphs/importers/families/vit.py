@@ -25,7 +25,7 @@ def vit(fields: Fields) -> Architecture:
     bias = fields.flag("qkv_bias", default=True)
     attention = Attention(
         heads, heads, fields.whole("num_attention_heads", width, heads, "hidden_size"), causal=False, bias=bias,
-        out_bias=True, scale="divided", mask="none",
+        out_bias=True, scale="divided", mask="none", copied="batched",
     )  # fmt: skip
     activation = fields.word("hidden_act", choices=ACTIVATIONS, default="gelu")
     layer = Layer(attention, FeedForward(fields.size("intermediate_size"), activation, bias=True))
