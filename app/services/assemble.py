@@ -16,6 +16,7 @@ from app.predictors.intervals import Intervals
 from app.services.catalogue import load_catalog
 from app.services.engine import Engine, KernelIndex, Served, untrained
 from app.services.measured import measured_operators
+from app.services.model_hits import measured_models
 from app.services.runtime import Runtime
 from app.services.shipped import shipped_versions
 from app.services.stored_kernels import stored_kernels
@@ -53,7 +54,8 @@ def assemble(connection: Connection, stores: Stores, last: Engine | None) -> tup
     served, refused = _served(versions.served(connection), stores, last)
     kernels, _ = stored_kernels(measurements.load(connection, kind="kernel"), table)
     operators, ready = measured_operators(connection, table, served, last)
-    engine = Engine(catalog, table, ready, KernelIndex.build(kernels), value, operators)
+    models = measured_models(measurements.load(connection, kind="model"), last.models if last else None)
+    engine = Engine(catalog, table, ready, KernelIndex.build(kernels), value, operators, models)
     return engine, tuple(refused)
 
 

@@ -18,6 +18,7 @@ from app.predictors.finish import finished
 from app.predictors.intervals import Intervals
 from app.predictors.operator_index import NO_OPERATORS, OperatorIndex
 from app.predictors.roofline import Limit, hardware_limit
+from app.services.model_hits import MeasuredModels
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.key_set import KeySet
@@ -118,6 +119,7 @@ class Engine:
     kernels: KernelIndex = field(default_factory=lambda: KernelIndex(None, {}))
     revision: int = 0
     operators: MeasuredOperators = field(default_factory=MeasuredOperators)
+    models: MeasuredModels = MeasuredModels()
 
     def serving(self, predictor: str, gpu_id: str) -> Served:
         """The version that answers for a GPU: its own if it has one, else the pooled one."""

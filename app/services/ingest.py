@@ -31,6 +31,7 @@ from app.services.measured_operators import (
 )
 from app.services.measurement_form import MeasuredModel
 from app.services.measurement_rows import Parsed, Row, operator_columns, parse, stored
+from app.services.model_hits import model_limit_s
 from app.services.operator_blocks import measured_of
 from app.services.upload_gpus import UploadGpus
 from app.services.workloads import KernelWorkload, kernel_table
@@ -104,7 +105,9 @@ def check(catalog: Catalog, sent: Sent) -> Checked:
     if kernels:
         measured, sound, impossible = _possible(kernels, table)
         errors += impossible
-    kept = [*sound, *models]
+    possible, impossible = _possible_models(models, table)
+    errors += impossible
+    kept = [*sound, *possible]
     if operators is not None:
         errors += operators.errors
     return Checked(
@@ -141,6 +144,24 @@ def _possible(parsed: Sequence[Parsed], gpus: GpuTable) -> tuple[Measurements, l
     wrong = _impossible(parsed, measured, gpus)
     sound = np.array([k for k in range(len(parsed)) if k not in wrong], dtype=np.intp)
     return measured.take(sound), [parsed[k] for k in sound], list(wrong.values())
+
+
+def _possible_models(parsed: Sequence[Parsed], gpus: GpuTable) -> tuple[list[Parsed], list[FieldError]]:
+    """The networks that can be, and what is wrong with the others."""
+    sound, wrong = list[Parsed](), list[FieldError]()
+    for item in parsed:
+        try:
+            limit = model_limit_s(item.workload, gpus, item.gpu)
+        except BadInput as error:
+            wrong += [FieldError((item.position, *place.loc), place.msg) for place in error.errors]
+            continue
+        if limit is not None and item.form.latency_ms / 1e3 < (1 - LIMIT_TOLERANCE) * limit:
+            under = f"more than {LIMIT_TOLERANCE:.0%} under the hardware limit of {gpus.ids[item.gpu]}"
+            message = f"{item.form.latency_ms:.6g} ms is {under}, {limit * 1e3:.6g} ms: check the time and the workload"
+            wrong.append(FieldError((item.position, "latency_ms"), message))
+        else:
+            sound.append(item)
+    return sound, wrong
 
 
 def _impossible(parsed: Sequence[Parsed], measured: Measurements, gpus: GpuTable) -> dict[int, FieldError]:

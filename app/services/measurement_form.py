@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
+from app.services.model_requests import ModelWorkload
+from app.services.model_sources import is_known
 from app.services.workloads import KERNEL_EXAMPLE, GpuRef, Milliseconds, Name
 
 Spread: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
@@ -40,17 +42,22 @@ class LaunchedKernel(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
     block: Dims | None = None
 
 
-class MeasuredModel(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
-    """A network by its name, one step of a whole batch; `compiled` says that a graph compiler ran (torch.compile)."""
+class MeasuredModel(ModelWorkload, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
+    """One step of a network, as POST /predict asks for it; a `name` may also be one that is not known here.
 
-    kind: Literal["model"]
-    name: Name
-    mode: Literal["inference", "training"]
-    batch: _Extent
-    image_size: Annotated[int, Meta(ge=1, le=2**16)]
-    dtype: Literal["fp32", "tf32", "fp16", "bf16"]
+    `compiled` says that a graph compiler ran (torch.compile), like `fused`.
+    """
+
     memory_format: Literal["channels_first", "channels_last"] | None = None
     compiled: bool = False
+
+    def asked(self) -> ModelWorkload | None:
+        """What a request for it says; None where none can: an unknown name, or another layout of tensors."""
+        unknown = self.name is not None and not is_known(self.name)
+        if unknown or self.memory_format == "channels_last":
+            return None
+        fields = {name: getattr(self, name) for name in ModelWorkload.__struct_fields__}
+        return ModelWorkload(**fields | {"fused": self.fused or self.compiled})
 
 
 class MeasurementIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):

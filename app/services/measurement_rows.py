@@ -90,12 +90,23 @@ def _workload(form: MeasurementIn, position: int, thorough: bool) -> Any:
             raise _refused((*loc, "measured"), "send each measured time as a row of its own")
         return kernel
     if kind == "model":
-        return _typed(given, MeasuredModel, MODEL_EXAMPLE, loc, thorough)
+        return _model(form, loc, thorough)
     if kind in ("operator", "operators"):
         return _operator(form, kind, loc, thorough)
     stored = ", ".join(STORED_KINDS)
     msg = f"measurements of kind {str(kind)[:50]!r} are not stored by this version; stored are: {stored}"
     raise _refused((*loc, "kind"), msg)
+
+
+def _model(form: MeasurementIn, loc: Loc, thorough: bool) -> MeasuredModel:
+    """The network of a row."""
+    model = _typed(form.workload, MeasuredModel, MODEL_EXAMPLE, loc, thorough)
+    for field in ("dataset_size", "output_tokens"):
+        if getattr(model, field) is not None:
+            raise _refused((*loc, field), "a measurement is of one step: leave it out")
+    if model.software not in (None, form.software):
+        raise _refused((*loc, "software"), f"the measurement's own, {form.software!r}, or nothing")
+    return model
 
 
 def _operator(form: MeasurementIn, kind: str, loc: Loc, thorough: bool) -> Any:
@@ -167,7 +178,7 @@ def stored(item: Parsed, gpu_id: str) -> MeasurementRow:
         gpu_id=gpu_id,
         software=form.software,
         kind=item.workload.kind,
-        name=item.workload.name,
+        name=_name(item.workload),
         workload=_canonical(item.workload),
         latency_s=form.latency_ms / 1e3,
         source=form.source,
@@ -179,6 +190,11 @@ def stored(item: Parsed, gpu_id: str) -> MeasurementRow:
         power_w=form.power_w,
         measured_at=form.measured_at,
     )
+
+
+def _name(workload: KernelWorkload | MeasuredModel) -> str:
+    """What rows are found by: of a configuration its type."""
+    return workload.name or str((workload.config or {}).get("model_type"))  # type: ignore[union-attr]
 
 
 def _canonical(workload: KernelWorkload | MeasuredModel) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from app.services.prediction_form import (
 )
 from app.tables.gpus import GpuTable
 from app.tables.ops import DTYPES
-from app.tables.predictions import BOUNDS, COMMUNICATION, EXTRAPOLATED, LAUNCH, SUPPORTS, Predictions
+from app.tables.predictions import BOUNDS, COMMUNICATION, EXTRAPOLATED, LAUNCH, MEASURED, SUPPORTS, Predictions
 from app.tables.workload import PHASES, UPDATE
 
 Floats = NDArray[np.float64]
@@ -89,7 +89,9 @@ def _prediction(asked: Answering, k: int) -> Prediction:
     seconds = asked.step.done.rows_s[:, k]
     unanswered = int((~part.answered).sum())
     name = ROOFLINE if unanswered == len(part.answered) else request.predictor
-    guest, alone = asked.gpus.is_guest(target), int((part.support == EXTRAPOLATED).sum())
+    guest = asked.gpus.is_guest(target)
+    measured = bool(asked.step.measured[k])
+    alone = 0 if measured else int((part.support == EXTRAPOLATED).sum())
     words = warnings(spec, request.predictor, unanswered=unanswered, alone=alone, guest=guest)
     used = asked.room.memory
     fits = used.required_bytes <= spec.memory_bytes
@@ -104,7 +106,7 @@ def _prediction(asked: Answering, k: int) -> Prediction:
         Interval(low, high, request.coverage),
         BOUNDS[_bound(asked, k, part, seconds, shares)],  # type: ignore[arg-type]
         AnsweredBy(name, asked.engine.version_of(name, spec.id)),
-        SUPPORTS[_support(part.support[asked.rows.distinct.row], seconds)],  # type: ignore[arg-type]
+        SUPPORTS[MEASURED if measured else _support(part.support[asked.rows.distinct.row], seconds)],  # type: ignore[arg-type]
         MemoryUse(used.required_bytes, spec.memory_bytes, fits, parts),
         shares,
         [*asked.notes, *words],

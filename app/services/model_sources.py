@@ -49,6 +49,11 @@ def asked_network(workload: NetworkWorkload, graphs: Graphs | None) -> tuple[Net
     return _transformer(workload, config)
 
 
+def is_known(name: str) -> bool:
+    """Whether a network can be asked by this name."""
+    return name in CONVNETS or builtin_models.config_of(name) is not None
+
+
 def network_names() -> tuple[str, ...]:
     """Every network that can be asked by name."""
     return (*builtin_models.names(), *sorted(CONVNETS))
@@ -74,7 +79,7 @@ def _transformer(workload: ModelWorkload, config: Mapping[str, Any]) -> tuple[Ne
         image_size=int(workload.image_size or _IMAGE_SIZE),
         attention=attention_of(workload),  # type: ignore[arg-type]
     )
-    key = msgspec.json.encode(config)
+    key = msgspec.json.encode(config, order="sorted")
     return Network(("config", key), partial(hf.lower, config), len(key)), run
 
 

@@ -25,15 +25,33 @@ from app.tables.predictions import Predictions
 from app.tables.workload import Workload
 
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 
 class Step(NamedTuple):
-    """A step on g GPUs: the u distinct rows' predictions, GPU by GPU [g u], the timeline, and its interval [g]."""
+    """A step on g GPUs.
+
+    answer  predictions of the u distinct rows, GPU by GPU [g u]
+    done    the timeline
+    low_s, high_s  ends of the step's interval [g]
+    measured  bool [g], where the step is a measured one
+    """
 
     answer: Predictions
     done: Schedule
     low_s: Floats
     high_s: Floats
+    measured: Bools
+
+    def with_measured(self, seconds: Floats, log_offsets: Floats) -> Step:
+        """The step with measured times [g] in place of its own where they are not NaN, its parts in proportion.
+
+        `log_offsets` [2] are the ends of a measured step's interval, in log space.
+        """
+        hit = np.isfinite(seconds)
+        share = np.where(hit, seconds / self.done.step_s, 1.0)
+        low, high = (np.where(hit, seconds * np.exp(off), end) for off, end in zip(log_offsets, self[2:4], strict=True))
+        return Step(self.answer, Schedule(*(part * share for part in self.done)), low, high, hit)
 
 
 def timed(  # noqa: PLR0913  what is asked, and of whom
@@ -59,7 +77,7 @@ def timed(  # noqa: PLR0913  what is asked, and of whom
     transfer = _transfer_s(engine, rows.workload, run, gpus, targets, predictor)
     host, gap = (EAGER_HOST_S, EAGER_GAP_S) if launched else (0.0, 0.0)
     done = schedule(rows.workload, middle, host, run, gap_s=gap, transfer_s=transfer)
-    return Step(answer, done, *step_interval(done, middle, low, high, rows.group))
+    return Step(answer, done, *step_interval(done, middle, low, high, rows.group), np.zeros(g, dtype=np.bool_))
 
 
 def _transfer_s(
