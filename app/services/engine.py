@@ -119,7 +119,7 @@ class Engine:
     kernels: KernelIndex = field(default_factory=lambda: KernelIndex(None, {}))
     revision: int = 0
     operators: MeasuredOperators = field(default_factory=MeasuredOperators)
-    models: MeasuredModels = MeasuredModels()
+    models: MeasuredModels = field(default_factory=MeasuredModels)
 
     def serving(self, predictor: str, gpu_id: str) -> Served:
         """The version that answers for a GPU: its own if it has one, else the pooled one."""

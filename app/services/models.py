@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import partial
 
 import numpy as np
@@ -9,9 +10,13 @@ from numpy.typing import NDArray
 
 from app.errors import BadInput, FieldError, TooLarge
 from app.graphs.run import Run
+from app.predictors.auto import Auto
+from app.predictors.intervals import EXACT
+from app.services.engine import Engine
 from app.services.gpu_rows import GpuRows, Snapshot
 from app.services.graphs import Graphs
 from app.services.model_answers import Answering
+from app.services.model_hits import key_of
 from app.services.model_memory import Room
 from app.services.model_requests import ModelWorkload, NetworkRequest, NetworkWorkload
 from app.services.model_runs import is_host_launched
@@ -74,6 +79,7 @@ def predict_network(
         network, run = find(asked)
         return step_of(rows_of(network, run), run).done.step_s
 
+    key = key_of(network, run, launched=launched)
     answering = Answering(
         engine,
         rows,
@@ -81,7 +87,7 @@ def predict_network(
         request,
         run,
         ready,
-        step_of(ready, run),
+        _with_measured(step_of(ready, run), engine, key, rows, targets, request),
         Room(asked, run, ready, find),
         targets,
         [NOTE] if whole else _notes(asked, ready, launched=launched),
@@ -104,6 +110,18 @@ def _runnable(ready: Prepared, gpus: GpuTable, targets: list[int], *, lenient: b
             raise BadInput(message, errors=[FieldError(("workload", "dtype"), reason)])
         skipped.append(Skipped(gpus.ids[target], reason))
     return keep, skipped
+
+
+def _with_measured(
+    step: Step, engine: Engine, key: Hashable, rows: GpuRows, targets: list[int], request: NetworkRequest
+) -> Step:
+    """The step with what was measured of this very network on the GPUs asked for; only `auto` looks at that."""
+    found = engine.models.times.get(key)
+    if found is None or request.predictor != Auto.name:
+        return step
+    known = [np.nan if rows.is_guest(target) else found.get(rows.id(target), np.nan) for target in targets]
+    offsets = engine.serving(request.predictor, rows.id(targets[0])).log_offsets(request.coverage)
+    return step.with_measured(np.array(known), offsets[:, EXACT])
 
 
 def _notes(asked: NetworkWorkload, ready: Prepared, *, launched: bool) -> list[str]:

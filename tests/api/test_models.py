@@ -237,6 +237,27 @@ def test_a_network_costs_the_sum_of_its_operators_where_nothing_waits(client: Te
     assert any(math.isclose(row["latency_ms"], time, rel_tol=1e-9) for time in times)
 
 
+@pytest.mark.parametrize("workload", [MODEL | {"mode": "training", "optimizer": "sgd"}, CONVNET | {"batch": 3}])
+def test_a_network_measured_whole_answers_for_itself(client: TestClient, workload: Body) -> None:
+    before = ask(client, workload)
+    row = {"gpu": "nvidia-l4", "software": "pytorch-2.1", "source": "mine", "workload": workload}
+    times = [1.3 * before["latency_ms"], 1.5 * before["latency_ms"], 1.4 * before["latency_ms"]]
+    sent = client.post("/measurements", json=[row | {"latency_ms": ms} for ms in times])
+    assert sent.json()["inserted"] == 3, sent.text
+    found = ask(client, workload)
+    assert found["latency_ms"] == pytest.approx(times[2])
+    assert found["support"] == "measured"
+    assert found["interval_ms"]["low"] < found["latency_ms"] < found["interval_ms"]["high"]
+    assert sum(found["phases_ms"].values()) == pytest.approx(found["latency_ms"])
+    assert found["throughput_per_s"] == pytest.approx(before["throughput_per_s"] / 1.4)
+    for other in ({"software": "vllm-0.24"}, {"dtype": "fp16"}, {"batch": 1}):
+        assert ask(client, workload | other)["support"] != "measured"
+    assert ask(client, workload, gpu="tesla-t4")["support"] != "measured"
+    assert ask(client, workload, predictor="roofline")["support"] != "measured"
+    inline = client.get("/gpus/nvidia-l4").json() | {"id": "my-l4", "name": "mine", "aliases": []}
+    assert ask(client, workload, gpu=inline)["support"] != "measured"
+
+
 def test_the_examples_of_the_documentation(client: TestClient) -> None:
     text = (CHECKOUT / "docs" / "models.md").read_text("utf-8")
     commands = re.findall(r"```console\n\$ (curl .*?)\n```", text, re.DOTALL)

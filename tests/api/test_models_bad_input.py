@@ -175,3 +175,22 @@ def test_the_largest_valid_figures_are_answered(client: TestClient) -> None:
     huge = MODEL | {"batch": 2**24, "mode": "training", "parallelism": sizes, "dataset_size": 1e15}
     answer = client.post("/predict", json={"gpu": "nvidia-l4", "workload": huge})
     assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"latency_ms": 1e-3}, [0, "latency_ms"]),
+        ({"workload": MODEL | {"config": {"model_type": "hal"}}}, [0, "workload", "config", "model_type"]),
+        ({"workload": MODEL | {"batch": 0}}, [0, "workload", "batch"]),
+        ({"workload": MODEL | {"output_tokens": 5}}, [0, "workload", "output_tokens"]),
+        ({"workload": MODEL | {"software": "vllm-0.24"}}, [0, "workload", "software"]),
+        ({"workload": {"kind": "model"}}, [0, "workload", "config"]),
+        ({"workload": MODEL | {"config": GPT2_LARGE | {"n_layer": 10**9}}}, [0, "workload", "config", "n_layer"]),
+    ],
+)
+def test_measured_networks_that_cannot_be(client: TestClient, change: Body, place: list[Any]) -> None:
+    row = {"gpu": "nvidia-l4", "software": "pytorch-2.1", "source": "mine", "latency_ms": 500.0, "workload": MODEL}
+    answer = client.post("/measurements", json=[row | change])
+    assert answer.status_code == 422, answer.text
+    assert place in [error["loc"] for error in answer.json()["errors"]]
