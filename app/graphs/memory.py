@@ -8,8 +8,9 @@ Activations: in training what backward needs, of every microbatch that a stage h
 GPipe, at most the stages from it to the last in 1F1B; recomputation keeps what enters each repetition of a block, and
 one repetition's activations. In inference what is live at once: a row's output from its launch to its last reader.
 
-Workspace: what the largest row of a backward pass needs beside (the gradients of its output and input), and the GEMM
-library's. Reserve: the CUDA context with its kernels.
+Workspace: the GEMM library's, and in training the gradients of the largest output and of what it was computed from;
+with several data-parallel devices also the buckets that gradients are copied into (DistributedDataParallel's default),
+or with ZeRO 3 the largest layer's weights, gathered. Reserve: the CUDA context with its kernels.
 """
 
 from __future__ import annotations
@@ -61,10 +62,13 @@ def memory(w: Workload, run: Run) -> Memory:
     optimizer = states * training / (data if zero >= 1 else 1)
     weights = weights / (data if zero >= 3 and training else 1)
     activations = _kept(w, run, ranks) if training else _live(w, ranks)
-    # In flight beside each other: gradients of the largest output and of what it was computed from.
-    workspace = _GEMM_WORKSPACE_BYTES + (2.0 * float(w.output_bytes.max(initial=0.0)) if training else 0.0)
-    parts = np.array([weights, gradients, optimizer, activations, kv])
-    return Memory(*(*parts[:, parts.sum(axis=0).argmax()].tolist(), workspace, RESERVE_BYTES))
+    workspace = np.full(len(ranks), _GEMM_WORKSPACE_BYTES)
+    if training:
+        workspace += 2.0 * float(w.output_bytes.max(initial=0.0))
+        if data > 1 and zero in (0, 3):
+            workspace += gradients if zero == 0 else ((ranks > 0) * held[0]).max(axis=1)
+    parts = np.array([weights, gradients, optimizer, activations, kv, workspace])
+    return Memory(*(*parts[:, parts.sum(axis=0).argmax()].tolist(), RESERVE_BYTES))
 
 
 def _masters(w: Workload) -> Floats:

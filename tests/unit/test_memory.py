@@ -37,6 +37,16 @@ def test_zero_divides_states_as_its_paper_says(zero: int, bytes_each: float) -> 
     assert kept.weights + kept.gradients + kept.optimizer == pytest.approx(bytes_each * parameters)
 
 
+def test_exchanging_takes_buckets_or_a_gathered_layer() -> None:
+    w = gpt2(dtype="bf16")
+    one, plain, sharded = (
+        memory(w, replace(TRAINING, parallelism=Parallelism(data=data, zero=zero))).workspace
+        for data, zero in ((1, 0), (8, 0), (8, 3))
+    )
+    assert plain - one == memory(w, TRAINING).gradients
+    assert sharded - one == float(w.per_block(w.weight_bytes).max())
+
+
 def test_recomputation_keeps_what_enters_each_layer() -> None:
     w = gpt2(layers=10, hidden=128, heads=2, sequence=64)
     saved = w.per_block(w.saved_bytes)
