@@ -146,6 +146,11 @@ def test_tensor_ranks_hold_the_whole_between_them(sequence: bool) -> None:
     assert split.names.count("all_gather") == (4 if sequence else 1)  # before both parts and the head; the logits
 
 
+def test_tied_words_stand_on_the_first_and_the_last_stage() -> None:
+    one, two = (lower(GPT2, Run(sequence=8, parallelism=Parallelism(pipeline=stages))) for stages in (1, 2))
+    assert two.parameters.sum() - one.parameters.sum() == 50257 * 768
+
+
 def test_few_bits_are_for_linears() -> None:
     workload = lower(LLAMA2, Run(batch=1, sequence=64, dtype="fp8", attention="flash"))
     widths = dict(zip(workload.names, workload.weight_bytes / np.maximum(workload.parameters, 1.0), strict=True))

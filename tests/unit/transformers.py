@@ -65,10 +65,16 @@ _ROBERTA = config("bert-base", architectures=["RobertaForMaskedLM"]) | {
     "model_type": "roberta", "vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1,
 }  # fmt: skip
 
+_OPT_350M = config(
+    "opt-1.3b", hidden_size=1024, ffn_dim=4096, num_attention_heads=16, word_embed_proj_dim=512,
+    do_layer_norm_before=False,
+)  # fmt: skip
+
 FURTHER: dict[str, tuple[dict[str, Any], int]] = {
     "bert-base, without a head": (config("bert-base", architectures=["BertModel"]), 109_482_240),
     "bert-large, without a head": (config("bert-large", architectures=["BertModel"]), 335_141_888),
     "bert-base, pre-training": (config("bert-base", architectures=["BertForPreTraining"]), 110_106_428),
+    "opt-350m": (_OPT_350M, 331_196_416),
     "roberta-base": (_ROBERTA, 124_697_433),
     "qwen1.5-moe-a2.7b": (_QWEN15_MOE, 14_315_784_192),
     "gemma-2b": (_GEMMA, 2_506_172_416),

@@ -96,7 +96,7 @@ def _embedded(rows: Rows, stack: Stack, span: Span) -> None:
 def _looked_up(rows: Rows, spec: Embedding, tokens: float) -> Flow:
     """Words in a table that is dealt to the tensor-parallel group, padded as Megatron does."""
     vocabulary = -(-spec.vocabulary // rows.tensor)
-    held = (0.0 if spec.shared else vocabulary * spec.width) + rows.idle
+    held = (0.0 if spec.shared and rows.together else vocabulary * spec.width) + rows.idle
     row = rows.add(
         "embedding", outputs=tokens * spec.width, saved=0.0, name="words", parameters=held, b=tokens, h=spec.width,
         vocabulary=vocabulary,
@@ -218,7 +218,7 @@ def _words(rows: Rows, x: Flow, head: Head, tokens: float, stack: Stack) -> None
     if stack.embedding.width != width:
         x = rows.linear(x, tokens, stack.embedding.width, width, "words.project")
         width = stack.embedding.width
-    held = (0 if head.tied else vocabulary * width) + (vocabulary if head.bias else 0)
+    held = (0 if head.tied and rows.together else vocabulary * width) + (vocabulary if head.bias else 0)
     x = rows.linear(x, tokens, vocabulary, width, "words.logits", dtype=rows.product_dtype, parameters=held)
     if head.softcap:
         x = softcapped(rows, x, tokens, vocabulary, "words.softcap")

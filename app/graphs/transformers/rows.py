@@ -53,6 +53,7 @@ class Rows:
         self.drops_attention = architecture.drops_attention and run.mode == "training"
         # Sequence parallelism: between the parts each device holds its share of the tokens.
         self.split = self.tensor if parallelism.sequence else 1
+        self.together = parallelism.pipeline == 1  # first and last stage are one: tied weights are there once
         self.idle = 0.0  # weights of a stack that does not run, which the first row holds beside its own
         self.nodes = spanned(self.tensor, 1, run)
         self.builder = Builder(self.dtype)
