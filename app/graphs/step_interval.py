@@ -9,19 +9,24 @@ from app.tables.workload import Floats, Ints
 
 
 def step_interval(
-    done: Schedule, latency_s: Floats, low_s: Floats, high_s: Floats, group: Ints
+    done: Schedule, latency_s: Floats, low_s: Floats, high_s: Floats, group: Ints, width: Floats
 ) -> tuple[Floats, Floats]:
     """Ends of the step's interval, seconds, float64 [g] each, from those of rows, [n, g], and groups of rows, int [n].
 
     Within a group errors are one (a GPU that is slow at one product is slow at the next), so there the ends add up as
-    the middles do; groups err independently, so deviations add up in squares. The step deviates in the proportion of
-    its rows' time: where it waits (for the host, or for another stage) it is known no better.
+    the middles do; groups err independently, so deviations add up in squares. So does what all rows share: `width` [n,
+    g] in log space, averaged over the time. The step deviates in the proportion of its rows' time: where it waits (for
+    the host, or for another stage) it is known no better.
     """
     least = np.where(latency_s > 0, latency_s, 1.0)
     of_group = np.equal.outer(np.arange(int(group.max(initial=0)) + 1), group).astype(np.float64)
     whole = np.maximum(done.rows_s.sum(axis=0), np.finfo(np.float64).tiny)
+    shared = (done.rows_s * width).sum(axis=0) / whole
     below, above = (
-        np.sqrt(((of_group @ (done.rows_s * (end - latency_s) / least)) ** 2).sum(axis=0)) / whole
-        for end in (low_s, high_s)
+        np.sqrt(
+            ((of_group @ (done.rows_s * (end - latency_s) / least)) ** 2).sum(axis=0) / whole**2
+            + np.expm1(sign * shared) ** 2
+        )
+        for end, sign in ((low_s, -1.0), (high_s, 1.0))
     )
-    return done.step_s * (1.0 - below), done.step_s * (1.0 + above)
+    return done.step_s * (1.0 - np.minimum(below, 1.0)), done.step_s * (1.0 + above)

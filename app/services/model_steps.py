@@ -16,6 +16,7 @@ from app.graphs.build import Builder
 from app.graphs.run import Run
 from app.graphs.schedule import EAGER_GAP_S, EAGER_HOST_S, Schedule, schedule
 from app.graphs.step_interval import step_interval
+from app.predictors.network_widths import network_widths
 from app.services.between_nodes import between_nodes
 from app.services.engine import Engine
 from app.services.networks import Prepared
@@ -77,7 +78,17 @@ def timed(  # noqa: PLR0913  what is asked, and of whom
     transfer = _transfer_s(engine, rows.workload, run, gpus, targets, predictor)
     host, gap = (EAGER_HOST_S, EAGER_GAP_S) if launched else (0.0, 0.0)
     done = schedule(rows.workload, middle, host, run, gap_s=gap, transfer_s=transfer)
-    return Step(answer, done, *step_interval(done, middle, low, high, rows.group), np.zeros(g, dtype=np.bool_))
+    limit, group = answer.limit_s.reshape(g, u).T[row], answer.group.reshape(g, u).T[row]
+    low_s, high_s = step_interval(done, middle, low, high, rows.group, network_widths(group, coverage))
+    return Step(answer, done, np.maximum(low_s, _limited(done, limit, middle)), high_s, np.zeros(g, dtype=np.bool_))
+
+
+def _limited(done: Schedule, limit_s: Floats, latency_s: Floats) -> Floats:
+    """The step if its rows ran at the hardware limit, in the proportion of their time, float64 [g]."""
+    share = np.divide(limit_s, latency_s, out=np.ones_like(limit_s), where=latency_s > 0)
+    busy = np.maximum(done.rows_s.sum(axis=0), np.finfo(np.float64).tiny)
+    least: Floats = done.step_s * np.minimum((done.rows_s * share).sum(axis=0) / busy, 1.0)
+    return least
 
 
 def _transfer_s(

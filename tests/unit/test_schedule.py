@@ -216,12 +216,15 @@ def test_intervals_add_up_within_groups_and_in_squares_between() -> None:
     latency = roofline(w, GPU)
     done = schedule(w, latency, 0.0, Run())
     group = np.where(w.ops.kind == OP_CODE["linear"], 0, 1)
-    low, high = step_interval(done, latency, 0.9 * latency, 1.2 * latency, group)
+    nothing = 0.0 * latency
+    low, high = step_interval(done, latency, 0.9 * latency, 1.2 * latency, group, nothing)
     parts = np.array([done.rows_s[group == k].sum() for k in (0, 1)])
     assert float(done.step_s[0] - low[0]) == pytest.approx(0.1 * np.hypot(*parts))
     assert float(high[0] - done.step_s[0]) == pytest.approx(0.2 * np.hypot(*parts))
-    low, high = step_interval(done, latency, 0.9 * latency, 1.2 * latency, 0 * group)
+    low, high = step_interval(done, latency, 0.9 * latency, 1.2 * latency, 0 * group, nothing)
     assert float(low[0]) == pytest.approx(0.9 * float(done.step_s[0]))
+    low, high = step_interval(done, latency, latency, latency, group, nothing + np.log(1.25))
+    assert [float(low[0]), float(high[0])] == pytest.approx([0.8 * float(done.step_s[0]), 1.25 * float(done.step_s[0])])
 
 
 def test_a_thousand_rows_on_thirty_gpus_take_milliseconds() -> None:

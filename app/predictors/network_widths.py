@@ -1,0 +1,39 @@
+"""How far a whole network may be from the sum of its rows, by what stands behind them.
+
+Rows of one GPU err together (its clock, its card, its software), and a lowering leaves things out: residuals of rows
+tell neither. Half-widths in log space that hold 80 % of NeuSight's measured models together with the rows' own
+intervals: on the GPUs whose operators were learned from, and on these with each left out in turn (docs/accuracy.md).
+"""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.predictors.intervals import GROUPS, PRIOR_COVERAGE, SITUATIONS
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+_WIDTHS = {
+    "measured": 0.08,
+    "seen": 0.10,
+    "seen_outside": 0.10,
+    "calibrated": 0.12,
+    "sibling": 0.15,
+    "unseen": 0.22,
+    "unseen_outside": 0.22,
+    "untrained": 0.25,
+}
+_OF_SITUATION = np.array([_WIDTHS[situation] for situation in SITUATIONS])
+
+
+def network_widths(group: Ints, coverage: float) -> Floats:
+    """Half-widths at a coverage of rows in residual groups (app.predictors.intervals), shaped as these."""
+    scale = NormalDist().inv_cdf(0.5 + coverage / 2.0) / NormalDist().inv_cdf(0.5 + PRIOR_COVERAGE / 2.0)
+    # An answer that is no operator's (the hardware limit) is as good as untrained.
+    situation = np.where(group < len(GROUPS), len(SITUATIONS) - 1, (group - len(GROUPS)) % len(SITUATIONS))
+    widths: Floats = scale * _OF_SITUATION[situation]
+    return widths
