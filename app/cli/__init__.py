@@ -23,6 +23,7 @@ COMMANDS = (
     ("import", "imports", "Bring in a folder of measurements."),
     ("retrain", "retrain", "Retrain a predictor from the stored measurements."),
     ("train", "train", "Make the trained predictors that ship with the code."),
+    ("trace", "trace", "Write the JSON graph of a PyTorch model."),
     ("evaluate", "evaluate", "Reproduce a paper's tables, and our own accuracy beside them."),
     ("migrate", "migrate", "Bring the database to a version of its schema, or check it."),
 )

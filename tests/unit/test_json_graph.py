@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import numpy as np
 import pytest
 
+from app.config import CHECKOUT
 from app.errors import BadInput
 from app.graphs.importers.json_graph import lower
 from app.graphs.run import Parallelism, Run
@@ -60,6 +62,13 @@ def test_the_example_of_the_document() -> None:
     assert workload.output_bytes.tolist() == [4 * 512 * 4, 4 * 512 * 4, 4 * 10 * 4, 4 * 10 * 4]
     assert not workload.unknown
     assert flops(workload) == 2 * 4 * (784 * 512 + 512 * 10) + 4 * 512 + 6 * 4 * 10
+
+
+def test_the_example_of_the_page() -> None:
+    page = (CHECKOUT / "docs" / "graph.md").read_text("utf-8")
+    workload = lowered(json.loads(page.split("```json")[1].split("```")[0]))
+    assert ops(workload) == ["linear", "relu", "conv2d"]
+    assert workload.parameters.tolist() == [784 * 512, 0, 9472]
 
 
 def test_fields_as_attributes_are_taken_as_they_are() -> None:

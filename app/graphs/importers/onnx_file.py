@@ -16,9 +16,10 @@ import numpy as np
 from app.errors import BadInput, FieldError
 from app.graphs.importers.onnx.call import Call, Shapes
 from app.graphs.importers.onnx.model import lie, model
-from app.graphs.importers.onnx.nodes import STATISTICS, Step, bound_by_memory, steps
+from app.graphs.importers.onnx.nodes import STATISTICS, bound_by_memory, steps
 from app.graphs.importers.onnx.shapes import result_shapes
 from app.graphs.importers.onnx.values import ShapeError, Value, constant, folded
+from app.graphs.importers.steps import Step
 from app.graphs.importers.tensors import INDEX_BYTES, bound
 
 Message = Mapping[str, Any]

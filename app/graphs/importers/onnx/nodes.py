@@ -7,14 +7,14 @@ the table goes under its own name in lower case with underscores, known to the J
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from math import prod
-from typing import Any, NamedTuple
 
 from app.graphs.importers.node_names import VIEWS
 from app.graphs.importers.onnx.call import Call
 from app.graphs.importers.onnx.shapes import strides_and_dilations, window
 from app.graphs.importers.onnx.values import Shape
+from app.graphs.importers.steps import Step, Window, convolution, pooling, product, transposed_convolution
 from app.graphs.importers.tensors import ELEMENT_BYTES
 from app.ops import OP_CODE
 
@@ -22,16 +22,6 @@ from app.ops import OP_CODE
 STATISTICS = {"BatchNormalization": (3, 4)}
 _CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _INDEX_BYTES = 8.0
-
-
-class Step(NamedTuple):
-    """One node of the JSON graph: of its `inputs`, 0 and above are the ONNX node's, None is the step before."""
-
-    op: str
-    shape: Shape
-    attributes: Mapping[str, Any] = {}
-    inputs: Sequence[int | None] = (0,)
-    repeats: int = 1
 
 
 Rule = Callable[[Call, Shape], list[Step]]
@@ -58,60 +48,28 @@ def _name(op: str) -> str:
 
 
 def _conv(call: Call, shape: Shape) -> list[Step]:
-    x, weight, groups = call.shape(0), call.shape(1), call.number("group", 1)
-    if len(x) > 4:
-        # Three sides and more: the implicit matrix product of a convolution (app.ops.conv), its input spread out.
-        m, n, k = shape[0] * prod(shape[2:]), weight[0] // groups, prod(weight[1:])
-        fields = {"b": groups, "m": m, "n": n, "k": k}
-        product = Step("bmm", (groups, m, n), fields, (None,))
-        return [Step("expand", (groups, m, k)), product, Step("reshape", shape, {}, (None,))]
-    return [Step("conv2d", shape, _window(call, x, shape) | {"groups": groups, "out_channels": weight[0]})]
+    return convolution(call.shape(0), call.shape(1), shape, _window(call), call.number("group", 1))
 
 
 def _conv_transpose(call: Call, shape: Shape) -> list[Step]:
-    """A matrix product, and its columns added up into the image (cuDNN's data gradient does both at once)."""
-    x, weight, groups = call.shape(0), call.shape(1), call.number("group", 1)
-    m, n, k = x[0] * prod(x[2:]), prod(weight[1:]), x[1] // groups
-    product = Step("bmm", (groups, m, n), {"b": groups, "m": m, "n": n, "k": k})
-    return [product, Step("scatter", shape, {}, (None,))]
+    return transposed_convolution(call.shape(0), call.shape(1), shape, call.number("group", 1))
 
 
-def _window(call: Call, x: Shape, shape: Shape) -> dict[str, Any]:
-    """A window's fields; the padding is what the result's size takes, on whatever side it stands."""
+def _window(call: Call) -> Window:
     kernel = window(call)
-    strides, dilations = strides_and_dilations(call, len(kernel))
-    pads = [
-        max((out - 1) * stride + (side - 1) * gap + 1 - size, 0)
-        for out, size, side, stride, gap in zip(shape[2:], x[2:], kernel, strides, dilations, strict=True)
-    ]
-    one = [1] * (2 - len(kernel))
-    return {
-        "kernel_size": [*one, *kernel],
-        "stride": [*one, *strides],
-        "padding": [0, 0, *[0] * (2 - len(kernel)), *pads],
-        "dilation": [*one, *dilations],
-    }
+    return Window(kernel, *strides_and_dilations(call, len(kernel)))
 
 
 def _pool(call: Call, shape: Shape) -> list[Step]:
-    x = call.shape(0)
-    if len(x) > 4:
-        return [Step("resize", shape)]  # bound by memory
-    op = "max_pool2d" if "Max" in call.op else "avg_pool2d"
+    x, op = call.shape(0), "max_pool2d" if "Max" in call.op else "avg_pool2d"
     if call.op.startswith("Global"):
-        side = [1] * (4 - len(x)) + list(x[2:])
-        return [Step(op, shape, {"kernel_size": side, "stride": side})]
-    return [Step(op, shape, _window(call, x, shape))]
+        return pooling(op, x, shape, Window(x[2:], x[2:], [1] * (len(x) - 2)))
+    return pooling(op, x, shape, _window(call))
 
 
 def _matmul(call: Call, shape: Shape) -> list[Step]:
-    a, b = call.shape(0), call.shape(1)
-    k, n = a[-1], b[-1] if len(b) > 1 else 1
     second = call.value(1)
-    if second is not None and second.constant and prod(b[:-2]) == 1:
-        return [Step("linear", shape, {"m": max(prod(shape) // n, 1), "n": n, "k": k})]
-    m = a[-2] if len(a) > 1 else 1
-    return [Step("bmm", shape, {"b": max(prod(shape) // (m * n), 1), "m": m, "n": n, "k": k}, (0, 1))]
+    return product(call.shape(0), call.shape(1), shape, weights=second is not None and second.constant)
 
 
 def _gemm(call: Call, shape: Shape) -> list[Step]:

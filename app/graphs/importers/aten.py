@@ -1,0 +1,226 @@
+"""A network as ATen calls (what torch.export writes) to the project's JSON graph; PyTorch itself is not needed here.
+
+`gpucast trace` turns each node of the exported program into a Record: names, plain arguments, shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+from app.graphs.importers.aten_costs import Call, Value, steps
+from app.graphs.importers.steps import Shape, Step
+from app.graphs.importers.tensors import INDEX_BYTES, TENSOR_DTYPES
+
+INPUT, PARAMETER, BUFFER, GETITEM = "input", "parameter", "buffer", "getitem"
+
+# torch.dtype without its package, where we call it otherwise.
+_DTYPES = {
+    "float32": "fp32",
+    "float64": "fp64",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float8_e4m3fn": "fp8",
+    "float8_e5m2": "fp8",
+}
+_OUT_OF_ORDER = frozenset({"permute", "transpose", "t", "swapaxes", "movedim", "expand", "numpy_T", "mT", "select"})
+_VIEWS = _OUT_OF_ORDER | {
+    *("view", "_unsafe_view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "alias", "detach", "view_as"),
+    *(
+        "slice",
+        "narrow",
+        "split",
+        "unsafe_split",
+        "split_with_sizes",
+        "chunk",
+        "unbind",
+        "expand_as",
+        "reshape_as",
+        "unfold",
+    ),
+    *("dropout", "native_dropout", "feature_dropout", "identity", "lift_fresh_copy", "tensor_split", "diagonal"),
+    *("_assert_tensor_metadata", "_assert_scalar", "sym_size", "_reshape_copy", "detach_copy"),
+}
+_COPYING_VIEWS = ("reshape", "flatten", "_reshape_copy")
+# ATen's names, and those of the JSON graph.
+_NAMES = {
+    **dict.fromkeys(("clone", "contiguous", "copy"), "copy"),
+    **dict.fromkeys(("_to_copy", "to", "type_as", "bernoulli"), "cast"),
+    **dict.fromkeys(("rsub", "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "bitwise_and"), "sub"),
+    **dict.fromkeys(("masked_fill", "bitwise_or", "bitwise_xor", "fmod", "remainder", "atan2", "lerp"), "where"),
+    **dict.fromkeys(("hardtanh", "clamp", "clamp_min", "clamp_max", "relu6", "threshold", "nan_to_num"), "clip"),
+    **dict.fromkeys(("bitwise_not", "logical_not"), "not"),
+    **dict.fromkeys(("ceil", "trunc", "isnan", "isinf"), "floor"),
+    **dict.fromkeys(("log1p", "log2", "expm1", "tan", "sinh", "cosh", "exp2"), "exp"),
+    **dict.fromkeys(("cat", "stack", "concat", "concatenate"), "concat"),
+    **dict.fromkeys(
+        ("mean", "sum", "amax", "amin", "max", "min", "var", "std", "var_mean", "any", "all"), "reduce_mean"
+    ),
+    **dict.fromkeys(("prod", "norm", "linalg_vector_norm", "logsumexp", "argmin"), "reduce_mean"),
+    **dict.fromkeys(("constant_pad_nd", "reflection_pad2d", "replication_pad2d"), "pad"),
+    **dict.fromkeys(("repeat", "repeat_interleave"), "tile"),
+    **dict.fromkeys(
+        ("scatter_add", "index_put", "index_add", "index_copy", "slice_scatter", "select_scatter"), "scatter"
+    ),
+    **dict.fromkeys(("full", "zeros", "ones", "empty", "full_like", "zeros_like", "ones_like", "arange"), "full"),
+    **dict.fromkeys(("scalar_tensor", "new_zeros", "new_ones", "new_full", "empty_like", "rand", "randn"), "full"),
+    **dict.fromkeys(("tril", "triu"), "trilu"),
+    **{"hardswish": "hard_swish", "hardsigmoid": "hard_sigmoid", "pixel_shuffle": "copy", "pixel_unshuffle": "copy"},
+}
+
+
+class Ref(NamedTuple):
+    """The first tensor that another record writes, as an argument."""
+
+    name: str
+
+
+class Record(NamedTuple):
+    """One node of an exported program.
+
+    `target` is an overload's name (`aten.linear.default`), GETITEM, or for what comes from outside INPUT, PARAMETER or
+    BUFFER. Arguments are numbers, words, Refs, None and lists of these; `outputs` are shapes and dtypes (`float32`);
+    an empty tensor, which PyTorch writes where nothing is asked for, counts as a single number.
+    """
+
+    name: str
+    target: str
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    outputs: Sequence[tuple[Sequence[int], str]]
+
+
+def graph(name: str, records: Sequence[Record]) -> dict[str, Any]:
+    """The JSON graph of a program; ValueError names the record that cannot be."""
+    walk = _Walk()
+    for record in records:
+        try:
+            walk.take(record)
+        except (ValueError, TypeError, IndexError, KeyError, ZeroDivisionError) as error:
+            raise ValueError(f"{record.name} ({record.target}): {error}") from error
+    return {"name": name[:200], "dtype": walk.dtype, "inputs": walk.inputs, "nodes": walk.nodes}
+
+
+class _Walk:
+    """A program on its way: what each record gives (several values where it writes several), nodes written."""
+
+    def __init__(self) -> None:
+        self.dtype = ""
+        self.inputs: list[dict[str, Any]] = []
+        self.nodes: list[dict[str, Any]] = []
+        self._values: dict[str, list[Value]] = {}
+        self._counted: set[str] = set()
+
+    def take(self, record: Record) -> None:
+        """Note what a record gives, and write what it costs."""
+        outputs = [(tuple(int(size) or 1 for size in shape), _dtype(dtype)) for shape, dtype in record.outputs]
+        if record.target == GETITEM:
+            source, index = record.args[0].name, int(record.args[1])
+            self._values[record.name] = [self._values[source][index]]
+        elif record.target == INPUT:
+            self._values[record.name] = [self._input(record.name, *output) for output in outputs]
+        elif record.target in (PARAMETER, BUFFER):
+            self._values[record.name] = [self._held(record, *output) for output in outputs]
+        elif outputs:
+            self._call(record.name, Call(_base(record.target), self._resolved(record.args), {
+                key: self._resolved(value) for key, value in record.kwargs.items()
+            }, outputs))  # fmt: skip
+
+    def _input(self, name: str, shape: Shape, dtype: str) -> Value:
+        self.inputs.append({"name": name, "shape": list(shape), "dtype": dtype})
+        return Value(shape, dtype, name)
+
+    def _held(self, record: Record, shape: Shape, dtype: str) -> Value:
+        """Weights; a buffer is none that training learns."""
+        learned = record.target == PARAMETER
+        if learned and not self.dtype and dtype not in INDEX_BYTES:
+            self.dtype = dtype
+        return Value(shape, dtype, None, {record.name: prod(shape)} if learned else {})
+
+    def _resolved(self, argument: Any) -> Any:
+        """An argument with values in place of names."""
+        if isinstance(argument, Ref):
+            return self._values[argument.name][0] if argument.name in self._values else None
+        if isinstance(argument, list | tuple):
+            return [self._resolved(item) for item in argument]
+        return argument
+
+    def _call(self, name: str, call: Call) -> None:
+        given = _tensors([*call.args, *call.kwargs.values()])
+        if not given and prod(call.out) == 1:  # a number, or nothing
+            self._values[name] = [Value(shape, dtype, None) for shape, dtype in call.outputs]
+            return
+        if call.op in _VIEWS and given and not (call.op in _COPYING_VIEWS and given[0].strided):
+            self._values[name] = self._view(name, call, given[0])
+            return
+        if given and all(value.ref is None for value in given) and not any(value.weights for value in given):
+            self._values[name] = [Value(shape, dtype, None) for shape, dtype in call.outputs]  # of buffers alone
+            return
+        if not self.dtype:
+            self.dtype = next((dtype for _, dtype in call.outputs if dtype not in INDEX_BYTES), "")
+        found = steps(call) if call.op not in _COPYING_VIEWS else [Step("copy", call.out)]
+        places = [value if isinstance(value, Value) else None for value in call.args] if found else []
+        found = found or [Step(_NAMES.get(call.op, call.op), call.out, {}, range(len(given)))]
+        self._write(name, call, found, places or given)
+        refs = (f"{name}:{k}" if k else name for k in range(len(call.outputs)))
+        self._values[name] = [Value(*output, ref) for output, ref in zip(call.outputs, refs, strict=False)]
+        weighty = next((node for node in self.nodes[-len(found) :] if node["op"] in ("bmm", "linear")), self.nodes[-1])
+        weighty["parameters"] = self._parameters(given)
+
+    def _view(self, name: str, call: Call, given: Value) -> list[Value]:
+        """Views of weights stay weights; those of tensors are nodes that cost nothing."""
+        strided = call.op in _OUT_OF_ORDER or given.strided
+        if given.ref is None:
+            return [Value(shape, dtype, None, given.weights, strided) for shape, dtype in call.outputs]
+        self.nodes.append(self._form(name, "slice", [given.ref], call.outputs, {}, 1))
+        refs = (f"{name}:{k}" if k else name for k in range(len(call.outputs)))
+        return [Value(*output, ref, {}, strided) for output, ref in zip(call.outputs, refs, strict=False)]
+
+    def _write(self, name: str, call: Call, found: Sequence[Step], places: Sequence[Value | None]) -> None:
+        before = name
+        for j, step in enumerate(found):
+            last = j == len(found) - 1
+            read = [places[k] for k in step.inputs if k is not None and k < len(places)]
+            inputs = [value.ref for value in read if value is not None and value.ref is not None]
+            outputs = call.outputs if last else [(step.shape, call.outputs[0][1])]
+            title = name if last else f"{name} ({j + 1})"
+            names = [before] if None in step.inputs else inputs
+            self.nodes.append(self._form(title, step.op, names, outputs, step.attributes, step.repeats))
+            before = title
+
+    def _form(
+        self, name: str, op: str, inputs: Sequence[str], outputs: Any, attributes: Mapping[str, Any], repeats: int
+    ) -> dict[str, Any]:
+        tensors = [{"shape": list(shape), "dtype": dtype} for shape, dtype in outputs]
+        form = {"name": name, "op": op, "inputs": list(inputs), "outputs": tensors, "attributes": dict(attributes)}
+        return form | {"repeats": repeats, "parameters": 0}
+
+    def _parameters(self, given: Sequence[Value]) -> int:
+        """Elements of the weights that no call before has read."""
+        fresh = {name: size for value in given for name, size in value.weights.items() if name not in self._counted}
+        self._counted |= fresh.keys()
+        return sum(fresh.values())
+
+
+def _tensors(arguments: Sequence[Any]) -> list[Value]:
+    """Every tensor among arguments, also in lists."""
+    found: list[Value] = []
+    for item in arguments:
+        if isinstance(item, Value):
+            found.append(item)
+        elif isinstance(item, list):
+            found += _tensors(item)
+    return found
+
+
+def _base(target: str) -> str:
+    """An operator's name without its namespace, overload and the mark of working in place."""
+    parts = target.split(".")
+    name = parts[1] if len(parts) > 1 else parts[0]
+    return name[:-1] if name.endswith("_") and not name.endswith("__") else name
+
+
+def _dtype(name: str) -> str:
+    known = _DTYPES.get(name, name)
+    return known if known in TENSOR_DTYPES else "uint8" if "8" in name else "fp32"
