@@ -7,12 +7,12 @@ nobody knows is bound by the bytes of its tensors (NeuSight's rule) and counted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from app.errors import BadInput, FieldError
-from app.graphs.build import Builder
+from app.graphs.build import DEFAULTS, Builder
 from app.graphs.importers.attributes import Fields, Mistake, read_attributes
 from app.graphs.importers.figures import wrong_figures
 from app.graphs.importers.node_fields import completed
@@ -54,6 +54,14 @@ def refusal(errors: Sequence[FieldError]) -> BadInput:
     return BadInput(f"{'.'.join(map(str, first.loc))}: {first.msg}{more}", errors=errors)
 
 
+class _Row(NamedTuple):
+    """What Builder.add is told of a node beside its name and inputs; no `op` of a view."""
+
+    op: str
+    fields: dict[str, Any]
+    unknown: bool = False
+
+
 class _Lowering:
     """One graph on its way: tensors known so far, rows written, mistakes found."""
 
@@ -64,7 +72,9 @@ class _Lowering:
         self._own, self._dtype = graph.get("dtype") or DEFAULT_DTYPE, run.dtype
         self._sizes = binding(dims, run.device_batch, run.sequence)
         self._builder = Builder(run.dtype)
-        self._tensors: dict[str, Tensor] = {}
+        self._tensors: dict[str, tuple[Tensor, int]] = {}  # with the row that writes each, -1 of inputs
+        self._bound: dict[Hashable, Tensor] = {}
+        self._alike: dict[Hashable, _Row] = {}  # networks repeat their layers: nodes alike are worked out once
         self._node_of_row: list[int] = []
         self._errors: list[FieldError] = []
 
@@ -75,7 +85,7 @@ class _Lowering:
         order = running_order(self._nodes, names)
         self._refuse(order.errors)
         for k, form in enumerate(self._inputs):
-            self._tensors[form["name"]] = self._tensor(form, ("inputs", k))
+            self._tensors[form["name"]] = self._tensor(form, ("inputs", k)), -1
         for k in order.nodes:
             self._node(k, self._nodes[k])
             if len(self._errors) >= MAX_ERRORS:
@@ -93,35 +103,51 @@ class _Lowering:
             raise refusal([FieldError((*self._loc, *error.loc), error.msg) for error in errors])
 
     def _tensor(self, form: Form, place: Loc) -> Tensor:
-        """One tensor, written by nobody yet; of a shape that cannot be, a single number (and a mistake noted)."""
+        """One tensor; of a shape that cannot be, a single number (and a mistake noted). Equal ones are one object."""
         dtype = form.get("dtype") or self._own
-        try:
-            shape = bound(form["shape"], self._sizes)
-        except ValueError as error:
-            self._errors.append(FieldError((*place, "shape"), str(error)))
-            shape = ()
-        return Tensor(shape, prod(shape), self._dtype if dtype == self._own else dtype, -1)
+        key = (dtype, *form["shape"])
+        found = self._bound.get(key)
+        if found is None:
+            try:
+                shape = bound(form["shape"], self._sizes)
+            except ValueError as error:
+                self._errors.append(FieldError((*place, "shape"), str(error)))
+                shape = ()
+            found = Tensor(shape, prod(shape), self._dtype if dtype == self._own else dtype)
+            self._bound[key] = found
+        return found
 
     def _node(self, k: int, node: Form) -> None:
         """Write the row of a node, if it does anything, and note its outputs."""
-        inputs = [self._tensors[name] for name in node.get("inputs", ())]
-        outputs = [self._tensor(form, ("nodes", k, "outputs", j)) for j, form in enumerate(node["outputs"])]
-        op, row = STANDS_FOR.get(node["op"], node["op"]), -1
+        name, op, attributes = node["name"], node["op"], node.get("attributes")
+        read = [self._tensors[given] for given in node.get("inputs", ())]
+        inputs = tuple([tensor for tensor, _ in read])
+        outputs = tuple([self._tensor(form, ("nodes", k, "outputs", j)) for j, form in enumerate(node["outputs"])])
+        key = (op, inputs, outputs, node.get("parameters"), node.get("repeats"), str(attributes) if attributes else "")
+        row = -1
         try:
-            if op in VIEWS:
-                _check_view(op, inputs, outputs)
-                row = inputs[0].row if inputs else -1
+            alike = self._alike.get(key) or self._alike.setdefault(key, self._new(node, inputs, outputs))
+            if not alike.op:
+                row = read[0][1] if read else -1
             else:
-                row = self._add(k, node, op, inputs, outputs)
+                writers = {writer for _, writer in read if writer >= 0}
+                add = self._builder.add_unknown if alike.unknown else self._builder.add
+                row = add(alike.op, sorted(writers), name=name, **alike.fields)
+                self._node_of_row.append(k)
         except Mistake as mistake:
-            words = f"node {node['name'][:200]!r}, {node['op'][:100]}: {mistake.message}"
+            words = f"node {name[:200]!r}, {op[:100]}: {mistake.message}"
             self._errors.append(FieldError(("nodes", k, *mistake.place), words))
-        for j, output in enumerate(outputs):
-            self._tensors[f"{node['name']}:{j}" if j else node["name"]] = output._replace(row=row)
+        self._tensors[name] = outputs[0], row
+        for j in range(1, len(outputs)):
+            self._tensors[f"{name}:{j}"] = outputs[j], row
 
-    def _add(self, k: int, node: Form, op: str, inputs: Tensors, outputs: Tensors) -> int:
-        """The row of a node; Mistake says what about it cannot be."""
-        known, attributes = op in KNOWN, node.get("attributes") or {}
+    def _new(self, node: Form, inputs: Tensors, outputs: Tensors) -> _Row:
+        """The row of a node unlike those before; Mistake says what about it cannot be."""
+        op, attributes = STANDS_FOR.get(node["op"], node["op"]), node.get("attributes") or {}
+        if op in VIEWS:
+            _check_view(op, inputs, outputs)
+            return _Row("", {})
+        known = op in KNOWN
         fields: Fields = read_attributes(op, attributes, self._sizes) if known else {}
         dtype = self._dtype_of(op, attributes, (*outputs, *inputs))
         held = node.get("parameters")
@@ -130,37 +156,16 @@ class _Lowering:
             held = weights if held is None else held
         held = float(held or 0.0)
         fields["count"] = fields.get("count", 1.0) * node.get("repeats", 1)
-        row: dict[str, Any] = {
-            "inputs": sorted({tensor.row for tensor in inputs if tensor.row >= 0}),
-            "outputs": float(sum(tensor.elements for tensor in outputs)),
-            "name": node["name"],
-            "dtype": dtype,
-            "parameters": held,
-        }
+        own = {"outputs": float(sum(tensor.elements for tensor in outputs)), "parameters": held, "dtype": dtype}
         if known and op != "memory":
-            number = self._known(op, fields, row)
-        else:
-            moved = fields.pop("bytes", 0.0) or _moved(held, dtype, inputs, outputs)
-            number = self._bound_by_memory(node["op"], known, moved, fields | row)
-        self._node_of_row.append(k)
-        return number
-
-    def _known(self, op: str, fields: Fields, row: dict[str, Any]) -> int:
-        try:
-            return self._builder.add(op, **(fields | row))
-        except ValueError:
-            dims = [
-                dim for dim in OPS[OP_CODE[op]].dims if dim.default is None and not fields.keys() & set(dim.columns)
-            ]
-            message = f"required for {op}, and its tensors do not tell: {dims[0].help}"
-            raise Mistake(("attributes", dims[0].name), message) from None
-
-    def _bound_by_memory(self, op: str, known: bool, moved: float, row: dict[str, Any]) -> int:
+            _require(op, fields)
+            return _Row(op, fields | own)
+        moved = fields.pop("bytes", 0.0) or _moved(held, dtype, inputs, outputs)
         if moved > MOST_BYTES:
             raise Mistake(("outputs",), f"moves {moved:.3g} bytes; at most {MOST_BYTES:.0e}")
         if known:
-            return self._builder.add("memory", bytes=moved, **row)
-        return self._builder.add_unknown(op, moved_bytes=moved, **row)
+            return _Row("memory", fields | own | {"bytes": moved})
+        return _Row(node["op"], fields | own | {"moved_bytes": moved}, unknown=True)
 
     def _dtype_of(self, op: str, attributes: Form, tensors: Tensors) -> str:
         """Format that a node computes in: the one said, else of its first tensor that is no index."""
@@ -172,6 +177,14 @@ class _Lowering:
             message = f"invalid value {str(said)[:100]!r}; valid for {op}: {', '.join(valid)}"
             raise Mistake(("attributes", "dtype"), message)
         return str(said)
+
+
+def _require(op: str, fields: Fields) -> None:
+    """Every field that the operator needs."""
+    for column, default in DEFAULTS[op].items():
+        if default is None and column not in fields:
+            dim = next(dim for dim in OPS[OP_CODE[op]].dims if column in dim.columns)
+            raise Mistake(("attributes", dim.name), f"required for {op}, and its tensors do not tell: {dim.help}")
 
 
 def _check_view(op: str, inputs: Tensors, outputs: Tensors) -> None:

@@ -21,12 +21,11 @@ SEQUENCE_NAMES = ("sequence", "sequence_length", "seq_len", "seq_length", "seq")
 
 
 class Tensor(NamedTuple):
-    """One tensor: its shape and elements, its dtype, and the row of the workload that writes it (-1: an input)."""
+    """One tensor: its shape, elements and dtype."""
 
     shape: tuple[int, ...]
     elements: int
     dtype: str
-    row: int
 
     @property
     def bytes(self) -> float:
