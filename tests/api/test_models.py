@@ -154,6 +154,15 @@ def test_a_graph_and_its_unknown_operators(client: TestClient) -> None:
     assert any("quantum_sort (1)" in line for line in words)
 
 
+def test_a_stored_graph_by_its_id(client: TestClient) -> None:
+    graph_id = client.post("/graphs", json=GRAPH_EXAMPLE).raise_for_status().json()["graph_id"]
+    stored = ask(client, {"kind": "graph", "graph_id": graph_id, "batch": 32})
+    assert stored == ask(client, GRAPH)
+    assert ask(client, GRAPH | {"dtype": "fp16"})["memory"]["required_bytes"] < stored["memory"]["required_bytes"]
+    answer = client.post("/predict", json={"gpu": "nvidia-l4", "workload": {"kind": "graph", "graph_id": "0" * 64}})
+    assert answer.status_code == 404
+
+
 def test_detail_adds_up_to_the_device_time(client: TestClient) -> None:
     found = ask(client, MODEL | {"mode": "training", "dtype": "bf16", "software": "a-stack"}, detail=True)
     rows = found["operators"]
