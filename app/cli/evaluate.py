@@ -13,8 +13,9 @@ import typer
 from app.errors import BadInput
 from app.services import model_report
 from app.services.convmeter_report import lines as convmeter_lines
+from app.services.convnets_by_operators import convmeter_cells
 from app.services.evaluate import Cell, evaluate_cross_gpu_kernels
-from app.services.evaluate_convmeter import PROTOCOLS, evaluate_convmeter, published
+from app.services.evaluate_convmeter import published
 from app.services.evaluate_models import evaluate_models
 from app.services.evaluate_operators import MOST_TEST_ROWS, evaluate_operators
 from app.services.evaluate_pm2lat import evaluate_pm2lat
@@ -120,13 +121,14 @@ def convmeter(
     data: Annotated[Path, typer.Option(help="folder of the data sets, vision_models")] = Path("../shared/data"),
     json_file: Annotated[Path | None, typer.Option("--json", help="also write every cell to this file")] = None,
     held_out: Annotated[
-        list[str] | None, typer.Option(help="family, network or gpu; repeat for several; unset: all")
+        list[str] | None,
+        typer.Option(help="family, network, gpu, or operators (all networks); repeat for several; unset: all"),
     ] = None,
 ) -> None:
     """ConvMeter's tables 1 to 3: the paper's figures, and ours on measured networks that were held out."""
     if json_file is not None:
         _refuse_unwritable(json_file)
-    cells = evaluate_convmeter(data, held_out or PROTOCOLS, lambda line: typer.echo(line, err=True))
+    cells = convmeter_cells(data, held_out or (), lambda line: typer.echo(line, err=True))
     print("\n".join(convmeter_lines(published(), cells)))
     if json_file is not None:
         body = {"study": "convmeter", "published": published(), "cells": cells}

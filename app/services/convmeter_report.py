@@ -13,6 +13,7 @@ TITLES = {
     "family": "families held out",
     "network": "networks held out, as in the paper",
     "gpu": "the GPU held out, fitted to the other",
+    "operators": "those that are ours too, by the sum of their operators: no network taught anything",
 }
 _HEAD = f"{'predictor':<15}{'R2':>8}{'RMSE ms':>10}{'NRMSE':>8}{'MAPE %':>8}{'median':>8}{'n':>6}{'none':>6}"
 # timm's families of the networks that the paper used; it has no AlexNet and no SqueezeNet.

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.config import SEED_DATA
-from app.errors import BadInput, NotTrained
+from app.errors import NotTrained
 from app.predictors.convmeter import ConvMeter, PlainConvMeter
 from app.predictors.roofline import hardware_limit
 from app.services.evaluate_operators import NO_EVIDENCE
@@ -50,8 +50,6 @@ def evaluate_convmeter(
     progress: Callable[[str], None] = lambda line: None,
 ) -> list[Result]:
     """A cell per protocol, run, predictor and family (`all` of them together), on the data that `folder` holds."""
-    if unknown := [name for name in protocols if name not in PROTOCOLS]:
-        raise BadInput(f"Nothing is held out by {unknown[0]!r}: use one of {', '.join(PROTOCOLS)}.")
     gpus = GpuTable.from_specs(load_seed_specs())
     cells: list[Result] = []
     for data in read_networks(folder):
@@ -68,7 +66,7 @@ def evaluate_convmeter(
                             "dtype": data.runs.dtype,
                             "predictor": predictor.name,
                         }
-                        cells += [about | cell for cell in _scores(asked, data.family[rows])]
+                        cells += [about | cell for cell in scored(asked, data.family[rows])]
     return cells
 
 
@@ -118,7 +116,7 @@ def _answers(predictor: type[ConvMeter], taught: OperatorRuns, asked: OperatorRu
     return Asked(asked.rows.latency_s, np.fmax(found, limit), np.isnan(found))
 
 
-def _scores(asked: Asked, family: Names) -> Iterator[Result]:
+def scored(asked: Asked, family: Names) -> Iterator[Result]:
     """A cell of all rows, then one per family."""
     yield {"family": ALL, **scores(asked)}
     for one in np.unique(family).tolist():

@@ -14,6 +14,7 @@ import pytest
 
 from app.config import CHECKOUT
 from app.errors import NotFound
+from app.services.convnets_by_operators import convmeter_cells
 from app.services.evaluate_convmeter import Asked, evaluate_convmeter, published, scores
 from app.services.importers.timm import FILE
 from app.services.measured_networks import FOLDER
@@ -42,6 +43,15 @@ def test_families_that_were_held_out(cells: list[dict[str, Any]]) -> None:
     assert mape(cells, "convmeter", "rtx4090", "dynamo") < 15.5
     assert mape(cells, "convmeter", "nchw", "train") < 14.0
     assert not any(cell["unanswered"] for cell in cells if cell["predictor"] == "convmeter")
+
+
+@needs_data
+def test_by_the_sum_of_operators() -> None:
+    cells = [cell for cell in convmeter_cells(DATA, ("operators",)) if cell["family"] == "all"]
+    assert sum(cell["n"] for cell in cells) > 500
+    assert mape(cells, "auto", "eager", "infer") < 14.0
+    assert mape(cells, "auto", "dynamo", "infer") < 22.0
+    assert mape(cells, "auto", "train") < 26.0
 
 
 def test_scores_by_hand() -> None:
@@ -75,4 +85,4 @@ def test_from_a_terminal(tmp_path: Path) -> None:
     assert written["study"] == "convmeter"
     assert {cell["held_out"] for cell in written["cells"]} == {"gpu"}
     refused = subprocess.run([*command[:-1], "moon"], capture_output=True, text=True, check=False, timeout=250)
-    assert (refused.returncode, "use one of family, network, gpu" in refused.stderr) == (1, True)
+    assert (refused.returncode, "use one of family, network, gpu, operators" in refused.stderr) == (1, True)
