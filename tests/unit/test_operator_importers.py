@@ -20,6 +20,7 @@ from app.services.imports import importer_named
 from app.services.measurement_list import page
 from app.services.operator_files import NO_SPLIT, TEST, TRAIN, read_operator_files
 from app.store.measurements import MeasurementRow
+from app.store.page import Page
 from app.store.session import Database
 
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
@@ -117,7 +118,7 @@ def bring_in(database: Database, name: str, path: Path, **options: Any) -> Parts
 
 def stored(database: Database, **filters: str) -> list[MeasurementRow]:
     with database.begin() as connection:
-        return page(connection, limit=1000, **filters)
+        return page(connection, Page(limit=1000, **filters))
 
 
 def test_neusight_goes_in_once_and_says_what_it_leaves_out(database: Database, tmp_path: Path) -> None:
