@@ -72,10 +72,6 @@ class Graphs:
         self._sources: Recent[Source] = Recent(KEPT_ROWS)
         self._workloads: Recent[Workload] = Recent(KEPT_ROWS)
 
-    def holds(self, graph_id: str) -> bool:
-        """Whether `source` answers from memory, without the database."""
-        return self._sources.get(graph_id) is not None
-
     def source(self, graph: Mapping[str, Any] | None, graph_id: str | None) -> Source:
         """A request's graph: in its own JSON, or stored by POST /graphs. BadInput, or NotFound for the id."""
         if (graph is None) == (graph_id is None):

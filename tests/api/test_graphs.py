@@ -113,9 +113,8 @@ def test_many_send_the_same_at_once(client: TestClient) -> None:
 def test_workloads_are_made_once_per_sizes(settings: Settings, database: Database, client: TestClient) -> None:
     graph_id = posted(client, GRAPH_EXAMPLE)["graph_id"]
     graphs = Graphs(database)
-    assert not graphs.holds(graph_id)
     source = graphs.source(None, graph_id)
-    assert graphs.holds(graph_id)
+    assert graphs.source(None, graph_id) is source
     first = graphs.workload(source, {}, Run(batch=4))
     assert graphs.workload(source, {}, Run(batch=4)) is first
     assert graphs.workload(source, {"batch": 4}, Run()).ops.column("m")[0] == 4
@@ -184,3 +183,31 @@ def test_a_form_without_a_boundary(client: TestClient) -> None:
         400,
         422,
     )
+
+
+def test_predictions_by_id_and_by_the_graph_itself(client: TestClient) -> None:
+    graph_id = posted(client, GRAPH_EXAMPLE)["graph_id"]
+
+    def predicted(**workload: Any) -> dict[str, Any]:
+        answer = client.post("/predict", json={"gpu": "nvidia-l4", "workload": {"kind": "graph"} | workload})
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json()["predictions"][0])
+
+    by_id, inline = predicted(graph_id=graph_id, batch=4096), predicted(graph=GRAPH_EXAMPLE, batch=4096)
+    assert by_id["latency_ms"] == inline["latency_ms"] > 0
+    assert predicted(graph_id=graph_id, dims={"batch": 4096})["latency_ms"] == by_id["latency_ms"]
+    onnx = client.post("/graphs", content=perceptron(), headers={"content-type": "application/onnx"}).json()["graph_id"]
+    assert predicted(graph_id=onnx, batch=8)["latency_ms"] > 0
+
+
+def test_predictions_name_unknown_operators_and_wrong_nodes(client: TestClient) -> None:
+    wrong = copy.deepcopy(GRAPH_EXAMPLE)
+    wrong["nodes"][1]["op"] = "fancy"
+    request = {"gpu": "nvidia-l4", "workload": {"kind": "graph", "graph": wrong}}
+    assert "fancy" in json.dumps(client.post("/predict", json=request).json()["predictions"][0]["warnings"])
+    wrong["nodes"][2]["inputs"] = ["x"]
+    wrong["nodes"][2]["attributes"] = {"k": 5}
+    told = client.post("/predict", json=request).json()
+    assert told["errors"][0]["loc"] == ["workload", "graph", "nodes", 2, "inputs", 0]
+    absent = {"gpu": "nvidia-l4", "workload": {"kind": "graph", "graph_id": ABSENT}}
+    assert client.post("/predict", json=absent).status_code == 404
