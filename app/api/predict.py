@@ -24,8 +24,8 @@ from app.services.snapshot import SnapshotHolder
 # Over so many pairs of GPU and measurement or operator, the work leaves the event loop; so do long bodies.
 INLINE_PAIRS = 512
 INLINE_BYTES = 65_536
-# A network by its configuration or name has some dozens of distinct rows.
-_ROWS_OF_MODEL = 64
+# A network by its configuration or name is as much work as this many operators; its serving figures are a few networks.
+_ROWS_OF_MODEL = 256
 
 
 class PredictRoute:
@@ -112,7 +112,7 @@ def _pairs(request: Request) -> int:
     if isinstance(request, OperatorsRequest):
         return _gpus(request) * len(request.workload.operators)
     if isinstance(request, ModelRequest):
-        return _gpus(request) * _ROWS_OF_MODEL
+        return _gpus(request) * _ROWS_OF_MODEL * (1 if request.workload.output_tokens is None else INLINE_PAIRS)
     return INLINE_PAIRS + 1
 
 

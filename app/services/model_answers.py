@@ -95,10 +95,11 @@ def _prediction(asked: Answering, k: int) -> Prediction:
     words = warnings(spec, request.predictor, unanswered=unanswered, alone=alone, guest=guest)
     used = asked.room.memory
     fits = used.required_bytes <= spec.memory_bytes
-    if not fits:
-        words.append(f"does not fit in the memory of {spec.id}: see suggestions")
     parts = MemoryParts(*used)
-    dataset, computes = request.workload.dataset_size, _dtypes(asked.table, target)
+    suggestions = [] if fits else asked.room.suggestions(spec.memory_bytes, _dtypes(asked.table, target))
+    if not fits:
+        words.append(f"does not fit in the memory of {spec.id}{': see suggestions' * bool(suggestions)}")
+    dataset = request.workload.dataset_size
     shares = _shares(asked, k, seconds, step_s)
     return Prediction(
         spec.id,
@@ -116,7 +117,7 @@ def _prediction(asked: Answering, k: int) -> Prediction:
         throughput_per_s=run.batch / step_s,
         epoch_ms=UNSET if dataset is None else ceil(dataset / run.batch) * step_s * 1e3,
         largest_batch=asked.room.largest_batch(spec.memory_bytes),
-        suggestions=UNSET if fits else asked.room.suggestions(spec.memory_bytes, computes),
+        suggestions=UNSET if fits else suggestions,
         serving=UNSET if asked.serving is None else asked.serving[k],
     )
 
