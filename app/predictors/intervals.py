@@ -56,20 +56,20 @@ SUPPORT_OF_SITUATION = np.array([MEASURED] + [INTERPOLATED] + [EXTRAPOLATED] + [
 # The lines of the breakdown (`Op.group`), each with a group per dtype and situation. Stored intervals count them: a new
 # one goes to the end.
 OPERATOR_GROUPS = (
-    *(
-        "attention",
-        "bmm",
-        "collective",
-        "conv2d",
-        "elementwise",
-        "embedding",
-        "linear",
-        "memory",
-        "moe",
-        "norm",
-        "pool",
-    ),
-    *("recurrent", "softmax", "network"),
+    "attention",
+    "bmm",
+    "collective",
+    "conv2d",
+    "elementwise",
+    "embedding",
+    "linear",
+    "memory",
+    "moe",
+    "norm",
+    "pool",
+    "recurrent",
+    "softmax",
+    "network",
 )
 _GROUP_OF_KIND = np.array([0] + [OPERATOR_GROUPS.index(op.group) for op in OPS[1:]])
 

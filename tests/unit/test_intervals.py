@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
+from app.ops import OPS
 from app.predictors.intervals import (
     GROUPS,
     LEAST_RESIDUALS,
     NO_EVIDENCE,
+    OPERATOR_GROUPS,
     OTHER_GPU,
     PRIOR_HALF_WIDTH,
     Intervals,
@@ -24,6 +26,11 @@ def test_prior_widths_are_those_documented() -> None:
     low, high = Intervals.prior().log_offsets(0.8)
     np.testing.assert_allclose(high, PRIOR_HALF_WIDTH)
     np.testing.assert_allclose(low, -PRIOR_HALF_WIDTH)
+
+
+def test_every_line_of_the_breakdown_has_a_group() -> None:
+    assert set(OPERATOR_GROUPS) == {op.group for op in OPS[1:]}
+    assert len(set(OPERATOR_GROUPS)) == len(OPERATOR_GROUPS)
 
 
 def test_the_quantile_is_conformal() -> None:
