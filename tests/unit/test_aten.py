@@ -13,7 +13,7 @@ from app.graphs.importers.aten import BUFFER, GETITEM, INPUT, PARAMETER, Record,
 from app.graphs.importers.json_graph import lower
 from app.graphs.run import Run
 from app.ops import OPS
-from app.ops.kinds import kinds_of, work_of
+from app.ops.kinds import kinds_of
 from app.services.graph_form import checked
 from app.tables.ops import DTYPES
 from app.tables.workload import Workload
@@ -163,7 +163,10 @@ def test_dtypes() -> None:
     assert ops(workload) == ["embedding"]
     form = graph("net", [outside("w", [100, 64], PARAMETER, "bfloat16")])
     assert form["dtype"] == "bf16"
-    assert DTYPES[lower(graph("n", [outside("x", [3]), call("y", "relu.default", [X], [3])]), Run()).ops.dtype[0]] == "fp32"
+    assert (
+        DTYPES[lower(graph("n", [outside("x", [3]), call("y", "relu.default", [X], [3])]), Run()).ops.dtype[0]]
+        == "fp32"
+    )
 
 
 def test_a_call_that_cannot_be_is_named() -> None:
@@ -172,7 +175,9 @@ def test_a_call_that_cannot_be_is_named() -> None:
 
 
 def test_without_pytorch_the_command_says_what_to_install() -> None:
-    program = "import sys; sys.modules['torch'] = None; sys.argv[1:] = ['trace', 'a:b']; from app.cli import main; main()"
+    program = (
+        "import sys; sys.modules['torch'] = None; sys.argv[1:] = ['trace', 'a:b']; from app.cli import main; main()"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "gpucast[torch]" in done.stderr
