@@ -53,6 +53,12 @@ class Recent(Generic[T]):
             while self._sum > self._most:
                 self._sum -= self._held.popitem(last=False)[1][1]
 
+    def clear(self) -> None:
+        """Drop everything."""
+        with self._lock:
+            self._held.clear()
+            self._sum = 0
+
 
 class Figures(NamedTuple):
     """What a graph comes to, for the sizes in `dims`: one pass forward of one batch."""

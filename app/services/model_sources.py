@@ -27,7 +27,6 @@ _LOC = ("workload",)
 # Pixels of a side where a request says none: ImageNet's usual crop, and what needs another.
 _IMAGE_SIZE = 224
 _OWN_SIZES = {"inception_v3": 299}
-NODE_BYTES = 32  # of a graph's JSON, the least
 _DTYPE = "fp32"
 _MEANINGS = {"decode": ": the keys that the new token sees, itself included"}
 
@@ -105,8 +104,7 @@ def _graph(workload: GraphWorkload, graphs: Graphs | None) -> tuple[Network, Run
     dims = {name: int(size) for name, size in workload.dims.items()}
     lower = lowered if graphs is None else graphs.workload
     key = source.id.encode() or msgspec.json.encode(source.body)
-    size = len(source.body["nodes"]) * NODE_BYTES
-    return Network(("graph", key, *sorted(dims.items())), partial(lower, source, dims), size), run
+    return Network(("graph", key, *sorted(dims.items())), partial(lower, source, dims), len(key)), run
 
 
 def _whole(workload: NetworkWorkload, *, dtype: str) -> Run:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,23 +16,27 @@ from app.graphs.run import Run
 from app.graphs.training_pass import training
 from app.ops.base import Work
 from app.ops.kinds import kinds_of, work_of
+from app.services.graphs import Recent
 from app.services.operator_rows import Distinct, distinct
 from app.tables.workload import Workload
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
-# Networks remembered with how they were run; larger ones are lowered again each time.
-_MOST_REMEMBERED, _MOST_KEY_BYTES = 32, 65_536
+# Networks remembered with how they were run: bytes of all, and of a row with its distinct row and its name.
+_REMEMBERED_BYTES, _ROW_BYTES = 48 * 2**20, 1_500
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A network before it is known how it runs: networks of equal keys are equal; `lower` gives its forward rows."""
+    """A network before it is known how it runs: networks of equal keys are equal; `lower` gives its forward rows.
+
+    `key_bytes` is how much memory the key takes.
+    """
 
     key: Hashable
     lower: Callable[[Run], Workload] = field(compare=False, repr=False)
-    size_bytes: int = 0
+    key_bytes: int = field(default=100, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +64,12 @@ class Prepared:
 
 def prepared(network: Network, run: Run) -> Prepared:
     """The network run so; BadInput where it cannot be."""
-    if network.size_bytes > _MOST_KEY_BYTES:
-        return _prepared(network, run)
-    return _remembered(network, run)
+    key = network.key, run
+    found = _remembered.get(key)
+    if found is None:
+        found = _prepared(network, run)
+        _remembered.put(key, found, network.key_bytes + _ROW_BYTES * len(found.workload))
+    return found
 
 
 def forward_of(network: Network, run: Run) -> Workload:
@@ -123,9 +129,9 @@ def rows_prepared(workload: Workload, kept: Memory, fixed_bytes: float) -> Prepa
     )
 
 
-_remembered = lru_cache(maxsize=_MOST_REMEMBERED)(_prepared)
+_remembered: Recent[Prepared] = Recent(_REMEMBERED_BYTES)
 
 
 def forget() -> None:
     """Drop what is remembered of networks."""
-    _remembered.cache_clear()
+    _remembered.clear()
