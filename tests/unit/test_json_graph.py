@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import time
 from typing import Any
 
 import numpy as np
@@ -187,6 +188,10 @@ CYCLE = graph(node("a", "add", ["x", "c"], [8]), node("b", "relu", ["a"], [8]), 
         (graph(node("r", "fancy", ["x"], [1.5]), x=[8]), "nodes.0.outputs.0.shape.0", "int"),
         (graph(node("r", "fancy", ["x"], [8], attributes={"a": {"b": 1}}), x=[8]), "nodes.0.attributes", "expected"),
         (graph(node("r", "fancy", ["x"], [8], parameters=-1), x=[8]), "nodes.0.parameters", ">= 0"),
+        (graph(node("r", "fancy", ["x"], [8], parameters=float("nan")), x=[8]), "nodes.0.parameters", "finite"),
+        (graph(node("r", "relu", ["x"], [8], attributes={"h": float("nan")}), x=[8]), "nodes.0.attributes.h", "number"),
+        (graph(node("r", "relu", ["x"], [8], attributes={"h": 10**400}), x=[8]), "nodes.0.attributes.h", "number"),
+        (graph(node("r", "fancy", ["x"], [10**30]), x=[8]), "nodes.0.outputs.0.shape.0", ""),
         (graph(node("r", "fancy", ["x"], [8], speed=1), x=[8]), "nodes.0.speed", "unknown field"),
         (graph(node("r", "reshape", ["x"], [8]), x=[8]), "nodes", "nothing but views"),
         (graph(), "nodes", "length >= 1"),
@@ -208,6 +213,14 @@ def test_too_many_nodes() -> None:
 def test_a_long_chain_backwards_is_sorted_in_bounded_time() -> None:
     nodes = [node(f"n{k}", "relu", [f"n{k - 1}" if k else "x"], [8]) for k in range(20_000)]
     assert len(lowered(graph(*reversed(nodes), x=[8]))) == 20_000
+
+
+def test_a_node_of_many_unknown_inputs_is_refused_in_bounded_time() -> None:
+    nodes = [node(f"n{k}", "relu", ["x"], [8]) for k in range(1500)]
+    wrong = [node(f"w{k}", "concat", [f"nn{j}" for j in range(1000)], [8]) for k in range(20)]
+    began = time.process_time()
+    assert refused(graph(*nodes, *wrong, x=[8]))[0] == "nodes.1500.inputs.0"
+    assert time.process_time() - began < 10
 
 
 def test_a_shape_name_does_not_grow_strings() -> None:

@@ -63,7 +63,9 @@ _NAMES = {
     **dict.fromkeys(
         ("scatter_add", "index_put", "index_add", "index_copy", "slice_scatter", "select_scatter"), "scatter"
     ),
-    **dict.fromkeys(("full", "zeros", "ones", "empty", "full_like", "zeros_like", "ones_like", "arange"), "full"),
+    **dict.fromkeys(
+        ("full", "fill", "zeros", "ones", "empty", "full_like", "zeros_like", "ones_like", "arange"), "full"
+    ),
     **dict.fromkeys(("scalar_tensor", "new_zeros", "new_ones", "new_full", "empty_like", "rand", "randn"), "full"),
     **dict.fromkeys(("tril", "triu"), "trilu"),
     **{"hardswish": "hard_swish", "hardsigmoid": "hard_sigmoid", "pixel_shuffle": "copy", "pixel_unshuffle": "copy"},

@@ -13,7 +13,7 @@ Node = Mapping[str, Any]
 
 _INPUT = -1
 _SHOWN = 10  # nodes of a cycle that a message names
-_MANY = 5_000  # names over which no close ones are looked for
+_MANY = 2_000  # names over which no close ones are looked for
 
 
 class Order(NamedTuple):
@@ -43,17 +43,17 @@ class Names:
         self.writer[name] = writer
 
     def dangling(self, k: int, node: Node) -> list[FieldError]:
-        """Inputs of node `k` that nobody writes."""
+        """Inputs of node `k` that nobody writes, the first few; for the first of them names like it."""
+        nobody = [(j, name) for j, name in enumerate(node.get("inputs", ())) if name not in self.writer][:_SHOWN]
+        near = get_close_matches(nobody[0][1][:200], self.writer, n=3) if len(self.writer) <= _MANY else []
+        hints = [f"; did you mean: {', '.join(near)}" if near else ""] + [""] * _SHOWN
         return [
-            FieldError(("nodes", k, "inputs", j), self._nobody(node["name"], name))
-            for j, name in enumerate(node.get("inputs", ()))
-            if name not in self.writer
+            FieldError(
+                ("nodes", k, "inputs", j),
+                f"node {node['name'][:200]!r} reads {name[:200]!r}, which no input or node of the graph writes{hint}",
+            )
+            for (j, name), hint in zip(nobody, hints, strict=False)
         ]
-
-    def _nobody(self, node: str, name: str) -> str:
-        near = get_close_matches(name, self.writer, n=3) if len(self.writer) <= _MANY else []
-        words = f"; did you mean: {', '.join(near)}" if near else ""
-        return f"node {node[:200]!r} reads {name[:200]!r}, which no input or node of the graph writes{words}"
 
 
 def running_order(nodes: Sequence[Node], names: Names) -> Order:
