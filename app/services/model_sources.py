@@ -99,12 +99,22 @@ def _graph(workload: GraphWorkload, graphs: Graphs | None) -> tuple[Network, Run
         source = Source(JSON, checked(workload.graph))
     else:
         raise _refused("graph", "send the graph itself: none are stored here")
+    dims = {name: int(size) for name, size in workload.dims.items()}
+    workload = _with_batch(workload, dims.pop("batch", None))
     run = _whole(workload, dtype=workload.dtype or source.dtype)
     run = replace(run, sequence=int(workload.sequence or 1))
-    dims = {name: int(size) for name, size in workload.dims.items()}
     lower = lowered if graphs is None else graphs.workload
     key = source.id.encode() or msgspec.json.encode(source.body)
     return Network(("graph", key, *sorted(dims.items())), partial(lower, source, dims), len(key)), run
+
+
+def _with_batch(workload: GraphWorkload, batch: int | None) -> GraphWorkload:
+    """The batch that `dims` gives is the request's: devices, memory and throughput go by it."""
+    if batch is None:
+        return workload
+    if int(workload.batch) not in (1, batch):
+        raise _refused("dims", f"batch is {batch} here and {workload.batch:g} in the workload: give it once")
+    return msgspec.structs.replace(workload, batch=batch)
 
 
 def _whole(workload: NetworkWorkload, *, dtype: str) -> Run:

@@ -195,7 +195,8 @@ def test_predictions_by_id_and_by_the_graph_itself(client: TestClient) -> None:
 
     by_id, inline = predicted(graph_id=graph_id, batch=4096), predicted(graph=GRAPH_EXAMPLE, batch=4096)
     assert by_id["latency_ms"] == inline["latency_ms"] > 0
-    assert predicted(graph_id=graph_id, dims={"batch": 4096})["latency_ms"] == by_id["latency_ms"]
+    bound = predicted(graph_id=graph_id, dims={"batch": 4096})
+    assert bound["latency_ms"] == by_id["latency_ms"] and bound["throughput_per_s"] == by_id["throughput_per_s"]
     onnx = client.post("/graphs", content=perceptron(), headers={"content-type": "application/onnx"}).json()["graph_id"]
     assert predicted(graph_id=onnx, batch=8)["latency_ms"] > 0
 
@@ -209,5 +210,8 @@ def test_predictions_name_unknown_operators_and_wrong_nodes(client: TestClient) 
     wrong["nodes"][2]["attributes"] = {"k": 5}
     told = client.post("/predict", json=request).json()
     assert told["errors"][0]["loc"] == ["workload", "graph", "nodes", 2, "inputs", 0]
+    twice = {"kind": "graph", "graph": GRAPH_EXAMPLE, "batch": 2, "dims": {"batch": 4}}
+    told = client.post("/predict", json={"gpu": "nvidia-l4", "workload": twice}).json()
+    assert told["errors"][0]["loc"] == ["workload", "dims"]
     absent = {"gpu": "nvidia-l4", "workload": {"kind": "graph", "graph_id": ABSENT}}
     assert client.post("/predict", json=absent).status_code == 404
