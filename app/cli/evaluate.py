@@ -11,12 +11,12 @@ from typing import Annotated
 import typer
 
 from app.errors import BadInput
-from app.services import model_report
+from app.services import model_report, models_left_out
 from app.services.convmeter_report import lines as convmeter_lines
 from app.services.convnets_by_operators import convmeter_cells
 from app.services.evaluate import Cell, evaluate_cross_gpu_kernels
 from app.services.evaluate_convmeter import published
-from app.services.evaluate_models import evaluate_models
+from app.services.evaluate_models import evaluate_models, read_study
 from app.services.evaluate_operators import MOST_TEST_ROWS, evaluate_operators
 from app.services.evaluate_pm2lat import evaluate_pm2lat
 from app.services.evaluate_pm2lat import lines as pm2lat_lines
@@ -142,6 +142,12 @@ def neusight_models(
     predictor: Annotated[
         list[str] | None, typer.Option(help="this one instead of auto; repeat for several beside one another")
     ] = None,
+    rows: Annotated[
+        int | None, typer.Option(min=1, help="train on at most this many rows per operator and GPU; unset: all")
+    ] = None,
+    left_out: Annotated[
+        bool, typer.Option("--left-out", help="also every GPU left out in turn, with intervals from the others")
+    ] = False,
     readme: Annotated[
         bool, typer.Option("--readme", help="put the means into README.md and docs/, with docs/neusight_models.json")
     ] = False,
@@ -149,12 +155,19 @@ def neusight_models(
     """Whole models end to end against NeuSight's measured ones, on GPUs learned from and never seen."""
     if json_file is not None:
         _refuse_unwritable(json_file)
-    cells = evaluate_models(data, predictors=predictor or (), progress=lambda line: typer.echo(line, err=True))
+    study = read_study(data)
+    cells = evaluate_models(study, predictors=predictor or (), most_train=rows, progress=_said)
+    if left_out:
+        cells += models_left_out.left_out(study, _said)
     print("\n".join(model_report.lines(cells)))
     if json_file is not None:
         json_file.write_text(json.dumps(model_report.body(cells), indent=1) + "\n", "utf-8")
     if readme:
         model_report.record(cells)
+
+
+def _said(line: str) -> None:
+    typer.echo(line, err=True)
 
 
 def _refuse_unwritable(path: Path) -> None:

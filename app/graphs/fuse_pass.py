@@ -5,6 +5,9 @@ up. Which operators fuse is declared here: element-wise ones, norms, softmax, co
 another in a block without a product between and pass tensors on. Products keep to themselves (in Inductor, products in
 the GEMM library's kernels take no epilogue). The fused kernel moves what its rows read from outside, each tensor once,
 and what of theirs is read outside.
+
+Attention written as softmax(scale x scores + mask) is found and runs as one kernel (PyTorch 2.1, `fuse_attention`):
+what lies between its two products stays on the chip. Masks that overwrite scores (GPT-2) are not found.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ from app.tables.ops import OpTable
 from app.tables.workload import Bools, Floats, Ints, Workload
 
 _FUSIBLE = [OP_CODE[op.name] for op in ELEMENTWISE_OPS]
+# What PyTorch finds between the products of attention.
+_BETWEEN = [OP_CODE[name] for name in ("div_scalar", "mul_scalar", "add_scalar", "softmax")]
 _FUSIBLE += [OP_CODE[name] for name in ("softmax", "layer_norm", "rms_norm", "batch_norm", "copy", "memory")]
 
 
@@ -102,10 +107,23 @@ def _traffic(w: Workload, group: Ints, outside: Bools) -> Floats:
     again = np.ones(len(producer), dtype=np.bool_)
     again[first] = False
     np.subtract.at(traffic, reader[again], w.output_bytes[producer[again]])
+    traffic[_in_attention(w, group)[group]] = 0.0
     drawn = _drawn(w)
     traffic[drawn] = 0.0
     np.subtract.at(traffic, drawn + 1, w.output_bytes[drawn + 1])
     return np.maximum(traffic, 0.0)
+
+
+def _in_attention(w: Workload, group: Ints) -> Bools:
+    """Groups that lie between the two products of an attention that is found, bool [groups]."""
+    kind, product = w.ops.kind, OP_CODE["bmm"]
+    producer, consumer = w.edges[:, group[w.edges[0]] != group[w.edges[1]]]
+    found: Bools = np.bincount(group, weights=kind == OP_CODE["softmax"]) > 0
+    found &= np.bincount(group, weights=~np.isin(kind, _BETWEEN)) == 0
+    for inside, outside in ((group[consumer], kind[producer]), (group[producer], kind[consumer])):
+        found &= np.bincount(inside, minlength=len(found)) > 0
+        found &= np.bincount(inside, weights=outside != product, minlength=len(found)) == 0
+    return found
 
 
 def _merged(ops: OpTable, rows: Ints, moved: Floats) -> OpTable:

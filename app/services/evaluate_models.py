@@ -59,17 +59,22 @@ class Ready(NamedTuple):
 
 
 def evaluate_models(
-    folder: Path, *, predictors: Sequence[str] = (), progress: Report = lambda line: None
+    study: Study,
+    *,
+    predictors: Sequence[str] = (),
+    most_train: int | None = None,
+    progress: Report = lambda line: None,
 ) -> list[Result]:
-    """A cell per measured run of `folder` and predictor (`auto` where none is named)."""
+    """A cell per measured run and predictor (`auto` where none is named).
+
+    `most_train` bounds the rows of each operator and GPU that are learned from.
+    """
     known = {one.name: one for one in contenders()}
     if unknown := [name for name in predictors if name not in known]:
         raise BadInput(f"Unknown predictor {unknown[0]!r}: use one of {', '.join(known)}.")
-    progress(f"reading {folder}")
-    study = read_study(folder)
     cells: list[Result] = []
     for contender in [known[name] for name in predictors or ("auto",)]:
-        for ready, runs in _taught(contender, study, progress):
+        for ready, runs in _taught(contender, study, most_train, progress):
             cells += [{"predictor": contender.name, **cell} for cell in answered_models(ready, runs, study)]
     return cells
 
@@ -83,12 +88,14 @@ def read_study(folder: Path) -> Study:
     return Study(home, catalog, GpuTable.from_specs(specs), operators, runs, published)
 
 
-def _taught(contender: Contender, study: Study, progress: Report) -> Iterator[tuple[Ready, list[Measured]]]:
+def _taught(
+    contender: Contender, study: Study, most_train: int | None, progress: Report
+) -> Iterator[tuple[Ready, list[Measured]]]:
     """What learned each fold, and the runs that it is asked."""
     if not contender.learns:
         yield Ready(contender.predictor(), Intervals.prior()), list(study.runs)
         return
-    nvidia, amd = operator_folds(study.operators, study.gpus.ids, ["neusight"], most_test=1, most_train=None)
+    nvidia, amd = operator_folds(study.operators, study.gpus.ids, ["neusight"], most_test=1, most_train=most_train)
     for fold, is_amd in ((nvidia, False), (amd, True)):
         progress(f"{contender.name} learns operators, for {'AMD' if is_amd else 'NVIDIA'}")
         rows = [study.operators[k].runs.take(some) for k, some in fold.train.items()]

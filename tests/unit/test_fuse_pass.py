@@ -62,6 +62,18 @@ def test_layers_fuse_around_their_products() -> None:
     assert w.repeats.tolist() == whole.repeats.tolist()
 
 
+@pytest.mark.parametrize(("mask", "moved"), [("add_scalar", 1.0), ("copy", 4.0 * 2 * 6400)])
+def test_attention_that_is_found_keeps_its_scores_on_the_chip(mask: str, moved: float) -> None:
+    b = Builder("fp32")
+    each = {"outputs": 6400, "b": 640, "h": 10}
+    scores = b.add("bmm", outputs=6400, b=64, m=10, n=10, k=16)
+    masked = b.add(mask, [b.add("div_scalar", [scores], **each)], **each)
+    b.add("bmm", [b.add("softmax", [masked], **each)], outputs=10240, b=64, m=10, n=16, k=10)
+    w = fused(b.build())
+    assert _ops(w) == ["bmm", "memory", "bmm"]
+    assert w.ops.column("bytes")[1] == moved
+
+
 def test_random_numbers_stay_in_registers() -> None:
     b = Builder("fp32")
     x = b.add("linear", outputs=1000, m=100, n=10, k=10)
