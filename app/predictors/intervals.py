@@ -7,7 +7,7 @@ group's quantiles promise what its evidence can give. Groups without residuals u
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Any, Self
 
@@ -51,10 +51,12 @@ SITUATIONS = {
     "untrained": 1.0,
 }
 S_MEASURED, S_SEEN, S_SEEN_OUTSIDE, S_CALIBRATED, S_SIBLING, S_UNSEEN, S_UNSEEN_OUTSIDE, S_UNTRAINED = range(8)
+# Answers whose residuals are of GPUs that were held out.
+OTHER_GPUS = (S_SIBLING, S_UNSEEN, S_UNSEEN_OUTSIDE)
 SUPPORT_OF_SITUATION = np.array([MEASURED] + [INTERPOLATED] + [EXTRAPOLATED] + [INTERPOLATED] * 2 + [EXTRAPOLATED] * 3)
 
-# The lines of the breakdown (`Op.group`), each with a group per dtype and situation. Stored intervals count them: a new
-# one goes to the end.
+# The lines of the breakdown (`Op.group`), each with a group per dtype and situation, and decoding apart from other
+# attention, with which it has little in common. Stored intervals count them: a new one goes to the end.
 OPERATOR_GROUPS = (
     "attention",
     "bmm",
@@ -70,14 +72,22 @@ OPERATOR_GROUPS = (
     "recurrent",
     "softmax",
     "network",
+    "attention_decode",
 )
-_GROUP_OF_KIND = np.array([0] + [OPERATOR_GROUPS.index(op.group) for op in OPS[1:]])
+_LINES = [op.name if op.name in OPERATOR_GROUPS else op.group for op in OPS[1:]]
+_GROUP_OF_KIND = np.array([0] + [OPERATOR_GROUPS.index(line) for line in _LINES])
+_WIDTH_OF_LINE = {line: PRIORS[op.group].width for line, op in zip(_LINES, OPS[1:], strict=True)}
 
 
 def operator_codes(kind: Ints, dtype: Ints, situation: Ints | int) -> Ints:
     """Residual groups of operators of these kinds, dtypes and situations (codes into SITUATIONS), int [n]."""
     codes: Ints = len(GROUPS) + (_GROUP_OF_KIND[kind] * len(DTYPES) + dtype) * len(SITUATIONS) + situation
     return codes
+
+
+def of_other_gpus(group: int) -> bool:
+    """Whether answers of this residual group are for GPUs that were not learned from, while others were."""
+    return group >= len(GROUPS) and (group - len(GROUPS)) % len(SITUATIONS) in OTHER_GPUS
 
 
 # Prior half-widths in log space at 80 % coverage, for a group without a single held-out residual. Measured
@@ -87,7 +97,7 @@ PRIOR_HALF_WIDTH = np.concatenate(
     [
         [0.05, 0.20, 0.35, 0.45, 0.70, 1.10],
         np.multiply.outer(
-            np.repeat([PRIORS[name].width for name in OPERATOR_GROUPS], len(DTYPES)), list(SITUATIONS.values())
+            np.repeat([_WIDTH_OF_LINE[line] for line in OPERATOR_GROUPS], len(DTYPES)), list(SITUATIONS.values())
         ).ravel(),
     ]
 )
@@ -135,10 +145,12 @@ class Intervals:
 
     residuals  group -> sorted float64 array of log(measured / predicted); a group without one has its prior width
     units      how many of them are independent, per group
+    gpus       of how many GPUs they are, per group of answers for a GPU that was held out as a whole
     """
 
     residuals: Mapping[int, Floats]
     units: Mapping[int, int]
+    gpus: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
     def prior(cls) -> Self:
@@ -161,18 +173,20 @@ class Intervals:
 
     def state(self) -> dict[str, Any]:
         """As a plain container of arrays."""
-        return {"residuals": dict(self.residuals), "units": dict(self.units)}
+        return {"residuals": dict(self.residuals), "units": dict(self.units), "gpus": dict(self.gpus)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
         """The inverse of `state`."""
-        return cls(dict(state["residuals"]), dict(state["units"]))
+        return cls(dict(state["residuals"]), dict(state["units"]), dict(state["gpus"]))
 
     def log_offsets(self, coverage: float) -> Floats:
         """Offsets to add to log latency, float64 [2, groups]: low and high at `coverage` in (0, 1).
 
         Each side is the split-conformal quantile of its tail, the ceil((k + 1) p)-th of k independent residuals
-        (Vovk et al. 2005), so it never promises more than the residuals show; the middle always lies inside.
+        (Vovk et al. 2005), so it never promises more than the residuals show; the middle always lies inside. Rows of
+        a GPU err together: where answers are for another GPU than the g of the residuals, each tail that is left out
+        is smaller by 1 / g of it.
         """
         offsets = _prior_offsets(coverage)
         upper = 0.5 + coverage / 2.0
@@ -180,6 +194,8 @@ class Intervals:
             m, units = len(residual), self.units[code]
             if m >= LEAST_RESIDUALS:
                 level = min(np.ceil((units + 1) * upper) / units, 1.0)
+                if code in self.gpus:
+                    level += (1.0 - level) / self.gpus[code]
                 rank = int(np.ceil(level * m)) - 1
                 offsets[:, code] = min(residual[m - 1 - rank], 0.0), max(residual[rank], 0.0)
         return offsets

@@ -2,9 +2,9 @@
 
 Of the physics (app.predictors.operator_time) the constants, and of what it then misses a model over the features of
 app.predictors.operator_features. A GPU with enough rows has a model of its own. One of the same make (architecture and
-kind of memory) borrows it. Others get `shared`, learned from all GPUs with equal weight, at the strength that did best
-when each GPU was held out in turn: off their GPUs learned models may do more harm than good. A GPU with few rows
-corrects what it would get without them.
+kind of memory) borrows it. Others get `shared`, learned from all GPUs with equal weight, its constants and its trees at
+the strengths that did best when each GPU was held out in turn: off their GPUs either may do more harm than good. A GPU
+with few rows corrects what it would get without them.
 """
 
 from __future__ import annotations
@@ -38,6 +38,18 @@ TRIAL_ROWS, TRIAL_TREES = 800, 80
 # GPUs of the same make that answer for one without rows of its own.
 MOST_KIN = 3
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
+# Makes from which constants may be carried to another: two agree by chance.
+LEAST_MAKES = 3
+
+
+class Strengths(NamedTuple):
+    """How much of a shared model counts on a GPU of a make that is none of its own: of its constants, of its trees."""
+
+    factors: float
+    trees: float
+
+
+NOTHING_CARRIED = Strengths(0.0, 0.0)
 
 
 class Model(NamedTuple):
@@ -101,14 +113,14 @@ class Cell:
     own       GPU id -> its model
     make      GPU id -> its make
     shared    model of all GPUs together; None where there is only one
-    strength  of `shared`, constants and trees, on a GPU of a make that is none of theirs
+    strength  of `shared` on a GPU of a make that is none of theirs
     low, high float64 [columns], range of the features that do not depend on the GPU
     """
 
     own: Mapping[str, Model] = field(default_factory=dict)
     make: Mapping[str, str] = field(default_factory=dict)
     shared: Model | None = None
-    strength: float = 0.0
+    strength: Strengths = NOTHING_CARRIED
     low: Floats = field(default_factory=lambda: np.empty(0))
     high: Floats = field(default_factory=lambda: np.empty(0))
 
@@ -136,14 +148,14 @@ class Cell:
             return Recipe(factors, tuple((model, 1.0 / len(kin)) for model in kin), S_SIBLING)
         if self.shared is None:
             return Recipe(NEUTRAL, (), S_UNSEEN)
-        members = ((self.shared, self.strength),) if self.strength else ()
-        return Recipe(self.shared.factors**self.strength, members, S_UNSEEN)
+        members = ((self.shared, self.strength.trees),) if self.strength.trees else ()
+        return Recipe(self.shared.factors**self.strength.factors, members, S_UNSEEN)
 
     def state(self) -> dict[str, Any]:
         """As plain containers of arrays."""
         models = {name: _model_state(model) for name, model in self.own.items()}
         shared = None if self.shared is None else _model_state(self.shared)
-        told = {"own": models, "make": dict(self.make), "shared": shared, "strength": self.strength}
+        told = {"own": models, "make": dict(self.make), "shared": shared, "strength": list(self.strength)}
         return told | {"low": self.low, "high": self.high}
 
     @classmethod
@@ -151,7 +163,7 @@ class Cell:
         """The inverse of `state`."""
         own = {name: _model_from(model) for name, model in state["own"].items()}
         shared = None if state["shared"] is None else _model_from(state["shared"])
-        return cls(own, dict(state["make"]), shared, float(state["strength"]), state["low"], state["high"])
+        return cls(own, dict(state["make"]), shared, Strengths(*state["strength"]), state["low"], state["high"])
 
 
 def _model_state(model: Model) -> dict[str, Any]:
@@ -260,11 +272,13 @@ def _some(samples: Samples, code: int, most: int) -> Ints:
     return np.random.default_rng(0).permutation(rows)[:most]
 
 
-def _strength(samples: Samples, codes: Sequence[int]) -> float:
-    """The strength of STRENGTHS with the least error over GPUs that were held out in turn, each make as a whole."""
+def _strength(samples: Samples, codes: Sequence[int]) -> Strengths:
+    """The pair of STRENGTHS with the least error over GPUs that were held out in turn, each make as a whole."""
     errors = []
     makes = {code: samples.makes[code] or samples.names[code] for code in codes}
-    for make in sorted(set(makes.values())):
+    every = sorted(set(makes.values()))
+    of_factors = STRENGTHS if len(every) >= LEAST_MAKES else STRENGTHS[:1]
+    for make in every:
         rest = [code for code in codes if makes[code] != make]
         if not rest:
             continue
@@ -273,10 +287,12 @@ def _strength(samples: Samples, codes: Sequence[int]) -> float:
             if makes[code] == make:
                 rows = samples.of(_some(samples, code, TRIAL_ROWS))
                 full = answered(Recipe(model.factors, ((model, 1.0),), S_UNSEEN), rows.features)
-                errors.append(
-                    [np.abs(np.expm1(part * full - rows.residual(model.factors**part))).mean() for part in STRENGTHS]
-                )
-    return STRENGTHS[int(np.argmin(np.mean(errors, axis=0)))] if errors else 0.0
+                left = [rows.residual(model.factors**part) for part in of_factors]
+                errors.append([[np.abs(np.expm1(part * full - off)).mean() for part in STRENGTHS] for off in left])
+    if not errors:
+        return NOTHING_CARRIED
+    factors, trees = np.unravel_index(np.mean(errors, axis=0).argmin(), np.shape(errors[0]))
+    return Strengths(STRENGTHS[factors], STRENGTHS[trees])
 
 
 def answered(recipe: Recipe, features: Singles) -> Floats:

@@ -133,7 +133,7 @@ def _ready(name: str, payload: Mapping[str, Any]) -> Any:
 
 def _merged(before: Intervals, now: Intervals) -> Intervals:
     """Groups that have residuals now, and the others as they were."""
-    return Intervals({**before.residuals, **now.residuals}, {**before.units, **now.units})
+    return Intervals({**before.residuals, **now.residuals}, {**before.units, **now.units}, {**before.gpus, **now.gpus})
 
 
 def _others(before: Card, now: Card) -> list[Mapping[str, Any]]:

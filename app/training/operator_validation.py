@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import NotTrained
-from app.predictors.intervals import LEAST_RESIDUALS, Intervals
+from app.predictors.intervals import LEAST_RESIDUALS, Intervals, of_other_gpus
 from app.predictors.roofline import hardware_limit
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence
@@ -79,13 +79,15 @@ class HeldOut:
 
     def intervals(self) -> Intervals:
         """Conformal intervals of the groups with residuals enough."""
-        residuals, units = {}, {}
+        residuals, units, gpus = {}, {}, {}
         for group in np.unique(self.group).tolist():
             found = np.sort(self.log_ratio[self.group == group])
             if len(found) >= LEAST_RESIDUALS:
                 kept = np.linspace(0, len(found) - 1, min(len(found), MOST_KEPT)).round().astype(np.intp)
                 residuals[group], units[group] = found[kept], len(found)
-        return Intervals(residuals, units)
+                if of_other_gpus(group):
+                    gpus[group] = len(np.unique(self.gpu[self.group == group]))
+        return Intervals(residuals, units, gpus)
 
 
 _COLUMNS = tuple(name for name in HeldOut.__dataclass_fields__ if name != "cells")
