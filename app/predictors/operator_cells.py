@@ -197,15 +197,20 @@ def learn(samples: Samples, shape_features: int, before: Cell | None = None) -> 
     base = Cell({gpu: model for gpu, model in old.own.items() if gpu not in names}, make, shared, strength, low, high)
     own = dict(base.own)
     for code in codes:
-        own[samples.names[code]] = _own(samples.of(np.flatnonzero(samples.gpu == code)), code, base)
+        rows = samples.of(np.flatnonzero(samples.gpu == code))
+        own[samples.names[code]] = _own(rows, code, base, taught=shared is not old.shared)
     return Cell(own, make, shared, strength, low, high)
 
 
-def _own(samples: Samples, code: int, base: Cell) -> Model:
-    """The model of one GPU."""
+def _own(samples: Samples, code: int, base: Cell, *, taught: bool) -> Model:
+    """The model of one GPU; `taught`: the shared model has seen these very rows."""
     if len(samples.latency_s) >= ENOUGH:
         return fitted(samples, alone=True)
-    return corrected(samples, base.others(samples.names[code], samples.makes[code]))
+    others = base.others(samples.names[code], samples.makes[code])
+    if taught and len(samples.latency_s) >= LEAST_ALONE:
+        # What a model leaves of rows that taught it says nothing of others.
+        return _smooth_model(samples, Recipe(others.factors, (), others.situation), alone=True)[0]
+    return corrected(samples, others)
 
 
 def calibrated(samples: Samples, before: Cell) -> Cell:
