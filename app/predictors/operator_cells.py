@@ -29,6 +29,8 @@ Ints = NDArray[np.intp]
 ENOUGH = 400
 # Rows per tree, and the bounds of how many trees a model has.
 ROWS_PER_TREE, LEAST_TREES, MOST_TREES = 8, 80, 600
+# Part of the features that each tree sees of a model that stands by itself: chosen on configurations and sizes held out.
+OWN_FEATURES = 0.7
 # Rows of each GPU that the shared model sees at most, and its trees.
 SHARED_ROWS, SHARED_TREES = 4000, 200
 # Rows of a GPU from which a smooth correction is fitted (with fewer, constants only), and may do without others.
@@ -232,7 +234,8 @@ def fitted(samples: Samples, *, alone: bool, trees: int | None = None, weight: F
     residual = samples.residual(factors)
     mean = float(np.average(residual, weights=mass))
     count = min(max(len(residual) // ROWS_PER_TREE, LEAST_TREES), MOST_TREES) if trees is None else trees
-    grown = boosted(np.ascontiguousarray(samples.features), residual - mean, mass, Growth(count))
+    growth = Growth(count, features=OWN_FEATURES) if alone else Growth(count)
+    grown = boosted(np.ascontiguousarray(samples.features), residual - mean, mass, growth)
     return Model(factors, mean, grown, NOTHING, alone)
 
 
