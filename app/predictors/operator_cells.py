@@ -29,7 +29,7 @@ Ints = NDArray[np.intp]
 ENOUGH = 400
 # Rows per tree, and the bounds of how many trees a model has.
 ROWS_PER_TREE, LEAST_TREES, MOST_TREES = 8, 80, 600
-# Part of the features that each tree sees of a model that stands by itself: chosen on configurations and sizes held out.
+# Part of the features that each tree of a GPU's own model sees: chosen on configurations and sizes held out.
 OWN_FEATURES = 0.7
 # Rows of each GPU that the shared model sees at most, and its trees.
 SHARED_ROWS, SHARED_TREES = 4000, 200
