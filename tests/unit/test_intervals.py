@@ -11,8 +11,11 @@ from app.predictors.intervals import (
     OPERATOR_GROUPS,
     OTHER_GPU,
     PRIOR_HALF_WIDTH,
+    S_UNSEEN,
     Intervals,
     best_group,
+    of_other_gpus,
+    operator_codes,
 )
 from tests.unit.kernels import index
 
@@ -55,6 +58,19 @@ def test_the_middle_lies_inside_a_biased_interval() -> None:
 def test_few_residuals_leave_the_prior() -> None:
     low, _ = one_group([0.0] * (LEAST_RESIDUALS - 1), OTHER_GPU, [1] * (LEAST_RESIDUALS - 1)).log_offsets(0.8)
     assert low[OTHER_GPU] == pytest.approx(-PRIOR_HALF_WIDTH[OTHER_GPU])
+
+
+def test_answers_for_another_gpu_leave_out_less_the_fewer_gpus_there_were() -> None:
+    residual = np.linspace(-1.0, 1.0, 2001)
+    unseen = int(operator_codes(index(1), index(0), S_UNSEEN)[0])
+    high = [
+        Intervals({unseen: residual}, {unseen: len(residual)}, gpus).log_offsets(0.8)[1, unseen]
+        for gpus in ({}, {unseen: 5}, {unseen: 2}, {unseen: 1})
+    ]
+    # A tail of 10 %; of 8 %; of 5 %; of nothing.
+    np.testing.assert_allclose(high, [0.8, 0.84, 0.9, 1.0], atol=0.002)
+    assert of_other_gpus(unseen)
+    assert not any(of_other_gpus(group) for group in range(len(GROUPS)))
 
 
 def test_state_round_trip() -> None:

@@ -11,7 +11,7 @@ import pytest
 from app.predictors.auto import Auto
 from app.predictors.boosting import Growth, Trees, boosted
 from app.predictors.intervals import SITUATIONS
-from app.predictors.operator_constants import FACTORS, fill_scaled, fitted_factors
+from app.predictors.operator_constants import FACTORS, NEUTRAL, fill_scaled, fitted_factors
 from app.predictors.operator_time import LEAST, LIMIT, OVERHEAD, TERMS, TIME
 from app.predictors.smooth import smoothed
 from app.tables.gpus import GpuTable
@@ -23,8 +23,9 @@ from tests.unit.operators import mixed, operators
 
 TWIN = replace(TURING, id="twin", memory_bandwidth_bytes_per_s=700e9)
 OTHER = replace(VOLTA, id="other", architecture="other")
-GPUS = GpuTable.from_specs([TURING, replace(VOLTA, architecture="volta"), TWIN, OTHER])
-SEEN, SEEN_TOO, SIBLING, UNSEEN = range(4)
+THIRD = replace(VOLTA, id="third", architecture="third", memory_bandwidth_bytes_per_s=600e9)
+GPUS = GpuTable.from_specs([TURING, replace(VOLTA, architecture="volta"), TWIN, OTHER, THIRD])
+SEEN, SEEN_TOO, SIBLING, UNSEEN, SEEN_THREE = range(5)
 
 
 def law(ops: OpTable, gpus: GpuTable, gpu: Any) -> Any:
@@ -39,7 +40,7 @@ def runs(op: str, names: str, count: int, on: tuple[int, ...], seed: int = 0) ->
 
 
 TRAINED = Auto().fit_operators(
-    [runs("linear", "mnk", 900, (SEEN, SEEN_TOO)), runs("softmax", "bh", 500, (SEEN,))], GPUS
+    [runs("linear", "mnk", 900, (SEEN, SEEN_TOO, SEEN_THREE)), runs("softmax", "bh", 500, (SEEN,))], GPUS
 )
 
 
@@ -127,6 +128,22 @@ def test_a_sibling_borrows_and_others_share() -> None:
     assert situation(TRAINED, ops, SIBLING)[0] == "sibling"
     assert situation(TRAINED, ops, UNSEEN) == ["unseen", "unseen_outside"]
     assert situation(TRAINED, operators("relu", {"b": 64, "h": 64}), SEEN) == ["untrained"]
+
+
+def test_constants_of_two_makes_are_not_carried_to_a_third() -> None:
+    two = Auto().fit_operators([runs("linear", "mnk", 900, (SEEN, SEEN_TOO))], GPUS).operators_.cells["linear", "fp32"]
+    three = TRAINED.operators_.cells["linear", "fp32"]
+    assert two.strength.factors == 0.0
+    assert three.strength.factors > 0.0
+    np.testing.assert_array_equal(two.recipe("other", "other").factors, NEUTRAL)
+    assert (three.recipe("third", "third").factors != three.recipe("other", "other").factors).any()
+
+
+def test_few_rows_of_a_gpu_do_not_lean_on_a_model_that_saw_them() -> None:
+    few = runs("linear", "mnk", 60, (SEEN, SEEN_TOO, SEEN_THREE))
+    cell = Auto().fit_operators([few], GPUS).operators_.cells["linear", "fp32"]
+    assert cell.shared is not None
+    assert all(model.alone for model in cell.own.values())
 
 
 def test_what_no_model_has_seen_is_no_better_known_for_it() -> None:
