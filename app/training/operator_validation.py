@@ -39,10 +39,11 @@ GPU_HELD_OUT, FEW_MEASURED, CONFIGURATION_HELD_OUT = range(3)
 FEW = 32
 # With fewer configurations, rows are held out by their dimensions.
 LEAST_CONFIGURATIONS = 20
-# Rows of each operator, dtype and GPU that are asked, and those that teach where a GPU is held out: errors on another
-# GPU change little with more of them, and time is bounded.
+# Rows of each operator, dtype and GPU that are asked, and those that teach where a GPU is held out (errors on another
+# GPU change little with more of them) or configurations: time is bounded, and fewer rows err a little more, not less.
 MOST_ASKED = 256
-MOST_LEARNED = 2000
+MOST_LEARNED = 1000
+MOST_OF_CONFIGURATIONS = 10_000
 # Residuals that a group of intervals keeps, evenly over their order.
 MOST_KEPT = 401
 
@@ -143,7 +144,7 @@ def _by_configuration(start: Start, runs: Sequence[OperatorRuns], gpus: GpuTable
     report("configurations held out")
     out = [_configurations_out(run) for run in runs]
     known = [start.rows_known(run.key) for run in runs]
-    train = [run.take(np.flatnonzero(~held)) for run, held in zip(runs, out, strict=True)]
+    train = [run.take(_few(run, ~held, MOST_OF_CONFIGURATIONS)) for run, held in zip(runs, out, strict=True)]
     for own in (False, True):
         query = [
             _Query(k, _few(run, held & (was == own), MOST_ASKED))
