@@ -32,7 +32,7 @@ def test_prior_widths_are_those_documented() -> None:
 
 
 def test_every_line_of_the_breakdown_has_a_group() -> None:
-    assert set(OPERATOR_GROUPS) == {op.group for op in OPS[1:]}
+    assert set(OPERATOR_GROUPS) == {op.group for op in OPS[1:]} | {"attention_decode"}
     assert len(set(OPERATOR_GROUPS)) == len(OPERATOR_GROUPS)
 
 
