@@ -22,10 +22,10 @@ _WIDTHS = {
     "seen": 0.10,
     "seen_outside": 0.10,
     "calibrated": 0.12,
-    "sibling": 0.15,
-    "unseen": 0.22,
-    "unseen_outside": 0.22,
-    "untrained": 0.25,
+    "sibling": 0.12,
+    "unseen": 0.14,
+    "unseen_outside": 0.14,
+    "untrained": 0.20,
 }
 _OF_SITUATION = np.array([_WIDTHS[situation] for situation in SITUATIONS])
 
