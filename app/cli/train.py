@@ -18,14 +18,16 @@ def command(
         Path | None,
         typer.Option(
             envvar="GPUCAST_SHARED_DATA",
-            help="Folder of the data sets: neusight and modern_operators.",
+            help="Folder of the data sets: neusight, modern_operators and vision_models.",
             file_okay=False,
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where artefacts go; replaces those there.")] = SHIPPED_MODELS,
+    out: Annotated[
+        Path, typer.Option(help="Where artefacts go; replaces those of the same predictors.")
+    ] = SHIPPED_MODELS,
     predictor: Annotated[list[str] | None, typer.Option(help="One of them; repeat for several. Default: all.")] = None,
 ) -> None:
-    """Train every predictor of operators in a throw-away database, and write what ships with the code."""
+    """Train predictors of operators and networks in a throw-away database, and write what ships with the code."""
     if data is None:
         raise BadInput("Say where the data sets are: --data DIR, or GPUCAST_SHARED_DATA.")
     began = time.monotonic()

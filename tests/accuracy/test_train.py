@@ -1,4 +1,4 @@
-"""What ships is what `gpucast train` makes of the data sets: one small predictor, trained again."""
+"""What ships is what `gpucast train` makes of the data sets: small predictors, trained again."""
 
 import os
 from pathlib import Path
@@ -7,21 +7,20 @@ import pytest
 
 from app.config import CHECKOUT, SHIPPED_MODELS
 from app.services.shipped import shipped_version
-from app.services.train_shipped import SOURCES, train_shipped
+from app.services.train_shipped import sources_of, train_shipped
 
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
 
 
-@pytest.mark.skipif(
-    not all((DATA / source.folder).is_dir() for source in SOURCES) or shipped_version("li", SHIPPED_MODELS) is None,
-    reason="the data sets, or what ships, are not here",
-)
+@pytest.mark.parametrize("name", ["li", "convmeter", "convmeter_ols"])
 @pytest.mark.timeout(900)
-def test_li_trained_again_has_the_figures_of_the_shipped_one(tmp_path: Path) -> None:
-    train_shipped(DATA, tmp_path, ["li"], print)
-    again, ships = shipped_version("li", tmp_path), shipped_version("li", SHIPPED_MODELS)
+def test_trained_again_it_has_the_figures_of_the_shipped_one(tmp_path: Path, name: str) -> None:
+    ships = shipped_version(name, SHIPPED_MODELS)
+    if ships is None or not all((DATA / source.folder).is_dir() for source in sources_of(name)):
+        pytest.skip("the data sets, or what ships, are not here")
+    train_shipped(DATA, tmp_path, [name], print)
+    again = shipped_version(name, tmp_path)
     assert again is not None
-    assert ships is not None
     assert again.manifest["training_set_sha256"] == ships.manifest["training_set_sha256"]
     figures = [
         {(cell["split"], cell["family"], cell["gpu"]): cell["mape"] for cell in one.card["validation"]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,12 @@ GPU = "rtx-3090"
 # Seconds per FLOP, per output, per weight and once, of a training step three times as much; per device more.
 COST = {"flops": 3e-14, "outputs": 3e-11, "weights": 2e-11}
 ONCE_S, PER_DEVICE_S = 1e-3, 2e-3
+
+
+@pytest.fixture(scope="module")
+def settings(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """An installation that nothing ships with: made-up networks alone teach."""
+    return replace(settings, shipped_dir=tmp_path_factory.mktemp("nothing"))
 
 
 @pytest.fixture(scope="module")

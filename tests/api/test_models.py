@@ -17,6 +17,7 @@ from app.predictors import OPERATOR_PREDICTORS
 from app.services.graph_form import GRAPH_EXAMPLE
 from app.services.model_requests import GPT2_LARGE, MODEL_EXAMPLE
 from app.services.model_sources import network_names
+from app.services.whole_networks import knows_networks_only
 
 Body = dict[str, Any]
 SMALL = GPT2_LARGE | {"n_embd": 768, "n_head": 12, "n_layer": 12}
@@ -111,10 +112,22 @@ def test_every_predictor_of_operators_answers_for_networks(client: TestClient, w
     if answer.status_code == 409:
         assert answer.json()["type"] == "urn:gpucast:problem:not-trained"
         return
+    if knows_networks_only(predictor) and workload is not CONVNET:
+        assert (answer.status_code, answer.json()["errors"][0]["loc"]) == (422, ["predictor"])
+        return
     (found,) = answer.json()["predictions"]
     assert 0 < found["interval_ms"]["low"] <= found["latency_ms"] <= found["interval_ms"]["high"] < 1e6
     assert found["predictor"]["name"] in (predictor, "roofline")
     assert found["latency_ms"] >= 0.999 * ask(client, workload, predictor="roofline")["latency_ms"]
+
+
+@pytest.mark.parametrize("predictor", ["auto", "li", "convmeter", "convmeter_ols"])
+def test_those_that_ship_answer_for_a_convnet_at_once(client: TestClient, predictor: str) -> None:
+    workload = CONVNET | {"batch": 64, "mode": "inference", "dtype": "fp16"}
+    found = ask(client, workload, predictor=predictor, gpu="rtx-4090")
+    assert found["predictor"]["name"] == predictor
+    assert found["predictor"]["version"].startswith("shipped-")
+    assert 1.0 < found["latency_ms"] < 100.0
 
 
 def test_a_slower_network_between_nodes_takes_longer(client: TestClient) -> None:

@@ -11,7 +11,8 @@ import pytest
 from app.config import SHIPPED_MODELS
 from app.predictors import learns_operators
 from app.services.shipped import LIST, Shipped, shipped_versions, write_list
-from app.services.train_shipped import MOST_BYTES, SOURCES
+from app.services.train_shipped import MOST_BYTES, sources_of, trainable
+from app.services.whole_networks import knows_networks_only
 from app.store import artifacts
 from app.store.artifacts import ArtifactRefused
 from app.training.candidate import candidate
@@ -43,14 +44,17 @@ def test_a_shipped_artefact_is_what_its_manifest_says(name: str, shipped: Shippe
     assert learns_operators(name)
     assert (payload["predictor"], told["predictor"], told["gpu_id"]) == (name, name, "*")
     assert sorted(shipped.card["trained_on"]["gpus"]) == sorted(payload["operators"]["gpus"])
-    assert shipped.card["trained_on"]["rows"] > 100_000
-    assert {source["licence"] for source in told["sources"]} == {source.licence for source in SOURCES}
+    assert shipped.card["trained_on"]["rows"] > (10_000 if knows_networks_only(name) else 100_000)
+    learned = [{"origin": source.origin, "licence": source.licence} for source in sources_of(name)]
+    assert told["sources"] == learned
     assert len(told["training_set_sha256"]) == 64
     for cell in shipped.card["validation"]:
         assert cell["n"] > 0
         assert 0 <= cell["median_ape"] <= 1000
     assert {cell["split"] for cell in shipped.card["validation"]} >= {"gpu_held_out", "configuration_held_out"}
-    assert "kernel" not in {cell["family"] for cell in shipped.card["validation"]}
+    of = {cell["family"].split("/")[0] for cell in shipped.card["validation"]}
+    assert "kernel" not in of
+    assert of == {"network"} if knows_networks_only(name) else "network" not in of
 
 
 def test_only_what_the_list_names_is_loaded(tmp_path: Path) -> None:
@@ -69,6 +73,10 @@ def test_only_what_the_list_names_is_loaded(tmp_path: Path) -> None:
     (tmp_path / LIST).write_text("{")
     with pytest.raises(ArtifactRefused, match="cannot be read"):
         shipped_versions(tmp_path)
+
+
+def test_those_that_answer_for_networks_ship() -> None:
+    assert {"auto", "li", "convmeter", "convmeter_ols"} <= {name for name, _ in SHIPPED} <= {*trainable()}
 
 
 def test_a_new_list_drops_what_was_there(tmp_path: Path) -> None:

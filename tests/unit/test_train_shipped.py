@@ -1,0 +1,63 @@
+"""`gpucast train` on a small data set of networks: what is trained is named beside what shipped before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from app.errors import BadInput
+from app.services.shipped import shipped_versions, write_list
+from app.services.train_shipped import NETWORKS, OPERATORS, sources_of, train_shipped, trainable
+from app.store import artifacts
+from tests.unit.test_operator_importers import TIMM
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A folder with step times of made-up ConvNets on two GPUs."""
+    draw = np.random.default_rng(5)
+    rows = []
+    for device, seconds in (("rtx3090", 1e-3), ("rtx4090", 5e-4)):
+        for gmacs, macts, params_m in np.exp(draw.uniform(0.0, 3.0, (60, 3))).round(2).tolist():
+            counts = {"gmacs": gmacs, "macts": macts, "params_m": params_m}
+            rows.append(TIMM | {"device": device, "step_time_ms": 1e3 * seconds * (20 * gmacs + 5 * macts)} | counts)
+    (tmp_path / "data" / "vision_models").mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "data" / "vision_models" / "vision_models.parquet")
+    return tmp_path / "data"
+
+
+def test_a_few_predictors_leave_the_others_as_they_were(tmp_path: Path, data: Path) -> None:
+    out = tmp_path / "out"
+    card = {"trained_on": {"rows": 1, "gpus": []}, "validation": []}
+    before = {
+        name: artifacts.publish(out, {"predictor": name}, {"predictor": name, "card": card})
+        for name in ("auto", "convmeter", "forest")
+    }
+    write_list(out, before)
+    kept = {path.name: path.read_bytes() for path in out.glob(f"{before['auto']}.*")}
+    assert len(kept) == 2
+    size = train_shipped(data, out, ["convmeter"], print)
+    found = shipped_versions(out)
+    assert found.keys() == {"auto", "convmeter"}  # `forest` learns from kernels, and does not ship
+    assert found["convmeter"].card["trained_on"] == {"rows": 120, "gpus": ["rtx-3090", "rtx-4090"]}
+    assert found["convmeter"].manifest["sources"] == [{"origin": NETWORKS[0].origin, "licence": "Apache-2.0"}]
+    assert {path.stem for path in out.iterdir()} == {before["auto"], found["convmeter"].sha256, "shipped"}
+    assert {name: (out / name).read_bytes() for name in kept} == kept
+    assert size == sum(path.stat().st_size for path in out.iterdir() if path.stem != "shipped")
+
+
+def test_what_must_be_there(tmp_path: Path, data: Path) -> None:
+    with pytest.raises(BadInput, match="neusight"):
+        train_shipped(data, tmp_path / "out", ["convmeter", "li"], print)
+    with pytest.raises(BadInput, match="forest cannot ship"):
+        train_shipped(data, tmp_path / "out", ["forest"], print)
+    assert not (tmp_path / "out").exists()
+
+
+def test_networks_teach_those_alone_that_answer_for_networks_alone() -> None:
+    assert [name for name in trainable() if sources_of(name) == NETWORKS] == ["convmeter", "convmeter_ols"]
+    assert {sources_of(name) for name in trainable()} == {OPERATORS, NETWORKS}
