@@ -118,6 +118,8 @@ def test_every_predictor_of_operators_answers_for_networks(client: TestClient, w
     (found,) = answer.json()["predictions"]
     assert 0 < found["interval_ms"]["low"] <= found["latency_ms"] <= found["interval_ms"]["high"] < 1e6
     assert found["predictor"]["name"] in (predictor, "roofline")
+    if knows_networks_only(predictor):
+        return  # its hardware limit is of one row: less what fusion and Winograd's algorithm could save
     assert found["latency_ms"] >= 0.999 * ask(client, workload, predictor="roofline")["latency_ms"]
 
 
