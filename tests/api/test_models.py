@@ -123,7 +123,7 @@ def test_every_predictor_of_operators_answers_for_networks(client: TestClient, w
     assert found["latency_ms"] >= 0.999 * ask(client, workload, predictor="roofline")["latency_ms"]
 
 
-@pytest.mark.parametrize("predictor", ["auto", "li", "convmeter", "convmeter_ols"])
+@pytest.mark.parametrize("predictor", ["auto", "convmeter", "convmeter_ols"])
 def test_those_that_ship_answer_for_a_convnet_at_once(client: TestClient, predictor: str) -> None:
     workload = CONVNET | {"batch": 64, "mode": "inference", "dtype": "fp16"}
     found = ask(client, workload, predictor=predictor, gpu="rtx-4090")
