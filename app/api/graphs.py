@@ -23,11 +23,11 @@ _ID = "^[0-9a-f]{64}$"
 MEDIA_FORM = "multipart/form-data"
 _BINARY = {"type": "string", "format": "binary"}
 _BODIES: dict[str, Any] = {MEDIA_JSON: {"schema": ref("Graph"), "example": GRAPH_EXAMPLE}}
-_BODIES |= {media: {"schema": _BINARY} for media in MEDIA_FILES[:2]}
+_BODIES |= {media: {"schema": _BINARY} for media in MEDIA_FILES[:3]}
 _BODIES[MEDIA_FORM] = {"schema": {"type": "object", "required": ["file"], "properties": {"file": _BINARY}}}
 _DESCRIPTION = (
-    "A network in the project's JSON form (docs/graph.md), or an ONNX file: its weights are not looked at, so it may"
-    " come without them (external data). The id is a hash of what it says: sent again, it changes"
+    "A network in the project's JSON form (docs/graph.md), an ONNX file or a torch.export archive (.pt2): weights are"
+    " not looked at, so files may come without them. The id is a hash of what it says: sent again, it changes"
     " nothing. Named dimensions are bound by each prediction; `dims` only sets what the figures of the answer are for."
 )
 
@@ -37,7 +37,7 @@ class GraphOut(BaseModel):
 
     graph_id: str
     name: str
-    form: str = Field(description="json or onnx")
+    form: str = Field(description="json (also of archives) or onnx")
     nodes: int
     parameters: float
     flops: float

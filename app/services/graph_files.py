@@ -7,13 +7,21 @@ from collections.abc import Iterable
 from app.errors import BadInput, FieldError, UnsupportedMedia
 from app.graphs.importers import onnx_file
 from app.services.decoding import plain
+from app.services.export_archive import read_archive
 from app.services.graph_form import checked
 from app.services.graph_source import JSON, ONNX, Source
 
 MEDIA_JSON = "application/json"
+MEDIA_ZIP = "application/zip"
 # What files of any form come as: ONNX has no registered type of its own.
-MEDIA_FILES = ("application/octet-stream", "application/x-onnx", "application/onnx", "application/x-protobuf")
-_ZIP = b"PK\x03\x04"
+MEDIA_FILES = (
+    "application/octet-stream",
+    MEDIA_ZIP,
+    "application/x-onnx",
+    "application/onnx",
+    "application/x-protobuf",
+)
+_ZIP = (b"PK\x03\x04", b"PK\x05\x06")  # with entries, and without
 MAX_EXTENT = 2**31
 
 
@@ -21,11 +29,8 @@ def read_graph(body: bytes, media: str) -> Source:
     """A network from the body of an upload; Malformed, BadInput or UnsupportedMedia say what is wrong with it."""
     if media not in (MEDIA_JSON, *MEDIA_FILES):
         raise UnsupportedMedia(f"A graph is read as {', '.join((MEDIA_JSON, *MEDIA_FILES))}; this is {media!r}.")
-    if body.startswith(_ZIP):
-        raise UnsupportedMedia(
-            "This is a zip file, a torch.export archive perhaps, whose form changes with PyTorch's versions: "
-            "write the JSON graph with `gpucast trace module:factory` and send that."
-        )
+    if media == MEDIA_ZIP or body.startswith(_ZIP):
+        return Source(JSON, read_archive(body))
     if media == MEDIA_JSON or body[:64].lstrip()[:1] == b"{":
         return Source(JSON, checked(plain(body), loc=()))
     return Source(ONNX, onnx_file.stripped(body))

@@ -18,6 +18,7 @@ from app.services.graph_form import GRAPH_EXAMPLE
 from app.services.graphs import Graphs
 from app.store.session import Database
 from app.tables.ops import DTYPE_CODE
+from tests import export_bytes
 from tests.onnx_bytes import perceptron
 
 ABSENT = "0" * 64
@@ -162,12 +163,34 @@ def test_json_in_a_form(client: TestClient) -> None:
 @pytest.mark.parametrize(
     ("body", "status", "said"),
     [(b"", 400, "no graph"), (perceptron()[:-20], 400, "cut off"), (b"\x89PNG", 400, "no ONNX"),
-     (b"PK\x03\x04..", 415, "trace")],
+     (b"PK\x03\x04..", 400, "no zip"), (export_bytes.archive(b"{"), 400, "models/model.json"),
+     (export_bytes.archive(b"{}"), 422, "graph_module"), (export_bytes.weighty({}), 422, "one program")],
 )  # fmt: skip
 def test_files_that_are_none(client: TestClient, body: bytes, status: int, said: str) -> None:
     answer = client.post("/graphs", content=body, headers={"content-type": "application/octet-stream"})
     assert answer.status_code == status, answer.text
     assert said in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("media", ["application/zip", "application/octet-stream", None])
+def test_an_archive_of_torch_export(server: httpx.Client, media: str | None) -> None:
+    body = export_bytes.archive(export_bytes.perceptron())
+    sent: dict[str, Any] = {"files": {"file": ("net.pt2", body)}}
+    if media:
+        sent = {"content": body, "headers": {"content-type": media}}
+    answer = server.post("/graphs", **sent)
+    told = answer.json()
+    assert answer.status_code == 201, answer.text
+    assert told["name"] == "net" and told["nodes"] == 2 and told["unknown"] == {}
+    assert told["parameters"] == 784 * 512 + 512
+    workload = {"kind": "graph", "graph_id": told["graph_id"]}
+    predicted = server.post("/predict", json={"gpu": "nvidia-l4", "workload": workload})
+    assert predicted.json()["predictions"][0]["latency_ms"] > 0, predicted.text
+
+
+def test_zip_files_that_are_none(client: TestClient) -> None:
+    answer = client.post("/graphs", content=perceptron(), headers={"content-type": "application/zip"})
+    assert answer.status_code == 400 and "no zip" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """A network as ATen calls (what torch.export writes) to the project's JSON graph; PyTorch itself is not needed here.
 
-`gpucast trace` turns each node of the exported program into a Record: names, plain arguments, shapes.
+Each node of the exported program comes as a Record (names, plain arguments, shapes): from PyTorch's own graph in
+`gpucast trace`, from an archive's JSON in POST /graphs.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def graph(name: str, records: Sequence[Record]) -> dict[str, Any]:
     for record in records:
         try:
             walk.take(record)
-        except (ValueError, TypeError, IndexError, KeyError, ZeroDivisionError) as error:
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise ValueError(f"{record.name} ({record.target}): {error}") from error
     return {"name": name[:200], "dtype": walk.dtype, "inputs": walk.inputs, "nodes": walk.nodes}
 
