@@ -19,14 +19,26 @@ def step_interval(
     the host, or for another stage) it is known no better.
     """
     least = np.where(latency_s > 0, latency_s, 1.0)
-    of_group = np.equal.outer(np.arange(int(group.max(initial=0)) + 1), group).astype(np.float64)
-    whole = np.maximum(done.rows_s.sum(axis=0), np.finfo(np.float64).tiny)
-    shared = (done.rows_s * width).sum(axis=0) / whole
+    whole = np.maximum(_sum(done.rows_s), np.finfo(np.float64).tiny)
+    shared = _sum(done.rows_s * width) / whole
     below, above = (
         np.sqrt(
-            ((of_group @ (done.rows_s * (end - latency_s) / least)) ** 2).sum(axis=0) / whole**2
+            _sum(_by_group(done.rows_s * (end - latency_s) / least, group) ** 2) / whole**2
             + np.expm1(sign * shared) ** 2
         )
         for end, sign in ((low_s, -1.0), (high_s, 1.0))
     )
     return done.step_s * (1.0 - np.minimum(below, 1.0)), done.step_s * (1.0 + above)
+
+
+def _sum(rows: Floats) -> Floats:
+    """Sum of rows [n, g], one after another: NumPy's own sum adds a GPU alone in another order than among others."""
+    total: Floats = np.cumsum(rows, axis=0)[-1]
+    return total
+
+
+def _by_group(rows: Floats, group: Ints) -> Floats:
+    """Sums of rows [n, g] within their groups, [groups, g], in the same order."""
+    sums = np.zeros((int(group.max(initial=0)) + 1, rows.shape[1]))
+    np.add.at(sums, group, rows)
+    return sums

@@ -102,14 +102,22 @@ PRIOR_HALF_WIDTH = np.concatenate(
     ]
 )
 PRIOR_COVERAGE = 0.8
+# A coverage next to 1 rounds to it, which has no quantile.
+_LEAST_TAIL = 2.0**-53
 
 # Fewer held-out residuals than this cannot show a tail of ten percent.
 LEAST_RESIDUALS = 10
 
 
+def width_at(coverage: float) -> float:
+    """How wide an interval of a normal error is, relative to that of PRIOR_COVERAGE."""
+    tail = min(0.5 + coverage / 2.0, 1.0 - _LEAST_TAIL)
+    return NormalDist().inv_cdf(tail) / NormalDist().inv_cdf(0.5 + PRIOR_COVERAGE / 2.0)
+
+
 def _prior_offsets(coverage: float) -> Floats:
     """Prior half-widths at another coverage, by the normal quantile, float64 [2, groups]."""
-    scale = NormalDist().inv_cdf(0.5 + coverage / 2.0) / NormalDist().inv_cdf(0.5 + PRIOR_COVERAGE / 2.0)
+    scale = width_at(coverage)
     return np.stack([-scale * PRIOR_HALF_WIDTH, scale * PRIOR_HALF_WIDTH])
 
 

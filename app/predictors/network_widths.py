@@ -7,12 +7,10 @@ intervals: on the GPUs whose operators were learned from, and on these with each
 
 from __future__ import annotations
 
-from statistics import NormalDist
-
 import numpy as np
 from numpy.typing import NDArray
 
-from app.predictors.intervals import GROUPS, PRIOR_COVERAGE, SITUATIONS
+from app.predictors.intervals import GROUPS, SITUATIONS, width_at
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -32,8 +30,7 @@ _OF_SITUATION = np.array([_WIDTHS[situation] for situation in SITUATIONS])
 
 def network_widths(group: Ints, coverage: float) -> Floats:
     """Half-widths at a coverage of rows in residual groups (app.predictors.intervals), shaped as these."""
-    scale = NormalDist().inv_cdf(0.5 + coverage / 2.0) / NormalDist().inv_cdf(0.5 + PRIOR_COVERAGE / 2.0)
     # An answer that is no operator's (the hardware limit) is as good as untrained.
     situation = np.where(group < len(GROUPS), len(SITUATIONS) - 1, (group - len(GROUPS)) % len(SITUATIONS))
-    widths: Floats = scale * _OF_SITUATION[situation]
+    widths: Floats = width_at(coverage) * _OF_SITUATION[situation]
     return widths

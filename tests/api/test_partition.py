@@ -92,8 +92,9 @@ def test_bad_input_names_the_field(client: TestClient, change: dict[str, Any], l
     assert loc in [error["loc"] for error in answer.json()["errors"]]
 
 
-def test_the_example_of_the_schema_is_answered(client: TestClient) -> None:
-    assert client.post("/partition", json=PARTITION_EXAMPLE).status_code == 200
+@pytest.mark.parametrize("coverage", [5e-324, 0.8, 1.0 - 2.0**-53])
+def test_the_example_of_the_schema_is_answered(client: TestClient, coverage: float) -> None:
+    assert client.post("/partition", json=PARTITION_EXAMPLE | {"coverage": coverage}).status_code == 200
 
 
 def test_the_command_gives_the_answer_of_the_route(client: TestClient, settings: Settings) -> None:

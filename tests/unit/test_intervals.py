@@ -31,6 +31,11 @@ def test_prior_widths_are_those_documented() -> None:
     np.testing.assert_allclose(low, -PRIOR_HALF_WIDTH)
 
 
+def test_a_coverage_next_to_one_is_wide_and_finite() -> None:
+    low, high = Intervals.prior().log_offsets(np.nextafter(1.0, 0.0))
+    assert np.isfinite(low).all() and (high > 5.0 * PRIOR_HALF_WIDTH).all()
+
+
 def test_every_line_of_the_breakdown_has_a_group() -> None:
     assert set(OPERATOR_GROUPS) == {op.group for op in OPS[1:]} | {"attention_decode"}
     assert len(set(OPERATOR_GROUPS)) == len(OPERATOR_GROUPS)
