@@ -79,7 +79,7 @@ class RooflinePosition(Struct, frozen=True):
     """Where the operator stands under the sustained roofline; null where a figure is not known.
 
     `compute_share` is the part of `flop_per_s` that it attains, `dram_share` of `dram_bytes_per_s`, by the bytes that
-    cannot stay in the L2.
+    cannot stay in the L2; over 1 where what was measured of the card is faster than physics has it.
     """
 
     intensity_flop_per_byte: float | None
