@@ -28,9 +28,11 @@ def run_of(workload: NetworkWorkload, *, dtype: str) -> Run:
         parallelism=split,
     )
     errors = [*_batch_errors(run), *_parallel_errors(split)]
-    if run.mode != "training" and (run.accumulation > 1 or run.recompute):
-        field = "recompute" if run.recompute else "gradient_accumulation"
-        errors.append(FieldError((*_LOC, field), f"belongs to mode training, not {run.mode}"))
+    if run.mode != "training":
+        words = f"belongs to mode training, not {run.mode}"
+        asked = {"recompute": run.recompute, "gradient_accumulation": run.accumulation > 1}
+        errors += [FieldError((*_LOC, field), words) for field, given in asked.items() if given]
+        errors += [FieldError((*_LOC, "parallelism", "zero"), words)] * (split.zero > 0)
     if errors:
         raise BadInput(summary(errors), errors=errors)
     return run

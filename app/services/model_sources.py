@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from app.errors import BadInput, FieldError
-from app.graphs.convnets import CONVNETS
+from app.graphs.convnets import CONVNETS, is_convnet
 from app.graphs.convnets import lower as lower_convnet
 from app.graphs.importers import hf
 from app.graphs.run import Run
@@ -40,7 +40,7 @@ def asked_network(workload: NetworkWorkload, graphs: Graphs | None) -> tuple[Net
     if workload.config is not None:
         return _transformer(workload, workload.config)
     name = workload.name or ""
-    if name in CONVNETS:
+    if is_convnet(name):
         return _convnet(workload, name)
     config = builtin_models.config_of(name)
     if config is None:
@@ -50,7 +50,7 @@ def asked_network(workload: NetworkWorkload, graphs: Graphs | None) -> tuple[Net
 
 def is_known(name: str) -> bool:
     """Whether a network can be asked by this name."""
-    return name in CONVNETS or builtin_models.config_of(name) is not None
+    return is_convnet(name) or builtin_models.config_of(name) is not None
 
 
 def network_names() -> tuple[str, ...]:
@@ -69,8 +69,13 @@ def _refused(field: str, message: str) -> BadInput:
 
 
 def _transformer(workload: ModelWorkload, config: Mapping[str, Any]) -> tuple[Network, Run]:
-    if workload.sequence is None and "patch_size" not in config:
+    of_images = "patch_size" in config
+    if workload.sequence is None and not of_images:
         raise _refused("sequence", f"tokens per sequence are missing{_MEANINGS.get(workload.mode, '')}")
+    if workload.sequence is not None and of_images:
+        raise _refused("sequence", "this transformer takes image_size: its patches are its tokens")
+    if workload.image_size is not None and not of_images:
+        raise _refused("image_size", "this transformer takes sequence, not images")
     run = run_of(workload, dtype=workload.dtype)
     run = replace(
         run,
@@ -88,7 +93,7 @@ def _convnet(workload: ModelWorkload, name: str) -> tuple[Network, Run]:
     if workload.sequence is not None:
         raise _refused("sequence", f"{name} is a ConvNet: it takes image_size")
     run = _whole(workload, dtype=workload.dtype)
-    run = replace(run, image_size=int(workload.image_size or _OWN_SIZES.get(name, _IMAGE_SIZE)))
+    run = replace(run, image_size=int(workload.image_size or _OWN_SIZES.get(name.partition("/")[0], _IMAGE_SIZE)))
     return Network(("convnet", name), partial(lower_convnet, name)), run
 
 

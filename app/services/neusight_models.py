@@ -20,7 +20,6 @@ from app.training.operator_folds import NEUSIGHT_UNSEEN
 
 RUNS, CONFIGS = "end_to_end_fp32.csv", "model_configs"
 AMD = ("amd-instinct-mi100", "amd-instinct-mi210")
-PARTS = ("unseen", "seen", "amd", "fused", "distributed")
 MODES = {"inf": "inference", "train": "training"}
 # Rows without a configuration.
 _LEFT_OUT = "switch4"

@@ -110,8 +110,17 @@ def test_batches_and_sizes_that_do_not_divide(client: TestClient) -> None:
 def test_what_belongs_to_training_only(client: TestClient) -> None:
     assert places(refused(client, MODEL | {"recompute": True})) == ["workload.recompute"]
     assert places(refused(client, MODEL | {"gradient_accumulation": 2})) == ["workload.gradient_accumulation"]
+    assert places(refused(client, MODEL | {"parallelism": {"zero": 3}})) == ["workload.parallelism.zero"]
     told = refused(client, MODEL | {"mode": "training", "output_tokens": 8})
     assert places(told) == ["workload.output_tokens"]
+
+
+def test_what_a_network_does_not_take_is_refused(client: TestClient) -> None:
+    vit = {"kind": "model", "name": "vit-b-16", "sequence": 197}
+    assert places(refused(client, MODEL | {"image_size": 224})) == ["workload.image_size"]
+    assert places(refused(client, vit)) == ["workload.sequence"]
+    block = {"kind": "model", "name": "resnet50/Bottleneck99"}
+    assert places(refused(client, block)) == ["workload.name"]
 
 
 def test_a_sequence_is_needed_and_has_an_end(client: TestClient) -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from app.errors import BadInput
 from app.graphs.convmeter_figures import figures
-from app.graphs.convnets import CONVNETS, PAPER_BLOCKS, blocks, lower
+from app.graphs.convnets import CONVNETS, blocks, lower
 from app.graphs.run import Parallelism, Run
+from app.graphs.training_pass import training
 from app.ops import OPS
 from app.ops.kinds import kinds_of, work_of
 from app.tables.workload import Workload
@@ -220,9 +221,31 @@ def test_a_concatenation_holds_what_it_is_of(name: str) -> None:
         assert w.output_bytes[row] == sum(parts), w.names[row]
 
 
-def test_the_papers_blocks_are_there() -> None:
-    for name, block in PAPER_BLOCKS:
-        assert figures(blocks(name, Run())[block]).flops > 0
+# Blocks that ConvMeter's paper predicts one by one (table 2): network, and block by its number from 1. The paper does
+# not say where it starts to count, which MobileNetV3 it means, nor which MBConv and which convolution.
+PAPER_BLOCKS = (
+    ("resnext50_32x4d", "Bottleneck1"),
+    ("resnet50", "Bottleneck4"),
+    ("inception_v3", "Conv2d3"),
+    ("resnet18", "BasicBlock7"),
+    ("mobilenet_v3_large", "InvertedResidual2"),
+    ("regnet_x_8gf", "ResBottleneckBlock3"),
+    ("wide_resnet50_2", "Bottleneck9"),
+    ("efficientnet_b0", "MBConv2"),
+    ("mobilenet_v2", "InvertedResidual3"),
+)
+
+
+@pytest.mark.parametrize(("name", "block"), PAPER_BLOCKS)
+def test_the_papers_blocks_are_there_by_name(name: str, block: str) -> None:
+    run = replace(TRAINING, image_size=299)
+    assert figures(lower(f"{name}/{block}", run)) == figures(blocks(name, run)[block])
+    assert len(training(lower(f"{name}/{block}", run), run)) > len(lower(f"{name}/{block}", run))
+
+
+def test_a_block_that_a_network_lacks_is_told_those_it_has() -> None:
+    with pytest.raises(BadInput, match="resnet18 has no block 'Bottleneck1'; there are Stem1, BasicBlock1"):
+        lower("resnet18/Bottleneck1", Run())
 
 
 def test_activations_kept_for_backward_by_hand() -> None:

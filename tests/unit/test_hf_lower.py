@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.graphs.importers.hf import lower, parameter_count
+from app.graphs.importers.hf import lower
 from app.graphs.run import Parallelism, Run
 from app.ops.kinds import kinds_of
 from app.services.builtin_models import config_of, names
@@ -14,6 +14,11 @@ from app.tables.workload import Workload
 from tests.unit.transformers import BUILT_IN, PUBLISHED, config
 
 GPT2, BERT, LLAMA2 = config("gpt2"), config("bert-base"), config("llama-2-7b")
+
+
+def parameter_count(config: Any) -> float:
+    workload = lower(config, Run())
+    return float(workload.parameters @ workload.repeats[workload.block])
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

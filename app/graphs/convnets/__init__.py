@@ -40,19 +40,6 @@ CONVNETS: Mapping[str, Constructor] = {
     **regnet.NETWORKS,
     **shufflenet.NETWORKS,
 }
-# Blocks that ConvMeter's paper predicts one by one (table 2): network, and block by its number from 1. The paper does
-# not say where it starts to count, which MobileNetV3 it means, nor which MBConv and which convolution.
-PAPER_BLOCKS = (
-    ("resnext50_32x4d", "Bottleneck1"),
-    ("resnet50", "Bottleneck4"),
-    ("inception_v3", "Conv2d3"),
-    ("resnet18", "BasicBlock7"),
-    ("mobilenet_v3_large", "InvertedResidual2"),
-    ("regnet_x_8gf", "ResBottleneckBlock3"),
-    ("wide_resnet50_2", "Bottleneck9"),
-    ("efficientnet_b0", "MBConv2"),
-    ("mobilenet_v2", "InvertedResidual3"),
-)
 DTYPES = ("fp32", "tf32", "fp16", "bf16")
 MODES = ("inference", "training")
 MOST_PIXELS = 4096
@@ -61,10 +48,22 @@ MOST_PIXELS = 4096
 def lower(name: str, run: Run) -> Workload:
     """The forward pass of the network `name` for `run.device_batch` images of `run.image_size` pixels a side.
 
-    In training also what runs then only (dropout, stochastic depth, auxiliary classifiers). BadInput for a name that
-    is not in CONVNETS, an image that is too small for the network, and a run that ConvNets do not have.
+    In training also what runs then only (dropout, stochastic depth, auxiliary classifiers). A name such as
+    `resnet50/Bottleneck4` is one of its blocks. BadInput for a name that is none, an image that is too small for the
+    network, and a run that ConvNets do not have.
     """
+    network, of, block = name.partition("/")
+    if of:
+        parts = blocks(network, run)
+        if block not in parts:
+            refuse(("workload", "name"), f"{network} has no block {block[:80]!r}; there are {', '.join(parts)}")
+        return parts[block]
     return scaled(_walk(name, run), run.device_batch, run.dtype)
+
+
+def is_convnet(name: str) -> bool:
+    """Whether the name is that of a ConvNet, or of what may be a block of one."""
+    return name.partition("/")[0] in CONVNETS
 
 
 def blocks(name: str, run: Run) -> dict[str, Workload]:

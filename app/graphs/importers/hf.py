@@ -75,9 +75,3 @@ def read(config: Mapping[str, Any]) -> Architecture:
             f"{says}; known: {', '.join(KNOWN_MODEL_TYPES)}. {instead} any other network as a graph (kind graph)",
         )
     return family(Fields(config, str(given)))
-
-
-def parameter_count(config: Mapping[str, Any]) -> float:
-    """Weights of the whole network, its head included; tied ones once."""
-    workload = write(read(config), Run())
-    return float(workload.parameters @ workload.repeats[workload.block])
