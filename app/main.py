@@ -18,7 +18,7 @@ from app.api.service import Service
 from app.config import Settings
 from app.services import long_tail
 from app.services.assemble import Stores
-from app.services.graphs import Graphs
+from app.services.graphs.stored import Graphs
 from app.services.runtime import Runtime, open_runtime
 from app.services.snapshot import SnapshotHolder
 

@@ -19,8 +19,8 @@ from procrastinate.exceptions import ProcrastinateException
 
 from app.config import Settings
 from app.errors import Unavailable
+from app.services.learning.retrain_process import DATABASE_AWAY, ONE_THREAD
 from app.services.lifeline import follow_parent
-from app.services.retrain_process import DATABASE_AWAY, ONE_THREAD
 from app.services.runtime import Runtime, open_runtime
 from app.store import jobs, queue
 
@@ -112,7 +112,7 @@ def _register(app: App, runtime: Runtime) -> None:
 async def _train_in_process(runtime: Runtime, job_id: int) -> None:
     """Run the job in a subprocess; what kills that one is written down as the job's reason."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "app.services.retrain_process", str(job_id)),
+        *(sys.executable, "-m", "app.services.learning.retrain_process", str(job_id)),
         stdin=asyncio.subprocess.PIPE,
         env={**os.environ, **runtime.settings.environment(), **ONE_THREAD},
         start_new_session=True,  # a Ctrl-C in the terminal is this process's to handle

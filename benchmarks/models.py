@@ -18,10 +18,10 @@ from typing import Any
 import msgspec
 
 from app.config import Settings
-from app.services import networks
 from app.services.assemble import assemble_for
 from app.services.gpu_rows import Snapshot
-from app.services.model_requests import GPT2_LARGE
+from app.services.models.predict import networks
+from app.services.models.requests import GPT2_LARGE
 from app.services.prediction_form import PredictResponse
 from app.services.reply import reply
 from app.services.requests import read_request, write_response

@@ -26,12 +26,12 @@ import pyarrow as pa
 from app.ops import OP_CODE, OPS
 from app.predictors.auto import Auto
 from app.predictors.intervals import Intervals
-from app.predictors.operator_cells import MOST_TREES, ROWS_PER_TREE
+from app.predictors.operators.cells import MOST_TREES, ROWS_PER_TREE
 from app.services.engine import Engine, Served, untrained
 from app.services.gpu_rows import Snapshot
-from app.services.operator_tables import times_of
+from app.services.learning.shipped import write_list
+from app.services.operators.tables import times_of
 from app.services.seed import load_seed_specs
-from app.services.shipped import write_list
 from app.store import artifacts
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable

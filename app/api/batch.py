@@ -12,8 +12,8 @@ from app.api.deps import HolderDep, SettingsDep
 from app.api.openapi import ref
 from app.api.predict import moved
 from app.errors import NotFound, UnsupportedMedia
-from app.services.operator_batches import JSON, MEDIA, BatchOptions, predict_batch
-from app.services.operator_requests import BATCH_EXAMPLE
+from app.services.operators.batches import JSON, MEDIA, BatchOptions, predict_batch
+from app.services.operators.requests import BATCH_EXAMPLE
 
 router = APIRouter(tags=["Prediction"])
 

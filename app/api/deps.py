@@ -8,7 +8,7 @@ from fastapi import Depends, Request
 
 from app.config import Settings
 from app.services.decoding import plain
-from app.services.graphs import Graphs
+from app.services.graphs.stored import Graphs
 from app.services.runtime import Runtime
 from app.services.snapshot import SnapshotHolder
 from app.store.session import Database

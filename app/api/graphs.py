@@ -12,8 +12,8 @@ from starlette.datastructures import UploadFile
 from app.api.deps import GraphsDep
 from app.api.openapi import ref
 from app.errors import BadInput, FieldError
-from app.services.graph_files import MEDIA_FILES, MEDIA_JSON, read_dims, read_graph
-from app.services.graph_form import GRAPH_EXAMPLE
+from app.services.graphs.files import MEDIA_FILES, MEDIA_JSON, read_dims, read_graph
+from app.services.graphs.form import GRAPH_EXAMPLE
 from app.store.graphs import GraphRow
 
 router = APIRouter(tags=["Graphs"])

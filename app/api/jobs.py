@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.deps import DatabaseDep, HolderDep
-from app.services.learning import ask_for_retraining
+from app.services.learning.requests import ask_for_retraining
 from app.store import jobs
 from app.store.jobs import Job
 from app.store.versions import POOLED

@@ -12,10 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.api.deps import DatabaseDep, HolderDep, SettingsDep
 from app.api.openapi import ref
 from app.services.gpus import find
-from app.services.ingest import ingest
-from app.services.measurement_files import READERS, read_measurements
-from app.services.measurement_form import MEASUREMENT_EXAMPLE
-from app.services.measurement_list import page
+from app.services.measurements.files import READERS, read_measurements
+from app.services.measurements.form import MEASUREMENT_EXAMPLE
+from app.services.measurements.ingest import ingest
+from app.services.measurements.listing import page
 from app.store.measurements import MeasurementRow
 from app.store.page import Page
 

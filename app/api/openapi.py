@@ -10,10 +10,11 @@ from fastapi.openapi.utils import get_openapi
 
 from app.api.gpu_schema import gpu, partial_gpu
 from app.api.problems import MEDIA_TYPE, PROBLEM_SCHEMA
-from app.services.graph_form import Graph
-from app.services.measurement_form import MeasuredModel, MeasurementIn
-from app.services.model_requests import GRAPH_REQUEST_EXAMPLE, MODEL_EXAMPLE, GraphRequest, ModelRequest
-from app.services.operator_requests import (
+from app.services.graphs.form import Graph
+from app.services.measurements.form import MeasuredModel, MeasurementIn
+from app.services.models.partition_form import PartitionRequest, PartitionResponse
+from app.services.models.requests import GRAPH_REQUEST_EXAMPLE, MODEL_EXAMPLE, GraphRequest, ModelRequest
+from app.services.operators.requests import (
     OPERATOR_TABLE_EXAMPLE,
     OPERATORS_EXAMPLE,
     BatchResponse,
@@ -22,7 +23,6 @@ from app.services.operator_requests import (
     OperatorTableRequest,
     TableResponse,
 )
-from app.services.partition_form import PartitionRequest, PartitionResponse
 from app.services.prediction_form import PREDICT_EXAMPLE, PredictRequest, PredictResponse
 from app.services.workloads import KernelWorkload
 

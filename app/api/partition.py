@@ -12,8 +12,8 @@ from app.api.deps import GraphsDep, HolderDep
 from app.api.openapi import json_answer, json_body, ref
 from app.api.predict import moved
 from app.errors import NotFound
-from app.services.partition import cut_network, read_partition
-from app.services.partition_form import PARTITION_EXAMPLE
+from app.services.models.partition import cut_network, read_partition
+from app.services.models.partition_form import PARTITION_EXAMPLE
 
 router = APIRouter(tags=["Prediction"])
 

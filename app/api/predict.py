@@ -13,8 +13,8 @@ from starlette.types import Receive, Scope, Send
 
 from app.errors import NotFound, Unavailable
 from app.services.gpu_rows import Snapshot
-from app.services.model_requests import ModelRequest
-from app.services.operator_requests import OperatorsRequest
+from app.services.models.requests import ModelRequest
+from app.services.operators.requests import OperatorsRequest
 from app.services.predict import predict_many
 from app.services.prediction_form import MAX_GPUS, PredictRequest, PredictResponse
 from app.services.reply import reply

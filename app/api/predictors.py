@@ -9,8 +9,8 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field
 
 from app.api.deps import DatabaseDep, HolderDep, SettingsDep
-from app.services.learning import Overview, overview, roll_back
-from app.services.shipped import Shipped
+from app.services.learning.requests import Overview, overview, roll_back
+from app.services.learning.shipped import Shipped
 from app.store.versions import POOLED, Version
 
 router = APIRouter(tags=["Learning"])

@@ -11,16 +11,16 @@ from typing import Annotated
 import typer
 
 from app.errors import BadInput
-from app.services import model_report, models_left_out
-from app.services.convmeter_report import lines as convmeter_lines
-from app.services.convnets_by_operators import convmeter_cells
-from app.services.evaluate import Cell, evaluate_cross_gpu_kernels
-from app.services.evaluate_convmeter import published
-from app.services.evaluate_models import evaluate_models, read_study
-from app.services.evaluate_operators import MOST_TEST_ROWS, evaluate_operators
-from app.services.evaluate_pm2lat import evaluate_pm2lat
-from app.services.evaluate_pm2lat import lines as pm2lat_lines
-from app.services.operator_report import body, lines, record
+from app.services.evaluation import model_report, models_left_out
+from app.services.evaluation.convmeter import published
+from app.services.evaluation.convmeter_report import lines as convmeter_lines
+from app.services.evaluation.convnets_by_operators import convmeter_cells
+from app.services.evaluation.models import evaluate_models, read_study
+from app.services.evaluation.operator_report import body, lines, record
+from app.services.evaluation.operators import MOST_TEST_ROWS, evaluate_operators
+from app.services.evaluation.papers import Cell, evaluate_cross_gpu_kernels
+from app.services.evaluation.pm2lat import evaluate_pm2lat
+from app.services.evaluation.pm2lat import lines as pm2lat_lines
 
 METRICS = ("mape", "median_ape", "median_ratio", "within_10", "within_25", "within_50", "coverage_80")
 TITLES = {

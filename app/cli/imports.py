@@ -9,10 +9,10 @@ import typer
 
 from app.config import Settings
 from app.errors import BadInput
-from app.services.import_parts import PartsReport, import_parts
-from app.services.importers import IMPORTERS
-from app.services.importers.base import PartsImporter
-from app.services.imports import ImportReport, import_folder, importer_named
+from app.services.measurements.import_parts import PartsReport, import_parts
+from app.services.measurements.importers import IMPORTERS
+from app.services.measurements.importers.base import PartsImporter
+from app.services.measurements.imports import ImportReport, import_folder, importer_named
 from app.services.runtime import open_runtime
 
 _FORMS = "; ".join(f"{importer.name}: {importer.summary}" for importer in IMPORTERS)

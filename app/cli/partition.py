@@ -11,10 +11,10 @@ import typer
 
 from app.config import Settings
 from app.errors import BadInput
-from app.services.alone import alone
 from app.services.decoding import plain
-from app.services.partition import cut_network, read_partition
-from app.services.partition_form import PartitionResponse
+from app.services.evaluation.alone import alone
+from app.services.models.partition import cut_network, read_partition
+from app.services.models.partition_form import PartitionResponse
 
 
 def command(  # noqa: PLR0913 - one parameter per option

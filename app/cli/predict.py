@@ -15,8 +15,8 @@ from app.config import Settings
 from app.errors import BadInput
 from app.services.assemble import assemble_for
 from app.services.gpu_rows import Snapshot
-from app.services.graphs import Graphs
-from app.services.operator_requests import TableResponse
+from app.services.graphs.stored import Graphs
+from app.services.operators.requests import TableResponse
 from app.services.prediction_form import Prediction, PredictResponse
 from app.services.reply import reply
 from app.services.requests import read_request, write_response

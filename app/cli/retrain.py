@@ -15,7 +15,7 @@ import typer
 from app.config import Settings
 from app.errors import GpucastError
 from app.services.catalogue import load_catalog
-from app.services.learning import ask_for_retraining
+from app.services.learning.requests import ask_for_retraining
 from app.services.runtime import Runtime, open_runtime
 from app.store import jobs, queue
 

@@ -15,10 +15,10 @@ from app.config import Settings
 from app.errors import BadInput, FieldError
 from app.services.assemble import assemble_for
 from app.services.gpu_rows import Snapshot
-from app.services.model_requests import ModelRequest
+from app.services.models.requests import ModelRequest
+from app.services.models.scaling import Point, curves
 from app.services.requests import read_request
 from app.services.runtime import open_runtime
-from app.services.scaling import Point, curves
 
 
 def command(  # noqa: PLR0913 - one parameter per option

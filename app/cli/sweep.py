@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from app.config import Settings
-from app.services.alone import alone
-from app.services.sweep import CHUNK_ROWS, here, on_dask, opened, part, planned
-from app.services.sweep_rows import rows_of
+from app.services.evaluation.alone import alone
+from app.services.operators.sweep import CHUNK_ROWS, here, on_dask, opened, part, planned
+from app.services.operators.sweep_rows import rows_of
 
 
 def command(  # noqa: PLR0913 - one parameter per option

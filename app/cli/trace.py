@@ -15,7 +15,7 @@ import typer
 
 from app.errors import BadInput
 from app.graphs.importers.aten import BUFFER, GETITEM, INPUT, PARAMETER, Record, Ref, graph
-from app.services.graph_files import read_graph
+from app.services.graphs.files import read_graph
 
 _NO_TORCH = "gpucast trace needs PyTorch: install the extra `torch` (pip install 'gpucast[torch]')."
 

@@ -10,7 +10,7 @@ import typer
 
 from app.config import SHIPPED_MODELS
 from app.errors import BadInput
-from app.services.train_shipped import train_shipped, trainable
+from app.services.learning.train_shipped import train_shipped, trainable
 
 
 def command(

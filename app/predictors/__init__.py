@@ -2,14 +2,14 @@
 
 from app.predictors.auto import Auto
 from app.predictors.base import Predictor
-from app.predictors.convmeter import ConvMeter, PlainConvMeter
-from app.predictors.efficiency import Efficiency
-from app.predictors.habitat import Habitat
-from app.predictors.kernel_table import KernelTable
+from app.predictors.convmeter.predictor import ConvMeter, PlainConvMeter
+from app.predictors.habitat.predictor import Habitat
+from app.predictors.kernel_table.predictor import KernelTable
+from app.predictors.launches.efficiency import Efficiency
+from app.predictors.launches.regressors import REGRESSORS, PairRegressor
 from app.predictors.li import Li
-from app.predictors.regressors import REGRESSORS, PairRegressor
 from app.predictors.roofline import Roofline
-from app.predictors.tilewave import TileWave
+from app.predictors.tilewave.predictor import TileWave
 
 PREDICTORS: tuple[type[Auto] | type[Roofline] | type[Efficiency] | type[PairRegressor], ...] = (
     Auto,

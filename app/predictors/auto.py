@@ -1,9 +1,10 @@
 """Our own predictor: `auto`.
 
 Two views of a launch, blended evenly in log space where both exist: what its sources imply under a mixture of
-bottlenecks (app.predictors.transfer), and the costs fitted to all training rows of the same kernel
-(app.predictors.kernel_knowledge). Without training it runs on documented priors and the request's own evidence.
-Deep-learning operators: app.predictors.learned.
+bottlenecks (app.predictors.launches.transfer), and the costs fitted to all training rows of the same kernel
+(app.predictors.launches.kernel_knowledge). Without training it runs on documented priors and the request's own
+evidence.
+Deep-learning operators: app.predictors.operators.learned.
 Kernel names only join rows; nothing branches on one.
 """
 
@@ -19,12 +20,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.ops import OP_CODE
-from app.predictors.bottlenecks import Devices, Launches
 from app.predictors.intervals import SUPPORT_OF_GROUP
-from app.predictors.kernel_knowledge import PRIOR_COST, KernelKnowledge, launch_floors, learn_kernels, like_pairs
-from app.predictors.launch_time import Knowledge, Question, Times, fill_times
-from app.predictors.learned import Learned, with_hits
-from app.predictors.transfer import FLOOR_S, Shares
+from app.predictors.launches.bottlenecks import Devices, Launches
+from app.predictors.launches.kernel_knowledge import (
+    PRIOR_COST,
+    KernelKnowledge,
+    launch_floors,
+    learn_kernels,
+    like_pairs,
+)
+from app.predictors.launches.launch_time import Knowledge, Question, Times, fill_times
+from app.predictors.launches.transfer import FLOOR_S, Shares
+from app.predictors.operators.learned import Learned, with_hits
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.tables.operator_runs import OperatorRuns
@@ -109,7 +116,7 @@ class Auto:
         return replace(_learn(measurements, gpus, shares), operators_=self.operators_)
 
     def fit_operators(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Auto:
-        """Itself with the operators and dtypes of `runs` learned (app.predictors.operator_cells)."""
+        """Itself with the operators and dtypes of `runs` learned (app.predictors.operators.cells)."""
         return replace(self, operators_=self.operators_.fit(runs, gpus))
 
     def with_measured(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Auto:

@@ -28,7 +28,7 @@ def _cache_folder() -> Path:
     """
     digest = blake2b(digest_size=8)
     for folder in _SOURCES:
-        for source in sorted((_APP / folder).glob("*.py")):
+        for source in sorted((_APP / folder).rglob("*.py")):
             digest.update(source.read_bytes())
     beside = Path(__file__).parent / "__pycache__"
     writable = os.access(beside if beside.exists() else beside.parent, os.W_OK)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from app.ops import OPS
 from app.ops.kernel import FIELD_INDEX
-from app.predictors.operator_priors import PRIORS
+from app.predictors.operators.priors import PRIORS
 from app.tables.measurements import Evidence
 from app.tables.ops import DTYPES, OpTable
 from app.tables.predictions import EXTRAPOLATED, INTERPOLATED, MEASURED

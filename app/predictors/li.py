@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from app.errors import NotTrained
 from app.ops.kinds import kinds_of, work_of
 from app.predictors.cells import Cell, cell_key, estimate, of_each_gpu
-from app.predictors.known_gpus import FIGURES, KnownGpus, figures_of
+from app.predictors.operators.known_gpus import FIGURES, KnownGpus, figures_of
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence
 from app.tables.operator_runs import OperatorRuns

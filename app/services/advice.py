@@ -8,8 +8,8 @@ from itertools import islice
 import numpy as np
 
 from app.predictors.intervals import NO_EVIDENCE, RELATED
+from app.predictors.launches.sound import none_under_limit
 from app.predictors.roofline import hardware_limit
-from app.predictors.sound import none_under_limit
 from app.services.prediction_form import PredictRequest
 from app.services.workloads import KernelWorkload
 from app.tables.gpus import GpuSpec, GpuTable

@@ -15,11 +15,11 @@ from app.predictors import BY_NAME
 from app.predictors.intervals import Intervals
 from app.services.catalogue import load_catalog
 from app.services.engine import Engine, KernelIndex, Served, untrained
-from app.services.measured import measured_operators
-from app.services.model_hits import measured_models
+from app.services.learning.shipped import shipped_versions
+from app.services.measurements.measured import measured_operators
+from app.services.measurements.stored_kernels import stored_kernels
+from app.services.models.hits import measured_models
 from app.services.runtime import Runtime
-from app.services.shipped import shipped_versions
-from app.services.stored_kernels import stored_kernels
 from app.store import artifacts, measurements, revision, versions
 from app.store.artifacts import ArtifactRefused
 from app.store.versions import POOLED, Version

@@ -16,9 +16,9 @@ from app.predictors import BY_NAME, learns_kernels, learns_only, learns_operator
 from app.predictors.base import Predictor
 from app.predictors.finish import finished
 from app.predictors.intervals import Intervals
-from app.predictors.operator_index import NO_OPERATORS, OperatorIndex
+from app.predictors.operators.index import NO_OPERATORS, OperatorIndex
 from app.predictors.roofline import Limit, hardware_limit
-from app.services.model_hits import MeasuredModels
+from app.services.models.hits import MeasuredModels
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.key_set import KeySet

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from app.errors import FieldError
 from app.ops.kernel import FIELD_INDEX
-from app.predictors.occupancy import LAUNCH_FIELDS
+from app.predictors.launches.occupancy import LAUNCH_FIELDS
 from app.predictors.roofline import peak_flops
 from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.ops import DTYPES, OpTable

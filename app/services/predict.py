@@ -13,7 +13,7 @@ import numpy as np
 
 from app.errors import BadInput, FieldError, GpucastError
 from app.predictors import BY_NAME, PREDICTORS
-from app.predictors.sound import all_run
+from app.predictors.launches.sound import all_run
 from app.services.evidence import Wanted, gather
 from app.services.gpu_rows import GpuRows, Snapshot
 from app.services.launch import check_launch

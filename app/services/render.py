@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.predictors.occupancy import resident_blocks
+from app.predictors.launches.occupancy import resident_blocks
 from app.services.advice import about_answer, about_measured
 from app.services.engine import Engine
 from app.services.gpu_rows import GpuRows

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from app.services.gpu_rows import Snapshot
-from app.services.graphs import Graphs
-from app.services.model_requests import GraphRequest, ModelRequest
-from app.services.models import predict_network
-from app.services.operator_requests import OperatorsRequest
-from app.services.operator_tables import predict_table
-from app.services.operators import predict_operators
+from app.services.graphs.stored import Graphs
+from app.services.models.predict import predict_network
+from app.services.models.requests import GraphRequest, ModelRequest
+from app.services.operators.predict import predict_operators
+from app.services.operators.requests import OperatorsRequest
+from app.services.operators.tables import predict_table
 from app.services.predict import predict
 from app.services.prediction_form import PredictRequest
 from app.services.requests import Request, Response

@@ -10,9 +10,9 @@ from msgspec import Struct
 
 from app.errors import BadInput, FieldError
 from app.services.decoding import MAX_ERRORS, decode, plain, summary
-from app.services.model_requests import GRAPH_REQUEST_EXAMPLE, MODEL_EXAMPLE, GraphRequest, ModelRequest
-from app.services.operator_forms import FORMS, unknown_op
-from app.services.operator_requests import (
+from app.services.models.requests import GRAPH_REQUEST_EXAMPLE, MODEL_EXAMPLE, GraphRequest, ModelRequest
+from app.services.operators.forms import FORMS, unknown_op
+from app.services.operators.requests import (
     OPERATOR_TABLE_EXAMPLE,
     OPERATORS_EXAMPLE,
     OperatorsRequest,

@@ -10,10 +10,10 @@ from app.errors import GpucastError
 from app.predictors import OPERATOR_PREDICTORS, PREDICTORS
 from app.services.engine import Engine
 from app.services.gpu_rows import Snapshot
-from app.services.model_requests import MODEL_EXAMPLE, ModelRequest
-from app.services.models import predict_network
-from app.services.operator_requests import OPERATORS_EXAMPLE, OperatorsRequest
-from app.services.operators import predict_operators
+from app.services.models.predict import predict_network
+from app.services.models.requests import MODEL_EXAMPLE, ModelRequest
+from app.services.operators.predict import predict_operators
+from app.services.operators.requests import OPERATORS_EXAMPLE, OperatorsRequest
 from app.services.predict import predict
 from app.services.prediction_form import PredictRequest
 from app.services.seed import load_seed_specs

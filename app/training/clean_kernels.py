@@ -23,7 +23,7 @@ from app.ops.kernel import FIELD_INDEX
 from app.predictors import PREDICTORS
 from app.predictors.base import Predictor
 from app.predictors.intervals import Intervals
-from app.predictors.launches import launches
+from app.predictors.launches.alike import launches
 from app.predictors.roofline import hardware_limit
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements

@@ -14,8 +14,8 @@ from app.errors import NotTrained
 from app.predictors import PREDICTORS
 from app.predictors.auto import Auto
 from app.predictors.base import Predictor
-from app.predictors.launches import launches
-from app.predictors.regressors import PairRegressor
+from app.predictors.launches.alike import launches
+from app.predictors.launches.regressors import PairRegressor
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.training.folds import SPLITS, Fold, folds

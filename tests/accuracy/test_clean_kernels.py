@@ -8,8 +8,8 @@ import pytest
 
 from app.config import CHECKOUT
 from app.predictors.auto import Auto
-from app.predictors.efficiency import Efficiency
-from app.services.evaluate import clean_experiments
+from app.predictors.launches.efficiency import Efficiency
+from app.services.evaluation.papers import clean_experiments
 
 SHARED = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
 DATA = SHARED / "cuda_kernels"

@@ -14,10 +14,10 @@ import pytest
 
 from app.config import CHECKOUT
 from app.errors import NotFound
-from app.services.convnets_by_operators import convmeter_cells
-from app.services.evaluate_convmeter import Asked, evaluate_convmeter, published, scores
-from app.services.importers.timm import FILE
-from app.services.measured_networks import FOLDER
+from app.services.evaluation.convmeter import Asked, evaluate_convmeter, published, scores
+from app.services.evaluation.convnets_by_operators import convmeter_cells
+from app.services.evaluation.measured_networks import FOLDER
+from app.services.measurements.importers.timm import FILE
 
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
 needs_data = pytest.mark.skipif(not (DATA / FOLDER / FILE).is_file(), reason=f"no data in {DATA}")

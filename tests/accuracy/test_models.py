@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from app.config import CHECKOUT
-from app.services.evaluate_models import Result, Study, evaluate_models, read_study
+from app.services.evaluation.models import Result, Study, evaluate_models, read_study
 
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
 

@@ -15,8 +15,8 @@ import pytest
 
 from app.config import CHECKOUT
 from app.errors import BadInput, NotFound
-from app.services.evaluate_operators import evaluate_operators
-from app.services.operator_files import NEUSIGHT_FILE, read_operator_files
+from app.services.evaluation.operator_files import NEUSIGHT_FILE, read_operator_files
+from app.services.evaluation.operators import evaluate_operators
 
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from app.config import CHECKOUT, SHIPPED_MODELS
-from app.services.shipped import shipped_version
-from app.services.train_shipped import sources_of, train_shipped
+from app.services.learning.shipped import shipped_version
+from app.services.learning.train_shipped import sources_of, train_shipped
 
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
 

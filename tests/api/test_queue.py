@@ -19,7 +19,7 @@ import pytest
 import sqlalchemy as sa
 
 from app.config import CHECKOUT, Settings
-from app.services.retrain import request_retrain
+from app.services.learning.retrain import request_retrain
 from app.store import artifacts, jobs, measurements, queue, versions
 from app.store.jobs import Job
 from app.store.session import Database

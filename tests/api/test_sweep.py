@@ -18,7 +18,7 @@ from fastapi.testclient import TestClient
 
 from app.config import CHECKOUT, Settings
 from app.errors import BadInput
-from app.services.sweep_rows import rows_of
+from app.services.operators.sweep_rows import rows_of
 
 GRID = {"op": "linear", "dtype": ["fp16", "bf16"], "m": [1, 64, 4096], "n": [1024, 4096], "k": 4096}
 GPUS = ("a100-sxm4-80gb", "nvidia-l4")

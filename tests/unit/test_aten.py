@@ -14,7 +14,7 @@ from app.graphs.importers.json_graph import lower
 from app.graphs.run import Run
 from app.ops import OPS
 from app.ops.kinds import kinds_of
-from app.services.graph_form import checked
+from app.services.graphs.form import checked
 from app.tables.ops import DTYPES
 from app.tables.workload import Workload
 

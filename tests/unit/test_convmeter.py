@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from app.ops.network import BACKWARD, BACKWARD_UPDATE, FORWARD, PASSES, STEP, UPDATE
-from app.predictors.convmeter import ConvMeter, PlainConvMeter
-from app.predictors.convmeter_fit import FULL, PAPER, least_squares, relative_non_negative, terms
+from app.predictors.convmeter.fit import FULL, PAPER, least_squares, relative_non_negative, terms
+from app.predictors.convmeter.predictor import ConvMeter, PlainConvMeter
 from app.predictors.intervals import S_SEEN, S_SEEN_OUTSIDE, S_UNSEEN, operator_codes
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable

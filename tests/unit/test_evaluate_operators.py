@@ -11,8 +11,8 @@ import pytest
 
 from app.errors import NotTrained
 from app.predictors.intervals import S_SEEN, operator_codes
-from app.services import evaluate_operators as service
-from app.services.evaluate_operators import contenders, evaluate_operators
+from app.services.evaluation import operators as service
+from app.services.evaluation.operators import contenders, evaluate_operators
 from app.services.seed import load_seed_specs
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence

@@ -9,7 +9,7 @@ import pytest
 from app.graphs.importers.hf import lower
 from app.graphs.run import Parallelism, Run
 from app.ops.kinds import kinds_of
-from app.services.builtin_models import config_of, names
+from app.services.models.builtin import config_of, names
 from app.tables.workload import Workload
 from tests.unit.transformers import BUILT_IN, PUBLISHED, config
 

@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.errors import BadInput, Malformed, NotFound
-from app.services.importers import IMPORTERS
-from app.services.importers.cuda_kernels import read
+from app.services.measurements.importers import IMPORTERS
+from app.services.measurements.importers.cuda_kernels import read
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "cuda_kernels"
 needs_data = pytest.mark.skipif(not DATA.exists(), reason="the paper's measurements are not on this machine")

@@ -9,7 +9,7 @@ import pytest
 
 from app.config import CHECKOUT, Settings
 from app.errors import BadInput, NotFound
-from app.services.imports import import_folder, importer_named
+from app.services.measurements.imports import import_folder, importer_named
 from app.store import gpus, measurements
 from app.store.measurements import MeasurementRow
 from app.store.session import Database

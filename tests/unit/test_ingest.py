@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from app.errors import BadInput
-from app.services.ingest import Checked, check, refuse_wrong
-from app.services.measured_operators import MAX_REPORTED
+from app.services.measurements.ingest import Checked, check, refuse_wrong
+from app.services.measurements.measured_operators import MAX_REPORTED
 from app.tables.catalog import Catalog
 from app.tables.complete import complete
 from tests.kernels_data import SAXPY

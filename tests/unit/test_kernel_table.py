@@ -8,10 +8,10 @@ import pytest
 
 from app.ops.base import Products
 from app.predictors.intervals import S_SEEN, S_SEEN_OUTSIDE, S_SIBLING, operator_codes
-from app.predictors.kernel_chooser import KernelChooser
-from app.predictors.kernel_table import KernelTable
-from app.predictors.memory_kernels import fit_line
-from app.predictors.throughput_table import (
+from app.predictors.kernel_table.kernel_chooser import KernelChooser
+from app.predictors.kernel_table.memory_kernels import fit_line
+from app.predictors.kernel_table.predictor import KernelTable
+from app.predictors.kernel_table.throughput_table import (
     DEPTHS,
     KNOTS,
     LEAST_LOG_WAVES,

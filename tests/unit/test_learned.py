@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from app.predictors.auto import Auto
-from app.predictors.boosting import Growth, Trees, boosted
 from app.predictors.intervals import SITUATIONS
-from app.predictors.operator_constants import FACTORS, NEUTRAL, fill_scaled, fitted_factors
-from app.predictors.operator_time import LEAST, LIMIT, OVERHEAD, TERMS, TIME
-from app.predictors.smooth import smoothed
+from app.predictors.operators.boosting import Growth, Trees, boosted
+from app.predictors.operators.constants import FACTORS, NEUTRAL, fill_scaled, fitted_factors
+from app.predictors.operators.smooth import smoothed
+from app.predictors.operators.time import LEAST, LIMIT, OVERHEAD, TERMS, TIME
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import OpTable

@@ -3,7 +3,7 @@
 from app.config import Settings
 from app.services.assemble import Stores, assemble
 from app.services.engine import Engine
-from app.services.ingest import ingest
+from app.services.measurements.ingest import ingest
 from app.store.session import Database
 from tests.api.test_operator_learning import uploads
 from tests.unit.test_candidate import made

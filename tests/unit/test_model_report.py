@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from app.services.model_report import BEGIN, END, RECORD, means, tables
-from app.services.operator_report import with_table
+from app.services.evaluation.model_report import BEGIN, END, RECORD, means, tables
+from app.services.evaluation.operator_report import with_table
 
 
 def test_pages_show_the_recorded_run() -> None:

@@ -9,10 +9,10 @@ from app.ops.tiles import CANDIDATES
 from app.predictors.auto import Auto
 from app.predictors.finish import finished
 from app.predictors.intervals import Intervals
-from app.predictors.operator_explain import Explanation, explained
-from app.predictors.operator_time import composed, work_s
+from app.predictors.operators.explain import Explanation, explained
+from app.predictors.operators.sustained import bandwidths, compute_rates
+from app.predictors.operators.time import composed, work_s
 from app.predictors.roofline import hardware_limit
-from app.predictors.sustained import bandwidths, compute_rates
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.tables.ops import DTYPE_CODE, OpTable

@@ -14,11 +14,11 @@ import pytest
 
 from app.config import CHECKOUT, Settings
 from app.errors import BadInput, Malformed, NotFound
-from app.services.import_parts import PartsReport, import_parts
-from app.services.importers.base import PartsImporter
-from app.services.imports import importer_named
-from app.services.measurement_list import page
-from app.services.operator_files import NO_SPLIT, TEST, TRAIN, read_operator_files
+from app.services.evaluation.operator_files import NO_SPLIT, TEST, TRAIN, read_operator_files
+from app.services.measurements.import_parts import PartsReport, import_parts
+from app.services.measurements.importers.base import PartsImporter
+from app.services.measurements.imports import importer_named
+from app.services.measurements.listing import page
 from app.store.measurements import MeasurementRow
 from app.store.page import Page
 from app.store.session import Database

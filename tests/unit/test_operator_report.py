@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from app.errors import BadInput
-from app.services.operator_goals import GOALS, published
-from app.services.operator_report import BEGIN, END, RECORD, markdown, tables, with_table
+from app.services.evaluation.operator_goals import GOALS, published
+from app.services.evaluation.operator_report import BEGIN, END, RECORD, markdown, tables, with_table
 
 
 def test_pages_show_what_was_recorded() -> None:

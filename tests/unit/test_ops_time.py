@@ -8,10 +8,10 @@ import pytest
 from app.ops.base import Products
 from app.ops.tiles import CANDIDATES, Grid, fill_grid, wave_efficiency
 from app.predictors.intervals import PRIOR_HALF_WIDTH
-from app.predictors.learned import Learned
-from app.predictors.operator_priors import PRIORS
+from app.predictors.operators.learned import Learned
+from app.predictors.operators.priors import PRIORS
+from app.predictors.operators.sustained import LANES_CAP, bandwidths, compute_rates
 from app.predictors.roofline import hardware_limit
-from app.predictors.sustained import LANES_CAP, bandwidths, compute_rates
 from app.services.seed import load_seed_specs
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable

@@ -9,7 +9,7 @@ import pytest
 
 from app.errors import BadInput, GpucastError, NotFound, NotTrained
 from app.predictors.finish import _fill as finish
-from app.predictors.launch_time import fill_times
+from app.predictors.launches.launch_time import fill_times
 from app.predictors.roofline import _fill as limit
 from app.services.engine import Engine, KernelIndex
 from app.services.gpu_rows import Snapshot

@@ -10,9 +10,9 @@ import pytest
 
 from app.config import SHIPPED_MODELS
 from app.predictors import learns_operators
-from app.services.shipped import LIST, Shipped, shipped_versions, write_list
-from app.services.train_shipped import MOST_BYTES, sources_of, trainable
-from app.services.whole_networks import knows_networks_only
+from app.services.learning.shipped import LIST, Shipped, shipped_versions, write_list
+from app.services.learning.train_shipped import MOST_BYTES, sources_of, trainable
+from app.services.models.whole_networks import knows_networks_only
 from app.store import artifacts
 from app.store.artifacts import ArtifactRefused
 from app.training.candidate import candidate

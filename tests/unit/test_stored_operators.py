@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.services.ingest import Checked, check, save
-from app.services.stored_operators import stored_operators
+from app.services.measurements.ingest import Checked, check, save
+from app.services.measurements.stored_operators import stored_operators
 from app.store import measurements, operators
 from app.store.session import Database
 from app.tables.catalog import Catalog

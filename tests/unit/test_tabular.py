@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.errors import BadInput, Malformed, TooLarge, UnsupportedMedia
-from app.services.tabular import read_rows
+from app.services.measurements.tabular import read_rows
 
 FLAT = {
     "gpu": "titan-v",

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.errors import BadInput
-from app.services.shipped import shipped_versions, write_list
-from app.services.train_shipped import NETWORKS, OPERATORS, sources_of, train_shipped, trainable
+from app.services.learning.shipped import shipped_versions, write_list
+from app.services.learning.train_shipped import NETWORKS, OPERATORS, sources_of, train_shipped, trainable
 from app.store import artifacts
 from tests.unit.test_operator_importers import TIMM
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from app.errors import NotTrained
-from app.predictors.launches import launches
-from app.predictors.regressors import Forest, RidgeRegression
+from app.predictors.launches.alike import launches
+from app.predictors.launches.regressors import Forest, RidgeRegression
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.training.fit import gate, train

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from app.services.builtin_models import config_of
+from app.services.models.builtin import config_of
 
 
 def config(name: str, **changed: Any) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""`convmeter` and `convmeter_ols`: ConvMeter (Beringer et al., ICPP 2024)."""

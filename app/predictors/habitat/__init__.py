@@ -1,0 +1,1 @@
+"""`habitat`: the baseline of Yu et al. (USENIX ATC 2021)."""

@@ -1,0 +1,1 @@
+"""`kernel_table`: PM2Lat."""

@@ -1,0 +1,1 @@
+"""Deep-learning operators: what `auto` knows and learns of them."""

@@ -1,0 +1,311 @@
+"""What is learned of one operator in one dtype: how its measured times deviate from the physics.
+
+Of the physics (app.predictors.operators.time) the constants, and of what it then misses a model over the features of
+app.predictors.operators.features. A GPU with enough rows has a model of its own. One of the same make (architecture and
+kind of memory) borrows it. Others get `shared`, learned from all GPUs with equal weight, its constants and its trees at
+the strengths that did best when each GPU was held out in turn: off their GPUs either may do more harm than good. A GPU
+with few rows corrects what it would get without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.predictors.intervals import S_CALIBRATED, S_SEEN, S_SIBLING, S_UNSEEN
+from app.predictors.operators.boosting import NO_TREES, Growth, Trees, boosted
+from app.predictors.operators.constants import NEUTRAL, fill_scaled, fitted_factors
+from app.predictors.operators.smooth import NOTHING, Smooth, smoothed
+
+Floats = NDArray[np.float64]
+Singles = NDArray[np.float32]
+Ints = NDArray[np.intp]
+
+# Rows of a GPU from which a model stands by itself; with fewer it corrects another.
+ENOUGH = 400
+# Rows per tree, and the bounds of how many trees a model has.
+ROWS_PER_TREE, LEAST_TREES, MOST_TREES = 8, 80, 600
+# Part of the features that each tree of a GPU's own model sees: chosen on configurations and sizes held out.
+OWN_FEATURES = 0.7
+# Rows of each GPU that the shared model sees at most, and its trees.
+SHARED_ROWS, SHARED_TREES = 4000, 200
+# Rows of a GPU from which a smooth correction is fitted (with fewer, constants only), and may do without others.
+LEAST_SMOOTH, LEAST_ALONE = 6, 24
+# The same where only the strength is to be found.
+TRIAL_ROWS, TRIAL_TREES = 800, 80
+# GPUs of the same make that answer for one without rows of its own.
+MOST_KIN = 3
+STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
+# Makes from which constants may be carried to another: two agree by chance.
+LEAST_MAKES = 3
+
+
+class Strengths(NamedTuple):
+    """How much of a shared model counts on a GPU of a make that is none of its own: of its constants, of its trees."""
+
+    factors: float
+    trees: float
+
+
+NOTHING_CARRIED = Strengths(0.0, 0.0)
+
+
+class Model(NamedTuple):
+    """Physics under `factors` [FACTORS], and log(measured / that) = mean + trees + smooth.
+
+    Trees of many rows, smooth of few. `alone`: by themselves, else on top of what others taught.
+    """
+
+    factors: Floats
+    mean: float
+    trees: Trees
+    smooth: Smooth
+    alone: bool
+
+
+class Recipe(NamedTuple):
+    """What answers for a GPU: physics under `factors`, corrected by models with weights; code into SITUATIONS."""
+
+    factors: Floats
+    members: tuple[tuple[Model, float], ...]
+    situation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Measured rows of one cell, n of them.
+
+    features   float32 [columns, n] of app.predictors.operators.features
+    terms      float64 [TERMS, n] of app.predictors.operators.time
+    latency_s  float64 [n]
+    gpu        int [n], code into `names` and `makes`
+    sizes      int, rows of the features that hold the operator's own dimensions
+    """
+
+    features: Singles
+    terms: Floats
+    latency_s: Floats
+    gpu: Ints
+    names: Sequence[str]
+    makes: Sequence[str]
+    sizes: Ints
+
+    def of(self, rows: Ints) -> Samples:
+        """The rows given."""
+        terms = np.ascontiguousarray(self.terms[:, rows])
+        return replace(
+            self, features=self.features[:, rows], terms=terms, latency_s=self.latency_s[rows], gpu=self.gpu[rows]
+        )
+
+    def residual(self, factors: Floats) -> Floats:
+        """log(measured / physics under `factors`), [n]."""
+        physics = np.empty(len(self.latency_s))
+        fill_scaled(self.terms, factors, physics)
+        return np.log(self.latency_s / physics)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Models of one operator in one dtype.
+
+    own       GPU id -> its model
+    make      GPU id -> its make
+    shared    model of all GPUs together; None where there is only one
+    strength  of `shared` on a GPU of a make that is none of theirs
+    low, high float64 [columns], range of the features that do not depend on the GPU
+    """
+
+    own: Mapping[str, Model] = field(default_factory=dict)
+    make: Mapping[str, str] = field(default_factory=dict)
+    shared: Model | None = None
+    strength: Strengths = NOTHING_CARRIED
+    low: Floats = field(default_factory=lambda: np.empty(0))
+    high: Floats = field(default_factory=lambda: np.empty(0))
+
+    @classmethod
+    def empty(cls, columns: int) -> Self:
+        """Nothing learned, of a range that holds everything."""
+        return cls(low=np.full(columns, -np.inf), high=np.full(columns, np.inf))
+
+    def recipe(self, gpu: str, make: str) -> Recipe:
+        """What answers for a GPU."""
+        mine = self.own.get(gpu)
+        if mine is not None and mine.alone:
+            return Recipe(mine.factors, ((mine, 1.0),), S_SEEN)
+        others = self.others(gpu, make)
+        if mine is not None:
+            return Recipe(mine.factors, (*others.members, (mine, 1.0)), S_CALIBRATED)
+        return others
+
+    def others(self, gpu: str, make: str) -> Recipe:
+        """What answers for a GPU without rows of its own."""
+        kin = [model for name, model in self.own.items() if self.make[name] == make and name != gpu and model.alone]
+        kin = kin[:MOST_KIN]
+        if kin and make:
+            factors = np.exp(np.mean([np.log(model.factors) for model in kin], axis=0))
+            return Recipe(factors, tuple((model, 1.0 / len(kin)) for model in kin), S_SIBLING)
+        if self.shared is None:
+            return Recipe(NEUTRAL, (), S_UNSEEN)
+        members = ((self.shared, self.strength.trees),) if self.strength.trees else ()
+        return Recipe(self.shared.factors**self.strength.factors, members, S_UNSEEN)
+
+    def state(self) -> dict[str, Any]:
+        """As plain containers of arrays."""
+        models = {name: _model_state(model) for name, model in self.own.items()}
+        shared = None if self.shared is None else _model_state(self.shared)
+        told = {"own": models, "make": dict(self.make), "shared": shared, "strength": list(self.strength)}
+        return told | {"low": self.low, "high": self.high}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
+        """The inverse of `state`."""
+        own = {name: _model_from(model) for name, model in state["own"].items()}
+        shared = None if state["shared"] is None else _model_from(state["shared"])
+        return cls(own, dict(state["make"]), shared, Strengths(*state["strength"]), state["low"], state["high"])
+
+
+def _model_state(model: Model) -> dict[str, Any]:
+    told = {"factors": model.factors, "mean": model.mean, "alone": model.alone}
+    return told | {"trees": model.trees.state(), "smooth": model.smooth.state()}
+
+
+def _model_from(state: Mapping[str, Any]) -> Model:
+    return Model(
+        state["factors"],
+        float(state["mean"]),
+        Trees.from_state(state["trees"]),
+        Smooth.from_state(state["smooth"]),
+        bool(state["alone"]),
+    )
+
+
+def learn(samples: Samples, shape_features: int, before: Cell | None = None) -> Cell:
+    """The cell that these samples teach; what `before` knows of other GPUs stays."""
+    codes = np.unique(samples.gpu).tolist()
+    names = {samples.names[code] for code in codes}
+    old = before or Cell()
+    shape = samples.features[:shape_features]
+    low, high = shape.min(axis=1).astype(np.float64), shape.max(axis=1).astype(np.float64)
+    if before is not None and len(old.low) == len(low):
+        low, high = np.minimum(low, old.low), np.maximum(high, old.high)
+    shared, strength = old.shared, old.strength
+    if len(codes) > 1 and names >= set(old.own):
+        shared, strength = _shared(samples, codes, SHARED_ROWS, SHARED_TREES), _strength(samples, codes)
+    make = {**old.make, **{samples.names[code]: samples.makes[code] for code in codes}}
+    base = Cell({gpu: model for gpu, model in old.own.items() if gpu not in names}, make, shared, strength, low, high)
+    own = dict(base.own)
+    for code in codes:
+        rows = samples.of(np.flatnonzero(samples.gpu == code))
+        own[samples.names[code]] = _own(rows, code, base, taught=shared is not old.shared)
+    return Cell(own, make, shared, strength, low, high)
+
+
+def _own(samples: Samples, code: int, base: Cell, *, taught: bool) -> Model:
+    """The model of one GPU; `taught`: the shared model has seen these very rows."""
+    if len(samples.latency_s) >= ENOUGH:
+        return fitted(samples, alone=True)
+    others = base.others(samples.names[code], samples.makes[code])
+    if taught and len(samples.latency_s) >= LEAST_ALONE:
+        # What a model leaves of rows that taught it says nothing of others.
+        return _smooth_model(samples, Recipe(others.factors, (), others.situation), alone=True)[0]
+    return corrected(samples, others)
+
+
+def calibrated(samples: Samples, before: Cell) -> Cell:
+    """`before` with small corrections for the GPUs of these samples that have no model of their own."""
+    own, make = dict(before.own), dict(before.make)
+    for code in np.unique(samples.gpu).tolist():
+        name = samples.names[code]
+        if name not in own or not own[name].alone:
+            rows = samples.of(np.flatnonzero(samples.gpu == code))
+            own[name] = corrected(rows, before.others(name, samples.makes[code]))
+            make[name] = samples.makes[code]
+    return Cell(own, make, before.shared, before.strength, before.low, before.high)
+
+
+def fitted(samples: Samples, *, alone: bool, trees: int | None = None, weight: Floats | None = None) -> Model:
+    """Physics with its constants, and trees on what it misses."""
+    mass = np.ones(len(samples.latency_s)) if weight is None else weight
+    factors = fitted_factors(samples.terms, samples.latency_s, weight=mass)
+    residual = samples.residual(factors)
+    mean = float(np.average(residual, weights=mass))
+    count = min(max(len(residual) // ROWS_PER_TREE, LEAST_TREES), MOST_TREES) if trees is None else trees
+    growth = Growth(count, features=OWN_FEATURES) if alone else Growth(count)
+    grown = boosted(np.ascontiguousarray(samples.features), residual - mean, mass, growth)
+    return Model(factors, mean, grown, NOTHING, alone)
+
+
+def corrected(samples: Samples, others: Recipe) -> Model:
+    """What few rows of a GPU teach: constants, a shrunk mean, and a smooth rest.
+
+    On top of what others taught, or without it where that leaves less to each row's neighbours to explain.
+    """
+    n = len(samples.latency_s)
+    if n > ENOUGH:
+        samples = samples.of(np.random.default_rng(0).permutation(n)[:ENOUGH])
+    on_top, error = _smooth_model(samples, others, alone=False)
+    if not others.members or n < LEAST_ALONE:
+        return on_top
+    alone, error_alone = _smooth_model(samples, Recipe(others.factors, (), others.situation), alone=True)
+    return alone if error_alone < error else on_top
+
+
+def _smooth_model(samples: Samples, others: Recipe, *, alone: bool) -> tuple[Model, float]:
+    """A model without trees, and its leave-one-out error."""
+    n = len(samples.latency_s)
+    without = answered(others, samples.features)
+    factors = fitted_factors(samples.terms, samples.latency_s * np.exp(-without), others.factors)
+    left = samples.residual(factors) - without
+    mean = float(np.median(left)) * n / (n + 4.0)
+    if n < LEAST_SMOOTH:
+        return Model(factors, mean, NO_TREES, NOTHING, alone), np.inf
+    smooth, error = smoothed(samples.features, left - mean, samples.sizes)
+    return Model(factors, mean, NO_TREES, smooth, alone), error
+
+
+def _shared(samples: Samples, codes: Sequence[int], most: int, trees: int) -> Model:
+    """One model of all GPUs `codes`, each with the same weight and at most `most` rows."""
+    kept = [_some(samples, code, most) for code in codes]
+    weight = np.concatenate([np.full(len(part), 1.0 / len(part)) for part in kept])
+    return fitted(samples.of(np.concatenate(kept)), alone=False, trees=trees, weight=weight)
+
+
+def _some(samples: Samples, code: int, most: int) -> Ints:
+    """At most `most` rows of a GPU, at random but always the same."""
+    rows = np.flatnonzero(samples.gpu == code)
+    return np.random.default_rng(0).permutation(rows)[:most]
+
+
+def _strength(samples: Samples, codes: Sequence[int]) -> Strengths:
+    """The pair of STRENGTHS with the least error over GPUs that were held out in turn, each make as a whole."""
+    errors = []
+    makes = {code: samples.makes[code] or samples.names[code] for code in codes}
+    every = sorted(set(makes.values()))
+    of_factors = STRENGTHS if len(every) >= LEAST_MAKES else STRENGTHS[:1]
+    for make in every:
+        rest = [code for code in codes if makes[code] != make]
+        if not rest:
+            continue
+        model = _shared(samples, rest, TRIAL_ROWS, TRIAL_TREES)
+        for code in codes:
+            if makes[code] == make:
+                rows = samples.of(_some(samples, code, TRIAL_ROWS))
+                full = answered(Recipe(model.factors, ((model, 1.0),), S_UNSEEN), rows.features)
+                left = [rows.residual(model.factors**part) for part in of_factors]
+                errors.append([[np.abs(np.expm1(part * full - off)).mean() for part in STRENGTHS] for off in left])
+    if not errors:
+        return NOTHING_CARRIED
+    factors, trees = np.unravel_index(np.mean(errors, axis=0).argmin(), np.shape(errors[0]))
+    return Strengths(STRENGTHS[factors], STRENGTHS[trees])
+
+
+def answered(recipe: Recipe, features: Singles) -> Floats:
+    """The log correction by the recipe's models of rows with these features, [n]."""
+    total = np.zeros(features.shape[1])
+    for model, weight in recipe.members:
+        total += weight * (model.mean + model.trees.sum(features) + model.smooth.sum(features))
+    return total

@@ -1,0 +1,82 @@
+"""Constants of the physics, fitted to measured rows of one operator in one dtype on one GPU, or on several.
+
+Six multipliers correct what the priors say of a family (app.predictors.operators.priors): of the overhead, of the
+shortest time, and of the seconds that compute, DRAM, L2 and link take. They carry a measured GPU's rows to shapes
+beyond them as physics does, where a model of residuals can only repeat its last answer. Fitted by least absolute
+deviations in log space, drawn towards where they start as by a few rows that agree with it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.predictors.compiled import compiled
+from app.predictors.operators.time import COMPUTE_S, DRAM_S, L2_S, LEAST, LIMIT, LINK_S, OVERHEAD, blend
+
+Floats = NDArray[np.float64]
+
+FACTORS = 6
+_OVERHEAD, _LEAST, _COMPUTE, _DRAM, _L2, _LINK = range(FACTORS)
+NEUTRAL = np.ones(FACTORS)
+# The start weighs as much as this many rows that are off by the deviation itself, and the share of DRAM as much as this
+# part of all rows: how well streaming kernels use it is known better than any other constant.
+_PRIOR_ROWS = 3.0
+_DRAM_PRIOR = 0.2
+MOST_ROWS = 1500
+# How far a factor may go. The prior of the L2 is a cautious one; a slower L2 would stand in for DRAM, whose bandwidth
+# differs between GPUs of one make.
+_LEAST_FACTORS = np.full(FACTORS, 1.0 / 30.0)
+_MOST_FACTORS = np.array([30.0, 30.0, 30.0, 30.0, 1.0, 30.0])
+
+
+@compiled
+def scaled_work_s(terms: Floats, q: int, factors: Floats) -> float:
+    """Seconds of a query's work under these factors."""
+    link = terms[LINK_S, q] * factors[_LINK]
+    memory = max(terms[DRAM_S, q] * factors[_DRAM], terms[L2_S, q] * factors[_L2])
+    return float(max(blend(terms[COMPUTE_S, q] * factors[_COMPUTE], memory), link))
+
+
+@compiled
+def scaled_s(terms: Floats, q: int, factors: Floats) -> float:
+    """Seconds of a query under these factors."""
+    work = scaled_work_s(terms, q, factors)
+    return float(
+        max(terms[OVERHEAD, q] * factors[_OVERHEAD] + work, terms[LEAST, q] * factors[_LEAST], terms[LIMIT, q])
+    )
+
+
+@compiled
+def fill_scaled(terms: Floats, factors: Floats, latency_s: Floats) -> None:
+    """Seconds of every query."""
+    for q in range(len(latency_s)):
+        latency_s[q] = scaled_s(terms, q, factors)
+
+
+def fitted_factors(terms: Floats, latency_s: Floats, start: Floats = NEUTRAL, weight: Floats | None = None) -> Floats:
+    """Factors [FACTORS] that fit `latency_s` [n] best, given terms [TERMS, n]; rows count by `weight` [n]."""
+    from scipy.optimize import minimize  # noqa: PLC0415  (serving never fits)
+
+    if len(latency_s) > MOST_ROWS:
+        kept = np.random.default_rng(0).permutation(len(latency_s))[:MOST_ROWS]
+        terms, latency_s = np.ascontiguousarray(terms[:, kept]), latency_s[kept]
+        weight = None if weight is None else weight[kept]
+    mass = np.ones(len(latency_s)) if weight is None else weight / weight.mean()
+    wanted, answer, origin = np.log(latency_s), np.empty(len(latency_s)), np.log(start)
+
+    def loss(point: Floats) -> float:
+        fill_scaled(terms, _within(point), answer)
+        drawn = _PRIOR_ROWS * np.abs(point - origin).sum() + _DRAM_PRIOR * len(answer) * abs(
+            point[_DRAM] - origin[_DRAM]
+        )
+        return float((mass @ np.abs(wanted - np.log(answer)) + drawn) / len(answer))
+
+    shifted = minimize(loss, origin, method="Powell", options={"maxiter": 12, "xtol": 3e-3, "ftol": 1e-4})
+    factors: Floats = _within(shifted.x)
+    return factors if shifted.fun < loss(origin) else start.copy()
+
+
+def _within(point: Floats) -> Floats:
+    """Factors of a point in log space, kept within bounds."""
+    return np.clip(np.exp(point), _LEAST_FACTORS, _MOST_FACTORS)

@@ -1,0 +1,245 @@
+"""Why `auto` answers what it does for an operator: the physics term by term, and what each learned model adds.
+
+An answer is the physics under fitted constants times exp(fading x sum of weight x log correction), never under the
+hardware limit. Of an operator that is launched in another way than what was learned from, only its work is corrected,
+and the work is what the logarithms are of (app.predictors.operators.learned). Seconds, Hz, bytes and FLOPs of one
+repetition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.ops.kinds import kinds_of
+from app.ops.tiles import CANDIDATES, wave_efficiency
+from app.predictors.intervals import GROUPS, S_MEASURED, SITUATIONS
+from app.predictors.operators.cells import Cell, Model, Recipe
+from app.predictors.operators.constants import NEUTRAL, scaled_s, scaled_work_s
+from app.predictors.operators.features import EAGER, FEATURES, shape_features
+from app.predictors.operators.learned import FADING, MEMBERS, Learned, beyond, corrected_s, fill_all, trusted
+from app.predictors.operators.priors import BY_KIND
+from app.predictors.operators.sustained import sustained_clocks
+from app.predictors.operators.time import (
+    COMPUTE_S,
+    DRAM_S,
+    L2_S,
+    LEAST,
+    LIMIT,
+    LINK_S,
+    OVERHEAD,
+    TERMS,
+    Devices,
+    Traits,
+    best_tile,
+    devices_of,
+    fill_terms,
+    products_of,
+    traits_of,
+)
+from app.tables.gpus import COLUMN_INDEX, GpuTable
+from app.tables.ops import OpTable
+from app.tables.predictions import Predictions
+
+Floats = NDArray[np.float64]
+Singles = NDArray[np.float32]
+Ints = NDArray[np.intp]
+
+_SMS = COLUMN_INDEX["sm_count"]
+_NOTHING = Recipe(NEUTRAL, (), 0)
+_SCALED = (OVERHEAD, LEAST, COMPUTE_S, DRAM_S, L2_S, LINK_S)
+
+
+class Roof(NamedTuple):
+    """Where an operator stands under the sustained roofline; NaN where it is not defined.
+
+    intensity      FLOP per byte that it moves
+    ridge          FLOP per byte from which the pipe bounds it
+    flop_per_s, bytes_per_s  sustained rates of its pipe and of DRAM
+    compute_share  of the sustained rate that it attains
+    dram_share     of the sustained DRAM bandwidth, by the bytes that cannot stay in the L2
+    """
+
+    intensity: float
+    ridge: float
+    flop_per_s: float
+    bytes_per_s: float
+    compute_share: float
+    dram_share: float
+
+
+class Tile(NamedTuple):
+    """The candidate tile that reaches most of the peak: its blocks, their waves over the SMs, and how full these are.
+
+    Waves of whole tiles; they are fuller where the summed dimension may be cut (app.ops.tiles).
+    """
+
+    rows: int
+    columns: int
+    blocks: float
+    waves: float
+    wave_efficiency: float
+
+
+class Physics(NamedTuple):
+    """Seconds that each part takes under the fitted constants (app.predictors.operators.time)."""
+
+    overhead: float
+    least: float
+    compute: float
+    dram: float
+    l2: float
+    link: float
+    limit: float
+
+
+class Member(NamedTuple):
+    """A part of the answer: `source` physics, own, sibling, shared or measured; of a learned one the GPU it is of.
+
+    latency_s is what it says alone, at full weight.
+    """
+
+    source: str
+    gpu: str | None
+    weight: float
+    log_correction: float
+    latency_s: float
+
+
+class Explanation(NamedTuple):
+    """One operator on one GPU.
+
+    situation  a name of SITUATIONS
+    learned    dtype of the cell that answers; None where nothing was learned
+    clock_hz   sustained clock of its pipe, NaN where the GPU has none or its clock is not known
+    fading     part of the corrections that is left at its distance from the shapes learned from
+    whole      whether corrections apply to the whole time, not to the work alone
+    """
+
+    situation: str
+    learned: str | None
+    clock_hz: float
+    roof: Roof
+    tile: Tile | None
+    physics: Physics
+    members: tuple[Member, ...]
+    fading: float
+    whole: bool
+
+
+class _Rows(NamedTuple):
+    """Rows on one GPU, as the predictor sees them."""
+
+    kind: Ints
+    dtype: Ints
+    traits: Traits
+    devices: Devices
+    shape: Singles
+    terms: Floats
+    features: Singles
+
+
+def explained(learned: Learned, ops: OpTable, gpus: GpuTable, target: int, answer: Predictions) -> list[Explanation]:
+    """Every row of `ops` on GPU row `target`, whose `answer` [n] came from `learned`."""
+    rows, clocks = _rows(ops, gpus, target), sustained_clocks(gpus)[:, :, target]
+    situation = (answer.group - len(GROUPS)) % len(SITUATIONS)
+    found = []
+    for q in range(len(ops)):
+        key = learned.cell_of(ops.kind[q], ops.dtype[q])
+        cell = None if key is None else learned.cells[key]
+        gpu, make = gpus.ids[target], gpus.architectures[target] if gpus.architectures else ""
+        recipe = _NOTHING if cell is None else cell.recipe(gpu, make)
+        fading, whole = _reach(rows, q, cell)
+        if not whole:
+            trust = float(trusted(ops.kind[q], int(recipe.situation), gpus.column("board_power_w")[target]))
+            fading, recipe = fading * trust, recipe._replace(factors=recipe.factors**trust)
+        members = list(_members(rows, q, recipe, (fading, whole), cell, gpu))
+        if situation[q] == S_MEASURED:
+            members = [member._replace(weight=0.0) for member in members]
+            members.append(Member("measured", gpu, 1.0, 0.0, float(answer.latency_s[q])))
+        found.append(
+            Explanation(
+                list(SITUATIONS)[situation[q]],
+                None if key is None else key[1],
+                float(clocks[int(rows.traits.burst[q]), ops.dtype[q]]),
+                _roof(rows, q, target, float(answer.latency_s[q])),
+                _tile(rows, q, target),
+                _physics(rows, q, recipe.factors, whole),
+                tuple(members),
+                fading,
+                whole,
+            )
+        )
+    return found
+
+
+def _rows(ops: OpTable, gpus: GpuTable, target: int) -> _Rows:
+    n, kinds, devices = len(ops), kinds_of(ops), devices_of(gpus)
+    products, on = products_of(kinds), np.full(len(ops), target)
+    traits, shape = traits_of(ops, kinds, products), shape_features(kinds, products, n)
+    terms, features = np.empty((TERMS, n)), np.empty((FEATURES, n), dtype=np.float32)
+    fill_terms(traits, devices, np.arange(n), on, terms)
+    fill_all(shape, traits, devices.figures, on, terms, features)
+    return _Rows(ops.kind, ops.dtype, traits, devices, shape, terms, features)
+
+
+def _reach(rows: _Rows, q: int, cell: Cell | None) -> tuple[float, bool]:
+    """Part of the corrections that is left, and whether they apply to the whole time."""
+    if cell is None:
+        return 1.0, True
+    far = beyond(rows.shape, q, cell.low, cell.high)
+    return float(np.exp(-FADING * far)), bool(cell.low[EAGER] <= rows.shape[EAGER, q] <= cell.high[EAGER])
+
+
+def _members(
+    rows: _Rows, q: int, recipe: Recipe, reach: tuple[float, bool], cell: Cell | None, gpu: str
+) -> Iterator[Member]:
+    """The physics, and every model that corrects it; `reach` as `_reach` says."""
+    fading, whole = reach
+    yield Member("physics", None, 1.0, 0.0, float(corrected_s(rows.terms, q, recipe.factors, 0.0, whole)))
+    work_s, physics_s = (float(seconds(rows.terms, q, recipe.factors)) for seconds in (scaled_work_s, scaled_s))
+    share = 1.0 if whole else min(work_s / physics_s, 1.0)
+    own = {} if cell is None else {id(model): name for name, model in cell.own.items()}
+    feature = np.ascontiguousarray(rows.features[:, q : q + 1])
+    for model, weight in recipe.members[:MEMBERS]:
+        correction, name = _correction(model, feature), own.get(id(model))
+        source = "shared" if name is None else "own" if name == gpu else "sibling"
+        alone = corrected_s(rows.terms, q, recipe.factors, correction * fading, whole)
+        yield Member(source, name, float(weight), correction * share, float(alone))
+
+
+def _correction(model: Model, feature: Singles) -> float:
+    return float((model.mean + model.trees.sum(feature) + model.smooth.sum(feature))[0])
+
+
+def _physics(rows: _Rows, q: int, factors: Floats, whole: bool) -> Physics:
+    """Terms times their constants, of which those of the launch go for the same kind of launch; the limit has none."""
+    constants = factors if whole else np.append(NEUTRAL[:2], factors[2:])
+    scaled: list[float] = (rows.terms[list(_SCALED), q] * constants).tolist()
+    return Physics(*[*scaled, float(rows.terms[LIMIT, q])])
+
+
+def _tile(rows: _Rows, q: int, target: int) -> Tile | None:
+    traits, sms = rows.traits, float(rows.devices.figures[_SMS, target])
+    tile, _ = best_tile(traits, q, sms)
+    if tile < 0:
+        return None
+    efficiency = wave_efficiency(float(traits.blocks[tile, q]), float(traits.splits[q]), sms)
+    height, width = CANDIDATES[tile].astype(int).tolist()
+    return Tile(height, width, float(traits.blocks[tile, q]), float(traits.blocks[tile, q]) / sms, float(efficiency))
+
+
+def _roof(rows: _Rows, q: int, target: int, latency_s: float) -> Roof:
+    traits, kind, dtype = rows.traits, rows.kind[q], rows.dtype[q]
+    rate = float(rows.devices.rates[int(traits.burst[q]), dtype, target])
+    bandwidth = float(rows.devices.bandwidth[target])
+    flops, moved = float(traits.flops[q]), float(traits.moved[q])
+    # Its time at full bandwidth: the term has the family's share in it.
+    dram_s = float(rows.terms[DRAM_S, q] * BY_KIND[kind, 1])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        intensity = flops / moved if moved else np.nan
+        shares = np.array([flops / rate, dram_s]) / latency_s
+    return Roof(intensity, rate / bandwidth, rate, bandwidth, *shares.tolist())

@@ -1,0 +1,300 @@
+"""The time of deep-learning operators from physics and one documented constant per family: `auto` before it is trained.
+
+time = overhead + (compute^p + memory^p)^(1/p), never under the hardware limit; compute = FLOPs / (sustained rate x
+tile efficiency x the family's share), memory = bytes that cannot stay in the L2 / (sustained bandwidth x share), at
+least all bytes / L2 bandwidth. Overhead is the host's per operator where PyTorch launches each (eager), else the
+device's per launch. No measurement of the row or its GPU is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.ops.base import Products
+from app.ops.kinds import Kind, least_flops_of, link_bytes_of, work_of
+from app.ops.tiles import CANDIDATES, Grid, fill_grid, wave_efficiency
+from app.predictors.compiled import compiled
+from app.predictors.operators.priors import (
+    BY_KIND,
+    FAST_LINK_BYTES_PER_S,
+    FAST_SHARE,
+    HOP_S,
+    HOST_SHARE,
+    IS_EAGER,
+    IS_LINEAR,
+    KEPT_TO,
+    L2_SHARE,
+    LOST_FROM,
+    OVERLAP,
+    QUANTISED_BYTES,
+    QUANTISING,
+    SLOW_SHARE,
+    TILE_EDGE,
+)
+from app.predictors.operators.sustained import bandwidths, compute_rates, l2_reach
+from app.predictors.roofline import memory_limit_s, peaks
+from app.tables.gpus import COLUMN_INDEX, GpuTable
+from app.tables.ops import OpTable
+from app.tables.predictions import COMMUNICATION, COMPUTE, LAUNCH, MEMORY
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+_TILE_SPEED = 1.0 / (1.0 + TILE_EDGE * (1.0 / CANDIDATES).sum(axis=1))
+_TILE_SPEED /= _TILE_SPEED.max()
+_SMS = COLUMN_INDEX["sm_count"]
+_L2, _L2_BANDWIDTH = COLUMN_INDEX["l2_bytes"], COLUMN_INDEX["l2_bandwidth_bytes_per_s"]
+_LINK = COLUMN_INDEX["link_bandwidth_bytes_per_s"]
+
+
+class Traits(NamedTuple):
+    """What rows ask of any device, float64 [n] each unless said.
+
+    flops, least_flops  work, also by the cheapest algorithm known
+    moved, distinct     bytes
+    activations         elements that a stack which quantises would quantise first; 0 of all but `linear`
+    reread, in_flight   bytes read again where what is in flight per SM does not stay in the L2; 0 of most
+    launches            launches that wait for one another
+    sent, hops          bytes over the link, and further devices that messages pass, of collectives; else 0
+    eager, burst        as the columns of these names
+    blocks, fill, splits  as in app.ops.tiles.Grid, [candidates, n]; a row that is no product fills none
+    kind, dtype         int [n], codes
+    """
+
+    flops: Floats
+    least_flops: Floats
+    moved: Floats
+    distinct: Floats
+    activations: Floats
+    reread: Floats
+    in_flight: Floats
+    launches: Floats
+    sent: Floats
+    hops: Floats
+    eager: Floats
+    burst: Floats
+    blocks: Floats
+    fill: Floats
+    splits: Floats
+    kind: Ints
+    dtype: Ints
+
+
+# Rows of the terms that a time is made of, seconds each: what adds to the work, the shortest time, work by its
+# bottleneck (0 where a row has none), the hardware limit, the whole, and the work that its bottlenecks make.
+OVERHEAD, LEAST, COMPUTE_S, DRAM_S, L2_S, LINK_S, LIMIT, TIME, WORK_S = range(9)
+TERMS = 9
+
+
+class Devices(NamedTuple):
+    """The GPU table as compiled code reads it; `reach` is what an SM finds again in the L2, bytes [gpus]."""
+
+    rates: Floats
+    bandwidth: Floats
+    reach: Floats
+    peak: Floats
+    figures: Floats
+
+
+_waves = compiled(wave_efficiency)
+_fill_grid = compiled(fill_grid)
+
+
+@compiled
+def best_tile(traits: Traits, row: int, sms: float) -> tuple[int, float]:
+    """The candidate tile that reaches most of the peak, and its share of it; -1 and 1 of a row that has none."""
+    best, best_share = -1, 0.0
+    for tile in range(traits.blocks.shape[0]):
+        share = traits.fill[tile, row] * _TILE_SPEED[tile]
+        if share > best_share:
+            share *= _waves(traits.blocks[tile, row], traits.splits[row], sms)
+            if share > best_share:
+                best, best_share = tile, share
+    return best, best_share if best >= 0 else 1.0
+
+
+@compiled
+def is_eager(traits: Traits, row: int) -> bool:
+    """Whether the host launches the operator: as said, else as is usual for its dtype."""
+    return bool(IS_EAGER[traits.dtype[row]] if np.isnan(traits.eager[row]) else traits.eager[row] > 0.0)
+
+
+@compiled
+def _overhead_s(traits: Traits, row: int, eager: bool) -> tuple[float, float, float]:
+    """Seconds that add to the work, the shortest time, and bytes moved to quantise activations."""
+    kind, dtype = traits.kind[row], traits.dtype[row]
+    host, device = BY_KIND[kind, 2], BY_KIND[kind, 3] * traits.launches[row]
+    if eager:
+        return HOST_SHARE * host, max(host, device), 0.0
+    if not IS_LINEAR[kind] or QUANTISING[dtype, 0] == 0.0:
+        return device, device, 0.0
+    return device + QUANTISING[dtype, 0], QUANTISING[dtype, 1], QUANTISED_BYTES * traits.activations[row]
+
+
+@compiled
+def _compute_s(traits: Traits, row: int, devices: Devices, gpu: int) -> float:
+    """Seconds of the FLOPs; 0 in a dtype that the GPU lacks, where nothing is known."""
+    dtype = traits.dtype[row]
+    rate = BY_KIND[traits.kind[row], 0] * devices.rates[int(traits.burst[row]), dtype, gpu]
+    if np.isnan(rate):
+        return 0.0
+    return float(traits.flops[row] / (rate * best_tile(traits, row, devices.figures[_SMS, gpu])[1]))
+
+
+@compiled
+def _memory_s(traits: Traits, row: int, quantised: float, devices: Devices, gpu: int) -> tuple[float, float]:
+    """Seconds of the bytes: what cannot stay in the L2 from DRAM, and all of them through the L2."""
+    moved = traits.moved[row] + quantised
+    full = traits.in_flight[row] * devices.figures[_SMS, gpu] / devices.reach[gpu]
+    missed = traits.reread[row] * min(max((full - KEPT_TO) / (LOST_FROM - KEPT_TO), 0.0), 1.0)
+    beyond = traits.distinct[row] + quantised - devices.figures[_L2, gpu]
+    from_dram = min(moved, max(beyond, 0.0))
+    if from_dram > 0.0:
+        from_dram += missed
+    dram_s = from_dram / (BY_KIND[traits.kind[row], 1] * devices.bandwidth[gpu])
+    return dram_s, moved / (L2_SHARE * devices.figures[_L2_BANDWIDTH, gpu])
+
+
+@compiled
+def _limit_s(traits: Traits, row: int, devices: Devices, gpu: int) -> float:
+    """The hardware limit (app.predictors.roofline); a dtype or link that the GPU lacks bounds nothing."""
+    limit = memory_limit_s(traits.moved[row], traits.distinct[row], devices.figures, gpu)
+    compute = traits.least_flops[row] / devices.peak[traits.dtype[row], gpu]
+    link = traits.sent[row] / devices.figures[_LINK, gpu]
+    limit = limit if np.isnan(compute) else max(limit, compute)
+    return float(limit if np.isnan(link) else max(limit, link))
+
+
+@compiled
+def composed(terms: Floats, q: int, work: float) -> float:
+    """Seconds of a query whose work takes `work`, never under the hardware limit."""
+    return float(max(terms[OVERHEAD, q] + work, terms[LEAST, q], terms[LIMIT, q]))
+
+
+@compiled
+def blend(compute_s: float, memory_s: float) -> float:
+    """Seconds of compute and memory, which overlap but for their ends."""
+    return float((compute_s**OVERLAP + memory_s**OVERLAP) ** (1.0 / OVERLAP))
+
+
+@compiled
+def work_s(terms: Floats, q: int) -> float:
+    """Seconds of the work alone: compute and memory overlap but for their ends, a link does not."""
+    return float(max(blend(terms[COMPUTE_S, q], max(terms[DRAM_S, q], terms[L2_S, q])), terms[LINK_S, q]))
+
+
+@compiled
+def fill_terms(traits: Traits, devices: Devices, i: Ints, j: Ints, terms: Floats) -> None:
+    """Fill `terms` float64 [TERMS, n] for operator row `i[q]` on GPU row `j[q]`."""
+    for q in range(len(i)):
+        row, gpu = i[q], j[q]
+        adds, least, quantised = _overhead_s(traits, row, is_eager(traits, row))
+        terms[COMPUTE_S, q] = _compute_s(traits, row, devices, gpu)
+        terms[DRAM_S, q], terms[L2_S, q] = _memory_s(traits, row, quantised, devices, gpu)
+        terms[LINK_S, q] = 0.0
+        if traits.sent[row] > 0.0:
+            link = devices.figures[_LINK, gpu]
+            link_s = traits.sent[row] / (link * (FAST_SHARE if link > FAST_LINK_BYTES_PER_S else SLOW_SHARE))
+            adds += HOP_S * traits.hops[row]
+            terms[LINK_S, q] = 0.0 if np.isnan(link_s) else link_s
+        terms[OVERHEAD, q], terms[LEAST, q] = adds, least
+        terms[LIMIT, q] = _limit_s(traits, row, devices, gpu)
+        terms[WORK_S, q] = work_s(terms, q)
+        terms[TIME, q] = composed(terms, q, terms[WORK_S, q])
+
+
+@compiled
+def bound_of(terms: Floats, q: int) -> int:
+    """Code into BOUNDS: what the physics of a query waits for most."""
+    work = terms[WORK_S, q]
+    if work < 0.5 * max(terms[OVERHEAD, q] + work, terms[LEAST, q]):
+        return LAUNCH
+    if terms[LINK_S, q] >= work > 0.0:
+        return COMMUNICATION
+    return COMPUTE if terms[COMPUTE_S, q] > max(terms[DRAM_S, q], terms[L2_S, q]) else MEMORY
+
+
+def products_of(kinds: list[Kind]) -> list[Products | None]:
+    """The matrix products that each family's rows are; None where they are none."""
+    return [kind.op.products(kind.table) for kind in kinds]
+
+
+def _grid(products: Products) -> Grid:
+    """Tiles of one family's rows."""
+    tiles = Grid.empty(len(products.batch))
+    _fill_grid(Products(*(np.ascontiguousarray(part) for part in products)), tiles)
+    return tiles
+
+
+def _grid_of(n: int, kinds: list[Kind], products: list[Products | None]) -> Grid:
+    """Tiles of every row; a row that is no product fills none."""
+    found = [(kind.rows, part) for kind, part in zip(kinds, products, strict=True) if part is not None]
+    if not found:
+        return Grid(np.zeros((0, n)), np.zeros((0, n)), np.zeros(n))
+    if len(kinds) == 1:
+        return _grid(found[0][1])
+    tiles = Grid(np.ones((len(CANDIDATES), n)), np.zeros((len(CANDIDATES), n)), np.ones(n))
+    for rows, of_kind in found:
+        for whole, part in zip(tiles, _grid(of_kind), strict=True):
+            whole[..., rows] = part
+    return tiles
+
+
+def _of_kinds(ops: OpTable, kinds: list[Kind], figure: Callable[[Kind], Floats]) -> Floats:
+    """A figure of every row, each family's by itself."""
+    if len(kinds) == 1:
+        return figure(kinds[0])
+    column = np.empty(len(ops))
+    for kind in kinds:
+        column[kind.rows] = figure(kind)
+    return column
+
+
+def _launches(kind: Kind) -> Floats:
+    return kind.op.launches(kind.table)
+
+
+def _activations(kind: Kind) -> Floats:
+    if kind.op.group != "linear":
+        return np.zeros(len(kind.table))
+    return kind.table.column("m") * kind.table.column("k")
+
+
+def _rereads(n: int, kinds: list[Kind]) -> tuple[Floats, Floats]:
+    """Bytes read again, and in flight per SM, of every row."""
+    again, in_flight = np.zeros(n), np.zeros(n)
+    for kind in kinds:
+        if kind.op.rereads is not None:
+            again[kind.rows], in_flight[kind.rows] = kind.op.rereads(kind.table)
+    return again, in_flight
+
+
+def traits_of(ops: OpTable, kinds: list[Kind], products: list[Products | None]) -> Traits:
+    """Traits of every row."""
+    work, sent = work_of(ops, kinds), link_bytes_of(ops, kinds)
+    nothing = np.zeros(len(ops))
+    return Traits(
+        work.flops,
+        least_flops_of(work.flops, kinds),
+        work.bytes,
+        work.working_set_bytes,
+        _of_kinds(ops, kinds, _activations),
+        *_rereads(len(ops), kinds),
+        _of_kinds(ops, kinds, _launches),
+        nothing if sent is None else sent,
+        nothing if sent is None else ops.column("devices") - 1.0,
+        np.ascontiguousarray(ops.column("eager")),
+        np.ascontiguousarray(ops.column("burst")),
+        *_grid_of(len(ops), kinds, products),
+        ops.kind,
+        ops.dtype,
+    )
+
+
+def devices_of(gpus: GpuTable) -> Devices:
+    """The GPU table as compiled code reads it."""
+    return Devices(compute_rates(gpus), bandwidths(gpus), l2_reach(gpus), peaks(gpus), gpus.values)

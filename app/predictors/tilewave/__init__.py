@@ -1,0 +1,1 @@
+"""`tilewave`: NeuSight (Lee, Phanishayee and Mahajan, ASPLOS 2025)."""

@@ -1,0 +1,59 @@
+"""Whole models on GPUs that were left out: what `auto` answers, and how much its intervals hold.
+
+Each of NeuSight's training GPUs in turn: operators are learned from the other four, at most MOST_LEARNED rows each,
+and intervals are made of residuals of operators on these four, each of them left out likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from app.predictors.auto import Auto
+from app.services.evaluation.models import Ready, Study, answered_models
+from app.tables.operator_runs import OperatorRuns
+from app.training.operator_folds import NEUSIGHT_TRAINING, TRAIN
+from app.training.operator_validation import GPU_HELD_OUT, MOST_ASKED, MOST_LEARNED, HeldOut, answers
+
+PART = "left_out"
+
+
+def left_out(study: Study, progress: Callable[[str], None]) -> Iterator[dict[str, Any]]:
+    """A cell per measured run of the training GPUs."""
+    rows = [cell.runs.take(np.flatnonzero(cell.split == TRAIN)) for cell in study.operators]
+    rows = [run for run in rows if len(run)]
+    fitted, residuals = {}, {}
+    for name in NEUSIGHT_TRAINING:
+        progress(f"auto learns operators, {name} left out")
+        gpu = study.gpus.ids.index(name)
+        here = [run for run in rows if (run.rows.gpu == gpu).any()]
+        taught = [_thinned(run.take(np.flatnonzero(run.rows.gpu != gpu)), MOST_LEARNED) for run in here]
+        fitted[name] = Auto().fit_operators(taught, study.gpus)
+        asked = [_thinned(run.take(np.flatnonzero(run.rows.gpu == gpu)), MOST_ASKED) for run in here]
+        residuals[name] = [
+            answers(fitted[name], asked, study.gpus, k, np.arange(len(run)), GPU_HELD_OUT)
+            for k, run in enumerate(asked)
+        ]
+    for name in NEUSIGHT_TRAINING:
+        others = _together([part for gpu, parts in residuals.items() if gpu != name for part in parts])
+        ready = Ready(fitted[name], others.intervals())
+        runs = [run for run in study.runs if run.gpu == name and not run.option]
+        for cell in answered_models(ready, runs, study):
+            yield {"predictor": "auto", **cell, "part": PART}
+
+
+def _thinned(run: OperatorRuns, most: int) -> OperatorRuns:
+    """At most `most` rows of each GPU, at random but always the same."""
+    kept = [
+        np.random.default_rng(0).permutation(np.flatnonzero(run.rows.gpu == gpu))[:most]
+        for gpu in np.unique(run.rows.gpu)
+    ]
+    return run.take(np.sort(np.concatenate(kept)))
+
+
+def _together(parts: list[HeldOut]) -> HeldOut:
+    names = [field.name for field in fields(HeldOut)][1:]
+    return HeldOut(parts[0].cells, *(np.concatenate([getattr(part, name) for part in parts]) for name in names))

@@ -1,0 +1,73 @@
+"""Measured operators of the two published data sets as tables, without a database: what evaluations run on.
+
+The same readers and checks as `gpucast import`, so the rows are those that would be stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.errors import BadInput, FieldError, NotFound
+from app.services.measurements.importers import aiconfigurator, neusight
+from app.services.measurements.importers.base import Part
+from app.services.measurements.measured_operators import OperatorColumns, check_operators
+from app.services.measurements.operator_blocks import TaggedBlock, tagged_runs_of
+from app.services.measurements.upload_gpus import UploadGpus
+from app.services.seed import load_seed_specs
+from app.store.operator_blocks import identities
+from app.tables.catalog import Catalog
+from app.tables.gpus import GpuTable
+from app.tables.operator_runs import OperatorRuns
+
+NEUSIGHT, MODERN = "neusight", "modern_operators"
+NEUSIGHT_FILE = f"{NEUSIGHT}/{neusight.FILE}"
+NO_SPLIT, TRAIN, TEST = range(3)
+
+
+class FileRuns(NamedTuple):
+    """Measured rows of one operator in one dtype, and the part of the data set that each is of.
+
+    split  int [n]: NO_SPLIT, TRAIN or TEST, as the data set's authors used it
+    """
+
+    runs: OperatorRuns
+    split: NDArray[np.intp]
+
+
+def read_operator_files(folder: Path) -> list[FileRuns]:
+    """Every operator and dtype of both data sets in `folder`; a data set that is absent is passed over.
+
+    `rows.gpu` are rows of the shipped catalogue; rows come in the order of their keys, each once.
+    """
+    specs = load_seed_specs()
+    gpus = UploadGpus(Catalog(specs))
+    blocks = [block for part in _parts(folder) for block in _blocks(part, gpus)]
+    return [FileRuns(runs, split) for runs, split in tagged_runs_of(blocks, GpuTable.from_specs(specs))]
+
+
+def _parts(folder: Path) -> Iterator[Part]:
+    if not (folder / NEUSIGHT).is_dir() and not (folder / MODERN).is_dir():
+        raise NotFound(f"{folder} has none of the files known. Pass --data the folder that holds {NEUSIGHT_FILE}.")
+    for name, read in ((NEUSIGHT, neusight.read), (MODERN, aiconfigurator.read)):
+        if (folder / name).is_dir():
+            yield from read(folder / name)
+
+
+def _blocks(part: Part, gpus: UploadGpus) -> Iterator[TaggedBlock]:
+    assert isinstance(part.sent, OperatorColumns)
+    checked = check_operators(gpus, part.sent)
+    if not checked.readable:
+        errors = [FieldError((part.file, *error.loc), error.msg) for error in checked.errors]
+        raise BadInput(f"{part.file} has cells that cannot be read.", errors=errors)
+    order = np.argsort(part.sent.position, kind="stable")
+    for block, position in zip(checked.blocks, checked.position, strict=True):
+        split = np.full(len(block), NO_SPLIT)
+        if part.test is not None:
+            rows = order[np.searchsorted(part.sent.position, position, sorter=order)]
+            split = np.where(part.test[rows], TEST, TRAIN)
+        yield TaggedBlock(block, identities(block), split)

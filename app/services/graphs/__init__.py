@@ -1,0 +1,1 @@
+"""Networks given as graphs: read, checked and kept."""

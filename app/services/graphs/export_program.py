@@ -1,0 +1,241 @@
+"""The JSON program of a torch.export archive as records of ATen calls: what `gpucast trace` takes from PyTorch itself.
+
+Fields are those of PyTorch's torch/_export/serde/schema.py, as far as shapes depend on them; others, and so those that
+later versions add, are passed over. Sizes that an export left open have the value that they had in its example.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from app.errors import BadInput, FieldError, Malformed, TooLarge
+from app.graphs.importers.aten import BUFFER, GETITEM, INPUT, PARAMETER, Record, Ref
+from app.ops.base import MOST_BYTES
+from app.services.graphs.form import MAX_NODES, MAX_RANK, MAX_TENSORS
+
+MAX_BRACKETS = 2_000_000  # each opens an object of some 200 bytes
+# PyTorch before 2.6 writes these numbers, which JSON does not have; no shape depends on them.
+_NO_NUMBER = re.compile(rb"(?<=[:,\[ ])(?:-?Infinity|NaN)(?=[,\]} ])")
+# ScalarType, as torch.dtype is called.
+_DTYPES = dict(enumerate(("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"), start=1)) | {
+    12: "bool", 13: "bfloat16", 28: "int16", 29: "float8_e4m3fn", 30: "float8_e5m2", 31: "float8_e4m3fn",
+    32: "float8_e5m2",
+}  # fmt: skip
+
+Name = Annotated[str, Meta(max_length=512)]
+Some = Meta(max_length=MAX_TENSORS)
+
+
+class _Named(Struct):
+    name: Name
+
+
+class _Hint(Struct):
+    as_int: int | None = None
+
+
+class _Expression(Struct):
+    expr_str: str
+    hint: _Hint | int | None = None
+
+
+class _Size(Struct):
+    as_int: int | None = None
+    as_expr: _Expression | None = None
+
+
+class _SizeArgument(Struct):
+    as_int: int | None = None
+    as_name: Name | None = None
+
+
+class _Maybe(Struct):
+    as_tensor: _Named | Name | None = None
+
+
+class _Argument(Struct):
+    as_tensor: _Named | None = None
+    as_tensors: Annotated[list[_Named], Some] | None = None
+    as_optional_tensor: _Maybe | None = None
+    as_optional_tensors: Annotated[list[_Maybe], Some] | None = None
+    as_sym_int: _SizeArgument | None = None
+    as_sym_ints: Annotated[list[_SizeArgument], Some] | None = None
+    as_int: int | None = None
+    as_ints: Annotated[list[int], Some] | None = None
+    as_bool: bool | None = None
+    as_string: str | None = None
+
+
+class _Input(Struct):
+    arg: _Argument
+    name: Name = ""
+    kind: int | None = None
+
+
+class _Node(Struct):
+    target: Name
+    inputs: Annotated[list[_Input], Some]
+    outputs: Annotated[list[_Argument], Some]
+    name: Name | None = None
+
+
+class _Meta(Struct):
+    dtype: int
+    sizes: Annotated[list[_Size], Meta(max_length=MAX_RANK)]
+
+
+class _Graph(Struct):
+    inputs: list[_Argument]
+    nodes: Annotated[list[_Node], Meta(max_length=MAX_NODES)]
+    tensor_values: dict[str, _Meta]
+    sym_int_values: dict[str, _Size] = {}
+
+
+class _Held(Struct):
+    arg: _Named
+
+
+class _Spec(Struct):
+    parameter: _Held | None = None
+    buffer: _Held | None = None
+    tensor_constant: _Held | None = None
+
+
+class _Signature(Struct):
+    input_specs: list[_Spec]
+
+
+class _Module(Struct):
+    graph: _Graph
+    signature: _Signature
+
+
+class Program(Struct):
+    """An ExportedProgram."""
+
+    graph_module: _Module
+
+
+_DECODER = msgspec.json.Decoder(Program)
+_KEYWORD = 2
+
+
+def decoded(text: bytes, place: str) -> Program:
+    """A program from its JSON; Malformed, TooLarge or BadInput name what is wrong after `place`, its file."""
+    if text.count(b"{") + text.count(b"[") > MAX_BRACKETS:
+        raise TooLarge(f"{place}: more than {MAX_BRACKETS:,} objects and lists.")
+    try:
+        return _DECODER.decode(_NO_NUMBER.sub(b"null", text))
+    except msgspec.ValidationError as error:
+        raise BadInput(f"{place}: {error}", errors=[FieldError((place,), str(error))]) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Malformed(f"{place}: no valid JSON: {error}.") from None
+    except RecursionError:
+        raise Malformed(f"{place}: nested too deeply.") from None
+
+
+def records(program: Program, place: str) -> list[Record]:
+    """What comes from outside, and then every call that writes a tensor; BadInput names the tensor that cannot be."""
+    reader = _Reader(program.graph_module.graph, place)
+    return list(reader.inputs(program.graph_module.signature)) + list(reader.calls())
+
+
+class _Reader:
+    """One program: its tensors and open sizes by name."""
+
+    def __init__(self, graph: _Graph, place: str) -> None:
+        self._graph = graph
+        self._place = f"{place}: graph_module.graph"
+
+    def inputs(self, signature: _Signature) -> Iterator[Record]:
+        """Weights, buffers and what the caller gives."""
+        specs = signature.input_specs
+        kinds = {spec.parameter.arg.name: PARAMETER for spec in specs if spec.parameter}
+        kinds |= {held.arg.name: BUFFER for spec in specs if (held := spec.buffer or spec.tensor_constant)}
+        for argument in self._graph.inputs:
+            if argument.as_tensor:
+                name = argument.as_tensor.name
+                yield Record(name, kinds.get(name, INPUT), (), {}, [self._tensor(name)])
+
+    def calls(self) -> Iterator[Record]:
+        """Calls, and of those with several results each result, as PyTorch's graph has them."""
+        for k, node in enumerate(self._graph.nodes):
+            names = list(_written(node.outputs))
+            if not any(names):  # sizes and checks
+                continue
+            target = node.target.removeprefix("torch.ops.")
+            several = len(node.outputs) > 1 or node.outputs[0].as_tensor is None
+            name = (node.name or f"{target} {k}") if several else names[0]
+            args = [self._plain(given.arg) for given in node.inputs if given.kind != _KEYWORD]
+            kwargs = {given.name: self._plain(given.arg) for given in node.inputs if given.kind == _KEYWORD}
+            yield Record(name, target, args, kwargs, [self._tensor(written) for written in names])
+            if several:
+                for j, written in enumerate(names):
+                    yield Record(written, GETITEM, (Ref(name), j), {}, [self._tensor(written)])
+
+    def _plain(self, given: _Argument) -> Any:
+        """Numbers, words, names of tensors, and lists of these; anything else is None."""
+        lists = given.as_tensors, given.as_optional_tensors, given.as_sym_ints
+        several = next((items for items in lists if items is not None), None)
+        if several is not None:
+            return [self._one(item) for item in several]
+        single = given.as_tensor or given.as_optional_tensor or given.as_sym_int
+        if single:
+            return self._one(single)
+        plain = given.as_int, given.as_ints, given.as_bool, given.as_string
+        return next((value for value in plain if value is not None), None)
+
+    def _one(self, given: _Named | _Maybe | _SizeArgument) -> Ref | int | None:
+        """One tensor or size."""
+        if isinstance(given, _Named):
+            return Ref(given.name)
+        if isinstance(given, _Maybe):
+            found = given.as_tensor
+            return None if found is None else Ref(found if isinstance(found, str) else found.name)
+        if given.as_name is None:
+            return given.as_int
+        size = self._graph.sym_int_values.get(given.as_name)
+        return None if size is None else _size(size)
+
+    def _tensor(self, name: str) -> tuple[Sequence[int], str]:
+        """Shape and dtype; a result that is none has the place of a number."""
+        if not name:
+            return (), "float32"
+        meta = self._graph.tensor_values.get(name)
+        if meta is None:
+            raise self._refusal(f"tensor_values has no {name!r}, which a node or input is")
+        sizes = [_size(size) for size in meta.sizes]
+        if None in sizes:
+            k = sizes.index(None)
+            said = meta.sizes[k].as_expr
+            message = f"size {k} of {name!r} is open ({said.expr_str[:100] if said else 'nothing'}), without an example"
+            raise self._refusal(f"{message}: export it with one, or with fixed sizes")
+        whole = [size for size in sizes if size is not None]
+        if min(whole, default=0) < 0 or prod(whole) > MOST_BYTES:
+            raise self._refusal(f"shape {whole} of {name!r} is none, or has more than {MOST_BYTES:.0e} elements")
+        return whole, _DTYPES.get(meta.dtype, "float32")
+
+    def _refusal(self, message: str) -> BadInput:
+        return BadInput(f"{self._place}: {message}", errors=[FieldError((self._place,), message)])
+
+
+def _size(size: _Size) -> int | None:
+    """A number, that of the example where the size is open."""
+    if size.as_expr is None:
+        return size.as_int
+    return size.as_expr.hint.as_int if isinstance(size.as_expr.hint, _Hint) else size.as_expr.hint
+
+
+def _written(outputs: Sequence[_Argument]) -> Iterator[str]:
+    """Names of results; an empty one holds the place of a result that is no tensor."""
+    for output in outputs:
+        if output.as_tensors is not None:
+            yield from (tensor.name for tensor in output.as_tensors)
+        else:
+            yield output.as_tensor.name if output.as_tensor else ""

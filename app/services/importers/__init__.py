@@ -1,5 +1,0 @@
-"""Other people's measurements, brought in through the one ingestion service. Registered in IMPORTERS."""
-
-from app.services.importers import aiconfigurator, cuda_kernels, measurements, neusight, timm
-
-IMPORTERS = (cuda_kernels.IMPORTER, neusight.IMPORTER, aiconfigurator.IMPORTER, timm.IMPORTER, measurements.IMPORTER)

@@ -1,0 +1,1 @@
+"""Retraining, and the artefacts that ship."""

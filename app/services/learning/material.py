@@ -1,0 +1,47 @@
+"""What a retraining learns from: the stored measurements that its predictor knows how to read."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+from sqlalchemy import Connection
+
+from app.predictors import learns_kernels, learns_only, learns_operators
+from app.services.measurements.stored_kernels import stored_kernels
+from app.services.measurements.stored_operators import stored_operators
+from app.store import gpus, measurements, operators
+from app.store.measurements import training_set_hash
+from app.tables.gpus import GpuTable
+from app.training.candidate import Material
+
+
+def measured_gpus(connection: Connection, predictor: str) -> set[str]:
+    """Ids of the GPUs with rows that the predictor can learn from."""
+    found: set[str] = set()
+    if learns_kernels(predictor):
+        found |= {gpu for kind, gpu in measurements.counts(connection) if kind == "kernel"}
+    if learns_operators(predictor):
+        found |= set(operators.counts(connection, ops=learns_only(predictor)))
+    return found
+
+
+def load_material(connection: Connection, predictor: str) -> tuple[Material, str]:
+    """Every row that the predictor can learn from, and a SHA-256 that names the set of them."""
+    table = GpuTable.from_specs(gpus.load_specs(connection))
+    rows = measurements.load(connection, kind="kernel") if learns_kernels(predictor) else []
+    kernels, ids = stored_kernels(rows, table)
+    only = learns_only(predictor)
+    runs = stored_operators(connection, table, ops=only) if learns_operators(predictor) else []
+    material = Material(table, kernels, ids, [run for run in runs if len(run)])
+    return material, _hash(material, training_set_hash(rows))
+
+
+def _hash(material: Material, kernels: str) -> str:
+    if not material.operators:
+        return kernels
+    digest = hashlib.sha256(kernels.encode())
+    for run in material.operators:
+        digest.update(f"{run.op}/{run.dtype}".encode())
+        digest.update(np.sort(run.key).tobytes())
+    return digest.hexdigest()

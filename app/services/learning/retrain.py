@@ -1,0 +1,141 @@
+"""Retraining: from stored measurements to a version that is served, or kept back for a reason."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Any
+
+from app.config import Settings
+from app.errors import BadInput, GpucastError, NotFound, NotTrained, Unavailable
+from app.predictors import BY_NAME
+from app.services.engine import import_hint
+from app.services.learning.material import load_material
+from app.services.learning.shipped import shipped_version
+from app.store import artifacts, jobs, queue, versions
+from app.store.artifacts import ArtifactRefused
+from app.store.session import Database
+from app.store.versions import POOLED
+from app.training.candidate import candidate, kept_back
+from app.training.fit import Trained
+from app.training.operator_start import Start
+
+LOG = logging.getLogger(__name__)
+
+
+class _OvertakenError(Exception):
+    """Somebody else restarted or ended the job while it ran here; nothing of this run is kept."""
+
+
+def request_retrain(database: Database, predictor: str, gpu: str | None) -> int:
+    """Ask for a retraining, pooled or for one GPU's id; returns the id of the job, shared by a burst of requests."""
+    _check_trainable(predictor)
+    with database.begin() as connection:
+        job, made = jobs.enqueue(connection, predictor, gpu or POOLED)
+        if made:
+            queue.defer_retrain(connection, job.id, job.predictor, job.gpu_id)
+        return job.id
+
+
+def _check_trainable(predictor: str) -> None:
+    trainable = sorted(name for name, cls in BY_NAME.items() if cls.trainable)
+    if predictor in trainable:
+        return
+    if predictor in BY_NAME:
+        raise BadInput(f"Predictor {predictor!r} learns nothing; trainable are: {', '.join(trainable)}.")
+    raise NotFound(f"No predictor is called {predictor!r}.", near=trainable)
+
+
+def run_job(settings: Settings, database_url: str, job_id: int) -> None:
+    """Run one job to its end: succeeded (served, or kept back with the reason) or failed with the reason.
+
+    Safe to run twice. Raises Unavailable when the database goes away; the job is then still open.
+    """
+    database = Database(database_url)
+    try:
+        with database.begin() as connection:
+            job = jobs.start(connection, job_id)
+        try:
+            _retrain(settings, database, job)
+        except (Unavailable, _OvertakenError):
+            raise
+        except GpucastError as error:
+            _fail(database, job, error.detail)
+        except MemoryError:
+            _fail(database, job, f"It needs more than {settings.retrain_memory_bytes / 1e9:.1f} GB of memory.")
+        except Exception as error:
+            LOG.exception("retraining %s failed", job.predictor)
+            _fail(database, job, f"Internal error: {type(error).__name__}: {error}")
+    except (NotFound, _OvertakenError):
+        LOG.warning("job %d is not this process's to run any more", job_id)
+    finally:
+        database.close()
+
+
+def _fail(database: Database, job: jobs.Job, reason: str) -> None:
+    with database.begin() as connection:
+        jobs.finish(connection, job, reason=reason, failed=True)
+
+
+def _retrain(settings: Settings, database: Database, job: jobs.Job) -> None:
+    target = None if job.gpu_id == POOLED else job.gpu_id
+    report = partial(_report, database, job)
+    report("reading measurements")
+    with database.begin() as connection:
+        material, rows_hash = load_material(connection, job.predictor)
+    if not material.rows:
+        raise NotTrained(
+            f"There are no measurements that {job.predictor} can learn from. {import_hint(job.predictor)}."
+        )
+    ships = shipped_version(job.predictor, settings.shipped_dir)
+    start = Start.on(job.predictor, None if ships is None else ships.payload())
+    card = [] if ships is None else ships.card["validation"]
+    found = candidate(start, material, card, target_gpu=target, report=report)
+    report("comparing with the served version")
+    served = _served_payload(settings, database, job) or (start.payload if target is None else None)
+    reason = kept_back(found, served, material, settings.retrain_gate_tolerance)
+    report("publishing")
+    _publish(settings, database, job, found.trained, rows_hash, reason)
+
+
+def _report(database: Database, job: jobs.Job, what: str) -> None:
+    """Say in the log and in the job what happens now."""
+    LOG.info("job %d, %s: %s", job.id, job.predictor, what)
+    with database.begin() as connection:
+        jobs.tell(connection, job, f"{job.predictor}: {what}")
+
+
+def _served_payload(settings: Settings, database: Database, job: jobs.Job) -> dict[str, Any] | None:
+    """What the version in service was made of; None if there is none, or none that can be read any more."""
+    with database.begin() as connection:
+        served = [v for v in versions.served(connection) if (v.predictor, v.gpu_id) == (job.predictor, job.gpu_id)]
+    if not served:
+        return None
+    try:
+        return artifacts.load(settings.models_dir, served[0].artifact_sha256)
+    except ArtifactRefused as error:
+        LOG.warning("the served version of %s cannot be compared with: %s", job.predictor, error.detail)
+        return None
+
+
+def _publish(
+    settings: Settings, database: Database, job: jobs.Job, trained: Trained, rows_hash: str, reason: str | None
+) -> None:
+    """The artefact to disk first; then version, pointer and the job's end in one transaction."""
+    about = {"predictor": job.predictor, "gpu_id": job.gpu_id, "training_set_sha256": rows_hash}
+    sha256 = artifacts.publish(settings.models_dir, trained.payload, {**about, "card": trained.card})
+    with database.begin() as connection:
+        version = versions.add(
+            connection,
+            predictor=job.predictor,
+            gpu_id=job.gpu_id,
+            artifact_sha256=sha256,
+            training_set_sha256=rows_hash,
+            card=trained.card,
+            state="kept_back" if reason else "candidate",
+        )
+        if reason is None:
+            versions.serve(connection, version.id)
+        result = {"served": reason is None, **trained.card}
+        if not jobs.finish(connection, job, version=version.version, result=result, reason=reason):
+            raise _OvertakenError

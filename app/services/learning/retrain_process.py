@@ -1,0 +1,44 @@
+"""One retraining in a process of its own: `python -m app.services.learning.retrain_process JOB_ID`.
+
+It yields the processor to serving, ends with its worker, and says by its exit code whether the job is over.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import signal
+import sys
+
+from app.config import Settings
+from app.errors import Unavailable
+from app.services import logs
+from app.services.lifeline import follow_parent
+
+NICENESS = 10
+DATABASE_AWAY = 75  # EX_TEMPFAIL of sysexits.h
+# Linear algebra on every core would take them from serving, whatever the niceness.
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
+
+
+def main() -> int:
+    """Run the job whose id is the only argument, with settings from the environment."""
+    follow_parent(signal.SIGKILL)
+    os.nice(NICENESS)
+    settings = Settings.from_env()
+    # Private memory, not address space: NumPy and Numba reserve far more than they use.
+    resource.setrlimit(resource.RLIMIT_DATA, (settings.retrain_memory_bytes, settings.retrain_memory_bytes))
+    logs.configure(settings)
+    from app.services.learning.retrain import run_job  # noqa: PLC0415 - heavy imports after the process has stepped back
+
+    try:
+        run_job(settings, settings.database_url or "", int(sys.argv[1]))
+    except Unavailable as error:
+        logging.getLogger(__name__).warning("%s", error.detail)
+        return DATABASE_AWAY
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Measurements in, and what is known from them."""

@@ -1,0 +1,121 @@
+"""Bringing in measurements part by part, however many: checked, stored, and what came in and what was left out."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from sqlalchemy import Connection
+
+from app.errors import BadInput, FieldError
+from app.services.catalogue import load_catalog
+from app.services.measurements.importers.base import Part, PartsImporter
+from app.services.measurements.ingest import Checked, Sent, check, count_new, save
+from app.services.measurements.measured_operators import OperatorColumns
+from app.store.session import Database
+
+# Rows checked and stored at once.
+CHUNK = 100_000
+_EXAMPLES = 20
+Arrived = tuple[str, str, str]
+
+
+def _silent(line: str) -> None:
+    """Nobody looks on."""
+
+
+@dataclass(slots=True)
+class PartsReport:
+    """What became of a data set.
+
+    received  rows found, skipped ones included
+    inserted  rows that are new; `unchanged` ones were stored before
+    arrived   sound rows by operator (kernel or model), dtype and GPU id
+    skipped   rows left out: why, and how many
+    examples  some of the rows left out: where they stood, and why
+    """
+
+    received: int = 0
+    inserted: int = 0
+    unchanged: int = 0
+    arrived: Counter[Arrived] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
+    examples: list[str] = field(default_factory=list)
+
+
+def import_parts(
+    database: Database,
+    importer: PartsImporter,
+    path: Path,
+    *,
+    dry_run: bool = False,
+    progress: Callable[[str], None] = _silent,
+) -> PartsReport:
+    """Read, check and store a data set in one transaction.
+
+    Rows that cannot be true are skipped, each with its reason; columns and cells that are not in the form are refused,
+    and then nothing is stored. A dry run checks the same and changes nothing.
+    """
+    report = PartsReport()
+    started = time.monotonic()
+    with database.begin() as connection:
+        for part in importer.read(path):
+            report.received += sum(part.skipped.values())
+            report.skipped += part.skipped
+            for sent in _chunks(part.sent):
+                _take_in(connection, part, sent, report, dry_run)
+                rate = report.received / max(time.monotonic() - started, 1e-3)
+                progress(f"{part.file}: {report.received:,} rows done, {rate:,.0f} a second")
+    if not report.arrived:
+        raise BadInput(f"None of the {report.received:,} rows in {path} can be stored: {_reasons(report)}.")
+    return report
+
+
+def _chunks(sent: Sent) -> Iterator[Sent]:
+    for first in range(0, len(sent), CHUNK):
+        rows = slice(first, first + CHUNK)
+        yield sent.part(rows) if isinstance(sent, OperatorColumns) else sent[rows]
+
+
+def _take_in(connection: Connection, part: Part, sent: Sent, report: PartsReport, dry_run: bool) -> None:
+    checked = check(load_catalog(connection), sent)
+    if isinstance(sent, OperatorColumns) and checked.operators is not None and not checked.operators.readable:
+        errors = [FieldError((part.file, *error.loc), error.msg) for error in checked.errors]
+        raise BadInput(f"{part.file} has cells that cannot be read; nothing was stored.", errors=errors)
+    report.received += len(sent)
+    inserted = count_new(connection, checked) if dry_run else save(connection, checked)
+    report.inserted += inserted
+    report.unchanged += len(checked) - inserted
+    _note_skipped(part, checked, report)
+    report.arrived += _arrived(checked)
+
+
+def _note_skipped(part: Part, checked: Checked, report: PartsReport) -> None:
+    """Rows left out: operators by the reason they share, others one by one."""
+    if checked.operators is not None:
+        report.skipped += checked.operators.reasons
+    else:
+        report.skipped += Counter(f"{error.loc[-1]}: {error.msg}" for error in checked.errors)
+    for error in checked.errors[: _EXAMPLES - len(report.examples)]:
+        position = int(error.loc[0])
+        row = position if part.position is None else int(part.position[position])
+        report.examples.append(f"{part.file} row {row}: {error.msg}")
+
+
+def _arrived(checked: Checked) -> Counter[Arrived]:
+    found = Counter[Arrived]((row.kind, row.workload.get("dtype", ""), row.gpu_id) for row in checked.rows)
+    for block in () if checked.operators is None else checked.operators.blocks:
+        rows = np.bincount(block.context, minlength=len(block.contexts)).tolist()
+        for item, count in zip(block.contexts, rows, strict=True):
+            found[item.op, item.dtype, item.gpu_id] += count
+    return found
+
+
+def _reasons(report: PartsReport) -> str:
+    return (
+        "; ".join(f"{count:,} {reason}" for reason, count in report.skipped.most_common(_EXAMPLES)) or "there are none"
+    )

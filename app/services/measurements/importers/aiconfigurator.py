@@ -1,0 +1,130 @@
+"""aiconfigurator's measurements of modern operators: gemm, attention, mixtures of experts and collectives.
+
+Latencies are milliseconds of device time in CUDA graphs. The kernel's name is `kernel_source`, `impl` of a collective;
+the software is the framework with its version, vllm-eager for collectives that the host launched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from app.errors import NotFound
+from app.services.measurements.importers.base import Part, PartsImporter
+from app.services.measurements.importers.columns import figures, joined, one, read_table, words
+from app.services.measurements.measured_operators import OperatorColumns
+from app.services.operators.columns import Column, Numbers, Words
+
+SOURCE = "aiconfigurator"
+_DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
+_COLLECTIVES = {"alltoall": "all_to_all"}
+_EAGER = "vLLM_custom_eager"
+_IMPLEMENTATIONS = {_EAGER: "custom", "vLLM_custom_graph": "custom"}
+_IMPL = "impl"
+_STACK = ("gpu", "framework", "framework_version", "dtype")
+_KERNEL = "kernel_source"
+
+
+class _File(NamedTuple):
+    """What a file's columns mean.
+
+    op       the operator, or None where a column says which
+    numbers  our field -> its column
+    words    our field -> its column and how words are spelled here
+    kernel   column of the kernel's name
+    """
+
+    op: str | None
+    numbers: Mapping[str, str]
+    words: Mapping[str, tuple[str, Mapping[str, str]]]
+    kernel: str = _KERNEL
+
+
+_ATTENTION_NUMBERS = {
+    "batch": "batch_size",
+    "heads": "num_heads",
+    "kv_heads": "num_kv_heads",
+    "head_dim": "head_dim",
+    "query_length": "new_tokens",
+    "window": "window_size",
+}
+_ATTENTION_WORDS = {"kv_dtype": ("kv_dtype", _DTYPES)}
+_PAST = "past_tokens"
+FILES = {
+    "gemm.parquet": _File("linear", {"m": "m", "n": "n", "k": "k"}, {}),
+    "attention_prefill.parquet": _File("attention_prefill", _ATTENTION_NUMBERS, _ATTENTION_WORDS),
+    "attention_decode.parquet": _File("attention_decode", _ATTENTION_NUMBERS, _ATTENTION_WORDS),
+    "moe.parquet": _File(
+        "moe",
+        {
+            "tokens": "num_tokens",
+            "hidden": "hidden_size",
+            "intermediate": "inter_size",
+            "experts": "num_experts",
+            "top_k": "topk",
+            "tensor_parallel": "moe_tp_size",
+            "expert_parallel": "moe_ep_size",
+        },
+        {"distribution": ("distribution", {})},
+    ),
+    "collective.parquet": _File(
+        None,
+        {"message_bytes": "message_bytes", "devices": "num_gpus"},
+        {"op": ("operation", _COLLECTIVES), "implementation": (_IMPL, _IMPLEMENTATIONS)},
+        _IMPL,
+    ),
+}
+
+
+def read(folder: Path) -> Iterator[Part]:
+    """One part per file that is there."""
+    found = [name for name in FILES if (folder / name).is_file()]
+    if not found:
+        raise NotFound(f"{folder} has none of {', '.join(FILES)}.")
+    for name in found:
+        yield _part(name, FILES[name], folder / name)
+
+
+def _part(name: str, file: _File, path: Path) -> Part:
+    past = (_PAST,) if "query_length" in file.numbers else ()
+    theirs = dict.fromkeys((*_STACK, file.kernel, *(column for column, _ in file.words.values())))
+    table = read_table(path, tuple(theirs), (*file.numbers.values(), *past, "latency_ms"))
+    columns: dict[str, Column] = {
+        "gpu": words(table, "gpu"),
+        "software": joined(_framework(table), words(table, "framework_version")),
+        "source": one(SOURCE),
+        "dtype": words(table, "dtype", _DTYPES),
+        "latency_ms": figures(table, "latency_ms"),
+        "kernel.name": words(table, file.kernel),
+    }
+    if file.op is not None:
+        columns["op"] = one(file.op)
+    columns |= {ours: figures(table, column) for ours, column in file.numbers.items()}
+    columns |= {ours: words(table, column, spelled) for ours, (column, spelled) in file.words.items()}
+    if past:
+        columns["context_length"] = _context(table, file)
+    return Part(name, OperatorColumns(columns, np.arange(table.num_rows)), None)
+
+
+def _framework(table: pa.Table) -> Words:
+    """The framework; `-eager` where the host launched its collective rather than a graph."""
+    found = words(table, "framework")
+    if _IMPL not in table.column_names:
+        return found
+    impl = words(table, _IMPL)
+    eager = np.array([word == _EAGER for word in (*impl.words, "")])[impl.codes]
+    codes = np.where(eager, found.codes + len(found.words), found.codes)
+    return found._replace(words=(*found.words, *(f"{word}-eager" for word in found.words)), codes=codes)
+
+
+def _context(table: pa.Table, file: _File) -> Numbers:
+    """All keys: those of the past and the new ones."""
+    new, past = figures(table, file.numbers["query_length"]), figures(table, _PAST)
+    return Numbers(new.values + past.values, new.absent | past.absent, False)
+
+
+IMPORTER = PartsImporter(SOURCE, "aiconfigurator's modern operators, Parquet files as gemm.parquet", read)

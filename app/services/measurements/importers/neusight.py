@@ -1,0 +1,87 @@
+"""NeuSight's measurements of operators: operators_fp32.parquet, one operator a row, PyTorch eager in FP32.
+
+Latencies are milliseconds; `k` is the dimension summed over; a trailing u is tensor with scalar. `split` (train or
+test dimensions, as the paper used them) is for evaluation: rows of both are stored alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from app.errors import BadInput, FieldError, NotFound
+from app.ops import OP_CODE, OPS
+from app.services.measurements.importers.base import Part, PartsImporter
+from app.services.measurements.importers.columns import figures, one, read_table, stacked, words
+from app.services.measurements.measured_operators import OperatorColumns
+from app.services.operators.columns import Column
+
+FILE = "operators_fp32.parquet"
+SOURCE = "neusight"
+STACK = "pytorch"
+_SAME_NAME = ("linear", "bmm", "softmax", "relu", "gelu", "tanh", "add", "mul", "div", "pow")
+_OPS = (
+    {name: name for name in _SAME_NAME}
+    | {"conv": "conv2d", "ln": "layer_norm"}
+    | {f"{name}u": f"{name}_scalar" for name in ("add", "mul", "div", "pow")}
+)
+_DIMS = ("b", "h", "m", "n", "k", "in_channels", "out_channels", "kernel_size", "input_size", "stride", "padding")
+_GRID, _BLOCK = (("grid_x", "grid_y", "grid_z"), ("block_x", "block_y", "block_z"))
+_WORDS = ("op", "gpu", "torch", "kernel", "split")
+_OPTIONAL = (*_DIMS, *_GRID, *_BLOCK, "torch", "kernel", "split")
+_UNUSED = ("cudnn", "cuda", "warps_per_sm", "blocks_per_sm", "source_file", "kernels")
+SPLITS = ("train", "test")
+
+
+def read(folder: Path) -> Iterator[Part]:
+    """One part per operator; unknown operators and splits are refused by name."""
+    path = folder / FILE
+    if not path.is_file():
+        raise NotFound(f"No {FILE} in {folder}.")
+    numbers = ("latency_ms", *_DIMS, *_GRID, *_BLOCK)
+    table = read_table(path, _WORDS, numbers, optional=_OPTIONAL, unused=_UNUSED)
+    _refuse_unknown(table, "op", tuple(_OPS))
+    _refuse_unknown(table, "split", SPLITS)
+    for theirs, ours in _OPS.items():
+        rows = np.flatnonzero(pc.equal(table["op"], theirs).fill_null(False).to_numpy())
+        if len(rows):
+            yield _part(ours, table.take(rows), rows)
+
+
+def _refuse_unknown(table: pa.Table, name: str, known: tuple[str, ...]) -> None:
+    unknown = [word for word in table[name].unique().to_pylist() if word not in (*known, None)]
+    if unknown:
+        msg = f"unknown {name} {', '.join(map(repr, unknown[:20]))}; known are {', '.join(known)}"
+        raise BadInput(f"{FILE}: {msg}", errors=[FieldError((FILE, name), msg)])
+
+
+def _part(op: str, table: pa.Table, rows: np.ndarray[tuple[int], np.dtype[np.intp]]) -> Part:
+    columns: dict[str, Column] = {
+        "op": one(op),
+        "dtype": one("fp32"),
+        "gpu": words(table, "gpu"),
+        "software": _software(table),
+        "source": one(SOURCE),
+        "latency_ms": figures(table, "latency_ms"),
+        "kernel.name": words(table, "kernel"),
+        "kernel.grid": stacked(table, _GRID),
+        "kernel.block": stacked(table, _BLOCK),
+    }
+    columns |= {dim.name: figures(table, dim.name) for dim in OPS[OP_CODE[op]].dims if dim.name in _DIMS}
+    split = words(table, "split")
+    test = np.array([word == SPLITS[1] for word in (*split.words, "")])
+    return Part(FILE, OperatorColumns(columns, rows), test[split.codes] if (split.codes >= 0).any() else None)
+
+
+def _software(table: pa.Table) -> Column:
+    """PyTorch and its version where it is told."""
+    found = words(table, "torch", lambda version: f"{STACK}-{version}")
+    codes = np.where(found.codes < 0, len(found.words), found.codes)
+    return found._replace(words=(*found.words, STACK), codes=codes)
+
+
+IMPORTER = PartsImporter(SOURCE, f"NeuSight's operators, {FILE}", read)

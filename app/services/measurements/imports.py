@@ -1,0 +1,91 @@
+"""Bringing in a folder of other people's measurements, saying what is left out and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from app.errors import BadInput, NotFound
+from app.services.catalogue import load_catalog
+from app.services.measurements.importers import IMPORTERS
+from app.services.measurements.importers.base import Importer, PartsImporter, Skipped
+from app.services.measurements.ingest import Checked, check, save
+from app.store import gpus as gpu_store
+from app.store.session import Database
+from app.tables.catalog import Catalog
+from app.tables.gpus import GpuSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ImportReport:
+    """What became of a folder.
+
+    received  rows found, skipped ones included
+    inserted  rows that are new; `unchanged` ones were stored before
+    gpus      id of every GPU whose measured figures changed -> those figures, SI units
+    """
+
+    received: int
+    inserted: int
+    unchanged: int
+    gpus: Mapping[str, Mapping[str, float]]
+    skipped: tuple[Skipped, ...]
+    notes: tuple[str, ...]
+
+
+def importer_named(name: str) -> Importer | PartsImporter:
+    """The registered importer; NotFound lists those there are."""
+    for importer in IMPORTERS:
+        if importer.name == name:
+            return importer
+    raise NotFound(f"No importer is called {name!r}; there are: {', '.join(item.name for item in IMPORTERS)}.")
+
+
+def import_folder(database: Database, importer: Importer, folder: Path, *, dry_run: bool = False) -> ImportReport:
+    """Read, check and store a folder in one transaction; rows that cannot be true are skipped, each with its reason."""
+    imported = importer.read(folder)
+    with database.begin() as connection:
+        catalog = load_catalog(connection)
+        checked = check(catalog, imported.rows)
+        if not checked.rows:
+            raise BadInput(f"None of the {len(imported.rows)} rows in {folder} can be stored.", errors=checked.errors)
+        wrong = [Skipped(imported.where[int(e.loc[0])], f"{e.loc[-1]}: {e.msg}") for e in checked.errors]
+        with connection.begin_nested() as savepoint:
+            inserted = save(connection, checked)
+            changed, unknown = _set_figures(connection, catalog, checked, imported.figures)
+            if dry_run:
+                savepoint.rollback()
+    skipped = (*imported.skipped, *wrong, *unknown)
+    received = len(imported.rows) + len(imported.skipped)
+    return ImportReport(received, inserted, len(checked.rows) - inserted, changed, skipped, imported.notes)
+
+
+def _set_figures(
+    connection: Connection, catalog: Catalog, checked: Checked, figures: Mapping[str, Mapping[str, float]]
+) -> tuple[dict[str, Mapping[str, float]], list[Skipped]]:
+    """Write measured figures into the catalogue's rows; returns what changed, by GPU id, and unknown GPUs."""
+    own = {spec.id for spec in (*catalog.specs, *checked.newcomers)}
+    changed: dict[str, Mapping[str, float]] = {}
+    unknown: list[Skipped] = []
+    for name, measured in figures.items():
+        before = catalog.find(name)
+        if before is None:
+            unknown.append(Skipped(name, "measured figures of a GPU that is not known"))
+            continue
+        after = _measured(before, measured)
+        if after == before:
+            continue
+        if before.id in own:
+            gpu_store.update_spec(connection, after)
+        else:
+            gpu_store.insert_spec(connection, after, "import")
+        changed[before.id] = measured
+    return changed, unknown
+
+
+def _measured(spec: GpuSpec, figures: Mapping[str, float]) -> GpuSpec:
+    provenance = {**spec.provenance, **dict.fromkeys(figures, "measured")}
+    return replace(spec, **figures, provenance=provenance)  # type: ignore[arg-type]

@@ -1,0 +1,259 @@
+"""Measurements in: every row checked against its form, its GPU and the hardware limit, then all stored or none.
+
+A row is stored once. Its identity is what the store hashes: operator, GPU, software stack and source, and also the
+time and when it was measured. So the same row sent again, in any form, changes nothing, while a second measurement of
+the same launch that came out differently is one more row: the spread between runs is what intervals are made of, and
+an append-only table must not choose which of two measurements was right. How often a run was repeated, its spread
+and its power only annotate the row and do not make another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from sqlalchemy import Connection
+
+from app.errors import BadInput, Conflict, FieldError
+from app.predictors.launches.occupancy import LIMITS, resident_blocks
+from app.predictors.roofline import hardware_limit
+from app.services.engine import Engine
+from app.services.launch import check_launch
+from app.services.measurements.drift import Drift, drift, sample
+from app.services.measurements.form import MeasuredModel
+from app.services.measurements.measured_operators import (
+    LIMIT_TOLERANCE,
+    MAX_REPORTED,
+    CheckedOperators,
+    OperatorColumns,
+    check_operators,
+)
+from app.services.measurements.operator_blocks import measured_of
+from app.services.measurements.rows import Parsed, Row, operator_columns, parse, stored
+from app.services.measurements.upload_gpus import UploadGpus
+from app.services.models.hits import model_limit_s
+from app.services.workloads import KernelWorkload, kernel_table
+from app.store import gpus as gpu_store
+from app.store import measurements as store
+from app.store import operators as operator_store
+from app.store.measurements import MeasurementRow
+from app.store.operator_blocks import OperatorBlock, identities
+from app.store.session import Database
+from app.tables.catalog import Catalog
+from app.tables.gpus import GpuSpec, GpuTable
+from app.tables.measurements import Measurements
+from app.tables.predictions import BOUNDS
+
+# What an upload holds: rows as objects, or operators in columns.
+Sent: TypeAlias = Sequence[Row] | OperatorColumns
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The sound rows of what was sent, and what is wrong with the others.
+
+    rows       kernels, then models, ready to store
+    position   int, one per row: where it stood in what was sent
+    measured   the kernels as a table; `measured.gpu` are rows of `gpus`
+    newcomers  GPUs that the rows bring along: inline specifications, and names outside the catalogue's own rows
+    errors     one per wrong row, `loc` its position and field
+    operators  rows that are operators; None where there are none
+    """
+
+    rows: tuple[MeasurementRow, ...]
+    position: tuple[int, ...]
+    measured: Measurements | None
+    gpus: GpuTable
+    newcomers: tuple[GpuSpec, ...]
+    errors: tuple[FieldError, ...]
+    operators: CheckedOperators | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows) + (0 if self.operators is None else len(self.operators))
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What became of an upload: `inserted` rows are new, `unchanged` ones were there already.
+
+    `drift` compares new rows with what would have been predicted for them; None without new rows.
+    """
+
+    received: int
+    inserted: int
+    unchanged: int
+    added_gpus: tuple[str, ...]
+    drift: Drift | None
+    dry_run: bool
+
+
+def check(catalog: Catalog, sent: Sent) -> Checked:
+    """Check every row's form, GPU, launch and time; wrong rows come back as errors, the others ready to store."""
+    gpus = UploadGpus(catalog)
+    if isinstance(sent, OperatorColumns):
+        found = check_operators(gpus, sent)
+        return Checked((), (), None, gpus.table(), _newcomers(gpus, (), found), found.errors, found)
+    parsed, errors = parse(sent, gpus)
+    kernels = [item for item in parsed if isinstance(item.workload, KernelWorkload)]
+    models = [item for item in parsed if isinstance(item.workload, MeasuredModel)]
+    others = [item for item in parsed if not isinstance(item.workload, KernelWorkload | MeasuredModel)]
+    operators = check_operators(gpus, operator_columns(others, gpus)) if others else None
+    table = gpus.table()
+    measured, sound = None, list[Parsed]()
+    if kernels:
+        measured, sound, impossible = _possible(kernels, table)
+        errors += impossible
+    possible, impossible = _possible_models(models, table)
+    errors += impossible
+    kept = [*sound, *possible]
+    if operators is not None:
+        errors += operators.errors
+    return Checked(
+        tuple(stored(item, gpus.specs[item.gpu].id) for item in kept),
+        tuple(item.position for item in kept),
+        measured,
+        table,
+        _newcomers(gpus, kept, operators),
+        tuple(sorted(errors, key=_position)),
+        operators,
+    )
+
+
+def _position(error: FieldError) -> int:
+    """Where the wrong row stood; -1 for what is wrong with all."""
+    first = error.loc[0]
+    return first if isinstance(first, int) else -1
+
+
+def _newcomers(gpus: UploadGpus, kept: Sequence[Parsed], operators: CheckedOperators | None) -> tuple[GpuSpec, ...]:
+    used = [item.gpu for item in kept]
+    for block in () if operators is None else operators.blocks:
+        used += [gpus.row[item.gpu_id] for item in block.contexts]
+    return gpus.newcomers(np.array(used, dtype=np.intp))
+
+
+def _possible(parsed: Sequence[Parsed], gpus: GpuTable) -> tuple[Measurements, list[Parsed], list[FieldError]]:
+    """The kernels that can be, as a table and as they were; and what is wrong with the others."""
+    measured = Measurements(
+        kernel_table([item.workload for item in parsed]),
+        np.array([item.gpu for item in parsed], dtype=np.intp),
+        np.array([item.form.latency_ms for item in parsed]) / 1e3,
+    )
+    wrong = _impossible(parsed, measured, gpus)
+    sound = np.array([k for k in range(len(parsed)) if k not in wrong], dtype=np.intp)
+    return measured.take(sound), [parsed[k] for k in sound], list(wrong.values())
+
+
+def _possible_models(parsed: Sequence[Parsed], gpus: GpuTable) -> tuple[list[Parsed], list[FieldError]]:
+    """The networks that can be, and what is wrong with the others."""
+    sound, wrong = list[Parsed](), list[FieldError]()
+    for item in parsed:
+        try:
+            limit = model_limit_s(item.workload, gpus, item.gpu)
+        except BadInput as error:
+            wrong += [FieldError((item.position, *place.loc), place.msg) for place in error.errors]
+            continue
+        if limit is not None and item.form.latency_ms / 1e3 < (1 - LIMIT_TOLERANCE) * limit:
+            under = f"more than {LIMIT_TOLERANCE:.0%} under the hardware limit of {gpus.ids[item.gpu]}"
+            message = f"{item.form.latency_ms:.6g} ms is {under}, {limit * 1e3:.6g} ms: check the time and the workload"
+            wrong.append(FieldError((item.position, "latency_ms"), message))
+        else:
+            sound.append(item)
+    return sound, wrong
+
+
+def _impossible(parsed: Sequence[Parsed], measured: Measurements, gpus: GpuTable) -> dict[int, FieldError]:
+    """Rows that cannot be: launches that no SM can hold, and times under the hardware limit. By row of `parsed`."""
+    every = np.arange(len(parsed))
+    residency = resident_blocks(measured.ops, gpus, every, measured.gpu)
+    limit = hardware_limit(measured.ops, gpus, every, measured.gpu)
+    wrong: dict[int, FieldError] = {}
+    for k in np.flatnonzero(measured.latency_s < (1 - LIMIT_TOLERANCE) * limit.latency_s).tolist():
+        msg = (
+            f"{measured.latency_s[k] * 1e3:.6g} ms is more than {LIMIT_TOLERANCE:.0%} under the hardware limit of"
+            f" {gpus.ids[measured.gpu[k]]}, {limit.latency_s[k] * 1e3:.6g} ms ({BOUNDS[limit.bound[k]]}):"
+            " check the time, FLOPs, bytes and working set"
+        )
+        wrong[k] = FieldError((parsed[k].position, "latency_ms"), msg)
+    stuck = np.flatnonzero(residency.blocks < 1)
+    for k, broken in zip(stuck.tolist(), check_launch(measured.ops, gpus, stuck, measured.gpu[stuck]), strict=True):
+        # A dtype that the data sheet lacks is shown to run by the very measurement.
+        reasons = [item for item in broken if item.loc != ("dtype",)]
+        first = reasons[0] if reasons else FieldError((), f"does not fit ({LIMITS[residency.limit[k]]})")
+        msg = f"{first.msg}: this launch never ran"
+        wrong[k] = FieldError((parsed[k].position, "workload", *first.loc), msg)
+    return wrong
+
+
+def refuse_wrong(checked: Checked, received: int) -> None:
+    """BadInput with the row-by-row report unless every row is sound."""
+    if checked.errors:
+        wrong = len({error.loc[0] for error in checked.errors})
+        if checked.operators is not None:
+            # Of operators, only the first errors are kept.
+            wrong = max(wrong, checked.operators.wrong)
+        shown = f" The first {MAX_REPORTED} errors are listed." if len(checked.errors) > MAX_REPORTED else ""
+        detail = f"{wrong} of {received} measurements cannot be stored, so none was.{shown}"
+        raise BadInput(detail, errors=checked.errors[:MAX_REPORTED])
+
+
+def save(connection: Connection, checked: Checked) -> int:
+    """Store the checked rows and the GPUs they bring along; returns how many rows are new."""
+    for spec in checked.newcomers:
+        _add_gpu(connection, spec)
+    inserted = store.insert(connection, checked.rows)
+    return inserted + operator_store.insert(connection, _blocks(checked))
+
+
+def _blocks(checked: Checked) -> Sequence[OperatorBlock]:
+    return () if checked.operators is None else checked.operators.blocks
+
+
+def count_new(connection: Connection, checked: Checked) -> int:
+    """How many rows `save` would add; changes nothing."""
+    ids = {store.identity(row) for row in checked.rows}
+    new = len(ids) - len(store.known(connection, sorted(ids)))
+    return new + operator_store.count_new(connection, _blocks(checked))
+
+
+def _add_gpu(connection: Connection, spec: GpuSpec) -> None:
+    try:
+        gpu_store.insert_spec(connection, spec, "import")
+    except Conflict:
+        # Somebody else was first, which is fine as long as they mean the same GPU.
+        if gpu_store.get_spec(connection, spec.id) != spec:
+            raise
+
+
+def ingest(database: Database, engine: Engine, rows: Sent, *, dry_run: bool = False) -> Report:
+    """Check all rows and store them, all or none; BadInput lists what is wrong row by row."""
+    checked = check(engine.catalog, rows)
+    refuse_wrong(checked, len(rows))
+    with database.begin() as connection, connection.begin_nested() as savepoint:
+        compared = _drift(connection, engine, checked)
+        inserted = save(connection, checked)
+        if dry_run:
+            savepoint.rollback()
+    added = tuple(spec.id for spec in checked.newcomers)
+    return Report(len(rows), inserted, len(rows) - inserted, added, compared, dry_run)
+
+
+def _drift(connection: Connection, engine: Engine, checked: Checked) -> Drift | None:
+    """Drift of a sample of the rows that are new; a stored row would be compared with itself."""
+    fresh = []
+    if checked.measured is not None:
+        chosen = sample(len(checked.measured))
+        ids = [store.identity(checked.rows[k]) for k in chosen]
+        known = store.known(connection, ids)
+        new = np.array([k for k, row_id in zip(chosen, ids, strict=True) if row_id not in known], dtype=np.intp)
+        fresh.append(checked.measured.take(new))
+    if checked.operators is not None:
+        chosen, first = sample(len(checked.operators)), 0
+        for block in checked.operators.blocks:
+            part = block.take(chosen[(chosen >= first) & (chosen < first + len(block))] - first)
+            first += len(block)
+            new = np.flatnonzero(~operator_store.known(connection, identities(part)))
+            fresh.append(measured_of(part.take(new), checked.gpus))
+    return drift(engine, [table for table in fresh if len(table)], checked.gpus)

@@ -1,0 +1,68 @@
+"""Stored measurements of every kind, a page at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection
+
+from app.services.operators.forms import FORMS, SPELLED
+from app.store import measurements, operators
+from app.store.measurements import MeasurementRow
+from app.store.operators import StoredOperator
+from app.store.page import Page
+
+Workload = dict[str, Any]
+
+
+def page(connection: Connection, wanted: Page) -> list[MeasurementRow]:
+    """The rows of a page, whatever their kind."""
+    rows = measurements.page(connection, wanted)
+    rows += [_as_row(row) for row in operators.page(connection, wanted)]
+    return sorted(rows, key=lambda row: row.id)[: wanted.limit]
+
+
+def _as_row(row: StoredOperator) -> MeasurementRow:
+    context = row.context
+    kernel = {"name": context.kernel, "grid": row.grid, "block": row.block}
+    return MeasurementRow(
+        id=row.id,
+        gpu_id=context.gpu_id,
+        software=context.software,
+        kind=operators.KIND,
+        name=context.op,
+        workload=_workload(row),
+        latency_s=row.latency_s,
+        source=context.source,
+        latency_std_s=row.latency_std_s,
+        runs=row.runs,
+        kernel={name: value for name, value in kernel.items() if value is not None} or None,
+        clock_hz=row.clock_hz,
+        power_w=row.power_w,
+        measured_at=row.measured_at,
+        created_at=row.created_at,
+    )
+
+
+def _workload(row: StoredOperator) -> Workload:
+    """The operator in the API's form; fields at their default are left out."""
+    context = row.context
+    said: Workload = {"kind": operators.KIND, "op": context.op}
+    held = dict(zip(context.fields, row.dims, strict=True))
+    for field in FORMS[context.op].fields if context.op in FORMS else ():
+        dim = field.dim
+        figures = [held.get(name, dim.default) for name in dim.columns]
+        if not held.keys() & set(dim.columns):
+            continue
+        if dim.name in SPELLED or dim.choices:
+            said[field.name] = field.words[int(figures[0] or 0)]
+        elif dim.write is not None:
+            said[field.name] = dim.write(figures[0] or 0.0)
+        else:
+            numbers = [_plain(figure) for figure in figures]
+            said[field.name] = numbers[0] if len(set(numbers)) == 1 else numbers
+    return said | {"dtype": context.dtype}
+
+
+def _plain(figure: float | None) -> float | int | None:
+    return int(figure) if figure is not None and figure.is_integer() else figure

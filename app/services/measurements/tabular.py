@@ -1,0 +1,307 @@
+"""Bodies of measurements in JSON, CSV or Parquet, read into rows of the API's JSON form.
+
+CSV and Parquet flatten a row into columns. A column is a field of the row (`gpu`, `software`, `latency_ms`,
+`source`, ...) or of its workload (`kind`, `name`, `flops`, ...; a leading `workload.` is allowed). Fields of the
+workload's size are `n`, `rows`, `cols`, `iterations`, also written `size.n` and so on; the launched function is
+`kernel.name`, `kernel.grid`, `kernel.block` (grids and blocks as `64x64x1`); phases are `phases_ms.<phase>`. An empty
+cell or a null is an absent field; without a column `kind` every row is a kernel. Rows count from 0, as in JSON.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, get_args
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from app.errors import BadInput, FieldError, Malformed, TooLarge, UnsupportedMedia
+from app.ops.kernel import GIVEN, SIZE_FIELDS
+from app.services.decoding import plain
+from app.services.measurements.form import Phase
+
+Row = dict[str, Any]
+Path = tuple[str, ...]
+
+MAX_REPORTED = 1000
+# A small Parquet file can hold a column of one value repeated for gigabytes.
+MAX_PARQUET_BYTES = 1 << 30
+
+_NUMBER, _TEXT, _DIMS, _FLAG = "number", "text", "dims", "flag"
+_ROW_FIELDS = {
+    "gpu": _TEXT,
+    "software": _TEXT,
+    "source": _TEXT,
+    "measured_at": _TEXT,
+    "latency_ms": _NUMBER,
+    "latency_std_ms": _NUMBER,
+    "runs": _NUMBER,
+    "clock_hz": _NUMBER,
+    "power_w": _NUMBER,
+    "kernel.name": _TEXT,
+    "kernel.grid": _DIMS,
+    "kernel.block": _DIMS,
+}
+_WORKLOAD_TEXT = ("kind", "name", "access_pattern", "dtype", "mode", "memory_format")
+_MODEL_NUMBERS = ("batch", "image_size")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Where a column's cells go in a row, and what they hold: number, text, dims or flag."""
+
+    path: Path
+    holds: str
+
+
+def _columns() -> dict[str, Column]:
+    """Every accepted column by name."""
+    known = {name: Column(tuple(name.split(".")), holds) for name, holds in _ROW_FIELDS.items()}
+    for phase in get_args(Phase):
+        known[f"phases_ms.{phase}"] = Column(("phases_ms", phase), _NUMBER)
+    for name in ("compiled", "workload.compiled"):
+        known[name] = Column(("workload", "compiled"), _FLAG)
+    for name in (*_WORKLOAD_TEXT, *_MODEL_NUMBERS, *GIVEN):
+        size = name in SIZE_FIELDS
+        holds = _TEXT if name in _WORKLOAD_TEXT else _NUMBER
+        column = Column(("workload", "size", name) if size else ("workload", name), holds)
+        full = f"size.{name}" if size else name
+        known |= {name: column, full: column, f"workload.{full}": column}
+    return known
+
+
+COLUMNS = _columns()
+
+
+def _report(errors: Sequence[FieldError], what: str) -> BadInput:
+    shown = f" The first {MAX_REPORTED} are listed." if len(errors) > MAX_REPORTED else ""
+    count = "1 cell is" if len(errors) == 1 else f"{len(errors)} cells are"
+    return BadInput(f"{count} wrong in this {what}; nothing was stored.{shown}", errors=errors[:MAX_REPORTED])
+
+
+def _header(names: Sequence[str], what: str) -> list[Column]:
+    """The columns behind a header; unknown and repeated ones are refused by name."""
+    errors, columns, taken = [], [], dict[Path, str]()
+    for name in names:
+        column = COLUMNS.get(name)
+        if column is None:
+            errors.append(FieldError((name,), f"unknown column; known are {', '.join(sorted(COLUMNS))}"))
+        elif column.path in taken:
+            errors.append(FieldError((name,), f"the same field as column {taken[column.path]!r}"))
+        else:
+            taken[column.path] = name
+            columns.append(column)
+    if errors:
+        unread = ", ".join(str(error.loc[0]) for error in errors[:20])
+        raise BadInput(f"The {what} has columns that cannot be read: {unread}.", errors=errors[:MAX_REPORTED])
+    return columns
+
+
+def _number(cell: str) -> float | int:
+    # "1_000" is a Python literal and a mistake in data.
+    if "_" in cell:
+        raise ValueError(cell)
+    value = float(cell)
+    return int(value) if value.is_integer() else value
+
+
+def _dims(cell: str) -> list[int]:
+    return [int(part) for part in cell.replace(",", "x").split("x")]
+
+
+def _flag(cell: str) -> bool:
+    if cell.lower() not in ("true", "false"):
+        raise ValueError(cell)
+    return cell.lower() == "true"
+
+
+_READ: dict[str, tuple[Callable[[str], Any], str]] = {
+    _NUMBER: (_number, "a number"),
+    _TEXT: (str, "text"),
+    _DIMS: (_dims, "one to three whole numbers as 64x64x1"),
+    _FLAG: (_flag, "true or false"),
+}
+
+
+def _put(row: Row, path: Path, value: Any) -> None:
+    for name in path[:-1]:
+        row = row.setdefault(name, {})
+    row[path[-1]] = value
+
+
+def _assemble(columns: Sequence[Column], cells: Iterable[Any]) -> Row:
+    """One row from its cells; absent (None) cells leave no field."""
+    row: Row = {"workload": {"kind": "kernel"}}
+    for column, value in zip(columns, cells, strict=True):
+        if value is not None:
+            _put(row, column.path, value)
+    return row
+
+
+def read_csv(body: bytes, *, max_rows: int) -> list[Row]:
+    """Rows of a CSV body with a header line, UTF-8, comma separated."""
+    try:
+        text = body.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = body[: error.start].count(b"\n") + 1
+        raise Malformed(f"The CSV is not UTF-8: byte {error.start} in line {line}.") from error
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        names = [name.strip() for name in next(reader, [])]
+        if not names:
+            raise Malformed("The CSV is empty; its first line names the columns.")
+        return _csv_rows(reader, names, _header(names, "CSV"), max_rows)
+    except csv.Error as error:
+        raise Malformed(f"The CSV cannot be parsed at line {reader.line_num}: {error}.") from error
+
+
+def _csv_rows(reader: Any, names: Sequence[str], columns: Sequence[Column], max_rows: int) -> list[Row]:
+    rows: list[Row] = []
+    errors: list[FieldError] = []
+    number = -1
+    for cells in reader:
+        if not cells:
+            continue
+        number += 1
+        if number >= max_rows:
+            raise TooLarge(f"At most {max_rows} rows are taken at once; send the rest in another request.")
+        if len(cells) != len(names):
+            column = names[len(cells)] if len(cells) < len(names) else names[-1]
+            msg = f"{len(cells)} cells where the header names {len(names)} columns (line {reader.line_num})"
+            errors.append(FieldError((number, column), msg))
+            continue
+        rows.append(_assemble(columns, _csv_cells(number, names, columns, cells, errors)))
+    if errors:
+        raise _report(errors, "CSV")
+    return rows
+
+
+def _csv_cells(
+    number: int, names: Sequence[str], columns: Sequence[Column], cells: Sequence[str], errors: list[FieldError]
+) -> list[Any]:
+    values: list[Any] = []
+    for name, column, raw in zip(names, columns, cells, strict=True):
+        cell, value = raw.strip(), None
+        read, wanted = _READ[column.holds]
+        try:
+            value = read(cell) if cell else None
+        except ValueError:
+            errors.append(FieldError((number, name), f"{cell[:40]!r} is not {wanted}"))
+        values.append(value)
+    return values
+
+
+def read_parquet(body: bytes, *, max_rows: int) -> list[Row]:
+    """Rows of a Parquet body, one column per field."""
+    try:
+        source = pq.ParquetFile(pa.BufferReader(body))
+        names = source.schema_arrow.names
+        columns = _header(names, "Parquet file")
+        refuse_huge(source.metadata, max_rows)
+        table = source.read()
+        _check_types(table.schema, columns)
+        cells = [_plain(table.column(k), column) for k, column in enumerate(columns)]
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise Malformed(f"The Parquet file cannot be read: {str(error)[:200]}") from error
+    return [_assemble(columns, row) for row in zip(*cells, strict=True)]
+
+
+def refuse_huge(metadata: Any, max_rows: int) -> None:
+    """TooLarge for a Parquet file of too many rows, or of more bytes than are read at once."""
+    if metadata.num_rows > max_rows:
+        raise TooLarge(f"At most {max_rows} rows are taken at once; this file has {metadata.num_rows}.")
+    size = sum(metadata.row_group(k).total_byte_size for k in range(metadata.num_row_groups))
+    if size > MAX_PARQUET_BYTES:
+        raise TooLarge(f"The Parquet file unpacks to {size} bytes; at most {MAX_PARQUET_BYTES} are read at once.")
+
+
+def _fits(kind: pa.DataType, holds: str) -> bool:
+    if pa.types.is_null(kind):
+        return True
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    whole_or_float = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    if holds == _NUMBER:
+        return bool(whole_or_float)
+    if holds == _FLAG:
+        return bool(pa.types.is_boolean(kind))
+    if holds == _DIMS:
+        nested = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+        return bool(text or pa.types.is_integer(kind) or (nested and pa.types.is_integer(kind.value_type)))
+    return bool(text or pa.types.is_timestamp(kind))
+
+
+def _check_types(schema: pa.Schema, columns: Sequence[Column]) -> None:
+    errors = [
+        FieldError((field.name,), f"a column of {field.type} where {_READ[column.holds][1]} is wanted")
+        for field, column in zip(schema, columns, strict=True)
+        if not _fits(field.type, column.holds)
+    ]
+    if errors:
+        raise BadInput("Columns of the Parquet file have the wrong type.", errors=errors)
+
+
+def _plain(values: pa.ChunkedArray, column: Column) -> list[Any]:
+    """Cells of one column as Python values."""
+    if pa.types.is_timestamp(values.type):
+        # Nanoseconds, which Python's datetime does not have, say nothing about when a kernel ran.
+        values = values.cast(pa.timestamp("us", tz=values.type.tz), safe=False)
+    cells: list[Any] = values.to_pylist()
+    if column.holds == _DIMS:
+        return [_parquet_dims(number, column, cell) for number, cell in enumerate(cells)]
+    if pa.types.is_floating(values.type):
+        # A data frame keeps whole numbers with gaps as floats.
+        return [int(cell) if cell is not None and cell.is_integer() else cell for cell in cells]
+    return [cell.isoformat() if isinstance(cell, datetime) else cell for cell in cells]
+
+
+def _parquet_dims(number: int, column: Column, cell: Any) -> Any:
+    try:
+        return _dims(cell) if isinstance(cell, str) else cell
+    except ValueError:
+        error = FieldError((number, ".".join(column.path)), f"{cell[:40]!r} is not {_READ[_DIMS][1]}")
+        raise _report([error], "Parquet file") from None
+
+
+def read_json(body: bytes, *, max_rows: int) -> list[Row]:
+    """Rows of a JSON body: a list of objects, already in the API's form."""
+    rows = plain(body)
+    if not isinstance(rows, list):
+        raise BadInput("Send a JSON list of measurements, also for a single one.")
+    if len(rows) > max_rows:
+        raise TooLarge(f"At most {max_rows} rows are taken at once; this list has {len(rows)}.")
+    errors = [FieldError((k,), "a measurement is an object") for k, row in enumerate(rows) if not isinstance(row, dict)]
+    if errors:
+        raise _report(errors, "list")
+    return rows
+
+
+READERS: dict[str, Callable[..., list[Row]]] = {
+    "application/json": read_json,
+    "text/csv": read_csv,
+    "application/vnd.apache.parquet": read_parquet,
+    "application/x-parquet": read_parquet,
+    "application/octet-stream": read_parquet,
+}
+
+
+def media_of(content_type: str | None) -> str:
+    """The media type alone; JSON where none is named."""
+    return (content_type or "application/json").partition(";")[0].strip().lower()
+
+
+def read_rows(body: bytes, content_type: str | None, *, max_rows: int) -> list[Row]:
+    """Rows of a body by its media type; JSON where none is named. Empty lists are refused."""
+    media = media_of(content_type)
+    reader = READERS.get(media)
+    if reader is None:
+        raise UnsupportedMedia(f"Measurements are read as {', '.join(READERS)}; this is {media!r}.")
+    rows = reader(body, max_rows=max_rows)
+    if not rows:
+        raise BadInput("There is no measurement in the body.")
+    return rows

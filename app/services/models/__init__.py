@@ -1,0 +1,1 @@
+"""Whole networks: asked for, lowered, timed and answered."""

@@ -1,0 +1,192 @@
+"""POST /partition: where to cut a network over unequal GPUs (PM2Lat, section IV-D)."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from app.errors import BadInput, FieldError
+from app.graphs.memory import RESERVE_BYTES
+from app.graphs.partition import Partition, Units, partition, units_of
+from app.graphs.schedule import EAGER_GAP_S, EAGER_HOST_S
+from app.services.decoding import decode
+from app.services.gpu_rows import GpuRows, Snapshot
+from app.services.graphs.stored import Graphs
+from app.services.models.networks import Prepared, prepared
+from app.services.models.partition_form import PARTITION_EXAMPLE, Cut, PartitionRequest, PartitionResponse, Stage
+from app.services.models.requests import GraphRequest, ModelRequest, NetworkRequest
+from app.services.models.runs import is_host_launched
+from app.services.models.sources import asked_network
+from app.services.models.steps import Step, timed
+from app.services.operators.answers import lacking, lacks, require_predictor, warnings
+from app.services.prediction_form import AnsweredBy, Interval, MemoryUse
+from app.services.requests import read_request
+from app.tables.gpus import GpuTable
+from app.tables.predictions import EXTRAPOLATED
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+# The dynamic program looks at every pair of units.
+MOST_UNITS = 3_000
+_DECODER = msgspec.json.Decoder(PartitionRequest)
+
+
+def read_partition(body: bytes) -> tuple[PartitionRequest, NetworkRequest]:
+    """From JSON; Malformed or BadInput that names every wrong field."""
+    request = decode(_DECODER, body, example=PARTITION_EXAMPLE)
+    inner = {name: getattr(request, name) for name in ("gpus", "workload", "predictor", "coverage")}
+    asked = read_request(msgspec.json.encode(inner))
+    if not isinstance(asked, ModelRequest | GraphRequest):
+        raise _refused(("workload", "kind"), "only a model or a graph can be cut into stages")
+    return request, asked
+
+
+def cut_network(
+    snapshot: Snapshot, request: PartitionRequest, asked: NetworkRequest, graphs: Graphs | None = None
+) -> PartitionResponse:
+    """The best cut; NotFound, BadInput or NotTrained say what to send instead. `graphs` as POST /graphs stored them."""
+    engine, rows = snapshot.engine, GpuRows(snapshot)
+    targets = rows.targets(asked)
+    require_predictor(engine, rows, asked.predictor, targets)
+    network, run = asked_network(asked.workload, graphs)
+    if run.mode == "training" or run.parallelism.devices > 1:
+        raise _refused(("workload",), "a cut is planned for inference, prefill or decode, without parallelism")
+    ready = prepared(network, run)
+    gpus = rows.table()
+    _refuse_dtypes(ready, gpus, targets)
+    units = units_of(ready.workload)
+    if not len(targets) <= len(units.block) <= MOST_UNITS:
+        words = f"{len(units.block):,} units cannot be cut into {len(targets)} stages (at most {MOST_UNITS:,} units)"
+        raise _refused(("workload",), words)
+    launched = is_host_launched(asked.workload.software, run.mode, run.dtype)
+    options = {"predictor": asked.predictor, "coverage": asked.coverage}
+    step = timed(engine, ready, run, gpus, targets, launched=launched, **options)  # type: ignore[arg-type]
+    link_s = _link_s(units, _links(request, rows, targets), request.link_latency_ms * 1e-3)
+    capacity = np.array([rows.spec(target).memory_bytes for target in targets])
+    found = partition(units, _unit_s(ready, units, step, launched=launched), link_s, capacity, RESERVE_BYTES)
+    spread = np.stack([step.low_s, step.high_s]) / step.done.step_s
+    answering = AnsweredBy(asked.predictor, engine.version_of(asked.predictor, rows.id(targets[0])))
+    notes = _notes(rows, targets, asked.predictor, step, found)
+    stages = _stages(ready, units, found, link_s, spread, asked.coverage, [rows.spec(target).id for target in targets])
+    return PartitionResponse(
+        _cut(found, stages, float(run.batch), asked.coverage, answering, notes),
+        [
+            float(total) * 1e3 if ready.memory.required_bytes <= room else None
+            for total, room in zip(step.done.step_s, capacity, strict=True)
+        ],
+    )
+
+
+def _refused(loc: tuple[str, ...], words: str) -> BadInput:
+    return BadInput(f"{'.'.join(loc)}: {words}.", errors=[FieldError(loc, words)])
+
+
+def _refuse_dtypes(ready: Prepared, gpus: GpuTable, targets: list[int]) -> None:
+    table = ready.distinct.table
+    for target in targets:
+        missing = np.flatnonzero(lacking(table, ready.work, gpus, target))
+        if len(missing):
+            raise _refused(("workload", "dtype"), lacks(gpus.ids[target], table, int(missing[0])))
+
+
+def _unit_s(ready: Prepared, units: Units, step: Step, *, launched: bool) -> Floats:
+    """Time of every unit on every GPU, float64 [u, g]: of the device, or of the host that launches it."""
+    workload, table = ready.workload, ready.distinct.table
+    each = step.answer.latency_s.reshape(-1, len(table)).T[ready.distinct.row]
+    gap, host = (EAGER_GAP_S, EAGER_HOST_S) if launched else (0.0, 0.0)
+    count = workload.ops.column("count")[:, None]
+    device, issued = count * (each + gap), count * host
+    whole = np.zeros((2, len(workload.repeats), each.shape[1]))
+    np.add.at(whole[0], workload.block, device)
+    np.add.at(whole[1], workload.block, np.broadcast_to(issued, each.shape))
+    one = np.maximum(device, issued)[units.row]
+    times: Floats = np.where(units.row[:, None] < 0, whole.max(axis=0)[units.block], one)
+    return times
+
+
+def _links(request: PartitionRequest, rows: GpuRows, targets: list[int]) -> Floats:
+    """Bytes per second into each stage but the first, float64 [stages - 1]."""
+    if request.link_bandwidth_bytes_per_s is not None:
+        return np.full(len(targets) - 1, request.link_bandwidth_bytes_per_s)
+    links = [rows.spec(target).link_bandwidth_bytes_per_s for target in targets]
+    if None in links:
+        words = f"required: the link of {rows.id(targets[links.index(None)])} is not known"
+        raise _refused(("link_bandwidth_bytes_per_s",), words)
+    own = np.array(links, dtype=np.float64)
+    return np.minimum(own[:-1], own[1:])
+
+
+def _link_s(units: Units, links: Floats, latency_s: float) -> Floats:
+    """Time for what crosses the cut before each unit to reach each stage, float64 [u, stages]."""
+    times = np.zeros((len(units.block), len(links) + 1))
+    times[1:, 1:] = units.sent_bytes[:-1, None] / links + latency_s
+    return times
+
+
+def _stages(
+    ready: Prepared, units: Units, found: Partition, link_s: Floats, spread: Floats, coverage: float, ids: list[str]
+) -> list[Stage]:
+    names = _names(ready, units)
+    stages = []
+    for s, gpu in enumerate(ids):
+        first, last = int(found.first[s]), int(found.first[s + 1]) - 1
+        latency, transfer = float(found.stage_s[s]) * 1e3, float(link_s[first, s]) * 1e3
+        low, high = ((latency - transfer) * spread[:, s] + transfer).tolist()
+        stages.append(
+            Stage(
+                gpu,
+                first,
+                last,
+                names[first],
+                names[last],
+                latency,
+                Interval(low, high, coverage),
+                transfer,
+                float(units.sent_bytes[last]) if s + 1 < len(ids) else 0.0,
+                MemoryUse(float(found.bytes[s]), float(found.capacity_bytes[s]), bool(found.fits[s])),
+            )
+        )
+    return stages
+
+
+def _names(ready: Prepared, units: Units) -> list[str]:
+    """What callers call each unit: its operator, or which layer it is."""
+    names, layer = [], 0
+    for row in units.row.tolist():
+        layer += row < 0
+        names.append(f"layer {layer}" if row < 0 else ready.workload.names[row])
+    return names
+
+
+def _cut(
+    found: Partition, stages: list[Stage], batch: float, coverage: float, answered: AnsweredBy, notes: list[str]
+) -> Cut:
+    slowest = stages[int(found.stage_s.argmax())]
+    low, high = (max(getattr(stage.interval_ms, end) for stage in stages) for end in ("low", "high"))
+    return Cut(
+        stages,
+        slowest.latency_ms,
+        Interval(low, high, coverage),
+        found.latency_s * 1e3,
+        batch / found.bottleneck_s,
+        bool(found.fits.all()),
+        int(found.first[-1]),
+        answered,
+        notes,
+    )
+
+
+def _notes(rows: GpuRows, targets: list[int], predictor: str, step: Step, found: Partition) -> list[str]:
+    notes = []
+    alone = (step.answer.support == EXTRAPOLATED).reshape(len(targets), -1).sum(axis=1).tolist()
+    unanswered = (~step.answer.answered).reshape(len(targets), -1).sum(axis=1).tolist()
+    for k, target in enumerate(targets):
+        words = warnings(
+            rows.spec(target), predictor, unanswered=unanswered[k], alone=alone[k], guest=rows.is_guest(target)
+        )
+        notes += [f"{rows.id(target)}: {one}" for one in words]
+        if not found.fits[k]:
+            notes.append(f"{rows.id(target)}: no cut fits into the memory of all GPUs; this one lacks room")
+    return notes

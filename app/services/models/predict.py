@@ -1,0 +1,137 @@
+"""POST /predict, kinds `model` and `graph`: import, passes, one prediction for all GPUs, schedule, memory, answer."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.errors import BadInput, FieldError, TooLarge
+from app.graphs.run import Run
+from app.predictors.auto import Auto
+from app.predictors.intervals import EXACT
+from app.services.engine import Engine
+from app.services.gpu_rows import GpuRows, Snapshot
+from app.services.graphs.stored import Graphs
+from app.services.models.answers import Answering
+from app.services.models.hits import key_of
+from app.services.models.memory import Room
+from app.services.models.networks import Network, Prepared, prepared
+from app.services.models.requests import ModelWorkload, NetworkRequest, NetworkWorkload
+from app.services.models.runs import is_host_launched
+from app.services.models.serving import serving_figures
+from app.services.models.sources import asked_network
+from app.services.models.steps import Step, timed
+from app.services.models.whole_networks import NOTE, as_one_row, knows_networks_only
+from app.services.operators.answers import lacking, lacks, require_predictor
+from app.services.prediction_form import PredictResponse, Skipped
+from app.tables.gpus import GpuTable
+
+Floats = NDArray[np.float64]
+
+_UNKNOWN_SHOWN = 5
+
+
+def predict_network(
+    snapshot: Snapshot, request: NetworkRequest, *, max_rows: int, graphs: Graphs | None = None
+) -> PredictResponse:
+    """Answer a request; NotFound, BadInput, TooLarge or NotTrained say what to send instead.
+
+    `graphs` are those stored by POST /graphs.
+    """
+    asked, engine = request.workload, snapshot.engine
+    rows = GpuRows(snapshot)
+    targets = rows.targets(request)
+    require_predictor(engine, rows, request.predictor, targets)
+    find = partial(asked_network, graphs=graphs)
+    network, run = find(asked)
+    whole = knows_networks_only(request.predictor)
+
+    def rows_of(network: Network, run: Run) -> Prepared:
+        ready = prepared(network, run)
+        return as_one_row(ready, run) if whole else ready
+
+    ready = rows_of(network, run)
+    if len(ready.workload) * len(targets) > max_rows:
+        asked_for = f"{len(ready.workload):,} operators on {len(targets)} GPUs"
+        raise TooLarge(f"At most {max_rows:,} rows are taken at once; {asked_for} are more.")
+    gpus = rows.table()
+    targets, skipped = _runnable(ready, gpus, targets, lenient=request.gpus == "all")
+    if not targets:
+        return PredictResponse([], skipped)
+    launched = is_host_launched(asked.software, run.mode, run.dtype) and not whole
+
+    def step_of(ready: Prepared, run: Run) -> Step:
+        return timed(
+            engine,
+            ready,
+            run,
+            gpus,
+            targets,
+            predictor=request.predictor,
+            coverage=request.coverage,
+            launched=launched,
+        )
+
+    def step_s(asked: ModelWorkload) -> Floats:
+        network, run = find(asked)
+        return step_of(rows_of(network, run), run).done.step_s
+
+    key = key_of(network, run, launched=launched)
+    answering = Answering(
+        engine,
+        rows,
+        gpus,
+        request,
+        run,
+        ready,
+        _with_measured(step_of(ready, run), engine, key, rows, targets, request),
+        Room(asked, run, ready, find),
+        targets,
+        [NOTE] if whole else _notes(asked, ready, launched=launched),
+        serving_figures(asked, step_s) if isinstance(asked, ModelWorkload) and asked.output_tokens else None,
+    )
+    return PredictResponse(answering.predictions(), skipped)
+
+
+def _runnable(ready: Prepared, gpus: GpuTable, targets: list[int], *, lenient: bool) -> tuple[list[int], list[Skipped]]:
+    """Targets that have every dtype; of "all", those that do not are left out, otherwise they are refused."""
+    keep, skipped, table = [], [], ready.distinct.table
+    for target in targets:
+        missing = np.flatnonzero(lacking(table, ready.work, gpus, target))
+        if not len(missing):
+            keep.append(target)
+            continue
+        reason = lacks(gpus.ids[target], table, int(missing[0]))
+        if not lenient:
+            message = f"The network cannot run: {reason}."
+            raise BadInput(message, errors=[FieldError(("workload", "dtype"), reason)])
+        skipped.append(Skipped(gpus.ids[target], reason))
+    return keep, skipped
+
+
+def _with_measured(
+    step: Step, engine: Engine, key: Hashable, rows: GpuRows, targets: list[int], request: NetworkRequest
+) -> Step:
+    """The step with what was measured of this very network on the GPUs asked for; only `auto` looks at that."""
+    found = engine.models.times.get(key)
+    if found is None or request.predictor != Auto.name:
+        return step
+    known = [np.nan if rows.is_guest(target) else found.get(rows.id(target), np.nan) for target in targets]
+    offsets = engine.serving(request.predictor, rows.id(targets[0])).log_offsets(request.coverage)
+    return step.with_measured(np.array(known), offsets[:, EXACT])
+
+
+def _notes(asked: NetworkWorkload, ready: Prepared, *, launched: bool) -> list[str]:
+    """Warnings that hold on every GPU."""
+    notes = []
+    if unknown := ready.workload.unknown:
+        named = ", ".join(f"{name} ({count})" for name, count in list(unknown.items())[:_UNKNOWN_SHOWN])
+        more = f" and {len(unknown) - _UNKNOWN_SHOWN} more" if len(unknown) > _UNKNOWN_SHOWN else ""
+        notes.append(f"{sum(unknown.values())} operators are not known and count as memory traffic: {named}{more}")
+    if asked.software is None:
+        stack = "PyTorch, eager: the host launches each operator" if launched else "a serving stack with CUDA graphs"
+        notes.append(f"no software is named, so {stack}")
+    return notes

@@ -1,0 +1,132 @@
+"""Which network a request means: a configuration, a built-in name or a graph, each with its importer."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from app.errors import BadInput, FieldError
+from app.graphs.convnets import CONVNETS, is_convnet
+from app.graphs.convnets import lower as lower_convnet
+from app.graphs.importers import hf
+from app.graphs.run import Run
+from app.services.graphs.form import checked
+from app.services.graphs.source import JSON, Source
+from app.services.graphs.stored import Graphs, lowered
+from app.services.models import builtin as builtin_models
+from app.services.models.networks import Network
+from app.services.models.requests import GraphWorkload, ModelWorkload, NetworkWorkload
+from app.services.models.runs import attention_of, run_of
+
+_LOC = ("workload",)
+# Pixels of a side where a request says none: ImageNet's usual crop, and what needs another.
+_IMAGE_SIZE = 224
+_OWN_SIZES = {"inception_v3": 299}
+_DTYPE = "fp32"
+_MEANINGS = {"decode": ": the keys that the new token sees, itself included"}
+
+
+def asked_network(workload: NetworkWorkload, graphs: Graphs | None) -> tuple[Network, Run]:
+    """The network and how it is run; BadInput names the fields that are wrong or missing, NotFound a graph's id."""
+    if isinstance(workload, GraphWorkload):
+        return _graph(workload, graphs)
+    if (workload.config is None) == (workload.name is None):
+        raise _refused("config", "send either config (a Hugging Face config.json) or name (a built-in network)")
+    if workload.config is not None:
+        return _transformer(workload, workload.config)
+    name = workload.name or ""
+    if is_convnet(name):
+        return _convnet(workload, name)
+    config = builtin_models.config_of(name)
+    if config is None:
+        raise _refused("name", _unknown(name))
+    return _transformer(workload, config)
+
+
+def is_known(name: str) -> bool:
+    """Whether a network can be asked by this name."""
+    return is_convnet(name) or builtin_models.config_of(name) is not None
+
+
+def network_names() -> tuple[str, ...]:
+    """Every network that can be asked by name."""
+    return (*builtin_models.names(), *sorted(CONVNETS))
+
+
+def _unknown(name: str) -> str:
+    names = network_names()
+    near = difflib.get_close_matches(name.lower(), names, 5, 0.4)
+    return f"unknown network {name[:100]!r}; the closest are {', '.join(near or names[:5])}"
+
+
+def _refused(field: str, message: str) -> BadInput:
+    return BadInput(f"workload.{field}: {message}", errors=[FieldError((*_LOC, field), message)])
+
+
+def _transformer(workload: ModelWorkload, config: Mapping[str, Any]) -> tuple[Network, Run]:
+    of_images = "patch_size" in config
+    if workload.sequence is None and not of_images:
+        raise _refused("sequence", f"tokens per sequence are missing{_MEANINGS.get(workload.mode, '')}")
+    if workload.sequence is not None and of_images:
+        raise _refused("sequence", "this transformer takes image_size: its patches are its tokens")
+    if workload.image_size is not None and not of_images:
+        raise _refused("image_size", "this transformer takes sequence, not images")
+    run = run_of(workload, dtype=workload.dtype)
+    run = replace(
+        run,
+        sequence=int(workload.sequence or 1),
+        image_size=int(workload.image_size or _IMAGE_SIZE),
+        attention=attention_of(workload),  # type: ignore[arg-type]
+    )
+    key = msgspec.json.encode(config, order="sorted")
+    return Network(("config", key), partial(hf.lower, config), len(key)), run
+
+
+def _convnet(workload: ModelWorkload, name: str) -> tuple[Network, Run]:
+    if workload.mode in ("prefill", "decode"):
+        raise _refused("mode", f"{name} is a ConvNet, which has no {workload.mode}: inference or training")
+    if workload.sequence is not None:
+        raise _refused("sequence", f"{name} is a ConvNet: it takes image_size")
+    run = _whole(workload, dtype=workload.dtype)
+    run = replace(run, image_size=int(workload.image_size or _OWN_SIZES.get(name.partition("/")[0], _IMAGE_SIZE)))
+    return Network(("convnet", name), partial(lower_convnet, name)), run
+
+
+def _graph(workload: GraphWorkload, graphs: Graphs | None) -> tuple[Network, Run]:
+    if graphs is not None:
+        source = graphs.source(workload.graph, workload.graph_id)
+    elif workload.graph is not None and workload.graph_id is None:
+        source = Source(JSON, checked(workload.graph))
+    else:
+        raise _refused("graph", "send the graph itself: none are stored here")
+    dims = {name: int(size) for name, size in workload.dims.items()}
+    workload = _with_batch(workload, dims.pop("batch", None))
+    run = _whole(workload, dtype=workload.dtype or source.dtype)
+    run = replace(run, sequence=int(workload.sequence or 1))
+    lower = lowered if graphs is None else graphs.workload
+    key = source.id.encode() or msgspec.json.encode(source.body)
+    return Network(("graph", key, *sorted(dims.items())), partial(lower, source, dims), len(key)), run
+
+
+def _with_batch(workload: GraphWorkload, batch: int | None) -> GraphWorkload:
+    """The batch that `dims` gives is the request's: devices, memory and throughput go by it."""
+    if batch is None:
+        return workload
+    if int(workload.batch) not in (1, batch):
+        raise _refused("dims", f"batch is {batch} here and {workload.batch:g} in the workload: give it once")
+    return msgspec.structs.replace(workload, batch=batch)
+
+
+def _whole(workload: NetworkWorkload, *, dtype: str) -> Run:
+    """How a network runs that is not split by tensors."""
+    run, split = run_of(workload, dtype=dtype), workload.parallelism
+    for field in ("tensor", "expert"):
+        if getattr(split, field) > 1:
+            words = f"only transformers by their configuration are split so, not a {workload.kind} of other layers"
+            raise BadInput(words, errors=[FieldError((*_LOC, "parallelism", field), words)])
+    return run

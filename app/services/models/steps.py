@@ -1,0 +1,109 @@
+"""A network timed: each distinct row predicted once over all GPUs, then put on a timeline.
+
+Rows carry device time; the schedule adds what the host's launches, links and pipeline bubbles cost. Intervals follow
+the rule of operators: within a line of the breakdown errors are one, between lines they are independent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.graphs.build import Builder
+from app.graphs.run import Run
+from app.graphs.schedule import EAGER_GAP_S, EAGER_HOST_S, Schedule, schedule
+from app.graphs.step_interval import step_interval
+from app.predictors.network_widths import network_widths
+from app.services.engine import Engine
+from app.services.models.between_nodes import between_nodes
+from app.services.models.networks import Prepared
+from app.services.operators.answers import answered
+from app.tables.gpus import GpuTable
+from app.tables.predictions import Predictions
+from app.tables.workload import Workload
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+class Step(NamedTuple):
+    """A step on g GPUs.
+
+    answer  predictions of the u distinct rows, GPU by GPU [g u]
+    done    the timeline
+    low_s, high_s  ends of the step's interval [g]
+    measured  bool [g], where the step is a measured one
+    """
+
+    answer: Predictions
+    done: Schedule
+    low_s: Floats
+    high_s: Floats
+    measured: Bools
+
+    def with_measured(self, seconds: Floats, log_offsets: Floats) -> Step:
+        """The step with measured times [g] in place of its own where they are not NaN, its parts in proportion.
+
+        `log_offsets` [2] are the ends of a measured step's interval, in log space.
+        """
+        hit = np.isfinite(seconds)
+        share = np.where(hit, seconds / self.done.step_s, 1.0)
+        low, high = (np.where(hit, seconds * np.exp(off), end) for off, end in zip(log_offsets, self[2:4], strict=True))
+        return Step(self.answer, Schedule(*(part * share for part in self.done)), low, high, hit)
+
+
+def timed(  # noqa: PLR0913  what is asked, and of whom
+    engine: Engine,
+    rows: Prepared,
+    run: Run,
+    gpus: GpuTable,
+    targets: Sequence[int],
+    *,
+    predictor: str,
+    coverage: float,
+    launched: bool,
+) -> Step:
+    """The network on GPU rows `targets`; `launched` says whether the host launches each operator."""
+    table, row = rows.distinct.table, rows.distinct.row
+    u, g = len(table), len(targets)
+    i, j = np.tile(np.arange(u), g), np.repeat(np.array(targets, dtype=np.intp), u)
+    answer = answered(engine, table, gpus, i, j, predictor=predictor, coverage=coverage)
+    answer = between_nodes(answer, table, gpus, targets, run)
+    middle, low, high = (
+        np.ascontiguousarray(times.reshape(g, u).T[row]) for times in (answer.latency_s, answer.low_s, answer.high_s)
+    )
+    transfer = _transfer_s(engine, rows.workload, run, gpus, targets, predictor)
+    host, gap = (EAGER_HOST_S, EAGER_GAP_S) if launched else (0.0, 0.0)
+    done = schedule(rows.workload, middle, host, run, gap_s=gap, transfer_s=transfer)
+    limit, group = answer.limit_s.reshape(g, u).T[row], answer.group.reshape(g, u).T[row]
+    low_s, high_s = step_interval(done, middle, low, high, rows.group, network_widths(group, coverage))
+    return Step(answer, done, np.maximum(low_s, _limited(done, limit, middle)), high_s, np.zeros(g, dtype=np.bool_))
+
+
+def _limited(done: Schedule, limit_s: Floats, latency_s: Floats) -> Floats:
+    """The step if its rows ran at the hardware limit, in the proportion of their time, float64 [g]."""
+    share = np.divide(limit_s, latency_s, out=np.ones_like(limit_s), where=latency_s > 0)
+    busy = np.maximum(done.rows_s.sum(axis=0), np.finfo(np.float64).tiny)
+    least: Floats = done.step_s * np.minimum((done.rows_s * share).sum(axis=0) / busy, 1.0)
+    return least
+
+
+def _transfer_s(
+    engine: Engine, rows: Workload, run: Run, gpus: GpuTable, targets: Sequence[int], predictor: str
+) -> Floats:
+    """Seconds that a pipeline stage takes to pass a microbatch's activations on, float64 [g]."""
+    g, split = len(targets), run.parallelism
+    if split.pipeline == 1:
+        return np.zeros(g)
+    # Stages are cut between layers: what the longest run of layers hands from one to the next.
+    last = np.flatnonzero(rows.block == int(rows.repeats[: rows.blocks].argmax()))[-1]
+    message = max(float(rows.output_bytes[last]), 1.0)
+    builder = Builder(run.dtype)
+    builder.add("send_recv", outputs=0.0, message_bytes=message, devices=2.0, nodes=2.0 if split.nodes > 1 else 1.0)
+    i, j = np.zeros(g, dtype=np.intp), np.array(targets, dtype=np.intp)
+    ops = builder.build().ops
+    answer = answered(engine, ops, gpus, i, j, predictor=predictor, coverage=0.5)
+    return between_nodes(answer, ops, gpus, targets, run).latency_s

@@ -1,0 +1,1 @@
+"""Deep-learning operators: rows, columns, batches and sweeps of them."""

@@ -1,0 +1,183 @@
+"""Columns in and out of an Arrow stream and Parquet, without a Python object per cell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from app.errors import Malformed, TooLarge
+from app.services.measurements.tabular import refuse_huge
+from app.services.operators.columns import Column, Numbers, Problems, Words
+from app.services.operators.forms import COLUMN_NAMES, PAIR_FIELDS, WORD_FIELDS
+from app.tables.predictions import BOUNDS
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+# A compressed stream can hold a column of one value repeated for gigabytes.
+MAX_BYTES = 1 << 30
+# Key of the schema's metadata that says in JSON who answered.
+ANSWERED_BY = b"gpucast"
+
+
+class File(NamedTuple):
+    """A form of columns: `read` a body of at most so many rows; `write` times [3, n], bounds and who answered."""
+
+    read: Callable[[bytes, int], dict[str, Column]]
+    write: Callable[[Floats, Ints, bytes], bytes]
+
+
+def _read_arrow(body: bytes, max_rows: int) -> dict[str, Column]:
+    try:
+        with pa.ipc.open_stream(pa.BufferReader(body)) as reader:
+            _check_schema(reader.schema)
+            batches, rows, size = [], 0, 0
+            for batch in reader:
+                rows, size = rows + batch.num_rows, size + batch.nbytes
+                _refuse_many(rows, size, max_rows)
+                batch.validate(full=True)
+                batches.append(batch)
+            return _columns(pa.Table.from_batches(batches, reader.schema))
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        raise Malformed(f"The Arrow stream cannot be read: {str(error)[:200]}") from error
+
+
+def _read_parquet(body: bytes, max_rows: int) -> dict[str, Column]:
+    try:
+        source = pq.ParquetFile(pa.BufferReader(body))
+        _check_schema(source.schema_arrow)
+        refuse_huge(source.metadata, max_rows)
+        return _columns(source.read())
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        raise Malformed(f"The Parquet file cannot be read: {str(error)[:200]}") from error
+
+
+def _refuse_many(rows: int, size: int, max_rows: int) -> None:
+    if rows > max_rows:
+        raise TooLarge(f"At most {max_rows:,} rows are taken at once; this stream has more.")
+    if size > MAX_BYTES:
+        raise TooLarge(f"The Arrow stream unpacks to more than {MAX_BYTES:,} bytes.")
+
+
+def _check_schema(schema: pa.Schema) -> None:
+    """Unknown and repeated columns, and those of the wrong type, are refused by name before any cell is read."""
+    problems = Problems(())
+    seen = set[str]()
+    for field in schema:
+        name = field.name
+        if name in seen:
+            problems.add(name, "stands twice")
+        elif name not in COLUMN_NAMES:
+            problems.add(name, f"unknown column; known are {', '.join(COLUMN_NAMES)}")
+        elif name in WORD_FIELDS and not is_words(field.type):
+            problems.add(name, f"a column of {field.type} where words are wanted")
+        elif name not in WORD_FIELDS and not is_numbers(field.type, pair=name in PAIR_FIELDS):
+            problems.add(name, f"a column of {field.type} where numbers are wanted")
+        seen.add(name)
+    problems.refuse()
+
+
+def is_words(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds words."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind))
+
+
+def is_numbers(kind: pa.DataType, *, pair: bool) -> bool:
+    """Whether a column of this type holds numbers, or lists of them where `pair`."""
+    if pair and _is_list(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _columns(table: pa.Table) -> dict[str, Column]:
+    return {
+        name: words_of(column) if name in WORD_FIELDS else numbers_of(name, column)
+        for name, column in zip(table.column_names, table.columns, strict=True)
+    }
+
+
+def words_of(column: pa.ChunkedArray) -> Words:
+    """A column of words, dictionary-encoded or not."""
+    if pa.types.is_null(column.type):
+        return Words((), np.full(len(column), -1), False)
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    array = column.unify_dictionaries().combine_chunks()
+    if isinstance(array, pa.ChunkedArray):  # no rows
+        return Words((), np.empty(0, dtype=np.intp), False)
+    codes = array.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.intp)
+    words = array.dictionary.to_pylist()
+    return Words(tuple(word or "" for word in words), codes, False)
+
+
+def numbers_of(name: str, column: pa.ChunkedArray) -> Numbers:
+    """A column of numbers or of pairs of them."""
+    absent = column.is_null().to_numpy()
+    if _is_list(column.type):
+        return Numbers(_pairs(name, column), absent, False)
+    return Numbers(_floats(column), absent, False)
+
+
+def _floats(column: pa.ChunkedArray) -> Floats:
+    """Cells as float64, NaN where there is none."""
+    values: Floats = column.cast(pa.float64(), safe=False).to_numpy()
+    return values
+
+
+def _pairs(name: str, column: pa.ChunkedArray) -> Floats:
+    """[height, width] of every row, float64 [n, 2]; NaN where there is none."""
+    lengths = pa.compute.list_value_length(column).fill_null(2).to_numpy()
+    wrong = np.flatnonzero(lengths != 2)
+    if len(wrong):
+        problems = Problems(())
+        problems.add(name, "must be one number, or height and width", wrong)
+        problems.refuse()
+    flat = _floats(pa.compute.list_flatten(column.drop_null()))
+    values = np.full((len(column), 2), np.nan)
+    values[~column.is_null().to_numpy()] = flat.reshape(-1, 2)
+    return values
+
+
+def _table(times_ms: Floats, bound: Ints, answered_by: bytes) -> pa.Table:
+    names = pa.DictionaryArray.from_arrays(pa.array(bound.astype(np.int8)), pa.array(BOUNDS))
+    columns = [*(pa.array(column) for column in times_ms), names]
+    table = pa.table(columns, names=["latency_ms", "low_ms", "high_ms", "bound"])
+    return table.replace_schema_metadata({ANSWERED_BY: answered_by})
+
+
+def _write_arrow(times_ms: Floats, bound: Ints, answered_by: bytes) -> bytes:
+    table = _table(times_ms, bound, answered_by)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return _taken(sink)
+
+
+def _write_parquet(times_ms: Floats, bound: Ints, answered_by: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(_table(times_ms, bound, answered_by), sink)
+    return _taken(sink)
+
+
+def _taken(sink: pa.BufferOutputStream) -> bytes:
+    written: bytes = sink.getvalue().to_pybytes()
+    return written
+
+
+_PARQUET = File(_read_parquet, _write_parquet)
+FILES: dict[str, File] = {
+    "application/vnd.apache.arrow.stream": File(_read_arrow, _write_arrow),
+    "application/vnd.apache.parquet": _PARQUET,
+    "application/x-parquet": _PARQUET,
+}

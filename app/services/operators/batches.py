@@ -1,0 +1,152 @@
+"""POST /predict/batch: operator rows in columns, as JSON, an Arrow stream or Parquet; the answer in the same form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec import structs
+from numpy.typing import NDArray
+
+from app.errors import BadInput, FieldError, NotFound
+from app.services.decoding import decode, plain
+from app.services.gpu_rows import GpuRows, Snapshot
+from app.services.memory_return import LARGE_BODY, return_memory
+from app.services.operators.answers import lacks, require_predictor
+from app.services.operators.batch_files import FILES
+from app.services.operators.columns import Column, Family, Problems, Words, read_families, row_count, spoken
+from app.services.operators.requests import BATCH_EXAMPLE, BatchResponse, OperatorBatch
+from app.services.operators.tables import bound_names, json_columns, lacking_rows, times_of
+from app.services.prediction_form import AnsweredBy
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+JSON = "application/json"
+MEDIA = (JSON, *FILES)
+
+_DECODER = msgspec.json.Decoder(OperatorBatch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchOptions:
+    """What goes for all rows; `gpu` for those that name none of their own."""
+
+    gpu: str | None
+    predictor: str
+    coverage: float
+    max_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAnswer:
+    """Answers row for row.
+
+    times_ms    float64 [3, n]: middle, low, high, milliseconds
+    bound       int [n], code into BOUNDS
+    predictors  what answered, by GPU
+    """
+
+    times_ms: Floats
+    bound: Ints
+    predictors: dict[str, AnsweredBy]
+
+
+def predict_batch(snapshot: Snapshot, body: bytes, media: str, options: BatchOptions) -> bytes:
+    """Answer a body of one of MEDIA in the same form; BadInput, NotFound or TooLarge say what to send instead."""
+    answer = _bytes(snapshot, body, media, options)
+    if len(body) >= LARGE_BODY:
+        return_memory()
+    return answer
+
+
+def _bytes(snapshot: Snapshot, body: bytes, media: str, options: BatchOptions) -> bytes:
+    file = FILES.get(media)
+    answer = _answered(snapshot, _json(body) if file is None else file.read(body, options.max_rows), options)
+    if file is not None:
+        told = {"coverage": options.coverage, "predictors": answer.predictors}
+        return file.write(answer.times_ms, answer.bound, msgspec.json.encode(told))
+    middle, low, high = answer.times_ms.tolist()
+    bound = bound_names(answer.bound)
+    return msgspec.json.encode(BatchResponse(middle, low, high, bound, options.coverage, answer.predictors))
+
+
+def _json(body: bytes) -> dict[str, Column]:
+    """Columns of a JSON body; NaN, which is no JSON, is named with its row by whoever reads the column."""
+    try:
+        batch: Any = _DECODER.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        try:
+            batch = msgspec.convert(plain(body), OperatorBatch)
+        except (msgspec.ValidationError, RecursionError, OverflowError):
+            batch = decode(_DECODER, body, example=BATCH_EXAMPLE)
+    return json_columns(structs.asdict(batch).items())
+
+
+def _answered(snapshot: Snapshot, columns: Mapping[str, Column], options: BatchOptions) -> BatchAnswer:
+    problems = Problems(())
+    n = row_count(columns, problems, max_rows=options.max_rows)
+    rows = GpuRows(snapshot)
+    target = _targets(rows, columns.get("gpu"), options.gpu, n)
+    asked = np.unique(target).tolist()
+    require_predictor(snapshot.engine, rows, options.predictor, asked)
+    families = read_families({name: column for name, column in columns.items() if name != "gpu"}, n, problems)
+    gpus = rows.table()
+    times_ms, bound = np.empty((3, n)), np.empty(n, dtype=np.intp)
+    for gpu in asked:
+        for family in families:
+            mine = family if len(asked) == 1 else _on(family, target, gpu)
+            if not len(mine.rows):
+                continue
+            wrong = lacking_rows(mine.table, gpus, gpu)
+            if len(wrong):
+                problems.add("dtype", lacks(gpus.ids[gpu], mine.table, int(wrong[0])), mine.rows[wrong])
+                continue
+            times = times_of(snapshot.engine, gpus, mine.table, gpu, options.predictor, options.coverage)
+            times_ms[:, mine.rows], bound[mine.rows] = times.times_ms, times.bound
+    problems.refuse()
+    name, engine = options.predictor, snapshot.engine
+    return BatchAnswer(
+        times_ms, bound, {rows.id(gpu): AnsweredBy(name, engine.version_of(name, rows.id(gpu))) for gpu in asked}
+    )
+
+
+def _targets(rows: GpuRows, column: Column | None, default: str | None, n: int) -> Ints:
+    """Row of the GPU table behind every operator row, int [n]."""
+    found = np.full(n, np.nan) if column is None else _named(rows, column, n)
+    absent = np.isnan(found)
+    if absent.any():
+        if default is None:
+            message = "required: the GPU, as a parameter or a column"
+            raise BadInput(message, errors=[FieldError(("gpu",), message)])
+        found = np.where(absent, rows.row(default, ("gpu",)), found)
+    return found.astype(np.intp)
+
+
+def _named(rows: GpuRows, column: Column, n: int) -> Floats:
+    """GPU rows behind the names of a column, NaN where there is none, float64 [n]; NotFound names rows too."""
+    problems = Problems(())
+    if not isinstance(column, Words):
+        problems.refuse_field("gpu", "must be a word: the name of a GPU")
+
+    def number(name: str) -> float:
+        try:
+            return float(rows.row(name, ("gpu",)))
+        except NotFound as error:
+            raise ValueError(error.detail) from error
+
+    found = spoken("gpu", column, number, None if column.single else np.arange(n), problems)
+    if problems.errors:
+        missing = NotFound(problems.errors[0].msg)
+        missing.errors = problems.errors
+        raise missing
+    return np.broadcast_to(found, n)
+
+
+def _on(family: Family, target: Ints, gpu: int) -> Family:
+    """The rows of a family that one GPU is asked for."""
+    mine = np.flatnonzero(target[family.rows] == gpu)
+    return Family(family.form, family.table.take(mine), family.rows[mine])

@@ -1,0 +1,207 @@
+"""A list of operators that run one after another: each distinct row predicted once, the times added up.
+
+Latency of the list = sum over rows of count x latency of the row. Within a group of the breakdown the rows' errors
+are taken as one (a GPU that is slow at one matrix product is slow at the next), so there the ends of the intervals add
+up as the middles do; groups err independently of one another, so their deviations from the middle add up in squares.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.errors import BadInput, FieldError, TooLarge
+from app.ops import OPS
+from app.ops.base import Work
+from app.ops.kinds import kinds_of, work_of
+from app.services.decoding import MAX_ERRORS
+from app.services.gpu_rows import GpuRows, Snapshot
+from app.services.operators.answers import ROOFLINE, answered, lacking, lacks, require_predictor, warnings
+from app.services.operators.explanations import explanations
+from app.services.operators.requests import OperatorsRequest
+from app.services.operators.rows import Distinct, read_rows
+from app.services.prediction_form import (
+    AnsweredBy,
+    Interval,
+    MemoryUse,
+    OperatorRow,
+    Prediction,
+    PredictResponse,
+    Share,
+    Skipped,
+)
+from app.tables.gpus import GpuTable
+from app.tables.ops import DTYPES
+from app.tables.predictions import BOUNDS, EXTRAPOLATED, SUPPORTS, Predictions
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Operators asked for, ready to be added up.
+
+    distinct  the rows to predict
+    work      of each distinct row, one repetition
+    runs      float64 [u], how often each distinct row runs in all
+    group     int [u], into `groups`
+    groups    names of the breakdown's lines
+    """
+
+    distinct: Distinct
+    work: Work
+    runs: Floats
+    group: Ints
+    groups: list[str]
+
+
+def predict_operators(snapshot: Snapshot, request: OperatorsRequest, *, max_rows: int) -> PredictResponse:
+    """Answer a request; NotFound, BadInput, TooLarge or NotTrained say what to send instead."""
+    operators = request.workload.operators
+    rows = GpuRows(snapshot)
+    targets = rows.targets(request)
+    if len(operators) * len(targets) > max_rows:
+        asked_for = f"{len(operators):,} operators on {len(targets)} GPUs"
+        raise TooLarge(f"At most {max_rows:,} rows are taken at once; {asked_for} are more.")
+    require_predictor(snapshot.engine, rows, request.predictor, targets)
+    asked = _chain(read_rows(operators))
+    gpus = rows.table()
+    targets, skipped = _runnable(asked, gpus, targets, lenient=request.gpus == "all")
+    if not targets:
+        return PredictResponse([], skipped)
+    u = len(asked.runs)
+    i, j = np.tile(np.arange(u), len(targets)), np.repeat(np.array(targets, dtype=np.intp), u)
+    table, predictor, coverage = asked.distinct.table, request.predictor, request.coverage
+    answer = answered(snapshot.engine, table, gpus, i, j, predictor=predictor, coverage=coverage)
+    predictions = [
+        _prediction(snapshot, rows, gpus, request, asked, target, _part(answer, k * u, u))
+        for k, target in enumerate(targets)
+    ]
+    return PredictResponse(predictions, skipped)
+
+
+def _chain(distinct: Distinct) -> Chain:
+    table = distinct.table
+    kinds = kinds_of(table)
+    groups = list(dict.fromkeys(kind.op.group for kind in kinds))
+    group = np.empty(len(table), dtype=np.intp)
+    for kind in kinds:
+        group[kind.rows] = groups.index(kind.op.group)
+    runs = np.bincount(distinct.row, weights=distinct.repeats, minlength=len(table)).astype(np.float64)
+    return Chain(distinct, work_of(table, kinds), runs, group, groups)
+
+
+def _runnable(asked: Chain, gpus: GpuTable, targets: list[int], *, lenient: bool) -> tuple[list[int], list[Skipped]]:
+    """Targets that have every dtype; of "all", those that do not are left out, otherwise they are refused."""
+    keep, skipped = [], []
+    table = asked.distinct.table
+    for target in targets:
+        missing = np.flatnonzero(lacking(table, asked.work, gpus, target))
+        if not len(missing):
+            keep.append(target)
+            continue
+        reason = lacks(gpus.ids[target], table, int(missing[0]))
+        if not lenient:
+            wrong = np.flatnonzero(np.isin(asked.distinct.row, missing))[:MAX_ERRORS].tolist()
+            places = [("workload", "operators", k, "dtype") for k in wrong]
+            errors = [
+                FieldError(place, lacks(gpus.ids[target], table, int(asked.distinct.row[k])))
+                for place, k in zip(places, wrong, strict=True)
+            ]
+            raise BadInput(f"The operators cannot run: {reason}.", errors=errors)
+        skipped.append(Skipped(gpus.ids[target], reason))
+    return keep, skipped
+
+
+def _part(answer: Predictions, first: int, n: int) -> Predictions:
+    """The rows of one GPU."""
+    return Predictions(*(getattr(answer, name)[first : first + n] for name in Predictions.__dataclass_fields__))
+
+
+def _prediction(
+    snapshot: Snapshot,
+    rows: GpuRows,
+    gpus: GpuTable,
+    request: OperatorsRequest,
+    asked: Chain,
+    target: int,
+    answer: Predictions,
+) -> Prediction:
+    """The list on one GPU."""
+    spec = rows.spec(target)
+    sums = [_sum(asked, column * 1e3) for column in (answer.latency_s, answer.low_s, answer.high_s)]
+    middle = sums[0].sum()
+    below, above = (float(np.sqrt(((end - sums[0]) ** 2).sum())) for end in sums[1:])
+    bound = np.bincount(answer.bound, weights=asked.runs * answer.latency_s).argmax()
+    required = float(asked.work.working_set_bytes.max())
+    unanswered = int((~answer.answered).sum())
+    name = ROOFLINE if unanswered == len(answer.answered) else request.predictor
+    alone = int((answer.support == EXTRAPOLATED).sum())
+    words = warnings(spec, request.predictor, unanswered=unanswered, alone=alone, guest=rows.is_guest(target))
+    if required > spec.memory_bytes:
+        words.append(f"the largest working set does not fit in the memory of {spec.id}")
+    return Prediction(
+        spec.id,
+        float(middle),
+        Interval(float(middle) - below, float(middle) + above, request.coverage),
+        BOUNDS[bound],  # type: ignore[arg-type]
+        AnsweredBy(name, snapshot.engine.version_of(name, spec.id)),
+        SUPPORTS[answer.support.max()],  # type: ignore[arg-type]
+        MemoryUse(required, spec.memory_bytes, required <= spec.memory_bytes),
+        _shares(asked, sums[0]),
+        words,
+        _details(snapshot, gpus, request, asked, target, answer) if request.detail else None,
+    )
+
+
+def _sum(asked: Chain, figures: Floats) -> Floats:
+    """Sum over the repetitions of every row, per group."""
+    total = np.bincount(asked.group, weights=asked.runs * figures, minlength=len(asked.groups))
+    return total.astype(np.float64)
+
+
+def _shares(asked: Chain, latency_ms: Floats) -> list[Share]:
+    """The breakdown, the largest first."""
+    share = latency_ms / (latency_ms.sum() or 1.0)  # a collective of one device takes no time
+    runs = np.bincount(asked.group, weights=asked.runs, minlength=len(asked.groups))
+    order = np.argsort(-share, kind="stable").tolist()
+    return [Share(asked.groups[g], float(latency_ms[g]), float(share[g]), int(runs[g])) for g in order]
+
+
+def _details(
+    snapshot: Snapshot, gpus: GpuTable, request: OperatorsRequest, asked: Chain, target: int, answer: Predictions
+) -> list[OperatorRow]:
+    """One row per operator in the order asked, each of all its repetitions together."""
+    served = snapshot.engine.serving(request.predictor, gpus.ids[target])
+    explanation = explanations(served, asked.distinct.table, gpus, target, answer)
+    row, count, table = asked.distinct.row, asked.distinct.repeats, asked.distinct.table
+    times = (answer.latency_s, answer.low_s, answer.high_s, answer.limit_s)
+    summed = zip(
+        row.tolist(),
+        count.tolist(),
+        *((figure[row] * count * 1e3).tolist() for figure in times),
+        *((figure[row] * count).tolist() for figure in (asked.work.flops, asked.work.bytes)),
+        strict=True,
+    )
+    return [
+        OperatorRow(
+            op=OPS[table.kind[q]].name,
+            latency_ms=latency,
+            low_ms=low,
+            high_ms=high,
+            limit_ms=limit,
+            bound=BOUNDS[answer.bound[q]],
+            flops=flops,
+            bytes=moved,
+            group=asked.groups[asked.group[q]],
+            dtype=DTYPES[table.dtype[q]],
+            count=runs,
+            support=SUPPORTS[answer.support[q]],
+            predictor=request.predictor if answer.answered[q] else ROOFLINE,
+            explanation=explanation[q],
+        )
+        for q, runs, latency, low, high, limit, flops, moved in summed
+    ]
