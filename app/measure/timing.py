@@ -1,0 +1,124 @@
+"""The time of one point: warm-up, repetitions in trials, and how far the trials lie apart.
+
+On CUDA by events of the device. Before each repetition the L2 is emptied by writing a buffer of twice its size. Of an
+eager stack the device then idles until the host launches, so that the launch counts; of other stacks the host runs
+ahead while the buffer is written, and the time is the device's alone. On a CPU by the clock of the process, caches as
+the repetition before left them, as they are between the layers of a network.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+
+from app.measure.device import Device
+from app.measure.point import Prepared
+
+WARM_UPS, WARM_UP_S = (2, 20), 0.3
+TRIALS = (3, 10)
+# A trial takes about this long, or all of them the second figure where one repetition takes longer than a trial.
+TRIAL_S, LONGEST_S = 0.01, 3.0
+MOST_REPETITIONS = 100
+_NS = 1e9
+_PER_EVENT = 1e3
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What was measured, seconds.
+
+    latency_s  median over trials of the median repetition
+    std_s      standard deviation between trials
+    spread     half of the trials lie within this share of the median (their interquartile range over it)
+    runs       repetitions in all
+    phases_s   likewise per phase
+    """
+
+    latency_s: float
+    std_s: float
+    spread: float
+    runs: int
+    phases_s: Mapping[str, float]
+
+
+class Clock:
+    """Times repetitions on one device, in seconds."""
+
+    def __init__(self, device: Device) -> None:
+        self.is_cuda = device.kind == "cuda"
+        if self.is_cuda:
+            cache = torch.cuda.get_device_properties(0).L2_cache_size
+            self._flushed = torch.empty(2 * cache, dtype=torch.int8, device=device.handle)
+
+    def repetitions(self, prepared: Prepared, count: int, *, eager: bool) -> list[list[float]]:
+        """Seconds of every phase of `count` repetitions, [count][phases]."""
+        if not self.is_cuda:
+            return [_on_host(prepared) for _ in range(count)]
+        events = [self._on_device(prepared, eager) for _ in range(count)]
+        torch.cuda.synchronize()
+        return [[a.elapsed_time(b) / _PER_EVENT for a, b in pairwise(row)] for row in events]
+
+    def _on_device(self, prepared: Prepared, eager: bool) -> list[torch.cuda.Event]:
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(len(prepared.phases) + 1)]
+        if prepared.cold:
+            self._flushed.zero_()
+        if eager:
+            torch.cuda.synchronize()
+        events[0].record()
+        for event, run in zip(events[1:], prepared.phases.values(), strict=True):
+            run()
+            event.record()
+        return events
+
+
+def _on_host(prepared: Prepared) -> list[float]:
+    stamps = [time.perf_counter_ns()]
+    for run in prepared.phases.values():
+        run()
+        stamps.append(time.perf_counter_ns())
+    return [(after - before) / _NS for before, after in pairwise(stamps)]
+
+
+def measure(clock: Clock, prepared: Prepared, *, eager: bool) -> Timing:
+    """Warm up, then run the trials; raises whatever a phase raises."""
+    once = _warmed_up(clock, prepared, eager)
+    count = max(1, min(MOST_REPETITIONS, round(TRIAL_S / once)))
+    trials = max(TRIALS[0], min(TRIALS[1], round(LONGEST_S / (once * count))))
+    rows = [_medians(clock.repetitions(prepared, count, eager=eager)) for _ in range(trials)]
+    totals = [row[-1] for row in rows]
+    latency = statistics.median(totals)
+    quarter, _, three_quarters = statistics.quantiles(totals, n=4, method="inclusive")
+    phases = dict(zip(prepared.phases, _columns(rows), strict=False))
+    return Timing(
+        latency,
+        statistics.stdev(totals),
+        (three_quarters - quarter) / latency,
+        trials * count,
+        {name: statistics.median(times) for name, times in phases.items()},
+    )
+
+
+def _warmed_up(clock: Clock, prepared: Prepared, eager: bool) -> float:
+    """Seconds of one repetition, flushing and waiting included, after as many as fit the time."""
+    began = lap = time.perf_counter()
+    for k in range(WARM_UPS[1]):
+        if k >= WARM_UPS[0] and lap - began > WARM_UP_S:
+            break
+        before = lap
+        clock.repetitions(prepared, 1, eager=eager)
+        lap = time.perf_counter()
+    return max(lap - before, 1e-9)
+
+
+def _medians(repetitions: Sequence[Sequence[float]]) -> list[float]:
+    """The median of every phase, then that of their sum."""
+    return [statistics.median(column) for column in (*_columns(repetitions), [sum(row) for row in repetitions])]
+
+
+def _columns(rows: Sequence[Sequence[float]]) -> list[list[float]]:
+    return [list(column) for column in zip(*rows, strict=True)]
