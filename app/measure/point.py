@@ -13,16 +13,20 @@ from typing import Any
 class Prepared:
     """One point allocated and ready to run.
 
-    phases  run in this order and timed apart; one phase "" for anything undivided
-    kernel  {"name", "grid", "block"} of the launched function where the suite knows it; else the profiler is asked
-    facts   further fields of the row, flattened as the measurements form has them
-    cold    whether the caches are emptied before each repetition (CUDA only): no, where what they hold is measured
+    phases    run in this order and timed apart; one phase "" for anything undivided
+    kernel    {"name", "grid", "block"} of the launched function where the suite knows it; else the profiler is asked
+    facts     further fields of the row, flattened as the measurements form has them
+    cold      whether the caches are emptied before each repetition (CUDA only): no, where what they hold is measured
+    rest_s    seconds that the device idles before each repetition, so that it is cool
+    launches  runs of the workload in one repetition, of which its time is shared out
     """
 
     phases: Mapping[str, Callable[[], object]]
     kernel: Mapping[str, Any] | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     cold: bool = True
+    rest_s: float = 0.0
+    launches: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,7 @@ class Point:
     suite     device, kernels, operators or models
     workload  its row in the measurements form (API units), such as {"kind": "operator", "op": "linear", ...}
     prepare   allocates, on the stream that it will run on; may raise that memory has run out
-    software  label of the stack, which says whether host launches count (app.services.operators.forms.is_eager):
+    software  label of the stack, which says whether host launches count (app.ops.stacks.is_eager):
               of an eager one the device idles before each repetition, of others the host runs ahead of it
     """
 

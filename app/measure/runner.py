@@ -13,7 +13,7 @@ import torch
 from app.measure.device import Device
 from app.measure.point import Point, Prepared
 from app.measure.timing import Clock, Timing, measure
-from app.services.operators.forms import is_eager
+from app.ops.stacks import is_eager
 
 MEASURED, BUSY, OUT_OF_MEMORY = "measured", "busy", "out_of_memory"
 TRIES = 3

@@ -35,7 +35,7 @@ class Timing:
     latency_s  median over trials of the median repetition
     std_s      standard deviation between trials
     spread     half of the trials lie within this share of the median (their interquartile range over it)
-    runs       repetitions in all
+    runs       launches of the workload in all
     phases_s   likewise per phase
     """
 
@@ -61,10 +61,12 @@ class Clock:
             return [_on_host(prepared) for _ in range(count)]
         events = [self._on_device(prepared, eager) for _ in range(count)]
         torch.cuda.synchronize()
-        return [[a.elapsed_time(b) / _PER_EVENT for a, b in pairwise(row)] for row in events]
+        scale = _PER_EVENT * prepared.launches
+        return [[a.elapsed_time(b) / scale for a, b in pairwise(row)] for row in events]
 
     def _on_device(self, prepared: Prepared, eager: bool) -> list[torch.cuda.Event]:
         events = [torch.cuda.Event(enable_timing=True) for _ in range(len(prepared.phases) + 1)]
+        time.sleep(prepared.rest_s)
         if prepared.cold:
             self._flushed.zero_()
         if eager:
@@ -77,11 +79,12 @@ class Clock:
 
 
 def _on_host(prepared: Prepared) -> list[float]:
+    time.sleep(prepared.rest_s)
     stamps = [time.perf_counter_ns()]
     for run in prepared.phases.values():
         run()
         stamps.append(time.perf_counter_ns())
-    return [(after - before) / _NS for before, after in pairwise(stamps)]
+    return [(after - before) / (_NS * prepared.launches) for before, after in pairwise(stamps)]
 
 
 def measure(clock: Clock, prepared: Prepared, *, eager: bool) -> Timing:
@@ -98,7 +101,7 @@ def measure(clock: Clock, prepared: Prepared, *, eager: bool) -> Timing:
         latency,
         statistics.stdev(totals),
         (three_quarters - quarter) / latency,
-        trials * count,
+        trials * count * prepared.launches,
         {name: statistics.median(times) for name, times in phases.items()},
     )
 

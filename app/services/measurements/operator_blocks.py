@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.ops import OP_CODE, OPS
+from app.ops.stacks import is_eager
 from app.services.operators.columns import Words
-from app.services.operators.forms import FORMS, Form, is_eager
+from app.services.operators.forms import FORMS, Form
 from app.store.operator_blocks import Bytes, Context, OperatorBlock
 from app.tables.gpus import GpuSpec, GpuTable
 from app.tables.measurements import Measurements

@@ -9,13 +9,12 @@ from msgspec import Meta, Struct, defstruct
 
 from app.ops import OP_CODE, OPS
 from app.ops.base import Dim, Op
+from app.ops.stacks import is_eager
 from app.services.workloads import Name
 
 # Fields that every operator has, as requests spell them beside the column of app.ops.base.COMMON that they fill.
 PHASES = ("forward", "backward")
 RUN_STATES = ("sustained", "burst")
-# Stacks whose host launches each operator; others replay CUDA graphs, so that only device time counts.
-_EAGER_STACKS = ("pytorch", "vllm-eager")
 _SOFTWARE_HELP = "software stack, pytorch-2.1 or vllm-0.24 for example"
 # Bytes move alike in every format, so operators of these groups may leave the dtype out.
 _DTYPE_OF_GROUP = {"collective": "bf16", "memory": "fp32"}
@@ -67,11 +66,6 @@ def _code_in(words: tuple[str, ...]) -> Callable[[str], float]:
         return codes[word]
 
     return number
-
-
-def is_eager(software: str) -> float:
-    """1 where the host launches each operator of this stack, 0 where a graph does."""
-    return float(software.lower().startswith(_EAGER_STACKS))
 
 
 def _field(dim: Dim) -> Field:
