@@ -12,7 +12,19 @@ from starlette.concurrency import run_in_threadpool
 from starlette.routing import Route
 
 from app import __version__
-from app.api import batch, gpus, graphs, jobs, measurements, openapi, operations, partition, predictors, problems
+from app.api import (
+    batch,
+    compare,
+    gpus,
+    graphs,
+    jobs,
+    measurements,
+    openapi,
+    operations,
+    partition,
+    predictors,
+    problems,
+)
 from app.api.predict import PredictRoute
 from app.api.service import Service
 from app.config import Settings
@@ -32,6 +44,7 @@ ROUTERS = (
     measurements.router,
     jobs.router,
     partition.router,
+    compare.router,
     predictors.router,
     operations.router,
 )

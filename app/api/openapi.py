@@ -10,6 +10,7 @@ from fastapi.openapi.utils import get_openapi
 
 from app.api.gpu_schema import gpu, partial_gpu
 from app.api.problems import MEDIA_TYPE, PROBLEM_SCHEMA
+from app.services.compare.form import CompareRequest, CompareResponse
 from app.services.graphs.form import Graph
 from app.services.measurements.form import MeasuredModel, MeasurementIn
 from app.services.models.partition_form import PartitionRequest, PartitionResponse
@@ -40,6 +41,8 @@ STRUCTS = (
     GraphRequest,
     PartitionRequest,
     PartitionResponse,
+    CompareRequest,
+    CompareResponse,
     MeasuredModel,
     MeasurementIn,
     Graph,

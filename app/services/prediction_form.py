@@ -28,7 +28,7 @@ class PredictRequest(Asking, forbid_unknown_fields=True, kw_only=True, frozen=Tr
 
 
 class Interval(Struct, frozen=True):
-    """Where the true time lies with the probability `coverage`, milliseconds."""
+    """Where the true figure lies with the probability `coverage`, in the unit that the field's name says."""
 
     low: float
     high: float

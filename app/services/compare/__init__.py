@@ -1,0 +1,1 @@
+"""GPUs beside one another on one workload: time, throughput, money and energy, and which of them differ at all."""

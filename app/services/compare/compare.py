@@ -1,0 +1,159 @@
+"""POST /compare: one workload predicted on all GPUs at once, then ranked in time, throughput, money or energy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+
+import numpy as np
+from msgspec import structs
+
+from app.services.compare.figures import compared
+from app.services.compare.form import Compared, CompareRequest, CompareResponse, RankBy, Split
+from app.services.compare.likelihood import Figures, alike
+from app.services.compare.pareto import pareto
+from app.services.compare.power import BOARD, BOARD_NOTE, Power, given, of_board
+from app.services.compare.prices import today_utc
+from app.services.compare.request import Asked, Entrant, asked_of, entrants
+from app.services.compare.splits import devices_of, feasible
+from app.services.gpu_rows import Snapshot
+from app.services.graphs.stored import Graphs
+from app.services.models.requests import GraphRequest, ModelRequest, NetworkWorkload
+from app.services.prediction_form import Prediction, PredictResponse
+from app.services.reply import reply
+
+# What each ranking looks at: the figure, its interval, and whether more is better.
+_FIGURES: Mapping[RankBy, tuple[str, str, bool]] = {
+    "latency": ("latency_ms", "interval_ms", False),
+    "throughput": ("throughput_per_s", "throughput_interval_per_s", True),
+    "cost": ("cost_usd", "cost_interval_usd", False),
+    "energy": ("energy_j", "energy_interval_j", False),
+}
+_UNKNOWN: Mapping[RankBy, str] = {
+    "cost": "no price is known, so it is ranked last: send one in prices, or import a table (gpucast prices import)",
+    "energy": "no power is known, so it is ranked last: send one in powers_w",
+    "throughput": "it takes no time, so it has no throughput",
+}
+
+
+def compare(
+    snapshot: Snapshot,
+    request: CompareRequest,
+    *,
+    max_rows: int,
+    graphs: Graphs | None = None,
+    today: date | None = None,
+) -> CompareResponse:
+    """Answer a request; NotFound, BadInput, TooLarge or NotTrained say what to send instead.
+
+    `graphs` are those stored by POST /graphs; `today` decides which stored prices count.
+    """
+    asked = asked_of(request)
+    entered = {one.spec.id: one for one in entrants(snapshot, request, asked, today or today_utc())}
+    comparing = _Comparing(snapshot, request, asked, entered, max_rows, graphs)
+    answer = comparing.predicted(asked)
+    rows = {found.gpu: comparing.row(found) for found in answer.predictions}
+    for row in comparing.searched(rows):
+        rows[row.gpu] = min(rows[row.gpu], row, key=lambda one: _order(one, request.rank_by))
+    ranked = _ranked([*rows.values()], request.rank_by)
+    notes = [BOARD_NOTE] if any(row.power_source == BOARD for row in ranked) else []
+    return CompareResponse(request.rank_by, ranked, answer.skipped, notes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparing:
+    """A request whose GPUs are found, by their ids."""
+
+    snapshot: Snapshot
+    request: CompareRequest
+    asked: Asked
+    entered: Mapping[str, Entrant]
+    max_rows: int
+    graphs: Graphs | None
+
+    def predicted(self, asked: Asked) -> PredictResponse:
+        """As POST /predict answers."""
+        found = reply(self.snapshot, asked, max_rows=self.max_rows, graphs=self.graphs)
+        assert isinstance(found, PredictResponse)
+        return found
+
+    def row(self, found: Prediction, workload: NetworkWorkload | None = None) -> Compared:
+        """A prediction in all figures; `workload` is how a network is split, unless as asked."""
+        entrant = self.entered[found.gpu]
+        split = _split_of(self.asked.workload if workload is None else workload)
+        return compared(found, split, entrant.rate, _power(entrant))
+
+    def searched(self, rows: Mapping[str, Compared]) -> Iterator[Compared]:
+        """Every other way to split the network, on the GPUs where it fits: of those that need it, or of all."""
+        asked, request = self.asked, self.request
+        if not isinstance(asked, ModelRequest | GraphRequest):
+            return
+        workload, alone = asked.workload, devices_of(asked.workload.parallelism) == 1
+        gpus = [gpu for gpu, row in rows.items() if request.search_parallelism or (alone and not row.memory.fits)]
+        if not gpus:
+            return
+        capacity = [self.entered[gpu].spec.memory_bytes for gpu in gpus]
+        for split, fits in feasible(workload, int(request.max_devices), capacity, self.graphs):
+            refs = [self.entered[gpus[k]].ref for k in fits]
+            answer = self.predicted(structs.replace(asked, workload=split, gpus=refs))
+            yield from (self.row(found, split) for found in answer.predictions)
+
+
+def _split_of(workload: object) -> Split | None:
+    """How a network is split; None of anything else."""
+    if not isinstance(workload, NetworkWorkload):
+        return None
+    asked = workload.parallelism
+    return Split(**{name: int(getattr(asked, name)) for name in Split.__struct_fields__})
+
+
+def _power(entrant: Entrant) -> Power | None:
+    return of_board(entrant.spec) if entrant.watts is None else given(entrant.watts)
+
+
+def _order(row: Compared, rank_by: RankBy) -> tuple[bool, bool, float, str]:
+    """What fits goes before what does not, the known to the unknown (fastest first), better to worse."""
+    name, _, more = _FIGURES[rank_by]
+    figure: float | None = getattr(row, name)
+    if figure is None:
+        return not row.memory.fits, True, row.latency_ms, row.gpu
+    return not row.memory.fits, False, -figure if more else figure, row.gpu
+
+
+def _ranked(rows: Sequence[Compared], rank_by: RankBy) -> list[Compared]:
+    """The rows in their order, with what only shows beside others."""
+    ordered = sorted(rows, key=lambda row: _order(row, rank_by))
+    unsure, best = _unsure(ordered, rank_by), _pareto(ordered)
+    return [
+        structs.replace(
+            row,
+            rank=k + 1,
+            pareto=row.gpu in best,
+            indistinguishable_from=unsure.get(row.gpu, []),
+            warnings=[*row.warnings, *([_UNKNOWN[rank_by]] if getattr(row, _FIGURES[rank_by][0]) is None else [])],
+        )
+        for k, row in enumerate(ordered)
+    ]
+
+
+def _unsure(ordered: Sequence[Compared], rank_by: RankBy) -> dict[str, list[str]]:
+    """Per GPU those that it cannot be told apart from, best first, by the figure ranked by."""
+    name, interval, _ = _FIGURES[rank_by]
+    known = [row for row in ordered if row.memory.fits and getattr(row, name) is not None]
+    if not known:
+        return {}
+    ends = [getattr(row, interval) for row in known]
+    columns = ([getattr(row, name) for row in known], [end.low for end in ends], [end.high for end in ends])
+    middle, low, high = (np.array(column, dtype=np.float64) for column in columns)
+    same = alike(Figures(middle, low, high, ends[0].coverage))
+    return {row.gpu: [known[j].gpu for j in np.flatnonzero(same[i])] for i, row in enumerate(known)}
+
+
+def _pareto(rows: Sequence[Compared]) -> set[str]:
+    """GPUs of the Pareto set of time, money and energy; one whose memory is too small is no choice."""
+    fit = [row for row in rows if row.memory.fits]
+    if not fit:
+        return set()
+    costs = np.array([(row.latency_ms, row.cost_usd, row.energy_j) for row in fit], dtype=np.float64)  # None is NaN
+    return {row.gpu for row, best in zip(fit, pareto(costs), strict=True) if best}

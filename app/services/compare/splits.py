@@ -1,0 +1,85 @@
+"""Ways to split a network over devices: data, tensor and pipeline parallel sizes, and the stage of ZeRO.
+
+Sizes are powers of two. Tensor ranks stay within one machine, as everybody runs them; microbatches fill a pipeline as
+far as the batch can be cut; of ZeRO the first stage that makes it fit, for the later ones only cost time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+from msgspec import structs
+
+from app.errors import BadInput
+from app.graphs.memory import memory
+from app.services.graphs.stored import Graphs
+from app.services.models.networks import check_stages, forward_of
+from app.services.models.requests import NetworkWorkload, ParallelismIn
+from app.services.models.scaling import DEVICES_PER_NODE
+from app.services.models.sources import asked_network
+
+# So many microbatches for each pipeline stage leave a fifth of the time to bubbles at most.
+_MICROBATCHES = 4
+_ZERO: tuple[int, ...] = (0, 1, 2, 3)
+
+
+def feasible(
+    workload: NetworkWorkload, most: int, capacity_bytes: Sequence[float], graphs: Graphs | None
+) -> Iterator[tuple[NetworkWorkload, list[int]]]:
+    """Every split over at most `most` devices that is possible, with the GPUs (rows of `capacity_bytes`) it fits."""
+    for data, tensor, pipeline in _sizes(most):
+        left = list(range(len(capacity_bytes)))
+        for zero in _ZERO if workload.mode == "training" and data > 1 else _ZERO[:1]:
+            split = _split(workload, data, tensor, pipeline, zero)
+            required = None if split is None else _required_bytes(split, graphs)
+            if split is None or required is None:
+                break
+            if fits := [k for k in left if required <= capacity_bytes[k]]:
+                yield split, fits
+            left = [k for k in left if k not in fits]
+            if not left:
+                break
+
+
+def _sizes(most: int) -> Iterator[tuple[int, int, int]]:
+    powers = [2**k for k in range(most.bit_length()) if 2**k <= most]
+    for data, tensor, pipeline in product(powers, powers, powers):
+        if data * tensor * pipeline <= most and tensor <= DEVICES_PER_NODE:
+            yield data, tensor, pipeline
+
+
+def _split(workload: NetworkWorkload, data: int, tensor: int, pipeline: int, zero: int) -> NetworkWorkload | None:
+    """The workload so split; None where the batch cannot be dealt."""
+    each, rest = divmod(int(workload.batch), data * int(workload.gradient_accumulation))
+    if rest:
+        return None
+    asked = workload.parallelism
+    filling = [m for m in (2**k for k in range((_MICROBATCHES * pipeline).bit_length())) if each % m == 0]
+    fields: dict[str, object] = {
+        "data": data,
+        "tensor": tensor,
+        "pipeline": pipeline,
+        "microbatches": filling[-1] if pipeline > 1 else 1,
+        "nodes": max(data * tensor * pipeline // DEVICES_PER_NODE, 1),
+        "sequence": asked.sequence and tensor > 1,
+        "expert": asked.expert if data * tensor % asked.expert == 0 else 1,
+        "zero": zero,
+    }
+    return structs.replace(workload, parallelism=structs.replace(asked, **fields))
+
+
+def _required_bytes(workload: NetworkWorkload, graphs: Graphs | None) -> float | None:
+    """Bytes on the fullest device; None where the network cannot be split so."""
+    try:
+        network, run = asked_network(workload, graphs)
+        rows = forward_of(network, run)
+        check_stages(rows, run)
+    except BadInput:
+        return None
+    return memory(rows, run).required_bytes
+
+
+def devices_of(split: ParallelismIn) -> int:
+    """How many devices a workload asks for."""
+    return int(split.data * split.tensor * split.pipeline)

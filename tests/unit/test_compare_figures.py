@@ -1,0 +1,113 @@
+"""Cost, energy, Pareto sets and which of two is faster, beside values worked out by hand."""
+
+from datetime import date
+from math import exp, log, nan, sqrt
+
+import numpy as np
+import pytest
+from msgspec import structs
+from scipy.stats import norm
+
+from app.services.compare.figures import Rate, compared
+from app.services.compare.likelihood import Figures, alike, probability_faster, probability_less
+from app.services.compare.pareto import pareto
+from app.services.compare.power import of_board
+from app.services.compare.prices import Price, PriceBook
+from app.services.prediction_form import AnsweredBy, Interval, MemoryUse, Prediction
+from app.services.seed import load_seed_specs
+
+TODAY = date(2026, 11, 21)
+L4 = next(spec for spec in load_seed_specs() if spec.id == "nvidia-l4")  # 72 W
+
+
+def prediction(middle: float, low: float, high: float, **fields: float) -> Prediction:
+    memory, by = MemoryUse(1e9, 24e9, fits=True), AnsweredBy("auto", "1")
+    interval = Interval(low, high, 0.8)
+    found = Prediction("nvidia-l4", middle, interval, "compute", by, "measured", memory, [], [])
+    return structs.replace(found, **fields)
+
+
+def test_a_step_costs_time_times_devices_times_price() -> None:
+    # 1.8 s on four devices of 2.5 USD an hour.
+    found = compared(prediction(1800.0, 900.0, 3600.0, devices=4, throughput_per_s=10.0), None, Rate(2.5, "x"), None)
+    assert found.cost_usd == pytest.approx(1.8 / 3600 * 4 * 2.5) == pytest.approx(0.005)
+    assert found.cost_interval_usd == Interval(pytest.approx(0.0025), pytest.approx(0.01), 0.8)
+    assert found.throughput_per_usd == pytest.approx(10.0 * 3600 / 10.0)
+    assert found.throughput_interval_per_s == Interval(pytest.approx(5.0), pytest.approx(20.0), 0.8)
+
+
+def test_energy_is_power_times_time() -> None:
+    # Equation 3 of PM2Lat: 2 s x 72 W; the interval goes down to what an idle card draws, a fifth.
+    found = compared(prediction(2000.0, 1000.0, 4000.0), None, None, of_board(L4))
+    assert found.energy_j == pytest.approx(144.0) and found.power_w == 72.0
+    assert found.energy_interval_j is not None
+    assert found.energy_interval_j.low == pytest.approx(144.0 * exp(-sqrt(log(2) ** 2 + log(5) ** 2)))
+    assert found.energy_interval_j.high == pytest.approx(288.0)
+    assert found.throughput_per_joule == pytest.approx(0.5 / 72.0)
+    assert found.cost_usd is None and found.price_source is None
+
+
+def test_what_takes_no_time_has_no_throughput() -> None:
+    found = compared(prediction(0.0, 0.0, 0.0), None, Rate(1.0, "x"), of_board(L4))
+    assert (found.throughput_per_s, found.throughput_per_usd, found.cost_usd, found.energy_j) == (None, None, 0.0, 0.0)
+
+
+def test_an_owned_gpu_costs_nothing() -> None:
+    found = compared(prediction(1.0, 1.0, 1.0), None, Rate(0.0, "request"), None)
+    assert found.cost_usd == 0.0 and found.throughput_per_usd is None
+
+
+def test_equal_times_are_as_likely_either_way() -> None:
+    assert probability_faster(prediction(1.0, 0.5, 2.0), prediction(1.0, 0.9, 1.1)) == pytest.approx(0.5)
+
+
+def test_halves_that_face_each_other_count() -> None:
+    # ln 2 apart; A may be a tenth longer, B a fifth shorter at 80 %, so z = 1.2816.
+    a, b = prediction(1.0, 0.1, 1.1), prediction(2.0, 1.6, 9.0)
+    z = norm.ppf(0.9)
+    by_hand = norm.cdf(log(2.0) / (sqrt(log(1.1) ** 2 + log(2.0 / 1.6) ** 2) / z))
+    assert probability_faster(a, b) == pytest.approx(by_hand)
+    assert probability_faster(b, a) == pytest.approx(1.0 - by_hand)
+
+
+def test_exact_figures_are_told_apart() -> None:
+    exact = np.array([1.0, 2.0, 2.0])
+    found = alike(Figures(exact, exact, exact, 0.8))
+    assert found.tolist() == [[False, False, False], [False, False, True], [False, True, False]]
+
+
+@pytest.mark.parametrize("coverage", [5e-324, 0.8, 1.0 - 2.0**-53])
+def test_any_coverage_gives_probabilities(coverage: float) -> None:
+    ends = np.array([0.0, 1.0, 1e-300]), np.array([0.0, 0.5, 0.0]), np.array([0.0, 2.0, 1e300])
+    found = probability_less(Figures(*ends, coverage))
+    assert np.all((found >= 0) & (found <= 1)) and np.allclose(found + found.T, 1.0)
+
+
+def test_the_pareto_set() -> None:
+    # Time, money, energy: the third is beaten by the first; the last has no price and is slower than the first.
+    costs = [[1.0, 3.0, 5.0], [2.0, 1.0, 5.0], [1.0, 4.0, 5.0], [3.0, 3.0, 1.0], [1.5, nan, 5.0]]
+    assert pareto(np.array(costs)).tolist() == [True, True, False, True, False]
+    assert pareto(np.array([[1.0, nan], [1.0, nan]])).tolist() == [True, True]
+
+
+def price(usd: float, day: date, provider: str = "", region: str = "") -> Price:
+    return Price(gpu_id="g", usd_per_hour=usd, source="list", dated=day, provider=provider, region=region)
+
+
+def test_of_each_offer_the_newest_counts_of_all_the_cheapest() -> None:
+    old, new = date(2026, 1, 1), date(2026, 11, 1)
+    book = PriceBook.of(
+        [price(3.0, new, "a"), price(1.0, old, "a"), price(2.5, new, "b"), price(0.1, date(2027, 1, 1))]
+    )
+    assert book.find("g", TODAY) == price(2.5, new, "b")
+    assert book.find("g", date(2026, 2, 1)) == price(1.0, old, "a")
+    assert book.find("g", date(2025, 1, 1)) is None and book.find("h", TODAY) is None
+
+
+def test_of_one_day_the_price_stored_last_counts() -> None:
+    assert PriceBook.of([price(2.0, TODAY), price(3.0, TODAY)]).find("g", TODAY) == price(3.0, TODAY)
+
+
+def test_old_prices_say_their_age() -> None:
+    assert "91 days old" in Rate.of(price(1.0, date(2026, 8, 22)), TODAY).warning
+    assert Rate.of(price(1.0, date(2026, 8, 23)), TODAY).warning == ""
