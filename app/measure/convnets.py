@@ -1,11 +1,13 @@
-"""ConvNets in PyTorch from the one description that the graphs have of them (app/graphs/convnets): nothing is written
-twice, so that what is timed is what is predicted.
+"""ConvNets in PyTorch from the description that the graphs have of them (app/graphs/convnets).
+
+Nothing is written twice, so that what is timed is what is predicted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -13,16 +15,6 @@ from torch import nn
 
 from app.graphs.convnets import CONVNETS
 from app.graphs.convnets.net import Net, Tensor
-
-_ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
-    "relu": lambda: nn.ReLU(inplace=True),
-    "relu6": lambda: nn.ReLU6(inplace=True),
-    "silu": lambda: nn.SiLU(inplace=True),
-    "hardswish": lambda: nn.Hardswish(inplace=True),
-    "sigmoid": nn.Sigmoid,
-    "hardsigmoid": nn.Hardsigmoid,
-}
-_DROPPED = 0.2
 
 
 class Layer(NamedTuple):
@@ -84,7 +76,8 @@ class ConvNet(nn.Module):
         self.input = entering.channels, entering.side
         # Tensors by number: 0 is the input, then one per layer; each row's last one.
         number: dict[int | None, int] = {entering.row: 0}
-        modules, reads = [], []
+        modules: list[nn.Module] = []
+        reads: list[tuple[tuple[int, int], ...]] = []
         for k, layers in enumerate(runs):
             again = k > 0 and layers is runs[k - 1]
             known = {**number, **{row: len(reads) for row in _entering(layers)}} if again else dict(number)
@@ -157,45 +150,29 @@ class _FullyConnected(nn.Linear):
         return super().forward(x.flatten(1))[:, :, None, None]
 
 
-def _module(layer: Layer) -> nn.Module:  # noqa: PLR0911  (one line per kind of layer)
-    """What runs a layer."""
-    dims, x = layer.dims, layer.inputs[0]
-    match layer.op, layer.name:
-        case "conv2d", _:
-            return _convolution(layer)
-        case "batch_norm", _:
-            return nn.BatchNorm2d(x.channels)
-        case "linear", _:
-            return _FullyConnected(x.elements, layer.output.channels)
-        case "max_pool2d", _:
-            ceil = dims["input_size_height"] > x.side
-            return nn.MaxPool2d(dims["kernel_size_height"], dims["stride_height"], dims["padding_height"], ceil_mode=ceil)
-        case "avg_pool2d", _ if dims["kernel_size_height"] == x.side and layer.output.side == 1:
-            return nn.AdaptiveAvgPool2d(1)
-        case "avg_pool2d", _:
-            return nn.AvgPool2d(dims["kernel_size_height"], dims["stride_height"], dims["padding_height"])
-        case _, "repeat":
-            return nn.AdaptiveAvgPool2d(layer.output.side)
-        case _, "drop":
-            return nn.Dropout2d(_DROPPED)
-        case _, "add":
-            return _Calls(torch.add)
-        case _, "excite":
-            return _Calls(torch.mul)
-        case _, "half":
-            return _Calls(torch.Tensor.contiguous)
-        case _, "shuffle":
-            return nn.ChannelShuffle(2)
-        case _, "concat":
-            return _Calls(lambda *parts: torch.cat(parts, 1))
-    return _ACTIVATIONS[layer.name]()
+_DROPPED = 0.2
+# Layers that are what they are called; rectifiers work in place, as torchvision's do.
+_PLAIN: Mapping[str, Callable[[], nn.Module]] = {
+    "relu": partial(nn.ReLU, inplace=True),
+    "relu6": partial(nn.ReLU6, inplace=True),
+    "silu": partial(nn.SiLU, inplace=True),
+    "hardswish": partial(nn.Hardswish, inplace=True),
+    "sigmoid": nn.Sigmoid,
+    "hardsigmoid": nn.Hardsigmoid,
+    "add": partial(_Calls, torch.add),
+    "excite": partial(_Calls, torch.mul),
+    "half": partial(_Calls, torch.Tensor.contiguous),
+    "concat": partial(_Calls, lambda *parts: torch.cat(parts, 1)),
+    "shuffle": partial(nn.ChannelShuffle, 2),
+    "drop": partial(nn.Dropout2d, _DROPPED),
+}
 
 
 def _convolution(layer: Layer) -> nn.Conv2d:
     dims = layer.dims
     window = dims["kernel_size_height"], dims["kernel_size_width"]
     weights = dims["out_channels"] * dims["in_channels"] // dims["groups"] * window[0] * window[1]
-    return nn.Conv2d(
+    convolution = nn.Conv2d(
         dims["in_channels"],
         dims["out_channels"],
         window,
@@ -204,3 +181,31 @@ def _convolution(layer: Layer) -> nn.Conv2d:
         groups=dims["groups"],
         bias=layer.parameters > weights,
     )
+    # PyTorch's own start halves what passes, until numbers are so small that a CPU is slow with them.
+    nn.init.kaiming_uniform_(convolution.weight, nonlinearity="relu")
+    return convolution
+
+
+def _pooling(layer: Layer) -> nn.Module:
+    dims, x, side = layer.dims, layer.inputs[0], layer.output.side
+    window = dims["kernel_size_height"], dims["stride_height"], dims["padding_height"]
+    if layer.op == "max_pool2d":
+        return nn.MaxPool2d(*window, ceil_mode=dims["input_size_height"] > x.side)
+    return nn.AdaptiveAvgPool2d(1) if side == 1 and window[0] == x.side else nn.AvgPool2d(*window)
+
+
+# Layers by operator, and where that says too little by name.
+_BUILT: Mapping[str, Callable[[Layer], nn.Module]] = {
+    "conv2d": _convolution,
+    "batch_norm": lambda layer: nn.BatchNorm2d(layer.output.channels),
+    "linear": lambda layer: _FullyConnected(layer.inputs[0].elements, layer.output.channels),
+    "max_pool2d": _pooling,
+    "avg_pool2d": _pooling,
+    "repeat": lambda layer: nn.AdaptiveAvgPool2d(layer.output.side),
+}
+
+
+def _module(layer: Layer) -> nn.Module:
+    """What runs a layer."""
+    built = _BUILT.get(layer.op) or _BUILT.get(layer.name)
+    return built(layer) if built else _PLAIN[layer.name]()

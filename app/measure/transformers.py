@@ -1,6 +1,7 @@
-"""Transformers in PyTorch from the traits that the graphs read out of a configuration (Architecture), so that what is
-timed is what is predicted: one encoder or decoder of dense layers. `eager` computes what the Hugging Face module does,
-operation by operation; otherwise PyTorch's own attention, norms and activations.
+"""Transformers in PyTorch from the traits that the graphs read out of a configuration (Architecture).
+
+So what is timed is what is predicted: one encoder or decoder of dense layers. `eager` computes what the Hugging Face
+module does, operation by operation; otherwise PyTorch's own attention, norms and activations.
 """
 
 from __future__ import annotations
@@ -57,9 +58,7 @@ class Transformer(nn.Module):
     def __init__(self, architecture: Architecture, *, eager: bool, last_only: bool) -> None:
         super().__init__()
         (stack,) = architecture.stacks
-        drop, drop_attention = (
-            _DROPPED * drops for drops in (architecture.drops, architecture.drops_attention)
-        )
+        drop, drop_attention = (_DROPPED * drops for drops in (architecture.drops, architecture.drops_attention))
         self.embedding = _Embedded(stack.embedding, stack.norm, eager, drop)
         self.layers = nn.ModuleList(
             _Layer(layer, stack.width, stack.norm, eager, (drop, drop_attention))
@@ -72,6 +71,7 @@ class Transformer(nn.Module):
         self.last_only = last_only
 
     def forward(self, tokens: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """What its head has: logits of words, [batch, sequence or 1, vocabulary], labels, or features."""
         x = self.embedding(tokens)
         for layer in self.layers:
             x = layer(x)
