@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from math import ceil, isnan
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import FieldError
 from app.ops.kernel import FIELD_INDEX
-from app.predictors.launches.occupancy import LAUNCH_FIELDS
+from app.predictors.launches.occupancy import LAUNCH_FIELDS, warps_held
 from app.predictors.roofline import peak_flops
 from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.ops import DTYPES, OpTable
@@ -59,8 +59,8 @@ def _over(gpu: str, launch: list[float], limit: list[float]) -> list[FieldError]
         broken.append(_error("threads_per_block", threads, most, gpu, "threads per block"))
     if registers > thread_registers:
         broken.append(_error("registers_per_thread", registers, thread_registers, gpu, "registers per thread"))
-    elif not broken and (need := _registers(threads, registers, unit, warp)) > file:
-        text = f"{registers:,.0f} registers x {threads:,.0f} threads per block take {need:,.0f} registers"
+    elif not broken and threads > (most := warps_held(registers, file, unit, warp) * warp):
+        text = f"threads of {registers:,.0f} registers are at most {most:,.0f} per block, not {threads:,.0f}"
         broken.append(FieldError(("registers_per_thread",), f"{text}; the register file of {gpu} has {file:,.0f}"))
     if shared > block_shared:
         broken.append(_error("shared_memory_per_block", shared, block_shared, gpu, "bytes of shared memory per block"))
@@ -71,13 +71,6 @@ def _over(gpu: str, launch: list[float], limit: list[float]) -> list[FieldError]
 
 def _error(field: str, value: float, most: float, gpu: str, what: str) -> FieldError:
     return FieldError((field,), f"{value:,.0f} is over the limit of {gpu}: at most {most:,.0f} {what}")
-
-
-def _registers(threads: float, registers: float, unit: float, warp: float) -> float:
-    """Registers that one block takes: whole warps, rounded up to the allocation unit per warp."""
-    if isnan(warp):
-        return threads * registers
-    return _rounded(registers * warp, unit) * ceil(threads / warp)
 
 
 def _rounded(value: float, unit: float) -> float:

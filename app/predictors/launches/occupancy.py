@@ -1,6 +1,7 @@
 """How many blocks of a launch are resident on one SM.
 
-`resident_blocks` follows the hardware (allocation in whole warps, register and shared-memory units);
+`resident_blocks` follows the hardware, as CUDA's occupancy calculator does (whole warps, register and shared-memory
+units, a register file in parts, shared memory that the system keeps);
 `paper_occupancy` follows the cross-GPU kernels paper, section 4.0.2, to the letter.
 """
 
@@ -35,6 +36,12 @@ _BLOCK_THREADS = COLUMN_INDEX["max_threads_per_block"]
 _THREAD_REGISTERS = COLUMN_INDEX["max_registers_per_thread"]
 _BLOCK_SHARED = COLUMN_INDEX["shared_memory_per_block_bytes"]
 
+# An SM's registers lie in as many parts as it has schedulers, and a warp's in one of them.
+_PARTS = 4.0
+# Since compute capability 8.0 the system keeps this much of the shared memory of each block, which is why no block can
+# have all of an SM's.
+_MOST_RESERVED = 1024.0
+
 
 @dataclass(frozen=True, slots=True)
 class Residency:
@@ -59,23 +66,33 @@ class Residency:
 
 
 @compiled
+def warps_held(registers: float, file: float, unit: float, warp: float) -> float:
+    """Warps whose registers an SM's file of `file` registers holds, allotted in steps of `unit`; NaN if one is."""
+    per_warp = max(np.ceil(registers * warp / unit) * unit, 1.0)
+    return float(_PARTS * np.floor(file / _PARTS / per_warp))
+
+
+@compiled
 def blocks_allowed(dims: Floats, row: int, figures: Floats, gpu: int, caps: Floats) -> float:
     """Fill `caps` [4] with the blocks that each of LIMITS allows on one SM, and return the least of them."""
     threads, registers, shared = dims[_THREADS, row], dims[_REGISTERS, row], dims[_SHARED, row]
     warp = figures[_WARP, gpu]
     warps = np.ceil(threads / warp)
-    unit, shared_unit = figures[_REGISTER_UNIT, gpu], figures[_SHARED_UNIT, gpu]
-    per_block = np.ceil(registers * warp / unit) * unit * warps
+    shared_unit, most_shared = figures[_SHARED_UNIT, gpu], figures[_SM_SHARED, gpu]
+    reserved = most_shared - figures[_BLOCK_SHARED, gpu]
+    if reserved <= _MOST_RESERVED:
+        shared += reserved
     # A launch that takes none of a resource may ask for one unit of it: that never binds.
     caps[0] = np.floor(figures[_SM_THREADS, gpu] / (warps * warp))
     caps[1] = figures[_SM_BLOCKS, gpu]
-    caps[2] = np.floor(figures[_SM_REGISTERS, gpu] / max(per_block, 1.0))
-    caps[3] = np.floor(figures[_SM_SHARED, gpu] / max(np.ceil(shared / shared_unit) * shared_unit, 1.0))
+    file, unit = figures[_SM_REGISTERS, gpu], figures[_REGISTER_UNIT, gpu]
+    caps[2] = np.floor(warps_held(registers, file, unit, warp) / warps)
+    caps[3] = np.floor(most_shared / max(np.ceil(shared / shared_unit) * shared_unit, 1.0))
     if threads > figures[_BLOCK_THREADS, gpu]:
         caps[0] = 0.0
     if registers > figures[_THREAD_REGISTERS, gpu]:
         caps[2] = 0.0
-    if shared > figures[_BLOCK_SHARED, gpu]:
+    if dims[_SHARED, row] > figures[_BLOCK_SHARED, gpu]:
         caps[3] = 0.0
     least = np.inf
     for cap in caps:

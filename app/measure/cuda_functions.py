@@ -1,0 +1,68 @@
+"""Functions of app/measure/cuda, compiled for the GPU that is there: by NVRTC, through CuPy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from app.measure.kernel_cases.case import Case
+
+SOURCES = Path(__file__).parent / "cuda"
+OPTIONS = ("-std=c++17",)
+
+
+def has_compiler() -> bool:
+    """Whether CuPy is installed."""
+    return find_spec("cupy") is not None
+
+
+def toolkit() -> str:
+    """Software label of what compiles: `cuda-13.0`."""
+    version = import_module("cupy").cuda.runtime.runtimeGetVersion()
+    return f"cuda-{version // 1000}.{version % 1000 // 10}"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A case compiled.
+
+    registers      per thread
+    shared_bytes   per block
+    blocks_per_sm  blocks that the driver keeps resident on an SM; 0 where the launch cannot run
+    """
+
+    case: Case
+    function: Any
+    registers: int
+    shared_bytes: int
+    blocks_per_sm: int
+
+    def __call__(self, arguments: Sequence[Any]) -> None:
+        """Launch on PyTorch's current stream; arguments are PyTorch's arrays on the GPU, and NumPy's numbers."""
+        cupy = import_module("cupy")
+        passed = [np.uint64(one.data_ptr()) if isinstance(one, torch.Tensor) else one for one in arguments]
+        with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
+            self.function(self.case.grid, self.case.block, tuple(passed))
+
+
+def compiled(case: Case) -> Launch:
+    """Compile it, its file once."""
+    function = _module(case.source).get_function(case.kernel)
+    driver = import_module("cupy").cuda.driver
+    blocks = driver.occupancyMaxActiveBlocksPerMultiprocessor(function.kernel.ptr, prod(case.block), 0)
+    return Launch(case, function, function.num_regs, function.shared_size_bytes, blocks)
+
+
+@cache
+def _module(source: str) -> Any:
+    code = (SOURCES / f"{source}.cu").read_text("utf-8")
+    return import_module("cupy").RawModule(code=code, options=OPTIONS)

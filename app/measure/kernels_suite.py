@@ -1,0 +1,97 @@
+"""The kernels suite: the cross-GPU kernels paper's 16 CUDA kernels at 79 sizes, timed as the paper does.
+
+Launches follow one another from a CUDA graph, so that the host's pace does not count, with caches as the launch before
+left them. Every kernel is checked against NumPy, at sizes that no block divides, before it is timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+
+from app.errors import BadInput
+from app.measure.cuda_functions import Launch, compiled, has_compiler, toolkit
+from app.measure.device import Device
+from app.measure.kernel_cases import CHECKS, cases
+from app.measure.point import Point, Prepared
+
+SUITE = "kernels"
+# Launches that one graph holds.
+LAUNCHES = 50
+# Sums of some thousand FP32 numbers in another order.
+_TOLERANCE = 1e-4
+
+
+def points(device: Device) -> Sequence[Point]:
+    """Every case; none on a CPU. BadInput where CuPy is missing."""
+    if device.kind != "cuda":
+        return []
+    if not has_compiler():
+        raise BadInput("The kernels suite compiles CUDA through CuPy: pip install cupy-cuda13x (or of your CUDA).")
+    software = toolkit()
+    return [Point(SUITE, workload(launch), partial(_prepared, launch), software) for launch in map(compiled, cases())]
+
+
+def workload(launch: Launch) -> dict[str, Any]:
+    """A kernel workload with the compiler's own figures."""
+    case = launch.case
+    return {
+        "kind": "kernel",
+        "name": case.kernel,
+        **case.counts,
+        "threads_per_block": prod(case.block),
+        "blocks": prod(case.grid),
+        "registers_per_thread": launch.registers,
+        "shared_memory_per_block": launch.shared_bytes,
+    }
+
+
+def _prepared(launch: Launch) -> Prepared:
+    """A graph of LAUNCHES launches; RuntimeError where the kernel cannot run or computes something else."""
+    case = launch.case
+    if launch.blocks_per_sm == 0:
+        raise RuntimeError(f"{case.kernel}: no block fits an SM")
+    _check(case.kernel)
+    arguments = on_gpu(case.draw(np.random.default_rng(0)))
+    launch(arguments)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(LAUNCHES):
+            launch(arguments)
+    kernel = {"name": case.kernel, "grid": list(case.grid), "block": list(case.block)}
+    return Prepared({"": _Replay(graph, arguments)}, kernel, cold=False, launches=LAUNCHES)
+
+
+@dataclass(frozen=True, slots=True)
+class _Replay:
+    """A graph, and the memory that its launches work on."""
+
+    graph: torch.cuda.CUDAGraph
+    arguments: Sequence[Any]
+
+    def __call__(self) -> None:
+        self.graph.replay()
+
+
+def on_gpu(arguments: Sequence[Any]) -> list[Any]:
+    """Arrays copied to the GPU; numbers as they are."""
+    return [torch.from_numpy(one).to("cuda") if isinstance(one, np.ndarray) else one for one in arguments]
+
+
+@cache
+def _check(kernel: str) -> None:
+    """RuntimeError unless it computes what NumPy does."""
+    case = CHECKS[kernel]
+    drawn = case.draw(np.random.default_rng(0))
+    arguments = on_gpu(drawn)
+    compiled(case)(arguments)
+    found = arguments[case.result].cpu().numpy()
+    if not np.allclose(found, case.expected(*drawn), rtol=_TOLERANCE, atol=_TOLERANCE):
+        raise RuntimeError(f"{kernel} does not compute what it should")
