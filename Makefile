@@ -1,6 +1,7 @@
 # gpucast: two commands. Needs make and Python >= 3.11; everything else goes into .venv.
 #   make serve   install, then start database, API and worker   (PORT, HOST, DATABASE_URL, GPUCAST_DATA_DIR)
 #   make test    install, then format, lint, types, layers, locks and every test
+#   make measure install what `gpucast measure` needs on the machine with the device, and say how to run it
 #   make train   the artefacts of models_store/ from the data sets in DATA (or GPUCAST_SHARED_DATA)
 #   make lock    resolve pyproject.toml into requirements/*.txt again
 
@@ -16,13 +17,16 @@ ifneq ($(shell test -w "$$HOME" && echo yes),yes)
 export UV_CACHE_DIR := $(CURDIR)/.venv/cache
 endif
 
-.PHONY: serve train test check lock install clean
+.PHONY: serve train measure test check lock install clean
 
 serve: $(INSTALLED)
 	@$(BIN)/gpucast serve
 
 train: $(INSTALLED)
 	@$(BIN)/gpucast train $(if $(DATA),--data "$(DATA)")
+
+measure: .venv/.measure
+	@echo "run: $(BIN)/gpucast measure --suite operators --minutes 10 --out measured.parquet   (docs/measure.md)"
 
 test: check
 	$(BIN)/pytest -q
@@ -46,6 +50,18 @@ clean:
 	@echo "installing from $<"
 	@$(UV) pip sync --quiet --require-hashes --python $(BIN)/python $<
 	@$(UV) pip install --quiet --no-deps --no-build-isolation --offline --python $(BIN)/python --editable .
+	@$(if $(filter %.dev,$@),$(TORCH) --requirement requirements/torch.txt)
+	@touch $@
+
+.venv/.dev: requirements/torch.txt
+
+# The machine's own pip chooses PyTorch's build (CPU or CUDA), so no hash of it can be locked. After the locked packages,
+# as these remove all others.
+TORCH = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements/torch.txt
+
+.venv/.measure: $(INSTALLED) requirements/torch.txt
+	@echo "installing PyTorch"
+	@$(TORCH) --no-build-isolation --editable '.[measure]'
 	@touch $@
 
 # uv itself comes from the lock too, by the pip that Python brings along.

@@ -36,7 +36,10 @@ _BODIES: dict[str, Any] = {
 } | {media: {"schema": {"type": "string", "format": "binary"}} for media in READERS if "parquet" in media}
 _DESCRIPTION = (
     "A JSON list, or CSV or Parquet with the workload's fields as columns (`size.n` or just `n`, `kernel.grid`,"
-    " `phases_ms.forward`; an empty cell is an absent field). A file with a column `op` holds operators, one a row."
+    " `phases_ms.forward`; an empty cell is an absent field). A column `kind` says what a row is: kernel, operator or"
+    " model; without it, rows of a file with a column `op` are operators, others kernels. Rows whose `outcome` is not"
+    " `measured` are skipped and counted. The schema metadata of a Parquet file may hold the measuring GPU's"
+    " specification in JSON under `gpucast.device`: it is registered where rows name it and nobody knows it."
     " All rows are stored or none; the same row sent again changes nothing."
 )
 
@@ -55,6 +58,8 @@ class IngestReport(BaseModel):
     received: int
     inserted: int
     unchanged: int
+    skipped: dict[str, int] = Field(description="rows that were not measured: why, and how many")
+    ignored: dict[str, int] = Field(description="columns that nothing stores: how many rows have them")
     added_gpus: list[str] = Field(description="GPUs that the rows brought along")
     drift: DriftOut | None
     dry_run: bool
@@ -104,9 +109,9 @@ def post_measurements(
     dry_run: Annotated[bool, Query(description="Check everything and store nothing.")] = False,
 ) -> IngestReport:
     """Store rows, all or none."""
-    rows = read_measurements(body, request.headers.get("content-type"), max_rows=settings.max_batch_rows)
+    upload = read_measurements(body, request.headers.get("content-type"), max_rows=settings.max_batch_rows)
     holder.refresh()
-    report = ingest(database, holder.engine, rows, dry_run=dry_run)
+    report = ingest(database, holder.engine, upload, dry_run=dry_run)
     holder.refresh()
     return IngestReport.model_validate(asdict(report))
 

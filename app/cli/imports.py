@@ -56,6 +56,8 @@ def _tell_parts(report: PartsReport, dry_run: bool) -> None:
         print(f"{what:<20}{dtype:<18}{gpu:<28}{rows:>10,}")
     for reason, rows in report.skipped.most_common():
         print(f"skipped {rows:,} rows: {reason}")
+    for column, rows in report.ignored.items():
+        print(f"ignored {column} of {rows:,} rows: nothing stores it")
     _total(report, report.skipped.total(), dry_run)
 
 

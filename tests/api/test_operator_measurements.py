@@ -216,7 +216,7 @@ SOUND = b"tesla-v100-sxm2-16gb,pytorch-2.1,bench,9,linear,1024,1024,1024,fp32"
         (HEADER.replace(b",source", b",m"), SOUND, 422, ["m"]),
         (HEADER + b",kernel.grid", SOUND + b",0x1", 422, [1, "kernel", "grid"]),
         (HEADER + b",measured_at", SOUND + b",2026-01-01T00:00:00", 422, [1, "measured_at"]),
-        (HEADER + b",kind", SOUND + b",kernel", 422, [1, "workload", "kind"]),
+        (HEADER + b",kind", SOUND + b",kernel", 422, [1, "workload", "op"]),
     ],
 )
 def test_wrong_cells_are_named(server: httpx.Client, header: bytes, line: bytes, status: int, loc: list[Any]) -> None:

@@ -7,6 +7,7 @@ import pytest
 from app.errors import BadInput
 from app.services.measurements.ingest import Checked, check, refuse_wrong
 from app.services.measurements.measured_operators import MAX_REPORTED
+from app.services.measurements.upload import Objects
 from app.tables.catalog import Catalog
 from app.tables.complete import complete
 from tests.kernels_data import SAXPY
@@ -30,7 +31,7 @@ ROW: dict[str, Any] = {"gpu": "small", "software": "cuda", "source": "bench", "l
 
 
 def checked(*rows: dict[str, Any]) -> Checked:
-    return check(Catalog([complete(SMALL)]), rows)
+    return check(Catalog([complete(SMALL)]), Objects.of(rows))
 
 
 def refused(row: dict[str, Any]) -> tuple[tuple[Any, ...], str]:

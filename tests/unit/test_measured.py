@@ -4,11 +4,17 @@ from app.config import Settings
 from app.services.assemble import Stores, assemble
 from app.services.engine import Engine
 from app.services.measurements.ingest import ingest
+from app.services.measurements.upload import Objects, Upload
 from app.store.session import Database
+from app.tables.measurements import Measurements
 from tests.api.test_operator_learning import uploads
 from tests.unit.test_candidate import made
 
 V100 = "tesla-v100-pcie-32gb"
+
+
+def upload(rows: Measurements) -> Upload:
+    return Upload((Objects.of(uploads(rows, V100)),))
 
 
 def test_rows_are_read_again_only_when_there_are_more(settings: Settings, database: Database) -> None:
@@ -20,7 +26,7 @@ def test_rows_are_read_again_only_when_there_are_more(settings: Settings, databa
 
     empty = look()
     assert len(empty.operators.index) == 0
-    ingest(database, empty, uploads(made(V100).rows, V100))
+    ingest(database, empty, upload(made(V100).rows))
     first = look(empty)
     assert first.operators.counts == {V100: 27}
     again = look(first)
@@ -28,7 +34,7 @@ def test_rows_are_read_again_only_when_there_are_more(settings: Settings, databa
     assert all(again.served[key] is one for key, one in first.served.items())
     auto = first.served["auto", "*"]
     assert auto.plain is not None
-    ingest(database, again, uploads(made(V100, seed=7).rows, V100))
+    ingest(database, again, upload(made(V100, seed=7).rows))
     more = look(again)
     assert more.operators.counts == {V100: 54}
     assert more.served["auto", "*"].plain is auto.plain

@@ -7,6 +7,7 @@ import pytest
 
 from app.services.measurements.ingest import Checked, check, save
 from app.services.measurements.stored_operators import stored_operators
+from app.services.measurements.upload import Objects
 from app.store import measurements, operators
 from app.store.session import Database
 from app.tables.catalog import Catalog
@@ -36,7 +37,7 @@ ROWS = [
 
 
 def checked(*rows: dict[str, Any]) -> Checked:
-    return check(Catalog(SPECS), rows)
+    return check(Catalog(SPECS), Objects.of(rows))
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.errors import BadInput, Malformed, TooLarge, UnsupportedMedia
-from app.services.measurements.tabular import read_rows
+from app.services.measurements.files import read_measurements
+from app.services.measurements.upload import Objects
 
 FLAT = {
     "gpu": "titan-v",
@@ -59,7 +60,9 @@ def as_parquet(columns: dict[str, Any]) -> bytes:
 
 
 def read(body: bytes, media: str, max_rows: int = 10) -> list[dict[str, Any]]:
-    return read_rows(body, media, max_rows=max_rows)
+    (objects,) = read_measurements(body, media, max_rows=max_rows).parts
+    assert isinstance(objects, Objects)
+    return list(objects.rows)
 
 
 def test_the_same_row_in_three_forms() -> None:

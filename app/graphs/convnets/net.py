@@ -89,7 +89,7 @@ class Net:
         height, width = kernel if isinstance(kernel, tuple) else (kernel, kernel)
         pads = ((height - 1) // 2, (width - 1) // 2) if padding is None else (padding, padding)
         side = _slid(x.side, height, stride, pads[0])
-        return self._add(
+        return self.layer(
             "conv2d",
             f"conv {height}x{width}",
             (x,),
@@ -104,7 +104,7 @@ class Net:
     def norm(self, x: Tensor) -> Tensor:
         """Batch normalisation: a scale and a shift per channel."""
         parameters = 2 * x.channels
-        return self._add("batch_norm", "batch_norm", (x,), x[1:], parameters=parameters, b=x.area, h=x.channels)
+        return self.layer("batch_norm", "batch_norm", (x,), x[1:], parameters=parameters, b=x.area, h=x.channels)
 
     def act(self, x: Tensor, kind: str = "relu") -> Tensor:
         """An activation."""
@@ -156,30 +156,30 @@ class Net:
     def mean(self, x: Tensor, side: int = 1) -> Tensor:
         """Means over `side` x `side` parts of each plane (adaptive pooling); of a smaller plane elements repeat."""
         if x.side < side:
-            return self._add("copy", "repeat", (x,), (x.channels, side), b=1, h=x.channels * side * side)
+            return self.layer("copy", "repeat", (x,), (x.channels, side), b=1, h=x.channels * side * side)
         stride = x.side // side
         return self.avg_pool(x, x.side - (side - 1) * stride, stride)
 
     def linear(self, x: Tensor, features: int) -> Tensor:
         """A fully connected layer, with bias, on all elements."""
         parameters = features * (x.elements + 1)
-        return self._add("linear", "linear", (x,), (features, 1), parameters=parameters, m=1, n=features, k=x.elements)
+        return self.layer("linear", "linear", (x,), (features, 1), parameters, m=1, n=features, k=x.elements)
 
     def concat(self, parts: Sequence[Tensor], name: str = "concat") -> Tensor:
         """The channels of all parts one behind another: a copy."""
         channels, side = sum(part.channels for part in parts), parts[0].side
-        return self._add("copy", name, parts, (channels, side), b=1, h=channels * side * side)
+        return self.layer("copy", name, parts, (channels, side), b=1, h=channels * side * side)
 
     def _pool(self, op: str, x: Tensor, size: int, kernel: int, stride: int, padding: int) -> Tensor:
         side = _slid(size, kernel, stride, padding)
         window = _window(size, (kernel, kernel), stride, (padding, padding))
-        return self._add(op, op.removesuffix("2d"), (x,), (x.channels, side), channels=x.channels, **window)
+        return self.layer(op, op.removesuffix("2d"), (x,), (x.channels, side), channels=x.channels, **window)
 
     def _elementwise(self, op: str, name: str, *inputs: Tensor) -> Tensor:
         x = inputs[0]
-        return self._add(op, name, inputs, x[1:], b=x.channels, h=x.area)
+        return self.layer(op, name, inputs, x[1:], b=x.channels, h=x.area)
 
-    def _add(
+    def layer(
         self,
         op: str,
         name: str,
@@ -188,6 +188,7 @@ class Net:
         parameters: float = 0.0,
         **dims: float,
     ) -> Tensor:
+        """Every layer comes through here: the operator that it is, what it reads, and channels and side it writes."""
         channels, side = shape
         block = self.blocks[-1]
         row = self.rows.add(

@@ -11,6 +11,7 @@ from app.errors import NotFound
 from app.predictors import PREDICTORS
 from app.services.measurements.importers.cuda_kernels import CLEAN_FILE, IMPORTER
 from app.services.measurements.ingest import check
+from app.services.measurements.upload import Objects
 from app.services.seed import load_seed_specs
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuSpec
@@ -46,7 +47,7 @@ def evaluate_cross_gpu_kernels(folder: Path) -> Study:
 def clean_experiments(folder: Path, predictors: Sequence[Any] = PREDICTORS) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
     """Cells of the clean protocol, and why rows were left out of it."""
     imported = IMPORTER.read(folder)
-    checked = check(_catalog(imported.figures), imported.rows)
+    checked = check(_catalog(imported.figures), Objects.of(imported.rows))
     if checked.measured is None:
         raise NotFound(f"{folder / CLEAN_FILE} has no row that can be true.")
     kernels = [row.name for row in checked.rows]

@@ -1,41 +1,90 @@
-"""Bodies of measurements: operators in columns where a file has the column `op`, rows as objects otherwise."""
+"""Bodies of measurements by their media type: CSV and Parquet hold rows of any kind together, a field a column.
+
+A column `kind` says what a row is: kernel, operator or model. Without it, rows that have the column `op` are operators
+and others kernels. A column `outcome` says what became of a run: of those that were not "measured", rows are skipped
+and counted. Operators are read in columns, however many; others as objects.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from app.errors import BadInput
+from app.errors import BadInput, FieldError, Malformed, TooLarge, UnsupportedMedia
+from app.services.decoding import plain
 from app.services.measurements import operator_uploads, tabular
-from app.services.measurements.ingest import Sent
+from app.services.measurements.mixed import OUTCOME, REMARKS, Cells, known_names, split
 from app.services.measurements.operator_uploads import csv_names, own_name
-from app.services.measurements.tabular import READERS, media_of, read_rows
+from app.services.measurements.upload import Objects, Upload
 
-__all__ = ["READERS", "read_measurements"]
+# Key of a Parquet schema's metadata: the measuring device's specification in JSON, as POST /gpus takes it.
+DEVICE = b"gpucast.device"
+_AS_TABLE = {"op", OUTCOME, *REMARKS}
+_PARQUET = Cells(operator_uploads.columns_of_parquet, tabular.rows_of_parquet)
+_TEXT = Cells(operator_uploads.columns_of_text, tabular.rows_of_text)
 
 
-def read_measurements(body: bytes, content_type: str | None, *, max_rows: int) -> Sent:
+def read_measurements(body: bytes, content_type: str | None, *, max_rows: int) -> Upload:
     """Measurements of a body by its media type; JSON where none is named. Empty bodies are refused."""
-    reader = READERS.get(media_of(content_type))
-    if reader is tabular.read_csv and _holds_operators(csv_names(body)):
-        sent = operator_uploads.read_csv(body, max_rows=max_rows)
-    elif reader is tabular.read_parquet and _holds_operators(_parquet_names(body)):
-        sent = operator_uploads.read_parquet(body, max_rows=max_rows)
-    else:
-        return read_rows(body, content_type, max_rows=max_rows)
-    if not len(sent):
+    media = (content_type or "application/json").partition(";")[0].strip().lower()
+    reader = READERS.get(media)
+    if reader is None:
+        raise UnsupportedMedia(f"Measurements are read as {', '.join(READERS)}; this is {media!r}.")
+    upload = reader(body, max_rows)
+    if not len(upload):
         raise BadInput("There is no measurement in the body.")
-    return sent
+    return upload
 
 
-def _holds_operators(names: list[str]) -> bool:
-    return any(own_name(name) == "op" for name in names)
+def _json(body: bytes, max_rows: int) -> Upload:
+    return Upload((Objects.of(tabular.read_json(body, max_rows=max_rows)),))
 
 
-def _parquet_names(body: bytes) -> list[str]:
-    """Names of a Parquet file's columns; empty where it cannot be read, which its reader then says."""
+def _csv(body: bytes, max_rows: int) -> Upload:
+    names = csv_names(body)
+    if _AS_TABLE.isdisjoint(map(own_name, names)):
+        return Upload((Objects.of(tabular.read_csv(body, max_rows=max_rows)),))
+    table = operator_uploads.text_table(body, known_names(names))
+    if table.num_rows > max_rows:
+        raise TooLarge(f"At most {max_rows:,} rows are taken at once; this file has {table.num_rows:,}.")
+    return split(table, _TEXT)
+
+
+def _parquet(body: bytes, max_rows: int) -> Upload:
+    with _readable():
+        source = pq.ParquetFile(pa.BufferReader(body))
+        names = known_names(source.schema_arrow.names)
+        tabular.refuse_huge(source.metadata, max_rows)
+        return split(source.read().rename_columns(names), _PARQUET, _device(source.schema_arrow.metadata))
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
     try:
-        names: list[str] = pq.read_schema(pa.BufferReader(body)).names
-    except (pa.ArrowException, OSError, ValueError):
-        return []
-    return names
+        yield
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        raise Malformed(f"The Parquet file cannot be read: {str(error)[:200]}") from error
+
+
+def _device(metadata: Mapping[bytes, bytes] | None) -> Mapping[str, Any] | None:
+    """The specification that a file carries."""
+    told = (metadata or {}).get(DEVICE)
+    if told is None:
+        return None
+    device = plain(told)
+    if not isinstance(device, dict):
+        where = DEVICE.decode()
+        raise BadInput(f"{where} is no GPU.", errors=[FieldError((where,), "must be a GPU's specification in JSON")])
+    return device
+
+
+READERS: dict[str, Callable[[bytes, int], Upload]] = {
+    "application/json": _json,
+    "text/csv": _csv,
+    "application/vnd.apache.parquet": _parquet,
+    "application/x-parquet": _parquet,
+}

@@ -14,8 +14,9 @@ from sqlalchemy import Connection
 from app.errors import BadInput, FieldError
 from app.services.catalogue import load_catalog
 from app.services.measurements.importers.base import Part, PartsImporter
-from app.services.measurements.ingest import Checked, Sent, check, count_new, save
+from app.services.measurements.ingest import Checked, check, count_new, save
 from app.services.measurements.measured_operators import OperatorColumns
+from app.services.measurements.upload import Sent
 from app.store.session import Database
 
 # Rows checked and stored at once.
@@ -36,6 +37,7 @@ class PartsReport:
     inserted  rows that are new; `unchanged` ones were stored before
     arrived   sound rows by operator (kernel or model), dtype and GPU id
     skipped   rows left out: why, and how many
+    ignored   columns that nothing stores: how many rows have them
     examples  some of the rows left out: where they stood, and why
     """
 
@@ -44,6 +46,7 @@ class PartsReport:
     unchanged: int = 0
     arrived: Counter[Arrived] = field(default_factory=Counter)
     skipped: Counter[str] = field(default_factory=Counter)
+    ignored: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
 
 
@@ -60,29 +63,31 @@ def import_parts(
     Rows that cannot be true are skipped, each with its reason; columns and cells that are not in the form are refused,
     and then nothing is stored. A dry run checks the same and changes nothing.
     """
-    report = PartsReport()
+    report, left_out = PartsReport(), 0
     started = time.monotonic()
     with database.begin() as connection:
         for part in importer.read(path):
-            report.received += sum(part.skipped.values())
+            report.received += part.skipped.total()
+            left_out += part.skipped.total()
             report.skipped += part.skipped
+            report.ignored += part.ignored
             for sent in _chunks(part.sent):
                 _take_in(connection, part, sent, report, dry_run)
                 rate = report.received / max(time.monotonic() - started, 1e-3)
                 progress(f"{part.file}: {report.received:,} rows done, {rate:,.0f} a second")
-    if not report.arrived:
+    # A file may tell of runs that all failed.
+    if not report.arrived and not 0 < left_out == report.received:
         raise BadInput(f"None of the {report.received:,} rows in {path} can be stored: {_reasons(report)}.")
     return report
 
 
 def _chunks(sent: Sent) -> Iterator[Sent]:
     for first in range(0, len(sent), CHUNK):
-        rows = slice(first, first + CHUNK)
-        yield sent.part(rows) if isinstance(sent, OperatorColumns) else sent[rows]
+        yield sent.part(slice(first, first + CHUNK))
 
 
 def _take_in(connection: Connection, part: Part, sent: Sent, report: PartsReport, dry_run: bool) -> None:
-    checked = check(load_catalog(connection), sent)
+    checked = check(load_catalog(connection), sent, device=part.device)
     if isinstance(sent, OperatorColumns) and checked.operators is not None and not checked.operators.readable:
         errors = [FieldError((part.file, *error.loc), error.msg) for error in checked.errors]
         raise BadInput(f"{part.file} has cells that cannot be read; nothing was stored.", errors=errors)
@@ -101,9 +106,7 @@ def _note_skipped(part: Part, checked: Checked, report: PartsReport) -> None:
     else:
         report.skipped += Counter(f"{error.loc[-1]}: {error.msg}" for error in checked.errors)
     for error in checked.errors[: _EXAMPLES - len(report.examples)]:
-        position = int(error.loc[0])
-        row = position if part.position is None else int(part.position[position])
-        report.examples.append(f"{part.file} row {row}: {error.msg}")
+        report.examples.append(f"{part.file} row {error.loc[0]}: {error.msg}")
 
 
 def _arrived(checked: Checked) -> Counter[Arrived]:

@@ -13,6 +13,7 @@ from app.services.catalogue import load_catalog
 from app.services.measurements.importers import IMPORTERS
 from app.services.measurements.importers.base import Importer, PartsImporter, Skipped
 from app.services.measurements.ingest import Checked, check, save
+from app.services.measurements.upload import Objects
 from app.store import gpus as gpu_store
 from app.store.session import Database
 from app.tables.catalog import Catalog
@@ -49,7 +50,7 @@ def import_folder(database: Database, importer: Importer, folder: Path, *, dry_r
     imported = importer.read(folder)
     with database.begin() as connection:
         catalog = load_catalog(connection)
-        checked = check(catalog, imported.rows)
+        checked = check(catalog, Objects.of(imported.rows))
         if not checked.rows:
             raise BadInput(f"None of the {len(imported.rows)} rows in {folder} can be stored.", errors=checked.errors)
         wrong = [Skipped(imported.where[int(e.loc[0])], f"{e.loc[-1]}: {e.msg}") for e in checked.errors]

@@ -9,9 +9,9 @@ and its power only annotate the row and do not make another one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any
 
 import numpy as np
 from sqlalchemy import Connection
@@ -27,11 +27,12 @@ from app.services.measurements.measured_operators import (
     LIMIT_TOLERANCE,
     MAX_REPORTED,
     CheckedOperators,
-    OperatorColumns,
     check_operators,
+    joined,
 )
 from app.services.measurements.operator_blocks import measured_of
-from app.services.measurements.rows import Parsed, Row, operator_columns, parse, stored
+from app.services.measurements.rows import Parsed, operator_columns, parse, stored
+from app.services.measurements.upload import Objects, Sent, Upload
 from app.services.measurements.upload_gpus import UploadGpus
 from app.services.models.hits import model_limit_s
 from app.services.workloads import KernelWorkload, kernel_table
@@ -45,9 +46,6 @@ from app.tables.catalog import Catalog
 from app.tables.gpus import GpuSpec, GpuTable
 from app.tables.measurements import Measurements
 from app.tables.predictions import BOUNDS
-
-# What an upload holds: rows as objects, or operators in columns.
-Sent: TypeAlias = Sequence[Row] | OperatorColumns
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,28 +76,39 @@ class Checked:
 class Report:
     """What became of an upload: `inserted` rows are new, `unchanged` ones were there already.
 
-    `drift` compares new rows with what would have been predicted for them; None without new rows.
+    `skipped` counts rows that were not measured by why, `ignored` the rows of columns that nothing stores. `drift`
+    compares new rows with what would have been predicted for them; None without new rows.
     """
 
     received: int
     inserted: int
     unchanged: int
+    skipped: Mapping[str, int]
+    ignored: Mapping[str, int]
     added_gpus: tuple[str, ...]
     drift: Drift | None
     dry_run: bool
 
 
-def check(catalog: Catalog, sent: Sent) -> Checked:
-    """Check every row's form, GPU, launch and time; wrong rows come back as errors, the others ready to store."""
-    gpus = UploadGpus(catalog)
-    if isinstance(sent, OperatorColumns):
-        found = check_operators(gpus, sent)
-        return Checked((), (), None, gpus.table(), _newcomers(gpus, (), found), found.errors, found)
-    parsed, errors = parse(sent, gpus)
+def check(catalog: Catalog, *sent: Sent, device: Mapping[str, Any] | None = None) -> Checked:
+    """Check every row's form, GPU, launch and time; wrong rows come back as errors, the others ready to store.
+
+    `device` is the specification of a GPU that the catalogue need not know for rows to name it.
+    """
+    gpus = UploadGpus(catalog, device)
+    parsed, errors, operators = list[Parsed](), list[FieldError](), list[CheckedOperators]()
+    for part in sent:
+        if isinstance(part, Objects):
+            found, wrong = parse(part, gpus)
+            parsed += found
+            errors += wrong
+        else:
+            operators.append(check_operators(gpus, part))
     kernels = [item for item in parsed if isinstance(item.workload, KernelWorkload)]
     models = [item for item in parsed if isinstance(item.workload, MeasuredModel)]
     others = [item for item in parsed if not isinstance(item.workload, KernelWorkload | MeasuredModel)]
-    operators = check_operators(gpus, operator_columns(others, gpus)) if others else None
+    if others:
+        operators.append(check_operators(gpus, operator_columns(others, gpus)))
     table = gpus.table()
     measured, sound = None, list[Parsed]()
     if kernels:
@@ -107,17 +116,17 @@ def check(catalog: Catalog, sent: Sent) -> Checked:
         errors += impossible
     possible, impossible = _possible_models(models, table)
     errors += impossible
-    kept = [*sound, *possible]
-    if operators is not None:
-        errors += operators.errors
+    kept, all_operators = [*sound, *possible], joined(operators) if operators else None
+    if all_operators is not None:
+        errors += all_operators.errors
     return Checked(
         tuple(stored(item, gpus.specs[item.gpu].id) for item in kept),
         tuple(item.position for item in kept),
         measured,
         table,
-        _newcomers(gpus, kept, operators),
+        _newcomers(gpus, kept, all_operators),
         tuple(sorted(errors, key=_position)),
-        operators,
+        all_operators,
     )
 
 
@@ -227,17 +236,19 @@ def _add_gpu(connection: Connection, spec: GpuSpec) -> None:
             raise
 
 
-def ingest(database: Database, engine: Engine, rows: Sent, *, dry_run: bool = False) -> Report:
+def ingest(database: Database, engine: Engine, upload: Upload, *, dry_run: bool = False) -> Report:
     """Check all rows and store them, all or none; BadInput lists what is wrong row by row."""
-    checked = check(engine.catalog, rows)
-    refuse_wrong(checked, len(rows))
+    checked = check(engine.catalog, *upload.parts, device=upload.device)
+    measured = len(upload) - upload.skipped.total()
+    refuse_wrong(checked, measured)
     with database.begin() as connection, connection.begin_nested() as savepoint:
         compared = _drift(connection, engine, checked)
         inserted = save(connection, checked)
         if dry_run:
             savepoint.rollback()
     added = tuple(spec.id for spec in checked.newcomers)
-    return Report(len(rows), inserted, len(rows) - inserted, added, compared, dry_run)
+    left = (dict(upload.skipped), dict(upload.ignored))
+    return Report(len(upload), inserted, measured - inserted, *left, added, compared, dry_run)
 
 
 def _drift(connection: Connection, engine: Engine, checked: Checked) -> Drift | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -90,6 +90,17 @@ class CheckedOperators:
     def readable(self) -> bool:
         """Whether every row is in the form, though it may not be true."""
         return not self.errors or bool(self.reasons)
+
+
+def joined(parts: Sequence[CheckedOperators]) -> CheckedOperators:
+    """What was sent in several parts."""
+    return CheckedOperators(
+        tuple(block for part in parts for block in part.blocks),
+        tuple(rows for part in parts for rows in part.position),
+        tuple(error for part in parts for error in part.errors),
+        sum(part.wrong for part in parts),
+        sum((part.reasons for part in parts), Counter()),
+    )
 
 
 def check_operators(gpus: UploadGpus, sent: OperatorColumns) -> CheckedOperators:

@@ -1,4 +1,4 @@
-"""CSV and Parquet files of measured operators, read into columns without a Python object per cell.
+"""Measured operators of CSV and Parquet files, read into columns without a Python object per cell.
 
 Columns are fields of the measurement (`gpu`, `software`, `latency_ms`, `kernel.name`, `kernel.grid` as `64x64x1`, ...)
 and of the operator (`op`, `dtype`, `m`, ...; a leading `workload.` is allowed). An empty cell is an absent field.
@@ -16,19 +16,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
-import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
-from app.errors import BadInput, Malformed, TooLarge
+from app.errors import BadInput, Malformed
 from app.services.decoding import summary
 from app.services.measurements.measured_operators import MAX_REPORTED, ROW_COLUMNS, WORDS, OperatorColumns, placed
-from app.services.measurements.tabular import refuse_huge
 from app.services.operators.batch_files import is_numbers, is_words, numbers_of, words_of
-from app.services.operators.columns import Column, Numbers, Problems, Words
+from app.services.operators.columns import Column, Numbers, Problems
 from app.services.operators.forms import COLUMN_NAMES, PAIR_FIELDS, WORD_FIELDS
 
-KINDS = ("operator", "operators")
-_WORDS = {*WORDS, *WORD_FIELDS, "kind"}
-_KNOWN = tuple(dict.fromkeys((*ROW_COLUMNS, "kind", *COLUMN_NAMES)))
+Ints = NDArray[np.intp]
+
+OPERATOR_COLUMNS = tuple(dict.fromkeys((*ROW_COLUMNS, *COLUMN_NAMES)))
+_WORDS = {*WORDS, *WORD_FIELDS}
 _EXTENTS = ("kernel.grid", "kernel.block")
 _PREFIX = "workload."
 
@@ -48,32 +48,11 @@ def csv_names(body: bytes) -> list[str]:
         return []
 
 
-def _names(given: Sequence[str]) -> list[str]:
-    """Names of known columns; unknown and repeated ones are refused."""
-    problems = Problems((), most=MAX_REPORTED)
-    names = [own_name(name) for name in given]
-    for k, name in enumerate(names):
-        if name not in _KNOWN:
-            problems.add(given[k], f"unknown column; known are {', '.join(_KNOWN)}")
-        elif name in names[:k]:
-            problems.add(given[k], "stands twice")
-    problems.refuse()
-    return names
+def columns_of_parquet(table: pa.Table, position: Ints) -> OperatorColumns:
+    """Operators of a table whose columns are those of operators, each where `position` says, int [n].
 
-
-def read_parquet(body: bytes, *, max_rows: int) -> OperatorColumns:
-    """Operators of a Parquet body."""
-    try:
-        source = pq.ParquetFile(pa.BufferReader(body))
-        names = _names(source.schema_arrow.names)
-        refuse_huge(source.metadata, max_rows)
-        return _columns_of(source.read().rename_columns(names))
-    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-        raise Malformed(f"The Parquet file cannot be read: {str(error)[:200]}") from error
-
-
-def _columns_of(table: pa.Table) -> OperatorColumns:
-    """A table whose columns have known names; cells of the wrong type are refused by column."""
+    Cells of the wrong type are refused by column.
+    """
     problems = Problems((), most=MAX_REPORTED)
     columns: dict[str, Column] = {}
     for name, cells in zip(table.column_names, table.columns, strict=True):
@@ -87,24 +66,13 @@ def _columns_of(table: pa.Table) -> OperatorColumns:
             wanted = "words" if name in _WORDS else "numbers"
             problems.add(name, f"a column of {cells.type} where {wanted} are wanted")
     problems.refuse()
-    return _sent(columns, table.num_rows, problems)
+    return OperatorColumns(columns, position)
 
 
-def _sent(columns: dict[str, Column], n: int, problems: Problems) -> OperatorColumns:
-    """The columns without that of the kind, which must say operator wherever it says anything."""
-    kind = columns.pop("kind", None)
-    if isinstance(kind, Words):
-        for code, word in enumerate(kind.words):
-            if word not in KINDS:
-                problems.add("kind", "a file with a column op holds operators only", np.flatnonzero(kind.codes == code))
-    _refuse(problems, n)
-    return OperatorColumns(columns, np.arange(n))
-
-
-def _refuse(problems: Problems, n: int) -> None:
-    """BadInput if any of n rows was wrong, with errors by row."""
+def _refuse(problems: Problems, position: Ints) -> None:
+    """BadInput if any of the rows at `position` was wrong, with errors by row."""
     if problems.errors:
-        errors = [placed(error, np.arange(n)) for error in problems.errors]
+        errors = [placed(error, position) for error in problems.errors]
         raise BadInput(summary(errors), errors=errors)
 
 
@@ -123,22 +91,22 @@ def _text(cell: Any) -> str:
     return "x".join(map(str, cell)) if isinstance(cell, list) else str(cell)
 
 
-def read_csv(body: bytes, *, max_rows: int) -> OperatorColumns:
-    """Operators of a CSV body with a header line, UTF-8, comma separated."""
-    names = _names(csv_names(body))
+def columns_of_text(table: pa.Table, position: Ints) -> OperatorColumns:
+    """Operators of a table of text whose columns are those of operators, each where `position` says, int [n]."""
     problems = Problems((), most=MAX_REPORTED)
-    table = _text_table(body, names, problems)
-    if table.num_rows > max_rows:
-        raise TooLarge(f"At most {max_rows:,} rows are taken at once; this file has {table.num_rows:,}.")
     columns: dict[str, Column] = {}
-    for name, cells in zip(names, table.columns, strict=True):
+    for name, cells in zip(table.column_names, table.columns, strict=True):
         columns[name] = words_of(cells) if name in _WORDS else _parsed(name, cells, problems)
-    _refuse(problems, table.num_rows)
-    return _sent(columns, table.num_rows, problems)
+    _refuse(problems, position)
+    return OperatorColumns(columns, position)
 
 
-def _text_table(body: bytes, names: Sequence[str], problems: Problems) -> pa.Table:
-    """All cells as text without the space around it, null where empty."""
+def text_table(body: bytes, names: Sequence[str]) -> pa.Table:
+    """Cells of a CSV body as text without the space around it, null where empty; `names` are its columns.
+
+    The body has a header line, is UTF-8 and comma separated.
+    """
+    problems = Problems((), most=MAX_REPORTED)
 
     def refuse(row: pa_csv.InvalidRow) -> str:
         cells = f"{row.actual_columns} cells where the header names {row.expected_columns} columns"
@@ -160,7 +128,7 @@ def _text_table(body: bytes, names: Sequence[str], problems: Problems) -> pa.Tab
         )
     except pa.ArrowException as error:
         raise Malformed(f"The CSV cannot be parsed: {str(error)[:200]}.") from error
-    _refuse(problems, body.count(b"\n") + 1)
+    _refuse(problems, np.arange(body.count(b"\n") + 1))
     trimmed = [pc.utf8_trim_whitespace(cells) for cells in table.columns]
     empty = pa.scalar(None, pa.string())
     return pa.table([pc.if_else(pc.equal(cells, ""), empty, cells) for cells in trimmed], names=list(names))

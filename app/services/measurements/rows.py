@@ -15,6 +15,7 @@ from app.errors import BadInput, FieldError, GpucastError
 from app.services.decoding import convert
 from app.services.measurements.form import MEASUREMENT_EXAMPLE, MODEL_EXAMPLE, MeasuredModel, MeasurementIn
 from app.services.measurements.measured_operators import EARLIEST, MAX_REPORTED, WORDS, OperatorColumns
+from app.services.measurements.upload import Objects
 from app.services.measurements.upload_gpus import UploadGpus
 from app.services.operators.forms import ROW_FORMS, WORD_FIELDS, unknown_op
 from app.services.operators.requests import OPERATORS_EXAMPLE
@@ -39,11 +40,11 @@ class Parsed:
     gpu: int
 
 
-def parse(rows: Sequence[Row], gpus: UploadGpus) -> tuple[list[Parsed], list[FieldError]]:
+def parse(sent: Objects, gpus: UploadGpus) -> tuple[list[Parsed], list[FieldError]]:
     """Every row, or what is wrong with it: every field of the first ones, of the others that they are wrong."""
     parsed: list[Parsed] = []
     errors: list[FieldError] = []
-    for position, row in enumerate(rows):
+    for position, row in zip(sent.position.tolist(), sent.rows, strict=True):
         outcome = _parse(position, row, gpus, thorough=len(errors) < MAX_REPORTED)
         if isinstance(outcome, Parsed):
             parsed.append(outcome)

@@ -16,22 +16,25 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, get_args
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
-from app.errors import BadInput, FieldError, Malformed, TooLarge, UnsupportedMedia
+from app.errors import BadInput, FieldError, Malformed, TooLarge
 from app.ops.kernel import GIVEN, SIZE_FIELDS
 from app.services.decoding import plain
 from app.services.measurements.form import Phase
+from app.services.measurements.upload import Objects
 
 Row = dict[str, Any]
+Ints = NDArray[np.intp]
 Path = tuple[str, ...]
 
 MAX_REPORTED = 1000
 # A small Parquet file can hold a column of one value repeated for gigabytes.
 MAX_PARQUET_BYTES = 1 << 30
 
-_NUMBER, _TEXT, _DIMS, _FLAG = "number", "text", "dims", "flag"
+_NUMBER, _TEXT, _DIMS, _FLAG, _OBJECT = "number", "text", "dims", "flag", "object"
 _ROW_FIELDS = {
     "gpu": _TEXT,
     "software": _TEXT,
@@ -46,13 +49,20 @@ _ROW_FIELDS = {
     "kernel.grid": _DIMS,
     "kernel.block": _DIMS,
 }
-_WORKLOAD_TEXT = ("kind", "name", "access_pattern", "dtype", "mode", "memory_format")
-_MODEL_NUMBERS = ("batch", "image_size")
+_WORKLOAD = {
+    **dict.fromkeys(GIVEN, _NUMBER),
+    **dict.fromkeys(("kind", "name", "access_pattern", "dtype"), _TEXT),
+    # Of models.
+    **dict.fromkeys(("mode", "memory_format", "attention", "optimizer"), _TEXT),
+    **dict.fromkeys(("batch", "sequence", "image_size", "gradient_accumulation"), _NUMBER),
+    **dict.fromkeys(("compiled", "fused", "recompute"), _FLAG),
+    **dict.fromkeys(("config", "parallelism"), _OBJECT),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Where a column's cells go in a row, and what they hold: number, text, dims or flag."""
+    """Where a column's cells go in a row, and what they hold: number, text, dims, flag, or an object in JSON."""
 
     path: Path
     holds: str
@@ -63,11 +73,8 @@ def _columns() -> dict[str, Column]:
     known = {name: Column(tuple(name.split(".")), holds) for name, holds in _ROW_FIELDS.items()}
     for phase in get_args(Phase):
         known[f"phases_ms.{phase}"] = Column(("phases_ms", phase), _NUMBER)
-    for name in ("compiled", "workload.compiled"):
-        known[name] = Column(("workload", "compiled"), _FLAG)
-    for name in (*_WORKLOAD_TEXT, *_MODEL_NUMBERS, *GIVEN):
+    for name, holds in _WORKLOAD.items():
         size = name in SIZE_FIELDS
-        holds = _TEXT if name in _WORKLOAD_TEXT else _NUMBER
         column = Column(("workload", "size", name) if size else ("workload", name), holds)
         full = f"size.{name}" if size else name
         known |= {name: column, full: column, f"workload.{full}": column}
@@ -119,11 +126,22 @@ def _flag(cell: str) -> bool:
     return cell.lower() == "true"
 
 
+def _object(cell: str) -> dict[str, Any]:
+    try:
+        found = plain(cell.encode())
+    except Malformed as error:
+        raise ValueError(cell) from error
+    if not isinstance(found, dict):
+        raise ValueError(cell)
+    return found
+
+
 _READ: dict[str, tuple[Callable[[str], Any], str]] = {
     _NUMBER: (_number, "a number"),
     _TEXT: (str, "text"),
     _DIMS: (_dims, "one to three whole numbers as 64x64x1"),
     _FLAG: (_flag, "true or false"),
+    _OBJECT: (_object, "an object in JSON"),
 }
 
 
@@ -181,11 +199,11 @@ def _csv_rows(reader: Any, names: Sequence[str], columns: Sequence[Column], max_
 
 
 def _csv_cells(
-    number: int, names: Sequence[str], columns: Sequence[Column], cells: Sequence[str], errors: list[FieldError]
+    number: int, names: Sequence[str], columns: Sequence[Column], cells: Sequence[str | None], errors: list[FieldError]
 ) -> list[Any]:
     values: list[Any] = []
     for name, column, raw in zip(names, columns, cells, strict=True):
-        cell, value = raw.strip(), None
+        cell, value = (raw or "").strip(), None
         read, wanted = _READ[column.holds]
         try:
             value = read(cell) if cell else None
@@ -195,19 +213,26 @@ def _csv_cells(
     return values
 
 
-def read_parquet(body: bytes, *, max_rows: int) -> list[Row]:
-    """Rows of a Parquet body, one column per field."""
-    try:
-        source = pq.ParquetFile(pa.BufferReader(body))
-        names = source.schema_arrow.names
-        columns = _header(names, "Parquet file")
-        refuse_huge(source.metadata, max_rows)
-        table = source.read()
-        _check_types(table.schema, columns)
-        cells = [_plain(table.column(k), column) for k, column in enumerate(columns)]
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise Malformed(f"The Parquet file cannot be read: {str(error)[:200]}") from error
-    return [_assemble(columns, row) for row in zip(*cells, strict=True)]
+def rows_of_parquet(table: pa.Table, position: Ints) -> Objects:
+    """Rows of a table whose columns have known names, each where `position` says, int [n].
+
+    Cells of the wrong type are refused by column.
+    """
+    columns = _header(table.column_names, "Parquet file")
+    _check_types(table.schema, columns)
+    cells = [_plain(table.column(k), column, position) for k, column in enumerate(columns)]
+    return Objects([_assemble(columns, row) for row in zip(*cells, strict=True)], position)
+
+
+def rows_of_text(table: pa.Table, position: Ints) -> Objects:
+    """Rows of a table of text whose columns have known names, each where `position` says, int [n]."""
+    names, errors = table.column_names, list[FieldError]()
+    columns = _header(names, "CSV")
+    rows = zip(position.tolist(), *(cells.to_pylist() for cells in table.columns), strict=True)
+    read = [_assemble(columns, _csv_cells(number, names, columns, cells, errors)) for number, *cells in rows]
+    if errors:
+        raise _report(errors, "CSV")
+    return Objects(read, position)
 
 
 def refuse_huge(metadata: Any, max_rows: int) -> None:
@@ -246,25 +271,27 @@ def _check_types(schema: pa.Schema, columns: Sequence[Column]) -> None:
         raise BadInput("Columns of the Parquet file have the wrong type.", errors=errors)
 
 
-def _plain(values: pa.ChunkedArray, column: Column) -> list[Any]:
+def _plain(values: pa.ChunkedArray, column: Column, position: Ints) -> list[Any]:
     """Cells of one column as Python values."""
     if pa.types.is_timestamp(values.type):
         # Nanoseconds, which Python's datetime does not have, say nothing about when a kernel ran.
         values = values.cast(pa.timestamp("us", tz=values.type.tz), safe=False)
     cells: list[Any] = values.to_pylist()
-    if column.holds == _DIMS:
-        return [_parquet_dims(number, column, cell) for number, cell in enumerate(cells)]
+    if column.holds in (_DIMS, _OBJECT):
+        return [_written(number, column, cell) for number, cell in zip(position.tolist(), cells, strict=True)]
     if pa.types.is_floating(values.type):
         # A data frame keeps whole numbers with gaps as floats.
         return [int(cell) if cell is not None and cell.is_integer() else cell for cell in cells]
     return [cell.isoformat() if isinstance(cell, datetime) else cell for cell in cells]
 
 
-def _parquet_dims(number: int, column: Column, cell: Any) -> Any:
+def _written(number: int, column: Column, cell: Any) -> Any:
+    """A cell that may be written as text."""
+    read, wanted = _READ[column.holds]
     try:
-        return _dims(cell) if isinstance(cell, str) else cell
+        return read(cell) if isinstance(cell, str) else cell
     except ValueError:
-        error = FieldError((number, ".".join(column.path)), f"{cell[:40]!r} is not {_READ[_DIMS][1]}")
+        error = FieldError((number, ".".join(column.path)), f"{cell[:40]!r} is not {wanted}")
         raise _report([error], "Parquet file") from None
 
 
@@ -278,30 +305,4 @@ def read_json(body: bytes, *, max_rows: int) -> list[Row]:
     errors = [FieldError((k,), "a measurement is an object") for k, row in enumerate(rows) if not isinstance(row, dict)]
     if errors:
         raise _report(errors, "list")
-    return rows
-
-
-READERS: dict[str, Callable[..., list[Row]]] = {
-    "application/json": read_json,
-    "text/csv": read_csv,
-    "application/vnd.apache.parquet": read_parquet,
-    "application/x-parquet": read_parquet,
-    "application/octet-stream": read_parquet,
-}
-
-
-def media_of(content_type: str | None) -> str:
-    """The media type alone; JSON where none is named."""
-    return (content_type or "application/json").partition(";")[0].strip().lower()
-
-
-def read_rows(body: bytes, content_type: str | None, *, max_rows: int) -> list[Row]:
-    """Rows of a body by its media type; JSON where none is named. Empty lists are refused."""
-    media = media_of(content_type)
-    reader = READERS.get(media)
-    if reader is None:
-        raise UnsupportedMedia(f"Measurements are read as {', '.join(READERS)}; this is {media!r}.")
-    rows = reader(body, max_rows=max_rows)
-    if not rows:
-        raise BadInput("There is no measurement in the body.")
     return rows

@@ -17,9 +17,13 @@ from app.tables.gpus import GpuSpec, GpuTable
 
 @dataclass(slots=True)
 class UploadGpus:
-    """GPUs of one upload: each name is resolved once, each specification has one row."""
+    """GPUs of one upload: each name is resolved once, each specification has one row.
+
+    `device` is the specification that a file carries, of the GPU that its rows may name without anybody knowing it.
+    """
 
     catalog: Catalog
+    device: Mapping[str, Any] | None = None
     row: dict[str, int] = field(default_factory=dict)
     specs: list[GpuSpec] = field(default_factory=list)
     _by_name: dict[str, int] = field(default_factory=dict)
@@ -28,13 +32,20 @@ class UploadGpus:
         """Row of the GPU that a name or an inline specification means; raises when there is none."""
         if isinstance(given, str):
             if given not in self._by_name:
-                self._by_name[given] = self._add(self.catalog.resolve(given))
+                self._by_name[given] = self._named(given)
             return self._by_name[given]
         spec = complete(given)
         known = self.specs[self.row[spec.id]] if spec.id in self.row else self.catalog.find(spec.id)
         if known is not None and known != spec:
             raise BadInput(f"the id {spec.id!r} is another GPU's: give its name, or this one another id")
         return self._add(spec)
+
+    def _named(self, name: str) -> int:
+        if self.device is not None and self.catalog.find(name) is None:
+            carried = complete(self.device, where=("gpucast.device",))
+            if Catalog([carried]).find(name) is not None:
+                return self.index(self.device)
+        return self._add(self.catalog.resolve(name))
 
     def _add(self, spec: GpuSpec) -> int:
         if spec.id not in self.row:

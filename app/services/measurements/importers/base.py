@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.services.measurements.ingest import Sent
+from app.services.measurements.upload import Sent
 
 Row = dict[str, Any]
 
@@ -58,14 +58,16 @@ class Part:
     sent      measurements, as objects in the API's form or as operators in columns
     test      bool [n], rows that the data set's authors kept for testing; None where they say nothing
     skipped   rows left out before: why, and how many
-    position  where the objects stood in the file, int [n]; columns know it themselves
+    ignored   columns that are read by people only: how many rows have them
+    device    the specification of the GPU measured on, where the file carries one
     """
 
     file: str
     sent: Sent
     test: NDArray[np.bool_] | None
     skipped: Counter[str] = field(default_factory=Counter)
-    position: NDArray[np.intp] | None = None
+    ignored: Counter[str] = field(default_factory=Counter)
+    device: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

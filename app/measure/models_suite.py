@@ -1,0 +1,201 @@
+"""The `models` suite: ConvMeter's networks and their blocks, and transformers, each at several batches and sizes.
+
+In inference, and in training with forward, backward and update timed apart.
+No loss is computed: backward begins with a gradient of ones, so that a step is the network's own.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, product, zip_longest
+from typing import Any
+
+import torch
+from torch import nn
+
+from app.errors import BadInput
+from app.graphs.convmeter_figures import figures
+from app.graphs.convnets import is_convnet
+from app.graphs.convnets import lower as lower_convnet
+from app.graphs.importers import hf
+from app.graphs.run import Mode, Run
+from app.measure.convnets import convnet
+from app.measure.device import Device, torch_dtypes
+from app.measure.point import Point, Prepared
+from app.measure.transformers import transformer
+from app.services.models.builtin import config_of
+
+SUITE = "models"
+# One of each family first; then the others.
+CONVNETS = (
+    *("resnet50", "vgg16", "mobilenet_v2", "densenet121", "efficientnet_b0", "regnet_x_1_6gf", "squeezenet1_1"),
+    *("alexnet", "inception_v3", "resnext50_32x4d", "wide_resnet50_2", "mobilenet_v3_large", "googlenet"),
+    *("shufflenet_v2_x1_0", "mnasnet1_0", "resnet18", "vgg11_bn", "regnet_y_800mf", "efficientnet_v2_s", "densenet169"),
+    *("squeezenet1_0", "mobilenet_v3_small", "resnet101", "vgg13", "regnet_y_3_2gf", "efficientnet_b2", "resnet34"),
+    *("densenet201", "regnet_x_400mf", "shufflenet_v2_x2_0", "vgg19", "mnasnet0_5", "regnet_x_8gf", "resnet152"),
+    *("resnext101_32x8d", "efficientnet_b4", "wide_resnet101_2", "vgg16_bn", "densenet161", "regnet_y_16gf"),
+)
+# ConvMeter's table 2, and others of their kinds.
+BLOCKS = (
+    *("resnet50/Bottleneck4", "mobilenet_v2/InvertedResidual3", "resnet18/BasicBlock7", "efficientnet_b0/MBConv2"),
+    *("resnext50_32x4d/Bottleneck1", "regnet_x_8gf/ResBottleneckBlock3", "wide_resnet50_2/Bottleneck9"),
+    *("inception_v3/Conv2d3", "mobilenet_v3_large/InvertedResidual2", "resnet50/Bottleneck9", "vgg16/Stage2"),
+    *("densenet121/DenseLayer20", "squeezenet1_1/Fire3", "inception_v3/InceptionA2", "googlenet/Inception4"),
+    *(
+        "resnet34/BasicBlock2",
+        "mobilenet_v2/InvertedResidual9",
+        "efficientnet_b2/MBConv10",
+        "mnasnet1_0/InvertedResidual5",
+    ),
+    *("shufflenet_v2_x1_0/InvertedResidual6", "regnet_y_3_2gf/ResBottleneckBlock9", "efficientnet_v2_s/FusedMBConv4"),
+)
+_OPTIMIZERS: Mapping[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "sgd": partial(torch.optim.SGD, lr=1e-3),
+    "adamw": partial(torch.optim.AdamW, lr=1e-3),
+}
+# Forward passes that a step is worth, and bytes that it keeps per weight in FP32: in training also the gradient and
+# AdamW's two moments.
+_PASSES = {"inference": 1.0, "prefill": 1.0, "training": 3.0}
+_BYTES_PER_WEIGHT = {"inference": 4.0, "prefill": 4.0, "training": 16.0}
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """What is measured on a kind of device; a point takes at most `most_flops`, about a second of its."""
+
+    dtypes: tuple[str, ...]
+    batches: tuple[int, ...]
+    image_sizes: tuple[int, ...]
+    transformers: tuple[str, ...]
+    sequences: tuple[int, ...]
+    most_flops: float
+
+
+_SIZES = {
+    "cpu": _Sizes(
+        ("fp32",), (1, 2, 4, 8, 16), (64, 96, 128, 160, 192, 224), ("gpt2", "bert-base"), (16, 32, 64, 128), 3e10
+    ),
+    "cuda": _Sizes(
+        ("fp32", "bf16"),
+        (1, 4, 16, 64, 256),
+        (64, 128, 224, 320),
+        (
+            *("gpt2", "bert-base", "llama-3-8b", "opt-1.3b", "qwen3-4b", "bert-large", "gpt2-large", "mistral-7b"),
+            *("gpt3-xl", "qwen2.5-7b", "phi-3-mini", "llama-2-7b", "gpt3-2.7b"),
+        ),
+        (128, 512, 1024, 2048),
+        5e13,
+    ),
+}
+
+
+def points(device: Device) -> Sequence[Point]:
+    """Every network once in each mode before any of them again, its sizes in an order that is the same everywhere."""
+    sizes = _SIZES[device.kind]
+    queues = [
+        *(_queue(name, mode, sizes, device) for name in CONVNETS for mode in ("inference", "training")),
+        *(_queue(name, "inference", sizes, device) for name in BLOCKS),
+        *(
+            _queue(name, mode, sizes, device)
+            for name in sizes.transformers
+            for mode in ("inference", "training", "prefill")
+        ),
+    ]
+    return [point for point in chain.from_iterable(zip_longest(*queues)) if point is not None]
+
+
+def _queue(name: str, mode: Mode, sizes: _Sizes, device: Device) -> list[Point]:
+    """All points of a network in a mode that the device can take."""
+    images = is_convnet(name)
+    network: dict[str, Any] = {"kind": "model", "name": name, "mode": mode}
+    if mode == "training":
+        network["optimizer"] = "sgd" if images else "adamw"
+    if not images:
+        network["attention"] = "flash" if mode == "prefill" else "eager"
+    found = []
+    for extent in sizes.image_sizes if images else sizes.sequences:
+        run = Run(mode, image_size=extent) if images else Run(mode, sequence=extent)
+        size = {"image_size" if images else "sequence": extent}
+        most = _largest_batch(name, run, sizes, device)
+        for batch, dtype in product(sizes.batches, sizes.dtypes):
+            # One image in training: batch norm has no statistics of one element.
+            if batch <= most and not (batch == 1 and mode == "training"):
+                workload = network | size | {"batch": batch, "dtype": dtype}
+                found.append(Point(SUITE, workload, partial(_prepared, workload, device), device.software))
+    random.Random(f"{name} {mode}").shuffle(found)
+    return found
+
+
+def _largest_batch(name: str, run: Run, sizes: _Sizes, device: Device) -> float:
+    """Images or sequences that take no longer than a point may; 0 where the network cannot run so, or does not fit."""
+    try:
+        rows = lower_convnet(name, run) if is_convnet(name) else hf.lower(config_of(name) or {}, run)
+    except BadInput:  # an image that is too small for the network
+        return 0.0
+    found = figures(rows)
+    if found.weights * _BYTES_PER_WEIGHT[run.mode] > device.memory_bytes:
+        return 0.0
+    return sizes.most_flops / (_PASSES[run.mode] * found.flops)
+
+
+def _prepared(workload: Mapping[str, Any], device: Device) -> Prepared:
+    """The network with random weights and inputs, run once: what that took of the device's memory is told."""
+    training, dtype = workload["mode"] == "training", workload["dtype"]
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = dtype == "tf32"
+    before = _restarted(device)
+    with torch.device(device.handle):
+        network, x = _network(workload)
+        network = network.to(torch_dtypes()[dtype]).train(training)
+        x = x if x.dtype == torch.long else x.to(torch_dtypes()[dtype])
+    phases = _training(network, x, workload["optimizer"]) if training else {"": partial(_inference, network, x)}
+    for run in phases.values():
+        run()
+    taken = {"peak_memory_bytes": torch.cuda.max_memory_allocated() - before} if device.kind == "cuda" else {}
+    return Prepared(phases, facts=taken)
+
+
+def _restarted(device: Device) -> int:
+    """Bytes that are taken already, from which the highest mark counts."""
+    if device.kind != "cuda":
+        return 0
+    torch.cuda.reset_peak_memory_stats()
+    return torch.cuda.memory_allocated()
+
+
+def _network(workload: Mapping[str, Any]) -> tuple[nn.Module, torch.Tensor]:
+    """The network and what it reads."""
+    name, batch, mode = workload["name"], workload["batch"], workload["mode"]
+    if is_convnet(name):
+        images = convnet(name, workload["image_size"], training=mode == "training")
+        channels, side = images.input
+        return images, torch.randn(batch, channels, side, side)
+    config = config_of(name) or {}
+    words = transformer(config, eager=workload["attention"] == "eager", last_only=mode == "prefill")
+    return words, torch.randint(config["vocab_size"], (batch, workload["sequence"]))
+
+
+def _inference(network: nn.Module, x: torch.Tensor) -> None:
+    with torch.inference_mode():
+        network(x)
+
+
+def _training(network: nn.Module, x: torch.Tensor, optimizer: str) -> dict[str, Callable[[], object]]:
+    """A step's phases; forward hands its outputs to backward."""
+    rule = _OPTIMIZERS[optimizer](network.parameters())
+    outputs: list[torch.Tensor] = []
+
+    def forward() -> None:
+        outputs.extend(network(x))
+
+    def backward() -> None:
+        torch.autograd.backward(outputs, [torch.ones_like(y) for y in outputs])
+        outputs.clear()
+
+    def update() -> None:
+        rule.step()
+        rule.zero_grad()
+
+    return {"forward": forward, "backward": backward, "update": update}
