@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -14,6 +15,8 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 MIGRATIONS = CHECKOUT / "migrations"
 SEED_DATA = CHECKOUT / "seed_data"
 SHIPPED_MODELS = CHECKOUT / "models_store"
+
+DEFAULT_RATE = "100/second"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,19 @@ class Settings:
     port: Annotated[int, Knob("PORT", "port to listen on; 0 takes a free one")] = 8000
     workers: Annotated[int, Knob("GPUCAST_WORKERS", "API processes")] = 1
     log_level: Annotated[str, Knob("GPUCAST_LOG_LEVEL", "debug, info, warning or error")] = "info"
+    keys: Annotated[
+        str, Knob("GPUCAST_KEYS", "whether API keys are asked for: on, off, or auto: unless HOST is this machine alone")
+    ] = "auto"
+    rate_limit: Annotated[
+        str,
+        Knob(
+            "GPUCAST_RATE_LIMIT",
+            "most requests of one caller to one process: 100/second, off, or auto: that, where keys are",
+        ),
+    ] = "auto"
+    request_timeout_s: Annotated[
+        float, Knob("GPUCAST_REQUEST_TIMEOUT_S", "how long a request may wait for its answer, seconds")
+    ] = 300.0
     max_body_bytes: Annotated[int, Knob("GPUCAST_MAX_BODY_BYTES", "largest request body, bytes")] = 64 * 2**20
     max_batch_rows: Annotated[int, Knob("GPUCAST_MAX_BATCH_ROWS", "most rows in one batch or upload")] = 1_000_000
     database_wait_s: Annotated[
@@ -92,9 +108,24 @@ class Settings:
         return {env: str(value) for env, value in pairs if value is not None}
 
     @property
+    def needs_keys(self) -> bool:
+        """Whether a caller must send an API key."""
+        return self.keys == "on" or (self.keys == "auto" and not _is_loopback(self.host))
+
+    @property
+    def rate(self) -> str | None:
+        """The rate limit as the `limits` package writes it; None where there is none."""
+        if self.rate_limit == "auto":
+            return DEFAULT_RATE if self.needs_keys else None
+        return None if self.rate_limit == "off" else self.rate_limit
+
+    @property
     def models_dir(self) -> Path:
         """The artefact store that this installation writes; SHIPPED_MODELS holds those of the repository."""
         return self.data_dir / "models_store"
+
+
+_WORDS = {"log_level": ("debug", "info", "warning", "error"), "keys": ("auto", "on", "off")}
 
 
 def knobs() -> dict[str, Knob]:
@@ -112,9 +143,37 @@ def _parse(name: str, text: str) -> Any:
         return _number(int, text, "a whole number of at least 0")
     if isinstance(default, float):
         return _number(float, text, "a number of at least 0")
-    if name == "log_level" and text.lower() not in ("debug", "info", "warning", "error"):
-        raise ValueError(f"must be debug, info, warning or error, not {text!r}")
-    return text.lower() if name == "log_level" else text
+    if name == "rate_limit":
+        return _rate(text)
+    if name in _WORDS:
+        return _word(text, _WORDS[name])
+    return text
+
+
+def _word(text: str, known: tuple[str, ...]) -> str:
+    if text.lower() not in known:
+        raise ValueError(f"must be {', '.join(known[:-1])} or {known[-1]}, not {text!r}")
+    return text.lower()
+
+
+def _rate(text: str) -> str:
+    if text.lower() in ("off", "auto"):
+        return text.lower()
+    from limits import parse  # noqa: PLC0415 - 0.2 s that most starts need not spend
+
+    try:
+        parse(text)
+    except ValueError:
+        raise ValueError(f"must be auto, off or like 100/second or 5000/minute, not {text!r}") from None
+    return text
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address; a name other than localhost may lead anywhere."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def _number(kind: type[int] | type[float], text: str, wanted: str) -> float:

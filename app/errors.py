@@ -3,11 +3,15 @@
 GpucastError (500)
 |-- BadInput (422)            a field is wrong; `errors` says which and why
 |   `-- Malformed (400)       the body cannot be parsed at all
+|-- Unauthorized (401)        no key, or none that opens anything
+|-- Forbidden (403)           a key that may do less
 |-- NotFound (404)            `near` lists close names
 |-- Conflict (409)            the thing exists, or is not ready yet
 |   `-- NotTrained (409)      a predictor without training data; names the import command
 |-- TooLarge (413)            says the limit
 |-- UnsupportedMedia (415)    lists the accepted types
+|-- TooMany (429)             over the rate limit; carries Retry-After
+|-- TimedOut (504)            took longer than a request may
 `-- Unavailable (503)         the database or queue is away; carries Retry-After
 """
 
@@ -55,6 +59,28 @@ class Malformed(BadInput):
     code = "malformed"
 
 
+class Unauthorized(GpucastError):
+    """No key, or one that is wrong or revoked: the answer does not say which."""
+
+    status = 401
+    title = "Unauthorized"
+    code = "unauthorized"
+
+    def __init__(self) -> None:
+        super().__init__("Send an API key: 'Authorization: Bearer KEY'.")
+
+
+class Forbidden(GpucastError):
+    """A key whose role is short of what was asked."""
+
+    status = 403
+    title = "Forbidden"
+    code = "forbidden"
+
+    def __init__(self) -> None:
+        super().__init__("This API key may not do that.")
+
+
 class NotFound(GpucastError):
     """No such thing; `near` holds the closest names."""
 
@@ -96,6 +122,26 @@ class UnsupportedMedia(GpucastError):
     status = 415
     title = "Unsupported media type"
     code = "unsupported-media"
+
+
+class TimedOut(GpucastError):
+    """Longer at work than a request may be."""
+
+    status = 504
+    title = "Timed out"
+    code = "timed-out"
+
+
+class TooMany(GpucastError):
+    """More requests than the rate limit admits."""
+
+    status = 429
+    title = "Too many requests"
+    code = "too-many-requests"
+
+    def __init__(self, detail: str, *, retry_after_s: int) -> None:
+        super().__init__(detail)
+        self.retry_after_s = retry_after_s
 
 
 class Unavailable(GpucastError):

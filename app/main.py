@@ -18,17 +18,19 @@ from app.api import (
     gpus,
     graphs,
     jobs,
+    keys,
     measurements,
     openapi,
     operations,
     partition,
     predictors,
     problems,
+    sign_in,
 )
 from app.api.predict import PredictRoute
 from app.api.service import Service
 from app.config import Settings
-from app.services import long_tail
+from app.services import first_key, long_tail
 from app.services.assemble import Stores
 from app.services.graphs.stored import Graphs
 from app.services.runtime import Runtime, open_runtime
@@ -43,10 +45,12 @@ ROUTERS = (
     graphs.router,
     measurements.router,
     jobs.router,
+    keys.router,
     partition.router,
     compare.router,
     predictors.router,
     operations.router,
+    sign_in.router,
 )
 
 
@@ -58,6 +62,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         with ExitStack() as held:
             app.state.runtime = await run_in_threadpool(held.enter_context, open_runtime(settings))
+            if settings.needs_keys:
+                await run_in_threadpool(first_key.announce, app.state.runtime.database)
             app.state.holder = await run_in_threadpool(_holder, app.state.runtime)
             held.callback(app.state.holder.stop)
             app.state.graphs = Graphs(app.state.runtime.database)
@@ -68,7 +74,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     predict = PredictRoute()
     app = Service(
-        max_body_bytes=settings.max_body_bytes,
+        settings,
         hot={predict.path: predict},
         title="gpucast",
         version=__version__,

@@ -1,7 +1,8 @@
-"""Around every HTTP request, as pure ASGI: its id, its metrics, the limit on its body, a way past the router."""
+"""Around every HTTP request, as pure ASGI: its id, metrics, the limits on its time and body, a way past the router."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import re
 import secrets
@@ -12,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api import problems
 from app.api.metrics import Metrics
-from app.errors import GpucastError, TooLarge
+from app.errors import GpucastError, TimedOut, TooLarge
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
@@ -52,6 +53,43 @@ class Observe:
             if key == b"x-request-id" and _REQUEST_ID.fullmatch(value):
                 return bytes(value)
         return b"%s%012x" % (self._process, next(self._number))
+
+
+class TimeLimit:
+    """Answer 504 to a request that has no answer after so many seconds, and let its connection go on.
+
+    What a thread works on cannot be stopped: it comes to its end, and nobody is told of it.
+    """
+
+    def __init__(self, app: ASGIApp, seconds: float) -> None:
+        self._app = app
+        self._seconds = seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on while a timer runs."""
+        answering = False
+        late: asyncio.Task[None] | None = None
+
+        async def answered(message: Message) -> None:
+            nonlocal answering
+            if late is None:
+                answering = True
+                await send(message)
+
+        def expire() -> None:
+            nonlocal late
+            if not answering:
+                error = TimedOut(f"There was no answer within {self._seconds:g} s; ask for less at a time.")
+                late = loop.create_task(problems.of_error(error)(scope, receive, send))
+
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(self._seconds, expire)
+        try:
+            await self._app(scope, receive, answered)
+        finally:
+            timer.cancel()
+            if late is not None:
+                await late
 
 
 class BodyLimit:

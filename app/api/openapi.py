@@ -53,12 +53,16 @@ _REPLACED = ("HTTPValidationError", "ValidationError")
 _PROBLEM = {"content": {MEDIA_TYPE: {"schema": {"$ref": REF.format(name="Problem")}}}}
 _MEANINGS = {
     "400": "The body cannot be parsed",
+    "401": "No API key, or one that opens nothing; only where keys are asked for",
+    "403": "The key's role is short of this; only where keys are asked for",
     "404": "No such thing; the detail lists close names",
     "409": "In the way of the present state",
     "413": "The body is too large",
     "415": "A body in a form that is not read here",
     "422": "A field is wrong; `errors` says which",
+    "429": "Over the rate limit; see Retry-After",
     "503": "The database or queue does not answer; see Retry-After",
+    "504": "It took longer than a request may",
 }
 
 

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from app.errors import FieldError, GpucastError, Unavailable
+from app.errors import FieldError, GpucastError, TooMany, Unauthorized, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -55,8 +55,12 @@ def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
 
 
 def of_error(error: GpucastError) -> Response:
-    """One of our errors as a response; Unavailable says when to come back."""
-    headers = {"Retry-After": str(error.retry_after_s)} if isinstance(error, Unavailable) else {}
+    """One of our errors as a response; some say when to come back, or how to prove who one is."""
+    headers = {}
+    if isinstance(error, Unavailable | TooMany):
+        headers["Retry-After"] = str(error.retry_after_s)
+    elif isinstance(error, Unauthorized):
+        headers["WWW-Authenticate"] = "Bearer"
     return problem(error.status, error.code, error.title, error.detail, errors=error.errors, headers=headers)
 
 

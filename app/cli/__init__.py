@@ -25,6 +25,7 @@ COMMANDS = (
     ("train", "train", "Make the trained predictors that ship with the code."),
     ("trace", "trace", "Write the JSON graph of a PyTorch model."),
     ("evaluate", "evaluate", "Reproduce a paper's tables, and our own accuracy beside them."),
+    ("keys", "keys", "Create, list and revoke API keys."),
     ("migrate", "migrate", "Bring the database to a version of its schema, or check it."),
 )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from app.errors import GpucastError, Unavailable
@@ -16,7 +16,8 @@ from app.services.assemble import Stores, assemble
 from app.services.engine import Engine
 from app.services.gpu_rows import Snapshot
 from app.services.warm import warm
-from app.store import revision
+from app.store import keys, revision
+from app.store.keys import Key
 from app.store.session import Database
 
 log = logging.getLogger(__name__)
@@ -55,6 +56,11 @@ class SnapshotHolder:
     def engine(self) -> Engine:
         """The engine of the current snapshot."""
         return self._snapshot.engine
+
+    @property
+    def keys(self) -> Mapping[bytes, Key]:
+        """API keys in use, by their SHA-256."""
+        return self._keys
 
     @property
     def health(self) -> Health:
@@ -105,6 +111,7 @@ class SnapshotHolder:
     def _load(self) -> Snapshot:
         last = self._snapshot.engine if hasattr(self, "_snapshot") else None
         with self._database.begin() as connection:
+            self._keys = keys.active(connection)  # before what may be refused: a revoked key must not outlive it
             engine, refused = assemble(connection, self._stores, last)
         for problem in refused:
             log.error("%s", problem)

@@ -11,6 +11,7 @@ from sqlalchemy import (
     Identity,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     Table,
     Text,
@@ -153,6 +154,20 @@ GRAPHS = Table(
     Column("dims", JSONB, nullable=False),
     _created(),
     CheckConstraint("form IN ('json', 'onnx')", name="form"),
+)
+
+# `sha256` is of the key, which is told once and kept nowhere.
+API_KEYS = Table(
+    "api_keys",
+    METADATA,
+    Column("id", Integer, Identity(), primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("sha256", LargeBinary, nullable=False),
+    _created(),
+    Column("revoked_at", DateTime(timezone=True)),
+    Index("uq_api_keys_sha256", "sha256", unique=True),
+    CheckConstraint("role IN ('read', 'predict', 'contribute', 'admin')", name="role"),
 )
 
 REVISION = Table(

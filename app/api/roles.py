@@ -1,0 +1,50 @@
+"""Which route needs which role, where keys are asked for: the one place that says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from starlette.routing import compile_path
+
+from app.store.keys import Role
+
+OPEN: Final = None  # to everybody, with or without a key
+READ, PREDICT, CONTRIBUTE, ADMIN = Role
+
+ROLES: Mapping[str, Mapping[str, Role | None]] = {
+    "/": {"GET": READ},
+    "/compare": {"POST": PREDICT},
+    "/docs": {"GET": READ},
+    "/gpus": {"GET": READ, "POST": CONTRIBUTE},
+    "/gpus/{name}": {"GET": READ, "PATCH": ADMIN, "DELETE": ADMIN},
+    "/graphs": {"GET": READ, "POST": PREDICT},
+    "/graphs/{graph_id}": {"GET": READ},
+    "/healthz": {"GET": OPEN},
+    "/jobs/{job_id}": {"GET": READ},
+    "/keys": {"GET": ADMIN, "POST": ADMIN},
+    "/keys/{key_id}": {"DELETE": ADMIN},
+    "/measurements": {"GET": READ, "POST": CONTRIBUTE},
+    "/metrics": {"GET": READ},
+    "/openapi.json": {"GET": READ},
+    "/partition": {"POST": PREDICT},
+    "/predict": {"POST": PREDICT},
+    "/predict/batch": {"POST": PREDICT},
+    "/predictors": {"GET": READ},
+    "/predictors/{name}/rollback": {"POST": ADMIN},
+    "/readyz": {"GET": OPEN},
+    "/retrain": {"POST": CONTRIBUTE},
+    "/sign-in": {"GET": OPEN, "POST": OPEN},
+    "/sign-out": {"POST": OPEN},
+}
+
+_EXACT = {path: needs for path, needs in ROLES.items() if "{" not in path}
+_TEMPLATES = [(compile_path(path)[0], needs) for path, needs in ROLES.items() if "{" in path]
+
+
+def role_for(method: str, path: str) -> Role | None:
+    """The least role that may send this; READ for what no route answers, so that strangers learn no 404 from 405."""
+    needs = _EXACT.get(path)
+    if needs is None:
+        needs = next((needs for template, needs in _TEMPLATES if template.match(path)), {})
+    return needs.get("GET" if method == "HEAD" else method, READ)

@@ -1,0 +1,181 @@
+"""API keys: every route has a role, every role opens what it should, and refusals tell nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from starlette.routing import BaseRoute, Mount, Route
+
+from app.api.roles import OPEN, ROLES
+from app.config import Settings
+from app.main import ROUTERS, create_app
+from app.services.prediction_form import PREDICT_EXAMPLE
+from app.store import keys
+from app.store.keys import Role
+from app.store.session import Database
+
+NEEDS = [(method, path, need) for path, needs in ROLES.items() for method, need in needs.items()]
+HTML = {"Accept": "text/html"}
+
+
+def told(route: BaseRoute) -> set[tuple[str, str]]:
+    assert isinstance(route, Route | Mount), route
+    if isinstance(route, Mount):
+        return {("GET", f"{route.path}/{{path:path}}")}
+    return {(method, route.path) for method in (route.methods or {"GET"}) - {"HEAD"}}
+
+
+def test_every_route_has_a_role_in_the_table_and_nothing_else_has() -> None:
+    everywhere = create_app(Settings()).routes
+    mine = [route for route in everywhere if isinstance(route, Route | Mount)]
+    assert len(everywhere) == len(mine) + len(ROUTERS)
+    mine += [route for router in ROUTERS for route in router.routes]
+    routes = set(itertools.chain.from_iterable(told(route) for route in mine))
+    assert routes == {(method, path) for method, path, _ in NEEDS}, "see app/api/roles.py"
+
+
+@pytest.fixture(scope="module")
+def held(database: Database) -> dict[Role, str]:
+    with database.begin() as connection:
+        return {role: keys.create(connection, role.name, role)[1] for role in Role}
+
+
+@pytest.fixture(scope="module")
+def guarded(settings: Settings, held: dict[Role, str]) -> Iterator[TestClient]:
+    asking = dataclasses.replace(settings, keys="on", rate_limit="off")
+    with TestClient(create_app(asking), raise_server_exceptions=False, follow_redirects=False) as running:
+        yield running
+
+
+def bearing(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+def ask(client: TestClient, method: str, path: str, key: str | None) -> Any:
+    """What does no harm: bodies are no objects, names are nobody's."""
+    body = None if method == "GET" else "0"
+    headers = {"content-type": "application/json", **(bearing(key) if key else {})}
+    client.cookies.clear()
+    return client.request(method, path.replace("_id}", "}").format_map(Nobody()), content=body, headers=headers)
+
+
+class Nobody(dict[str, str]):
+    def __missing__(self, key: str) -> str:
+        return "999999"
+
+
+@pytest.mark.parametrize(("method", "path", "need"), NEEDS)
+def test_every_route_for_every_role(
+    guarded: TestClient, held: dict[Role, str], method: str, path: str, need: Role | None
+) -> None:
+    if need is OPEN:
+        assert ask(guarded, method, path, None).headers.get("content-type") != "application/problem+json"
+        return
+    assert ask(guarded, method, path, None).status_code == 401
+    for role, key in held.items():
+        answer = ask(guarded, method, path, key)
+        if role < need:
+            assert answer.status_code == 403
+            assert answer.json() == {
+                "type": "urn:gpucast:problem:forbidden",
+                "title": "Forbidden",
+                "status": 403,
+                "detail": "This API key may not do that.",
+            }
+        else:
+            assert answer.status_code not in (401, 403) and answer.status_code < 500
+
+
+def test_a_prediction_with_a_key(guarded: TestClient, held: dict[Role, str]) -> None:
+    answer = guarded.post("/predict", json=PREDICT_EXAMPLE, headers=bearing(held[Role.PREDICT]))
+    assert answer.status_code == 200
+    assert guarded.post("/predict", json=PREDICT_EXAMPLE, headers=bearing(held[Role.READ])).status_code == 403
+
+
+def test_wrong_revoked_and_missing_are_one_answer(guarded: TestClient, held: dict[Role, str]) -> None:
+    admin = bearing(held[Role.ADMIN])
+    made = guarded.post("/keys", json={"name": "passing", "role": "read"}, headers=admin).json()
+    assert guarded.get("/gpus", headers=bearing(made["key"])).status_code == 200
+    assert guarded.delete(f"/keys/{made['id']}", headers=admin).status_code == 204
+    refused = [
+        guarded.get("/gpus", headers=headers)
+        for headers in (
+            {},
+            bearing(made["key"]),
+            bearing("gpucast_wrong"),
+            bearing(""),
+            {"Authorization": "Basic eDp5"},
+            {"Authorization": "Bearer"},
+            {"Cookie": f"gpucast_key={made['key']}"},
+        )
+    ]
+    assert {answer.status_code for answer in refused} == {401}
+    assert len({answer.content for answer in refused}) == 1
+    assert refused[0].headers["www-authenticate"] == "Bearer"
+    assert refused[0].headers["content-type"] == "application/problem+json"
+    assert guarded.delete(f"/keys/{made['id']}", headers=admin).status_code == 404
+    listed = guarded.get("/keys", headers=admin)
+    assert made["key"] not in listed.text
+    assert next(item for item in listed.json()["items"] if item["id"] == made["id"])["revoked_at"]
+
+
+def test_only_the_hash_is_stored(database: Database, held: dict[Role, str]) -> None:
+    with database.begin() as connection:
+        stored = keys.active(connection)
+    assert keys.digest(held[Role.READ]) in stored
+    assert not any(key.removeprefix(keys.PREFIX).encode() in digest for key in held.values() for digest in stored)
+    assert all(len(key.removeprefix(keys.PREFIX)) == 43 for key in held.values()), "256 bits, six to a letter"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{}, {"name": "x"}, {"name": "", "role": "read"}, {"name": "a\0b", "role": "read"}, {"name": "x", "role": "god"}],
+)
+def test_bad_keys_are_refused_by_field(guarded: TestClient, held: dict[Role, str], body: dict[str, Any]) -> None:
+    answer = guarded.post("/keys", json=body, headers=bearing(held[Role.ADMIN]))
+    assert answer.status_code == 422 and answer.json()["errors"]
+
+
+def test_what_nobody_serves_is_told_to_holders_only(guarded: TestClient, held: dict[Role, str]) -> None:
+    assert guarded.get("/nothing").status_code == 401
+    assert guarded.get("/nothing", headers=bearing(held[Role.READ])).status_code == 404
+    assert guarded.put("/predict", headers=bearing(held[Role.READ])).status_code == 405
+
+
+def test_a_browser_signs_in_and_out(guarded: TestClient, held: dict[Role, str]) -> None:
+    guarded.cookies.clear()
+    sent = guarded.get("/gpus?x=1", headers=HTML)
+    assert (sent.status_code, sent.headers["location"]) == (303, "/sign-in?next=%2Fgpus%3Fx%3D1")
+    form = guarded.get(sent.headers["location"])
+    assert form.status_code == 200 and "<form" in form.text
+    wrong = guarded.post(sent.headers["location"], data={"key": "wrong"})
+    assert wrong.status_code == 401 and "alert" in wrong.text and "set-cookie" not in wrong.headers
+    right = guarded.post(sent.headers["location"], data={"key": held[Role.READ]})
+    assert (right.status_code, right.headers["location"]) == (303, "/gpus?x=1")
+    assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(right.headers["set-cookie"].split("; "))
+    assert guarded.get("/gpus", headers=HTML).status_code == 200
+    guarded.post("/sign-out")
+    assert guarded.get("/gpus", headers=HTML).status_code == 303
+
+
+@pytest.mark.parametrize("target", ["https://elsewhere", "//elsewhere", "/\\elsewhere", "/\t/elsewhere", "x"])
+def test_a_sign_in_leads_nowhere_else(guarded: TestClient, held: dict[Role, str], target: str) -> None:
+    answer = guarded.post("/sign-in", params={"next": target}, data={"key": held[Role.READ]})
+    assert answer.headers["location"] == "/"
+
+
+def test_rates_are_counted_per_caller(settings: Settings, held: dict[Role, str]) -> None:
+    asking = dataclasses.replace(settings, keys="on", rate_limit="3/hour")
+    with TestClient(create_app(asking)) as client:
+        many = [client.get("/gpus", headers=bearing(held[Role.READ])) for _ in range(4)]
+        assert [answer.status_code for answer in many] == [200, 200, 200, 429]
+        assert 0 < int(many[-1].headers["retry-after"]) <= 3600
+        assert many[-1].headers["content-type"] == "application/problem+json"
+        assert client.get("/gpus", headers=bearing(held[Role.PREDICT])).status_code == 200
+        assert [client.get("/gpus").status_code for _ in range(4)] == [401, 401, 401, 429]
+        assert client.get("/healthz").status_code == 200
