@@ -12,6 +12,7 @@ from app.api.predict import PredictRoute
 from app.main import ROUTERS
 from app.services.prediction_form import PREDICT_EXAMPLE
 
+
 def document(client: TestClient) -> dict[str, Any]:
     return dict(client.get("/openapi.json").json())
 
