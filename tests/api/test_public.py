@@ -20,7 +20,7 @@ from app.store.rows import GPUS
 from app.store.session import Database
 from tests.service import Service
 
-TIMEOUT_S = 1.0
+TIMEOUT_S = 2.0
 MAX_BODY_BYTES = 100_000
 
 
