@@ -14,6 +14,7 @@ from app.errors import BadInput, FieldError
 CHECKOUT = Path(__file__).resolve().parent.parent
 MIGRATIONS = CHECKOUT / "migrations"
 SEED_DATA = CHECKOUT / "seed_data"
+SEED_MEASUREMENTS = SEED_DATA / "measurements"
 SHIPPED_MODELS = CHECKOUT / "models_store"
 
 DEFAULT_RATE = "100/second"
@@ -40,6 +41,9 @@ class Settings:
     shipped_dir: Annotated[
         Path, Knob("GPUCAST_SHIPPED_DIR", "folder of the artefacts that answer before any retraining")
     ] = SHIPPED_MODELS
+    seed_measurements_dir: Annotated[
+        Path, Knob("GPUCAST_SEED_MEASUREMENTS_DIR", "folder of the measurements that a start brings in, Parquet files")
+    ] = SEED_MEASUREMENTS
     host: Annotated[str, Knob("HOST", "address to listen on")] = "127.0.0.1"
     port: Annotated[int, Knob("PORT", "port to listen on; 0 takes a free one")] = 8000
     workers: Annotated[int, Knob("GPUCAST_WORKERS", "API processes")] = 1

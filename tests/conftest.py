@@ -35,16 +35,24 @@ def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def template(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Name of a database that is migrated and seeded; the others are copies of it."""
     with new_database(postgres_url) as url:
-        with open_runtime(Settings(database_url=url, data_dir=tmp_path_factory.mktemp("template"))):
+        folder = tmp_path_factory.mktemp("template")
+        with open_runtime(Settings(database_url=url, data_dir=folder, seed_measurements_dir=folder)):
             pass
         yield database_name(url)
 
 
 @pytest.fixture(scope="module")
 def settings(postgres_url: str, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    """Settings of an installation with a fresh database: migrated, seeded, shared by the module's tests."""
+    """Settings of an installation with a fresh database, shared by the module's tests: all GPUs, no measurements."""
+    folder = tmp_path_factory.mktemp("data")
     with new_database(postgres_url, template) as url:
-        yield Settings(database_url=url, data_dir=tmp_path_factory.mktemp("data"), heartbeat_s=0.3, stalled_after_s=2.0)
+        yield Settings(
+            database_url=url,
+            data_dir=folder,
+            seed_measurements_dir=folder / "none",
+            heartbeat_s=0.3,
+            stalled_after_s=2.0,
+        )
 
 
 @pytest.fixture(scope="module")

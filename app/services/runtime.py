@@ -10,6 +10,7 @@ from typing import Any
 
 from app.config import Settings
 from app.errors import BadInput
+from app.services.measurements.seeded import seed_measurements
 from app.services.seed import load_seed_specs
 from app.store import gpus, schema
 from app.store.postgres import EmbeddedPostgres
@@ -34,13 +35,14 @@ class Runtime:
 
 @contextmanager
 def open_runtime(settings: Settings) -> Iterator[Runtime]:
-    """Start or join the embedded server unless DATABASE_URL names one; migrate to head; seed the catalogue.
+    """Start or join the embedded server unless DATABASE_URL names one; migrate to head; seed GPUs and measurements.
 
     Any number of processes may do this at once. The last one to leave stops the embedded server.
     """
     with open_database(settings) as runtime:
         schema.upgrade(runtime.database)
         seed(runtime.database)
+        seed_measurements(runtime.database, settings.seed_measurements_dir)
         yield runtime
 
 

@@ -170,6 +170,15 @@ API_KEYS = Table(
     CheckConstraint("role IN ('read', 'predict', 'contribute', 'admin')", name="role"),
 )
 
+# Shipped files of measurements that were brought in.
+SEED_FILES = Table(
+    "seed_files",
+    METADATA,
+    Column("sha256", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    _created(),
+)
+
 REVISION = Table(
     "revision",
     METADATA,

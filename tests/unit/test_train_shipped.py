@@ -11,20 +11,25 @@ import pytest
 
 from app.errors import BadInput
 from app.services.learning.shipped import shipped_versions, write_list
-from app.services.learning.train_shipped import NETWORKS, OPERATORS, sources_of, train_shipped, trainable
+from app.services.learning.train_shipped import NETWORKS, OPERATORS, OWN, sources_of, train_shipped, trainable
 from app.store import artifacts
 from tests.unit.test_operator_importers import TIMM
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
-    """A folder with step times of made-up ConvNets on two GPUs."""
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with step times of made-up ConvNets on two GPUs, and measurements of our own."""
+    linear = {"gpu": "l40s", "software": "pytorch-2.13", "source": "own", "latency_ms": 3.0, "op": "linear"}
+    pq.write_table(
+        pa.Table.from_pylist([linear | {"m": 64, "n": 64, "k": 64, "dtype": "bf16"}]), tmp_path / "own.parquet"
+    )
     draw = np.random.default_rng(5)
     rows = []
     for device, seconds in (("rtx3090", 1e-3), ("rtx4090", 5e-4)):
         for gmacs, macts, params_m in np.exp(draw.uniform(0.0, 3.0, (60, 3))).round(2).tolist():
             counts = {"gmacs": gmacs, "macts": macts, "params_m": params_m}
             rows.append(TIMM | {"device": device, "step_time_ms": 1e3 * seconds * (20 * gmacs + 5 * macts)} | counts)
+    monkeypatch.setenv("GPUCAST_SEED_MEASUREMENTS_DIR", str(tmp_path))
     (tmp_path / "data" / "vision_models").mkdir(parents=True)
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "data" / "vision_models" / "vision_models.parquet")
     return tmp_path / "data"
@@ -44,7 +49,7 @@ def test_a_few_predictors_leave_the_others_as_they_were(tmp_path: Path, data: Pa
     found = shipped_versions(out)
     assert found.keys() == {"auto", "convmeter"}  # `forest` learns from kernels, and does not ship
     assert found["convmeter"].card["trained_on"] == {"rows": 120, "gpus": ["rtx-3090", "rtx-4090"]}
-    assert found["convmeter"].manifest["sources"] == [{"origin": NETWORKS[0].origin, "licence": "Apache-2.0"}]
+    assert found["convmeter"].manifest["sources"] == [{"origin": NETWORKS[0].origin, "licence": "Apache-2.0"}, OWN]
     assert {path.stem for path in out.iterdir()} == {before["auto"], found["convmeter"].sha256, "shipped"}
     assert {name: (out / name).read_bytes() for name in kept} == kept
     assert size == sum(path.stat().st_size for path in out.iterdir() if path.stem != "shipped")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from app import __version__
-from app.config import SEED_DATA, Settings
+from app.config import Settings
 from app.errors import BadInput, GpucastError
 from app.predictors import OPERATOR_PREDICTORS, learns_operators
 from app.services.learning.retrain import request_retrain
@@ -51,6 +51,8 @@ OPERATORS = (
     Source("modern_operators", "aiconfigurator", "github.com/ai-dynamo/aiconfigurator", "Apache-2.0"),
 )
 NETWORKS = (Source("vision_models", "timm", "github.com/huggingface/pytorch-image-models", "Apache-2.0"),)
+# Brought in by every start, that of the throw-away installation included.
+OWN = {"origin": "seed_data/measurements", "licence": "Apache-2.0"}
 
 
 def trainable() -> list[str]:
@@ -95,14 +97,11 @@ def _stages(predictors: Sequence[str]) -> Iterator[tuple[tuple[Source, ...], lis
 
 
 def _folders(data: Path, sources: Sequence[Source]) -> Iterator[tuple[PartsImporter, Path]]:
-    """What to import: the data sets, and measurements of our own where there are any."""
+    """What to import: the data sets."""
     for source in sources:
         importer = importer_named(source.importer)
         if isinstance(importer, PartsImporter):
             yield importer, data / source.folder
-    own = importer_named("measurements")
-    if (SEED_DATA / "measurements").is_dir() and isinstance(own, PartsImporter):
-        yield own, SEED_DATA / "measurements"
 
 
 @contextmanager
@@ -160,6 +159,9 @@ def _write(runtime: Runtime, out: Path, kept: Mapping[str, str], tell: Tell) -> 
 
 def _published(runtime: Runtime, folder: Path, version: Version) -> str:
     """The artefact again, its manifest with what a reader elsewhere wants to know."""
+    sources = [{"origin": source.origin, "licence": source.licence} for source in sources_of(version.predictor)]
+    if any(runtime.settings.seed_measurements_dir.glob("*.parquet")):
+        sources.append(OWN)
     payload = artifacts.load(runtime.settings.models_dir, version.artifact_sha256)
     told = {
         "predictor": version.predictor,
@@ -167,6 +169,6 @@ def _published(runtime: Runtime, folder: Path, version: Version) -> str:
         "training_set_sha256": version.training_set_sha256,
         "card": version.card,
         "code_version": __version__,
-        "sources": [{"origin": source.origin, "licence": source.licence} for source in sources_of(version.predictor)],
+        "sources": sources,
     }
     return artifacts.publish(folder, payload, told)

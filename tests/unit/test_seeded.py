@@ -1,0 +1,64 @@
+"""Shipped measurements: brought in by the first start that sees a file, and never again."""
+
+import dataclasses
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import sqlalchemy as sa
+
+from app.config import SEED_MEASUREMENTS, Settings
+from app.services.measurements.import_parts import import_parts
+from app.services.measurements.importers.measurements import IMPORTER
+from app.services.runtime import open_runtime
+from app.store import measurements
+from app.store.rows import OPERATOR_CONTEXTS, OPERATOR_MEASUREMENTS, SEED_FILES
+from app.store.session import Database
+
+ROW = {"gpu": "l40s", "software": "pytorch-2.13", "source": "shipped", "outcome": "measured"}
+LINEAR = {"kind": "operator", "op": "linear", "n": 64, "k": 64, "dtype": "bf16"}
+
+
+def write(path: Path, *latencies_ms: float) -> None:
+    rows = [ROW | LINEAR | {"m": 64 + k, "latency_ms": latency} for k, latency in enumerate(latencies_ms)]
+    pq.write_table(pa.Table.from_pylist(rows), path)
+
+
+def stored(database: Database) -> int:
+    with database.begin() as connection:
+        return measurements.counts(connection).get(("operator", "l40s"), 0)
+
+
+def test_each_file_comes_in_once(settings: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    settings = dataclasses.replace(settings, seed_measurements_dir=tmp_path)
+    write(tmp_path / "l40s.parquet", 1.0, 2.0)
+
+    def start(_: int = 0) -> int:
+        with open_runtime(settings) as runtime:
+            return stored(runtime.database)
+
+    with ThreadPoolExecutor(3) as pool:
+        assert set(pool.map(start, range(3))) == {2}
+    with open_runtime(settings) as runtime, runtime.database.begin() as connection:
+        connection.execute(sa.delete(OPERATOR_MEASUREMENTS))
+        connection.execute(sa.delete(OPERATOR_CONTEXTS))
+    assert start() == 0
+    # A new version ships more of them.
+    write(tmp_path / "l40s.parquet", 1.0, 2.0, 3.0)
+    assert start() == 3
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1")
+    with caplog.at_level(logging.ERROR):
+        assert start() == 3
+    assert "broken.parquet was not brought in" in caplog.text
+    with open_runtime(settings) as runtime, runtime.database.begin() as connection:
+        assert sorted(connection.execute(sa.select(SEED_FILES.c.name)).scalars()) == ["l40s.parquet", "l40s.parquet"]
+
+
+def test_what_ships_is_sound(database: Database) -> None:
+    for path in sorted(SEED_MEASUREMENTS.glob("*.parquet")):
+        report = import_parts(database, IMPORTER, path, dry_run=True)
+        assert report.inserted > 0
+        assert [reason for reason in report.skipped if not reason.startswith("not measured")] == []
