@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
 import torch
 
+from app.measure.sensors import Sensors
+from app.measure.specification import description, processor, rates
+
 # Formats that PyTorch's matrix products take, the most used first, with the compute capability that brought them.
 _SINCE = {"bf16": 8.0, "fp32": 0.0, "fp16": 5.3, "fp8": 8.9, "tf32": 8.0, "fp64": 0.0}
 _CPU_DTYPES = ("fp32", "bf16", "fp16", "fp64")
-_CPUINFO = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,10 @@ class Device:
     sm_count      SMs; of a CPU the threads that compute
     software      label of eager PyTorch, whose host launches count
     replayed      label of CUDA graphs of PyTorch's kernels (device time alone); of a CPU that of eager
+    description   what POST /gpus takes of it
+    facts         what its driver says further: version, clocks (Hz), limit of power (W)
+    rates         FLOP/s of a small convolution by dtype: some formats are a hundred times slower on a CPU that lacks
+                  them; empty of a GPU, whose formats are all its hardware's
     """
 
     kind: str
@@ -37,6 +41,9 @@ class Device:
     sm_count: int
     software: str
     replayed: str
+    description: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    facts: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    rates: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     @property
     def handle(self) -> torch.device:
@@ -63,16 +70,16 @@ def find(threads: int | None = None) -> Device:
     eager = f"pytorch-{torch.__version__.partition('+')[0]}"
     if not torch.cuda.is_available():
         used = torch.get_num_threads()
-        name = f"{_processor()}, {used} threads"
-        return Device("cpu", name, _CPU_DTYPES, psutil.virtual_memory().available, used, eager, eager)
+        name = f"{processor()}, {used} threads"
+        known = {dtype: torch_dtypes()[dtype] for dtype in _CPU_DTYPES}
+        memory = psutil.virtual_memory().available
+        described = description("cpu", name, used, {})
+        return Device("cpu", name, _CPU_DTYPES, memory, used, eager, eager, described, {}, rates(known))
     figures = torch.cuda.get_device_properties(0)
     capability = figures.major + figures.minor / 10
     dtypes = tuple(dtype for dtype, since in _SINCE.items() if capability >= since)
     free, _ = torch.cuda.mem_get_info()
-    return Device("cuda", figures.name, dtypes, free, figures.multi_processor_count, eager, f"cudagraph-{eager}")
-
-
-def _processor() -> str:
-    """The processor's name."""
-    found = re.search(r"^model name\s*:\s*(.+)$", _CPUINFO.read_text(), re.MULTILINE) if _CPUINFO.exists() else None
-    return found[1] if found else "CPU"
+    facts = Sensors(is_cuda=True).facts()
+    sms = figures.multi_processor_count
+    described = description("cuda", figures.name, sms, facts)
+    return Device("cuda", figures.name, dtypes, free, sms, eager, f"cudagraph-{eager}", described, facts)

@@ -12,11 +12,15 @@ import torch
 
 from app.measure.device import Device
 from app.measure.point import Point, Prepared
+from app.measure.profile import launched
+from app.measure.sensors import Sensors
 from app.measure.timing import Clock, Timing, measure
 from app.ops.stacks import is_eager
 
-MEASURED, BUSY, OUT_OF_MEMORY = "measured", "busy", "out_of_memory"
+# Outcomes; what else went wrong is FAILED with its reason.
+MEASURED, BUSY, OUT_OF_MEMORY, FAILED = "measured", "busy", "out_of_memory", "failed"
 TRIES = 3
+_LONGEST_REASON = 200
 
 
 class Runner:
@@ -29,34 +33,49 @@ class Runner:
     def __init__(self, device: Device, *, most_spread: float = 0.1) -> None:
         self.device = device
         self.most_spread = most_spread
+        self.sensors = Sensors(is_cuda=device.kind == "cuda")
         self._clock = Clock(device)
         self._stream = torch.cuda.Stream() if self._clock.is_cuda else None
 
     def run(self, point: Point) -> dict[str, Any]:
-        """The row of a point, flattened as measurements are in Parquet, with its `outcome`."""
-        row = flat(point.workload) | {"software": point.software}
+        """The row of a point, flattened as measurements are in Parquet, with its `outcome`.
+
+        Raises only what leaves the device unusable, such as a kernel that wrote where it may not.
+        """
         try:
             with self._on_stream():
-                found = self._timed(point)
+                found = self._measured(point)
         except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
-                raise
-            found = {"outcome": OUT_OF_MEMORY}
+            found = {"outcome": outcome_of(error)}
+            if self._clock.is_cuda:
+                torch.cuda.synchronize()
         finally:
             self._free()
-        return row | found | {"measured_at": datetime.now(UTC).isoformat(timespec="seconds")}
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        return flat(point.workload) | {"software": point.software} | found | {"measured_at": now}
 
     def _on_stream(self) -> AbstractContextManager[Any]:
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
-    def _timed(self, point: Point) -> dict[str, Any]:
-        """Outcome and times; a spread too large is tried again before it is said."""
+    def _measured(self, point: Point) -> dict[str, Any]:
+        """Outcome, times and what runs there; a spread too large is tried again before it is said."""
         prepared, eager = point.prepare(), bool(is_eager(point.software))
         for _ in range(TRIES):
+            self.sensors.start()
             timing = measure(self._clock, prepared, eager=eager)
+            sensed = self.sensors.read()
             if timing.spread <= self.most_spread:
-                return {"outcome": MEASURED} | times(timing) | kernel(prepared) | dict(prepared.facts)
+                return {"outcome": MEASURED} | times(timing) | sensed | self._kernel(prepared) | dict(prepared.facts)
         return {"outcome": BUSY}
+
+    def _kernel(self, prepared: Prepared) -> dict[str, Any]:
+        """The launched function as columns: from the suite, else from the profiler; of several phases none."""
+        if prepared.kernel is not None:
+            return {f"kernel.{name}": value for name, value in prepared.kernel.items()}
+        if not self._clock.is_cuda or len(prepared.phases) > 1:
+            return {}
+        (run,) = prepared.phases.values()
+        return launched(run)
 
     def _free(self) -> None:
         if self._clock.is_cuda:
@@ -64,11 +83,13 @@ class Runner:
             torch.cuda.empty_cache()
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether the device or the host has no memory left; PyTorch's CPU allocator says so in words alone."""
-    known = isinstance(error, MemoryError | torch.cuda.OutOfMemoryError)
+def outcome_of(error: BaseException) -> str:
+    """That memory ran out, which PyTorch's CPU allocator says in words alone; else what failed."""
     words = str(error)
-    return known or "can't allocate memory" in words or "out of memory" in words
+    known = isinstance(error, MemoryError | torch.cuda.OutOfMemoryError)
+    if known or "can't allocate memory" in words or "out of memory" in words:
+        return OUT_OF_MEMORY
+    return f"{FAILED}: {words.strip().partition(chr(10))[0][:_LONGEST_REASON]}"
 
 
 def flat(workload: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,8 +104,3 @@ def times(timing: Timing) -> dict[str, Any]:
     """A timing in the form's fields and units."""
     phases = {f"phases_ms.{name}": seconds * 1e3 for name, seconds in timing.phases_s.items() if name}
     return {"latency_ms": timing.latency_s * 1e3, "latency_std_ms": timing.std_s * 1e3, "runs": timing.runs} | phases
-
-
-def kernel(prepared: Prepared) -> dict[str, Any]:
-    """The launched function as columns, where the suite knows it."""
-    return {f"kernel.{name}": value for name, value in (prepared.kernel or {}).items()}

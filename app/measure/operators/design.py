@@ -1,0 +1,114 @@
+"""Which rows the suite measures, in which order: a Sobol sequence per operator over the logarithm of its sizes.
+
+Half of the sizes are multiples of 64, as networks have them, the others anything; what is too large for the device's
+memory, or for the time that a point may take at its roofline, is left out. Rows are dealt in rounds: each has every
+operator, whose dtypes and phases take turns from round to round, and one step of each K sweep (products of fixed m and
+n, so of fixed waves, with K doubling: along them PM2Lat fits a kernel's throughput). So any beginning of the list
+covers the operators, and one of some rounds their dtypes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import qmc
+
+from app.measure.device import Device
+from app.measure.operators.spaces import SPACES, Axis, Log, Sizes, Space
+from app.ops import OP_CODE
+from app.ops.kinds import kinds_of, work_of
+from app.predictors.roofline import hardware_limit
+from app.services.operators.forms import ROW_FORMS
+from app.services.operators.rows import read_rows
+from app.tables.complete import complete
+from app.tables.gpus import GpuTable
+from app.tables.ops import DTYPES
+
+DRAWS = 512
+ALIGNED, FP8_ALIGNED = 64, 16
+# Share of the device's memory that a row may touch, and seconds at its roofline.
+MEMORY_SHARE, LONGEST_S = 0.2, 0.03
+SWEEP_SIDES, SWEEP_DEPTHS = (1024, 2048, 4096), tuple(1 << power for power in range(5, 15))
+Row = dict[str, Any]
+
+
+def rows(device: Device) -> list[Row]:
+    """Workloads in the measurements form, in the order to measure them."""
+    drawn = [(name, space.share, _drawn(name, space, device.dtypes)) for name, space in SPACES.items()]
+    dealt = [*drawn, *((op, 1, _swept(op, device.dtypes)) for op in ("linear", "bmm"))]
+    every = [row for _, _, series in dealt for row in series]
+    kept = iter(fits(every, device).tolist())
+    queues = [(share, iter([row for row in series if next(kept)])) for _, share, series in dealt]
+    return list(_rounds(queues))
+
+
+def _rounds(queues: Sequence[tuple[int, Iterator[Row]]]) -> Iterator[Row]:
+    """From each queue its share, again and again until all are empty."""
+    while True:
+        dealt = [row for share, queue in queues for row in islice(queue, share)]
+        if not dealt:
+            return
+        yield from dealt
+
+
+def _drawn(op: str, space: Space, dtypes: Sequence[str]) -> list[Row]:
+    """The rows of one operator; dtypes and phases take turns, those of each operator begin with another one."""
+    phases = ("forward", "backward") if space.back else ("forward",)
+    turns = [(dtype, phase) for phase in phases for dtype in dtypes if dtype in space.dtypes]
+    turns = [turn for turn in turns if turn != ("fp8", "backward")]
+    seed = OP_CODE[op]
+    points = qmc.Sobol(len(space.axes), rng=seed).random(DRAWS)
+    found = []
+    for k, point in enumerate(points if turns else ()):
+        dtype, phase = turns[(k + seed) % len(turns)]
+        # The alignment changes with every pass over the turns, so that each turn meets both.
+        step = FP8_ALIGNED if dtype == "fp8" else ALIGNED if (k // len(turns)) % 2 else 1
+        at = zip(space.axes.items(), point, strict=True)
+        sizes = space.finish({name: _size(axis, share, step) for (name, axis), share in at})
+        if sizes is not None:
+            found.append(_row(op, dtype, phase, sizes))
+    return found
+
+
+def _size(axis: Axis, at: float, step: int) -> Any:
+    """The value at `at` (0 to 1) of an axis; a multiple of `step` where the axis reaches that far there."""
+    if not isinstance(axis, Log):
+        return axis.options[int(at * len(axis.options))]
+    raw = axis.low * (axis.high / axis.low) ** at
+    step = max(step, axis.step) if raw >= step else axis.step
+    return max(step, round(raw / step) * step)
+
+
+def _swept(op: str, dtypes: Sequence[str]) -> list[Row]:
+    """K sweeps of products of one square per dtype."""
+    batch: Sizes = {"b": 8} if op == "bmm" else {}
+    known = [dtype for dtype in dtypes if dtype in SPACES[op].dtypes]
+    return [
+        _row(op, dtype, "forward", batch | {"m": side, "n": side, "k": depth})
+        for side in SWEEP_SIDES
+        for dtype in known
+        for depth in SWEEP_DEPTHS
+    ]
+
+
+def _row(op: str, dtype: str, phase: str, sizes: Sizes) -> Row:
+    return {"kind": "operator", "op": op, **sizes, "dtype": dtype, "phase": phase}
+
+
+def fits(wanted: Sequence[Row], device: Device) -> NDArray[np.bool_]:
+    """Which rows the device has the memory for and computes in time, bool [rows]."""
+    forms = [{name: value for name, value in row.items() if name != "kind"} for row in wanted]
+    distinct = read_rows([msgspec.convert(form, ROW_FORMS[form["op"]]) for form in forms])
+    table, gpus = distinct.table, GpuTable.from_specs([complete(device.description)])
+    every = np.arange(len(table))
+    work = work_of(table, kinds_of(table))
+    rates = np.array([device.rates.get(dtype, np.inf) for dtype in DTYPES])[table.dtype]
+    seconds = np.maximum(hardware_limit(table, gpus, every, 0 * every).latency_s, work.flops / rates)
+    possible = (seconds <= LONGEST_S) & (work.working_set_bytes <= MEMORY_SHARE * device.memory_bytes)
+    chosen: NDArray[np.bool_] = possible[distinct.row]
+    return chosen

@@ -1,0 +1,88 @@
+"""The file of a run: Parquet in the measurements form, written at its end, and a journal beside it until then.
+
+Rows are flattened as POST /measurements takes them, with a column `outcome`: of one that is not `measured` there is no
+time. The schema's metadata tells the device (DEVICE, JSON) and the digest of every row's point (POINTS, a JSON list).
+A journal that a killed run left is taken up by the next one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from app.errors import BadInput
+from app.measure.runner import BUSY
+
+DEVICE, POINTS = b"gpucast.device", b"gpucast.points"
+Row = dict[str, Any]
+
+
+class Output:
+    """What is done, by the digest of its point; every point that is added is safe on disk."""
+
+    def __init__(self, path: Path, device: Mapping[str, Any]) -> None:
+        """Take up what an earlier run on the device left; BadInput where the file is of another device."""
+        self.path = path
+        self._journal = path.with_name(f"{path.name}.part")
+        self._device = dict(device)
+        self.rows: dict[str, Row] = {}
+        if path.exists():
+            self.rows |= self._read()
+        if self._journal.exists():
+            self.rows |= dict(_lines(self._journal))
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def is_done(self, digest: str) -> bool:
+        """Whether the point needs no other try: one that met a busy machine does."""
+        return digest in self.rows and self.rows[digest]["outcome"] != BUSY
+
+    def add(self, digest: str, row: Row) -> None:
+        """Keep a row."""
+        self.rows[digest] = row
+        with self._journal.open("a") as journal:
+            journal.write(json.dumps([digest, row]) + "\n")
+
+    def write(self) -> None:
+        """The Parquet file, whole or not at all; then the journal goes."""
+        metadata = {DEVICE: json.dumps(self._device), POINTS: json.dumps(list(self.rows))}
+        unfinished = self.path.with_name(f"{self.path.name}.new")
+        pq.write_table(table(list(self.rows.values())).replace_schema_metadata(metadata), unfinished)
+        os.replace(unfinished, self.path)
+        self._journal.unlink(missing_ok=True)
+
+    def _read(self) -> dict[str, Row]:
+        try:
+            found = pq.read_table(self.path)
+            metadata = found.schema.metadata or {}
+            device, digests = json.loads(metadata[DEVICE]), json.loads(metadata[POINTS])
+        except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+            raise BadInput(f"{self.path} is no file of gpucast measure: name another one.") from error
+        if device["name"] != self._device["name"]:
+            raise BadInput(f"{self.path} holds measurements of {device['name']}: name another file for this device.")
+        rows = [{name: cell for name, cell in row.items() if cell is not None} for row in found.to_pylist()]
+        return dict(zip(digests, rows, strict=True))
+
+
+def _lines(journal: Path) -> list[tuple[str, Row]]:
+    """Its whole lines: the last one of a killed run may be cut."""
+    lines = journal.read_text().split("\n")[:-1]
+    return [tuple(json.loads(line)) for line in lines]
+
+
+def table(rows: Sequence[Row]) -> pa.Table:
+    """Rows as columns, null where a row has no such field."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pa.table({name: pa.array(_alike([row.get(name) for row in rows])) for name in names})
+
+
+def _alike(cells: list[Any]) -> list[Any]:
+    """Cells of one type: where some sides differ ([3, 5]), all are pairs."""
+    if not any(isinstance(cell, list) for cell in cells):
+        return cells
+    return [cell if cell is None or isinstance(cell, list) else [cell, cell] for cell in cells]
