@@ -22,6 +22,7 @@ COMMANDS = (
     ("gpus", "gpus", "List, show and add GPUs."),
     ("import", "imports", "Bring in a folder of measurements."),
     ("retrain", "retrain", "Retrain a predictor from the stored measurements."),
+    ("measure", "measure", "Measure this machine's GPU or CPU, into a file for a server to learn from."),
     ("train", "train", "Make the trained predictors that ship with the code."),
     ("trace", "trace", "Write the JSON graph of a PyTorch model."),
     ("evaluate", "evaluate", "Reproduce a paper's tables, and our own accuracy beside them."),

@@ -70,7 +70,7 @@ def find(threads: int | None = None) -> Device:
     eager = f"pytorch-{torch.__version__.partition('+')[0]}"
     if not torch.cuda.is_available():
         used = torch.get_num_threads()
-        name = f"{processor()}, {used} threads"
+        name = f"{processor()}, {used} thread{'s' * (used > 1)}"
         known = {dtype: torch_dtypes()[dtype] for dtype in _CPU_DTYPES}
         memory = psutil.virtual_memory().available
         described = description("cpu", name, used, {})

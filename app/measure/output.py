@@ -1,8 +1,9 @@
 """The file of a run: Parquet in the measurements form, written at its end, and a journal beside it until then.
 
 Rows are flattened as POST /measurements takes them, with a column `outcome`: of one that is not `measured` there is no
-time. The schema's metadata tells the device (DEVICE, JSON) and the digest of every row's point (POINTS, a JSON list).
-A journal that a killed run left is taken up by the next one.
+time. The schema's metadata holds, in JSON, the device as POST /gpus takes it, under DEVICE of
+app.services.measurements.files; libraries, driver and clocks (FACTS); and the digest of every row's point (POINTS). A
+journal that a killed run left is taken up by the next one.
 """
 
 from __future__ import annotations
@@ -18,19 +19,20 @@ import pyarrow.parquet as pq
 
 from app.errors import BadInput
 from app.measure.runner import BUSY
+from app.services.measurements.files import DEVICE
 
-DEVICE, POINTS = b"gpucast.device", b"gpucast.points"
+FACTS, POINTS = b"gpucast.facts", b"gpucast.points"
 Row = dict[str, Any]
 
 
 class Output:
     """What is done, by the digest of its point; every point that is added is safe on disk."""
 
-    def __init__(self, path: Path, device: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, description: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
         """Take up what an earlier run on the device left; BadInput where the file is of another device."""
         self.path = path
         self._journal = path.with_name(f"{path.name}.part")
-        self._device = dict(device)
+        self._device, self._facts = dict(description), dict(facts)
         self.rows: dict[str, Row] = {}
         if path.exists():
             self.rows |= self._read()
@@ -50,7 +52,8 @@ class Output:
 
     def write(self) -> None:
         """The Parquet file, whole or not at all; then the journal goes."""
-        metadata = {DEVICE: json.dumps(self._device), POINTS: json.dumps(list(self.rows))}
+        said = {DEVICE: self._device, FACTS: self._facts, POINTS: list(self.rows)}
+        metadata = {key: json.dumps(value) for key, value in said.items()}
         unfinished = self.path.with_name(f"{self.path.name}.new")
         pq.write_table(table(list(self.rows.values())).replace_schema_metadata(metadata), unfinished)
         os.replace(unfinished, self.path)

@@ -17,7 +17,6 @@ from typing import Any
 import psutil
 import torch
 
-
 _HZ_PER_MHZ, _HZ_PER_KHZ = 1e6, 1e3
 _CPUINFO = Path("/proc/cpuinfo")
 _CPU_FOLDER = Path("/sys/devices/system/cpu/cpu0")

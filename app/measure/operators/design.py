@@ -1,9 +1,9 @@
 """Which rows the suite measures, in which order: a Sobol sequence per operator over the logarithm of its sizes.
 
 Half of the sizes are multiples of 64, as networks have them, the others anything; what is too large for the device's
-memory, or for the time that a point may take at its roofline, is left out. Rows are dealt in rounds: each has every
-operator, whose dtypes and phases take turns from round to round, and one step of each K sweep (products of fixed m and
-n, so of fixed waves, with K doubling: along them PM2Lat fits a kernel's throughput). So any beginning of the list
+memory, or for the time that a point may take at the device's peaks, is left out. Rows are dealt in rounds: each has
+every operator, whose dtypes and phases take turns from round to round, and one step of each K sweep (products of fixed
+m and n, so of fixed waves, with K doubling: along them PM2Lat fits a kernel's throughput). So any beginning of the list
 covers the operators, and one of some rounds their dtypes.
 """
 
@@ -22,16 +22,15 @@ from app.measure.device import Device
 from app.measure.operators.spaces import SPACES, Axis, Log, Sizes, Space
 from app.ops import OP_CODE
 from app.ops.kinds import kinds_of, work_of
-from app.predictors.roofline import hardware_limit
 from app.services.operators.forms import ROW_FORMS
 from app.services.operators.rows import read_rows
 from app.tables.complete import complete
-from app.tables.gpus import GpuTable
+from app.tables.gpus import GpuSpec
 from app.tables.ops import DTYPES
 
-DRAWS = 512
+DRAWS = 256
 ALIGNED, FP8_ALIGNED = 64, 16
-# Share of the device's memory that a row may touch, and seconds at its roofline.
+# Share of the device's memory that a row may touch, and seconds at the device's peaks.
 MEMORY_SHARE, LONGEST_S = 0.2, 0.03
 SWEEP_SIDES, SWEEP_DEPTHS = (1024, 2048, 4096), tuple(1 << power for power in range(5, 15))
 Row = dict[str, Any]
@@ -104,11 +103,16 @@ def fits(wanted: Sequence[Row], device: Device) -> NDArray[np.bool_]:
     """Which rows the device has the memory for and computes in time, bool [rows]."""
     forms = [{name: value for name, value in row.items() if name != "kind"} for row in wanted]
     distinct = read_rows([msgspec.convert(form, ROW_FORMS[form["op"]]) for form in forms])
-    table, gpus = distinct.table, GpuTable.from_specs([complete(device.description)])
-    every = np.arange(len(table))
+    spec, table = complete(device.description), distinct.table
     work = work_of(table, kinds_of(table))
-    rates = np.array([device.rates.get(dtype, np.inf) for dtype in DTYPES])[table.dtype]
-    seconds = np.maximum(hardware_limit(table, gpus, every, 0 * every).latency_s, work.flops / rates)
+    rates = np.array([_rate(device, spec, dtype) for dtype in DTYPES])[table.dtype]
+    seconds = np.maximum(work.flops / rates, work.bytes / spec.memory_bandwidth_bytes_per_s)
     possible = (seconds <= LONGEST_S) & (work.working_set_bytes <= MEMORY_SHARE * device.memory_bytes)
     chosen: NDArray[np.bool_] = possible[distinct.row]
     return chosen
+
+
+def _rate(device: Device, spec: GpuSpec, dtype: str) -> float:
+    """FLOP/s in a format: measured, or the peak of its fastest pipe; one that has neither takes no time."""
+    peaks = [rate for pipe, rate in spec.peak_flops.items() if pipe.removesuffix("_tensor") == dtype]
+    return device.rates.get(dtype) or max(peaks, default=np.inf)

@@ -116,7 +116,12 @@ _POOL = Space(
     PLAIN,
     _pool,
 )
-_ATTENTION: Mapping[str, Axis] = {"batch": Log(1, 128), "heads": _HEADS, "sharing": Pick((1, 4, 8)), "head_dim": _WIDTHS}
+_ATTENTION: Mapping[str, Axis] = {
+    "batch": Log(1, 128),
+    "heads": _HEADS,
+    "sharing": Pick((1, 4, 8)),
+    "head_dim": _WIDTHS,
+}
 
 SPACES: Mapping[str, Space] = {
     "linear": Space(_GEMM, (*PRODUCTS, "fp8"), share=4),

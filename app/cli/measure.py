@@ -1,0 +1,130 @@
+"""`gpucast measure`: time kernels, operators and models on this machine's device, into one Parquet file."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from app.errors import BadInput, GpucastError
+
+try:
+    from app.measure.campaign import facts, measure_all, pending
+    from app.measure.device import Device, find
+    from app.measure.output import Output
+    from app.measure.point import Point
+    from app.measure.runner import Runner
+    from app.measure.suites import ALWAYS, SUITES, points_of
+    from app.measure.upload import Server
+except ModuleNotFoundError as missing:
+    wanted = f"gpucast measure needs {missing.name}: `make measure`, or pip install 'gpucast[measure]'."
+    raise GpucastError(wanted) from missing
+
+_S_PER_MINUTE = 60.0
+_REASONS_SHOWN = 10
+
+
+def command(  # noqa: PLR0913 - one parameter per option
+    out: Annotated[Path, typer.Option(help="Parquet file; one that is there goes on where it stopped.")],
+    *,
+    suite: Annotated[
+        list[str] | None,
+        typer.Option(help="device, kernels, operators or models; again for more. Without: all that the device has."),
+    ] = None,
+    minutes: Annotated[float, typer.Option(min=0.0, help="Time to measure; 0 only sends what the file has.")] = 10.0,
+    server: Annotated[str | None, typer.Option(metavar="URL", help="Send the file there afterwards.")] = None,
+    key: Annotated[str | None, typer.Option(envvar="GPUCAST_API_KEY", help="API key of that server.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="What to call the device; without: as its driver does.")] = None,
+    software: Annotated[
+        str | None, typer.Option(help="What to call eager PyTorch; host launches count where it begins with pytorch.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of the CPU that compute.")] = None,
+    dtype: Annotated[list[str] | None, typer.Option(help="Only this number format; again for more.")] = None,
+    most_spread: Annotated[
+        float, typer.Option(min=0.0, help="Spread between trials above which a time is not reported.")
+    ] = 0.1,
+) -> None:
+    """Measure this machine's GPU, or its CPU where it has none."""
+    device = _device(gpu, software, threads, dtype)
+    output = Output(out, device.description, facts(device))
+    print(f"{device.name}, {device.software}: {len(output.rows)} points are in {out}", file=sys.stderr)
+    try:
+        _run(Runner(device, most_spread=most_spread), output, suite or list(SUITES), minutes * _S_PER_MINUTE)
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+    finally:
+        output.write()
+    _tell(output)
+    if server is not None:
+        _send(Server(server, key), out)
+
+
+def _device(gpu: str | None, software: str | None, threads: int | None, dtypes: Sequence[str] | None) -> Device:
+    """The device under the names and with the formats asked for."""
+    device = find(threads)
+    unknown = [dtype for dtype in dtypes or () if dtype not in device.dtypes]
+    if unknown:
+        raise BadInput(f"{device.name} has no {unknown[0]} here: {', '.join(device.dtypes)}.")
+    if software is not None:
+        replayed = device.replayed.replace(device.software, software)
+        device = replace(device, software=software, replayed=replayed)
+    name = gpu or device.name
+    return replace(
+        device, name=name, description={**device.description, "name": name}, dtypes=tuple(dtypes or device.dtypes)
+    )
+
+
+def _run(runner: Runner, output: Output, suites: Sequence[str], seconds: float) -> None:
+    """Suites in their own order; each has an equal share of the time left, but those that are always run whole."""
+    unknown = [name for name in suites if name not in SUITES]
+    if unknown:
+        raise BadInput(f"{unknown[0]!r} is no suite: {', '.join(SUITES)} are.")
+    asked = [name for name in SUITES if name in suites]
+    left = [(name, pending(output, points_of(name, runner.device))) for name in asked]
+    end = time.monotonic() + seconds
+    for k, (name, points) in enumerate(left):
+        now = time.monotonic()
+        share = 1 if name in ALWAYS else len(left) - k
+        _measured(runner, output, name, points, now + (end - now) / share)
+
+
+def _measured(runner: Runner, output: Output, label: str, points: Sequence[Point], until: float) -> None:
+    """Measure with a bar of the points, which says what is measured."""
+    bar: Any
+    with typer.progressbar(length=len(points), label=label, file=sys.stderr, item_show_func=_shown) as bar:
+
+        def told(point: Point, row: Mapping[str, Any]) -> None:
+            bar.update(1, (point, row))
+
+        measure_all(runner, output, points, until=until, told=told)
+
+
+def _shown(item: tuple[Point, Mapping[str, Any]] | None) -> str:
+    """A point that was measured, in a few words."""
+    if item is None:
+        return ""
+    workload, row = item[0].workload, item[1]
+    took = f"{row['latency_ms']:.4g} ms" if "latency_ms" in row else str(row["outcome"])
+    return f"{workload.get('op', workload.get('name'))} {workload.get('dtype', '')}: {took}"[:60]
+
+
+def _tell(output: Output) -> None:
+    """Rows by what became of them."""
+    outcomes = Counter(str(row["outcome"]) for row in output.rows.values())
+    print(f"{output.path}: {len(output.rows)} rows")
+    for outcome, count in outcomes.most_common(_REASONS_SHOWN):
+        print(f"  {count:6d} {outcome}")
+
+
+def _send(server: Server, path: Path) -> None:
+    sent = server.send(path)
+    added = f"; registered {', '.join(sent.added_gpus)}" if sent.added_gpus else ""
+    print(f"sent: {sent.inserted} new, {sent.unchanged} known before{added}")
+    for reason, count in sent.left_out.most_common(_REASONS_SHOWN):
+        print(f"  {count:6d} left out: {reason}")

@@ -1,0 +1,28 @@
+"""The suites by name. Each is imported when it is asked for: some need more than PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+
+from app.errors import BadInput
+from app.measure.device import Device
+from app.measure.point import Point
+
+# Modules with `points(device)`, in the order in which they are run.
+SUITES = {
+    "device": "app.measure.device_suite",
+    "kernels": "app.measure.kernels_suite",
+    "operators": "app.measure.operators.suite",
+    "models": "app.measure.models_suite",
+}
+# Short, and what calibrates a GPU that has no other data: run whole before any other has its share of the time.
+ALWAYS = ("device",)
+
+
+def points_of(suite: str, device: Device) -> Sequence[Point]:
+    """Every point of a suite, in the order of usefulness; BadInput for an unknown name."""
+    if suite not in SUITES:
+        raise BadInput(f"{suite!r} is no suite: {', '.join(SUITES)} are.")
+    found: Sequence[Point] = import_module(SUITES[suite]).points(device)
+    return found
