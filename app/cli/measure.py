@@ -100,7 +100,8 @@ def _measured(runner: Runner, output: Output, label: str, points: Sequence[Point
     with typer.progressbar(length=len(points), label=label, file=sys.stderr, item_show_func=_shown) as bar:
 
         def told(point: Point, row: Mapping[str, Any]) -> None:
-            bar.update(1, (point, row))
+            bar.current_item = (point, row)
+            bar.update(1)
 
         measure_all(runner, output, points, until=until, told=told)
 
