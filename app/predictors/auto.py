@@ -63,10 +63,14 @@ class Auto:
     operators_: Learned = field(default_factory=Learned)
 
     def floors_s(self, gpus: GpuTable) -> Floats:
-        """Launch floor of every GPU of the table, seconds [g], NaN where none was learned; derived once per table."""
+        """Launch floor of every GPU of the table, seconds [g]; derived once per table.
+
+        As learned from its rows, else as measured of it; NaN where it is not known.
+        """
         key = ("floors", self)
         if key not in gpus.memo:
-            gpus.memo[key] = np.array([self.floors_.get(gpu, np.nan) for gpu in gpus.ids])
+            learned = np.array([self.floors_.get(gpu, np.nan) for gpu in gpus.ids])
+            gpus.memo[key] = np.where(np.isnan(learned), gpus.column("launch_overhead_s"), learned)
         known: Floats = gpus.memo[key]
         return known
 

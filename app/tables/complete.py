@@ -224,7 +224,7 @@ def _provenance(values: Mapping[str, Any], given: set[str]) -> dict[str, str]:
     facts += [f"peak_flops.{pipe}" for pipe in PIPES if pipe in values["peak_flops"]]
     result = {}
     for key in facts:
-        own = "measured" if key.startswith(("sustained", "triad")) else "datasheet"
+        own = "measured" if key.startswith(("sustained", "triad", "launch_overhead")) else "datasheet"
         result[key] = stated.get(key, own if key in given else "inferred")
     return result
 

@@ -66,6 +66,7 @@ NUMBERS: dict[str, Range] = {
     "sustained_compute_flops": _RATE,
     "sustained_bandwidth_bytes_per_s": _BANDWIDTH,
     "triad_bandwidth_bytes_per_s": _BANDWIDTH,
+    "launch_overhead_s": Range(1e-9, 1.0, "seconds"),
 }
 _TEXTS = ("name", "vendor", "architecture", "memory_type", "link_type", "source", "note")
 FIELDS = tuple(item.name for item in fields(GpuSpec))

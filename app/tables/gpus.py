@@ -58,6 +58,7 @@ SPEC_COLUMNS = (
     "sustained_compute_flops",
     "sustained_bandwidth_bytes_per_s",
     "triad_bandwidth_bytes_per_s",
+    "launch_overhead_s",
 )
 # Columns derived here: 1 where the memory is stacked (HBM).
 COLUMNS = (*SPEC_COLUMNS, *(f"peak_{pipe}_flops" for pipe in PIPES), "hbm")
@@ -107,6 +108,7 @@ class GpuSpec:
     sustained_compute_flops: float | None = None
     sustained_bandwidth_bytes_per_s: float | None = None
     triad_bandwidth_bytes_per_s: float | None = None
+    launch_overhead_s: float | None = None
     aliases: tuple[str, ...] = ()
     source: str = ""
     note: str = ""

@@ -1,7 +1,8 @@
 """The cross-GPU kernels paper's three experiments, as its text describes them, on clean rows.
 
 experiment 1  a new GPU: no row of the target GPU is trained on; each of its launches is asked from the same
-              launch measured on one other GPU at a time; "1-untrained": nothing at all is trained on
+              launch measured on one other GPU at a time; "1-untrained": nothing at all is trained on; "1-launch":
+              the time of the target's smallest launch is known besides, as `gpucast measure --suite device` finds it
 experiment 2  a new size: the largest size of every kernel on a GPU is asked from its smaller sizes there
 experiment 3  a new kernel: neither the four test kernels nor the target GPU are trained on; each of the test
               kernels' launches is asked from the same launch on one other GPU at a time ("3"), and from
@@ -24,8 +25,9 @@ from app.predictors import PREDICTORS
 from app.predictors.base import Predictor
 from app.predictors.intervals import Intervals
 from app.predictors.launches.alike import launches
+from app.predictors.launches.kernel_knowledge import launch_floors
 from app.predictors.roofline import hardware_limit
-from app.tables.gpus import GpuTable
+from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.training.folds import SPLITS, folds
 from app.training.validate import residuals
@@ -35,10 +37,11 @@ Ints = NDArray[np.intp]
 Cell = dict[str, Any]
 
 TEST_KERNELS = ("matmul_tiled", "shared_transpose", "atomic_hotspot", "vector_add_divergent")
-EXPERIMENTS = ("1", "1-untrained", "2", "3", "3-unmeasured")
+EXPERIMENTS = ("1", "1-untrained", "1-launch", "2", "3", "3-unmeasured")
 COVERAGE = 0.8
-# Intervals need residuals of refits on every fold; of ours only, since forests take minutes over all of them.
-WITH_INTERVALS = ("auto",)
+# Intervals need residuals of refits on every fold, of ours only, since forests take minutes over all of them; and only
+# ours reads a launch overhead.
+OURS = ("auto",)
 _CONFIGURATION = np.array([FIELD_INDEX[name] for name in ("n", "rows", "cols", "threads_per_block")])
 
 
@@ -78,6 +81,7 @@ def tasks(measurements: Measurements, kernels: NDArray[np.str_]) -> Iterator[Tas
         none = np.empty(0, dtype=np.intp)
         yield Task("1", seen, query, evidence, np.arange(len(query)))
         yield Task("1-untrained", none, query, evidence, np.arange(len(query)))
+        yield Task("1-launch", seen, query, evidence, np.arange(len(query)))
         new = tested[query]
         unknown = seen[~tested[seen]]
         yield Task("3", unknown, query[new], evidence[new], np.arange(np.count_nonzero(new)))
@@ -103,16 +107,28 @@ def evaluate(
     """All cells of the clean protocol: every predictor, experiment and GPU ("all" pools them)."""
     names = np.array(kernels)
     all_tasks = list(tasks(measurements, names))
+    timed = _with_overheads(gpus, measurements)
     cells: list[Cell] = []
     for predictor in predictors:
         for experiment in EXPERIMENTS:
             if experiment == "1-untrained" and (predictor.needs_training or not predictor.trainable):
                 continue
+            if experiment == "1-launch" and predictor.name not in OURS:
+                continue
             mine = [task for task in all_tasks if task.experiment == experiment]
-            parts = [_answer(predictor, task, measurements, gpus) for task in mine]
+            known = timed if experiment == "1-launch" else gpus
+            parts = [_answer(predictor, task, measurements, known) for task in mine]
             answers = _Answers(*(np.concatenate([getattr(p, f) for p in parts]) for f in _Answers.__slots__))
             cells += _cells(predictor.name, experiment, answers, gpus)
     return cells
+
+
+def _with_overheads(gpus: GpuTable, measurements: Measurements) -> GpuTable:
+    """The same GPUs, of which the shortest time measured is known."""
+    values = gpus.values.copy()
+    for gpu, floor_s in launch_floors(measurements, gpus).items():
+        values[COLUMN_INDEX["launch_overhead_s"], gpus.ids.index(gpu)] = floor_s
+    return GpuTable(gpus.ids, values, gpus.architectures)
 
 
 def _answer(predictor: Any, task: Task, measurements: Measurements, gpus: GpuTable) -> _Answers:
@@ -124,7 +140,7 @@ def _answer(predictor: Any, task: Task, measurements: Measurements, gpus: GpuTab
     limit = hardware_limit(measurements.ops, gpus, task.query, gpu).latency_s
     predicted = np.maximum(estimate.latency_s, limit)
     inside = np.full(len(gpu), np.nan)
-    if predictor.name in WITH_INTERVALS:
+    if predictor.name in OURS and task.experiment != "1-launch":  # whose intervals are those of "1"
         offsets = _intervals(predictor, train, gpus).log_offsets(COVERAGE)[:, estimate.group]
         low, high = np.maximum(predicted * np.exp(offsets[0]), limit), predicted * np.exp(offsets[1])
         inside = ((low <= measured) & (measured <= high)).astype(np.float64)
@@ -157,7 +173,7 @@ def _cells(predictor: str, experiment: str, answers: _Answers, gpus: GpuTable) -
             "median_ratio": np.median(ratio),
             **{f"within_{x}": 100.0 * (error <= x).mean() for x in (10, 25, 50)},
         }
-        if predictor in WITH_INTERVALS:
+        if not np.isnan(answers.inside[mine]).any():
             figures["coverage_80"] = 100.0 * answers.inside[mine].mean()
         cells += [
             {

@@ -40,6 +40,11 @@ def test_intervals_hold_what_they_promise(cells: dict[Any, dict[str, Any]], expe
     assert 74.0 <= cells["auto", experiment, "all", "coverage_80"]["measured"] <= 86.0
 
 
+def test_a_known_launch_overhead_helps_where_launches_are_slow(cells: dict[Any, dict[str, Any]]) -> None:
+    known, unknown = (cells["auto", name, "rtx-4070", "mape"]["measured"] for name in ("1-launch", "1"))
+    assert known < 0.85 * unknown
+
+
 def test_untrained_auto_beats_the_papers_formula(cells: dict[Any, dict[str, Any]]) -> None:
     untrained = cells["auto", "1-untrained", "all", "mape"]["measured"]
     assert untrained < 0.6 * cells["efficiency", "1", "all", "mape"]["measured"]
