@@ -8,10 +8,10 @@ from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
+from app.api.current import current
 from app.api.deps import HolderDep, SettingsDep
 from app.api.openapi import ref
-from app.api.predict import moved
-from app.errors import NotFound, UnsupportedMedia
+from app.errors import UnsupportedMedia
 from app.services.operators.batches import JSON, MEDIA, BatchOptions, predict_batch
 from app.services.operators.requests import BATCH_EXAMPLE
 
@@ -61,12 +61,6 @@ def predict_rows(
     media = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
     if media not in MEDIA:
         raise UnsupportedMedia(f"Rows are read as {', '.join(MEDIA)}; this is {media!r}.")
-    before = holder.snapshot
     options = BatchOptions(**asked.model_dump(), max_rows=settings.max_batch_rows)
-    try:
-        answer = predict_batch(before, body, media, options)
-    except NotFound:  # a GPU that another process has just registered
-        if not moved(holder, before):
-            raise
-        answer = predict_batch(holder.snapshot, body, media, options)
+    answer = current(holder, lambda snapshot: predict_batch(snapshot, body, media, options))
     return Response(answer, media_type=media)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import msgspec
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter
 from starlette.responses import Response
 
-from app.api.deps import GraphsDep, HolderDep, SettingsDep
+from app.api.current import current
+from app.api.deps import BodyDep, GraphsDep, HolderDep, SettingsDep
 from app.api.openapi import json_answer, json_body, ref
-from app.api.predict import moved
-from app.errors import NotFound
 from app.services.compare.compare import compare
 from app.services.compare.form import COMPARE_EXAMPLE
 from app.services.compare.request import read_compare
@@ -24,10 +21,6 @@ _DESCRIPTION = (
 )
 
 
-async def _body(request: Request) -> bytes:
-    return await request.body()
-
-
 @router.post(
     "/compare",
     description=_DESCRIPTION,
@@ -35,15 +28,8 @@ async def _body(request: Request) -> bytes:
     response_class=Response,
     responses={200: json_answer("The GPUs in their order", ref("CompareResponse"))},
 )
-def compare_gpus(
-    body: Annotated[bytes, Depends(_body)], holder: HolderDep, graphs: GraphsDep, settings: SettingsDep
-) -> Response:
+def compare_gpus(body: BodyDep, holder: HolderDep, graphs: GraphsDep, settings: SettingsDep) -> Response:
     """Compare GPUs on a workload."""
-    request, before = read_compare(body), holder.snapshot
-    try:
-        answer = compare(before, request, max_rows=settings.max_batch_rows, graphs=graphs)
-    except NotFound:  # a GPU that another process has just registered
-        if not moved(holder, before):
-            raise
-        answer = compare(holder.snapshot, request, max_rows=settings.max_batch_rows, graphs=graphs)
+    request, most = read_compare(body), settings.max_batch_rows
+    answer = current(holder, lambda snapshot: compare(snapshot, request, max_rows=most, graphs=graphs))
     return Response(msgspec.json.encode(answer), media_type="application/json")

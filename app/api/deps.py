@@ -37,6 +37,10 @@ def _graphs(request: Request) -> Graphs:
     return graphs
 
 
+async def _body(request: Request) -> bytes:
+    return await request.body()
+
+
 async def _json_body(request: Request) -> Any:
     return plain(await request.body())
 
@@ -46,4 +50,5 @@ DatabaseDep = Annotated[Database, Depends(_database)]
 SettingsDep = Annotated[Settings, Depends(_settings)]
 GraphsDep = Annotated[Graphs, Depends(_graphs)]
 HolderDep = Annotated[SnapshotHolder, Depends(_holder)]
+BodyDep = Annotated[bytes, Depends(_body)]
 JsonBody = Annotated[Any, Depends(_json_body)]

@@ -11,6 +11,7 @@ from fastapi.openapi.utils import get_openapi
 from app.api.gpu_schema import gpu, partial_gpu
 from app.api.problems import MEDIA_TYPE, PROBLEM_SCHEMA
 from app.services.compare.form import CompareRequest, CompareResponse
+from app.services.compare.plan_form import PlanRequest, PlanResponse
 from app.services.graphs.form import Graph
 from app.services.measurements.form import MeasuredModel, MeasurementIn
 from app.services.models.partition_form import PartitionRequest, PartitionResponse
@@ -43,6 +44,8 @@ STRUCTS = (
     PartitionResponse,
     CompareRequest,
     CompareResponse,
+    PlanRequest,
+    PlanResponse,
     MeasuredModel,
     MeasurementIn,
     Graph,

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import msgspec
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter
 from starlette.responses import Response
 
-from app.api.deps import GraphsDep, HolderDep
+from app.api.current import current
+from app.api.deps import BodyDep, GraphsDep, HolderDep
 from app.api.openapi import json_answer, json_body, ref
-from app.api.predict import moved
-from app.errors import NotFound
 from app.services.models.partition import cut_network, read_partition
 from app.services.models.partition_form import PARTITION_EXAMPLE
 
@@ -23,10 +20,6 @@ _DESCRIPTION = (
 )
 
 
-async def _body(request: Request) -> bytes:
-    return await request.body()
-
-
 @router.post(
     "/partition",
     description=_DESCRIPTION,
@@ -34,14 +27,8 @@ async def _body(request: Request) -> bytes:
     response_class=Response,
     responses={200: json_answer("The best cut", ref("PartitionResponse"))},
 )
-def plan_partition(body: Annotated[bytes, Depends(_body)], holder: HolderDep, graphs: GraphsDep) -> Response:
+def plan_partition(body: BodyDep, holder: HolderDep, graphs: GraphsDep) -> Response:
     """Cut a network over GPUs."""
     request, asked = read_partition(body)
-    before = holder.snapshot
-    try:
-        answer = cut_network(before, request, asked, graphs)
-    except NotFound:  # a GPU that another process has just registered
-        if not moved(holder, before):
-            raise
-        answer = cut_network(holder.snapshot, request, asked, graphs)
+    answer = current(holder, lambda snapshot: cut_network(snapshot, request, asked, graphs))
     return Response(msgspec.json.encode(answer), media_type="application/json")

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import State
 from starlette.types import Receive, Scope, Send
 
-from app.errors import NotFound, Unavailable
-from app.services.gpu_rows import Snapshot
+from app.api.current import moved
+from app.errors import NotFound
 from app.services.models.requests import ModelRequest
 from app.services.operators.requests import OperatorsRequest
 from app.services.predict import predict_many
@@ -120,13 +119,6 @@ def _gpus(request: Request) -> int:
     if request.gpus is None:
         return 1
     return MAX_GPUS if request.gpus == "all" else len(request.gpus)
-
-
-def moved(holder: SnapshotHolder, before: Snapshot) -> bool:
-    """Look into the database; True if the snapshot is another one than `before`, whoever changed it."""
-    with suppress(Unavailable):
-        holder.refresh()
-    return holder.snapshot is not before
 
 
 async def _body(receive: Receive) -> bytes:

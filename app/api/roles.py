@@ -28,6 +28,7 @@ ROLES: Mapping[str, Mapping[str, Role | None]] = {
     "/metrics": {"GET": READ},
     "/openapi.json": {"GET": READ},
     "/partition": {"POST": PREDICT},
+    "/plan": {"POST": PREDICT},
     "/predict": {"POST": PREDICT},
     "/predict/batch": {"POST": PREDICT},
     "/predictors": {"GET": READ},

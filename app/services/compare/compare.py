@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from typing import Self
 
 import numpy as np
 from msgspec import structs
@@ -49,10 +50,8 @@ def compare(
 
     `graphs` are those stored by POST /graphs; `today` decides which stored prices count.
     """
-    asked = asked_of(request)
-    entered = {one.spec.id: one for one in entrants(snapshot, request, asked, today or today_utc())}
-    comparing = _Comparing(snapshot, request, asked, entered, max_rows, graphs)
-    answer = comparing.predicted(asked)
+    comparing = Comparing.of(snapshot, request, max_rows=max_rows, graphs=graphs, today=today)
+    answer = comparing.predicted(comparing.asked)
     rows = {found.gpu: comparing.row(found) for found in answer.predictions}
     for row in comparing.searched(rows):
         rows[row.gpu] = min(rows[row.gpu], row, key=lambda one: _order(one, request.rank_by))
@@ -62,7 +61,7 @@ def compare(
 
 
 @dataclass(frozen=True, slots=True)
-class _Comparing:
+class Comparing:
     """A request whose GPUs are found, by their ids."""
 
     snapshot: Snapshot
@@ -71,6 +70,21 @@ class _Comparing:
     entered: Mapping[str, Entrant]
     max_rows: int
     graphs: Graphs | None
+
+    @classmethod
+    def of(
+        cls,
+        snapshot: Snapshot,
+        request: CompareRequest,
+        *,
+        max_rows: int,
+        graphs: Graphs | None = None,
+        today: date | None = None,
+    ) -> Self:
+        """With the request's workload read and its GPUs found; BadInput or NotFound otherwise."""
+        asked = asked_of(request)
+        entered = {one.spec.id: one for one in entrants(snapshot, request, asked, today or today_utc())}
+        return cls(snapshot, request, asked, entered, max_rows, graphs)
 
     def predicted(self, asked: Asked) -> PredictResponse:
         """As POST /predict answers."""

@@ -16,7 +16,7 @@ RankBy: TypeAlias = Literal["latency", "throughput", "cost", "energy"]
 MOST_DEVICES = 64
 _REF = "#/components/schemas/{name}"
 _KINDS = ("KernelWorkload", "OperatorsWorkload", "ModelWorkload", "GraphWorkload")
-_WORKLOADS = [{"$ref": _REF.format(name=name)} for name in _KINDS]
+WORKLOADS = [{"$ref": _REF.format(name=name)} for name in _KINDS]
 
 
 class CompareRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -27,7 +27,7 @@ class CompareRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
     `search_parallelism` all networks, are tried on up to `max_devices`.
     """
 
-    workload: Annotated[dict[str, Any], Meta(extra_json_schema={"anyOf": _WORKLOADS})]
+    workload: Annotated[dict[str, Any], Meta(extra_json_schema={"anyOf": WORKLOADS})]
     gpus: Annotated[list[GpuRef], Meta(min_length=1, max_length=MAX_GPUS)] | Literal["all"] = "all"
     rank_by: RankBy = "latency"
     prices: dict[str, float] = {}

@@ -1,0 +1,37 @@
+"""A job with a deadline, a budget or a throughput: which GPU, how many, and what time limit to ask for."""
+
+from __future__ import annotations
+
+import msgspec
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from app.api.current import current
+from app.api.deps import BodyDep, GraphsDep, HolderDep, SettingsDep
+from app.api.openapi import json_answer, json_body, ref
+from app.services.compare.plan import plan
+from app.services.compare.plan_form import PLAN_EXAMPLE, PlanRequest
+from app.services.decoding import decode
+
+router = APIRouter(tags=["Deciding"])
+
+_DECODER = msgspec.json.Decoder(PlanRequest)
+_DESCRIPTION = (
+    "The cheapest type and count of GPU that meets a deadline, a budget or a throughput with a stated probability; the"
+    " time limit to ask a scheduler for; which of two is likely the faster; and what more bandwidth, clock or memory"
+    " would bring."
+)
+
+
+@router.post(
+    "/plan",
+    description=_DESCRIPTION,
+    openapi_extra=json_body(ref("PlanRequest"), PLAN_EXAMPLE),
+    response_class=Response,
+    responses={200: json_answer("The choices in their order", ref("PlanResponse"))},
+)
+def plan_job(body: BodyDep, holder: HolderDep, graphs: GraphsDep, settings: SettingsDep) -> Response:
+    """Plan a job."""
+    request, most = decode(_DECODER, body, example=PLAN_EXAMPLE), settings.max_batch_rows
+    answer = current(holder, lambda snapshot: plan(snapshot, request, max_rows=most, graphs=graphs))
+    return Response(msgspec.json.encode(answer), media_type="application/json")

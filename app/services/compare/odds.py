@@ -1,0 +1,38 @@
+"""How sure a predicted time is: log-normal, as wide on either side of the middle as its interval says."""
+
+from __future__ import annotations
+
+from math import exp, inf, log
+
+from scipy.special import ndtr, ndtri
+
+from app.services.prediction_form import Interval
+
+_TINY = 1e-300
+
+
+def probability_within(middle_ms: float, interval: Interval, allowed_ms: float) -> float:
+    """The probability that the true time is at most `allowed_ms`."""
+    if allowed_ms <= 0 or middle_ms <= 0:
+        return 1.0 if middle_ms <= 0 <= allowed_ms else 0.0
+    if allowed_ms == inf:
+        return 1.0
+    gap = log(allowed_ms) - log(middle_ms)
+    spread = _spread(middle_ms, interval, later=gap >= 0)
+    if spread == 0.0:
+        return 1.0 if gap >= 0 else 0.0
+    return float(ndtr(gap / spread))
+
+
+def kept_with(middle_ms: float, interval: Interval, probability: float) -> float:
+    """The time that is kept with a probability, milliseconds."""
+    z = float(ndtri(probability))
+    return middle_ms * exp(z * _spread(middle_ms, interval, later=z >= 0))
+
+
+def _spread(middle_ms: float, interval: Interval, *, later: bool) -> float:
+    """Standard deviation in log space, of times longer than the middle or of shorter ones."""
+    z = float(ndtri(0.5 + 0.5 * interval.coverage))
+    middle = max(middle_ms, _TINY)
+    end = log(interval.high / middle) if later else log(middle / max(interval.low, _TINY))
+    return max(end, 0.0) / z
