@@ -25,6 +25,7 @@ from app.api import (
     partition,
     plan,
     predictors,
+    prices,
     problems,
     sign_in,
 )
@@ -50,6 +51,7 @@ ROUTERS = (
     partition.router,
     plan.router,
     compare.router,
+    prices.router,
     predictors.router,
     operations.router,
     sign_in.router,

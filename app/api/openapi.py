@@ -12,6 +12,7 @@ from app.api.gpu_schema import gpu, partial_gpu
 from app.api.problems import MEDIA_TYPE, PROBLEM_SCHEMA
 from app.services.compare.form import CompareRequest, CompareResponse
 from app.services.compare.plan_form import PlanRequest, PlanResponse
+from app.services.compare.price_rows import PriceIn
 from app.services.graphs.form import Graph
 from app.services.measurements.form import MeasuredModel, MeasurementIn
 from app.services.models.partition_form import PartitionRequest, PartitionResponse
@@ -46,6 +47,7 @@ STRUCTS = (
     CompareResponse,
     PlanRequest,
     PlanResponse,
+    PriceIn,
     MeasuredModel,
     MeasurementIn,
     Graph,

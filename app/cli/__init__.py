@@ -19,6 +19,7 @@ COMMANDS = (
     ("partition", "partition", "Cut a network over unequal GPUs."),
     ("sweep", "sweep", "Predict a table of millions of operators, into Parquet."),
     ("scale", "scale", "Predict how throughput grows with devices and with the batch."),
+    ("prices", "prices", "Bring in and list prices of GPUs."),
     ("gpus", "gpus", "List, show and add GPUs."),
     ("import", "imports", "Bring in a folder of measurements."),
     ("retrain", "retrain", "Retrain a predictor from the stored measurements."),

@@ -14,13 +14,14 @@ from app.config import Settings
 from app.predictors import BY_NAME
 from app.predictors.intervals import Intervals
 from app.services.catalogue import load_catalog
+from app.services.compare.prices import PriceBook
 from app.services.engine import Engine, KernelIndex, Served, untrained
 from app.services.learning.shipped import shipped_versions
 from app.services.measurements.measured import measured_operators
 from app.services.measurements.stored_kernels import stored_kernels
 from app.services.models.hits import measured_models
 from app.services.runtime import Runtime
-from app.store import artifacts, measurements, revision, versions
+from app.store import artifacts, measurements, prices, revision, versions
 from app.store.artifacts import ArtifactRefused
 from app.store.versions import POOLED, Version
 from app.tables.gpus import GpuTable
@@ -55,7 +56,8 @@ def assemble(connection: Connection, stores: Stores, last: Engine | None) -> tup
     kernels, _ = stored_kernels(measurements.load(connection, kind="kernel"), table)
     operators, ready = measured_operators(connection, table, served, last)
     models = measured_models(measurements.load(connection, kind="model"), last.models if last else None)
-    engine = Engine(catalog, table, ready, KernelIndex.build(kernels), value, operators, models)
+    book = PriceBook.of(prices.load(connection))
+    engine = Engine(catalog, table, ready, KernelIndex.build(kernels), value, operators, models, book)
     return engine, tuple(refused)
 
 

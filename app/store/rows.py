@@ -6,6 +6,7 @@ from sqlalchemy import (
     BigInteger,
     CheckConstraint,
     Column,
+    Date,
     DateTime,
     Double,
     Identity,
@@ -177,6 +178,22 @@ SEED_FILES = Table(
     Column("sha256", Text, primary_key=True),
     Column("name", Text, nullable=False),
     _created(),
+)
+
+# What an hour of one device costs; "" is no provider or region in particular.
+PRICES = Table(
+    "prices",
+    METADATA,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("gpu_id", Text, nullable=False),
+    Column("usd_per_hour", Double, nullable=False),
+    Column("source", Text, nullable=False),
+    Column("dated", Date, nullable=False),
+    Column("provider", Text, nullable=False),
+    Column("region", Text, nullable=False),
+    _created(),
+    Index("uq_prices_said", "gpu_id", "provider", "region", "dated", "usd_per_hour", "source", unique=True),
+    CheckConstraint("usd_per_hour >= 0", name="price"),
 )
 
 REVISION = Table(

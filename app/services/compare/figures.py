@@ -10,8 +10,9 @@ from msgspec import UNSET
 
 from app.services.compare.form import Compared, Split
 from app.services.compare.power import Power
-from app.services.compare.prices import STALE_DAYS, Price
+from app.services.compare.prices import STALE_DAYS, age_days, words_of
 from app.services.prediction_form import Interval, Prediction
+from app.store.prices import Price
 
 _HOUR_S = 3600.0
 # The narrowest end of an interval in log space that still is one.
@@ -28,9 +29,9 @@ class Rate(NamedTuple):
     @classmethod
     def of(cls, price: Price, today: date) -> Rate:
         """A stored price, with its age where it is old."""
-        age = price.age_days(today)
-        words = f"the price of {price.gpu_id} is {age} days old ({price.words})" if age > STALE_DAYS else ""
-        return cls(price.usd_per_hour, price.words, words)
+        age, source = age_days(price, today), words_of(price)
+        words = f"the price of {price.gpu_id} is {age} days old ({source})" if age > STALE_DAYS else ""
+        return cls(price.usd_per_hour, source, words)
 
 
 def compared(found: Prediction, split: Split | None, rate: Rate | None, power: Power | None) -> Compared:

@@ -5,33 +5,14 @@ Of each offer (GPU, provider, region) the newest price not after today counts, o
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+
+from app.store.prices import Price
 
 # Rents move by tens of percent a year: older prices are still used, and said to be old.
 STALE_DAYS = 90
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
-    """US dollars for an hour of one device, as somebody offered it on a day."""
-
-    gpu_id: str
-    usd_per_hour: float
-    source: str
-    dated: date
-    provider: str = ""
-    region: str = ""
-
-    @property
-    def words(self) -> str:
-        """Where it comes from."""
-        return ", ".join(part for part in (self.provider, self.region, self.source, f"{self.dated}") if part)
-
-    def age_days(self, today: date) -> int:
-        """Days since it was offered."""
-        return (today - self.dated).days
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +29,7 @@ class PriceBook:
             rows.setdefault(price.gpu_id, []).append(price)
         return cls({gpu: tuple(each) for gpu, each in rows.items()})
 
-    def find(self, gpu_id: str, today: date) -> Price | None:
+    def find(self, gpu_id: str, today: datetime.date) -> Price | None:
         """The price that counts today, if there is one; of one day's, that stored last."""
         offers: dict[tuple[str, str], Price] = {}
         for price in sorted(self.rows.get(gpu_id, ()), key=lambda price: price.dated):
@@ -57,6 +38,46 @@ class PriceBook:
         return min(offers.values(), key=lambda price: price.usd_per_hour, default=None)
 
 
-def today_utc() -> date:
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One stored price as it is listed; `counts` says whether comparisons use it today."""
+
+    id: int
+    gpu: str
+    usd_per_hour: float
+    source: str
+    date: datetime.date
+    provider: str | None
+    region: str | None
+    age_days: int
+    counts: bool
+
+
+def listed(price: Price, book: PriceBook, today: datetime.date) -> Listed:
+    """A price of the book in a listing."""
+    return Listed(
+        price.id,
+        price.gpu_id,
+        price.usd_per_hour,
+        price.source,
+        price.dated,
+        price.provider or None,
+        price.region or None,
+        age_days(price, today),
+        book.find(price.gpu_id, today) == price,
+    )
+
+
+def words_of(price: Price) -> str:
+    """Where a price comes from."""
+    return ", ".join(part for part in (price.provider, price.region, price.source, f"{price.dated}") if part)
+
+
+def age_days(price: Price, today: datetime.date) -> int:
+    """Days since it was offered; negative where it is not yet."""
+    return (today - price.dated).days
+
+
+def today_utc() -> datetime.date:
     """Today, wherever the server stands."""
-    return datetime.now(UTC).date()
+    return datetime.datetime.now(datetime.UTC).date()

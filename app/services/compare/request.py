@@ -13,6 +13,7 @@ from app.errors import BadInput, FieldError, NotFound
 from app.services.compare.figures import Rate
 from app.services.compare.form import COMPARE_EXAMPLE, CompareRequest
 from app.services.compare.power import GIVEN
+from app.services.compare.price_rows import MOST_USD
 from app.services.decoding import decode
 from app.services.gpu_rows import GpuRows, Snapshot
 from app.services.models.requests import GraphRequest, ModelRequest
@@ -25,8 +26,8 @@ from app.tables.names import normalise
 
 Asked = PredictRequest | OperatorsRequest | ModelRequest | GraphRequest
 
-# Beyond these a unit is wrong.
-_MOST_USD, _MOST_WATTS = 1e6, 1e6
+# Beyond this the unit is wrong.
+_MOST_WATTS = 1e6
 _DECODER = msgspec.json.Decoder(CompareRequest)
 
 
@@ -69,7 +70,7 @@ def entrants(snapshot: Snapshot, request: CompareRequest, asked: Asked, today: d
         if owner.setdefault(spec.id, k) != k:
             raise _refused(("gpus", k), f"another GPU compared is called {spec.id!r} too: send another id")
     specs = [spec for _, _, spec in found]
-    prices = _by_gpu(snapshot, request.prices, "prices", specs, _MOST_USD)
+    prices = _by_gpu(snapshot, request.prices, "prices", specs, MOST_USD)
     watts = _by_gpu(snapshot, request.powers_w, "powers_w", specs, _MOST_WATTS)
     return [Entrant(ref, spec, _rate(snapshot, prices, spec, today), watts.get(spec.id)) for _, ref, spec in found]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, get_args
@@ -34,27 +34,28 @@ MAX_REPORTED = 1000
 # A small Parquet file can hold a column of one value repeated for gigabytes.
 MAX_PARQUET_BYTES = 1 << 30
 
-_NUMBER, _TEXT, _DIMS, _FLAG, _OBJECT = "number", "text", "dims", "flag", "object"
+NUMBER, TEXT = "number", "text"
+_DIMS, _FLAG, _OBJECT = "dims", "flag", "object"
 _ROW_FIELDS = {
-    "gpu": _TEXT,
-    "software": _TEXT,
-    "source": _TEXT,
-    "measured_at": _TEXT,
-    "latency_ms": _NUMBER,
-    "latency_std_ms": _NUMBER,
-    "runs": _NUMBER,
-    "clock_hz": _NUMBER,
-    "power_w": _NUMBER,
-    "kernel.name": _TEXT,
+    "gpu": TEXT,
+    "software": TEXT,
+    "source": TEXT,
+    "measured_at": TEXT,
+    "latency_ms": NUMBER,
+    "latency_std_ms": NUMBER,
+    "runs": NUMBER,
+    "clock_hz": NUMBER,
+    "power_w": NUMBER,
+    "kernel.name": TEXT,
     "kernel.grid": _DIMS,
     "kernel.block": _DIMS,
 }
 _WORKLOAD = {
-    **dict.fromkeys(GIVEN, _NUMBER),
-    **dict.fromkeys(("kind", "name", "access_pattern", "dtype"), _TEXT),
+    **dict.fromkeys(GIVEN, NUMBER),
+    **dict.fromkeys(("kind", "name", "access_pattern", "dtype"), TEXT),
     # Of models.
-    **dict.fromkeys(("mode", "memory_format", "attention", "optimizer"), _TEXT),
-    **dict.fromkeys(("batch", "sequence", "image_size", "gradient_accumulation"), _NUMBER),
+    **dict.fromkeys(("mode", "memory_format", "attention", "optimizer"), TEXT),
+    **dict.fromkeys(("batch", "sequence", "image_size", "gradient_accumulation"), NUMBER),
     **dict.fromkeys(("compiled", "fused", "recompute"), _FLAG),
     **dict.fromkeys(("config", "parallelism"), _OBJECT),
 }
@@ -72,7 +73,7 @@ def _columns() -> dict[str, Column]:
     """Every accepted column by name."""
     known = {name: Column(tuple(name.split(".")), holds) for name, holds in _ROW_FIELDS.items()}
     for phase in get_args(Phase):
-        known[f"phases_ms.{phase}"] = Column(("phases_ms", phase), _NUMBER)
+        known[f"phases_ms.{phase}"] = Column(("phases_ms", phase), NUMBER)
     for name, holds in _WORKLOAD.items():
         size = name in SIZE_FIELDS
         column = Column(("workload", "size", name) if size else ("workload", name), holds)
@@ -90,13 +91,13 @@ def _report(errors: Sequence[FieldError], what: str) -> BadInput:
     return BadInput(f"{count} wrong in this {what}; nothing was stored.{shown}", errors=errors[:MAX_REPORTED])
 
 
-def _header(names: Sequence[str], what: str) -> list[Column]:
+def _header(names: Sequence[str], what: str, known: Mapping[str, Column] = COLUMNS) -> list[Column]:
     """The columns behind a header; unknown and repeated ones are refused by name."""
     errors, columns, taken = [], [], dict[Path, str]()
     for name in names:
-        column = COLUMNS.get(name)
+        column = known.get(name)
         if column is None:
-            errors.append(FieldError((name,), f"unknown column; known are {', '.join(sorted(COLUMNS))}"))
+            errors.append(FieldError((name,), f"unknown column; known are {', '.join(sorted(known))}"))
         elif column.path in taken:
             errors.append(FieldError((name,), f"the same field as column {taken[column.path]!r}"))
         else:
@@ -137,8 +138,8 @@ def _object(cell: str) -> dict[str, Any]:
 
 
 _READ: dict[str, tuple[Callable[[str], Any], str]] = {
-    _NUMBER: (_number, "a number"),
-    _TEXT: (str, "text"),
+    NUMBER: (_number, "a number"),
+    TEXT: (str, "text"),
     _DIMS: (_dims, "one to three whole numbers as 64x64x1"),
     _FLAG: (_flag, "true or false"),
     _OBJECT: (_object, "an object in JSON"),
@@ -153,15 +154,30 @@ def _put(row: Row, path: Path, value: Any) -> None:
 
 def _assemble(columns: Sequence[Column], cells: Iterable[Any]) -> Row:
     """One row from its cells; absent (None) cells leave no field."""
-    row: Row = {"workload": {"kind": "kernel"}}
+    row: Row = {}
     for column, value in zip(columns, cells, strict=True):
         if value is not None:
             _put(row, column.path, value)
     return row
 
 
+def _measurement(columns: Sequence[Column], cells: Iterable[Any]) -> Row:
+    """One measurement from its cells: of a kernel, unless it says otherwise."""
+    return _with_kind(_assemble(columns, cells))
+
+
+def _with_kind(row: Row) -> Row:
+    row.setdefault("workload", {}).setdefault("kind", "kernel")
+    return row
+
+
 def read_csv(body: bytes, *, max_rows: int) -> list[Row]:
-    """Rows of a CSV body with a header line, UTF-8, comma separated."""
+    """Measurements of a CSV body."""
+    return [_with_kind(row) for row in read_columns(body, COLUMNS, max_rows=max_rows)]
+
+
+def read_columns(body: bytes, known: Mapping[str, Column], *, max_rows: int) -> list[Row]:
+    """Rows of a CSV body with a header line of `known` columns, UTF-8, comma separated."""
     try:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -172,7 +188,7 @@ def read_csv(body: bytes, *, max_rows: int) -> list[Row]:
         names = [name.strip() for name in next(reader, [])]
         if not names:
             raise Malformed("The CSV is empty; its first line names the columns.")
-        return _csv_rows(reader, names, _header(names, "CSV"), max_rows)
+        return _csv_rows(reader, names, _header(names, "CSV", known), max_rows)
     except csv.Error as error:
         raise Malformed(f"The CSV cannot be parsed at line {reader.line_num}: {error}.") from error
 
@@ -221,7 +237,7 @@ def rows_of_parquet(table: pa.Table, position: Ints) -> Objects:
     columns = _header(table.column_names, "Parquet file")
     _check_types(table.schema, columns)
     cells = [_plain(table.column(k), column, position) for k, column in enumerate(columns)]
-    return Objects([_assemble(columns, row) for row in zip(*cells, strict=True)], position)
+    return Objects([_measurement(columns, row) for row in zip(*cells, strict=True)], position)
 
 
 def rows_of_text(table: pa.Table, position: Ints) -> Objects:
@@ -229,7 +245,7 @@ def rows_of_text(table: pa.Table, position: Ints) -> Objects:
     names, errors = table.column_names, list[FieldError]()
     columns = _header(names, "CSV")
     rows = zip(position.tolist(), *(cells.to_pylist() for cells in table.columns), strict=True)
-    read = [_assemble(columns, _csv_cells(number, names, columns, cells, errors)) for number, *cells in rows]
+    read = [_measurement(columns, _csv_cells(number, names, columns, cells, errors)) for number, *cells in rows]
     if errors:
         raise _report(errors, "CSV")
     return Objects(read, position)
@@ -251,7 +267,7 @@ def _fits(kind: pa.DataType, holds: str) -> bool:
         kind = kind.value_type
     whole_or_float = pa.types.is_integer(kind) or pa.types.is_floating(kind)
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    if holds == _NUMBER:
+    if holds == NUMBER:
         return bool(whole_or_float)
     if holds == _FLAG:
         return bool(pa.types.is_boolean(kind))

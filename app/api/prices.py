@@ -1,0 +1,88 @@
+"""What an hour of a GPU costs, in and out."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.api.deps import DatabaseDep, HolderDep
+from app.api.openapi import ref
+from app.services.compare.price_rows import PRICE_EXAMPLE, PriceReport, add_prices
+from app.services.compare.prices import Listed, listed, today_utc
+from app.services.gpus import find
+from app.store.prices import page
+
+router = APIRouter(tags=["Deciding"])
+
+MAX_PAGE = 1000
+_MOST_ID = 2**63 - 1
+_CSV_EXAMPLE = "gpu,usd_per_hour,source,date,provider,region\n" + ",".join(map(str, PRICE_EXAMPLE.values())) + "\n"
+_BODIES: dict[str, Any] = {
+    "application/json": {
+        "schema": {"type": "array", "minItems": 1, "items": ref("PriceIn")},
+        "example": [PRICE_EXAMPLE],
+    },
+    "text/csv": {"schema": {"type": "string"}, "example": _CSV_EXAMPLE},
+}
+_DESCRIPTION = (
+    "A JSON list or CSV (gpu, usd_per_hour, source, date; provider and region where there are any), all rows or none;"
+    " the same row sent again changes nothing. Of each GPU, provider and region the newest price not after today"
+    " counts, of a GPU's the cheapest; a price in a request goes before."
+)
+
+
+class PricePage(BaseModel):
+    """One page; `next` is the cursor of the one after it, absent on the last."""
+
+    items: list[Listed]
+    next: int | None = None
+
+
+_Text = Annotated[str, Field(min_length=1, max_length=200, pattern="^[^\\x00-\\x1f\\x7f]+$")]
+
+
+class PriceQuery(BaseModel):
+    """Which prices to list: those that agree with every filter given."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    gpu: _Text | None = Field(default=None, description="an id or any alias")
+    provider: _Text | None = None
+    region: _Text | None = None
+    source: _Text | None = None
+    after: int = Field(default=0, ge=0, le=_MOST_ID, description="the `next` of the page before")
+    limit: int = Field(default=100, ge=1, le=MAX_PAGE)
+
+
+async def _body(request: Request) -> bytes:
+    return await request.body()
+
+
+@router.post(
+    "/prices",
+    description=_DESCRIPTION,
+    openapi_extra={"requestBody": {"required": True, "content": _BODIES}},
+)
+def post_prices(
+    request: Request, body: Annotated[bytes, Depends(_body)], database: DatabaseDep, holder: HolderDep
+) -> PriceReport:
+    """Store prices, all or none."""
+    holder.refresh()
+    report = add_prices(database, holder.engine.catalog, body, request.headers.get("content-type"))
+    holder.refresh()
+    return report
+
+
+@router.get("/prices", response_model_exclude_none=True)
+def list_prices(wanted: Annotated[PriceQuery, Query()], database: DatabaseDep, holder: HolderDep) -> PricePage:
+    """Stored prices, filtered, a page at a time in the order stored."""
+    filters = wanted.model_dump(exclude={"gpu", "after", "limit"})
+    gpu_id = None if wanted.gpu is None else find(holder, wanted.gpu).id
+    holder.refresh()
+    with database.begin() as connection:
+        rows = page(connection, after=wanted.after, limit=wanted.limit + 1, gpu_id=gpu_id, **filters)
+    book, today = holder.engine.prices, today_utc()
+    items = [listed(row, book, today) for row in rows[: wanted.limit]]
+    return PricePage(items=items, next=items[-1].id if len(rows) > wanted.limit else None)

@@ -1,0 +1,111 @@
+"""Prices in: a JSON list or a CSV file, every row checked, then all stored or none."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from app.errors import BadInput, FieldError, NotFound, TooLarge, UnsupportedMedia
+from app.services.decoding import convert, plain
+from app.services.measurements.tabular import MAX_REPORTED, NUMBER, TEXT, Column, read_columns
+from app.services.workloads import Name
+from app.store import prices as store
+from app.store.prices import Price
+from app.store.session import Database
+from app.tables.catalog import Catalog
+
+# All prices are kept in memory beside the catalogue.
+MOST_ROWS = 20_000
+# Beyond this the unit is wrong.
+MOST_USD = 1e6
+_JSON, _CSV = "application/json", "text/csv"
+
+
+class PriceIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """US dollars for an hour of one device: who says so, and on which day. `gpu` is any name of a GPU."""
+
+    gpu: Name
+    usd_per_hour: Annotated[float, Meta(ge=0, le=MOST_USD)]
+    source: Name
+    date: datetime.date
+    provider: Name | None = None
+    region: Name | None = None
+
+
+PRICE_EXAMPLE: dict[str, Any] = {
+    "gpu": "nvidia-l4",
+    "usd_per_hour": 0.8,
+    "source": "price list",
+    "date": "2026-11-01",
+    "provider": "Acme Cloud",
+    "region": "eu-west",
+}
+_COLUMNS = {name: Column((name,), NUMBER if name == "usd_per_hour" else TEXT) for name in PriceIn.__struct_fields__}
+
+
+@dataclass(frozen=True, slots=True)
+class PriceReport:
+    """What became of the rows: `unchanged` ones were stored before."""
+
+    received: int
+    inserted: int
+    unchanged: int
+
+
+def add_prices(database: Database, catalog: Catalog, body: bytes, content_type: str | None) -> PriceReport:
+    """Store every row of a body, or none and say what is wrong with each; JSON where no media type is named."""
+    rows = _checked(_rows(body, _media(content_type)), catalog)
+    with database.begin() as connection:
+        inserted = store.insert(connection, rows)
+    return PriceReport(len(rows), inserted, len(rows) - inserted)
+
+
+def _media(content_type: str | None) -> str:
+    return (content_type or _JSON).partition(";")[0].strip().lower()
+
+
+def _rows(body: bytes, media: str) -> list[Any]:
+    if media == _CSV:
+        rows: Any = read_columns(body, _COLUMNS, max_rows=MOST_ROWS)
+    elif media == _JSON:
+        rows = plain(body)
+    else:
+        raise UnsupportedMedia(f"Prices are read as {_JSON} or {_CSV}; this is {media!r}.")
+    if not isinstance(rows, list) or not rows:
+        raise BadInput("Send a list of prices, also for a single one.")
+    if len(rows) > MOST_ROWS:
+        raise TooLarge(f"At most {MOST_ROWS:,} prices are taken at once; this list has {len(rows):,}.")
+    return rows
+
+
+def _checked(rows: list[Any], catalog: Catalog) -> list[Price]:
+    found: list[Price] = []
+    errors: list[FieldError] = []
+    for k, row in enumerate(rows):
+        try:
+            found.append(_price(row, k, catalog))
+        except BadInput as error:
+            errors += error.errors
+        except NotFound as error:
+            errors.append(FieldError((k, "gpu"), error.detail))
+        if len(errors) >= MAX_REPORTED:
+            break
+    if errors:
+        wrong = len({error.loc[0] for error in errors})
+        raise BadInput(f"{wrong} of {len(rows)} prices cannot be stored, so none was.", errors=errors[:MAX_REPORTED])
+    return found
+
+
+def _price(row: Any, k: int, catalog: Catalog) -> Price:
+    form = convert(row, PriceIn, example=PRICE_EXAMPLE, loc=(k,))
+    return Price(
+        gpu_id=catalog.resolve(form.gpu).id,
+        usd_per_hour=form.usd_per_hour,
+        source=form.source,
+        dated=form.date,
+        provider=form.provider or "",
+        region=form.region or "",
+    )

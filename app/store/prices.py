@@ -1,0 +1,59 @@
+"""Prices of GPUs: append-only, idempotent by what a row says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import date
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+from sqlalchemy.dialects.postgresql import insert as insert_into
+
+from app.store import revision
+from app.store.rows import PRICES
+
+# One statement's share of a large upload: a statement takes 65,535 parameters.
+_INSERT_CHUNK = 5_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """US dollars for an hour of one device, as somebody offered it on a day; `id` is 0 before it is stored."""
+
+    gpu_id: str
+    usd_per_hour: float
+    source: str
+    dated: date
+    provider: str = ""
+    region: str = ""
+    id: int = 0
+
+
+_COLUMNS = tuple(PRICES.c[name] for name in Price.__slots__)
+
+
+def insert(connection: Connection, prices: Sequence[Price]) -> int:
+    """Add rows, all or none with the transaction; returns how many are new. Sent again, a row changes nothing."""
+    values = [{name: value for name, value in asdict(price).items() if name != "id"} for price in prices]
+    added = 0
+    for first in range(0, len(values), _INSERT_CHUNK):
+        statement = insert_into(PRICES).values(values[first : first + _INSERT_CHUNK]).on_conflict_do_nothing()
+        added += len(connection.execute(statement.returning(PRICES.c.id)).all())
+    if added:
+        revision.bump(connection)
+    return added
+
+
+def load(connection: Connection) -> list[Price]:
+    """Every row, in the order stored."""
+    return [Price(**row._mapping) for row in connection.execute(sa.select(*_COLUMNS).order_by(PRICES.c.id))]
+
+
+def page(connection: Connection, *, after: int = 0, limit: int = 100, **filters: str | None) -> list[Price]:
+    """Up to `limit` rows in the order stored, the first one after the id `after`; filters are exact, None is any."""
+    statement = sa.select(*_COLUMNS).where(PRICES.c.id > after).order_by(PRICES.c.id).limit(limit)
+    for name, value in filters.items():
+        if value is not None:
+            statement = statement.where(PRICES.c[name] == value)
+    return [Price(**row._mapping) for row in connection.execute(statement)]

@@ -1,0 +1,141 @@
+"""POST /prices, GET /prices and `gpucast prices`: what is stored, what counts, what is refused."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from typer.testing import CliRunner
+
+from app.cli.prices import command
+from app.config import Settings
+from app.services.compare.price_rows import PRICE_EXAMPLE
+
+TODAY = datetime.now(UTC).date()
+CSV = {"content-type": "text/csv"}
+OPERATORS = {"kind": "operators", "operators": [{"op": "memory", "bytes": 1e9}]}
+
+
+def row(**fields: Any) -> dict[str, Any]:
+    return {"gpu": "nvidia-l4", "usd_per_hour": 0.8, "source": "list", "date": f"{TODAY}"} | fields
+
+
+def day(ago: int) -> str:
+    return f"{TODAY - timedelta(days=ago)}"
+
+
+def compared(client: TestClient, gpu: str, **fields: Any) -> dict[str, Any]:
+    answer = client.post("/compare", json={"workload": OPERATORS, "gpus": [gpu], "rank_by": "cost"} | fields)
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json()["ranking"][0])
+
+
+def test_the_same_row_again_changes_nothing(client: TestClient) -> None:
+    rows = [row(gpu="NVIDIA A10"), row(gpu="a10", provider="Acme")]
+    assert client.post("/prices", json=rows).json() == {"received": 2, "inserted": 2, "unchanged": 0}
+    assert client.post("/prices", json=rows).json() == {"received": 2, "inserted": 0, "unchanged": 2}
+    items = client.get("/prices", params={"gpu": "A10"}).json()["items"]
+    assert [(item["gpu"], item.get("provider"), item["counts"]) for item in items] == [
+        ("a10", None, True),
+        ("a10", "Acme", False),
+    ]
+
+
+def test_the_newest_price_of_an_offer_counts_and_the_cheapest_offer(client: TestClient) -> None:
+    offers = [
+        row(gpu="a30", usd_per_hour=1.0, provider="a", date=day(20)),
+        row(gpu="a30", usd_per_hour=2.0, provider="a", date=day(10)),
+        row(gpu="a30", usd_per_hour=3.0, provider="b", date=day(5)),
+        row(gpu="a30", usd_per_hour=0.1, provider="c", date=day(-1)),
+    ]
+    assert client.post("/prices", json=offers).status_code == 200
+    found = compared(client, "a30")
+    assert found["price_usd_per_hour"] == 2.0 and found["price_source"] == f"a, list, {day(10)}"
+    assert found["cost_usd"] == pytest.approx(found["latency_ms"] / 1e3 * 2.0 / 3600)
+    assert not any("days old" in words for words in found["warnings"])
+    assert compared(client, "a30", prices={"A30": 9.0})["price_usd_per_hour"] == 9.0
+
+
+def test_an_old_price_is_used_and_says_so(client: TestClient) -> None:
+    client.post("/prices", json=[row(gpu="a40", date=day(100))])
+    assert "100 days old" in compared(client, "a40")["warnings"][-1]
+
+
+def test_csv_in_pages_out(client: TestClient) -> None:
+    lines = [f"l40s,{k},list,{day(k)},Acme,zone {k}" for k in range(1, 6)]
+    body = "gpu,usd_per_hour,source,date,provider,region\n" + "\n".join(lines)
+    assert client.post("/prices", content=body, headers=CSV).json()["inserted"] == 5
+    seen, after = [], 0
+    while after is not None:
+        found = client.get("/prices", params={"gpu": "l40s", "limit": 2, "after": after}).json()
+        seen += [item["region"] for item in found["items"]]
+        after = found.get("next")
+    assert seen == [f"zone {k}" for k in range(1, 6)]
+    assert len(client.get("/prices", params={"gpu": "l40s", "region": "zone 3"}).json()["items"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"usd_per_hour": -1}, "usd_per_hour"),
+        ({"usd_per_hour": "cheap"}, "usd_per_hour"),
+        ({"usd_per_hour": 1e9}, "usd_per_hour"),
+        ({"gpu": "no such card"}, "gpu"),
+        ({"gpu": ""}, "gpu"),
+        ({"date": "yesterday"}, "date"),
+        ({"date": "2026-02-30"}, "date"),
+        ({"source": "a\x00b"}, "source"),
+        ({"currency": "EUR"}, "currency"),
+    ],
+)
+def test_one_wrong_row_stores_none(client: TestClient, change: dict[str, Any], field: str) -> None:
+    before = len(client.get("/prices").json()["items"])
+    answer = client.post("/prices", json=[row(source="refused"), row() | change])
+    assert answer.status_code == 422, answer.text
+    assert [1, field] in [error["loc"] for error in answer.json()["errors"]]
+    assert len(client.get("/prices").json()["items"]) == before
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"gpu,usd_per_hour,source\nl4,1,x\n", 422),
+        (b"gpu,usd_per_hour,source,date\nl4,nan,x,2026-01-01\n", 422),
+        (b"gpu,usd_per_hour,source,date\nl4,inf,x,2026-01-01\n", 422),
+        (b"gpu,usd_per_hour,source,date\nl4,1,x\n", 422),
+        (b"gpu,price,source,date\nl4,1,x,2026-01-01\n", 422),
+        (b"", 400),
+        (b"\xff\xfe", 400),
+        (b"gpu,usd_per_hour,source,date\n", 422),
+    ],
+)
+def test_a_csv_that_is_wrong(client: TestClient, body: bytes, status: int) -> None:
+    assert client.post("/prices", content=body, headers=CSV).status_code == status
+
+
+def test_other_bodies_are_refused(client: TestClient) -> None:
+    assert client.post("/prices", json=[]).status_code == 422
+    assert client.post("/prices", json=PRICE_EXAMPLE).status_code == 422
+    assert client.post("/prices", json=[row()] * 20_001).status_code == 413
+    assert client.post("/prices", content=b"x", headers={"content-type": "text/html"}).status_code == 415
+    word = '[{"gpu": "nvidia-l4", "usd_per_hour": NaN, "source": "x", "date": "2026-01-01"}]'
+    assert client.post("/prices", content=word).json()["errors"][0]["loc"] == [0, "usd_per_hour"]
+
+
+def test_the_commands(client: TestClient, settings: Settings, tmp_path: Path) -> None:
+    table = tmp_path / "prices.csv"
+    table.write_text(f"gpu,usd_per_hour,source,date\nNVIDIA H100 80GB HBM3,2.5,list,{TODAY}\n", "utf-8")
+    assert "1 prices: 1 new" in run(settings, "import", str(table))
+    line = run(settings, "list", "--gpu=h100-sxm5-80gb").splitlines()[1]
+    assert line.startswith("* h100-sxm5-80gb") and "2.5" in line
+    client.app.state.holder.refresh()  # type: ignore[attr-defined]
+    assert compared(client, "h100-sxm5-80gb")["price_usd_per_hour"] == 2.5
+
+
+def run(settings: Settings, *words: str) -> str:
+    done = CliRunner().invoke(command, [*words], env=settings.environment())
+    assert done.exit_code == 0, done.output
+    return done.output
