@@ -16,6 +16,7 @@ COMMANDS = (
     ("serve", "serve", "Start the whole service: database, API and worker."),
     ("worker", "worker", "Take retrainings from the queue."),
     ("predict", "predict", "Predict how long a workload takes on a GPU."),
+    ("compare", "compare", "Rank GPUs by time, throughput, money or energy."),
     ("partition", "partition", "Cut a network over unequal GPUs."),
     ("sweep", "sweep", "Predict a table of millions of operators, into Parquet."),
     ("scale", "scale", "Predict how throughput grows with devices and with the batch."),

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from app.cli.charts import line_chart
+from app.cli.drawing import Drawing, refuse_other
 from app.cli.models import model_workload
-from app.cli.svg import line_chart
 from app.config import Settings
 from app.errors import BadInput, FieldError
 from app.services.assemble import assemble_for
@@ -35,9 +36,10 @@ def command(  # noqa: PLR0913 - one parameter per option
     fields: Annotated[list[str] | None, typer.Option("--set", metavar="FIELD=VALUE")] = None,
     predictor: Annotated[str, typer.Option(help="auto, or a predictor's name.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the points as JSON.")] = False,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw the curves.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg|.png", help="Draw the curves.")] = None,
 ) -> None:
     """Predict throughput over numbers of devices and batch sizes."""
+    refuse_other(plot)
     counts, sizes = _numbers(devices, "--devices"), _numbers(batches, "--batches")
     options = {"mode": mode, "sequence": sequence, "image_size": image_size, "dtype": dtype}
     workload = model_workload(model, options, fields or [])
@@ -52,7 +54,7 @@ def command(  # noqa: PLR0913 - one parameter per option
         snapshot, most = Snapshot.of(engine), settings.max_batch_rows
         points = curves(snapshot, asked, devices=counts, batches=sizes, strong=strong, max_rows=most)
     if plot is not None:
-        plot.write_text(_drawn(points, model, over_devices=len(counts) > 1), "utf-8")
+        _drawn(points, model, over_devices=len(counts) > 1).write(plot)
     if as_json:
         print(msgspec.json.encode(points).decode())
     else:
@@ -75,7 +77,7 @@ def _show(points: list[Point]) -> None:
         print(f"{one.gpu:<26}{one.devices:>8}{one.batch:>8}{figures}  {'yes' if one.fits else 'no'}")
 
 
-def _drawn(points: list[Point], model: str, *, over_devices: bool) -> str:
+def _drawn(points: list[Point], model: str, *, over_devices: bool) -> Drawing:
     """Throughput over devices, a line per batch each; with one number of devices over the batch."""
     lines: dict[str, list[tuple[float, float]]] = {}
     for one in points:

@@ -21,15 +21,15 @@ from app.services.compare.splits import devices_of, feasible
 from app.services.gpu_rows import Snapshot
 from app.services.graphs.stored import Graphs
 from app.services.models.requests import GraphRequest, ModelRequest, NetworkWorkload
-from app.services.prediction_form import Prediction, PredictResponse
+from app.services.prediction_form import Interval, Prediction, PredictResponse
 from app.services.reply import reply
 
-# What each ranking looks at: the figure, its interval, and whether more is better.
-_FIGURES: Mapping[RankBy, tuple[str, str, bool]] = {
-    "latency": ("latency_ms", "interval_ms", False),
-    "throughput": ("throughput_per_s", "throughput_interval_per_s", True),
-    "cost": ("cost_usd", "cost_interval_usd", False),
-    "energy": ("energy_j", "energy_interval_j", False),
+# What each ranking looks at: the figure, and its interval.
+_FIGURES: Mapping[RankBy, tuple[str, str]] = {
+    "latency": ("latency_ms", "interval_ms"),
+    "throughput": ("throughput_per_s", "throughput_interval_per_s"),
+    "cost": ("cost_usd", "cost_interval_usd"),
+    "energy": ("energy_j", "energy_interval_j"),
 }
 _UNKNOWN: Mapping[RankBy, str] = {
     "cost": "no price is known, so it is ranked last: send one in prices, or import a table (gpucast prices import)",
@@ -58,6 +58,12 @@ def compare(
     ranked = _ranked([*rows.values()], request.rank_by)
     notes = [BOARD_NOTE] if any(row.power_source == BOARD for row in ranked) else []
     return CompareResponse(request.rank_by, ranked, answer.skipped, notes)
+
+
+def figure_of(row: Compared, rank_by: RankBy) -> tuple[float | None, Interval | None]:
+    """The figure that is ranked by, and its interval; None where it is not known."""
+    name, interval = _FIGURES[rank_by]
+    return getattr(row, name), getattr(row, interval)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +134,10 @@ def _power(entrant: Entrant) -> Power | None:
 
 def _order(row: Compared, rank_by: RankBy) -> tuple[bool, bool, float, str]:
     """What fits goes before what does not, the known to the unknown (fastest first), better to worse."""
-    name, _, more = _FIGURES[rank_by]
-    figure: float | None = getattr(row, name)
+    figure, _ = figure_of(row, rank_by)
     if figure is None:
         return not row.memory.fits, True, row.latency_ms, row.gpu
-    return not row.memory.fits, False, -figure if more else figure, row.gpu
+    return not row.memory.fits, False, -figure if rank_by == "throughput" else figure, row.gpu
 
 
 def _ranked(rows: Sequence[Compared], rank_by: RankBy) -> list[Compared]:
@@ -145,7 +150,7 @@ def _ranked(rows: Sequence[Compared], rank_by: RankBy) -> list[Compared]:
             rank=k + 1,
             pareto=row.gpu in best,
             indistinguishable_from=unsure.get(row.gpu, []),
-            warnings=[*row.warnings, *([_UNKNOWN[rank_by]] if getattr(row, _FIGURES[rank_by][0]) is None else [])],
+            warnings=[*row.warnings, *([_UNKNOWN[rank_by]] if figure_of(row, rank_by)[0] is None else [])],
         )
         for k, row in enumerate(ordered)
     ]
@@ -153,15 +158,14 @@ def _ranked(rows: Sequence[Compared], rank_by: RankBy) -> list[Compared]:
 
 def _unsure(ordered: Sequence[Compared], rank_by: RankBy) -> dict[str, list[str]]:
     """Per GPU those that it cannot be told apart from, best first, by the figure ranked by."""
-    name, interval, _ = _FIGURES[rank_by]
-    known = [row for row in ordered if row.memory.fits and getattr(row, name) is not None]
+    fit = [(row, *figure_of(row, rank_by)) for row in ordered if row.memory.fits]
+    known = [(row, figure, ends) for row, figure, ends in fit if figure is not None and ends is not None]
     if not known:
         return {}
-    ends = [getattr(row, interval) for row in known]
-    columns = ([getattr(row, name) for row in known], [end.low for end in ends], [end.high for end in ends])
+    columns = zip(*((figure, ends.low, ends.high) for _, figure, ends in known), strict=True)
     middle, low, high = (np.array(column, dtype=np.float64) for column in columns)
-    same = alike(Figures(middle, low, high, ends[0].coverage))
-    return {row.gpu: [known[j].gpu for j in np.flatnonzero(same[i])] for i, row in enumerate(known)}
+    same = alike(Figures(middle, low, high, known[0][2].coverage))
+    return {row.gpu: [known[j][0].gpu for j in np.flatnonzero(same[i])] for i, (row, _, _) in enumerate(known)}
 
 
 def _pareto(rows: Sequence[Compared]) -> set[str]:

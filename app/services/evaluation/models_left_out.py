@@ -1,12 +1,12 @@
 """Whole models on GPUs that were left out: what `auto` answers, and how much its intervals hold.
 
-Each of NeuSight's training GPUs in turn: operators are learned from the other four, at most MOST_LEARNED rows each,
-and intervals are made of residuals of operators on these four, each of them left out likewise.
+Each GPU in turn: operators are learned from the others, at most MOST_LEARNED rows each, and intervals are made of
+residuals of operators on these, each of them left out likewise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -22,22 +22,34 @@ PART = "left_out"
 
 
 def left_out(study: Study, progress: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-    """A cell per measured run of the training GPUs."""
+    """A cell per measured run of NeuSight's training GPUs, from the dimensions that it trained on."""
     rows = [cell.runs.take(np.flatnonzero(cell.split == TRAIN)) for cell in study.operators]
+    yield from answers_left_out(study, rows, NEUSIGHT_TRAINING, progress)
+
+
+def answers_left_out(
+    study: Study,
+    rows: Sequence[OperatorRuns],
+    names: Sequence[str],
+    progress: Callable[[str], None],
+    *,
+    most: int = MOST_LEARNED,
+) -> Iterator[dict[str, Any]]:
+    """A cell per measured run of the GPUs `names`; `most` rows of each operator and other GPU teach."""
     rows = [run for run in rows if len(run)]
     fitted, residuals = {}, {}
-    for name in NEUSIGHT_TRAINING:
+    for name in names:
         progress(f"auto learns operators, {name} left out")
         gpu = study.gpus.ids.index(name)
         here = [run for run in rows if (run.rows.gpu == gpu).any()]
-        taught = [_thinned(run.take(np.flatnonzero(run.rows.gpu != gpu)), MOST_LEARNED) for run in here]
+        taught = [_thinned(run.take(np.flatnonzero(run.rows.gpu != gpu)), most) for run in here or rows]
         fitted[name] = Auto().fit_operators(taught, study.gpus)
         asked = [_thinned(run.take(np.flatnonzero(run.rows.gpu == gpu)), MOST_ASKED) for run in here]
         residuals[name] = [
             answers(fitted[name], asked, study.gpus, k, np.arange(len(run)), GPU_HELD_OUT)
             for k, run in enumerate(asked)
         ]
-    for name in NEUSIGHT_TRAINING:
+    for name in names:
         others = _together([part for gpu, parts in residuals.items() if gpu != name for part in parts])
         ready = Ready(fitted[name], others.intervals())
         runs = [run for run in study.runs if run.gpu == name and not run.option]

@@ -1,0 +1,31 @@
+"""Answers as CSV: a line per GPU, inner objects as columns with dots, lists in one cell."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+
+def as_csv(items: Iterable[msgspec.Struct]) -> str:
+    """One line per item under a header of every field that any item has; an absent or unknown figure is empty."""
+    rows = [dict(_flat(msgspec.to_builtins(item))) for item in items]
+    names = dict.fromkeys(name for row in rows for name in row)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _flat(item: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in item.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{name}.")
+        elif isinstance(value, list) and not all(isinstance(one, str) for one in value):
+            yield f"{before}{name}", msgspec.json.encode(value).decode()
+        else:
+            yield f"{before}{name}", "; ".join(value) if isinstance(value, list) else value
