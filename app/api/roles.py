@@ -33,6 +33,7 @@ ROLES: Mapping[str, Mapping[str, Role | None]] = {
     "/predict/batch": {"POST": PREDICT},
     "/predictors": {"GET": READ},
     "/predictors/{name}/rollback": {"POST": ADMIN},
+    "/prices": {"GET": READ, "POST": CONTRIBUTE},
     "/readyz": {"GET": OPEN},
     "/retrain": {"POST": CONTRIBUTE},
     "/sign-in": {"GET": OPEN, "POST": OPEN},
