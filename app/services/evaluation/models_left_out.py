@@ -37,7 +37,8 @@ def answers_left_out(
 ) -> Iterator[dict[str, Any]]:
     """A cell per measured run of the GPUs `names`; `most` rows of each operator and other GPU teach."""
     rows = [run for run in rows if len(run)]
-    fitted, residuals = {}, {}
+    fitted: dict[str, Auto] = {}
+    residuals: dict[str, list[HeldOut]] = {}
     for name in names:
         progress(f"auto learns operators, {name} left out")
         gpu = study.gpus.ids.index(name)
