@@ -17,6 +17,7 @@ from app.errors import BadInput, GpucastError
 try:
     from app.measure.campaign import facts, measure_all, pending
     from app.measure.device import Device, find
+    from app.measure.device_figures import figures, summary
     from app.measure.output import Output
     from app.measure.point import Point
     from app.measure.runner import Runner
@@ -52,17 +53,21 @@ def command(  # noqa: PLR0913 - one parameter per option
 ) -> None:
     """Measure this machine's GPU, or its CPU where it has none."""
     device = _device(gpu, software, threads, dtype)
+    suites = suite or list(SUITES)
     output = Output(out, device.description, facts(device))
     print(f"{device.name}, {device.software}: {len(output.rows)} points are in {out}", file=sys.stderr)
     try:
-        _run(Runner(device, most_spread=most_spread), output, suite or list(SUITES), minutes * _S_PER_MINUTE)
+        _run(Runner(device, most_spread=most_spread), output, suites, minutes * _S_PER_MINUTE)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
     finally:
         output.write()
     _tell(output)
+    if "device" in suites:
+        for line in summary(list(output.rows.values()), output.facts):
+            print(f"  {line}")
     if server is not None:
-        _send(Server(server, key), out)
+        _send(Server(server, key), output)
 
 
 def _device(gpu: str | None, software: str | None, threads: int | None, dtypes: Sequence[str] | None) -> Device:
@@ -123,9 +128,11 @@ def _tell(output: Output) -> None:
         print(f"  {count:6d} {outcome}")
 
 
-def _send(server: Server, path: Path) -> None:
-    sent = server.send(path)
+def _send(server: Server, output: Output) -> None:
+    sent = server.send(output.path)
     added = f"; registered {', '.join(sent.added_gpus)}" if sent.added_gpus else ""
     print(f"sent: {sent.inserted} new, {sent.unchanged} known before{added}")
     for reason, count in sent.left_out.most_common(_REASONS_SHOWN):
         print(f"  {count:6d} left out: {reason}")
+    for name, value in server.tell_figures(output.device_name, figures(list(output.rows.values()))).items():
+        print(f"  {output.device_name} has {name} {value:.4g} now")

@@ -11,6 +11,7 @@ import torch
 
 from app import __version__
 from app.measure.device import Device
+from app.measure.host_link import host_link
 from app.measure.output import Output
 from app.measure.point import Point
 from app.measure.runner import Runner
@@ -22,7 +23,7 @@ Told = Callable[[Point, Mapping[str, Any]], None]
 def facts(device: Device) -> dict[str, Any]:
     """What a file tells beside the device's description: libraries, and what the driver says."""
     versions = {"torch": torch.__version__, "cuda": torch.version.cuda, "python": platform.python_version()}
-    return versions | dict(device.facts)
+    return versions | dict(device.facts) | host_link(device)
 
 
 def pending(output: Output, points: Sequence[Point]) -> list[Point]:

@@ -7,7 +7,6 @@ left them. Every kernel is checked against NumPy, at sizes that no block divides
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from math import prod
 from typing import Any
@@ -17,6 +16,7 @@ import torch
 
 from app.errors import BadInput
 from app.measure.cuda_functions import Launch, compiled, has_compiler, toolkit
+from app.measure.cuda_graph import replayed
 from app.measure.device import Device
 from app.measure.kernel_cases import CHECKS, cases
 from app.measure.point import Point, Prepared
@@ -34,8 +34,12 @@ def points(device: Device) -> Sequence[Point]:
         return []
     if not has_compiler():
         raise BadInput("The kernels suite compiles CUDA through CuPy: pip install cupy-cuda13x (or of your CUDA).")
-    software = toolkit()
-    return [Point(SUITE, workload(launch), partial(_prepared, launch), software) for launch in map(compiled, cases())]
+    return [point_of(compiled(case)) for case in cases()]
+
+
+def point_of(launch: Launch) -> Point:
+    """A compiled launch as a point."""
+    return Point(SUITE, workload(launch), partial(_prepared, launch), toolkit())
 
 
 def workload(launch: Launch) -> dict[str, Any]:
@@ -59,25 +63,14 @@ def _prepared(launch: Launch) -> Prepared:
         raise RuntimeError(f"{case.kernel}: no block fits an SM")
     _check(case.kernel)
     arguments = on_gpu(case.draw(np.random.default_rng(0)))
-    launch(arguments)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+
+    def launches() -> None:
         for _ in range(LAUNCHES):
             launch(arguments)
+
     kernel = {"name": case.kernel, "grid": list(case.grid), "block": list(case.block)}
-    return Prepared({"": _Replay(graph, arguments)}, kernel, cold=False, launches=LAUNCHES)
-
-
-@dataclass(frozen=True, slots=True)
-class _Replay:
-    """A graph, and the memory that its launches work on."""
-
-    graph: torch.cuda.CUDAGraph
-    arguments: Sequence[Any]
-
-    def __call__(self) -> None:
-        self.graph.replay()
+    facts = {"blocks_per_sm": launch.blocks_per_sm}
+    return Prepared({"": replayed(launches)}, kernel, facts, cold=False, launches=LAUNCHES)
 
 
 def on_gpu(arguments: Sequence[Any]) -> list[Any]:

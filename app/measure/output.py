@@ -32,13 +32,18 @@ class Output:
         """Take up what an earlier run on the device left; BadInput where the file is of another device."""
         self.path = path
         self._journal = path.with_name(f"{path.name}.part")
-        self._device, self._facts = dict(description), dict(facts)
+        self._device, self.facts = dict(description), dict(facts)
         self.rows: dict[str, Row] = {}
         if path.exists():
             self.rows |= self._read()
         if self._journal.exists():
             self.rows |= dict(_lines(self._journal))
         path.parent.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def device_name(self) -> str:
+        """What rows call the device."""
+        return str(self._device["name"])
 
     def is_done(self, digest: str) -> bool:
         """Whether the point needs no other try: one that met a busy machine does."""
@@ -52,7 +57,7 @@ class Output:
 
     def write(self) -> None:
         """The Parquet file, whole or not at all; then the journal goes."""
-        said = {DEVICE: self._device, FACTS: self._facts, POINTS: list(self.rows)}
+        said = {DEVICE: self._device, FACTS: self.facts, POINTS: list(self.rows)}
         metadata = {key: json.dumps(value) for key, value in said.items()}
         unfinished = self.path.with_name(f"{self.path.name}.new")
         pq.write_table(table(list(self.rows.values())).replace_schema_metadata(metadata), unfinished)

@@ -9,6 +9,14 @@ from typing import Any
 # The energy counter moves in steps of some 20 to 100 ms.
 _SHORTEST_S = 0.2
 _HZ_PER_MHZ, _J_PER_MJ = 1e6, 1e-3
+# NVML's bits of reasons; that the GPU is idle, or its owner has set its clocks, is none.
+_THROTTLES = {
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x20: "heat, by software",
+    0x40: "heat, by hardware",
+    0x80: "power brake",
+}
 
 
 class Sensors:
@@ -27,15 +35,21 @@ class Sensors:
             self._began = time.monotonic()
             self._energy = self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
 
-    def read(self) -> dict[str, float]:
-        """Since `start`: the SMs' clock now, Hz, and mean power, W, where it took long enough to tell."""
+    def read(self) -> dict[str, Any]:
+        """Mean power since `start`, W, where it took long enough to tell; the SMs' clock, Hz, and what limits it."""
         if self._nvml is None:
             return {}
         clock = self._nvml.nvmlDeviceGetClockInfo(self._handle, self._nvml.NVML_CLOCK_SM)
         elapsed = time.monotonic() - self._began
         used = self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) - self._energy
         power = {"power_w": used * _J_PER_MJ / elapsed} if elapsed >= _SHORTEST_S else {}
-        return {"clock_hz": clock * _HZ_PER_MHZ} | power
+        return {"clock_hz": clock * _HZ_PER_MHZ} | power | self._throttled()
+
+    def _throttled(self) -> dict[str, str]:
+        """Why clocks are under the highest, where they are."""
+        reasons = self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)
+        named = ", ".join(name for bit, name in _THROTTLES.items() if reasons & bit)
+        return {"throttle_reason": named} if named else {}
 
     def facts(self) -> dict[str, Any]:
         """What the driver says of the GPU itself: its version, clocks (Hz), limit of power (W), bus of the memory."""
@@ -58,6 +72,7 @@ def _opened() -> tuple[Any, Any]:
         nvml.nvmlInit()
         handle = nvml.nvmlDeviceGetHandleByIndex(0)
         nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+        nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
     except Exception:
         return None, None
     return nvml, handle

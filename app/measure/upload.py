@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pyarrow as pa
@@ -53,6 +55,15 @@ class Server:
         for start in range(0, len(table), CHUNK):
             self._send(table.slice(start, CHUNK), sent)
         return sent
+
+    def tell_figures(self, gpu: str, figures: Mapping[str, float]) -> dict[str, float]:
+        """Set those measured figures of a GPU that the server does not have; which these are."""
+        path = f"/gpus/{quote(gpu, safe='')}"
+        known = sound(self.ask("GET", path))
+        new = {name: value for name, value in figures.items() if known.get(name) is None}
+        if new:
+            sound(self.ask("PATCH", path, json=new))
+        return new
 
     def _send(self, chunk: pa.Table, sent: Sent) -> None:
         answer = self._post(chunk)

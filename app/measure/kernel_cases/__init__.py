@@ -60,7 +60,7 @@ _SUITE: Mapping[Callable[..., Case], Sequence[tuple[int, ...]]] = {
 }
 # Sizes that no block divides, against which each kernel is checked.
 _RAGGED: Mapping[Callable[..., Case], tuple[int, ...]] = {
-    one_store: (),
+    one_store: (3,),
     **dict.fromkeys(_SUITE, (1000,)),
     **dict.fromkeys((naive_transpose, shared_transpose, conv2d_3x3, conv2d_7x7), (70, 45)),
     **dict.fromkeys((matmul_naive, matmul_tiled), (45,)),

@@ -10,10 +10,10 @@ SECTOR = 32  # bytes that a lane moves at least
 STEPS = 64  # of either branch of vector_add_divergent
 
 
-def one_store() -> Case:
-    """One lane stores one word."""
-    work = counts({"n": 1}, 0, WORD, 1)
-    return Case("one_store", "launch", (1, 1), (32, 1), work, lambda _: (zeros(1),), 0, np.ones_like)
+def one_store(blocks: int = 1) -> Case:
+    """One lane of every block stores one word."""
+    work = counts({"n": blocks}, 0, WORD * blocks, blocks)
+    return Case("one_store", "launch", (blocks, 1), (32, 1), work, lambda _: (zeros(blocks),), 0, np.ones_like)
 
 
 def vector_add(n: int) -> Case:

@@ -24,7 +24,7 @@ Ints = NDArray[np.intp]
 OUTCOME = "outcome"
 _MEASURED = "measured"
 # What measuring tools note beside a row for people to read: nothing predicts from it, so nothing stores it.
-REMARKS = ("peak_memory_bytes", "throttle_reason", "temperature_c", "suite", "point")
+REMARKS = ("peak_memory_bytes", "throttle_reason", "temperature_c", "blocks_per_sm", "suite", "point")
 _MOST_OUTCOMES = 100
 _KNOWN = tuple(
     dict.fromkeys((OUTCOME, *OPERATOR_COLUMNS, *(name for name in tabular.COLUMNS if own_name(name) == name), *REMARKS))

@@ -1,0 +1,194 @@
+"""The device suite: what pins a device of which nothing else is known, in about a minute.
+
+Large matrix products say how fast it computes: cool, after seconds of work, and after seconds of work that keeps the
+memory busy too. These pin a new GPU's clocks and power, which app.predictors.operators.sustained takes from the data
+sheet. Sums and copies of growing arrays say how fast memory and caches are, the smallest operator and the smallest
+kernel what a launch costs, copies between devices how fast their link is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from app.measure.cuda_functions import compiled, has_compiler
+from app.measure.cuda_graph import replayed
+from app.measure.device import Device
+from app.measure.kernel_cases.lines import one_store
+from app.measure.kernels_suite import point_of as kernel_point
+from app.measure.operators.suite import point_of
+from app.measure.point import Point, Prepared
+
+SUITE = "device"
+# Elements of FP32 in a row: an operator of `b` rows of `h`.
+WIDTH, WORD = 1024, 4
+# Runs of the smallest operator, and of copies that stay in caches, in one graph.
+LAUNCHES = 50
+# Operations per byte at which a product of depth k keeps arithmetic and memory of most GPUs busy: 2 k over two bytes of
+# an element, or four, that it writes.
+INTENSITY = 40
+_MESSAGES = tuple(1 << power for power in (16, 20, 24, 28))
+_STORES = (1, 16, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How large the suite's points are.
+
+    side          of square products
+    smaller       (run_state, dtype) -> side where lanes would take too long: a burst is to end in 20 ms
+    shallow       side of products of little depth
+    arrays        bytes of arrays, from the caches' to the memory's
+    cached        those of them, the first ones, that caches hold
+    busy_s        seconds of work before a sustained product
+    rest_s        seconds of rest before one in a burst
+    """
+
+    side: int
+    shallow: int
+    arrays: tuple[int, ...]
+    cached: int
+    busy_s: float
+    rest_s: float
+    smaller: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+
+_LANES = {("burst", "fp32"): 4096, ("burst", "fp64"): 4096, ("sustained", "fp64"): 4096}
+GPU = Sizes(8192, 16384, tuple(1 << power for power in (20, 22, 24, 26, 28, 30)), 4, 3.0, 0.3, _LANES)
+CPU = Sizes(512, 2048, tuple(1 << power for power in (18, 20, 22, 24, 26)), 3, 0.3, 0.02)
+# A product in a format that a CPU lacks takes no longer than this.
+_LONGEST_S = 0.5
+
+
+def points(device: Device) -> Sequence[Point]:
+    """Every point, what predictions need most first, bursts before the work that heats the device."""
+    sizes = GPU if device.kind == "cuda" else CPU
+    return [
+        *_launches(device),
+        *_sums(device, sizes),
+        *_products(device, sizes, "burst"),
+        *_products(device, sizes, "sustained"),
+        *_shallow(device, sizes),
+        *_cached_copies(device, sizes),
+        *_peers(device),
+    ]
+
+
+def _operator(op: str, dtype: str, **sizes: Any) -> dict[str, Any]:
+    return {"kind": "operator", "op": op, **sizes, "dtype": dtype}
+
+
+def _launches(device: Device) -> Iterator[Point]:
+    """The smallest operator as the host launches it and in a graph, and the smallest kernel."""
+    smallest = _operator("add", "fp32", b=1, h=1)
+    yield replace(point_of(device, smallest), suite=SUITE)
+    if device.kind == "cuda":
+        yield Point(SUITE, smallest, partial(_repeated, device, partial(_sum, device, 1)), device.replayed)
+        if has_compiler():
+            for blocks in _STORES:
+                yield replace(kernel_point(compiled(one_store(blocks))), suite=SUITE)
+
+
+def _sums(device: Device, sizes: Sizes) -> Iterator[Point]:
+    """Sums of two arrays (the triad of STREAM) and a copy, out of memory."""
+    for size in sizes.arrays[sizes.cached :]:
+        row = _operator("add", "fp32", b=size // (WIDTH * WORD), h=WIDTH)
+        yield Point(SUITE, row, partial(_once, device, partial(_sum, device, size // WORD)), device.replayed)
+    copied = _operator("copy", "fp32", b=sizes.arrays[-1] // (WIDTH * WORD), h=WIDTH)
+    yield replace(point_of(device, copied), suite=SUITE)
+
+
+def _products(device: Device, sizes: Sizes, state: str) -> Iterator[Point]:
+    """A square product per format, cool or busy."""
+    for dtype in device.dtypes:
+        side = sizes.smaller.get((state, dtype), sizes.side)
+        if _ends(device, dtype, side**3):
+            row = _operator("linear", dtype, m=side, n=side, k=side, run_state=state)
+            point = replace(point_of(device, row), suite=SUITE)
+            after = partial(_rested, point, sizes.rest_s) if state == "burst" else partial(_heated, point, sizes.busy_s)
+            yield replace(point, prepare=after)
+
+
+def _shallow(device: Device, sizes: Sizes) -> Iterator[Point]:
+    """Products of little depth, long at work: arithmetic and memory together draw the most power."""
+    for dtype, width in (("bf16", 2), ("fp32", 4)):
+        side, depth = sizes.shallow, INTENSITY * width // 2
+        if dtype in device.dtypes and _ends(device, dtype, side**2 * depth):
+            row = _operator("linear", dtype, m=side, n=side, k=depth, run_state="sustained")
+            point = replace(point_of(device, row), suite=SUITE)
+            yield replace(point, prepare=partial(_heated, point, sizes.busy_s))
+
+
+def _ends(device: Device, dtype: str, multiply_adds: float) -> bool:
+    """Whether a product does not take too long."""
+    return 2.0 * multiply_adds / device.rates.get(dtype, float("inf")) <= _LONGEST_S
+
+
+def _cached_copies(device: Device, sizes: Sizes) -> Iterator[Point]:
+    """Copies over and over, of what caches may hold."""
+    for size in sizes.arrays[: sizes.cached]:
+        row = {"kind": "operator", "op": "memory", "bytes": 2 * size}
+        yield Point(SUITE, row, partial(_repeated, device, partial(_copy, device, size)), device.replayed)
+
+
+def _peers(device: Device) -> Iterator[Point]:
+    """Copies from the first device to the second, where there is one."""
+    if device.kind == "cuda" and torch.cuda.device_count() > 1:
+        for size in _MESSAGES:
+            row = {"kind": "operator", "op": "send_recv", "message_bytes": size, "devices": 2}
+            yield Point(SUITE, row | {"implementation": "custom"}, partial(_sent, size), device.replayed)
+
+
+def _sum(device: Device, elements: int) -> Callable[[], Any]:
+    first, second, total = (torch.rand(elements, device=device.handle) for _ in range(3))
+    return lambda: torch.add(first, second, alpha=1.5, out=total)
+
+
+def _copy(device: Device, size: int) -> Callable[[], Any]:
+    source = torch.randint(256, (size,), dtype=torch.uint8, device=device.handle)
+    target = torch.empty_like(source)
+    return lambda: target.copy_(source)
+
+
+def _sent(size: int) -> Prepared:
+    source = torch.randint(256, (size,), dtype=torch.uint8, device="cuda:0")
+    target = torch.empty(size, dtype=torch.uint8, device="cuda:1")
+    return Prepared({"": lambda: target.copy_(source)}, kernel={})
+
+
+def _once(device: Device, make: Callable[[], Callable[[], Any]]) -> Prepared:
+    run = make()
+    return Prepared({"": replayed(run) if device.kind == "cuda" else run})
+
+
+def _repeated(device: Device, make: Callable[[], Callable[[], Any]]) -> Prepared:
+    """LAUNCHES runs after one another, caches as the run before left them."""
+    run = make()
+
+    def runs() -> None:
+        for _ in range(LAUNCHES):
+            run()
+
+    every = replayed(runs) if device.kind == "cuda" else runs
+    return Prepared({"": every}, cold=False, launches=LAUNCHES)
+
+
+def _rested(point: Point, seconds: float) -> Prepared:
+    return replace(point.prepare(), rest_s=seconds)
+
+
+def _heated(point: Point, seconds: float) -> Prepared:
+    """After so many seconds of the same work; none of what follows lets the device cool."""
+    prepared = point.prepare()
+    (run,) = prepared.phases.values()
+    began = time.monotonic()
+    while time.monotonic() - began < seconds:
+        run()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+    return replace(prepared, cold=False)

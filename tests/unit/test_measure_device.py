@@ -1,0 +1,71 @@
+"""The device suite: run on this machine's CPU, shortened; what its rows come to; and that predictions use it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from app.measure import device_suite
+from app.measure.device import Device
+from app.measure.device_figures import figures, summary
+from app.measure.runner import Runner
+from app.predictors.auto import Auto
+from app.tables.gpus import GpuTable
+from app.tables.measurements import Evidence, Measurements
+from tests.unit.kernels import TURING, index, kernels
+
+HERE = Device("cpu", "this one", ("fp32", "fp64"), 1e9, 1, "pytorch-2", "pytorch-2")
+SHORT = device_suite.Sizes(side=256, shallow=512, arrays=(1 << 18, 1 << 20, 1 << 22), cached=1, busy_s=0.05, rest_s=0.0)
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[dict[str, Any]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device_suite, "CPU", SHORT)
+        points = device_suite.points(HERE)
+    runner = Runner(HERE, most_spread=np.inf)
+    return [runner.run(point) for point in points]
+
+
+def test_everything_of_a_cpu_is_measured(rows: list[dict[str, Any]]) -> None:
+    assert {row["outcome"] for row in rows} == {"measured"}
+    products = [(row["dtype"], row["run_state"]) for row in rows if row["op"] == "linear"]
+    square = [(dtype, state) for state in ("burst", "sustained") for dtype in ("fp32", "fp64")]
+    assert products == [*square, ("fp32", "sustained")]
+    assert {"add", "copy", "memory"} <= {row["op"] for row in rows}
+
+
+def test_figures_are_those_of_a_computer(rows: list[dict[str, Any]]) -> None:
+    found = figures(rows)
+    assert set(found) == {"triad_bandwidth_bytes_per_s", "sustained_bandwidth_bytes_per_s", "sustained_compute_flops"}
+    assert all(1e7 < value < 1e14 for value in found.values())
+    lines = list(summary(rows, {}))
+    assert [line.split()[0] for line in lines] == ["memory", "caches", *["fp32", "fp64"] * 2, "fp32", "launch"]
+
+
+def test_a_product_says_what_held_it_back(rows: list[dict[str, Any]]) -> None:
+    product = next(row for row in rows if row["op"] == "linear")
+    sensed = {"clock_hz": 1.2e9, "power_w": 299.0, "throttle_reason": "power cap"}
+    (line,) = summary([product | sensed], {"boost_clock_hz": 1.9e9, "power_limit_w": 300.0})
+    assert line.endswith("1,200 of 1,900 MHz, 299 of 300 W, held back by power cap")
+
+
+def test_a_failed_row_comes_to_nothing(rows: list[dict[str, Any]]) -> None:
+    assert figures([row | {"outcome": "failed: why"} for row in rows]) == {}
+
+
+def test_the_smallest_kernel_is_the_floor_of_others() -> None:
+    stores = [{"outcome": "measured", "name": "one_store", "kind": "kernel", "latency_ms": ms} for ms in (9e-3, 8e-3)]
+    known = replace(TURING, **figures(stores))  # type: ignore[arg-type]
+    launch = {"flops": 256, "bytes": 2048, "threads_per_block": 256, "blocks": 1, "registers_per_thread": 16}
+    table = kernels([launch])
+    nothing = Evidence(Measurements(table.take(index()), index(), np.empty(0)), index())
+    gpus = GpuTable.from_specs([TURING, known])
+    usual, slow = Auto().predict(table.take(index(0, 0)), gpus, index(0, 1), index(0, 1), evidence=nothing).latency_s
+    assert usual < 5e-6
+    assert 8e-6 <= slow < 9e-6
