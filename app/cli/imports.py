@@ -12,6 +12,7 @@ from app.errors import BadInput
 from app.services.measurements.import_parts import PartsReport, import_parts
 from app.services.measurements.importers import IMPORTERS
 from app.services.measurements.importers.base import PartsImporter
+from app.services.measurements.importers.profiles import ProfileImporter, Told
 from app.services.measurements.imports import ImportReport, import_folder, importer_named
 from app.services.runtime import open_runtime
 
@@ -20,12 +21,29 @@ _FORMS = "; ".join(f"{importer.name}: {importer.summary}" for importer in IMPORT
 
 def command(
     form: Annotated[str, typer.Argument(metavar="FORM", help=f"What the folder holds. {_FORMS}.")],
-    path: Annotated[Path, typer.Argument(metavar="DIR", exists=True, help="The folder; of measurements also a file.")],
+    path: Annotated[
+        Path, typer.Argument(metavar="DIR", exists=True, help="The folder; of measurements, nsys and ncu also a file.")
+    ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything and store nothing.")] = False,
+    gpu: Annotated[str | None, typer.Option(help="nsys, ncu: the GPU, in place of the export's name of it.")] = None,
+    work: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="nsys, ncu: CSV with what a launch did: a column kernel (* for any part of its symbol), if need be"
+            " grid (64x64x1), and flops, bytes, ... or op and the operator's fields.",
+        ),
+    ] = None,
+    software: Annotated[str | None, typer.Option(help="nsys, ncu: the software stack.", show_default="cuda")] = None,
 ) -> None:
-    """Bring in a folder of measurements; says which rows it leaves out, and why."""
+    """Bring in measurements; says which rows it leaves out, and why."""
     importer = importer_named(form)
-    if not path.is_dir() and importer.name != "measurements":
+    if isinstance(importer, ProfileImporter):
+        importer = importer.told(Told(gpu, software or "cuda", work))
+    elif gpu or work or software:
+        raise BadInput(f"--gpu, --work and --software belong to exports of profilers, not to {importer.name}.")
+    elif not path.is_dir() and importer.name != "measurements":
         raise BadInput(f"{path} is a file; {importer.name} reads a folder.")
     print(f"reading {path} as {importer.name} ...", flush=True)
     with open_runtime(Settings.from_env()) as runtime:

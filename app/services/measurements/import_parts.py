@@ -15,7 +15,6 @@ from app.errors import BadInput, FieldError
 from app.services.catalogue import load_catalog
 from app.services.measurements.importers.base import Part, PartsImporter
 from app.services.measurements.ingest import Checked, check, count_new, save
-from app.services.measurements.measured_operators import OperatorColumns
 from app.services.measurements.upload import Sent
 from app.store.session import Database
 
@@ -88,8 +87,8 @@ def _chunks(sent: Sent) -> Iterator[Sent]:
 
 def _take_in(connection: Connection, part: Part, sent: Sent, report: PartsReport, dry_run: bool) -> None:
     checked = check(load_catalog(connection), sent, device=part.device)
-    if isinstance(sent, OperatorColumns) and checked.operators is not None and not checked.operators.readable:
-        errors = [FieldError((part.file, *error.loc), error.msg) for error in checked.errors]
+    if checked.operators is not None and not checked.operators.readable:
+        errors = [FieldError((part.file, *error.loc), error.msg) for error in checked.operators.errors]
         raise BadInput(f"{part.file} has cells that cannot be read; nothing was stored.", errors=errors)
     report.received += len(sent)
     inserted = count_new(connection, checked) if dry_run else save(connection, checked)
@@ -100,11 +99,12 @@ def _take_in(connection: Connection, part: Part, sent: Sent, report: PartsReport
 
 
 def _note_skipped(part: Part, checked: Checked, report: PartsReport) -> None:
-    """Rows left out: operators by the reason they share, others one by one."""
+    """Rows left out: operators by the reason they share, others by what is first wrong with each."""
+    shared = frozenset(() if checked.operators is None else checked.operators.errors)
     if checked.operators is not None:
         report.skipped += checked.operators.reasons
-    else:
-        report.skipped += Counter(f"{error.loc[-1]}: {error.msg}" for error in checked.errors)
+    first = {error.loc[0]: error for error in reversed(checked.errors) if error not in shared}
+    report.skipped += Counter(f"{error.loc[-1]}: {error.msg}" for error in first.values())
     for error in checked.errors[: _EXAMPLES - len(report.examples)]:
         report.examples.append(f"{part.file} row {error.loc[0]}: {error.msg}")
 

@@ -12,6 +12,7 @@ from app.errors import BadInput, NotFound
 from app.services.catalogue import load_catalog
 from app.services.measurements.importers import IMPORTERS
 from app.services.measurements.importers.base import Importer, PartsImporter, Skipped
+from app.services.measurements.importers.profiles import ProfileImporter
 from app.services.measurements.ingest import Checked, check, save
 from app.services.measurements.upload import Objects
 from app.store import gpus as gpu_store
@@ -37,7 +38,7 @@ class ImportReport:
     notes: tuple[str, ...]
 
 
-def importer_named(name: str) -> Importer | PartsImporter:
+def importer_named(name: str) -> Importer | PartsImporter | ProfileImporter:
     """The registered importer; NotFound lists those there are."""
     for importer in IMPORTERS:
         if importer.name == name:
