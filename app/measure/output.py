@@ -1,9 +1,9 @@
 """The file of a run: Parquet in the measurements form, written at its end, and a journal beside it until then.
 
 Rows are flattened as POST /measurements takes them, with a column `outcome`: of one that is not `measured` there is no
-time. The schema's metadata holds, in JSON, the device as POST /gpus takes it, under DEVICE of
-app.services.measurements.files; libraries, driver and clocks (FACTS); and the digest of every row's point (POINTS). A
-journal that a killed run left is taken up by the next one.
+time. The schema's metadata holds, in JSON, the device as POST /gpus takes it (DEVICE of
+app.services.measurements.metadata); libraries, driver and clocks (FACTS); and the digest of every row's point (POINTS).
+A journal that a killed run left is taken up by the next one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from app.errors import BadInput
 from app.measure.runner import BUSY
-from app.services.measurements.files import DEVICE
+from app.services.measurements.metadata import DEVICE
 
 FACTS, POINTS = b"gpucast.facts", b"gpucast.points"
 Row = dict[str, Any]

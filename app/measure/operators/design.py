@@ -13,17 +13,15 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import qmc
 
 from app.measure.device import Device
 from app.measure.operators.spaces import SPACES, Axis, Log, Sizes, Space
+from app.measure.operators.table import table_of
 from app.ops import OP_CODE
 from app.ops.kinds import kinds_of, work_of
-from app.services.operators.forms import ROW_FORMS
-from app.services.operators.rows import read_rows
 from app.tables.complete import complete
 from app.tables.gpus import GpuSpec
 from app.tables.ops import DTYPES
@@ -101,15 +99,12 @@ def _row(op: str, dtype: str, phase: str, sizes: Sizes) -> Row:
 
 def fits(wanted: Sequence[Row], device: Device) -> NDArray[np.bool_]:
     """Which rows the device has the memory for and computes in time, bool [rows]."""
-    forms = [{name: value for name, value in row.items() if name != "kind"} for row in wanted]
-    distinct = read_rows([msgspec.convert(form, ROW_FORMS[form["op"]]) for form in forms])
-    spec, table = complete(device.description), distinct.table
+    spec, table = complete(device.description), table_of(wanted)
     work = work_of(table, kinds_of(table))
     rates = np.array([_rate(device, spec, dtype) for dtype in DTYPES])[table.dtype]
     seconds = np.maximum(work.flops / rates, work.bytes / spec.memory_bandwidth_bytes_per_s)
-    possible = (seconds <= LONGEST_S) & (work.working_set_bytes <= MEMORY_SHARE * device.memory_bytes)
-    chosen: NDArray[np.bool_] = possible[distinct.row]
-    return chosen
+    possible: NDArray[np.bool_] = seconds <= LONGEST_S
+    return possible & (work.working_set_bytes <= MEMORY_SHARE * device.memory_bytes)
 
 
 def _rate(device: Device, spec: GpuSpec, dtype: str) -> float:

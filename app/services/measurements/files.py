@@ -17,12 +17,11 @@ import pyarrow.parquet as pq
 from app.errors import BadInput, FieldError, Malformed, TooLarge, UnsupportedMedia
 from app.services.decoding import plain
 from app.services.measurements import operator_uploads, tabular
+from app.services.measurements.metadata import DEVICE
 from app.services.measurements.mixed import OUTCOME, REMARKS, Cells, known_names, split
 from app.services.measurements.operator_uploads import csv_names, own_name
 from app.services.measurements.upload import Objects, Upload
 
-# Key of a Parquet schema's metadata: the measuring device's specification in JSON, as POST /gpus takes it.
-DEVICE = b"gpucast.device"
 _AS_TABLE = {"op", OUTCOME, *REMARKS}
 _PARQUET = Cells(operator_uploads.columns_of_parquet, tabular.rows_of_parquet)
 _TEXT = Cells(operator_uploads.columns_of_text, tabular.rows_of_text)
