@@ -1,0 +1,214 @@
+"""A page's address as the API request that it stands for, and the API's complaints back at the controls."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import msgspec
+
+from app.errors import BadInput, FieldError, GpucastError, TooLarge
+from app.services.decoding import plain
+from app.services.pages.fields import KINDS, MOST_TYPED, Field, example, fields_of
+
+ALL, INLINE = "all", "inline"
+# What is asked where the address names no GPU: one of each class that people rent or own today.
+DEFAULT_GPUS = (
+    "b200", "h200-sxm-141gb", "h100-sxm5-80gb", "a100-sxm4-80gb", "amd-instinct-mi300x", "l40s", "rtx-5090",
+    "rtx-4090", "rtx-6000-ada", "a30", "a10", "nvidia-l4",
+)  # fmt: skip
+# Controls beside those of the workload, and where the API has them.
+COMMON: Mapping[str, str] = {
+    "gpu": "gpus",
+    "spec": "gpus",
+    "predictor": "predictor",
+    "coverage": "coverage",
+    "rank_by": "rank_by",
+    "prices": "prices",
+    "powers": "powers_w",
+    "search_parallelism": "search_parallelism",
+    "max_devices": "max_devices",
+    "on": "gpus",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What an address asks: a workload as typed, GPUs, and the controls beside them."""
+
+    kind: str
+    fields: tuple[Field, ...]
+    typed: Mapping[str, str]
+    gpus: tuple[str, ...]
+    common: Mapping[str, str]
+
+    @classmethod
+    def of(cls, query: Sequence[tuple[str, str]]) -> Asked:
+        """From the pairs of a query string; an example where it names no workload, the usual GPUs where it has none."""
+        given = {name: value.strip() for name, value in query if value.strip()}
+        kind = given.get("kind", "")
+        kind = kind if kind in KINDS else next(iter(KINDS))
+        fields = fields_of(kind, given.get("op", ""))
+        typed = {field.name: given[field.name] for field in fields if field.name in given}
+        if not typed.keys() - {"op"}:
+            typed = example(kind, typed.get("op", ""))
+            fields = fields_of(kind, typed.get("op", ""))
+        gpus = tuple(dict.fromkeys(value.strip() for name, value in query if name == "gpu" and value.strip()))
+        if not gpus and "spec" not in given:
+            gpus = DEFAULT_GPUS
+        common = {name: given[name] for name in COMMON if name in given and name != "gpu"}
+        return cls(kind, fields, typed, gpus, common)
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """The query string of this very state, as pairs."""
+        return [("kind", self.kind), *self.typed.items(), *(("gpu", gpu) for gpu in self.gpus), *self.common.items()]
+
+    @property
+    def elsewhere(self) -> list[tuple[str, str]]:
+        """The pairs that are not of the workload: they hold for another kind too."""
+        return [*(("gpu", gpu) for gpu in self.gpus), *self.common.items()]
+
+    @property
+    def title(self) -> str:
+        """The workload in a few words."""
+        typed = self.typed
+        if self.kind == "kernel":
+            return f"{typed.get('name', 'a kernel')}, {typed.get('dtype', '')}"
+        if self.kind == "operators":
+            sizes = [f"{name} {value}" for name, value in typed.items() if name not in ("op", "dtype")]
+            return ", ".join([typed.get("op", "an operator"), *sizes, typed.get("dtype", "")])
+        name = typed.get("name") or ("a pasted model" if self.kind == "model" else "a graph")
+        said = [name, typed.get("mode", "inference"), f"batch {typed.get('batch', 1)}"]
+        said += [f"{typed[size]} {unit}" for size, unit in (("sequence", "tokens"), ("image_size", "px")) if size in typed]
+        return ", ".join([*said, *([typed["dtype"]] if "dtype" in typed else [])])
+
+    @property
+    def on(self) -> str:
+        """The GPU that a page of one shows: the one chosen, else the first, or INLINE."""
+        return self.common.get("on") or next((gpu for gpu in self.gpus if gpu != ALL), INLINE)
+
+    def unfolded(self, complaints: Mapping[str, Any]) -> bool:
+        """Whether a folded field has something to show."""
+        return any(field.more and (field.name in self.typed or field.name in complaints) for field in self.fields)
+
+    def one(self) -> list[Any]:
+        """The GPU of `on` as a request names it."""
+        if self.on == INLINE and "spec" in self.common:
+            return [_json("spec", ("gpus", 0), self.common["spec"])]
+        return [self.on]
+
+    def workload(self) -> dict[str, Any]:
+        """The workload of the API's request; BadInput where a control cannot be read at all."""
+        if sum(len(value) for _, value in self.pairs) > MOST_TYPED:
+            raise TooLarge(f"An address holds at most {MOST_TYPED:,} characters; send more to the API in a body.")
+        workload: dict[str, Any] = {"kind": self.kind}
+        for field in self.fields:
+            if field.name in self.typed:
+                _put(workload, field.path, _value(field, self.typed[field.name]))
+        return workload
+
+    def body(self, *, gpus: Sequence[Any] | None = None, **more: Any) -> dict[str, Any]:
+        """A request of the API for this workload; `gpus` in place of those asked, `more` fields beside it."""
+        body: dict[str, Any] = {"workload": self.workload(), "gpus": self._gpus() if gpus is None else list(gpus)}
+        body |= {"predictor": self.common.get("predictor", "auto")}
+        return body | {"coverage": _number(self.common.get("coverage", "0.8"))} | more
+
+    def _gpus(self) -> list[Any] | str:
+        if ALL in self.gpus:
+            return ALL
+        gpus: list[Any] = list(self.gpus)
+        if "spec" in self.common:
+            gpus.append(_json("spec", ("gpus", len(gpus)), self.common["spec"]))
+        return gpus
+
+    def figures(self, name: str) -> dict[str, Any]:
+        """Lines of a GPU and a number each, of the control `name`."""
+        return _pairs((COMMON[name],), self.common.get(name, ""))
+
+    def control_of(self, loc: Sequence[str | int]) -> str:
+        """The control that a path of the request was typed into; empty where there is none."""
+        if loc and loc[0] == "workload":
+            path = tuple(loc[1:])
+            within = [field for field in self.fields if path[: len(field.path)] == field.path]
+            around = [field for field in self.fields if path and field.path[: len(path)] == path]
+            return next((field.name for field in (*within, *around)), "")
+        if list(loc[:1]) == ["gpus"] and "spec" in self.common and (len(loc) > 2 or len(loc) > 1 and loc[1] == len(self.gpus)):
+            return "spec"
+        return next((name for name, place in COMMON.items() if loc and place == loc[0]), "")
+
+    def complaints(self, error: GpucastError) -> dict[str, list[str]]:
+        """What is wrong, by control; under "" what belongs to none."""
+        told: dict[str, list[str]] = {}
+        for item in error.errors:
+            told.setdefault(self.control_of(item.loc), []).append(item.msg)
+        return told or {"": [error.detail]}
+
+
+def curl(origin: str, path: str, body: Mapping[str, Any]) -> str:
+    """The command that asks the API for what a page shows."""
+    written = shlex.quote(msgspec.json.encode(body).decode())
+    return f"curl -s {origin}{path} -H 'Content-Type: application/json' -d {written}"
+
+
+def _put(workload: dict[str, Any], path: tuple[str | int, ...], value: Any) -> None:
+    """Set the value at its path, with the objects and lists on the way."""
+    if path[0] == "operators":
+        workload.setdefault("operators", [{}])[0][path[2]] = value
+    elif len(path) == 2:
+        workload.setdefault(str(path[0]), {})[path[1]] = value
+    else:
+        workload[str(path[0])] = value
+
+
+def _value(field: Field, text: str) -> Any:
+    if field.control == "number":
+        return _number(text)
+    if field.control == "check":
+        return True
+    if field.control == "json":
+        return _json(field.name, ("workload", *field.path), text)
+    if field.control == "pairs":
+        pairs = _pairs(("workload", *field.path), text)
+        return [{"gpu": gpu, "latency_ms": ms} for gpu, ms in pairs.items()] if field.name == "measured" else pairs
+    parts = [_number(part) for part in text.strip("[]").split(",")]
+    numbers = field.control == "text" and not any(isinstance(part, str) for part in parts)
+    if numbers and field.path[0] == "operators":  # a size, or [height, width]
+        return parts if len(parts) > 1 else parts[0]
+    return text
+
+
+def _number(text: str) -> int | float | str:
+    """As JSON has it; what is none stays text, which the API refuses with the reason."""
+    try:
+        value = float(text)
+    except ValueError:
+        return text
+    if not isfinite(value):
+        return text
+    return int(value) if value.is_integer() and abs(value) < 2**53 else value
+
+
+def _json(name: str, loc: tuple[str | int, ...], text: str) -> Any:
+    try:
+        return plain(text.encode("utf-8", "surrogatepass"))
+    except BadInput as error:
+        message = f"{name} is not valid JSON: {error.detail.removeprefix('The body is not valid JSON: ')}"
+        raise BadInput(message, errors=[FieldError(loc, message)]) from None
+
+
+def _pairs(loc: tuple[str | int, ...], text: str) -> dict[str, Any]:
+    pairs: dict[str, Any] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        name, _, figure = line.strip().replace("\t", " ").rpartition(" ")
+        value = _number(figure)
+        if not name or isinstance(value, str):
+            message = f"line {number}: send a name, a space and a number, not {line[:60]!r}"
+            raise BadInput(message, errors=[FieldError(loc, message)])
+        pairs[name.strip()] = value
+    return pairs

@@ -1,0 +1,176 @@
+"""The fields of the dashboard's workload form: what each is called, and where in an API request it belongs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from app.graphs.run import MODES, Attention, Optimizer
+from app.services.models.sources import network_names
+from app.services.operators.forms import FORMS
+from app.services.workloads import KERNEL_EXAMPLE, AccessPattern, Dtype
+
+Control = Literal["number", "text", "choice", "check", "json", "pairs"]
+
+KINDS: Mapping[str, str] = {
+    "model": "Model",
+    "operators": "Operator",
+    "kernel": "CUDA kernel",
+    "graph": "Graph or ONNX",
+}
+# Over this the address would be longer than proxies pass on; the API takes more in a body.
+MOST_TYPED = 24_000
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One control: its name in the query string, its label, and its place in the request's workload.
+
+    Controls: `number`, `text`, `choice` of `choices`, `check` (true or left out), `json`, and `pairs`, lines of a word
+    and a number. `more` fields are folded away until asked for.
+    """
+
+    name: str
+    label: str
+    control: Control
+    path: tuple[str | int, ...]
+    help: str = ""
+    choices: tuple[str, ...] = ()
+    required: bool = False
+    more: bool = False
+
+
+def _number(name: str, label: str, *path: str | int, **more: Any) -> Field:
+    return Field(name, label, "number", path or (name,), **more)
+
+
+def _choice(name: str, label: str, choices: tuple[str, ...], *path: str | int, **more: Any) -> Field:
+    return Field(name, label, "choice", path or (name,), choices=choices, **more)
+
+
+_DTYPES = get_args(Dtype)
+_RUNNING = (
+    _choice("optimizer", "Optimizer", get_args(Optimizer), help="of training; none leaves the update out", more=True),
+    Field("software", "Software stack", "text", ("software",), "pytorch-2.1 or vllm-0.24, for example", more=True),
+    Field("fused", "Element-wise operators are fused", "check", ("fused",), more=True),
+    Field("recompute", "Activations are recomputed", "check", ("recompute",), more=True),
+    _number("gradient_accumulation", "Accumulated steps", more=True),
+    _number("dataset_size", "Samples in an epoch", more=True),
+    _number("data", "Data-parallel devices", "parallelism", "data", more=True),
+    _number("tensor", "Tensor-parallel devices", "parallelism", "tensor", more=True),
+    _number("pipeline", "Pipeline stages", "parallelism", "pipeline", more=True),
+    _number("expert", "Expert-parallel devices", "parallelism", "expert", more=True),
+    _number("microbatches", "Microbatches", "parallelism", "microbatches", more=True),
+    _number("nodes", "Machines", "parallelism", "nodes", more=True),
+    _number("zero", "ZeRO stage", "parallelism", "zero", more=True),
+)
+MODEL_FIELDS = (
+    _choice("name", "Network", network_names(), help="built in; or paste a configuration below"),
+    Field("config", "or its config.json", "json", ("config",), "as Hugging Face has it, in place of a network's name"),
+    _choice("mode", "What it does", MODES),
+    _number("batch", "Batch", help="sequences or images, over all devices"),
+    _number("sequence", "Sequence, tokens", help="of transformers; decode: the tokens seen"),
+    _number("image_size", "Image side, pixels", help="of networks for images", more=True),
+    _choice("dtype", "Number format", _DTYPES),
+    _number("output_tokens", "Output tokens", help="adds the figures of serving", more=True),
+    _choice("attention", "Attention", get_args(Attention), more=True),
+    *_RUNNING,
+)
+GRAPH_FIELDS = (
+    Field("graph_id", "Graph id", "text", ("graph_id",), "what POST /graphs answered; a file sets it", required=True),
+    _choice("mode", "What it does", ("inference", "training")),
+    _number("batch", "Batch"),
+    _number("sequence", "Sequence, tokens"),
+    _choice("dtype", "Number format", _DTYPES, help="in place of the graph's own"),
+    Field("dims", "Named dimensions", "pairs", ("dims",), "one a line: name size", more=True),
+    *_RUNNING,
+)
+_COUNTS = {"atomic_operations": "Atomic operations", "atomic_addresses": "Addresses of atomics"}
+KERNEL_FIELDS = (
+    Field("name", "Kernel", "text", ("name",), "joins measurements of one kernel", required=True),
+    _number("flops", "FLOPs", help="of the whole launch", required=True),
+    _number("bytes", "Bytes moved", required=True),
+    _number("working_set_bytes", "Distinct bytes", required=True),
+    _number("threads_per_block", "Threads in a block", required=True),
+    _number("blocks", "Blocks", required=True),
+    _number("registers_per_thread", "Registers in a thread", required=True),
+    _number("shared_memory_per_block", "Shared bytes in a block", required=True),
+    _choice("access_pattern", "Access pattern", get_args(AccessPattern), required=True),
+    _choice("dtype", "Number format", _DTYPES, required=True),
+    Field("measured", "Measured on", "pairs", ("measured",), "one a line: GPU milliseconds. Narrows the answer"),
+    _number("n", "Size n", "size", "n", more=True),
+    _number("rows", "Rows", "size", "rows", more=True),
+    _number("cols", "Columns", "size", "cols", more=True),
+    _number("iterations", "Iterations", "size", "iterations", more=True),
+    _number("lane_operations", "Operations of lanes", help="loads, stores, atomics and loop steps", more=True),
+    *(_number(name, label, more=True) for name, label in _COUNTS.items()),
+    _number("branch_divergence", "Divergence", help="0 none to 1 every branch", more=True),
+    _number("stride_bytes", "Stride, bytes", more=True),
+    _number("bank_conflict_ways", "Ways of bank conflicts", more=True),
+)
+
+
+def fields_of(kind: str, op: str) -> tuple[Field, ...]:
+    """The form of a kind of workload; of operators that of `op`, which need not exist."""
+    if kind == "operators":
+        return _operator_fields(op)
+    return {"model": MODEL_FIELDS, "graph": GRAPH_FIELDS, "kernel": KERNEL_FIELDS}[kind]
+
+
+def _operator_fields(op: str) -> tuple[Field, ...]:
+    row: tuple[str | int, ...] = ("operators", 0)
+    which = Field("op", "Operator", "choice", (*row, "op"), choices=tuple(FORMS), required=True)
+    if op not in FORMS:
+        return (which,)
+    fields = [which]
+    for item in FORMS[op].fields:
+        control: Control = "choice" if item.words else "text" if item.number is not None or item.dim.pair else "number"
+        label = item.name.replace("_", " ").capitalize() if len(item.name) > 1 else item.name
+        place, folded = (*row, item.name), not item.required and item.name != "count"
+        help_ = item.help.replace("backward: ", "")
+        fields.append(Field(item.name, label, control, place, help_, item.words, item.required, folded))
+    fields.append(Field("dtype", "Number format", "choice", (*row, "dtype"), choices=FORMS[op].op.dtypes))
+    return tuple(fields)
+
+
+# A workload to start from where the address names none: sizes that every operator's form can take.
+_SIZES: Mapping[str, str] = {
+    "m": "4096", "n": "4096", "k": "4096", "b": "4096", "h": "4096", "bytes": "1000000000",
+    "in_channels": "128", "out_channels": "128", "channels": "128", "kernel_size": "3", "input_size": "56",
+    "batch": "8", "input": "1024", "hidden": "4096", "steps": "128", "heads": "32", "head_dim": "128",
+    "context_length": "2048", "tokens": "2048", "intermediate": "1536", "experts": "64", "top_k": "8",
+    "message_bytes": "100000000", "devices": "4", "flops": "4000000000", "outputs": "10000000", "weights": "25000000",
+}  # fmt: skip
+_FEWER = {"bmm": {"b": "64", "m": "1024", "n": "1024", "k": "128"}, "conv2d": {"b": "32"}}
+_POOLS = {"max_pool2d": {"b": "32"}, "avg_pool2d": {"b": "32"}}
+
+
+def example(kind: str, op: str) -> dict[str, str]:
+    """A valid workload as it would have been typed."""
+    if kind == "operators":
+        op = op or "linear"
+        own = {field.name: _SIZES[field.name] for field in _operator_fields(op) if field.name in _SIZES}
+        required = {item.name for item in FORMS[op].fields if item.required} if op in FORMS else set()
+        own = {name: value for name, value in own.items() if name in required}
+        return {"op": op, **own, **(_FEWER | _POOLS).get(op, {}), "dtype": "bf16"}
+    if kind == "kernel":
+        return _typed(KERNEL_EXAMPLE, KERNEL_FIELDS)
+    if kind == "graph":
+        return {"batch": "1", "mode": "inference"}
+    return {"name": "llama-3-8b", "mode": "prefill", "batch": "1", "sequence": "2048", "dtype": "bf16"}
+
+
+def _typed(workload: Mapping[str, Any], fields: tuple[Field, ...]) -> dict[str, str]:
+    """A workload of the API as its form shows it."""
+    typed = {}
+    for field in fields:
+        value: Any = workload
+        for part in field.path:
+            value = value.get(part) if isinstance(value, Mapping) else None
+        if field.control == "pairs" and value:
+            typed[field.name] = "\n".join(f"{row['gpu']} {row['latency_ms']}" for row in value)
+        elif value:
+            typed[field.name] = value if isinstance(value, str) else json.dumps(value)
+    return typed

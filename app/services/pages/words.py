@@ -1,0 +1,53 @@
+"""Figures as people read them; the exact value stands beside each in the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import floor, isfinite, log10
+from typing import Any
+
+_SI = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+_BINARY = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
+
+
+def decimals(values: Iterable[Any]) -> int:
+    """Decimals of a column whose points line up: three digits for all but what is under a thousandth of the most."""
+    sizes = [abs(value) for value in values if isinstance(value, int | float) and isfinite(value) and value]
+    least = min((size for size in sizes if size >= max(sizes) / 1000), default=1.0)
+    return min(max(0, 2 - floor(log10(least))), 6)
+
+
+def number(value: float | None, places: int = 0) -> str:
+    """With thousands apart; a dash where there is none."""
+    return "–" if value is None else f"{value:,.{places}f}"  # noqa: RUF001 - a dash is meant
+
+
+def short(value: float | None, unit: str = "") -> str:
+    """Three digits and a decimal prefix: 1.53 TFLOP/s."""
+    if value is None or not isfinite(value):
+        return "–"  # noqa: RUF001 - a dash is meant
+    size, prefix = next(((size, prefix) for size, prefix in _SI if abs(value) >= size), (1.0, ""))
+    return f"{value / size:.3g} {prefix}{unit}".strip()
+
+
+def data_size(value: float | None) -> str:
+    """Bytes with a binary prefix: 79.9 GiB."""
+    if value is None:
+        return "–"  # noqa: RUF001 - a dash is meant
+    size, unit = next(((size, unit) for size, unit in _BINARY if abs(value) >= size), (1.0, "B"))
+    return f"{value / size:.3g} {unit}"
+
+
+def time(ms: float | None) -> str:
+    """Milliseconds with three digits, in the unit that suits: 12.3 ms, 1.53 s."""
+    if ms is None:
+        return "–"  # noqa: RUF001 - a dash is meant
+    for size, unit in ((86_400e3, "days"), (3600e3, "h"), (60e3, "min"), (1e3, "s"), (1.0, "ms"), (1e-3, "µs")):
+        if ms >= size:
+            return f"{ms / size:.3g} {unit}"
+    return f"{ms * 1e6:.3g} ns"
+
+
+def percent(share: float | None) -> str:
+    """A share of one, in percent."""
+    return "–" if share is None else f"{share:.1%}".replace("%", " %")  # noqa: RUF001 - a dash is meant
