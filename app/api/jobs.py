@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.deps import DatabaseDep, HolderDep
@@ -15,6 +15,8 @@ from app.store.jobs import Job
 from app.store.versions import POOLED
 
 router = APIRouter(tags=["Learning"])
+
+MAX_JOBS = 100
 
 
 class RetrainRequest(BaseModel):
@@ -50,12 +52,25 @@ class JobOut(BaseModel):
     finished_at: datetime | None
 
 
+class JobList(BaseModel):
+    """The latest retrainings."""
+
+    items: list[JobOut] = Field(description="newest first")
+
+
 @router.post("/retrain", status_code=202)
 def post_retrain(wanted: RetrainRequest, database: DatabaseDep, holder: HolderDep) -> RetrainAnswer:
     """Queue a retraining from the stored measurements; refused at once where it can only fail."""
     holder.refresh()
     job_id = ask_for_retraining(database, holder.engine.catalog, wanted.predictor, wanted.gpu)
     return RetrainAnswer(job_id=job_id)
+
+
+@router.get("/jobs")
+def list_jobs(database: DatabaseDep, limit: Annotated[int, Query(ge=1, le=MAX_JOBS)] = 20) -> JobList:
+    """The latest retrainings, newest first."""
+    with database.begin() as connection:
+        return JobList(items=[_out(job) for job in jobs.recent(connection, limit)])
 
 
 @router.get("/jobs/{job_id}")

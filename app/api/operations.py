@@ -1,25 +1,24 @@
-"""Operations: is it up, is it ready, what has it done; and the two pages for people."""
+"""Operations: is it up, is it ready, what has it done; and the page that documents it."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 
 from app import __version__
 from app.api.deps import HolderDep, RuntimeDep
 from app.api.metrics import Metrics
 from app.api.openapi import json_answer
+from app.api.pages import page
 from app.api.problems import problem
 from app.errors import Unavailable
 from app.services.readiness import readiness
 
 router = APIRouter(tags=["Operations"])
 
-WEB = Path(__file__).resolve().parent.parent / "web"
 _TEXT = {"type": "string"}
 _PART = {
     "type": "object",
@@ -74,12 +73,6 @@ def metrics(request: Request, holder: HolderDep) -> Response:
 
 
 @router.get("/docs", include_in_schema=False)
-async def docs() -> HTMLResponse:
+def docs(request: Request) -> Response:
     """The HTTP interface, read from /openapi.json; asks nothing of any other host."""
-    return HTMLResponse((WEB / "docs.html").read_text("utf-8"))
-
-
-@router.get("/", include_in_schema=False)
-async def home() -> HTMLResponse:
-    """Where to go from here."""
-    return HTMLResponse((WEB / "home.html").read_text("utf-8"))
+    return page(request, "docs.html")

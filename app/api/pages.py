@@ -63,7 +63,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {
-        name: getattr(words, name) for name in ("decimals", "number", "short", "data_size", "time", "percent")
+        name: getattr(words, name) for name in ("amount", "decimals", "number", "short", "data_size", "time", "percent", "spelled")
     }
     made.globals |= {"version": __version__, "views": VIEWS, "static": STATIC, "query": _query}
     return made

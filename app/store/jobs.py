@@ -61,6 +61,11 @@ def get(connection: Connection, job_id: int) -> Job:
     return _job(found)
 
 
+def recent(connection: Connection, limit: int) -> list[Job]:
+    """The latest jobs, newest first."""
+    return [_job(found) for found in connection.execute(_select().order_by(JOBS.c.id.desc()).limit(limit))]
+
+
 def start(connection: Connection, job_id: int) -> Job:
     """Mark a queued job (or one whose worker died) as running; NotFound if it is over already."""
     statement = sa.update(JOBS).where(JOBS.c.id == job_id, JOBS.c.state.in_(("queued", "running")))

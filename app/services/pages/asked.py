@@ -125,6 +125,10 @@ class Asked:
             gpus.append(_json("spec", ("gpus", len(gpus)), self.common["spec"]))
         return gpus
 
+    def number(self, name: str) -> int | float | str:
+        """The number in a common control, or the text that is none."""
+        return _number(self.common[name])
+
     def figures(self, name: str) -> dict[str, Any]:
         """Lines of a GPU and a number each, of the control `name`."""
         return _pairs((COMMON[name],), self.common.get(name, ""))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import floor, isfinite, log10
 from typing import Any
 
 _SI = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _BINARY = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
+
+_NAMED = ("kind", "op", "name", "size", "measured")
 
 
 def decimals(values: Iterable[Any]) -> int:
@@ -51,3 +53,18 @@ def time(ms: float | None) -> str:
 def percent(share: float | None) -> str:
     """A share of one, in percent."""
     return "–" if share is None else f"{share:.1%}".replace("%", " %")  # noqa: RUF001 - a dash is meant
+
+
+def amount(value: float, unit: str) -> str:
+    """A figure with its unit, three digits."""
+    if unit == "ms":
+        return time(value)
+    return short(value, unit) if unit != "USD" else f"{value:.3g} USD"
+
+
+def spelled(workload: Mapping[str, Any]) -> str:
+    """A workload of the API in one line."""
+    named = workload.get("op") or workload.get("name") or workload.get("kind")
+    sizes = {**workload, **(workload.get("size") or {})}
+    said = [f"{name} {value}" for name, value in sizes.items() if name not in _NAMED and isinstance(value, str | int | float)]
+    return ", ".join([str(named), *said])

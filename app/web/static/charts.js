@@ -113,7 +113,11 @@ function series(rows) {
 }
 
 function lines(figure, table) {
-  const all = series(rowsOf(table));
+  const rows = rowsOf(table), all = series(rows), asked = [...new Set(rows.map(row => row.x))].sort((a, b) => a - b);
+  const x = logarithmic(headOf(table, "x"), {
+    afterBuildTicks: scale => { scale.ticks = asked.map(value => ({ value })); },
+    grid: { color: style("--line") }, ticks: { color: style("--soft"), maxRotation: 0, callback: three },
+  });
   return {
     type: "scatter",
     data: {
@@ -126,7 +130,7 @@ function lines(figure, table) {
     plugins: [verticals],
     options: {
       layout: { padding: { right: 16 } },
-      scales: { x: logarithmic(headOf(table, "x")), y: logarithmic(headOf(table, "y")) },
+      scales: { x, y: logarithmic(headOf(table, "y")) },
       plugins: { legend: legend(), tooltip: { callbacks: { label: ({ raw, dataset }) =>
         `${dataset.label}: ${three(raw.y)} at ${three(raw.x)}${raw.low == null ? "" : `, ${three(raw.low)} to ${three(raw.high)}`}` } } },
     },
@@ -155,6 +159,7 @@ function roofline(figure, table) {
   const roofs = rowsOf(document.getElementById(figure.dataset.roofs));
   const names = [...document.getElementById(figure.dataset.roofs).tBodies[0].rows].map(row => row.cells[0].textContent);
   const [least, last] = [Math.min(...rows.map(row => row.x)) / 3, Math.max(...rows.map(row => row.x), ...roofs.map(roof => roof.flops / roof.bytes)) * 5];
+  const [lowest, highest] = [Math.min(...rows.map(row => row.y)), Math.max(...rows.map(row => row.y), ...roofs.map(one => one.flops))];
   const roof = ({ flops, bytes }, k) => ({
     label: `sustained, ${names[k]}`, showLine: true, pointRadius: 0, borderColor: style("--soft"), backgroundColor: "transparent",
     borderDash: k ? [6, 4] : [], borderWidth: 2,
@@ -168,7 +173,7 @@ function roofline(figure, table) {
     type: "scatter",
     data: { datasets: [...dots, ...roofs.map(roof)] },
     options: {
-      scales: { x: logarithmic("FLOP per byte", { min: least, max: last }), y: logarithmic("FLOP per second") },
+      scales: { x: logarithmic("FLOP per byte", { min: least, max: last }), y: logarithmic("FLOP per second", { min: lowest / 3, max: highest * 3 }) },
       plugins: { legend: legend(), tooltip: { callbacks: { label: ({ raw, dataset }) => raw.size
         ? `${raw.label} (${dataset.label}): ${three(raw.size)} ms, ${prefixed(raw.y)}FLOP/s at ${three(raw.x)} FLOP/B` : dataset.label } } },
     },

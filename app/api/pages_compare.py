@@ -1,0 +1,47 @@
+"""GET /: one workload on many GPUs, ranked; what a visitor sees first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from app.api.deps import GraphsDep, HolderDep, SettingsDep
+from app.api.pages import AskedDep, as_json, command, page, wants_json
+from app.errors import GpucastError
+from app.services.compare.compare import compare
+from app.services.compare.request import read_compare
+from app.services.pages.compare import FIGURES, body_of, known
+from app.services.pages.form import controls
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/")
+def show(request: Request, asked: AskedDep, holder: HolderDep, graphs: GraphsDep, settings: SettingsDep) -> Response:
+    """The ranking of POST /compare; an example where the address asks for nothing."""
+    form = controls(holder.engine, asked)
+    shown: dict[str, Any] = {"form": form, "pairs": asked.pairs, "figures": FIGURES}
+    try:
+        body = body_of(asked)
+        wanted = read_compare(msgspec.json.encode(body))
+        answer = compare(holder.snapshot, wanted, max_rows=settings.max_batch_rows, graphs=graphs)
+    except GpucastError as error:
+        if wants_json(request):
+            raise
+        complaints = asked.complaints(error)
+        return page(request, "compare.html", status=error.status, error=error, complaints=complaints, **shown)
+    if wants_json(request):
+        return as_json(answer)
+    figure = FIGURES[answer.rank_by]
+    return page(
+        request,
+        "compare.html",
+        answer=answer,
+        figure=figure,
+        known=known(answer.ranking, figure),
+        curl=command(request, "/compare", body),
+        **shown,
+    )

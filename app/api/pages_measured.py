@@ -1,0 +1,40 @@
+"""GET /measured: stored measurements and retrainings, as GET /measurements and GET /jobs have them."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from pydantic import ValidationError
+from starlette.responses import Response
+
+from app.api.deps import DatabaseDep, HolderDep
+from app.api.jobs import list_jobs
+from app.api.measurements import MeasurementQuery, list_measurements
+from app.api.pages import page
+from app.errors import BadInput, FieldError, GpucastError
+
+router = APIRouter(include_in_schema=False)
+
+FILTERS = ("gpu", "kind", "name", "software", "source")
+ROWS = 50
+
+
+@router.get("/measured")
+def show(request: Request, database: DatabaseDep, holder: HolderDep) -> Response:
+    """A page of measurements, filtered, and the latest jobs."""
+    given = {name: value for name, value in request.query_params.items() if value}
+    jobs = list_jobs(database).items
+    shown = {"typed": {name: given.get(name, "") for name in FILTERS}, "jobs": jobs, "pairs": list(given.items())}
+    try:
+        found = list_measurements(_wanted({"limit": str(ROWS)} | given), database, holder)
+    except GpucastError as error:
+        complaints = {str(item.loc[0]): [item.msg] for item in error.errors} or {"gpu": [error.detail]}
+        return page(request, "measured.html", status=error.status, error=error, complaints=complaints, **shown)
+    return page(request, "measured.html", found=found, **shown)
+
+
+def _wanted(given: dict[str, str]) -> MeasurementQuery:
+    try:
+        return MeasurementQuery.model_validate(given)
+    except ValidationError as error:
+        wrong = [FieldError((str(item["loc"][0]),), item["msg"]) for item in error.errors()]
+        raise BadInput(wrong[0].msg, errors=wrong) from None

@@ -1,0 +1,50 @@
+"""The scaling page: throughput over devices and over batches, each point a request of POST /predict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from app.errors import BadInput, FieldError
+from app.services.gpu_rows import Snapshot
+from app.services.models.requests import ModelRequest
+from app.services.models.scaling import Point, curves
+from app.services.requests import Request
+
+# Curves that can still be told apart, and points that are answered well within a second.
+MOST_GPUS, MOST_SIZES = 6, 10
+DEVICES, BATCHES = "1,2,4,8,16", "1,2,4,8,16,32,64"
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """The points over devices, with the batch asked on each, and over batches on one device."""
+
+    devices: Sequence[Point]
+    batches: Sequence[Point]
+
+
+def scaling(
+    snapshot: Snapshot, request: Request, *, devices: str, batches: str, strong: bool, max_rows: int
+) -> Scaling:
+    """Both curves of a network; BadInput for workloads that have no batch, and lists that are none.
+
+    `strong` splits the batch asked over the devices instead of giving each one as much.
+    """
+    if not isinstance(request, ModelRequest):
+        message = "only models by name or configuration have scaling curves"
+        raise BadInput(message, errors=[FieldError(("workload",), message)])
+    counts, sizes = sizes_of("devices", devices), sizes_of("batches", batches)
+    batch = int(request.workload.batch)
+    over_devices = curves(snapshot, request, devices=counts, batches=[batch], strong=strong, max_rows=max_rows)
+    return Scaling(over_devices, curves(snapshot, request, devices=[1], batches=sizes, max_rows=max_rows))
+
+
+def sizes_of(name: str, text: str) -> list[int]:
+    """Whole numbers with commas between them, each once, in order."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    good = all(part.isascii() and part.isdigit() and 1 <= len(part) < 8 and int(part) for part in parts)
+    if not parts or not good or len(parts) > MOST_SIZES:
+        message = f"send one to {MOST_SIZES} whole numbers with commas between them, not {text[:60]!r}"
+        raise BadInput(f"{name}: {message}", errors=[FieldError((name,), message)])
+    return sorted({int(part) for part in parts})
