@@ -22,6 +22,7 @@ from app.api import (
     measurements,
     openapi,
     operations,
+    pages,
     partition,
     plan,
     predictors,
@@ -29,6 +30,7 @@ from app.api import (
     problems,
     sign_in,
 )
+from app.api.pages.shell import STATIC, assets
 from app.api.predict import PredictRoute
 from app.api.service import Service
 from app.config import Settings
@@ -55,6 +57,7 @@ ROUTERS = (
     predictors.router,
     operations.router,
     sign_in.router,
+    *pages.ROUTERS,
 )
 
 
@@ -92,6 +95,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     for router in ROUTERS:
         app.include_router(router)
     problems.install(app, [*routes, *(route for router in ROUTERS for route in router.routes)])
+    app.mount(STATIC, assets())
     openapi.install(app)
     return app
 

@@ -1,4 +1,4 @@
-"""Operations: is it up, is it ready, what has it done; and the page that documents it."""
+"""Operations: is it up, is it ready, what has it done."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from app import __version__
 from app.api.deps import HolderDep, RuntimeDep
 from app.api.metrics import Metrics
 from app.api.openapi import json_answer
-from app.api.pages import page
 from app.api.problems import problem
 from app.errors import Unavailable
 from app.services.readiness import readiness
@@ -70,9 +69,3 @@ def metrics(request: Request, holder: HolderDep) -> Response:
     counted.gauge("gpucast_engine_revision", "Revision of the engine that serves", holder.engine.revision)
     counted.gauge("gpucast_database_up", "1 while the database answers", not holder.health.database)
     return Response(counted.text(), media_type=CONTENT_TYPE_LATEST)
-
-
-@router.get("/docs", include_in_schema=False)
-def docs(request: Request) -> Response:
-    """The HTTP interface, read from /openapi.json; asks nothing of any other host."""
-    return page(request, "docs.html")

@@ -83,7 +83,9 @@ class Asked:
             return ", ".join([typed.get("op", "an operator"), *sizes, typed.get("dtype", "")])
         name = typed.get("name") or ("a pasted model" if self.kind == "model" else "a graph")
         said = [name, typed.get("mode", "inference"), f"batch {typed.get('batch', 1)}"]
-        said += [f"{typed[size]} {unit}" for size, unit in (("sequence", "tokens"), ("image_size", "px")) if size in typed]
+        said += [
+            f"{typed[size]} {unit}" for size, unit in (("sequence", "tokens"), ("image_size", "px")) if size in typed
+        ]
         return ", ".join([*said, *([typed["dtype"]] if "dtype" in typed else [])])
 
     @property
@@ -140,7 +142,11 @@ class Asked:
             within = [field for field in self.fields if path[: len(field.path)] == field.path]
             around = [field for field in self.fields if path and field.path[: len(path)] == path]
             return next((field.name for field in (*within, *around)), "")
-        if list(loc[:1]) == ["gpus"] and "spec" in self.common and (len(loc) > 2 or len(loc) > 1 and loc[1] == len(self.gpus)):
+        if (
+            list(loc[:1]) == ["gpus"]
+            and "spec" in self.common
+            and (len(loc) > 2 or (len(loc) > 1 and loc[1] == len(self.gpus)))
+        ):
             return "spec"
         return next((name for name, place in COMMON.items() if loc and place == loc[0]), "")
 

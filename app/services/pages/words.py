@@ -66,5 +66,9 @@ def spelled(workload: Mapping[str, Any]) -> str:
     """A workload of the API in one line."""
     named = workload.get("op") or workload.get("name") or workload.get("kind")
     sizes = {**workload, **(workload.get("size") or {})}
-    said = [f"{name} {value}" for name, value in sizes.items() if name not in _NAMED and isinstance(value, str | int | float)]
+    said = [
+        f"{name} {value}"
+        for name, value in sizes.items()
+        if name not in _NAMED and isinstance(value, str | int | float)
+    ]
     return ", ".join([str(named), *said])

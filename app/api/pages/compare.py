@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app.api.deps import GraphsDep, HolderDep, SettingsDep
-from app.api.pages import AskedDep, as_json, command, page, wants_json
+from app.api.pages.shell import AskedDep, as_json, command, page, wants_json
 from app.errors import GpucastError
 from app.services.compare.compare import compare
 from app.services.compare.request import read_compare

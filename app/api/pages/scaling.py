@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app.api.deps import HolderDep, SettingsDep
-from app.api.pages import AskedDep, as_json, command, page, wants_json
+from app.api.pages.shell import AskedDep, as_json, command, page, wants_json
 from app.errors import GpucastError
 from app.services.pages.form import controls
 from app.services.pages.scaling import BATCHES, DEVICES, MOST_GPUS, scaling
@@ -42,4 +42,11 @@ def show(request: Request, asked: AskedDep, holder: HolderDep, settings: Setting
         return page(request, "scaling.html", status=error.status, error=error, complaints=complaints, **shown)
     if wants_json(request):
         return as_json(points)
-    return page(request, "scaling.html", points=points, left=len(gpus) - len(body["gpus"]), curl=command(request, "/predict", body), **shown)
+    return page(
+        request,
+        "scaling.html",
+        points=points,
+        left=len(gpus) - len(body["gpus"]),
+        curl=command(request, "/predict", body),
+        **shown,
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import APIRouter, Request
 from pydantic import ValidationError
 from starlette.responses import Response
@@ -9,7 +11,7 @@ from starlette.responses import Response
 from app.api.deps import DatabaseDep, HolderDep
 from app.api.jobs import list_jobs
 from app.api.measurements import MeasurementQuery, list_measurements
-from app.api.pages import page
+from app.api.pages.shell import page
 from app.errors import BadInput, FieldError, GpucastError
 
 router = APIRouter(include_in_schema=False)
@@ -23,7 +25,11 @@ def show(request: Request, database: DatabaseDep, holder: HolderDep) -> Response
     """A page of measurements, filtered, and the latest jobs."""
     given = {name: value for name, value in request.query_params.items() if value}
     jobs = list_jobs(database).items
-    shown = {"typed": {name: given.get(name, "") for name in FILTERS}, "jobs": jobs, "pairs": list(given.items())}
+    shown: dict[str, Any] = {
+        "typed": {name: given.get(name, "") for name in FILTERS},
+        "jobs": jobs,
+        "pairs": list(given.items()),
+    }
     try:
         found = list_measurements(_wanted({"limit": str(ROWS)} | given), database, holder)
     except GpucastError as error:

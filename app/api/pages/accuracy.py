@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from app.api.deps import DatabaseDep, HolderDep, SettingsDep
-from app.api.pages import page
+from app.api.pages.shell import page
 from app.api.predictors import VersionOut, get_predictors
 
 router = APIRouter(include_in_schema=False)
@@ -22,7 +22,7 @@ SPLITS = {
 
 
 @router.get("/accuracy")
-def show(  # noqa: PLR0913 - two filters and a third
+def show(
     request: Request,
     database: DatabaseDep,
     holder: HolderDep,

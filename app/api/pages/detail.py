@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app.api.deps import GraphsDep, HolderDep, SettingsDep
-from app.api.pages import AskedDep, as_json, command, page, wants_json
+from app.api.pages.shell import AskedDep, as_json, command, page, wants_json
 from app.errors import GpucastError
 from app.services.pages.detail import MOST_OPERATORS, answered, memory_parts, roofs, slowest
 from app.services.pages.form import controls

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from app.api.deps import HolderDep
 from app.api.gpus import GpuName
-from app.api.pages import page
+from app.api.pages.shell import page
 from app.errors import NotFound
 from app.services import gpus
 from app.tables.complete import spec_to_dict

@@ -17,7 +17,7 @@ from app import __version__
 from app.services.pages import words
 from app.services.pages.asked import Asked, curl
 
-WEB = Path(__file__).resolve().parent.parent / "web"
+WEB = Path(__file__).resolve().parents[2] / "web"
 STATIC = "/static"
 # Whatever a page shows, it runs no script but ours and asks nothing of any other host.
 HEADERS = {
@@ -63,7 +63,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {
-        name: getattr(words, name) for name in ("amount", "decimals", "number", "short", "data_size", "time", "percent", "spelled")
+        name: getattr(words, name)
+        for name in ("amount", "decimals", "number", "short", "data_size", "time", "percent", "spelled")
     }
     made.globals |= {"version": __version__, "views": VIEWS, "static": STATIC, "query": _query}
     return made

@@ -1,0 +1,300 @@
+"""The dashboard in a real browser: what it shows is what the API answers, and nothing leaves the machine."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.conftest import WIDE
+from tests.onnx_bytes import perceptron
+from tests.service import Service
+
+# A browser may have to be installed first.
+pytestmark = pytest.mark.timeout(900)
+
+VIEWS = {
+    "compare": "/",
+    "operator": "/?kind=operators",
+    "kernel": "/?kind=kernel",
+    "detail": "/detail",
+    "scaling": "/scaling",
+    "accuracy": "/accuracy",
+    "measured": "/measured",
+    "catalogue": "/catalogue",
+    "gpu": "/catalogue/nvidia-l4",
+    "interface": "/docs",
+}
+FIRST_VIEW_MS = 1000
+
+
+def behind(page: Page, server: httpx.Client) -> Any:
+    """The API's answer to the request that the page shows as a curl line."""
+    line = page.locator("#curl").text_content() or ""
+    path = re.search(r"curl -s http://[^/]+(/\S+)", line)
+    body = re.search(r" -d '(.*)'$", line, re.DOTALL)
+    assert path and body, line
+    return server.post(path[1], json=json.loads(body[1].replace("'\"'\"'", "'"))).raise_for_status().json()
+
+
+def column(page: Page, table: str, name: str) -> list[float]:
+    """Exact values of the first column of this name."""
+    heads = page.locator(f"#{table} thead th").all_text_contents()
+    at = [head.strip() for head in heads].index(name) + 1
+    cells = page.locator(f"#{table} tbody tr > :nth-child({at}) data")
+    return [float(cell.get_attribute("value") or "nan") for cell in cells.all()]
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_view_draws_and_is_kept_as_a_picture(page: Page, view: str, screenshots: Path) -> None:
+    page.goto(VIEWS[view])
+    expect(page.locator("h1")).to_be_visible()
+    for canvas in page.locator("canvas").all():
+        drawn = canvas.evaluate("c => new Uint32Array(c.getContext('2d').getImageData(0, 0, c.width, c.height).data.buffer).some(p => p)")
+        assert drawn
+    page.screenshot(path=screenshots / f"{view}-light.png", full_page=True)
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_function("getComputedStyle(document.body).backgroundColor === 'rgb(20, 25, 27)'")
+    page.screenshot(path=screenshots / f"{view}-dark.png", full_page=True)
+
+
+def test_the_first_view_takes_a_second(page: Page) -> None:
+    times = []
+    for _ in range(3):  # a busy machine may stall one
+        page.goto("/")
+        times.append(page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd"))
+    assert min(times) < FIRST_VIEW_MS, times
+    assert page.locator("#ranking tbody tr").count() == 12
+
+
+@pytest.mark.parametrize("rank_by", ["latency", "cost", "energy"])
+def test_the_ranking_is_that_of_the_api(page: Page, server: httpx.Client, rank_by: str) -> None:
+    page.goto(f"/?kind=model&name=gpt2-large&mode=training&batch=8&sequence=1024&dtype=bf16&gpu=nvidia-l4&gpu=a30"
+              f"&gpu=h100-sxm5-80gb&rank_by={rank_by}&prices=nvidia-l4+0.8%0Ah100-sxm5-80gb+3&powers=nvidia-l4+70")
+    answer = behind(page, server)
+    assert [row["rank"] for row in answer["ranking"]] == column_of(page, "Rank")
+    assert column(page, "ranking", "Time, ms") == [row["latency_ms"] for row in answer["ranking"]]
+    assert column(page, "ranking", "Low")[:3] == [row["interval_ms"]["low"] for row in answer["ranking"]][:3]
+    known = [row for row in answer["ranking"] if row["cost_usd"] is not None]
+    assert len(known) == 2 and column(page, "ranking", "Cost, USD") == [row["cost_usd"] for row in known]
+    assert column(page, "ranking", "Energy, J") == [row["energy_j"] for row in answer["ranking"]]
+    shown = page.request.get(page.url + "&format=json").json()
+    assert shown == answer
+
+
+def column_of(page: Page, name: str) -> list[int]:
+    heads = page.locator("#ranking thead th").all_text_contents()
+    at = [head.strip() for head in heads].index(name) + 1
+    return [int(text) for text in page.locator(f"#ranking tbody tr > :nth-child({at})").all_text_contents()]
+
+
+def test_one_gpu_in_detail_is_that_of_the_api(page: Page, server: httpx.Client) -> None:
+    page.goto("/detail?kind=model&name=gpt2&mode=training&batch=4&sequence=512&dtype=fp32&on=nvidia-l4")
+    one = behind(page, server)["predictions"][0]
+    assert float(page.locator("#latency").get_attribute("value") or "") == one["latency_ms"]
+    assert column(page, "groups", "Time, ms") == [part["latency_ms"] for part in one["breakdown"]]
+    assert column(page, "phases", "Time, ms") == list(one["phases_ms"].values())
+    assert set(column(page, "memory", "Memory")) == {size for size in one["memory"]["breakdown"].values() if size}
+    slowest = sorted(one["operators"], key=lambda row: -row["latency_ms"])
+    assert column(page, "operators", "Time, ms") == [row["latency_ms"] for row in slowest][:100]
+    assert page.locator("#roofs tbody tr").count() == 1
+
+
+def test_scaling_points_are_predictions(page: Page, server: httpx.Client) -> None:
+    page.goto("/scaling?kind=model&name=resnet50&mode=training&batch=32&dtype=fp32&gpu=nvidia-l4&devices=1,4&batches=8")
+    workload = {"kind": "model", "name": "resnet50", "mode": "training", "batch": 128, "dtype": "fp32"}
+    asked = {"gpu": "nvidia-l4", "workload": workload | {"parallelism": {"data": 4}}}
+    one = server.post("/predict", json=asked).json()["predictions"][0]
+    assert column(page, "devices", "Step, ms")[1] == one["latency_ms"]
+    assert column(page, "devices", "Throughput, per s")[1] == one["throughput_per_s"]
+
+
+def test_charts_come_as_csv_and_png(page: Page, server: httpx.Client, tmp_path: Path) -> None:
+    page.goto("/?gpu=nvidia-l4&gpu=a30")
+    answer = behind(page, server)
+    for button, name in (("CSV", "comparison.csv"), ("PNG", "comparison.png")):
+        with page.expect_download() as download:
+            page.get_by_role("button", name=button).click()
+        assert download.value.suggested_filename == name
+        download.value.save_as(tmp_path / name)
+    with (tmp_path / "comparison.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["Time, ms"]) for row in rows] == [row["latency_ms"] for row in answer["ranking"]]
+    assert (tmp_path / "comparison.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_form_becomes_an_address_that_says_all(page: Page) -> None:
+    page.goto("/?kind=kernel&gpu=nvidia-l4")
+    page.get_by_label("FLOPs").fill("1e9")
+    page.get_by_label("Search the GPUs").fill("H100 SXM5")
+    page.get_by_label("NVIDIA H100 SXM5 80 GB").check()
+    page.get_by_role("button", name="Compare").click()
+    page.wait_for_url("**/?*h100-sxm5-80gb*")
+    assert "flops=1e9" in page.url and "=&" not in page.url and not page.url.endswith("=")
+    first = page.locator("#ranking").inner_text()
+    page.goto(page.url)
+    assert page.locator("#ranking").inner_text() == first
+    expect(page.get_by_label("FLOPs")).to_have_value("1e9")
+
+
+def test_another_operator_brings_its_fields(page: Page) -> None:
+    page.goto("/?kind=operators&gpu=nvidia-l4")
+    page.get_by_label("Operator").select_option("attention_prefill")
+    page.wait_for_url("**op=attention_prefill*")
+    expect(page.get_by_label("Context length")).to_have_value("2048")
+    expect(page.locator("#ranking tbody tr")).to_have_count(1)
+
+
+def test_what_is_wrong_stands_beside_its_field_and_nothing_typed_is_lost(page: Page, screenshots: Path) -> None:
+    page.goto("/?kind=model&name=llama-3-8b&mode=prefill&batch=many&sequence=2048&dtype=bf16&gpu=nvidia-l4&coverage=2")
+    batch = page.get_by_label("Batch", exact=True)
+    expect(batch).to_have_value("many")
+    expect(batch).to_have_attribute("aria-invalid", "true")
+    expect(page.locator("#f-batch-help")).to_contain_text("expected a number")
+    expect(page.locator("#f-coverage-help")).to_contain_text("1")
+    expect(page.get_by_role("alert")).to_be_focused()
+    expect(page.get_by_label("Sequence, tokens")).to_have_value("2048")
+    page.screenshot(path=screenshots / "wrong-light.png", full_page=True)
+    for path, said in (
+        ("/?gpu=nosuch-gpu", "nosuch-gpu"),
+        ("/?kind=model&config=%7B%22a", "not valid JSON"),
+        ("/?kind=graph&graph_id=" + "0" * 64, "graph"),
+        ("/?prices=nvidia-l4", "line 1"),
+        ("/detail?predictor=nosuch", "nosuch"),
+        ("/scaling?devices=0", "whole numbers"),
+        ("/scaling?kind=kernel", "only models"),
+        ("/measured?gpu=nosuch-gpu", "nosuch-gpu"),
+        ("/catalogue/nosuch-gpu", "nosuch-gpu"),
+    ):
+        page.goto(path)
+        expect(page.get_by_role("alert")).to_contain_text(said)
+        assert "Traceback" not in page.content()
+
+
+def test_a_graph_is_uploaded_and_compared(page: Page, tmp_path: Path) -> None:
+    file = tmp_path / "mlp.onnx"
+    page.goto("/?kind=graph&gpu=nvidia-l4")
+    file.write_bytes(b"not a graph")
+    page.get_by_label("A graph, ONNX or torch.export file").set_input_files(file)
+    expect(page.locator(".upload.wrong #f-file-help")).to_be_visible()
+    file.write_bytes(perceptron())
+    page.get_by_label("A graph, ONNX or torch.export file").set_input_files(file)
+    expect(page.locator("#f-graph_id")).to_have_value(re.compile("^[0-9a-f]{64}$"))
+    page.get_by_role("button", name="Compare").click()
+    expect(page.locator("#ranking tbody tr")).to_have_count(1)
+    assert "graph_id=" in page.url
+
+
+def test_light_and_dark_and_back(page: Page) -> None:
+    page.goto("/catalogue")
+    paper = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(paper)
+    toggle = page.get_by_role("button", name="Colours")
+    toggle.click()
+    assert page.evaluate(paper) == light
+    toggle.click()
+    dark = page.evaluate(paper)
+    assert dark != light
+    page.goto("/accuracy")
+    assert page.evaluate(paper) == dark  # remembered
+    page.get_by_role("button", name="Colours").click()
+    assert page.evaluate(paper) == light
+
+
+def test_printed_pages_are_light_and_whole(page: Page, screenshots: Path) -> None:
+    page.emulate_media(color_scheme="dark")
+    page.goto("/")
+    printed = page.pdf(path=screenshots / "compare.pdf", print_background=True, format="A4")
+    assert printed.startswith(b"%PDF")
+    page.emulate_media(media="print", color_scheme="dark")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    expect(page.locator("form.ask")).to_be_hidden()
+    expect(page.locator("#ranking")).to_be_visible()
+
+
+@pytest.mark.parametrize("path", ["/", "/?kind=kernel", "/detail", "/scaling", "/accuracy", "/measured", "/catalogue"])
+def test_everyone_can_use_it(page: Page, path: str) -> None:
+    page.goto(path)
+    unnamed = page.evaluate(
+        """() => [...document.querySelectorAll("input:not([type=hidden]), select, textarea, button, a, canvas")]
+        .filter(e => !(e.labels?.length || e.getAttribute("aria-label") || e.textContent.trim())).map(e => e.outerHTML)"""
+    )
+    assert not unnamed
+    assert page.locator("main, header, footer, h1").count() == 4
+    for table in page.locator("table").all():
+        assert table.locator("caption").count() == 1 and table.locator("th:not([scope])").count() == 0
+    ids = page.evaluate("() => [...document.querySelectorAll('[id]')].map(e => e.id)")
+    assert len(ids) == len(set(ids))
+    faint = page.evaluate(CONTRAST)
+    page.emulate_media(color_scheme="dark")
+    assert not faint + page.evaluate(CONTRAST)
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the results")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("#results")).to_be_focused()
+
+
+# Texts whose contrast with what lies behind them is under 4.5 (WCAG 2, AA).
+CONTRAST = """() => {
+  const rgba = text => text.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, k) => sum + v * [0.2126, 0.7152, 0.0722][k], 0);
+  const behind = element => {
+    for (let e = element; e; e = e.parentElement) {
+      const colour = rgba(getComputedStyle(e).backgroundColor);
+      if (colour.length < 4 || colour[3] > 0) return colour;
+    }
+    return [255, 255, 255];
+  };
+  return [...document.querySelectorAll("body *")].filter(e => e.checkVisibility() &&
+    [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim())).filter(e => {
+    const [a, b] = [light(rgba(getComputedStyle(e).color)), light(behind(e))].sort((x, y) => y - x);
+    return (a + 0.05) / (b + 0.05) < 4.5;
+  }).map(e => e.outerHTML.slice(0, 120));
+}"""
+
+
+def test_it_reads_without_scripts_and_on_a_phone(browser: Browser, service: Service, screenshots: Path) -> None:
+    context = browser.new_context(
+        base_url=str(service.client.base_url), java_script_enabled=False, viewport={"width": 390, "height": 800}
+    )
+    page = context.new_page()
+    page.goto("/")
+    expect(page.locator("#ranking tbody tr")).to_have_count(12)
+    page.get_by_role("button", name="Compare").click()
+    expect(page.locator("#ranking tbody tr")).to_have_count(12)
+    page.screenshot(path=screenshots / "compare-phone.png", full_page=True)
+    context.close()
+
+
+def test_measurements_and_jobs_are_listed(page: Page, server: httpx.Client) -> None:
+    row = {"gpu": "nvidia-l4", "software": "pytorch-2.1", "source": "browser test", "latency_ms": 1.5,
+           "workload": {"kind": "operator", "op": "linear", "m": 4096, "n": 4096, "k": 1024, "dtype": "fp32"}}
+    server.post("/measurements", json=[row]).raise_for_status()
+    job = server.post("/retrain", json={"predictor": "li"}).json()["job_id"]
+    page.goto("/measured?source=browser+test")
+    assert column(page, "rows", "Time, ms") == [1.5]
+    expect(page.locator("#rows tbody")).to_contain_text("linear, m 4096, n 4096, k 1024")
+    expect(page.locator("#jobs tbody")).to_contain_text(str(job))
+    assert server.get("/jobs").json()["items"][0]["job_id"] == job
+
+
+def test_the_accuracy_card_is_that_of_the_api(page: Page, server: httpx.Client) -> None:
+    page.goto("/accuracy?predictor=auto&gpu=nvidia-l4&split=gpu_held_out")
+    (auto,) = (item for item in server.get("/predictors").json()["items"] if item["name"] == "auto")
+    rows = [row for row in auto["shipped"]["validation"] if (row["gpu"], row["split"]) == ("nvidia-l4", "gpu_held_out")]
+    assert column(page, "card", "Mean error, %") == sorted(row["mape"] for row in rows)
+    assert rows
+
+
+def test_no_script_but_ours(server: httpx.Client) -> None:
+    answer = server.get("/")
+    assert answer.headers["content-security-policy"].startswith("default-src 'self'")
+    assert not re.search(r"<script(?![^>]* src=)|<style| style=| on\w+=", answer.text)
+    assert WIDE and server.get("/static/chart.LICENSE.md").text.startswith("The MIT License")
