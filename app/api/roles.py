@@ -13,17 +13,23 @@ OPEN: Final = None  # to everybody, with or without a key
 READ, PREDICT, CONTRIBUTE, ADMIN = Role
 
 ROLES: Mapping[str, Mapping[str, Role | None]] = {
-    "/": {"GET": READ},
+    "/": {"GET": PREDICT},
+    "/accuracy": {"GET": READ},
+    "/catalogue": {"GET": READ},
+    "/catalogue/{name}": {"GET": READ},
     "/compare": {"POST": PREDICT},
+    "/detail": {"GET": PREDICT},
     "/docs": {"GET": READ},
     "/gpus": {"GET": READ, "POST": CONTRIBUTE},
     "/gpus/{name}": {"GET": READ, "PATCH": ADMIN, "DELETE": ADMIN},
     "/graphs": {"GET": READ, "POST": PREDICT},
     "/graphs/{graph_id}": {"GET": READ},
     "/healthz": {"GET": OPEN},
+    "/jobs": {"GET": READ},
     "/jobs/{job_id}": {"GET": READ},
     "/keys": {"GET": ADMIN, "POST": ADMIN},
     "/keys/{key_id}": {"DELETE": ADMIN},
+    "/measured": {"GET": READ},
     "/measurements": {"GET": READ, "POST": CONTRIBUTE},
     "/metrics": {"GET": READ},
     "/openapi.json": {"GET": READ},
@@ -36,8 +42,10 @@ ROLES: Mapping[str, Mapping[str, Role | None]] = {
     "/prices": {"GET": READ, "POST": CONTRIBUTE},
     "/readyz": {"GET": OPEN},
     "/retrain": {"POST": CONTRIBUTE},
+    "/scaling": {"GET": PREDICT},
     "/sign-in": {"GET": OPEN, "POST": OPEN},
     "/sign-out": {"POST": OPEN},
+    "/static/{path:path}": {"GET": OPEN},
 }
 
 _EXACT = {path: needs for path, needs in ROLES.items() if "{" not in path}

@@ -49,7 +49,10 @@ class Seen:
 @pytest.fixture
 def context(browser: Browser, service: Service) -> Iterator[BrowserContext]:
     opened = browser.new_context(
-        base_url=str(service.client.base_url), viewport=WIDE, color_scheme="light", accept_downloads=True  # type: ignore[arg-type]
+        base_url=str(service.client.base_url),
+        viewport=WIDE,
+        color_scheme="light",
+        accept_downloads=True,  # type: ignore[arg-type]
     )
     yield opened
     opened.close()

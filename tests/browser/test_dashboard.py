@@ -56,7 +56,9 @@ def test_every_view_draws_and_is_kept_as_a_picture(page: Page, view: str, screen
     page.goto(VIEWS[view])
     expect(page.locator("h1")).to_be_visible()
     for canvas in page.locator("canvas").all():
-        drawn = canvas.evaluate("c => new Uint32Array(c.getContext('2d').getImageData(0, 0, c.width, c.height).data.buffer).some(p => p)")
+        drawn = canvas.evaluate(
+            "c => new Uint32Array(c.getContext('2d').getImageData(0, 0, c.width, c.height).data.buffer).some(p => p)"
+        )
         assert drawn
     page.screenshot(path=screenshots / f"{view}-light.png", full_page=True)
     page.emulate_media(color_scheme="dark")
@@ -75,8 +77,10 @@ def test_the_first_view_takes_a_second(page: Page) -> None:
 
 @pytest.mark.parametrize("rank_by", ["latency", "cost", "energy"])
 def test_the_ranking_is_that_of_the_api(page: Page, server: httpx.Client, rank_by: str) -> None:
-    page.goto(f"/?kind=model&name=gpt2-large&mode=training&batch=8&sequence=1024&dtype=bf16&gpu=nvidia-l4&gpu=a30"
-              f"&gpu=h100-sxm5-80gb&rank_by={rank_by}&prices=nvidia-l4+0.8%0Ah100-sxm5-80gb+3&powers=nvidia-l4+70")
+    page.goto(
+        f"/?kind=model&name=gpt2-large&mode=training&batch=8&sequence=1024&dtype=bf16&gpu=nvidia-l4&gpu=a30"
+        f"&gpu=h100-sxm5-80gb&rank_by={rank_by}&prices=nvidia-l4+0.8%0Ah100-sxm5-80gb+3&powers=nvidia-l4+70"
+    )
     answer = behind(page, server)
     assert [row["rank"] for row in answer["ranking"]] == column_of(page, "Rank")
     assert column(page, "ranking", "Time, ms") == [row["latency_ms"] for row in answer["ranking"]]
@@ -223,7 +227,8 @@ def test_everyone_can_use_it(page: Page, path: str) -> None:
     page.goto(path)
     unnamed = page.evaluate(
         """() => [...document.querySelectorAll("input:not([type=hidden]), select, textarea, button, a, canvas")]
-        .filter(e => !(e.labels?.length || e.getAttribute("aria-label") || e.textContent.trim())).map(e => e.outerHTML)"""
+        .filter(e => !(e.labels?.length || e.getAttribute("aria-label") || e.textContent.trim()))
+        .map(e => e.outerHTML)"""
     )
     assert not unnamed
     assert page.locator("main, header, footer, h1").count() == 4
@@ -243,7 +248,8 @@ def test_everyone_can_use_it(page: Page, path: str) -> None:
 # Texts whose contrast with what lies behind them is under 4.5 (WCAG 2, AA).
 CONTRAST = """() => {
   const rgba = text => text.match(/[\\d.]+/g).map(Number);
-  const light = ([r, g, b]) => [r, g, b].map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+  const light = ([r, g, b]) => [r, g, b].map(v => v / 255)
+    .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
     .reduce((sum, v, k) => sum + v * [0.2126, 0.7152, 0.0722][k], 0);
   const behind = element => {
     for (let e = element; e; e = e.parentElement) {
@@ -274,8 +280,13 @@ def test_it_reads_without_scripts_and_on_a_phone(browser: Browser, service: Serv
 
 
 def test_measurements_and_jobs_are_listed(page: Page, server: httpx.Client) -> None:
-    row = {"gpu": "nvidia-l4", "software": "pytorch-2.1", "source": "browser test", "latency_ms": 1.5,
-           "workload": {"kind": "operator", "op": "linear", "m": 4096, "n": 4096, "k": 1024, "dtype": "fp32"}}
+    row = {
+        "gpu": "nvidia-l4",
+        "software": "pytorch-2.1",
+        "source": "browser test",
+        "latency_ms": 1.5,
+        "workload": {"kind": "operator", "op": "linear", "m": 4096, "n": 4096, "k": 1024, "dtype": "fp32"},
+    }
     server.post("/measurements", json=[row]).raise_for_status()
     job = server.post("/retrain", json={"predictor": "li"}).json()["job_id"]
     page.goto("/measured?source=browser+test")
