@@ -185,13 +185,13 @@ def test_what_is_wrong_stands_beside_its_field_and_nothing_typed_is_lost(page: P
 
 
 def test_a_graph_is_uploaded_and_compared(page: Page, tmp_path: Path) -> None:
-    file = tmp_path / "mlp.onnx"
+    chooser = page.get_by_label("A graph, ONNX or torch.export file")
     page.goto("/?kind=graph&gpu=nvidia-l4")
-    file.write_bytes(b"not a graph")
-    page.get_by_label("A graph, ONNX or torch.export file").set_input_files(file)
-    expect(page.locator(".upload.wrong #f-file-help")).to_be_visible()
-    file.write_bytes(perceptron())
-    page.get_by_label("A graph, ONNX or torch.export file").set_input_files(file)
+    (tmp_path / "junk.onnx").write_bytes(b"not a graph")
+    chooser.set_input_files(tmp_path / "junk.onnx")
+    expect(page.locator(".upload.wrong #f-file-help")).to_contain_text("junk.onnx")
+    (tmp_path / "mlp.onnx").write_bytes(perceptron())
+    chooser.set_input_files(tmp_path / "mlp.onnx")
     expect(page.locator("#f-graph_id")).to_have_value(re.compile("^[0-9a-f]{64}$"))
     page.get_by_role("button", name="Compare").click()
     expect(page.locator("#ranking tbody tr")).to_have_count(1)

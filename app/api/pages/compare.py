@@ -24,6 +24,8 @@ def show(request: Request, asked: AskedDep, holder: HolderDep, graphs: GraphsDep
     """The ranking of POST /compare; an example where the address asks for nothing."""
     form = controls(holder.engine, asked)
     shown: dict[str, Any] = {"form": form, "pairs": asked.pairs, "figures": FIGURES}
+    if asked.waits and not wants_json(request):
+        return page(request, "compare.html", waits=True, **shown)
     try:
         body = body_of(asked)
         wanted = read_compare(msgspec.json.encode(body))

@@ -22,6 +22,8 @@ router = APIRouter(include_in_schema=False)
 def show(request: Request, asked: AskedDep, holder: HolderDep, graphs: GraphsDep, settings: SettingsDep) -> Response:
     """The roofline with the workload's operators on it, the time by group, memory by part, and phases."""
     shown: dict[str, Any] = {"form": controls(holder.engine, asked), "on": asked.on, "pairs": asked.pairs}
+    if asked.waits and not wants_json(request):
+        return page(request, "detail.html", waits=True, **shown)
     try:
         body = asked.body(gpus=asked.one(), detail=True)
         one = answered(

@@ -27,6 +27,8 @@ def show(request: Request, asked: AskedDep, holder: HolderDep, settings: Setting
     sizes = [*typed.items(), *([("strong", "true")] if strong else [])]
     shown: dict[str, Any] = {"form": controls(holder.engine, asked), "typed": typed, "strong": strong}
     shown |= {"pairs": asked.pairs, "here": [*asked.pairs, *sizes], "most": MOST_GPUS}
+    if asked.waits and not wants_json(request):
+        return page(request, "scaling.html", waits=True, **shown)
     try:
         body = asked.body()
         gpus = body["gpus"]

@@ -89,6 +89,11 @@ class Asked:
         return ", ".join([*said, *([typed["dtype"]] if "dtype" in typed else [])])
 
     @property
+    def waits(self) -> bool:
+        """Whether there is nothing to ask yet: a graph is still to be sent."""
+        return self.kind == "graph" and "graph_id" not in self.typed
+
+    @property
     def on(self) -> str:
         """The GPU that a page of one shows: the one chosen, else the first, or INLINE."""
         return self.common.get("on") or next((gpu for gpu in self.gpus if gpu != ALL), INLINE)

@@ -53,8 +53,7 @@ async function upload(ask, file) {
   const [chosen] = file.files, help = ask.querySelector("#f-file-help"), wrong = file.closest(".field");
   if (!chosen) return;
   help.textContent = `Sending ${chosen.name}…`;
-  const body = new FormData();
-  const json = chosen.name.endsWith(".json");
+  const body = new FormData(), json = chosen.name.endsWith(".json");
   body.append("file", chosen);
   try {
     const answer = await fetch("/graphs", json
@@ -66,6 +65,7 @@ async function upload(ask, file) {
     help.textContent = `${told.name}: ${told.nodes.toLocaleString("en")} nodes, ${told.parameters.toLocaleString("en")} parameters. Predict shows its time.`;
   } catch (error) {
     wrong.classList.add("wrong");
-    help.textContent = error.message;
+    help.textContent = `${chosen.name}: ${error.message}`;
+    file.value = "";  // the same file, mended, is a change again
   }
 }
