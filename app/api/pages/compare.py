@@ -43,6 +43,7 @@ def show(request: Request, asked: AskedDep, holder: HolderDep, graphs: GraphsDep
         "compare.html",
         answer=answer,
         figure=figure,
+        ranks={row.gpu: row.rank for row in answer.ranking},
         known=known(answer.ranking, figure),
         curl=command(request, "/compare", body),
         **shown,

@@ -159,7 +159,7 @@ class Asked:
         """What is wrong, by control; under "" what belongs to none."""
         told: dict[str, list[str]] = {}
         for item in error.errors:
-            told.setdefault(self.control_of(item.loc), []).append(item.msg)
+            told.setdefault(self.control_of(item.loc), []).append(item.msg.replace("got `str`", "got text"))
         return told or {"": [error.detail]}
 
 
