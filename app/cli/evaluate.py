@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from app.errors import BadInput
-from app.services.evaluation import model_report, models_left_out
+from app.services.evaluation import model_report, models_left_out, ranking_report
 from app.services.evaluation.convmeter import published
 from app.services.evaluation.convmeter_report import lines as convmeter_lines
 from app.services.evaluation.convnets_by_operators import convmeter_cells
@@ -21,6 +21,8 @@ from app.services.evaluation.operators import MOST_TEST_ROWS, evaluate_operators
 from app.services.evaluation.papers import Cell, evaluate_cross_gpu_kernels
 from app.services.evaluation.pm2lat import evaluate_pm2lat
 from app.services.evaluation.pm2lat import lines as pm2lat_lines
+from app.services.evaluation.ranking import evaluate_ranking
+from app.training.operator_validation import MOST_LEARNED
 
 METRICS = ("mape", "median_ape", "median_ratio", "within_10", "within_25", "within_50", "coverage_80")
 TITLES = {
@@ -164,6 +166,23 @@ def neusight_models(
         json_file.write_text(json.dumps(model_report.body(cells), indent=1) + "\n", "utf-8")
     if readme:
         model_report.record(cells)
+
+
+@command.command("ranking")
+def ranking(
+    data: Annotated[Path, typer.Option(help="folder of the data sets, neusight among them")] = Path("../shared/data"),
+    json_file: Annotated[Path | None, typer.Option("--json", help="also write every order to this file")] = None,
+    rows: Annotated[
+        int, typer.Option(min=1, help="train on at most this many rows per operator and GPU")
+    ] = MOST_LEARNED,
+) -> None:
+    """Whole models on GPUs that were left out: the predicted order of the GPUs against the measured one."""
+    if json_file is not None:
+        _refuse_unwritable(json_file)
+    found = evaluate_ranking(read_study(data), most=rows, progress=_said)
+    print("\n".join(ranking_report.lines(found)))
+    if json_file is not None:
+        json_file.write_text(json.dumps(ranking_report.body(found), indent=1) + "\n", "utf-8")
 
 
 def _said(line: str) -> None:
