@@ -14,6 +14,7 @@ from app.config import Settings
 from app.predictors import BY_NAME
 from app.predictors.intervals import Intervals
 from app.services.catalogue import load_catalog
+from app.services.compare.power_model import measured_power
 from app.services.compare.prices import PriceBook
 from app.services.engine import Engine, KernelIndex, Served, untrained
 from app.services.learning.shipped import shipped_versions
@@ -53,11 +54,13 @@ def assemble(connection: Connection, stores: Stores, last: Engine | None) -> tup
     catalog = load_catalog(connection)
     table = GpuTable.from_specs(catalog.specs)
     served, refused = _served(versions.served(connection), stores, last)
-    kernels, _ = stored_kernels(measurements.load(connection, kind="kernel"), table)
+    launched = measurements.load(connection, kind="kernel")
+    kernels, _ = stored_kernels(launched, table)
     operators, ready = measured_operators(connection, table, served, last)
     models = measured_models(measurements.load(connection, kind="model"), last.models if last else None)
     book = PriceBook.of(prices.load(connection))
-    engine = Engine(catalog, table, ready, KernelIndex.build(kernels), value, operators, models, book)
+    power = measured_power(connection, table, launched, last.power if last else None)
+    engine = Engine(catalog, table, ready, KernelIndex.build(kernels), value, operators, models, book, power)
     return engine, tuple(refused)
 
 

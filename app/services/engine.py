@@ -18,6 +18,7 @@ from app.predictors.finish import finished
 from app.predictors.intervals import Intervals
 from app.predictors.operators.index import NO_OPERATORS, OperatorIndex
 from app.predictors.roofline import Limit, hardware_limit
+from app.services.compare.power_model import PowerModel
 from app.services.compare.prices import PriceBook
 from app.services.models.hits import MeasuredModels
 from app.tables.catalog import Catalog
@@ -122,6 +123,7 @@ class Engine:
     operators: MeasuredOperators = field(default_factory=MeasuredOperators)
     models: MeasuredModels = field(default_factory=MeasuredModels)
     prices: PriceBook = field(default_factory=PriceBook)
+    power: PowerModel = field(default_factory=PowerModel)
 
     def serving(self, predictor: str, gpu_id: str) -> Served:
         """The version that answers for a GPU: its own if it has one, else the pooled one."""

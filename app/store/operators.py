@@ -208,12 +208,16 @@ def _copy_out(connection: Connection, statement: str, given: Sequence[Any]) -> b
 
 
 def load(
-    connection: Connection, *, gpu_ids: Collection[str] | None = None, ops: Collection[str] | None = None
+    connection: Connection,
+    *,
+    gpu_ids: Collection[str] | None = None,
+    ops: Collection[str] | None = None,
+    powered: bool = False,
 ) -> Iterator[tuple[OperatorBlock, Bytes]]:
     """Stored rows, of some GPUs and operators or of all, one block per operator, dtype and fields, with their ids.
 
-    Only what predictors learn from is read: no spread, number of runs, clock, power or date. Rows of a block come in
-    no order.
+    Only what predictors learn from is read: no spread, number of runs, clock, power or date; with `powered` also the
+    power, of rows that have it. Rows of a block come in no order.
     """
     statement = sa.select(_C.id, *(_C[name] for name in Context.__slots__)).where(_C.measurements > 0)
     if gpu_ids is not None:
@@ -225,37 +229,44 @@ def load(
         item = Context(op, dtype, tuple(fields), *rest)
         alike.setdefault((op, dtype, item.fields), []).append((context_id, item))
     for key in sorted(alike):
-        yield _load(connection, [number for number, _ in alike[key]], tuple(item for _, item in alike[key]))
+        ids, contexts = [number for number, _ in alike[key]], tuple(item for _, item in alike[key])
+        yield _load(connection, ids, contexts, powered=powered)
 
 
-def _load(connection: Connection, ids: list[int], contexts: tuple[Context, ...]) -> tuple[OperatorBlock, Bytes]:
-    cells = (
+def _load(
+    connection: Connection, ids: list[int], contexts: tuple[Context, ...], *, powered: bool
+) -> tuple[OperatorBlock, Bytes]:
+    cells = [
         Cell("id", "uuid"),
         Cell("context_id", "int4"),
         Cell("latency_s", "float8"),
         Cell("dims", "float8", len(contexts[0].fields)),
         Cell("grid", "int4", 3),
         Cell("block", "int4", 3),
-    )
+    ]
+    column, wanted = "", ""
+    if powered:
+        cells.append(Cell("power_w", "float8"))
+        column, wanted = ", power_w", " AND power_w > 0"
     unknown = "'{-1,-1,-1}'::int4[]"
     statement = (
-        f"COPY (SELECT id, context_id, latency_s, dims, coalesce(grid, {unknown}), coalesce(block, {unknown})"
-        " FROM operator_measurements WHERE context_id = ANY(%s)) TO STDOUT (FORMAT BINARY)"
+        f"COPY (SELECT id, context_id, latency_s, dims, coalesce(grid, {unknown}), coalesce(block, {unknown}){column}"
+        f" FROM operator_measurements WHERE context_id = ANY(%s){wanted}) TO STDOUT (FORMAT BINARY)"
     )
     rows = decode(cells, _copy_out(connection, statement, [ids]))
-    row_ids, context_id, latency_s, dims, grid, block = (values_of(rows, cell) for cell in cells)
+    row_ids, context_id, latency_s, dims, grid, block, *power_w = (values_of(rows, cell) for cell in cells)
     code = np.full(max(ids) + 1, -1, dtype=np.intp)
     code[ids] = np.arange(len(ids))
-    nothing = np.full(len(rows), np.nan)
+    absent = np.full(len(rows), np.nan)
     found = OperatorBlock(
         contexts,
         code[context_id],
         np.ascontiguousarray(dims.T),
         latency_s,
-        nothing,
-        nothing,
-        nothing,
-        nothing,
+        absent,
+        absent,
+        absent,
+        power_w[0] if powered else absent,
         np.full(len(rows), NO_TIME),
         _launched(grid),
         _launched(block),

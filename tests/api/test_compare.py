@@ -194,3 +194,27 @@ def test_a_price_that_is_no_number_is_named(client: TestClient, word: str) -> No
 @pytest.mark.parametrize("coverage", [5e-324, 0.8, 1.0 - 2.0**-53])
 def test_the_example_of_the_schema_is_answered(client: TestClient, coverage: float) -> None:
     assert client.post("/compare", json=COMPARE_EXAMPLE | {"coverage": coverage}).status_code == 200
+
+
+def test_measured_power_makes_the_energy(client: TestClient) -> None:
+    sizes = [256 * k for k in range(1, 21)]
+    rows = [
+        {
+            "gpu": "tesla-t4",
+            "software": "pytorch-2.1",
+            "source": "power meter",
+            "latency_ms": 2 * 2 * n**3 / 4e12 * 1e3 + 0.1,
+            "power_w": 50.0,
+            "workload": {"kind": "operator", "op": "linear", "m": n, "n": n, "k": n, "dtype": "fp32"},
+        }
+        for n in sizes
+    ]
+    assert client.post("/measurements", json=rows).status_code == 200
+    model = {"kind": "model", "name": "gpt2", "batch": 2, "sequence": 256}
+    for workload in (OPERATORS, model):
+        found = {row["gpu"]: row for row in ask(client, workload=workload, gpus=["tesla-t4", "nvidia-l4"])["ranking"]}
+        own, other = found["tesla-t4"], found["nvidia-l4"]
+        assert own["power_source"] == "measured" and own["power_w"] == pytest.approx(50.0, rel=0.01)
+        assert own["energy_j"] == pytest.approx(own["latency_ms"] * 50e-3, rel=0.01)
+        assert other["power_source"] == "measured on other GPUs"
+        assert other["power_w"] == pytest.approx(72.0 * 50 / 70, rel=0.01)

@@ -13,8 +13,9 @@ from msgspec import structs
 from app.services.compare.figures import compared
 from app.services.compare.form import Compared, CompareRequest, CompareResponse, RankBy, Split
 from app.services.compare.likelihood import Figures, alike
+from app.services.compare.load import AskedWorkload, load_of
 from app.services.compare.pareto import pareto
-from app.services.compare.power import BOARD, BOARD_NOTE, Power, given, of_board
+from app.services.compare.power import NOTES, Power, given, of_board
 from app.services.compare.prices import today_utc
 from app.services.compare.request import Asked, Entrant, asked_of, entrants
 from app.services.compare.splits import devices_of, feasible
@@ -56,7 +57,8 @@ def compare(
     for row in comparing.searched(rows):
         rows[row.gpu] = min(rows[row.gpu], row, key=lambda one: _order(one, request.rank_by))
     ranked = _ranked([*rows.values()], request.rank_by)
-    notes = [BOARD_NOTE] if any(row.power_source == BOARD for row in ranked) else []
+    sources = {row.power_source for row in ranked}
+    notes = [words for source, words in NOTES.items() if source in sources]
     return CompareResponse(request.rank_by, ranked, answer.skipped, notes)
 
 
@@ -101,8 +103,18 @@ class Comparing:
     def row(self, found: Prediction, workload: NetworkWorkload | None = None) -> Compared:
         """A prediction in all figures; `workload` is how a network is split, unless as asked."""
         entrant = self.entered[found.gpu]
-        split = _split_of(self.asked.workload if workload is None else workload)
-        return compared(found, split, entrant.rate, _power(entrant))
+        asked = self.asked.workload if workload is None else workload
+        return compared(found, _split_of(asked), entrant.rate, self._power(entrant, found, asked))
+
+    def _power(self, entrant: Entrant, found: Prediction, workload: AskedWorkload) -> Power | None:
+        """The request's word, else what was measured, else what the board allows."""
+        known = self.snapshot.engine.power
+        if entrant.watts is not None:
+            return given(entrant.watts)
+        if known.pooled is None and not known.own:
+            return of_board(entrant.spec)
+        load = load_of(workload, self.graphs)
+        return known.power(entrant.spec, load, found.latency_ms / 1e3, self.request.coverage)
 
     def searched(self, rows: Mapping[str, Compared]) -> Iterator[Compared]:
         """Every other way to split the network, on the GPUs where it fits: of those that need it, or of all."""
@@ -126,10 +138,6 @@ def _split_of(workload: object) -> Split | None:
         return None
     asked = workload.parallelism
     return Split(**{name: int(getattr(asked, name)) for name in Split.__struct_fields__})
-
-
-def _power(entrant: Entrant) -> Power | None:
-    return of_board(entrant.spec) if entrant.watts is None else given(entrant.watts)
 
 
 def _order(row: Compared, rank_by: RankBy) -> tuple[bool, bool, float, str]:

@@ -7,11 +7,17 @@ from typing import NamedTuple
 from app.predictors.operators.sustained import IDLE_SHARE
 from app.tables.gpus import GpuSpec
 
-GIVEN, BOARD = "request", "board power"
-BOARD_NOTE = (
-    f"energy_j with power_source {BOARD!r} takes the board power, the most that a card draws; its interval begins at "
-    f"{IDLE_SHARE:.0%} of it, what an idle card draws"
-)
+GIVEN, MEASURED, ELSEWHERE, BOARD = "request", "measured", "measured on other GPUs", "board power"
+NOTES = {
+    BOARD: (
+        f"energy_j with power_source {BOARD!r} takes the board power, the most that a card draws; its interval begins "
+        f"at {IDLE_SHARE:.0%} of it, what an idle card draws"
+    ),
+    ELSEWHERE: (
+        f"energy_j with power_source {ELSEWHERE!r} takes the share of the board power that other GPUs draw when as "
+        f"busy; its interval is from {IDLE_SHARE:.0%} of the board power, what an idle card draws, to all of it"
+    ),
+}
 
 
 class Power(NamedTuple):

@@ -16,7 +16,7 @@ from app.predictors.roofline import peaks
 from app.services.engine import Engine
 from app.services.gpu_rows import GpuRows
 from app.services.models.memory import Room
-from app.services.models.networks import Prepared
+from app.services.models.networks import Prepared, times_of
 from app.services.models.requests import NetworkRequest
 from app.services.models.steps import Step
 from app.services.operators.answers import ROOFLINE, warnings
@@ -35,7 +35,7 @@ from app.services.prediction_form import (
 from app.tables.gpus import GpuTable
 from app.tables.ops import DTYPES
 from app.tables.predictions import BOUNDS, COMMUNICATION, EXTRAPOLATED, LAUNCH, MEASURED, SUPPORTS, Predictions
-from app.tables.workload import PHASES, UPDATE
+from app.tables.workload import PHASES
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -70,9 +70,7 @@ class Answering:
     @property
     def times(self) -> Floats:
         """How often each row runs in a whole step on all pipeline stages, float64 [n]."""
-        each = self.run.parallelism.microbatches * self.run.accumulation
-        times: Floats = self.rows.runs * np.where(self.rows.workload.phase == UPDATE, 1.0, each)
-        return times
+        return times_of(self.rows, self.run)
 
     def part(self, k: int) -> Predictions:
         """The distinct rows on target k."""

@@ -18,7 +18,7 @@ from app.ops.base import Work
 from app.ops.kinds import kinds_of, work_of
 from app.services.graphs.stored import Recent
 from app.services.operators.rows import Distinct, distinct
-from app.tables.workload import Workload
+from app.tables.workload import UPDATE, Workload
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -94,6 +94,13 @@ def workload_of(network: Network, run: Run) -> Workload:
         return forward
     rows = training(forward, run)
     return with_gradient_exchange(rows, run)
+
+
+def times_of(rows: Prepared, run: Run) -> Floats:
+    """How often each row runs in a whole step on all pipeline stages, float64 [n]."""
+    each = run.parallelism.microbatches * run.accumulation
+    times: Floats = rows.runs * np.where(rows.workload.phase == UPDATE, 1.0, each)
+    return times
 
 
 def bytes_with(rows: Workload, run: Run, batch: int) -> float:

@@ -1,0 +1,45 @@
+"""What one device computes and moves in a step of a workload."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.ops.base import Work
+from app.ops.kinds import kinds_of, work_of
+from app.services.compare.power_model import Load
+from app.services.graphs.stored import Graphs
+from app.services.models.networks import prepared, times_of
+from app.services.models.requests import NetworkWorkload
+from app.services.models.sources import asked_network
+from app.services.operators.requests import OperatorsWorkload
+from app.services.operators.rows import Distinct, read_rows
+from app.services.workloads import KernelWorkload
+from app.tables.ops import DTYPE_CODE, DTYPES
+
+Floats = NDArray[np.float64]
+
+AskedWorkload: TypeAlias = KernelWorkload | OperatorsWorkload | NetworkWorkload
+
+
+def load_of(workload: AskedWorkload, graphs: Graphs | None) -> Load:
+    """The FLOPs by number format and the bytes; of a network, what the mean pipeline stage does."""
+    if isinstance(workload, KernelWorkload):
+        flops = np.zeros(len(DTYPES))
+        flops[DTYPE_CODE[workload.dtype]] = workload.flops
+        return Load(flops, workload.bytes)
+    if isinstance(workload, OperatorsWorkload):
+        distinct = read_rows(workload.operators)
+        return _load(distinct, work_of(distinct.table, kinds_of(distinct.table)), distinct.repeats)
+    network, run = asked_network(workload, graphs)
+    rows = prepared(network, run)
+    return _load(rows.distinct, rows.work, times_of(rows, run) / run.parallelism.pipeline)
+
+
+def _load(distinct: Distinct, work: Work, times: Floats) -> Load:
+    """Of rows that run so often, float64 [n]; `work` is of each distinct row."""
+    runs = np.bincount(distinct.row, weights=times, minlength=len(distinct.table))
+    flops = np.bincount(distinct.table.dtype, weights=work.flops * runs, minlength=len(DTYPES))
+    return Load(flops.astype(np.float64), float(work.bytes @ runs))

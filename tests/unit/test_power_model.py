@@ -1,0 +1,78 @@
+"""A power model fitted on measured power, beside the physics that the rows were made up with."""
+
+import numpy as np
+import pytest
+from msgspec import convert
+
+from app.predictors.roofline import peaks
+from app.services.compare.load import load_of
+from app.services.compare.power import BOARD, ELSEWHERE, MEASURED
+from app.services.compare.power_model import LEAST_ROWS, Load, PoweredRows, fitted, measured_rows
+from app.services.seed import load_seed_specs
+from app.services.workloads import KERNEL_EXAMPLE, KernelWorkload, kernel_table
+from app.tables.gpus import GpuTable
+from app.tables.ops import DTYPE_CODE, DTYPES
+
+SPECS = {spec.id: spec for spec in load_seed_specs()}
+GPUS = GpuTable.from_specs(list(SPECS.values()))
+L4 = list(SPECS).index("nvidia-l4")  # 72 W
+# Watts of an idle card, of its busy lanes, of its busy memory.
+IDLE, LANES, MEMORY = 15.0, 40.0, 20.0
+
+
+def load(flops: float, moved: float) -> Load:
+    each = np.zeros(len(DTYPES))
+    each[DTYPE_CODE["fp32"]] = flops
+    return Load(each, moved)
+
+
+def rows(count: int) -> PoweredRows:
+    draw = np.random.default_rng(0)
+    each = KERNEL_EXAMPLE | {"measured": []}
+    compute, memory = draw.uniform(0, 1, (2, count))
+    peak, bandwidth = float(peaks(GPUS)[DTYPE_CODE["fp32"], L4]), SPECS["nvidia-l4"].memory_bandwidth_bytes_per_s
+    kernels = [
+        convert(each | {"flops": c * peak * 1e-3 + 1, "bytes": m * bandwidth * 1e-3 + 1}, KernelWorkload)
+        for c, m in zip(compute.tolist(), memory.tolist(), strict=True)
+    ]
+    watts = (IDLE + LANES * compute + MEMORY * memory) * np.exp(draw.normal(0, 0.05, count))
+    gpu = np.full(count, L4)
+    return measured_rows(kernel_table(kernels), GPUS, gpu, np.full(count, 1e-3), watts)
+
+
+def test_the_coefficients_are_found_again() -> None:
+    model = fitted([rows(400)], GPUS)
+    assert model.own["nvidia-l4"].coefficients == pytest.approx([IDLE, LANES, MEMORY], rel=0.1)
+    spec = SPECS["nvidia-l4"]
+    half = load(0.5 * float(peaks(GPUS)[DTYPE_CODE["fp32"], L4]), 0.25 * spec.memory_bandwidth_bytes_per_s)
+    power = model.power(spec, half, 1.0, 0.8)
+    assert power is not None and power.source == MEASURED
+    assert power.middle == pytest.approx(IDLE + 0.5 * LANES + 0.25 * MEMORY, rel=0.03)
+    # 5 % of log-normal noise, of which 80 % lie within 1.28 standard deviations.
+    assert power.high / power.low == pytest.approx(np.exp(2 * 1.28 * 0.05), rel=0.03)
+
+
+def test_other_gpus_take_the_share_of_the_board_power() -> None:
+    model = fitted([rows(400)], GPUS)
+    h100 = SPECS["h100-sxm5-80gb"]  # 700 W
+    power = model.power(h100, load(0.0, h100.memory_bandwidth_bytes_per_s), 1.0, 0.8)
+    assert power is not None and power.source == ELSEWHERE
+    assert power.middle == pytest.approx((IDLE + MEMORY) / 72.0 * 700.0, rel=0.05)
+    assert (power.low, power.high) == (pytest.approx(140.0), 700.0)
+
+
+def test_too_few_rows_teach_nothing() -> None:
+    model = fitted([rows(LEAST_ROWS - 1)], GPUS)
+    power = model.power(SPECS["nvidia-l4"], load(1e9, 1e6), 1e-3, 0.8)
+    assert power is not None and power.source == BOARD and power.middle == 72.0
+
+
+def test_a_workload_without_time_takes_the_board_power() -> None:
+    power = fitted([rows(100)], GPUS).power(SPECS["nvidia-l4"], load(1.0, 1.0), 0.0, 0.8)
+    assert power is not None and power.source == BOARD
+
+
+def test_the_load_of_a_kernel_is_what_it_says() -> None:
+    kernel = convert(KERNEL_EXAMPLE | {"measured": []}, KernelWorkload)
+    found = load_of(kernel, None)
+    assert found.flops.sum() == found.flops[DTYPE_CODE["fp32"]] == kernel.flops and found.bytes == kernel.bytes
