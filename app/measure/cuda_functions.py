@@ -27,8 +27,8 @@ def has_compiler() -> bool:
 
 def toolkit() -> str:
     """Software label of what compiles: `cuda-13.0`."""
-    version = import_module("cupy").cuda.runtime.runtimeGetVersion()
-    return f"cuda-{version // 1000}.{version % 1000 // 10}"
+    major, minor = import_module("cupy").cuda.nvrtc.getVersion()
+    return f"cuda-{major}.{minor}"
 
 
 @dataclass(frozen=True, slots=True)

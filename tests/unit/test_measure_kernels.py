@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from app.predictors.launches.occupancy import resident_blocks
 from app.services.launch import check_launch
 from app.services.seed import load_seed_specs
 from app.services.workloads import KernelWorkload, kernel_table
+from app.tables.complete import complete
 from app.tables.gpus import GpuTable
 from tests.unit.kernels import kernels
 
@@ -166,3 +168,22 @@ def test_occupancy_is_nvidias(
     ours = resident_blocks(table, GpuTable.from_specs([spec]), rows, 0 * rows).blocks
     held = (ctypes.c_int * 7)(*(int(limit) for limit in limits))
     assert dict(zip(launches, ours.tolist(), strict=True)) == {launch: nvidias(held, *launch) for launch in launches}
+
+
+def test_on_a_gpu_kernels_are_right_and_as_resident_as_the_service_says() -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available() or find_spec("cupy") is None:
+        pytest.skip("no GPU, or no CuPy")
+    from app.measure.device import find
+    from app.measure.kernels_suite import points
+    from app.measure.runner import Runner
+
+    device = find()
+    chosen = {point.workload["name"]: point for point in reversed(points(device))}  # each kernel's first size
+    runner = Runner(device, most_spread=np.inf)
+    rows = [runner.run(point) for point in chosen.values()]
+    assert {row["outcome"] for row in rows} == {"measured"}
+    gpus = GpuTable.from_specs([complete(device.description)])
+    names = ("threads_per_block", "registers_per_thread", "shared_memory_per_block")
+    table, every = kernels([{name: row[name] for name in names} for row in rows]), np.arange(len(rows))
+    assert resident_blocks(table, gpus, every, 0 * every).blocks.tolist() == [row["blocks_per_sm"] for row in rows]
