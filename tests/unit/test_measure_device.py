@@ -7,17 +7,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 pytest.importorskip("torch")
 
 from app.measure import device_suite
 from app.measure.device import Device
 from app.measure.device_figures import figures, summary
+from app.measure.operators.table import table_of
 from app.measure.runner import Runner
 from app.predictors.auto import Auto
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
+from app.tables.ops import OpTable
 from tests.unit.kernels import TURING, index, kernels
+from tests.unit.operator_runs import runs_of
 
 HERE = Device("cpu", "this one", ("fp32", "fp64"), 1e9, 1, "pytorch-2", "pytorch-2")
 SHORT = device_suite.Sizes(side=256, shallow=512, arrays=(1 << 18, 1 << 20, 1 << 22), cached=1, busy_s=0.05, rest_s=0.0)
@@ -69,3 +73,23 @@ def test_the_smallest_kernel_is_the_floor_of_others() -> None:
     usual, slow = Auto().predict(table.take(index(0, 0)), gpus, index(0, 1), index(0, 1), evidence=nothing).latency_s
     assert usual < 5e-6
     assert 8e-6 <= slow < 9e-6
+
+
+def test_a_gpu_that_runs_slower_than_its_datasheet_is_predicted_slower() -> None:
+    """Of a GPU without any other data, what the suite says of a format moves other operators in it too."""
+    gpus, nothing = GpuTable.from_specs([TURING]), Evidence(Measurements(table_of([]), index(), np.empty(0)), index())
+    suite = [product(8192, 8192), product(16384, 40)]
+    asked = table_of([product(4096, 2048), product(6000, 1000)])
+
+    def seconds(predictor: Auto, table: OpTable) -> NDArray[np.float64]:
+        rows = np.arange(len(table))
+        return predictor.predict(table, gpus, rows, 0 * rows, evidence=nothing).latency_s
+
+    before = seconds(Auto(), asked)
+    slow = 2.0 * seconds(Auto(), table_of(suite))
+    told = Auto().with_measured([runs_of("linear", "fp16", table_of(suite), gpu=[0, 0], latency_s=slow)], gpus)
+    assert (seconds(told, asked) > 1.25 * before).all()
+
+
+def product(side: int, depth: int) -> dict[str, Any]:
+    return {"op": "linear", "dtype": "fp16", "m": side, "n": side, "k": depth, "run_state": "sustained"}

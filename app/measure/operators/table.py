@@ -33,6 +33,8 @@ def _cell(dim: Dim, row: Row) -> Any:
     """What a field's columns hold: one number, or both of a pair."""
     if dim.name == "backward":
         return float(row.get("phase") == "backward")
+    if dim.name == "burst":
+        return float(row.get("run_state") == "burst")
     value = row.get(dim.name, dim.default)
     if isinstance(value, str):
         return dim.choices.index(value) if dim.choices else dim.read(value)  # type: ignore[misc]
