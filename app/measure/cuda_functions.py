@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,23 @@ import numpy as np
 import torch
 
 from app.measure.kernel_cases.case import Case
+from app.measure.kernel_cases.lines import one_store
+
+log = logging.getLogger(__name__)
 
 SOURCES = Path(__file__).parent / "cuda"
 OPTIONS = ("-std=c++17",)
 
 
+@cache
 def has_compiler() -> bool:
-    """Whether CuPy is installed."""
-    return find_spec("cupy") is not None
+    """Whether CuPy is there and compiles; why not is logged."""
+    try:
+        compiled(one_store())
+    except Exception as error:  # of whatever part of CuPy, the compiler or the driver is missing
+        log.warning("no CUDA kernels are measured, as CuPy (pip install cupy-cuda13x) does not compile: %s", error)
+        return False
+    return True
 
 
 def toolkit() -> str:

@@ -2,7 +2,7 @@
 
 experiment 1  a new GPU: no row of the target GPU is trained on; each of its launches is asked from the same
               launch measured on one other GPU at a time; "1-untrained": nothing at all is trained on; "1-launch":
-              the time of the target's smallest launch is known besides, as `gpucast measure --suite device` finds it
+              the target's launch overhead is known besides: the shortest time measured on it
 experiment 2  a new size: the largest size of every kernel on a GPU is asked from its smaller sizes there
 experiment 3  a new kernel: neither the four test kernels nor the target GPU are trained on; each of the test
               kernels' launches is asked from the same launch on one other GPU at a time ("3"), and from
