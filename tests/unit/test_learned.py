@@ -10,10 +10,12 @@ import pytest
 
 from app.predictors.auto import Auto
 from app.predictors.intervals import SITUATIONS
-from app.predictors.operators.boosting import Growth, Trees, boosted
+from app.predictors.operators.boosting import NO_TREES, Growth, Trees, boosted
+from app.predictors.operators.calibration import Rows, calibrate
 from app.predictors.operators.constants import FACTORS, NEUTRAL, fill_scaled, fitted_factors
-from app.predictors.operators.smooth import smoothed
-from app.predictors.operators.time import LEAST, LIMIT, OVERHEAD, TERMS, TIME
+from app.predictors.operators.features import FEATURES
+from app.predictors.operators.process import LEAF, OFFSET, Kernels, Rest, View, covariance
+from app.predictors.operators.time import COMPUTE_S, DRAM_S, LEAST, LIMIT, OVERHEAD, TERMS, TIME
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import OpTable
@@ -77,12 +79,51 @@ def test_weights_count_rows() -> None:
     np.testing.assert_allclose(trees.sum(features), 0.5, atol=0.02)
 
 
-def test_a_smooth_correction_passes_through_and_fades_away() -> None:
-    features = np.linspace(0.0, 10.0, 40, dtype=np.float32)[None]
-    smooth, left_out = smoothed(features, np.sin(features[0].astype(np.float64)), np.array([0]))
-    between = np.array([[2.1, 7.7, 500.0]], dtype=np.float32)
-    np.testing.assert_allclose(smooth.sum(between), [np.sin(2.1), np.sin(7.7), 0.0], atol=0.05)
-    assert left_out < 0.05
+def terms_of(features: Any, seconds: float = 1e-3) -> Any:
+    """Rows of which physics knows one thing: that each takes so long in DRAM."""
+    terms = np.full((TERMS, features.shape[1]), 1e-9)
+    terms[DRAM_S] = seconds
+    return terms
+
+
+def test_few_rows_give_a_correction_that_passes_through_and_fades_away() -> None:
+    features = np.zeros((FEATURES, 40), dtype=np.float32)
+    features[0] = np.linspace(0.0, 10.0, 40)
+    curve = 0.3 * np.sin(features[0].astype(np.float64))
+    terms = terms_of(features)
+    rows = Rows(terms, np.log(1e-3) + curve, features, np.array([0]))
+    found = calibrate(rows, NEUTRAL, Kernels.of(NO_TREES))
+    asked = np.zeros((FEATURES, 3), dtype=np.float32)
+    asked[0] = [2.1, 7.7, 500.0]
+    physics = np.empty(3)
+    fill_scaled(terms[:, :3].copy(), found.factors, physics)
+    said = np.log(physics / 1e-3) + found.mean + found.smooth.sum(asked)
+    np.testing.assert_allclose(said[:2], 0.3 * np.sin([2.1, 7.7]), atol=0.05)
+    assert found.smooth.sum(asked)[2] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_few_rows_move_the_constant_that_explains_them() -> None:
+    """Half of the rows wait for DRAM, which is twice as slow as thought; the others wait for compute, as thought."""
+    features = np.zeros((FEATURES, 20), dtype=np.float32)
+    features[0] = np.tile(np.arange(10.0), 2)
+    terms = np.full((TERMS, 20), 1e-9)
+    terms[COMPUTE_S, :10], terms[DRAM_S, 10:] = 1e-3, 1e-3
+    target = np.log(1e-3) + np.repeat([0.0, np.log(2.0)], 10)
+    found = calibrate(Rows(terms, target, features, np.array([0])), NEUTRAL, Kernels.of(NO_TREES))
+    answer = np.empty(20)
+    fill_scaled(terms, found.factors, answer)
+    assert answer[10] / answer[0] == pytest.approx(2.0, rel=0.15)
+
+
+def test_rows_of_one_leaf_run_alike() -> None:
+    """What others' trees tell apart stays apart: a measured leaf says nothing of the one opposite."""
+    features = np.zeros((FEATURES, 400), dtype=np.float32)
+    features[0] = np.linspace(-1.0, 1.0, 400)
+    trees = boosted(features, np.sign(features[0]).astype(np.float64), np.ones(400), Growth(20, features=1.0))
+    kernels, view = Kernels.of(trees), View.of(features, np.array([0]), Kernels.of(trees))
+    far = Rest(1e-3, 0.1, 0.1)
+    alike = (covariance(view, view, kernels, far) - OFFSET**2) / LEAF**2
+    assert alike[150, 100] > 3.0 * alike[150, 250]
 
 
 def test_constants_are_found_and_never_beat_the_hardware() -> None:

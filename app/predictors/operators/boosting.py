@@ -72,6 +72,15 @@ class Trees(NamedTuple):
         return cls(state["feature"], state["threshold"], state["value"].astype(np.float32))
 
 
+def leaves_of(features: Singles, trees: Trees) -> Bins:
+    """The leaf of every row in every tree, uint8 [n, trees], for features float32 [columns, n]."""
+    leaf = np.zeros((features.shape[1], len(trees.feature)), dtype=np.uint8)
+    for level in range(DEPTH):
+        right = trees.threshold[:, level] < features[trees.feature[:, level]].T
+        leaf |= right.astype(np.uint8) << np.uint8(level)
+    return leaf
+
+
 NO_TREES = Trees(np.empty((0, DEPTH), np.int16), np.empty((0, DEPTH), np.float32), np.empty((0, LEAVES), np.float32))
 
 

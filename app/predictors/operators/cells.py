@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 
 from app.predictors.intervals import S_CALIBRATED, S_SEEN, S_SIBLING, S_UNSEEN
 from app.predictors.operators.boosting import NO_TREES, Growth, Trees, boosted
+from app.predictors.operators.calibration import Rows, calibrate
 from app.predictors.operators.constants import NEUTRAL, fill_scaled, fitted_factors
-from app.predictors.operators.smooth import NOTHING, Smooth, smoothed
+from app.predictors.operators.process import Kernels
+from app.predictors.operators.smooth import NOTHING, Smooth
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
@@ -33,8 +35,8 @@ ROWS_PER_TREE, LEAST_TREES, MOST_TREES = 8, 80, 600
 OWN_FEATURES = 0.7
 # Rows of each GPU that the shared model sees at most, and its trees.
 SHARED_ROWS, SHARED_TREES = 4000, 200
-# Rows of a GPU from which a smooth correction is fitted (with fewer, constants only), and may do without others.
-LEAST_SMOOTH, LEAST_ALONE = 6, 24
+# Rows of a GPU that may do without others.
+LEAST_ALONE = 24
 # The same where only the strength is to be found.
 TRIAL_ROWS, TRIAL_TREES = 800, 80
 # GPUs of the same make that answer for one without rows of its own.
@@ -57,7 +59,7 @@ NOTHING_CARRIED = Strengths(0.0, 0.0)
 class Model(NamedTuple):
     """Physics under `factors` [FACTORS], and log(measured / that) = mean + trees + smooth.
 
-    Trees of many rows, smooth of few. `alone`: by themselves, else on top of what others taught.
+    Trees of many rows, both of few. `alone`: by themselves, else on top of what others taught.
     """
 
     factors: Floats
@@ -211,8 +213,8 @@ def _own(samples: Samples, code: int, base: Cell, *, taught: bool) -> Model:
     others = base.others(samples.names[code], samples.makes[code])
     if taught and len(samples.latency_s) >= LEAST_ALONE:
         # What a model leaves of rows that taught it says nothing of others.
-        return _smooth_model(samples, Recipe(others.factors, (), others.situation), alone=True)[0]
-    return corrected(samples, others)
+        return corrected(samples, others._replace(members=()), None, alone=True)
+    return corrected(samples, others, base.shared)
 
 
 def calibrated(samples: Samples, before: Cell) -> Cell:
@@ -222,7 +224,7 @@ def calibrated(samples: Samples, before: Cell) -> Cell:
         name = samples.names[code]
         if name not in own or not own[name].alone:
             rows = samples.of(np.flatnonzero(samples.gpu == code))
-            own[name] = corrected(rows, before.others(name, samples.makes[code]))
+            own[name] = corrected(rows, before.others(name, samples.makes[code]), before.shared)
             make[name] = samples.makes[code]
     return Cell(own, make, before.shared, before.strength, before.low, before.high)
 
@@ -239,32 +241,19 @@ def fitted(samples: Samples, *, alone: bool, trees: int | None = None, weight: F
     return Model(factors, mean, grown, NOTHING, alone)
 
 
-def corrected(samples: Samples, others: Recipe) -> Model:
-    """What few rows of a GPU teach: constants, a shrunk mean, and a smooth rest.
-
-    On top of what others taught, or without it where that leaves less to each row's neighbours to explain.
-    """
+def corrected(samples: Samples, others: Recipe, shared: Model | None, *, alone: bool = False) -> Model:
+    """What few rows of a GPU teach on top of what `others` did, or `alone`, where `others` has no models."""
     n = len(samples.latency_s)
     if n > ENOUGH:
         samples = samples.of(np.random.default_rng(0).permutation(n)[:ENOUGH])
-    on_top, error = _smooth_model(samples, others, alone=False)
-    if not others.members or n < LEAST_ALONE:
-        return on_top
-    alone, error_alone = _smooth_model(samples, Recipe(others.factors, (), others.situation), alone=True)
-    return alone if error_alone < error else on_top
+    target = np.log(samples.latency_s) - answered(others, samples.features)
+    rows = Rows(samples.terms, target, samples.features, samples.sizes)
+    return Model(*calibrate(rows, others.factors, kernels_of(shared)), alone)
 
 
-def _smooth_model(samples: Samples, others: Recipe, *, alone: bool) -> tuple[Model, float]:
-    """A model without trees, and its leave-one-out error."""
-    n = len(samples.latency_s)
-    without = answered(others, samples.features)
-    factors = fitted_factors(samples.terms, samples.latency_s * np.exp(-without), others.factors)
-    left = samples.residual(factors) - without
-    mean = float(np.median(left)) * n / (n + 4.0)
-    if n < LEAST_SMOOTH:
-        return Model(factors, mean, NO_TREES, NOTHING, alone), np.inf
-    smooth, error = smoothed(samples.features, left - mean, samples.sizes)
-    return Model(factors, mean, NO_TREES, smooth, alone), error
+def kernels_of(shared: Model | None) -> Kernels:
+    """What rows have in common by the model of all GPUs."""
+    return Kernels.of(NO_TREES if shared is None else shared.trees)
 
 
 def _shared(samples: Samples, codes: Sequence[int], most: int, trees: int) -> Model:

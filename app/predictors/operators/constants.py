@@ -26,8 +26,8 @@ _DRAM_PRIOR = 0.2
 MOST_ROWS = 1500
 # How far a factor may go. The prior of the L2 is a cautious one; a slower L2 would stand in for DRAM, whose bandwidth
 # differs between GPUs of one make.
-_LEAST_FACTORS = np.full(FACTORS, 1.0 / 30.0)
-_MOST_FACTORS = np.array([30.0, 30.0, 30.0, 30.0, 1.0, 30.0])
+LEAST_FACTORS = np.full(FACTORS, 1.0 / 30.0)
+MOST_FACTORS = np.array([30.0, 30.0, 30.0, 30.0, 1.0, 30.0])
 
 
 @compiled
@@ -79,4 +79,4 @@ def fitted_factors(terms: Floats, latency_s: Floats, start: Floats = NEUTRAL, we
 
 def _within(point: Floats) -> Floats:
     """Factors of a point in log space, kept within bounds."""
-    return np.clip(np.exp(point), _LEAST_FACTORS, _MOST_FACTORS)
+    return np.clip(np.exp(point), LEAST_FACTORS, MOST_FACTORS)

@@ -74,6 +74,8 @@ RELATIVE_FEATURES = 10 + 2 * _TILES
 FEATURES = SHAPE_FEATURES + RELATIVE_FEATURES
 # The first and last feature: tasks that run at the same time, and whether the host launches the operator.
 _TASKS, EAGER = 0, SHAPE_FEATURES - 1
+# Relative features: compute against memory, work against what it costs to launch, and waves of tasks.
+MEMORY_BALANCE, LAUNCH_BALANCE, WAVES = SHAPE_FEATURES, SHAPE_FEATURES + 1, SHAPE_FEATURES + 7
 _SMS, _L2 = COLUMN_INDEX["sm_count"], COLUMN_INDEX["l2_bytes"]
 # Logarithms of times and ratios are kept within this.
 _FAR = 12.0
@@ -226,15 +228,15 @@ def fill_features(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not t
     sms, l2, work = figures[_SMS, gpu], figures[_L2, gpu], terms[WORK_S, q]
     at = SHAPE_FEATURES
     memory = max(terms[DRAM_S, q], terms[L2_S, q])
-    features[at, k] = _log(terms[COMPUTE_S, q] / memory)
-    features[at + 1, k] = _log(work / max(terms[OVERHEAD, q], terms[LEAST, q]))
+    features[MEMORY_BALANCE, k] = _log(terms[COMPUTE_S, q] / memory)
+    features[LAUNCH_BALANCE, k] = _log(work / max(terms[OVERHEAD, q], terms[LEAST, q]))
     features[at + 2, k] = np.log(terms[TIME, q] + 1e-9)
     features[at + 3, k] = _log(terms[LIMIT, q] / terms[TIME, q])
     features[at + 4, k] = _log(terms[LINK_S, q] / memory)
     features[at + 5, k] = _log(traits.distinct[row] / l2)
     features[at + 6, k] = _log(traits.moved[row] / l2)
     waves = np.exp(shape[_TASKS, row]) / sms
-    features[at + 7, k] = _log(waves)
+    features[WAVES, k] = _log(waves)
     features[at + 8, k] = waves / np.ceil(waves)
     # Zero of a row that is no matrix product, whatever else its table holds.
     tiled = traits.blocks.shape[0] > 0 and traits.fill[0, row] > 0.0

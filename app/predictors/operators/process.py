@@ -1,0 +1,129 @@
+"""How the times of one operator differ between GPUs, as a Gaussian process over what a model of other GPUs misses.
+
+log(measured / expected) of a GPU that was not learned from = an offset, the same for all rows
+  + changes of the six constants of the physics (app.predictors.operators.constants), each seen by a row as far as its
+    time depends on it
+  + more or less of the trees that were grown on other GPUs, and what rows have in common by the leaves they fall in:
+    where others' behaviour changes, this one's is likely to
+  + a smooth rest over sizes and bottlenecks: Matérn 3/2 (Rasmussen and Williams 2006, section 4.2)
+  + noise.
+
+The spreads say how far GPUs differ. They were set on validation GPUs (docs/accuracy.md, "Calibration"); length,
+amplitude and noise of the rest are found in each GPU's own rows.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.predictors.compiled import compiled
+from app.predictors.operators.boosting import LEAVES, Trees, leaves_of
+from app.predictors.operators.constants import FACTORS, fill_scaled
+from app.predictors.operators.features import LAUNCH_BALANCE, MEMORY_BALANCE, WAVES
+
+Floats = NDArray[np.float64]
+Singles = NDArray[np.float32]
+Ints = NDArray[np.intp]
+Bytes = NDArray[np.uint8]
+
+# Standard deviations in log space between GPUs: of the offset; of the constants of overhead, least time, compute, DRAM,
+# L2 and link; of how much of the others' trees applies; of what leaves have in common.
+OFFSET = 0.3
+CONSTANTS = np.array([0.5, 0.5, 0.5, 0.3, 0.3, 0.5])
+STRENGTH, LEAF = 0.5, 0.3
+# Columns beside an operator's own sizes that the smooth rest depends on.
+BALANCES = np.array([MEMORY_BALANCE, LAUNCH_BALANCE, WAVES])
+# Step of a constant, in log space, by which a row's dependence on it is found.
+_STEP = 0.05
+# What two leaves of a tree have in common, by the answers to its questions in which they differ.
+_DIFFERING = np.array([[(one ^ other).bit_count() for other in range(LEAVES)] for one in range(LEAVES)])
+NEAR = np.exp(-_DIFFERING.astype(np.float64))
+
+
+class Rest(NamedTuple):
+    """The smooth rest: its length in the logarithms of sizes, its amplitude; and the noise."""
+
+    length: float
+    amplitude: float
+    noise: float
+
+
+class Kernels(NamedTuple):
+    """Trees grown on other GPUs, and how much each says of what rows have in common: `share` [trees] adds up to 1."""
+
+    trees: Trees
+    share: Floats
+
+    @classmethod
+    def of(cls, trees: Trees) -> Kernels:
+        """Trees count by how far their leaves are apart."""
+        spread = trees.value.var(axis=1, dtype=np.float64)
+        return cls(trees, spread / max(float(spread.sum()), np.finfo(np.float64).tiny))
+
+
+class View(NamedTuple):
+    """Rows as the process sees them.
+
+    place    float64 [n, columns], where they are for the smooth rest
+    leaf     uint8 [n, trees]
+    learned  float64 [n], what the trees say of them
+    """
+
+    place: Floats
+    leaf: Bytes
+    learned: Floats
+
+    @classmethod
+    def of(cls, features: Singles, sizes: Ints, kernels: Kernels) -> View:
+        """Rows with these features float32 [FEATURES, n]; `sizes` are the rows of an operator's own dimensions."""
+        place, trees = features[columns(sizes)].T.astype(np.float64), kernels.trees
+        return cls(place, leaves_of(features, trees), trees.sum(features))
+
+
+def columns(sizes: Ints) -> Ints:
+    """Rows of the features that the smooth rest depends on."""
+    return np.concatenate([sizes, BALANCES])
+
+
+def covariance(one: View, other: View, kernels: Kernels, rest: Rest) -> Floats:
+    """Of rows [n] with rows [m], without noise and constants of the physics, float64 [n, m]."""
+    common = np.empty((len(one.leaf), len(other.leaf)))
+    _fill_common(one.leaf, other.leaf, kernels.share, NEAR, common)
+    learned = np.outer(one.learned, other.learned)
+    smooth = matern(one.place, other.place, rest.length)
+    return OFFSET**2 + STRENGTH**2 * learned + LEAF**2 * common + rest.amplitude**2 * smooth
+
+
+def matern(one: Floats, other: Floats, length: float) -> Floats:
+    """The kernel between places [n, columns] and [m, columns], float64 [n, m]."""
+    square = (one**2).sum(axis=1)[:, None] + (other**2).sum(axis=1) - 2.0 * one @ other.T
+    distance = np.sqrt(np.maximum(square, 0.0)) / length
+    kernel: Floats = (1.0 + distance) * np.exp(-distance)
+    return kernel
+
+
+def dependence(terms: Floats, factors: Floats) -> Floats:
+    """How log(physics) of rows with terms [TERMS, n] follows each log(constant), at `factors`, float64 [n, FACTORS]."""
+    n = terms.shape[1]
+    found, more, less = np.empty((n, FACTORS)), np.empty(n), np.empty(n)
+    for k in range(FACTORS):
+        step = np.ones(FACTORS)
+        step[k] = np.exp(_STEP)
+        fill_scaled(terms, factors * step, more)
+        fill_scaled(terms, factors / step, less)
+        found[:, k] = np.log(more / less) / (2.0 * _STEP)
+    return found
+
+
+@compiled
+def _fill_common(one: Bytes, other: Bytes, share: Floats, near: Floats, common: Floats) -> None:
+    """What rows have in common by the trees' leaves, from 0 to 1."""
+    for p in range(len(one)):
+        for q in range(len(other)):
+            summed = 0.0
+            for tree in range(len(share)):
+                summed += share[tree] * near[one[p, tree], other[q, tree]]
+            common[p, q] = summed
