@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from app.errors import BadInput
+from app.services.evaluation import calibration as calibrations
 from app.services.evaluation import model_report, models_left_out, ranking_report
 from app.services.evaluation.convmeter import published
 from app.services.evaluation.convmeter_report import lines as convmeter_lines
@@ -100,6 +101,36 @@ def operators(  # noqa: PLR0913, PLR0917  (typer makes an option of each)
         json_file.write_text(json.dumps(body(study, study.cells), indent=1) + "\n", "utf-8")
     if readme:
         record(study)
+
+
+@command.command("calibration")
+def calibration(
+    data: Annotated[Path, typer.Option(help="folder of the data sets, neusight and modern_operators")] = Path(
+        "../shared/data"
+    ),
+    json_file: Annotated[Path | None, typer.Option("--json", help="also write every cell to this file")] = None,
+    family: Annotated[list[str] | None, typer.Option(help="only this family of operators; repeat for several")] = None,
+    gpu: Annotated[list[str] | None, typer.Option(help="hold out only this GPU; repeat for several")] = None,
+    rows: Annotated[
+        int, typer.Option(min=1, help="train on at most this many rows per operator, dtype and GPU")
+    ] = calibrations.MOST_TRAIN,
+    readme: Annotated[
+        bool, typer.Option("--readme", help="put the table into docs/accuracy.md, with docs/calibration.json")
+    ] = False,
+) -> None:
+    """A GPU held out: nothing measured on it, 32 shapes as the plan chooses them, as many at random."""
+    if json_file is not None:
+        _refuse_unwritable(json_file)
+    if readme and (family or gpu):
+        raise BadInput("--readme records every family and GPU: leave out --family and --gpu.")
+    study = calibrations.evaluate_calibration(
+        data, families=family or (), gpus=gpu or (), most_train=rows, progress=_said
+    )
+    print("\n".join(calibrations.lines(study)))
+    if json_file is not None:
+        json_file.write_text(json.dumps(calibrations.body(study), indent=1) + "\n", "utf-8")
+    if readme:
+        calibrations.record(study)
 
 
 @command.command("pm2lat")

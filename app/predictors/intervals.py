@@ -51,8 +51,8 @@ SITUATIONS = {
     "untrained": 1.0,
 }
 S_MEASURED, S_SEEN, S_SEEN_OUTSIDE, S_CALIBRATED, S_SIBLING, S_UNSEEN, S_UNSEEN_OUTSIDE, S_UNTRAINED = range(8)
-# Answers whose residuals are of GPUs that were held out.
-OTHER_GPUS = (S_SIBLING, S_UNSEEN, S_UNSEEN_OUTSIDE)
+# Answers whose residuals are of GPUs that were held out, though a few rows of them may have been told.
+OTHER_GPUS = (S_CALIBRATED, S_SIBLING, S_UNSEEN, S_UNSEEN_OUTSIDE)
 SUPPORT_OF_SITUATION = np.array([MEASURED] + [INTERPOLATED] + [EXTRAPOLATED] + [INTERPOLATED] * 2 + [EXTRAPOLATED] * 3)
 
 # The lines of the breakdown (`Op.group`), each with a group per dtype and situation, and decoding apart from other

@@ -179,7 +179,7 @@ def _few_shot(cells: Sequence[Cell], here: Mapping[int, Bools], shots: int) -> A
     given = {}
     for k, rows in here.items():
         if rows.sum() >= 2 * shots:
-            given[k] = _first(np.flatnonzero(rows), cells[k].runs.key, shots, salt=1)
+            given[k] = first_rows(np.flatnonzero(rows), cells[k].runs.key, shots, salt=1)
     return Ask("few_shot", f"{shots}_rows", given, _rest(cells, here, given))
 
 
@@ -222,11 +222,11 @@ def _fewer(cells: Sequence[Cell], rows: Rows, most: int) -> Rows:
     fewer = {}
     for k, some in rows.items():
         gpu, key = cells[k].runs.rows.gpu[some], cells[k].runs.key
-        fewer[k] = np.sort(np.concatenate([_first(some[gpu == one], key, most, salt=2) for one in np.unique(gpu)]))
+        fewer[k] = np.sort(np.concatenate([first_rows(some[gpu == one], key, most, salt=2) for one in np.unique(gpu)]))
     return fewer
 
 
-def _first(rows: Ints, key: Hashes, most: int, *, salt: int) -> Ints:
+def first_rows(rows: Ints, key: Hashes, most: int, *, salt: int) -> Ints:
     """The `most` rows that come first by the hash of their keys: as good as drawn at random."""
     order = np.argsort(mixed(key[rows], np.uint64(salt)), kind="stable")
     return rows[order[:most]]

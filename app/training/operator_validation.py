@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +73,13 @@ class HeldOut:
     def __len__(self) -> int:
         return len(self.key)
 
+    @classmethod
+    def together(cls, cells: tuple[str, ...], parts: Sequence[HeldOut]) -> Self:
+        """One after another; none without parts."""
+        none = np.empty(0, dtype=np.intp)
+        every = [cls(cells, none, none.astype(np.uint64), none, none, none, none, np.empty(0)), *parts]
+        return cls(cells, *(np.concatenate([getattr(part, name) for part in every]) for name in _COLUMNS))
+
     def take(self, rows: Ints | Bools) -> HeldOut:
         """The answers given."""
         columns = (getattr(self, name)[rows] for name in _COLUMNS)
@@ -108,13 +115,7 @@ def held_out(start: Start, runs: Sequence[OperatorRuns], gpus: GpuTable, report:
     for fold in _by_gpu(start, runs, gpus, report):
         parts += fold
     parts += _by_configuration(start, runs, gpus, report)
-    return _together(cells, parts)
-
-
-def _together(cells: tuple[str, ...], parts: Sequence[HeldOut]) -> HeldOut:
-    none = np.empty(0, dtype=np.intp)
-    every = [HeldOut(cells, none, none.astype(np.uint64), none, none, none, none, np.empty(0)), *parts]
-    return HeldOut(cells, *(np.concatenate([getattr(part, name) for part in every]) for name in _COLUMNS))
+    return HeldOut.together(cells, parts)
 
 
 def _by_gpu(start: Start, runs: Sequence[OperatorRuns], gpus: GpuTable, report: Report) -> Iterator[list[HeldOut]]:
@@ -186,7 +187,7 @@ def _few(run: OperatorRuns, among: Bools, most: int) -> Ints:
 def _asked(fitted: Any, runs: Sequence[OperatorRuns], gpus: GpuTable, query: Sequence[_Query], split: int) -> HeldOut:
     """Answers to the rows of `query`; those without support are left out."""
     parts = [answers(fitted, runs, gpus, one.table, one.rows, split) for one in query if len(one.rows)]
-    return _together(tuple(f"{run.op}/{run.dtype}" for run in runs), parts)
+    return HeldOut.together(tuple(f"{run.op}/{run.dtype}" for run in runs), parts)
 
 
 def answers(

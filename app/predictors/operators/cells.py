@@ -119,6 +119,7 @@ class Cell:
     shared    model of all GPUs together; None where there is only one
     strength  of `shared` on a GPU of a make that is none of theirs
     low, high float64 [columns], range of the features that do not depend on the GPU
+    lent      whether it was learned from another dtype, and only told rows of its own
     """
 
     own: Mapping[str, Model] = field(default_factory=dict)
@@ -127,6 +128,7 @@ class Cell:
     strength: Strengths = NOTHING_CARRIED
     low: Floats = field(default_factory=lambda: np.empty(0))
     high: Floats = field(default_factory=lambda: np.empty(0))
+    lent: bool = False
 
     @classmethod
     def empty(cls, columns: int) -> Self:
@@ -226,7 +228,7 @@ def calibrated(samples: Samples, before: Cell) -> Cell:
             rows = samples.of(np.flatnonzero(samples.gpu == code))
             own[name] = corrected(rows, before.others(name, samples.makes[code]), before.shared)
             make[name] = samples.makes[code]
-    return Cell(own, make, before.shared, before.strength, before.low, before.high)
+    return replace(before, own=own, make=make)
 
 
 def fitted(samples: Samples, *, alone: bool, trees: int | None = None, weight: Floats | None = None) -> Model:

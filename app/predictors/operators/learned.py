@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, Self
 
@@ -26,7 +26,7 @@ from app.predictors.intervals import (
     operator_codes,
 )
 from app.predictors.operators.boosting import BLOCK, NO_TREES, add_trees
-from app.predictors.operators.cells import MOST_KIN, Cell, Model, Samples, calibrated, learn
+from app.predictors.operators.cells import MOST_KIN, Cell, Model, Samples, calibrated, kernels_of, learn
 from app.predictors.operators.constants import FACTORS, scaled_s, scaled_work_s
 from app.predictors.operators.features import (
     EAGER,
@@ -37,6 +37,7 @@ from app.predictors.operators.features import (
     size_columns,
 )
 from app.predictors.operators.priors import IS_LINEAR
+from app.predictors.operators.process import View, expected
 from app.predictors.operators.smooth import Smooth, add_smooth
 from app.predictors.operators.time import (
     LIMIT,
@@ -183,10 +184,10 @@ class Learned:
 
     @cached_property
     def _lent(self) -> NDArray[np.bool_]:
-        """Whether a cell answers for a dtype other than its own, bool [kinds, dtypes]."""
+        """Whether what was learned of another dtype answers, bool [kinds, dtypes]."""
         lent = self._cell_of >= 0
-        for name, dtype in self.cells:
-            lent[OP_CODE[name], DTYPE_CODE[dtype]] = False
+        for (name, dtype), cell in self.cells.items():
+            lent[OP_CODE[name], DTYPE_CODE[dtype]] = cell.lent
         return lent
 
     def cell_of(self, kind: int, dtype: int) -> CellKey | None:
@@ -243,8 +244,30 @@ class Learned:
             usual = usual_rows(run)
             key = (run.op, run.dtype)
             if len(usual):
-                cells[key] = calibrated(samples(usual.rows, gpus), cells.get(key) or Cell.empty(SHAPE_FEATURES))
+                cells[key] = calibrated(samples(usual.rows, gpus), self._taught(OP_CODE[run.op], DTYPE_CODE[run.dtype]))
         return Learned(cells)
+
+    def expected(self, rows: Measurements, gpus: GpuTable) -> Floats | None:
+        """Covariance of the errors of these rows, of one operator, dtype and GPU, while none is measured, [n, n].
+
+        Their times are not looked at. None where the GPU has a model of its own, which few rows do not change.
+        """
+        found, gpu = samples(rows, gpus), int(rows.gpu[0])
+        cell = self._taught(int(rows.ops.kind[0]), int(rows.ops.dtype[0]))
+        name, make = found.names[gpu], found.makes[gpu]
+        if name in cell.own and cell.own[name].alone:
+            return None
+        kernels = kernels_of(cell.shared)
+        view = View.of(found.features, found.sizes, kernels)
+        return expected(view, found.terms, cell.others(name, make).factors, kernels)
+
+    def _taught(self, kind: int, dtype: int) -> Cell:
+        """What rows of an operator and dtype add to: its own cell, that of a dtype like it as lent, or nothing."""
+        key = self.cell_of(kind, dtype)
+        if key is None:
+            return Cell.empty(SHAPE_FEATURES)
+        cell = self.cells[key]
+        return cell if key[1] == DTYPES[dtype] else replace(cell, lent=True)
 
     def state(self) -> dict[str, Any]:
         """As plain containers of arrays."""

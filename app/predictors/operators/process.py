@@ -51,6 +51,10 @@ class Rest(NamedTuple):
     noise: float
 
 
+# What is expected before a row is measured: noise stands also for what one row says wrongly of those beside it.
+EXPECTED = Rest(1.5, 0.3, 0.25)
+
+
 class Kernels(NamedTuple):
     """Trees grown on other GPUs, and how much each says of what rows have in common: `share` [trees] adds up to 1."""
 
@@ -95,6 +99,13 @@ def covariance(one: View, other: View, kernels: Kernels, rest: Rest) -> Floats:
     learned = np.outer(one.learned, other.learned)
     smooth = matern(one.place, other.place, rest.length)
     return OFFSET**2 + STRENGTH**2 * learned + LEAF**2 * common + rest.amplitude**2 * smooth
+
+
+def expected(view: View, terms: Floats, factors: Floats, kernels: Kernels) -> Floats:
+    """Covariance of rows' errors on a GPU of which none was measured, constants among them, float64 [n, n]."""
+    slope = dependence(terms, factors) * CONSTANTS
+    found: Floats = covariance(view, view, kernels, EXPECTED) + slope @ slope.T
+    return found
 
 
 def matern(one: Floats, other: Floats, length: float) -> Floats:
