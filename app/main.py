@@ -15,6 +15,7 @@ from app import __version__
 from app.api import (
     batch,
     compare,
+    gpu_plan,
     gpus,
     graphs,
     jobs,
@@ -46,6 +47,7 @@ COLLECT_AFTER = (50_000, 20, 20)
 ROUTERS = (
     batch.router,
     gpus.router,
+    gpu_plan.router,
     graphs.router,
     measurements.router,
     jobs.router,

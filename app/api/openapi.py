@@ -15,6 +15,7 @@ from app.services.compare.plan_form import PlanRequest, PlanResponse
 from app.services.compare.price_rows import PriceIn
 from app.services.graphs.form import Graph
 from app.services.measurements.form import MeasuredModel, MeasurementIn
+from app.services.measurements.plan_form import MeasurementPlan, MeasurementPlanRequest
 from app.services.models.partition_form import PartitionRequest, PartitionResponse
 from app.services.models.requests import GRAPH_REQUEST_EXAMPLE, MODEL_EXAMPLE, GraphRequest, ModelRequest
 from app.services.operators.requests import (
@@ -50,6 +51,8 @@ STRUCTS = (
     PriceIn,
     MeasuredModel,
     MeasurementIn,
+    MeasurementPlan,
+    MeasurementPlanRequest,
     Graph,
 )
 REF = "#/components/schemas/{name}"

@@ -22,6 +22,7 @@ ROLES: Mapping[str, Mapping[str, Role | None]] = {
     "/docs": {"GET": READ},
     "/gpus": {"GET": READ, "POST": CONTRIBUTE},
     "/gpus/{name}": {"GET": READ, "PATCH": ADMIN, "DELETE": ADMIN},
+    "/gpus/{name}/plan": {"GET": PREDICT, "POST": PREDICT},
     "/graphs": {"GET": READ, "POST": PREDICT},
     "/graphs/{graph_id}": {"GET": READ},
     "/healthz": {"GET": OPEN},

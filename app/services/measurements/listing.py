@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from math import isnan
 from typing import Any
 
 from sqlalchemy import Connection
 
+from app.ops import OPS
 from app.services.operators.forms import FORMS, SPELLED
 from app.store import measurements, operators
 from app.store.measurements import MeasurementRow
 from app.store.operators import StoredOperator
 from app.store.page import Page
+from app.tables.ops import DTYPES, OpTable
 
 Workload = dict[str, Any]
+
+_APART = ("count", "eager", "backward", "burst")
 
 
 def page(connection: Connection, wanted: Page) -> list[MeasurementRow]:
@@ -45,11 +51,21 @@ def _as_row(row: StoredOperator) -> MeasurementRow:
 
 
 def _workload(row: StoredOperator) -> Workload:
-    """The operator in the API's form; fields at their default are left out."""
     context = row.context
-    said: Workload = {"kind": operators.KIND, "op": context.op}
-    held = dict(zip(context.fields, row.dims, strict=True))
-    for field in FORMS[context.op].fields if context.op in FORMS else ():
+    return _spoken(context.op, context.dtype, dict(zip(context.fields, row.dims, strict=True)))
+
+
+def in_words(table: OpTable, row: int) -> Workload:
+    """A row of a table in the API's form of an operator; how often it runs and its stack are left out."""
+    op = OPS[table.kind[row]].name
+    held = {name: float(table.column(name)[row]) for name in OPS[table.kind[row]].fields if name not in _APART}
+    return _spoken(op, DTYPES[table.dtype[row]], {name: value for name, value in held.items() if not isnan(value)})
+
+
+def _spoken(op: str, dtype: str, held: Mapping[str, float]) -> Workload:
+    """The operator in the API's form; fields at their default are left out."""
+    said: Workload = {"kind": operators.KIND, "op": op}
+    for field in FORMS[op].fields if op in FORMS else ():
         dim = field.dim
         figures = [held.get(name, dim.default) for name in dim.columns]
         if not held.keys() & set(dim.columns):
@@ -61,7 +77,7 @@ def _workload(row: StoredOperator) -> Workload:
         else:
             numbers = [_plain(figure) for figure in figures]
             said[field.name] = numbers[0] if len(set(numbers)) == 1 else numbers
-    return said | {"dtype": context.dtype}
+    return said | {"dtype": dtype}
 
 
 def _plain(figure: float | None) -> float | int | None:

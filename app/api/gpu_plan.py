@@ -1,0 +1,84 @@
+"""What to measure next on a GPU."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.responses import Response
+
+from app.api.deps import DatabaseDep, GraphsDep, HolderDep, SettingsDep
+from app.api.gpus import GpuName
+from app.api.openapi import json_answer, json_body, ref
+from app.services.measurements.plan import plan_measurements, plan_operators, read_plan_request
+from app.services.measurements.plan_form import MOST_MEASUREMENTS, PLAN_EXAMPLE, MeasurementPlan, MeasurementPlanRequest
+
+router = APIRouter(tags=["GPUs"])
+
+_DESCRIPTION = (
+    "The few rows of operators that shrink the workload's intervals most when measured on this GPU, best first, with"
+    " the expected error before and after each. Measure them and send them to POST /measurements: `auto` uses them in"
+    " its next answer."
+)
+_ANSWER: dict[int | str, dict[str, Any]] = {200: json_answer("The rows to measure", ref("MeasurementPlan"))}
+_Names = Annotated[list[str] | None, Query(max_length=40)]
+_Size = Annotated[int, Query(ge=1, le=2**24)]
+
+
+async def _body(request: Request) -> bytes:
+    return await request.body()
+
+
+def _answered(plan: MeasurementPlan) -> Response:
+    return Response(msgspec.json.encode(plan), media_type="application/json")
+
+
+@router.get("/gpus/{name}/plan", description=_DESCRIPTION, response_class=Response, responses=_ANSWER)
+def plan_of_gpu(  # noqa: PLR0913, PLR0917  (what a query string can say)
+    name: GpuName,
+    holder: HolderDep,
+    database: DatabaseDep,
+    graphs: GraphsDep,
+    settings: SettingsDep,
+    count: Annotated[int, Query(ge=1, le=MOST_MEASUREMENTS, description="How many rows")] = 32,
+    op: Annotated[_Names, Query(description="Only these operators, in usual shapes; unset: a mix of them")] = None,
+    dtype: Annotated[_Names, Query(description="Only these dtypes; of a model its one")] = None,
+    model: Annotated[str | None, Query(description="A built-in network instead, by its name")] = None,
+    mode: Annotated[str | None, Query(description="How it is run: inference, training, prefill, decode")] = None,
+    batch: Annotated[_Size | None, Query(description="Its sequences or images")] = None,
+    sequence: Annotated[_Size | None, Query(description="Its tokens per sequence")] = None,
+    image_size: Annotated[_Size | None, Query(description="Its pixels of a side")] = None,
+) -> Response:
+    """What to measure next on a GPU."""
+    if model is None:
+        return _answered(plan_operators(holder.snapshot, database, name, op or (), dtype or (), count))
+    given = {"mode": mode, "batch": batch, "sequence": sequence, "image_size": image_size}
+    given |= {"dtype": dtype[-1] if dtype else None}
+    workload: dict[str, Any] = {"kind": "model", "name": model} | {k: v for k, v in given.items() if v is not None}
+    asked = MeasurementPlanRequest(workload=workload, count=count)
+    return _answered(
+        plan_measurements(holder.snapshot, database, name, asked, max_rows=settings.max_batch_rows, graphs=graphs)
+    )
+
+
+@router.post(
+    "/gpus/{name}/plan",
+    description=_DESCRIPTION,
+    openapi_extra=json_body(ref("MeasurementPlanRequest"), PLAN_EXAMPLE),
+    response_class=Response,
+    responses=_ANSWER,
+)
+def plan_for_workload(
+    name: GpuName,
+    body: Annotated[bytes, Depends(_body)],
+    holder: HolderDep,
+    database: DatabaseDep,
+    graphs: GraphsDep,
+    settings: SettingsDep,
+) -> Response:
+    """What to measure next on a GPU for a workload."""
+    asked = read_plan_request(body)
+    return _answered(
+        plan_measurements(holder.snapshot, database, name, asked, max_rows=settings.max_batch_rows, graphs=graphs)
+    )

@@ -1,0 +1,275 @@
+"""What to measure next on a GPU: the rows that shrink a workload's intervals most, and by how much."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from app.errors import BadInput, FieldError, TooLarge
+from app.ops import MIXED_FIELDS, OPS
+from app.ops.kinds import kinds_of, work_of
+from app.predictors.auto import Auto
+from app.predictors.operators.choice import Prospect, chosen
+from app.predictors.operators.process import EXPECTED
+from app.services.decoding import decode
+from app.services.gpu_rows import GpuRows, Snapshot
+from app.services.graphs.stored import Graphs
+from app.services.measurements.design import RANGES, design
+from app.services.measurements.listing import in_words
+from app.services.measurements.plan_form import (
+    PLAN_EXAMPLE,
+    Gain,
+    MeasurementPlan,
+    MeasurementPlanRequest,
+    PlannedMeasurement,
+    WorkloadInterval,
+)
+from app.services.measurements.stored_operators import stored_operators
+from app.services.models.networks import prepared
+from app.services.models.requests import GraphRequest, ModelRequest
+from app.services.models.sources import asked_network
+from app.services.operators.answers import answered, lacking, lacks
+from app.services.operators.forms import FORMS, unknown_op
+from app.services.operators.requests import OperatorsRequest
+from app.services.operators.rows import read_rows
+from app.services.prediction_form import AnsweredBy
+from app.services.requests import read_request
+from app.store.session import Database
+from app.tables.gpus import GpuTable
+from app.tables.measurements import Measurements
+from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
+from app.tables.predictions import MEASURED, Predictions
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+COVERAGE = 0.8
+# Rows of one operator and dtype that are looked at: of the workload by their time, of the design, and measured ones.
+_MOST_ASKED, _DESIGNED, _MOST_KNOWN = 128, 48, 128
+# Longer rows are not worth their time, and those that take more of a GPU's memory cannot be run.
+_LONGEST_S, _MEMORY = 0.1, 0.5
+_DEFAULT_DTYPES = ("fp32", "bf16", "fp16")
+# Mean absolute error of a normal one, by its standard deviation.
+_MEAN_ERROR = float(np.sqrt(2.0 / np.pi))
+_DECODER = msgspec.json.Decoder(MeasurementPlanRequest)
+
+
+@dataclass(frozen=True, slots=True)
+class _Mix:
+    """Operators of a workload: distinct rows, each of one repetition, and how often each runs; None: equal times."""
+
+    table: OpTable
+    runs: Floats | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """Rows of one operator and dtype: `rows` of the mix, those asked first, behind them rows of the design."""
+
+    prospect: Prospect
+    table: OpTable
+    latency_s: Floats
+    rows: Ints
+    before: Floats
+
+
+def read_plan_request(body: bytes) -> MeasurementPlanRequest:
+    """From JSON; Malformed or BadInput that names every wrong field."""
+    return decode(_DECODER, body, example=PLAN_EXAMPLE)
+
+
+def plan_measurements(
+    snapshot: Snapshot,
+    database: Database,
+    name: str,
+    request: MeasurementPlanRequest,
+    *,
+    max_rows: int,
+    graphs: Graphs | None,
+) -> MeasurementPlan:
+    """The plan for a workload; NotFound, BadInput or TooLarge say what to send instead."""
+    rows = GpuRows(snapshot)
+    target = rows.row(name, ("name",))
+    asked = read_request(msgspec.json.encode({"workload": request.workload, "gpu": name}))
+    if isinstance(asked, OperatorsRequest):
+        found = read_rows(asked.workload.operators)
+        mix = _Mix(found.table, _counted(found.row, found.repeats, len(found.table)))
+    elif isinstance(asked, ModelRequest | GraphRequest):
+        ready = prepared(*asked_network(asked.workload, graphs))
+        table, row = ready.distinct.table, ready.distinct.row
+        mix = _Mix(table, _counted(row, ready.runs, len(table)))
+    else:
+        raise _refused(("workload", "kind"), "send operators, model or graph")
+    if len(mix.table) > max_rows:
+        raise TooLarge(f"At most {max_rows:,} rows are taken at once; {len(mix.table):,} are more.")
+    missing = np.flatnonzero(lacking(mix.table, work_of(mix.table, kinds_of(mix.table)), rows.table(), target))
+    if len(missing):
+        raise _refused(("workload", "dtype"), lacks(rows.id(target), mix.table, int(missing[0])))
+    return _planned(snapshot, database, rows, target, mix, int(request.count))
+
+
+def plan_operators(
+    snapshot: Snapshot, database: Database, name: str, ops: Sequence[str], dtypes: Sequence[str], count: int
+) -> MeasurementPlan:
+    """The plan for a mix of these operators and dtypes (all usual ones where none is named) over the usual shapes."""
+    rows = GpuRows(snapshot)
+    target = rows.row(name, ("name",))
+    for op in ops:
+        if op not in RANGES:
+            known = f"no usual shapes are known of {op[:100]!r}: send a workload, or one of {', '.join(RANGES)}"
+            raise _refused(("op",), known if op in FORMS else unknown_op(op))
+    for dtype in dtypes:
+        if dtype not in DTYPE_CODE:
+            raise _refused(("dtype",), f"{dtype[:100]!r} is unknown: use one of {', '.join(DTYPES)}")
+    pairs = [
+        (op, dtype)
+        for op in ops or RANGES
+        for dtype in dtypes or _DEFAULT_DTYPES
+        if dtype in OPS[FORMS[op].code].dtypes
+    ]
+    table = read_rows([row for op, dtype in pairs for row in design(op, dtype, _DESIGNED)]).table if pairs else None
+    if table is not None:
+        able = ~lacking(table, work_of(table, kinds_of(table)), rows.table(), target)
+        if able.any():
+            return _planned(snapshot, database, rows, target, _Mix(table.take(np.flatnonzero(able)), None), count)
+    raise _refused(("dtype",), f"{rows.id(target)} runs none of these operators in {', '.join(dtypes)}")
+
+
+def _counted(row: Ints, times: Floats, count: int) -> Floats:
+    """How often each distinct row runs in all."""
+    return np.bincount(row, weights=times, minlength=count).astype(np.float64)
+
+
+def _refused(loc: tuple[str, ...], words: str) -> BadInput:
+    return BadInput(f"{'.'.join(loc)}: {words}.", errors=[FieldError(loc, words)])
+
+
+def _planned(
+    snapshot: Snapshot, database: Database, rows: GpuRows, target: int, mix: _Mix, count: int
+) -> MeasurementPlan:
+    engine, gpus = snapshot.engine, rows.table()
+    answer = _answer(snapshot, gpus, target, mix.table)
+    seconds = np.ones(len(mix.table)) if mix.runs is None else mix.runs * answer.latency_s
+    share = seconds / seconds.sum()
+    runs = share / answer.latency_s if mix.runs is None else mix.runs
+    cells = list(_cells(snapshot, database, rows, target, mix.table, answer, share))
+    before = _error(cells)
+    measurements = []
+    for which, row in chosen([cell.prospect for cell in cells], count):
+        cell, after = cells[which], _error(cells)
+        said = in_words(cell.table, row)
+        measurements.append(PlannedMeasurement(said, Gain(before, after), 1e3 * float(cell.latency_s[row])))
+        before = after
+    left = np.ones(len(mix.table))
+    for cell in cells:
+        asked = cell.rows[cell.prospect.asked]
+        left[asked] = cell.prospect.spread / np.maximum(cell.before, np.finfo(np.float64).tiny)
+    now, then = (_interval(answer, runs, ratio) for ratio in (np.ones(len(left)), left))
+    gpu = rows.id(target)
+    return MeasurementPlan(
+        gpu,
+        0 if rows.is_guest(target) else engine.operators.counts.get(gpu, 0),
+        AnsweredBy(Auto.name, engine.version_of(Auto.name, gpu)),
+        1e3 * float(runs @ answer.latency_s),
+        now,
+        then,
+        measurements,
+        [] if measurements else [f"{gpu} has a model of its own for these operators, or nothing that can be measured"],
+    )
+
+
+def _answer(snapshot: Snapshot, gpus: GpuTable, target: int, table: OpTable) -> Predictions:
+    i, j = np.arange(len(table)), np.full(len(table), target)
+    return answered(snapshot.engine, table, gpus, i, j, predictor=Auto.name, coverage=COVERAGE)
+
+
+def _cells(
+    snapshot: Snapshot,
+    database: Database,
+    rows: GpuRows,
+    target: int,
+    table: OpTable,
+    answer: Predictions,
+    share: Floats,
+) -> list[_Cell]:
+    """Operators and dtypes of the workload whose errors measurements would shrink.
+
+    What no model has seen (backward passes, cool cards) and what was measured as it is stay as they are.
+    """
+    usual = (table.dims[MIXED_FIELDS["backward"]] == 0.0) & (table.dims[MIXED_FIELDS["burst"]] == 0.0)
+    open_rows = np.flatnonzero(usual & (answer.support != MEASURED))
+    found = []
+    for kind, dtype in sorted(set(zip(table.kind[open_rows].tolist(), table.dtype[open_rows].tolist(), strict=True))):
+        mine = open_rows[(table.kind[open_rows] == kind) & (table.dtype[open_rows] == dtype)]
+        mine = mine[np.argsort(-share[mine], kind="stable")[:_MOST_ASKED]]
+        cell = _cell(snapshot, database, rows, target, table.take(mine), share[mine], mine)
+        if cell is not None:
+            found.append(cell)
+    return found
+
+
+def _cell(
+    snapshot: Snapshot, database: Database, rows: GpuRows, target: int, asked: OpTable, share: Floats, mine: Ints
+) -> _Cell | None:
+    """One of them; None where the GPU has a model of its own."""
+    gpus, op, dtype = rows.table(), OPS[asked.kind[0]].name, DTYPES[asked.dtype[0]]
+    designed = read_rows(design(op, dtype, _DESIGNED)).table if op in RANGES else asked.take(mine[:0])
+    known = _known(database, gpus, rows, target, op, dtype)
+    table = _together([asked, designed, *known])
+    measured = np.arange(len(asked) + len(designed), len(table))
+    served = snapshot.engine.serving(Auto.name, rows.id(target)).predictor
+    assert isinstance(served, Auto)
+    nothing = np.ones(len(table))
+    covariance = served.operators_.expected(Measurements(table, np.full(len(table), target), nothing), gpus)
+    if covariance is None:
+        return None
+    latency_s = _answer(snapshot, gpus, target, table).latency_s
+    room = _MEMORY * np.nan_to_num(gpus.column("memory_bytes")[target], nan=np.inf)
+    can = (latency_s <= _LONGEST_S) & (work_of(table, kinds_of(table)).working_set_bytes <= room)
+    first = np.arange(len(asked))
+    prospect = Prospect(covariance, EXPECTED.noise, first, share, np.flatnonzero(can[: len(asked) + len(designed)]))
+    for row in measured.tolist():
+        prospect.measure(row)
+    return _Cell(prospect, table, latency_s, mine, prospect.spread)
+
+
+def _known(database: Database, gpus: GpuTable, rows: GpuRows, target: int, op: str, dtype: str) -> list[OpTable]:
+    """Stored rows of the GPU, as rows of any operator."""
+    if rows.is_guest(target):
+        return []
+    with database.begin() as connection:
+        found = stored_operators(connection, gpus, gpu_ids=[rows.id(target)], ops=[op])
+    tables = [run.rows.ops.take(np.arange(min(len(run), _MOST_KNOWN))) for run in found if run.dtype == dtype]
+    return [_mixed(table) for table in tables]
+
+
+def _mixed(table: OpTable) -> OpTable:
+    dims = np.full((len(MIXED_FIELDS), len(table)), np.nan)
+    for name in table.fields:
+        dims[MIXED_FIELDS[name]] = table.column(name)
+    return OpTable(table.kind, table.dtype, table.label, MIXED_FIELDS, dims)
+
+
+def _together(tables: Sequence[OpTable]) -> OpTable:
+    """Rows of any operators, one table after another."""
+    kind, dtype, label = (np.concatenate([getattr(one, name) for one in tables]) for name in ("kind", "dtype", "label"))
+    return OpTable(kind, dtype, label, MIXED_FIELDS, np.concatenate([one.dims for one in tables], axis=1))
+
+
+def _error(cells: Sequence[_Cell]) -> float:
+    """Expected error of the rows looked at, percent, weighted by time."""
+    spreads = sum(float(cell.prospect.share @ cell.prospect.spread) for cell in cells)
+    whole = sum(float(cell.prospect.share.sum()) for cell in cells)
+    return 100.0 * _MEAN_ERROR * spreads / whole if whole else 0.0
+
+
+def _interval(answer: Predictions, runs: Floats, ratio: Floats) -> WorkloadInterval:
+    """Ends of rows whose intervals are `ratio` as wide in log space: errors of a workload's rows go together."""
+    low, high = (
+        float(runs @ (answer.latency_s * (end / answer.latency_s) ** ratio)) for end in (answer.low_s, answer.high_s)
+    )
+    return WorkloadInterval(1e3 * low, 1e3 * high, COVERAGE)
