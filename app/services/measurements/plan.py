@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import msgspec
 import numpy as np
@@ -52,9 +53,10 @@ COVERAGE = 0.8
 _MOST_ASKED, _DESIGNED, _MOST_KNOWN = 128, 48, 128
 # Longer rows are not worth their time, and those that take more of a GPU's memory cannot be run.
 _LONGEST_S, _MEMORY = 0.1, 0.5
-_DEFAULT_DTYPES = ("fp32", "bf16", "fp16")
-# Mean absolute error of a normal one, by its standard deviation.
-_MEAN_ERROR = float(np.sqrt(2.0 / np.pi))
+_DEFAULT_DTYPES = ("fp32", "bf16")
+# Mean absolute error of a normal one, by half of the interval that holds it with the probability COVERAGE.
+_MEAN_ERROR = float(np.sqrt(2.0 / np.pi)) / NormalDist().inv_cdf(0.5 + COVERAGE / 2.0)
+_LEAST_SPREAD = 1e-6
 _DECODER = msgspec.json.Decoder(MeasurementPlanRequest)
 
 
@@ -68,13 +70,27 @@ class _Mix:
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """Rows of one operator and dtype: `rows` of the mix, those asked first, behind them rows of the design."""
+    """Rows of one operator and dtype, those asked first, behind them rows of the design and measured ones.
+
+    prospect   what measuring them would tell
+    table      the rows, with seconds that each should take
+    rows       int [w], where those asked stand in the mix
+    share      float64 [w], their part of the time
+    error      float64 [w], what is expected of them now, and the `spread` that goes with it
+    """
 
     prospect: Prospect
     table: OpTable
     latency_s: Floats
     rows: Ints
-    before: Floats
+    share: Floats
+    error: Floats
+    spread: Floats
+
+    @property
+    def left(self) -> Floats:
+        """Part of each asked row's error that is left, float64 [w]."""
+        return self.prospect.spread / self.spread
 
 
 def read_plan_request(body: bytes) -> MeasurementPlanRequest:
@@ -156,7 +172,7 @@ def _planned(
     seconds = np.ones(len(mix.table)) if mix.runs is None else mix.runs * answer.latency_s
     share = seconds / seconds.sum()
     runs = share / answer.latency_s if mix.runs is None else mix.runs
-    cells = list(_cells(snapshot, database, rows, target, mix.table, answer, share))
+    cells = _cells(snapshot, database, rows, target, mix.table, answer, share)
     before = _error(cells)
     measurements = []
     for which, row in chosen([cell.prospect for cell in cells], count):
@@ -166,8 +182,7 @@ def _planned(
         before = after
     left = np.ones(len(mix.table))
     for cell in cells:
-        asked = cell.rows[cell.prospect.asked]
-        left[asked] = cell.prospect.spread / np.maximum(cell.before, np.finfo(np.float64).tiny)
+        left[cell.rows] = cell.left
     now, then = (_interval(answer, runs, ratio) for ratio in (np.ones(len(left)), left))
     gpu = rows.id(target)
     return MeasurementPlan(
@@ -206,14 +221,22 @@ def _cells(
     for kind, dtype in sorted(set(zip(table.kind[open_rows].tolist(), table.dtype[open_rows].tolist(), strict=True))):
         mine = open_rows[(table.kind[open_rows] == kind) & (table.dtype[open_rows] == dtype)]
         mine = mine[np.argsort(-share[mine], kind="stable")[:_MOST_ASKED]]
-        cell = _cell(snapshot, database, rows, target, table.take(mine), share[mine], mine)
+        error = _MEAN_ERROR * 0.5 * np.log(answer.high_s[mine] / answer.low_s[mine])
+        cell = _cell(snapshot, database, rows, target, table.take(mine), mine, share[mine], error)
         if cell is not None:
             found.append(cell)
     return found
 
 
-def _cell(
-    snapshot: Snapshot, database: Database, rows: GpuRows, target: int, asked: OpTable, share: Floats, mine: Ints
+def _cell(  # noqa: PLR0913, PLR0917  (who asks, and columns of the rows asked)
+    snapshot: Snapshot,
+    database: Database,
+    rows: GpuRows,
+    target: int,
+    asked: OpTable,
+    mine: Ints,
+    share: Floats,
+    error: Floats,
 ) -> _Cell | None:
     """One of them; None where the GPU has a model of its own."""
     gpus, op, dtype = rows.table(), OPS[asked.kind[0]].name, DTYPES[asked.dtype[0]]
@@ -230,11 +253,13 @@ def _cell(
     latency_s = _answer(snapshot, gpus, target, table).latency_s
     room = _MEMORY * np.nan_to_num(gpus.column("memory_bytes")[target], nan=np.inf)
     can = (latency_s <= _LONGEST_S) & (work_of(table, kinds_of(table)).working_set_bytes <= room)
-    first = np.arange(len(asked))
-    prospect = Prospect(covariance, EXPECTED.noise, first, share, np.flatnonzero(can[: len(asked) + len(designed)]))
+    free = np.flatnonzero(can[: len(asked) + len(designed)])
+    prospect = Prospect(covariance, EXPECTED.noise, np.arange(len(asked)), share, free)
     for row in measured.tolist():
         prospect.measure(row)
-    return _Cell(prospect, table, latency_s, mine, prospect.spread)
+    spread = np.maximum(prospect.spread, _LEAST_SPREAD)
+    prospect.share = share * (error / spread) ** 2  # variances in the scale of the errors that intervals promise
+    return _Cell(prospect, table, latency_s, mine, share, error, spread)
 
 
 def _known(database: Database, gpus: GpuTable, rows: GpuRows, target: int, op: str, dtype: str) -> list[OpTable]:
@@ -262,9 +287,8 @@ def _together(tables: Sequence[OpTable]) -> OpTable:
 
 def _error(cells: Sequence[_Cell]) -> float:
     """Expected error of the rows looked at, percent, weighted by time."""
-    spreads = sum(float(cell.prospect.share @ cell.prospect.spread) for cell in cells)
-    whole = sum(float(cell.prospect.share.sum()) for cell in cells)
-    return 100.0 * _MEAN_ERROR * spreads / whole if whole else 0.0
+    whole = sum(float(cell.share.sum()) for cell in cells)
+    return 100.0 * sum(float(cell.share @ (cell.error * cell.left)) for cell in cells) / whole if whole else 0.0
 
 
 def _interval(answer: Predictions, runs: Floats, ratio: Floats) -> WorkloadInterval:

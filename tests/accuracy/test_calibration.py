@@ -1,0 +1,46 @@
+"""Few measured shapes of a GPU that was not learned from: chosen ones help, and more than random ones."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from app.cli.evaluate import command
+from app.config import CHECKOUT
+from app.errors import BadInput
+from app.services.evaluation.calibration import evaluate_calibration
+from app.services.evaluation.operator_files import NEUSIGHT_FILE
+
+DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
+GPUS = ("tesla-p100-pcie-16gb", "tesla-t4")
+
+
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    if not (DATA / NEUSIGHT_FILE).is_file():
+        pytest.skip(f"no data in {DATA}")
+    file = tmp_path_factory.mktemp("calibration") / "cells.json"
+    asked = ["calibration", "--data", str(DATA), "--family", "softmax", "--rows", "300", "--json", str(file)]
+    done = CliRunner().invoke(command, [*asked, *(f"--gpu={gpu}" for gpu in GPUS)])
+    assert done.exit_code == 0, done.output
+    assert "32 shapes of each family and dtype as planned" in done.output
+    return {cell["gpu"]: cell for cell in json.loads(file.read_text())["cells"]}
+
+
+def test_planned_shapes_take_a_third_of_the_error_away_and_more_than_random_ones(cells: dict[str, Any]) -> None:
+    assert set(cells) == {*GPUS, "not chosen on", "all"}
+    for gpu in GPUS:
+        assert cells[gpu]["plan"]["mape"] < 2.0 / 3.0 * cells[gpu]["none"]["mape"]
+    assert cells["all"]["plan"]["mape"] < min(cells["all"]["random"]["mape"], 8.0)
+
+
+def test_names_that_are_not_known_are_refused(cells: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match="Unknown family 'x': use one of"):
+        evaluate_calibration(DATA, families=("x",))
+    with pytest.raises(BadInput, match="Nothing was measured on 'titan-v'"):
+        evaluate_calibration(DATA, families=("softmax",), gpus=("titan-v",))
