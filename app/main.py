@@ -29,6 +29,7 @@ from app.api import (
     predictors,
     prices,
     problems,
+    scheduler,
     sign_in,
 )
 from app.api.pages.shell import STATIC, assets
@@ -57,6 +58,7 @@ ROUTERS = (
     compare.router,
     prices.router,
     predictors.router,
+    scheduler.router,
     operations.router,
     sign_in.router,
     *pages.ROUTERS,

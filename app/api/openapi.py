@@ -28,6 +28,7 @@ from app.services.operators.requests import (
     TableResponse,
 )
 from app.services.prediction_form import PREDICT_EXAMPLE, PredictRequest, PredictResponse
+from app.services.scheduling.extender import FilterResult, HostPriority
 from app.services.workloads import KernelWorkload
 
 # Structs decoded and encoded by msgspec; routes refer to them as "#/components/schemas/<name>".
@@ -48,6 +49,8 @@ STRUCTS = (
     CompareResponse,
     PlanRequest,
     PlanResponse,
+    FilterResult,
+    HostPriority,
     PriceIn,
     MeasuredModel,
     MeasurementIn,

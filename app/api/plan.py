@@ -10,12 +10,10 @@ from app.api.current import current
 from app.api.deps import BodyDep, GraphsDep, HolderDep, SettingsDep
 from app.api.openapi import json_answer, json_body, ref
 from app.services.compare.plan import plan
-from app.services.compare.plan_form import PLAN_EXAMPLE, PlanRequest
-from app.services.decoding import decode
+from app.services.compare.plan_form import PLAN_EXAMPLE, read_plan
 
 router = APIRouter(tags=["Deciding"])
 
-_DECODER = msgspec.json.Decoder(PlanRequest)
 _DESCRIPTION = (
     "The cheapest type and count of GPU that meets a deadline, a budget or a throughput with a stated probability; the"
     " time limit to ask a scheduler for; which of two is likely the faster; and what more bandwidth, clock or memory"
@@ -32,6 +30,6 @@ _DESCRIPTION = (
 )
 def plan_job(body: BodyDep, holder: HolderDep, graphs: GraphsDep, settings: SettingsDep) -> Response:
     """Plan a job."""
-    request, most = decode(_DECODER, body, example=PLAN_EXAMPLE), settings.max_batch_rows
+    request, most = read_plan(body), settings.max_batch_rows
     answer = current(holder, lambda snapshot: plan(snapshot, request, max_rows=most, graphs=graphs))
     return Response(msgspec.json.encode(answer), media_type="application/json")

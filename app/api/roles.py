@@ -44,6 +44,8 @@ ROLES: Mapping[str, Mapping[str, Role | None]] = {
     "/readyz": {"GET": OPEN},
     "/retrain": {"POST": CONTRIBUTE},
     "/scaling": {"GET": PREDICT},
+    "/scheduler/filter": {"POST": PREDICT},
+    "/scheduler/prioritize": {"POST": PREDICT},
     "/sign-in": {"GET": OPEN, "POST": OPEN},
     "/sign-out": {"POST": OPEN},
     "/static/{path:path}": {"GET": OPEN},

@@ -17,6 +17,8 @@ COMMANDS = (
     ("worker", "worker", "Take retrainings from the queue."),
     ("predict", "predict", "Predict how long a workload takes on a GPU."),
     ("compare", "compare", "Rank GPUs by time, throughput, money or energy."),
+    ("sbatch", "sbatch", "Propose partition, GPUs and time limit of a Slurm job."),
+    ("plan", "plan", "Choose GPUs for a deadline, a budget or a throughput."),
     ("partition", "partition", "Cut a network over unequal GPUs."),
     ("sweep", "sweep", "Predict a table of millions of operators, into Parquet."),
     ("scale", "scale", "Predict how throughput grows with devices and with the batch."),

@@ -9,7 +9,6 @@ import typer
 
 from app.cli.charts import Bar, interval_chart
 from app.cli.drawing import Drawing, refuse_other
-from app.cli.fields import pair, value_of
 from app.cli.options import (
     AsJson,
     Batch,
@@ -24,8 +23,11 @@ from app.cli.options import (
     Mode,
     Model,
     Plot,
+    Powers,
     Predictor,
+    Prices,
     Sequence,
+    by_gpu,
     gpus_of,
     request_of,
     snapshot_of,
@@ -45,8 +47,8 @@ def command(  # noqa: PLR0913 - one parameter per option
     *,
     gpu: Gpus = None,
     by: Annotated[str | None, typer.Option(help=f"{', '.join(RANKINGS)}.")] = None,
-    price: Annotated[list[str] | None, typer.Option(metavar="GPU=USD", help="Of an hour of one device.")] = None,
-    power: Annotated[list[str] | None, typer.Option(metavar="GPU=W", help="Of one device at work.")] = None,
+    price: Prices = None,
+    power: Powers = None,
     search: Annotated[bool, typer.Option("--search", help="Try other splits over devices too.")] = False,
     max_devices: Annotated[int | None, typer.Option(help="At most so many of a GPU; unset: 8.")] = None,
     model: Model = None,
@@ -69,8 +71,8 @@ def command(  # noqa: PLR0913 - one parameter per option
     said = {
         "gpus": gpus_of(gpu) if gpu else None,
         "rank_by": by,
-        "prices": _by_gpu(price, "--price"),
-        "powers_w": _by_gpu(power, "--power"),
+        "prices": by_gpu(price, "--price"),
+        "powers_w": by_gpu(power, "--power"),
         "search_parallelism": search or None,
         "max_devices": max_devices,
         "predictor": predictor,
@@ -88,11 +90,6 @@ def command(  # noqa: PLR0913 - one parameter per option
         print(as_csv(answer.ranking), end="")
     else:
         _show(answer)
-
-
-def _by_gpu(options: list[str] | None, name: str) -> dict[str, object] | None:
-    """GPU=FIGURE options; None where there are none."""
-    return {gpu: value_of(figure) for gpu, figure in (pair(text, name) for text in options or [])} or None
 
 
 def _show(answer: CompareResponse) -> None:

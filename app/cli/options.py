@@ -38,6 +38,10 @@ Measured: TypeAlias = Annotated[
 ]
 Predictor: TypeAlias = Annotated[str | None, typer.Option(help="auto, or a predictor's name.")]
 Coverage: TypeAlias = Annotated[float | None, typer.Option(help="Share of true times the interval should hold.")]
+Prices: TypeAlias = Annotated[
+    list[str] | None, typer.Option("--price", metavar="GPU=USD", help="Of an hour of one device.")
+]
+Powers: TypeAlias = Annotated[list[str] | None, typer.Option("--power", metavar="GPU=W", help="Of one device at work.")]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the answer of the service.")]
 Csv: TypeAlias = Annotated[bool, typer.Option("--csv", help="Print a line per GPU, commas between the figures.")]
 Plot: TypeAlias = Annotated[
@@ -64,6 +68,11 @@ def request_of(
 def gpus_of(names: list[str]) -> list[str] | Literal["all"]:
     """What a request says for these options."""
     return "all" if names == ["all"] else names
+
+
+def by_gpu(options: list[str] | None, name: str) -> dict[str, object] | None:
+    """GPU=FIGURE options; None where there are none."""
+    return {gpu: value_of(figure) for gpu, figure in (pair(text, name) for text in options or [])} or None
 
 
 @contextmanager

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
+import msgspec
 from msgspec import Meta, Struct
 
 from app.services.compare.form import COMPARE_EXAMPLE, MOST_DEVICES, WORKLOADS, Split
+from app.services.decoding import decode
 from app.services.models.requests import Samples
 from app.services.prediction_form import MAX_GPUS, AnsweredBy, Interval, MemoryUse, Skipped
 from app.services.workloads import GpuRef
@@ -127,3 +129,10 @@ PLAN_EXAMPLE: dict[str, Any] = {
     "max_devices": 8,
     "prices": {"nvidia-l4": 0.8, "a100-sxm4-80gb": 1.5, "h100-sxm5-80gb": 3.0},
 }
+
+_DECODER = msgspec.json.Decoder(PlanRequest)
+
+
+def read_plan(body: bytes) -> PlanRequest:
+    """From JSON; Malformed or BadInput that names every wrong field."""
+    return decode(_DECODER, body, example=PLAN_EXAMPLE)

@@ -1,0 +1,57 @@
+"""A Kubernetes scheduler extender: the kube-scheduler asks where a pod can run, and how well."""
+
+from __future__ import annotations
+
+import msgspec
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from app.api.current import current
+from app.api.deps import BodyDep, GraphsDep, HolderDep, SettingsDep
+from app.api.openapi import json_answer, json_body, ref
+from app.config import Settings
+from app.services.compare.compare import compare
+from app.services.compare.form import CompareRequest, CompareResponse
+from app.services.gpu_rows import Snapshot
+from app.services.graphs.stored import Graphs
+from app.services.scheduling.extender import EXTENDER_EXAMPLE, Compare, filtered, prioritised, read_question
+
+router = APIRouter(tags=["Deciding"])
+
+_QUESTION = json_body({"type": "object", "description": "ExtenderArgs of kube-scheduler/extender/v1"}, EXTENDER_EXAMPLE)
+_SCORES = {"type": "array", "items": ref("HostPriority")}
+
+
+@router.post(
+    "/scheduler/filter",
+    openapi_extra=_QUESTION,
+    response_class=Response,
+    responses={200: json_answer("The nodes that can run the pod", ref("FilterResult"))},
+)
+def filter_nodes(body: BodyDep, holder: HolderDep, graphs: GraphsDep, settings: SettingsDep) -> Response:
+    """Which nodes have a GPU that can run a pod's workload, within its memory and deadline."""
+    question, compare_on = read_question(body), _compare_with(graphs, settings)
+    return _answer(current(holder, lambda snapshot: filtered(question, snapshot, compare_on)))
+
+
+@router.post(
+    "/scheduler/prioritize",
+    openapi_extra=_QUESTION,
+    response_class=Response,
+    responses={200: json_answer("Every node's score, 0 to 10", _SCORES)},
+)
+def prioritize_nodes(body: BodyDep, holder: HolderDep, graphs: GraphsDep, settings: SettingsDep) -> Response:
+    """How good each node's GPU is for a pod's workload."""
+    question, compare_on = read_question(body), _compare_with(graphs, settings)
+    return _answer(current(holder, lambda snapshot: prioritised(question, snapshot, compare_on)))
+
+
+def _compare_with(graphs: Graphs, settings: Settings) -> Compare:
+    def compared(snapshot: Snapshot, request: CompareRequest) -> CompareResponse:
+        return compare(snapshot, request, max_rows=settings.max_batch_rows, graphs=graphs)
+
+    return compared
+
+
+def _answer(answer: object) -> Response:
+    return Response(msgspec.json.encode(answer), media_type="application/json")

@@ -1,0 +1,95 @@
+"""`gpucast sbatch`: partition, GPUs and time limit of a Slurm job, from what it runs."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from app.cli.fields import pair
+from app.cli.options import (
+    Batch,
+    Dtype,
+    Fields,
+    ImageSize,
+    Mode,
+    Model,
+    Prices,
+    Sequence,
+    by_gpu,
+    request_of,
+    snapshot_of,
+)
+from app.cli.plan import Budget, Deadline, MaxDevices, Probability, Steps
+from app.config import Settings
+from app.errors import BadInput
+from app.services.compare.plan import plan
+from app.services.compare.plan_form import read_plan
+from app.services.scheduling.slurm import SINFO, partitions_of, proposed
+
+# Without a deadline the job may take as long as a partition lets it.
+_ANY_S = 1e9
+
+
+def command(  # noqa: PLR0913 - one parameter per option
+    script: Annotated[list[str], typer.Argument(help="What sbatch takes: a script, and its arguments.")],
+    *,
+    workload: Annotated[Path | None, typer.Option(help="JSON of what one step runs; or use --model.")] = None,
+    steps: Steps = None,
+    deadline: Deadline = None,
+    budget: Budget = None,
+    probability: Probability = None,
+    price: Prices = None,
+    max_devices: MaxDevices = None,
+    partitions: Annotated[Path | None, typer.Option(help=f"Lines as {' '.join(SINFO)} prints; unset: asks it.")] = None,
+    name: Annotated[list[str] | None, typer.Option(metavar="WORD=GPU", help="Which GPU Slurm's word means.")] = None,
+    model: Model = None,
+    mode: Mode = None,
+    batch: Batch = None,
+    sequence: Sequence = None,
+    image_size: ImageSize = None,
+    dtype: Dtype = None,
+    fields: Fields = None,
+    submit: Annotated[bool, typer.Option("--submit", help="Run the command, do not only print it.")] = False,
+) -> None:
+    """Propose partition, GPUs and time limit for a job, and submit it if asked to."""
+    settings, names = Settings.from_env(), dict(pair(text, "--name") for text in name or [])
+    lines = _sinfo() if partitions is None else partitions.read_text("utf-8").splitlines()
+    with snapshot_of(settings) as (snapshot, graphs):
+        places = list(partitions_of(lines, names, snapshot.engine.catalog))
+        if not places:
+            raise BadInput("No partition has GPUs whose type Slurm names (gpu:TYPE:COUNT).")
+        how = {"mode": mode, "batch": batch, "sequence": sequence, "image_size": image_size, "dtype": dtype}
+        said = {
+            "gpus": sorted({place.gpu for place in places}),
+            "steps": steps,
+            "deadline_s": deadline or _ANY_S,
+            "budget_usd": budget,
+            "probability": probability,
+            "prices": by_gpu(price, "--price"),
+            "max_devices": max_devices,
+        }
+        request = read_plan(msgspec.json.encode(request_of(workload, model, how, fields or [], [], said)))
+        answer = plan(snapshot, request, max_rows=settings.max_batch_rows, graphs=graphs)
+    found = proposed(answer.choices, places)
+    if found is None:
+        missing = "; ".join(f"{one.gpu}: {words}" for one in answer.choices for words in one.missing)
+        raise BadInput(f"No partition has the GPUs and the time for this job. {missing}".rstrip())
+    command_line = ["sbatch", *found.options, *script]
+    if submit:
+        os.execvp(command_line[0], command_line)
+    print(shlex.join(command_line))
+
+
+def _sinfo() -> list[str]:
+    try:
+        return subprocess.run(SINFO, check=True, capture_output=True, text=True).stdout.splitlines()
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise BadInput(
+            f"sinfo does not answer ({error}): give --partitions FILE with what it prints elsewhere."
+        ) from None

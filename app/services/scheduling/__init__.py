@@ -1,0 +1,1 @@
+"""Where a job goes: what cluster schedulers ask."""

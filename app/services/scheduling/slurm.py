@@ -1,0 +1,107 @@
+"""Slurm: which partition to send a job to, how many GPUs to ask for, and for how long.
+
+Partitions are lines as `sinfo --noheader --format "%R %l %G"` prints them: name, longest time, generic resources such
+as `gpu:a100:4(S:0-1)`. What Slurm calls a GPU is the administrator's word: `names` says which GPU it is where it is no
+name of the catalogue.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, inf
+
+from app.errors import BadInput, FieldError, NotFound
+from app.services.compare.plan_form import Choice
+from app.tables.catalog import Catalog
+
+SINFO = ("sinfo", "--noheader", "--format", "%R %l %G")
+# [days-]hours:minutes:seconds, or fewer parts from the right.
+_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")
+_GPU = re.compile(r"gpu:(?P<type>[^:,()\s]+):(?P<count>\d+)")
+_UNLIMITED = ("infinite", "unlimited", "n/a")
+_DAY_S, _HOUR_S, _MINUTE_S = 86_400, 3_600, 60
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition with one type of GPU, `count` of them per node; `most_s` is its longest time."""
+
+    name: str
+    most_s: float
+    gpu: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What to ask Slurm for."""
+
+    partition: Partition
+    choice: Choice
+
+    @property
+    def options(self) -> list[str]:
+        """Options of sbatch."""
+        each = self.partition.count
+        nodes = ceil(self.choice.devices / each)
+        return [
+            f"--partition={self.partition.name}",
+            f"--nodes={nodes}",
+            f"--gpus-per-node={ceil(self.choice.devices / nodes)}",
+            f"--time={slurm_time(self.choice.time_limit_s)}",
+        ]
+
+
+def partitions_of(lines: Sequence[str], names: Mapping[str, str], catalog: Catalog) -> Iterator[Partition]:
+    """The partitions that have GPUs; BadInput for a line of another form, or a GPU that nobody knows."""
+    for number, line in enumerate(lines, start=1):
+        parts = line.split(maxsplit=2)
+        if not parts:
+            continue
+        if len(parts) != 3:
+            raise _refused(number, f"expected a name, a time and resources, got {line[:100]!r}")
+        name, longest, resources = parts
+        for found in _GPU.finditer(resources):
+            word = found["type"]
+            try:
+                gpu = catalog.resolve(names.get(word, word)).id
+            except NotFound as error:
+                raise _refused(number, f"{error.detail} Say which it is: --name {word}=GPU") from None
+            yield Partition(name.rstrip("*"), _seconds(longest, number), gpu, int(found["count"]))
+
+
+def proposed(choices: Sequence[Choice], partitions: Sequence[Partition]) -> Proposal | None:
+    """The first choice that meets the goals and that a partition has time for; None where there is none."""
+    for choice in choices:
+        fitting = [one for one in partitions if one.gpu == choice.gpu and choice.time_limit_s <= one.most_s]
+        if choice.meets and fitting:
+            return Proposal(min(fitting, key=lambda one: one.most_s), choice)
+    return None
+
+
+def slurm_time(seconds: float) -> str:
+    """days-hours:minutes:seconds, rounded up to a minute."""
+    minutes = ceil(seconds / _MINUTE_S)
+    days, left = divmod(minutes, _DAY_S // _MINUTE_S)
+    return f"{days}-{left // 60:02}:{left % 60:02}:00"
+
+
+def _seconds(words: str, number: int) -> float:
+    """Slurm's time: minutes, minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]]."""
+    if words.lower() in _UNLIMITED:
+        return inf
+    found = _TIME.fullmatch(words)
+    if found is None:
+        raise _refused(number, f"{words[:50]!r} is no time as Slurm writes it")
+    rest = [int(part) for part in found["rest"].split(":")]
+    if found["days"] is not None:
+        units = (_HOUR_S, _MINUTE_S, 1)
+    else:
+        units = (_HOUR_S, _MINUTE_S, 1) if len(rest) == 3 else (_MINUTE_S, 1, 0)
+    return int(found["days"] or 0) * _DAY_S + float(sum(part * unit for part, unit in zip(rest, units, strict=False)))
+
+
+def _refused(number: int, words: str) -> BadInput:
+    return BadInput(f"partitions, line {number}: {words}", errors=[FieldError(("partitions", number), words)])
