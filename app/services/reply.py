@@ -14,15 +14,17 @@ from app.services.prediction_form import PredictRequest
 from app.services.requests import Request, Response
 
 
-def reply(snapshot: Snapshot, request: Request, *, max_rows: int, graphs: Graphs | None = None) -> Response:
+def reply(
+    snapshot: Snapshot, request: Request, *, max_rows: int, graphs: Graphs | None = None, advise: bool = True
+) -> Response:
     """Answer a request; NotFound, BadInput, TooLarge or NotTrained say what to send instead.
 
-    `graphs` are those stored by POST /graphs, which a request may name.
+    `graphs` are those stored by POST /graphs, which a request may name; `advise` adds what would make a network fit.
     """
     if isinstance(request, PredictRequest):
         return predict(snapshot, request)
     if isinstance(request, OperatorsRequest):
         return predict_operators(snapshot, request, max_rows=max_rows)
     if isinstance(request, ModelRequest | GraphRequest):
-        return predict_network(snapshot, request, max_rows=max_rows, graphs=graphs)
+        return predict_network(snapshot, request, max_rows=max_rows, graphs=graphs, advise=advise)
     return predict_table(snapshot, request, max_rows=max_rows)

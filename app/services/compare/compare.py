@@ -96,7 +96,7 @@ class Comparing:
 
     def predicted(self, asked: Asked) -> PredictResponse:
         """As POST /predict answers."""
-        found = reply(self.snapshot, asked, max_rows=self.max_rows, graphs=self.graphs)
+        found = reply(self.snapshot, asked, max_rows=self.max_rows, graphs=self.graphs, advise=False)
         assert isinstance(found, PredictResponse)
         return found
 

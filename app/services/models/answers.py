@@ -49,7 +49,10 @@ _COMMUNICATION = 3  # of phases_s
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """A network asked and timed on GPU rows `targets`; `notes` are warnings whatever the GPU."""
+    """A network asked and timed on GPU rows `targets`; `notes` are warnings whatever the GPU.
+
+    `advise` looks for what would make it fit.
+    """
 
     engine: Engine
     gpus: GpuRows
@@ -62,6 +65,7 @@ class Answering:
     targets: Sequence[int]
     notes: Sequence[str]
     serving: Sequence[ServingFigures] | None
+    advise: bool
 
     def predictions(self) -> list[Prediction]:
         """One per target, in order."""
@@ -94,7 +98,8 @@ def _prediction(asked: Answering, k: int) -> Prediction:
     used = asked.room.memory
     fits = used.required_bytes <= spec.memory_bytes
     parts = MemoryParts(*used)
-    suggestions = [] if fits else asked.room.suggestions(spec.memory_bytes, _dtypes(asked.table, target))
+    advised = asked.advise and not fits
+    suggestions = asked.room.suggestions(spec.memory_bytes, _dtypes(asked.table, target)) if advised else []
     if not fits:
         words.append(f"does not fit in the memory of {spec.id}{': see suggestions' * bool(suggestions)}")
     dataset = request.workload.dataset_size
@@ -115,7 +120,7 @@ def _prediction(asked: Answering, k: int) -> Prediction:
         throughput_per_s=run.batch / step_s,
         epoch_ms=UNSET if dataset is None else ceil(dataset / run.batch) * step_s * 1e3,
         largest_batch=asked.room.largest_batch(spec.memory_bytes),
-        suggestions=UNSET if fits else suggestions,
+        suggestions=suggestions if advised else UNSET,
         serving=UNSET if asked.serving is None else asked.serving[k],
     )
 

@@ -35,11 +35,11 @@ _UNKNOWN_SHOWN = 5
 
 
 def predict_network(
-    snapshot: Snapshot, request: NetworkRequest, *, max_rows: int, graphs: Graphs | None = None
+    snapshot: Snapshot, request: NetworkRequest, *, max_rows: int, graphs: Graphs | None = None, advise: bool = True
 ) -> PredictResponse:
     """Answer a request; NotFound, BadInput, TooLarge or NotTrained say what to send instead.
 
-    `graphs` are those stored by POST /graphs.
+    `graphs` are those stored by POST /graphs; `advise` adds what would make it fit, which costs as much as the rest.
     """
     asked, engine = request.workload, snapshot.engine
     rows = GpuRows(snapshot)
@@ -92,6 +92,7 @@ def predict_network(
         targets,
         [NOTE] if whole else _notes(asked, ready, launched=launched),
         serving_figures(asked, step_s) if isinstance(asked, ModelWorkload) and asked.output_tokens else None,
+        advise,
     )
     return PredictResponse(answering.predictions(), skipped)
 
