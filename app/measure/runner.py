@@ -6,6 +6,7 @@ import gc
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
+from math import ceil
 from typing import Any
 
 import torch
@@ -21,6 +22,8 @@ from app.ops.stacks import is_eager
 MEASURED, BUSY, OUT_OF_MEMORY, FAILED = "measured", "busy", "out_of_memory", "failed"
 TRIES = 3
 _LONGEST_REASON = 200
+# Work beside which sensors are read, seconds and repetitions.
+_AT_WORK_S, _MOST_RUNS_ON = 0.03, 1000
 
 
 class Runner:
@@ -63,10 +66,21 @@ class Runner:
         for _ in range(TRIES):
             self.sensors.start()
             timing = measure(self._clock, prepared, eager=eager)
-            sensed = self.sensors.read()
+            sensed = self._sensed(prepared, timing)
             if timing.spread <= self.most_spread:
                 return {"outcome": MEASURED} | times(timing) | sensed | self._kernel(prepared) | dict(prepared.facts)
         return {"outcome": BUSY}
+
+    def _sensed(self, prepared: Prepared, timing: Timing) -> dict[str, Any]:
+        """What the sensors say while the point runs on: at rest, a clock that power held back is high again."""
+        if self._clock.is_cuda:
+            for _ in range(min(_MOST_RUNS_ON, ceil(_AT_WORK_S / (timing.latency_s * prepared.launches)))):
+                for run in prepared.phases.values():
+                    run()
+        sensed = self.sensors.read()
+        if self._clock.is_cuda:
+            torch.cuda.synchronize()
+        return sensed
 
     def _kernel(self, prepared: Prepared) -> dict[str, Any]:
         """The launched function as columns: from the suite, else from the profiler; of several phases none."""
