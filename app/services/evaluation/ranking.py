@@ -71,13 +71,15 @@ def evaluate_ranking(
     """Every model measured on LEAST_GPUS or more; `most` rows of each operator and GPU teach."""
     names = _names(study)
     cells = answers_left_out(study, _taught(study), names, progress, most=most)
-    return orders([cell for cell in cells if not cell["option"]])
+    return orders([*cells])
 
 
 def orders(cells: Sequence[Result]) -> list[Order]:
-    """Cells of the same model together, where there are enough of them."""
+    """Cells of the same model on one device together, where there are enough of them."""
     found: dict[tuple[Any, ...], list[Answer]] = {}
     for cell in cells:
+        if cell["option"]:
+            continue
         interval = Interval(cell["low_ms"], cell["high_ms"], COVERAGE)
         answer = Answer(cell["gpu"], cell["predicted_ms"], interval, cell["measured_ms"])
         found.setdefault(tuple(cell[name] for name in _MODEL), []).append(answer)
