@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 
 from app.errors import BadInput, FieldError, NotFound, TooLarge, UnsupportedMedia
 from app.services.decoding import convert, plain
-from app.services.measurements.tabular import MAX_REPORTED, NUMBER, TEXT, Column, read_columns
+from app.services.measurements.tabular import NUMBER, TEXT, Column, read_columns
 from app.services.workloads import Name
 from app.store import prices as store
 from app.store.prices import Price
@@ -19,6 +19,8 @@ from app.tables.catalog import Catalog
 
 # All prices are kept in memory beside the catalogue.
 MOST_ROWS = 20_000
+# Wrong rows are looked for until there are so many: finding the names closest to an unknown one takes its time.
+_MOST_ERRORS = 100
 # Beyond this the unit is wrong.
 MOST_USD = 1e6
 _JSON, _CSV = "application/json", "text/csv"
@@ -91,11 +93,11 @@ def _checked(rows: list[Any], catalog: Catalog) -> list[Price]:
             errors += error.errors
         except NotFound as error:
             errors.append(FieldError((k, "gpu"), error.detail))
-        if len(errors) >= MAX_REPORTED:
+        if len(errors) >= _MOST_ERRORS:
             break
     if errors:
-        wrong = len({error.loc[0] for error in errors})
-        raise BadInput(f"{wrong} of {len(rows)} prices cannot be stored, so none was.", errors=errors[:MAX_REPORTED])
+        wrong = f"{'at least ' * (len(errors) >= _MOST_ERRORS)}{len({error.loc[0] for error in errors})}"
+        raise BadInput(f"{wrong} of {len(rows)} prices cannot be stored, so none was.", errors=errors)
     return found
 
 
