@@ -7,11 +7,13 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from app.api.current import current
-from app.api.deps import BodyDep, GraphsDep, HolderDep, SettingsDep
+from app.api.deps import BodyDep, DatabaseDep, GraphsDep, HolderDep, SettingsDep
 from app.api.openapi import json_answer, json_body, ref
 from app.services.compare.compare import compare
-from app.services.compare.form import COMPARE_EXAMPLE
+from app.services.compare.form import COMPARE_EXAMPLE, CompareResponse
 from app.services.compare.request import read_compare
+from app.services.gpu_rows import Snapshot
+from app.services.quotes.save import kept
 
 router = APIRouter(tags=["Deciding"])
 
@@ -28,8 +30,15 @@ _DESCRIPTION = (
     response_class=Response,
     responses={200: json_answer("The GPUs in their order", ref("CompareResponse"))},
 )
-def compare_gpus(body: BodyDep, holder: HolderDep, graphs: GraphsDep, settings: SettingsDep) -> Response:
+def compare_gpus(
+    body: BodyDep, holder: HolderDep, graphs: GraphsDep, settings: SettingsDep, database: DatabaseDep
+) -> Response:
     """Compare GPUs on a workload."""
     request, most = read_compare(body), settings.max_batch_rows
-    answer = current(holder, lambda snapshot: compare(snapshot, request, max_rows=most, graphs=graphs))
+
+    def answered(snapshot: Snapshot) -> CompareResponse:
+        answer = compare(snapshot, request, max_rows=most, graphs=graphs)
+        return kept(database, snapshot, "compare", request, answer) if request.save else answer
+
+    answer = current(holder, answered)
     return Response(msgspec.json.encode(answer), media_type="application/json")

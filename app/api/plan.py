@@ -7,10 +7,12 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from app.api.current import current
-from app.api.deps import BodyDep, GraphsDep, HolderDep, SettingsDep
+from app.api.deps import BodyDep, DatabaseDep, GraphsDep, HolderDep, SettingsDep
 from app.api.openapi import json_answer, json_body, ref
 from app.services.compare.plan import plan
-from app.services.compare.plan_form import PLAN_EXAMPLE, read_plan
+from app.services.compare.plan_form import PLAN_EXAMPLE, PlanResponse, read_plan
+from app.services.gpu_rows import Snapshot
+from app.services.quotes.save import kept
 
 router = APIRouter(tags=["Deciding"])
 
@@ -28,8 +30,15 @@ _DESCRIPTION = (
     response_class=Response,
     responses={200: json_answer("The choices in their order", ref("PlanResponse"))},
 )
-def plan_job(body: BodyDep, holder: HolderDep, graphs: GraphsDep, settings: SettingsDep) -> Response:
+def plan_job(
+    body: BodyDep, holder: HolderDep, graphs: GraphsDep, settings: SettingsDep, database: DatabaseDep
+) -> Response:
     """Plan a job."""
     request, most = read_plan(body), settings.max_batch_rows
-    answer = current(holder, lambda snapshot: plan(snapshot, request, max_rows=most, graphs=graphs))
+
+    def answered(snapshot: Snapshot) -> PlanResponse:
+        answer = plan(snapshot, request, max_rows=most, graphs=graphs)
+        return kept(database, snapshot, "plan", request, answer) if request.save else answer
+
+    answer = current(holder, answered)
     return Response(msgspec.json.encode(answer), media_type="application/json")

@@ -16,6 +16,7 @@ from app.services.models.requests import ModelRequest
 from app.services.operators.requests import OperatorsRequest
 from app.services.predict import predict_many
 from app.services.prediction_form import MAX_GPUS, PredictRequest, PredictResponse
+from app.services.quotes.save import kept
 from app.services.reply import reply
 from app.services.requests import Request, read_request, write_response
 from app.services.snapshot import SnapshotHolder
@@ -63,13 +64,17 @@ class PredictRoute:
 
     async def _predicted(self, state: State, request: Request) -> bytes:
         holder: SnapshotHolder = state.holder
-        few = _pairs(request) <= INLINE_PAIRS
+        few = not request.save and _pairs(request) <= INLINE_PAIRS
         if few and isinstance(request, PredictRequest):
             return write_response(await self._together(holder, request))
 
         def written() -> bytes:
             most: int = state.runtime.settings.max_batch_rows
-            return write_response(reply(holder.snapshot, request, max_rows=most, graphs=state.graphs))
+            snapshot = holder.snapshot
+            answer = reply(snapshot, request, max_rows=most, graphs=state.graphs)
+            if request.save:
+                answer = kept(state.runtime.database, snapshot, "predict", request, answer)
+            return write_response(answer)
 
         return written() if few else await run_in_threadpool(written)
 

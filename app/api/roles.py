@@ -38,6 +38,8 @@ ROLES: Mapping[str, Mapping[str, Role | None]] = {
     "/plan": {"POST": PREDICT},
     "/predict": {"POST": PREDICT},
     "/predict/batch": {"POST": PREDICT},
+    "/predictions": {"GET": READ},
+    "/predictions/{prediction_id}": {"GET": READ},
     "/predictors": {"GET": READ},
     "/predictors/{name}/rollback": {"POST": ADMIN},
     "/prices": {"GET": READ, "POST": CONTRIBUTE},

@@ -62,6 +62,8 @@ def request_of(
     `how` is of a model, `said` of the request; what is None was not said.
     """
     request = _of_file(file, fields, measured) if model is None else {"workload": model_workload(model, how, fields)}
+    if request.get("save"):
+        raise BadInput("save: a running service keeps answers; send the request to it.")
     return request | {name: value for name, value in said.items() if value is not None}
 
 

@@ -70,6 +70,20 @@ def assemble_for(runtime: Runtime) -> tuple[Engine, tuple[str, ...]]:
         return assemble(connection, Stores.of(runtime.settings), None)
 
 
+def load_version(connection: Connection, stores: Stores, predictor: str, gpu_id: str, version: str) -> Served:
+    """A version that may be served no more; ArtifactRefused says why where it is gone."""
+    plain = untrained().get((predictor, gpu_id))
+    if plain is not None and plain.version == version:
+        return plain
+    ships = shipped_versions(stores.shipped).get(predictor)
+    if ships is not None and ships.version == version:
+        return replace(_from(ships.payload, predictor), version=version)
+    for item in versions.history(connection, predictor):
+        if (item.gpu_id, item.version) == (gpu_id, version):
+            return replace(_own(item, stores), version=version)
+    raise ArtifactRefused(f"Version {version} of {predictor} is gone: neither this release nor this store has it.")
+
+
 def _served(found: Sequence[Version], stores: Stores, last: Engine | None) -> tuple[dict[Key, Served], list[str]]:
     refused: list[str] = []
     own = [_Wanted((item.predictor, item.gpu_id), item.version, partial(_own, item, stores)) for item in found]

@@ -19,6 +19,7 @@ class Asking(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     predictor: Annotated[str, Meta(min_length=1, max_length=100)] = "auto"
     coverage: Annotated[float, Meta(gt=0, lt=1, description="Share of true times the interval should hold")] = 0.8
     detail: Annotated[bool, Meta(description="Add one row per operator")] = False
+    save: Annotated[bool, Meta(description="Keep the answer: it gets an `id`, for GET /predictions/{id}")] = False
 
 
 class PredictRequest(Asking, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -239,6 +240,7 @@ class PredictResponse(Struct, frozen=True, omit_defaults=True):
 
     predictions: list[Prediction]
     skipped: list[Skipped] = []
+    id: int | UnsetType = UNSET
 
 
 PREDICT_EXAMPLE: dict[str, Any] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import date
+from datetime import date, datetime
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -45,9 +45,12 @@ def insert(connection: Connection, prices: Sequence[Price]) -> int:
     return added
 
 
-def load(connection: Connection) -> list[Price]:
-    """Every row, in the order stored."""
-    return [Price(**row._mapping) for row in connection.execute(sa.select(*_COLUMNS).order_by(PRICES.c.id))]
+def load(connection: Connection, *, until: datetime | None = None) -> list[Price]:
+    """Every row, or those stored by a moment, in the order stored."""
+    statement = sa.select(*_COLUMNS).order_by(PRICES.c.id)
+    if until is not None:
+        statement = statement.where(PRICES.c.created_at <= until)
+    return [Price(**row._mapping) for row in connection.execute(statement)]
 
 
 def page(connection: Connection, *, after: int = 0, limit: int = 100, **filters: str | None) -> list[Price]:

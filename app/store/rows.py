@@ -196,6 +196,20 @@ PRICES = Table(
     CheckConstraint("usd_per_hour >= 0", name="price"),
 )
 
+# `request` and `answer` are JSON as sent, which JSONB would not keep to the letter.
+SAVED_PREDICTIONS = Table(
+    "saved_predictions",
+    METADATA,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("workload", Text, nullable=False),
+    Column("request", Text, nullable=False),
+    Column("answer", Text, nullable=False),
+    Column("versions", JSONB, nullable=False),
+    _created(),
+    CheckConstraint("kind IN ('predict', 'compare', 'plan')", name="kind"),
+)
+
 REVISION = Table(
     "revision",
     METADATA,

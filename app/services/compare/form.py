@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from app.services.models.requests import MODEL_EXAMPLE
 from app.services.prediction_form import MAX_GPUS, AnsweredBy, Interval, MemoryUse, Skipped
@@ -37,6 +37,7 @@ class CompareRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
     max_devices: Annotated[float, Meta(ge=1, le=MOST_DEVICES, multiple_of=1, extra_json_schema={"type": "integer"})] = 8
     predictor: Annotated[str, Meta(min_length=1, max_length=100)] = "auto"
     coverage: Annotated[float, Meta(gt=0, lt=1, description="Share of true times the interval should hold")] = 0.8
+    save: Annotated[bool, Meta(description="Keep the answer: it gets an `id`, for GET /predictions/{id}")] = False
 
 
 class Split(Struct, frozen=True):
@@ -96,6 +97,7 @@ class CompareResponse(Struct, frozen=True):
     ranking: list[Compared]
     skipped: list[Skipped]
     notes: list[str]
+    id: int | UnsetType = UNSET
 
 
 COMPARE_EXAMPLE: dict[str, Any] = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import date
 from math import ceil, inf
 
 from msgspec import convert, structs
@@ -32,14 +33,21 @@ _UNPRICED = "no price is known, so the budget cannot be checked: send one in pri
 _TRAINING = "training takes its steps one after another: more devices come from splitting a step, not from copies"
 
 
-def plan(snapshot: Snapshot, request: PlanRequest, *, max_rows: int, graphs: Graphs | None = None) -> PlanResponse:
-    """Answer a request; NotFound, BadInput, TooLarge or NotTrained say what to send instead."""
+def plan(
+    snapshot: Snapshot,
+    request: PlanRequest,
+    *,
+    max_rows: int,
+    graphs: Graphs | None = None,
+    today: date | None = None,
+) -> PlanResponse:
+    """Answer a request, as `compare` does; NotFound, BadInput, TooLarge or NotTrained say what to send instead."""
     if request.deadline_s is request.budget_usd is request.throughput_per_s is None:
         words = "send deadline_s, budget_usd or throughput_per_s: what the job must meet"
         raise BadInput(f"{words}.", errors=[FieldError(("deadline_s",), words)])
     shared = {name: getattr(request, name) for name in _SHARED}
     asked = convert(shared | {"search_parallelism": True}, CompareRequest)
-    comparing = Comparing.of(snapshot, asked, max_rows=max_rows, graphs=graphs)
+    comparing = Comparing.of(snapshot, asked, max_rows=max_rows, graphs=graphs, today=today)
     found = comparing.predicted(comparing.asked)
     first = {one.gpu: comparing.row(one) for one in found.predictions}
     goals = _goals(request, comparing.asked.workload)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from app.services.compare.form import COMPARE_EXAMPLE, MOST_DEVICES, WORKLOADS, Split
 from app.services.decoding import decode
@@ -41,6 +41,7 @@ class PlanRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
     powers_w: dict[str, float] = {}
     predictor: Annotated[str, Meta(min_length=1, max_length=100)] = "auto"
     coverage: Annotated[float, Meta(gt=0, lt=1, description="Share of true times the interval should hold")] = 0.8
+    save: Annotated[bool, Meta(description="Keep the answer: it gets an `id`, for GET /predictions/{id}")] = False
 
 
 class IntervalS(Struct, frozen=True):
@@ -117,6 +118,7 @@ class PlanResponse(Struct, frozen=True):
     sensitivities: list[Sensitivity]
     skipped: list[Skipped]
     notes: list[str]
+    id: int | UnsetType = UNSET
 
 
 PLAN_EXAMPLE: dict[str, Any] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct, defstruct
+from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
 
 from app.services.operators.forms import COLUMN_FIELDS, FORMS, Operator
 from app.services.prediction_form import AnsweredBy, Asking, Skipped
@@ -76,6 +76,7 @@ class TableResponse(Struct, frozen=True, omit_defaults=True):
 
     predictions: list[TablePrediction]
     skipped: list[Skipped] = []
+    id: int | UnsetType = UNSET
 
 
 class BatchResponse(Struct, frozen=True):

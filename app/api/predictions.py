@@ -1,0 +1,129 @@
+"""Saved predictions: listed, and derived again."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import JSONResponse, Response
+
+from app.api.deps import DatabaseDep, GraphsDep, HolderDep, SettingsDep
+from app.api.openapi import ref
+from app.services.assemble import Stores
+from app.services.quotes.derive import Derived, Deriving
+from app.services.quotes.pdf import as_pdf
+from app.store import quotes
+from app.store.quotes import Saved
+
+router = APIRouter(tags=["Prediction"])
+
+MAX_PAGE = 1000
+_MOST_ID = 2**63 - 1
+
+
+class SavedLine(BaseModel):
+    """One saved prediction; `kind` is the route that was asked: predict, compare or plan."""
+
+    id: int
+    kind: str
+    workload: str = Field(description="kind of the workload")
+    created_at: datetime
+
+
+class SavedPage(BaseModel):
+    """Saved predictions, newest first; `next` is the `after` of the page that follows."""
+
+    items: list[SavedLine]
+    next: int | None = None
+
+
+class SavedQuery(BaseModel):
+    """A page."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    after: int | None = Field(default=None, ge=1, le=_MOST_ID, description="the `next` of the page before")
+    limit: int = Field(default=100, ge=1, le=MAX_PAGE)
+
+
+class DifferenceOut(BaseModel):
+    """A figure or word that is another; null stands for what is not there."""
+
+    path: str
+    saved: Any
+    now: Any
+
+
+class SavedPrediction(SavedLine):
+    """An answer as it was saved, and what came of deriving it again from the same versions.
+
+    `unchanged` is null where it cannot be derived any more: `gone` says what is missing. `since` says what is another
+    today: versions served, figures of the GPUs, the code, measurements that have come in.
+    """
+
+    request: dict[str, Any]
+    answer: dict[str, Any]
+    versions: dict[str, Any] = Field(description="code, catalogue revision, predictor versions and GPUs of then")
+    unchanged: bool | None
+    differences: list[DifferenceOut]
+    gone: list[str]
+    since: list[str]
+
+
+_EITHER = {
+    "application/json": {"schema": ref("SavedPrediction")},
+    "application/pdf": {"schema": {"type": "string", "format": "binary"}},
+}
+
+
+@router.get("/predictions", response_model_exclude_none=True)
+def list_predictions(wanted: Annotated[SavedQuery, Query()], database: DatabaseDep) -> SavedPage:
+    """Saved predictions, a page at a time."""
+    with database.begin() as connection:
+        rows = quotes.page(connection, after=wanted.after, limit=wanted.limit + 1)
+    items = [SavedLine.model_validate(row, from_attributes=True) for row in rows[: wanted.limit]]
+    return SavedPage(items=items, next=items[-1].id if len(rows) > wanted.limit else None)
+
+
+@router.get(
+    "/predictions/{prediction_id}",
+    response_model=SavedPrediction,
+    responses={200: {"description": "The answer, and what came of deriving it again", "content": _EITHER}},
+)
+def get_prediction(
+    prediction_id: Annotated[int, Path(ge=1, le=_MOST_ID)],
+    database: DatabaseDep,
+    holder: HolderDep,
+    settings: SettingsDep,
+    graphs: GraphsDep,
+    form: Annotated[Literal["json", "pdf"], Query(alias="format", description="pdf: one page")] = "json",
+) -> Response:
+    """A saved prediction, derived again from the versions that it was given by; also as one page of PDF."""
+    with database.begin() as connection:
+        saved = quotes.get(connection, prediction_id)
+    holder.refresh()
+    deriving = Deriving(database, Stores.of(settings), graphs, settings.max_batch_rows)
+    derived = deriving.again(holder.engine, saved)
+    if form == "json":
+        return JSONResponse(_out(saved, derived).model_dump(mode="json"))
+    name = f'inline; filename="gpucast-{saved.id}.pdf"'
+    return Response(as_pdf(saved, derived), media_type="application/pdf", headers={"Content-Disposition": name})
+
+
+def _out(saved: Saved, derived: Derived) -> SavedPrediction:
+    return SavedPrediction(
+        id=saved.id,
+        kind=saved.kind,
+        workload=saved.workload,
+        created_at=saved.created_at,
+        request=json.loads(saved.request),
+        answer=json.loads(saved.answer),
+        versions=saved.versions,
+        unchanged=derived.unchanged,
+        differences=[DifferenceOut(**one._asdict()) for one in derived.differences],
+        gone=derived.gone,
+        since=derived.since,
+    )

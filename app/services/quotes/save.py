@@ -1,0 +1,78 @@
+"""Keeping an answer (`save: true`), with the versions that it was derived from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import structs
+from sqlalchemy import Connection
+
+from app import __version__
+from app.errors import TooLarge
+from app.services.compare.form import CompareRequest, CompareResponse
+from app.services.compare.plan_form import PlanRequest, PlanResponse
+from app.services.engine import POOLED, Engine
+from app.services.gpu_rows import Snapshot
+from app.services.requests import Request, Response
+from app.store import measurements, quotes
+from app.store.session import Database
+from app.tables.complete import spec_to_dict
+
+MAX_BYTES = 4 * 2**20
+Asked = Request | CompareRequest | PlanRequest
+Answer = TypeVar("Answer", bound=Response | CompareResponse | PlanResponse)
+
+
+def kept(database: Database, snapshot: Snapshot, kind: str, request: Asked, answer: Answer) -> Answer:
+    """The answer with the `id` that it is kept under; TooLarge beyond MAX_BYTES with its request."""
+    asked = msgspec.to_builtins(request)
+    gpus = _answered(answer)
+    if asked["gpus"] == "all":  # of the catalogue as it is now
+        asked["gpus"] = gpus or "all"
+    texts = [msgspec.json.encode(item).decode() for item in (asked, answer)]
+    size = sum(map(len, texts))
+    if size > MAX_BYTES:
+        raise TooLarge(f"At most {MAX_BYTES:,} bytes are saved of a request and its answer; these are {size:,}.")
+    named = [*gpus, *(row["gpu"] for row in asked["workload"].get("measured", ()))]
+    with database.begin() as connection:
+        versions = _versions(connection, snapshot.engine, request.predictor, gpus, named)
+        workload = str(asked["workload"]["kind"])
+        saved_id = quotes.insert(
+            connection, kind=kind, workload=workload, request=texts[0], answer=texts[1], versions=versions
+        )
+    return structs.replace(answer, id=saved_id)
+
+
+def _answered(answer: Response | CompareResponse | PlanResponse) -> list[str]:
+    """Ids of the GPUs that an answer is about, in its order."""
+    if isinstance(answer, CompareResponse):
+        return [row.gpu for row in answer.ranking]
+    if isinstance(answer, PlanResponse):
+        return [row.gpu for row in answer.choices]
+    return [row.gpu for row in answer.predictions]
+
+
+def _versions(
+    connection: Connection, engine: Engine, predictor: str, gpus: Iterable[str], named: Iterable[Any]
+) -> dict[str, Any]:
+    """What the answer comes from; specifications that the request itself holds are not repeated."""
+    keys = {(predictor, gpu if (predictor, gpu) in engine.served else POOLED) for gpu in gpus}
+    specs = [engine.catalog.find(name) for name in named if isinstance(name, str)]
+    catalogued = {spec.id: spec_to_dict(spec) for spec in specs if spec is not None and spec in engine.catalog.specs}
+    return {
+        "code": __version__,
+        "revision": engine.revision,
+        "predictors": [
+            {"predictor": name, "gpu": None if gpu == POOLED else gpu, "version": engine.served[name, gpu].version}
+            for name, gpu in sorted(keys)
+        ],
+        "gpus": catalogued,
+        "measurements": stored_measurements(connection),
+    }
+
+
+def stored_measurements(connection: Connection) -> int:
+    """How many rows there are to answer from."""
+    return sum(measurements.counts(connection).values())
