@@ -3,6 +3,7 @@
 #   make test    install, then format, lint, types, layers, locks and every test
 #   make measure install what `gpucast measure` needs on the machine with the device, and say how to run it
 #   make train   the artefacts of models_store/ from the data sets in DATA (or GPUCAST_SHARED_DATA)
+#   make client  clients/python/gpucast_client.py from the OpenAPI document again
 #   make lock    resolve pyproject.toml into requirements/*.txt again
 
 SHELL := /bin/sh
@@ -17,7 +18,7 @@ ifneq ($(shell test -w "$$HOME" && echo yes),yes)
 export UV_CACHE_DIR := $(CURDIR)/.venv/cache
 endif
 
-.PHONY: serve train measure test check lock install clean
+.PHONY: client serve train measure test check lock install clean
 
 serve: $(INSTALLED)
 	@$(BIN)/gpucast serve
@@ -42,6 +43,9 @@ install: $(INSTALLED)
 
 lock: .venv/.dev
 	PATH="$(BIN):$$PATH" $(BIN)/python requirements/lock.py
+
+client: .venv/.dev
+	$(BIN)/python clients/python/generate.py
 
 clean:
 	rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

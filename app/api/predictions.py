@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from app.api.deps import DatabaseDep, GraphsDep, HolderDep, SettingsDep
-from app.api.openapi import ref
 from app.services.assemble import Stores
 from app.services.quotes.derive import Derived, Deriving
 from app.services.quotes.pdf import as_pdf
@@ -22,6 +21,7 @@ router = APIRouter(tags=["Prediction"])
 
 MAX_PAGE = 1000
 _MOST_ID = 2**63 - 1
+_BINARY = {"type": "string", "format": "binary"}
 
 
 class SavedLine(BaseModel):
@@ -73,12 +73,6 @@ class SavedPrediction(SavedLine):
     since: list[str]
 
 
-_EITHER = {
-    "application/json": {"schema": ref("SavedPrediction")},
-    "application/pdf": {"schema": {"type": "string", "format": "binary"}},
-}
-
-
 @router.get("/predictions", response_model_exclude_none=True)
 def list_predictions(wanted: Annotated[SavedQuery, Query()], database: DatabaseDep) -> SavedPage:
     """Saved predictions, a page at a time."""
@@ -88,29 +82,38 @@ def list_predictions(wanted: Annotated[SavedQuery, Query()], database: DatabaseD
     return SavedPage(items=items, next=items[-1].id if len(rows) > wanted.limit else None)
 
 
-@router.get(
-    "/predictions/{prediction_id}",
-    response_model=SavedPrediction,
-    responses={200: {"description": "The answer, and what came of deriving it again", "content": _EITHER}},
-)
-def get_prediction(
+def _derived(
     prediction_id: Annotated[int, Path(ge=1, le=_MOST_ID)],
     database: DatabaseDep,
     holder: HolderDep,
     settings: SettingsDep,
     graphs: GraphsDep,
-    form: Annotated[Literal["json", "pdf"], Query(alias="format", description="pdf: one page")] = "json",
-) -> Response:
-    """A saved prediction, derived again from the versions that it was given by; also as one page of PDF."""
+) -> tuple[Saved, Derived]:
     with database.begin() as connection:
         saved = quotes.get(connection, prediction_id)
     holder.refresh()
     deriving = Deriving(database, Stores.of(settings), graphs, settings.max_batch_rows)
-    derived = deriving.again(holder.engine, saved)
-    if form == "json":
-        return JSONResponse(_out(saved, derived).model_dump(mode="json"))
-    name = f'inline; filename="gpucast-{saved.id}.pdf"'
-    return Response(as_pdf(saved, derived), media_type="application/pdf", headers={"Content-Disposition": name})
+    return saved, deriving.again(holder.engine, saved)
+
+
+DerivedDep = Annotated[tuple[Saved, Derived], Depends(_derived)]
+
+
+@router.get(
+    "/predictions/{prediction_id}.pdf",
+    response_class=Response,
+    responses={200: {"description": "One page", "content": {"application/pdf": {"schema": _BINARY}}}},
+)
+def get_prediction_pdf(found: DerivedDep) -> Response:
+    """A saved prediction, derived again, as one page of PDF."""
+    name = f'inline; filename="gpucast-{found[0].id}.pdf"'
+    return Response(as_pdf(*found), media_type="application/pdf", headers={"Content-Disposition": name})
+
+
+@router.get("/predictions/{prediction_id}")
+def get_prediction(found: DerivedDep) -> SavedPrediction:
+    """A saved prediction, derived again from the versions that it was given by."""
+    return _out(*found)
 
 
 def _out(saved: Saved, derived: Derived) -> SavedPrediction:

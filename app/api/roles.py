@@ -40,6 +40,7 @@ ROLES: Mapping[str, Mapping[str, Role | None]] = {
     "/predict/batch": {"POST": PREDICT},
     "/predictions": {"GET": READ},
     "/predictions/{prediction_id}": {"GET": READ},
+    "/predictions/{prediction_id}.pdf": {"GET": READ},
     "/predictors": {"GET": READ},
     "/predictors/{name}/rollback": {"POST": ADMIN},
     "/prices": {"GET": READ, "POST": CONTRIBUTE},

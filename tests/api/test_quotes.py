@@ -65,7 +65,7 @@ def test_what_is_saved_is_derived_again(client: TestClient, path: str, request_:
     assert found["answer"] == plain
     assert found["kind"] == path[1:]
     assert found["workload"] == found["request"]["workload"]["kind"]
-    page = client.get(f"/predictions/{saved['id']}", params={"format": "pdf"})
+    page = client.get(f"/predictions/{saved['id']}.pdf")
     assert page.headers["content-type"] == "application/pdf"
     assert page.content.startswith(b"%PDF") and page.content.count(b"/Type /Page\n") == 1
 
@@ -87,7 +87,7 @@ def test_pages_newest_first(client: TestClient) -> None:
 @pytest.mark.parametrize(("name", "status"), [("999999", 404), ("0", 422), ("x", 422), (str(2**63), 422)])
 def test_ids_that_are_none(client: TestClient, name: str, status: int) -> None:
     assert client.get(f"/predictions/{name}").status_code == status
-    assert client.get("/predictions/1", params={"format": "docx"}).status_code == 422
+    assert client.get(f"/predictions/{name}.pdf").status_code == status
 
 
 def test_too_much_to_save_is_413(client: TestClient) -> None:
@@ -127,7 +127,7 @@ def test_a_retired_version_derives_its_answer_until_its_artefact_is_gone(
     assert (found["unchanged"], found["differences"], found["since"]) == (None, [], told)
     assert found["gone"] == [f"version {name} of auto is gone from the store of models"]
     assert found["answer"]["predictions"] == saved["predictions"]
-    assert client.get(f"/predictions/{saved['id']}?format=pdf").content.startswith(b"%PDF")
+    assert client.get(f"/predictions/{saved['id']}.pdf").content.startswith(b"%PDF")
 
 
 def test_prices_of_then(client: TestClient) -> None:
@@ -147,7 +147,7 @@ def test_measurements_that_come_in_are_told(client: TestClient) -> None:
     assert (found["unchanged"], found["since"]) == (False, ["1 measurements have come in"])
     latency = next(one for one in found["differences"] if one["path"] == "predictions.0.latency_ms")
     assert latency["saved"] == found["answer"]["predictions"][0]["latency_ms"] != latency["now"] == pytest.approx(2.0)
-    assert client.get(f"/predictions/{saved['id']}?format=pdf").status_code == 200
+    assert client.get(f"/predictions/{saved['id']}.pdf").status_code == 200
 
 
 def test_differences_are_where_they_are() -> None:

@@ -1,0 +1,2121 @@
+"""Typed client of the gpucast service, made from its OpenAPI document by `make client`.
+
+Needs httpx alone. Times are milliseconds, sizes bytes, rates per second, unless a field's name says otherwise.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+import httpx
+
+# ruff: noqa - from here on as the document has it
+from typing import Literal, NotRequired, TypedDict, cast
+
+
+class GpucastProblem(Exception):
+    """An answer that is none: what was wrong, as RFC 9457 has it; `errors` names the fields."""
+
+    def __init__(self, answer: httpx.Response) -> None:
+        is_problem = answer.headers.get("content-type") == "application/problem+json"
+        told: dict[str, Any] = answer.json() if is_problem else {"detail": answer.text}
+        super().__init__(f"{answer.status_code}: {told['detail']}")
+        self.status = answer.status_code
+        self.problem = told
+        self.errors: list[dict[str, Any]] = told.get("errors", [])
+
+
+def _quoted(value: object) -> str:
+    return quote(str(value), safe="")
+
+
+class Gpucast:
+    """One service. Methods are its operations, their bodies and answers as JSON has them; GpucastProblem otherwise."""
+
+    def __init__(self, url: str = "http://127.0.0.1:8000", *, key: str | None = None, timeout_s: float = 300.0) -> None:
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        self._client = httpx.Client(base_url=url, headers=headers, timeout=timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _send(
+        self, method: str, path: str, *, body: object = None, query: dict[str, Any] | None = None
+    ) -> httpx.Response:
+        given = {name: value for name, value in (query or {}).items() if value is not None}
+        answer = self._client.request(method, path, json=body, params=given)
+        if not answer.is_success:
+            raise GpucastProblem(answer)
+        return answer
+
+    def predict_rows(
+        self,
+        body: OperatorBatch,
+        *,
+        gpu: str | None = None,
+        predictor: str | None = None,
+        coverage: float | None = None,
+    ) -> BatchResponse:
+        """Operator rows as JSON columns, an Arrow IPC stream or Parquet: columns as the fields of `operators`,
+        with `op` and optionally `gpu`; a null where an operator has no such field. The answer comes in the
+        same form, row for row: `latency_ms`, `low_ms`, `high_ms` and `bound`, each what `operators` with
+        that row alone answers. In Arrow and Parquet the schema's metadata says under `gpucast` who
+        answered.
+        """
+        answer = self._send(
+            "POST", "/predict/batch", body=body, query={"gpu": gpu, "predictor": predictor, "coverage": coverage}
+        )
+        return cast("BatchResponse", answer.json())
+
+    def list_gpus(self) -> ListGpusAnswer:
+        """Every GPU of the catalogue, in the order of their ids."""
+        answer = self._send("GET", "/gpus")
+        return cast("ListGpusAnswer", answer.json())
+
+    def register_gpu(self, body: GpuIn) -> Gpu:
+        """Register a GPU, also one that does not exist yet; what is left out is inferred from its
+        architecture.
+        """
+        answer = self._send("POST", "/gpus", body=body)
+        return cast("Gpu", answer.json())
+
+    def get_gpu(self, name: str) -> Gpu:
+        """One GPU by its id, an alias, or a name that only the long tail knows."""
+        answer = self._send("GET", f"/gpus/{_quoted(name)}")
+        return cast("Gpu", answer.json())
+
+    def change_gpu(self, name: str, body: GpuChanges) -> Gpu:
+        """Change some fields of a GPU; what had been inferred is inferred again."""
+        answer = self._send("PATCH", f"/gpus/{_quoted(name)}", body=body)
+        return cast("Gpu", answer.json())
+
+    def remove_gpu(self, name: str) -> None:
+        """Remove a GPU that was registered here and that no measurement refers to."""
+        self._send("DELETE", f"/gpus/{_quoted(name)}")
+
+    def post_graph(self, body: Graph, *, dims: list[str] | None = None) -> GraphOut:
+        """A network in the project's JSON form (docs/graph.md), an ONNX file or a torch.export archive (.pt2):
+        weights are not looked at, so files may come without them. The id is a hash of what it says: sent
+        again, it changes nothing. Named dimensions are bound by each prediction; `dims` only sets what the
+        figures of the answer are for.
+        """
+        answer = self._send("POST", "/graphs", body=body, query={"dims": dims})
+        return cast("GraphOut", answer.json())
+
+    def list_graphs(self, *, after: str | None = None, limit: int | None = None) -> GraphPage:
+        """Stored networks, a page at a time in the order of their ids."""
+        answer = self._send("GET", "/graphs", query={"after": after, "limit": limit})
+        return cast("GraphPage", answer.json())
+
+    def get_graph(self, graph_id: str) -> GraphWhole:
+        """One network with its nodes."""
+        answer = self._send("GET", f"/graphs/{_quoted(graph_id)}")
+        return cast("GraphWhole", answer.json())
+
+    def post_measurements(self, body: list[MeasurementIn], *, dry_run: bool | None = None) -> IngestReport:
+        """A JSON list, or CSV or Parquet with the workload's fields as columns (`size.n` or just `n`,
+        `kernel.grid`, `phases_ms.forward`; an empty cell is an absent field). A column `kind` says what a
+        row is: kernel, operator or model; without it, rows of a file with a column `op` are operators,
+        others kernels. Rows whose `outcome` is not `measured` are skipped and counted. The schema metadata
+        of a Parquet file may hold the measuring GPU's specification in JSON under `gpucast.device`: it is
+        registered where rows name it and nobody knows it. All rows are stored or none; the same row sent
+        again changes nothing.
+        """
+        answer = self._send("POST", "/measurements", body=body, query={"dry_run": dry_run})
+        return cast("IngestReport", answer.json())
+
+    def list_measurements(
+        self,
+        *,
+        gpu: str | None = None,
+        kind: str | None = None,
+        name: str | None = None,
+        software: str | None = None,
+        source: str | None = None,
+        after: str | None = None,
+        limit: int | None = None,
+    ) -> MeasurementPage:
+        """Stored measurements, filtered, a page at a time in the order of their ids."""
+        answer = self._send(
+            "GET",
+            "/measurements",
+            query={
+                "gpu": gpu,
+                "kind": kind,
+                "name": name,
+                "software": software,
+                "source": source,
+                "after": after,
+                "limit": limit,
+            },
+        )
+        return cast("MeasurementPage", answer.json())
+
+    def post_retrain(self, body: RetrainRequest) -> RetrainAnswer:
+        """Queue a retraining from the stored measurements; refused at once where it can only fail."""
+        answer = self._send("POST", "/retrain", body=body)
+        return cast("RetrainAnswer", answer.json())
+
+    def get_job(self, job_id: int) -> JobOut:
+        """How far a retraining is, and its version and validation errors once it succeeded."""
+        answer = self._send("GET", f"/jobs/{_quoted(job_id)}")
+        return cast("JobOut", answer.json())
+
+    def list_keys(self) -> KeyList:
+        """Every key, in the order of their ids."""
+        answer = self._send("GET", "/keys")
+        return cast("KeyList", answer.json())
+
+    def create_key(self, body: KeyIn) -> NewKey:
+        """Make a key. It is told in this answer and never again: only its SHA-256 is kept."""
+        answer = self._send("POST", "/keys", body=body)
+        return cast("NewKey", answer.json())
+
+    def revoke_key(self, key_id: int) -> None:
+        """Revoke a key: from now on it opens nothing."""
+        self._send("DELETE", f"/keys/{_quoted(key_id)}")
+
+    def plan_partition(self, body: PartitionRequest) -> PartitionResponse:
+        """A model or graph over two GPUs or more, in the order that requests pass them: the cuts whose slowest
+        stage is the fastest, within each GPU's memory, with the time to pass activations on.
+        """
+        answer = self._send("POST", "/partition", body=body)
+        return cast("PartitionResponse", answer.json())
+
+    def compare_gpus(self, body: CompareRequest) -> CompareResponse:
+        """A workload on many GPUs, ranked by latency, throughput, cost or energy, with intervals, the Pareto
+        set, and which GPUs cannot be told apart. Prices come from the request or from POST /prices: none
+        are known otherwise.
+        """
+        answer = self._send("POST", "/compare", body=body)
+        return cast("CompareResponse", answer.json())
+
+    def list_predictions(self, *, after: int | None = None, limit: int | None = None) -> SavedPage:
+        """Saved predictions, a page at a time."""
+        answer = self._send("GET", "/predictions", query={"after": after, "limit": limit})
+        return cast("SavedPage", answer.json())
+
+    def get_prediction_pdf(self, prediction_id: int) -> bytes:
+        """A saved prediction, derived again, as one page of PDF."""
+        answer = self._send("GET", f"/predictions/{_quoted(prediction_id)}.pdf")
+        return answer.content
+
+    def get_prediction(self, prediction_id: int) -> SavedPrediction:
+        """A saved prediction, derived again from the versions that it was given by."""
+        answer = self._send("GET", f"/predictions/{_quoted(prediction_id)}")
+        return cast("SavedPrediction", answer.json())
+
+    def get_predictors(self) -> PredictorList:
+        """Every predictor with the versions it serves, what they were trained on and their validated errors."""
+        answer = self._send("GET", "/predictors")
+        return cast("PredictorList", answer.json())
+
+    def post_rollback(self, name: str, *, gpu: str | None = None) -> VersionOut:
+        """Serve the version that was served before the present one; 409 if there is none."""
+        answer = self._send("POST", f"/predictors/{_quoted(name)}/rollback", query={"gpu": gpu})
+        return cast("VersionOut", answer.json())
+
+    def healthz(self) -> HealthzAnswer:
+        """Whether the process answers."""
+        answer = self._send("GET", "/healthz")
+        return cast("HealthzAnswer", answer.json())
+
+    def readyz(self) -> ReadyzAnswer:
+        """Whether database, queue and model store are usable; 503 says which is not."""
+        answer = self._send("GET", "/readyz")
+        return cast("ReadyzAnswer", answer.json())
+
+    def metrics(self) -> str:
+        """Counters of this process, for Prometheus."""
+        answer = self._send("GET", "/metrics")
+        return answer.text
+
+    def predict(
+        self, body: PredictRequest | OperatorsRequest | OperatorTableRequest | ModelRequest | GraphRequest
+    ) -> PredictResponse | TableResponse:
+        """How long a workload takes on one GPU, on several or on all of the catalogue."""
+        answer = self._send("POST", "/predict", body=body)
+        return cast("PredictResponse | TableResponse", answer.json())
+
+
+class AnsweringOut(TypedDict):
+    """What this process answers with, for one GPU or (null) for all that have no version of their own."""
+
+    gpu: str | None
+    version: str
+
+
+class DifferenceOut(TypedDict):
+    """A figure or word that is another; null stands for what is not there."""
+
+    path: str
+    saved: Any
+    now: Any
+
+
+class DriftOut(TypedDict):
+    """New measurements beside what `auto` would have predicted for them."""
+
+    rows: int
+    median_ape: float
+    inside_interval: float
+
+
+class GraphOut(TypedDict):
+    """A stored network and what one forward pass comes to, for the sizes in `dims`."""
+
+    graph_id: str
+    name: str
+    form: str
+    nodes: int
+    parameters: float
+    flops: float
+    unknown: dict[str, int]
+    dims: dict[str, int]
+    created_at: NotRequired[str | None]
+
+
+class GraphPage(TypedDict):
+    """One page; `next` is the cursor of the one after it, absent on the last."""
+
+    items: list[GraphOut]
+    next: NotRequired[str | None]
+
+
+class GraphWhole(TypedDict):
+    """A stored network with its nodes."""
+
+    graph_id: str
+    name: str
+    form: str
+    nodes: int
+    parameters: float
+    flops: float
+    unknown: dict[str, int]
+    dims: dict[str, int]
+    created_at: NotRequired[str | None]
+    graph: dict[str, Any]
+
+
+class IngestReport(TypedDict):
+    """What became of the rows: `unchanged` ones were stored before."""
+
+    received: int
+    inserted: int
+    unchanged: int
+    skipped: dict[str, int]
+    ignored: dict[str, int]
+    added_gpus: list[str]
+    drift: DriftOut | None
+    dry_run: bool
+
+
+class JobOut(TypedDict):
+    """A retraining. `served` says whether its version answers now; `reason` why it failed or was kept
+    back.
+    """
+
+    job_id: int
+    predictor: str
+    gpu: str | None
+    state: str
+    progress: str | None
+    version: str | None
+    served: bool | None
+    validation: list[dict[str, Any]] | None
+    trained_on: dict[str, Any] | None
+    reason: str | None
+    created_at: str
+    started_at: str | None
+    finished_at: str | None
+
+
+class KeyIn(TypedDict):
+    """Whom the key is for, and what it may do."""
+
+    name: str
+    role: Literal["read", "predict", "contribute", "admin"]
+
+
+class KeyList(TypedDict):
+    """Every key, revoked ones too."""
+
+    items: list[KeyOut]
+
+
+class KeyOut(TypedDict):
+    """A key, without the key."""
+
+    id: int
+    name: str
+    role: Literal["read", "predict", "contribute", "admin"]
+    created_at: str
+    revoked_at: str | None
+
+
+class MeasurementOut(TypedDict):
+    """One stored measurement; absent figures were not sent."""
+
+    id: str
+    gpu: str
+    software: str
+    workload: dict[str, Any]
+    latency_ms: float
+    source: str
+    latency_std_ms: NotRequired[float | None]
+    runs: NotRequired[int | None]
+    phases_ms: NotRequired[dict[str, float] | None]
+    kernel: NotRequired[dict[str, Any] | None]
+    clock_hz: NotRequired[float | None]
+    power_w: NotRequired[float | None]
+    measured_at: NotRequired[str | None]
+    created_at: NotRequired[str | None]
+
+
+class MeasurementPage(TypedDict):
+    """One page; `next` is the cursor of the one after it, absent on the last."""
+
+    items: list[MeasurementOut]
+    next: NotRequired[str | None]
+
+
+class NewKey(TypedDict):
+    """A key just made: `key` is told this once."""
+
+    id: int
+    name: str
+    role: Literal["read", "predict", "contribute", "admin"]
+    created_at: str
+    revoked_at: str | None
+    key: str
+
+
+class PredictorList(TypedDict):
+    """Every predictor."""
+
+    items: list[PredictorOut]
+
+
+class PredictorOut(TypedDict):
+    """One predictor; `answering` is empty until one that needs training has been trained."""
+
+    name: str
+    trainable: bool
+    needs_training: bool
+    answering: list[AnsweringOut]
+    shipped: VersionOut | None
+    served: list[VersionOut]
+    history: list[VersionOut]
+
+
+class RetrainAnswer(TypedDict):
+    """Where to look: GET /jobs/{job_id}. A burst of requests shares one job."""
+
+    job_id: int
+
+
+class RetrainRequest(TypedDict):
+    """A trainable predictor, and the GPU to learn for; without one, pooled over all."""
+
+    predictor: str
+    gpu: NotRequired[str | None]
+
+
+class SavedLine(TypedDict):
+    """One saved prediction; `kind` is the route that was asked: predict, compare or plan."""
+
+    id: int
+    kind: str
+    workload: str
+    created_at: str
+
+
+class SavedPage(TypedDict):
+    """Saved predictions, newest first; `next` is the `after` of the page that follows."""
+
+    items: list[SavedLine]
+    next: NotRequired[int | None]
+
+
+class SavedPrediction(TypedDict):
+    """An answer as it was saved, and what came of deriving it again from the same versions.
+
+    `unchanged` is null where it cannot be derived any more: `gone` says what is missing. `since` says
+    what is another
+    today: versions served, figures of the GPUs, the code, measurements that have come in.
+    """
+
+    id: int
+    kind: str
+    workload: str
+    created_at: str
+    request: dict[str, Any]
+    answer: dict[str, Any]
+    versions: dict[str, Any]
+    unchanged: bool | None
+    differences: list[DifferenceOut]
+    gone: list[str]
+    since: list[str]
+
+
+class VersionOut(TypedDict):
+    """A trained version and its accuracy card; `state` is served, retired or kept_back."""
+
+    version: str
+    gpu: str | None
+    state: str
+    trained_on: dict[str, Any]
+    validation: list[dict[str, Any]]
+    training_set_sha256: str
+    created_at: str | None
+
+
+class PredictRequest(TypedDict):
+    """A kernel on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
+
+    gpu: NotRequired[str | dict[str, Any] | None]
+    gpus: NotRequired[list[str | dict[str, Any]] | Literal["all"] | None]
+    predictor: NotRequired[str]
+    coverage: NotRequired[float]
+    detail: NotRequired[bool]
+    save: NotRequired[bool]
+    workload: KernelWorkload
+
+
+class KernelWorkload(TypedDict):
+    """One launch of any CUDA-like kernel. Sizes are bytes, counts are per launch, of the whole grid.
+
+        `branch_divergence` is 0 (none) to 1 (every branch splits its warp); `lane_operations` counts
+    loads, stores,
+        atomics and loop operations per lane; `working_set_bytes` is distinct bytes touched.
+    """
+
+    kind: Literal["kernel"]
+    name: str
+    flops: float
+    bytes: float
+    threads_per_block: float
+    blocks: float
+    registers_per_thread: float
+    shared_memory_per_block: float
+    working_set_bytes: float
+    access_pattern: Literal["broadcast", "coalesced", "random", "strided"]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+    size: NotRequired[KernelSize | None]
+    stride_bytes: NotRequired[float | None]
+    atomic_operations: NotRequired[float | None]
+    atomic_addresses: NotRequired[float | None]
+    branch_divergence: NotRequired[float | None]
+    lane_operations: NotRequired[float | None]
+    bank_conflict_ways: NotRequired[float | None]
+    measured: NotRequired[list[MeasuredKernel]]
+
+
+class KernelSize(TypedDict):
+    """The problem's size in the kernel's own terms; what does not apply is left out or 0."""
+
+    n: NotRequired[float | None]
+    rows: NotRequired[float | None]
+    cols: NotRequired[float | None]
+    iterations: NotRequired[float | None]
+
+
+class MeasuredKernel(TypedDict):
+    """One measured launch: of this kernel on another GPU, or of another size or kernel where fields are
+    overridden.
+
+        What is left out is as in the workload around it; the compiler may give each GPU its own
+    registers.
+    """
+
+    gpu: str | dict[str, Any]
+    latency_ms: float
+    name: NotRequired[str | None]
+    flops: NotRequired[float | None]
+    bytes: NotRequired[float | None]
+    threads_per_block: NotRequired[float | None]
+    blocks: NotRequired[float | None]
+    registers_per_thread: NotRequired[float | None]
+    shared_memory_per_block: NotRequired[float | None]
+    working_set_bytes: NotRequired[float | None]
+    access_pattern: NotRequired[Literal["broadcast", "coalesced", "random", "strided"] | None]
+    dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"] | None]
+    size: NotRequired[KernelSize | None]
+    stride_bytes: NotRequired[float | None]
+    atomic_operations: NotRequired[float | None]
+    atomic_addresses: NotRequired[float | None]
+    branch_divergence: NotRequired[float | None]
+    lane_operations: NotRequired[float | None]
+    bank_conflict_ways: NotRequired[float | None]
+
+
+class PredictResponse(TypedDict):
+    """One entry per GPU in the order asked; `skipped` names those of "all" that cannot run the workload."""
+
+    predictions: list[Prediction]
+    skipped: NotRequired[list[Skipped]]
+    id: NotRequired[int]
+
+
+class Prediction(TypedDict):
+    """The answer for one GPU; `operators` only with `detail`.
+
+        Of networks alone: `devices` taken, `phases_ms` of the step, `throughput_per_s` in sequences or
+    images (tokens in
+        mode decode), `epoch_ms` with a `dataset_size`, `largest_batch` that fits (0: none does),
+    `suggestions` of what
+        would make it fit, `serving` with `output_tokens`.
+    """
+
+    gpu: str
+    latency_ms: float
+    interval_ms: Interval
+    bound: Literal["communication", "compute", "launch", "memory"]
+    predictor: AnsweredBy
+    support: Literal["extrapolated", "interpolated", "measured"]
+    memory: MemoryUse
+    breakdown: list[Share]
+    warnings: list[str]
+    operators: NotRequired[list[OperatorRow] | None]
+    devices: NotRequired[int]
+    phases_ms: NotRequired[Phases]
+    throughput_per_s: NotRequired[float]
+    epoch_ms: NotRequired[float]
+    largest_batch: NotRequired[int]
+    suggestions: NotRequired[list[Suggestion]]
+    serving: NotRequired[ServingFigures]
+
+
+class Interval(TypedDict):
+    """Where the true figure lies with the probability `coverage`, in the unit that the field's name says."""
+
+    low: float
+    high: float
+    coverage: float
+
+
+class AnsweredBy(TypedDict):
+    """The predictor that answered, and its version."""
+
+    name: str
+    version: str
+
+
+class MemoryUse(TypedDict):
+    """Bytes that a device must hold beside those that it has.
+
+        Of kernels and operators the distinct bytes touched; of a network all that stays, and the most
+    at work at a time.
+    """
+
+    required_bytes: float
+    capacity_bytes: float
+    fits: bool
+    breakdown: NotRequired[MemoryParts]
+
+
+class MemoryParts(TypedDict):
+    """What a network keeps on the fullest of its devices, bytes."""
+
+    weights_bytes: float
+    gradients_bytes: float
+    optimizer_bytes: float
+    activations_bytes: float
+    kv_cache_bytes: float
+    workspace_bytes: float
+    reserve_bytes: float
+
+
+class Share(TypedDict):
+    """A group of operators and its part of the time."""
+
+    group: str
+    latency_ms: float
+    share: float
+    operators: int
+
+
+class OperatorRow(TypedDict):
+    """One operator in detail; `limit_ms` is the hardware limit.
+
+        A kernel has its `name` and `blocks_per_sm`, how many are resident at once. A deep-learning
+    operator has its
+        `count`: its times, FLOPs and bytes are those of all repetitions together; `explanation` is of
+    `auto` only.
+    """
+
+    op: str
+    latency_ms: float
+    low_ms: float
+    high_ms: float
+    limit_ms: float
+    bound: str
+    flops: float
+    bytes: float
+    name: NotRequired[str]
+    blocks_per_sm: NotRequired[float]
+    group: NotRequired[str]
+    dtype: NotRequired[str]
+    count: NotRequired[float]
+    support: NotRequired[str]
+    predictor: NotRequired[str]
+    phase: NotRequired[str]
+    explanation: NotRequired[Explanation]
+
+
+class Explanation(TypedDict):
+    """Why `auto` says so, of one repetition.
+
+        The latency is that of `measured` where the operator was; else the physics' times exp(`fading` x
+    sum of weight x
+        log_correction), never under the limit. `fading` is what is left of the corrections at this
+    distance from the shapes
+        learned from; `corrects` says whether they go for the whole time or only for its work, where the
+    operator is
+        launched in another way than those measured. `learned_dtype` is the number format that they were
+    learned in.
+    """
+
+    situation: str
+    learned_dtype: str | None
+    sustained_clock_hz: float | None
+    roofline: RooflinePosition
+    tile: TileUse | None
+    physics: PhysicsTerms
+    members: list[MemberAnswer]
+    fading: float
+    corrects: Literal["time", "work"]
+
+
+class RooflinePosition(TypedDict):
+    """Where the operator stands under the sustained roofline; null where a figure is not known.
+
+        `compute_share` is the part of `flop_per_s` that it attains, `dram_share` of `dram_bytes_per_s`,
+    by the bytes that
+        cannot stay in the L2; over 1 where what was measured of the card is faster than physics has it.
+    """
+
+    intensity_flop_per_byte: float | None
+    ridge_flop_per_byte: float | None
+    flop_per_s: float | None
+    dram_bytes_per_s: float | None
+    compute_share: float | None
+    dram_share: float | None
+
+
+class TileUse(TypedDict):
+    """The candidate tile that suits best: its blocks, their waves over the SMs, and how full these are."""
+
+    rows: int
+    columns: int
+    blocks: float
+    waves: float
+    wave_efficiency: float
+
+
+class PhysicsTerms(TypedDict):
+    """Time of each part by physics, under the constants fitted to measurements; `shortest` is the least of
+    any call.
+    """
+
+    overhead_ms: float
+    shortest_ms: float
+    compute_ms: float
+    dram_ms: float
+    l2_ms: float
+    link_ms: float
+    limit_ms: float
+
+
+class MemberAnswer(TypedDict):
+    """A part of the answer, and what it says alone.
+
+        The learned models correct the physics: `log_correction` is the logarithm of measured over
+    physics that one
+        expects, of this `gpu`, of a `sibling`, or `shared` by all.
+    """
+
+    source: Literal["measured", "own", "physics", "shared", "sibling"]
+    gpu: str | None
+    weight: float
+    log_correction: float
+    latency_ms: float
+
+
+class Phases(TypedDict):
+    """A step by its phases, milliseconds; `communication` is what no computation hides."""
+
+    forward: float
+    backward: float
+    update: float
+    communication: float
+
+
+class Suggestion(TypedDict):
+    """Fields of the workload to send instead, with which it fits, and the bytes that it then takes."""
+
+    change: dict[str, Any]
+    required_bytes: float
+
+
+class ServingFigures(TypedDict):
+    """What a user of a served model sees; `definitions` says what each figure means."""
+
+    ttft_ms: float
+    tpot_ms: float
+    request_ms: float
+    tokens_per_s: float
+    decode_tokens_per_s: float
+    requests_per_s: float
+    definitions: dict[str, str]
+
+
+class Skipped(TypedDict):
+    """A GPU of "all" that cannot run the workload, and why."""
+
+    gpu: str
+    reason: str
+
+
+class OperatorsRequest(TypedDict):
+    """Operators on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
+
+    gpu: NotRequired[str | dict[str, Any] | None]
+    gpus: NotRequired[list[str | dict[str, Any]] | Literal["all"] | None]
+    predictor: NotRequired[str]
+    coverage: NotRequired[float]
+    detail: NotRequired[bool]
+    save: NotRequired[bool]
+    workload: OperatorsWorkload
+
+
+class OperatorsWorkload(TypedDict):
+    """Deep-learning operators that run one after another: their times add up."""
+
+    kind: Literal["operators"]
+    operators: list[
+        LinearOperator
+        | BmmOperator
+        | Conv2dOperator
+        | LayerNormOperator
+        | RmsNormOperator
+        | BatchNormOperator
+        | SoftmaxOperator
+        | MaxPool2dOperator
+        | AvgPool2dOperator
+        | AddOperator
+        | MulOperator
+        | DivOperator
+        | PowOperator
+        | ReluOperator
+        | GeluOperator
+        | TanhOperator
+        | SiluOperator
+        | AddScalarOperator
+        | MulScalarOperator
+        | DivScalarOperator
+        | PowScalarOperator
+        | EmbeddingOperator
+        | RecurrentOperator
+        | AttentionPrefillOperator
+        | AttentionDecodeOperator
+        | AttentionMlaOperator
+        | MoeOperator
+        | AllReduceOperator
+        | AllGatherOperator
+        | ReduceScatterOperator
+        | AllToAllOperator
+        | SendRecvOperator
+        | CopyOperator
+        | MemoryOperator
+        | NetworkOperator
+    ]
+
+
+class LinearOperator(TypedDict):
+    """LinearOperator"""
+
+    op: Literal["linear"]
+    m: float
+    n: float
+    k: float
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+
+
+class BmmOperator(TypedDict):
+    """BmmOperator"""
+
+    op: Literal["bmm"]
+    b: float
+    m: float
+    n: float
+    k: float
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+
+
+class Conv2dOperator(TypedDict):
+    """Conv2dOperator"""
+
+    op: Literal["conv2d"]
+    b: float
+    in_channels: float
+    out_channels: float
+    kernel_size: float | list[float]
+    input_size: float | list[float]
+    stride: NotRequired[float | list[float] | None]
+    padding: NotRequired[float | list[float] | None]
+    groups: NotRequired[float | None]
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+
+
+class LayerNormOperator(TypedDict):
+    """LayerNormOperator"""
+
+    op: Literal["layer_norm"]
+    b: float
+    h: float
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+
+
+class RmsNormOperator(TypedDict):
+    """RmsNormOperator"""
+
+    op: Literal["rms_norm"]
+    b: float
+    h: float
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+
+
+class BatchNormOperator(TypedDict):
+    """BatchNormOperator"""
+
+    op: Literal["batch_norm"]
+    b: float
+    h: float
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+
+
+class SoftmaxOperator(TypedDict):
+    """SoftmaxOperator"""
+
+    op: Literal["softmax"]
+    b: float
+    h: float
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+
+
+class MaxPool2dOperator(TypedDict):
+    """MaxPool2dOperator"""
+
+    op: Literal["max_pool2d"]
+    b: float
+    channels: float
+    kernel_size: float | list[float]
+    input_size: float | list[float]
+    stride: NotRequired[float | list[float] | None]
+    padding: NotRequired[float | list[float] | None]
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+
+
+class AvgPool2dOperator(TypedDict):
+    """AvgPool2dOperator"""
+
+    op: Literal["avg_pool2d"]
+    b: float
+    channels: float
+    kernel_size: float | list[float]
+    input_size: float | list[float]
+    stride: NotRequired[float | list[float] | None]
+    padding: NotRequired[float | list[float] | None]
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+
+
+class AddOperator(TypedDict):
+    """AddOperator"""
+
+    op: Literal["add"]
+    b: float
+    h: float
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+
+
+class MulOperator(TypedDict):
+    """MulOperator"""
+
+    op: Literal["mul"]
+    b: float
+    h: float
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+
+
+class DivOperator(TypedDict):
+    """DivOperator"""
+
+    op: Literal["div"]
+    b: float
+    h: float
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+
+
+class PowOperator(TypedDict):
+    """PowOperator"""
+
+    op: Literal["pow"]
+    b: float
+    h: float
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+
+
+class ReluOperator(TypedDict):
+    """ReluOperator"""
+
+    op: Literal["relu"]
+    b: float
+    h: float
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+
+
+class GeluOperator(TypedDict):
+    """GeluOperator"""
+
+    op: Literal["gelu"]
+    b: float
+    h: float
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+
+
+class TanhOperator(TypedDict):
+    """TanhOperator"""
+
+    op: Literal["tanh"]
+    b: float
+    h: float
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+
+
+class SiluOperator(TypedDict):
+    """SiluOperator"""
+
+    op: Literal["silu"]
+    b: float
+    h: float
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+
+
+class AddScalarOperator(TypedDict):
+    """AddScalarOperator"""
+
+    op: Literal["add_scalar"]
+    b: float
+    h: float
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+
+
+class MulScalarOperator(TypedDict):
+    """MulScalarOperator"""
+
+    op: Literal["mul_scalar"]
+    b: float
+    h: float
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+
+
+class DivScalarOperator(TypedDict):
+    """DivScalarOperator"""
+
+    op: Literal["div_scalar"]
+    b: float
+    h: float
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+
+
+class PowScalarOperator(TypedDict):
+    """PowScalarOperator"""
+
+    op: Literal["pow_scalar"]
+    b: float
+    h: float
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+
+
+class EmbeddingOperator(TypedDict):
+    """EmbeddingOperator"""
+
+    op: Literal["embedding"]
+    b: float
+    h: float
+    vocabulary: NotRequired[float | None]
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+
+
+class RecurrentOperator(TypedDict):
+    """RecurrentOperator"""
+
+    op: Literal["recurrent"]
+    batch: float
+    input: float
+    hidden: float
+    steps: float
+    cell: NotRequired[Literal["gru", "lstm", "rnn"] | None]
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+
+
+class AttentionPrefillOperator(TypedDict):
+    """AttentionPrefillOperator"""
+
+    op: Literal["attention_prefill"]
+    batch: float
+    heads: float
+    kv_heads: NotRequired[float | None]
+    head_dim: float
+    query_length: NotRequired[float | None]
+    context_length: float
+    window: NotRequired[float | None]
+    kv_dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"] | None]
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+
+
+class AttentionDecodeOperator(TypedDict):
+    """AttentionDecodeOperator"""
+
+    op: Literal["attention_decode"]
+    batch: float
+    heads: float
+    kv_heads: NotRequired[float | None]
+    head_dim: float
+    query_length: NotRequired[float | None]
+    context_length: float
+    window: NotRequired[float | None]
+    kv_dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"] | None]
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+
+
+class AttentionMlaOperator(TypedDict):
+    """AttentionMlaOperator"""
+
+    op: Literal["attention_mla"]
+    batch: float
+    heads: float
+    kv_heads: NotRequired[float | None]
+    head_dim: float
+    query_length: NotRequired[float | None]
+    context_length: float
+    window: NotRequired[float | None]
+    kv_dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"] | None]
+    latent_dim: NotRequired[float | None]
+    rope_dim: NotRequired[float | None]
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+
+
+class MoeOperator(TypedDict):
+    """MoeOperator"""
+
+    op: Literal["moe"]
+    tokens: float
+    hidden: float
+    intermediate: float
+    experts: float
+    top_k: float
+    tensor_parallel: NotRequired[float | None]
+    expert_parallel: NotRequired[float | None]
+    distribution: NotRequired[str | None]
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal[
+        "bf16",
+        "fp16",
+        "fp32",
+        "fp64",
+        "fp8",
+        "fp8_block",
+        "int4_wo",
+        "int8",
+        "nvfp4",
+        "tf32",
+        "w4a16_mxfp4",
+        "w4a8_mxfp4",
+        "w4a8_mxfp4_mxfp8",
+    ]
+
+
+class AllReduceOperator(TypedDict):
+    """AllReduceOperator"""
+
+    op: Literal["all_reduce"]
+    message_bytes: float
+    devices: float
+    nodes: NotRequired[float | None]
+    implementation: NotRequired[Literal["custom", "nccl", "oneccl"] | None]
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]]
+
+
+class AllGatherOperator(TypedDict):
+    """AllGatherOperator"""
+
+    op: Literal["all_gather"]
+    message_bytes: float
+    devices: float
+    nodes: NotRequired[float | None]
+    implementation: NotRequired[Literal["custom", "nccl", "oneccl"] | None]
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]]
+
+
+class ReduceScatterOperator(TypedDict):
+    """ReduceScatterOperator"""
+
+    op: Literal["reduce_scatter"]
+    message_bytes: float
+    devices: float
+    nodes: NotRequired[float | None]
+    implementation: NotRequired[Literal["custom", "nccl", "oneccl"] | None]
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]]
+
+
+class AllToAllOperator(TypedDict):
+    """AllToAllOperator"""
+
+    op: Literal["all_to_all"]
+    message_bytes: float
+    devices: float
+    nodes: NotRequired[float | None]
+    implementation: NotRequired[Literal["custom", "nccl", "oneccl"] | None]
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]]
+
+
+class SendRecvOperator(TypedDict):
+    """SendRecvOperator"""
+
+    op: Literal["send_recv"]
+    message_bytes: float
+    devices: float
+    nodes: NotRequired[float | None]
+    implementation: NotRequired[Literal["custom", "nccl", "oneccl"] | None]
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]]
+
+
+class CopyOperator(TypedDict):
+    """CopyOperator"""
+
+    op: Literal["copy"]
+    b: float
+    h: float
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]]
+
+
+class MemoryOperator(TypedDict):
+    """MemoryOperator"""
+
+    op: Literal["memory"]
+    bytes: float
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]]
+
+
+NetworkOperator = TypedDict(
+    "NetworkOperator",
+    {
+        "op": "Literal['network']",
+        "batch": "float",
+        "flops": "float",
+        "outputs": "float",
+        "weights": "float",
+        "inputs": "NotRequired[float | None]",
+        "layers": "NotRequired[float | None]",
+        "devices": "NotRequired[float | None]",
+        "nodes": "NotRequired[float | None]",
+        "pass": "NotRequired[Literal['backward', 'backward_update', 'forward', 'step', 'update'] | None]",
+        "channels_last": "NotRequired[float | None]",
+        "compiled": "NotRequired[float | None]",
+        "count": "NotRequired[float | None]",
+        "phase": "NotRequired[Literal['backward', 'forward'] | None]",
+        "run_state": "NotRequired[Literal['burst', 'sustained'] | None]",
+        "software": "NotRequired[str | None]",
+        "dtype": "Literal['bf16', 'fp16', 'fp32', 'fp64', 'fp8', 'fp8_block', 'int8', 'nvfp4', 'tf32']",
+    },
+)
+
+
+class OperatorTableRequest(TypedDict):
+    """Columns of one operator on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the
+    catalogue).
+    """
+
+    gpu: NotRequired[str | dict[str, Any] | None]
+    gpus: NotRequired[list[str | dict[str, Any]] | Literal["all"] | None]
+    predictor: NotRequired[str]
+    coverage: NotRequired[float]
+    detail: NotRequired[bool]
+    save: NotRequired[bool]
+    workload: OperatorTableWorkload
+
+
+OperatorTableWorkload = TypedDict(
+    "OperatorTableWorkload",
+    {
+        "kind": "Literal['operator_table']",
+        "op": "Literal['linear', 'bmm', 'conv2d', 'layer_norm', 'rms_norm', 'batch_norm', 'softmax', 'max_pool2d', 'avg_pool2d', 'add', 'mul', 'div', 'pow', 'relu', 'gelu', 'tanh', 'silu', 'add_scalar', 'mul_scalar', 'div_scalar', 'pow_scalar', 'embedding', 'recurrent', 'attention_prefill', 'attention_decode', 'attention_mla', 'moe', 'all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all', 'send_recv', 'copy', 'memory', 'network']",
+        "dtype": "NotRequired[str | list[str | None] | None]",
+        "m": "NotRequired[float | list[float | None] | None]",
+        "n": "NotRequired[float | list[float | None] | None]",
+        "k": "NotRequired[float | list[float | None] | None]",
+        "count": "NotRequired[float | list[float | None] | None]",
+        "phase": "NotRequired[str | list[str | None] | None]",
+        "run_state": "NotRequired[str | list[str | None] | None]",
+        "software": "NotRequired[str | list[str | None] | None]",
+        "b": "NotRequired[float | list[float | None] | None]",
+        "in_channels": "NotRequired[float | list[float | None] | None]",
+        "out_channels": "NotRequired[float | list[float | None] | None]",
+        "kernel_size": "NotRequired[float | list[float | list[float] | None] | None]",
+        "input_size": "NotRequired[float | list[float | list[float] | None] | None]",
+        "stride": "NotRequired[float | list[float | list[float] | None] | None]",
+        "padding": "NotRequired[float | list[float | list[float] | None] | None]",
+        "groups": "NotRequired[float | list[float | None] | None]",
+        "h": "NotRequired[float | list[float | None] | None]",
+        "channels": "NotRequired[float | list[float | None] | None]",
+        "vocabulary": "NotRequired[float | list[float | None] | None]",
+        "batch": "NotRequired[float | list[float | None] | None]",
+        "input": "NotRequired[float | list[float | None] | None]",
+        "hidden": "NotRequired[float | list[float | None] | None]",
+        "steps": "NotRequired[float | list[float | None] | None]",
+        "cell": "NotRequired[str | list[str | None] | None]",
+        "heads": "NotRequired[float | list[float | None] | None]",
+        "kv_heads": "NotRequired[float | list[float | None] | None]",
+        "head_dim": "NotRequired[float | list[float | None] | None]",
+        "query_length": "NotRequired[float | list[float | None] | None]",
+        "context_length": "NotRequired[float | list[float | None] | None]",
+        "window": "NotRequired[float | list[float | None] | None]",
+        "kv_dtype": "NotRequired[str | list[str | None] | None]",
+        "latent_dim": "NotRequired[float | list[float | None] | None]",
+        "rope_dim": "NotRequired[float | list[float | None] | None]",
+        "tokens": "NotRequired[float | list[float | None] | None]",
+        "intermediate": "NotRequired[float | list[float | None] | None]",
+        "experts": "NotRequired[float | list[float | None] | None]",
+        "top_k": "NotRequired[float | list[float | None] | None]",
+        "tensor_parallel": "NotRequired[float | list[float | None] | None]",
+        "expert_parallel": "NotRequired[float | list[float | None] | None]",
+        "distribution": "NotRequired[str | list[str | None] | None]",
+        "message_bytes": "NotRequired[float | list[float | None] | None]",
+        "devices": "NotRequired[float | list[float | None] | None]",
+        "nodes": "NotRequired[float | list[float | None] | None]",
+        "implementation": "NotRequired[str | list[str | None] | None]",
+        "bytes": "NotRequired[float | list[float | None] | None]",
+        "flops": "NotRequired[float | list[float | None] | None]",
+        "outputs": "NotRequired[float | list[float | None] | None]",
+        "weights": "NotRequired[float | list[float | None] | None]",
+        "inputs": "NotRequired[float | list[float | None] | None]",
+        "layers": "NotRequired[float | list[float | None] | None]",
+        "pass": "NotRequired[str | list[str | None] | None]",
+        "channels_last": "NotRequired[float | list[float | None] | None]",
+        "compiled": "NotRequired[float | list[float | None] | None]",
+    },
+)
+
+
+class TableResponse(TypedDict):
+    """One entry per GPU in the order asked."""
+
+    predictions: list[TablePrediction]
+    skipped: NotRequired[list[Skipped]]
+    id: NotRequired[int]
+
+
+class TablePrediction(TypedDict):
+    """The answer for one GPU, row for row: milliseconds of all `count` repetitions of a row together."""
+
+    gpu: str
+    latency_ms: list[float]
+    low_ms: list[float]
+    high_ms: list[float]
+    bound: list[str]
+    coverage: float
+    predictor: AnsweredBy
+    warnings: list[str]
+
+
+OperatorBatch = TypedDict(
+    "OperatorBatch",
+    {
+        "op": "str | list[str]",
+        "gpu": "NotRequired[str | list[str | None] | None]",
+        "dtype": "NotRequired[str | list[str | None] | None]",
+        "m": "NotRequired[float | list[float | None] | None]",
+        "n": "NotRequired[float | list[float | None] | None]",
+        "k": "NotRequired[float | list[float | None] | None]",
+        "count": "NotRequired[float | list[float | None] | None]",
+        "phase": "NotRequired[str | list[str | None] | None]",
+        "run_state": "NotRequired[str | list[str | None] | None]",
+        "software": "NotRequired[str | list[str | None] | None]",
+        "b": "NotRequired[float | list[float | None] | None]",
+        "in_channels": "NotRequired[float | list[float | None] | None]",
+        "out_channels": "NotRequired[float | list[float | None] | None]",
+        "kernel_size": "NotRequired[float | list[float | list[float] | None] | None]",
+        "input_size": "NotRequired[float | list[float | list[float] | None] | None]",
+        "stride": "NotRequired[float | list[float | list[float] | None] | None]",
+        "padding": "NotRequired[float | list[float | list[float] | None] | None]",
+        "groups": "NotRequired[float | list[float | None] | None]",
+        "h": "NotRequired[float | list[float | None] | None]",
+        "channels": "NotRequired[float | list[float | None] | None]",
+        "vocabulary": "NotRequired[float | list[float | None] | None]",
+        "batch": "NotRequired[float | list[float | None] | None]",
+        "input": "NotRequired[float | list[float | None] | None]",
+        "hidden": "NotRequired[float | list[float | None] | None]",
+        "steps": "NotRequired[float | list[float | None] | None]",
+        "cell": "NotRequired[str | list[str | None] | None]",
+        "heads": "NotRequired[float | list[float | None] | None]",
+        "kv_heads": "NotRequired[float | list[float | None] | None]",
+        "head_dim": "NotRequired[float | list[float | None] | None]",
+        "query_length": "NotRequired[float | list[float | None] | None]",
+        "context_length": "NotRequired[float | list[float | None] | None]",
+        "window": "NotRequired[float | list[float | None] | None]",
+        "kv_dtype": "NotRequired[str | list[str | None] | None]",
+        "latent_dim": "NotRequired[float | list[float | None] | None]",
+        "rope_dim": "NotRequired[float | list[float | None] | None]",
+        "tokens": "NotRequired[float | list[float | None] | None]",
+        "intermediate": "NotRequired[float | list[float | None] | None]",
+        "experts": "NotRequired[float | list[float | None] | None]",
+        "top_k": "NotRequired[float | list[float | None] | None]",
+        "tensor_parallel": "NotRequired[float | list[float | None] | None]",
+        "expert_parallel": "NotRequired[float | list[float | None] | None]",
+        "distribution": "NotRequired[str | list[str | None] | None]",
+        "message_bytes": "NotRequired[float | list[float | None] | None]",
+        "devices": "NotRequired[float | list[float | None] | None]",
+        "nodes": "NotRequired[float | list[float | None] | None]",
+        "implementation": "NotRequired[str | list[str | None] | None]",
+        "bytes": "NotRequired[float | list[float | None] | None]",
+        "flops": "NotRequired[float | list[float | None] | None]",
+        "outputs": "NotRequired[float | list[float | None] | None]",
+        "weights": "NotRequired[float | list[float | None] | None]",
+        "inputs": "NotRequired[float | list[float | None] | None]",
+        "layers": "NotRequired[float | list[float | None] | None]",
+        "pass": "NotRequired[str | list[str | None] | None]",
+        "channels_last": "NotRequired[float | list[float | None] | None]",
+        "compiled": "NotRequired[float | list[float | None] | None]",
+    },
+)
+
+
+class BatchResponse(TypedDict):
+    """The answer row for row; `predictors` names the version that answered for each GPU."""
+
+    latency_ms: list[float]
+    low_ms: list[float]
+    high_ms: list[float]
+    bound: list[str]
+    coverage: float
+    predictors: dict[str, AnsweredBy]
+
+
+class ModelRequest(TypedDict):
+    """A network on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
+
+    gpu: NotRequired[str | dict[str, Any] | None]
+    gpus: NotRequired[list[str | dict[str, Any]] | Literal["all"] | None]
+    predictor: NotRequired[str]
+    coverage: NotRequired[float]
+    detail: NotRequired[bool]
+    save: NotRequired[bool]
+    workload: ModelWorkload
+
+
+class ModelWorkload(TypedDict):
+    """One step of a network: `config` is a Hugging Face config.json, or `name` a built-in transformer or
+    ConvNet.
+
+        `sequence` is tokens per sequence: all of them in inference, training and prefill; in decode the
+    keys that the one
+        new token sees, itself included. `image_size` is pixels of one side. With `output_tokens`, the
+    answer adds the
+        figures of serving requests of `sequence` tokens each. `attention` is "eager" unless said, in
+    prefill and decode
+        "flash".
+    """
+
+    batch: NotRequired[float]
+    fused: NotRequired[bool]
+    optimizer: NotRequired[Literal["adam", "adamw", "none", "sgd"]]
+    recompute: NotRequired[bool]
+    gradient_accumulation: NotRequired[float]
+    parallelism: NotRequired[ParallelismIn]
+    dataset_size: NotRequired[float | None]
+    software: NotRequired[str | None]
+    kind: Literal["model"]
+    config: NotRequired[dict[str, Any] | None]
+    name: NotRequired[str | None]
+    mode: NotRequired[Literal["decode", "inference", "prefill", "training"]]
+    sequence: NotRequired[float | None]
+    image_size: NotRequired[float | None]
+    dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]]
+    attention: NotRequired[Literal["eager", "flash", "fused"] | None]
+    output_tokens: NotRequired[float | None]
+
+
+class ParallelismIn(TypedDict):
+    """How a network is split over devices, data x tensor x pipeline of them on `nodes` machines.
+
+        `microbatches` counts those of a step per data-parallel replica. `expert` devices out of data x
+    tensor share the
+        experts. `sequence` splits what lies between tensor-parallel layers, `zero` is the stage of
+    ZeRO.
+    """
+
+    data: NotRequired[float]
+    tensor: NotRequired[float]
+    pipeline: NotRequired[float]
+    expert: NotRequired[float]
+    microbatches: NotRequired[float]
+    nodes: NotRequired[float]
+    sequence: NotRequired[bool]
+    zero: NotRequired[Literal[0, 1, 2, 3]]
+    schedule: NotRequired[Literal["1f1b", "gpipe"]]
+    network_bytes_per_s: NotRequired[float]
+
+
+class GraphRequest(TypedDict):
+    """A graph on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
+
+    gpu: NotRequired[str | dict[str, Any] | None]
+    gpus: NotRequired[list[str | dict[str, Any]] | Literal["all"] | None]
+    predictor: NotRequired[str]
+    coverage: NotRequired[float]
+    detail: NotRequired[bool]
+    save: NotRequired[bool]
+    workload: GraphWorkload
+
+
+class GraphWorkload(TypedDict):
+    """One step of a network given as a graph: `graph` in the project's JSON form, or the `graph_id` of
+    POST /graphs.
+
+        `dims` gives sizes to the graph's named dimensions; the usual names are bound by `batch` and
+    `sequence`. `dtype`,
+        where given, takes the place of the graph's own.
+    """
+
+    batch: NotRequired[float]
+    fused: NotRequired[bool]
+    optimizer: NotRequired[Literal["adam", "adamw", "none", "sgd"]]
+    recompute: NotRequired[bool]
+    gradient_accumulation: NotRequired[float]
+    parallelism: NotRequired[ParallelismIn]
+    dataset_size: NotRequired[float | None]
+    software: NotRequired[str | None]
+    kind: Literal["graph"]
+    graph: NotRequired[dict[str, Any] | None]
+    graph_id: NotRequired[str | None]
+    dims: NotRequired[dict[str, float]]
+    mode: NotRequired[Literal["inference", "training"]]
+    sequence: NotRequired[float | None]
+    dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"] | None]
+
+
+class PartitionRequest(TypedDict):
+    """A network (a workload of kind `model` or `graph`) over GPUs in the order that requests pass them."""
+
+    gpus: list[str | dict[str, Any]]
+    workload: dict[str, Any]
+    predictor: NotRequired[str]
+    coverage: NotRequired[float]
+    link_bandwidth_bytes_per_s: NotRequired[float | None]
+    link_latency_ms: NotRequired[float]
+
+
+class PartitionResponse(TypedDict):
+    """The cut whose slowest stage is the fastest, beside the time on each GPU alone (null where it does
+    not fit).
+    """
+
+    partition: Cut
+    alone_ms: list[float | None]
+    skipped: NotRequired[list[Skipped]]
+
+
+class Cut(TypedDict):
+    """A way to cut: requests that follow one another end every `bottleneck_ms`, one alone takes
+    `latency_ms`.
+    """
+
+    stages: list[Stage]
+    bottleneck_ms: float
+    bottleneck_interval_ms: Interval
+    latency_ms: float
+    throughput_per_s: float
+    fits: bool
+    units: int
+    predictor: AnsweredBy
+    warnings: list[str]
+
+
+class Stage(TypedDict):
+    """What one GPU runs: units `first_unit` to `last_unit`, counted from 0, `first` and `last` by name.
+
+        `latency_ms` includes `transfer_ms`, in which what the stage before wrote arrives. `sent_bytes`
+    is what goes on.
+    """
+
+    gpu: str
+    first_unit: int
+    last_unit: int
+    first: str
+    last: str
+    latency_ms: float
+    interval_ms: Interval
+    transfer_ms: float
+    sent_bytes: float
+    memory: MemoryUse
+
+
+class CompareRequest(TypedDict):
+    """One workload of any kind but columns on many GPUs: a list of names and specifications, or "all".
+
+        `prices` (US dollars per hour of one device) and `powers_w` (watts of one device) are by any of
+    a GPU's names; they
+        go before stored prices and before what is known of power. Networks that do not fit one device,
+    with
+        `search_parallelism` all networks, are tried on up to `max_devices`.
+    """
+
+    workload: KernelWorkload | OperatorsWorkload | ModelWorkload | GraphWorkload
+    gpus: NotRequired[list[str | dict[str, Any]] | Literal["all"]]
+    rank_by: NotRequired[Literal["cost", "energy", "latency", "throughput"]]
+    prices: NotRequired[dict[str, float]]
+    currency: NotRequired[str]
+    powers_w: NotRequired[dict[str, float]]
+    search_parallelism: NotRequired[bool]
+    max_devices: NotRequired[float]
+    predictor: NotRequired[str]
+    coverage: NotRequired[float]
+    save: NotRequired[bool]
+
+
+class CompareResponse(TypedDict):
+    """The GPUs in their order; `skipped` are those of "all" that cannot run the workload, `notes` hold for
+    all rows.
+
+        GPUs that lack the figure ranked by, then those whose memory is too small, stand last.
+    """
+
+    rank_by: Literal["cost", "energy", "latency", "throughput"]
+    ranking: list[Compared]
+    skipped: list[Skipped]
+    notes: list[str]
+    id: NotRequired[int]
+
+
+class Compared(TypedDict):
+    """One GPU: its figures are of one step of a network, one launch of a kernel, one run of a list of
+    operators.
+
+        Null is unknown: no price, no power, or a workload that takes no time. `cost_usd` is time x
+    devices x price,
+        `energy_j` time x devices x power of a device; the throughput per dollar and per joule is of the
+    middle figures.
+        `memory` is of one device. `pareto` says that no other GPU is as fast, as cheap and as frugal
+    and in one of these
+        better. `indistinguishable_from` are GPUs whose order with this one, by the figure ranked by, is
+    not sure.
+    """
+
+    rank: int
+    gpu: str
+    devices: int
+    parallelism: Split | None
+    latency_ms: float
+    interval_ms: Interval
+    throughput_per_s: float | None
+    throughput_interval_per_s: Interval | None
+    cost_usd: float | None
+    cost_interval_usd: Interval | None
+    energy_j: float | None
+    energy_interval_j: Interval | None
+    power_w: float | None
+    power_source: str | None
+    price_usd_per_hour: float | None
+    price_source: str | None
+    throughput_per_usd: float | None
+    throughput_per_joule: float | None
+    memory: MemoryUse
+    bound: Literal["communication", "compute", "launch", "memory"]
+    support: Literal["extrapolated", "interpolated", "measured"]
+    predictor: AnsweredBy
+    pareto: bool
+    indistinguishable_from: list[str]
+    warnings: list[str]
+
+
+class Split(TypedDict):
+    """How a network is split over devices; the fields are those of a workload's `parallelism`."""
+
+    data: int
+    tensor: int
+    pipeline: int
+    microbatches: int
+    nodes: int
+    zero: int
+
+
+class MeasuredModel(TypedDict):
+    """One step of a network, as POST /predict asks for it; a `name` may also be one that is not known
+    here.
+
+        `compiled` says that a graph compiler ran (torch.compile), like `fused`.
+    """
+
+    batch: NotRequired[float]
+    fused: NotRequired[bool]
+    optimizer: NotRequired[Literal["adam", "adamw", "none", "sgd"]]
+    recompute: NotRequired[bool]
+    gradient_accumulation: NotRequired[float]
+    parallelism: NotRequired[ParallelismIn]
+    dataset_size: NotRequired[float | None]
+    software: NotRequired[str | None]
+    kind: Literal["model"]
+    config: NotRequired[dict[str, Any] | None]
+    name: NotRequired[str | None]
+    mode: NotRequired[Literal["decode", "inference", "prefill", "training"]]
+    sequence: NotRequired[float | None]
+    image_size: NotRequired[float | None]
+    dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]]
+    attention: NotRequired[Literal["eager", "flash", "fused"] | None]
+    output_tokens: NotRequired[float | None]
+    memory_format: NotRequired[Literal["channels_first", "channels_last"] | None]
+    compiled: NotRequired[bool]
+
+
+class MeasurementIn(TypedDict):
+    """One measured time of a kernel, an operator or a model. `gpu` is an id, an alias or a whole
+    specification.
+    """
+
+    gpu: str | dict[str, Any]
+    software: str
+    workload: KernelWorkload | MeasurementInWorkload | OperatorsWorkload | MeasuredModel
+    latency_ms: float
+    source: str
+    latency_std_ms: NotRequired[float | None]
+    runs: NotRequired[int | None]
+    phases_ms: NotRequired[dict[str, float] | None]
+    kernel: NotRequired[LaunchedKernel | None]
+    clock_hz: NotRequired[float | None]
+    power_w: NotRequired[float | None]
+    measured_at: NotRequired[str | None]
+
+
+class MeasurementInWorkload(TypedDict):
+    """one operator: `kind` operator, `op` and its own fields, as in a list of operators"""
+
+    kind: Literal["operator"]
+    op: str
+
+
+class LaunchedKernel(TypedDict):
+    """The device function that ran: its symbol, and its grid and block, one number or up to three."""
+
+    name: NotRequired[str | None]
+    grid: NotRequired[int | list[int] | None]
+    block: NotRequired[int | list[int] | None]
+
+
+class Graph(TypedDict):
+    """A network as a graph of operators; `dtype` is that of tensors that name none."""
+
+    name: NotRequired[str]
+    dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]]
+    inputs: NotRequired[list[GraphInput]]
+    nodes: list[GraphNode]
+
+
+class GraphInput(TypedDict):
+    """A tensor that comes from outside."""
+
+    name: str
+    shape: list[int | str]
+    dtype: NotRequired[
+        Literal[
+            "bf16",
+            "bool",
+            "fp16",
+            "fp32",
+            "fp64",
+            "fp8",
+            "fp8_block",
+            "int16",
+            "int32",
+            "int64",
+            "int8",
+            "nvfp4",
+            "tf32",
+            "uint8",
+        ]
+        | None
+    ]
+
+
+class GraphNode(TypedDict):
+    """One operator.
+
+        `op` is an operator of POST /predict, a view (`reshape`, `transpose`, `slice` ...: costs
+    nothing), or anything else:
+        bound by the bytes of its tensors, and reported. `inputs` name inputs of the graph, nodes (their
+    first output) or
+        `node:1` (their second). `attributes` are the operator's fields; those that the tensors tell may
+    be left out.
+        `parameters` are weights that it holds and that are no tensor of the graph, elements; absent:
+    what the fields say.
+    """
+
+    name: str
+    op: str
+    inputs: NotRequired[list[str]]
+    outputs: list[GraphTensor]
+    attributes: NotRequired[dict[str, bool | int | float | str | list[bool | int | float | str] | None]]
+    parameters: NotRequired[float | None]
+    repeats: NotRequired[int]
+
+
+class GraphTensor(TypedDict):
+    """A tensor that a node writes; without `dtype`, of the graph's."""
+
+    shape: list[int | str]
+    dtype: NotRequired[
+        Literal[
+            "bf16",
+            "bool",
+            "fp16",
+            "fp32",
+            "fp64",
+            "fp8",
+            "fp8_block",
+            "int16",
+            "int32",
+            "int64",
+            "int8",
+            "nvfp4",
+            "tf32",
+            "uint8",
+        ]
+        | None
+    ]
+
+
+class Problem(TypedDict):
+    """What went wrong (RFC 9457), and for bad input which fields."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    errors: NotRequired[list[ProblemErrors]]
+
+
+class ProblemErrors(TypedDict):
+    """ProblemErrors"""
+
+    loc: list[str | int]
+    msg: str
+
+
+class Gpu(TypedDict):
+    """One device. SI units throughout: Hz, FLOP/s (OP/s for int8), B/s, B, W; counts are whole.
+
+        `kind` is "gpu" or "cpu" (cores stand in for SMs). `peak_flops` maps a pipe of PIPES to its
+    dense
+        peak; a pipe that the device lacks is absent. `provenance` maps a field (or "peak_flops.<pipe>")
+        to "datasheet", "measured" or "inferred". Link bandwidth is one direction.
+    """
+
+    id: str
+    name: str
+    vendor: str
+    architecture: str
+    sm_count: int
+    fp32_lanes_per_sm: int
+    boost_clock_hz: float
+    memory_bytes: float
+    memory_bandwidth_bytes_per_s: float
+    l2_bytes: float
+    l2_bandwidth_bytes_per_s: float
+    registers_per_sm: int
+    max_registers_per_thread: int
+    shared_memory_per_sm_bytes: float
+    shared_memory_per_block_bytes: float
+    max_threads_per_sm: int
+    max_threads_per_block: int
+    max_blocks_per_sm: int
+    warp_size: int
+    register_allocation_unit: int
+    shared_memory_allocation_unit_bytes: float
+    peak_flops: dict[str, float]
+    kind: NotRequired[str]
+    base_clock_hz: NotRequired[float | None]
+    compute_capability: NotRequired[str | None]
+    memory_type: NotRequired[str | None]
+    process_node_nm: NotRequired[float | None]
+    board_power_w: NotRequired[float | None]
+    link_type: NotRequired[str | None]
+    link_bandwidth_bytes_per_s: NotRequired[float | None]
+    launch_year: NotRequired[int | None]
+    sustained_compute_flops: NotRequired[float | None]
+    sustained_bandwidth_bytes_per_s: NotRequired[float | None]
+    triad_bandwidth_bytes_per_s: NotRequired[float | None]
+    aliases: NotRequired[list[str]]
+    source: NotRequired[str]
+    note: NotRequired[str]
+    provenance: NotRequired[dict[str, str]]
+
+
+class GpuIn(TypedDict):
+    """GpuIn"""
+
+    id: NotRequired[Any]
+    name: Any
+    vendor: NotRequired[Any]
+    architecture: NotRequired[Any]
+    memory_type: NotRequired[Any]
+    link_type: NotRequired[Any]
+    source: NotRequired[Any]
+    note: NotRequired[Any]
+    kind: NotRequired[Literal["gpu", "cpu", None]]
+    compute_capability: NotRequired[Any]
+    aliases: NotRequired[Any]
+    peak_flops: NotRequired[Any]
+    provenance: NotRequired[Any]
+    sm_count: Any
+    fp32_lanes_per_sm: NotRequired[Any]
+    base_clock_hz: NotRequired[Any]
+    boost_clock_hz: Any
+    memory_bytes: Any
+    memory_bandwidth_bytes_per_s: Any
+    l2_bytes: NotRequired[Any]
+    l2_bandwidth_bytes_per_s: NotRequired[Any]
+    registers_per_sm: NotRequired[Any]
+    max_registers_per_thread: NotRequired[Any]
+    shared_memory_per_sm_bytes: NotRequired[Any]
+    shared_memory_per_block_bytes: NotRequired[Any]
+    max_threads_per_sm: NotRequired[Any]
+    max_threads_per_block: NotRequired[Any]
+    max_blocks_per_sm: NotRequired[Any]
+    warp_size: NotRequired[Any]
+    register_allocation_unit: NotRequired[Any]
+    shared_memory_allocation_unit_bytes: NotRequired[Any]
+    process_node_nm: NotRequired[Any]
+    board_power_w: NotRequired[Any]
+    link_bandwidth_bytes_per_s: NotRequired[Any]
+    launch_year: NotRequired[Any]
+    sustained_compute_flops: NotRequired[Any]
+    sustained_bandwidth_bytes_per_s: NotRequired[Any]
+    triad_bandwidth_bytes_per_s: NotRequired[Any]
+
+
+class GpuChanges(TypedDict):
+    """GpuChanges"""
+
+    id: NotRequired[Any]
+    name: NotRequired[Any]
+    vendor: NotRequired[Any]
+    architecture: NotRequired[Any]
+    memory_type: NotRequired[Any]
+    link_type: NotRequired[Any]
+    source: NotRequired[Any]
+    note: NotRequired[Any]
+    kind: NotRequired[Literal["gpu", "cpu", None]]
+    compute_capability: NotRequired[Any]
+    aliases: NotRequired[Any]
+    peak_flops: NotRequired[Any]
+    provenance: NotRequired[Any]
+    sm_count: NotRequired[Any]
+    fp32_lanes_per_sm: NotRequired[Any]
+    base_clock_hz: NotRequired[Any]
+    boost_clock_hz: NotRequired[Any]
+    memory_bytes: NotRequired[Any]
+    memory_bandwidth_bytes_per_s: NotRequired[Any]
+    l2_bytes: NotRequired[Any]
+    l2_bandwidth_bytes_per_s: NotRequired[Any]
+    registers_per_sm: NotRequired[Any]
+    max_registers_per_thread: NotRequired[Any]
+    shared_memory_per_sm_bytes: NotRequired[Any]
+    shared_memory_per_block_bytes: NotRequired[Any]
+    max_threads_per_sm: NotRequired[Any]
+    max_threads_per_block: NotRequired[Any]
+    max_blocks_per_sm: NotRequired[Any]
+    warp_size: NotRequired[Any]
+    register_allocation_unit: NotRequired[Any]
+    shared_memory_allocation_unit_bytes: NotRequired[Any]
+    process_node_nm: NotRequired[Any]
+    board_power_w: NotRequired[Any]
+    link_bandwidth_bytes_per_s: NotRequired[Any]
+    launch_year: NotRequired[Any]
+    sustained_compute_flops: NotRequired[Any]
+    sustained_bandwidth_bytes_per_s: NotRequired[Any]
+    triad_bandwidth_bytes_per_s: NotRequired[Any]
+
+
+class ListGpusAnswer(TypedDict):
+    """ListGpusAnswer"""
+
+    items: list[Gpu]
+
+
+class HealthzAnswer(TypedDict):
+    """HealthzAnswer"""
+
+    status: Literal["ok"]
+    version: str
+
+
+class ReadyzAnswer(TypedDict):
+    """ReadyzAnswer"""
+
+    status: Literal["ready"]
+    parts: dict[str, ReadyzAnswerParts]
+    revision: int
+
+
+class ReadyzAnswerParts(TypedDict):
+    """ReadyzAnswerParts"""
+
+    ok: bool
+    notes: list[str]
