@@ -24,7 +24,7 @@ Schema = Mapping[str, Any]
 
 # base.py is how the module begins: all that is the same for every operation.
 _IMPORTS = (
-    "# ruff: noqa - from here on as the document has it\nfrom typing import Literal, NotRequired, TypedDict, cast\n"
+    "# ruff: noqa - made from the document\nfrom typing import Literal, NotRequired, TypedDict, cast\n"
 )
 _PLAIN = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 
