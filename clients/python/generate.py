@@ -23,9 +23,7 @@ BASE = HERE / "base.py"
 Schema = Mapping[str, Any]
 
 # base.py is how the module begins: all that is the same for every operation.
-_IMPORTS = (
-    "# ruff: noqa - made from the document\nfrom typing import Literal, NotRequired, TypedDict, cast\n"
-)
+_IMPORTS = "# ruff: noqa - made from the document\nfrom typing import Literal, NotRequired, TypedDict, cast\n"
 _PLAIN = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 
 

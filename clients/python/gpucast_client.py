@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import httpx
 
-# ruff: noqa - from here on as the document has it
+# ruff: noqa - made from the document
 from typing import Literal, NotRequired, TypedDict, cast
 
 
@@ -193,6 +193,14 @@ class Gpucast:
         answer = self._send("POST", "/partition", body=body)
         return cast("PartitionResponse", answer.json())
 
+    def plan_job(self, body: PlanRequest) -> PlanResponse:
+        """The cheapest type and count of GPU that meets a deadline, a budget or a throughput with a stated
+        probability; the time limit to ask a scheduler for; which of two is likely the faster; and what more
+        bandwidth, clock or memory would bring.
+        """
+        answer = self._send("POST", "/plan", body=body)
+        return cast("PlanResponse", answer.json())
+
     def compare_gpus(self, body: CompareRequest) -> CompareResponse:
         """A workload on many GPUs, ranked by latency, throughput, cost or energy, with intervals, the Pareto
         set, and which GPUs cannot be told apart. Prices come from the request or from POST /prices: none
@@ -200,6 +208,39 @@ class Gpucast:
         """
         answer = self._send("POST", "/compare", body=body)
         return cast("CompareResponse", answer.json())
+
+    def post_prices(self, body: list[PriceIn]) -> PriceReport:
+        """A JSON list or CSV (gpu, usd_per_hour, source, date; provider and region where there are any), all
+        rows or none; the same row sent again changes nothing. Of each GPU, provider and region the newest
+        price not after today counts, of a GPU's the cheapest; a price in a request goes before.
+        """
+        answer = self._send("POST", "/prices", body=body)
+        return cast("PriceReport", answer.json())
+
+    def list_prices(
+        self,
+        *,
+        gpu: str | None = None,
+        provider: str | None = None,
+        region: str | None = None,
+        source: str | None = None,
+        after: int | None = None,
+        limit: int | None = None,
+    ) -> PricePage:
+        """Stored prices, filtered, a page at a time in the order stored."""
+        answer = self._send(
+            "GET",
+            "/prices",
+            query={
+                "gpu": gpu,
+                "provider": provider,
+                "region": region,
+                "source": source,
+                "after": after,
+                "limit": limit,
+            },
+        )
+        return cast("PricePage", answer.json())
 
     def list_predictions(self, *, after: int | None = None, limit: int | None = None) -> SavedPage:
         """Saved predictions, a page at a time."""
@@ -364,6 +405,20 @@ class KeyOut(TypedDict):
     revoked_at: str | None
 
 
+class Listed(TypedDict):
+    """One stored price as it is listed; `counts` says whether comparisons use it today."""
+
+    id: int
+    gpu: str
+    usd_per_hour: float
+    source: str
+    date: str
+    provider: str | None
+    region: str | None
+    age_days: int
+    counts: bool
+
+
 class MeasurementOut(TypedDict):
     """One stored measurement; absent figures were not sent."""
 
@@ -417,6 +472,21 @@ class PredictorOut(TypedDict):
     shipped: VersionOut | None
     served: list[VersionOut]
     history: list[VersionOut]
+
+
+class PricePage(TypedDict):
+    """One page; `next` is the cursor of the one after it, absent on the last."""
+
+    items: list[Listed]
+    next: NotRequired[int | None]
+
+
+class PriceReport(TypedDict):
+    """What became of the rows: `unchanged` ones were stored before."""
+
+    received: int
+    inserted: int
+    unchanged: int
 
 
 class RetrainAnswer(TypedDict):
@@ -1797,6 +1867,132 @@ class Split(TypedDict):
     zero: int
 
 
+class PlanRequest(TypedDict):
+    """A job, what it must meet, and the GPUs to choose from; at least one of deadline, budget and
+    throughput.
+
+        The job is `steps` runs of the workload (default 1; of a network with a `dataset_size` one
+    epoch). Steps of a
+        training follow one another on one set of devices; those of anything else are independent, and
+    copies share them.
+        `deadline_s` and `budget_usd` are for the whole job, `throughput_per_s` counts sequences or
+    images of a network,
+        runs of anything else, of all copies together. All goals must hold at once with `probability`.
+    The time limit is
+        what the job keeps with `limit_probability`. The other fields are those of POST /compare.
+    """
+
+    workload: KernelWorkload | OperatorsWorkload | ModelWorkload | GraphWorkload
+    gpus: NotRequired[list[str | dict[str, Any]] | Literal["all"]]
+    steps: NotRequired[float | None]
+    deadline_s: NotRequired[float | None]
+    budget_usd: NotRequired[float | None]
+    throughput_per_s: NotRequired[float | None]
+    probability: NotRequired[float]
+    limit_probability: NotRequired[float]
+    max_devices: NotRequired[float]
+    prices: NotRequired[dict[str, float]]
+    currency: NotRequired[str]
+    powers_w: NotRequired[dict[str, float]]
+    predictor: NotRequired[str]
+    coverage: NotRequired[float]
+    save: NotRequired[bool]
+
+
+class PlanResponse(TypedDict):
+    """Choices in their order: those that meet the goals, cheapest first; then those that come closest.
+
+    `best` is the first that meets them all, null where none does. `faster` compares the first few.
+    """
+
+    steps: float
+    best: str | None
+    choices: list[Choice]
+    faster: list[Faster]
+    sensitivities: list[Sensitivity]
+    skipped: list[Skipped]
+    notes: list[str]
+    id: NotRequired[int]
+
+
+class Choice(TypedDict):
+    """One type of GPU with the count of it that is cheapest among those that meet the goals, or else comes
+    closest.
+
+        `devices` are those of all `copies`, each split as `parallelism` says. `probability` is that of
+    every goal being
+        met at once; null where it hangs on an unknown price. `missing` says, goal by goal, by how much
+    the expected time
+        is too long. `time_limit_s` is what to ask a scheduler for. `cost_usd` and `energy_j` are the
+    whole job's.
+    """
+
+    rank: int
+    gpu: str
+    devices: int
+    copies: int
+    parallelism: Split | None
+    meets: bool
+    probability: float | None
+    job_s: float
+    job_interval_s: IntervalS
+    time_limit_s: float
+    step_ms: float
+    step_interval_ms: Interval
+    throughput_per_s: float | None
+    cost_usd: float | None
+    energy_j: float | None
+    price_usd_per_hour: float | None
+    price_source: str | None
+    memory: MemoryUse
+    predictor: AnsweredBy
+    missing: list[str]
+    warnings: list[str]
+
+
+class IntervalS(TypedDict):
+    """An interval in seconds, which holds the true time with probability `coverage`."""
+
+    low: float
+    high: float
+    coverage: float
+
+
+class Faster(TypedDict):
+    """The probability that the job takes less time on one choice than on others, by their GPUs."""
+
+    gpu: str
+    than: dict[str, float]
+
+
+class Sensitivity(TypedDict):
+    """What `factor` times as much of one figure of the first choice's GPU would do to a step and to what
+    fits.
+
+        `change` (-0.05: 5 % less time) is what the physics says: corrections learned of the GPU as it
+    is stay as they are.
+    """
+
+    gpu: str
+    field: str
+    factor: float
+    step_ms: float
+    change: float
+    fits: bool
+    largest_batch: int | None
+
+
+class PriceIn(TypedDict):
+    """US dollars for an hour of one device: who says so, and on which day. `gpu` is any name of a GPU."""
+
+    gpu: str
+    usd_per_hour: float
+    source: str
+    date: str
+    provider: NotRequired[str | None]
+    region: NotRequired[str | None]
+
+
 class MeasuredModel(TypedDict):
     """One step of a network, as POST /predict asks for it; a `name` may also be one that is not known
     here.
@@ -2001,6 +2197,7 @@ class Gpu(TypedDict):
     sustained_compute_flops: NotRequired[float | None]
     sustained_bandwidth_bytes_per_s: NotRequired[float | None]
     triad_bandwidth_bytes_per_s: NotRequired[float | None]
+    launch_overhead_s: NotRequired[float | None]
     aliases: NotRequired[list[str]]
     source: NotRequired[str]
     note: NotRequired[str]
@@ -2048,6 +2245,7 @@ class GpuIn(TypedDict):
     sustained_compute_flops: NotRequired[Any]
     sustained_bandwidth_bytes_per_s: NotRequired[Any]
     triad_bandwidth_bytes_per_s: NotRequired[Any]
+    launch_overhead_s: NotRequired[Any]
 
 
 class GpuChanges(TypedDict):
@@ -2091,6 +2289,7 @@ class GpuChanges(TypedDict):
     sustained_compute_flops: NotRequired[Any]
     sustained_bandwidth_bytes_per_s: NotRequired[Any]
     triad_bandwidth_bytes_per_s: NotRequired[Any]
+    launch_overhead_s: NotRequired[Any]
 
 
 class ListGpusAnswer(TypedDict):
