@@ -36,6 +36,7 @@ from app.api import (
 from app.api.pages.shell import STATIC, assets
 from app.api.predict import PredictRoute
 from app.api.service import Service
+from app.api.shared_counts import SharedCounts
 from app.config import Settings
 from app.services import first_key, long_tail
 from app.services.assemble import Stores
@@ -72,13 +73,16 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     settings = settings or Settings.from_env()
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: Service) -> AsyncIterator[None]:
         with ExitStack() as held:
             app.state.runtime = await run_in_threadpool(held.enter_context, open_runtime(settings))
             if settings.needs_keys:
                 await run_in_threadpool(first_key.announce, app.state.runtime.database)
             app.state.holder = await run_in_threadpool(_holder, app.state.runtime)
             held.callback(app.state.holder.stop)
+            app.state.counts = SharedCounts(settings, app.metrics.counts)
+            app.state.counts.start()
+            held.callback(app.state.counts.stop)
             app.state.graphs = Graphs(app.state.runtime.database)
             gc.set_threshold(*COLLECT_AFTER)
             gc.freeze()  # what a start leaves behind stays: no collection looks through it between requests

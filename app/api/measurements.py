@@ -113,6 +113,8 @@ def post_measurements(
     holder.refresh()
     report = ingest(database, holder.engine, upload, dry_run=dry_run)
     holder.refresh()
+    if report.drift is not None and not dry_run:
+        request.app.metrics.drifted(report.drift.median_ape, report.drift.inside_interval)
     return IngestReport.model_validate(asdict(report))
 
 

@@ -1,12 +1,14 @@
-"""What /metrics shows of this process. Requests are counted in plain numbers: the hot route pays for each."""
+"""What /metrics shows. Requests are counted in plain numbers: the hot route pays for each."""
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 
+import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -15,44 +17,120 @@ _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 _EDGES = (*map(str, _SECONDS), "+Inf")
 
 
-class Metrics(Collector):
-    """Requests by method, route and status; seconds by route. Only the event loop's thread writes."""
+class Gauge(msgspec.Struct):
+    """A figure as it is now: its help, and its values by their labels, each a tuple after `labels`."""
+
+    name: str
+    text: str
+    values: Mapping[tuple[str, ...], float]
+    labels: tuple[str, ...] = ()
+
+
+class Drifted(msgspec.Struct, order=True):
+    """How far the last upload with new rows was from what had been predicted; `at` is seconds of the epoch."""
+
+    at: float
+    median_percent: float
+    inside_percent: float
+
+
+class Counts(msgspec.Struct):
+    """What one process has counted. Only its event loop's thread writes.
+
+    requests     by method, route and status
+    buckets      by route: how many took so long (_EDGES)
+    seconds      by route, in all
+    predictions  entries of answers of POST /predict, by predictor and support
+    """
+
+    requests: dict[tuple[str, str, int], int] = msgspec.field(default_factory=Counter)
+    buckets: dict[str, list[int]] = {}
+    seconds: dict[str, float] = {}
+    predictions: dict[tuple[str, str], int] = msgspec.field(default_factory=Counter)
+    drift: Drifted | None = None
+
+    def add(self, other: Counts) -> None:
+        """Take the counts of another process in."""
+        for mine, theirs in ((self.requests, other.requests), (self.predictions, other.predictions)):
+            for key, count in list(theirs.items()):  # its thread may be adding another
+                mine[key] += count  # type: ignore[index]
+        for route, seconds in list(other.seconds.items()):
+            self.seconds[route] = self.seconds.get(route, 0.0) + seconds
+            before = self.buckets.get(route, [0] * len(_EDGES))
+            self.buckets[route] = [a + b for a, b in zip(before, other.buckets[route], strict=True)]
+        self.drift = max(filter(None, (self.drift, other.drift)), default=None)
+
+
+class Metrics:
+    """The counts of this process."""
 
     def __init__(self) -> None:
-        self._requests: Counter[tuple[str, str, int]] = Counter()
-        self._buckets: dict[str, list[int]] = {}
-        self._seconds: Counter[str] = Counter()
-        self._gauges: dict[str, tuple[str, float]] = {}
+        self.counts = Counts()
 
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count one request; `route` is a template, so that ids do not become labels."""
-        self._requests[method, route, status] += 1
-        buckets = self._buckets.get(route)
+        counts = self.counts
+        counts.requests[method, route, status] += 1
+        buckets = counts.buckets.get(route)
         if buckets is None:
-            buckets = self._buckets[route] = [0] * len(_EDGES)
+            buckets = counts.buckets[route] = [0] * len(_EDGES)
+            counts.seconds[route] = 0.0
         buckets[bisect_left(_SECONDS, seconds)] += 1
-        self._seconds[route] += seconds  # type: ignore[assignment]
+        counts.seconds[route] += seconds
 
-    def gauge(self, name: str, text: str, value: float) -> None:
-        """Set a figure to be shown from now on."""
-        self._gauges[name] = (text, value)
+    def predicted(self, predictor: str, support: str) -> None:
+        """Count one entry of an answer."""
+        self.counts.predictions[predictor, support] += 1
+
+    def drifted(self, median_percent: float, inside_percent: float) -> None:
+        """Keep how far an upload was from the predictions."""
+        self.counts.drift = Drifted(time.time(), median_percent, inside_percent)
+
+
+def text(counts: Iterable[Counts], gauges: Iterable[Gauge]) -> bytes:
+    """Counts of all processes together, and figures, in the Prometheus text format."""
+    together = Counts()
+    for one in counts:
+        together.add(one)
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collected([*_counted(together), *map(_family, gauges)]))
+    return generate_latest(registry)
+
+
+class _Collected(Collector):
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
 
     def collect(self) -> Iterator[Metric]:
         """As prometheus-client wants it."""
-        requests = CounterMetricFamily("gpucast_requests", "Requests answered", labels=("method", "route", "status"))
-        for (method, route, status), count in list(self._requests.items()):
-            requests.add_metric((method, route, str(status)), count)
-        yield requests
-        seconds = HistogramMetricFamily("gpucast_request_seconds", "Seconds to answer", labels=("route",))
-        for route, buckets in list(self._buckets.items()):
-            total = list(zip(_EDGES, accumulate(buckets), strict=True))
-            seconds.add_metric((route,), buckets=total, sum_value=self._seconds[route])
-        yield seconds
-        for name, (text, value) in self._gauges.items():
-            yield GaugeMetricFamily(name, text, value=value)
+        return iter(self._families)
 
-    def text(self) -> bytes:
-        """In the Prometheus text format."""
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(self)
-        return generate_latest(registry)
+
+def _counted(counts: Counts) -> Iterator[Metric]:
+    requests = CounterMetricFamily("gpucast_requests", "Requests answered", labels=("method", "route", "status"))
+    for (method, route, status), count in counts.requests.items():
+        requests.add_metric((method, route, str(status)), count)
+    yield requests
+    seconds = HistogramMetricFamily("gpucast_request_seconds", "Seconds to answer", labels=("route",))
+    for route, buckets in counts.buckets.items():
+        total = list(zip(_EDGES, accumulate(buckets), strict=True))
+        seconds.add_metric((route,), buckets=total, sum_value=counts.seconds[route])
+    yield seconds
+    predictions = CounterMetricFamily(
+        "gpucast_predictions", "Entries of answers of POST /predict", labels=("predictor", "support")
+    )
+    for labels, count in counts.predictions.items():
+        predictions.add_metric(labels, count)
+    yield predictions
+    drift = counts.drift
+    median, inside = (None, None) if drift is None else (drift.median_percent, drift.inside_percent)
+    of = "percent, of the last upload with new rows"
+    yield GaugeMetricFamily("gpucast_drift_median_percent", f"Median error of the predictions, {of}", value=median)
+    yield GaugeMetricFamily("gpucast_drift_inside_percent", f"Rows inside the intervals, {of}", value=inside)
+
+
+def _family(gauge: Gauge) -> Metric:
+    family = GaugeMetricFamily(gauge.name, gauge.text, labels=gauge.labels)
+    for labels, value in gauge.values.items():
+        family.add_metric(labels, value)
+    return family

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -10,11 +12,15 @@ from starlette.responses import JSONResponse, Response
 
 from app import __version__
 from app.api.deps import HolderDep, RuntimeDep
-from app.api.metrics import Metrics
+from app.api.metrics import Gauge, text
 from app.api.openapi import json_answer
 from app.api.problems import problem
+from app.api.shared_counts import SharedCounts
 from app.errors import Unavailable
 from app.services.readiness import readiness
+from app.services.runtime import Runtime
+from app.services.snapshot import SnapshotHolder
+from app.store import jobs
 
 router = APIRouter(tags=["Operations"])
 
@@ -63,9 +69,21 @@ def readyz(runtime: RuntimeDep, holder: HolderDep) -> Response:
     response_class=Response,
     responses={200: {"description": "Prometheus text", "content": {"text/plain": {"schema": _TEXT}}}},
 )
-def metrics(request: Request, holder: HolderDep) -> Response:
-    """Counters of this process, for Prometheus."""
-    counted: Metrics = request.app.metrics
-    counted.gauge("gpucast_engine_revision", "Revision of the engine that serves", holder.engine.revision)
-    counted.gauge("gpucast_database_up", "1 while the database answers", not holder.health.database)
-    return Response(counted.text(), media_type=CONTENT_TYPE_LATEST)
+def metrics(request: Request, holder: HolderDep, runtime: RuntimeDep) -> Response:
+    """Counters of all processes of this service, and how it stands, for Prometheus."""
+    shared: SharedCounts = request.app.state.counts
+    return Response(text(shared.all(), _gauges(holder, runtime)), media_type=CONTENT_TYPE_LATEST)
+
+
+def _gauges(holder: SnapshotHolder, runtime: Runtime) -> Iterator[Gauge]:
+    yield Gauge("gpucast_engine_revision", "Revision of the engine that serves", {(): holder.engine.revision})
+    yield Gauge("gpucast_database_up", "1 while the database answers", {(): not holder.health.database})
+    versions: dict[tuple[str, ...], float] = {
+        (name, gpu, one.version): 1.0 for (name, gpu), one in holder.engine.served.items()
+    }
+    labels = ("predictor", "gpu", "version")
+    yield Gauge("gpucast_version_served", "Versions that answer; gpu * is all others", versions, labels)
+    states: dict[tuple[str, ...], float] = {}
+    with suppress(Unavailable), runtime.database.begin() as connection:
+        states = {(state,): count for state, count in jobs.counts(connection).items()}
+    yield Gauge("gpucast_jobs", "Retrainings by their state", states, ("state",))

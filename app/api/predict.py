@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import State
 from starlette.types import Receive, Scope, Send
 
 from app.api.current import moved
+from app.api.metrics import Metrics
+from app.api.service import Service
 from app.errors import NotFound
 from app.services.models.requests import ModelRequest
 from app.services.operators.requests import OperatorsRequest
@@ -18,7 +18,7 @@ from app.services.predict import predict_many
 from app.services.prediction_form import MAX_GPUS, PredictRequest, PredictResponse
 from app.services.quotes.save import kept
 from app.services.reply import reply
-from app.services.requests import Request, read_request, write_response
+from app.services.requests import Request, Response, read_request, write_response
 from app.services.snapshot import SnapshotHolder
 
 # Over so many pairs of GPU and measurement or operator, the work leaves the event loop; so do long bodies.
@@ -43,40 +43,45 @@ class PredictRoute:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; errors go to the application's handlers."""
         scope["route"] = self  # what metrics count under
-        app: Starlette = scope["app"]
+        app: Service = scope["app"]
         given = await _body(receive)
         request = read_request(given) if len(given) <= INLINE_BYTES else await run_in_threadpool(read_request, given)
-        body = await self._answer(app.state, request)
+        body = await self._answer(app, request)
         length = str(len(body)).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", length)]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    async def _answer(self, state: State, request: Request) -> bytes:
+    async def _answer(self, app: Service, request: Request) -> bytes:
         """A GPU that nobody here knows is looked for in the database once."""
-        before = state.holder.snapshot
+        before = app.state.holder.snapshot
         try:
-            return await self._predicted(state, request)
+            return await self._predicted(app, request)
         except NotFound:
-            if not await run_in_threadpool(moved, state.holder, before):
+            if not await run_in_threadpool(moved, app.state.holder, before):
                 raise
-        return await self._predicted(state, request)
+        return await self._predicted(app, request)
 
-    async def _predicted(self, state: State, request: Request) -> bytes:
+    async def _predicted(self, app: Service, request: Request) -> bytes:
+        state = app.state
         holder: SnapshotHolder = state.holder
         few = not request.save and _pairs(request) <= INLINE_PAIRS
         if few and isinstance(request, PredictRequest):
-            return write_response(await self._together(holder, request))
+            answer = await self._together(holder, request)
+            _count(app.metrics, answer)
+            return write_response(answer)
 
-        def written() -> bytes:
+        def written() -> tuple[Response, bytes]:
             most: int = state.runtime.settings.max_batch_rows
             snapshot = holder.snapshot
             answer = reply(snapshot, request, max_rows=most, graphs=state.graphs)
             if request.save:
                 answer = kept(state.runtime.database, snapshot, "predict", request, answer)
-            return write_response(answer)
+            return answer, write_response(answer)
 
-        return written() if few else await run_in_threadpool(written)
+        told, body = written() if few else await run_in_threadpool(written)
+        _count(app.metrics, told)
+        return body
 
     async def _together(self, holder: SnapshotHolder, request: PredictRequest) -> PredictResponse:
         """The answer to a kernel, with all that wait for one."""
@@ -106,6 +111,11 @@ def _all(holder: SnapshotHolder, requests: Sequence[PredictRequest]) -> Sequence
         if len(requests) == 1:
             return [error]
         return [answer for request in requests for answer in _all(holder, [request])]
+
+
+def _count(metrics: Metrics, answer: Response) -> None:
+    for one in answer.predictions:
+        metrics.predicted(one.predictor.name, getattr(one, "support", "columns"))
 
 
 def _pairs(request: Request) -> int:

@@ -14,6 +14,8 @@ from sqlalchemy.dialects.postgresql import insert
 from app.errors import NotFound
 from app.store.rows import RETRAIN_JOBS as JOBS
 
+STATES = ("queued", "running", "succeeded", "failed")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
@@ -64,6 +66,12 @@ def get(connection: Connection, job_id: int) -> Job:
 def recent(connection: Connection, limit: int) -> list[Job]:
     """The latest jobs, newest first."""
     return [_job(found) for found in connection.execute(_select().order_by(JOBS.c.id.desc()).limit(limit))]
+
+
+def counts(connection: Connection) -> dict[str, int]:
+    """How many jobs there are in every state."""
+    found = connection.execute(sa.select(JOBS.c.state, sa.func.count()).group_by(JOBS.c.state))
+    return dict.fromkeys(STATES, 0) | {state: int(jobs) for state, jobs in found}
 
 
 def start(connection: Connection, job_id: int) -> Job:

@@ -132,7 +132,7 @@ def test_a_retired_version_derives_its_answer_until_its_artefact_is_gone(
 
 def test_prices_of_then(client: TestClient) -> None:
     saved = save(client, {**COMPARE_EXAMPLE, "prices": {}}, "/compare")
-    price = {"gpu": "nvidia-l4", "usd_per_hour": 0.7, "source": "a list", "dated": "2025-01-01"}
+    price = {"gpu": "nvidia-l4", "usd_per_hour": 0.7, "source": "a list", "date": "2025-01-01"}
     assert client.post("/prices", json=[price]).status_code == 200
     assert again(client, saved)["unchanged"] is True
     assert save(client, {**COMPARE_EXAMPLE, "prices": {}}, "/compare")["ranking"][0]["price_usd_per_hour"] == 0.7

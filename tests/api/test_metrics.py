@@ -1,0 +1,97 @@
+"""Metrics of the running service, of all its processes together, and the Grafana board that shows them."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from app.config import CHECKOUT, Settings
+from app.services.operators.requests import OPERATOR_TABLE_EXAMPLE
+from app.services.prediction_form import PREDICT_EXAMPLE
+from tests.learning import workload
+from tests.service import Service
+
+BOARD: dict[str, Any] = json.loads((CHECKOUT / "deploy" / "grafana" / "gpucast.json").read_text("utf-8"))
+EXPRESSIONS = [target["expr"] for panel in BOARD["panels"] for target in panel["targets"]]
+ASKED = 24
+
+
+@pytest.fixture(scope="module")
+def many(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    log = tmp_path_factory.mktemp("many") / "log"
+    with Service(settings, log, {"GPUCAST_WORKERS": "2", "GPUCAST_DATA_DIR": str(log.parent)}) as running:
+        yield running
+
+
+def samples(client: httpx.Client) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    families = text_string_to_metric_families(client.get("/metrics").raise_for_status().text)
+    return {(one.name, frozenset(one.labels.items())): one.value for family in families for one in family.samples}
+
+
+def value(client: httpx.Client, name: str, **labels: str) -> float:
+    return samples(client).get((name, frozenset(labels.items())), 0.0)
+
+
+def test_predictions_of_all_processes_add_up(many: Service) -> None:
+    for _ in range(ASKED):  # a connection each, so that both processes are asked
+        httpx.post(f"{many.client.base_url}/predict", json=PREDICT_EXAMPLE).raise_for_status()
+    counted, deadline = -1.0, time.monotonic() + 20
+    while counted != ASKED:
+        assert time.monotonic() < deadline, counted
+        time.sleep(0.2)
+        counted = value(many.client, "gpucast_predictions_total", predictor="auto", support="interpolated")
+    asked = value(many.client, "gpucast_requests_total", method="POST", route="/predict", status="200")
+    assert asked == value(many.client, "gpucast_request_seconds_count", route="/predict") == ASKED
+    folders = list((Path(many.log.parent) / "metrics").iterdir())
+    assert [len([*folder.glob("*[0-9]")]) for folder in folders] == [2]
+
+
+def test_columns_drift_jobs_and_versions(many: Service) -> None:
+    many.client.post("/predict", json=OPERATOR_TABLE_EXAMPLE).raise_for_status()
+    row = {
+        "gpu": "rtx-4070",
+        "software": "cuda",
+        "source": "test",
+        "workload": workload("add", 1024),
+        "latency_ms": 2.0,
+    }
+    assert many.client.post("/measurements", json=[row]).raise_for_status().json()["drift"]["rows"] == 1
+    deadline = time.monotonic() + 20
+    while not value(many.client, "gpucast_drift_median_percent") or not value(
+        many.client, "gpucast_predictions_total", predictor="auto", support="columns"
+    ):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    assert value(many.client, "gpucast_jobs", state="failed") == 0.0
+    served = [labels for name, labels in samples(many.client) if name == "gpucast_version_served"]
+    assert {"auto", "roofline", "li"} <= {dict(labels)["predictor"] for labels in served}
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_the_board_names_only_what_the_service_tells(many: Service, expression: str) -> None:
+    told = many.client.get("/metrics").text
+    known = set(re.findall(r"^# TYPE (\w+) ", told, re.MULTILINE))
+    known |= {f"{name}_{part}" for name in known for part in ("bucket", "sum", "count")}
+    named = set(re.findall(r"\bgpucast_\w+", expression))
+    assert named and named <= known
+    labels = {label for _, pairs in samples(many.client) for label, _ in pairs}
+    asked = re.findall(r"by \(([\w, ]+)\)", expression) + re.findall(r"[{,](\w+)=", expression)
+    assert {label.strip() for group in asked for label in group.split(",")} <= labels
+
+
+def test_the_board_is_whole() -> None:
+    panels = BOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels) >= 10
+    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels]
+    assert len(set(places)) == len(places) and all(
+        panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in panels
+    )
+    assert {panel["datasource"]["uid"] for panel in panels} == {"${source}"}
