@@ -167,6 +167,11 @@ class Gpucast:
         answer = self._send("POST", "/retrain", body=body)
         return cast("RetrainAnswer", answer.json())
 
+    def list_jobs(self, *, limit: int | None = None) -> JobList:
+        """The latest retrainings, newest first."""
+        answer = self._send("GET", "/jobs", query={"limit": limit})
+        return cast("JobList", answer.json())
+
     def get_job(self, job_id: int) -> JobOut:
         """How far a retraining is, and its version and validation errors once it succeeded."""
         answer = self._send("GET", f"/jobs/{_quoted(job_id)}")
@@ -278,7 +283,7 @@ class Gpucast:
         return cast("ReadyzAnswer", answer.json())
 
     def metrics(self) -> str:
-        """Counters of this process, for Prometheus."""
+        """Counters of all processes of this service, and how it stands, for Prometheus."""
         answer = self._send("GET", "/metrics")
         return answer.text
 
@@ -360,6 +365,12 @@ class IngestReport(TypedDict):
     added_gpus: list[str]
     drift: DriftOut | None
     dry_run: bool
+
+
+class JobList(TypedDict):
+    """The latest retrainings."""
+
+    items: list[JobOut]
 
 
 class JobOut(TypedDict):
