@@ -104,6 +104,47 @@ class Gpucast:
         """Remove a GPU that was registered here and that no measurement refers to."""
         self._send("DELETE", f"/gpus/{_quoted(name)}")
 
+    def plan_of_gpu(
+        self,
+        name: str,
+        *,
+        count: int | None = None,
+        op: list[str] | None = None,
+        dtype: list[str] | None = None,
+        model: str | None = None,
+        mode: str | None = None,
+        batch: int | None = None,
+        sequence: int | None = None,
+        image_size: int | None = None,
+    ) -> MeasurementPlan:
+        """The few rows of operators that shrink the workload's intervals most when measured on this GPU, best
+        first, with the expected error before and after each. Measure them and send them to POST
+        /measurements: `auto` uses them in its next answer.
+        """
+        answer = self._send(
+            "GET",
+            f"/gpus/{_quoted(name)}/plan",
+            query={
+                "count": count,
+                "op": op,
+                "dtype": dtype,
+                "model": model,
+                "mode": mode,
+                "batch": batch,
+                "sequence": sequence,
+                "image_size": image_size,
+            },
+        )
+        return cast("MeasurementPlan", answer.json())
+
+    def plan_for_workload(self, name: str, body: MeasurementPlanRequest) -> MeasurementPlan:
+        """The few rows of operators that shrink the workload's intervals most when measured on this GPU, best
+        first, with the expected error before and after each. Measure them and send them to POST
+        /measurements: `auto` uses them in its next answer.
+        """
+        answer = self._send("POST", f"/gpus/{_quoted(name)}/plan", body=body)
+        return cast("MeasurementPlan", answer.json())
+
     def post_graph(self, body: Graph, *, dims: list[str] | None = None) -> GraphOut:
         """A network in the project's JSON form (docs/graph.md), an ONNX file or a torch.export archive (.pt2):
         weights are not looked at, so files may come without them. The id is a hash of what it says: sent
@@ -271,6 +312,16 @@ class Gpucast:
         """Serve the version that was served before the present one; 409 if there is none."""
         answer = self._send("POST", f"/predictors/{_quoted(name)}/rollback", query={"gpu": gpu})
         return cast("VersionOut", answer.json())
+
+    def filter_nodes(self, body: dict[str, Any]) -> FilterResult:
+        """Which nodes have a GPU that can run a pod's workload, within its memory and deadline."""
+        answer = self._send("POST", "/scheduler/filter", body=body)
+        return cast("FilterResult", answer.json())
+
+    def prioritize_nodes(self, body: dict[str, Any]) -> list[HostPriority]:
+        """How good each node's GPU is for a pod's workload."""
+        answer = self._send("POST", "/scheduler/prioritize", body=body)
+        return cast("list[HostPriority]", answer.json())
 
     def healthz(self) -> HealthzAnswer:
         """Whether the process answers."""
@@ -1993,6 +2044,21 @@ class Sensitivity(TypedDict):
     largest_batch: int | None
 
 
+class FilterResult(TypedDict):
+    """The nodes that can run the pod, and why each other one cannot."""
+
+    Nodes: dict[str, Any]
+    FailedNodes: dict[str, str]
+    Error: NotRequired[str]
+
+
+class HostPriority(TypedDict):
+    """How good a node is, 0 to BEST_SCORE."""
+
+    Host: str
+    Score: int
+
+
 class PriceIn(TypedDict):
     """US dollars for an hour of one device: who says so, and on which day. `gpu` is any name of a GPU."""
 
@@ -2064,6 +2130,57 @@ class LaunchedKernel(TypedDict):
     name: NotRequired[str | None]
     grid: NotRequired[int | list[int] | None]
     block: NotRequired[int | list[int] | None]
+
+
+class MeasurementPlan(TypedDict):
+    """What to measure on a GPU, best first; `measured` is how many rows of operators are stored of it.
+
+        `interval_after` is what is expected once all of them are measured. `notes` say what cannot be
+    helped by this.
+    """
+
+    gpu: str
+    measured: int
+    predictor: AnsweredBy
+    latency_ms: float
+    interval_now: WorkloadInterval
+    interval_after: WorkloadInterval
+    measurements: list[PlannedMeasurement]
+    notes: list[str]
+
+
+class WorkloadInterval(TypedDict):
+    """Where the workload's time lies with the probability `coverage`, its operators one after another."""
+
+    low_ms: float
+    high_ms: float
+    coverage: float
+
+
+class PlannedMeasurement(TypedDict):
+    """A row of POST /measurements but for its time; `estimated_ms` is how long it should take."""
+
+    workload: dict[str, Any]
+    expected_gain: Gain
+    estimated_ms: float
+
+
+class Gain(TypedDict):
+    """The workload's expected error (mean over its time, in percent) before and after a measurement and
+    all above.
+    """
+
+    error_before: float
+    error_after: float
+
+
+class MeasurementPlanRequest(TypedDict):
+    """The workload whose times are to be known better, of kind operators, model or graph, in `count`
+    measurements.
+    """
+
+    workload: OperatorsWorkload | ModelWorkload | GraphWorkload
+    count: NotRequired[float]
 
 
 class Graph(TypedDict):
