@@ -19,6 +19,7 @@ try:
     from app.measure.device import Device, find
     from app.measure.device_figures import figures, summary
     from app.measure.output import Output
+    from app.measure.plan import planned
     from app.measure.point import Point
     from app.measure.runner import Runner
     from app.measure.suites import ALWAYS, SUITES, points_of
@@ -41,11 +42,18 @@ def command(  # noqa: PLR0913 - one parameter per option
     minutes: Annotated[float, typer.Option(min=0.0, help="Time to measure; 0 only sends what the file has.")] = 10.0,
     server: Annotated[str | None, typer.Option(metavar="URL", help="Send the file there afterwards.")] = None,
     key: Annotated[str | None, typer.Option(envvar="GPUCAST_API_KEY", help="API key of that server.")] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Only what that server would have measured next.")] = False,
+    workload: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="JSON of the workload that the plan is for.")
+    ] = None,
     gpu: Annotated[str | None, typer.Option(help="What to call the device; without: as its driver does.")] = None,
     software: Annotated[
         str | None, typer.Option(help="What to call eager PyTorch; host launches count where it begins with pytorch.")
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of the CPU that compute.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this operator, kernel or network; again for more.")
+    ] = None,
     dtype: Annotated[list[str] | None, typer.Option(help="Only this number format; again for more.")] = None,
     most_spread: Annotated[
         float, typer.Option(min=0.0, help="Spread between trials above which a time is not reported.")
@@ -53,21 +61,26 @@ def command(  # noqa: PLR0913 - one parameter per option
 ) -> None:
     """Measure this machine's GPU, or its CPU where it has none."""
     device = _device(gpu, software, threads, dtype)
-    suites = suite or list(SUITES)
+    sink = None if server is None else Server(server, key)
+    if plan and sink is None:
+        raise BadInput("--plan asks a server: name it with --server URL.")
     output = Output(out, device.description, facts(device))
     print(f"{device.name}, {device.software}: {len(output.rows)} points are in {out}", file=sys.stderr)
     try:
-        _run(Runner(device, most_spread=most_spread), output, suites, minutes * _S_PER_MINUTE)
+        runner = Runner(device, most_spread=most_spread)
+        asked = _asked(suite, only, device) if sink is None or not plan else [_planned(sink, device, workload)]
+        left = [(name, pending(output, points)) for name, points in asked]
+        _run(runner, output, left, minutes * _S_PER_MINUTE)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
     finally:
         output.write()
     _tell(output)
-    if "device" in suites:
+    if not plan and "device" in (suite or SUITES):
         for line in summary(list(output.rows.values()), output.facts):
             print(f"  {line}")
-    if server is not None:
-        _send(Server(server, key), output)
+    if sink is not None:
+        _send(sink, output)
 
 
 def _device(gpu: str | None, software: str | None, threads: int | None, dtypes: Sequence[str] | None) -> Device:
@@ -85,13 +98,27 @@ def _device(gpu: str | None, software: str | None, threads: int | None, dtypes: 
     )
 
 
-def _run(runner: Runner, output: Output, suites: Sequence[str], seconds: float) -> None:
-    """Suites in their own order; each has an equal share of the time left, but those that are always run whole."""
-    unknown = [name for name in suites if name not in SUITES]
+def _asked(
+    suites: Sequence[str] | None, only: Sequence[str] | None, device: Device
+) -> list[tuple[str, Sequence[Point]]]:
+    """The points asked for of each suite, in the suites' own order."""
+    unknown = [name for name in suites or () if name not in SUITES]
     if unknown:
         raise BadInput(f"{unknown[0]!r} is no suite: {', '.join(SUITES)} are.")
-    asked = [name for name in SUITES if name in suites]
-    left = [(name, pending(output, points_of(name, runner.device))) for name in asked]
+    found = [(name, points_of(name, device)) for name in SUITES if name in (suites or SUITES)]
+    return [(name, [point for point in points if not only or _named(point) in only]) for name, points in found]
+
+
+def _planned(server: Server, device: Device, workload: Path | None) -> tuple[str, Sequence[Point]]:
+    """The points of a server's plan, and a word on those that cannot be measured here."""
+    points, others = planned(server, device, workload)
+    if others:
+        print(f"not measured here: {', '.join(sorted(set(others)))}", file=sys.stderr)
+    return "plan", points
+
+
+def _run(runner: Runner, output: Output, left: Sequence[tuple[str, Sequence[Point]]], seconds: float) -> None:
+    """Each suite has an equal share of the time left, but those that are always run whole."""
     end = time.monotonic() + seconds
     for k, (name, points) in enumerate(left):
         now = time.monotonic()
@@ -115,9 +142,14 @@ def _shown(item: tuple[Point, Mapping[str, Any]] | None) -> str:
     """A point that was measured, in a few words."""
     if item is None:
         return ""
-    workload, row = item[0].workload, item[1]
+    point, row = item
     took = f"{row['latency_ms']:.4g} ms" if "latency_ms" in row else str(row["outcome"])
-    return f"{workload.get('op', workload.get('name'))} {workload.get('dtype', '')}: {took}"[:60]
+    return f"{_named(point)} {point.workload.get('dtype', '')}: {took}"[:60]
+
+
+def _named(point: Point) -> str:
+    """The operator, kernel or network of a point."""
+    return str(point.workload.get("op") or point.workload.get("name"))
 
 
 def _tell(output: Output) -> None:

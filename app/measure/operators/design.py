@@ -64,9 +64,11 @@ def _drawn(op: str, space: Space, dtypes: Sequence[str]) -> list[Row]:
     for k, point in enumerate(points if turns else ()):
         dtype, phase = turns[(k + seed) % len(turns)]
         # The alignment changes with every pass over the turns, so that each turn meets both.
-        step = FP8_ALIGNED if dtype == "fp8" else ALIGNED if (k // len(turns)) % 2 else 1
+        step = ALIGNED if (k // len(turns)) % 2 else 1
         at = zip(space.axes.items(), point, strict=True)
         sizes = space.finish({name: _size(axis, share, step) for (name, axis), share in at})
+        if sizes is not None and dtype == "fp8":
+            sizes |= {side: -(-sizes[side] // FP8_ALIGNED) * FP8_ALIGNED for side in ("n", "k")}
         if sizes is not None:
             found.append(_row(op, dtype, phase, sizes))
     return found

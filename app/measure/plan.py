@@ -1,0 +1,43 @@
+"""What a server would have measured next on this device, as points."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from app.errors import Malformed
+from app.measure.device import Device
+from app.measure.operators.suite import FAMILIES, point_of
+from app.measure.point import Point
+from app.measure.upload import Server, sound
+
+
+def planned(server: Server, device: Device, workload: Path | None) -> tuple[list[Point], list[str]]:
+    """Points of GET /gpus/{name}/plan, best first, for the workload in a JSON file where one is named.
+
+    Beside them, the operators of the plan that are not measured by a single process on one device.
+    """
+    path = f"/gpus/{quote(device.name, safe='')}/plan"
+    if workload is None:
+        plan = sound(server.ask("GET", path))
+    else:
+        plan = sound(server.ask("POST", path, json={"workload": _read(workload)}))
+    rows = [_whole(item["workload"]) for item in plan["measurements"]]
+    points = [point_of(device, {"kind": "operator", **row}) for row in rows if row["op"] in FAMILIES]
+    return points, [row["op"] for row in rows if row["op"] not in FAMILIES]
+
+
+def _whole(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Sizes as whole numbers, however JSON spells them; the stack is this machine's."""
+    whole = {name: int(cell) if isinstance(cell, float) and cell.is_integer() else cell for name, cell in row.items()}
+    return {name: cell for name, cell in whole.items() if name != "software"}
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise Malformed(f"{path} is not a readable JSON file: {error}") from error

@@ -1,0 +1,136 @@
+"""The runner of `gpucast measure`: what it times, refuses and records, and what a run that stopped leaves behind."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from app.errors import BadInput
+from app.measure.campaign import measure_all, pending
+from app.measure.device import Device
+from app.measure.output import POINTS, Output
+from app.measure.point import Point, Prepared
+from app.measure.profile import longest
+from app.measure.runner import Runner, flat
+from app.services.measurements.files import read_measurements
+
+CPU = Device("cpu", "a CPU", ("fp32",), 16e9, 1, "pytorch-2", "pytorch-2")
+DESCRIPTION = {"name": "a CPU", "kind": "cpu"}
+
+
+def point(run: Callable[[], object], m: int = 1) -> Point:
+    workload = {"kind": "operator", "op": "linear", "m": m, "n": 8, "k": 8, "dtype": "fp32"}
+    return Point("operators", workload, lambda: Prepared({"": run}), CPU.software)
+
+
+def uneven() -> Callable[[], object]:
+    """Takes ever longer: trials of one repetition lie far apart."""
+    seconds = itertools.count(1)
+    return lambda: time.sleep(2e-4 * next(seconds))
+
+
+def no_memory() -> object:
+    raise RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory: you tried")
+
+
+def unknown_format() -> object:
+    raise RuntimeError("\"addmm_impl_cpu_\" not implemented for 'Float8_e4m3fn'\nmore")
+
+
+def test_a_time_is_the_median_of_what_the_clock_saw() -> None:
+    row = Runner(CPU, most_spread=1.0).run(point(lambda: time.sleep(0.01)))
+    assert row["outcome"] == "measured"
+    assert 10.0 <= row["latency_ms"] <= 60.0
+    assert row["runs"] >= 3
+    assert row["latency_std_ms"] >= 0.0
+    assert "phases_ms." not in " ".join(row)
+
+
+def test_phases_are_timed_apart_and_a_shared_repetition_is_divided() -> None:
+    prepared = Prepared({"forward": lambda: time.sleep(0.002), "backward": lambda: time.sleep(0.01)}, launches=2)
+    row = Runner(CPU, most_spread=9.0).run(Point("models", {"kind": "model"}, lambda: prepared, CPU.software))
+    assert row["phases_ms.forward"] < row["phases_ms.backward"]
+    assert row["phases_ms.forward"] + row["phases_ms.backward"] == pytest.approx(row["latency_ms"], rel=0.5)
+    assert row["runs"] % 2 == 0
+
+
+def test_a_spread_as_of_a_busy_machine_is_no_measurement() -> None:
+    busy = Runner(CPU, most_spread=0.01).run(point(uneven()))
+    assert busy["outcome"] == "busy"
+    assert "latency_ms" not in busy
+    assert Runner(CPU, most_spread=100.0).run(point(uneven()))["outcome"] == "measured"
+
+
+def test_memory_that_runs_out_is_an_outcome_and_the_run_goes_on(tmp_path: Path) -> None:
+    output, heard = Output(tmp_path / "out.parquet", DESCRIPTION, {}), list[str]()
+    points = [point(no_memory, 1), point(unknown_format, 2), point(lambda: time.sleep(1e-3), 3)]
+    runner = Runner(CPU, most_spread=9.0)
+    measure_all(runner, output, points, until=time.monotonic() + 60, told=lambda _, row: heard.append(row["outcome"]))
+    assert heard[0] == "out_of_memory"
+    assert heard[1] == "failed: \"addmm_impl_cpu_\" not implemented for 'Float8_e4m3fn'"
+    assert heard[2] == "measured"
+    output.write()
+    upload = read_measurements((tmp_path / "out.parquet").read_bytes(), "application/x-parquet", max_rows=10)
+    assert [len(part) for part in upload.parts] == [1]
+    assert upload.skipped.total() == 2
+    assert upload.device == DESCRIPTION
+
+
+def test_nothing_begins_after_the_time_is_up(tmp_path: Path) -> None:
+    output = Output(tmp_path / "out.parquet", DESCRIPTION, {})
+    measure_all(Runner(CPU), output, [point(no_memory)], until=time.monotonic() - 1, told=lambda *_: None)
+    assert output.rows == {}
+
+
+def test_a_run_that_was_killed_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    path = tmp_path / "out.parquet"
+    points = [point(no_memory, m) for m in (1, 2, 3)]
+    first = Output(path, DESCRIPTION, {})
+    first.add(points[0].digest, {**flat(points[0].workload), "outcome": "measured", "latency_ms": 1.5})
+    first.add(points[1].digest, {**flat(points[1].workload), "outcome": "busy"})
+    with (tmp_path / "out.parquet.part").open("a") as journal:
+        journal.write('["cut", {"outco')  # the process died here
+    second = Output(path, DESCRIPTION, {})
+    assert pending(second, [*points, *points]) == points[1:]  # the busy one once more, each once
+    second.write()
+    assert [file.name for file in tmp_path.iterdir()] == ["out.parquet"]
+    third = Output(path, DESCRIPTION, {})
+    assert third.rows == second.rows
+    assert json.loads(pq.read_schema(path).metadata[POINTS]) == [points[0].digest, points[1].digest]
+
+
+def test_a_file_of_another_device_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "out.parquet"
+    Output(path, DESCRIPTION, {}).write()
+    with pytest.raises(BadInput, match="a CPU"):
+        Output(path, {"name": "another"}, {})
+    (tmp_path / "other.parquet").write_text("no Parquet")
+    with pytest.raises(BadInput, match="no file of gpucast measure"):
+        Output(tmp_path / "other.parquet", DESCRIPTION, {})
+
+
+def test_sides_that_differ_make_a_column_of_pairs(tmp_path: Path) -> None:
+    output = Output(tmp_path / "out.parquet", DESCRIPTION, {})
+    output.add("a", {"outcome": "busy", "kernel_size": 3})
+    output.add("b", {"outcome": "busy", "kernel_size": [3, 5]})
+    output.write()
+    assert pq.read_table(tmp_path / "out.parquet")["kernel_size"].to_pylist() == [[3, 3], [3, 5]]
+
+
+def test_the_kernel_of_a_trace_is_the_one_that_took_longest() -> None:
+    events: list[dict[str, Any]] = [
+        {"cat": "kernel", "name": "split", "dur": 4.0, "args": {"grid": [1, 1, 1], "block": [32, 1, 1]}},
+        {"cat": "kernel", "name": "gemm", "dur": 3.0, "args": {"grid": [8, 2, 1], "block": [128, 1, 1]}},
+        {"cat": "kernel", "name": "gemm", "dur": 3.0, "args": {"grid": [8, 2, 1], "block": [128, 1, 1]}},
+        {"cat": "cpu_op", "name": "aten::mm", "dur": 90.0},
+    ]
+    expected = {"kernel.name": "gemm", "kernel.grid": "8x2x1", "kernel.block": "128x1x1"}
+    assert longest(events) == expected
+    assert longest(events[3:]) == {}
