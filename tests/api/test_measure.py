@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,60 +14,78 @@ import pytest
 from app.cli.measure import command
 from tests.service import Service
 
-CPU = "the CPU of this test"
-OPERATORS = ["linear", "add", "layer_norm"]
-WAIT_S = 240
-# The least by which what was learned must beat what was known of the device before, in median log error.
-BETTER = 0.8
+CPU, CPU_ID = "the CPU of this test", "the-cpu-of-this-test"
+# Functions that a processor computes far slower than the memory behind them: no rule about GPUs knows how much.
+OPERATORS = ["pow", "tanh", "gelu"]
+# The least by which what was learned must beat what was known of the device before, in mean log error: times of a
+# machine that does other things too are noise to learn from.
+BETTER = 0.9
+# Rows to measure, in at most so many runs of six seconds: one does on a machine that does nothing else.
+ENOUGH, RUNS = 24, 10
+FIELDS = ("op", "b", "h", "dtype", "phase", "software")
 
 
-def measure(out: Path, minutes: float, server: str | None = None) -> list[dict[str, Any]]:
-    """The measured rows of `out` after a run of the command; a machine that runs other tests too is taken as it is."""
-    command(
-        out,
-        suite=["operators"],
-        only=OPERATORS,
-        dtype=["fp32"],
-        threads=1,
-        gpu=CPU,
-        minutes=minutes,
-        most_spread=0.5,
-        server=server,
-    )
-    return [row for row in pq.read_table(out).to_pylist() if row["outcome"] == "measured"]
+def measure(out: Path, minutes: float, server: str | None = None) -> None:
+    """The command; a machine that runs other things too is taken as it is."""
+    asked: dict[str, Any] = {"suite": ["operators"], "only": OPERATORS, "dtype": ["fp32"], "threads": 1, "gpu": CPU}
+    command(out, **asked, minutes=minutes, most_spread=0.5, server=server)
 
 
-def errors(service: Service, rows: list[dict[str, Any]]) -> np.ndarray[Any, Any]:
-    """|log(predicted / measured)| of rows on the CPU."""
-    fields = ("op", "m", "n", "k", "b", "h", "dtype", "phase")
-    said = [{name: row[name] for name in fields if row.get(name) is not None} for row in rows]
-    predicted = []
-    for row, software in zip(said, (row["software"] for row in rows), strict=True):
-        workload = {"kind": "operators", "operators": [row | {"software": software}]}
-        answer = service.client.post("/predict", json={"gpu": CPU, "workload": workload}).raise_for_status().json()
-        predicted.append(answer["predictions"][0]["latency_ms"])
-    return np.abs(np.log(np.array(predicted) / np.array([row["latency_ms"] for row in rows])))
+def errors(service: Service, gpu: Any, rows: list[dict[str, Any]]) -> Any:
+    """|log(predicted / measured)| of every row."""
+    found = []
+    for row in rows:
+        workload = {"kind": "operators", "operators": [{name: row[name] for name in FIELDS}]}
+        answer = service.client.post("/predict", json={"gpu": gpu, "workload": workload}).raise_for_status().json()
+        found.append(np.log(answer["predictions"][0]["latency_ms"] / row["latency_ms"]))
+    return np.abs(found)
+
+
+def wait_for_version(service: Service, version: str) -> None:
+    """Until the API answers with a version that the worker has published."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        items = service.client.get("/predictors").json()["items"]
+        answering = next(item["answering"] for item in items if item["name"] == "auto")
+        if {"gpu": CPU_ID, "version": version} in answering:
+            return
+        time.sleep(0.2)
+    raise AssertionError(answering)
 
 
 @pytest.mark.timeout(600)
 def test_measured_uploaded_and_learned_from(
-    service: Service, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    service: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    url, out = f"http://127.0.0.1:{service.port}", tmp_path / "cpu.parquet"
-    learned = measure(out, 0.12, url)
-    said = capfd.readouterr().out
-    assert f"sent: {len(learned)} new, 0 known before; registered the-cpu-of-this-test" in said
-    assert service.client.get(f"/gpus/{CPU}").json()["kind"] == "cpu"
-    # The same command goes on behind what is done: these rows the service has not seen.
-    digests = {tuple(sorted((name, str(cell)) for name, cell in row.items())) for row in learned}
-    everything = measure(out, 0.06)
-    held_out = [row for row in everything if row["latency_ms"] not in {seen["latency_ms"] for seen in learned}]
-    assert len(held_out) + len(learned) == len(everything)
-    assert len(held_out) >= 5, digests
-    before = errors(service, held_out)
-    answer = service.client.post("/retrain", json={"predictor": "auto", "gpu": "the-cpu-of-this-test"})
-    assert answer.status_code == 202, answer.text
-    job = service.wait_for_job(answer.json()["job_id"])
+    url, out, part = f"http://127.0.0.1:{service.port}", tmp_path / "all.parquet", tmp_path / "part.parquet"
+    rows: list[tuple[int, dict[str, Any]]] = []
+    for _ in range(RUNS):  # each goes on behind the one before
+        measure(out, 0.1)
+        table = pq.read_table(out)
+        rows = [(k, row) for k, row in enumerate(table.to_pylist()) if row["outcome"] == "measured"]
+        if len(rows) >= ENOUGH:
+            break
+    assert len(rows) >= ENOUGH
+    held_out = [row for k, row in rows if k % 3 == 0]
+    device = json.loads(table.schema.metadata[b"gpucast.device"])
+    before = errors(service, device, held_out)
+
+    points = json.loads(table.schema.metadata[b"gpucast.points"])
+    kept = [k for k in range(len(table)) if k % 3]
+    said = {**table.schema.metadata, b"gpucast.points": json.dumps([points[k] for k in kept])}
+    pq.write_table(table.take(kept).replace_schema_metadata(said), part)
+    capsys.readouterr()
+    measure(part, 0.0, url)
+    learned = sum(k % 3 != 0 for k, _ in rows)
+    assert f"sent: {learned} new, 0 known before; registered {CPU_ID}" in capsys.readouterr().out
+    measure(part, 0.0, url)
+    assert f"sent: 0 new, {learned} known before" in capsys.readouterr().out
+    assert service.client.get(f"/gpus/{CPU_ID}").json()["kind"] == "cpu"
+
+    asked = service.client.post("/retrain", json={"predictor": "auto", "gpu": CPU_ID})
+    assert asked.status_code == 202, asked.text
+    job = service.wait_for_job(asked.json()["job_id"])
     assert (job["state"], job["served"]) == ("succeeded", True), job
-    after = errors(service, held_out)
-    assert np.median(after) < BETTER * np.median(before), (before, after)
+    wait_for_version(service, str(job["version"]))
+    after = errors(service, CPU_ID, held_out)
+    assert after.mean() < BETTER * before.mean(), (before, after)
