@@ -58,6 +58,8 @@ class Server:
 
     def tell_figures(self, gpu: str, figures: Mapping[str, float]) -> dict[str, float]:
         """Set those measured figures of a GPU that the server does not have; which these are."""
+        if not figures:
+            return {}
         path = f"/gpus/{quote(gpu, safe='')}"
         known = sound(self.ask("GET", path))
         new = {name: value for name, value in figures.items() if known.get(name) is None}
@@ -72,8 +74,10 @@ class Server:
             wrong = {row: reason for row, reason in reasons.items() if isinstance(row, int)}
             sent.left_out.update(wrong.values())
             chunk = chunk.take([row for row in range(len(chunk)) if row not in wrong])
-            if not wrong or not len(chunk):
+            if not wrong:
                 raise BadInput(f"The server takes none of the rows: {words(answer)}")
+            if not len(chunk):
+                return
             answer = self._post(chunk)
         report = sound(answer)
         sent.inserted += report["inserted"]
