@@ -87,7 +87,7 @@ def test_the_ranking_is_that_of_the_api(page: Page, server: httpx.Client, rank_b
     answer = behind(page, server)
     assert [row["rank"] for row in answer["ranking"]] == column_of(page, "Rank")
     assert column(page, "ranking", "Time, ms") == [row["latency_ms"] for row in answer["ranking"]]
-    assert column(page, "ranking", "Low")[:3] == [row["interval_ms"]["low"] for row in answer["ranking"]][:3]
+    assert column(page, "ranking", "Low, ms")[:3] == [row["interval_ms"]["low"] for row in answer["ranking"]][:3]
     known = [row for row in answer["ranking"] if row["cost_usd"] is not None]
     assert len(known) == 2 and column(page, "ranking", "Cost, USD") == [row["cost_usd"] for row in known]
     assert column(page, "ranking", "Energy, J") == [row["energy_j"] for row in answer["ranking"]]
@@ -305,6 +305,40 @@ def test_the_accuracy_card_is_that_of_the_api(page: Page, server: httpx.Client) 
     rows = [row for row in auto["shipped"]["validation"] if (row["gpu"], row["split"]) == ("nvidia-l4", "gpu_held_out")]
     assert column(page, "card", "Mean error, %") == sorted(row["mape"] for row in rows)
     assert rows
+
+
+@pytest.mark.parametrize("view", ["/", "/detail", "/scaling"])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "kind=nothing",
+        "kind=operators&op=nothing",
+        "kind=operators&op=conv2d&b=8&in_channels=3&out_channels=8&kernel_size=[3,5]&input_size=9,9&dtype=fp32",
+        "kind=kernel&name=a&flops=nan&bytes=-1&measured=titan-v",
+        "kind=kernel&name=a&flops=1e400&bytes=99999999999999999999999",
+        "name=gpt2&batch=1e999&sequence=0x10",
+        "name=gpt2&sequence=64&data=3&nodes=2&zero=9",
+        "config=" + "[" * 3000,
+        "config={}&name=gpt2&sequence=8",
+        "config=%7B%22model_type%22:%22gpt2%22,%22n_layer%22:-1%7D&sequence=8",
+        "name=gpt2&sequence=64&dims=a&spec={}",
+        "spec=%5B1%5D",
+        "gpu=%00&gpu=" + "x" * 300,
+        "coverage=nan&predictor=%F0%9F%98%80",
+        "predictor=forest",
+        "prices=nvidia-l4+-1&powers=nvidia-l4+0&rank_by=nothing&max_devices=1e9",
+        "name=%3Cscript%3Ealert(1)%3C/script%3E&gpu=%22%3E%3Cimg+src=x%3E",
+        "name=" + "a" * 30_000,
+        "kind=graph&graph_id=..%2F..&dims=batch+0",
+        "devices=" + "9" * 5000 + "&batches=,",
+        "name=gpt2&sequence=64&batch=" + "\udc80".encode("utf-8", "surrogatepass").hex("%"),
+    ],
+)
+def test_no_address_brings_a_page_down(server: httpx.Client, view: str, asked: str) -> None:
+    answer = server.get(f"{view}?{asked}")
+    assert answer.status_code < 500, answer.text[-500:]
+    assert "<script>alert" not in answer.text and "<img" not in answer.text and "Traceback" not in answer.text
+    assert server.get(f"{view}?{asked}&format=json").status_code == answer.status_code
 
 
 def test_no_script_but_ours(server: httpx.Client) -> None:

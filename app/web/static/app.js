@@ -14,8 +14,10 @@ document.querySelector("#errors")?.focus();
 
 for (const button of document.querySelectorAll("[data-copy]"))
   button.addEventListener("click", async () => {
-    await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
-    button.textContent = "Copied";
+    const text = document.getElementById(button.dataset.copy);
+    getSelection().selectAllChildren(text);  // all there is without TLS
+    await navigator.clipboard?.writeText(text.textContent);
+    button.textContent = navigator.clipboard ? "Copied" : "Selected";
   });
 
 for (const search of document.querySelectorAll("input[data-rows]"))

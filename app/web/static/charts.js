@@ -76,7 +76,7 @@ function bars(figure, table) {
   const most = Math.max(...rows.map(row => row.high ?? row.value));
   figure.querySelector(".plot").style.height = `${rows.length * 30 + 62}px`;
   const scale = log ? logarithmic(headOf(table, "value")) : axis(headOf(table, "value"), { min: 0, suggestedMax: most * 1.15 });
-  if (unit === "B" && !log) scale.ticks.callback = value => binary(value);
+  if (unit === "B" && !log) Object.assign(scale.ticks, { callback: binary, stepSize: 2 ** Math.ceil(Math.log2(most / 6)) });
   return {
     type: "bar",
     data: {
@@ -130,12 +130,14 @@ function lines(figure, table) {
     plugins: [verticals],
     options: {
       layout: { padding: { right: 16 } },
-      scales: { x, y: logarithmic(headOf(table, "y")) },
+      scales: { x, y: logarithmic(headOf(table, "y"), ends(rows)) },
       plugins: { legend: legend(), tooltip: { callbacks: { label: ({ raw, dataset }) =>
         `${dataset.label}: ${three(raw.y)} at ${three(raw.x)}${raw.low == null ? "" : `, ${three(raw.low)} to ${three(raw.high)}`}` } } },
     },
   };
 }
+
+const ends = rows => ({ min: Math.min(...rows.map(row => row.low ?? row.y)) / 1.15, max: Math.max(...rows.map(row => row.high ?? row.y)) * 1.15 });
 
 // Intervals of points, upright.
 const verticals = {
