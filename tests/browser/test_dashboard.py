@@ -269,6 +269,15 @@ CONTRAST = """() => {
 }"""
 
 
+@pytest.mark.parametrize("path", ["/", "/detail", "/scaling", "/accuracy", "/catalogue"])
+def test_nothing_is_wider_than_a_phone(page: Page, path: str) -> None:
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.goto(path)
+    wide = "e => !e.closest('.scroll') && e.getBoundingClientRect().right > 391"
+    shown = "[...document.querySelectorAll('main *')]"
+    assert page.evaluate(f"{shown}.filter({wide}).map(e => e.outerHTML.slice(0, 100))") == []
+
+
 def test_it_reads_without_scripts_and_on_a_phone(browser: Browser, service: Service, screenshots: Path) -> None:
     context = browser.new_context(
         base_url=str(service.client.base_url), java_script_enabled=False, viewport={"width": 390, "height": 800}

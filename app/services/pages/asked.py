@@ -96,7 +96,8 @@ class Asked:
     @property
     def on(self) -> str:
         """The GPU that a page of one shows: the one chosen, else the first, or INLINE."""
-        return self.common.get("on") or next((gpu for gpu in self.gpus if gpu != ALL), INLINE)
+        first = next((gpu for gpu in self.gpus if gpu != ALL), INLINE if "spec" in self.common else DEFAULT_GPUS[0])
+        return self.common.get("on") or first
 
     def unfolded(self, complaints: Mapping[str, Any]) -> bool:
         """Whether a folded field has something to show."""

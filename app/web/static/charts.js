@@ -3,7 +3,7 @@ import { csvOf, headOf, rowsOf } from "./table.js";
 
 const style = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const colours = () => [1, 2, 3, 4, 5, 6, 7].map(k => style(`--c${k}`));
-const three = value => value >= 1e-3 && value < 1e5 ? Number(value.toPrecision(3)).toLocaleString("en") : prefixed(value);
+const three = value => value === 0 ? "0" : value >= 1e-3 && value < 1e5 ? value.toLocaleString("en", { maximumSignificantDigits: value < 1000 ? 3 : 5 }) : prefixed(value);
 
 function prefixed(value) {
   const found = [[1e18, "E"], [1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]].find(([size]) => value >= size);
@@ -38,7 +38,7 @@ const whiskers = {
       }
       ctx.fillStyle = style(row.muted ? "--soft" : "--ink");
       ctx.textBaseline = "middle";
-      ctx.fillText(shown(row.value, unit), end + 7, y);
+      ctx.fillText(shown(row.value > 1e-9 * x.max ? row.value : 0, unit), end + 7, y);  // no rests of sums
     });
     ctx.restore();
   },
