@@ -9,7 +9,9 @@ from sqlalchemy import Connection
 
 from app.predictors import learns_kernels, learns_only, learns_operators
 from app.services.measurements.stored_kernels import stored_kernels
+from app.services.measurements.stored_networks import stored_networks
 from app.services.measurements.stored_operators import stored_operators
+from app.services.models.whole_networks import knows_networks_only
 from app.store import gpus, measurements, operators
 from app.store.measurements import training_set_hash
 from app.tables.gpus import GpuTable
@@ -23,6 +25,8 @@ def measured_gpus(connection: Connection, predictor: str) -> set[str]:
         found |= {gpu for kind, gpu in measurements.counts(connection) if kind == "kernel"}
     if learns_operators(predictor):
         found |= set(operators.counts(connection, ops=learns_only(predictor)))
+    if knows_networks_only(predictor):
+        found |= {gpu for kind, gpu in measurements.counts(connection) if kind == "model"}
     return found
 
 
@@ -32,7 +36,10 @@ def load_material(connection: Connection, predictor: str) -> tuple[Material, str
     rows = measurements.load(connection, kind="kernel") if learns_kernels(predictor) else []
     kernels, ids = stored_kernels(rows, table)
     only = learns_only(predictor)
-    runs = stored_operators(connection, table, ops=only) if learns_operators(predictor) else []
+    if knows_networks_only(predictor):
+        runs = stored_networks(connection, table)
+    else:
+        runs = stored_operators(connection, table, ops=only) if learns_operators(predictor) else []
     material = Material(table, kernels, ids, [run for run in runs if len(run)])
     return material, _hash(material, training_set_hash(rows))
 

@@ -30,6 +30,15 @@ def knows_networks_only(predictor: str) -> bool:
 def as_one_row(ready: Prepared, run: Run) -> Prepared:
     """The network's step on one of `run.parallelism.data` devices as one row; what it keeps in memory stays.
 
+    BadInput as `network_figures`.
+    """
+    found = network_figures(ready.workload, run)
+    return rows_prepared(_workload(_table(found, run)), ready.memory, ready.fixed_bytes)
+
+
+def network_figures(rows: Workload, run: Run) -> Figures:
+    """ConvMeter's figures of a network's forward rows, of the whole batch of a device.
+
     BadInput for a network without convolutions, and for a run that is not plain data parallelism.
     """
     split = run.parallelism
@@ -38,16 +47,16 @@ def as_one_row(ready: Prepared, run: Run) -> Prepared:
     if wrong := [name for name, size in others.items() if size > 1]:
         loc = ("workload",) if wrong[0] == "gradient_accumulation" else _LOC
         raise _refused((*loc, wrong[0]), "ConvMeter knows data parallelism only, one batch a step: leave it out")
-    found = figures(ready.workload)
+    found = figures(rows)
     if not found.outputs:
         raise _refused(("predictor",), "ConvMeter predicts ConvNets: this network has no convolutions")
-    return rows_prepared(_workload(_table(found, run)), ready.memory, ready.fixed_bytes)
+    return found
 
 
-def _table(found: Figures, run: Run) -> OpTable:
-    """The one row."""
+def network_row(found: Figures, run: Run, what: int) -> dict[str, float]:
+    """Columns of NETWORK for one of its passes (app.ops.network.PASSES), from figures of the whole batch."""
     batch, split = run.device_batch, run.parallelism
-    row = dict.fromkeys(NETWORK.fields, 0.0) | {
+    return dict.fromkeys(NETWORK.fields, 0.0) | {
         "batch": batch,
         "flops": found.flops / batch,
         "inputs": found.inputs / batch,
@@ -56,10 +65,15 @@ def _table(found: Figures, run: Run) -> OpTable:
         "layers": found.layers,
         "devices": split.data,
         "nodes": split.nodes,
-        "pass": STEP if run.mode == "training" else FORWARD,
+        "pass": what,
         "compiled": run.fused,
         "count": 1.0,
     }
+
+
+def _table(found: Figures, run: Run) -> OpTable:
+    """The one row."""
+    row = network_row(found, run, STEP if run.mode == "training" else FORWARD)
     dims = np.full((len(MIXED_FIELDS), 1), np.nan)
     for name, value in row.items():
         dims[MIXED_FIELDS[name]] = value
