@@ -153,6 +153,7 @@ def pm2lat(
 def convmeter(
     data: Annotated[Path, typer.Option(help="folder of the data sets, vision_models")] = Path("../shared/data"),
     json_file: Annotated[Path | None, typer.Option("--json", help="also write every cell to this file")] = None,
+    own: Annotated[bool, typer.Option("--own", help="our own measurements alone, which need no data folder")] = False,
     held_out: Annotated[
         list[str] | None,
         typer.Option(help="family, network, gpu, or operators (all networks); repeat for several; unset: all"),
@@ -161,7 +162,7 @@ def convmeter(
     """ConvMeter's tables 1 to 3: the paper's figures, and ours on measured networks that were held out."""
     if json_file is not None:
         _refuse_unwritable(json_file)
-    cells = convmeter_cells(data, held_out or (), lambda line: typer.echo(line, err=True))
+    cells = convmeter_cells(None if own else data, held_out or (), lambda line: typer.echo(line, err=True))
     print("\n".join(convmeter_lines(published(), cells)))
     if json_file is not None:
         body = {"study": "convmeter", "published": published(), "cells": cells}

@@ -121,6 +121,7 @@ CPUS = (
     _cpu("Ice Lake", "Intel", 32, simt(32, int8=256)),
     _cpu("Alder Lake", "Intel", 16, simt(16, int8=128)),
     _cpu("Zen 2", "AMD", 16, simt(16)),
+    _cpu("Zen 3", "AMD", 16, simt(16)),
 )
 # For an architecture that is not here: today's usual limits, no rates.
 UNKNOWN = Architecture(

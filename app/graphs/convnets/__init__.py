@@ -26,20 +26,25 @@ from app.graphs.refusal import refuse
 from app.graphs.run import Run
 from app.tables.workload import Workload
 
-CONVNETS: Mapping[str, Constructor] = {
-    **alexnet.NETWORKS,
-    **vgg.NETWORKS,
-    **squeezenet.NETWORKS,
-    **resnet.NETWORKS,
-    **densenet.NETWORKS,
-    **googlenet.NETWORKS,
-    **inception.NETWORKS,
-    **mobilenet.NETWORKS,
-    **mnasnet.NETWORKS,
-    **efficientnet.NETWORKS,
-    **regnet.NETWORKS,
-    **shufflenet.NETWORKS,
+_BY_FAMILY: Mapping[str, Mapping[str, Constructor]] = {
+    "alexnet": alexnet.NETWORKS,
+    "vgg": vgg.NETWORKS,
+    "squeezenet": squeezenet.NETWORKS,
+    "resnet": resnet.NETWORKS,
+    "densenet": densenet.NETWORKS,
+    "googlenet": googlenet.NETWORKS,
+    "inception": inception.NETWORKS,
+    "mobilenet": mobilenet.NETWORKS,
+    "mnasnet": mnasnet.NETWORKS,
+    "efficientnet": efficientnet.NETWORKS,
+    "regnet": regnet.NETWORKS,
+    "shufflenet": shufflenet.NETWORKS,
 }
+CONVNETS: Mapping[str, Constructor] = {
+    name: constructor for networks in _BY_FAMILY.values() for name, constructor in networks.items()
+}
+# A network's line of descent: ResNeXt and Wide ResNet are ResNets, and of others all versions are one family.
+FAMILIES: Mapping[str, str] = {name: family for family, networks in _BY_FAMILY.items() for name in networks}
 DTYPES = ("fp32", "tf32", "fp16", "bf16")
 MODES = ("inference", "training")
 MOST_PIXELS = 4096

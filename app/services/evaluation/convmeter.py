@@ -1,16 +1,15 @@
 """ConvMeter on measured networks, in the form of the paper's tables 1 to 3: R2, RMSE, NRMSE and MAPE.
 
-Every run of timm's benchmarks (a device, software, layout, compilation and phase) is a platform of its own, as in the
-paper. Three ways to hold out: `family` (all ResNets, say: stricter than the paper), `network` (the paper's way) and
-`gpu` (fitted to the other GPUs with the same layout and phase). An answer is as it would be served: at the hardware
-limit where there is none (plain least squares below zero).
+Every run (a device, software and phase; of timm's benchmarks also a layout and compilation) is a platform of its own,
+as in the paper. Three ways to hold out: `family` (all ResNets, say: stricter than the paper), `network` (the paper's
+way) and `gpu` (fitted to the other GPUs with the same layout and phase). An answer is as it would be served: at the
+hardware limit where there is none (plain least squares below zero).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +19,7 @@ from app.config import SEED_DATA
 from app.errors import NotTrained
 from app.predictors.convmeter.predictor import ConvMeter, PlainConvMeter
 from app.predictors.roofline import hardware_limit
-from app.services.evaluation.measured_networks import Names, NetworkRuns, read_networks
+from app.services.evaluation.measured_networks import Names, NetworkRuns
 from app.services.evaluation.operators import NO_EVIDENCE
 from app.services.seed import load_seed_specs
 from app.tables.gpus import GpuTable
@@ -45,14 +44,14 @@ class Asked(NamedTuple):
 
 
 def evaluate_convmeter(
-    folder: Path,
+    networks: Sequence[NetworkRuns],
     protocols: Sequence[str] = PROTOCOLS,
     progress: Callable[[str], None] = lambda line: None,
 ) -> list[Result]:
-    """A cell per protocol, run, predictor and family (`all` of them together), on the data that `folder` holds."""
+    """A cell per protocol, run, predictor and family (`all` of them together)."""
     gpus = GpuTable.from_specs(load_seed_specs())
     cells: list[Result] = []
-    for data in read_networks(folder):
+    for data in networks:
         for run in np.unique(data.batch_of).tolist():
             rows = np.flatnonzero(data.batch_of == run)
             progress(f"{run} {data.runs.dtype}: {len(rows)} rows")

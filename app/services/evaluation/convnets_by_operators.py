@@ -22,6 +22,7 @@ from app.predictors.intervals import Intervals
 from app.services.engine import POOLED, Engine, Served
 from app.services.evaluation.convmeter import PROTOCOLS, Asked, evaluate_convmeter, scored
 from app.services.evaluation.measured_networks import read_networks
+from app.services.evaluation.own_networks import read_own
 from app.services.learning.shipped import shipped_version
 from app.services.models.networks import Network, prepared
 from app.services.models.steps import timed
@@ -31,6 +32,7 @@ from app.tables.gpus import GpuTable
 
 Result = dict[str, Any]
 
+OWN, TIMM = "own", "timm"
 OPERATORS = "operators"
 STUDIES = (*PROTOCOLS, OPERATORS)
 PREDICTOR = "auto"
@@ -55,14 +57,19 @@ NAMES = {
 
 
 def convmeter_cells(
-    folder: Path, studies: Sequence[str], progress: Callable[[str], None] = lambda line: None
+    folder: Path | None, studies: Sequence[str], progress: Callable[[str], None] = lambda line: None
 ) -> list[Result]:
-    """Cells of everything that was asked for, all of STUDIES where nothing was."""
+    """Cells of everything that was asked for, all of STUDIES where nothing was; without `folder` of our own alone."""
     wanted = studies or STUDIES
     if unknown := [name for name in wanted if name not in STUDIES]:
         raise BadInput(f"Nothing is held out by {unknown[0]!r}: use one of {', '.join(STUDIES)}.")
-    cells = evaluate_convmeter(folder, [name for name in PROTOCOLS if name in wanted], progress)
-    return cells + (through_operators(folder, shipped_engine(), progress) if OPERATORS in wanted else [])
+    protocols = [name for name in PROTOCOLS if name in wanted]
+    cells = [{"data": OWN} | cell for cell in evaluate_convmeter(read_own(), protocols, progress)]
+    if folder is None:
+        return cells
+    timm = evaluate_convmeter(read_networks(folder), protocols, progress)
+    timm += through_operators(folder, shipped_engine(), progress) if OPERATORS in wanted else []
+    return cells + [{"data": TIMM} | cell for cell in timm]
 
 
 def shipped_engine() -> Engine:

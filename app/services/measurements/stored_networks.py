@@ -1,8 +1,7 @@
 """Stored measurements of ConvNets as tables that ConvMeter learns from: rows of the operator `network`, and models.
 
-A model by its name or graph becomes a row of `network` for each pass of it that was timed. Of training that is the
-step, backward and the update; its forward pass normalises by the batch and keeps what backward needs, which takes
-longer than the forward pass of inference, and is in the step.
+A model by its name becomes a row of `network` for each pass of it that was timed. Training's forward pass is learned
+in its step alone: it takes longer than inference's, for it normalises by the batch and keeps what backward needs.
 """
 
 from __future__ import annotations
@@ -30,13 +29,21 @@ from app.tables.operator_runs import OperatorRuns
 
 # What says how a row was run rather than which network it is, and is not stored.
 _FIELDS = tuple(name for name in NETWORK.fields if name not in ("count", "eager"))
+TRAINING_FORWARD = "training forward"
 
 
 class NetworkTime(NamedTuple):
-    """One pass of a measured network: its columns of NETWORK, and seconds."""
+    """One pass of a measured network: inference, step or a phase of training, its columns of NETWORK, and seconds."""
 
+    measured: MeasurementRow
+    what: str
     row: dict[str, float]
     latency_s: float
+
+    @property
+    def dtype(self) -> str:
+        """Its number format."""
+        return str(self.measured.workload.get("dtype", "fp32"))
 
 
 def stored_networks(connection: Connection, gpus: GpuTable) -> list[OperatorRuns]:
@@ -47,44 +54,54 @@ def stored_networks(connection: Connection, gpus: GpuTable) -> list[OperatorRuns
 
 def network_blocks(rows: Sequence[MeasurementRow]) -> Iterator[tuple[OperatorBlock, Bytes]]:
     """Measured models that are ConvNets, a block per dtype, with the identities of their rows."""
-    by_dtype: dict[str, list[tuple[MeasurementRow, NetworkTime]]] = {}
-    for row in rows:
-        for one in network_times(row):
-            by_dtype.setdefault(row.workload.get("dtype", "fp32"), []).append((row, one))
-    for dtype, found in by_dtype.items():
-        contexts = [
-            Context(NETWORK.name, dtype, _FIELDS, row.gpu_id, row.software, row.source, None) for row, _ in found
-        ]
-        distinct = tuple(dict.fromkeys(contexts))
-        absent = np.full(len(found), np.nan)
-        block = OperatorBlock(
-            distinct,
-            np.array([distinct.index(one) for one in contexts], dtype=np.intp),
-            np.array([[one.row[name] for _, one in found] for name in _FIELDS]),
-            np.array([one.latency_s for _, one in found]),
-            *(absent,) * 4,
-            np.full(len(found), NO_TIME),
-            *(np.full((3, len(found)), np.nan),) * 2,
-        )
+    by_dtype: dict[str, list[NetworkTime]] = {}
+    for one in (one for row in rows for one in network_times(row) if one.what != TRAINING_FORWARD):
+        by_dtype.setdefault(one.dtype, []).append(one)
+    for times in by_dtype.values():
+        block = network_block(times)
         yield block, identities(block)
+
+
+def network_block(times: Sequence[NetworkTime]) -> OperatorBlock:
+    """Passes in one dtype, in their order."""
+    contexts = [
+        Context(NETWORK.name, one.dtype, _FIELDS, one.measured.gpu_id, one.measured.software, one.measured.source, None)
+        for one in times
+    ]
+    distinct = tuple(dict.fromkeys(contexts))
+    absent, nowhere = np.full(len(times), np.nan), np.full((3, len(times)), np.nan)
+    return OperatorBlock(
+        distinct,
+        np.array([distinct.index(one) for one in contexts], dtype=np.intp),
+        np.array([[one.row[name] for one in times] for name in _FIELDS]),
+        np.array([one.latency_s for one in times]),
+        latency_std_s=absent,
+        runs=absent,
+        clock_hz=absent,
+        power_w=absent,
+        measured_at=np.full(len(times), NO_TIME),
+        grid=nowhere,
+        block=nowhere,
+    )
 
 
 def network_times(measured: MeasurementRow) -> Iterator[NetworkTime]:
     """Passes of a measured model; none of what is no ConvNet, is not known, or is not plain data parallelism."""
     asked = msgspec.convert(measured.workload, MeasuredModel).asked()
+    if asked is None:
+        return
     try:
-        if asked is None:
-            return
         network, run = asked_network(asked, None)
         found = network_figures(forward_of(network, run), run)
     except BadInput:
         return
-    times = {STEP if run.mode == "training" else FORWARD: measured.latency_s}
-    if run.mode == "training":
-        phases = measured.phases_s or {}
-        exchanged = phases.get("communication", 0.0)
-        times |= {BACKWARD: phases["backward"]} if "backward" in phases else {}
-        times |= {UPDATE: phases["update"] + exchanged} if "update" in phases else {}
-    for what, seconds in times.items():
-        if seconds > 0:
-            yield NetworkTime(network_row(found, run, what), seconds)
+    if run.mode != "training":
+        yield NetworkTime(measured, "inference", network_row(found, run, FORWARD), measured.latency_s)
+        return
+    yield NetworkTime(measured, "step", network_row(found, run, STEP), measured.latency_s)
+    phases = measured.phases_s or {}
+    # Gradients are exchanged for the update.
+    times = {**phases, "update": phases.get("update", 0.0) + phases.get("communication", 0.0)}
+    for name, what in (("forward", FORWARD), ("backward", BACKWARD), ("update", UPDATE)):
+        if times.get(name, 0.0) > 0:
+            yield NetworkTime(measured, f"training {name}", network_row(found, run, what), times[name])
