@@ -107,6 +107,11 @@ def points(device: Device) -> Sequence[Point]:
     return [point for point in chain.from_iterable(zip_longest(*queues)) if point is not None]
 
 
+def point(workload: Mapping[str, Any], device: Device) -> Point:
+    """A network by its name, run so; of transformers those of dense layers, at a given `attention`."""
+    return Point(SUITE, workload, partial(_prepared, workload, device), device.software)
+
+
 def _queue(name: str, mode: Mode, sizes: _Sizes, device: Device) -> list[Point]:
     """All points of a network in a mode that the device can take."""
     images = is_convnet(name)
@@ -123,8 +128,7 @@ def _queue(name: str, mode: Mode, sizes: _Sizes, device: Device) -> list[Point]:
         for batch, dtype in product(sizes.batches, sizes.dtypes):
             # One image in training: batch norm has no statistics of one element.
             if batch <= most and not (batch == 1 and mode == "training"):
-                workload = network | size | {"batch": batch, "dtype": dtype}
-                found.append(Point(SUITE, workload, partial(_prepared, workload, device), device.software))
+                found.append(point(network | size | {"batch": batch, "dtype": dtype}, device))
     random.Random(f"{name} {mode}").shuffle(found)
     return found
 
