@@ -1,4 +1,4 @@
-"""ConvMeter's figures of a network (section 3): what equations 2 and 3 are linear in."""
+"""ConvMeter's figures of a network (section 3), what equations 2 and 3 are linear in, and two of our own."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ class Figures(NamedTuple):
     flops    floating-point operations of convolutions and matrix products, a multiply-add counting two (F)
     weights  trainable numbers (W)
     layers   layers that have any (L)
+    depthwise  of `flops`, those of convolutions that read one channel each: far slower than others, above all backward
+    operators  operators that run forward, weights or not: what the host launches
     """
 
     inputs: float
@@ -27,6 +29,8 @@ class Figures(NamedTuple):
     flops: float
     weights: float
     layers: float
+    depthwise: float
+    operators: float
 
 
 def figures(w: Workload) -> Figures:
@@ -38,6 +42,11 @@ def figures(w: Workload) -> Figures:
     read = convolutions.column("in_channels") * plane(convolutions, "input_size").area
     written = convolutions.column("out_channels") * output(convolutions).area
     kinds = kinds_of(w.ops)
+    flops = work_of(w.ops, kinds).flops
+    depthwise = np.zeros(len(w))
+    depthwise[rows] = (convolutions.column("groups") > 1) & (
+        convolutions.column("groups") == convolutions.column("in_channels")
+    )
     products = np.zeros(len(w))
     for op, own, table in kinds:
         if op.products(table) is not None:
@@ -45,7 +54,9 @@ def figures(w: Workload) -> Figures:
     return Figures(
         inputs=float(times @ read),
         outputs=float(times @ written),
-        flops=float((runs * products) @ work_of(w.ops, kinds).flops),
+        flops=float((runs * products) @ flops),
         weights=float(runs @ w.parameters),
         layers=float(runs @ (w.parameters > 0)),
+        depthwise=float((runs * depthwise) @ flops),
+        operators=float(runs @ (w.output_bytes > 0)),  # rows that passes add write nothing
     )

@@ -1,8 +1,8 @@
 """`network`: a whole ConvNet, or a block of one, as a single operator, by the figures of ConvMeter (section 3).
 
 `flops`, `inputs` and `outputs` are of one image and forward: the operations of all layers, and the elements that all
-its convolutions read and write. They grow with the batch, `weights` and `layers` do not (equation 3). A network whose
-inputs or layers nobody counted has 0 of them.
+its convolutions read and write. They grow with the batch, `weights` and `layers` do not (equation 3). The paper has
+neither `depthwise`, which also grows, nor `operators`. What nobody counted of a network is 0.
 
 `pass` is what was timed: `forward`, `backward`, the gradient `update`, the last two together where they overlap
 (`backward_update`), or all three, a training `step`. A convolution's gradients are two convolutions of its size, so
@@ -65,6 +65,15 @@ NETWORK = Op(
             whole=False,
         ),
         Dim("layers", "layers with weights; 0: not counted", least=0.0, default=0.0, most=1e6),
+        Dim(
+            "depthwise",
+            "of `flops`, those of convolutions of one channel each; 0: not counted",
+            least=0.0,
+            default=0.0,
+            most=MOST_BYTES,
+            whole=False,
+        ),
+        Dim("operators", "operators that run forward; 0: not counted", least=0.0, default=0.0, most=1e6),
         Dim("devices", "devices that share the batch, each with `batch` images", default=1.0, most=1e6),
         Dim("nodes", "machines that hold them", default=1.0, most=1e6),
         Dim("pass", "what of a training step", least=0.0, default=0.0, choices=PASSES),

@@ -7,8 +7,9 @@
     step                forward besides (equation 1): the same terms
 
 b images per device; F, I, O FLOPs, inputs and outputs of one image; L layers, W weights, N devices. `PAPER` has just
-these terms. `FULL` adds to every pass the weights, which are read once whatever the batch, and to the update a
-constant, which stands for layers where nobody counted them.
+these terms. `FULL` adds to every pass the weights, which are read once whatever the batch, to the update a constant,
+which stands for layers where nobody counted them, and to the other passes the operators that are launched and the FLOPs
+of depthwise convolutions, which are no part of a network where nobody counted them.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from app.tables.ops import OpTable
 
 Floats = NDArray[np.float64]
 
-TERMS = ("flops", "inputs", "outputs", "one", "layers", "weights", "devices")
-_FLOPS, _INPUTS, _OUTPUTS, _ONE, _LAYERS, _WEIGHTS, _DEVICES = range(len(TERMS))
+TERMS = ("flops", "inputs", "outputs", "one", "layers", "weights", "devices", "depthwise", "operators")
+_FLOPS, _INPUTS, _OUTPUTS, _ONE, _LAYERS, _WEIGHTS, _DEVICES, _DEPTHWISE, _OPERATORS = range(len(TERMS))
+_OF_IMAGES = ("flops", "inputs", "outputs", "depthwise")
 _CONVOLUTIONS = (_FLOPS, _INPUTS, _OUTPUTS, _ONE)
 _EXCHANGE = (_LAYERS, _WEIGHTS, _DEVICES)
 # Terms of a pass on one device and on many.
@@ -37,21 +39,22 @@ PAPER: Terms = {
     BACKWARD_UPDATE: ((*_CONVOLUTIONS, _LAYERS), (*_CONVOLUTIONS, *_EXCHANGE)),
     STEP: ((*_CONVOLUTIONS, _LAYERS), (*_CONVOLUTIONS, *_EXCHANGE)),
 }
+_ALL = (*_CONVOLUTIONS, _WEIGHTS, _DEPTHWISE, _OPERATORS)
+_ALL_EXCHANGED = (*_CONVOLUTIONS, *_EXCHANGE, _DEPTHWISE, _OPERATORS)
 FULL: Terms = {
-    FORWARD: ((*_CONVOLUTIONS, _WEIGHTS), (*_CONVOLUTIONS, _WEIGHTS)),
-    BACKWARD: ((*_CONVOLUTIONS, _WEIGHTS), (*_CONVOLUTIONS, _WEIGHTS)),
+    FORWARD: (_ALL, _ALL),
+    BACKWARD: (_ALL, _ALL),
     UPDATE: ((_ONE, _LAYERS, _WEIGHTS), (_ONE, *_EXCHANGE)),
-    BACKWARD_UPDATE: ((*_CONVOLUTIONS, _LAYERS, _WEIGHTS), (*_CONVOLUTIONS, *_EXCHANGE)),
-    STEP: ((*_CONVOLUTIONS, _LAYERS, _WEIGHTS), (*_CONVOLUTIONS, *_EXCHANGE)),
+    BACKWARD_UPDATE: ((*_ALL, _LAYERS), _ALL_EXCHANGED),
+    STEP: ((*_ALL, _LAYERS), _ALL_EXCHANGED),
 }
 
 
 def terms(table: OpTable) -> Floats:
-    """The figures of TERMS for every row, float64 [n, 7]: those of images times the batch."""
-    batch = table.column("batch")
-    of_batch = [batch * table.column(name) for name in ("flops", "inputs", "outputs")]
-    rest = [table.column(name) for name in ("layers", "weights", "devices")]
-    return np.stack([*of_batch, np.ones(len(table)), *rest], axis=1)
+    """The figures of TERMS for every row, float64 [n, 9]: those of images times the batch."""
+    batch, ones = table.column("batch"), np.ones(len(table))
+    columns = [ones if name == "one" else table.column(name) for name in TERMS]
+    return np.stack([batch * c if name in _OF_IMAGES else c for name, c in zip(TERMS, columns, strict=True)], axis=1)
 
 
 def least_squares(figures: Floats, latency_s: Floats) -> Floats:

@@ -59,8 +59,9 @@ class Setting(NamedTuple):
 class Planes:
     """One setting in one dtype: a plane per GPU.
 
-    coefficients  float64 [k, 7], of TERMS, in units of each GPU
-    least, most   float64 [7], range of the figures learned from; of those that the pass does not have, any
+    coefficients  float64 [k, 9], of TERMS, in units of each GPU
+    least, most   float64 [9], range of the figures learned from; of those that the pass does not have, or that nobody
+                  counted, any
     """
 
     gpus: KnownGpus
@@ -74,8 +75,15 @@ class Planes:
         any_ = np.full(len(TERMS), np.inf)
         return cls(gpus, np.zeros((len(gpus), len(TERMS))), -any_, any_)
 
+    def known_as(self, coefficients: Floats, limits: Floats) -> Self:
+        """With coefficients [k, t] and their range [2, t]; versions of before the last of TERMS know fewer of them."""
+        t = coefficients.shape[1]
+        self.coefficients[:, :t] = coefficients
+        self.least[:t], self.most[:t] = limits
+        return self
+
     def predict(self, figures: Floats, dtype: str, gpus: GpuTable, j: Ints) -> tuple[Floats, Ints]:
-        """Seconds and situations of rows with these figures [n, 7] on GPU rows `j`."""
+        """Seconds and situations of rows with these figures [n, 9] on GPU rows `j`."""
         known = self.gpus.find(gpus, j)
         coefficients = np.where((known >= 0)[:, None], self.coefficients[known], self.coefficients.mean(axis=0))
         outside: Bools = np.logical_or.reduce((figures < self.least) | (figures > self.most), axis=1)
@@ -90,10 +98,11 @@ class Planes:
 
 
 def units(dtype: str, gpus: GpuTable, j: Ints) -> Floats:
-    """What the figures of TERMS are divided by on GPU rows `j`, float64 [n, 7]: FLOP/s, elements/s, or nothing."""
+    """What the figures of TERMS are divided by on GPU rows `j`, float64 [n, 9]: FLOP/s, elements/s, or nothing."""
     one = np.ones(len(j))
     elements = gpus.values[_BANDWIDTH, j] / DTYPE_BYTES[DTYPE_CODE[dtype]]
-    return np.stack([gpus.values[_RATE, j], elements, elements, one, one, elements, one], axis=1)
+    rate = gpus.values[_RATE, j]
+    return np.stack([rate, elements, elements, one, one, elements, one, rate, one], axis=1)
 
 
 def settings(ops: OpTable) -> Iterator[tuple[Setting, Ints]]:
@@ -142,7 +151,9 @@ class ConvMeter:
                     self.method.fit(scaled[mine], part.rows.latency_s[mine]) for mine in on.values()
                 ]
                 seen = figures[np.concatenate(list(on.values()))]
-                planes.least[used], planes.most[used] = seen.min(axis=0), seen.max(axis=0)
+                counted = seen.any(axis=0)
+                planes.least[used] = np.where(counted, seen.min(axis=0), -np.inf)
+                planes.most[used] = np.where(counted, seen.max(axis=0), np.inf)
                 yield setting.key(run.dtype), planes
 
     def predict(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, *, evidence: Evidence) -> Estimate:
@@ -194,7 +205,7 @@ class ConvMeter:
         """The inverse of `state`."""
         return cls(
             {
-                key: Planes(KnownGpus.from_state(of["gpus"]), of["coefficients"], *of["range"])
+                key: Planes.blank(KnownGpus.from_state(of["gpus"])).known_as(of["coefficients"], of["range"])
                 for key, of in state.items()
             }
         )

@@ -63,6 +63,8 @@ def network_row(found: Figures, run: Run, what: int) -> dict[str, float]:
         "outputs": found.outputs / batch,
         "weights": max(found.weights, 1.0),
         "layers": found.layers,
+        "depthwise": found.depthwise / batch,
+        "operators": found.operators,
         "devices": split.data,
         "nodes": split.nodes,
         "pass": what,
