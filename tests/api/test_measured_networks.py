@@ -69,6 +69,7 @@ def test_a_network_held_out_is_predicted_from_others_measured_here(
     job = service.wait_for_job(job["job_id"])
     assert (job["state"], job["served"], job["trained_on"]["rows"]) == ("succeeded", True, len(taught)), job
     (gpu,) = job["trained_on"]["gpus"]
+    service.client.get("/predictors").raise_for_status()  # which looks for new versions at once
     for row in measured[-2:]:
         taught_answer, untaught = (error(service, gpu, row, predictor) for predictor in ("convmeter", "auto"))
         # Two thirds to three halves of the time on an idle machine; the bound leaves room for a busy one.
@@ -80,5 +81,4 @@ def error(service: Service, gpu: str, row: dict[str, Any], predictor: str) -> fl
     """How far off an answer is, |log(predicted / measured)|."""
     body = {"gpu": gpu, "predictor": predictor, "workload": row["workload"]}
     (found,) = service.client.post("/predict", json=body).raise_for_status().json()["predictions"]
-    print(row["workload"], row["latency_ms"], predictor, found["latency_ms"])
     return abs(math.log(found["latency_ms"] / row["latency_ms"]))
