@@ -66,9 +66,9 @@ def command(  # noqa: PLR0913 - one parameter per option
         raise BadInput("--plan asks a server: name it with --server URL.")
     output = Output(out, device.description, facts(device))
     print(f"{device.name}, {device.software}: {len(output.rows)} points are in {out}", file=sys.stderr)
+    asked = _asked(suite, only, device) if sink is None or not plan else [_planned(sink, device, workload)]
     try:
         runner = Runner(device, most_spread=most_spread)
-        asked = _asked(suite, only, device) if sink is None or not plan else [_planned(sink, device, workload)]
         left = [(name, pending(output, points)) for name, points in asked]
         _run(runner, output, left, minutes * _S_PER_MINUTE)
     except KeyboardInterrupt:
@@ -76,11 +76,11 @@ def command(  # noqa: PLR0913 - one parameter per option
     finally:
         output.write()
     _tell(output)
-    if not plan and "device" in (suite or SUITES):
-        for line in summary(list(output.rows.values()), output.facts):
-            print(f"  {line}")
+    of_device = output.of(dict(asked).get("device", ()))
+    for line in summary(of_device, output.facts):
+        print(f"  {line}")
     if sink is not None:
-        _send(sink, output)
+        _send(sink, output, figures(of_device))
 
 
 def _device(gpu: str | None, software: str | None, threads: int | None, dtypes: Sequence[str] | None) -> Device:
@@ -160,11 +160,11 @@ def _tell(output: Output) -> None:
         print(f"  {count:6d} {outcome}")
 
 
-def _send(server: Server, output: Output) -> None:
+def _send(server: Server, output: Output, found: Mapping[str, float]) -> None:
     sent = server.send(output.path)
     added = f"; registered {', '.join(sent.added_gpus)}" if sent.added_gpus else ""
     print(f"sent: {sent.inserted} new, {sent.unchanged} known before{added}")
     for reason, count in sent.left_out.most_common(_REASONS_SHOWN):
         print(f"  {count:6d} left out: {reason}")
-    for name, value in server.tell_figures(output.device_name, figures(list(output.rows.values()))).items():
+    for name, value in server.tell_figures(output.device_name, found).items():
         print(f"  {output.device_name} has {name} {value:.4g} now")

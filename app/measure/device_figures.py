@@ -27,8 +27,10 @@ def figures(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def summary(rows: Sequence[Row], facts: Mapping[str, Any]) -> Iterator[str]:
-    """Lines of what was found; `facts` are those of the device (app.measure.campaign)."""
+    """Lines of what was found, none without rows; `facts` are those of the device (app.measure.campaign)."""
     measured = [row for row in rows if row["outcome"] == MEASURED]
+    if not measured:
+        return
     known = figures(measured)
     if "triad_bandwidth_bytes_per_s" in known:
         yield f"memory    {known['triad_bandwidth_bytes_per_s'] / _GIGA:10,.0f} GB/s (sum of two arrays)"

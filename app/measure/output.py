@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from app.errors import BadInput
+from app.measure.point import Point
 from app.measure.runner import BUSY
 from app.services.measurements.metadata import DEVICE
 
@@ -44,6 +45,10 @@ class Output:
     def device_name(self) -> str:
         """What rows call the device."""
         return str(self._device["name"])
+
+    def of(self, points: Sequence[Point]) -> list[Row]:
+        """The rows of those points that were tried."""
+        return [self.rows[point.digest] for point in points if point.digest in self.rows]
 
     def is_done(self, digest: str) -> bool:
         """Whether the point needs no other try: one that met a busy machine does."""
