@@ -99,7 +99,7 @@ def test_too_much_to_save_is_413(client: TestClient) -> None:
 def test_figures_of_then_are_kept_when_a_gpu_changes_and_goes(client: TestClient) -> None:
     mine = {**INLINE, "id": "mine", "name": "Mine"}
     assert client.post("/gpus", json=mine).status_code == 201
-    saved = save(client, {**PREDICT_EXAMPLE, "gpu": "mine"})
+    saved = save(client, {**PREDICT_EXAMPLE, "gpu": None, "gpus": ["mine", "GeForce GTX 1660"]})
     assert client.patch("/gpus/mine", json={"memory_bandwidth_bytes_per_s": 1.0e12}).status_code == 200
     found = again(client, saved)
     assert (found["unchanged"], found["since"]) == (True, ["the catalogue has other figures of mine"])

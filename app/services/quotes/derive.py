@@ -17,8 +17,9 @@ import msgspec
 from sqlalchemy import Connection
 
 from app import __version__
-from app.errors import GpucastError
+from app.errors import GpucastError, Unavailable
 from app.services.assemble import Stores, load_version
+from app.services.catalogue import catalog_of
 from app.services.compare.compare import compare
 from app.services.compare.plan import plan
 from app.services.compare.plan_form import read_plan
@@ -36,7 +37,6 @@ from app.store import prices
 from app.store.artifacts import ArtifactRefused
 from app.store.quotes import Saved
 from app.store.session import Database
-from app.tables.catalog import Catalog
 from app.tables.complete import spec_from_dict
 from app.tables.gpus import GpuTable
 
@@ -80,6 +80,8 @@ class Deriving:
                 return Derived(None, [], [error.detail], since)
         try:
             now = self._answer(Snapshot.of(replace(pinned, prices=book)), saved)
+        except Unavailable:
+            raise
         except GpucastError as error:
             return Derived(None, [], [error.detail], since)
         found = differences(json.loads(saved.answer), json.loads(msgspec.json.encode(now)))
@@ -100,7 +102,7 @@ def _pinned(connection: Connection, engine: Engine, versions: Pins, stores: Stor
     then = {gpu: spec_from_dict(spec) for gpu, spec in versions["gpus"].items()}
     specs = [then.pop(spec.id, spec) for spec in engine.catalog.specs] + [*then.values()]
     if specs != [*engine.catalog.specs]:
-        engine = replace(engine, catalog=Catalog(specs), gpus=GpuTable.from_specs(specs))
+        engine = replace(engine, catalog=catalog_of(specs), gpus=GpuTable.from_specs(specs))
     pins = {(one["predictor"], one["gpu"] or POOLED): one["version"] for one in versions["predictors"]}
     served = {key: one for key, one in engine.served.items() if key[0] not in {name for name, _ in pins}}
     here = {key: engine.served[key] for key, version in pins.items() if _version(engine, key) == version}
