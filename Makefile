@@ -29,8 +29,11 @@ train: $(INSTALLED)
 measure: .venv/.measure
 	@echo "run: $(BIN)/gpucast measure --suite operators --minutes 10 --out measured.parquet   (docs/measure.md)"
 
+# Files run whole in one of two processes, each with a PostgreSQL of its own; WORKERS=0 runs all in one.
+WORKERS ?= 2
+
 test: check
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile
 
 check: .venv/.dev
 	$(BIN)/ruff format --check .

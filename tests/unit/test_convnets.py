@@ -277,10 +277,10 @@ def test_activations_of_whole_networks_are_those_of_pytorch() -> None:
 
 def test_lowering_is_quick() -> None:
     lower("resnet50", Run())
-    start = time.perf_counter()
+    start = time.process_time()
     for batch in range(1, 51):
         lower("resnet50", Run(batch=batch))
-    assert (time.perf_counter() - start) / 50 < 2e-3
+    assert (time.process_time() - start) / 50 < 2e-3
 
 
 def _assert_equal(a: Workload, b: Workload) -> None:

@@ -15,10 +15,10 @@ from tests.unit.transformers import GEMMA3, PUBLISHED, config
 
 def refused(config: Any, run: Run | None = None) -> tuple[tuple[str | int, ...], str]:
     """Where and why."""
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(BadInput) as caught:
         lower(config, run or Run())
-    assert time.perf_counter() - began < 0.1
+    assert time.process_time() - began < 0.1
     (error,) = caught.value.errors
     assert len(error.msg) < 1000
     return error.loc, error.msg

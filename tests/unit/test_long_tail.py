@@ -81,11 +81,11 @@ def test_every_difference_from_the_database_is_explained() -> None:
 
 def test_an_unknown_name_costs_little() -> None:
     long_tail.warm()
-    start = time.perf_counter()
+    start = time.process_time()
     for k in range(10):
         with pytest.raises(NotFound) as caught:
             CATALOG.resolve(f"GeForce RTX 406{k} Tii")
-    assert (time.perf_counter() - start) / 10 < 0.05
+    assert (time.process_time() - start) / 10 < 0.05
     assert any("4060" in name for name in caught.value.near)
 
 

@@ -222,12 +222,12 @@ def test_bytes_at_random() -> None:
 
 
 def test_a_bomb_of_fields_is_refused_in_bounded_time() -> None:
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises((BadInput, TooLarge)):
         read(field(7, field(1, field(4, "Relu") + field(2, "y")) * 150_000), {})
     with pytest.raises(BadInput):
         read(field(1, 0) * 3_000_000, {})
-    assert time.monotonic() - began < 30
+    assert time.process_time() - began < 30
 
 
 def test_a_long_chain_of_constants_is_walked_in_bounded_time() -> None:

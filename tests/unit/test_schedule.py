@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from time import perf_counter
+from time import process_time
 
 import numpy as np
 import pytest
@@ -237,7 +237,7 @@ def test_a_thousand_rows_on_thirty_gpus_take_milliseconds() -> None:
     assert latency.shape[0] > 800
     times = []
     for _ in range(20):
-        begun = perf_counter()
+        begun = process_time()
         schedule(w, latency, 6e-6, run)
-        times.append(perf_counter() - begun)
+        times.append(process_time() - begun)
     assert min(times) < 9e-3  # about 2 ms alone; the machine may be busy

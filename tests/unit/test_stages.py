@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations, pairwise
-from time import perf_counter
+from time import process_time
 
 import numpy as np
 import pytest
@@ -51,8 +51,8 @@ def test_more_stages_than_layers_leave_some_empty() -> None:
 
 def test_thousands_of_stages_take_no_time() -> None:
     w = gpt2(layers=50_000, hidden=64, heads=1, sequence=8)
-    begun = perf_counter()
+    begun = process_time()
     assert stage_repeats(w, 40_000).sum() == 50_002
     run = Run(parallelism=Parallelism(pipeline=2_000, microbatches=4))
     assert schedule(w, roofline(w, (1e13, 1e12)), 0.0, run).bubble_s[0] > 0
-    assert perf_counter() - begun < 3.0
+    assert process_time() - begun < 3.0
