@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from app.cli import imports
 from app.config import CHECKOUT, Settings
 from app.errors import BadInput, NotFound
 from app.services.measurements.import_parts import PartsReport, import_parts
@@ -213,14 +214,12 @@ def test_a_file_of_work_that_tells_none(database: Database, tmp_path: Path, text
 def test_from_a_terminal(settings: Settings, tmp_path: Path) -> None:
     trace, work = put(tmp_path / "nsys", trace=TRACE), put(tmp_path / "work", work=WORK) / "work.csv"
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "app.cli", "import", *arguments]
-        environment = {**os.environ, **settings.environment()}
-        return subprocess.run(command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=False)
-
-    done = run("nsys", str(trace / "trace.csv"), "--work", str(work), "--dry-run")
-    assert "linear              bf16" in done.stdout, done.stderr
+    command = [sys.executable, "-m", "app.cli", "import", "nsys", str(trace / "trace.csv"), "--work", str(work)]
+    environment = {**os.environ, **settings.environment()}
+    done = subprocess.run(
+        [*command, "--dry-run"], cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=True
+    )
+    assert "linear              bf16" in done.stdout
     assert "2.2% of the GPU time" in done.stdout
-    refused = run("neusight", str(tmp_path), "--gpu", "l40s")
-    assert refused.returncode != 0
-    assert "--gpu, --work and --software belong to" in refused.stderr
+    with pytest.raises(BadInput, match="--gpu, --work and --software belong to"):
+        imports.command("neusight", tmp_path, gpu="l40s")
