@@ -38,7 +38,8 @@ _LINES = [(2**20,), (2**24,), (2**18,), (2**22,), (2**26,)]
 _PLANES = [(edge, edge) for edge in (1024, 4096, 512, 2048, 8192)]
 _MATRICES = [(512,), (2048,), (256,), (1024,)]
 _HOT = [(n, iterations) for n in (2**20, 2**22, 2**18) for iterations in (100, 50)]
-_BANKS = [(1024, 32), (1024, 1), (1024, 4), (1, 32), (1024, 16)]
+# The more lanes meet in a bank, the fewer steps, so that all take about as long.
+_BANKS = [(1024, 32, 256), (1024, 1, 8192), (1024, 4, 2048), (1, 32, 256), (1024, 16, 512)]
 # The most telling sizes first.
 _SUITE: Mapping[Callable[..., Case], Sequence[tuple[int, ...]]] = {
     vector_add: _LINES,

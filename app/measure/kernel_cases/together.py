@@ -70,7 +70,7 @@ def atomic_hotspot(n: int, iterations: int) -> Case:
     )
 
 
-def shared_bank_conflict(blocks: int, ways: int, iterations: int = 256) -> Case:
+def shared_bank_conflict(blocks: int, ways: int, iterations: int) -> Case:
     """Lanes sum words of a table in shared memory; `ways` of a warp meet in one bank."""
     lanes = TABLE * blocks
     size = {"n": lanes, "iterations": iterations}
