@@ -19,7 +19,9 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
-_INSTALL = "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends -y"
+# Another test process may be at it.
+_APT = "DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=600"
+_INSTALL = f"{_APT} update && {_APT} install --no-install-recommends -y"
 
 
 def executable() -> str:

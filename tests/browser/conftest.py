@@ -16,7 +16,7 @@ SCREENSHOTS = CHECKOUT / "tests" / "screenshots"
 WIDE = {"width": 1440, "height": 1000}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # while it runs, its event loop is the thread's: no other test may need one
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=executable(), args=list(FLAGS))

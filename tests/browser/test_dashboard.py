@@ -57,6 +57,7 @@ def column(page: Page, table: str, name: str) -> list[float]:
 def test_every_view_draws_and_is_kept_as_a_picture(page: Page, view: str, screenshots: Path) -> None:
     page.goto(VIEWS[view])
     expect(page.locator("h1")).to_be_visible()
+    page.wait_for_load_state("networkidle")
     for canvas in page.locator("canvas").all():
         drawn = canvas.evaluate(
             "c => new Uint32Array(c.getContext('2d').getImageData(0, 0, c.width, c.height).data.buffer).some(p => p)"
@@ -348,6 +349,15 @@ def test_no_address_brings_a_page_down(server: httpx.Client, view: str, asked: s
     assert answer.status_code < 500, answer.text[-500:]
     assert "<script>alert" not in answer.text and "<img" not in answer.text and "Traceback" not in answer.text
     assert server.get(f"{view}?{asked}&format=json").status_code == answer.status_code
+
+
+def test_the_interface_is_listed_and_can_be_tried(page: Page) -> None:
+    page.goto("/docs")
+    box = page.locator("#operations > details").filter(has=page.get_by_text("/gpus/{name}", exact=True)).first
+    box.locator("summary").first.click()
+    box.get_by_label("name").fill("nvidia-l4")
+    box.get_by_role("button", name="Send").click()
+    expect(box.locator("pre").first).to_contain_text('"NVIDIA L4"')
 
 
 def test_no_script_but_ours(server: httpx.Client) -> None:

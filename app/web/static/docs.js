@@ -20,6 +20,7 @@ function operation(parent, path, method, spec, all) {
   });
   const content = spec.requestBody ? spec.requestBody.content : {}, type = Object.keys(content)[0];
   const area = type ? add(box, "textarea") : null;
+  if (area) area.setAttribute("aria-label", "Request body");
   if (area) area.value = typeof content[type].example === "string" ? content[type].example : show(content[type].example || {});
   const answer = { button: add(box, "button", "Send"), out: add(box, "pre") };
   answer.out.hidden = true;
