@@ -15,6 +15,8 @@ import numpy as np
 
 from app.services.operators.forms import ROW_FORMS
 
+# Rows of an operator and dtype that stand for its usual shapes.
+DESIGNED = 48
 # Operator -> its fields' least and most, or the single value that they have.
 _ROWS = {"b": (64, 65536), "h": (128, 16384)}
 _HEADS = {"batch": (1, 64), "heads": (8, 64), "kv_heads": (1, 8), "head_dim": (64, 128)}

@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from app.errors import BadInput, FieldError, TooLarge
 from app.ops import MIXED_FIELDS, OPS
 from app.ops.kinds import kinds_of, work_of
 from app.predictors.auto import Auto
@@ -19,7 +18,7 @@ from app.predictors.operators.process import EXPECTED
 from app.services.decoding import decode
 from app.services.gpu_rows import GpuRows, Snapshot
 from app.services.graphs.stored import Graphs
-from app.services.measurements.design import RANGES, design
+from app.services.measurements.design import DESIGNED, RANGES, design
 from app.services.measurements.listing import in_words
 from app.services.measurements.plan_form import (
     PLAN_EXAMPLE,
@@ -29,43 +28,30 @@ from app.services.measurements.plan_form import (
     PlannedMeasurement,
     WorkloadInterval,
 )
+from app.services.measurements.plan_mix import Mix, mix_of_operators, mix_of_workload
 from app.services.measurements.stored_operators import stored_operators
-from app.services.models.networks import prepared
-from app.services.models.requests import GraphRequest, ModelRequest
-from app.services.models.sources import asked_network
-from app.services.operators.answers import answered, lacking, lacks
-from app.services.operators.forms import FORMS, unknown_op
-from app.services.operators.requests import OperatorsRequest
+from app.services.operators.answers import answered
 from app.services.operators.rows import read_rows
 from app.services.prediction_form import AnsweredBy
-from app.services.requests import read_request
 from app.store.session import Database
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
-from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
+from app.tables.ops import DTYPES, OpTable
 from app.tables.predictions import MEASURED, Predictions
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
 COVERAGE = 0.8
-# Rows of one operator and dtype that are looked at: of the workload by their time, of the design, and measured ones.
-_MOST_ASKED, _DESIGNED, _MOST_KNOWN = 128, 48, 128
+# Rows of one operator and dtype that are looked at: of the workload by their time, and measured ones.
+_MOST_ASKED, _MOST_KNOWN = 128, 128
 # Longer rows are not worth their time, and those that take more of a GPU's memory cannot be run.
 _LONGEST_S, _MEMORY = 0.1, 0.5
-_DEFAULT_DTYPES = ("fp32", "bf16")
 # Mean absolute error of a normal one, by half of the interval that holds it with the probability COVERAGE.
 _MEAN_ERROR = float(np.sqrt(2.0 / np.pi)) / NormalDist().inv_cdf(0.5 + COVERAGE / 2.0)
 _LEAST_SPREAD = 1e-6
+_TINY = np.finfo(np.float64).tiny
 _DECODER = msgspec.json.Decoder(MeasurementPlanRequest)
-
-
-@dataclass(frozen=True, slots=True)
-class _Mix:
-    """Operators of a workload: distinct rows, each of one repetition, and how often each runs; None: equal times."""
-
-    table: OpTable
-    runs: Floats | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,21 +96,7 @@ def plan_measurements(
     """The plan for a workload; NotFound, BadInput or TooLarge say what to send instead."""
     rows = GpuRows(snapshot)
     target = rows.row(name, ("name",))
-    asked = read_request(msgspec.json.encode({"workload": request.workload, "gpu": name}))
-    if isinstance(asked, OperatorsRequest):
-        found = read_rows(asked.workload.operators)
-        mix = _Mix(found.table, _counted(found.row, found.repeats, len(found.table)))
-    elif isinstance(asked, ModelRequest | GraphRequest):
-        ready = prepared(*asked_network(asked.workload, graphs))
-        table, row = ready.distinct.table, ready.distinct.row
-        mix = _Mix(table, _counted(row, ready.runs, len(table)))
-    else:
-        raise _refused(("workload", "kind"), "send operators, model or graph")
-    if len(mix.table) > max_rows:
-        raise TooLarge(f"At most {max_rows:,} rows are taken at once; {len(mix.table):,} are more.")
-    missing = np.flatnonzero(lacking(mix.table, work_of(mix.table, kinds_of(mix.table)), rows.table(), target))
-    if len(missing):
-        raise _refused(("workload", "dtype"), lacks(rows.id(target), mix.table, int(missing[0])))
+    mix = mix_of_workload(rows, target, request, max_rows=max_rows, graphs=graphs)
     return _planned(snapshot, database, rows, target, mix, int(request.count))
 
 
@@ -134,44 +106,17 @@ def plan_operators(
     """The plan for a mix of these operators and dtypes (all usual ones where none is named) over the usual shapes."""
     rows = GpuRows(snapshot)
     target = rows.row(name, ("name",))
-    for op in ops:
-        if op not in RANGES:
-            known = f"no usual shapes are known of {op[:100]!r}: send a workload, or one of {', '.join(RANGES)}"
-            raise _refused(("op",), known if op in FORMS else unknown_op(op))
-    for dtype in dtypes:
-        if dtype not in DTYPE_CODE:
-            raise _refused(("dtype",), f"{dtype[:100]!r} is unknown: use one of {', '.join(DTYPES)}")
-    pairs = [
-        (op, dtype)
-        for op in ops or RANGES
-        for dtype in dtypes or _DEFAULT_DTYPES
-        if dtype in OPS[FORMS[op].code].dtypes
-    ]
-    table = read_rows([row for op, dtype in pairs for row in design(op, dtype, _DESIGNED)]).table if pairs else None
-    if table is not None:
-        able = ~lacking(table, work_of(table, kinds_of(table)), rows.table(), target)
-        if able.any():
-            return _planned(snapshot, database, rows, target, _Mix(table.take(np.flatnonzero(able)), None), count)
-    raise _refused(("dtype",), f"{rows.id(target)} runs none of these operators in {', '.join(dtypes)}")
-
-
-def _counted(row: Ints, times: Floats, count: int) -> Floats:
-    """How often each distinct row runs in all."""
-    return np.bincount(row, weights=times, minlength=count).astype(np.float64)
-
-
-def _refused(loc: tuple[str, ...], words: str) -> BadInput:
-    return BadInput(f"{'.'.join(loc)}: {words}.", errors=[FieldError(loc, words)])
+    return _planned(snapshot, database, rows, target, mix_of_operators(rows, target, ops, dtypes), count)
 
 
 def _planned(
-    snapshot: Snapshot, database: Database, rows: GpuRows, target: int, mix: _Mix, count: int
+    snapshot: Snapshot, database: Database, rows: GpuRows, target: int, mix: Mix, count: int
 ) -> MeasurementPlan:
     engine, gpus = snapshot.engine, rows.table()
     answer = _answer(snapshot, gpus, target, mix.table)
     seconds = np.ones(len(mix.table)) if mix.runs is None else mix.runs * answer.latency_s
-    share = seconds / seconds.sum()
-    runs = share / answer.latency_s if mix.runs is None else mix.runs
+    share = seconds / max(float(seconds.sum()), _TINY)
+    runs = share / np.maximum(answer.latency_s, _TINY) if mix.runs is None else mix.runs
     cells = _cells(snapshot, database, rows, target, mix.table, answer, share)
     before = _error(cells)
     measurements = []
@@ -216,7 +161,7 @@ def _cells(
     What no model has seen (backward passes, cool cards) and what was measured as it is stay as they are.
     """
     usual = (table.dims[MIXED_FIELDS["backward"]] == 0.0) & (table.dims[MIXED_FIELDS["burst"]] == 0.0)
-    open_rows = np.flatnonzero(usual & (answer.support != MEASURED))
+    open_rows = np.flatnonzero(usual & (answer.support != MEASURED) & (answer.low_s > 0.0))
     found = []
     for kind, dtype in sorted(set(zip(table.kind[open_rows].tolist(), table.dtype[open_rows].tolist(), strict=True))):
         mine = open_rows[(table.kind[open_rows] == kind) & (table.dtype[open_rows] == dtype)]
@@ -240,7 +185,7 @@ def _cell(  # noqa: PLR0913, PLR0917  (who asks, and columns of the rows asked)
 ) -> _Cell | None:
     """One of them; None where the GPU has a model of its own."""
     gpus, op, dtype = rows.table(), OPS[asked.kind[0]].name, DTYPES[asked.dtype[0]]
-    designed = read_rows(design(op, dtype, _DESIGNED)).table if op in RANGES else asked.take(mine[:0])
+    designed = read_rows(design(op, dtype, DESIGNED)).table if op in RANGES else asked.take(mine[:0])
     known = _known(database, gpus, rows, target, op, dtype)
     table = _together([asked, designed, *known])
     measured = np.arange(len(asked) + len(designed), len(table))
@@ -294,6 +239,7 @@ def _error(cells: Sequence[_Cell]) -> float:
 def _interval(answer: Predictions, runs: Floats, ratio: Floats) -> WorkloadInterval:
     """Ends of rows whose intervals are `ratio` as wide in log space: errors of a workload's rows go together."""
     low, high = (
-        float(runs @ (answer.latency_s * (end / answer.latency_s) ** ratio)) for end in (answer.low_s, answer.high_s)
+        float(runs @ (answer.latency_s * (end / np.maximum(answer.latency_s, _TINY)) ** ratio))
+        for end in (answer.low_s, answer.high_s)
     )
     return WorkloadInterval(1e3 * low, 1e3 * high, COVERAGE)
