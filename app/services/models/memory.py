@@ -29,6 +29,7 @@ class Room:
 
     def __init__(self, asked: NetworkWorkload, run: Run, rows: Prepared, find: Find) -> None:
         self._asked, self._run, self._rows, self._find = asked, run, rows, find
+        self._batches: dict[float, int] = {}
 
     @property
     def memory(self) -> Memory:
@@ -42,6 +43,11 @@ class Room:
         straight line, so the largest over stages is convex, and where a line through two batches overshoots, the next
         one undershoots.
         """
+        if capacity_bytes not in self._batches:  # many GPUs have as much memory
+            self._batches[capacity_bytes] = self._largest_batch(capacity_bytes)
+        return self._batches[capacity_bytes]
+
+    def _largest_batch(self, capacity_bytes: float) -> int:
         run, fixed = self._run, self._rows.fixed_bytes
         unit = run.parallelism.data * run.parallelism.microbatches * run.accumulation
         batch, required, largest = run.batch, self.memory.required_bytes, MOST_BATCH // unit * unit
