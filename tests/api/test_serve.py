@@ -44,6 +44,17 @@ def mine(service: Service) -> dict[str, Any]:
     return {**spec, "id": "mine", "name": "Mine", "aliases": []}
 
 
+def unseeded(folder: Path, database_url: str | None = None) -> Settings:
+    """An installation without the measurements that ship, which the first test brings in."""
+    return Settings(
+        database_url=database_url,
+        data_dir=folder / "data",
+        seed_measurements_dir=folder / "none",
+        heartbeat_s=0.3,
+        stalled_after_s=2.0,
+    )
+
+
 def test_two_servers_share_one_data_folder_and_leave_nothing(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path / "data", heartbeat_s=0.3, stalled_after_s=2.0)
     first, second = (Service(settings, tmp_path / f"{name}.log") for name in ("first", "second"))
@@ -72,7 +83,7 @@ def descendants(service: Service) -> list[psutil.Process]:
 
 
 def test_a_killed_server_takes_its_worker_and_the_next_start_cleans_up(tmp_path: Path) -> None:
-    settings = Settings(data_dir=tmp_path / "data", heartbeat_s=0.3, stalled_after_s=2.0)
+    settings = unseeded(tmp_path)
     with Service(settings, tmp_path / "log") as service:
         workers = descendants(service)
         service.stop(signal.SIGKILL)
@@ -90,7 +101,7 @@ def store(url: str) -> None:
 
 def test_a_database_that_goes_away_and_comes_back(tmp_path: Path) -> None:
     with EmbeddedPostgres(tmp_path / "elsewhere") as server:
-        settings = Settings(database_url=server.url, data_dir=tmp_path / "data", heartbeat_s=0.3, stalled_after_s=2.0)
+        settings = unseeded(tmp_path, database_url=server.url)
         service = Service(settings, tmp_path / "log")
         service.start()
         service.wait_ready()
