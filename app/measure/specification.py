@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,9 @@ _CPU_FOLDER = Path("/sys/devices/system/cpu/cpu0")
 _LANES = (("avx512f", 32), ("avx2", 16), ("", 8))
 # Operations in 16 bits per FP32 one: tiles (AMX), vectors, or converted first.
 _BF16_RATE = (("amx_bf16", 32.0), ("avx512_bf16", 2.0), ("", 1.0))
-# Two loads and a store a clock, of half of the lanes each.
-_CACHE_BYTES_PER_LANE = 6.0
-_HEADROOM = 1.25
+_HEADROOM = 1.5
 _UNKNOWN_CACHE_BYTES = 16 * 2**20
-_PROBE_SIDE, _PROBE_BYTES, _PROBES = 1024, 1 << 28, 4
+_PROBE_SIDE, _PROBE_BYTES, _CACHED_BYTES, _PROBES = 384, 1 << 22, 1 << 18, 64
 
 
 def description(kind: str, name: str, sm_count: int, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,9 +67,9 @@ def _cpu(threads: int) -> dict[str, Any]:
         "fp32_lanes_per_sm": lanes,
         "boost_clock_hz": clock,
         "memory_bytes": psutil.virtual_memory().total,
-        "memory_bandwidth_bytes_per_s": _HEADROOM * _copied_per_s(),
+        "memory_bandwidth_bytes_per_s": _HEADROOM * _copied_per_s(range(_PROBES)),
         "l2_bytes": _cache_bytes(),
-        "l2_bandwidth_bytes_per_s": _CACHE_BYTES_PER_LANE * lanes * threads * clock,
+        "l2_bandwidth_bytes_per_s": _HEADROOM * _copied_per_s([0] * _PROBES, _CACHED_BYTES),
         "peak_flops": {"fp32": fp32, "fp64": fp32 / 2.0, "fp16": bf16 * fp32, "bf16": bf16 * fp32},
     }
 
@@ -107,16 +105,16 @@ def _cache_bytes() -> int:
 
 
 def _flops() -> float:
-    """FLOP/s of a product of matrices."""
+    """FLOP/s of a product of matrices, of short ones the quickest: something else may run."""
     a = torch.randn(_PROBE_SIDE, _PROBE_SIDE)
-    return 2.0 * _PROBE_SIDE**3 / quickest_s(lambda: a @ a)
+    return 2.0 * _PROBE_SIDE**3 / quickest_s([partial(torch.mm, a, a)] * _PROBES)
 
 
-def _copied_per_s() -> float:
-    """Bytes per second, read and written, of a copy too large for any cache."""
-    a = torch.ones(_PROBE_BYTES // 4)
-    b = torch.empty_like(a)
-    return 2.0 * _PROBE_BYTES / quickest_s(lambda: b.copy_(a))
+def _copied_per_s(order: Sequence[int], size: int = _PROBE_BYTES) -> float:
+    """Bytes per second, read and written, of the quickest copy: of one part after another no cache holds any."""
+    parts = torch.ones(_PROBES, size // 4)
+    copies = torch.empty_like(parts)
+    return 2.0 * size / quickest_s([partial(copies[k].copy_, parts[k]) for k in order])
 
 
 def rates(dtypes: Mapping[str, Any]) -> dict[str, float]:
@@ -124,14 +122,14 @@ def rates(dtypes: Mapping[str, Any]) -> dict[str, float]:
     found = {}
     for name, dtype in dtypes.items():
         images, weight = torch.randn(4, 16, 18, 18).to(dtype), torch.randn(16, 16, 3, 3).to(dtype)
-        found[name] = 2.0 * 4 * 16 * 16 * 16 * 16 * 9 / quickest_s(partial(torch.conv2d, images, weight))
+        found[name] = 2.0 * 4 * 16 * 16 * 16 * 16 * 9 / quickest_s([partial(torch.conv2d, images, weight)] * 4)
     return found
 
 
-def quickest_s(run: Callable[[], object]) -> float:
+def quickest_s(calls: Sequence[Callable[[], object]]) -> float:
     """Seconds of the quickest of some calls."""
     times = []
-    for _ in range(_PROBES):
+    for run in calls:
         began = time.perf_counter()
         run()
         times.append(time.perf_counter() - began)
