@@ -29,7 +29,7 @@ PREDICTION_FIELDS = (
     "breakdown",
     "warnings",
 )
-START_TIMEOUT_S = 60
+START_TIMEOUT_S = 120  # two processes of tests may start servers at once
 STOP_TIMEOUT_S = 40
 
 
