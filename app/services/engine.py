@@ -58,7 +58,8 @@ def import_hint(predictor: str) -> str:
     """Where measurements that a predictor can learn from come from."""
     kernels, operators = learns_kernels(predictor), learns_operators(predictor)
     if learns_only(predictor) == (NETWORK.name,):
-        return "Import measurements of networks ('gpucast import timm DIR' or POST /measurements)"
+        ways = "'gpucast import timm DIR', 'gpucast measure --suite models' or POST /measurements"
+        return f"Import measurements of networks ({ways})"
     of = "operators, kernels or both" if kernels and operators else "operators" if operators else "kernels"
     forms = [*(["neusight", "aiconfigurator"] if operators else []), *(["cuda-kernels"] if kernels else [])]
     commands = ", ".join(f"'gpucast import {form} DIR'" for form in forms)

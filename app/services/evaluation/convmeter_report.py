@@ -71,10 +71,11 @@ def _own_by_family(cells: Sequence[Result]) -> Iterator[str]:
     mine = [
         cell for cell in cells if (cell["data"], cell["held_out"], cell["predictor"]) == (OWN, "family", ConvMeter.name)
     ]
+    if not mine:
+        return
     runs = list(dict.fromkeys(cell["run"] for cell in mine))
-    if mine:
-        yield f"Our own networks, families held out: MAPE % of {ConvMeter.name}"
-        yield f"  {'family':<15}" + "".join(f"{run.rpartition(' ')[2]:>19}" for run in runs)
+    yield f"Our own networks, families held out: MAPE % of {ConvMeter.name}"
+    yield f"  {'family':<15}" + "".join(f"{run.rpartition(' ')[2]:>19}" for run in runs)
     for family in dict.fromkeys(cell["family"] for cell in mine):
         found = {cell["run"]: cell["mape"] for cell in mine if cell["family"] == family}
         yield f"  {family:<15}" + "".join(_figure(found.get(run), 19, 1) for run in runs)

@@ -35,11 +35,10 @@ def load_material(connection: Connection, predictor: str) -> tuple[Material, str
     table = GpuTable.from_specs(gpus.load_specs(connection))
     rows = measurements.load(connection, kind="kernel") if learns_kernels(predictor) else []
     kernels, ids = stored_kernels(rows, table)
-    only = learns_only(predictor)
     if knows_networks_only(predictor):
         runs = stored_networks(connection, table)
     else:
-        runs = stored_operators(connection, table, ops=only) if learns_operators(predictor) else []
+        runs = stored_operators(connection, table, ops=learns_only(predictor)) if learns_operators(predictor) else []
     material = Material(table, kernels, ids, [run for run in runs if len(run)])
     return material, _hash(material, training_set_hash(rows))
 
