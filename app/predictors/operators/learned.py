@@ -66,7 +66,7 @@ CellKey = tuple[str, str]
 _LIKE = {"fp16": "bf16", "bf16": "fp16", "int8": "fp8"}
 MEMBERS = MOST_KIN + 1
 # Dimensions of an operator that a smooth part may depend on.
-SMOOTH_COLUMNS = 16
+SMOOTH_COLUMNS = max(len(op.fields) for op in OPS[1:])
 # How fast what was learned fades out of the range it was learned in, per factor of e.
 FADING = 0.1
 # An answer further out of the range learned from errs more: its interval grows by this part per factor of e.
