@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -39,8 +41,14 @@ def test_planned_shapes_take_a_third_of_the_error_away_and_more_than_random_ones
     assert cells["all"]["plan"]["mape"] < min(cells["all"]["random"]["mape"], 8.0)
 
 
-def test_names_that_are_not_known_are_refused(cells: dict[str, Any]) -> None:
-    with pytest.raises(BadInput, match="Unknown family 'x': use one of"):
-        evaluate_calibration(DATA, families=("x",))
-    with pytest.raises(BadInput, match="Nothing was measured on 'titan-v'"):
-        evaluate_calibration(DATA, families=("softmax",), gpus=("titan-v",))
+def test_names_that_are_not_known_are_refused(tmp_path: Path) -> None:
+    shape = {name: [512.0, 512.0] for name in ("m", "n", "k")}
+    rows = {"op": ["linear"] * 2, "gpu": ["Tesla P4", "Tesla T4"], "split": ["train"] * 2, "latency_ms": [1.0, 1.0]}
+    absent = ("b", "h", "in_channels", "out_channels", "input_size", "kernel_size", "stride", "padding")
+    (tmp_path / "neusight").mkdir()
+    columns = rows | shape | {name: pa.nulls(2, pa.float64()) for name in absent}
+    pq.write_table(pa.table(columns), tmp_path / NEUSIGHT_FILE)
+    with pytest.raises(BadInput, match="Unknown family 'x': use one of linear"):
+        evaluate_calibration(tmp_path, families=("x",))
+    with pytest.raises(BadInput, match="Nothing was measured on 'titan-v': use one of tesla-p4, tesla-t4"):
+        evaluate_calibration(tmp_path, gpus=("titan-v",))
