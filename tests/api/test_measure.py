@@ -17,8 +17,8 @@ from app.measure.upload import Server
 from tests.service import Service
 
 CPU, CPU_ID = "the CPU of this test", "the-cpu-of-this-test"
-# Functions that a processor computes far slower than the memory behind them: no rule about GPUs knows how much.
-OPERATORS = ["pow", "tanh", "gelu"]
+# A function that a processor computes far slower than the memory behind it: no rule about GPUs knows how much.
+OPERATORS = ["tanh"]
 # Rows to measure, in at most so many runs of six seconds: one does on a machine that does nothing else.
 ENOUGH, RUNS = 24, 10
 FIELDS = ("op", "b", "h", "dtype", "phase", "software")
@@ -65,7 +65,8 @@ def test_measured_uploaded_and_learned_from(
         if len(rows) >= ENOUGH:
             break
     assert len(rows) >= ENOUGH
-    held_out = [row for k, row in rows if k % 3 == 0]
+    # What is learned is forward.
+    held_out = [row for k, row in rows if k % 3 == 0 and row["phase"] == "forward"]
     device = json.loads(table.schema.metadata[b"gpucast.device"])
     before = errors(service, device, held_out)
 
