@@ -19,6 +19,8 @@ from tests.service import Service
 CPU, CPU_ID = "the CPU of this test", "the-cpu-of-this-test"
 # A function that a processor computes far slower than the memory behind it: no rule about GPUs knows how much.
 OPERATORS = ["tanh"]
+# Mean log error of what was learned, of that before at most: 0.12 of 1.17 where this was written.
+BETTER = 0.5
 # Rows to measure, in at most so many runs of six seconds: one does on a machine that does nothing else.
 ENOUGH, RUNS = 24, 10
 FIELDS = ("op", "b", "h", "dtype", "phase", "software")
@@ -91,7 +93,7 @@ def test_measured_uploaded_and_learned_from(
     assert (job["state"], job["served"]) == ("succeeded", True), job
     wait_for_version(service, str(job["version"]))
     after = errors(service, CPU_ID, held_out)
-    assert after.mean() < before.mean(), (before, after)
+    assert after.mean() < BETTER * before.mean(), (before, after)
 
     next_ones = tmp_path / "plan.parquet"
     command(next_ones, plan=True, server=url, threads=1, gpu=CPU, minutes=0.05, most_spread=9.0)
