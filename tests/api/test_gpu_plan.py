@@ -54,6 +54,14 @@ def test_a_workload_is_measured_where_its_time_goes(client: TestClient) -> None:
     assert all(row["estimated_ms"] > 0 for row in model["measurements"])
 
 
+def test_a_size_that_is_left_out_leaves_no_hole(client: TestClient) -> None:
+    pool = {"op": "avg_pool2d", "b": 1, "channels": 1, "input_size": 1, "kernel_size": 1, "dtype": "fp32"}
+    body = {"workload": {"kind": "operators", "operators": [pool]}, "count": 3}
+    found = client.post(f"/gpus/{GPU}/plan", json=body).raise_for_status().json()
+    assert found["interval_after"]["low_ms"] > found["interval_now"]["low_ms"]
+    assert all(row["expected_gain"]["error_after"] > 0 for row in found["measurements"])
+
+
 @pytest.mark.parametrize(
     ("query", "words"),
     [

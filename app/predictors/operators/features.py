@@ -62,7 +62,13 @@ RATIOS = {
     "conv2d": ((("out_channels",), ("groups",)),),
 }
 # A field that a row leaves out means another, or this number.
-_ABSENT = {"kv_heads": "heads", "query_length": "context_length", "window": "context_length"}
+_ABSENT = {
+    "kv_heads": "heads",
+    "query_length": "context_length",
+    "window": "context_length",
+    "stride_height": "kernel_size_height",
+    "stride_width": "kernel_size_width",
+}
 _COMMON = {dim.name for dim in COMMON}
 # Columns that are codes or exponents, not sizes.
 _PLAIN = ("distribution", "kv_dtype", "implementation")
