@@ -20,7 +20,7 @@ import msgspec
 from app.config import Settings
 from app.services.assemble import assemble_for
 from app.services.gpu_rows import Snapshot
-from app.services.models.predict import networks
+from app.services.models import networks
 from app.services.models.requests import GPT2_LARGE
 from app.services.prediction_form import PredictResponse
 from app.services.reply import reply

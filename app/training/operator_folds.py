@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,13 +128,14 @@ def _neusight(cells: Sequence[Cell], gpus: Sequence[str]) -> OperatorFold:
 def _neusight_held_out(cells: Sequence[Cell], gpus: Sequence[str]) -> OperatorFold:
     """A fifth of the rows of families without test dimensions, and of AMD's configurations."""
     amd = np.array([gpu.startswith("amd-") for gpu in gpus], dtype=bool)
+    own = np.array([crc32(gpu.encode()) for gpu in gpus])  # the same whichever GPUs the catalogue has beside it
     train, test, test_amd = {}, {}, {}
     for k, cell in enumerate(cells):
         gpu, has_test = cell.runs.rows.gpu, bool((cell.split == TEST).any())
         ours = amd[gpu] | (not has_test)
         if not ours.any() or not (cell.split != NO_SPLIT).any():
             continue
-        salt = np.where(amd[gpu], 0, gpu + 1).astype(np.uint64)  # at random per GPU, but AMD's by configuration
+        salt = np.where(amd[gpu], 0, own[gpu]).astype(np.uint64)  # at random per GPU, but AMD's by configuration
         held = ours & chosen(mixed(hashed(cell.runs.rows.ops), salt), HELD_OUT)
         learned = amd[gpu] | ((cell.split == TRAIN) & (_are(gpus, NEUSIGHT_TRAINING)[gpu] | (not has_test)))
         train[k], test[k], test_amd[k] = learned & ~held, held & ~amd[gpu], held & amd[gpu]

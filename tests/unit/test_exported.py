@@ -15,8 +15,8 @@ from app.errors import BadInput, GpucastError, Malformed, TooLarge
 from app.graphs.importers.aten import GETITEM, INPUT, PARAMETER, Record, Ref, graph
 from app.graphs.importers.json_graph import lower
 from app.graphs.run import Run
+from app.services.graphs import export_archive, export_program
 from app.services.graphs.export_archive import read_archive
-from app.services.graphs.stored import export_archive, export_program
 from tests.export_bytes import archive, perceptron, tensor, weighty
 
 Program = dict[str, Any]

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 from sqlalchemy import Connection
 
 from app.ops.kinds import kinds_of, work_of
@@ -143,6 +142,8 @@ def _busy(load: Load, spec: GpuSpec, seconds: float) -> Floats | None:
 
 
 def _fit(busy: Floats, watts: Floats) -> Fit:
+    from scipy.optimize import nnls  # noqa: PLC0415  (only where power was measured)
+
     coefficients, _ = nnls(busy / watts[:, None], np.ones(len(watts)))
     return Fit(coefficients, np.sort(np.log(watts / (busy @ coefficients))))
 
