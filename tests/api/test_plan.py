@@ -96,6 +96,16 @@ def test_throughput_is_that_of_all_copies(client: TestClient) -> None:
     assert many["meets"] and many["throughput_per_s"] > 3 * one["throughput_per_s"]
 
 
+def test_money_energy_and_throughput_have_intervals_too(client: TestClient) -> None:
+    plan = ask(client, gpus=["h100-sxm5-80gb"], steps=1000, deadline_s=1e6)
+    (one,) = plan["choices"]
+    ratio = one["job_interval_s"]["high"] / one["job_s"]
+    assert one["cost_interval_usd"]["high"] / one["cost_usd"] == pytest.approx(ratio)
+    assert one["energy_interval_j"]["low"] < one["energy_j"] < one["energy_interval_j"]["high"]
+    assert one["throughput_interval_per_s"]["low"] * ratio == pytest.approx(one["throughput_per_s"])
+    assert any(one["power_source"] in note for note in plan["notes"])
+
+
 def test_a_budget_without_a_price_is_not_said_to_be_met(client: TestClient) -> None:
     plan = ask(client, prices={"nvidia-l4": 0.8}, budget_usd=1e6)
     assert plan["best"] == "nvidia-l4"
@@ -130,6 +140,7 @@ def test_more_bandwidth_clock_and_memory(client: TestClient) -> None:
         ({"budget_usd": 1, "prices": {"nvidia-l4": -1}}, ["prices", "nvidia-l4"]),
         ({"budget_usd": 1, "currency": "EUR"}, ["currency"]),
         ({"deadline_s": 1, "max_devices": 1000}, ["max_devices"]),
+        ({"deadline_s": 1, "workload": TRAINING | {"parallelism": {"data": 16}}}, ["max_devices"]),
         ({"deadline_s": 1, "workload": LINEAR | {"operators": []}}, ["workload", "operators"]),
     ],
 )

@@ -15,7 +15,7 @@ from app.services.compare.form import Compared, CompareRequest, CompareResponse,
 from app.services.compare.likelihood import Figures, alike
 from app.services.compare.load import AskedWorkload, load_of
 from app.services.compare.pareto import pareto
-from app.services.compare.power import NOTES, Power, given, of_board
+from app.services.compare.power import Power, given, notes_of, of_board
 from app.services.compare.prices import today_utc
 from app.services.compare.request import Asked, Entrant, asked_of, entrants
 from app.services.compare.splits import devices_of, feasible
@@ -57,8 +57,7 @@ def compare(
     for row in comparing.searched(rows):
         rows[row.gpu] = min(rows[row.gpu], row, key=lambda one: _order(one, request.rank_by))
     ranked = _ranked([*rows.values()], request.rank_by)
-    sources = {row.power_source for row in ranked}
-    notes = [words for source, words in NOTES.items() if source in sources]
+    notes = notes_of(row.power_source for row in ranked)
     return CompareResponse(request.rank_by, ranked, answer.skipped, notes)
 
 

@@ -11,15 +11,18 @@ from dataclasses import dataclass
 from datetime import date
 from math import ceil, inf
 
+import numpy as np
 from msgspec import convert, structs
 
 from app.errors import BadInput, FieldError
 from app.services.compare.compare import Comparing
 from app.services.compare.form import Compared, CompareRequest
-from app.services.compare.likelihood import probability_faster
+from app.services.compare.likelihood import Figures, probability_less
 from app.services.compare.odds import kept_with, probability_within
 from app.services.compare.plan_form import Choice, Faster, IntervalS, PlanRequest, PlanResponse
+from app.services.compare.power import notes_of
 from app.services.compare.sensitivity import sensitivities
+from app.services.compare.splits import devices_of
 from app.services.gpu_rows import Snapshot
 from app.services.graphs.stored import Graphs
 from app.services.models.requests import NetworkWorkload
@@ -48,6 +51,7 @@ def plan(
     shared = {name: getattr(request, name) for name in _SHARED}
     asked = convert(shared | {"search_parallelism": True}, CompareRequest)
     comparing = Comparing.of(snapshot, asked, max_rows=max_rows, graphs=graphs, today=today)
+    _check_devices(request, comparing.asked.workload)
     found = comparing.predicted(comparing.asked)
     first = {one.gpu: comparing.row(one) for one in found.predictions}
     goals = _goals(request, comparing.asked.workload)
@@ -64,8 +68,15 @@ def plan(
         faster=_faster(choices[:_COMPARED]),
         sensitivities=sensitivities(comparing, choices[0]) if choices else [],
         skipped=found.skipped,
-        notes=[_TRAINING] if goals.most_copies == 1 else [],
+        notes=[*([_TRAINING] if goals.in_turn else []), *notes_of(one.power_source for one in choices)],
     )
+
+
+def _check_devices(request: PlanRequest, workload: object) -> None:
+    """BadInput where the workload is split over more devices than there may be."""
+    if isinstance(workload, NetworkWorkload) and (given := devices_of(workload.parallelism)) > request.max_devices:
+        words = f"the workload's parallelism takes {given} devices: send at least as many, got {request.max_devices:g}"
+        raise BadInput(f"max_devices: {words}.", errors=[FieldError(("max_devices",), words)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +85,7 @@ class _Goals:
 
     request: PlanRequest
     steps: float
-    most_copies: int
+    in_turn: bool
 
     def allowed_ms(self, way: Compared, copies: int) -> dict[str, float | None]:
         """Per goal the most that a step may take; None where that is not known."""
@@ -98,12 +109,12 @@ def _goals(request: PlanRequest, workload: object) -> _Goals:
     if request.steps is None and network is not None and network.dataset_size is not None:
         steps = float(ceil(network.dataset_size / network.batch))
     in_turn = network is not None and network.mode == "training"
-    return _Goals(request, steps, 1 if in_turn else int(request.max_devices))
+    return _Goals(request, steps, in_turn)
 
 
 def _counts(way: Compared, goals: _Goals) -> Iterator[Choice]:
     """The way on as many copies as there may be: one, and up to the fewest that meet the goals."""
-    most = int(min(max(goals.request.max_devices // way.devices, 1), goals.most_copies, goals.steps))
+    most = 1 if goals.in_turn else int(min(max(goals.request.max_devices // way.devices, 1), goals.steps))
     for copies in range(1, most + 1):
         choice = _choice(way, copies, goals)
         yield choice
@@ -135,8 +146,12 @@ def _choice(way: Compared, copies: int, goals: _Goals) -> Choice:
         step_ms=way.latency_ms,
         step_interval_ms=way.interval_ms,
         throughput_per_s=None if way.throughput_per_s is None else way.throughput_per_s * copies,
+        throughput_interval_per_s=_scaled(way.throughput_interval_per_s, copies),
         cost_usd=None if dollars is None else seconds * way.latency_ms * dollars,
+        cost_interval_usd=None if dollars is None else _scaled(way.interval_ms, seconds * dollars),
         energy_j=None if way.energy_j is None else way.energy_j * in_turn * copies,
+        energy_interval_j=_scaled(way.energy_interval_j, in_turn * copies),
+        power_source=way.power_source,
         price_usd_per_hour=way.price_usd_per_hour,
         price_source=way.price_source,
         memory=way.memory,
@@ -144,6 +159,10 @@ def _choice(way: Compared, copies: int, goals: _Goals) -> Choice:
         missing=[] if meets else _missing(way, allowed),
         warnings=way.warnings,
     )
+
+
+def _scaled(interval: Interval | None, factor: float) -> Interval | None:
+    return None if interval is None else Interval(interval.low * factor, interval.high * factor, interval.coverage)
 
 
 def _seconds(interval: Interval, factor: float) -> IntervalS:
@@ -176,18 +195,12 @@ def _order(choice: Choice) -> tuple[bool, bool, float, float, str]:
 
 
 def _faster(choices: list[Choice]) -> list[Faster]:
-    timed = [_Timed(one.job_s * 1e3, _scaled(one)) for one in choices]
+    if not choices:
+        return []
+    ends = [(one.job_s, one.job_interval_s.low, one.job_interval_s.high) for one in choices]
+    middle, low, high = np.array(ends).T
+    likely = probability_less(Figures(middle, low, high, choices[0].job_interval_s.coverage))
     return [
-        Faster(a.gpu, {b.gpu: probability_faster(timed[i], timed[j]) for j, b in enumerate(choices) if j != i})
+        Faster(a.gpu, {b.gpu: float(likely[i, j]) for j, b in enumerate(choices) if j != i})
         for i, a in enumerate(choices)
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class _Timed:
-    latency_ms: float
-    interval_ms: Interval
-
-
-def _scaled(choice: Choice) -> Interval:
-    return Interval(choice.job_interval_s.low * 1e3, choice.job_interval_s.high * 1e3, choice.job_interval_s.coverage)

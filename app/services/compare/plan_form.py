@@ -73,8 +73,12 @@ class Choice(Struct, frozen=True):
     step_ms: float
     step_interval_ms: Interval
     throughput_per_s: float | None
+    throughput_interval_per_s: Interval | None
     cost_usd: float | None
+    cost_interval_usd: Interval | None
     energy_j: float | None
+    energy_interval_j: Interval | None
+    power_source: str | None
     price_usd_per_hour: float | None
     price_source: str | None
     memory: MemoryUse

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from app.predictors.operators.sustained import IDLE_SHARE
@@ -27,6 +28,12 @@ class Power(NamedTuple):
     low: float
     high: float
     source: str
+
+
+def notes_of(sources: Iterable[str | None]) -> list[str]:
+    """What answers whose powers are from these should say once for all of them."""
+    known = set(sources)
+    return [words for source, words in NOTES.items() if source in known]
 
 
 def given(watts: float) -> Power:
