@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,14 +11,12 @@ import typer
 from app.cli.charts import line_chart
 from app.cli.drawing import Drawing, refuse_other
 from app.cli.models import model_workload
+from app.cli.options import snapshot_of
 from app.config import Settings
 from app.errors import BadInput, FieldError
-from app.services.assemble import assemble_for
-from app.services.gpu_rows import Snapshot
 from app.services.models.requests import ModelRequest
 from app.services.models.scaling import Point, curves
 from app.services.requests import read_request
-from app.services.runtime import open_runtime
 
 
 def command(  # noqa: PLR0913 - one parameter per option
@@ -47,11 +44,8 @@ def command(  # noqa: PLR0913 - one parameter per option
     asked = read_request(msgspec.json.encode(request))
     assert isinstance(asked, ModelRequest)
     settings = Settings.from_env()
-    with open_runtime(settings) as runtime:
-        engine, refused = assemble_for(runtime)
-        for problem in refused:
-            print(f"gpucast: {problem}", file=sys.stderr)
-        snapshot, most = Snapshot.of(engine), settings.max_batch_rows
+    with snapshot_of(settings) as (snapshot, _):
+        most = settings.max_batch_rows
         points = curves(snapshot, asked, devices=counts, batches=sizes, strong=strong, max_rows=most)
     if plot is not None:
         _drawn(points, model, over_devices=len(counts) > 1).write(plot)
