@@ -15,7 +15,10 @@ import typer
 from app.errors import BadInput, GpucastError
 
 try:
+    import psutil
+
     from app.measure.campaign import facts, measure_all, pending
+    from app.measure.data_parallel import Peers
     from app.measure.device import Device, find
     from app.measure.device_figures import figures, summary
     from app.measure.output import Output
@@ -51,6 +54,9 @@ def command(  # noqa: PLR0913 - one parameter per option
         str | None, typer.Option(help="What to call eager PyTorch; host launches count where it begins with pytorch.")
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of the CPU that compute.")] = None,
+    devices: Annotated[
+        int, typer.Option(min=1, help="Processes of so many threads that train networks together, data parallel.")
+    ] = 1,
     only: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only this operator, kernel or network; again for more.")
     ] = None,
@@ -60,7 +66,9 @@ def command(  # noqa: PLR0913 - one parameter per option
     ] = 0.1,
 ) -> None:
     """Measure this machine's GPU, or its CPU where it has none."""
-    device = _device(gpu, software, threads, dtype)
+    device = _together(_device(gpu, software, threads, dtype), devices)
+    if device.peers is not None and (plan or suite != ["models"]):
+        raise BadInput("Several devices run the suite models alone: say --suite models, without --plan.")
     sink = None if server is None else Server(server, key)
     if plan and sink is None:
         raise BadInput("--plan asks a server: name it with --server URL.")
@@ -74,6 +82,8 @@ def command(  # noqa: PLR0913 - one parameter per option
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
     finally:
+        if device.peers is not None:
+            device.peers.close()
         output.write()
     _tell(output)
     of_device = output.of(dict(asked).get("device", ()))
@@ -96,6 +106,16 @@ def _device(gpu: str | None, software: str | None, threads: int | None, dtypes: 
     return replace(
         device, name=name, description={**device.description, "name": name}, dtypes=tuple(dtypes or device.dtypes)
     )
+
+
+def _together(device: Device, devices: int) -> Device:
+    """The device as one of a group, where there are cores enough for all of it."""
+    if devices == 1:
+        return device
+    cores, needed = psutil.cpu_count() or 1, devices * device.sm_count
+    if device.kind != "cpu" or needed > cores:
+        raise BadInput(f"Only processes on a CPU train together, and {needed} threads of {cores} are asked for.")
+    return replace(device, peers=Peers(devices, device.sm_count))
 
 
 def _asked(

@@ -9,6 +9,7 @@ from typing import Any
 import psutil
 import torch
 
+from app.measure.data_parallel import Peers
 from app.measure.sensors import Sensors
 from app.measure.specification import description, processor, rates
 
@@ -32,6 +33,7 @@ class Device:
     facts         what its driver says further: version, clocks (Hz), limit of power (W)
     rates         FLOP/s of a small convolution by dtype: some formats are a hundred times slower on a CPU that lacks
                   them; empty of a GPU, whose formats are all its hardware's
+    peers         the other devices of a group that trains together; None: it works alone
     """
 
     kind: str
@@ -44,6 +46,7 @@ class Device:
     description: Mapping[str, Any] = field(default_factory=dict, compare=False)
     facts: Mapping[str, Any] = field(default_factory=dict, compare=False)
     rates: Mapping[str, float] = field(default_factory=dict, compare=False)
+    peers: Peers | None = field(default=None, compare=False)
 
     @property
     def handle(self) -> torch.device:

@@ -1,20 +1,19 @@
 """The `models` suite: ConvMeter's networks and their blocks, and transformers, each at several batches and sizes.
 
-In inference, and in training with forward, backward and update timed apart.
-No loss is computed: backward begins with a gradient of ones, so that a step is the network's own.
+In inference, and in training with forward, backward and update timed apart; on several devices together training of
+the networks alone.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, product, zip_longest
 from typing import Any
 
 import torch
-from torch import nn
 
 from app.errors import BadInput
 from app.graphs.convmeter_figures import figures
@@ -22,10 +21,9 @@ from app.graphs.convnets import is_convnet
 from app.graphs.convnets import lower as lower_convnet
 from app.graphs.importers import hf
 from app.graphs.run import Mode, Run
-from app.measure.convnets import convnet
-from app.measure.device import Device, torch_dtypes
+from app.measure.device import Device
+from app.measure.network_phases import phases_of
 from app.measure.point import Point, Prepared
-from app.measure.transformers import transformer
 from app.services.models.builtin import config_of
 
 SUITE = "models"
@@ -52,10 +50,6 @@ BLOCKS = (
     ),
     *("shufflenet_v2_x1_0/InvertedResidual6", "regnet_y_3_2gf/ResBottleneckBlock9", "efficientnet_v2_s/FusedMBConv4"),
 )
-_OPTIMIZERS: Mapping[str, Callable[[Any], torch.optim.Optimizer]] = {
-    "sgd": partial(torch.optim.SGD, lr=1e-3),
-    "adamw": partial(torch.optim.AdamW, lr=1e-3),
-}
 # Forward passes that a step is worth, and bytes that it keeps per weight in FP32: in training also the gradient and
 # AdamW's two moments.
 _PASSES = {"inference": 1.0, "prefill": 1.0, "training": 3.0}
@@ -95,15 +89,12 @@ _SIZES = {
 def points(device: Device) -> Sequence[Point]:
     """Every network once in each mode before any of them again, its sizes in an order that is the same everywhere."""
     sizes = _SIZES[device.kind]
-    queues = [
-        *(_queue(name, mode, sizes, device) for name in CONVNETS for mode in ("inference", "training")),
-        *(_queue(name, "inference", sizes, device) for name in BLOCKS),
-        *(
-            _queue(name, mode, sizes, device)
-            for name in sizes.transformers
-            for mode in ("inference", "training", "prefill")
-        ),
-    ]
+    asked: list[tuple[str, Mode]] = [(name, mode) for name in CONVNETS for mode in ("inference", "training")]
+    asked += [(name, "inference") for name in BLOCKS]
+    asked += [(name, mode) for name in sizes.transformers for mode in ("inference", "training", "prefill")]
+    if device.peers is not None:
+        asked = [(name, "training") for name in CONVNETS]
+    queues = [_queue(name, mode, sizes, device) for name, mode in asked]
     return [point for point in chain.from_iterable(zip_longest(*queues)) if point is not None]
 
 
@@ -118,6 +109,9 @@ def _queue(name: str, mode: Mode, sizes: _Sizes, device: Device) -> list[Point]:
     network: dict[str, Any] = {"kind": "model", "name": name, "mode": mode}
     if mode == "training":
         network["optimizer"] = "sgd" if images else "adamw"
+    devices = 1 if device.peers is None else device.peers.devices
+    if devices > 1:
+        network["parallelism"] = {"data": devices}
     if not images:
         network["attention"] = "flash" if mode == "prefill" else "eager"
     found = []
@@ -128,7 +122,7 @@ def _queue(name: str, mode: Mode, sizes: _Sizes, device: Device) -> list[Point]:
         for batch, dtype in product(sizes.batches, sizes.dtypes):
             # One image in training: batch norm has no statistics of one element.
             if batch <= most and not (batch == 1 and mode == "training"):
-                found.append(point(network | size | {"batch": batch, "dtype": dtype}, device))
+                found.append(point(network | size | {"batch": batch * devices, "dtype": dtype}, device))
     random.Random(f"{name} {mode}").shuffle(found)
     return found
 
@@ -147,14 +141,10 @@ def _largest_batch(name: str, run: Run, sizes: _Sizes, device: Device) -> float:
 
 def _prepared(workload: Mapping[str, Any], device: Device) -> Prepared:
     """The network with random weights and inputs, run once: what that took of the device's memory is told."""
-    training, dtype = workload["mode"] == "training", workload["dtype"]
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = dtype == "tf32"
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = workload["dtype"] == "tf32"
     before = _restarted(device)
-    with torch.device(device.handle):
-        network, x = _network(workload)
-        network = network.to(torch_dtypes()[dtype]).train(training)
-        x = x if x.dtype == torch.long else x.to(torch_dtypes()[dtype])
-    phases = _training(network, x, workload["optimizer"]) if training else {"": partial(_inference, network, x)}
+    build = partial(phases_of, workload, device.handle)
+    phases = build() if device.peers is None else device.peers.phases(workload, build)
     for run in phases.values():
         run()
     taken = {"peak_memory_bytes": torch.cuda.max_memory_allocated() - before} if device.kind == "cuda" else {}
@@ -167,39 +157,3 @@ def _restarted(device: Device) -> int:
         return 0
     torch.cuda.reset_peak_memory_stats()
     return torch.cuda.memory_allocated()
-
-
-def _network(workload: Mapping[str, Any]) -> tuple[nn.Module, torch.Tensor]:
-    """The network and what it reads."""
-    name, batch, mode = workload["name"], workload["batch"], workload["mode"]
-    if is_convnet(name):
-        images = convnet(name, workload["image_size"], training=mode == "training")
-        channels, side = images.input
-        return images, torch.randn(batch, channels, side, side)
-    config = config_of(name) or {}
-    words = transformer(config, eager=workload["attention"] == "eager", last_only=mode == "prefill")
-    return words, torch.randint(config["vocab_size"], (batch, workload["sequence"]))
-
-
-def _inference(network: nn.Module, x: torch.Tensor) -> None:
-    with torch.inference_mode():
-        network(x)
-
-
-def _training(network: nn.Module, x: torch.Tensor, optimizer: str) -> dict[str, Callable[[], object]]:
-    """A step's phases; forward hands its outputs to backward."""
-    rule = _OPTIMIZERS[optimizer](network.parameters())
-    outputs: list[torch.Tensor] = []
-
-    def forward() -> None:
-        outputs.extend(network(x))
-
-    def backward() -> None:
-        torch.autograd.backward(outputs, [torch.ones_like(y) for y in outputs])
-        outputs.clear()
-
-    def update() -> None:
-        rule.step()
-        rule.zero_grad()
-
-    return {"forward": forward, "backward": backward, "update": update}

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+Phases = Mapping[str, Callable[[], object]]
+
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
@@ -21,7 +23,7 @@ class Prepared:
     launches  runs of the workload in one repetition, of which its time is shared out
     """
 
-    phases: Mapping[str, Callable[[], object]]
+    phases: Phases
     kernel: Mapping[str, Any] | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     cold: bool = True

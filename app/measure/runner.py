@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
@@ -107,10 +108,13 @@ def outcome_of(error: BaseException) -> str:
 
 
 def flat(workload: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns of a workload: sizes of a kernel as `size.n`, pairs as they are."""
+    """Columns of a workload: sizes of a kernel as `size.n`, parallelism in JSON, pairs as they are."""
     row: dict[str, Any] = {}
     for name, value in workload.items():
-        row |= {f"{name}.{part}": cell for part, cell in value.items()} if isinstance(value, Mapping) else {name: value}
+        if name == "parallelism":
+            row[name] = json.dumps(value)
+        else:
+            row |= {f"{name}.{part}": x for part, x in value.items()} if isinstance(value, Mapping) else {name: value}
     return row
 
 

@@ -73,12 +73,12 @@ def _own_by_family(cells: Sequence[Result]) -> Iterator[str]:
     ]
     if not mine:
         return
-    runs = list(dict.fromkeys(cell["run"] for cell in mine))
+    timed = {run: run.rpartition(" ")[2] for run in dict.fromkeys(cell["run"] for cell in mine)}
     yield f"Our own networks, families held out: MAPE % of {ConvMeter.name}"
-    yield f"  {'family':<15}" + "".join(f"{run.rpartition(' ')[2]:>19}" for run in runs)
+    yield f"  {'family':<15}" + "".join(f"  {what:>17}" for what in timed.values())
     for family in dict.fromkeys(cell["family"] for cell in mine):
         found = {cell["run"]: cell["mape"] for cell in mine if cell["family"] == family}
-        yield f"  {family:<15}" + "".join(_figure(found.get(run), 19, 1) for run in runs)
+        yield f"  {family:<15}" + "".join("  " + _figure(found.get(run), max(17, len(timed[run])), 1) for run in timed)
     yield ""
 
 

@@ -1,7 +1,7 @@
 """ConvNets that we measured ourselves (seed_data/measurements) as tables, each row with what it is of.
 
 A run is a device and software, and what was timed: inference of whole networks, of their blocks, training steps, or one
-of a step's phases. Each is a platform of its own, as in the paper.
+of a step's phases; on several devices, however many, apart from one. Each is a platform of its own, as in the paper.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 
 FOLDER = SEED_DATA / "measurements"
-BLOCKS = "blocks"
+BLOCKS, MANY = "blocks", "_many"
 _PARQUET = "application/x-parquet"
 _MOST_ROWS = 1_000_000
 
@@ -64,5 +64,6 @@ def _network(one: NetworkTime) -> str:
 
 
 def _what(one: NetworkTime) -> str:
-    """The last word of a run: what was timed."""
-    return BLOCKS if "/" in one.measured.name else one.what.replace(" ", "_")
+    """The last word of a run: what was timed, on one device or many."""
+    what = BLOCKS if "/" in one.measured.name else one.what.replace(" ", "_")
+    return f"{what}{MANY}" if one.row["devices"] > 1 else what

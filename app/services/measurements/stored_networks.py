@@ -2,11 +2,12 @@
 
 A model by its name becomes a row of `network` for each pass of it that was timed. Training's forward pass is learned
 in its step alone: it takes longer than inference's, for it normalises by the batch and keeps what backward needs.
+Where several devices exchange gradients while backward runs, backward and update are one pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ import numpy as np
 from sqlalchemy import Connection
 
 from app.errors import BadInput
-from app.ops.network import BACKWARD, FORWARD, NETWORK, STEP, UPDATE
+from app.ops.network import BACKWARD, BACKWARD_UPDATE, FORWARD, NETWORK, STEP, UPDATE
 from app.services.measurements.form import MeasuredModel
 from app.services.measurements.operator_blocks import runs_of
 from app.services.models.networks import forward_of
@@ -99,9 +100,18 @@ def network_times(measured: MeasurementRow) -> Iterator[NetworkTime]:
         yield NetworkTime(measured, "inference", network_row(found, run, FORWARD), measured.latency_s)
         return
     yield NetworkTime(measured, "step", network_row(found, run, STEP), measured.latency_s)
-    phases = measured.phases_s or {}
-    # Gradients are exchanged for the update.
-    times = {**phases, "update": phases.get("update", 0.0) + phases.get("communication", 0.0)}
-    for name, what in (("forward", FORWARD), ("backward", BACKWARD), ("update", UPDATE)):
-        if times.get(name, 0.0) > 0:
-            yield NetworkTime(measured, f"training {name}", network_row(found, run, what), times[name])
+    many = run.parallelism.data > 1
+    for name, (what, seconds) in _passes(measured.phases_s or {}, many=many).items():
+        if seconds > 0:
+            yield NetworkTime(measured, f"training {name}", network_row(found, run, what), seconds)
+
+
+def _passes(phases: Mapping[str, float], *, many: bool) -> dict[str, tuple[int, float]]:
+    """Passes of a step and seconds of each, 0 where nobody timed it: gradients are exchanged for the update."""
+    forward, backward, update = (phases.get(name, 0.0) for name in ("forward", "backward", "update"))
+    exchange = phases.get("communication", 0.0)
+    if many and not exchange:  # it runs beside backward
+        both = backward + update if min(backward, update) > 0 else 0.0
+        return {"forward": (FORWARD, forward), "backward_update": (BACKWARD_UPDATE, both)}
+    apart = {"backward": (BACKWARD, backward), "update": (UPDATE, update + exchange)}
+    return {"forward": (FORWARD, forward), **apart}
