@@ -49,9 +49,10 @@ def _by_run(cells: Sequence[Result]) -> Iterator[str]:
     for (data, whose), (protocol, title) in product(_WHOSE.items(), TITLES.items()):
         mine = [cell for cell in cells if (cell["data"], cell["held_out"], cell["family"]) == (data, protocol, ALL)]
         if mine:
-            yield f"{whose} ConvNets, {title}\n  {'run':<50}{'dtype':<6}{_HEAD}"
+            width = max(50, *(len(cell["run"]) + 1 for cell in mine))
+            yield f"{whose} ConvNets, {title}\n  {'run':<{width}}{'dtype':<6}{_HEAD}"
             for cell in mine:
-                yield f"  {cell['run']:<50}{cell['dtype']:<6}{_scores(cell)}"
+                yield f"  {cell['run']:<{width}}{cell['dtype']:<6}{_scores(cell)}"
             if (data, protocol) == (OWN, "network"):
                 yield from _goals(mine)
             yield ""
