@@ -1,4 +1,4 @@
-"""`gpucast sweep`: latency tables of millions of operators, chunk by chunk into a folder of Parquet files."""
+"""`gpucast sweep`: latency tables of millions of operators or models, chunk by chunk into a folder of Parquet files."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import typer
 
 from app.config import Settings
 from app.services.evaluation.alone import alone
-from app.services.operators.sweep import CHUNK_ROWS, here, on_dask, opened, part, planned
-from app.services.operators.sweep_rows import rows_of
+from app.services.sweep.chunks import CHUNK_ROWS, here, on_dask, opened, part, planned
+from app.services.sweep.rows import rows_of
 
 
 def command(  # noqa: PLR0913 - one parameter per option
@@ -19,7 +19,8 @@ def command(  # noqa: PLR0913 - one parameter per option
         Path,
         typer.Argument(
             help="Parquet with the columns of POST /predict/batch, or a grid in JSON: "
-            '{"op": "linear", "dtype": "bf16", "m": [1, 64], "n": [1024, 4096], "k": 4096} is every combination.'
+            '{"op": "linear", "dtype": "bf16", "m": [1, 64], "n": [1024, 4096], "k": 4096} is every combination. '
+            "Of models: columns named as the fields of POST /predict's workload (docs/models.md, Sweeps)."
         ),
     ],
     folder: Annotated[Path, typer.Argument(help="Folder of the answers; a sweep that stopped goes on there.")],
@@ -35,7 +36,7 @@ def command(  # noqa: PLR0913 - one parameter per option
     ] = None,
     restart: Annotated[bool, typer.Option("--restart", help="Drop what the folder holds, and begin again.")] = False,
 ) -> None:
-    """Predict a whole table of operators on one GPU or several."""
+    """Predict a whole table of operators, or of models, on one GPU or several."""
     snapshot, refused = alone(Settings.from_env())
     for problem in refused:
         print(f"gpucast: {problem}", file=sys.stderr)

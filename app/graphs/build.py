@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from app.graphs.kept import kept
+from app.graphs.many import array_of
 from app.ops import MIXED_FIELDS, OP_CODE, OPS
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
 from app.tables.workload import FORWARD, Workload
@@ -39,7 +40,7 @@ class Builder:
 
     def begin(self, repeats: float = 1.0) -> None:
         """What is added from here on is a block that runs `repeats` times."""
-        self._repeats.append(float(repeats))
+        self._repeats.append(repeats)
 
     def add(  # noqa: PLR0913  the figures of one row, by name
         self,
@@ -87,19 +88,24 @@ class Builder:
     def build(self) -> Workload:
         """The workload so far, all of it forward."""
         n = len(self._ops)
-        dims = np.full((len(MIXED_FIELDS), n), np.nan)
+        figures = array_of(self._figures)
+        dims = np.full((len(MIXED_FIELDS), n, *figures.shape[1:]), np.nan)
         if n:
             places = [_COLUMNS[op] for op in self._ops]
             rows = np.repeat(np.arange(n), [len(place) for place in places])
-            dims[np.concatenate(places), rows] = np.array(self._figures, dtype=np.float64)
-        columns = np.array(self._sizes, dtype=np.float64).reshape(n, _SIZES).T.copy()  # each contiguous
-        kind, dtype, block = columns[:3].astype(np.intp)
-        outputs, parameters, saved, kv_bytes = columns[3:]
+            dims[np.concatenate(places), rows] = figures
+        sizes = array_of(self._sizes)
+        columns = np.moveaxis(sizes.reshape(n, _SIZES, *sizes.shape[1:]), 1, 0).copy()  # each contiguous
+        # What a row is, all configurations share.
+        kind, dtype, block = (columns[:3] if columns.ndim == 2 else columns[:3, :, 0]).astype(np.intp)
+        outputs, parameters, saved, kv_bytes = (column.T for column in columns[3:])
         edges = np.array(self._edges, dtype=np.intp).reshape(-1, 2).T
-        repeats = np.array(self._repeats[: int(block.max(initial=-1)) + 1])  # less a last block of no rows
-        own = ~np.isnan(saved)
+        # Less a last block of no rows.
+        repeats = array_of(self._repeats[: int(block.max(initial=-1)) + 1]).T
+        own = ~np.isnan(np.atleast_2d(saved)[0])
         saved = outputs * kept(kind, block, edges, own) + np.where(own, saved, 0.0)
-        ops = OpTable(kind, dtype, np.zeros(n, dtype=np.intp), MIXED_FIELDS, dims)
+        label = np.zeros(n, dtype=np.intp)
+        ops = OpTable(kind, dtype, label, MIXED_FIELDS, np.moveaxis(dims, 1, -1))
         return Workload(
             ops=ops,
             names=tuple(self._names),
@@ -107,7 +113,7 @@ class Builder:
             source=np.arange(n),
             block=block,
             repeats=repeats,
-            origin=np.arange(len(repeats)),
+            origin=np.arange(repeats.shape[-1]),
             edges=edges,
             parameters=parameters,
             weight_bytes=parameters * WEIGHT_BYTES[dtype],

@@ -54,15 +54,16 @@ class Pace(NamedTuple):
             np.maximum.reduce([self.push + after.link, self.drain + after.send, self.host + after.push]),
         )
 
-    def times(self, repeats: float) -> Pace:
-        """The sequence `repeats` times over (a whole number)."""
-        if repeats < 1:
+    def times(self, repeats: float | Floats) -> Pace:
+        """The sequence `repeats` times over: a whole number, or one from 1 for each, [g]."""
+        if np.max(repeats) < 1:
             return still(len(self.host))
         again = repeats - 1.0
         push = self.push + again * np.maximum(self.host, self.link)
-        if repeats > 1:
+        if np.max(repeats) > 1:
             slowest = np.maximum.reduce([self.host, self.device, self.link])
-            push = np.maximum(push, self.drain + self.send + (repeats - 2.0) * slowest)
+            through = self.drain + self.send + (repeats - 2.0) * slowest
+            push = np.maximum(push, np.where(again > 0, through, NEVER))
         return Pace(
             repeats * self.host,
             repeats * self.device,
@@ -98,7 +99,7 @@ class Launches(NamedTuple):
 
     seconds   float64 [k, g], of one launch
     host      float64 [g], seconds of the host per launch
-    launches  float64 [k]
+    launches  float64 [k, 1] or [k, g]
     beside    bool [k], which communicate beside computation
     waits     bool [k], which of those wait for the computation before them
     """
@@ -115,9 +116,9 @@ def pace_of(rows: Launches) -> Pace:
     k, g = rows.seconds.shape
     if not k:
         return still(g)
-    launched = np.cumsum(rows.launches)[:, None] * rows.host  # the last launch of each row is out
-    first = launched - np.maximum(rows.launches - 1.0, 0.0)[:, None] * rows.host
-    each = rows.launches[:, None] * rows.seconds
+    launched = np.cumsum(rows.launches, axis=0) * rows.host  # the last launch of each row is out
+    first = launched - np.maximum(rows.launches - 1.0, 0.0) * rows.host
+    each = rows.launches * rows.seconds
     one = np.minimum(each, rows.seconds)
     # Longest from the host's start to the end of a row: its launches wait for the first or the last of them.
     ends = np.maximum(first + each, launched + one)

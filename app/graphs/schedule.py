@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from app.graphs.many import by_row
 from app.graphs.pace import Launches, Pace, State, pace_of, start, still
 from app.graphs.run import Run
 from app.graphs.stages import stage_repeats
@@ -75,8 +76,9 @@ def schedule(
 ) -> Schedule:
     """Time of a step.
 
-    latency_s [n, g] is of one launch of a row on each GPU; host_s [g] what the host needs per launch (0: captured);
-    gap_s [g] what a launch costs the device; transfer_s [g] passing activations from a stage to the next.
+    latency_s [n, g] is of one launch of a row on each GPU (on one of `w` in c configurations: g = c); host_s [g] what
+    the host needs per launch (0: captured); gap_s [g] what a launch costs the device; transfer_s [g] passing
+    activations from a stage to the next.
     """
     g = latency_s.shape[1]
     host, gap, transfer = (np.broadcast_to(np.asarray(s, dtype=np.float64), (g,)) for s in (host_s, gap_s, transfer_s))
@@ -96,17 +98,17 @@ def schedule(
         in_turn = both and run.parallelism.schedule == "1f1b"
         phases, bubble = _piped(stages, transfer, micro, ways=1 + both, in_turn=in_turn)
     once = np.where(w.phase == UPDATE, 1.0, micro)
-    return Schedule(phases.sum(axis=0), phases, bubble, (w.runs * once)[:, None] * seconds)
+    return Schedule(phases.sum(axis=0), phases, bubble, by_row(w.runs * once) * seconds)
 
 
 class _Blocks:
     """Every block once: its pace with the exchange of gradients and without, and what it waits for collectives."""
 
     def __init__(self, w: Workload, seconds: Floats, host: Floats) -> None:
-        count, gathers = w.ops.column("count"), w.ops.kind == _GATHER
+        count, gathers = by_row(w.ops.column("count")), w.ops.kind == _GATHER
         collective = np.isin(w.ops.kind, _COLLECTIVES) & ~w.overlapped
-        waited = np.where(collective, count, 0.0)[:, None] * seconds
-        bounds = np.searchsorted(w.block, np.arange(len(w.repeats) + 1)).tolist()
+        waited = np.where(collective[:, None], count, 0.0) * seconds
+        bounds = np.searchsorted(w.block, np.arange(w.repeats.shape[-1] + 1)).tolist()
         self.g = len(host)
         self.parts: list[list[int]] = [[], [], []]
         self.full, self.alone, self.waited = [], [], []
@@ -124,7 +126,7 @@ def _kept(rows: Launches, keep: Bools) -> Launches:
     return Launches(rows.seconds[keep], rows.host, rows.launches[keep], rows.beside[keep], rows.waits[keep])
 
 
-def _sequence(blocks: _Blocks, paces: list[Pace], runs: list[float], phase: int) -> Pace:
+def _sequence(blocks: _Blocks, paces: list[Pace], runs: list[Floats], phase: int) -> Pace:
     """A phase: its blocks in order, each as often as it runs."""
     pace = still(blocks.g)
     for block in blocks.parts[phase]:
@@ -134,7 +136,7 @@ def _sequence(blocks: _Blocks, paces: list[Pace], runs: list[float], phase: int)
 
 def _stage(w: Workload, blocks: _Blocks, repeats: Floats, *, passes: int, every: bool) -> _Stage:
     """A stage that runs each forward block `repeats` times; gradients are exchanged in `every` pass or the last."""
-    runs = repeats[w.origin].tolist()
+    runs = list(repeats[..., w.origin].T)
     forward, backward, update = (_sequence(blocks, blocks.full, runs, phase) for phase in (FORWARD, BACKWARD, UPDATE))
     alone = backward if every else _sequence(blocks, blocks.alone, runs, BACKWARD)
     begun = forward.then(alone).times(passes - 1).move(start(blocks.g))

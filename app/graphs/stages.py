@@ -17,7 +17,7 @@ _TOLERANCE = 1e-9
 
 def stage_repeats(w: Workload, stages: int) -> Floats:
     """How often each forward block runs on each stage, float64 [stages, blocks]; too few layers leave some empty."""
-    repeats = w.repeats[: w.blocks]
+    repeats = w.repeats[..., : w.blocks]
     if stages == 1:
         return repeats[None]
     cost = _costs(w)

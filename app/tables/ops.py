@@ -47,7 +47,8 @@ class OpTable:
     dtype  int [n], code into DTYPES
     label  int [n], joins rows of one kernel (same name, same label); never a feature
     dims   float64 [fields, n], C-contiguous (compiled code is compiled once per memory layout), one row per name
-           of `fields`; absent figures are NaN
+           of `fields`; absent figures are NaN; of a network in c configurations at once (app/graphs/many.py)
+           [fields, c, n]
     """
 
     kind: Ints
@@ -57,7 +58,7 @@ class OpTable:
     dims: Floats
 
     def __len__(self) -> int:
-        return int(self.dims.shape[1])
+        return int(self.dims.shape[-1])
 
     def column(self, name: str) -> Floats:
         """One dimension of every row, float64 [n]."""
@@ -66,7 +67,7 @@ class OpTable:
 
     def take(self, i: Ints) -> OpTable:
         """The rows `i`, repeats allowed."""
-        return OpTable(self.kind[i], self.dtype[i], self.label[i], self.fields, np.take(self.dims, i, axis=1))
+        return OpTable(self.kind[i], self.dtype[i], self.label[i], self.fields, np.take(self.dims, i, axis=-1))
 
 
 def concatenate(tables: Sequence[OpTable]) -> OpTable:
@@ -79,5 +80,5 @@ def concatenate(tables: Sequence[OpTable]) -> OpTable:
         np.concatenate([table.dtype for table in tables]),
         np.concatenate([table.label for table in tables]),
         first.fields,
-        np.concatenate([table.dims for table in tables], axis=1),
+        np.concatenate([table.dims for table in tables], axis=-1),
     )

@@ -75,5 +75,5 @@ class Workload:
     @property
     def runs(self) -> Floats:
         """How often each row runs in all, float64 [n]."""
-        runs: Floats = self.ops.column("count") * self.repeats[self.block]
+        runs: Floats = self.ops.column("count") * self.repeats[..., self.block]
         return runs

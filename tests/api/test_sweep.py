@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,13 @@ from fastapi.testclient import TestClient
 
 from app.config import CHECKOUT, Settings
 from app.errors import BadInput
-from app.services.operators.sweep_rows import rows_of
+from app.services.evaluation.alone import alone
+from app.services.gpu_rows import Snapshot
+from app.services.models import builtin
+from app.services.sweep.models import FIGURES, Asked, predict_models
+from app.services.sweep.rows import rows_of
 
+GPT2 = builtin.config_of("gpt2") or {}
 GRID = {"op": "linear", "dtype": ["fp16", "bf16"], "m": [1, 64, 4096], "n": [1024, 4096], "k": 4096}
 GPUS = ("a100-sxm4-80gb", "nvidia-l4")
 
@@ -69,6 +76,93 @@ def test_every_combination_as_the_route_answers_it(
     assert [row["high_ms"] for row in rows] == answer["high_ms"]
 
 
+MODELS = {
+    "name": "gpt2",
+    "batch": [1, 4],
+    "sequence": [64, 512],
+    "config.n_layer": [2, 12],
+    "mode": ["inference", None],
+}
+
+
+def test_models_as_the_route_answers_them(client: TestClient, settings: Settings, tmp_path: Path) -> None:
+    path = tmp_path / "grid.json"
+    path.write_text(json.dumps(MODELS))
+    run = sweep(settings, path, tmp_path / "out", "--chunk-rows", 11)
+    assert run.returncode == 0, run.stderr
+    table = pq.read_table(tmp_path / "out")
+    assert table.num_rows == 16 * len(GPUS)
+    for row in table.take([0, 5, 10, 15, 31]).to_pylist():
+        workload = {name: row[name] for name in ("batch", "sequence")} | {
+            "config": GPT2 | {"n_layer": row["config.n_layer"]}
+        }
+        _require_equal(row, client, row["gpu"], workload)
+
+
+def _require_equal(row: Mapping[str, Any], client: TestClient, gpu: str, workload: Mapping[str, Any]) -> None:
+    body = client.post("/predict", json={"gpu": gpu, "workload": {"kind": "model", **workload}}).json()
+    (answer,) = body["predictions"]
+    interval, phases = answer["interval_ms"], answer["phases_ms"]
+    expected = [answer["latency_ms"], interval["low"], interval["high"], *phases.values()]
+    assert [row[name] for name in FIGURES] == pytest.approx(expected, rel=1e-9)
+
+
+def _rows(**columns: Any) -> list[dict[str, Any]]:
+    """Every combination."""
+    return [dict(zip(columns, row, strict=True)) for row in product(*columns.values())]
+
+
+def test_whatever_the_model_its_answer_is_the_routes(client: TestClient, settings: Settings) -> None:
+    sizes: dict[str, Any] = {"batch": [1, 6], "sequence": [1, 100, 512]}
+    rows = [
+        *_rows(name=["llama-3-8b", "gemma-2-2b"], mode=["prefill", "decode"], dtype=["bf16"], **sizes),
+        *_rows(name=["mixtral-8x7b", "deepseek-v3"], mode=["prefill"], dtype=["bf16"], **sizes),
+        *_rows(name=["mistral-7b"], dtype=["fp16"], attention=["flash"], batch=[1, 3], sequence=[1000, 4096, 8192]),
+        *_rows(name=["flan-t5-xl", "switch-base-8", "bert-base", "opt-1.3b"], dtype=["fp32"], **sizes),
+        *({**row, "parallelism.tensor": tensor} for tensor in (2, 8) for row in _rows(name=["llama-3-8b"], **sizes)),
+        *_rows(name=["gpt2"], mode=["training"], batch=[2], sequence=[64]),
+        *_rows(name=["resnet18"], batch=[2], image_size=[224]),
+    ]
+    names = dict.fromkeys(name for row in rows for name in row)
+    table = pa.table({name: [row.get(name) for row in rows] for name in names})
+    answers = predict_models(table, Asked(alone(settings)[0], GPUS[0], "auto", 0.8)).to_pylist()
+    for k in (*range(0, len(rows), 4), len(rows) - 2, len(rows) - 1):
+        tensor = rows[k].get("parallelism.tensor", 1)
+        workload = {name: value for name, value in rows[k].items() if "." not in name}
+        _require_equal(answers[k], client, GPUS[0], workload | {"parallelism": {"tensor": tensor}})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"batch": 0}, "row 1: workload.batch: expected a number >= 1"),
+        ({"batch": "many"}, "batch: must be one value"),
+        ({"sequence": 4096}, "row 1: sequence: the model has positions for 1024"),
+        ({"sequence": None}, "row 1: workload.sequence: tokens per sequence are missing"),
+        ({"config.n_head": 5}, "row 1: config.n_head: 5 does not divide"),
+        ({"parallelism.tensor": 5}, "row 1: parallelism.tensor: must divide"),
+        ({"parallelism.microbatches": 2}, "workload.batch: 1 cannot be split"),
+        ({"name": "gpt5"}, "row 1: name: 'gpt5' is not known"),
+        ({"dtype": "fp8"}, "row 1: a100-sxm4-80gb does not compute in fp8"),
+        ({"speed": 1}, "'speed': unknown column"),
+        ({"output_tokens": 1}, "'output_tokens': unknown column"),
+    ],
+)
+def test_a_wrong_configuration_is_named(settings: Settings, tmp_path: Path, wrong: dict[str, Any], words: str) -> None:
+    right = {"name": "gpt2", "batch": 1, "sequence": 64, "dtype": "fp16", "config.n_head": 12}
+    path = tmp_path / "grid.json"
+    ((field, value),) = wrong.items()
+    path.write_text(json.dumps(right | {field: [right.get(field), value]}))
+    with pytest.raises(BadInput) as refused:
+        predict_models(rows_of(path).table(0, 2), Asked(_snapshot(settings), GPUS[0], "auto", 0.8))
+    assert words in refused.value.detail
+
+
+@lru_cache(maxsize=1)
+def _snapshot(settings: Settings) -> Snapshot:
+    return alone(settings)[0]
+
+
 def test_goes_on_where_it_stopped(settings: Settings, grid: Path, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     assert sweep(settings, grid, folder, "--chunk-rows", 5).returncode == 0
@@ -105,7 +199,7 @@ def test_a_parquet_file_on_a_dask_cluster(settings: Settings, tmp_path: Path, mo
     ("given", "words"),
     [
         ({"op": "linear", "speed": 1}, "'speed': unknown field"),
-        ({"dtype": "bf16"}, "`op` among them"),
+        ({"dtype": "bf16"}, "`op` or `name` among them"),
         ([1], "JSON object"),
         ({"op": "linear", "m": [1, "x"]}, "m: must be one value"),
         ({"op": "linear", "m": []}, "0 rows"),

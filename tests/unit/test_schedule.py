@@ -56,7 +56,7 @@ def test_closed_form_is_the_simulation(blocks: list[tuple[list[tuple[float, int,
         launches = Launches(
             np.array(seconds)[:, None],
             np.array([host]),
-            np.array(count, dtype=np.float64),
+            np.array(count, dtype=np.float64)[:, None],
             np.array([kind != "compute" for kind in kinds]),
             np.array([kind == "reduce" for kind in kinds]),
         )
@@ -71,7 +71,7 @@ def test_paces_compose(blocks: list[tuple[list[tuple[float, int, str]], int]], h
     for rows, _ in blocks:
         seconds, count, kinds = zip(*rows, strict=True)
         beside, waits = ([kind in which for kind in kinds] for which in (("reduce", "gather"), ("reduce",)))
-        launches = (np.array(seconds)[:, None], np.array([host]), np.array(count) * 1.0, np.array(beside))
+        launches = (np.array(seconds)[:, None], np.array([host]), np.array(count)[:, None] * 1.0, np.array(beside))
         paces.append(pace_of(Launches(*launches, np.array(waits))))
     whole = paces[0]
     for pace in paces[1:]:

@@ -50,7 +50,7 @@ def dense(rows: Rows, x: Flow, spec: FeedForward, tokens: float, width: float, n
 
 def _routed(rows: Rows, x: Flow, spec: Experts, tokens: float, width: float) -> Flow:
     """Each token's experts and their weights."""
-    bias = float(spec.count) if spec.router_bias else 0.0
+    bias = spec.count if spec.router_bias else 0
     held = width * spec.count + bias
     if spec.jitter and rows.run.mode == "training":
         x = rows.each("mul", x, tokens, width, "experts.jitter")

@@ -23,7 +23,7 @@ def _attended(rows: Rows, x: Flow, spec: Attention, latent: Latent, span: Span, 
     q, depth = x, width
     if latent.query:
         q = rows.linear(x, tokens, latent.query, width, "attention.query_down", bias=spec.bias)
-        q, depth = rows.norm(q, tokens, latent.query, "attention.query_norm"), float(latent.query)
+        q, depth = rows.norm(q, tokens, latent.query, "attention.query_norm"), latent.query
     q = rows.linear(q, tokens, heads * scored, depth, "attention.query_up")
     k = rows.linear(x, tokens, compressed, width, "attention.key_down", bias=spec.bias)
     k = rows.norm(k, tokens, latent.keys, "attention.key_norm")
@@ -41,7 +41,7 @@ def _fused(rows: Rows, q: Flow, k: Flow, spec: Attention, latent: Latent, span: 
     """One kernel; in decode it reads latent keys as they are, and queries and values pass through the expansion."""
     heads, tokens, decode = spec.heads / rows.tensor, span.tokens, rows.run.mode == "decode"
     if decode:
-        into = (heads, tokens, float(latent.keys), float(latent.plain))
+        into = (heads, tokens, latent.keys, latent.plain)
         q = rows.bmm(q, into, "attention.absorb", parameters=heads * latent.plain * latent.keys)
     else:
         expanded = heads * (latent.plain + latent.value)
@@ -63,14 +63,14 @@ def _fused(rows: Rows, q: Flow, k: Flow, spec: Attention, latent: Latent, span: 
     )
     if not decode:
         return (row,)
-    out = (heads, tokens, float(latent.value), float(latent.keys))
+    out = (heads, tokens, latent.value, latent.keys)
     return rows.bmm((row,), out, "attention.expand", parameters=heads * latent.value * latent.keys)
 
 
 def _eager(rows: Rows, qkv: tuple[Flow, Flow, Flow], spec: Attention, latent: Latent, span: Span) -> Flow:
     """The expanded keys and values, which eager also caches."""
     (q, k, v), heads = qkv, spec.heads / rows.tensor
-    batched, scored = span.batch * heads, float(latent.plain + spec.rotary)
+    batched, scored = span.batch * heads, latent.plain + spec.rotary
     kept = batched * span.keys
     k = rows.each("copy", k, kept, scored, "attention.key_cache")
     if rows.run.mode == "decode":

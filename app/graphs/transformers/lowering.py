@@ -38,8 +38,8 @@ def write(architecture: Architecture, run: Run) -> Workload:
 def spans_of(architecture: Architecture, run: Run) -> list[Span | None]:
     """What each stack works on; None: it does not run."""
     patches = architecture.stacks[0].embedding.patches
-    sequence = float(patches.count + 1 if patches else run.sequence)
-    whole = Span(float(run.device_batch), sequence, sequence)
+    sequence = patches.count + 1 if patches else run.sequence
+    whole = Span(run.device_batch, sequence, sequence)
     token = whole._replace(queries=1.0)
     if len(architecture.stacks) == 1:
         return [token if run.mode == "decode" else whole]
@@ -51,7 +51,8 @@ def spans_of(architecture: Architecture, run: Run) -> list[Span | None]:
 def _held(architecture: Architecture, stack: Stack, run: Run) -> float:
     """Weights of a stack that does not run, which its device holds all the same."""
     alone = write(replace(architecture, stacks=(stack,), head=Head()), replace(run, mode="inference"))
-    return float(alone.parameters @ alone.repeats[alone.block])
+    held: float = (alone.parameters * alone.repeats[..., alone.block]).sum(axis=-1)
+    return held
 
 
 def _stack(rows: Rows, stack: Stack, span: Span, encoded: Flow) -> Flow:
@@ -162,7 +163,7 @@ def _layer(rows: Rows, layer: Layer, span: Span, stack: Stack, encoded: Flow) ->
 
     def crossed(x: Flow) -> Flow:
         assert layer.cross is not None
-        seen = span._replace(keys=float(rows.run.sequence))
+        seen = span._replace(keys=rows.run.sequence)
         return cross_attention(rows, x, encoded, layer.cross, seen, width)
 
     def fed(x: Flow) -> Flow:

@@ -6,8 +6,8 @@ the rule of operators: within a line of the breakdown errors are one, between li
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from app.tables.workload import Workload
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Ints = NDArray[np.intp]
 
 
 class Step(NamedTuple):
@@ -72,15 +73,44 @@ def timed(  # noqa: PLR0913  what is asked, and of whom
     i, j = np.tile(np.arange(u), g), np.repeat(np.array(targets, dtype=np.intp), u)
     answer = answered(engine, table, gpus, i, j, predictor=predictor, coverage=coverage)
     answer = between_nodes(answer, table, gpus, targets, run)
-    middle, low, high = (
-        np.ascontiguousarray(times.reshape(g, u).T[row]) for times in (answer.latency_s, answer.low_s, answer.high_s)
-    )
+    times = row_times(answer, lambda figure: np.ascontiguousarray(figure.reshape(g, u).T[row]))
     transfer = _transfer_s(engine, rows.workload, run, gpus, targets, predictor)
+    line = timeline(rows.workload, rows.group, times, run, launched=launched, coverage=coverage, transfer_s=transfer)
+    return Step(answer, *line, np.zeros(g, dtype=np.bool_))
+
+
+class RowTimes(NamedTuple):
+    """Answers for every row on g GPUs, or in g configurations on one, [n, g]: seconds, and codes of residual groups."""
+
+    latency_s: Floats
+    low_s: Floats
+    high_s: Floats
+    limit_s: Floats
+    group: Ints
+
+
+def row_times(answer: Predictions, of_rows: Callable[[NDArray[Any]], NDArray[Any]]) -> RowTimes:
+    """Answers for distinct rows as those of every row, which `of_rows` takes out of a column."""
+    figures = (answer.latency_s, answer.low_s, answer.high_s, answer.limit_s, answer.group)
+    return RowTimes(*(of_rows(figure) for figure in figures))
+
+
+def timeline(
+    w: Workload,
+    line: Ints,
+    times: RowTimes,
+    run: Run,
+    *,
+    launched: bool,
+    coverage: float,
+    transfer_s: Floats | float = 0.0,
+) -> tuple[Schedule, Floats, Floats]:
+    """The rows put on a timeline, and both ends of the step's interval; `line` [n] is each row's of the breakdown."""
     host, gap = (EAGER_HOST_S, EAGER_GAP_S) if launched else (0.0, 0.0)
-    done = schedule(rows.workload, middle, host, run, gap_s=gap, transfer_s=transfer)
-    limit, group = answer.limit_s.reshape(g, u).T[row], answer.group.reshape(g, u).T[row]
-    low_s, high_s = step_interval(done, middle, low, high, rows.group, network_widths(group, coverage))
-    return Step(answer, done, np.maximum(low_s, _limited(done, limit, middle)), high_s, np.zeros(g, dtype=np.bool_))
+    done = schedule(w, times.latency_s, host, run, gap_s=gap, transfer_s=transfer_s)
+    width = network_widths(times.group, coverage)
+    low_s, high_s = step_interval(done, times.latency_s, times.low_s, times.high_s, line, width)
+    return done, np.maximum(low_s, _limited(done, times.limit_s, times.latency_s)), high_s
 
 
 def _limited(done: Schedule, limit_s: Floats, latency_s: Floats) -> Floats:

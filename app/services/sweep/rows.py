@@ -1,4 +1,4 @@
-"""Where the rows of a sweep come from: a Parquet file of operators, or a grid of their fields in JSON."""
+"""Where the rows of a sweep come from: a Parquet file of operators or of models, or a grid of their fields in JSON."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ import pyarrow.parquet as pq
 from app.errors import BadInput, FieldError
 from app.services.decoding import plain
 from app.services.operators.forms import COLUMN_NAMES
+from app.services.sweep.model_columns import of_models, require_known
 
 MOST_ROWS = 10**12
 
 
 class Rows(Protocol):
-    """Operator rows in columns, as POST /predict/batch takes them; `digest` names their content."""
+    """Operators in columns, as POST /predict/batch takes them, or models; `digest` names their content."""
 
     count: int
     digest: str
@@ -77,10 +78,13 @@ class GridRows:
 
 
 def _grid(given: Any) -> Mapping[str, pa.Array]:
-    if not isinstance(given, dict) or "op" not in given:
-        raise BadInput("A grid is a JSON object of fields, each one value or a list of them, `op` among them.")
-    wrong = [name for name in given if name not in COLUMN_NAMES]
-    if wrong:
+    if not isinstance(given, dict) or not ("op" in given or of_models(given)):
+        raise BadInput(
+            "A grid is a JSON object of fields, each one value or a list of them, `op` or `name` among them."
+        )
+    if of_models(given):
+        require_known(given)
+    elif wrong := [name for name in given if name not in COLUMN_NAMES]:
         message = f"unknown field; known are {', '.join(COLUMN_NAMES)}"
         raise BadInput(f"{wrong[0]!r}: {message}", errors=[FieldError((name,), message) for name in wrong])
     return {name: _values(name, value) for name, value in given.items()}

@@ -1,4 +1,4 @@
-"""A sweep: a table of operators on several GPUs, chunk by chunk into a folder of Parquet files.
+"""A sweep: a table of operators or of models on several GPUs, chunk by chunk into a folder of Parquet files.
 
 Latency tables for architecture search (PM2Lat, section IV-D 2) have hundreds of millions of rows. A chunk is answered
 by one call and becomes one file, written whole or not at all, so a sweep goes on where it stopped, and chunks can be
@@ -22,7 +22,9 @@ from app.services.evaluation.alone import alone
 from app.services.gpu_rows import GpuRows, Snapshot
 from app.services.operators.answers import require_predictor
 from app.services.operators.batches import BatchOptions, predict_batch
-from app.services.operators.sweep_rows import Rows, rows_of
+from app.services.sweep.model_columns import of_models
+from app.services.sweep.models import Asked, predict_models
+from app.services.sweep.rows import Rows, rows_of
 from app.store.artifacts import write_whole
 
 CHUNK_ROWS = 1 << 18
@@ -108,21 +110,29 @@ def answer_chunk(snapshot: Snapshot, rows: Rows, plan: Plan, folder: Path, k: in
 
 def _answered(snapshot: Snapshot, asked: pa.Table, plan: Plan, gpu: str, first: int) -> pa.Table:
     """The rows beside their answers on one GPU."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, asked.schema) as writer:
-        writer.write_table(asked)
-    options = BatchOptions(gpu=gpu, predictor=plan.predictor, coverage=plan.coverage, max_rows=len(asked))
     try:
-        body = predict_batch(snapshot, sink.getvalue().to_pybytes(), _ARROW, options)
+        times = (_of_models if of_models(asked.column_names) else _of_operators)(snapshot, asked, plan, gpu)
     except GpucastError as error:
         error.detail = f"Rows from {first:,}: {error.detail}"
         raise
-    times = pa.ipc.open_stream(body).read_all().replace_schema_metadata(None)
     named = pa.array([gpu] * len(asked)).dictionary_encode()
     return pa.table(
         [*asked.columns, named, *times.columns],
         names=[*asked.column_names, "gpu", *times.column_names],
     )
+
+
+def _of_models(snapshot: Snapshot, asked: pa.Table, plan: Plan, gpu: str) -> pa.Table:
+    return predict_models(asked, Asked(snapshot, gpu, plan.predictor, plan.coverage))
+
+
+def _of_operators(snapshot: Snapshot, asked: pa.Table, plan: Plan, gpu: str) -> pa.Table:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, asked.schema) as writer:
+        writer.write_table(asked)
+    options = BatchOptions(gpu=gpu, predictor=plan.predictor, coverage=plan.coverage, max_rows=len(asked))
+    body = predict_batch(snapshot, sink.getvalue().to_pybytes(), _ARROW, options)
+    return pa.ipc.open_stream(body).read_all().replace_schema_metadata(None)
 
 
 def here(snapshot: Snapshot, rows: Rows, plan: Plan, folder: Path, chunks: list[int]) -> Iterator[int]:

@@ -1,0 +1,131 @@
+"""Many configurations of models on one GPU: latency tables for architecture search.
+
+Transformers that differ by sizes, batch and sequence only are lowered, predicted and scheduled together, an operator
+that several of them share once. What else there is (ConvNets, images, training, several stages, fusion, networks that
+were measured whole) is asked for one by one; both ways answer as POST /predict does.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from msgspec import structs
+from numpy.typing import NDArray
+
+from app.errors import BadInput, GpucastError
+from app.graphs.schedule import STEP_PHASES
+from app.graphs.transformers.many import Lowered, lowered
+from app.ops import OPS
+from app.ops.kinds import kinds_of, work_of
+from app.predictors.operators.index import digests
+from app.services.gpu_rows import Snapshot
+from app.services.models.between_nodes import between_nodes
+from app.services.models.predict import predict_network
+from app.services.models.requests import ModelRequest, ModelWorkload
+from app.services.models.steps import row_times, timeline
+from app.services.models.whole_networks import knows_networks_only
+from app.services.operators.answers import answered, lacking, lacks
+from app.services.operators.tables import CHUNK
+from app.services.prediction_form import Phases
+from app.services.sweep.model_groups import Group, Table
+from app.tables.gpus import GpuTable
+from app.tables.ops import OpTable
+from app.tables.predictions import Predictions
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+# Configurations lowered at once: their rows are some ten thousand, a few megabytes of figures.
+_AT_ONCE = 2048
+FIGURES = ("latency_ms", "low_ms", "high_ms", *(f"{phase}_ms" for phase in STEP_PHASES))
+_GROUP_NAMES = sorted({op.group for op in OPS})
+_GROUPS = np.array([_GROUP_NAMES.index(op.group) for op in OPS])
+
+
+class Asked(NamedTuple):
+    """On what, and of whom."""
+
+    snapshot: Snapshot
+    gpu: str
+    predictor: str
+    coverage: float
+
+
+def predict_models(table: pa.Table, asked: Asked) -> pa.Table:
+    """A step of each configuration: columns of FIGURES, milliseconds; BadInput names the row that is wrong, and why."""
+    engine = asked.snapshot.engine
+    rows = Table(table, engine.models)
+    figures = np.empty((len(FIGURES), len(table)))
+    together = rows.together & (not knows_networks_only(asked.predictor))
+    for row in np.flatnonzero(~together).tolist():
+        try:
+            figures[:, row] = _alone(rows.workload(row), asked)
+        except GpucastError as error:
+            error.detail = f"row {row}: {error.detail}"
+            raise
+    if together.any():
+        for group in rows.groups():
+            for first in range(0, len(group.rows), _AT_ONCE):
+                part = group.part(first, first + _AT_ONCE)
+                for found in lowered(part.like, part.sizes, part.batch, part.sequence, part.run):
+                    figures[:, part.rows[found.of]] = _together(found, part, asked)
+    return pa.table(list(figures), names=list(FIGURES))
+
+
+def _alone(workload: ModelWorkload, asked: Asked) -> list[float]:
+    """One configuration, as POST /predict answers it."""
+    request = ModelRequest(gpu=asked.gpu, workload=workload, predictor=asked.predictor, coverage=asked.coverage)
+    (one,) = predict_network(asked.snapshot, request, max_rows=2**63, advise=False).predictions
+    assert isinstance(one.phases_ms, Phases)
+    return [one.latency_ms, one.interval_ms.low, one.interval_ms.high, *structs.astuple(one.phases_ms)]
+
+
+def _together(found: Lowered, group: Group, asked: Asked) -> Floats:
+    """FIGURES of configurations that have their rows in common, [figures, c]."""
+    engine, w, c = asked.snapshot.engine, found.workload, len(found.of)
+    gpus, target = engine.gpus, asked.snapshot.row_of[asked.gpu]
+    table, row = _distinct(w.ops)
+    _require_dtypes(table, gpus, target, int(group.rows[found.of[0]]))
+    answer = _answered(table, target, asked)
+    answer = between_nodes(answer, table, gpus, [target], group.run)
+    times = row_times(answer, lambda figure: np.broadcast_to(figure[row].reshape(len(w), -1), (len(w), c)))
+    line = _GROUPS[w.ops.kind]
+    done, low, high = timeline(w, line, times, group.run, launched=group.launched, coverage=asked.coverage)
+    return np.vstack([done.step_s, low, high, done.phases_s]) * 1e3
+
+
+def _distinct(ops: OpTable) -> tuple[OpTable, Ints]:
+    """Rows of all configurations, equal ones once, and where each stands among them: of row k those from k c on."""
+    n = len(ops)
+    dims = ops.dims if ops.dims.ndim == 2 else np.moveaxis(ops.dims, 1, -1).reshape(len(ops.dims), -1)
+    each = dims.shape[1] // n
+    kind, dtype, label = (np.repeat(code, each) for code in (ops.kind, ops.dtype, ops.label))
+    flat = OpTable(kind, dtype, label, ops.fields, dims)
+    _, first, row = np.unique(digests(flat), return_index=True, return_inverse=True)
+    table = flat.take(first)
+    table.dims[table.fields["count"]] = 1.0
+    return table, row
+
+
+def _require_dtypes(table: OpTable, gpus: GpuTable, target: int, row: int) -> None:
+    missing = np.flatnonzero(lacking(table, work_of(table, kinds_of(table)), gpus, target))
+    if len(missing):
+        raise BadInput(f"row {row}: {lacks(gpus.ids[target], table, int(missing[0]))}.")
+
+
+def _answered(table: OpTable, target: int, asked: Asked) -> Predictions:
+    """Every row on the GPU, as many at once as stay in the cache."""
+    engine, parts = asked.snapshot.engine, []
+    for first in range(0, len(table), CHUNK):
+        i = np.arange(first, min(first + CHUNK, len(table)))
+        part, j = table.take(i), np.full(len(i), target)
+        parts.append(
+            answered(engine, part, engine.gpus, i - first, j, predictor=asked.predictor, coverage=asked.coverage)
+        )
+    if len(parts) == 1:
+        return parts[0]
+    return Predictions(
+        *(np.concatenate([getattr(part, name) for part in parts]) for name in Predictions.__dataclass_fields__)
+    )
