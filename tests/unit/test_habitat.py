@@ -29,6 +29,10 @@ def stream(ops: OpTable, gpus: GpuTable, gpu: Any) -> Any:
     return 8.0 * ops.column("b") * ops.column("h") / gpus.column("memory_bandwidth_bytes_per_s")[gpu]
 
 
+def product(ops: OpTable, gpus: GpuTable, gpu: Any) -> Any:
+    return ops.column("m") * ops.column("n") * ops.column("k") / gpus.column("peak_fp32_flops")[gpu]
+
+
 def test_memory_share_of_equation_2() -> None:
     np.testing.assert_allclose(
         memory_share(np.array([0.0, 5.0, 10.0, 40.0]), np.full(4, 10.0)), [1.0, 0.75, 0.5, 0.125]
@@ -75,12 +79,20 @@ def test_samples_are_bounded_and_collectives_left_out() -> None:
 
 
 def test_varying_kernels_are_learned() -> None:
-    def time(ops: OpTable, gpus: GpuTable, gpu: Any) -> Any:
-        return ops.column("m") * ops.column("n") * ops.column("k") / gpus.column("peak_fp32_flops")[gpu]
-
-    run = measured("linear", random_shapes("mnk", 400), GPUS, (0, 1, 2), time)
+    run = measured("linear", random_shapes("mnk", 400), GPUS, (0, 1, 2), product)
     learned = Habitat().fit_operators([run], GPUS)
     ops = operators("linear", *random_shapes("mnk", 50, low=64, high=2048, seed=1))
     on = np.arange(50) % 3
     found = learned.predict(ops, GPUS, np.arange(50), on, evidence=no_evidence(ops)).latency_s
-    assert np.mean(np.abs(found / time(ops, GPUS, on) - 1)) < 0.1
+    assert np.mean(np.abs(found / product(ops, GPUS, on) - 1)) < 0.1
+
+
+def test_a_gpu_beyond_those_learned_from_counts_as_at_their_edge() -> None:
+    beyond = replace(FAST, id="beyond", memory_bytes=100 * FAST.memory_bytes, peak_flops={"fp32": 1e16})
+    gpus = GpuTable.from_specs([TURING, FAST, beyond])
+    shapes = random_shapes("mnk", 200)
+    learned = Habitat().fit_operators([measured("linear", shapes, gpus, (0, 1), product)], gpus)
+    ops = operators("linear", *shapes[:5])
+    i = np.arange(5)
+    at_edge, far = (learned.predict(ops, gpus, i, i * 0 + j, evidence=no_evidence(ops)).latency_s for j in (1, 2))
+    np.testing.assert_array_equal(at_edge, far)

@@ -69,7 +69,7 @@ class Samples:
 
     def with_network(self) -> Samples:
         """The same with a perceptron over all rows."""
-        features = self._features(self.point.astype(np.float64), self.gpus.figures[:, self.gpu], self.peak[self.gpu])
+        features = np.concatenate([self.point.astype(np.float64), self._gpu_features[self.gpu]], axis=1)
         usable = np.isfinite(features).all(axis=1)
         if not usable.any():
             return self
@@ -79,10 +79,15 @@ class Samples:
         return Samples(self.gpus, self.names, self.peak, *rows, network)
 
     def learned_s(self, ops: OpTable, gpus: GpuTable, j: Ints, peak: Floats) -> Floats:
-        """The perceptron's seconds of rows `ops` on GPU rows `j` with these peaks, [m]; NaN without a network."""
+        """The perceptron's seconds of rows `ops` on GPU rows `j` with these peaks, [m]; NaN without a network.
+
+        A GPU beyond those learned from counts as at their edge: from a handful of GPUs the network knows no slope.
+        """
         if self.network is None:
             return np.full(len(j), np.nan)
-        return np.exp(self.network.predict(self._features(points(ops, self.names), figures_of(gpus, j), peak)))
+        known = self._gpu_features
+        asked = np.clip(_gpu_features(figures_of(gpus, j), peak), np.nanmin(known, axis=0), np.nanmax(known, axis=0))
+        return np.exp(self.network.predict(np.concatenate([points(ops, self.names), asked], axis=1)))
 
     def origins(self, gpus: GpuTable, j: Ints) -> Ints:
         """The known GPU most similar to GPU row `j[q]` but not that GPU, int [m]; -1 where there is none."""
@@ -139,6 +144,6 @@ class Samples:
         # Half a float32 step of room: a shape that was learned from is inside.
         return self.point.min(axis=0) - 1e-5, self.point.max(axis=0) + 1e-5
 
-    @staticmethod
-    def _features(point: Floats, figures: Floats, peak: Floats) -> Floats:
-        return np.concatenate([point, _gpu_features(figures, peak)], axis=1)
+    @cached_property
+    def _gpu_features(self) -> Floats:
+        return _gpu_features(self.gpus.figures, self.peak)
