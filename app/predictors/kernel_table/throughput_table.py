@@ -26,6 +26,8 @@ Ints = NDArray[np.intp]
 MOST_LOG_K, LEAST_LOG_WAVES, MOST_LOG_WAVES = 17, -3, 10
 DEPTHS, WAVES = MOST_LOG_K + 1, MOST_LOG_WAVES - LEAST_LOG_WAVES + 1
 KNOTS = DEPTHS * WAVES
+# How far apart the four knots around a product are.
+_BAND = WAVES + 1
 
 
 class Layout(NamedTuple):
@@ -98,26 +100,29 @@ def fit_table(at: Place, latency_s: Floats, overhead_s: float, *, rounds: int = 
     """Log throughput at the knots from n rows at `at`, by least absolute relative error of the time.
 
     Gauss-Newton on log throughput, reweighted; first differences between neighbouring knots are small where rows say
-    nothing, so that an unmeasured knot has its neighbours' throughput.
+    nothing, so that an unmeasured knot has its neighbours' throughput. Rows couple neighbouring knots only: the normal
+    equations are banded.
     """
-    from scipy import sparse  # noqa: PLC0415  (serving never fits)
+    from scipy.linalg import solveh_banded  # noqa: PLC0415  (serving never fits)
 
     n = len(latency_s)
     device_s = np.maximum(latency_s - overhead_s, LEAST_SHARE * latency_s)
     share, target = device_s / latency_s, at.log_work - np.log(device_s)
     theta = np.full(KNOTS, np.median(target))
-    row = np.tile(np.arange(n), 4)
     weight = np.ones(n)
+    one, other = np.triu_indices(len(at.knot))
+    pair = ((_BAND + at.knot[one] - at.knot[other]) * KNOTS + at.knot[other]).ravel()
     for _ in range(rounds):
         each = at.weight * np.exp(theta[at.knot])
         total = each.sum(axis=0)
-        slopes = sparse.csr_matrix(((each / total).ravel(), (row, at.knot.ravel())), shape=(n, KNOTS))
+        slopes = each / total
         residual = target - np.log(total)
         weight = share / np.maximum(np.abs(residual) * share, LEAST_RESIDUAL)
         weight *= share / weight.mean()
-        weighted = slopes.multiply(weight[:, None]).tocsr()
-        normal = (weighted.T @ slopes).toarray() + _ROUGHNESS
-        theta = theta + np.linalg.solve(normal, weighted.T @ residual - _ROUGHNESS @ (theta - np.median(target)))
+        normal = np.bincount(pair, (slopes[one] * slopes[other] * weight).ravel(), (_BAND + 1) * KNOTS)
+        rows = np.bincount(at.knot.ravel(), (slopes * (weight * residual)).ravel(), KNOTS)
+        pull = rows - _ROUGHNESS @ (theta - np.median(target))
+        theta = theta + solveh_banded(normal.reshape(_BAND + 1, KNOTS) + _BANDED_ROUGHNESS, pull)
     time = overhead_s + np.exp(at.log_work) / throughput(theta[None], at)
     return Fit(theta, float(np.mean(np.abs(time / latency_s - 1.0))))
 
@@ -133,4 +138,11 @@ def _roughness() -> Floats:
     return penalty
 
 
+def _banded(matrix: Floats) -> Floats:
+    """The diagonal and those above it of a symmetric matrix [KNOTS, KNOTS], as SciPy has them, [_BAND + 1, KNOTS]."""
+    rows = [np.pad(np.diagonal(matrix, above), (above, 0)) for above in range(_BAND, -1, -1)]
+    return np.stack(rows)
+
+
 _ROUGHNESS = _roughness()
+_BANDED_ROUGHNESS = _banded(_ROUGHNESS)
