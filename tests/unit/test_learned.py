@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.ops import OP_CODE
 from app.predictors.auto import Auto
 from app.predictors.intervals import SITUATIONS
 from app.predictors.operators.boosting import NO_TREES, Growth, Trees, boosted
 from app.predictors.operators.calibration import Rows, calibrate
 from app.predictors.operators.constants import FACTORS, NEUTRAL, fill_scaled, fitted_factors
-from app.predictors.operators.features import FEATURES
-from app.predictors.operators.process import LEAF, OFFSET, Kernels, Rest, View, covariance
+from app.predictors.operators.features import FEATURES, own_dims
+from app.predictors.operators.process import LEAF, OFFSET, Kernels, Places, View, taught
 from app.predictors.operators.time import COMPUTE_S, DRAM_S, LEAST, LIMIT, OVERHEAD, TERMS, TIME
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
@@ -28,6 +29,7 @@ OTHER = replace(VOLTA, id="other", architecture="other")
 THIRD = replace(VOLTA, id="third", architecture="third", memory_bandwidth_bytes_per_s=600e9)
 GPUS = GpuTable.from_specs([TURING, replace(VOLTA, architecture="volta"), TWIN, OTHER, THIRD])
 SEEN, SEEN_TOO, SIBLING, UNSEEN, SEEN_THREE = range(5)
+FIRST = Places(np.array([0]), np.ones(1))
 
 
 def law(ops: OpTable, gpus: GpuTable, gpu: Any) -> Any:
@@ -91,7 +93,7 @@ def test_few_rows_give_a_correction_that_passes_through_and_fades_away() -> None
     features[0] = np.linspace(0.0, 10.0, 40)
     curve = 0.3 * np.sin(features[0].astype(np.float64))
     terms = terms_of(features)
-    rows = Rows(terms, np.log(1e-3) + curve, features, np.array([0]))
+    rows = Rows(terms, np.log(1e-3) + curve, features, FIRST)
     found = calibrate(rows, NEUTRAL, Kernels.of(NO_TREES))
     asked = np.zeros((FEATURES, 3), dtype=np.float32)
     asked[0] = [2.1, 7.7, 500.0]
@@ -109,10 +111,29 @@ def test_few_rows_move_the_constant_that_explains_them() -> None:
     terms = np.full((TERMS, 20), 1e-9)
     terms[COMPUTE_S, :10], terms[DRAM_S, 10:] = 1e-3, 1e-3
     target = np.log(1e-3) + np.repeat([0.0, np.log(2.0)], 10)
-    found = calibrate(Rows(terms, target, features, np.array([0])), NEUTRAL, Kernels.of(NO_TREES))
+    found = calibrate(Rows(terms, target, features, FIRST), NEUTRAL, Kernels.of(NO_TREES))
     answer = np.empty(20)
     fill_scaled(terms, found.factors, answer)
     assert answer[10] / answer[0] == pytest.approx(2.0, rel=0.15)
+
+
+def test_a_row_that_the_others_contradict_does_not_draw_them_after_it() -> None:
+    features = np.zeros((FEATURES, 41), dtype=np.float32)
+    features[0] = np.linspace(0.0, 4.0, 41)
+    target = np.full(41, np.log(1e-3))
+    target[20] += 3.0
+    found = calibrate(Rows(terms_of(features), target, features, FIRST), NEUTRAL, Kernels.of(NO_TREES))
+    physics = np.empty(41)
+    fill_scaled(terms_of(features), found.factors, physics)
+    said = np.log(physics / 1e-3) + found.mean + found.smooth.sum(features)
+    assert np.abs(np.delete(said, 20)).max() < 0.1
+
+
+def test_collectives_of_other_numbers_of_devices_say_little() -> None:
+    """Bytes are near one another where they differ by e; devices are far where they differ by two."""
+    places = Places.of(OP_CODE["all_reduce"], product=False)
+    stretch = dict(zip(own_dims(OP_CODE["all_reduce"]), places.stretch, strict=False))
+    assert stretch["message_bytes"] < 2.0 < np.log(2.0) * stretch["devices"]
 
 
 def test_rows_of_one_leaf_run_alike() -> None:
@@ -120,9 +141,8 @@ def test_rows_of_one_leaf_run_alike() -> None:
     features = np.zeros((FEATURES, 400), dtype=np.float32)
     features[0] = np.linspace(-1.0, 1.0, 400)
     trees = boosted(features, np.sign(features[0]).astype(np.float64), np.ones(400), Growth(20, features=1.0))
-    kernels, view = Kernels.of(trees), View.of(features, np.array([0]), Kernels.of(trees))
-    far = Rest(1e-3, 0.1, 0.1)
-    alike = (covariance(view, view, kernels, far) - OFFSET**2) / LEAF**2
+    kernels, view = Kernels.of(trees), View.of(features, FIRST, Kernels.of(trees))
+    alike = (taught(view, view, kernels) - OFFSET**2) / LEAF**2
     assert alike[150, 100] > 3.0 * alike[150, 250]
 
 

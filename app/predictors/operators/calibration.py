@@ -21,34 +21,37 @@ from app.predictors.operators.process import (
     OFFSET,
     STRENGTH,
     Kernels,
+    Places,
     Rest,
     View,
-    columns,
-    covariance,
+    matern,
+    taught,
 )
 from app.predictors.operators.process import dependence as dependence_of
 from app.predictors.operators.smooth import Smooth
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
-Ints = NDArray[np.intp]
 
 # What the smooth rest may be, from its usual middle; found one at a time by the marginal likelihood.
-LENGTHS, AMPLITUDES, NOISES = (1.0, 2.0, 4.0), (0.1, 0.2, 0.4), (0.03, 0.06, 0.12)
+LENGTHS, AMPLITUDES, NOISES = (1.0, 2.0, 4.0), (0.1, 0.2, 0.4, 0.8), (0.03, 0.06, 0.12)
 _MIDDLE = Rest(LENGTHS[1], AMPLITUDES[1], NOISES[1])
 _ROUNDS = 2
 # Steps of Gauss-Newton, and how often one is shortened, each time to this part.
 _STEPS, _CUTS, _CUT = 4, 5, 0.4
 _ENOUGH = 1e-3
+# A row counts as far as this many standard deviations from what the others say of it, or by this part of its logarithm
+# if that is more; how often that is looked at.
+_SURPRISE, _LEAST_SURPRISE, _LOOKS = 2.0, 0.3, 2
 
 
 class Rows(NamedTuple):
-    """Measured rows: terms [TERMS, n], log(measured / what others taught) [n], features [FEATURES, n], and `sizes`."""
+    """Measured rows: terms [TERMS, n], log(measured / what others taught) [n], features [FEATURES, n], and `places`."""
 
     terms: Floats
     target: Floats
     features: Singles
-    sizes: Ints
+    places: Places
 
 
 class Calibration(NamedTuple):
@@ -69,27 +72,55 @@ class _Found(NamedTuple):
 
 
 def calibrate(rows: Rows, start: Floats, kernels: Kernels) -> Calibration:
-    """From `start`, the constants [FACTORS] that others taught, and the trees that they did."""
-    view = View.of(rows.features, rows.sizes, kernels)
-    rest, found = _MIDDLE, _solved(rows, start, covariance(view, view, kernels, _MIDDLE), _MIDDLE.noise)
-    for _ in range(_ROUNDS):
-        for name, choices in zip(Rest._fields, (LENGTHS, AMPLITUDES, NOISES), strict=True):
-            for choice in choices:
-                trial = rest._replace(**{name: choice})
-                if trial != rest:
-                    other = _solved(rows, start, covariance(view, view, kernels, trial), trial.noise)
-                    rest, found = (trial, other) if other.loss < found.loss else (rest, found)
+    """From `start`, the constants [FACTORS] that others taught, and the trees that they did.
+
+    A row that the others contradict would draw its neighbours after it, so it counts only as far as they allow.
+    """
+    view = View.of(rows.features, rows.places, kernels)
+    known, told = taught(view, view, kernels), rows.target
+    rest, prior, found = _likeliest(rows, view, start, known)
+    for _ in range(_LOOKS):
+        rows = rows._replace(target=_plausible(told, rows, found, prior))
+        rest, prior, found = _likeliest(rows, view, start, known)
     mean = OFFSET**2 * float(found.weight.sum())
     return Calibration(
         found.factors, mean, _trees(view, kernels, found.weight), _smooth(rows, view, rest, found.weight)
     )
 
 
-def _solved(rows: Rows, start: Floats, prior: Floats, noise: float) -> _Found:
+def _likeliest(rows: Rows, view: View, start: Floats, known: Floats) -> tuple[Rest, Floats, _Found]:
+    """The most likely rest, the covariance of the rows by it, noise and what is `known`, and what then is found."""
+
+    def tried(rest: Rest) -> tuple[Rest, Floats, _Found]:
+        smooth = rest.amplitude**2 * matern(view.place, view.place, rest.length)
+        prior = known + smooth + rest.noise**2 * np.eye(len(known))
+        return rest, prior, _solved(rows, start, prior)
+
+    best = tried(_MIDDLE)
+    for _ in range(_ROUNDS):
+        for name, choices in zip(Rest._fields, (LENGTHS, AMPLITUDES, NOISES), strict=True):
+            for choice in choices:
+                rest = best[0]._replace(**{name: choice})
+                if rest != best[0]:
+                    trial = tried(rest)
+                    best = trial if trial[-1].loss < best[-1].loss else best
+    return best
+
+
+def _plausible(told: Floats, rows: Rows, found: _Found, prior: Floats) -> Floats:
+    """Targets as `told` [n], each kept near what all rows but it say (Rasmussen and Williams 2006, section 5.4.2)."""
+    slope = dependence_of(rows.terms, found.factors) * CONSTANTS
+    precision = np.diag(np.linalg.inv(prior + slope @ slope.T))
+    said = rows.target - found.weight / precision
+    most = np.maximum(_SURPRISE / np.sqrt(precision), _LEAST_SURPRISE)
+    return np.clip(told, said - most, said + most)
+
+
+def _solved(rows: Rows, start: Floats, prior: Floats) -> _Found:
     """Gauss-Newton with steps that are shortened until they help."""
     from scipy.linalg import cho_factor, cho_solve  # noqa: PLC0415  (serving never fits)
 
-    factor = cho_factor(prior + noise**2 * np.eye(len(prior)), lower=True)
+    factor = cho_factor(prior, lower=True)
     origin = np.log(start)
     low, high = np.minimum(np.log(LEAST_FACTORS), origin), np.maximum(np.log(MOST_FACTORS), origin)
     tightness = np.diag(CONSTANTS**-2.0)
@@ -132,10 +163,9 @@ def _trees(view: View, kernels: Kernels, weight: Floats) -> Trees:
 
 
 def _smooth(rows: Rows, view: View, rest: Rest, weight: Floats) -> Smooth:
-    used = columns(rows.sizes)
     return Smooth(
-        used.astype(np.int16),
-        np.full(len(used), 1.0 / rest.length, dtype=np.float32),
+        rows.places.column.astype(np.int16),
+        (rows.places.stretch / rest.length).astype(np.float32),
         (view.place / rest.length).astype(np.float32),
         (rest.amplitude**2 * weight).astype(np.float32),
     )

@@ -20,7 +20,7 @@ from app.predictors.intervals import S_CALIBRATED, S_SEEN, S_SIBLING, S_UNSEEN
 from app.predictors.operators.boosting import NO_TREES, Growth, Trees, boosted
 from app.predictors.operators.calibration import Rows, calibrate
 from app.predictors.operators.constants import NEUTRAL, fill_scaled, fitted_factors
-from app.predictors.operators.process import Kernels
+from app.predictors.operators.process import Kernels, Places
 from app.predictors.operators.smooth import NOTHING, Smooth
 
 Floats = NDArray[np.float64]
@@ -85,7 +85,7 @@ class Samples:
     terms      float64 [TERMS, n] of app.predictors.operators.time
     latency_s  float64 [n]
     gpu        int [n], code into `names` and `makes`
-    sizes      int, rows of the features that hold the operator's own dimensions
+    places     where the smooth rest of few rows looks
     """
 
     features: Singles
@@ -94,7 +94,7 @@ class Samples:
     gpu: Ints
     names: Sequence[str]
     makes: Sequence[str]
-    sizes: Ints
+    places: Places
 
     def of(self, rows: Ints) -> Samples:
         """The rows given."""
@@ -249,7 +249,7 @@ def corrected(samples: Samples, others: Recipe, shared: Model | None, *, alone: 
     if n > ENOUGH:
         samples = samples.of(np.random.default_rng(0).permutation(n)[:ENOUGH])
     target = np.log(samples.latency_s) - answered(others, samples.features)
-    rows = Rows(samples.terms, target, samples.features, samples.sizes)
+    rows = Rows(samples.terms, target, samples.features, samples.places)
     return Model(*calibrate(rows, others.factors, kernels_of(shared)), alone)
 
 

@@ -34,10 +34,9 @@ from app.predictors.operators.features import (
     SHAPE_FEATURES,
     fill_features,
     shape_features,
-    size_columns,
 )
 from app.predictors.operators.priors import IS_LINEAR
-from app.predictors.operators.process import View, expected
+from app.predictors.operators.process import Places, View, expected
 from app.predictors.operators.smooth import Smooth, add_smooth
 from app.predictors.operators.time import (
     LIMIT,
@@ -258,7 +257,7 @@ class Learned:
         if name in cell.own and cell.own[name].alone:
             return None
         kernels = kernels_of(cell.shared)
-        view = View.of(found.features, found.sizes, kernels)
+        view = View.of(found.features, found.places, kernels)
         return expected(view, found.terms, cell.others(name, make).factors, kernels)
 
     def _taught(self, kind: int, dtype: int) -> Cell:
@@ -345,9 +344,9 @@ def samples(rows: Measurements, gpus: GpuTable) -> Samples:
     terms, features = np.empty((TERMS, len(i))), np.empty((FEATURES, len(i)), dtype=np.float32)
     fill_terms(traits, devices, i, rows.gpu, terms)
     fill_all(shape_features(kinds, products, len(i)), traits, devices.figures, rows.gpu, terms, features)
-    sizes = size_columns(int(rows.ops.kind[0]), product=products[0] is not None)
+    places = Places.of(int(rows.ops.kind[0]), product=products[0] is not None)
     names, makes = gpus.ids, gpus.architectures or ("",) * len(gpus)
-    return Samples(features, terms, rows.latency_s, rows.gpu, names, makes, sizes)
+    return Samples(features, terms, rows.latency_s, rows.gpu, names, makes, places)
 
 
 def trusted(kind: Ints, situation: Ints | int, power_w: Floats) -> Floats:

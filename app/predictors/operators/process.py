@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from app.predictors.compiled import compiled
 from app.predictors.operators.boosting import LEAVES, Trees, leaves_of
 from app.predictors.operators.constants import FACTORS, fill_scaled
-from app.predictors.operators.features import LAUNCH_BALANCE, MEMORY_BALANCE, WAVES
+from app.predictors.operators.features import LAUNCH_BALANCE, MEMORY_BALANCE, WAVES, own_dims, size_columns
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
@@ -36,6 +36,8 @@ CONSTANTS = np.array([0.5, 0.5, 0.5, 0.3, 0.3, 0.5])
 STRENGTH, LEAF = 0.5, 0.3
 # Columns beside an operator's own sizes that the smooth rest depends on.
 BALANCES = np.array([MEMORY_BALANCE, LAUNCH_BALANCE, WAVES])
+# Dimensions whose logarithms are stretched: four cards may be wired unlike two, so one says little of the other.
+_STRETCH = {"devices": 12.0}
 # Step of a constant, in log space, by which a row's dependence on it is found.
 _STEP = 0.05
 # What two leaves of a tree have in common, by the answers to its questions in which they differ.
@@ -68,6 +70,22 @@ class Kernels(NamedTuple):
         return cls(trees, spread / max(float(spread.sum()), np.finfo(np.float64).tiny))
 
 
+class Places(NamedTuple):
+    """Rows of the features that the smooth rest depends on, int [d], and how far each is stretched, float64 [d]."""
+
+    column: Ints
+    stretch: Floats
+
+    @classmethod
+    def of(cls, kind: int, *, product: bool) -> Places:
+        """Of an operator's code; `product`: it is one of matrices."""
+        sizes = size_columns(kind, product=product)
+        stretch = np.ones(len(sizes) + len(BALANCES))
+        for k, name in enumerate(own_dims(kind)[: len(sizes) - 1]):
+            stretch[k] = _STRETCH.get(name, 1.0)
+        return cls(np.concatenate([sizes, BALANCES]), stretch)
+
+
 class View(NamedTuple):
     """Rows as the process sees them.
 
@@ -81,30 +99,24 @@ class View(NamedTuple):
     learned: Floats
 
     @classmethod
-    def of(cls, features: Singles, sizes: Ints, kernels: Kernels) -> View:
-        """Rows with these features float32 [FEATURES, n]; `sizes` are the rows of an operator's own dimensions."""
-        place, trees = features[columns(sizes)].T.astype(np.float64), kernels.trees
+    def of(cls, features: Singles, places: Places, kernels: Kernels) -> View:
+        """Rows with these features float32 [FEATURES, n]."""
+        place, trees = features[places.column].T * places.stretch, kernels.trees
         return cls(place, leaves_of(features, trees), trees.sum(features))
 
 
-def columns(sizes: Ints) -> Ints:
-    """Rows of the features that the smooth rest depends on."""
-    return np.concatenate([sizes, BALANCES])
-
-
-def covariance(one: View, other: View, kernels: Kernels, rest: Rest) -> Floats:
-    """Of rows [n] with rows [m], without noise and constants of the physics, float64 [n, m]."""
+def taught(one: View, other: View, kernels: Kernels) -> Floats:
+    """Covariance of rows [n] with rows [m] by the offset and by what others taught, float64 [n, m]."""
     common = np.empty((len(one.leaf), len(other.leaf)))
     _fill_common(one.leaf, other.leaf, kernels.share, NEAR, common)
-    learned = np.outer(one.learned, other.learned)
-    smooth = matern(one.place, other.place, rest.length)
-    return OFFSET**2 + STRENGTH**2 * learned + LEAF**2 * common + rest.amplitude**2 * smooth
+    return OFFSET**2 + STRENGTH**2 * np.outer(one.learned, other.learned) + LEAF**2 * common
 
 
 def expected(view: View, terms: Floats, factors: Floats, kernels: Kernels) -> Floats:
     """Covariance of rows' errors on a GPU of which none was measured, constants among them, float64 [n, n]."""
     slope = dependence(terms, factors) * CONSTANTS
-    found: Floats = covariance(view, view, kernels, EXPECTED) + slope @ slope.T
+    smooth = EXPECTED.amplitude**2 * matern(view.place, view.place, EXPECTED.length)
+    found: Floats = taught(view, view, kernels) + smooth + slope @ slope.T
     return found
 
 
