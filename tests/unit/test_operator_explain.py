@@ -10,7 +10,7 @@ from app.predictors.auto import Auto
 from app.predictors.finish import finished
 from app.predictors.intervals import Intervals
 from app.predictors.operators.explain import Explanation, explained
-from app.predictors.operators.sustained import bandwidths, compute_rates
+from app.predictors.operators.sustained import IN_NETWORK, bandwidths, compute_rates
 from app.predictors.operators.time import composed, work_s
 from app.predictors.roofline import hardware_limit
 from app.tables.gpus import GpuTable
@@ -99,7 +99,7 @@ def test_a_matrix_product_by_hand() -> None:
     gemm = operators("linear", {"m": 4096, "n": 4096, "k": 1024, "eager": 0})
     answer, (one,) = ask(Auto(), gemm, SEEN)
     flops, moved = 2.0 * 4096 * 4096 * 1024, 4.0 * (2 * 4096 * 1024 + 4096 * 4096)
-    rate, bandwidth = compute_rates(GPUS)[0, DTYPE_CODE["fp32"], SEEN], bandwidths(GPUS)[SEEN]
+    rate, bandwidth = compute_rates(GPUS)[IN_NETWORK, DTYPE_CODE["fp32"], SEEN], bandwidths(GPUS)[SEEN]
     assert one.roof.intensity == pytest.approx(flops / moved)
     assert one.roof.ridge == pytest.approx(rate / bandwidth)
     assert one.roof.compute_share == pytest.approx(flops / rate / answer.latency_s[0])

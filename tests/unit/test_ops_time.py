@@ -20,9 +20,9 @@ from app.tables.predictions import BOUNDS, Estimate
 from tests.unit.operators import operators
 
 CATALOG = Catalog(load_seed_specs())
-NAMES = ("h100-sxm5-80gb", "nvidia-l4", "l40s", "tesla-p100-pcie-16gb")
+NAMES = ("h100-sxm5-80gb", "nvidia-l4", "l40s", "tesla-p100-pcie-16gb", "amd-instinct-mi210")
 GPUS = GpuTable.from_specs([CATALOG.resolve(name) for name in NAMES])
-H100, L4, L40S, P100 = range(4)
+H100, L4, L40S, P100, MI210 = range(5)
 BIG = {"m": 8192, "n": 8192, "k": 8192}
 
 
@@ -52,18 +52,21 @@ def test_waves() -> None:
 
 
 def test_sustained_rates_follow_board_power() -> None:
-    busy, cool = compute_rates(GPUS)[:, DTYPE_CODE["fp32"]]
+    busy, cool, in_network = compute_rates(GPUS)[:, DTYPE_CODE["fp32"]]
     peak = GPUS.column("peak_fp32_flops")
-    np.testing.assert_allclose(cool, LANES_CAP * peak)
+    np.testing.assert_allclose(cool[:MI210], LANES_CAP * peak[:MI210])
     # Measured on long FP32 products: L4 (72 W) a third of its boost peak, P100 over nine tenths (modelling.md, 8)
     assert busy[L4] / peak[L4] == pytest.approx(0.33, abs=0.05)
     assert busy[P100] / peak[P100] == pytest.approx(0.93, abs=0.05)
+    # Between other operators a fifth of the way up; what limits matrix units is not the clock
+    assert in_network[L4] == pytest.approx(busy[L4] ** 0.8 * cool[L4] ** 0.2)
+    assert in_network[MI210] == busy[MI210]
 
 
 def test_unknown_power_and_node_leave_the_clock_alone() -> None:
     bare = replace(CATALOG.resolve("nvidia-l4"), board_power_w=None, process_node_nm=None)
-    busy, cool = compute_rates(GpuTable.from_specs([bare]))[:, DTYPE_CODE["fp32"], 0]
-    assert busy == cool
+    busy, cool, in_network = compute_rates(GpuTable.from_specs([bare]))[:, DTYPE_CODE["fp32"], 0]
+    assert busy == cool == in_network
 
 
 def test_bandwidth_by_memory_type() -> None:
@@ -81,6 +84,11 @@ def test_large_product_runs_near_its_sustained_rate() -> None:
 def test_a_cool_card_is_faster() -> None:
     busy, cool = ask(operators("linear", BIG, BIG | {"burst": 1}), L4).latency_s
     assert cool < 0.5 * busy
+
+
+def test_a_product_in_a_network_is_between() -> None:
+    busy, cool, in_network = ask(operators("linear", BIG, BIG | {"burst": 1}, BIG | {"eager": 0}), L4).latency_s
+    assert cool < 0.7 * in_network < 0.7 * 0.85 * busy
 
 
 def test_small_operators_take_the_launch() -> None:

@@ -38,6 +38,7 @@ from app.predictors.operators.time import (
     devices_of,
     fill_terms,
     products_of,
+    run_state,
     traits_of,
 )
 from app.tables.gpus import COLUMN_INDEX, GpuTable
@@ -164,7 +165,7 @@ def explained(learned: Learned, ops: OpTable, gpus: GpuTable, target: int, answe
             Explanation(
                 list(SITUATIONS)[situation[q]],
                 None if key is None else key[1],
-                float(clocks[int(rows.traits.burst[q]), ops.dtype[q]]),
+                float(clocks[run_state(rows.traits, q), ops.dtype[q]]),
                 _roof(rows, q, target, float(answer.latency_s[q])),
                 _tile(rows, q, target),
                 _physics(rows, q, recipe.factors, whole),
@@ -234,7 +235,7 @@ def _tile(rows: _Rows, q: int, target: int) -> Tile | None:
 
 def _roof(rows: _Rows, q: int, target: int, latency_s: float) -> Roof:
     traits, kind, dtype = rows.traits, rows.kind[q], rows.dtype[q]
-    rate = float(rows.devices.rates[int(traits.burst[q]), dtype, target])
+    rate = float(rows.devices.rates[run_state(traits, q), dtype, target])
     bandwidth = float(rows.devices.bandwidth[target])
     flops, moved = float(traits.flops[q]), float(traits.moved[q])
     # Its time at full bandwidth: the term has the family's share in it.

@@ -10,6 +10,8 @@ with all eighteen in view; the datasheet's peak is 42 % off.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,6 +35,10 @@ _BITS = {"fp64": 64, "fp32": 32, "tf32": 19, "fp16": 16, "bf16": 16, "fp8": 8, "
 IDLE_SHARE = 0.2
 # Nodes where the catalogue does not tell: cards of unknown node are taken as of 2020.
 DEFAULT_NODE_NM = 7.0
+# Run states: products after products; a card that was idle; products between the other operators of a network, which
+# draw less: lanes, geometrically, are this much of the way from the first to the second (docs/accuracy.md).
+BUSY, COOL, IN_NETWORK = range(3)
+COOLED = 0.2
 _CLOCKS = np.linspace(0.05, 1.0, 96)[:, None]
 
 # L2 caches whose partitions both keep what SMs on either side read (Ampere whitepaper, 2020; Hopper likewise).
@@ -64,7 +70,7 @@ def _clock_share(gpus: GpuTable, pipe: str, rate: Floats) -> Floats:
 
 
 def sustained_clocks(gpus: GpuTable) -> Floats:
-    """Clock that the fastest pipe per dtype keeps up on a busy and on a cool card, Hz [2, dtypes, gpus]."""
+    """Clock that the fastest pipe per dtype keeps up in each run state, Hz [3, dtypes, gpus]."""
     if "sustained_clocks" not in gpus.memo:
         gpus.memo["sustained_clocks"] = _clocks(gpus)
     known: Floats = gpus.memo["sustained_clocks"]
@@ -72,28 +78,31 @@ def sustained_clocks(gpus: GpuTable) -> Floats:
 
 
 def _clocks(gpus: GpuTable) -> Floats:
-    boost = gpus.column("boost_clock_hz")
-    clocks = np.full((2, len(DTYPES), len(gpus)), np.nan)
-    for code, rates in enumerate(compute_rates(gpus)[0]):
-        for pipe in PIPES_OF_DTYPE[DTYPES[code]]:
-            cap = TENSOR_CAP if pipe.endswith("tensor") else LANES_CAP
-            rate = cap * gpus.values[COLUMN_INDEX[f"peak_{pipe}_flops"]]
-            share = _clock_share(gpus, pipe, rate)
-            clocks[0, code] = np.where(rate * share == rates, share * boost, clocks[0, code])
-            clocks[1, code] = np.where(np.isnan(rate), clocks[1, code], boost)
+    boost, best = gpus.column("boost_clock_hz"), compute_rates(gpus)
+    clocks = np.full(best.shape, np.nan)
+    for code, dtype in enumerate(DTYPES):
+        for rate, shares in _pipes(gpus, dtype):
+            fastest = rate * shares[BUSY] == best[BUSY, code]
+            clocks[:, code] = np.where(fastest, shares * boost, clocks[:, code])
     return clocks
 
 
+def _pipes(gpus: GpuTable, dtype: str) -> Iterator[tuple[Floats, Floats]]:
+    """Of each pipe for a dtype the rate at boost, FLOP/s [gpus], and its part in each run state [3, gpus]."""
+    for pipe in PIPES_OF_DTYPE[dtype]:
+        tensor = pipe.endswith("tensor")
+        rate = (TENSOR_CAP if tensor else LANES_CAP) * gpus.values[COLUMN_INDEX[f"peak_{pipe}_flops"]]
+        busy = _clock_share(gpus, pipe, rate)
+        yield rate, np.array([busy, np.ones_like(busy), busy if tensor else busy ** (1.0 - COOLED)])
+
+
 def compute_rates(gpus: GpuTable) -> Floats:
-    """Sustained rate of the fastest pipe per dtype on a busy and on a cool card, FLOP/s [2, dtypes, gpus]."""
+    """Sustained rate of the fastest pipe per dtype in each run state, FLOP/s [3, dtypes, gpus]."""
     if "compute_rates" not in gpus.memo:
-        rates = np.full((2, len(DTYPES), len(gpus)), np.nan)
+        rates = np.full((3, len(DTYPES), len(gpus)), np.nan)
         for code, dtype in enumerate(DTYPES):
-            for pipe in PIPES_OF_DTYPE[dtype]:
-                cap = TENSOR_CAP if pipe.endswith("tensor") else LANES_CAP
-                rate = cap * gpus.values[COLUMN_INDEX[f"peak_{pipe}_flops"]]
-                rates[0, code] = np.fmax(rates[0, code], rate * _clock_share(gpus, pipe, rate))
-                rates[1, code] = np.fmax(rates[1, code], rate)
+            for rate, shares in _pipes(gpus, dtype):
+                rates[:, code] = np.fmax(rates[:, code], rate * shares)
         gpus.memo["compute_rates"] = rates
     known: Floats = gpus.memo["compute_rates"]
     return known

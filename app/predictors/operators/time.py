@@ -35,7 +35,7 @@ from app.predictors.operators.priors import (
     SLOW_SHARE,
     TILE_EDGE,
 )
-from app.predictors.operators.sustained import bandwidths, compute_rates, l2_reach
+from app.predictors.operators.sustained import BUSY, COOL, IN_NETWORK, bandwidths, compute_rates, l2_reach
 from app.predictors.roofline import memory_limit_s, peaks
 from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.ops import OpTable
@@ -124,6 +124,14 @@ def is_eager(traits: Traits, row: int) -> bool:
 
 
 @compiled
+def run_state(traits: Traits, row: int) -> int:
+    """Row of the sustained rates: BUSY, COOL, or IN_NETWORK where PyTorch's own formats are not launched one by one."""
+    if traits.burst[row] > 0.0:
+        return COOL
+    return IN_NETWORK if IS_EAGER[traits.dtype[row]] and not is_eager(traits, row) else BUSY
+
+
+@compiled
 def _overhead_s(traits: Traits, row: int, eager: bool) -> tuple[float, float, float]:
     """Seconds that add to the work, the shortest time, and bytes moved to quantise activations."""
     kind, dtype = traits.kind[row], traits.dtype[row]
@@ -139,7 +147,7 @@ def _overhead_s(traits: Traits, row: int, eager: bool) -> tuple[float, float, fl
 def _compute_s(traits: Traits, row: int, devices: Devices, gpu: int) -> float:
     """Seconds of the FLOPs; 0 in a dtype that the GPU lacks, where nothing is known."""
     dtype = traits.dtype[row]
-    rate = BY_KIND[traits.kind[row], 0] * devices.rates[int(traits.burst[row]), dtype, gpu]
+    rate = BY_KIND[traits.kind[row], 0] * devices.rates[run_state(traits, row), dtype, gpu]
     if np.isnan(rate):
         return 0.0
     return float(traits.flops[row] / (rate * best_tile(traits, row, devices.figures[_SMS, gpu])[1]))
