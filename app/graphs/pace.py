@@ -98,7 +98,7 @@ class Launches(NamedTuple):
     """k rows of one block.
 
     seconds   float64 [k, g], of one launch
-    host      float64 [g], seconds of the host per launch
+    host      float64 [k, g] or [g], seconds of the host per launch
     launches  float64 [k, 1] or [k, g]
     beside    bool [k], which communicate beside computation
     waits     bool [k], which of those wait for the computation before them
@@ -116,7 +116,7 @@ def pace_of(rows: Launches) -> Pace:
     k, g = rows.seconds.shape
     if not k:
         return still(g)
-    launched = np.cumsum(rows.launches, axis=0) * rows.host  # the last launch of each row is out
+    launched = np.cumsum(rows.launches * rows.host, axis=0)  # the last launch of each row is out
     first = launched - np.maximum(rows.launches - 1.0, 0.0) * rows.host
     each = rows.launches * rows.seconds
     one = np.minimum(each, rows.seconds)

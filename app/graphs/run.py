@@ -46,6 +46,7 @@ class Run:
                 one new token, itself included
     image_size  pixels of one side, of networks that take images
     accumulation  steps whose gradients add up before one update
+    emptied     whether PyTorch's allocator holds nothing as the step begins, as in a first one (app.graphs.allocator)
     recompute   whether backward computes each block's activations again instead of keeping them
     """
 
@@ -58,6 +59,7 @@ class Run:
     fused: bool = False
     optimizer: Optimizer = "adam"
     accumulation: int = 1
+    emptied: bool = False
     recompute: bool = False
     parallelism: Parallelism = field(default_factory=Parallelism)
 

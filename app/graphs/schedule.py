@@ -76,13 +76,14 @@ def schedule(
 ) -> Schedule:
     """Time of a step.
 
-    latency_s [n, g] is of one launch of a row on each GPU (on one of `w` in c configurations: g = c); host_s [g] what
-    the host needs per launch (0: captured); gap_s [g] what a launch costs the device; transfer_s [g] passing
-    activations from a stage to the next.
+    latency_s [n, g] is of one launch of a row on each GPU (on one of `w` in c configurations: g = c); host_s [g] or
+    [n, g] what the host needs per launch (0: captured); gap_s alike what a launch costs the device; transfer_s [g]
+    passing activations from a stage to the next.
     """
     g = latency_s.shape[1]
-    host, gap, transfer = (np.broadcast_to(np.asarray(s, dtype=np.float64), (g,)) for s in (host_s, gap_s, transfer_s))
-    seconds = latency_s + gap
+    host = np.broadcast_to(np.asarray(host_s, dtype=np.float64), latency_s.shape)
+    transfer = np.broadcast_to(np.asarray(transfer_s, dtype=np.float64), (g,))
+    seconds = latency_s + gap_s
     micro = run.parallelism.microbatches * run.accumulation
     blocks = _Blocks(w, seconds, host)
     split = stage_repeats(w, run.parallelism.pipeline)
@@ -109,11 +110,11 @@ class _Blocks:
         collective = np.isin(w.ops.kind, _COLLECTIVES) & ~w.overlapped
         waited = np.where(collective[:, None], count, 0.0) * seconds
         bounds = np.searchsorted(w.block, np.arange(w.repeats.shape[-1] + 1)).tolist()
-        self.g = len(host)
+        self.g = host.shape[1]
         self.parts: list[list[int]] = [[], [], []]
         self.full, self.alone, self.waited = [], [], []
         for block, (a, b) in enumerate(pairwise(bounds)):
-            rows = Launches(seconds[a:b], host, count[a:b], w.overlapped[a:b], ~gathers[a:b])
+            rows = Launches(seconds[a:b], host[a:b], count[a:b], w.overlapped[a:b], ~gathers[a:b])
             exchanged = rows.beside & rows.waits
             self.full.append(pace_of(rows))
             self.alone.append(pace_of(_kept(rows, ~exchanged)) if exchanged.any() else self.full[-1])
@@ -123,7 +124,7 @@ class _Blocks:
 
 
 def _kept(rows: Launches, keep: Bools) -> Launches:
-    return Launches(rows.seconds[keep], rows.host, rows.launches[keep], rows.beside[keep], rows.waits[keep])
+    return Launches(rows.seconds[keep], rows.host[keep], rows.launches[keep], rows.beside[keep], rows.waits[keep])
 
 
 def _sequence(blocks: _Blocks, paces: list[Pace], runs: list[Floats], phase: int) -> Pace:

@@ -1,8 +1,9 @@
 """NeuSight's measured whole models, and the errors that it published for itself and its baselines on them.
 
 Traps of the files (their README has them all): training is forward and backward without an optimiser's step; batches
-are global; `pp4_1` is one microbatch on four stages; one row has no configuration and is left out; three rows of the
-A100 stand far under the sum of their own operators, measured one by one, and are shown apart.
+are global; on one GPU each pass begins with PyTorch's allocator emptied, as NeuSight's script does; `pp4_1` is one
+microbatch on four stages; one row has no configuration and is left out; three rows of the A100 stand far under the sum
+of their own operators, measured one by one, and are shown apart.
 """
 
 from __future__ import annotations
@@ -90,6 +91,7 @@ class Measured(NamedTuple):
             sequence=self.sequence,
             fused=self.option == FUSION,
             optimizer="none",
+            emptied=self.option not in _SPLITS,
             parallelism=_SPLITS.get(self.option, Parallelism()),
         )
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from app.graphs.allocator import allocating
 from app.graphs.build import Builder
 from app.graphs.run import Run
 from app.graphs.schedule import EAGER_GAP_S, EAGER_HOST_S, Schedule, schedule
@@ -75,7 +76,17 @@ def timed(  # noqa: PLR0913  what is asked, and of whom
     answer = between_nodes(answer, table, gpus, targets, run)
     times = row_times(answer, lambda figure: np.ascontiguousarray(figure.reshape(g, u).T[row]))
     transfer = _transfer_s(engine, rows.workload, run, gpus, targets, predictor)
-    line = timeline(rows.workload, rows.group, times, run, launched=launched, coverage=coverage, transfer_s=transfer)
+    waits = allocating(rows.workload, run, gpus, targets) if run.emptied else (0.0, 0.0)
+    line = timeline(
+        rows.workload,
+        rows.group,
+        times,
+        run,
+        launched=launched,
+        coverage=coverage,
+        transfer_s=transfer,
+        waits_s=waits,
+    )
     return Step(answer, *line, np.zeros(g, dtype=np.bool_))
 
 
@@ -95,7 +106,7 @@ def row_times(answer: Predictions, of_rows: Callable[[NDArray[Any]], NDArray[Any
     return RowTimes(*(of_rows(figure) for figure in figures))
 
 
-def timeline(
+def timeline(  # noqa: PLR0913  what is known of the rows, and how they run
     w: Workload,
     line: Ints,
     times: RowTimes,
@@ -104,10 +115,15 @@ def timeline(
     launched: bool,
     coverage: float,
     transfer_s: Floats | float = 0.0,
+    waits_s: tuple[Floats | float, Floats | float] = (0.0, 0.0),
 ) -> tuple[Schedule, Floats, Floats]:
-    """The rows put on a timeline, and both ends of the step's interval; `line` [n] is each row's of the breakdown."""
+    """The rows put on a timeline, and both ends of the step's interval; `line` [n] is each row's of the breakdown.
+
+    `waits_s` are what host and device wait for besides, per launch, [n, g] each.
+    """
     host, gap = (EAGER_HOST_S, EAGER_GAP_S) if launched else (0.0, 0.0)
-    done = schedule(w, times.latency_s, host, run, gap_s=gap, transfer_s=transfer_s)
+    host_s, gap_s = host + waits_s[0], gap + waits_s[1]
+    done = schedule(w, times.latency_s, host_s, run, gap_s=gap_s, transfer_s=transfer_s)
     width = network_widths(times.group, coverage)
     low_s, high_s = step_interval(done, times.latency_s, times.low_s, times.high_s, line, width)
     return done, np.maximum(low_s, _limited(done, times.limit_s, times.latency_s)), high_s

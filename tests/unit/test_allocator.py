@@ -1,0 +1,55 @@
+"""What a step costs that begins with an emptied allocator, against hand-made counts."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from app.graphs.allocator import FULL_S, HIP_SEGMENT_S, SEGMENT_S, allocating
+from app.graphs.build import Builder
+from app.graphs.run import Run
+from app.graphs.schedule import schedule
+from app.graphs.training_pass import training
+from app.services.seed import load_seed_specs
+from app.tables.catalog import Catalog
+from app.tables.gpus import GpuTable
+from app.tables.workload import BACKWARD, FORWARD
+from tests.unit.networks import gpt2, roofline
+
+CATALOG = Catalog(load_seed_specs())
+GPUS = GpuTable.from_specs([CATALOG.resolve(name) for name in ("a100-pcie-80gb", "amd-instinct-mi210", "tesla-p4")])
+RUN = Run(mode="training", optimizer="none", emptied=True)
+MIB = 2**20
+
+
+def test_segments_follow_sizes() -> None:
+    """Softmax keeps what it wrote: 40 MiB alone, 4 MiB in a fifth of a segment, half of one in a quarter."""
+    b = Builder("fp32")
+    for size in (40 * MIB, 4 * MIB, MIB // 2):
+        b.add("softmax", outputs=size // 4, b=size // 4096, h=1024)
+    host, _ = allocating(b.build(), RUN, GPUS, [0, 1])
+    np.testing.assert_allclose(host, np.outer([1.0, 0.2, 0.25], [SEGMENT_S, HIP_SEGMENT_S]))
+
+
+def test_only_forward_of_training_asks_the_driver() -> None:
+    w = training(gpt2(layers=2), RUN)
+    host, _ = allocating(w, RUN, GPUS, [0])
+    assert host[w.phase == FORWARD].any() and not host[w.phase != FORWARD].any()
+    assert not np.any(allocating(gpt2(layers=2), Run(emptied=True), GPUS, [0]))
+
+
+def test_a_nearly_full_memory_is_given_back_once() -> None:
+    """GPT-2 Large trained on 4,096 tokens fills the 8 GB of a P4."""
+    w = training(gpt2(), RUN)
+    _, stall = allocating(w, RUN, GPUS, [0, 2])
+    np.testing.assert_allclose(w.runs @ stall, [0.0, FULL_S])
+
+
+def test_a_step_waits_for_whichever_is_slower() -> None:
+    w = training(gpt2(), RUN)
+    times = roofline(w, (1e15, 1e15), (1e12, 1e11))  # a device that hardly takes time, and one that takes long
+    host, _ = allocating(w, RUN, GPUS, [0, 0])
+    before, after = (schedule(w, times, asked, replace(RUN)).phases_s for asked in (0.0, host))
+    assert after[FORWARD, 0] == pytest.approx(float(w.runs @ host[:, 0]), rel=0.01)
+    assert after[FORWARD, 1] < 1.05 * before[FORWARD, 1]
+    np.testing.assert_allclose(after[BACKWARD], before[BACKWARD], rtol=0.01)
