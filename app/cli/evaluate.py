@@ -72,7 +72,7 @@ def operators(  # noqa: PLR0913, PLR0917  (typer makes an option of each)
     ] = MOST_TEST_ROWS,
     rows: Annotated[
         int | None,
-        typer.Option(min=1, help="train on at most this many rows likewise; unset: all, 2,000 where a GPU is left out"),
+        typer.Option(min=1, help="train on at most this many rows likewise; unset: all, 800 where a GPU is left out"),
     ] = None,
     intervals: Annotated[
         bool, typer.Option(help="intervals of `auto` from rows held out inside each fold: ten times slower")

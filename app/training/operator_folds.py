@@ -38,7 +38,7 @@ NO_SPLIT, TRAIN, TEST = range(3)
 HELD_OUT = 0.2
 SHOTS = (8, 32, 128)
 # Rows per cell and GPU that teach where another GPU is asked: errors there hardly change with more.
-MOST_ELSEWHERE = 2000
+MOST_ELSEWHERE = 800
 # What makes a configuration: a layer of a model, whatever the number of tokens it runs with; a network, whatever its
 # images.
 _CONFIGURATION = {

@@ -24,8 +24,8 @@ from app.training.operator_validation import HeldOut, covered
 
 Result = Mapping[str, Any]
 ALL = "all"
-# Rows of each operator, dtype and GPU that teach.
-MOST_TRAIN = 1_000
+# Rows of each operator, dtype and GPU that teach: of one software stack there are then enough for trees.
+MOST_TRAIN = 600
 COVERAGE = 0.8
 # The GPUs on which the constants of app.predictors.operators.process were set; figures are of the others.
 VALIDATION = (
