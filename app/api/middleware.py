@@ -7,7 +7,7 @@ import itertools
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -16,6 +16,7 @@ from app.api.metrics import Metrics
 from app.errors import GpucastError, TimedOut, TooLarge
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+_MOST_TICK_S = 0.1
 
 
 class Observe:
@@ -33,12 +34,12 @@ class Observe:
         started = time.perf_counter()
         status = 500
 
-        async def answered(message: Message) -> None:
+        def answered(message: Message) -> Awaitable[None]:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message.get("headers", ()), (b"x-request-id", name)]
-            await send(message)
+            return send(message)
 
         try:
             await self._app(scope, receive, answered)
@@ -58,38 +59,69 @@ class Observe:
 class TimeLimit:
     """Answer 504 to a request that has no answer after so many seconds, and let its connection go on.
 
-    What a thread works on cannot be stopped: it comes to its end, and nobody is told of it.
+    What a thread works on cannot be stopped: it comes to its end, and nobody is told of it. One timer looks at all
+    requests in turn, for one each costs as much as the rest of the way here: an answer may be a tick too late.
     """
 
     def __init__(self, app: ASGIApp, seconds: float) -> None:
         self._app = app
         self._seconds = seconds
+        self._tick = min(seconds / 10.0, _MOST_TICK_S)
+        self._open: dict[_Timed, float] = {}  # when each is late: as they came, so the first is the first to be
+        self._loop: asyncio.AbstractEventLoop | None = None  # where the timer runs
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on while a timer runs."""
-        answering = False
-        late: asyncio.Task[None] | None = None
-
-        async def answered(message: Message) -> None:
-            nonlocal answering
-            if late is None:
-                answering = True
-                await send(message)
-
-        def expire() -> None:
-            nonlocal late
-            if not answering:
-                error = TimedOut(f"There was no answer within {self._seconds:g} s; ask for less at a time.")
-                late = loop.create_task(problems.of_error(error)(scope, receive, send))
-
+        """Pass the request on while the timer runs."""
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(self._seconds, expire)
+        if loop is not self._loop:
+            self._loop = loop
+            loop.call_later(self._tick, self._look)
+        request = _Timed(scope, receive, send)
+        self._open[request] = loop.time() + self._seconds
         try:
-            await self._app(scope, receive, answered)
+            await self._app(scope, receive, request.answered)
         finally:
-            timer.cancel()
-            if late is not None:
-                await late
+            self._open.pop(request, None)
+            if request.late is not None:
+                await request.late
+
+    def _look(self) -> None:
+        """Answer those that are late; the timer stops where no request is left."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        late = list(itertools.takewhile(lambda request: self._open[request] <= now, self._open))
+        for request in late:
+            del self._open[request]
+            request.expire(self._seconds)
+        if self._open:
+            loop.call_later(self._tick, self._look)
+        else:
+            self._loop = None
+
+
+class _Timed:
+    """A request under way: once it is late, its own answer goes nowhere."""
+
+    __slots__ = ("_receive", "_scope", "_send", "answering", "late")
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._scope, self._receive, self._send = scope, receive, send
+        self.answering = False
+        self.late: asyncio.Task[None] | None = None
+
+    def answered(self, message: Message) -> Awaitable[None]:
+        """Send a part of its answer."""
+        if self.late is not None:
+            return asyncio.sleep(0)
+        self.answering = True
+        return self._send(message)
+
+    def expire(self, seconds: float) -> None:
+        """Answer in its place, unless its answer has begun."""
+        if not self.answering:
+            error = TimedOut(f"There was no answer within {seconds:g} s; ask for less at a time.")
+            answer = problems.of_error(error)(self._scope, self._receive, self._send)
+            self.late = asyncio.get_running_loop().create_task(answer)
 
 
 class BodyLimit:
