@@ -41,6 +41,7 @@ from app.predictors.operators.smooth import Smooth, add_smooth
 from app.predictors.operators.time import (
     LIMIT,
     TERMS,
+    Devices,
     Traits,
     bound_of,
     composed,
@@ -132,11 +133,8 @@ class Learned:
         terms, latency, stretch = np.empty((TERMS, n)), np.empty(n), np.empty(n)
         bound, situation = np.empty(n, dtype=np.intp), np.empty(n, dtype=np.intp)
         devices = devices_of(gpus)
-        fill_terms(traits, devices, i, j, terms)
         asked = (i, j, order)
-        _fill(
-            shape, traits, devices.figures, asked, terms, self._packed, recipes, (latency, stretch), (bound, situation)
-        )
+        _fill(shape, traits, devices, asked, terms, self._packed, recipes, (latency, stretch), (bound, situation))
         self._step_back(situation, ops, i)
         group = operator_codes(ops.kind[i], ops.dtype[i], situation)
         return Estimate(latency, bound, SUPPORT_OF_SITUATION[situation], group, stretch, terms[LIMIT])
@@ -366,7 +364,7 @@ def fill_all(shape: Singles, traits: Traits, figures: Floats, gpu: Ints, terms: 
 def _fill(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not tables)
     shape: Singles,
     traits: Traits,
-    figures: Floats,
+    devices: Devices,
     asked: tuple[Ints, Ints, Ints],
     terms: Floats,
     packed: Packed,
@@ -374,9 +372,10 @@ def _fill(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not tables)
     times: tuple[Floats, Floats],
     codes: tuple[Ints, Ints],
 ) -> None:
-    """Queries in `order`, as many of one cell and GPU at once as there are."""
+    """Queries in `order`, as many of one cell and GPU at once as there are; their physics go into `terms`."""
     i, j, order = asked
     bound, situation = codes
+    fill_terms(traits, devices, i, j, terms)
     total, neutral, first = np.empty(BLOCK), np.ones(FACTORS), 0
     while first < len(order):
         row, gpu = i[order[first]], j[order[first]]
@@ -391,7 +390,7 @@ def _fill(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not tables)
         total[:count] = 0.0
         if cell >= 0:
             for k in range(count):
-                fill_features(shape, traits, figures, i[block[k]], gpu, terms, block[k], features, k)
+                fill_features(shape, traits, devices.figures, i[block[k]], gpu, terms, block[k], features, k)
             for k in range(MEMBERS):
                 model = recipes.member[cell, gpu, k]
                 if model >= 0:

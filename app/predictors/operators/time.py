@@ -304,5 +304,8 @@ def traits_of(ops: OpTable, kinds: list[Kind], products: list[Products | None]) 
 
 
 def devices_of(gpus: GpuTable) -> Devices:
-    """The GPU table as compiled code reads it."""
-    return Devices(compute_rates(gpus), bandwidths(gpus), l2_reach(gpus), peaks(gpus), gpus.values)
+    """The GPU table as compiled code reads it; put together once per table."""
+    if "devices" not in gpus.memo:
+        gpus.memo["devices"] = Devices(compute_rates(gpus), bandwidths(gpus), l2_reach(gpus), peaks(gpus), gpus.values)
+    known: Devices = gpus.memo["devices"]
+    return known
