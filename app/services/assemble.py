@@ -141,7 +141,8 @@ def _from(payload_of: Callable[[], Mapping[str, Any]], name: str) -> Served:
         raise ArtifactRefused(f"It holds {payload.get('predictor')!r}, not a known {name!r}.")
     predictor: Any = BY_NAME[name]
     try:
-        _, rows = learned_from(payload)
+        # Only what can be told of new rows need know the old ones.
+        rows = learned_from(payload)[1] if hasattr(predictor, "with_measured") else ()
         return Served(predictor.from_state(payload["state"]), Intervals.from_state(payload["intervals"]), "", rows)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise ArtifactRefused(f"Its state does not fit this version of the code: {error!r}.") from error

@@ -38,7 +38,7 @@ POOLED = "*"
 class Served:
     """A ready predictor with its intervals and the version that names both.
 
-    rows   rows of operators that the version was trained on
+    rows   rows of operators that the version was trained on; none of a predictor that cannot be told others
     plain  the predictor before it was told of rows measured since; None where it was not told any
     """
 

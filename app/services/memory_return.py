@@ -1,4 +1,4 @@
-"""Memory that a large request leaves behind goes back to the system: every worker keeps what its largest one took."""
+"""Memory that large work leaves behind goes back to the system: every worker keeps what its largest one took."""
 
 from __future__ import annotations
 

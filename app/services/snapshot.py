@@ -15,6 +15,7 @@ from app.errors import GpucastError, Unavailable
 from app.services.assemble import Stores, assemble
 from app.services.engine import Engine
 from app.services.gpu_rows import Snapshot
+from app.services.memory_return import return_memory
 from app.services.warm import warm
 from app.store import keys, revision
 from app.store.keys import Key
@@ -118,4 +119,5 @@ class SnapshotHolder:
         self._health = Health("", refused)
         snapshot = Snapshot.of(engine)
         warm(snapshot)
+        return_memory()  # unpacked artefacts, and rows that were read
         return snapshot
