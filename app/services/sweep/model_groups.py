@@ -114,22 +114,20 @@ class Table:
             ["sequence" in cells and _tried(workload_of, cells) is not None for cells in self._sequences.each]
         )
         known: Bools = plan & model & sequence[self._sequences.of]
-        known &= self._each(known, (self._plans, self._batches), self._splits)
-        pairs = (self._plans, self._models)
-        longest = _largest(np.where(known, self._sequence, 0.0), pairs)
-        known &= self._each(known, pairs, lambda plan, model: self._runs(plan, model, longest[plan, model]))
+        known &= self._each(known, self._batches, self._splits)
+        known &= self._each(known, self._models, self._runs)
         return known
 
-    def _each(self, rows: Bools, of: tuple[Values, Values], holds: Callable[[int, int], bool]) -> Bools:
-        """Whether it holds for both values of each of the rows, asked once for each pair of them."""
-        first, second = of
-        pair, where = np.unique(first.of * len(second.each) + second.of, return_inverse=True)
-        asked = np.bincount(where, weights=rows) > 0
-        pairs = zip(*(part.tolist() for part in np.divmod(pair, len(second.each))), asked.tolist(), strict=True)
-        held: Bools = np.array([wanted and holds(a, b) for a, b, wanted in pairs])[where]
+    def _each(self, rows: Bools, values: Values, holds: Callable[[int, int, float], bool]) -> Bools:
+        """Whether it holds for the plan, the value and the longest sequence of these, asked once for each pair."""
+        pair, where = np.unique(self._plans.of * len(values.each) + values.of, return_inverse=True)
+        longest = np.full(len(pair), -1.0)
+        np.maximum.at(longest, where[rows], self._sequence[rows])
+        asked = zip(*(part.tolist() for part in (*np.divmod(pair, len(values.each)), longest)), strict=True)
+        held: Bools = np.array([most >= 0.0 and holds(plan, value, most) for plan, value, most in asked])[where]
         return held
 
-    def _splits(self, plan: int, batch: int) -> bool:
+    def _splits(self, plan: int, batch: int, _: float) -> bool:
         """Whether a batch can be dealt as the plan has it."""
         ready = self._ready_plans[plan]
         assert ready is not None
@@ -170,12 +168,6 @@ def _numbers(values: Values, name: str, default: float) -> Floats:
     """A column of numbers, NaN for what is none."""
     cells = [cells.get(name, default) for cells in values.each]
     return np.array([cell if isinstance(cell, int | float) else np.nan for cell in cells], dtype=np.float64)[values.of]
-
-
-def _largest(figures: Floats, of: tuple[Values, Values]) -> Floats:
-    largest = np.zeros(tuple(len(values.each) for values in of))
-    np.fmax.at(largest, tuple(values.of for values in of), figures)
-    return largest
 
 
 def _tried(read: Callable[[Mapping[str, Any]], Any], cells: Mapping[str, Any]) -> Any:
