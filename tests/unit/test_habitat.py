@@ -89,10 +89,13 @@ def test_varying_kernels_are_learned() -> None:
 
 def test_a_gpu_beyond_those_learned_from_counts_as_at_their_edge() -> None:
     beyond = replace(FAST, id="beyond", memory_bytes=100 * FAST.memory_bytes, peak_flops={"fp32": 1e16})
-    gpus = GpuTable.from_specs([TURING, FAST, beyond])
-    shapes = random_shapes("mnk", 200)
-    learned = Habitat().fit_operators([measured("linear", shapes, gpus, (0, 1), product)], gpus)
-    ops = operators("linear", *shapes[:5])
-    i = np.arange(5)
-    at_edge, far = (learned.predict(ops, gpus, i, i * 0 + j, evidence=no_evidence(ops)).latency_s for j in (1, 2))
-    np.testing.assert_array_equal(at_edge, far)
+    specs = [replace(TURING, id="like"), TURING, FAST, beyond]
+    gpus, shapes = GpuTable.from_specs(specs), random_shapes("mnk", 200)
+    ops, i = operators("linear", *shapes[:5]), np.arange(5)
+
+    def answers(learned_from: tuple[int, ...], gpu: int) -> Any:
+        learned = Habitat().fit_operators([measured("linear", shapes, gpus, learned_from, product)], gpus)
+        return learned.predict(ops, gpus, i, i * 0 + gpu, evidence=no_evidence(ops)).latency_s
+
+    np.testing.assert_array_equal(answers((0, 1, 2), 2), answers((0, 1, 2), 3))
+    assert np.isnan(answers((1, 2), 3)).all(), "two GPUs tell nothing of a third"

@@ -22,6 +22,8 @@ Ints = NDArray[np.intp]
 Bools = NDArray[np.bool_]
 
 LAYERS, ROUNDS = (64, 64), 60
+# From fewer GPUs a network learns nothing of another one.
+LEAST_GPUS = 3
 _NETWORK_FIGURES = [FIGURES.index(name) for name in ("memory_bytes", "memory_bandwidth_bytes_per_s", "sm_count")]
 
 
@@ -79,7 +81,7 @@ class Samples:
         return Samples(self.gpus, self.names, self.peak, *rows, network)
 
     def learned_s(self, ops: OpTable, gpus: GpuTable, j: Ints, peak: Floats) -> Floats:
-        """The perceptron's seconds of rows `ops` on GPU rows `j` with these peaks, [m]; NaN without a network.
+        """The perceptron's seconds of rows `ops` on GPU rows `j` with these peaks, [m]; NaN without a network that knows.
 
         A GPU beyond those learned from counts as at their edge: from a handful of GPUs the network knows no slope.
         """
@@ -87,7 +89,9 @@ class Samples:
             return np.full(len(j), np.nan)
         known = self._gpu_features
         asked = np.clip(_gpu_features(figures_of(gpus, j), peak), np.nanmin(known, axis=0), np.nanmax(known, axis=0))
-        return np.exp(self.network.predict(np.concatenate([points(ops, self.names), asked], axis=1)))
+        seconds = np.exp(self.network.predict(np.concatenate([points(ops, self.names), asked], axis=1)))
+        supported = (self.gpus.find(gpus, j) >= 0) | (len(self.gpus) >= LEAST_GPUS)
+        return np.where(supported, seconds, np.nan)
 
     def origins(self, gpus: GpuTable, j: Ints) -> Ints:
         """The known GPU most similar to GPU row `j[q]` but not that GPU, int [m]; -1 where there is none."""
