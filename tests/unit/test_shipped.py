@@ -75,8 +75,9 @@ def test_only_what_the_list_names_is_loaded(tmp_path: Path) -> None:
         shipped_versions(tmp_path)
 
 
-def test_those_that_answer_for_networks_ship() -> None:
-    assert {"auto", "li", "convmeter", "convmeter_ols"} <= {name for name, _ in SHIPPED} <= {*trainable()}
+def test_those_asked_by_name_ship() -> None:
+    named = {"auto", "li", "tilewave", "kernel_table", "convmeter", "convmeter_ols"}
+    assert named <= {name for name, _ in SHIPPED} <= {*trainable()}
 
 
 def test_a_new_list_drops_what_was_there(tmp_path: Path) -> None:

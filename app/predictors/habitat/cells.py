@@ -81,7 +81,7 @@ class Samples:
         return Samples(self.gpus, self.names, self.peak, *rows, network)
 
     def learned_s(self, ops: OpTable, gpus: GpuTable, j: Ints, peak: Floats) -> Floats:
-        """The perceptron's seconds of rows `ops` on GPU rows `j` with these peaks, [m]; NaN without a network that knows.
+        """The perceptron's seconds of rows `ops` on GPU rows `j` with these peaks, [m]; NaN where no network knows.
 
         A GPU beyond those learned from counts as at their edge: from a handful of GPUs the network knows no slope.
         """

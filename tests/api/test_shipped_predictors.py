@@ -1,0 +1,55 @@
+"""A fresh installation: every predictor that learns operators answers by its name, from what ships with the code."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from app.config import SHIPPED_MODELS
+from app.services.learning.shipped import shipped_versions
+from app.services.models.whole_networks import knows_networks_only
+
+PREDICTORS = [name for name in shipped_versions(SHIPPED_MODELS) if not knows_networks_only(name)]
+ROWS = (
+    {"op": "linear", "m": 1024, "n": 1024, "k": 1024},
+    {"op": "bmm", "b": 64, "m": 128, "n": 128, "k": 64},
+    {"op": "softmax", "b": 8192, "h": 1024},
+    {"op": "add", "b": 4096, "h": 4096},
+)
+ALL_REDUCE = {"op": "all_reduce", "message_bytes": 1e8, "devices": 8, "dtype": "fp32"}
+
+
+def ask(client: TestClient, gpu: str, predictor: str, *rows: dict[str, Any]) -> dict[str, Any]:
+    workload = {"kind": "operators", "operators": [{"dtype": "fp32", **row} for row in rows]}
+    answer = client.post("/predict", json={"gpu": gpu, "predictor": predictor, "workload": workload})
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json()["predictions"][0])
+
+
+@pytest.mark.parametrize("predictor", PREDICTORS)
+@pytest.mark.parametrize("gpu", ["tesla-v100-pcie-32gb", "a100-pcie-40gb"])
+def test_each_answers_by_name_on_gpus_that_it_learned(client: TestClient, gpu: str, predictor: str) -> None:
+    for row in ROWS:
+        found, auto = (ask(client, gpu, name, row) for name in (predictor, "auto"))
+        assert found["predictor"]["name"] == predictor
+        assert found["predictor"]["version"].startswith("shipped-")
+        assert not any("cannot answer" in words for words in found["warnings"])
+        assert 0 < found["interval_ms"]["low"] < found["latency_ms"] < found["interval_ms"]["high"]
+        assert abs(math.log(found["latency_ms"] / auto["latency_ms"])) < math.log(2.0), (row, found, auto)
+
+
+@pytest.mark.parametrize("predictor", [name for name in PREDICTORS if name != "auto"])
+def test_rows_without_a_rule_are_at_the_hardware_limit_and_said(client: TestClient, predictor: str) -> None:
+    one, both = (ask(client, "a100-pcie-40gb", predictor, *rows) for rows in ([ROWS[0]], [ROWS[0], ALL_REDUCE]))
+    limit = ask(client, "a100-pcie-40gb", "roofline", ALL_REDUCE)
+    assert any("cannot answer for 1 distinct rows" in words for words in both["warnings"])
+    assert both["latency_ms"] == pytest.approx(one["latency_ms"] + limit["latency_ms"])
+
+
+@pytest.mark.parametrize("predictor", ["convmeter", "convmeter_ols"])
+def test_of_operators_those_of_networks_say_that_they_know_none(client: TestClient, predictor: str) -> None:
+    found = ask(client, "a100-pcie-40gb", predictor, ROWS[0])
+    assert any("cannot answer" in words for words in found["warnings"])
