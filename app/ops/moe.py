@@ -16,11 +16,13 @@ from __future__ import annotations
 import re
 
 import numpy as np
+from scipy.special import ndtri
 
-from app.ops.base import COMMON, Broken, Dim, Floats, Op, Products, Work
+from app.ops.base import COMMON, Broken, Dim, Floats, Op, Products, Rereads, Work
 from app.tables.ops import DTYPE_BYTES, DTYPES, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
 
-MATRICES = 3.0
+# Hidden, intermediate and experts of layers whose experts have no gate (Nemotron 3; squared ReLU).
+_UNGATED = np.array([(2688, 1856, 128), (1024, 2688, 512), (2048, 5120, 512)], dtype=np.float64)
 BALANCED = 0.0
 _POWER_LAW = re.compile(r"power_law_(\d{1,3}(?:\.\d{1,12})?)")
 _STEEPEST = 8.0
@@ -62,11 +64,21 @@ def _skewed(table: OpTable, exponent: Floats) -> tuple[Floats, Floats]:
     power, above = _power(1.0 - exponent), _power(2.0 - exponent)
     top = high**power
     span = top - low**power
-    total = experts * (high**above - low**above) * power / (above * span)  # of the draws of all experts
+    mass = high**above - low**above
+    total = experts * mass * power / (above * span)  # of the draws of all experts
     # The largest of n draws lies about half an expert from the end of the distribution.
     largest = (top - 0.5 / experts * span) ** (1.0 / power)
-    least = np.minimum(np.maximum(_LEAST_PAIRS * total / pairs, low), high)
-    return np.minimum(np.maximum(largest / total, 1.0 / experts), 1.0), (top - least**power) / span
+
+    def at_least(share: float) -> tuple[Floats, Floats]:
+        """Part of the experts with this many pairs or more, and the part of the pairs that they have."""
+        least = np.minimum(np.maximum(share * total / pairs, low), high)
+        return (top - least**power) / span, (high**above - least**above) / mass
+
+    # Shares are rounded, those of three and more evenly; what pairs that leaves go to experts without any.
+    working, (ample, theirs) = at_least(0.5)[0], at_least(3.0)
+    rounded = working + at_least(1.5)[0] + at_least(2.5)[0] - 3.0 * ample
+    left = np.maximum(pairs * (1.0 - theirs) / experts - rounded, 0.0)
+    return np.minimum(np.maximum(largest / total, 1.0 / experts), 1.0), np.minimum(working + left, 1.0)
 
 
 def load(table: OpTable) -> tuple[Floats, Floats]:
@@ -79,21 +91,37 @@ def load(table: OpTable) -> tuple[Floats, Floats]:
     largest, working = _skewed(table, exponent)
     rest = (local - 1.0) * (1.0 - largest) / np.maximum(experts - 1.0, 1.0)
     busiest = pairs * np.where(skewed, np.minimum(np.maximum(largest + rest, even), 1.0), even)
-    active = np.minimum(local * np.where(skewed, working, 1.0), busiest)
-    return busiest, np.maximum(active, 1.0)
+    active = np.where(skewed, np.minimum(local * working + _most(local, working, ranks), local), local)
+    busiest = np.maximum(busiest, np.where(skewed, np.minimum(active, pairs), 0.0))
+    return busiest, np.maximum(np.minimum(active, busiest), 1.0)
+
+
+def _most(local: Floats, working: Floats, ranks: Floats) -> Floats:
+    """By how much the busiest rank has more experts at work than the average: the largest of `ranks` normal draws."""
+    spread = np.sqrt(local * working * (1.0 - working) * (1.0 - 1.0 / ranks))
+    more: Floats = spread * ndtri((ranks - 0.375) / (ranks + 0.25))  # Blom 1958
+    return np.where(ranks > 1.0, more, 0.0)
+
+
+def matrices(table: OpTable) -> Floats:
+    """Matrices of an expert: three, but two of layers known to have no gate."""
+    shape = np.stack([table.column(name) for name in ("hidden", "intermediate", "experts")])
+    ungated = (shape[:, :, None] == _UNGATED.T[:, None, :]).all(axis=0).any(axis=1)
+    count: Floats = np.where(ungated, 2.0, 3.0)
+    return count
 
 
 def work(table: OpTable) -> Work:
     """Work of the busiest rank."""
     pairs, active = load(table)
-    hidden = table.column("hidden")
+    count, hidden = matrices(table), table.column("hidden")
     inner = table.column("intermediate") / table.column("tensor_parallel")
     passes = 1.0 + table.column("backward")
     size, written = DTYPE_BYTES[table.dtype], OUTPUT_BYTES[table.dtype]
-    weights = active * MATRICES * hidden * inner * WEIGHT_BYTES[table.dtype]
+    weights = active * count * hidden * inner * WEIGHT_BYTES[table.dtype]
     tokens = np.minimum(pairs, table.column("tokens"))
     moved = weights + tokens * hidden * (size + written) + pairs * inner * (size + written)
-    flops = 2.0 * MATRICES * pairs * hidden * inner
+    flops = 2.0 * count * pairs * hidden * inner
     return Work(passes * flops, passes * moved, passes * moved)
 
 
@@ -101,7 +129,20 @@ def products(table: OpTable) -> Products:
     """Gate and up of every expert that has work: two thirds of the FLOPs."""
     pairs, active = load(table)
     inner = table.column("intermediate") / table.column("tensor_parallel")
-    return Products(active, pairs / active, 2.0 * inner, table.column("hidden"))
+    return Products(active, pairs / active, (matrices(table) - 1.0) * inner, table.column("hidden"))
+
+
+def rereads(table: OpTable) -> Rereads:
+    """What kernels of one layer hand on to the next, beside `work`: too much, and too late, to stay in the L2.
+
+    Of every pair of the whole group, whichever rank it is for: first products out, and in for the activation, its result
+    in again; second products out, and in for their sum.
+    """
+    pairs = table.column("tokens") * table.column("top_k")
+    inner = table.column("intermediate") / table.column("tensor_parallel")
+    written = OUTPUT_BYTES[table.dtype]
+    handed = pairs * written * (2.0 * (matrices(table) - 1.0) * inner + 2.0 * table.column("hidden"))
+    return Rereads(handed, np.full(len(table), np.inf))
 
 
 def check(table: OpTable) -> list[Broken]:
@@ -148,6 +189,7 @@ MOE_OPS = (
         work,
         check=check,
         products=products,
+        rereads=rereads,
         dtypes=DTYPES,
     ),
 )
