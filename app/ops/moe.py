@@ -1,14 +1,16 @@
-"""`moe`: a mixture-of-experts layer with gated experts, as one rank of its parallel group runs it.
+"""`moe`: a mixture-of-experts layer, as one rank of its parallel group runs it.
 
-Each of `tokens` tokens goes to `top_k` of `experts`; an expert is three matrices (gate, up, down; Shazeer 2020), each
-hidden x intermediate / tensor_parallel on a rank, which holds experts / expert_parallel of them. The busiest rank
-gets P of the tokens x top_k pairs and works on A experts. FLOPs = 6 P hidden intermediate / tensor_parallel; bytes =
-weights of A experts + tokens in + gated product out and in + tokens out. Backward is twice both.
+Each of `tokens` tokens goes to `top_k` of `experts`; an expert is M = 3 matrices (gate, up, down; Shazeer 2020), or two
+in layers known to have no gate, each hidden x intermediate / tensor_parallel on a rank, which holds experts /
+expert_parallel of them. The busiest rank gets P of the tokens x top_k pairs and works on A experts. FLOPs = 2 M P
+hidden intermediate / tensor_parallel; bytes = weights of A experts + tokens in + gated product out and in + tokens
+out. Backward is twice both.
 
 `balanced`: P = pairs / expert_parallel, and as many experts have work as can. `power_law_a`: the number of tokens per
 expert is drawn from a density x^-a between 1 and 0.8 tokens (so the data's generator, aiconfigurator, does; with few
-pairs 0.01 to 2) and scaled to all pairs. P and A are then those of its quantiles, the largest expert on the busiest
-rank and the others as average: an expert has work if its scaled share is at least one half.
+pairs 0.01 to 2), scaled to all pairs and rounded; pairs that rounding leaves go to experts without any. P and A are
+then those of its quantiles, the largest expert on the busiest rank and the others as average; and of these as many have
+work as on the busiest of `expert_parallel` ranks, dealt at random.
 """
 
 from __future__ import annotations
@@ -21,14 +23,13 @@ from scipy.special import ndtri
 from app.ops.base import COMMON, Broken, Dim, Floats, Op, Products, Rereads, Work
 from app.tables.ops import DTYPE_BYTES, DTYPES, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
 
-# Hidden, intermediate and experts of layers whose experts have no gate (Nemotron 3; squared ReLU).
+# Hidden, intermediate and experts of layers without a gate: Nemotron 3 (squared ReLU, NVIDIA 2025).
 _UNGATED = np.array([(2688, 1856, 128), (1024, 2688, 512), (2048, 5120, 512)], dtype=np.float64)
 BALANCED = 0.0
 _POWER_LAW = re.compile(r"power_law_(\d{1,3}(?:\.\d{1,12})?)")
 _STEEPEST = 8.0
 # Largest part of all tokens that the generator gives one expert, and its range where pairs are fewer than experts.
 _LARGEST_SHARE, _FEW = 0.8, (0.01, 2.0)
-_LEAST_PAIRS = 0.5
 _NEAR_ZERO = 1e-6
 
 
@@ -91,20 +92,20 @@ def load(table: OpTable) -> tuple[Floats, Floats]:
     largest, working = _skewed(table, exponent)
     rest = (local - 1.0) * (1.0 - largest) / np.maximum(experts - 1.0, 1.0)
     busiest = pairs * np.where(skewed, np.minimum(np.maximum(largest + rest, even), 1.0), even)
-    active = np.where(skewed, np.minimum(local * working + _most(local, working, ranks), local), local)
-    busiest = np.maximum(busiest, np.where(skewed, np.minimum(active, pairs), 0.0))
+    active = np.minimum(np.where(skewed, local * working + _more(local, working, ranks), local), local)
+    busiest = np.where(skewed, np.maximum(busiest, np.minimum(active, pairs)), busiest)
     return busiest, np.maximum(np.minimum(active, busiest), 1.0)
 
 
-def _most(local: Floats, working: Floats, ranks: Floats) -> Floats:
-    """By how much the busiest rank has more experts at work than the average: the largest of `ranks` normal draws."""
+def _more(local: Floats, working: Floats, ranks: Floats) -> Floats:
+    """Experts at work on the busiest rank beyond the average: the largest of `ranks` normal draws (Blom 1958)."""
     spread = np.sqrt(local * working * (1.0 - working) * (1.0 - 1.0 / ranks))
-    more: Floats = spread * ndtri((ranks - 0.375) / (ranks + 0.25))  # Blom 1958
-    return np.where(ranks > 1.0, more, 0.0)
+    more: Floats = spread * np.maximum(ndtri((ranks - 0.375) / (ranks + 0.25)), 0.0)
+    return more
 
 
-def matrices(table: OpTable) -> Floats:
-    """Matrices of an expert: three, but two of layers known to have no gate."""
+def _matrices(table: OpTable) -> Floats:
+    """Matrices of an expert: three, but two in layers known to have no gate."""
     shape = np.stack([table.column(name) for name in ("hidden", "intermediate", "experts")])
     ungated = (shape[:, :, None] == _UNGATED.T[:, None, :]).all(axis=0).any(axis=1)
     count: Floats = np.where(ungated, 2.0, 3.0)
@@ -114,7 +115,7 @@ def matrices(table: OpTable) -> Floats:
 def work(table: OpTable) -> Work:
     """Work of the busiest rank."""
     pairs, active = load(table)
-    count, hidden = matrices(table), table.column("hidden")
+    count, hidden = _matrices(table), table.column("hidden")
     inner = table.column("intermediate") / table.column("tensor_parallel")
     passes = 1.0 + table.column("backward")
     size, written = DTYPE_BYTES[table.dtype], OUTPUT_BYTES[table.dtype]
@@ -126,23 +127,23 @@ def work(table: OpTable) -> Work:
 
 
 def products(table: OpTable) -> Products:
-    """Gate and up of every expert that has work: two thirds of the FLOPs."""
+    """All but the last matrix of every expert that has work."""
     pairs, active = load(table)
     inner = table.column("intermediate") / table.column("tensor_parallel")
-    return Products(active, pairs / active, (matrices(table) - 1.0) * inner, table.column("hidden"))
+    return Products(active, pairs / active, (_matrices(table) - 1.0) * inner, table.column("hidden"))
 
 
 def rereads(table: OpTable) -> Rereads:
-    """What kernels of one layer hand on to the next, beside `work`: too much, and too late, to stay in the L2.
+    """What the kernels of a layer hand on, beside `work`: too much, and too late, to stay in the L2.
 
-    Of every pair of the whole group, whichever rank it is for: first products out, and in for the activation, its result
-    in again; second products out, and in for their sum.
+    Of every pair of the whole group, whichever rank has its expert: the first products out, and in for the activation;
+    the last out, and in to be summed.
     """
     pairs = table.column("tokens") * table.column("top_k")
     inner = table.column("intermediate") / table.column("tensor_parallel")
-    written = OUTPUT_BYTES[table.dtype]
-    handed = pairs * written * (2.0 * (matrices(table) - 1.0) * inner + 2.0 * table.column("hidden"))
-    return Rereads(handed, np.full(len(table), np.inf))
+    widths = (_matrices(table) - 1.0) * inner + table.column("hidden")
+    passes = 1.0 + table.column("backward")
+    return Rereads(passes * pairs * 2.0 * OUTPUT_BYTES[table.dtype] * widths, np.full(len(table), np.inf))
 
 
 def check(table: OpTable) -> list[Broken]:

@@ -153,14 +153,28 @@ def test_skewed_experts() -> None:
     np.testing.assert_allclose(pairs[:3], 4 * 4096)
     assert pairs[3] == 1024 < pairs[4] < pairs[5] <= 4 * 4096
     assert active[:3].tolist() == [64, 64, 64]
-    # 32 tokens, 128 pairs: drawn between 1 and 25.6 with mean 24.6 / ln 25.6, an expert needs 1.9 for half a pair
+    # 32 tokens, 128 pairs: drawn between 1 and 25.6, scaled, rounded; what that leaves goes to experts without any
     _, few = load(operators("moe", layer | {"tokens": 32, "distribution": 1.0}))
-    assert few[0] == pytest.approx(64 * np.log(25.6 / (0.25 * 24.6 / np.log(25.6))) / np.log(25.6), rel=1e-3)
+    drawn = 25.6 ** ((np.arange(64) + 0.5) / 64)
+    whole = np.round(128 * drawn / drawn.sum())
+    assert few[0] == pytest.approx((whole > 0).sum() + 128 - whole.sum(), rel=0.03)
+    # Few pairs, none of which rounds to one: each has an expert of its own, the busiest of eight ranks more than two
+    _, ones = load(
+        operators("moe", *(layer | {"tokens": 4, "distribution": 1.0, "expert_parallel": r} for r in (1, 8)))
+    )
+    assert ones[0] == pytest.approx(16, rel=0.01)
+    assert 2.0 < ones[1] < 8.0
     assert distribution("power_law_1.01") == 1.01
     assert distribution("balanced") == 0
     for wrong in ("power_law_", "power_law_-1", "zipf", "power_law_nan"):
         with pytest.raises(ValueError, match="power_law_"):
             distribution(wrong)
+
+
+def test_experts_without_gate() -> None:
+    layer = {"tokens": 64, "hidden": 2688, "intermediate": 1856, "experts": 128, "top_k": 6}
+    assert one("moe", "bf16", **layer).flops == 4 * 64 * 6 * 2688 * 1856
+    assert one("moe", "bf16", **layer | {"experts": 64}).flops == 6 * 64 * 6 * 2688 * 1856
 
 
 @pytest.mark.parametrize(

@@ -61,15 +61,14 @@ RATIOS = {
     ),
     "conv2d": ((("out_channels",), ("groups",)),),
 }
-# A field that a row leaves out means another. Not the window: kernels without one are others, however short the context.
+# A field that a row leaves out means another. The window does not: without one other kernels run, also where the
+# context is no longer than a window.
 _ABSENT = {
     "kv_heads": "heads",
     "query_length": "context_length",
     "stride_height": "kernel_size_height",
     "stride_width": "kernel_size_width",
 }
-# Sizes that tell rows apart more than a factor of another does: over another number of devices run other rings and links.
-_APART = {"devices": 4.0}
 _COMMON = {dim.name for dim in COMMON}
 # Columns that are codes or exponents, not sizes.
 _PLAIN = ("distribution", "kv_dtype", "implementation")
@@ -150,8 +149,6 @@ def _of_kind(kind: Kind, product: Products | None) -> Floats:
     n, names, own = len(table), own_dims(int(table.kind[0])), _own(int(table.kind[0]))
     column = {name: _column(table, name) for name in names}
     sizes = np.log(np.array([column[name] for name in own.sizes]))
-    for name in _APART.keys() & set(own.sizes):
-        sizes[own.sizes.index(name)] *= _APART[name]
     ratios = np.empty((len(own.over), n))
     _fill_ratios(sizes, own.over, own.under, ratios)
     parts = [ratios[:1] if len(ratios) else sizes[:1]]
