@@ -61,11 +61,11 @@ RATIOS = {
     ),
     "conv2d": ((("out_channels",), ("groups",)),),
 }
-# A field that a row leaves out means another. The window does not: without one other kernels run, also where the
-# context is no longer than a window.
+# A field that a row leaves out means another, or this number.
 _ABSENT = {
     "kv_heads": "heads",
     "query_length": "context_length",
+    "window": "context_length",
     "stride_height": "kernel_size_height",
     "stride_width": "kernel_size_width",
 }
@@ -74,7 +74,7 @@ _COMMON = {dim.name for dim in COMMON}
 _PLAIN = ("distribution", "kv_dtype", "implementation")
 
 _PRODUCT_FEATURES = 11
-SHAPE_FEATURES = 26
+SHAPE_FEATURES = 27
 _TILES = len(CANDIDATES)
 RELATIVE_FEATURES = 10 + 2 * _TILES
 FEATURES = SHAPE_FEATURES + RELATIVE_FEATURES
@@ -155,6 +155,8 @@ def _of_kind(kind: Kind, product: Products | None) -> Floats:
     if product is not None:
         parts.append(_product_features(product))
     parts += [ratios[1:], sizes, *(column[name][None] for name in names if name in _PLAIN)]
+    if "window" in column:  # other kernels run with one, also where it is no shorter than the context
+        parts.append((table.column("window") > 0.0)[None].astype(np.float64))
     if product is None:
         parts += [_divisors(column[name])[None] for name in ("b", "h") if name in column]
     features, at = np.zeros((SHAPE_FEATURES, n)), 0
