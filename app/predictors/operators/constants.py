@@ -19,10 +19,11 @@ Floats = NDArray[np.float64]
 FACTORS = 6
 _OVERHEAD, _LEAST, _COMPUTE, _DRAM, _L2, _LINK = range(FACTORS)
 NEUTRAL = np.ones(FACTORS)
-# The start weighs as much as this many rows that are off by the deviation itself, and the share of DRAM as much as this
-# part of all rows: how well streaming kernels use it is known better than any other constant.
+# The start weighs as much as this many rows that are off by the deviation itself.
 _PRIOR_ROWS = 3.0
-_DRAM_PRIOR = 0.2
+# In which order the factors are looked for: the shortest time and the overhead could stand in for seconds of work, which
+# the largest rows tell apart from them.
+_ORDER = [_DRAM, _COMPUTE, _L2, _LINK, _LEAST, _OVERHEAD]
 MOST_ROWS = 1500
 # How far a factor may go. The prior of the L2 is a cautious one; a slower L2 would stand in for DRAM, whose bandwidth
 # differs between GPUs of one make.
@@ -67,12 +68,11 @@ def fitted_factors(terms: Floats, latency_s: Floats, start: Floats = NEUTRAL, we
 
     def loss(point: Floats) -> float:
         fill_scaled(terms, _within(point), answer)
-        drawn = _PRIOR_ROWS * np.abs(point - origin).sum() + _DRAM_PRIOR * len(answer) * abs(
-            point[_DRAM] - origin[_DRAM]
-        )
+        drawn = _PRIOR_ROWS * np.abs(point - origin).sum()
         return float((mass @ np.abs(wanted - np.log(answer)) + drawn) / len(answer))
 
-    shifted = minimize(loss, origin, method="Powell", options={"maxiter": 12, "xtol": 3e-3, "ftol": 1e-4})
+    options = {"direc": np.eye(FACTORS)[_ORDER], "maxiter": 12, "xtol": 3e-3, "ftol": 1e-4}
+    shifted = minimize(loss, origin, method="Powell", options=options)
     factors: Floats = _within(shifted.x)
     return factors if shifted.fun < loss(origin) else start.copy()
 

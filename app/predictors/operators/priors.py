@@ -41,7 +41,7 @@ PRIORS = {
     "norm": Prior(1.0, 0.90, 44e-6, 3e-6, 0.50),
     "softmax": Prior(1.0, 0.90, 36e-6, 3e-6, 0.50),
     "pool": Prior(1.0, 0.75, 32e-6, 3e-6, 0.70),
-    "elementwise": Prior(1.0, 0.95, 28e-6, 2.5e-6, 0.40),
+    "elementwise": Prior(1.0, 1.0, 28e-6, 2.5e-6, 0.40),
     "embedding": Prior(1.0, 0.75, 30e-6, 3e-6, 0.70),
     "recurrent": Prior(0.6, 0.60, 80e-6, 5e-6, 1.0),
     "attention": Prior(0.45, 0.50, 60e-6, 12e-6, 0.90),
@@ -63,6 +63,9 @@ HOST_SHARE = 0.5
 OVERLAP = 4.0
 # Share of the L2 ports' width that kernels get (micro-benchmarks of Volta to Hopper).
 L2_SHARE = 0.35
+# Working set over the L2 up to which it is still there when the operator runs again, and from which none of it is: what
+# is streamed through a cache that is too small evicts what is needed next.
+STAYS_TO, GONE_FROM = 0.5, 0.85
 # Part of the L2 up to which rows in flight stay there for their second read, and from which they are lost: of softmax
 # and layer norm on V100, L4 and A100.
 KEPT_TO, LOST_FROM = 0.35, 0.7

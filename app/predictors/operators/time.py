@@ -22,6 +22,7 @@ from app.predictors.operators.priors import (
     BY_KIND,
     FAST_LINK_BYTES_PER_S,
     FAST_SHARE,
+    GONE_FROM,
     HOP_S,
     HOST_SHARE,
     IS_EAGER,
@@ -33,6 +34,7 @@ from app.predictors.operators.priors import (
     QUANTISED_BYTES,
     QUANTISING,
     SLOW_SHARE,
+    STAYS_TO,
     TILE_EDGE,
 )
 from app.predictors.operators.sustained import BUSY, COOL, IN_NETWORK, bandwidths, compute_rates, l2_reach
@@ -159,10 +161,9 @@ def _memory_s(traits: Traits, row: int, quantised: float, devices: Devices, gpu:
     moved = traits.moved[row] + quantised
     full = traits.in_flight[row] * devices.figures[_SMS, gpu] / devices.reach[gpu]
     missed = traits.reread[row] * min(max((full - KEPT_TO) / (LOST_FROM - KEPT_TO), 0.0), 1.0)
-    beyond = traits.distinct[row] + quantised - devices.figures[_L2, gpu]
-    from_dram = min(moved, max(beyond, 0.0))
-    if from_dram > 0.0:
-        from_dram += missed
+    distinct = traits.distinct[row] + quantised
+    evicted = min(max((distinct / devices.figures[_L2, gpu] - STAYS_TO) / (GONE_FROM - STAYS_TO), 0.0), 1.0)
+    from_dram = evicted * (min(moved, distinct) + missed)
     dram_s = from_dram / (BY_KIND[traits.kind[row], 1] * devices.bandwidth[gpu])
     return dram_s, moved / (L2_SHARE * devices.figures[_L2_BANDWIDTH, gpu])
 
