@@ -86,6 +86,7 @@ class Samples:
     latency_s  float64 [n]
     gpu        int [n], code into `names` and `makes`
     places     where the smooth rest of few rows looks
+    streams    whether the operator only moves its bytes through, once
     """
 
     features: Singles
@@ -95,6 +96,7 @@ class Samples:
     names: Sequence[str]
     makes: Sequence[str]
     places: Places
+    streams: bool
 
     def of(self, rows: Ints) -> Samples:
         """The rows given."""
@@ -234,7 +236,7 @@ def calibrated(samples: Samples, before: Cell) -> Cell:
 def fitted(samples: Samples, *, alone: bool, trees: int | None = None, weight: Floats | None = None) -> Model:
     """Physics with its constants, and trees on what it misses."""
     mass = np.ones(len(samples.latency_s)) if weight is None else weight
-    factors = fitted_factors(samples.terms, samples.latency_s, weight=mass)
+    factors = fitted_factors(samples.terms, samples.latency_s, weight=mass, streams=samples.streams)
     residual = samples.residual(factors)
     mean = float(np.average(residual, weights=mass))
     count = min(max(len(residual) // ROWS_PER_TREE, LEAST_TREES), MOST_TREES) if trees is None else trees

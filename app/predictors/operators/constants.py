@@ -19,10 +19,12 @@ Floats = NDArray[np.float64]
 FACTORS = 6
 _OVERHEAD, _LEAST, _COMPUTE, _DRAM, _L2, _LINK = range(FACTORS)
 NEUTRAL = np.ones(FACTORS)
-# The start weighs as much as this many rows that are off by the deviation itself.
+# The start weighs as much as this many rows that are off by the deviation itself, and the share of DRAM as much as this
+# part of all rows, but of operators that only stream: what others miss is not the DRAM's doing.
 _PRIOR_ROWS = 3.0
-# In which order the factors are looked for: the shortest time and the overhead could stand in for seconds of work, which
-# the largest rows tell apart from them.
+_DRAM_PRIOR = 0.2
+# In which order the factors are looked for: found first, the shortest time and the overhead would stand in for seconds
+# of work.
 _ORDER = [_DRAM, _COMPUTE, _L2, _LINK, _LEAST, _OVERHEAD]
 MOST_ROWS = 1500
 # How far a factor may go. The prior of the L2 is a cautious one; a slower L2 would stand in for DRAM, whose bandwidth
@@ -55,8 +57,18 @@ def fill_scaled(terms: Floats, factors: Floats, latency_s: Floats) -> None:
         latency_s[q] = scaled_s(terms, q, factors)
 
 
-def fitted_factors(terms: Floats, latency_s: Floats, start: Floats = NEUTRAL, weight: Floats | None = None) -> Floats:
-    """Factors [FACTORS] that fit `latency_s` [n] best, given terms [TERMS, n]; rows count by `weight` [n]."""
+def fitted_factors(
+    terms: Floats,
+    latency_s: Floats,
+    start: Floats = NEUTRAL,
+    weight: Floats | None = None,
+    *,
+    streams: bool = False,
+) -> Floats:
+    """Factors [FACTORS] that fit `latency_s` [n] best, given terms [TERMS, n]; rows count by `weight` [n].
+
+    `streams`: of an operator that only streams, so that its largest rows tell what it gets of the DRAM.
+    """
     from scipy.optimize import minimize  # noqa: PLC0415  (serving never fits)
 
     if len(latency_s) > MOST_ROWS:
@@ -64,11 +76,12 @@ def fitted_factors(terms: Floats, latency_s: Floats, start: Floats = NEUTRAL, we
         terms, latency_s = np.ascontiguousarray(terms[:, kept]), latency_s[kept]
         weight = None if weight is None else weight[kept]
     mass = np.ones(len(latency_s)) if weight is None else weight / weight.mean()
+    dram_rows = 0.0 if streams else _DRAM_PRIOR * len(latency_s)
     wanted, answer, origin = np.log(latency_s), np.empty(len(latency_s)), np.log(start)
 
     def loss(point: Floats) -> float:
         fill_scaled(terms, _within(point), answer)
-        drawn = _PRIOR_ROWS * np.abs(point - origin).sum()
+        drawn = _PRIOR_ROWS * np.abs(point - origin).sum() + dram_rows * abs(point[_DRAM] - origin[_DRAM])
         return float((mass @ np.abs(wanted - np.log(answer)) + drawn) / len(answer))
 
     options = {"direc": np.eye(FACTORS)[_ORDER], "maxiter": 12, "xtol": 3e-3, "ftol": 1e-4}

@@ -344,7 +344,8 @@ def samples(rows: Measurements, gpus: GpuTable) -> Samples:
     fill_all(shape_features(kinds, products, len(i)), traits, devices.figures, rows.gpu, terms, features)
     places = Places.of(int(rows.ops.kind[0]), product=products[0] is not None)
     names, makes = gpus.ids, gpus.architectures or ("",) * len(gpus)
-    return Samples(features, terms, rows.latency_s, rows.gpu, names, makes, places)
+    streams = OPS[int(rows.ops.kind[0])].group == "elementwise"
+    return Samples(features, terms, rows.latency_s, rows.gpu, names, makes, places, streams)
 
 
 def trusted(kind: Ints, situation: Ints | int, power_w: Floats) -> Floats:
