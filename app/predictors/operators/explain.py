@@ -61,7 +61,7 @@ class Roof(NamedTuple):
     ridge          FLOP per byte from which the pipe bounds it
     flop_per_s, bytes_per_s  sustained rates of its pipe and of DRAM
     compute_share  of the sustained rate that it attains
-    dram_share     of the sustained DRAM bandwidth, by the bytes that cannot stay in the L2
+    dram_share     of the sustained DRAM bandwidth, by the bytes that did not stay in the L2
     """
 
     intensity: float

@@ -1,7 +1,7 @@
 """The time of deep-learning operators from physics and one documented constant per family: `auto` before it is trained.
 
 time = overhead + (compute^p + memory^p)^(1/p), never under the hardware limit; compute = FLOPs / (sustained rate x
-tile efficiency x the family's share), memory = bytes that cannot stay in the L2 / (sustained bandwidth x share), at
+tile efficiency x the family's share), memory = bytes that did not stay in the L2 / (sustained bandwidth x share), at
 least all bytes / L2 bandwidth. Overhead is the host's per operator where PyTorch launches each (eager), else the
 device's per launch. No measurement of the row or its GPU is used.
 """
@@ -157,7 +157,7 @@ def _compute_s(traits: Traits, row: int, devices: Devices, gpu: int) -> float:
 
 @compiled
 def _memory_s(traits: Traits, row: int, quantised: float, devices: Devices, gpu: int) -> tuple[float, float]:
-    """Seconds of the bytes: what cannot stay in the L2 from DRAM, and all of them through the L2."""
+    """Seconds of the bytes: what did not stay in the L2 from DRAM, and all of them through the L2."""
     moved = traits.moved[row] + quantised
     full = traits.in_flight[row] * devices.figures[_SMS, gpu] / devices.reach[gpu]
     missed = traits.reread[row] * min(max((full - KEPT_TO) / (LOST_FROM - KEPT_TO), 0.0), 1.0)
