@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 from app.ops.kinds import kinds_of
 from app.ops.tiles import CANDIDATES, wave_efficiency
 from app.predictors.intervals import GROUPS, S_MEASURED, SITUATIONS
+from app.predictors.operators.answering import FADING, MEMBERS, beyond, corrected_s
 from app.predictors.operators.cells import Cell, Model, Recipe
 from app.predictors.operators.constants import NEUTRAL, scaled_s, scaled_work_s
 from app.predictors.operators.features import EAGER, FEATURES, shape_features
-from app.predictors.operators.learned import FADING, MEMBERS, Learned, beyond, corrected_s, fill_all, trusted
+from app.predictors.operators.learned import Learned, trusted
+from app.predictors.operators.material import fill_all
 from app.predictors.operators.priors import BY_KIND
 from app.predictors.operators.sustained import sustained_clocks
 from app.predictors.operators.time import (

@@ -5,51 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.ops import OP_CODE, OPS
 from app.ops.kinds import kinds_of
-from app.predictors.compiled import compiled
-from app.predictors.intervals import (
-    S_CALIBRATED,
-    S_MEASURED,
-    S_SEEN,
-    S_SEEN_OUTSIDE,
-    S_SIBLING,
-    S_UNSEEN,
-    S_UNSEEN_OUTSIDE,
-    S_UNTRAINED,
-    SUPPORT_OF_SITUATION,
-    operator_codes,
-)
-from app.predictors.operators.boosting import BLOCK, NO_TREES, add_trees
-from app.predictors.operators.cells import MOST_KIN, Cell, Model, Samples, calibrated, kernels_of, learn
-from app.predictors.operators.constants import FACTORS, scaled_s, scaled_work_s
-from app.predictors.operators.features import (
-    EAGER,
-    FEATURES,
-    SHAPE_FEATURES,
-    fill_features,
-    shape_features,
-)
+from app.predictors.intervals import S_MEASURED, S_SEEN, SUPPORT_OF_SITUATION, operator_codes
+from app.predictors.operators.answering import MEMBERS, fill_answers
+from app.predictors.operators.cells import Cell, Model, calibrated, kernels_of, learn
+from app.predictors.operators.constants import FACTORS
+from app.predictors.operators.features import SHAPE_FEATURES, shape_features
+from app.predictors.operators.material import samples, usual_rows
+from app.predictors.operators.packed import Packed, Recipes, packed
 from app.predictors.operators.priors import IS_LINEAR
-from app.predictors.operators.process import Places, View, expected
-from app.predictors.operators.smooth import Smooth, add_smooth
-from app.predictors.operators.time import (
-    LIMIT,
-    TERMS,
-    Devices,
-    Traits,
-    bound_of,
-    composed,
-    devices_of,
-    fill_terms,
-    products_of,
-    traits_of,
-)
+from app.predictors.operators.process import View, expected
+from app.predictors.operators.time import LIMIT, TERMS, devices_of, products_of, traits_of
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.tables.operator_runs import OperatorRuns
@@ -57,63 +29,17 @@ from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
 from app.tables.predictions import MEASURED, Estimate
 
 Floats = NDArray[np.float64]
-Singles = NDArray[np.float32]
 Ints = NDArray[np.intp]
 
 CellKey = tuple[str, str]
 
 # Formats of the same pipe: what was learned in one serves the other where nothing better is known.
 _LIKE = {"fp16": "bf16", "bf16": "fp16", "int8": "fp8"}
-MEMBERS = MOST_KIN + 1
-# Dimensions of an operator that a smooth part may depend on.
-SMOOTH_COLUMNS = max(len(op.fields) for op in OPS[1:])
-# How fast what was learned fades out of the range it was learned in, per factor of e.
-FADING = 0.1
-# An answer further out of the range learned from errs more: its interval grows by this part per factor of e.
-STRETCH = 0.25
 
 # Cards that are fed by their slot alone run long products at a clock that their temperature decides: NeuSight's T4 and
 # P4 ran training rows, test rows and whole models at rates up to 1.7 and 4 times apart. For products launched otherwise
 # than those measured one by one, as in whole models, half way to the physics is best (docs/accuracy.md).
 UNSTEADY_W, UNSTEADY_TRUST = 75.0, 0.5
-
-
-class Packed(NamedTuple):
-    """All models of all cells in few arrays.
-
-    feature, threshold, value  as in app.predictors.operators.boosting.Trees, of all models
-    first, stop, mean          of every model: its trees, and what it adds to them
-    column, scale              of every model's smooth part, [models, SMOOTH_COLUMNS]; scale 0 where it has fewer
-    point, weight              of all smooth parts, [points, SMOOTH_COLUMNS] and [points]
-    begin, end                 of every model: its points
-    low, high                  range of shape features per cell, float64 [cells, SHAPE_FEATURES]
-    """
-
-    feature: NDArray[np.int16]
-    threshold: Singles
-    value: Singles
-    first: Ints
-    stop: Ints
-    mean: Floats
-    column: NDArray[np.int16]
-    scale: Singles
-    point: Singles
-    weight: Singles
-    begin: Ints
-    end: Ints
-    low: Floats
-    high: Floats
-
-
-class Recipes(NamedTuple):
-    """Per cell and GPU: factors, models, weights, situation, trust; `cell` [kinds, dtypes] is a cell's row, -1 none."""
-
-    factors: Floats
-    member: Ints
-    weight: Floats
-    situation: Ints
-    trust: Floats
-    cell: Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,18 +58,10 @@ class Learned:
         order = np.arange(n) if _alike(ops, j) else np.lexsort((ops.dtype[i], ops.kind[i], j))
         terms, latency, stretch = np.empty((TERMS, n)), np.empty(n), np.empty(n)
         bound, situation = np.empty(n, dtype=np.intp), np.empty(n, dtype=np.intp)
-        devices = devices_of(gpus)
-        asked = (i, j, order)
-        _fill(shape, traits, devices, asked, terms, self._packed, recipes, (latency, stretch), (bound, situation))
-        self._step_back(situation, ops, i)
+        asked, times, codes = (i, j, order), (latency, stretch), (bound, situation)
+        fill_answers(shape, traits, devices_of(gpus), asked, terms, self._packed, recipes, times, codes)
         group = operator_codes(ops.kind[i], ops.dtype[i], situation)
         return Estimate(latency, bound, SUPPORT_OF_SITUATION[situation], group, stretch, terms[LIMIT])
-
-    def _step_back(self, situation: Ints, ops: OpTable, i: Ints) -> None:
-        """Rows corrected by what was learned of other rows are no better known than such: their intervals say so."""
-        known = (situation == S_SEEN) | (situation == S_CALIBRATED)
-        situation[known & self._lent[ops.kind, ops.dtype][i]] = S_SIBLING
-        situation[_unlike(ops)[i]] = S_UNTRAINED
 
     @cached_property
     def _models(self) -> list[Model]:
@@ -155,16 +73,7 @@ class Learned:
 
     @cached_property
     def _packed(self) -> Packed:
-        trees = [NO_TREES, *(model.trees for model in self._models)]
-        stop = np.cumsum([len(part.feature) for part in trees[1:]], dtype=np.intp)
-        joined: list[Any] = [np.concatenate([part[k] for part in trees]) for k in range(len(NO_TREES))]
-        ranges = [np.array([getattr(cell, end) for cell in self.cells.values()]) for end in ("low", "high")]
-        low, high = (part.reshape(-1, SHAPE_FEATURES).astype(np.float64) for part in ranges)
-        mean = np.array([model.mean for model in self._models], dtype=np.float64)
-        first = np.append(0, stop)[:-1].astype(np.intp)
-        smooth: list[Any] = _packed_smooth([model.smooth for model in self._models])
-        parts: list[Any] = [*joined, first, stop, mean, *smooth, low, high]
-        return Packed(*parts)
+        return packed(self._models, list(self.cells.values()))
 
     @cached_property
     def _number(self) -> dict[int, int]:
@@ -206,7 +115,7 @@ class Learned:
         factors, member, weight, situation = (np.stack(part, axis=1) for part in zip(*rows, strict=True))
         kind = np.array([OP_CODE[op] for op, _ in self.cells], dtype=np.intp)
         trust = trusted(kind[:, None], situation, gpus.column("board_power_w"))
-        return Recipes(factors, member, weight, situation, trust, self._cell_of)
+        return Recipes(factors, member, weight, situation, trust, self._cell_of, self._lent)
 
     @cached_property
     def _recipe_row(self) -> Callable[[str, str], tuple[Floats, Ints, Floats, Ints]]:
@@ -280,20 +189,6 @@ class Learned:
         return cls(cells)
 
 
-def _packed_smooth(parts: Sequence[Smooth]) -> list[Any]:
-    """Smooth parts side by side, as Packed has them."""
-    count, end = len(parts), np.cumsum([len(part.weight) for part in parts], dtype=np.intp)
-    column, scale = np.zeros((count, SMOOTH_COLUMNS), np.int16), np.zeros((count, SMOOTH_COLUMNS), np.float32)
-    point = np.zeros((int(end[-1]) if count else 0, SMOOTH_COLUMNS), np.float32)
-    begin = np.append(0, end)[:-1].astype(np.intp)
-    for k, part in enumerate(parts):
-        used = len(part.column)
-        column[k, :used], scale[k, :used] = part.column, part.scale
-        point[begin[k] : end[k], :used] = part.point
-    weight = np.concatenate([np.empty(0, np.float32), *(part.weight for part in parts)])
-    return [column, scale, point, weight, begin, end]
-
-
 def with_hits(estimate: Estimate, ops: OpTable, i: Ints, evidence: Evidence) -> Estimate:
     """The estimate with measured times where `evidence` holds the very operator asked for, on the GPU asked for."""
     hits = evidence.query
@@ -313,132 +208,7 @@ def _alike(ops: OpTable, j: Ints) -> bool:
     return bool((j == j[0]).all()) and bool((ops.kind == ops.kind[0]).all() and (ops.dtype == ops.dtype[0]).all())
 
 
-def _unlike(ops: OpTable) -> NDArray[np.bool_]:
-    """Rows of a phase or run state that no model has seen: backward, or on a cool card, bool [n]."""
-    unlike: NDArray[np.bool_] = (ops.column("backward") > 0.0) | (ops.column("burst") > 0.0)
-    return unlike
-
-
-def usual_rows(run: OperatorRuns) -> OperatorRuns:
-    """Forward rows on busy cards of each GPU's most frequent software stack, eager and not: others would blur these."""
-    eager, plain = run.rows.ops.column("eager"), ~_unlike(run.rows.ops)
-    kept = [np.empty(0, dtype=np.intp)]
-    for gpu in np.unique(run.rows.gpu):
-        for mode in (plain & (eager > 0.0), plain & ~(eager > 0.0)):
-            rows = np.flatnonzero((run.rows.gpu == gpu) & mode)
-            if len(rows):
-                stack = np.bincount(run.software[rows]).argmax()
-                kept.append(rows[run.software[rows] == stack])
-    return run.take(np.concatenate(kept))
-
-
-def samples(rows: Measurements, gpus: GpuTable) -> Samples:
-    """Features and residuals of measured rows of one operator in one dtype."""
-    i = np.arange(len(rows))
-    kinds = kinds_of(rows.ops)
-    products = products_of(kinds)
-    traits = traits_of(rows.ops, kinds, products)
-    devices = devices_of(gpus)
-    terms, features = np.empty((TERMS, len(i))), np.empty((FEATURES, len(i)), dtype=np.float32)
-    fill_terms(traits, devices, i, rows.gpu, terms)
-    fill_all(shape_features(kinds, products, len(i)), traits, devices.figures, rows.gpu, terms, features)
-    places = Places.of(int(rows.ops.kind[0]), product=products[0] is not None)
-    names, makes = gpus.ids, gpus.architectures or ("",) * len(gpus)
-    streams = OPS[int(rows.ops.kind[0])].group == "elementwise"
-    return Samples(features, terms, rows.latency_s, rows.gpu, names, makes, places, streams)
-
-
 def trusted(kind: Ints, situation: Ints | int, power_w: Floats) -> Floats:
     """How much of what a GPU's own rows taught holds for operators launched otherwise; all of these broadcast."""
     unsteady = IS_LINEAR[kind] & (situation == S_SEEN) & (power_w <= UNSTEADY_W)
     return np.where(unsteady, UNSTEADY_TRUST, 1.0)
-
-
-@compiled
-def fill_all(shape: Singles, traits: Traits, figures: Floats, gpu: Ints, terms: Floats, features: Singles) -> None:
-    """Fill `features` float32 [FEATURES, n] for row q on GPU row `gpu[q]`, with the terms in column q."""
-    for q in range(len(gpu)):
-        fill_features(shape, traits, figures, q, gpu[q], terms, q, features, q)
-
-
-@compiled
-def _fill(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not tables)
-    shape: Singles,
-    traits: Traits,
-    devices: Devices,
-    asked: tuple[Ints, Ints, Ints],
-    terms: Floats,
-    packed: Packed,
-    recipes: Recipes,
-    times: tuple[Floats, Floats],
-    codes: tuple[Ints, Ints],
-) -> None:
-    """Queries in `order`, as many of one cell and GPU at once as there are; their physics go into `terms`."""
-    i, j, order = asked
-    bound, situation = codes
-    fill_terms(traits, devices, i, j, terms)
-    total, neutral, first = np.empty(BLOCK), np.ones(FACTORS), 0
-    while first < len(order):
-        row, gpu = i[order[first]], j[order[first]]
-        cell, count = recipes.cell[traits.kind[row], traits.dtype[row]], 0
-        while first + count < len(order) and count < BLOCK:
-            q = order[first + count]
-            if j[q] != gpu or traits.kind[i[q]] != traits.kind[row] or traits.dtype[i[q]] != traits.dtype[row]:
-                break
-            count += 1
-        block = order[first : first + count]
-        features = np.empty((FEATURES, count), dtype=np.float32)  # in one piece, to be read as vectors
-        total[:count] = 0.0
-        if cell >= 0:
-            for k in range(count):
-                fill_features(shape, traits, devices.figures, i[block[k]], gpu, terms, block[k], features, k)
-            for k in range(MEMBERS):
-                model = recipes.member[cell, gpu, k]
-                if model >= 0:
-                    weight = recipes.weight[cell, gpu, k]
-                    total[:count] += weight * packed.mean[model]
-                    trees = (packed.feature, packed.threshold, packed.value)
-                    span = (packed.first[model], packed.stop[model])
-                    add_trees(features, trees, span, weight, total[:count])
-                    points = slice(packed.begin[model], packed.end[model])
-                    smooth = (packed.column[model], packed.scale[model], packed.point[points], packed.weight[points])
-                    add_smooth(features, smooth, weight, total[:count])
-        for k in range(count):
-            q = block[k]
-            bound[q], situation[q], far = bound_of(terms, q), S_UNTRAINED, 0.0
-            times[1][q] = 1.0
-            if cell >= 0:
-                situation[q] = recipes.situation[cell, gpu]
-                far = beyond(shape, i[q], packed.low[cell], packed.high[cell])
-                if far > 0.0:
-                    times[1][q] = 1.0 + STRETCH * far
-                    if situation[q] == S_SEEN or situation[q] == S_CALIBRATED:
-                        situation[q] = S_SEEN_OUTSIDE
-                    elif situation[q] == S_UNSEEN:
-                        situation[q] = S_UNSEEN_OUTSIDE
-            factors = recipes.factors[cell, gpu] if cell >= 0 else neutral
-            alike = cell < 0 or packed.low[cell, EAGER] <= shape[EAGER, i[q]] <= packed.high[cell, EAGER]
-            trust = 1.0 if alike else recipes.trust[cell, gpu]
-            factors = factors if alike else factors**trust
-            times[0][q] = corrected_s(terms, q, factors, trust * total[k] * np.exp(-FADING * far), alike)
-        first += count
-
-
-@compiled
-def beyond(shape: Singles, row: int, low: Floats, high: Floats) -> float:
-    """How far the row's shape is out of the range learned from, as a logarithm; 0 inside."""
-    far = 0.0
-    for f in range(EAGER):
-        far = max(far, low[f] - shape[f, row], shape[f, row] - high[f])
-    return float(far) if far > 1e-3 else 0.0
-
-
-@compiled
-def corrected_s(terms: Floats, q: int, factors: Floats, correction: float, alike: bool) -> float:
-    """Seconds by physics under `factors` and a correction in log space; `alike`: launched as what was learned from."""
-    if alike:
-        return float(max(scaled_s(terms, q, factors) * np.exp(correction), terms[LIMIT, q]))
-    # Launched in another way than the measurements: only what concerns the work carries over.
-    work = scaled_work_s(terms, q, factors)
-    work *= np.exp(correction * min(work / scaled_s(terms, q, factors), 1.0))
-    return composed(terms, q, work)

@@ -62,7 +62,7 @@ class Traits(NamedTuple):
     reread, in_flight   bytes read again where what is in flight per SM does not stay in the L2; 0 of most
     launches            launches that wait for one another
     sent, hops          bytes over the link, and further devices that messages pass, of collectives; else 0
-    eager, burst        as the columns of these names
+    eager, burst, backward  as the columns of these names
     blocks, fill, splits  as in app.ops.tiles.Grid, [candidates, n]; a row that is no product fills none
     kind, dtype         int [n], codes
     """
@@ -79,6 +79,7 @@ class Traits(NamedTuple):
     hops: Floats
     eager: Floats
     burst: Floats
+    backward: Floats
     blocks: Floats
     fill: Floats
     splits: Floats
@@ -298,6 +299,7 @@ def traits_of(ops: OpTable, kinds: list[Kind], products: list[Products | None]) 
         nothing if sent is None else ops.column("devices") - 1.0,
         np.ascontiguousarray(ops.column("eager")),
         np.ascontiguousarray(ops.column("burst")),
+        np.ascontiguousarray(ops.column("backward")),
         *_grid_of(len(ops), kinds, products),
         ops.kind,
         ops.dtype,

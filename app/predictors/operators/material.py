@@ -1,0 +1,58 @@
+"""Measured rows of an operator as what learns of them sees them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.ops import OPS
+from app.ops.kinds import kinds_of
+from app.predictors.compiled import compiled
+from app.predictors.operators.cells import Samples
+from app.predictors.operators.features import FEATURES, fill_features, shape_features
+from app.predictors.operators.process import Places
+from app.predictors.operators.time import TERMS, Traits, devices_of, fill_terms, products_of, traits_of
+from app.tables.gpus import GpuTable
+from app.tables.measurements import Measurements
+from app.tables.operator_runs import OperatorRuns
+
+Floats = NDArray[np.float64]
+Singles = NDArray[np.float32]
+Ints = NDArray[np.intp]
+
+
+def usual_rows(run: OperatorRuns) -> OperatorRuns:
+    """Forward rows on busy cards of each GPU's most frequent software stack, eager and not: others would blur these."""
+    eager = run.rows.ops.column("eager")
+    plain = ~((run.rows.ops.column("backward") > 0.0) | (run.rows.ops.column("burst") > 0.0))
+    kept = [np.empty(0, dtype=np.intp)]
+    for gpu in np.unique(run.rows.gpu):
+        for mode in (plain & (eager > 0.0), plain & ~(eager > 0.0)):
+            rows = np.flatnonzero((run.rows.gpu == gpu) & mode)
+            if len(rows):
+                stack = np.bincount(run.software[rows]).argmax()
+                kept.append(rows[run.software[rows] == stack])
+    return run.take(np.concatenate(kept))
+
+
+def samples(rows: Measurements, gpus: GpuTable) -> Samples:
+    """Features and residuals of measured rows of one operator in one dtype."""
+    i = np.arange(len(rows))
+    kinds = kinds_of(rows.ops)
+    products = products_of(kinds)
+    traits = traits_of(rows.ops, kinds, products)
+    devices = devices_of(gpus)
+    terms, features = np.empty((TERMS, len(i))), np.empty((FEATURES, len(i)), dtype=np.float32)
+    fill_terms(traits, devices, i, rows.gpu, terms)
+    fill_all(shape_features(kinds, products, len(i)), traits, devices.figures, rows.gpu, terms, features)
+    places = Places.of(int(rows.ops.kind[0]), product=products[0] is not None)
+    names, makes = gpus.ids, gpus.architectures or ("",) * len(gpus)
+    streams = OPS[int(rows.ops.kind[0])].group == "elementwise"
+    return Samples(features, terms, rows.latency_s, rows.gpu, names, makes, places, streams)
+
+
+@compiled
+def fill_all(shape: Singles, traits: Traits, figures: Floats, gpu: Ints, terms: Floats, features: Singles) -> None:
+    """Fill `features` float32 [FEATURES, n] for row q on GPU row `gpu[q]`, with the terms in column q."""
+    for q in range(len(gpu)):
+        fill_features(shape, traits, figures, q, gpu[q], terms, q, features, q)
