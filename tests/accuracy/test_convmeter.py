@@ -68,6 +68,8 @@ def test_our_own_networks() -> None:
     assert found["step", "network"] < 16.0
     assert found["blocks", "network"] < 17.0
     assert found["training_update", "network"] < 11.0
+    assert found["step_many", "network"] < 11.5
+    assert found["training_backward_update_many", "network"] < 12.0
     assert found["inference", "family"] < 19.5
     assert found["step", "family"] < 17.0
 
