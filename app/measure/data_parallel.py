@@ -39,6 +39,7 @@ class Peers:
     def __init__(self, devices: int, threads: int) -> None:
         self.devices, self._threads = devices, threads
         self._others: list[subprocess.Popen[str]] = []
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def phases(self, workload: Mapping[str, Any], build: Callable[[], Phases]) -> Phases:
         """What `build` makes of the workload, once all have made it; the first phase begins the step of all."""
@@ -54,6 +55,8 @@ class Peers:
         self._others = []
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
+        if self._folder is not None:
+            self._folder.cleanup()
 
     def _run(self, said: str, what: Callable[[], Found]) -> Found:
         """Say it to the others, if anything, and do one's own part; where that fails, they would wait in vain."""
@@ -68,18 +71,20 @@ class Peers:
             raise
 
     def _start(self) -> None:
-        with tempfile.TemporaryDirectory(prefix="gpucast-group-") as folder:
-            told = [str(self.devices), str(self._threads), f"{folder}/group"]
-            self._others = [
-                subprocess.Popen(
-                    [sys.executable, "-m", "app.measure.peer", *told, str(rank)],
-                    stdin=subprocess.PIPE,
-                    text=True,
-                    start_new_session=True,  # Ctrl-C is this process's to handle
-                )
-                for rank in range(1, self.devices)
-            ]
-            join(0, self.devices, f"{folder}/group")
+        # Kept until the group ends: another process may still have to read where this one, already through, listens.
+        self._folder = tempfile.TemporaryDirectory(prefix="gpucast-group-")
+        rendezvous = f"{self._folder.name}/group"
+        told = [str(self.devices), str(self._threads), rendezvous]
+        self._others = [
+            subprocess.Popen(
+                [sys.executable, "-m", "app.measure.peer", *told, str(rank)],
+                stdin=subprocess.PIPE,
+                text=True,
+                start_new_session=True,  # Ctrl-C is this process's to handle
+            )
+            for rank in range(1, self.devices)
+        ]
+        join(0, self.devices, rendezvous)
 
     def _say(self, line: str) -> None:
         try:
