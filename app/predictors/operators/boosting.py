@@ -225,16 +225,40 @@ def add_trees(
         for k in range(m):
             total[k] += weight * _row_sum(features, k, trees, span)
         return
-    leaf = np.empty(m, dtype=np.int32)
+    leaf = np.zeros(m, dtype=np.uint32)
     summed = np.zeros(m, dtype=np.float32)
-    for tree in range(span[0], span[1]):
-        leaf[:] = 0
-        for level in range(DEPTH):
-            column, edge, bit = features[feature[tree, level]], threshold[tree, level], np.int32(1 << level)
-            for k in range(m):
-                leaf[k] |= bit if column[k] > edge else np.int32(0)
-        leaves = value[tree]
+    last, of = np.uint32(LEAVES - 1), np.uint32(8)
+    tree = span[0]  # four at once, so that sums are read and written a quarter as often
+    while tree + 4 <= span[1]:
+        for k in range(tree, tree + 4):
+            _shift_in_leaf(features, feature[k], threshold[k], leaf)
+        first, second, third, fourth = value[tree], value[tree + 1], value[tree + 2], value[tree + 3]
         for k in range(m):
-            summed[k] += leaves[leaf[k]]
+            packed = leaf[k]
+            half = summed[k] + first[packed >> (3 * of)] + second[(packed >> (2 * of)) & last]
+            summed[k] = half + third[(packed >> of) & last] + fourth[packed & last]
+        tree += 4
+    for rest in range(tree, span[1]):
+        _shift_in_leaf(features, feature[rest], threshold[rest], leaf)
+        leaves = value[rest]
+        for k in range(m):
+            summed[k] += leaves[leaf[k] & last]
     for k in range(m):
         total[k] += weight * summed[k]
+
+
+@compiled
+def _shift_in_leaf(features: Singles, feature: NDArray[np.int16], threshold: Singles, leaf: NDArray[np.uint32]) -> None:
+    """A tree's leaf of every row becomes the lowest byte of `leaf` [m], above it those of the three trees before.
+
+    All DEPTH questions in one pass: compilers make vectors of this, not of a loop over questions.
+    """
+    a, b, c = features[feature[0]], features[feature[1]], features[feature[2]]
+    d, e, f = features[feature[3]], features[feature[4]], features[feature[5]]
+    over_a, over_b, over_c = threshold[0], threshold[1], threshold[2]
+    over_d, over_e, over_f = threshold[3], threshold[4], threshold[5]
+    none, one, two, four = np.uint32(0), np.uint32(1), np.uint32(2), np.uint32(4)
+    for k in range(len(leaf)):
+        half = (one if a[k] > over_a else none) | (two if b[k] > over_b else none) | (four if c[k] > over_c else none)
+        rest = (one if d[k] > over_d else none) | (two if e[k] > over_e else none) | (four if f[k] > over_f else none)
+        leaf[k] = (leaf[k] << np.uint32(8)) | (rest << np.uint32(3)) | half
