@@ -16,7 +16,7 @@ from app.tables.workload import FORWARD, Workload
 # Per operator, the columns of its fields in a mixed table, and what a field left out is (None: it may not be).
 _COLUMNS = {op.name: np.array([MIXED_FIELDS[column] for column in op.fields]) for op in OPS[1:]}
 DEFAULTS: Mapping[str, dict[str, float | None]] = {
-    op.name: {column: dim.default for dim in op.dims for column in dim.columns} | {"eager": 0.0} for op in OPS[1:]
+    op.name: {column: dim.default for dim in op.dims for column in dim.columns} | {"eager": -1.0} for op in OPS[1:]
 }
 
 

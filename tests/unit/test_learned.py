@@ -170,7 +170,7 @@ def test_in_models_half_is_kept_of_what_products_on_a_card_fed_by_its_slot_ran_l
     rows = measured("linear", random_shapes("mnk", 900, seed=0), gpus, (0, 1), law)
     auto = Auto().fit_operators([rows], gpus)
     long = rows.rows.take(np.flatnonzero(rows.rows.latency_s > np.quantile(rows.rows.latency_s, 0.9)))
-    for eager, kept in ((np.nan, 1.0), (0.0, 0.5)):
+    for eager, kept in ((np.nan, 1.0), (-1.0, 0.5)):
         long.ops.column("eager")[:] = eager
         learned, untrained = (
             one.predict(long.ops, gpus, np.arange(len(long)), long.gpu, evidence=no_evidence(long.ops))

@@ -165,7 +165,7 @@ def _of_kind(kind: Kind, product: Products | None) -> Floats:
         features[at : at + len(kept)] = kept
         at += len(kept)
     eager = table.column("eager")
-    features[EAGER] = np.where(np.isnan(eager), IS_EAGER[table.dtype], eager)
+    features[EAGER] = np.where(np.isnan(eager), IS_EAGER[table.dtype], eager > 0.0)
     return features
 
 

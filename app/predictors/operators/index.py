@@ -47,7 +47,7 @@ def _digest(table: tuple[Ints, Ints, Floats, Digests], used: Ints, eager: int, d
     kind, dtype, dims, bits = table
     for k in range(len(digest)):
         stack = dims[eager, k]
-        graph = not IS_EAGER[dtype[k]] if np.isnan(stack) else stack == 0.0
+        graph = not IS_EAGER[dtype[k]] if np.isnan(stack) else stack <= 0.0
         value = _mixed(np.uint64(kind[k]), np.uint64(2 * dtype[k] + graph))
         for field in used:
             value = _mixed(value, _ABSENT if np.isnan(dims[field, k]) else bits[field, k])
