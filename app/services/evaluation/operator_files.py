@@ -1,6 +1,6 @@
 """Measured operators of the two published data sets as tables, without a database: what evaluations run on.
 
-The same readers and checks as `gpucast import`, so the rows are those that would be stored.
+The same readers and checks as `gpucast import`, so the rows are those that would be stored (unless told otherwise).
 """
 
 from __future__ import annotations
@@ -39,23 +39,25 @@ class FileRuns(NamedTuple):
     split: NDArray[np.intp]
 
 
-def read_operator_files(folder: Path) -> list[FileRuns]:
+def read_operator_files(folder: Path, *, as_measured: bool = False) -> list[FileRuns]:
     """Every operator and dtype of both data sets in `folder`; a data set that is absent is passed over.
 
-    `rows.gpu` are rows of the shipped catalogue; rows come in the order of their keys, each once.
+    `rows.gpu` are rows of the shipped catalogue; rows come in the order of their keys, each once. `as_measured`: with
+    the drift of the process that measured, which an import takes out.
     """
     specs = load_seed_specs()
     gpus = UploadGpus(Catalog(specs))
-    blocks = [block for part in _parts(folder) for block in _blocks(part, gpus)]
+    blocks = [block for part in _parts(folder, as_measured) for block in _blocks(part, gpus)]
     return [FileRuns(runs, split) for runs, split in tagged_runs_of(blocks, GpuTable.from_specs(specs))]
 
 
-def _parts(folder: Path) -> Iterator[Part]:
+def _parts(folder: Path, as_measured: bool) -> Iterator[Part]:
     if not (folder / NEUSIGHT).is_dir() and not (folder / MODERN).is_dir():
         raise NotFound(f"{folder} has none of the files known. Pass --data the folder that holds {NEUSIGHT_FILE}.")
-    for name, read in ((NEUSIGHT, neusight.read), (MODERN, aiconfigurator.read)):
-        if (folder / name).is_dir():
-            yield from read(folder / name)
+    if (folder / NEUSIGHT).is_dir():
+        yield from neusight.read(folder / NEUSIGHT, as_measured=as_measured)
+    if (folder / MODERN).is_dir():
+        yield from aiconfigurator.read(folder / MODERN)
 
 
 def _blocks(part: Part, gpus: UploadGpus) -> Iterator[TaggedBlock]:

@@ -86,18 +86,20 @@ def evaluate_operators(  # noqa: PLR0913  (a choice per option of the command)
     most_test: int = MOST_TEST_ROWS,
     most_train: int | None = None,
     intervals: bool = True,
+    as_measured: bool = False,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Study:
     """Scores by the protocols named (all where none is), on the data sets that `folder` holds.
 
-    Without `intervals` every predictor has documented ones, which takes a tenth of the time.
+    Without `intervals` every predictor has documented ones, which takes a tenth of the time. `as_measured`: rows with
+    the drift of the process that measured them, which an import takes out.
     """
     known = {one.name: one if intervals else one._replace(holds_out=False) for one in contenders()}
     running = _chosen("predictor", known, predictors)
     asked = [protocol for protocol in PROTOCOLS if protocol in _chosen("protocol", dict.fromkeys(PROTOCOLS), protocols)]
     gpus = GpuTable.from_specs(load_seed_specs())
     progress(f"reading {folder}")
-    cells = list(read_cells(folder))
+    cells = list(read_cells(folder, as_measured=as_measured))
     of_family: dict[str, list[Cell]] = defaultdict(list)
     for cell in cells:
         of_family[family_of(cell)].append(cell)

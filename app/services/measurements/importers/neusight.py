@@ -1,7 +1,8 @@
 """NeuSight's measurements of operators: operators_fp32.parquet, one operator a row, PyTorch eager in FP32.
 
 Latencies are milliseconds; `k` is the dimension summed over; a trailing u is tensor with scalar. `split` (train or
-test dimensions, as the paper used them) is for evaluation: rows of both are stored alike.
+test dimensions, as the paper used them) is for evaluation: rows of both are stored alike. Convolutions are stored
+without what the measuring process added to them as it grew old (app.services.measurements.importers.drift).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from app.errors import BadInput, FieldError, NotFound
 from app.ops import OP_CODE, OPS
 from app.services.measurements.importers.base import Part, PartsImporter
 from app.services.measurements.importers.columns import figures, one, read_table, stacked, words
+from app.services.measurements.importers.drift import steady
 from app.services.measurements.measured_operators import OperatorColumns
 from app.services.operators.columns import Column
 
@@ -35,10 +37,12 @@ _WORDS = ("op", "gpu", "torch", "kernel", "split")
 _OPTIONAL = (*_DIMS, *_GRID, *_BLOCK, "torch", "kernel", "split")
 _UNUSED = ("cudnn", "cuda", "warps_per_sm", "blocks_per_sm", "source_file", "kernels")
 SPLITS = ("train", "test")
+# Measured by processes that grew slower.
+DRIFTING = ("conv2d",)
 
 
-def read(folder: Path) -> Iterator[Part]:
-    """One part per operator; unknown operators and splits are refused by name."""
+def read(folder: Path, *, as_measured: bool = False) -> Iterator[Part]:
+    """One part per operator; unknown operators and splits are refused by name. `as_measured`: drift left in."""
     path = folder / FILE
     if not path.is_file():
         raise NotFound(f"No {FILE} in {folder}.")
@@ -49,7 +53,7 @@ def read(folder: Path) -> Iterator[Part]:
     for theirs, ours in _OPS.items():
         rows = np.flatnonzero(pc.equal(table["op"], theirs).fill_null(False).to_numpy())
         if len(rows):
-            yield _part(ours, table.take(rows), rows)
+            yield _part(ours, table.take(rows), rows, drifts=ours in DRIFTING and not as_measured)
 
 
 def _refuse_unknown(table: pa.Table, name: str, known: tuple[str, ...]) -> None:
@@ -59,14 +63,15 @@ def _refuse_unknown(table: pa.Table, name: str, known: tuple[str, ...]) -> None:
         raise BadInput(f"{FILE}: {msg}", errors=[FieldError((FILE, name), msg)])
 
 
-def _part(op: str, table: pa.Table, rows: np.ndarray[tuple[int], np.dtype[np.intp]]) -> Part:
+def _part(op: str, table: pa.Table, rows: np.ndarray[tuple[int], np.dtype[np.intp]], *, drifts: bool) -> Part:
+    gpu, latency = words(table, "gpu"), figures(table, "latency_ms")
     columns: dict[str, Column] = {
         "op": one(op),
         "dtype": one("fp32"),
-        "gpu": words(table, "gpu"),
+        "gpu": gpu,
         "software": _software(table),
         "source": one(SOURCE),
-        "latency_ms": figures(table, "latency_ms"),
+        "latency_ms": latency._replace(values=steady(latency.values, gpu.codes)) if drifts else latency,
         "kernel.name": words(table, "kernel"),
         "kernel.grid": stacked(table, _GRID),
         "kernel.block": stacked(table, _BLOCK),
