@@ -19,12 +19,13 @@ from app.predictors.compiled import compiled
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
+Halves = NDArray[np.float16]
 Bins = NDArray[np.uint8]
 
 DEPTH = 6
 LEAVES = 1 << DEPTH
 BINS = 64
-BLOCK = 256
+BLOCK = 272
 # Rows from which a block is quicker than row by row.
 _FEW = 4
 # A leaf of few rows is drawn towards zero as by this many rows of residual zero.
@@ -47,16 +48,16 @@ class Trees(NamedTuple):
 
     feature    int16 [trees, DEPTH], row of the features that a level compares
     threshold  float32 [trees, DEPTH], right where the feature exceeds it
-    value      float32 [trees, LEAVES]; level d decides bit d of the leaf
+    value      float32 [trees, LEAVES], loaded ones float16; level d decides bit d of the leaf
     """
 
     feature: NDArray[np.int16]
     threshold: Singles
-    value: Singles
+    value: Singles | Halves
 
     def sum(self, features: Singles) -> Floats:
         """What the trees add up to, float64 [n], for features float32 [columns, n]."""
-        total, trees = np.zeros(features.shape[1]), (self.feature, self.threshold, self.value)
+        total, trees = np.zeros(features.shape[1]), (self.feature, self.threshold, self.value.astype(np.float32))
         for first in range(0, len(total), BLOCK):
             block = np.ascontiguousarray(features[:, first : first + BLOCK])
             add_trees(block, trees, (0, len(self.feature)), 1.0, total[first : first + BLOCK])
@@ -69,7 +70,7 @@ class Trees(NamedTuple):
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
         """The inverse of `state`."""
-        return cls(state["feature"], state["threshold"], state["value"].astype(np.float32))
+        return cls(state["feature"], state["threshold"], state["value"])
 
 
 def leaves_of(features: Singles, trees: Trees) -> Bins:
@@ -128,13 +129,18 @@ def _grow(
         asked = chosen[: _pick(columns, feature_share, chosen)]
         leaf[:] = 0
         for level in range(DEPTH):
-            sums[: 1 << level] = 0.0
+            half = (1 << level) >> 1
+            sums[half : 1 << level] = 0.0
             for row in picked:
+                if leaf[row] < half:
+                    continue  # went left at the last question: what its node has and the right one has not
                 here, gradient, mass = sums[leaf[row]], rest[row] * weight[row], weight[row]
                 for column in asked:
                     cell = here[column, bins[row, column]]
                     cell[0] += gradient
                     cell[1] += mass
+            for left in range(half):
+                sums[left] -= sums[half + left]
             best_column, best_bin = _best_question(sums, 1 << level, asked)
             feature[tree, level], cut[tree, level] = best_column, best_bin
             bit = np.uint8(1 << level)

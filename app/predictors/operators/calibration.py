@@ -157,7 +157,7 @@ def _trees(view: View, kernels: Kernels, weight: Floats) -> Trees:
     held = np.zeros((len(kernels.share), LEAVES))
     for tree in range(len(held)):
         held[tree] = np.bincount(view.leaf[:, tree], weights=weight, minlength=LEAVES)
-    more = STRENGTH**2 * float(view.learned @ weight)
+    more = np.float64(STRENGTH**2 * (view.learned @ weight))  # whatever precision the leaves are in
     value = more * kernels.trees.value + LEAF**2 * kernels.share[:, None] * (held @ NEAR)
     return kernels.trees._replace(value=value.astype(np.float32))
 

@@ -30,7 +30,7 @@ Ints = NDArray[np.intp]
 # Rows of a GPU from which a model stands by itself; with fewer it corrects another.
 ENOUGH = 400
 # Rows per tree, and the bounds of how many trees a model has.
-ROWS_PER_TREE, LEAST_TREES, MOST_TREES = 8, 80, 600
+ROWS_PER_TREE, LEAST_TREES, MOST_TREES = 8, 80, 1000
 # Part of the features that each tree of a GPU's own model sees: chosen on configurations and sizes held out.
 OWN_FEATURES = 0.7
 # Rows of each GPU that the shared model sees at most, and its trees.

@@ -69,7 +69,9 @@ def packed(models: Sequence[Model], cells: Sequence[Cell]) -> Packed:
     """Models, and the ranges of the cells that they are of, side by side."""
     trees = [NO_TREES, *(model.trees for model in models)]
     stop = np.cumsum([len(part.feature) for part in trees[1:]], dtype=np.intp)
-    joined: list[Any] = [np.concatenate([part[k] for part in trees]) for k in range(len(NO_TREES))]
+    joined: list[Any] = [
+        np.concatenate([part[k] for part in trees], dtype=kept.dtype) for k, kept in enumerate(NO_TREES)
+    ]
     ranges = [np.array([getattr(cell, end) for cell in cells]) for end in ("low", "high")]
     low, high = (part.reshape(-1, SHAPE_FEATURES).astype(np.float64) for part in ranges)
     mean = np.array([model.mean for model in models], dtype=np.float64)
