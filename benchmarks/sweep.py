@@ -32,6 +32,9 @@ ROWS, ARCHITECTURES, REPEATS = 10_000, 500, 3
 GPU = "h100-sxm5-80gb"
 _GPT2 = {"name": "gpt2-large"}
 _GPT2_SPACE = {"config.n_layer": [12, 24, 36], "config.n_head": [8, 16], "config.n_embd": [512, 768, 1024, 1280]}
+_TRAINED = {**_GPT2, "mode": "training", "optimizer": "adamw", "dtype": "bf16"}
+_CONVNETS = {"name": ["resnet18", "resnet50", "mobilenet_v2", "vgg16", "efficientnet_b0"]}
+_IMAGES = {"image_size": list(range(128, 385, 32)), "batch": list(range(4, 257, 4))}
 _LLAMA = {"name": "llama-3-8b", "mode": "prefill", "dtype": "bf16"}
 _LLAMA_SPACE = {
     "config.num_hidden_layers": [8, 16, 24, 32],
@@ -59,9 +62,8 @@ def main() -> None:
                 fastest = min(fastest, time.process_time() - began)
             assert pq.read_table(part(folder, 0)).num_rows == len(table)
             rate = len(table) / fastest
-            print(
-                f"{what:<42}{len(table):>7,} configurations{rate:>9,.0f} a second   goal {GOAL_PER_S:,.0f}", flush=True
-            )
+            line = f"{what:<58}{len(table):>7,} configurations{rate:>9,.0f} a second   goal {GOAL_PER_S:,.0f}"
+            print(line, flush=True)
             missed |= rate < GOAL_PER_S
     print(f"load average {os.getloadavg()[0]:.2f}")
     sys.exit(missed)
@@ -75,14 +77,24 @@ def _tables() -> Iterator[tuple[str, pa.Table]]:
     ):
         yield f"{what}, grid", _grid(base, {**space, "batch": batches, "sequence": sequences})
         yield f"{what}, random", _random(base)
+    for what, run in (
+        ("Adam", {}),
+        ("recomputation, 4 steps added up", {"recompute": True, "gradient_accumulation": 4}),
+        ("8 GPUs", {"parallelism.data": 8}),
+    ):
+        space = {**_GPT2_SPACE, "batch": [32 * batch for batch in batches], "sequence": sequences}
+        yield f"GPT-2, training, {what}, grid", _grid({**_TRAINED, **run}, space)
+    yield "GPT-2, training, Adam, random", _random(_TRAINED)
+    for mode in ("inference", "training"):
+        yield f"ConvNets, {mode}, images and batches", _grid({"mode": mode, "dtype": "bf16"}, {**_CONVNETS, **_IMAGES})
 
 
-def _grid(base: dict[str, str], space: dict[str, list[int]]) -> pa.Table:
+def _grid(base: dict[str, Any], space: dict[str, list[Any]]) -> pa.Table:
     columns = zip(*product(*space.values()), strict=True)
     return _table(base, dict(zip(space, columns, strict=True)))
 
 
-def _random(base: dict[str, str]) -> pa.Table:
+def _random(base: dict[str, Any]) -> pa.Table:
     """Architectures of any width (64 a head), inner size and depth; batch and sequence of any size."""
     rng = np.random.default_rng(0)
     heads, layers = rng.integers(4, 33, ARCHITECTURES), rng.integers(4, 49, ARCHITECTURES)
@@ -97,7 +109,7 @@ def _random(base: dict[str, str]) -> pa.Table:
     return _table(base, columns)
 
 
-def _table(base: dict[str, str], columns: dict[str, Any]) -> pa.Table:
+def _table(base: dict[str, Any], columns: dict[str, Any]) -> pa.Table:
     rows = len(next(iter(columns.values())))
     return pa.table({**{name: [value] * rows for name, value in base.items()}, **columns})
 

@@ -28,7 +28,7 @@ class Forward(NamedTuple):
     producers  int [k], rows of its block that feed each
     fed        bool [k], whether what a row reads needs a gradient (the network's input does not)
     bias       bool [k], whether it adds a bias
-    output     float64 [k], bytes that a launch writes
+    output     float64 [k] (or [c, k]), bytes that a launch writes
     """
 
     ops: OpTable
@@ -56,7 +56,7 @@ def steps(forward: Forward) -> Iterator[Step]:
 
 def _as(forward: Forward, op: str, *, times: Floats | float = 1.0, **columns: Floats) -> OpTable:
     ops = forward.ops
-    return table_of(op, ops.dtype, count=ops.column("count") * times, burst=ops.column("burst"), **columns)
+    return table_of(op, ops.dtype, ops.fields, count=ops.column("count") * times, burst=ops.column("burst"), **columns)
 
 
 def _itself(forward: Forward) -> Iterator[Step]:

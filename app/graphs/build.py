@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,21 @@ from app.ops import MIXED_FIELDS, OP_CODE, OPS
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
 from app.tables.workload import FORWARD, Workload
 
-# Per operator, the columns of its fields in a mixed table, and what a field left out is (None: it may not be).
-_COLUMNS = {op.name: np.array([MIXED_FIELDS[column] for column in op.fields]) for op in OPS[1:]}
+# Per operator, what a field left out is (None: it may not be).
 DEFAULTS: Mapping[str, dict[str, float | None]] = {
     op.name: {column: dim.default for dim in op.dims for column in dim.columns} | {"eager": -1.0} for op in OPS[1:]
 }
+
+
+# Operators that passes add to a network's own: of many configurations a table has the columns of these alone.
+_ADDED = ("linear", "bmm", "add", "memory", "all_reduce")
+
+
+@lru_cache(maxsize=256)
+def _fields_of(ops: frozenset[str]) -> Mapping[str, int]:
+    """MIXED_FIELDS, those that none of these operators has all as one column, the last."""
+    names = dict.fromkeys(name for op in sorted({*ops, *_ADDED}) for name in OPS[OP_CODE[op]].fields)
+    return dict.fromkeys(MIXED_FIELDS, len(names)) | {name: k for k, name in enumerate(names)}
 
 
 # Of a row: operator, dtype and block, by number; elements written, held and kept; bytes of keys and values.
@@ -89,9 +100,11 @@ class Builder:
         """The workload so far, all of it forward."""
         n = len(self._ops)
         figures = array_of(self._figures)
-        dims = np.full((len(MIXED_FIELDS), n, *figures.shape[1:]), np.nan)
+        fields = MIXED_FIELDS if figures.ndim == 1 else _fields_of(frozenset(self._ops))
+        dims = np.full((1 + max(fields.values()), n, *figures.shape[1:]), np.nan)
         if n:
-            places = [_COLUMNS[op] for op in self._ops]
+            columns_of = {op: [fields[name] for name in OPS[OP_CODE[op]].fields] for op in set(self._ops)}
+            places = [columns_of[op] for op in self._ops]
             rows = np.repeat(np.arange(n), [len(place) for place in places])
             dims[np.concatenate(places), rows] = figures
         sizes = array_of(self._sizes)
@@ -105,7 +118,7 @@ class Builder:
         own = ~np.isnan(np.atleast_2d(saved)[0])
         saved = outputs * kept(kind, block, edges, own) + np.where(own, saved, 0.0)
         label = np.zeros(n, dtype=np.intp)
-        ops = OpTable(kind, dtype, label, MIXED_FIELDS, np.moveaxis(dims, 1, -1))
+        ops = OpTable(kind, dtype, label, fields, dims.swapaxes(1, -1))
         return Workload(
             ops=ops,
             names=tuple(self._names),

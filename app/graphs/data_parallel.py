@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from app.graphs.many import alike
 from app.graphs.rows import Rows, inserted, table_of
 from app.graphs.run import Run, spanned
 from app.ops import OP_CODE
@@ -33,19 +34,19 @@ def _exchange(w: Workload, run: Run) -> Iterator[Rows]:
     zero = run.parallelism.zero
     held = _held(w, run)
     per_block = w.per_block(held)
-    total = float(per_block @ w.repeats[: w.blocks])
-    if total == 0.0:
+    total = (per_block * w.repeats[..., : w.blocks]).sum(axis=-1, keepdims=True)
+    if not alike(total > 0).all():
         return
     backward = 2 * w.blocks - 1 - np.arange(w.blocks)
-    yield from _buckets(w, held, min(BUCKET_BYTES, total), backward, run)
-    block = np.flatnonzero(per_block > 0)
+    yield from _buckets(w, held, np.minimum(BUCKET_BYTES, total), backward, run)
+    block = np.flatnonzero(alike(per_block > 0))
     first = np.searchsorted(w.block, block)
     if zero >= 3:
         for phase, target in ((FORWARD, block), (BACKWARD, backward[block])):
-            ops = _collective("all_gather", per_block[block], np.ones(len(block)), run)
+            ops = _collective("all_gather", per_block[..., block], np.ones(len(block)), w, run)
             yield Rows(ops, first, target, np.full(len(block), -1.0), phase, overlapped=True)
     elif zero and (w.phase == UPDATE).any():
-        ops = _collective("all_gather", per_block[block], np.ones(len(block)), run)
+        ops = _collective("all_gather", per_block[..., block], np.ones(len(block)), w, run)
         yield Rows(ops, first, 2 * w.blocks + block, np.full(len(block), np.inf), UPDATE)
 
 
@@ -56,31 +57,31 @@ def _held(w: Workload, run: Run) -> Floats:
     return np.where(dealt, 0.0, w.weight_bytes)
 
 
-def _buckets(w: Workload, held: Floats, bucket: float, backward: Ints, run: Run) -> Iterator[Rows]:
-    """Full buckets behind the backward rows that fill them, and what is left at the end of each block."""
+def _buckets(w: Workload, held: Floats, bucket: Floats, backward: Ints, run: Run) -> Iterator[Rows]:
+    """Full buckets behind the backward rows that fill them, and what is left at the end of each block.
+
+    Of several configurations, rows that fill one in any: in the others their launches are none.
+    """
     op = "reduce_scatter" if run.parallelism.zero else "all_reduce"
     ready = _ready(w, backward)
-    rows = np.flatnonzero(held > 0)
+    rows = np.flatnonzero(alike(held > 0))
     rows = rows[np.lexsort((ready[rows], backward[w.block[rows]]))]  # in the order in which gradients are made
     block = w.block[rows]
-    filled = np.cumsum(held[rows])
+    filled = np.cumsum(held[..., rows], axis=-1)
     new = np.flatnonzero(np.diff(block, prepend=-1))  # where a block's rows begin
-    filled -= np.repeat(filled[new] - held[rows[new]], np.diff(np.append(new, len(rows))))
+    before = filled[..., new] - held[..., rows[new]]
+    filled -= np.repeat(before, np.diff(np.append(new, len(rows))), axis=-1)
     full = np.floor(filled / bucket * (1.0 + 1e-12))
     count = np.diff(full, prepend=0.0)
-    count[new] = full[new]
-    some = np.flatnonzero(count > 0)
-    yield _reductions(op, bucket, count[some], rows[some], backward[block[some]], ready[rows[some]] + 0.5, run)
+    count[..., new] = full[..., new]
     last = np.append(new[1:], len(rows)) - 1
-    part = filled[last] / bucket - full[last]
-    some = np.flatnonzero(part > 1e-9)
-    left, order = last[some], np.full(len(some), np.inf)
-    yield _reductions(op, bucket, part[some], rows[left], backward[block[left]], order, run)
-
-
-def _reductions(op: str, bucket: float, count: Floats, source: Ints, block: Ints, order: Floats, run: Run) -> Rows:
-    ops = _collective(op, np.full(len(count), bucket), count, run)
-    return Rows(ops, source, block, order, BACKWARD, overlapped=True)
+    part = filled[..., last] / bucket - full[..., last]
+    part = np.where(part > 1e-9, part, 0.0)
+    for launches, place, order in ((count, rows, ready[rows] + 0.5), (part, rows[last], np.full(len(last), np.inf))):
+        some = np.flatnonzero(np.atleast_2d(launches > 0).any(axis=0))
+        ops = _collective(op, bucket, launches[..., some], w, run)
+        source = place[some]
+        yield Rows(ops, source, backward[w.block[source]], order[some], BACKWARD, overlapped=True)
 
 
 def _ready(w: Workload, backward: Ints) -> Floats:
@@ -91,7 +92,7 @@ def _ready(w: Workload, backward: Ints) -> Floats:
     return ready
 
 
-def _collective(op: str, message: Floats, count: Floats, run: Run) -> OpTable:
-    dtype = np.full(len(message), DTYPE_CODE["fp32"], dtype=np.intp)
+def _collective(op: str, message: Floats, count: Floats, w: Workload, run: Run) -> OpTable:
+    dtype = np.full(count.shape[-1], DTYPE_CODE["fp32"], dtype=np.intp)
     devices, nodes = run.parallelism.data, spanned(run.parallelism.data, run.parallelism.tensor, run)
-    return table_of(op, dtype, message_bytes=message, devices=devices, nodes=nodes, count=count)
+    return table_of(op, dtype, w.ops.fields, message_bytes=message, devices=devices, nodes=nodes, count=count)

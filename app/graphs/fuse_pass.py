@@ -128,7 +128,8 @@ def _in_attention(w: Workload, group: Ints) -> Bools:
 
 def _merged(ops: OpTable, rows: Ints, moved: Floats) -> OpTable:
     """The table with `memory` in place of the given rows."""
-    memory = table_of("memory", ops.dtype[rows], bytes=np.maximum(moved[rows], 1.0), burst=ops.column("burst")[rows])
+    moved, burst = np.maximum(moved[rows], 1.0), ops.column("burst")[rows]
+    memory = table_of("memory", ops.dtype[rows], ops.fields, bytes=moved, burst=burst)
     kind, dims = ops.kind.copy(), ops.dims.copy()
     kind[rows], dims[:, rows] = memory.kind, memory.dims
     return OpTable(kind, ops.dtype, ops.label, ops.fields, dims)

@@ -2,18 +2,22 @@
 
 What is written for numbers runs on arrays as it is, once for all configurations; only where it asks whether a figure is
 so, they may have to part. Of a Workload of c configurations, `ops.dims` is [fields, c, n], figures of rows are [c, n],
-`repeats` is [blocks] or [c, blocks]; what rows are, their order and edges, all configurations share.
+`repeats` is [c, blocks], each without c where all are alike; what rows are, their order and edges, all configurations
+share. In memory the figures of a row lie together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from app.tables.workload import Workload
+
 Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
 Bools = NDArray[np.bool_]
 
 
@@ -51,6 +55,45 @@ def array_of(values: Sequence[float | None]) -> Floats:
         for row, value in zip(array, values, strict=True):
             row[:] = np.nan if value is None else value
         return array
+
+
+def alike(so: Bools) -> Bools:
+    """What is so of each row, bool [n], of bool [n] or [c, n]: in all configurations, else they part."""
+    if so.ndim == 1:
+        return so
+    others = (so != so[0]).any(axis=1)
+    if others.any():
+        raise Parting(others)
+    first: Bools = so[0]
+    return first
+
+
+class Lowered(NamedTuple):
+    """Some of the configurations, by number, and their rows."""
+
+    of: Ints
+    workload: Workload
+
+
+def lowered(count: int, lower: Callable[[Ints], Workload]) -> Iterator[Lowered]:
+    """Rows of `count` configurations, those that go the same way through `lower` together."""
+    todo = [np.arange(count)]
+    while todo:
+        these = todo.pop()
+        try:
+            workload = lower(these)
+        except Parting as parting:
+            todo += [these[~parting.these], these[parting.these]]
+        else:
+            yield Lowered(these, workload)
+
+
+def spread(dims: Floats, c: tuple[int, ...]) -> Floats:
+    """Figures of rows, [fields, n] or [fields, c, n], as [fields, *c, n]."""
+    if not c:
+        return dims
+    spread: Floats = np.broadcast_to(dims if dims.ndim > 2 else dims[:, None], (len(dims), *c, dims.shape[-1]))
+    return spread
 
 
 def by_row(column: Floats) -> Floats:

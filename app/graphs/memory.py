@@ -15,7 +15,7 @@ or with ZeRO 3 the largest layer's weights, gathered. Reserve: the CUDA context 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,7 +34,7 @@ RESERVE_BYTES = 500.0 * 2**20
 
 
 class Memory(NamedTuple):
-    """Bytes on the fullest device."""
+    """Bytes on the fullest device; of c configurations float64 [c] each."""
 
     weights: float
     gradients: float
@@ -47,28 +47,39 @@ class Memory(NamedTuple):
     @property
     def required_bytes(self) -> float:
         """All of it."""
-        return float(sum(self))
+        required: float = sum(self)
+        return required
 
 
 def memory(w: Workload, run: Run) -> Memory:
     """Memory of a step; `w` is forward, with or without the passes behind it."""
     training = run.mode == "training"
     ranks = stage_repeats(w, run.parallelism.pipeline)
-    held = np.array([w.per_block(values) for values in (w.weight_bytes, w.kv_bytes, w.parameters, _masters(w))])
-    weights, kv, parameters, masters = held @ ranks.T
+    ranks = ranks.reshape(len(ranks), -1, w.blocks)
+    held = [w.per_block(values) for values in (w.weight_bytes, w.kv_bytes, w.parameters, _masters(w))]
+    weights, kv, parameters, masters = ((ranks * values).sum(axis=-1) for values in held)
     zero, data = run.parallelism.zero, run.parallelism.data
     gradients = weights * training / (data if zero >= 2 else 1)
     states = STATE_BYTES[run.optimizer] * parameters + masters * (run.optimizer != "none")
     optimizer = states * training / (data if zero >= 1 else 1)
     weights = weights / (data if zero >= 3 and training else 1)
     activations = _kept(w, run, ranks) if training else _live(w, ranks)
-    workspace = np.full(len(ranks), _GEMM_WORKSPACE_BYTES)
+    workspace = np.full_like(weights, _GEMM_WORKSPACE_BYTES)
     if training:
-        workspace += 2.0 * float(w.output_bytes.max(initial=0.0))
+        workspace = workspace + 2.0 * w.output_bytes.max(axis=-1, initial=0.0)
         if data > 1 and zero in (0, 3):
-            workspace += gradients if zero == 0 else ((ranks > 0) * held[0]).max(axis=1)
-    parts = np.array([weights, gradients, optimizer, activations, kv, workspace])
-    return Memory(*(*parts[:, parts.sum(axis=0).argmax()].tolist(), RESERVE_BYTES))
+            workspace = workspace + (gradients if zero == 0 else _most(ranks, held[0]))
+    parts = np.array(np.broadcast_arrays(weights, gradients, optimizer, activations, kv, workspace))
+    fullest = parts.sum(axis=0).argmax(axis=0)
+    parts = parts[:, fullest, np.arange(len(fullest))]
+    found: list[Any] = parts[:, 0].tolist() if len(fullest) == 1 else list(parts)
+    return Memory._make([*found, RESERVE_BYTES])
+
+
+def _most(ranks: Floats, values: Floats) -> Floats:
+    """The most of a figure of blocks, [..., blocks], on each stage, [stages, ...]."""
+    most: Floats = ((ranks > 0) * values).max(axis=-1)
+    return most
 
 
 def _masters(w: Workload) -> Floats:
@@ -83,15 +94,15 @@ def _ends(w: Workload) -> Ints:
 
 
 def _kept(w: Workload, run: Run, ranks: Floats) -> Floats:
-    """Activations kept for backward on each stage, float64 [stages]."""
+    """Activations kept for backward on each stage, float64 [stages, c]; `ranks` is [stages, c, blocks]."""
     saved = w.per_block(w.saved_bytes)
     again = np.zeros_like(saved)
     if run.recompute:
         dropped = recomputed(w)
         again = np.where(dropped, saved, 0.0)
-        entering = np.concatenate([[0.0], w.output_bytes[_ends(w)][:-1]])
-        inside = w.output_bytes[_ends(w)]
-        entering = np.where(w.repeats[: w.blocks] > 1, np.maximum(entering, inside), entering)
+        inside = w.output_bytes[..., _ends(w)]
+        entering = np.concatenate([np.zeros_like(inside[..., :1]), inside[..., :-1]], axis=-1)
+        entering = np.where(w.repeats[..., : w.blocks] > 1, np.maximum(entering, inside), entering)
         saved = np.where(dropped, entering, saved)
     stages = len(ranks)
     micro = run.parallelism.microbatches
@@ -100,15 +111,15 @@ def _kept(w: Workload, run: Run, ranks: Floats) -> Floats:
         begun = np.minimum(begun, stages - np.arange(stages))
     if stages == 1:
         begun = np.ones(1)  # one microbatch after another: each is gone before the next
-    kept: Floats = begun * (ranks @ saved) + ((ranks > 0) * again).max(axis=1)
+    kept: Floats = begun[:, None] * (ranks * saved).sum(axis=-1) + _most(ranks, again)
     return kept
 
 
 def _live(w: Workload, ranks: Floats) -> Floats:
-    """Most that outputs take at once, on each stage, float64 [stages]."""
+    """Most that outputs take at once, on each stage, float64 [stages, c]; `ranks` is [stages, c, blocks]."""
     n = int((w.phase == FORWARD).sum())
     if not n:
-        return np.zeros(len(ranks))
+        return np.zeros(ranks.shape[:2])
     last = np.arange(n)
     inside = w.edges[:, (w.edges < n).all(axis=0)]
     np.maximum.at(last, inside[0], inside[1])
@@ -116,12 +127,12 @@ def _live(w: Workload, ranks: Floats) -> Floats:
     readers = np.flatnonzero(operands(w).from_outside[:n])
     readers = readers[w.block[readers] > 0]
     np.maximum.at(last, ends[w.block[readers] - 1], readers)
-    change = np.zeros(n + 1)
-    change[:n] += w.output_bytes[:n]
-    np.subtract.at(change, last + 1, w.output_bytes[:n])
-    live = np.cumsum(change[:n])
+    written = w.output_bytes.T[:n]
+    change = np.zeros((n + 1, *written.shape[1:]))
+    change[:n] += written
+    np.subtract.at(change, last + 1, written)
+    live = np.cumsum(change[:n], axis=0)
     # Within a block that repeats, what enters the second repetition is its own output, as large as what entered.
-    peak = np.zeros(w.blocks)
+    peak = np.zeros((w.blocks, *written.shape[1:]))
     np.maximum.at(peak, w.block[:n], live)
-    most: Floats = ((ranks > 0) * peak).max(axis=1)
-    return most
+    return _most(ranks, peak.T)

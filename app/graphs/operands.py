@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from app.graphs.many import alike
 from app.ops import OP_CODE
 from app.tables.workload import FORWARD, Bools, Ints, Workload
 
@@ -48,8 +49,9 @@ def operands(w: Workload) -> Operands:
 
 def _gradients(w: Workload) -> tuple[Bools, Bools]:
     """`learning` and `fed`: what enters later blocks has a gradient; a row that gives nothing on has none."""
-    fed = (w.block > 0) & (w.output_bytes > 0)
-    learning = fed | (w.parameters > 0) | (w.ops.kind == OP_CODE["embedding"])  # tables may be tied, and held elsewhere
+    fed = (w.block > 0) & alike(w.output_bytes > 0)
+    # Tables may be tied, and held elsewhere.
+    learning = fed | alike(w.parameters > 0) | (w.ops.kind == OP_CODE["embedding"])
     for producer, consumer in w.edges[:, np.argsort(w.edges[1], kind="stable")].T.tolist():
         if learning[producer]:
             fed[consumer] = learning[consumer] = True

@@ -127,10 +127,11 @@ def pace_of(rows: Launches) -> Pace:
         never = np.full(g, NEVER)
         return Pace(launched[-1], done[-1], np.zeros(g), done[-1] + (ends - done).max(axis=0), never, never)
     beside = rows.beside[:, None]
+    sends = beside & (rows.launches > 0)  # of several configurations, some send nothing here
     done, sent = np.cumsum(np.where(beside, 0.0, each), axis=0), np.cumsum(np.where(beside, each, 0.0), axis=0)
     ready = np.maximum.accumulate(np.where(beside, NEVER, ends - done), axis=0)
-    rest = np.where(beside, sent[-1] - sent, NEVER)  # what the link has left behind a row
-    behind = np.where((rows.beside & rows.waits)[:, None], rest + each + done, NEVER)
+    rest = np.where(sends, sent[-1] - sent, NEVER)  # what the link has left behind a row
+    behind = np.where(sends & rows.waits[:, None], rest + each + done, NEVER)
     return Pace(
         launched[-1],
         done[-1],

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from app.graphs.build import DEFAULTS
-from app.ops import MIXED_FIELDS, OP_CODE
+from app.graphs.many import spread
+from app.ops import OP_CODE
 from app.tables.ops import OpTable, concatenate
 from app.tables.workload import Floats, Ints, Workload
 
@@ -33,13 +34,14 @@ class Rows(NamedTuple):
     overlapped: bool = False
 
 
-def table_of(op: str, dtype: Ints, **columns: Floats | float) -> OpTable:
+def table_of(op: str, dtype: Ints, fields: Mapping[str, int], **columns: Floats | float) -> OpTable:
     """A mixed table of one family, a row per entry of `dtype`; columns left out are at their defaults."""
-    dims = np.full((len(MIXED_FIELDS), len(dtype)), np.nan)
+    lead = np.broadcast_shapes(dtype.shape, *(np.shape(column) for column in columns.values()))[:-1]
+    dims = np.full((1 + max(fields.values()), len(dtype), *lead), np.nan).swapaxes(1, -1)
     for name, default in DEFAULTS[op].items():
-        dims[MIXED_FIELDS[name]] = columns.get(name, default)
+        dims[fields[name]] = columns.get(name, default)
     kind = np.full(len(dtype), OP_CODE[op], dtype=np.intp)
-    return OpTable(kind, dtype, np.zeros(len(dtype), dtype=np.intp), MIXED_FIELDS, dims)
+    return OpTable(kind, dtype, np.zeros(len(dtype), dtype=np.intp), fields, dims)
 
 
 def with_column(ops: OpTable, name: str, values: Floats | float) -> OpTable:
@@ -63,14 +65,15 @@ def inserted(w: Workload, parts: Sequence[Rows]) -> Workload:
     by = np.lexsort((order, block))
     place = np.empty(len(by), dtype=np.intp)
     place[by] = np.arange(len(by))
-    nothing = np.zeros(sum(sizes))
 
     def sized(values: Floats) -> Floats:
-        return np.concatenate([values, nothing])[by]
+        rows = np.zeros((len(by), *values.shape[:-1]))
+        rows[place[:n]] = values.T
+        return rows.T
 
     return replace(
         w,
-        ops=concatenate([w.ops, *(part.ops for part in parts)]).take(by),
+        ops=_concatenated([w.ops, *(part.ops for part in parts)]).take(by),
         names=tuple(w.names[k] for k in source[by].tolist()),
         phase=phase[by],
         source=place[source[by]],
@@ -83,3 +86,9 @@ def inserted(w: Workload, parts: Sequence[Rows]) -> Workload:
         saved_bytes=sized(w.saved_bytes),
         kv_bytes=sized(w.kv_bytes),
     )
+
+
+def _concatenated(tables: Sequence[OpTable]) -> OpTable:
+    """Tables of one configuration or, some of them, of as many as the others (app/graphs/many.py)."""
+    c = max(table.dims.shape[1:-1] for table in tables)
+    return concatenate([replace(table, dims=spread(table.dims, c)) for table in tables])

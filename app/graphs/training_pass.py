@@ -16,6 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from app.graphs.backward import Forward, steps
+from app.graphs.many import alike
 from app.graphs.operands import Operands, operands
 from app.graphs.rows import Rows, inserted, table_of
 from app.graphs.run import Run
@@ -45,19 +46,19 @@ def training(w: Workload, run: Run) -> Workload:
     parts.append(_statistics(w))
     if run.recompute:
         parts.append(_recomputed(w, backward))
-    repeats, origin = [w.repeats, w.repeats[::-1]], [forward, forward[::-1]]
+    repeats, origin = [w.repeats, w.repeats[..., ::-1]], [forward, forward[::-1]]
     if run.optimizer != "none":
         parts.append(_update(w, run, 2 * blocks))
         repeats.append(w.repeats)
         origin.append(forward)
-    w = replace(w, repeats=np.concatenate(repeats), origin=np.concatenate(origin))
+    w = replace(w, repeats=np.concatenate(repeats, axis=-1), origin=np.concatenate(origin))
     return inserted(w, parts)
 
 
 def recomputed(w: Workload) -> Bools:
-    """Forward blocks whose activations recomputation drops, bool [blocks]."""
+    """Forward blocks whose activations recomputation drops, bool [..., blocks]."""
     last = np.arange(w.blocks) == w.blocks - 1
-    dropped: Bools = ~last | (w.repeats[: w.blocks] > 1)
+    dropped: Bools = ~last | (w.repeats[..., : w.blocks] > 1)
     return dropped
 
 
@@ -68,7 +69,7 @@ def _backward(w: Workload, known: Operands, backward: Ints) -> list[Rows]:
     parts = []
     for kind in kinds_of(w.ops):
         rows = np.arange(n)[kind.rows]
-        family = Forward(w.ops.take(rows), known.producers[rows], known.fed[rows], bias[rows], output[rows])
+        family = Forward(w.ops.take(rows), known.producers[rows], known.fed[rows], bias[rows], output[..., rows])
         for number, step in enumerate(steps(family)):
             kept = known.learning[rows] if step.keep is None else known.learning[rows] & step.keep
             ops, source = step.ops.take(np.flatnonzero(kept)), rows[kept]
@@ -81,7 +82,8 @@ def _statistics(w: Workload) -> Rows:
     source = np.flatnonzero(w.ops.kind == OP_CODE["batch_norm"])
     rows = w.ops.take(source)
     moved = rows.column("b") * rows.column("h") * DTYPE_BYTES[rows.dtype]
-    ops = table_of("memory", rows.dtype, bytes=moved, count=rows.column("count"), burst=rows.column("burst"))
+    count, burst = rows.column("count"), rows.column("burst")
+    ops = table_of("memory", rows.dtype, rows.fields, bytes=moved, count=count, burst=burst)
     return Rows(ops, source, w.block[source], source.astype(np.float64) - 0.5, FORWARD)
 
 
@@ -94,13 +96,10 @@ def _biased(w: Workload) -> Bools:
     """Products that hold more parameters than their matrices."""
     column = w.ops.column
     held = w.parameters / column("count")
-    biased = np.zeros(len(w), dtype=np.bool_)
     linear, conv = (w.ops.kind == OP_CODE[name] for name in ("linear", "conv2d"))
-    biased[linear] = (held > column("n") * column("k"))[linear]
     window = column("kernel_size_height") * column("kernel_size_width")
     weights = column("out_channels") * column("in_channels") / column("groups") * window
-    biased[conv] = (held > weights)[conv]
-    return biased
+    return alike(np.where(linear, held > column("n") * column("k"), conv & (held > weights)))
 
 
 def _sums(w: Workload, known: Operands, backward: Ints) -> list[Rows]:
@@ -119,9 +118,9 @@ def _sums(w: Workload, known: Operands, backward: Ints) -> list[Rows]:
 
 def _additions(w: Workload, source: Ints, times: Ints, block: Ints, order: Floats, backward: Ints) -> Rows:
     dtype = w.ops.dtype[source]
-    elements = np.maximum(w.output_bytes[source] / OUTPUT_BYTES[dtype], 1.0)
+    elements = np.maximum(w.output_bytes[..., source] / OUTPUT_BYTES[dtype], 1.0)
     return Rows(
-        table_of("add", dtype, b=1.0, h=elements, count=times.astype(np.float64)),
+        table_of("add", dtype, w.ops.fields, b=1.0, h=elements, count=times.astype(np.float64)),
         source,
         backward[block],
         order,
@@ -150,13 +149,14 @@ def _update(w: Workload, run: Run, first: int) -> Rows:
 
 def _per_block(w: Workload, moved: Floats, target: Ints, phase: int) -> Rows:
     """One memory-bound row per block that moves anything, behind its other rows."""
-    block = np.flatnonzero(moved > 0)
-    ops = table_of("memory", np.full(len(block), DTYPE_CODE["fp32"], dtype=np.intp), bytes=moved[block])
+    block = np.flatnonzero(alike(moved > 0))
+    dtype = np.full(len(block), DTYPE_CODE["fp32"], dtype=np.intp)
+    ops = table_of("memory", dtype, w.ops.fields, bytes=moved[..., block])
     order = np.full(len(block), _order(len(w), np.array([-2]))[0])
     return Rows(ops, np.searchsorted(w.block, block), target[block], order, phase)
 
 
 def _recomputed(w: Workload, backward: Ints) -> Rows:
     """Forward rows once more, before backward of their block."""
-    source = np.flatnonzero(recomputed(w)[w.block])
+    source = np.flatnonzero(alike(recomputed(w))[w.block])
     return Rows(w.ops.take(source), source, backward[w.block[source]], source.astype(np.float64), BACKWARD)

@@ -67,7 +67,9 @@ class OpTable:
 
     def take(self, i: Ints) -> OpTable:
         """The rows `i`, repeats allowed."""
-        return OpTable(self.kind[i], self.dtype[i], self.label[i], self.fields, np.take(self.dims, i, axis=-1))
+        # Of several configurations the figures of a row lie together.
+        dims = np.take(self.dims.swapaxes(1, -1), i, axis=1).swapaxes(1, -1)
+        return OpTable(self.kind[i], self.dtype[i], self.label[i], self.fields, dims)
 
 
 def concatenate(tables: Sequence[OpTable]) -> OpTable:

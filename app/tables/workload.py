@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,8 +70,11 @@ class Workload:
         return int(self.origin.max(initial=-1)) + 1
 
     def per_block(self, values: Floats) -> Floats:
-        """Sum of a figure of rows over each forward block, float64 [blocks]; forward blocks come first."""
-        return np.bincount(self.block, weights=values, minlength=self.blocks)[: self.blocks].astype(np.float64)
+        """Sum of a figure of rows, [..., n], over each forward block, [..., blocks]; forward blocks come first."""
+        if values.ndim == 1:
+            return np.bincount(self.block, weights=values, minlength=self.blocks)[: self.blocks].astype(np.float64)
+        ends = np.searchsorted(self.block, np.arange(self.blocks + 1)).tolist()
+        return np.stack([values[..., a:b].sum(axis=-1) for a, b in pairwise(ends)], axis=-1)
 
     @property
     def runs(self) -> Floats:

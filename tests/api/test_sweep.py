@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -103,8 +104,11 @@ def _require_equal(row: Mapping[str, Any], client: TestClient, gpu: str, workloa
     body = client.post("/predict", json={"gpu": gpu, "workload": {"kind": "model", **workload}}).json()
     (answer,) = body["predictions"]
     interval, phases = answer["interval_ms"], answer["phases_ms"]
+    used = answer["memory"]
     expected = [answer["latency_ms"], interval["low"], interval["high"], *phases.values()]
-    assert [row[name] for name in FIGURES] == pytest.approx(expected, rel=1e-9)
+    expected += [*used["breakdown"].values(), used["required_bytes"]]
+    assert [row[name] for name in FIGURES] == pytest.approx(expected, rel=1e-9), workload
+    assert row["fits"] == used["fits"]
 
 
 def _rows(**columns: Any) -> list[dict[str, Any]]:
@@ -120,16 +124,60 @@ def test_whatever_the_model_its_answer_is_the_routes(client: TestClient, setting
         *_rows(name=["mistral-7b"], dtype=["fp16"], attention=["flash"], batch=[1, 3], sequence=[1000, 4096, 8192]),
         *_rows(name=["flan-t5-xl", "switch-base-8", "bert-base", "opt-1.3b"], dtype=["fp32"], **sizes),
         *({**row, "parallelism.tensor": tensor} for tensor in (2, 8) for row in _rows(name=["llama-3-8b"], **sizes)),
-        *_rows(name=["gpt2"], mode=["training"], batch=[2], sequence=[64]),
-        *_rows(name=["resnet18"], batch=[2], image_size=[224]),
+        *_rows(name=["gpt2"], fused=[True], batch=[2], sequence=[64]),
+        *_rows(name=["vit-b-16"], batch=[2], image_size=[224]),
     ]
+    answers = _answers(rows, settings)
+    for k in (*range(0, len(rows), 4), len(rows) - 2, len(rows) - 1):
+        _require_equal(answers[k], client, GPUS[0], _workload(rows[k]))
+
+
+def _answers(rows: list[dict[str, Any]], settings: Settings) -> list[dict[str, Any]]:
     names = dict.fromkeys(name for row in rows for name in row)
     table = pa.table({name: [row.get(name) for row in rows] for name in names})
-    answers = predict_models(table, Asked(alone(settings)[0], GPUS[0], "auto", 0.8)).to_pylist()
-    for k in (*range(0, len(rows), 4), len(rows) - 2, len(rows) - 1):
-        tensor = rows[k].get("parallelism.tensor", 1)
-        workload = {name: value for name, value in rows[k].items() if "." not in name}
-        _require_equal(answers[k], client, GPUS[0], workload | {"parallelism": {"tensor": tensor}})
+    answers: list[dict[str, Any]] = predict_models(table, Asked(_snapshot(settings), GPUS[0], "auto", 0.8)).to_pylist()
+    return answers
+
+
+def _workload(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What a row asks for, as a request has it."""
+    given = {name: value for name, value in row.items() if value is not None}
+    own = {name.partition(".")[2]: given.pop(name) for name in row if name.startswith("config.")}
+    split = {name.partition(".")[2]: given.pop(name) for name in row if name.startswith("parallelism.")}
+    if own:
+        given["config"] = {**(builtin.config_of(given.pop("name")) or {}), **own}
+    return {**given, "parallelism": split}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_training_and_images_at_random(client: TestClient, settings: Settings, seed: int) -> None:
+    draw = random.Random(seed)
+    rows = []
+    for _ in range(4):
+        training: dict[str, Any] = {
+            "mode": "training",
+            "dtype": draw.choice(["fp32", "bf16"]),
+            "optimizer": draw.choice(["none", "sgd", "adamw"]),
+            "recompute": draw.random() < 0.5,
+            "gradient_accumulation": draw.choice([1, 2]),
+            "parallelism.data": draw.choice([1, 4]),
+            "parallelism.zero": draw.choice([0, 0, 1, 2, 3]),
+        }
+        split = {"parallelism.microbatches": draw.choice([1, 2]), "parallelism.tensor": draw.choice([1, 2])}
+        depths, widths = {"config.n_layer": [1, 2, 12]}, {"config.n_embd": [256, 1536], "config.n_head": [8]}
+        for run, name, sizes in (
+            (training | split, "gpt2", depths | widths),
+            (training | split, draw.choice(["llama-3-8b", "flan-t5-xl", "mixtral-8x7b"]), {}),
+        ):
+            sequences = [draw.randint(2, 500) for _ in range(2)]
+            rows += [run | row for row in _rows(name=[name], batch=[32, 96], sequence=sequences, **sizes)]
+        nets = ["resnet18", "googlenet", "efficientnet_b0", "shufflenet_v2_x1_0", "densenet121", "resnet50/Bottleneck4"]
+        for run in (training, {"mode": "inference"}):
+            images = [None, draw.randint(96, 300)]
+            rows += [run | row for row in _rows(name=[draw.choice(nets)], batch=[32, 96], image_size=images)]
+    answers = _answers(rows, settings)
+    for k in draw.sample(range(len(rows)), 16):
+        _require_equal(answers[k], client, GPUS[0], _workload(rows[k]))
 
 
 @pytest.mark.parametrize(
@@ -143,9 +191,10 @@ def test_whatever_the_model_its_answer_is_the_routes(client: TestClient, setting
         ({"parallelism.tensor": 5}, "row 1: parallelism.tensor: must divide"),
         ({"parallelism.microbatches": 2}, "workload.batch: 1 cannot be split"),
         ({"name": "gpt5"}, "row 1: name: 'gpt5' is not known"),
-        ({"dtype": "fp8"}, "row 1: a100-sxm4-80gb does not compute in fp8"),
+        ({"dtype": "fp8"}, "row 1: The network cannot run: a100-sxm4-80gb does not compute in fp8"),
         ({"speed": 1}, "'speed': unknown column"),
         ({"output_tokens": 1}, "'output_tokens': unknown column"),
+        ({"name": "alexnet"}, "row 1: name: 'alexnet' is not known as a transformer"),
     ],
 )
 def test_a_wrong_configuration_is_named(settings: Settings, tmp_path: Path, wrong: dict[str, Any], words: str) -> None:
@@ -156,6 +205,12 @@ def test_a_wrong_configuration_is_named(settings: Settings, tmp_path: Path, wron
     with pytest.raises(BadInput) as refused:
         predict_models(rows_of(path).table(0, 2), Asked(_snapshot(settings), GPUS[0], "auto", 0.8))
     assert words in refused.value.detail
+
+
+def test_an_image_too_small_is_named(settings: Settings) -> None:
+    with pytest.raises(BadInput) as refused:
+        _answers(_rows(name=["alexnet"], batch=[2], image_size=[224, 96, 31]), settings)
+    assert "row 2: image_size: alexnet needs images of at least 63 pixels" in refused.value.detail
 
 
 @lru_cache(maxsize=1)

@@ -6,7 +6,6 @@ floor((side + 2 padding - kernel) / stride) + 1, of a pooling in `ceil` mode the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -144,7 +143,7 @@ class Net:
         """The maximum of each window; with `ceil` the last may reach over the edge, to where the input is padded."""
         size = x.side
         if ceil:
-            steps = math.ceil((size + 2 * padding - kernel) / stride)
+            steps = -((kernel - size - 2 * padding) // stride)
             steps -= steps * stride >= size + padding  # no window starts behind the edge (PyTorch's rule)
             size = max(size, steps * stride + kernel - 2 * padding)
         return self._pool("max_pool2d", x, size, kernel, stride, padding)

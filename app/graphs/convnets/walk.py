@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.graphs.convnets.net import Block, Constructor, Net
+from app.graphs.many import Figures, spread
 from app.ops import OP_CODE
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
 from app.tables.workload import Workload
@@ -40,9 +41,12 @@ class Walk(NamedTuple):
     indices: Floats
 
 
-@lru_cache(maxsize=128)
 def walk(constructor: Constructor, side: int, training: bool) -> Walk:
     """The network for one image of `side` pixels a side; TooSmall where a window does not fit."""
+    return (_walked if isinstance(side, Figures) else _remembered)(constructor, side, training)
+
+
+def _walked(constructor: Constructor, side: int, training: bool) -> Walk:
     net = Net(side, training=training, classes=CLASSES)
     constructor(net)
     w = net.rows.build()
@@ -51,24 +55,28 @@ def walk(constructor: Constructor, side: int, training: bool) -> Walk:
     producers, consumers = w.edges
     kept[producers[np.isin(w.ops.kind[consumers], [OP_CODE[op] for op in _KEEP_INPUTS])]] = True
     saved = np.where(kept, outputs, 0.0)
-    saved[0] += net.image.elements  # the first row is a convolution of the image
+    saved[..., 0] += net.image.elements  # the first row is a convolution of the image
     indices = np.where(w.ops.kind == OP_CODE["max_pool2d"], _INDEX_BYTES * outputs, 0.0)
     return Walk(w, tuple(net.blocks), outputs, saved, indices)
+
+
+_remembered = lru_cache(maxsize=128)(_walked)
 
 
 def scaled(walk: Walk, batch: int, dtype: str) -> Workload:
     """The network for a batch in a number format: rows of images grow with the batch, weights do not."""
     w = walk.workload
-    dims = w.ops.dims.copy()
-    dims[[w.ops.fields[column] for column in ("b", "m")]] *= batch
+    images = np.asarray(batch, dtype=np.float64)[..., None]  # [1], or [c, 1]
+    dims = spread(w.ops.dims, images.shape[:-1]).copy(order="K")
+    dims[[w.ops.fields[column] for column in ("b", "m")]] *= images
     code = DTYPE_CODE[dtype]
     dtypes = np.full(len(w), code, dtype=np.intp)
     return replace(
         w,
         ops=OpTable(w.ops.kind, dtypes, w.ops.label, w.ops.fields, dims),
         weight_bytes=w.parameters * WEIGHT_BYTES[code],
-        output_bytes=batch * walk.outputs * OUTPUT_BYTES[code],
-        saved_bytes=batch * (walk.saved * DTYPE_BYTES[code] + walk.indices),
+        output_bytes=images * walk.outputs * OUTPUT_BYTES[code],
+        saved_bytes=images * (walk.saved * DTYPE_BYTES[code] + walk.indices),
     )
 
 
@@ -86,10 +94,10 @@ def part(w: Workload, block: int) -> Workload:
         repeats=np.ones(1),
         origin=np.zeros(1, dtype=np.intp),
         edges=w.edges[:, inside] - first,
-        parameters=w.parameters[rows],
-        weight_bytes=w.weight_bytes[rows],
-        output_bytes=w.output_bytes[rows],
-        saved_bytes=w.saved_bytes[rows],
-        kv_bytes=w.kv_bytes[rows],
+        parameters=w.parameters[..., rows],
+        weight_bytes=w.weight_bytes[..., rows],
+        output_bytes=w.output_bytes[..., rows],
+        saved_bytes=w.saved_bytes[..., rows],
+        kv_bytes=w.kv_bytes[..., rows],
         overlapped=w.overlapped[rows],
     )

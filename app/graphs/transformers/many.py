@@ -1,4 +1,4 @@
-"""Transformers of several sizes, run in several ways, lowered at once (app/graphs/many.py)."""
+"""Transformers of several sizes, lowered at once (app/graphs/many.py)."""
 
 from __future__ import annotations
 
@@ -6,16 +6,8 @@ from collections.abc import Hashable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from app.graphs.many import Floats, Parting, figures
-from app.graphs.run import Run
+from app.graphs.many import Floats, figures
 from app.graphs.transformers.architecture import Architecture
-from app.graphs.transformers.lowering import write
-from app.tables.workload import Workload
-
-Ints = NDArray[np.intp]
 
 
 class Sized(NamedTuple):
@@ -53,25 +45,7 @@ def _resized(part: Any, sizes: Iterator[Any]) -> Any:
     return part
 
 
-class Lowered(NamedTuple):
-    """Some of the configurations, by number, and their rows."""
-
-    of: Ints
-    workload: Workload
-
-
-def lowered(like: Architecture, sizes: Floats, batch: Floats, sequence: Floats, run: Run) -> Iterator[Lowered]:
-    """Forward rows of c configurations, those that go the same way through the lowering together.
-
-    Architectures have the form of `like` and `sizes` [c, ...]; each runs as `run` says, but for `batch` and `sequence`
-    [c]. All can be run and split so (`splitting.check`). Where all of some are equal, their rows are those of one.
-    """
-    todo = [np.arange(len(batch))]
-    while todo:
-        these = todo.pop()
-        architecture = _resized(like, iter([figures(column) for column in sizes[these].T]))
-        run = replace(run, batch=figures(batch[these]), sequence=figures(sequence[these]))
-        try:
-            yield Lowered(these, write(architecture, run))
-        except Parting as parting:
-            todo += [these[~parting.these], these[parting.these]]
+def resized(like: Architecture, sizes: Floats) -> Architecture:
+    """Architectures of the form of `like` as one, whose sizes are figures of c configurations; `sizes` is [c, ...]."""
+    resized: Architecture = _resized(like, iter([figures(column) for column in sizes.T]))
+    return resized

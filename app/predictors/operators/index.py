@@ -12,7 +12,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from app.ops.kinds import kinds_of
+from app.ops import OPS
 from app.predictors.compiled import compiled
 from app.predictors.operators.priors import IS_EAGER
 from app.tables.measurements import Evidence, Measurements
@@ -44,12 +44,13 @@ def _mixed(digest: np.uint64, value: np.uint64) -> np.uint64:
 
 @compiled
 def _digest(table: tuple[Ints, Ints, Floats, Digests], used: Ints, eager: int, digest: Digests) -> None:
+    """`used` [kinds, ...] are the rows of `dims` that say what an operator of a kind is, behind how many they are."""
     kind, dtype, dims, bits = table
     for k in range(len(digest)):
         stack = dims[eager, k]
         graph = not IS_EAGER[dtype[k]] if np.isnan(stack) else stack <= 0.0
         value = _mixed(np.uint64(kind[k]), np.uint64(2 * dtype[k] + graph))
-        for field in used:
+        for field in used[kind[k], 1 : 1 + used[kind[k], 0]]:
             value = _mixed(value, _ABSENT if np.isnan(dims[field, k]) else bits[field, k])
         digest[k] = value
 
@@ -81,12 +82,12 @@ def digests(ops: OpTable) -> Digests:
     The same for a row of its family's own table and for one of a table that mixes families.
     """
     digest = np.empty(len(ops), dtype=np.uint64)
-    for op, rows, table in kinds_of(ops):
-        part = np.empty(len(table), dtype=np.uint64)
-        used = np.array([table.fields[name] for name in op.fields if name not in _APART], dtype=np.intp)
-        columns = (table.kind, table.dtype, table.dims, table.dims.view(np.uint64))
-        _digest(columns, used, table.fields["eager"], part)
-        digest[rows] = part
+    used = np.zeros((len(OPS), 1 + len(ops.fields)), dtype=np.intp)
+    for kind in np.flatnonzero(np.bincount(ops.kind)).tolist():
+        rows = [ops.fields[name] for name in OPS[kind].fields if name not in _APART]
+        used[kind, : 1 + len(rows)] = (len(rows), *rows)
+    dims = np.ascontiguousarray(ops.dims)
+    _digest((ops.kind, ops.dtype, dims, dims.view(np.uint64)), used, ops.fields["eager"], digest)
     return digest
 
 

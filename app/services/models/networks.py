@@ -80,7 +80,7 @@ def forward_of(network: Network, run: Run) -> Workload:
 
 def check_stages(rows: Workload, run: Run) -> None:
     """BadInput where there are more pipeline stages than layers."""
-    parts = int(rows.repeats[: rows.blocks].sum())
+    parts = int(rows.repeats[..., : rows.blocks].sum(axis=-1).min())
     if run.parallelism.pipeline > parts:
         message = f"this network can be cut into {parts} stages at most, one layer or block each"
         raise BadInput(message, errors=[FieldError(("workload", "parallelism", "pipeline"), message)])

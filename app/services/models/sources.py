@@ -87,13 +87,18 @@ def _transformer(workload: ModelWorkload, config: Mapping[str, Any]) -> tuple[Ne
     return Network(("config", key), partial(hf.lower, config), len(key)), run
 
 
+def image_size_of(name: str) -> int:
+    """Pixels of a side of what a ConvNet takes where a request says none."""
+    return _OWN_SIZES.get(name.partition("/")[0], _IMAGE_SIZE)
+
+
 def _convnet(workload: ModelWorkload, name: str) -> tuple[Network, Run]:
     if workload.mode in ("prefill", "decode"):
         raise _refused("mode", f"{name} is a ConvNet, which has no {workload.mode}: inference or training")
     if workload.sequence is not None:
         raise _refused("sequence", f"{name} is a ConvNet: it takes image_size")
     run = _whole(workload, dtype=workload.dtype)
-    run = replace(run, image_size=int(workload.image_size or _OWN_SIZES.get(name.partition("/")[0], _IMAGE_SIZE)))
+    run = replace(run, image_size=int(workload.image_size or image_size_of(name)))
     return Network(("convnet", name), partial(lower_convnet, name)), run
 
 

@@ -1,52 +1,54 @@
-"""Which configurations of a sweep are answered together: transformers alike but for sizes, batch and sequence.
+"""Which configurations of a sweep are answered together: networks alike but for sizes, batch, sequence or image.
 
 Nothing is refused here: a configuration that cannot be is among those that are asked for alone, which says why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 from msgspec import structs
 from numpy.typing import NDArray
 
 from app.errors import BadInput
-from app.graphs.importers import hf
+from app.graphs.many import Lowered, figures, lowered
 from app.graphs.run import Run
 from app.graphs.transformers import splitting
-from app.graphs.transformers.architecture import Architecture
-from app.graphs.transformers.many import Sized, sized
-from app.services.models.builtin import config_of
 from app.services.models.hits import MeasuredModels
+from app.services.models.networks import workload_of as rows_of
 from app.services.models.requests import ModelWorkload
 from app.services.models.runs import attention_of, is_host_launched, run_of
 from app.services.sweep.model_columns import CONFIG, Columns, Values, workload_of
+from app.services.sweep.model_forms import Model, model_of
+from app.tables.workload import Workload
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 Bools = NDArray[np.bool_]
 
+# How large what goes in is: of transformers, of ConvNets.
+_LENGTHS = ("sequence", "image_size")
+
 
 class Group(NamedTuple):
     """c configurations that are lowered together.
 
-    rows             int [c], of the table
-    like, sizes      an architecture of their form, and the sizes of each, [c, ...]
-    batch, sequence  of each, [c]
-    run              how they run, but for these two
-    launched         whether the host launches each operator
+    rows           int [c], of the table
+    like, sizes    a model of their form, and the sizes of each, [c, ...]
+    batch, length  of each, [c]: the length is the tokens of a sequence, or the pixels of an image's side
+    run            how they run, but for these two
+    launched       whether the host launches each operator
     """
 
     rows: Ints
-    like: Architecture
+    like: Model
     sizes: Floats
     batch: Floats
-    sequence: Floats
+    length: Floats
     run: Run
     launched: bool
 
@@ -54,8 +56,19 @@ class Group(NamedTuple):
         """Some of them."""
         here = slice(first, stop)
         return self._replace(
-            rows=self.rows[here], sizes=self.sizes[here], batch=self.batch[here], sequence=self.sequence[here]
+            rows=self.rows[here], sizes=self.sizes[here], batch=self.batch[here], length=self.length[here]
         )
+
+    def lowered(self) -> Iterator[Lowered]:
+        """Their rows, those that go the same way together; BadInput where one of them cannot be."""
+
+        def lower(these: Ints) -> Workload:
+            run, length = replace(self.run, batch=figures(self.batch[these])), figures(self.length[these])
+            of_images = self.like.architecture is None
+            run = replace(run, image_size=length) if of_images else replace(run, sequence=length)
+            return rows_of(self.like.network(self.sizes[these]), run)
+
+        return lowered(len(self.rows), lower)
 
 
 class Plan(NamedTuple):
@@ -73,12 +86,16 @@ class Table:
         columns = Columns(table)
         of_model = ["name", *columns.named(CONFIG)]
         self._models = columns.combined(of_model)
-        self._plans = columns.combined([name for name in columns.names if name not in (*of_model, "batch", "sequence")])
-        self._batches, self._sequences = columns.combined(["batch"]), columns.combined(["sequence"])
-        self._batch = _numbers(self._batches, "batch", 1.0)
-        self._sequence = _numbers(self._sequences, "sequence", np.nan)
+        apart = (*of_model, "batch", *_LENGTHS)
+        self._plans = columns.combined([name for name in columns.names if name not in apart])
+        self._batches, self._lengths = columns.combined(["batch"]), columns.combined(_LENGTHS)
         self._ready_plans = [_tried(_plan, plan) for plan in self._plans.each]
-        self._ready_models = [_tried(_model, model) for model in self._models.each]
+        self._ready_models = [_tried(model_of, model) for model in self._models.each]
+        self._batch = _numbers(self._batches, "batch", 1.0)
+        sides = np.array([np.nan if model is None else model.side for model in self._ready_models])[self._models.of]
+        image = _numbers(self._lengths, "image_size", np.nan)
+        sequence = _numbers(self._lengths, "sequence", np.nan)
+        self._length = np.where(np.isnan(sides), sequence, np.where(np.isnan(image), sides, image))
         self.together = self._is_known() & ~self._is_measured(measured)
 
     def groups(self) -> list[Group]:
@@ -96,13 +113,12 @@ class Table:
         ready = [model for model in (self._ready_models[k] for k in used.tolist()) if model is not None]
         assert plan is not None
         sizes = np.array([model.sizes for model in ready], dtype=np.float64)[of]
-        batch, sequence = self._batch[rows], self._sequence[rows]
-        return Group(rows, ready[0].architecture, sizes, batch, sequence, plan.run, plan.launched)
+        return Group(rows, ready[0], sizes, self._batch[rows], self._length[rows], plan.run, plan.launched)
 
     def workload(self, row: int) -> ModelWorkload:
         """One configuration as POST /predict takes it; BadInput names what is wrong."""
         cells: dict[str, Any] = {}
-        for values in (self._models, self._plans, self._batches, self._sequences):
+        for values in (self._models, self._plans, self._batches, self._lengths):
             cells |= values.each[values.of[row]]
         return workload_of(cells)
 
@@ -110,19 +126,19 @@ class Table:
         """Rows whose cells are as they must be, of a kind that can be answered together."""
         plan = np.array([ready is not None for ready in self._ready_plans])[self._plans.of]
         model = np.array([ready is not None for ready in self._ready_models])[self._models.of]
-        sequence = np.array(
-            ["sequence" in cells and _tried(workload_of, cells) is not None for cells in self._sequences.each]
-        )
-        known: Bools = plan & model & sequence[self._sequences.of]
+        given = [_length_given(cells) for cells in self._lengths.each]
+        of_images = np.array([ready is not None and ready.architecture is None for ready in self._ready_models])
+        right = np.array([[field in fields for fields in given] for field in _LENGTHS])
+        known: Bools = plan & model & right[of_images[self._models.of].astype(np.intp), self._lengths.of]
         known &= self._each(known, self._batches, self._splits)
         known &= self._each(known, self._models, self._runs)
         return known
 
     def _each(self, rows: Bools, values: Values, holds: Callable[[int, int, float], bool]) -> Bools:
-        """Whether it holds for the plan, the value and the longest sequence of these, asked once for each pair."""
+        """Whether it holds for the plan, the value and the longest of these, asked once for each pair."""
         pair, where = np.unique(self._plans.of * len(values.each) + values.of, return_inverse=True)
         longest = np.full(len(pair), -1.0)
-        np.maximum.at(longest, where[rows], self._sequence[rows])
+        np.maximum.at(longest, where[rows], self._length[rows])
         asked = zip(*(part.tolist() for part in (*np.divmod(pair, len(values.each)), longest)), strict=True)
         held: Bools = np.array([most >= 0.0 and holds(plan, value, most) for plan, value, most in asked])[where]
         return held
@@ -139,9 +155,14 @@ class Table:
         return True
 
     def _runs(self, plan: int, model: int, sequence: float) -> bool:
-        """Whether a model can be run and split so; what goes for the longest sequence goes for shorter ones."""
+        """Whether a model can be run and split so; what goes for the longest sequence goes for shorter ones.
+
+        A ConvNet's lowering says what else it refuses.
+        """
         ready, found = self._ready_plans[plan], self._ready_models[model]
         assert ready is not None and found is not None
+        if found.architecture is None:
+            return bool(ready.run.parallelism.tensor == ready.run.parallelism.expert == 1)
         try:
             splitting.check(found.architecture, replace(ready.run, sequence=int(sequence)))
         except BadInput:
@@ -149,19 +170,26 @@ class Table:
         return True
 
     def _is_measured(self, measured: MeasuredModels) -> Bools:
-        """Rows of networks that were measured whole, with that batch and sequence."""
+        """Rows of networks that were measured whole, with that batch and length."""
         found = np.zeros(len(self._models.of), dtype=np.bool_)
         if not measured.times:
             return found
-        runs: dict[Hashable, set[tuple[int, int]]] = {}
+        runs: dict[Hashable, set[Run]] = {}
         for key in measured.times:
             network, run, _ = cast(tuple[Hashable, Run, bool], key)
-            runs.setdefault(network, set()).add((run.batch, run.sequence))
-        for number, model in enumerate(self._models.each):
-            config = _config(model) if self._ready_models[number] is not None else None
-            for batch, sequence in runs.get(("config", msgspec.json.encode(config, order="sorted")), ()):
-                found |= (self._models.of == number) & (self._batch == batch) & (self._sequence == sequence)
+            runs.setdefault(network, set()).add(run)
+        for number, model in enumerate(self._ready_models):
+            for run in runs.get(model.key, ()) if model else ():
+                length = run.sequence if model.architecture else run.image_size
+                found |= (self._models.of == number) & (self._batch == run.batch) & (self._length == length)
         return found
+
+
+def _length_given(cells: Mapping[str, Any]) -> tuple[str, ...]:
+    """Of what the cells are a length: a sequence, an image (whose size may be left out), or of nothing, if wrong."""
+    if _tried(workload_of, cells) is None:
+        return ()
+    return tuple(cells) if len(cells) == 1 else () if cells else ("image_size",)
 
 
 def _numbers(values: Values, name: str, default: float) -> Floats:
@@ -179,12 +207,12 @@ def _tried(read: Callable[[Mapping[str, Any]], Any], cells: Mapping[str, Any]) -
 
 
 def _plan(cells: Mapping[str, Any]) -> Plan | None:
-    """None for what is asked for alone: several stages, fusion, training, tokens dealt to devices, images."""
+    """None for what is asked for alone: several stages, fusion, tokens dealt to devices."""
     workload = workload_of(cells)
     run = run_of(structs.replace(workload, batch=_divisible(workload)), dtype=workload.dtype)
     run = replace(run, attention=attention_of(workload))  # type: ignore[arg-type]
     split = run.parallelism
-    if split.pipeline > 1 or split.sequence or run.fused or run.mode == "training" or workload.image_size is not None:
+    if split.pipeline > 1 or split.sequence or run.fused:
         return None
     return Plan(workload, run, is_host_launched(workload.software, run.mode, run.dtype))
 
@@ -193,15 +221,3 @@ def _divisible(workload: ModelWorkload) -> float:
     """A batch that can be dealt as the workload says."""
     split = workload.parallelism
     return split.data * split.microbatches * workload.gradient_accumulation
-
-
-def _config(cells: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The configuration of a transformer, by name or by its fields."""
-    workload = workload_of(cells)
-    return workload.config if workload.name is None else config_of(workload.name)
-
-
-def _model(cells: Mapping[str, Any]) -> Sized | None:
-    """None of a ConvNet, and of what takes images."""
-    config = _config(cells)
-    return None if config is None or "patch_size" in config else sized(hf.read(config))

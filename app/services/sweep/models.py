@@ -1,12 +1,14 @@
 """Many configurations of models on one GPU: latency tables for architecture search.
 
-Transformers that differ by sizes, batch and sequence only are lowered, predicted and scheduled together, an operator
-that several of them share once. What else there is (ConvNets, images, training, several stages, fusion, networks that
-were measured whole) is asked for one by one; both ways answer as POST /predict does.
+Transformers that differ by sizes, batch and sequence only, and a ConvNet on images of any size and batch, are lowered,
+predicted and scheduled together, an operator that several of them share once. What else there is (transformers of
+images, several stages, fusion, networks that were measured whole) is asked for one by one; both ways answer as POST
+/predict does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -15,9 +17,10 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from app.errors import BadInput, GpucastError
+from app.graphs.many import Lowered
+from app.graphs.memory import memory
 from app.graphs.schedule import STEP_PHASES
-from app.graphs.transformers.many import Lowered, lowered
-from app.ops import OPS
+from app.ops import MIXED_FIELDS, OPS
 from app.ops.kinds import kinds_of, work_of
 from app.predictors.operators.index import digests
 from app.services.gpu_rows import Snapshot
@@ -28,7 +31,7 @@ from app.services.models.steps import row_times, timeline
 from app.services.models.whole_networks import knows_networks_only
 from app.services.operators.answers import answered, lacking, lacks
 from app.services.operators.tables import CHUNK
-from app.services.prediction_form import Phases
+from app.services.prediction_form import MemoryParts, Phases
 from app.services.sweep.model_groups import Group, Table
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
@@ -37,9 +40,11 @@ from app.tables.predictions import Predictions
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
-# Configurations lowered at once: their rows are some ten thousand, a few megabytes of figures.
-_AT_ONCE = 2048
-FIGURES = ("latency_ms", "low_ms", "high_ms", *(f"{phase}_ms" for phase in STEP_PHASES))
+# Rows lowered at once, of all configurations together: some ten megabytes of figures; and configurations before it is
+# known how many rows each has.
+_ROWS_AT_ONCE, _FIRST = 200_000, 256
+TIMES = ("latency_ms", "low_ms", "high_ms", *(f"{phase}_ms" for phase in STEP_PHASES))
+FIGURES = (*TIMES, *MemoryParts.__struct_fields__, "required_bytes")
 _GROUP_NAMES = sorted({op.group for op in OPS})
 _GROUPS = np.array([_GROUP_NAMES.index(op.group) for op in OPS])
 
@@ -54,24 +59,34 @@ class Asked(NamedTuple):
 
 
 def predict_models(table: pa.Table, asked: Asked) -> pa.Table:
-    """A step of each configuration: columns of FIGURES, milliseconds; BadInput names the row that is wrong, and why."""
+    """A step of each configuration: columns of FIGURES, and `fits`; BadInput names the row that is wrong, and why."""
     engine = asked.snapshot.engine
     rows = Table(table, engine.models)
     figures = np.empty((len(FIGURES), len(table)))
     together = rows.together & (not knows_networks_only(asked.predictor))
-    for row in np.flatnonzero(~together).tolist():
-        try:
-            figures[:, row] = _alone(rows.workload(row), asked)
-        except GpucastError as error:
-            error.detail = f"row {row}: {error.detail}"
-            raise
-    if together.any():
-        for group in rows.groups():
-            for first in range(0, len(group.rows), _AT_ONCE):
-                part = group.part(first, first + _AT_ONCE)
-                for found in lowered(part.like, part.sizes, part.batch, part.sequence, part.run):
+
+    def one_by_one(some: Iterable[int]) -> None:
+        for row in some:
+            try:
+                figures[:, row] = _alone(rows.workload(row), asked)
+            except GpucastError as error:
+                error.detail = f"row {row}: {error.detail}"
+                raise
+
+    one_by_one(np.flatnonzero(~together).tolist())
+    for group in rows.groups() if together.any() else ():
+        first, at_once = 0, _FIRST
+        while first < len(group.rows):
+            part = group.part(first, first + at_once)
+            first += at_once
+            try:
+                for found in part.lowered():
                     figures[:, part.rows[found.of]] = _together(found, part, asked)
-    return pa.table(list(figures), names=list(FIGURES))
+                    at_once = max(_ROWS_AT_ONCE // len(found.workload), 1)
+            except BadInput:
+                one_by_one(part.rows.tolist())  # which names the row
+    fits = figures[-1] <= engine.gpus.column("memory_bytes")[asked.snapshot.row_of[asked.gpu]]
+    return pa.table([*figures, fits], names=[*FIGURES, "fits"])
 
 
 def _alone(workload: ModelWorkload, asked: Asked) -> list[float]:
@@ -79,7 +94,11 @@ def _alone(workload: ModelWorkload, asked: Asked) -> list[float]:
     request = ModelRequest(gpu=asked.gpu, workload=workload, predictor=asked.predictor, coverage=asked.coverage)
     (one,) = predict_network(asked.snapshot, request, max_rows=2**63, advise=False).predictions
     assert isinstance(one.phases_ms, Phases)
-    return [one.latency_ms, one.interval_ms.low, one.interval_ms.high, *structs.astuple(one.phases_ms)]
+    assert isinstance(one.memory.breakdown, MemoryParts)
+    return [
+        *(one.latency_ms, one.interval_ms.low, one.interval_ms.high, *structs.astuple(one.phases_ms)),
+        *(*structs.astuple(one.memory.breakdown), one.memory.required_bytes),
+    ]
 
 
 def _together(found: Lowered, group: Group, asked: Asked) -> Floats:
@@ -87,32 +106,38 @@ def _together(found: Lowered, group: Group, asked: Asked) -> Floats:
     engine, w, c = asked.snapshot.engine, found.workload, len(found.of)
     gpus, target = engine.gpus, asked.snapshot.row_of[asked.gpu]
     table, row = _distinct(w.ops)
-    _require_dtypes(table, gpus, target, int(group.rows[found.of[0]]))
+    _require_dtypes(table, gpus, target)
     answer = _answered(table, target, asked)
     answer = between_nodes(answer, table, gpus, [target], group.run)
     times = row_times(answer, lambda figure: np.broadcast_to(figure[row].reshape(len(w), -1), (len(w), c)))
     line = _GROUPS[w.ops.kind]
     done, low, high = timeline(w, line, times, group.run, launched=group.launched, coverage=asked.coverage)
-    return np.vstack([done.step_s, low, high, done.phases_s]) * 1e3
+    used = memory(w, group.run)
+    kept = np.array(np.broadcast_arrays(*used, used.required_bytes, done.step_s)[:-1])
+    return np.vstack([np.vstack([done.step_s, low, high, done.phases_s]) * 1e3, kept])
 
 
 def _distinct(ops: OpTable) -> tuple[OpTable, Ints]:
     """Rows of all configurations, equal ones once, and where each stands among them: of row k those from k c on."""
     n = len(ops)
-    dims = ops.dims if ops.dims.ndim == 2 else np.moveaxis(ops.dims, 1, -1).reshape(len(ops.dims), -1)
+    dims = ops.dims.swapaxes(1, -1).reshape(len(ops.dims), -1)
     each = dims.shape[1] // n
     kind, dtype, label = (np.repeat(code, each) for code in (ops.kind, ops.dtype, ops.label))
     flat = OpTable(kind, dtype, label, ops.fields, dims)
     _, first, row = np.unique(digests(flat), return_index=True, return_inverse=True)
-    table = flat.take(first)
+    order = np.argsort(first)  # as they stand: what is read and written together lies together
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    table, row = flat.take(first[order]), rank[row]
     table.dims[table.fields["count"]] = 1.0
-    return table, row
+    dims = table.dims[[table.fields[name] for name in MIXED_FIELDS]]
+    return OpTable(table.kind, table.dtype, table.label, MIXED_FIELDS, dims), row
 
 
-def _require_dtypes(table: OpTable, gpus: GpuTable, target: int, row: int) -> None:
+def _require_dtypes(table: OpTable, gpus: GpuTable, target: int) -> None:
     missing = np.flatnonzero(lacking(table, work_of(table, kinds_of(table)), gpus, target))
     if len(missing):
-        raise BadInput(f"row {row}: {lacks(gpus.ids[target], table, int(missing[0]))}.")
+        raise BadInput(lacks(gpus.ids[target], table, int(missing[0])))
 
 
 def _answered(table: OpTable, target: int, asked: Asked) -> Predictions:
