@@ -46,10 +46,12 @@ class Rereads(NamedTuple):
 
     bytes      read again in all
     in_flight  bytes between a row's first and last read, per SM
+    clocks     that SMs spend in all where threads meet to reduce a row, however long it is
     """
 
     bytes: Floats
     in_flight: Floats
+    clocks: Floats
 
 
 class Broken(NamedTuple):

@@ -143,7 +143,8 @@ def rereads(table: OpTable) -> Rereads:
     inner = table.column("intermediate") / table.column("tensor_parallel")
     widths = (_matrices(table) - 1.0) * inner + table.column("hidden")
     passes = 1.0 + table.column("backward")
-    return Rereads(passes * pairs * 2.0 * OUTPUT_BYTES[table.dtype] * widths, np.full(len(table), np.inf))
+    handed_on = passes * pairs * 2.0 * OUTPUT_BYTES[table.dtype] * widths
+    return Rereads(handed_on, np.full(len(table), np.inf), np.zeros(len(table)))
 
 
 def check(table: OpTable) -> list[Broken]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.ops.base import Products
+from app.ops.base import Products, Rereads
 from app.ops.kinds import Kind, least_flops_of, link_bytes_of, work_of
 from app.ops.tiles import CANDIDATES, Grid, fill_grid, wave_efficiency
 from app.predictors.compiled import compiled
@@ -48,7 +48,7 @@ Ints = NDArray[np.intp]
 
 _TILE_SPEED = 1.0 / (1.0 + TILE_EDGE * (1.0 / CANDIDATES).sum(axis=1))
 _TILE_SPEED /= _TILE_SPEED.max()
-_SMS = COLUMN_INDEX["sm_count"]
+_SMS, _CLOCK = COLUMN_INDEX["sm_count"], COLUMN_INDEX["boost_clock_hz"]
 _L2, _L2_BANDWIDTH = COLUMN_INDEX["l2_bytes"], COLUMN_INDEX["l2_bandwidth_bytes_per_s"]
 _LINK = COLUMN_INDEX["link_bandwidth_bytes_per_s"]
 
@@ -60,6 +60,7 @@ class Traits(NamedTuple):
     moved, distinct     bytes
     activations         elements that a stack which quantises would quantise first; 0 of all but `linear`
     reread, in_flight   bytes read again where what is in flight per SM does not stay in the L2; 0 of most
+    clocks              that SMs spend where threads meet to reduce a row; 0 of most
     launches            launches that wait for one another
     sent, hops          bytes over the link, and further devices that messages pass, of collectives; else 0
     eager, burst, backward  as the columns of these names
@@ -74,6 +75,7 @@ class Traits(NamedTuple):
     activations: Floats
     reread: Floats
     in_flight: Floats
+    clocks: Floats
     launches: Floats
     sent: Floats
     hops: Floats
@@ -148,12 +150,13 @@ def _overhead_s(traits: Traits, row: int, eager: bool) -> tuple[float, float, fl
 
 @compiled
 def _compute_s(traits: Traits, row: int, devices: Devices, gpu: int) -> float:
-    """Seconds of the FLOPs; 0 in a dtype that the GPU lacks, where nothing is known."""
+    """Seconds of the FLOPs, 0 in a dtype that the GPU lacks, where nothing is known, and of threads that meet."""
     dtype = traits.dtype[row]
+    meeting = float(traits.clocks[row] / (devices.figures[_SMS, gpu] * devices.figures[_CLOCK, gpu]))
     rate = BY_KIND[traits.kind[row], 0] * devices.rates[run_state(traits, row), dtype, gpu]
     if np.isnan(rate):
-        return 0.0
-    return float(traits.flops[row] / (rate * best_tile(traits, row, devices.figures[_SMS, gpu])[1]))
+        return meeting
+    return meeting + float(traits.flops[row] / (rate * best_tile(traits, row, devices.figures[_SMS, gpu])[1]))
 
 
 @compiled
@@ -279,13 +282,14 @@ def _activations(kind: Kind) -> Floats:
     return kind.table.column("m") * kind.table.column("k")
 
 
-def _rereads(n: int, kinds: list[Kind]) -> tuple[Floats, Floats]:
-    """Bytes read again, and in flight per SM, of every row."""
-    again, in_flight = np.zeros(n), np.zeros(n)
+def _rereads(n: int, kinds: list[Kind]) -> Rereads:
+    """What blocks read again of every row, and what it costs them to reduce one."""
+    again = Rereads(np.zeros(n), np.zeros(n), np.zeros(n))
     for kind in kinds:
         if kind.op.rereads is not None:
-            again[kind.rows], in_flight[kind.rows] = kind.op.rereads(kind.table)
-    return again, in_flight
+            for whole, part in zip(again, kind.op.rereads(kind.table), strict=True):
+                whole[kind.rows] = part
+    return again
 
 
 def traits_of(ops: OpTable, kinds: list[Kind], products: list[Products | None]) -> Traits:
