@@ -31,8 +31,8 @@ def _fields_of(ops: frozenset[str]) -> Mapping[str, int]:
     return dict.fromkeys(MIXED_FIELDS, len(names)) | {name: k for k, name in enumerate(names)}
 
 
-# Of a row: operator, dtype and block, by number; elements written, held and kept; bytes of keys and values.
-_SIZES = 7
+# Of a row: operator and dtype, by number; elements written, held and kept; bytes of keys and values.
+_SIZES = 6
 
 
 class Builder:
@@ -44,6 +44,8 @@ class Builder:
         self._ops: list[str] = []
         self._figures: list[float | None] = []  # per row, the operator's columns
         self._sizes: list[float | None] = []  # per row, _SIZES
+        self._like: list[int] = []  # per row, the one of those above that it is
+        self._blocks: list[int] = []
         self._names: list[str] = []
         self._repeats: list[float] = []
         self._edges: list[tuple[int, int]] = []
@@ -78,12 +80,21 @@ class Builder:
         given = defaults | dims
         if len(given) != len(defaults) or None in given.values():
             raise ValueError(f"{op} takes {', '.join(defaults)}; given: {', '.join(dims)}")
-        row = len(self._ops)
         self._ops.append(op)
         self._figures += given.values()
         code = DTYPE_CODE[dtype or self.dtype]
-        self._sizes += (OP_CODE[op], code, len(self._repeats) - 1, outputs, parameters, saved, kv_bytes)
-        self._names.append(name or op)
+        self._sizes += (OP_CODE[op], code, outputs, parameters, saved, kv_bytes)
+        return self._placed(len(self._ops) - 1, inputs, name or op)
+
+    def add_again(self, row: int, inputs: Sequence[int], name: str) -> int:
+        """A row like an earlier one, of other inputs."""
+        return self._placed(self._like[row], inputs, name)
+
+    def _placed(self, like: int, inputs: Sequence[int], name: str) -> int:
+        row = len(self._like)
+        self._like.append(like)
+        self._blocks.append(len(self._repeats) - 1)
+        self._names.append(name)
         for producer in inputs:
             self._edges.append((producer, row))
         return row
@@ -98,26 +109,29 @@ class Builder:
 
     def build(self) -> Workload:
         """The workload so far, all of it forward."""
-        n = len(self._ops)
+        n, u = len(self._like), len(self._ops)
         figures = array_of(self._figures)
         fields = MIXED_FIELDS if figures.ndim == 1 else _fields_of(frozenset(self._ops))
-        dims = np.full((1 + max(fields.values()), n, *figures.shape[1:]), np.nan)
-        if n:
+        dims = np.full((1 + max(fields.values()), u, *figures.shape[1:]), np.nan)
+        if u:
             columns_of = {op: [fields[name] for name in OPS[OP_CODE[op]].fields] for op in set(self._ops)}
             places = [columns_of[op] for op in self._ops]
-            rows = np.repeat(np.arange(n), [len(place) for place in places])
+            rows = np.repeat(np.arange(u), [len(place) for place in places])
             dims[np.concatenate(places), rows] = figures
         sizes = array_of(self._sizes)
-        columns = np.moveaxis(sizes.reshape(n, _SIZES, *sizes.shape[1:]), 1, 0).copy()  # each contiguous
+        columns = np.moveaxis(sizes.reshape(u, _SIZES, *sizes.shape[1:]), 1, 0)
+        columns = columns[:, self._like] if u < n else columns.copy()  # each contiguous
         # What a row is, all configurations share.
-        kind, dtype, block = (columns[:3] if columns.ndim == 2 else columns[:3, :, 0]).astype(np.intp)
-        outputs, parameters, saved, kv_bytes = (column.T for column in columns[3:])
+        kind, dtype = (columns[:2] if columns.ndim == 2 else columns[:2, :, 0]).astype(np.intp)
+        outputs, parameters, saved, kv_bytes = (column.T for column in columns[2:])
+        block = np.array(self._blocks, dtype=np.intp)
         edges = np.array(self._edges, dtype=np.intp).reshape(-1, 2).T
         # Less a last block of no rows.
         repeats = array_of(self._repeats[: int(block.max(initial=-1)) + 1]).T
         own = ~np.isnan(np.atleast_2d(saved)[0])
         saved = outputs * kept(kind, block, edges, own) + np.where(own, saved, 0.0)
         label = np.zeros(n, dtype=np.intp)
+        dims = dims[:, self._like] if u < n else dims
         ops = OpTable(kind, dtype, label, fields, dims.swapaxes(1, -1))
         return Workload(
             ops=ops,

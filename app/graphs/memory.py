@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from app.graphs.operands import operands
+from app.graphs.operands import fed_by
 from app.graphs.run import Run
 from app.graphs.stages import stage_repeats
 from app.graphs.training_pass import recomputed
@@ -124,7 +124,7 @@ def _live(w: Workload, ranks: Floats) -> Floats:
     inside = w.edges[:, (w.edges < n).all(axis=0)]
     np.maximum.at(last, inside[0], inside[1])
     ends = _ends(w)
-    readers = np.flatnonzero(operands(w).from_outside[:n])
+    readers = np.flatnonzero(fed_by(w)[2][:n])
     readers = readers[w.block[readers] > 0]
     np.maximum.at(last, ends[w.block[readers] - 1], readers)
     written = w.output_bytes.T[:n]

@@ -36,6 +36,11 @@ def operands(w: Workload) -> Operands:
     A block's input has no edge within it: rows that have no producer there read it, and so does an addition that has
     one (the residual), unless a softmax follows: then it adds a mask.
     """
+    return Operands(*fed_by(w), *_gradients(w))
+
+
+def fed_by(w: Workload) -> tuple[Ints, Ints, Bools]:
+    """The first three of `operands`."""
     n = len(w)
     edges = w.edges[:, w.block[w.edges[0]] == w.block[w.edges[1]]]
     producers, consumers = np.bincount(edges[1], minlength=n), np.bincount(edges[0], minlength=n)
@@ -43,8 +48,7 @@ def operands(w: Workload) -> Operands:
     masks[edges[0, w.ops.kind[edges[1]] == OP_CODE["softmax"]]] = True
     first = (producers == 0) & ~np.isin(w.ops.kind, _OWN_INPUT)
     residual = (producers == 1) & (w.ops.kind == OP_CODE["add"]) & ~masks
-    outside = (first | residual) & (w.phase == FORWARD)
-    return Operands(producers, consumers, outside, *_gradients(w))
+    return producers, consumers, (first | residual) & (w.phase == FORWARD)
 
 
 def _gradients(w: Workload) -> tuple[Bools, Bools]:

@@ -74,7 +74,8 @@ class _Lowering:
         self._builder = Builder(run.dtype)
         self._tensors: dict[str, tuple[Tensor, int]] = {}  # with the row that writes each, -1 of inputs
         self._bound: dict[Hashable, Tensor] = {}
-        self._alike: dict[Hashable, _Row] = {}  # networks repeat their layers: nodes alike are worked out once
+        # Networks repeat their layers: nodes alike are worked out once; with the row that the first of them wrote.
+        self._alike: dict[Hashable, tuple[_Row, int]] = {}
         self._node_of_row: list[int] = []
         self._errors: list[FieldError] = []
 
@@ -121,19 +122,24 @@ class _Lowering:
         """Write the row of a node, if it does anything, and note its outputs."""
         name, op, attributes = node["name"], node["op"], node.get("attributes")
         read = [self._tensors[given] for given in node.get("inputs", ())]
-        inputs = tuple([tensor for tensor, _ in read])
-        outputs = tuple([self._tensor(form, ("nodes", k, "outputs", j)) for j, form in enumerate(node["outputs"])])
-        key = (op, inputs, outputs, node.get("parameters"), node.get("repeats"), str(attributes) if attributes else "")
+        inputs = [tensor for tensor, _ in read]
+        outputs = [self._tensor(form, ("nodes", k, "outputs", j)) for j, form in enumerate(node["outputs"])]
+        tensors = (*map(id, inputs), 0, *map(id, outputs))  # equal ones are one object
+        key = (op, tensors, node.get("parameters"), node.get("repeats"), str(attributes) if attributes else "")
         row = -1
         try:
-            alike = self._alike.get(key) or self._alike.setdefault(key, self._new(node, inputs, outputs))
-            if not alike.op:
+            told, first = self._alike.get(key) or (self._new(node, inputs, outputs), -1)
+            if not told.op:
                 row = read[0][1] if read else -1
             else:
-                writers = {writer for _, writer in read if writer >= 0}
-                add = self._builder.add_unknown if alike.unknown else self._builder.add
-                row = add(alike.op, sorted(writers), name=name, **alike.fields)
+                writers = sorted({writer for _, writer in read if writer >= 0})
+                if first >= 0 and not told.unknown:
+                    row = self._builder.add_again(first, writers, name)
+                else:
+                    add = self._builder.add_unknown if told.unknown else self._builder.add
+                    row = add(told.op, writers, name=name, **told.fields)
                 self._node_of_row.append(k)
+            self._alike.setdefault(key, (told, row))
         except Mistake as mistake:
             words = f"node {name[:200]!r}, {op[:100]}: {mistake.message}"
             self._errors.append(FieldError(("nodes", k, *mistake.place), words))

@@ -14,10 +14,13 @@ from app.graphs.fuse_pass import fused
 from app.graphs.memory import Memory, memory
 from app.graphs.run import Run
 from app.graphs.training_pass import training
+from app.ops import MIXED_FIELDS
 from app.ops.base import Work
 from app.ops.kinds import kinds_of, work_of
+from app.predictors.operators.index import digests
 from app.services.graphs.stored import Recent
-from app.services.operators.rows import Distinct, distinct
+from app.services.operators.rows import Distinct
+from app.tables.ops import OpTable
 from app.tables.workload import UPDATE, Workload
 
 Floats = NDArray[np.float64]
@@ -117,8 +120,7 @@ def _prepared(network: Network, run: Run) -> Prepared:
 
 def rows_prepared(workload: Workload, kept: Memory, fixed_bytes: float) -> Prepared:
     """These rows of one device, which keeps so much."""
-    ops = workload.ops
-    found = distinct(replace(ops, dims=ops.dims.copy()))
+    found = distinct(workload.ops)
     kinds = kinds_of(found.table)
     groups = tuple(dict.fromkeys(kind.op.group for kind in kinds))
     group = np.empty(len(found.table), dtype=np.intp)
@@ -134,6 +136,26 @@ def rows_prepared(workload: Workload, kept: Memory, fixed_bytes: float) -> Prepa
         memory=kept,
         fixed_bytes=fixed_bytes,
     )
+
+
+def distinct(ops: OpTable) -> Distinct:
+    """Rows of a network, equal ones once, in the order in which they stand.
+
+    Of c configurations (app/graphs/many.py) those of row k of the table are rows k c to k c + c - 1.
+    """
+    dims = ops.dims.swapaxes(1, -1).reshape(len(ops.dims), -1)
+    kind, dtype, label = (np.repeat(code, dims.shape[1] // len(ops)) for code in (ops.kind, ops.dtype, ops.label))
+    flat = OpTable(kind, dtype, label, ops.fields, dims)
+    _, first, row = np.unique(digests(flat), return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    table = flat.take(first[order])
+    if table.fields is not MIXED_FIELDS:
+        dims = table.dims[[table.fields[name] for name in MIXED_FIELDS]]
+        table = replace(table, fields=MIXED_FIELDS, dims=dims)
+    table.dims[MIXED_FIELDS["count"]] = 1.0
+    return Distinct(table, rank[row], flat.column("count"))
 
 
 _remembered: Recent[Prepared] = Recent(_REMEMBERED_BYTES)

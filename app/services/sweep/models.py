@@ -20,11 +20,11 @@ from app.errors import BadInput, GpucastError
 from app.graphs.many import Lowered
 from app.graphs.memory import memory
 from app.graphs.schedule import STEP_PHASES
-from app.ops import MIXED_FIELDS, OPS
+from app.ops import OPS
 from app.ops.kinds import kinds_of, work_of
-from app.predictors.operators.index import digests
 from app.services.gpu_rows import Snapshot
 from app.services.models.between_nodes import between_nodes
+from app.services.models.networks import distinct
 from app.services.models.predict import predict_network
 from app.services.models.requests import ModelRequest, ModelWorkload
 from app.services.models.steps import row_times, timeline
@@ -38,7 +38,6 @@ from app.tables.ops import OpTable
 from app.tables.predictions import Predictions
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 # Rows lowered at once, of all configurations together: some ten megabytes of figures; and configurations before it is
 # known how many rows each has.
@@ -105,7 +104,7 @@ def _together(found: Lowered, group: Group, asked: Asked) -> Floats:
     """FIGURES of configurations that have their rows in common, [figures, c]."""
     engine, w, c = asked.snapshot.engine, found.workload, len(found.of)
     gpus, target = engine.gpus, asked.snapshot.row_of[asked.gpu]
-    table, row = _distinct(w.ops)
+    table, row, _ = distinct(w.ops)
     _require_dtypes(table, gpus, target)
     answer = _answered(table, target, asked)
     answer = between_nodes(answer, table, gpus, [target], group.run)
@@ -115,23 +114,6 @@ def _together(found: Lowered, group: Group, asked: Asked) -> Floats:
     used = memory(w, group.run)
     kept = np.array(np.broadcast_arrays(*used, used.required_bytes, done.step_s)[:-1])
     return np.vstack([np.vstack([done.step_s, low, high, done.phases_s]) * 1e3, kept])
-
-
-def _distinct(ops: OpTable) -> tuple[OpTable, Ints]:
-    """Rows of all configurations, equal ones once, and where each stands among them: of row k those from k c on."""
-    n = len(ops)
-    dims = ops.dims.swapaxes(1, -1).reshape(len(ops.dims), -1)
-    each = dims.shape[1] // n
-    kind, dtype, label = (np.repeat(code, each) for code in (ops.kind, ops.dtype, ops.label))
-    flat = OpTable(kind, dtype, label, ops.fields, dims)
-    _, first, row = np.unique(digests(flat), return_index=True, return_inverse=True)
-    order = np.argsort(first)  # as they stand: what is read and written together lies together
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
-    table, row = flat.take(first[order]), rank[row]
-    table.dims[table.fields["count"]] = 1.0
-    dims = table.dims[[table.fields[name] for name in MIXED_FIELDS]]
-    return OpTable(table.kind, table.dtype, table.label, MIXED_FIELDS, dims), row
 
 
 def _require_dtypes(table: OpTable, gpus: GpuTable, target: int) -> None:
