@@ -1,11 +1,11 @@
 """What backward of each operator runs, as forward operators wherever it is such: those are what predictors learned.
 
 As PyTorch's autograd does it. A product runs two: by data, dX = dY W, and by weight, dW = dY^T X, and sums a bias's
-gradient over rows. Element-wise ones read dY and what forward kept, and write dX: `mul` in traffic. Backward of `add`
-and `add_scalar` runs nothing, dY passes through; a tensor that several rows read adds its gradients up instead
-(`training_pass`). Softmax reads dY and Y and writes dX; layer norm does so with X, and reads both once more for the
-gradients of its parameters; batch norm sums over the batch first. An all_gather's backward is a reduce_scatter and the
-reverse; an all_reduce's is one (Megatron-LM, Shoeybi et al. 2019). Other operators run themselves with `backward` 1.
+gradient over rows. Element-wise ones read dY and what forward kept, and write dX: `mul` in traffic. Backward of `add`,
+`add_strided` and `add_scalar` runs nothing, dY passes through; a tensor that several rows read adds its gradients up
+instead (`training_pass`). Softmax reads dY and Y and writes dX; layer norm does so with X, and reads both once more for
+the gradients of its parameters; batch norm sums over the batch first. An all_gather's backward is a reduce_scatter and
+the reverse; an all_reduce's is one (Megatron-LM, Shoeybi et al. 2019). Others run themselves with `backward` 1.
 """
 
 from __future__ import annotations
@@ -148,6 +148,7 @@ _RULES: Mapping[str, Rule] = {
     "moe": _twice,
     "attention_decode": _twice,
     "add": _nothing,
+    "add_strided": _nothing,
     "add_scalar": _nothing,
     "mul": _mul,
     "div": _div,

@@ -42,16 +42,16 @@ class Products(NamedTuple):
 
 
 class Rereads(NamedTuple):
-    """Rows that a block reads again, float64 [n] each: from DRAM where what is in flight does not stay in the L2.
+    """What is read more than once, float64 [n] each: again from DRAM where what is in flight does not stay in the L2.
 
     bytes      read again in all
-    in_flight  bytes between a row's first and last read, per SM
-    clocks     that SMs spend in all where threads meet to reduce a row, however long it is
+    in_flight  bytes that pass between a byte's first and last read, per SM
+    passed     the same, of the whole device
     """
 
     bytes: Floats
     in_flight: Floats
-    clocks: Floats
+    passed: Floats
 
 
 class Broken(NamedTuple):

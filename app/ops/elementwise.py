@@ -6,6 +6,10 @@ instruction as one and each special function (exp, tanh, log, division) as two; 
 
 Backward, as PyTorch's autograd stores it: a unary one reads dY and what forward kept, and writes dX; a binary one
 writes two gradients; with a scalar, dX = s dY.
+
+`add_strided` adds a tensor laid out otherwise than the result (T5's bias, heads last, to scores, heads first): a row's
+neighbours lie `stride` elements apart, so each element comes in a sector of its own through the L2, and in a burst of
+its own from DRAM, unless the L2 still has the burst when the next row needs its part of it.
 """
 
 from __future__ import annotations
@@ -13,7 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from app.ops.base import COMMON, Dim, Op, Work
+import numpy as np
+
+from app.ops.base import COMMON, Dim, Floats, Op, Rereads, Work
 from app.tables.ops import DTYPE_BYTES, OUTPUT_BYTES, OpTable
 
 
@@ -35,7 +41,33 @@ def _work(forward: Cost, backward: Cost) -> Callable[[OpTable], Work]:
     return work
 
 
-_DIMS = (Dim("b", "rows"), Dim("h", "elements of a row"), *COMMON)
+# Bytes that the L2 hands over at least (a sector), and that it fetches from DRAM (NVIDIA since Volta; two sectors).
+_SECTOR_BYTES, _BURST_BYTES = 32.0, 64.0
+
+
+def _strided(table: OpTable, most: float) -> Floats:
+    """Bytes fetched for an element of the strided tensor in pieces of `most`, [n]."""
+    fetched: Floats = np.minimum(table.column("stride") * DTYPE_BYTES[table.dtype], most)
+    return fetched
+
+
+def _strided_work(table: OpTable) -> Work:
+    """The same forward and backward, which reads dY and writes both gradients."""
+    elements, size = table.column("b") * table.column("h"), DTYPE_BYTES[table.dtype]
+    even = elements * (size + OUTPUT_BYTES[table.dtype])
+    moved = even + elements * _strided(table, _SECTOR_BYTES)
+    return Work((1.0 + table.column("backward")) * elements, moved, even + elements * size)
+
+
+def _strided_rereads(table: OpTable) -> Rereads:
+    """A burst for every element; it holds parts of as many rows, which a whole row passes between."""
+    size, row = DTYPE_BYTES[table.dtype], table.column("h")
+    burst = _strided(table, _BURST_BYTES)
+    passed = row * (burst + size + OUTPUT_BYTES[table.dtype])
+    return Rereads(table.column("b") * row * (burst - size), np.zeros(len(table)), passed)
+
+
+_ROWS = (Dim("b", "rows"), Dim("h", "elements of a row"))
 _COSTS = {
     "add": (Cost(1, 2, 1), Cost(2, 1, 2)),
     "mul": (Cost(1, 2, 1), Cost(2, 3, 2)),
@@ -51,6 +83,9 @@ _COSTS = {
     "pow_scalar": (Cost(4, 1, 1), Cost(6, 2, 1)),
 }
 
-ELEMENTWISE_OPS = tuple(
-    Op(name, "elementwise", _DIMS, _work(forward, backward)) for name, (forward, backward) in _COSTS.items()
+FLAT_OPS = tuple(
+    Op(name, "elementwise", (*_ROWS, *COMMON), _work(forward, backward)) for name, (forward, backward) in _COSTS.items()
 )
+_STRIDE = Dim("stride", "elements between a row's neighbours in the tensor that is added")
+ADD_STRIDED = Op("add_strided", "elementwise", (*_ROWS, _STRIDE, *COMMON), _strided_work, rereads=_strided_rereads)
+ELEMENTWISE_OPS = (*FLAT_OPS, ADD_STRIDED)

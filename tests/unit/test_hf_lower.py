@@ -8,6 +8,7 @@ import pytest
 
 from app.graphs.importers.hf import lower
 from app.graphs.run import Parallelism, Run
+from app.ops import OP_CODE
 from app.ops.kinds import kinds_of
 from app.services.models.builtin import config_of, names
 from app.tables.workload import Workload
@@ -129,6 +130,13 @@ def test_experts_are_dealt_over_replicas_then_tensor_ranks(parallelism: Parallel
 def test_experts_dealt_over_tensor_ranks_alone_swap_nothing() -> None:
     run = Run("decode", 16, 512, dtype="bf16", attention="flash", parallelism=Parallelism(tensor=8, expert=8))
     assert "all_to_all" not in lower(config("mixtral-8x7b"), run).names
+
+
+def test_t5_adds_a_bias_whose_heads_lie_last_but_across() -> None:
+    ops = lower(config("t5-base"), Run(batch=4, sequence=64)).ops
+    strided = ops.kind == OP_CODE["add_strided"]  # encoder and decoder
+    for column, value in (("b", 4 * 12), ("h", 64 * 64), ("stride", 12)):
+        np.testing.assert_array_equal(ops.column(column)[strided], [value] * 2)
 
 
 def test_decode_holds_the_encoder_too() -> None:

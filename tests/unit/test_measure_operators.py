@@ -53,6 +53,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "attention_mla": {"batch": 2, "heads": 4, "head_dim": 16, "context_length": 12, "query_length": 1},
     "moe": {"tokens": 16, "hidden": 32, "intermediate": 64, "experts": 4, "top_k": 2, "distribution": "balanced"},
     "memory": {"bytes": 1024},
+    "add_strided": {"b": 8, "h": 16, "stride": 4},
 }
 BACKWARD = [name for name, space in SPACES.items() if space.back]
 

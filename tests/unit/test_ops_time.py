@@ -17,7 +17,7 @@ from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.ops import DTYPE_CODE, OpTable
 from app.tables.predictions import BOUNDS, Estimate
-from tests.unit.operators import operators
+from tests.unit.operators import mixed, operators
 
 CATALOG = Catalog(load_seed_specs())
 NAMES = ("h100-sxm5-80gb", "nvidia-l4", "l40s", "tesla-p100-pcie-16gb", "amd-instinct-mi210")
@@ -117,6 +117,15 @@ def test_a_network_finds_in_the_l2_what_was_just_written() -> None:
         row = {"b": rows, "h": 1024}
         alone, between = ask(operators("add", row | {"eager": 0}, row | {"eager": -1}), H100).latency_s
         assert between == pytest.approx(left * alone, rel=0.03)
+
+
+def test_a_strided_tensor_is_fetched_in_bursts_once_its_rows_outgrow_the_l2() -> None:
+    # 32 rows interleaved, of which a burst of 64 bytes holds 16; few pass through the L2 in sectors of 32 bytes
+    few, many = ({"b": 32, "h": rows * 1024, "eager": 0} for rows in (256, 65536))
+    for row, least, most in ((few, 1.5, 1.7), (many, 5.9, 6.1)):
+        tables = operators("add", row), operators("add_strided", row | {"stride": 32})
+        even, strided = ask(mixed(tables), H100).latency_s
+        assert least < strided / even < most
 
 
 def test_every_step_of_a_recurrence_is_a_launch() -> None:

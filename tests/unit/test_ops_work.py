@@ -68,6 +68,11 @@ def test_elements_moved(name: str, forward: float, backward: float) -> None:
     assert one(name, "bf16", b=2, h=8, backward=1).bytes == 2 * backward
 
 
+def test_a_strided_tensor_comes_in_sectors() -> None:
+    assert one("add_strided", b=32, h=8, stride=32).bytes == 32 * 8 * (4 + 4 + 32)
+    assert one("add_strided", b=32, h=8, stride=1) == one("add", b=32, h=8)
+
+
 def test_pool() -> None:
     # ResNet-50's pooling: 64 x 56 x 56 windows of 9
     pooled = one("max_pool2d", b=1, channels=64, kernel_size=3, input_size=112, stride=2, padding=1)

@@ -42,7 +42,7 @@ class Attention:
     head_norm    queries and keys are normalised per head
     scale        where 1 / sqrt(head_dim) is multiplied, in eager
     mask         how eager hides keys; `selected` overwrites scores, `added` adds to them
-    biased       scores get a bias per pair and head (T5)
+    biased       scores get a bias per pair and head (T5), stored as they are or with heads last
     softcap      scores pass through a scaled tanh (Gemma 2)
     window       keys that a query looks back on, itself included
     floored      eager keeps masked scores from passing the least number there is (OPT)
@@ -62,7 +62,7 @@ class Attention:
     head_norm: bool = False
     scale: Literal["divided", "multiplied", "queries", "none"] = "multiplied"
     mask: Literal["added", "selected", "none"] = "added"
-    biased: bool = False
+    biased: Literal["no", "heads_first", "heads_last"] = "no"
     softcap: bool = False
     window: int = 0
     floored: bool = False

@@ -138,7 +138,7 @@ def _eager(rows: Rows, qkv: tuple[Flow, Flow, Flow], spec: Attention, span: Span
     if copies:
         q = rows.each("copy", q, batched * span.queries, spec.head_dim, "attention.query_copy")
     scores = rows.bmm((*dict.fromkeys((*q, *k)),), (batched, span.queries, keys, spec.head_dim), "attention.scores")
-    weights = softmax(rows, scores, spec, batched * span.queries, keys)
+    weights = softmax(rows, scores, spec, (batched, span.queries, keys))
     row = rows.add(
         "bmm",
         (*weights, *v),
@@ -154,15 +154,19 @@ def _eager(rows: Rows, qkv: tuple[Flow, Flow, Flow], spec: Attention, span: Span
     return rows.each("copy", (row,), batched * span.queries, spec.head_dim, "attention.merge")
 
 
-def softmax(rows: Rows, scores: Flow, spec: Attention, b: float, keys: float) -> Flow:
-    """Scores scaled, capped, biased, masked and normalised."""
+def softmax(rows: Rows, scores: Flow, spec: Attention, sizes: tuple[float, float, float]) -> Flow:
+    """Scores scaled, capped, biased, masked and normalised; sizes are of heads in all sequences, queries and keys."""
+    batched, queries, keys = sizes
+    b = batched * queries
     if spec.scale in ("divided", "multiplied"):
         op = "div_scalar" if spec.scale == "divided" else "mul_scalar"
         scores = rows.each(op, scores, b, keys, "attention.scale")
     if spec.softcap:
         scores = softcapped(rows, scores, b, keys, "attention.softcap")
-    if spec.biased:
+    if spec.biased == "heads_first":
         scores = rows.each("add", scores, b, keys, "attention.bias")
+    elif spec.biased == "heads_last":
+        scores = _biased(rows, scores, _dealt(spec, rows.tensor)[0], sizes)
     if spec.mask != "none":
         op = "add_scalar" if spec.mask == "added" else "copy"
         scores = rows.each(op, scores, b, keys, "attention.mask")
@@ -170,6 +174,16 @@ def softmax(rows: Rows, scores: Flow, spec: Attention, b: float, keys: float) ->
         scores = rows.each("pow_scalar", scores, b, keys, "attention.floor")
     weights = rows.each("softmax", scores, b, keys, "attention.softmax")
     return rows.dropout(weights, b, keys, attention=True)
+
+
+def _biased(rows: Rows, scores: Flow, heads: float, sizes: tuple[float, float, float]) -> Flow:
+    """Scores with a bias that came out of its table heads last (T5)."""
+    batched, queries, keys = sizes
+    row = rows.add(
+        "add_strided", scores, outputs=batched * queries * keys, name="attention.bias", b=batched, h=queries * keys,
+        stride=heads,
+    )  # fmt: skip
+    return (row,)
 
 
 def softcapped(rows: Rows, x: Flow, b: float, h: float, name: str) -> Flow:

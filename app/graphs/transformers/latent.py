@@ -77,7 +77,7 @@ def _eager(rows: Rows, qkv: tuple[Flow, Flow, Flow], spec: Attention, latent: La
         v = rows.each("copy", v, kept, latent.value, "attention.value_cache")
     q = rows.each("copy", q, batched * span.queries, scored, "attention.query_join")
     scores = rows.bmm((*q, *k), (batched, span.queries, span.keys, scored), "attention.scores")
-    weights = softmax(rows, scores, spec, batched * span.queries, span.keys)
+    weights = softmax(rows, scores, spec, (batched, span.queries, span.keys))
     row = rows.add(
         "bmm",
         (*weights, *v),

@@ -48,6 +48,13 @@ def _binary(compute: Callable[[Any, Any], Any]) -> Family:
     return build
 
 
+def _add_strided(make: Maker, row: Row) -> Made:
+    """Groups of `stride` rows, whose added tensor has these rows innermost."""
+    groups, stride, width = row["b"] // row["stride"], row["stride"], row["h"]
+    x, y = make.normal(groups, stride, width), make.normal(groups, width, stride)
+    return Made(lambda: torch.add(x, y.transpose(1, 2)), (x, y))
+
+
 def _layer_norm(make: Maker, row: Row) -> Made:
     width = row["h"]
     x, weight, bias = make.normal(row["b"], width), make.normal(width), make.normal(width)
@@ -107,6 +114,7 @@ def _memory(make: Maker, row: Row) -> Made:
 ROWWISE: Mapping[str, Family] = {
     **{name: _unary(compute) for name, compute in _UNARY.items()},
     **{name: _binary(compute) for name, compute in _BINARY.items()},
+    "add_strided": _add_strided,
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
     "batch_norm": _batch_norm,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.ops.elementwise import ELEMENTWISE_OPS
+from app.ops.elementwise import FLAT_OPS
 
 Sizes = dict[str, Any]
 
@@ -71,6 +71,11 @@ def _pool(sizes: Sizes) -> Sizes | None:
 def _images(sizes: Sizes) -> Sizes | None:
     """Rows of batch_norm: images times their area."""
     return {"b": sizes["images"] * sizes["side"] ** 2, "h": sizes["channels"]}
+
+
+def _interleaved(sizes: Sizes) -> Sizes:
+    """Groups of as many rows as lie interleaved."""
+    return {"b": sizes.pop("groups") * sizes["stride"], **sizes}
 
 
 def _shared(sizes: Sizes) -> Sizes:
@@ -189,7 +194,10 @@ SPACES: Mapping[str, Space] = {
         },
         ("fp32", "bf16", "fp16"),
     ),
+    "add_strided": Space(
+        {"groups": Log(1, 32), "h": Log(64, 1 << 20), "stride": Pick((8, 16, 32))}, PLAIN, _interleaved
+    ),
     "copy": Space({"b": _ROWS, "h": _WIDTH}, PLAIN, back=False),
     "memory": Space({"bytes": Log(1 << 10, 1 << 33, step=2)}, ("fp32",), back=False),
-    **dict.fromkeys((op.name for op in ELEMENTWISE_OPS), Space({"b": _ROWS, "h": _WIDTH}, PLAIN)),
+    **dict.fromkeys((op.name for op in FLAT_OPS), Space({"b": _ROWS, "h": _WIDTH}, PLAIN)),
 }

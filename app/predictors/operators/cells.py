@@ -3,8 +3,8 @@
 Of the physics (app.predictors.operators.time) the constants, and of what it then misses a model over the features of
 app.predictors.operators.features. A GPU with enough rows has a model of its own. One of the same make (architecture and
 kind of memory) borrows it. Others get `shared`, learned from all GPUs with equal weight, its constants and its trees at
-the strengths that did best when each GPU was held out in turn, of operators that move bytes at fixed ones: off their
-GPUs either may do more harm than good. A GPU with few rows corrects what it would get without them.
+the strengths that did best when each GPU was held out in turn: off their GPUs either may do more harm than good. A GPU
+with few rows corrects what it would get without them.
 """
 
 from __future__ import annotations
@@ -54,9 +54,6 @@ class Strengths(NamedTuple):
 
 
 NOTHING_CARRIED = Strengths(0.0, 0.0)
-# Of operators that do little but move bytes, which their bandwidth tells: on large rows of a GPU held out, trees did
-# worse than none, and what was chosen on small ones worse than this (docs/accuracy.md).
-MOVERS_CARRY = Strengths(0.5, 0.0)
 
 
 class Model(NamedTuple):
@@ -89,8 +86,7 @@ class Samples:
     latency_s  float64 [n]
     gpu        int [n], code into `names` and `makes`
     places     where the smooth rest of few rows looks
-    moves      whether the operator does little but move bytes
-    streams    whether it only moves them through, once
+    streams    whether the operator only moves its bytes through, once
     """
 
     features: Singles
@@ -100,7 +96,6 @@ class Samples:
     names: Sequence[str]
     makes: Sequence[str]
     places: Places
-    moves: bool
     streams: bool
 
     def of(self, rows: Ints) -> Samples:
@@ -279,15 +274,10 @@ def _some(samples: Samples, code: int, most: int) -> Ints:
 
 
 def _strength(samples: Samples, codes: Sequence[int]) -> Strengths:
-    """The pair of STRENGTHS with the least error over GPUs that were held out in turn, each make as a whole.
-
-    Of an operator that moves bytes a fixed one.
-    """
+    """The pair of STRENGTHS with the least error over GPUs that were held out in turn, each make as a whole."""
     errors = []
     makes = {code: samples.makes[code] or samples.names[code] for code in codes}
     every = sorted(set(makes.values()))
-    if samples.moves:
-        return MOVERS_CARRY if len(every) >= LEAST_MAKES else NOTHING_CARRIED
     of_factors = STRENGTHS if len(every) >= LEAST_MAKES else STRENGTHS[:1]
     for make in every:
         rest = [code for code in codes if makes[code] != make]

@@ -1,9 +1,9 @@
 """The time of deep-learning operators from physics and one documented constant per family: `auto` before it is trained.
 
 time = overhead + (compute^p + memory^p)^(1/p), never under the hardware limit; compute = FLOPs / (sustained rate x
-tile efficiency x the family's share) + clocks of threads that meet / (SMs x clock), memory = bytes that did not stay in
-the L2 / (sustained bandwidth x share), at least all bytes / L2 bandwidth. Overhead is the host's per operator where
-PyTorch launches each (eager), else the device's per launch. No measurement of the row or its GPU is used.
+tile efficiency x the family's share), memory = bytes that did not stay in the L2 / (sustained bandwidth x share), at
+least all bytes / L2 bandwidth. Overhead is the host's per operator where PyTorch launches each (eager), else the
+device's per launch. No measurement of the row or its GPU is used.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Ints = NDArray[np.intp]
 
 _TILE_SPEED = 1.0 / (1.0 + TILE_EDGE * (1.0 / CANDIDATES).sum(axis=1))
 _TILE_SPEED /= _TILE_SPEED.max()
-_SMS, _CLOCK = COLUMN_INDEX["sm_count"], COLUMN_INDEX["boost_clock_hz"]
+_SMS = COLUMN_INDEX["sm_count"]
 _L2, _L2_BANDWIDTH = COLUMN_INDEX["l2_bytes"], COLUMN_INDEX["l2_bandwidth_bytes_per_s"]
 _LINK = COLUMN_INDEX["link_bandwidth_bytes_per_s"]
 
@@ -59,8 +59,7 @@ class Traits(NamedTuple):
     flops, least_flops  work, also by the cheapest algorithm known
     moved, distinct     bytes
     activations         elements that a stack which quantises would quantise first; 0 of all but `linear`
-    reread, in_flight   bytes read again where what is in flight per SM does not stay in the L2; 0 of most
-    clocks              that SMs spend where threads meet to reduce a row; 0 of most
+    reread, in_flight, passed  bytes read again where what is in flight, per SM and in all, does not stay in the L2
     launches            launches that wait for one another
     sent, hops          bytes over the link, and further devices that messages pass, of collectives; else 0
     eager, burst, backward  as the columns of these names
@@ -75,7 +74,7 @@ class Traits(NamedTuple):
     activations: Floats
     reread: Floats
     in_flight: Floats
-    clocks: Floats
+    passed: Floats
     launches: Floats
     sent: Floats
     hops: Floats
@@ -150,13 +149,12 @@ def _overhead_s(traits: Traits, row: int, eager: bool) -> tuple[float, float, fl
 
 @compiled
 def _compute_s(traits: Traits, row: int, devices: Devices, gpu: int) -> float:
-    """Seconds of the FLOPs, 0 in a dtype that the GPU lacks, where nothing is known, and of threads that meet."""
+    """Seconds of the FLOPs; 0 in a dtype that the GPU lacks, where nothing is known."""
     dtype = traits.dtype[row]
-    meeting = float(traits.clocks[row] / (devices.figures[_SMS, gpu] * devices.figures[_CLOCK, gpu]))
     rate = BY_KIND[traits.kind[row], 0] * devices.rates[run_state(traits, row), dtype, gpu]
     if np.isnan(rate):
-        return meeting
-    return meeting + float(traits.flops[row] / (rate * best_tile(traits, row, devices.figures[_SMS, gpu])[1]))
+        return 0.0
+    return float(traits.flops[row] / (rate * best_tile(traits, row, devices.figures[_SMS, gpu])[1]))
 
 
 @compiled
@@ -164,7 +162,8 @@ def _memory_s(traits: Traits, row: int, quantised: float, devices: Devices, gpu:
     """Seconds of the bytes: what did not stay in the L2 from DRAM, and all of them through the L2."""
     moved = traits.moved[row] + quantised
     reach = devices.reach[gpu]
-    full = traits.in_flight[row] * devices.figures[_SMS, gpu] / reach
+    # What passes in all is known, not estimated: as long as it fits, it is kept.
+    full = (traits.in_flight[row] * devices.figures[_SMS, gpu] + KEPT_TO * traits.passed[row]) / reach
     missed = traits.reread[row] * min(max((full - KEPT_TO) / (LOST_FROM - KEPT_TO), 0.0), 1.0)
     distinct = traits.distinct[row] + quantised
     if traits.eager[row] < 0.0:  # in a network: what the row before left in the L2 is read first
@@ -283,13 +282,13 @@ def _activations(kind: Kind) -> Floats:
 
 
 def _rereads(n: int, kinds: list[Kind]) -> Rereads:
-    """What blocks read again of every row, and what it costs them to reduce one."""
-    again = Rereads(np.zeros(n), np.zeros(n), np.zeros(n))
+    """What every row reads again."""
+    rows = Rereads(np.zeros(n), np.zeros(n), np.zeros(n))
     for kind in kinds:
         if kind.op.rereads is not None:
-            for whole, part in zip(again, kind.op.rereads(kind.table), strict=True):
+            for whole, part in zip(rows, kind.op.rereads(kind.table), strict=True):
                 whole[kind.rows] = part
-    return again
+    return rows
 
 
 def traits_of(ops: OpTable, kinds: list[Kind], products: list[Products | None]) -> Traits:

@@ -75,14 +75,15 @@ def _both(
     width, heads, vocabulary = fields.size("d_model"), fields.size("num_heads"), fields.size("vocab_size")
     buckets = fields.size("relative_attention_num_buckets", default=32)
     own = Attention(
-        heads, heads, fields.size("d_kv", default=64), scale="none", mask="none", biased=True, copied="batched"
+        heads, heads, fields.size("d_kv", default=64), scale="none", mask="none", biased="heads_last", copied="batched"
     )
     into = replace(own, causal=False)
+    across = replace(into, biased="heads_first")  # nothing but the mask
     words = Embedding(width, vocabulary, drops=True)
     stacks = (
         Stack(width, words, tuple((Layer(into, part), many) for part, many in encoder), "rms_norm", relative=buckets),
         Stack(
-            width, replace(words, shared=True), tuple((Layer(own, part, cross=into), many) for part, many in decoder),
+            width, replace(words, shared=True), tuple((Layer(own, part, cross=across), many) for part, many in decoder),
             "rms_norm", relative=buckets,
         ),
     )  # fmt: skip
