@@ -25,6 +25,7 @@ Bins = NDArray[np.uint8]
 DEPTH = 6
 LEAVES = 1 << DEPTH
 BINS = 64
+# Rows of a block: no power of two, of which the columns would share few sets of the first cache.
 BLOCK = 272
 # Rows from which a block is quicker than row by row.
 _FEW = 4
