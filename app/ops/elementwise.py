@@ -64,7 +64,8 @@ def _strided_rereads(table: OpTable) -> Rereads:
     size, row = DTYPE_BYTES[table.dtype], table.column("h")
     burst = _strided(table, _BURST_BYTES)
     passed = row * (burst + size + OUTPUT_BYTES[table.dtype])
-    return Rereads(table.column("b") * row * (burst - size), np.zeros(len(table)), passed)
+    nothing = np.zeros(len(table))
+    return Rereads(table.column("b") * row * (burst - size), nothing, passed, nothing)
 
 
 _ROWS = (Dim("b", "rows"), Dim("h", "elements of a row"))

@@ -144,7 +144,8 @@ def rereads(table: OpTable) -> Rereads:
     widths = (_matrices(table) - 1.0) * inner + table.column("hidden")
     passes = 1.0 + table.column("backward")
     handed_on = passes * pairs * 2.0 * OUTPUT_BYTES[table.dtype] * widths
-    return Rereads(handed_on, np.zeros(len(table)), np.full(len(table), np.inf))
+    nothing = np.zeros(len(table))
+    return Rereads(handed_on, nothing, np.full(len(table), np.inf), nothing)
 
 
 def check(table: OpTable) -> list[Broken]:

@@ -36,19 +36,27 @@ def _work(flops: tuple[float, float], parameters: float) -> Callable[[OpTable], 
 # ones, of which about half are so far at a time.
 _SOFTMAX_ROWS, _NORM_ROWS = 2.0, 8.0
 _IN_REGISTERS = 1024.0
+# Threads that share a row: layer norm's; softmax's (PyTorch 2.1) of up to so many elements, and of more.
+_NORM_THREADS = 128.0
+_SHORT_ROW, _SHORT_THREADS, _LONG_THREADS = 2048.0, 256.0, 512.0
+# What it costs an SM that they meet to reduce it, clocks per thread: of both operators, on NeuSight's training rows.
+_CLOCKS_PER_THREAD = 7.0
 
 
 def _softmax_rereads(table: OpTable) -> Rereads:
     """Two passes more, of rows that do not stay in registers."""
     row = table.column("h") * DTYPE_BYTES[table.dtype]
     passes = np.where(table.column("h") > _IN_REGISTERS, 2.0, 0.0)
-    return Rereads(passes * table.column("b") * row, _SOFTMAX_ROWS * row, np.zeros(len(table)))
+    threads = np.where(table.column("h") > _SHORT_ROW, _LONG_THREADS, _SHORT_THREADS)
+    clocks = np.where(passes > 0.0, _CLOCKS_PER_THREAD * threads * table.column("b"), 0.0)
+    return Rereads(passes * table.column("b") * row, _SOFTMAX_ROWS * row, np.zeros(len(table)), clocks)
 
 
 def _norm_rereads(table: OpTable) -> Rereads:
     """One pass more."""
     row = table.column("h") * DTYPE_BYTES[table.dtype]
-    return Rereads(table.column("b") * row, _NORM_ROWS * row, np.zeros(len(table)))
+    clocks = _CLOCKS_PER_THREAD * _NORM_THREADS * table.column("b")
+    return Rereads(table.column("b") * row, _NORM_ROWS * row, np.zeros(len(table)), clocks)
 
 
 _DIMS = (Dim("b", "rows (batch_norm: batch x height x width)"), Dim("h", "elements of a row (batch_norm: channels)"))

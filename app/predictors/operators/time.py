@@ -48,7 +48,7 @@ Ints = NDArray[np.intp]
 
 _TILE_SPEED = 1.0 / (1.0 + TILE_EDGE * (1.0 / CANDIDATES).sum(axis=1))
 _TILE_SPEED /= _TILE_SPEED.max()
-_SMS = COLUMN_INDEX["sm_count"]
+_SMS, _CLOCK = COLUMN_INDEX["sm_count"], COLUMN_INDEX["boost_clock_hz"]
 _L2, _L2_BANDWIDTH = COLUMN_INDEX["l2_bytes"], COLUMN_INDEX["l2_bandwidth_bytes_per_s"]
 _LINK = COLUMN_INDEX["link_bandwidth_bytes_per_s"]
 
@@ -60,6 +60,7 @@ class Traits(NamedTuple):
     moved, distinct     bytes
     activations         elements that a stack which quantises would quantise first; 0 of all but `linear`
     reread, in_flight, passed  bytes read again where what is in flight, per SM and in all, does not stay in the L2
+    clocks              that SMs spend where threads meet to reduce a row; 0 of most
     launches            launches that wait for one another
     sent, hops          bytes over the link, and further devices that messages pass, of collectives; else 0
     eager, burst, backward  as the columns of these names
@@ -75,6 +76,7 @@ class Traits(NamedTuple):
     reread: Floats
     in_flight: Floats
     passed: Floats
+    clocks: Floats
     launches: Floats
     sent: Floats
     hops: Floats
@@ -149,12 +151,13 @@ def _overhead_s(traits: Traits, row: int, eager: bool) -> tuple[float, float, fl
 
 @compiled
 def _compute_s(traits: Traits, row: int, devices: Devices, gpu: int) -> float:
-    """Seconds of the FLOPs; 0 in a dtype that the GPU lacks, where nothing is known."""
+    """Seconds of the FLOPs, 0 in a dtype that the GPU lacks, where nothing is known, and of threads that meet."""
     dtype = traits.dtype[row]
+    meeting = float(traits.clocks[row] / (devices.figures[_SMS, gpu] * devices.figures[_CLOCK, gpu]))
     rate = BY_KIND[traits.kind[row], 0] * devices.rates[run_state(traits, row), dtype, gpu]
     if np.isnan(rate):
-        return 0.0
-    return float(traits.flops[row] / (rate * best_tile(traits, row, devices.figures[_SMS, gpu])[1]))
+        return meeting
+    return meeting + float(traits.flops[row] / (rate * best_tile(traits, row, devices.figures[_SMS, gpu])[1]))
 
 
 @compiled
@@ -282,8 +285,8 @@ def _activations(kind: Kind) -> Floats:
 
 
 def _rereads(n: int, kinds: list[Kind]) -> Rereads:
-    """What every row reads again."""
-    rows = Rereads(np.zeros(n), np.zeros(n), np.zeros(n))
+    """What every row reads again, and what it costs to reduce one."""
+    rows = Rereads(np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n))
     for kind in kinds:
         if kind.op.rereads is not None:
             for whole, part in zip(rows, kind.op.rereads(kind.table), strict=True):
