@@ -54,6 +54,9 @@ class Strengths(NamedTuple):
 
 
 NOTHING_CARRIED = Strengths(0.0, 0.0)
+# Of operators that do little but move bytes, which their bandwidth tells: on large rows of a GPU held out, trees did
+# worse than none, and what was chosen on small ones worse than this (docs/accuracy.md).
+MOVERS_CARRY = Strengths(0.5, 0.0)
 
 
 class Model(NamedTuple):
@@ -86,7 +89,8 @@ class Samples:
     latency_s  float64 [n]
     gpu        int [n], code into `names` and `makes`
     places     where the smooth rest of few rows looks
-    streams    whether the operator only moves its bytes through, once
+    moves      whether the operator does little but move bytes
+    streams    whether it only moves them through, once
     """
 
     features: Singles
@@ -96,6 +100,7 @@ class Samples:
     names: Sequence[str]
     makes: Sequence[str]
     places: Places
+    moves: bool
     streams: bool
 
     def of(self, rows: Ints) -> Samples:
@@ -274,10 +279,15 @@ def _some(samples: Samples, code: int, most: int) -> Ints:
 
 
 def _strength(samples: Samples, codes: Sequence[int]) -> Strengths:
-    """The pair of STRENGTHS with the least error over GPUs that were held out in turn, each make as a whole."""
+    """The pair of STRENGTHS with the least error over GPUs that were held out in turn, each make as a whole.
+
+    Of an operator that moves bytes a fixed one.
+    """
     errors = []
     makes = {code: samples.makes[code] or samples.names[code] for code in codes}
     every = sorted(set(makes.values()))
+    if samples.moves:
+        return MOVERS_CARRY if len(every) >= LEAST_MAKES else NOTHING_CARRIED
     of_factors = STRENGTHS if len(every) >= LEAST_MAKES else STRENGTHS[:1]
     for make in every:
         rest = [code for code in codes if makes[code] != make]

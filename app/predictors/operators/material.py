@@ -20,6 +20,9 @@ Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
 Ints = NDArray[np.intp]
 
+# Lines of the breakdown whose operators do little but move bytes.
+_MOVERS = ("elementwise", "norm", "softmax", "pool", "embedding", "memory")
+
 
 def usual_rows(run: OperatorRuns) -> OperatorRuns:
     """Forward rows on busy cards of each GPU's most frequent software stack, eager and not: others would blur these."""
@@ -47,8 +50,9 @@ def samples(rows: Measurements, gpus: GpuTable) -> Samples:
     fill_all(shape_features(kinds, products, len(i)), traits, devices.figures, rows.gpu, terms, features)
     places = Places.of(int(rows.ops.kind[0]), product=products[0] is not None)
     names, makes = gpus.ids, gpus.architectures or ("",) * len(gpus)
-    streams = OPS[int(rows.ops.kind[0])].group == "elementwise"
-    return Samples(features, terms, rows.latency_s, rows.gpu, names, makes, places, streams)
+    group = OPS[int(rows.ops.kind[0])].group
+    moves, streams = group in _MOVERS, group == "elementwise"
+    return Samples(features, terms, rows.latency_s, rows.gpu, names, makes, places, moves, streams)
 
 
 @compiled
