@@ -3,8 +3,8 @@
 Of the physics (app.predictors.operators.time) the constants, and of what it then misses a model over the features of
 app.predictors.operators.features. A GPU with enough rows has a model of its own. One of the same make (architecture and
 kind of memory) borrows it. Others get `shared`, learned from all GPUs with equal weight, its constants and its trees at
-the strengths that did best when each GPU was held out in turn: off their GPUs either may do more harm than good. A GPU
-with few rows corrects what it would get without them.
+the strengths that did best when each GPU was held out in turn, of operators that move bytes at fixed ones: off their
+GPUs either may do more harm than good. A GPU with few rows corrects what it would get without them.
 """
 
 from __future__ import annotations

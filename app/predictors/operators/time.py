@@ -1,9 +1,9 @@
 """The time of deep-learning operators from physics and one documented constant per family: `auto` before it is trained.
 
 time = overhead + (compute^p + memory^p)^(1/p), never under the hardware limit; compute = FLOPs / (sustained rate x
-tile efficiency x the family's share), memory = bytes that did not stay in the L2 / (sustained bandwidth x share), at
-least all bytes / L2 bandwidth. Overhead is the host's per operator where PyTorch launches each (eager), else the
-device's per launch. No measurement of the row or its GPU is used.
+tile efficiency x the family's share) + clocks of threads that meet / (SMs x clock), memory = bytes that did not stay in
+the L2 / (sustained bandwidth x share), at least all bytes / L2 bandwidth. Overhead is the host's per operator where
+PyTorch launches each (eager), else the device's per launch. No measurement of the row or its GPU is used.
 """
 
 from __future__ import annotations
