@@ -89,4 +89,4 @@ def _software(table: pa.Table) -> Column:
     return found._replace(words=(*found.words, STACK), codes=codes)
 
 
-IMPORTER = PartsImporter(SOURCE, f"NeuSight's operators, {FILE}", read)
+IMPORTER = PartsImporter(SOURCE, f"NeuSight's operators, {FILE}; convolutions without drift", read)
