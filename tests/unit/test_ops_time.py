@@ -128,6 +128,16 @@ def test_a_strided_tensor_is_fetched_in_bursts_once_its_rows_outgrow_the_l2() ->
         assert least < strided / even < most
 
 
+@pytest.mark.parametrize(("op", "short", "long"), [("layer_norm", 128, 1024), ("softmax", 1280, 2048)])
+def test_threads_that_meet_cost_a_row_the_same_however_long_it_is(op: str, short: int, long: int) -> None:
+    rows = 2.0**20
+    answers = ask(operators(op, {"b": rows, "h": short}, {"b": rows, "h": long}), H100).latency_s
+    assert answers[1] < 0.95 * long / short * answers[0]
+    # What rows that stay in registers take is in their bytes
+    answers = ask(operators("softmax", {"b": rows, "h": 512}, {"b": rows, "h": 1024}), H100).latency_s
+    assert answers[1] == pytest.approx(2.0 * answers[0], rel=0.03)
+
+
 def test_every_step_of_a_recurrence_is_a_launch() -> None:
     row = {"batch": 1, "input": 8, "hidden": 8, "eager": 0}
     short, long = ask(operators("recurrent", row | {"steps": 10}, row | {"steps": 1000}), H100).latency_s
