@@ -31,14 +31,15 @@ class Goal(NamedTuple):
     mape: float | None
 
 
-# Family: its label; goals on NeuSight's protocol, GPUs seen and unseen. Convolutions have no test dimensions.
+# Family: its label; goals on NeuSight's protocol, GPUs seen and unseen. Convolutions have no test dimensions, and their
+# goals (13, and 21 with the GPU left out) are of rows as measured, which are not what an import stores.
 _FP32: dict[str, tuple[str, float | None, float | None]] = {
     "linear": ("linear", None, 12.0),
     "bmm": ("bmm", 12.0, 15.0),
     "elementwise": ("element-wise", 1.0, 2.0),
     "softmax": ("softmax", 12.0, 12.0),
     "norm": ("layer norm", 6.0, 14.0),
-    "conv2d": ("convolution 3x3", 13.0, None),
+    "conv2d": ("drift-free convolution 3x3", None, None),
 }
 # Family, dtype, GPUs: its label; goals for configurations, GPUs left out, and with measured rows (which).
 _MODERN: dict[tuple[str, str, str], tuple[str, float | None, float | None, str, float | None]] = {
@@ -60,12 +61,11 @@ def _goals() -> Iterator[Goal]:
     without = f"{ALL} but {P4}"
     yield Goal("linear FP32, without P4", Where("neusight", "seen", "linear", "fp32", without), 9.0)
     for family, (label, seen, unseen) in _FP32.items():
-        left_out = 21.0 if family == "conv2d" else None
         for where, goal in (
             (Where("neusight", "seen", family, "fp32"), seen),
             (Where("neusight", "unseen", family, "fp32"), unseen),
             (Where("neusight", "seen_amd", family, "fp32"), None),
-            (Where("leave_one_gpu_out", "unseen", family, "fp32"), left_out),
+            (Where("leave_one_gpu_out", "unseen", family, "fp32"), None),
         ):
             yield Goal(f"{label} FP32", where, goal)
         for name, gpu in _AMD.items():
