@@ -61,6 +61,7 @@ FAMILIES: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
         ("batch", "flops", "outputs", "weights"),
     ),
     **{op.name: (ROWS, ("b", "h", "backward")) for op in (*NORM_OPS, *ELEMENTWISE_OPS)},
+    "add_strided": (ROWS | {"stride": 16}, ("b", "h", "stride", "backward")),
     "softmax": (ROWS, ("b", "h")),  # its gradient takes fewer operations than its exponentials
     **{op.name: (WINDOW | {"channels": 64}, ("b", "channels", "input_size", "backward")) for op in POOL_OPS},
     **{op.name: ({"message_bytes": 1e6, "devices": 4}, ("message_bytes", "devices")) for op in COLLECTIVE_OPS},
