@@ -96,6 +96,13 @@ def products(table: OpTable) -> Products:
     return Products(table.column("batch") * table.column("heads"), queries, width, width)
 
 
+def decode_products(table: OpTable) -> Products:
+    """Scores of the query heads that share a KV head, per sequence; keys are dealt to tiles (Flash-Decoding)."""
+    heads, keys = table.column("heads"), reach(table).keys
+    shared = _or(table.column("kv_heads"), heads)
+    return Products(table.column("batch") * shared, heads / shared, keys, table.column("head_dim"))
+
+
 def check(table: OpTable) -> list[Broken]:
     """KV heads divide the heads; new queries are part of the context."""
     heads, context = table.column("heads"), table.column("context_length")
@@ -139,6 +146,7 @@ ATTENTION_OPS = (
         _dims(Dim("query_length", "1", default=1.0)),
         work,
         check=check_decode,
+        products=decode_products,
     ),
     Op(
         "attention_mla",
