@@ -42,7 +42,7 @@ TRIAL_ROWS, TRIAL_TREES = 800, 80
 # GPUs of the same make that answer for one without rows of its own.
 MOST_KIN = 3
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
-# Makes from which constants may be carried to another: two agree by chance.
+# Makes from which anything may be carried to another: two agree by chance.
 LEAST_MAKES = 3
 
 
@@ -281,27 +281,24 @@ def _some(samples: Samples, code: int, most: int) -> Ints:
 def _strength(samples: Samples, codes: Sequence[int]) -> Strengths:
     """The pair of STRENGTHS with the least error over GPUs that were held out in turn, each make as a whole.
 
-    Of an operator that moves bytes a fixed one.
+    Of an operator that moves bytes a fixed one, of fewer makes than LEAST_MAKES none.
     """
     errors = []
     makes = {code: samples.makes[code] or samples.names[code] for code in codes}
     every = sorted(set(makes.values()))
+    if len(every) < LEAST_MAKES:
+        return NOTHING_CARRIED
     if samples.moves:
-        return MOVERS_CARRY if len(every) >= LEAST_MAKES else NOTHING_CARRIED
-    of_factors = STRENGTHS if len(every) >= LEAST_MAKES else STRENGTHS[:1]
+        return MOVERS_CARRY
     for make in every:
         rest = [code for code in codes if makes[code] != make]
-        if not rest:
-            continue
         model = _shared(samples, rest, TRIAL_ROWS, TRIAL_TREES)
         for code in codes:
             if makes[code] == make:
                 rows = samples.of(_some(samples, code, TRIAL_ROWS))
                 full = answered(Recipe(model.factors, ((model, 1.0),), S_UNSEEN), rows.features)
-                left = [rows.residual(model.factors**part) for part in of_factors]
+                left = [rows.residual(model.factors**part) for part in STRENGTHS]
                 errors.append([[np.abs(np.expm1(part * full - off)).mean() for part in STRENGTHS] for off in left])
-    if not errors:
-        return NOTHING_CARRIED
     factors, trees = np.unravel_index(np.mean(errors, axis=0).argmin(), np.shape(errors[0]))
     return Strengths(STRENGTHS[factors], STRENGTHS[trees])
 
