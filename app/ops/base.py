@@ -98,8 +98,8 @@ COMMON = (
     Dim("burst", "0 on a busy card (sustained clocks), 1 on a cool one", least=0.0, default=0.0, most=1.0),
     Dim(
         "eager",
-        "1 where the host launches each operator (PyTorch eager), 0 in a CUDA graph, again and again, -1 between the "
-        "others of a network; absent: by dtype",
+        "1 where the host launches each operator (PyTorch eager), 0 in a CUDA graph, -1 in one of a network, after the "
+        "row that wrote what it reads; absent: by dtype",
         least=-1.0,
         default=np.nan,
         most=1.0,

@@ -27,7 +27,7 @@ class Workload:
     times the `count` of its own, and a producer in the same block feeds it within each repetition. What the last row
     of a block writes feeds the next repetition, and the next block.
 
-    ops           OpTable with MIXED_FIELDS; `eager` is -1: rows are device time, the schedule adds the host's launches
+    ops           OpTable with MIXED_FIELDS; `eager` is at most 0: device time, the schedule adds what the host launches
     names         [n], what the source calls each row; never a feature
     phase         int [n], code into PHASES
     source        int [n], the forward row that a row stems from: its own number, in rows of forward

@@ -35,6 +35,11 @@ def test_backward_products_cost_twice_the_forward_ones() -> None:
     assert _flops(w, BACKWARD) == pytest.approx(2 * _flops(w, FORWARD))
 
 
+def test_results_have_memory_of_their_own_in_training() -> None:
+    assert (gpt2().ops.column("eager") == -1).all()  # nothing is kept: a row may find its input in the L2
+    assert (training(gpt2(), TRAINING).ops.column("eager") == 0).all()
+
+
 def test_blocks_run_backward_as_often_as_forward_in_reverse() -> None:
     w = training(gpt2(layers=12), TRAINING)
     assert w.repeats.tolist() == [1, 12, 1, 1, 12, 1]

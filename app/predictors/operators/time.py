@@ -131,10 +131,10 @@ def is_eager(traits: Traits, row: int) -> bool:
 
 @compiled
 def run_state(traits: Traits, row: int) -> int:
-    """Row of the sustained rates: COOL, IN_NETWORK, else BUSY."""
+    """Row of the sustained rates: BUSY, COOL, or IN_NETWORK where PyTorch's own formats are not launched one by one."""
     if traits.burst[row] > 0.0:
         return COOL
-    return IN_NETWORK if traits.eager[row] < 0.0 else BUSY
+    return IN_NETWORK if IS_EAGER[traits.dtype[row]] and not is_eager(traits, row) else BUSY
 
 
 @compiled
@@ -169,10 +169,10 @@ def _memory_s(traits: Traits, row: int, quantised: float, devices: Devices, gpu:
     full = (traits.in_flight[row] * devices.figures[_SMS, gpu] + KEPT_TO * traits.passed[row]) / reach
     missed = traits.reread[row] * min(max((full - KEPT_TO) / (LOST_FROM - KEPT_TO), 0.0), 1.0)
     distinct = traits.distinct[row] + quantised
-    if traits.eager[row] < 0.0:  # in a network: what the row before left in the L2 is read first
+    if traits.eager[row] < 0.0:  # what the row before left in the L2 is read first
         from_dram = min(moved, max(distinct - reach, 0.0))
         from_dram += missed if from_dram > 0.0 else 0.0
-    else:  # again and again: what is streamed through evicts what is needed next
+    else:  # what is streamed through evicts what is needed next
         evicted = min(max((distinct / devices.figures[_L2, gpu] - STAYS_TO) / (GONE_FROM - STAYS_TO), 0.0), 1.0)
         from_dram = evicted * (min(moved, distinct) + missed)
     dram_s = from_dram / (BY_KIND[traits.kind[row], 1] * devices.bandwidth[gpu])
