@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.tables.ops import ACTIVATION_DTYPES, OpTable
+from app.tables.ops import ACTIVATION_DTYPES, DTYPE_BYTES, OpTable
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -116,6 +116,17 @@ def no_products(table: OpTable) -> None:
     """Not a matrix product."""
 
 
+def nothing_handed(table: OpTable) -> Floats:
+    """No operand that the row before wrote, or none that matters."""
+    return np.zeros(len(table))
+
+
+def handed_rows(table: OpTable) -> Floats:
+    """`b` rows of `h` elements."""
+    handed: Floats = table.column("b") * table.column("h") * DTYPE_BYTES[table.dtype]
+    return handed
+
+
 def one_launch(table: OpTable) -> Floats:
     """A single launch per row."""
     return np.ones(len(table))
@@ -138,6 +149,7 @@ class Op:
     check     rules between fields that rows break
     products  the matrix products that its work is, if it is
     rereads   what its blocks read more than once, where they do
+    handed    bytes of the operand that in a network the row before has just written
     saving    by how much a known algorithm may cut the FLOPs (Winograd), where one may
     launches  launches that wait for one another
     link_bytes  bytes that each device sends over its link, of an operator of several devices
@@ -153,6 +165,7 @@ class Op:
     products: Callable[[OpTable], Products | None] = no_products
     launches: Callable[[OpTable], Floats] = one_launch
     rereads: Callable[[OpTable], Rereads] | None = None
+    handed: Callable[[OpTable], Floats] = nothing_handed
     saving: Callable[[OpTable], Floats] | None = None
     link_bytes: Callable[[OpTable], Floats] | None = None
     dtypes: tuple[str, ...] = ACTIVATION_DTYPES

@@ -54,12 +54,18 @@ def products(table: OpTable) -> Products:
     return Products(groups, table.column("b") * output(table).area, table.column("out_channels") / groups, depth)
 
 
+def handed(table: OpTable) -> Floats:
+    """Images in."""
+    elements = table.column("b") * table.column("in_channels") * plane(table, "input_size").area
+    images: Floats = elements * DTYPE_BYTES[table.dtype]
+    return images
+
+
 def work(table: OpTable) -> Work:
     """Work of convolutions."""
     groups, m, n, k = products(table)
     passes = 1.0 + table.column("backward")
-    images = table.column("b") * table.column("in_channels") * plane(table, "input_size").area
-    read = images * DTYPE_BYTES[table.dtype] + groups * n * k * WEIGHT_BYTES[table.dtype]
+    read = handed(table) + groups * n * k * WEIGHT_BYTES[table.dtype]
     written = groups * m * n * OUTPUT_BYTES[table.dtype]
     return Work(2.0 * passes * groups * m * n * k, passes * (read + written), passes * read + written)
 
@@ -118,6 +124,7 @@ CONV_OPS = (
         work,
         check=check,
         products=products,
+        handed=handed,
         saving=saving,
     ),
 )

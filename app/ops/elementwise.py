@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.ops.base import COMMON, Dim, Floats, Op, Rereads, Work
+from app.ops.base import COMMON, Dim, Floats, Op, Rereads, Work, handed_rows
 from app.tables.ops import DTYPE_BYTES, OUTPUT_BYTES, OpTable
 
 
@@ -85,8 +85,16 @@ _COSTS = {
 }
 
 FLAT_OPS = tuple(
-    Op(name, "elementwise", (*_ROWS, *COMMON), _work(forward, backward)) for name, (forward, backward) in _COSTS.items()
+    Op(name, "elementwise", (*_ROWS, *COMMON), _work(forward, backward), handed=handed_rows)
+    for name, (forward, backward) in _COSTS.items()
 )
 _STRIDE = Dim("stride", "elements between a row's neighbours in the tensor that is added")
-ADD_STRIDED = Op("add_strided", "elementwise", (*_ROWS, _STRIDE, *COMMON), _strided_work, rereads=_strided_rereads)
+ADD_STRIDED = Op(
+    "add_strided",
+    "elementwise",
+    (*_ROWS, _STRIDE, *COMMON),
+    _strided_work,
+    rereads=_strided_rereads,
+    handed=handed_rows,
+)
 ELEMENTWISE_OPS = (*FLAT_OPS, ADD_STRIDED)

@@ -6,6 +6,8 @@ convention, and NeuSight's). Backward is two products of the same size, dX = dY 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from app.ops.base import COMMON, Dim, Floats, Op, Products, Work
 from app.tables.ops import DTYPE_BYTES, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
 
@@ -42,16 +44,35 @@ def bmm_work(table: OpTable) -> Work:
     return product_work(bmm_products(table), table, DTYPE_BYTES[table.dtype])
 
 
+def _handed(products: Callable[[OpTable], Products]) -> Callable[[OpTable], Floats]:
+    """The first operand."""
+
+    def handed(table: OpTable) -> Floats:
+        batch, m, _, k = products(table)
+        first: Floats = batch * m * k * DTYPE_BYTES[table.dtype]
+        return first
+
+    return handed
+
+
 _ROWS = Dim("m", "rows of the first matrix (linear: batch x sequence)")
 _COLUMNS = Dim("n", "columns of the second matrix (linear: features out)")
 _DEPTH = Dim("k", "the dimension summed over (linear: features in)")
 
-LINEAR = Op("linear", "linear", (_ROWS, _COLUMNS, _DEPTH, *COMMON), linear_work, products=linear_products)
+LINEAR = Op(
+    "linear",
+    "linear",
+    (_ROWS, _COLUMNS, _DEPTH, *COMMON),
+    linear_work,
+    products=linear_products,
+    handed=_handed(linear_products),
+)
 BMM = Op(
     "bmm",
     "bmm",
     (Dim("b", "matrices in the batch"), _ROWS, _COLUMNS, _DEPTH, *COMMON),
     bmm_work,
     products=bmm_products,
+    handed=_handed(bmm_products),
 )
 GEMM_OPS = (LINEAR, BMM)

@@ -6,7 +6,7 @@ of `memory` is all that is read and written. Backward of a copy is a copy; of `m
 
 from __future__ import annotations
 
-from app.ops.base import COMMON, MOST_BYTES, Dim, Op, Work
+from app.ops.base import COMMON, MOST_BYTES, Dim, Floats, Op, Work, handed_rows
 from app.tables.ops import DTYPE_BYTES, OpTable
 
 
@@ -22,6 +22,13 @@ def memory_work(table: OpTable) -> Work:
     return Work(0.0 * moved, moved, moved)
 
 
-COPY = Op("copy", "memory", (Dim("b", "rows"), Dim("h", "elements of a row"), *COMMON), copy_work)
-MEMORY = Op("memory", "memory", (Dim("bytes", "bytes read and written", most=MOST_BYTES), *COMMON), memory_work)
+def _half(table: OpTable) -> Floats:
+    """What is not written."""
+    return 0.5 * table.column("bytes")
+
+
+COPY = Op("copy", "memory", (Dim("b", "rows"), Dim("h", "elements of a row"), *COMMON), copy_work, handed=handed_rows)
+MEMORY = Op(
+    "memory", "memory", (Dim("bytes", "bytes read and written", most=MOST_BYTES), *COMMON), memory_work, handed=_half
+)
 MEMORY_OPS = (COPY, MEMORY)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from app.ops.base import COMMON, Dim, Op, Rereads, Work
+from app.ops.base import COMMON, Dim, Op, Rereads, Work, handed_rows
 from app.tables.ops import DTYPE_BYTES, OUTPUT_BYTES, OpTable
 
 
@@ -62,7 +62,7 @@ def _norm_rereads(table: OpTable) -> Rereads:
 _DIMS = (Dim("b", "rows (batch_norm: batch x height x width)"), Dim("h", "elements of a row (batch_norm: channels)"))
 
 NORM_OPS = tuple(
-    Op(name, group, (*_DIMS, *COMMON), _work(flops, parameters), rereads=rereads)
+    Op(name, group, (*_DIMS, *COMMON), _work(flops, parameters), rereads=rereads, handed=handed_rows)
     for name, group, flops, parameters, rereads in (
         ("layer_norm", "norm", (8.0, 14.0), 2.0, _norm_rereads),
         ("rms_norm", "norm", (5.0, 10.0), 1.0, _norm_rereads),

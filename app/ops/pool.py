@@ -27,11 +27,17 @@ def _output(table: OpTable) -> Plane:
     return Plane(*(_side(*sides) for sides in zip(*parts, strict=True)))
 
 
+def _handed(table: OpTable) -> Floats:
+    """Images in."""
+    elements = table.column("b") * table.column("channels") * plane(table, "input_size").area
+    images: Floats = elements * DTYPE_BYTES[table.dtype]
+    return images
+
+
 def _work(index_bytes: float) -> Callable[[OpTable], Work]:
     def work(table: OpTable) -> Work:
-        images = table.column("b") * table.column("channels")
-        inputs, outputs = images * plane(table, "input_size").area, images * _output(table).area
-        moved = inputs * DTYPE_BYTES[table.dtype] + outputs * OUTPUT_BYTES[table.dtype]
+        outputs = table.column("b") * table.column("channels") * _output(table).area
+        moved = _handed(table) + outputs * OUTPUT_BYTES[table.dtype]
         moved = moved + table.column("backward") * index_bytes * outputs
         return Work(outputs * plane(table, "kernel_size").area, moved, moved)
 
@@ -47,6 +53,6 @@ _DIMS = (
     *COMMON,
 )
 POOL_OPS = tuple(
-    Op(name, "pool", _DIMS, _work(index_bytes), check=fits)
+    Op(name, "pool", _DIMS, _work(index_bytes), check=fits, handed=_handed)
     for name, index_bytes in (("max_pool2d", _INDEX_BYTES), ("avg_pool2d", 0.0))
 )

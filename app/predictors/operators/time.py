@@ -61,6 +61,7 @@ class Traits(NamedTuple):
     activations         elements that a stack which quantises would quantise first; 0 of all but `linear`
     reread, in_flight, passed  bytes read again where what is in flight, per SM and in all, does not stay in the L2
     clocks              that SMs spend where threads meet to reduce a row; 0 of most
+    handed              bytes that in a network the row before has just written
     launches            launches that wait for one another
     sent, hops          bytes over the link, and further devices that messages pass, of collectives; else 0
     eager, burst, backward  as the columns of these names
@@ -77,6 +78,7 @@ class Traits(NamedTuple):
     in_flight: Floats
     passed: Floats
     clocks: Floats
+    handed: Floats
     launches: Floats
     sent: Floats
     hops: Floats
@@ -169,13 +171,11 @@ def _memory_s(traits: Traits, row: int, quantised: float, devices: Devices, gpu:
     full = (traits.in_flight[row] * devices.figures[_SMS, gpu] + KEPT_TO * traits.passed[row]) / reach
     missed = traits.reread[row] * min(max((full - KEPT_TO) / (LOST_FROM - KEPT_TO), 0.0), 1.0)
     distinct = traits.distinct[row] + quantised
-    if traits.eager[row] < 0.0:  # what the row before left in the L2 is read first
-        from_dram = min(moved, max(distinct - reach, 0.0))
-        from_dram += missed if from_dram > 0.0 else 0.0
-    else:  # what is streamed through evicts what is needed next
-        evicted = min(max((distinct / devices.figures[_L2, gpu] - STAYS_TO) / (GONE_FROM - STAYS_TO), 0.0), 1.0)
-        from_dram = evicted * (min(moved, distinct) + missed)
-    dram_s = from_dram / (BY_KIND[traits.kind[row], 1] * devices.bandwidth[gpu])
+    evicted = min(max((distinct / devices.figures[_L2, gpu] - STAYS_TO) / (GONE_FROM - STAYS_TO), 0.0), 1.0)
+    from_dram = min(moved, distinct) + missed
+    if traits.eager[row] < 0.0:  # of what the row before has just written, the L2 still has as much as it holds
+        from_dram -= min(traits.handed[row], reach)
+    dram_s = evicted * from_dram / (BY_KIND[traits.kind[row], 1] * devices.bandwidth[gpu])
     return dram_s, moved / (L2_SHARE * devices.figures[_L2_BANDWIDTH, gpu])
 
 
@@ -278,6 +278,10 @@ def _launches(kind: Kind) -> Floats:
     return kind.op.launches(kind.table)
 
 
+def _handed(kind: Kind) -> Floats:
+    return kind.op.handed(kind.table)
+
+
 def _activations(kind: Kind) -> Floats:
     if kind.op.group != "linear":
         return np.zeros(len(kind.table))
@@ -305,6 +309,7 @@ def traits_of(ops: OpTable, kinds: list[Kind], products: list[Products | None]) 
         work.working_set_bytes,
         _of_kinds(ops, kinds, _activations),
         *_rereads(len(ops), kinds),
+        _of_kinds(ops, kinds, _handed),
         _of_kinds(ops, kinds, _launches),
         nothing if sent is None else sent,
         nothing if sent is None else ops.column("devices") - 1.0,
