@@ -39,7 +39,7 @@ _FP32: dict[str, tuple[str, float | None, float | None]] = {
     "elementwise": ("element-wise", 1.0, 2.0),
     "softmax": ("softmax", 12.0, 12.0),
     "norm": ("layer norm", 6.0, 14.0),
-    "conv2d": ("drift-free convolution 3x3", None, None),
+    "conv2d": ("convolution 3x3", None, None),
 }
 # Family, dtype, GPUs: its label; goals for configurations, GPUs left out, and with measured rows (which).
 _MODERN: dict[tuple[str, str, str], tuple[str, float | None, float | None, str, float | None]] = {
