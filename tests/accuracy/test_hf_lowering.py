@@ -44,7 +44,7 @@ TRACED = traced()
 
 def family(name: str) -> str:
     """Theirs or ours, without what they tell apart wrongly: a bmm called Linear, tanh called relu."""
-    kind = name.removeprefix("VEC").removesuffix("u").removesuffix("_scalar").lower()
+    kind = name.removeprefix("VEC").removesuffix("u").removesuffix("_scalar").removesuffix("_strided").lower()
     if kind in ("linear", "bmm"):
         return "product"
     return "activation" if kind in ("rel", "relu", "gel", "gelu", "tanh") else kind.replace("layer_norm", "ln")

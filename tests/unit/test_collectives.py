@@ -7,6 +7,7 @@ import pytest
 
 from app.graphs.collectives import over_nodes
 from app.graphs.rows import table_of
+from app.ops import MIXED_FIELDS
 from app.tables.ops import DTYPE_CODE, OpTable
 
 LINK = np.array([300e9, 450e9, np.nan])
@@ -16,7 +17,7 @@ OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 
 def _table(op: str, message: float, devices: float, nodes: float) -> OpTable:
     dtype = np.array([DTYPE_CODE["bf16"]])
-    return table_of(op, dtype, message_bytes=message, devices=devices, nodes=nodes)
+    return table_of(op, dtype, MIXED_FIELDS, message_bytes=message, devices=devices, nodes=nodes)
 
 
 def _time(op: str, message: float, devices: float, nodes: float) -> np.ndarray:
