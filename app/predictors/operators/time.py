@@ -288,32 +288,35 @@ def _activations(kind: Kind) -> Floats:
     return kind.table.column("m") * kind.table.column("k")
 
 
-def _rereads(n: int, kinds: list[Kind]) -> Rereads:
-    """What every row reads again, and what it costs to reduce one."""
-    rows = Rereads(np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n))
-    for kind in kinds:
-        if kind.op.rereads is not None:
-            for whole, part in zip(rows, kind.op.rereads(kind.table), strict=True):
-                whole[kind.rows] = part
+def _rereads(nothing: Floats, kinds: list[Kind]) -> Rereads:
+    """What every row reads again, and what it costs to reduce one; `nothing` [n] of most."""
+    again = [(kind, kind.op.rereads) for kind in kinds if kind.op.rereads is not None]
+    if not again:
+        return Rereads(nothing, nothing, nothing, nothing)
+    rows = Rereads(*(nothing.copy() for _ in Rereads._fields))
+    for kind, rereads in again:
+        for whole, part in zip(rows, rereads(kind.table), strict=True):
+            whole[kind.rows] = part
     return rows
 
 
 def traits_of(ops: OpTable, kinds: list[Kind], products: list[Products | None]) -> Traits:
     """Traits of every row."""
     work, sent = work_of(ops, kinds), link_bytes_of(ops, kinds)
-    nothing = np.zeros(len(ops))
+    nothing, eager = np.zeros(len(ops)), np.ascontiguousarray(ops.column("eager"))
+    in_network = bool((eager < 0.0).any())  # else nobody asks what was handed on
     return Traits(
         work.flops,
         least_flops_of(work.flops, kinds),
         work.bytes,
         work.working_set_bytes,
         _of_kinds(ops, kinds, _activations),
-        *_rereads(len(ops), kinds),
-        _of_kinds(ops, kinds, _handed),
+        *_rereads(nothing, kinds),
+        _of_kinds(ops, kinds, _handed) if in_network else nothing,
         _of_kinds(ops, kinds, _launches),
         nothing if sent is None else sent,
         nothing if sent is None else ops.column("devices") - 1.0,
-        np.ascontiguousarray(ops.column("eager")),
+        eager,
         np.ascontiguousarray(ops.column("burst")),
         np.ascontiguousarray(ops.column("backward")),
         *_grid_of(len(ops), kinds, products),
