@@ -49,7 +49,7 @@ def test_a_workload_is_measured_where_its_time_goes(client: TestClient) -> None:
     body = {"workload": OPERATORS, "count": 2}
     found = client.post(f"/gpus/{GPU}/plan", json=body).raise_for_status().json()
     assert {row["workload"]["op"] for row in found["measurements"]} == {"linear", "softmax"}
-    model = plan(client, count=3, model="resnet50", batch=16)
+    model = plan(client, count=6, model="resnet50", batch=16)
     assert {row["workload"]["op"] for row in model["measurements"]} == {"conv2d", "batch_norm"}
     assert all(row["estimated_ms"] > 0 for row in model["measurements"])
 

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,11 @@ def value(client: httpx.Client, name: str, **labels: str) -> float:
 
 
 def test_predictions_of_all_processes_add_up(many: Service) -> None:
-    for _ in range(ASKED):  # a connection each, so that both processes are asked
+    def ask(_: int) -> None:
         httpx.post(f"{many.client.base_url}/predict", json=PREDICT_EXAMPLE).raise_for_status()
+
+    with ThreadPoolExecutor(4) as pool:  # a connection each and some at once, so that both processes are asked
+        list(pool.map(ask, range(ASKED)))
     counted, deadline = -1.0, time.monotonic() + 20
     while counted != ASKED:
         assert time.monotonic() < deadline, counted
