@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from app.ops import OPS
 from app.tables.measurements import Measurements
 from app.tables.operator_runs import OperatorRuns
+from app.training import operator_folds as operator_folds_module
 from app.training.operator_folds import (
     NEUSIGHT_TRAINING,
     NO_SPLIT,
@@ -187,6 +190,15 @@ def test_folds_stay_the_same_when_other_rows_come_in(cells: list[Cell], folds: l
     (before,) = [fold for fold in folds if fold.name == "configurations 1"]
     (after,) = [fold for fold in again if fold.name == "configurations 1"]
     assert (before.asks[0].test[2] == after.asks[0].test[2]).all()
+
+
+def test_folds_stay_the_same_when_other_operators_come_in(cells: list[Cell], monkeypatch: pytest.MonkeyPatch) -> None:
+    before = [configurations(cell.runs) for cell in cells]
+    assert before[5].tolist() != configurations(replace(cells[5].runs, op="all_gather")).tolist()
+    monkeypatch.setattr(operator_folds_module, "OPS", OPS[::-1])
+    monkeypatch.setattr(operator_folds_module, "OP_CODE", {op.name: code for code, op in enumerate(OPS[::-1])})
+    for cell, hashes in zip(cells, before, strict=True):
+        assert configurations(cell.runs).tolist() == hashes.tolist()
 
 
 def test_fewer_rows_are_asked_and_trained_on_where_that_is_wanted(cells: list[Cell]) -> None:
