@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,6 +139,37 @@ class OperatorIndex:
         hits = np.empty(0, dtype=np.intp) if found is None else np.flatnonzero(np.isfinite(found))
         times = np.empty(0) if found is None else found[hits]
         return Evidence(Measurements(ops.take(i[hits]), j[hits], times), hits)
+
+
+class Seen(NamedTuple):
+    """Distinct digests in the order in which they come: the row that each is first seen in, [u], and each row's, [n]."""
+
+    first: Ints
+    of: Ints
+
+
+def first_seen(digest: Digests) -> Seen:
+    """Equal digests once."""
+    n = len(digest)
+    bits = max(int(2 * n - 1).bit_length(), 1)
+    first, of = np.empty(n, dtype=np.intp), np.empty(n, dtype=np.intp)
+    count = _fill_seen(digest, np.full(2**bits, -1, dtype=np.int32), np.uint64(64 - bits), first, of)
+    return Seen(first[:count], of)
+
+
+@compiled
+def _fill_seen(digest: Digests, slots: NDArray[np.int32], shift: np.uint64, first: Ints, of: Ints) -> int:
+    """By a table of at least twice as many slots, a power of two; returns how many are distinct."""
+    count = 0
+    for k in range(len(digest)):
+        at = np.intp(digest[k] >> shift)
+        while slots[at] >= 0 and digest[first[slots[at]]] != digest[k]:
+            at = (at + 1) % len(slots)
+        if slots[at] < 0:
+            slots[at], first[count] = count, k
+            count += 1
+        of[k] = slots[at]
+    return count
 
 
 def _on(digest: Digests, gpu: Ints) -> Digests:

@@ -30,6 +30,10 @@ class MeasuredModels(NamedTuple):
     times: Mapping[Hashable, Mapping[str, float]] = {}
     rows: int = 0
 
+    def on(self, gpu: str) -> list[Hashable]:
+        """Keys of those that were measured on a GPU."""
+        return [key for key, by_gpu in self.times.items() if gpu in by_gpu]
+
 
 def key_of(network: Network, run: Run, *, launched: bool) -> Hashable:
     """What a network is and how it runs; networks of equal keys take equally long."""

@@ -14,10 +14,9 @@ from app.graphs.fuse_pass import fused
 from app.graphs.memory import Memory, memory
 from app.graphs.run import Run
 from app.graphs.training_pass import training
-from app.ops import MIXED_FIELDS
 from app.ops.base import Work
 from app.ops.kinds import kinds_of, work_of
-from app.predictors.operators.index import digests
+from app.predictors.operators.index import digests, first_seen
 from app.services.graphs.stored import Recent
 from app.services.operators.rows import Distinct
 from app.tables.ops import OpTable
@@ -146,16 +145,10 @@ def distinct(ops: OpTable) -> Distinct:
     dims = ops.dims.swapaxes(1, -1).reshape(len(ops.dims), -1)
     kind, dtype, label = (np.repeat(code, dims.shape[1] // len(ops)) for code in (ops.kind, ops.dtype, ops.label))
     flat = OpTable(kind, dtype, label, ops.fields, dims)
-    _, first, row = np.unique(digests(flat), return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
-    table = flat.take(first[order])
-    if table.fields is not MIXED_FIELDS:
-        dims = table.dims[[table.fields[name] for name in MIXED_FIELDS]]
-        table = replace(table, fields=MIXED_FIELDS, dims=dims)
-    table.dims[MIXED_FIELDS["count"]] = 1.0
-    return Distinct(table, rank[row], flat.column("count"))
+    first, row = first_seen(digests(flat))
+    table = flat.take(first)
+    table.dims[table.fields["count"]] = 1.0
+    return Distinct(table, row, flat.column("count"))
 
 
 _remembered: Recent[Prepared] = Recent(_REMEMBERED_BYTES)

@@ -5,7 +5,7 @@ Nothing is refused here: a configuration that cannot be is among those that are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
@@ -18,7 +18,6 @@ from app.errors import BadInput
 from app.graphs.many import Lowered, figures, lowered
 from app.graphs.run import Run
 from app.graphs.transformers import splitting
-from app.services.models.hits import MeasuredModels
 from app.services.models.networks import workload_of as rows_of
 from app.services.models.requests import ModelWorkload
 from app.services.models.runs import attention_of, is_host_launched, run_of
@@ -80,9 +79,9 @@ class Plan(NamedTuple):
 
 
 class Table:
-    """Configurations in columns, sorted into groups; `measured` are networks that are asked for alone."""
+    """Configurations in columns, sorted into groups; `measured` are keys of networks that are asked for alone."""
 
-    def __init__(self, table: pa.Table, measured: MeasuredModels) -> None:
+    def __init__(self, table: pa.Table, measured: Sequence[Hashable]) -> None:
         columns = Columns(table)
         of_model = ["name", *columns.named(CONFIG)]
         self._models = columns.combined(of_model)
@@ -169,13 +168,13 @@ class Table:
             return False
         return True
 
-    def _is_measured(self, measured: MeasuredModels) -> Bools:
+    def _is_measured(self, measured: Sequence[Hashable]) -> Bools:
         """Rows of networks that were measured whole, with that batch and length."""
         found = np.zeros(len(self._models.of), dtype=np.bool_)
-        if not measured.times:
+        if not measured:
             return found
         runs: dict[Hashable, set[Run]] = {}
-        for key in measured.times:
+        for key in measured:
             network, run, _ = cast(tuple[Hashable, Run, bool], key)
             runs.setdefault(network, set()).add(run)
         for number, model in enumerate(self._ready_models):

@@ -22,6 +22,7 @@ from app.graphs.memory import memory
 from app.graphs.schedule import STEP_PHASES
 from app.ops import OPS
 from app.ops.kinds import kinds_of, work_of
+from app.predictors.roofline import peaks
 from app.services.gpu_rows import Snapshot
 from app.services.models.between_nodes import between_nodes
 from app.services.models.networks import distinct
@@ -60,7 +61,7 @@ class Asked(NamedTuple):
 def predict_models(table: pa.Table, asked: Asked) -> pa.Table:
     """A step of each configuration: columns of FIGURES, and `fits`; BadInput names the row that is wrong, and why."""
     engine = asked.snapshot.engine
-    rows = Table(table, engine.models)
+    rows = Table(table, engine.models.on(asked.gpu))
     figures = np.empty((len(FIGURES), len(table)))
     together = rows.together & (not knows_networks_only(asked.predictor))
 
@@ -117,6 +118,8 @@ def _together(found: Lowered, group: Group, asked: Asked) -> Floats:
 
 
 def _require_dtypes(table: OpTable, gpus: GpuTable, target: int) -> None:
+    if not np.isnan(peaks(gpus)[:, target])[table.dtype].any():
+        return
     missing = np.flatnonzero(lacking(table, work_of(table, kinds_of(table)), gpus, target))
     if len(missing):
         raise BadInput(lacks(gpus.ids[target], table, int(missing[0])))
