@@ -15,6 +15,7 @@ or with ZeRO 3 the largest layer's weights, gathered. Reserve: the CUDA context 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,6 +54,14 @@ class Memory(NamedTuple):
 
 def memory(w: Workload, run: Run) -> Memory:
     """Memory of a step; `w` is forward, with or without the passes behind it."""
+    return memories(w, run, (1.0,))[0]
+
+
+def memories(w: Workload, run: Run, shares: Sequence[float]) -> list[Memory]:
+    """Memory of steps whose batch is each of `shares` of the one that `w` was written for.
+
+    Weights and their like stay as they are; outputs, what is kept of them, and keys and values grow with the batch.
+    """
     training = run.mode == "training"
     ranks = stage_repeats(w, run.parallelism.pipeline)
     ranks = ranks.reshape(len(ranks), -1, w.blocks)
@@ -64,12 +73,18 @@ def memory(w: Workload, run: Run) -> Memory:
     optimizer = states * training / (data if zero >= 1 else 1)
     weights = weights / (data if zero >= 3 and training else 1)
     activations = _kept(w, run, ranks) if training else _live(w, ranks)
-    workspace = np.full_like(weights, _GEMM_WORKSPACE_BYTES)
+    workspace, flowing = np.full_like(weights, _GEMM_WORKSPACE_BYTES), np.zeros_like(weights)
     if training:
-        workspace = workspace + 2.0 * w.output_bytes.max(axis=-1, initial=0.0)
+        flowing = flowing + 2.0 * w.output_bytes.max(axis=-1, initial=0.0)
         if data > 1 and zero in (0, 3):
             workspace = workspace + (gradients if zero == 0 else _most(ranks, held[0]))
-    parts = np.array(np.broadcast_arrays(weights, gradients, optimizer, activations, kv, workspace))
+    still = np.array(np.broadcast_arrays(weights, gradients, optimizer, 0.0, 0.0, workspace))
+    grows = np.array(np.broadcast_arrays(0.0, 0.0, 0.0, activations, kv, flowing))
+    return [_fullest(still + share * grows) for share in shares]
+
+
+def _fullest(parts: Floats) -> Memory:
+    """Of parts [figures, stages, c] those of the stage that keeps most."""
     fullest = parts.sum(axis=0).argmax(axis=0)
     parts = parts[:, fullest, np.arange(len(fullest))]
     found: list[Any] = parts[:, 0].tolist() if len(fullest) == 1 else list(parts)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.tables.workload import Bools, Floats
+from app.tables.workload import Bools, Floats, Ints
 
 NEVER = -np.inf
 
@@ -55,22 +55,20 @@ class Pace(NamedTuple):
         )
 
     def times(self, repeats: float | Floats) -> Pace:
-        """The sequence `repeats` times over: a whole number, or one from 1 for each, [g]."""
-        if np.max(repeats) < 1:
-            return still(len(self.host))
-        again = repeats - 1.0
+        """The sequence `repeats` times over: whole numbers that broadcast; nothing of it where they are 0."""
+        again = np.asarray(repeats) - 1.0
+        never = np.where(again < 0.0, NEVER, 0.0)
         push = self.push + again * np.maximum(self.host, self.link)
-        if np.max(repeats) > 1:
-            slowest = np.maximum.reduce([self.host, self.device, self.link])
-            through = self.drain + self.send + (repeats - 2.0) * slowest
-            push = np.maximum(push, np.where(again > 0, through, NEVER))
+        if (again > 0.0).any():
+            slowest = np.maximum(np.maximum(self.host, self.device), self.link)
+            push = np.maximum(push, np.where(again > 0.0, self.drain + self.send + (again - 1.0) * slowest, NEVER))
         return Pace(
             repeats * self.host,
             repeats * self.device,
             repeats * self.link,
-            self.drain + again * np.maximum(self.host, self.device),
-            self.send + again * np.maximum(self.device, self.link),
-            push,
+            self.drain + again * np.maximum(self.host, self.device) + never,
+            self.send + again * np.maximum(self.device, self.link) + never,
+            push + never,
         )
 
     def move(self, state: State) -> State:
@@ -111,21 +109,33 @@ class Launches(NamedTuple):
     waits: Bools
 
 
-def pace_of(rows: Launches) -> Pace:
-    """The rows once."""
-    k, g = rows.seconds.shape
-    if not k:
-        return still(g)
-    launched = np.cumsum(rows.launches * rows.host, axis=0)  # the last launch of each row is out
+def _ends(rows: Launches) -> tuple[Floats, Floats, Floats]:
+    """When the last launch of each row is out, what each takes, and when it ends at the earliest, [k, g] each.
+
+    The longest from the host's start to the end of a row: its launches wait for the first or the last of them.
+    """
+    launched = np.cumsum(rows.launches * rows.host, axis=0)
     first = launched - np.maximum(rows.launches - 1.0, 0.0) * rows.host
     each = rows.launches * rows.seconds
-    one = np.minimum(each, rows.seconds)
-    # Longest from the host's start to the end of a row: its launches wait for the first or the last of them.
-    ends = np.maximum(first + each, launched + one)
-    if not rows.beside.any():
-        done = np.cumsum(each, axis=0)
-        never = np.full(g, NEVER)
-        return Pace(launched[-1], done[-1], np.zeros(g), done[-1] + (ends - done).max(axis=0), never, never)
+    return launched, each, np.maximum(first + each, launched + np.minimum(each, rows.seconds))
+
+
+def paces_of(rows: Launches, starts: Ints) -> Floats:
+    """Runs of rows that all compute, [6, runs, g] as Pace has them; `starts` [runs] are their first rows."""
+    launched, each, ends = _ends(rows)
+    done = np.cumsum(each, axis=0)
+    last = np.append(starts[1:], len(each)) - 1
+    drain = np.maximum.reduceat(ends - done, starts)
+    host, device = (np.diff(total[last], axis=0, prepend=0.0) for total in (launched, done))
+    # What the host and the device had behind them at the first row.
+    drain -= (launched - done)[last] - (host - device)
+    zero, never = np.zeros_like(host), np.full_like(host, NEVER)
+    return np.array([host, device, zero, device + drain, never, never])
+
+
+def pace_of(rows: Launches) -> Pace:
+    """The rows once, some of which communicate beside the others."""
+    launched, each, ends = _ends(rows)
     beside = rows.beside[:, None]
     sends = beside & (rows.launches > 0)  # of several configurations, some send nothing here
     done, sent = np.cumsum(np.where(beside, 0.0, each), axis=0), np.cumsum(np.where(beside, each, 0.0), axis=0)

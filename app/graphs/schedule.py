@@ -15,21 +15,21 @@ just that, and 1F1B on uneven stages a few percent less.
 
 from __future__ import annotations
 
-from itertools import pairwise
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
 
 from app.graphs.many import by_row
-from app.graphs.pace import Launches, Pace, State, pace_of, start, still
+from app.graphs.pace import Launches, Pace, State, pace_of, paces_of, start, still
 from app.graphs.run import Run
 from app.graphs.stages import stage_repeats
-from app.ops import OP_CODE
+from app.ops import OP_CODE, OPS
 from app.ops.collective import COLLECTIVE_OPS
 from app.tables.workload import BACKWARD, FORWARD, PHASES, UPDATE, Bools, Floats, Workload
 
 STEP_PHASES = (*PHASES, "communication")
-_COLLECTIVES = [OP_CODE[op.name] for op in COLLECTIVE_OPS]
+_IS_COLLECTIVE = np.array([op in COLLECTIVE_OPS for op in OPS])
 _GATHER = OP_CODE["all_gather"]
 
 # PyTorch eager: the host needs this long to launch an operator, and kernels that follow one another on the device have
@@ -103,52 +103,72 @@ def schedule(
 
 
 class _Blocks:
-    """Every block once: its pace with the exchange of gradients and without, and what it waits for collectives."""
+    """Every block once: its pace with the exchange of gradients and without, and what it waits for collectives.
+
+    full, alone  float64 [6, blocks, g], as Pace has them; a block without rows does nothing
+    waited       float64 [blocks, g]; None where nothing waits
+    phase        int [blocks], code into PHASES
+    """
 
     def __init__(self, w: Workload, seconds: Floats, host: Floats) -> None:
         count, gathers = by_row(w.ops.column("count")), w.ops.kind == _GATHER
-        collective = np.isin(w.ops.kind, _COLLECTIVES) & ~w.overlapped
-        waited = np.where(collective[:, None], count, 0.0) * seconds
-        bounds = np.searchsorted(w.block, np.arange(w.repeats.shape[-1] + 1)).tolist()
-        self.g = host.shape[1]
-        self.parts: list[list[int]] = [[], [], []]
-        self.full, self.alone, self.waited = [], [], []
-        for block, (a, b) in enumerate(pairwise(bounds)):
-            rows = Launches(seconds[a:b], host[a:b], count[a:b], w.overlapped[a:b], ~gathers[a:b])
-            exchanged = rows.beside & rows.waits
-            self.full.append(pace_of(rows))
-            self.alone.append(pace_of(_kept(rows, ~exchanged)) if exchanged.any() else self.full[-1])
-            self.waited.append(waited[a:b].sum(axis=0))
-            if a < b:
-                self.parts[w.phase[a]].append(block)
+        rows = Launches(seconds, host, count, w.overlapped, ~gathers)
+        blocks, self.g = w.repeats.shape[-1], host.shape[1]
+        used, starts = np.unique(w.block, return_index=True)
+        self.phase = np.full(blocks, -1)
+        self.phase[used] = w.phase[starts]
+        self.full = np.repeat(np.array(still(self.g))[:, None], blocks, axis=1)
+        if len(used):
+            self.full[:, used] = paces_of(rows, starts)
+        self.alone = self.full
+        if w.overlapped.any():
+            self.alone = self.full.copy()
+            for block in np.unique(w.block[w.overlapped]).tolist():
+                here = w.block == block
+                self.full[:, block] = pace_of(_kept(rows, here))
+                self.alone[:, block] = pace_of(_kept(rows, here & ~(rows.beside & rows.waits)))
+        collective = _IS_COLLECTIVE[w.ops.kind] & ~w.overlapped
+        self.waited = None
+        if collective.any():
+            self.waited = np.zeros((blocks, self.g))
+            np.add.at(self.waited, w.block[collective], (count * seconds)[collective])
 
 
 def _kept(rows: Launches, keep: Bools) -> Launches:
     return Launches(rows.seconds[keep], rows.host[keep], rows.launches[keep], rows.beside[keep], rows.waits[keep])
 
 
-def _sequence(blocks: _Blocks, paces: list[Pace], runs: list[Floats], phase: int) -> Pace:
-    """A phase: its blocks in order, each as often as it runs."""
-    pace = still(blocks.g)
-    for block in blocks.parts[phase]:
-        pace = pace.then(paces[block].times(runs[block]))
-    return pace
+def _sequence(blocks: _Blocks, paces: Floats, runs: Floats, phase: int) -> Pace:
+    """A phase: its blocks in order, each as often as it runs, [blocks, 1 or g]."""
+    here = blocks.phase == phase
+    if not here.any():
+        return still(blocks.g)
+    each = np.array(Pace(*paces[:, here]).times(runs[here]))
+    return reduce(Pace.then, (Pace(*each[:, k]) for k in range(each.shape[1])))
+
+
+def _waited(blocks: _Blocks, runs: Floats, phase: int) -> Floats:
+    """What a phase waits for collectives, [g]."""
+    here = blocks.phase == phase
+    if blocks.waited is None or not here.any():
+        return np.zeros(blocks.g)
+    waited: Floats = np.cumsum(runs[here] * blocks.waited[here], axis=0)[-1]
+    return waited
 
 
 def _stage(w: Workload, blocks: _Blocks, repeats: Floats, *, passes: int, every: bool) -> _Stage:
     """A stage that runs each forward block `repeats` times; gradients are exchanged in `every` pass or the last."""
-    runs = list(repeats[..., w.origin].T)
+    runs = by_row(repeats[..., w.origin])
     forward, backward, update = (_sequence(blocks, blocks.full, runs, phase) for phase in (FORWARD, BACKWARD, UPDATE))
-    alone = backward if every else _sequence(blocks, blocks.alone, runs, BACKWARD)
-    begun = forward.then(alone).times(passes - 1).move(start(blocks.g))
+    begun = start(blocks.g)
+    if passes > 1:
+        alone = backward if every else _sequence(blocks, blocks.alone, runs, BACKWARD)
+        begun = forward.then(alone).times(passes - 1).move(begun)
     between = forward.move(begun)
     done = backward.move(between)
     joined = State(done.host, np.maximum(done.device, done.link), done.link)
     ended = update.move(joined)
-    waited = [
-        sum((runs[block] * blocks.waited[block] for block in blocks.parts[phase]), np.zeros(blocks.g))
-        for phase in (FORWARD, BACKWARD, UPDATE)
-    ]
+    waited = [_waited(blocks, runs, phase) for phase in (FORWARD, BACKWARD, UPDATE)]
     # The passes before the last take their phases in the last one's proportion.
     last = done.device - begun.device
     scale = np.divide(done.device, last, out=np.ones_like(last), where=last > 0)

@@ -15,13 +15,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.graphs.backward import Forward, steps
+from app.graphs.backward import Forward, backward
 from app.graphs.many import alike
 from app.graphs.operands import Operands, operands
 from app.graphs.rows import Rows, inserted, table_of, with_column
 from app.graphs.run import Run
 from app.ops import OP_CODE
-from app.ops.kinds import kinds_of
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OUTPUT_BYTES
 from app.tables.workload import BACKWARD, FORWARD, UPDATE, Bools, Floats, Ints, Workload
 
@@ -41,11 +40,10 @@ def training(w: Workload, run: Run) -> Workload:
     blocks = w.blocks
     known = operands(w)
     forward = np.arange(blocks)
-    backward = blocks + forward[::-1]  # of each forward block
-    parts = [*_backward(w, known, backward), *_sums(w, known, backward), *_accumulated(w, run, backward)]
-    parts.append(_statistics(w))
+    target = blocks + forward[::-1]  # of each forward block
+    parts = [_backward(w, known, target), *_sums(w, known, target), *_accumulated(w, run, target), _statistics(w)]
     if run.recompute:
-        parts.append(_recomputed(w, backward))
+        parts.append(_recomputed(w, target))
     repeats, origin = [w.repeats, w.repeats[..., ::-1]], [forward, forward[::-1]]
     if run.optimizer != "none":
         parts.append(_update(w, run, 2 * blocks))
@@ -64,19 +62,11 @@ def recomputed(w: Workload) -> Bools:
     return dropped
 
 
-def _backward(w: Workload, known: Operands, backward: Ints) -> list[Rows]:
-    n = len(w)
-    bias = _biased(w)
+def _backward(w: Workload, known: Operands, target: Ints) -> Rows:
     output = w.output_bytes / w.ops.column("count")
-    parts = []
-    for kind in kinds_of(w.ops):
-        rows = np.arange(n)[kind.rows]
-        family = Forward(w.ops.take(rows), known.producers[rows], known.fed[rows], bias[rows], output[..., rows])
-        for number, step in enumerate(steps(family)):
-            kept = known.learning[rows] if step.keep is None else known.learning[rows] & step.keep
-            ops, source = step.ops.take(np.flatnonzero(kept)), rows[kept]
-            parts.append(Rows(ops, source, backward[w.block[source]], _order(n, source) + number, BACKWARD))
-    return parts
+    found = backward(Forward(w.ops, known.producers, known.learning, known.fed, _biased(w), output))
+    order = _order(len(w), found.source) + found.number
+    return Rows(found.ops, found.source, target[w.block[found.source]], order, BACKWARD)
 
 
 def _statistics(w: Workload) -> Rows:
@@ -104,33 +94,33 @@ def _biased(w: Workload) -> Bools:
     return alike(np.where(linear, held > column("n") * column("k"), conv & (held > weights)))
 
 
-def _sums(w: Workload, known: Operands, backward: Ints) -> list[Rows]:
+def _sums(w: Workload, known: Operands, target: Ints) -> list[Rows]:
     """Additions of gradients that meet: of rows with several consumers, and of the input of blocks but the first."""
     n = len(w)
     shared = np.flatnonzero(known.consumers > 1)
     order = _order(n, shared) - 1.0
-    parts = [_additions(w, shared, known.consumers[shared] - 1, w.block[shared], order, backward)]
+    parts = [_additions(w, shared, known.consumers[shared] - 1, w.block[shared], order, target)]
     last = np.searchsorted(w.block, np.arange(w.blocks), side="right") - 1
     readers = np.bincount(w.block[known.from_outside], minlength=w.blocks)
     into = np.flatnonzero((readers > 1) & (np.arange(w.blocks) > 0))
     order = np.full(len(into), _order(n, np.array([-1]))[0])
-    parts.append(_additions(w, last[into - 1], readers[into] - 1, into, order, backward))
+    parts.append(_additions(w, last[into - 1], readers[into] - 1, into, order, target))
     return parts
 
 
-def _additions(w: Workload, source: Ints, times: Ints, block: Ints, order: Floats, backward: Ints) -> Rows:
+def _additions(w: Workload, source: Ints, times: Ints, block: Ints, order: Floats, target: Ints) -> Rows:
     dtype = w.ops.dtype[source]
     elements = np.maximum(w.output_bytes[..., source] / OUTPUT_BYTES[dtype], 1.0)
     return Rows(
         table_of("add", dtype, w.ops.fields, b=1.0, h=elements, count=times.astype(np.float64)),
         source,
-        backward[block],
+        target[block],
         order,
         BACKWARD,
     )
 
 
-def _accumulated(w: Workload, run: Run, backward: Ints) -> list[Rows]:
+def _accumulated(w: Workload, run: Run, target: Ints) -> list[Rows]:
     """Weight gradients added to those before: reads both, writes one; the first after an update just stays."""
     micro = run.accumulation * run.parallelism.microbatches
     adding = micro if run.optimizer == "none" else micro - 1
@@ -138,7 +128,7 @@ def _accumulated(w: Workload, run: Run, backward: Ints) -> list[Rows]:
         return []
     held = w.per_block(w.weight_bytes)
     moved = 3.0 * held * adding / micro
-    return [_per_block(w, moved, backward, BACKWARD)]
+    return [_per_block(w, moved, target, BACKWARD)]
 
 
 def _update(w: Workload, run: Run, first: int) -> Rows:
@@ -158,7 +148,7 @@ def _per_block(w: Workload, moved: Floats, target: Ints, phase: int) -> Rows:
     return Rows(ops, np.searchsorted(w.block, block), target[block], order, phase)
 
 
-def _recomputed(w: Workload, backward: Ints) -> Rows:
+def _recomputed(w: Workload, target: Ints) -> Rows:
     """Forward rows once more, before backward of their block."""
     source = np.flatnonzero(alike(recomputed(w))[w.block])
-    return Rows(w.ops.take(source), source, backward[w.block[source]], source.astype(np.float64), BACKWARD)
+    return Rows(w.ops.take(source), source, target[w.block[source]], source.astype(np.float64), BACKWARD)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -29,8 +30,11 @@ def kinds_of(ops: OpTable) -> list[Kind]:
     first = int(ops.kind[0])
     if len(ops) == 1 or (ops.kind == first).all():
         return [Kind(OPS[first], slice(None), ops)]
-    rows = [np.flatnonzero(ops.kind == code) for code in np.flatnonzero(np.bincount(ops.kind))]
-    return [Kind(OPS[int(ops.kind[part[0]])], part, ops.take(part)) for part in rows]
+    order = np.argsort(ops.kind, kind="stable")
+    sorted_ops = ops.take(order)
+    ends = np.flatnonzero(np.diff(sorted_ops.kind, append=len(OPS))) + 1
+    parts = [slice(a, b) for a, b in pairwise([0, *ends.tolist()])]
+    return [Kind(OPS[int(sorted_ops.kind[part.start])], order[part], sorted_ops.part(part)) for part in parts]
 
 
 def work_of(ops: OpTable, kinds: list[Kind]) -> Work:

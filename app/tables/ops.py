@@ -68,8 +68,12 @@ class OpTable:
     def take(self, i: Ints) -> OpTable:
         """The rows `i`, repeats allowed."""
         # Of several configurations the figures of a row lie together.
-        dims = np.take(self.dims.swapaxes(1, -1), i, axis=1).swapaxes(1, -1)
+        dims = self.dims.swapaxes(1, -1).take(i, axis=1).swapaxes(1, -1)
         return OpTable(self.kind[i], self.dtype[i], self.label[i], self.fields, dims)
+
+    def part(self, rows: slice) -> OpTable:
+        """Rows one after another, not copied: for NumPy, as compiled code wants `dims` in one piece."""
+        return OpTable(self.kind[rows], self.dtype[rows], self.label[rows], self.fields, self.dims[..., rows])
 
 
 def concatenate(tables: Sequence[OpTable]) -> OpTable:

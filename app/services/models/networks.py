@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from app.errors import BadInput, FieldError
 from app.graphs.data_parallel import with_gradient_exchange
 from app.graphs.fuse_pass import fused
-from app.graphs.memory import Memory, memory
+from app.graphs.memory import Memory, memories
 from app.graphs.run import Run
 from app.graphs.training_pass import training
 from app.ops.base import Work
@@ -107,14 +107,13 @@ def times_of(rows: Prepared, run: Run) -> Floats:
 
 def bytes_with(rows: Workload, run: Run, batch: int) -> float:
     """Bytes on the fullest device with another batch (of a step) than the rows' own."""
-    share = batch / run.batch
-    flowing = {name: getattr(rows, name) * share for name in ("output_bytes", "saved_bytes", "kv_bytes")}
-    return memory(replace(rows, **flowing), replace(run, batch=max(batch, 1))).required_bytes
+    return memories(rows, run, (batch / run.batch,))[0].required_bytes
 
 
 def _prepared(network: Network, run: Run) -> Prepared:
     workload = workload_of(network, run)
-    return rows_prepared(workload, memory(workload, run), bytes_with(workload, run, 0))
+    kept, empty = memories(workload, run, (1.0, 0.0))
+    return rows_prepared(workload, kept, empty.required_bytes)
 
 
 def rows_prepared(workload: Workload, kept: Memory, fixed_bytes: float) -> Prepared:
