@@ -18,10 +18,10 @@ import numpy as np
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
+from app.graphs.many import alike, work
 from app.graphs.rows import table_of
 from app.ops import OP_CODE
 from app.ops.elementwise import ELEMENTWISE_OPS
-from app.ops.kinds import kinds_of, work_of
 from app.tables.ops import OpTable
 from app.tables.workload import Bools, Floats, Ints, Workload
 
@@ -42,8 +42,11 @@ def fused(w: Workload) -> Workload:
     merged = size[group[kept]] > 1
     outside = _read_outside(w, group)
 
+    by_place = np.argsort(place, kind="stable")
+    starts = np.searchsorted(place[by_place], np.arange(len(kept)))
+
     def summed(values: Floats) -> Floats:
-        return np.bincount(place, weights=values).astype(np.float64)
+        return np.add.reduceat(values.T[by_place], starts, axis=0).T
 
     edges = place[w.edges]
     return replace(
@@ -81,7 +84,7 @@ def _groups(w: Workload) -> Ints:
 
 def _drawn(w: Workload) -> Ints:
     """Random numbers of the row behind them, which nobody else reads: fused, they stay in registers."""
-    rows = np.flatnonzero((w.output_bytes == 0) & (w.ops.kind == OP_CODE["memory"]))
+    rows = np.flatnonzero(alike(w.output_bytes == 0) & (w.ops.kind == OP_CODE["memory"]))
     drawn: Ints = rows[rows + 1 < len(w)]
     return drawn
 
@@ -95,22 +98,22 @@ def _read_outside(w: Workload, group: Ints) -> Bools:
 
 
 def _traffic(w: Workload, group: Ints, outside: Bools) -> Floats:
-    """What each row adds to the bytes that its group moves, float64 [n]."""
-    work = work_of(w.ops, kinds_of(w.ops))
-    traffic = work.bytes * w.ops.column("count") - np.where(outside, 0.0, w.output_bytes)
+    """What each row adds to the bytes that its group moves, float64 [..., n]."""
+    traffic = work(w.ops).bytes * w.ops.column("count") - np.where(outside, 0.0, w.output_bytes)
+    added, written = traffic.T, w.output_bytes.T
     from_group, into_group = group[w.edges]
     inside = from_group == into_group
-    np.subtract.at(traffic, w.edges[1, inside], w.output_bytes[w.edges[0, inside]])
+    np.subtract.at(added, w.edges[1, inside], written[w.edges[0, inside]])
     # A tensor from outside that several rows of a group read is read once.
     producer, reader = w.edges[:, ~inside]
     _, first = np.unique(np.stack([producer, into_group[~inside]]), axis=1, return_index=True)
     again = np.ones(len(producer), dtype=np.bool_)
     again[first] = False
-    np.subtract.at(traffic, reader[again], w.output_bytes[producer[again]])
-    traffic[_in_attention(w, group)[group]] = 0.0
+    np.subtract.at(added, reader[again], written[producer[again]])
+    added[_in_attention(w, group)[group]] = 0.0
     drawn = _drawn(w)
-    traffic[drawn] = 0.0
-    np.subtract.at(traffic, drawn + 1, w.output_bytes[drawn + 1])
+    added[drawn] = 0.0
+    np.subtract.at(added, drawn + 1, written[drawn + 1])
     return np.maximum(traffic, 0.0)
 
 
@@ -128,10 +131,10 @@ def _in_attention(w: Workload, group: Ints) -> Bools:
 
 def _merged(ops: OpTable, rows: Ints, moved: Floats) -> OpTable:
     """The table with `memory` in place of the given rows."""
-    moved, burst = np.maximum(moved[rows], 1.0), ops.column("burst")[rows]
+    moved, burst = np.maximum(moved[..., rows], 1.0), ops.column("burst")[..., rows]
     memory = table_of("memory", ops.dtype[rows], ops.fields, bytes=moved, burst=burst)
-    kind, dims = ops.kind.copy(), ops.dims.copy()
-    kind[rows], dims[:, rows] = memory.kind, memory.dims
+    kind, dims = ops.kind.copy(), ops.dims.copy(order="K")
+    kind[rows], dims[..., rows] = memory.kind, memory.dims
     return OpTable(kind, ops.dtype, ops.label, ops.fields, dims)
 
 

@@ -14,6 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from app.errors import BadInput
+from app.ops.base import Work
+from app.ops.kinds import kinds_of, work_of
+from app.tables.ops import OpTable
 from app.tables.workload import Workload
 
 Floats = NDArray[np.float64]
@@ -37,6 +41,9 @@ class Figures(np.ndarray[Any, np.dtype[Any]]):
         if so.all() or not so.any():
             return bool(so[0])
         raise Parting(so)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.flat[0], spec)  # a refusal names the first
 
 
 def figures(values: Sequence[float] | Floats) -> Any:
@@ -69,10 +76,10 @@ def alike(so: Bools) -> Bools:
 
 
 class Lowered(NamedTuple):
-    """Some of the configurations, by number, and their rows."""
+    """Some of the configurations, by number, and their rows; None where they are refused."""
 
     of: Ints
-    workload: Workload
+    workload: Workload | None
 
 
 def lowered(count: int, lower: Callable[[Ints], Workload]) -> Iterator[Lowered]:
@@ -84,8 +91,24 @@ def lowered(count: int, lower: Callable[[Ints], Workload]) -> Iterator[Lowered]:
             workload = lower(these)
         except Parting as parting:
             todo += [these[~parting.these], these[parting.these]]
+        except BadInput:
+            yield Lowered(these, None)
         else:
             yield Lowered(these, workload)
+
+
+def flat(ops: OpTable) -> OpTable:
+    """Rows of c configurations as rows of one table: those of row k are rows k c to k c + c - 1."""
+    dims = ops.dims.swapaxes(1, -1).reshape(len(ops.dims), -1)
+    kind, dtype, label = (np.repeat(code, dims.shape[1] // len(ops)) for code in (ops.kind, ops.dtype, ops.label))
+    return OpTable(kind, dtype, label, ops.fields, dims)
+
+
+def work(ops: OpTable) -> Work:
+    """Work of every row, [n] or [c, n]."""
+    each = flat(ops)
+    rows = ops.dims.swapaxes(1, -1).shape[1:]
+    return Work(*(figure.reshape(rows).T for figure in work_of(each, kinds_of(each))))
 
 
 def spread(dims: Floats, c: tuple[int, ...]) -> Floats:

@@ -191,9 +191,9 @@ def _piped(stages: list[_Stage], transfer: Floats, micro: int, *, ways: int, in_
 
     `ways` 2: activations there, gradients back; `in_turn`: forward and backward of microbatches alternate.
     """
-    stages = [stage for stage in stages if stage.spent.any()]
     spent, waited = (np.array(part) for part in zip(*((stage.spent, stage.waited) for stage in stages), strict=True))
     passes = spent[:, FORWARD] + spent[:, BACKWARD]
+    used = (spent > 0).any(axis=1).sum(axis=0)  # too few layers leave some empty
     slowest = spent.argmax(axis=0)
     if in_turn:
         slowest[[FORWARD, BACKWARD]] = passes.argmax(axis=0)
@@ -202,9 +202,9 @@ def _piped(stages: list[_Stage], transfer: Floats, micro: int, *, ways: int, in_
     through = np.array([1.0, 1.0, 0.0])[:, None]
     phase, gpu = np.indices(slowest.shape)
     spent, waited = (through * part.sum(axis=0) + again * part[slowest, phase, gpu] for part in (spent, waited))
-    hops = len(stages) - 1 + (micro - 1 if in_turn and len(stages) > 1 else 0)
+    hops = used - 1 + np.where(in_turn and used > 1, micro - 1, 0)
     # The first stage ends last; the others exchange gradients while those before them still run backward.
     ahead = np.cumsum([transfer * 0.0, *(stage.spent[BACKWARD] + transfer for stage in stages[:-1])], axis=0)
     exchange = np.maximum((np.array([stage.exchange for stage in stages]) - ahead).max(axis=0), 0.0)
-    bubble = spent[FORWARD] + spent[BACKWARD] - micro * passes.mean(axis=0)
+    bubble = spent[FORWARD] + spent[BACKWARD] - micro * passes.sum(axis=0) / used
     return _phases(spent, waited, ways * hops * transfer + exchange), bubble

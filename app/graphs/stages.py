@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.ops.kinds import kinds_of, work_of
+from app.graphs.many import work
+from app.predictors.compiled import compiled
 from app.tables.workload import FORWARD, Floats, Workload
 
 # FLOPs in whose time a device moves a byte: about what tensor cores and HBM give in 16 bits. Layers of a transformer
@@ -16,50 +17,69 @@ _TOLERANCE = 1e-9
 
 
 def stage_repeats(w: Workload, stages: int) -> Floats:
-    """How often each forward block runs on each stage, float64 [stages, blocks]; too few layers leave some empty."""
+    """How often each forward block runs on each stage, float64 [stages, blocks]; too few layers leave some empty.
+
+    Of c configurations [stages, c, blocks].
+    """
     repeats = w.repeats[..., : w.blocks]
     if stages == 1:
         return repeats[None]
-    cost = _costs(w)
-    low, high = max(float(cost.max()), float(repeats @ cost) / stages), float(repeats @ cost)
-    best = _filled(cost, repeats, stages, high)
-    for _ in range(_HALVINGS):
-        middle = 0.5 * (low + high)
-        dealt = _filled(cost, repeats, stages, middle)
-        if dealt is None:
-            low = middle
-        else:
-            best, high = dealt, middle
-    return best if best is not None else np.vstack([repeats, np.zeros((stages - 1, len(repeats)))])
+    cost, repeats = np.broadcast_arrays(_costs(w), repeats)
+    dealt = np.zeros((stages, *repeats.shape))
+    cost, repeats = (np.array(part.reshape(-1, w.blocks), order="C") for part in (cost, repeats))
+    _deal(cost, repeats, dealt.reshape(stages, -1, w.blocks))
+    return dealt
 
 
 def _costs(w: Workload) -> Floats:
     """Of one repetition of every forward block, in FLOPs."""
-    work = work_of(w.ops, kinds_of(w.ops))
-    each = np.maximum(work.flops, _FLOPS_PER_BYTE * work.bytes) * w.ops.column("count") * (w.phase == FORWARD)
+    of_rows = work(w.ops)
+    each = np.maximum(of_rows.flops, _FLOPS_PER_BYTE * of_rows.bytes) * w.ops.column("count") * (w.phase == FORWARD)
     return w.per_block(each)
 
 
-def _filled(cost: Floats, repeats: Floats, stages: int, most: float) -> Floats | None:
-    """Layers dealt in order, none of the stages over `most`; None where they do not fit."""
-    dealt = np.zeros((stages, len(cost)))
+@compiled
+def _deal(cost: Floats, repeats: Floats, dealt: Floats) -> None:
+    """Layers of c configurations, [c, blocks], dealt to stages, [stages, c, blocks], the largest as small as can be."""
+    for k in range(len(cost)):
+        whole = np.sum(cost[k] * repeats[k])
+        low, high = max(np.max(cost[k]), whole / len(dealt)), whole
+        found = _filled(cost[k], repeats[k], high, dealt[:, k])
+        for _ in range(_HALVINGS):
+            middle = 0.5 * (low + high)
+            if _filled(cost[k], repeats[k], middle, dealt[:, k]):
+                found, high = True, middle
+            else:
+                low = middle
+        if found:
+            _filled(cost[k], repeats[k], high, dealt[:, k])
+        else:
+            dealt[:, k] = 0.0
+            dealt[0, k] = repeats[k]
+
+
+@compiled
+def _filled(cost: Floats, repeats: Floats, most: float, dealt: Floats) -> bool:
+    """Layers dealt in order, none of the stages, [stages, blocks], over `most`; False where they do not fit."""
+    dealt[:] = 0.0
     stage, room = 0, most
-    for block, (each, layers) in enumerate(zip(cost.tolist(), repeats.tolist(), strict=True)):
+    for block in range(len(cost)):
+        each, layers = cost[block], repeats[block]
         if each == 0:
             dealt[stage, block] = layers
             continue
         fits = np.floor(most / each + _TOLERANCE)
         if fits < 1:
-            return None
+            return False
         here = min(layers, max(np.floor(room / each + _TOLERANCE), 0.0))
         dealt[stage, block] = here
         room -= here * each
         if layers > here:
             more = int(np.ceil((layers - here) / fits))
-            if stage + more >= stages:
-                return None
+            if stage + more >= len(dealt):
+                return False
             dealt[stage + 1 : stage + more, block] = fits
             stage += more
             dealt[stage, block] = layers - here - (more - 1) * fits
             room = most - dealt[stage, block] * each
-    return dealt
+    return True

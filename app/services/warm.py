@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 import msgspec
+from msgspec import structs
 
 from app.errors import GpucastError
 from app.predictors import OPERATOR_PREDICTORS, PREDICTORS
@@ -39,8 +40,12 @@ def warm(snapshot: Snapshot) -> None:
         with suppress(GpucastError):
             rows = len(operators["operators"])
             predict_operators(snapshot, msgspec.convert(request, OperatorsRequest), max_rows=rows)
-    with suppress(GpucastError):
-        predict_network(snapshot, msgspec.convert(MODEL_EXAMPLE | {"gpu": gpu}, ModelRequest), max_rows=_MOST_ROWS)
+    example = msgspec.convert(MODEL_EXAMPLE | {"gpu": gpu}, ModelRequest)
+    for stages in (1, 2):
+        split = structs.replace(example.workload.parallelism, pipeline=stages)
+        staged = structs.replace(example, workload=structs.replace(example.workload, parallelism=split))
+        with suppress(GpucastError):
+            predict_network(snapshot, staged, max_rows=_MOST_ROWS)
 
 
 def main() -> None:

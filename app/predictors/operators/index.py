@@ -142,7 +142,7 @@ class OperatorIndex:
 
 
 class Seen(NamedTuple):
-    """Distinct digests in the order in which they come: the row that each is first seen in, [u], and each row's, [n]."""
+    """Distinct digests in the order in which they come: where each is first seen, [u], and each row's, [n]."""
 
     first: Ints
     of: Ints

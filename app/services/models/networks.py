@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from app.errors import BadInput, FieldError
 from app.graphs.data_parallel import with_gradient_exchange
 from app.graphs.fuse_pass import fused
+from app.graphs.many import figures, flat
 from app.graphs.memory import Memory, memories
 from app.graphs.run import Run
 from app.graphs.training_pass import training
@@ -82,9 +83,9 @@ def forward_of(network: Network, run: Run) -> Workload:
 
 def check_stages(rows: Workload, run: Run) -> None:
     """BadInput where there are more pipeline stages than layers."""
-    parts = int(rows.repeats[..., : rows.blocks].sum(axis=-1).min())
+    parts = figures(np.atleast_1d(rows.repeats[..., : rows.blocks].sum(axis=-1)))
     if run.parallelism.pipeline > parts:
-        message = f"this network can be cut into {parts} stages at most, one layer or block each"
+        message = f"this network can be cut into {parts:.0f} stages at most, one layer or block each"
         raise BadInput(message, errors=[FieldError(("workload", "parallelism", "pipeline"), message)])
 
 
@@ -141,13 +142,11 @@ def distinct(ops: OpTable) -> Distinct:
 
     Of c configurations (app/graphs/many.py) those of row k of the table are rows k c to k c + c - 1.
     """
-    dims = ops.dims.swapaxes(1, -1).reshape(len(ops.dims), -1)
-    kind, dtype, label = (np.repeat(code, dims.shape[1] // len(ops)) for code in (ops.kind, ops.dtype, ops.label))
-    flat = OpTable(kind, dtype, label, ops.fields, dims)
-    first, row = first_seen(digests(flat))
-    table = flat.take(first)
+    every = flat(ops)
+    first, row = first_seen(digests(every))
+    table = every.take(first)
     table.dims[table.fields["count"]] = 1.0
-    return Distinct(table, row, flat.column("count"))
+    return Distinct(table, row, every.column("count"))
 
 
 _remembered: Recent[Prepared] = Recent(_REMEMBERED_BYTES)

@@ -25,7 +25,7 @@ from app.services.models.runs import attention_of, run_of
 
 _LOC = ("workload",)
 # Pixels of a side where a request says none: ImageNet's usual crop, and what needs another.
-_IMAGE_SIZE = 224
+IMAGE_SIZE = 224
 _OWN_SIZES = {"inception_v3": 299}
 _DTYPE = "fp32"
 _MEANINGS = {"decode": ": the keys that the new token sees, itself included"}
@@ -80,7 +80,7 @@ def _transformer(workload: ModelWorkload, config: Mapping[str, Any]) -> tuple[Ne
     run = replace(
         run,
         sequence=int(workload.sequence or 1),
-        image_size=int(workload.image_size or _IMAGE_SIZE),
+        image_size=int(workload.image_size or IMAGE_SIZE),
         attention=attention_of(workload),  # type: ignore[arg-type]
     )
     key = msgspec.json.encode(config, order="sorted")
@@ -89,7 +89,7 @@ def _transformer(workload: ModelWorkload, config: Mapping[str, Any]) -> tuple[Ne
 
 def image_size_of(name: str) -> int:
     """Pixels of a side of what a ConvNet takes where a request says none."""
-    return _OWN_SIZES.get(name.partition("/")[0], _IMAGE_SIZE)
+    return _OWN_SIZES.get(name.partition("/")[0], IMAGE_SIZE)
 
 
 def _convnet(workload: ModelWorkload, name: str) -> tuple[Network, Run]:

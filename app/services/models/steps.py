@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from app.graphs.allocator import allocating
 from app.graphs.build import Builder
+from app.graphs.many import figures, flat
 from app.graphs.run import Run
 from app.graphs.schedule import EAGER_GAP_S, EAGER_HOST_S, Schedule, schedule
 from app.graphs.step_interval import step_interval
@@ -23,6 +24,7 @@ from app.services.models.between_nodes import between_nodes
 from app.services.models.networks import Prepared
 from app.services.operators.answers import answered
 from app.tables.gpus import GpuTable
+from app.tables.ops import OpTable
 from app.tables.predictions import Predictions
 from app.tables.workload import Workload
 
@@ -75,7 +77,11 @@ def timed(  # noqa: PLR0913  what is asked, and of whom
     answer = answered(engine, table, gpus, i, j, predictor=predictor, coverage=coverage)
     answer = between_nodes(answer, table, gpus, targets, run)
     times = row_times(answer, lambda figure: np.ascontiguousarray(figure.reshape(g, u).T[row]))
-    transfer = _transfer_s(engine, rows.workload, run, gpus, targets, predictor)
+    transfer: Floats | float = 0.0
+    if run.parallelism.pipeline > 1:
+        passing = passed_on(rows.workload, run)
+        sent = answered(engine, passing, gpus, i[:g] * 0, j[::u], predictor=predictor, coverage=coverage)
+        transfer = between_nodes(sent, passing, gpus, targets, run).latency_s
     waits = allocating(rows.workload, run, gpus, targets) if run.emptied else (0.0, 0.0)
     line = timeline(
         rows.workload,
@@ -137,19 +143,16 @@ def _limited(done: Schedule, limit_s: Floats, latency_s: Floats) -> Floats:
     return least
 
 
-def _transfer_s(
-    engine: Engine, rows: Workload, run: Run, gpus: GpuTable, targets: Sequence[int], predictor: str
-) -> Floats:
-    """Seconds that a pipeline stage takes to pass a microbatch's activations on, float64 [g]."""
-    g, split = len(targets), run.parallelism
-    if split.pipeline == 1:
-        return np.zeros(g)
-    # Stages are cut between layers: what the longest run of layers hands from one to the next.
-    last = np.flatnonzero(rows.block == int(rows.repeats[: rows.blocks].argmax()))[-1]
-    message = max(float(rows.output_bytes[last]), 1.0)
+def passed_on(rows: Workload, run: Run) -> OpTable:
+    """A stage of a pipeline passing a microbatch's activations on: one row, or one for each configuration.
+
+    Stages are cut between layers: what the longest run of layers hands from one to the next.
+    """
+    longest = np.atleast_1d(rows.repeats[..., : rows.blocks].argmax(axis=-1))
+    last = np.searchsorted(rows.block, longest, side="right") - 1
+    written = np.atleast_2d(rows.output_bytes)
+    message = np.maximum(written[np.arange(len(written)), last], 1.0)
     builder = Builder(run.dtype)
-    builder.add("send_recv", outputs=0.0, message_bytes=message, devices=2.0, nodes=2.0 if split.nodes > 1 else 1.0)
-    i, j = np.zeros(g, dtype=np.intp), np.array(targets, dtype=np.intp)
-    ops = builder.build().ops
-    answer = answered(engine, ops, gpus, i, j, predictor=predictor, coverage=0.5)
-    return between_nodes(answer, ops, gpus, targets, run).latency_s
+    nodes = 2.0 if run.parallelism.nodes > 1 else 1.0
+    builder.add("send_recv", outputs=0.0, message_bytes=figures(message), devices=2.0, nodes=nodes)
+    return flat(builder.build().ops)

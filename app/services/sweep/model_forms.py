@@ -13,13 +13,16 @@ from numpy.typing import NDArray
 from app.graphs.convnets import is_convnet
 from app.graphs.convnets import lower as lower_convnet
 from app.graphs.importers import hf
+from app.graphs.run import Run
 from app.graphs.transformers.architecture import Architecture
 from app.graphs.transformers.lowering import write
 from app.graphs.transformers.many import resized, sized
+from app.graphs.transformers.splitting import check
 from app.services.models.builtin import config_of
 from app.services.models.networks import Network
-from app.services.models.sources import image_size_of
+from app.services.models.sources import IMAGE_SIZE, image_size_of
 from app.services.sweep.model_columns import workload_of
+from app.tables.workload import Workload
 
 Floats = NDArray[np.float64]
 
@@ -28,8 +31,8 @@ class Model(NamedTuple):
     """A network by what it is made of and how large: those of one `form` differ by their sizes alone.
 
     key           what a Network has
-    architecture  a transformer's, which takes a sequence; None of a ConvNet, which takes an image, of `side` pixels
-                  where a row says none
+    architecture  None of a ConvNet
+    side          of a network that takes images, their pixels where a row says none; NaN of one that takes sequences
     """
 
     form: Hashable
@@ -38,22 +41,34 @@ class Model(NamedTuple):
     architecture: Architecture | None = None
     side: float = np.nan
 
+    @property
+    def of_images(self) -> bool:
+        """Whether it takes images."""
+        return not np.isnan(self.side)
+
     def network(self, sizes: Floats) -> Network:
         """Networks of this form and of `sizes`, [c, ...], as one."""
         if self.architecture is None:
             assert isinstance(self.form, str)
             return Network(self.key, partial(lower_convnet, self.form))
-        return Network(self.key, partial(write, resized(self.architecture, sizes)))
+        architecture = resized(self.architecture, sizes)
+
+        def lower(run: Run) -> Workload:
+            check(architecture, run)
+            return write(architecture, run)
+
+        return Network(self.key, lower)
 
 
 def model_of(cells: Mapping[str, Any]) -> Model | None:
-    """None of a transformer that takes images."""
+    """None where there is no such network."""
     workload = workload_of(cells)
     if workload.config is None and is_convnet(workload.name or ""):
         name = str(workload.name)
         return Model(name, ("convnet", name), side=float(image_size_of(name)))
     config = config_of(workload.name) if workload.name is not None else workload.config
-    if config is None or "patch_size" in config:
+    if config is None:
         return None
     form, sizes, architecture = sized(hf.read(config))
-    return Model(form, ("config", msgspec.json.encode(config, order="sorted")), sizes, architecture)
+    side = IMAGE_SIZE if "patch_size" in config else np.nan
+    return Model(form, ("config", msgspec.json.encode(config, order="sorted")), sizes, architecture, side)

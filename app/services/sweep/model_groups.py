@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from app.errors import BadInput
 from app.graphs.many import Lowered, figures, lowered
 from app.graphs.run import Run
-from app.graphs.transformers import splitting
 from app.services.models.networks import workload_of as rows_of
 from app.services.models.requests import ModelWorkload
 from app.services.models.runs import attention_of, is_host_launched, run_of
@@ -59,12 +58,11 @@ class Group(NamedTuple):
         )
 
     def lowered(self) -> Iterator[Lowered]:
-        """Their rows, those that go the same way together; BadInput where one of them cannot be."""
+        """Their rows, those that go the same way together."""
 
         def lower(these: Ints) -> Workload:
             run, length = replace(self.run, batch=figures(self.batch[these])), figures(self.length[these])
-            of_images = self.like.architecture is None
-            run = replace(run, image_size=length) if of_images else replace(run, sequence=length)
+            run = replace(run, image_size=length) if self.like.of_images else replace(run, sequence=length)
             return rows_of(self.like.network(self.sizes[these]), run)
 
         return lowered(len(self.rows), lower)
@@ -76,6 +74,12 @@ class Plan(NamedTuple):
     workload: ModelWorkload
     run: Run
     launched: bool
+
+    @property
+    def dealt(self) -> bool:
+        """Whether layers are dealt to devices, which transformers' alone are."""
+        split = self.run.parallelism
+        return split.tensor > 1 or split.expert > 1
 
 
 class Table:
@@ -126,44 +130,30 @@ class Table:
         plan = np.array([ready is not None for ready in self._ready_plans])[self._plans.of]
         model = np.array([ready is not None for ready in self._ready_models])[self._models.of]
         given = [_length_given(cells) for cells in self._lengths.each]
-        of_images = np.array([ready is not None and ready.architecture is None for ready in self._ready_models])
+        of_images = np.array([ready is not None and ready.of_images for ready in self._ready_models])
         right = np.array([[field in fields for fields in given] for field in _LENGTHS])
         known: Bools = plan & model & right[of_images[self._models.of].astype(np.intp), self._lengths.of]
-        known &= self._each(known, self._batches, self._splits)
-        known &= self._each(known, self._models, self._runs)
-        return known
+        whole = np.array([ready is not None and ready.architecture is None for ready in self._ready_models])
+        dealt = np.array([ready is not None and ready.dealt for ready in self._ready_plans])
+        known &= ~(whole[self._models.of] & dealt[self._plans.of])
+        return known & self._is_divisible(known)
 
-    def _each(self, rows: Bools, values: Values, holds: Callable[[int, int, float], bool]) -> Bools:
-        """Whether it holds for the plan, the value and the longest of these, asked once for each pair."""
-        pair, where = np.unique(self._plans.of * len(values.each) + values.of, return_inverse=True)
-        longest = np.full(len(pair), -1.0)
-        np.maximum.at(longest, where[rows], self._length[rows])
-        asked = zip(*(part.tolist() for part in (*np.divmod(pair, len(values.each)), longest)), strict=True)
-        held: Bools = np.array([most >= 0.0 and holds(plan, value, most) for plan, value, most in asked])[where]
-        return held
+    def _is_divisible(self, rows: Bools) -> Bools:
+        """Which of the rows have a batch that can be dealt as their plan has it, asked once for each pair."""
+        count = len(self._batches.each)
+        pair, where = np.unique(self._plans.of * count + self._batches.of, return_inverse=True)
+        asked = np.zeros(len(pair), dtype=np.bool_)
+        asked[where[rows]] = True
+        held = [one and self._splits(*divmod(number, count)) for one, number in zip(asked, pair.tolist(), strict=True)]
+        divisible: Bools = np.array(held)[where]
+        return divisible
 
-    def _splits(self, plan: int, batch: int, _: float) -> bool:
-        """Whether a batch can be dealt as the plan has it."""
+    def _splits(self, plan: int, batch: int) -> bool:
         ready = self._ready_plans[plan]
         assert ready is not None
         try:
             sent = workload_of(self._batches.each[batch])
             run_of(structs.replace(ready.workload, batch=sent.batch), dtype=ready.run.dtype)
-        except BadInput:
-            return False
-        return True
-
-    def _runs(self, plan: int, model: int, sequence: float) -> bool:
-        """Whether a model can be run and split so; what goes for the longest sequence goes for shorter ones.
-
-        A ConvNet's lowering says what else it refuses.
-        """
-        ready, found = self._ready_plans[plan], self._ready_models[model]
-        assert ready is not None and found is not None
-        if found.architecture is None:
-            return bool(ready.run.parallelism.tensor == ready.run.parallelism.expert == 1)
-        try:
-            splitting.check(found.architecture, replace(ready.run, sequence=int(sequence)))
         except BadInput:
             return False
         return True
@@ -179,7 +169,7 @@ class Table:
             runs.setdefault(network, set()).add(run)
         for number, model in enumerate(self._ready_models):
             for run in runs.get(model.key, ()) if model else ():
-                length = run.sequence if model.architecture else run.image_size
+                length = run.image_size if model.of_images else run.sequence
                 found |= (self._models.of == number) & (self._batch == run.batch) & (self._length == length)
         return found
 
@@ -205,14 +195,10 @@ def _tried(read: Callable[[Mapping[str, Any]], Any], cells: Mapping[str, Any]) -
         return None
 
 
-def _plan(cells: Mapping[str, Any]) -> Plan | None:
-    """None for what is asked for alone: several stages, fusion, tokens dealt to devices."""
+def _plan(cells: Mapping[str, Any]) -> Plan:
     workload = workload_of(cells)
     run = run_of(structs.replace(workload, batch=_divisible(workload)), dtype=workload.dtype)
     run = replace(run, attention=attention_of(workload))  # type: ignore[arg-type]
-    split = run.parallelism
-    if split.pipeline > 1 or split.sequence or run.fused:
-        return None
     return Plan(workload, run, is_host_launched(workload.software, run.mode, run.dtype))
 
 

@@ -1,9 +1,8 @@
 """Many configurations of models on one GPU: latency tables for architecture search.
 
 Transformers that differ by sizes, batch and sequence only, and a ConvNet on images of any size and batch, are lowered,
-predicted and scheduled together, an operator that several of them share once. What else there is (transformers of
-images, several stages, fusion, networks that were measured whole) is asked for one by one; both ways answer as POST
-/predict does.
+predicted and scheduled together, an operator that several of them share once. Networks that were measured whole on the
+GPU, and whatever is refused, are asked for one by one; both ways answer as POST /predict does.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ import pyarrow as pa
 from msgspec import structs
 from numpy.typing import NDArray
 
-from app.errors import BadInput, GpucastError
-from app.graphs.many import Lowered
+from app.errors import GpucastError
 from app.graphs.memory import memory
+from app.graphs.run import Run
 from app.graphs.schedule import STEP_PHASES
 from app.ops import OPS
 from app.ops.kinds import kinds_of, work_of
@@ -28,15 +27,15 @@ from app.services.models.between_nodes import between_nodes
 from app.services.models.networks import distinct
 from app.services.models.predict import predict_network
 from app.services.models.requests import ModelRequest, ModelWorkload
-from app.services.models.steps import row_times, timeline
+from app.services.models.steps import passed_on, row_times, timeline
 from app.services.models.whole_networks import knows_networks_only
-from app.services.operators.answers import answered, lacking, lacks
+from app.services.operators.answers import answered, lacking
 from app.services.operators.tables import CHUNK
 from app.services.prediction_form import MemoryParts, Phases
 from app.services.sweep.model_groups import Group, Table
-from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
 from app.tables.predictions import Predictions
+from app.tables.workload import Workload
 
 Floats = NDArray[np.float64]
 
@@ -79,12 +78,13 @@ def predict_models(table: pa.Table, asked: Asked) -> pa.Table:
         while first < len(group.rows):
             part = group.part(first, first + at_once)
             first += at_once
-            try:
-                for found in part.lowered():
-                    figures[:, part.rows[found.of]] = _together(found, part, asked)
-                    at_once = max(_ROWS_AT_ONCE // len(found.workload), 1)
-            except BadInput:
-                one_by_one(part.rows.tolist())  # which names the row
+            for of, workload in part.lowered():
+                answers = None if workload is None else _together(workload, len(of), part, asked)
+                if workload is None or answers is None:
+                    one_by_one(np.sort(part.rows[of]).tolist())  # which names the row
+                    continue
+                figures[:, part.rows[of]] = answers
+                at_once = max(_ROWS_AT_ONCE // len(workload), 1)
     fits = figures[-1] <= engine.gpus.column("memory_bytes")[asked.snapshot.row_of[asked.gpu]]
     return pa.table([*figures, fits], names=[*FIGURES, "fits"])
 
@@ -101,39 +101,40 @@ def _alone(workload: ModelWorkload, asked: Asked) -> list[float]:
     ]
 
 
-def _together(found: Lowered, group: Group, asked: Asked) -> Floats:
-    """FIGURES of configurations that have their rows in common, [figures, c]."""
-    engine, w, c = asked.snapshot.engine, found.workload, len(found.of)
-    gpus, target = engine.gpus, asked.snapshot.row_of[asked.gpu]
+def _together(w: Workload, c: int, group: Group, asked: Asked) -> Floats | None:
+    """FIGURES of c configurations that have their rows in common, [figures, c]; None where they cannot run."""
     table, row, _ = distinct(w.ops)
-    _require_dtypes(table, gpus, target)
-    answer = _answered(table, target, asked)
-    answer = between_nodes(answer, table, gpus, [target], group.run)
+    if _lacks_dtypes(table, asked):
+        return None
+    answer = _answered(table, group.run, asked)
     times = row_times(answer, lambda figure: np.broadcast_to(figure[row].reshape(len(w), -1), (len(w), c)))
     line = _GROUPS[w.ops.kind]
-    done, low, high = timeline(w, line, times, group.run, launched=group.launched, coverage=asked.coverage)
+    transfer_s: Floats | float = 0.0
+    if group.run.parallelism.pipeline > 1:
+        transfer_s = _answered(passed_on(w, group.run), group.run, asked).latency_s
+    done, low, high = timeline(
+        w, line, times, group.run, launched=group.launched, coverage=asked.coverage, transfer_s=transfer_s
+    )
     used = memory(w, group.run)
     kept = np.array(np.broadcast_arrays(*used, used.required_bytes, done.step_s)[:-1])
     return np.vstack([np.vstack([done.step_s, low, high, done.phases_s]) * 1e3, kept])
 
 
-def _require_dtypes(table: OpTable, gpus: GpuTable, target: int) -> None:
+def _lacks_dtypes(table: OpTable, asked: Asked) -> bool:
+    gpus, target = asked.snapshot.engine.gpus, asked.snapshot.row_of[asked.gpu]
     if not np.isnan(peaks(gpus)[:, target])[table.dtype].any():
-        return
-    missing = np.flatnonzero(lacking(table, work_of(table, kinds_of(table)), gpus, target))
-    if len(missing):
-        raise BadInput(lacks(gpus.ids[target], table, int(missing[0])))
+        return False
+    return bool(lacking(table, work_of(table, kinds_of(table)), gpus, target).any())
 
 
-def _answered(table: OpTable, target: int, asked: Asked) -> Predictions:
+def _answered(table: OpTable, run: Run, asked: Asked) -> Predictions:
     """Every row on the GPU, as many at once as stay in the cache."""
-    engine, parts = asked.snapshot.engine, []
+    engine, target, parts = asked.snapshot.engine, asked.snapshot.row_of[asked.gpu], []
     for first in range(0, len(table), CHUNK):
         i = np.arange(first, min(first + CHUNK, len(table)))
         part, j = table.take(i), np.full(len(i), target)
-        parts.append(
-            answered(engine, part, engine.gpus, i - first, j, predictor=asked.predictor, coverage=asked.coverage)
-        )
+        answer = answered(engine, part, engine.gpus, i - first, j, predictor=asked.predictor, coverage=asked.coverage)
+        parts.append(between_nodes(answer, part, engine.gpus, [target], run))
     if len(parts) == 1:
         return parts[0]
     return Predictions(
