@@ -35,6 +35,13 @@ _GPT2_SPACE = {"config.n_layer": [12, 24, 36], "config.n_head": [8, 16], "config
 _TRAINED = {**_GPT2, "mode": "training", "optimizer": "adamw", "dtype": "bf16"}
 _CONVNETS = {"name": ["resnet18", "resnet50", "mobilenet_v2", "vgg16", "efficientnet_b0"]}
 _IMAGES = {"image_size": list(range(128, 385, 32)), "batch": list(range(4, 257, 4))}
+_VIT = {"name": "vit-b-16", "dtype": "bf16"}
+_VIT_SPACE = {
+    "config.num_hidden_layers": [6, 12, 24],
+    "config.hidden_size": [384, 768, 1152],
+    "config.intermediate_size": [1536, 3072],
+    "batch": list(range(1, 129)),
+}
 _LLAMA = {"name": "llama-3-8b", "mode": "prefill", "dtype": "bf16"}
 _LLAMA_SPACE = {
     "config.num_hidden_layers": [8, 16, 24, 32],
@@ -81,10 +88,20 @@ def _tables() -> Iterator[tuple[str, pa.Table]]:
         ("Adam", {}),
         ("recomputation, 4 steps added up", {"recompute": True, "gradient_accumulation": 4}),
         ("8 GPUs", {"parallelism.data": 8}),
+        ("4 stages", {"parallelism.pipeline": 4, "parallelism.microbatches": 8}),
+        ("fused", {"fused": True}),
     ):
         space = {**_GPT2_SPACE, "batch": [32 * batch for batch in batches], "sequence": sequences}
         yield f"GPT-2, training, {what}, grid", _grid({**_TRAINED, **run}, space)
     yield "GPT-2, training, Adam, random", _random(_TRAINED)
+    yield (
+        "GPT-2, FP32, fused, grid",
+        _grid(_GPT2 | {"fused": True}, {**_GPT2_SPACE, "batch": batches, "sequence": sequences}),
+    )
+    split = {"parallelism.tensor": 4, "parallelism.sequence": True}
+    space = {**_LLAMA_SPACE, "batch": [4 * batch for batch in batches], "sequence": sequences}
+    yield "Llama 3, BF16, prefill, tokens dealt to 4 GPUs, grid", _grid(_LLAMA | split, space)
+    yield "ViT, BF16, grid", _grid(_VIT, _VIT_SPACE)
     for mode in ("inference", "training"):
         yield f"ConvNets, {mode}, images and batches", _grid({"mode": mode, "dtype": "bf16"}, {**_CONVNETS, **_IMAGES})
 
