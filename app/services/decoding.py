@@ -90,6 +90,8 @@ def field_errors(raw: object, form: Any, *, example: Mapping[str, Any], loc: Pat
         except msgspec.ValidationError as error:
             path, message = _split(str(error))
             path, message = _pointed(path, message)
+            if any(error.loc == loc + path for error in errors):  # it was taken out: nothing is known to put there
+                break
             errors.append(FieldError(loc + path, _helped(message, path, mended, form)))
             if not _mend(mended, path, example):
                 break
@@ -140,7 +142,7 @@ def _helped(message: str, path: Path, raw: Any, form: Any) -> str:
     if isinstance(value, float) and not abs(value) < float("inf"):
         return f"must be a finite number, got {value}"
     if choice := _BAD_CHOICE.match(message):
-        valid = _choices(form, path)
+        valid = _choices(form, path, raw)
         return f"invalid value {choice[1]}" + (f"; valid: {', '.join(valid)}" if valid else "")
     return (
         message.replace("Expected", "expected", 1)
@@ -161,19 +163,24 @@ def _get(raw: Any, path: Path) -> Any:
 
 
 def _types(form: Any) -> Iterator[msgspec.inspect.Type]:
-    if isinstance(form, msgspec.inspect.UnionType):
-        yield from form.types
+    if isinstance(form, msgspec.inspect.Metadata):
+        yield from _types(form.type)
+    elif isinstance(form, msgspec.inspect.UnionType):
+        yield from (inner for option in form.types for inner in _types(option))
     else:
         yield form
 
 
-def _choices(form: Any, path: Path) -> list[str]:
-    """The literals that the field at `path` accepts."""
+def _choices(form: Any, path: Path, raw: Any) -> list[str]:
+    """The literals that the field of `raw` at `path` accepts."""
     found = [msgspec.inspect.type_info(form)]
-    for part in path:
+    for depth, part in enumerate(path):
         inner: list[msgspec.inspect.Type] = []
+        holder = _get(raw, path[:depth])
         for option in found:
             if isinstance(option, msgspec.inspect.StructType):
+                if option.tag_field and isinstance(holder, dict) and holder.get(option.tag_field) != option.tag:
+                    continue
                 inner += [kind for field in option.fields if field.encode_name == part for kind in _types(field.type)]
             elif isinstance(option, msgspec.inspect.ListType):
                 inner += _types(option.item_type)

@@ -70,9 +70,9 @@ def _looked_at_again(body: bytes) -> Request:
     raw = plain(body)
     workload = raw.get("workload") if isinstance(raw, dict) else None
     kind = workload.get("kind") if isinstance(workload, dict) else None
-    if isinstance(kind, str) and kind not in _KINDS:
-        _refuse_kind(kind)
-    decoder, example = _KINDS[kind if isinstance(kind, str) else "kernel"]
+    if isinstance(workload, dict) and not (isinstance(kind, str) and kind in _KINDS):
+        _refuse_kind(f"{str(kind)[:100]!r} is unknown" if "kind" in workload else "required field is missing")
+    decoder, example = _KINDS[kind or "kernel"]
     if kind == "operators" and isinstance(workload, dict):
         _refuse_unknown(workload)
     if kind == "operator_table":
@@ -84,8 +84,8 @@ def _looked_at_again(body: bytes) -> Request:
     return refused
 
 
-def _refuse_kind(kind: str) -> NoReturn:
-    message = f"{kind[:100]!r} is unknown; known are: {', '.join(_KINDS)}"
+def _refuse_kind(why: str) -> NoReturn:
+    message = f"{why}; known are: {', '.join(_KINDS)}"
     loc = ("workload", "kind")
     raise BadInput(f"{'.'.join(loc)}: {message}", errors=[FieldError(loc, message)])
 

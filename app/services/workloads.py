@@ -24,13 +24,20 @@ GpuRef: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)] | dict[st
 _NAME_CHARACTERS = "^[^\\x00-\\x1f\\x7f]+$"  # control characters only hide in logs, and PostgreSQL stores no NUL
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200, pattern=_NAME_CHARACTERS)]
 Count: TypeAlias = Annotated[float, Meta(ge=0, le=1e18)]
+Flops: TypeAlias = Annotated[Count, Meta(description="Operations of the whole grid; a fused multiply-add is two")]
+Moved: TypeAlias = Annotated[Count, Meta(description="Bytes that the whole grid reads and writes")]
+WorkingSet: TypeAlias = Annotated[Count, Meta(description="Distinct bytes that the whole grid touches")]
+Stride: TypeAlias = Annotated[Count, Meta(description="Bytes between what neighbouring lanes touch, where strided")]
+Atomics: TypeAlias = Annotated[Count, Meta(description="Atomic operations of the whole grid")]
+Addresses: TypeAlias = Annotated[Count, Meta(description="Distinct addresses of the atomic operations")]
+LaneOperations: TypeAlias = Annotated[Count, Meta(description="Loads, stores, atomics and loop steps of all lanes")]
 # Whole numbers, also when a client writes them as 256.0.
-Threads: TypeAlias = Annotated[float, Meta(ge=1, le=1e6, multiple_of=1)]
-Blocks: TypeAlias = Annotated[float, Meta(ge=1, le=1e15, multiple_of=1)]
-Registers: TypeAlias = Annotated[float, Meta(ge=0, le=65_536, multiple_of=1)]
-Bytes: TypeAlias = Annotated[float, Meta(ge=0, le=1e12, multiple_of=1)]
-Fraction: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
-Ways: TypeAlias = Annotated[float, Meta(ge=0, le=1024)]
+Threads: TypeAlias = Annotated[float, Meta(ge=1, le=1e6, multiple_of=1, description="Threads of a block")]
+Blocks: TypeAlias = Annotated[float, Meta(ge=1, le=1e15, multiple_of=1, description="Blocks of the grid")]
+Registers: TypeAlias = Annotated[float, Meta(ge=0, le=65_536, multiple_of=1, description="32-bit ones of a thread")]
+Bytes: TypeAlias = Annotated[float, Meta(ge=0, le=1e12, multiple_of=1, description="Bytes of shared memory of a block")]
+Fraction: TypeAlias = Annotated[float, Meta(ge=0, le=1, description="0: none; 1: every branch splits its warp")]
+Ways: TypeAlias = Annotated[float, Meta(ge=0, le=1024, description="Lanes of a warp that meet in one bank")]
 # Under a nanosecond no kernel runs, over ten days none is waited for: outside, the unit is wrong.
 Milliseconds: TypeAlias = Annotated[float, Meta(ge=1e-6, le=1e9, description="Time on the device, milliseconds")]
 AccessPattern: TypeAlias = Literal["coalesced", "strided", "random", "broadcast"]
@@ -55,21 +62,21 @@ class MeasuredKernel(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
     gpu: GpuRef
     latency_ms: Milliseconds
     name: Name | None = None
-    flops: Count | None = None
-    bytes: Count | None = None
+    flops: Flops | None = None
+    bytes: Moved | None = None
     threads_per_block: Threads | None = None
     blocks: Blocks | None = None
     registers_per_thread: Registers | None = None
     shared_memory_per_block: Bytes | None = None
-    working_set_bytes: Count | None = None
+    working_set_bytes: WorkingSet | None = None
     access_pattern: AccessPattern | None = None
     dtype: Dtype | None = None
     size: KernelSize | None = None
-    stride_bytes: Count | None = None
-    atomic_operations: Count | None = None
-    atomic_addresses: Count | None = None
+    stride_bytes: Stride | None = None
+    atomic_operations: Atomics | None = None
+    atomic_addresses: Addresses | None = None
     branch_divergence: Fraction | None = None
-    lane_operations: Count | None = None
+    lane_operations: LaneOperations | None = None
     bank_conflict_ways: Ways | None = None
 
 
@@ -82,21 +89,21 @@ class KernelWorkload(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
 
     kind: Literal["kernel"]
     name: Name
-    flops: Count
-    bytes: Count
+    flops: Flops
+    bytes: Moved
     threads_per_block: Threads
     blocks: Blocks
     registers_per_thread: Registers
     shared_memory_per_block: Bytes
-    working_set_bytes: Count
+    working_set_bytes: WorkingSet
     access_pattern: AccessPattern
     dtype: Dtype
     size: KernelSize | None = None
-    stride_bytes: Count | None = None
-    atomic_operations: Count | None = None
-    atomic_addresses: Count | None = None
+    stride_bytes: Stride | None = None
+    atomic_operations: Atomics | None = None
+    atomic_addresses: Addresses | None = None
     branch_divergence: Fraction | None = None
-    lane_operations: Count | None = None
+    lane_operations: LaneOperations | None = None
     bank_conflict_ways: Ways | None = None
     measured: Annotated[list[MeasuredKernel], Meta(max_length=500)] = []
 

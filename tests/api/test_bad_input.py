@@ -150,8 +150,8 @@ def test_the_request_around_the_workload(client: TestClient, kernel: Kernel, cha
     assert place in places(refused(client, {"gpu": "titan-v", "workload": kernel} | change))
 
 
-@pytest.mark.parametrize("kind", ["models", "Graph", ""])
-def test_unknown_kinds(client: TestClient, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["models", "Graph", "", 7, None])
+def test_unknown_kinds(client: TestClient, kind: Any) -> None:
     told = refused(client, {"gpu": "titan-v", "workload": {"kind": kind, "operators": []}})
     assert places(told) == ["workload.kind"]
     assert "known are: kernel" in told["detail"]

@@ -216,3 +216,15 @@ def test_the_command_line_predicts_operators(tmp_path: Any, settings: Any) -> No
         check=True,
     )
     assert json.loads(done.stdout)["predictions"][0]["gpu"] == "titan-v"
+
+
+@pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"])
+def test_collectives_over_several_nodes_take_the_network(client: TestClient, op: str) -> None:
+    sizes = {"op": op, "message_bytes": 2**28, "devices": 16}
+    within, apart = (ask(client, [sizes | {"nodes": n}], gpu="h100-sxm5-80gb") for n in (1, 16))
+    # A device passes what it holds, or of an all_to_all all but its own part, through an adapter of 25 GB/s.
+    assert apart["latency_ms"] > 2**28 * 15 / 16 / 25e9 * 1e3 > 2 * within["latency_ms"]
+    assert (apart["bound"], apart["support"]) == ("communication", "extrapolated")
+    (column,) = table(client, sizes | {"nodes": [1, 16]}, gpu="h100-sxm5-80gb")
+    assert column["latency_ms"] == pytest.approx([within["latency_ms"], apart["latency_ms"]])
+    assert column["low_ms"][1] == pytest.approx(apart["interval_ms"]["low"])

@@ -101,6 +101,20 @@ def test_words(client: TestClient) -> None:
         assert "valid" in told["errors"][0]["msg"]
 
 
+def test_a_refused_word_comes_with_those_that_this_operator_knows(client: TestClient) -> None:
+    told = refused(client, rows(LINEAR | {"dtype": "int4_wo", "phase": "sideways"}))
+    said = {error["loc"][-1]: error["msg"].partition("valid: ")[2].split(", ") for error in told["errors"]}
+    assert "bf16" in said["dtype"] and "int4_wo" not in said["dtype"]
+    assert said["phase"] == ["backward", "forward"]
+    told = refused(client, rows({"op": "moe", "dtype": "fp31"}))
+    assert "int4_wo" in told["errors"][0]["msg"]
+
+
+@pytest.mark.parametrize("value", [0, -1, 1e30, NAN, "64"])
+def test_a_wrong_field_is_not_said_to_be_missing(client: TestClient, value: Any) -> None:
+    assert places(refused(client, rows({"op": "memory", "bytes": value}))) == ["workload.operators.0.bytes"]
+
+
 def test_a_dtype_that_the_gpu_lacks(client: TestClient) -> None:
     told = refused(client, rows(LINEAR, LINEAR | {"dtype": "nvfp4"}))
     assert places(told) == ["workload.operators.1.dtype"]

@@ -20,9 +20,9 @@ from app.graphs.schedule import EAGER_GAP_S, EAGER_HOST_S, Schedule, schedule
 from app.graphs.step_interval import step_interval
 from app.predictors.network_widths import network_widths
 from app.services.engine import Engine
-from app.services.models.between_nodes import between_nodes
 from app.services.models.networks import Prepared
 from app.services.operators.answers import answered
+from app.services.operators.between_nodes import between_nodes
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
 from app.tables.predictions import Predictions
@@ -75,13 +75,13 @@ def timed(  # noqa: PLR0913  what is asked, and of whom
     u, g = len(table), len(targets)
     i, j = np.tile(np.arange(u), g), np.repeat(np.array(targets, dtype=np.intp), u)
     answer = answered(engine, table, gpus, i, j, predictor=predictor, coverage=coverage)
-    answer = between_nodes(answer, table, gpus, targets, run)
+    answer = between_nodes(answer, table, gpus, targets, run.parallelism.network_bytes_per_s)
     times = row_times(answer, lambda figure: np.ascontiguousarray(figure.reshape(g, u).T[row]))
     transfer: Floats | float = 0.0
     if run.parallelism.pipeline > 1:
         passing = passed_on(rows.workload, run)
         sent = answered(engine, passing, gpus, i[:g] * 0, j[::u], predictor=predictor, coverage=coverage)
-        transfer = between_nodes(sent, passing, gpus, targets, run).latency_s
+        transfer = between_nodes(sent, passing, gpus, targets, run.parallelism.network_bytes_per_s).latency_s
     waits = allocating(rows.workload, run, gpus, targets) if run.emptied else (0.0, 0.0)
     line = timeline(
         rows.workload,

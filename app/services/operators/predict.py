@@ -19,6 +19,7 @@ from app.ops.kinds import kinds_of, work_of
 from app.services.decoding import MAX_ERRORS
 from app.services.gpu_rows import GpuRows, Snapshot
 from app.services.operators.answers import ROOFLINE, answered, lacking, lacks, require_predictor, warnings
+from app.services.operators.between_nodes import between_nodes
 from app.services.operators.explanations import explanations
 from app.services.operators.requests import OperatorsRequest
 from app.services.operators.rows import Distinct, read_rows
@@ -76,6 +77,7 @@ def predict_operators(snapshot: Snapshot, request: OperatorsRequest, *, max_rows
     i, j = np.tile(np.arange(u), len(targets)), np.repeat(np.array(targets, dtype=np.intp), u)
     table, predictor, coverage = asked.distinct.table, request.predictor, request.coverage
     answer = answered(snapshot.engine, table, gpus, i, j, predictor=predictor, coverage=coverage)
+    answer = between_nodes(answer, table, gpus, targets)
     predictions = [
         _prediction(snapshot, rows, gpus, request, asked, target, _part(answer, k * u, u))
         for k, target in enumerate(targets)

@@ -15,6 +15,7 @@ from app.services.decoding import MAX_ERRORS
 from app.services.engine import Engine
 from app.services.gpu_rows import GpuRows, Snapshot
 from app.services.operators.answers import ROOFLINE, answered, lacking, lacks, require_predictor, warnings
+from app.services.operators.between_nodes import between_nodes
 from app.services.operators.columns import Column, Family, Numbers, Problems, Words, read_families, row_count
 from app.services.operators.forms import FORMS, WORD_FIELDS, unknown_op
 from app.services.operators.requests import OperatorTableRequest, TablePrediction, TableResponse
@@ -132,6 +133,7 @@ def times_of(engine: Engine, gpus: GpuTable, ops: OpTable, target: int, predicto
         i, here = np.arange(len(part)), slice(first, first + len(part))
         j = np.full(len(part), target)
         answer = answered(engine, part, gpus, i, j, predictor=predictor, coverage=coverage)
+        answer = between_nodes(answer, part, gpus, [target])
         for column, figures in zip(times_ms, (answer.latency_s, answer.low_s, answer.high_s), strict=True):
             np.multiply(figures, part.column("count") * 1e3, out=column[here])
         bound[here] = answer.bound

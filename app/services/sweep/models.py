@@ -23,13 +23,13 @@ from app.ops import OPS
 from app.ops.kinds import kinds_of, work_of
 from app.predictors.roofline import peaks
 from app.services.gpu_rows import Snapshot
-from app.services.models.between_nodes import between_nodes
 from app.services.models.networks import distinct
 from app.services.models.predict import predict_network
 from app.services.models.requests import ModelRequest, ModelWorkload
 from app.services.models.steps import passed_on, row_times, timeline
 from app.services.models.whole_networks import knows_networks_only
 from app.services.operators.answers import answered, lacking
+from app.services.operators.between_nodes import between_nodes
 from app.services.operators.tables import CHUNK
 from app.services.prediction_form import MemoryParts, Phases
 from app.services.sweep.model_groups import Group, Table
@@ -134,7 +134,7 @@ def _answered(table: OpTable, run: Run, asked: Asked) -> Predictions:
         i = np.arange(first, min(first + CHUNK, len(table)))
         part, j = table.take(i), np.full(len(i), target)
         answer = answered(engine, part, engine.gpus, i - first, j, predictor=asked.predictor, coverage=asked.coverage)
-        parts.append(between_nodes(answer, part, engine.gpus, [target], run))
+        parts.append(between_nodes(answer, part, engine.gpus, [target], run.parallelism.network_bytes_per_s))
     if len(parts) == 1:
         return parts[0]
     return Predictions(
