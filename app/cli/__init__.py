@@ -20,7 +20,7 @@ COMMANDS = (
     ("sbatch", "sbatch", "Propose partition, GPUs and time limit of a Slurm job."),
     ("plan", "plan", "Choose GPUs for a deadline, a budget or a throughput."),
     ("partition", "partition", "Cut a network over unequal GPUs."),
-    ("sweep", "sweep", "Predict a table of millions of operators, into Parquet."),
+    ("sweep", "sweep", "Predict a table of millions of operators or networks, into Parquet."),
     ("scale", "scale", "Predict how throughput grows with devices and with the batch."),
     ("prices", "prices", "Bring in and list prices of GPUs."),
     ("gpus", "gpus", "List, show and add GPUs."),
