@@ -3,8 +3,8 @@
 neusight           NeuSight's: its training GPUs and dimensions against its test dimensions, on the same GPUs (`seen`)
                    and on two others (`unseen`). Of families without test dimensions a fifth of each GPU's rows is held
                    out instead, and of AMD's GPUs, where no family has both, configurations (`seen_amd`).
-configurations     a fifth of all configurations held out on GPUs that are learned from (`seen`); of experts, which have
-                   few, every fifth in turn
+configurations     a fifth of all configurations held out on GPUs that are learned from (`seen`); of experts and
+                   collectives, which have few, every fifth in turn
 leave_one_gpu_out  every GPU in turn, known by its datasheet only (`unseen`)
 few_shot           the same GPUs with some of their rows measured, `<n>_rows` per operator and dtype; of collectives
                    `2_points`, the smallest and largest message per number of devices
@@ -49,8 +49,9 @@ _CONFIGURATION = {
     "network": ("weights",),
 }
 _COLLECTIVE = ("devices", "message_bytes")
-# Groups of which a fifth would be a handful of configurations, and no configuration at all of some dtypes.
-_FEW_CONFIGURATIONS = ("moe",)
+# Groups of which a fifth would be a handful of configurations, and no configuration at all of some dtypes; of
+# collectives one fifth comes out up to two points from another.
+_FEW_CONFIGURATIONS = ("moe", "collective")
 
 
 @dataclass(frozen=True, slots=True)

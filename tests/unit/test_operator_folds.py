@@ -131,12 +131,13 @@ def test_configurations_are_held_out_whole_on_every_gpu_and_in_every_dtype(
             assert np.isin(here.gpu[rows], here.gpu[fold.train[k]]).all(), "the GPUs are learned from"
 
 
-def test_of_experts_every_configuration_is_asked_once(cells: list[Cell]) -> None:
+def test_of_experts_and_collectives_every_configuration_is_asked_once(cells: list[Cell]) -> None:
     folds = operator_folds(cells, GPUS, ["configurations"], most_test=10_000, most_train=None)
     tests = [fold.asks[0].test for fold in folds]
-    assert np.sort(np.concatenate([test[6] for test in tests])).tolist() == list(range(len(cells[6].runs)))
+    for few in (5, 6):
+        assert np.sort(np.concatenate([test[few] for test in tests])).tolist() == list(range(len(cells[few].runs)))
     assert not any(7 in test for test in tests), "a dtype with one configuration has no other to learn from"
-    assert [set(test) for test in tests[1:]] == [{6}] * 4
+    assert [set(test) for test in tests[1:]] == [{5, 6}] * 4
 
 
 def _configured(cell: Cell, rows: np.ndarray) -> list[int]:

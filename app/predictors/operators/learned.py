@@ -21,6 +21,7 @@ from app.predictors.operators.material import samples, usual_rows
 from app.predictors.operators.packed import Packed, Recipes, packed
 from app.predictors.operators.priors import IS_LINEAR
 from app.predictors.operators.process import View, expected
+from app.predictors.operators.sisters import with_sisters
 from app.predictors.operators.time import LIMIT, TERMS, devices_of, products_of, traits_of
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
@@ -136,11 +137,10 @@ class Learned:
     def fit(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Learned:
         """With what `runs` teach; what is known of other operators, dtypes and GPUs stays."""
         cells = dict(self.cells)
-        for run in runs:
-            usual = usual_rows(run)
-            if len(usual):
-                key = (run.op, run.dtype)
-                cells[key] = learn(samples(usual.rows, gpus), SHAPE_FEATURES, cells.get(key))
+        usual = {(run.op, run.dtype): usual_rows(run).rows for run in runs}
+        for key, rows in _with_sisters(usual, gpus).items():
+            if len(rows):
+                cells[key] = learn(samples(rows, gpus), SHAPE_FEATURES, cells.get(key))
         return Learned(cells)
 
     def with_measured(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Learned:
@@ -187,6 +187,15 @@ class Learned:
             op, dtype = key.split(" ")
             cells[op, dtype] = Cell.from_state(cell)
         return cls(cells)
+
+
+def _with_sisters(usual: Mapping[CellKey, Measurements], gpus: GpuTable) -> dict[CellKey, Measurements]:
+    """Rows as given, those of collectives with what others say of sizes between theirs."""
+    collectives = [key for key in usual if OPS[OP_CODE[key[0]]].group == "collective" and len(usual[key])]
+    if not collectives:
+        return dict(usual)
+    filled = with_sisters([usual[key] for key in collectives], gpus)
+    return {**usual, **dict(zip(collectives, filled, strict=True))}
 
 
 def with_hits(estimate: Estimate, ops: OpTable, i: Ints, evidence: Evidence) -> Estimate:

@@ -1,0 +1,66 @@
+"""Collectives tell one another of sizes between those that were measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+
+from app.predictors.operators import sisters
+from app.predictors.operators.sisters import with_sisters
+from app.services.seed import load_seed_specs
+from app.tables.gpus import GpuTable
+from app.tables.measurements import Measurements
+from tests.unit.operators import operators
+
+GPUS = GpuTable.from_specs(load_seed_specs())
+H100, A100 = GPUS.ids.index("h100-sxm5-80gb"), GPUS.ids.index("a100-sxm4-80gb")
+SIZES = range(12, 27)
+
+
+def took(power: float, devices: float) -> float:
+    """A link with a latency, and a step where the protocol changes."""
+    return devices * 4e-6 + 2.0**power / 2e11 * (1.6 if power >= 20 else 1.0)
+
+
+def measured(
+    op: str, powers: Iterable[int], *, dtype: str = "fp16", gpu: int = H100, slower: float = 1.0
+) -> Measurements:
+    every = [(power, devices) for devices in (2.0, 8.0) for power in powers]
+    rows = [{"message_bytes": 2.0**power, "devices": devices} for power, devices in every]
+    times = [slower * took(power, devices) for power, devices in every]
+    return Measurements(operators(op, *rows, dtype=dtype), np.full(len(rows), gpu), np.array(times))
+
+
+def test_a_step_is_found_where_another_collective_shows_it() -> None:
+    lacking = measured("all_gather", [power for power in SIZES if power not in {19, 20}])
+    found, other = with_sisters([lacking, measured("reduce_scatter", SIZES, slower=1.3)], GPUS)
+    assert len(other) == 2 * len(SIZES), "it lacks nothing"
+    told = found.take(np.arange(len(lacking), len(found)))
+    assert found.take(np.arange(len(lacking))).latency_s.tolist() == lacking.latency_s.tolist()
+    assert sorted(np.log2(told.ops.column("message_bytes"))) == [19.0, 19.0, 20.0, 20.0]
+    alone = np.log([took(18, 8.0), took(21, 8.0)])
+    for row in range(len(told)):
+        power, devices = np.log2(told.ops.column("message_bytes")[row]), told.ops.column("devices")[row]
+        assert told.latency_s[row] == pytest.approx(took(power, devices), rel=0.08)
+        if devices == 8.0:  # at 19 the line between its neighbours is too slow, at 20 it knows no step
+            line = np.exp(np.interp(power, [18, 21], alone))
+            assert abs(told.latency_s[row] / took(power, devices) - 1.0) < abs(line / took(power, devices) - 1.0)
+
+
+def test_nothing_is_told_beyond_its_own_sizes_nor_by_other_gpus() -> None:
+    short, elsewhere = measured("all_gather", [14, 16, 18]), measured("reduce_scatter", SIZES, gpu=A100)
+    assert [len(cell) for cell in with_sisters([short, elsewhere], GPUS)] == [6, 2 * len(SIZES)]
+    found, _ = with_sisters([short, measured("all_gather", SIZES, dtype="int8")], GPUS)
+    assert sorted(set(np.log2(found.ops.column("message_bytes")))) == [14.0, 15.0, 16.0, 17.0, 18.0]
+
+
+def test_rows_enough_are_learned_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = [measured("all_gather", [12, 26]), measured("reduce_scatter", SIZES)]
+    asked = 2 * (len(SIZES) - 2)
+    rows = sum(len(cell) for cell in cells) + asked
+    monkeypatch.setattr(sisters, "MOST", rows)
+    assert len(with_sisters(cells, GPUS)[0]) == 4 + asked
+    monkeypatch.setattr(sisters, "MOST", rows - 1)
+    assert [len(cell) for cell in with_sisters(cells, GPUS)] == [4, 2 * len(SIZES)]
