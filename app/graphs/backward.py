@@ -13,13 +13,14 @@ Rules say where each column of a step comes from, so that all steps of all rows 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from app.graphs.build import DEFAULTS
-from app.graphs.many import spread
+from app.graphs.many import placed
 from app.ops import OP_CODE, OPS
 from app.tables.ops import DTYPE_BYTES, OUTPUT_BYTES, OpTable
 from app.tables.workload import Bools, Floats, Ints
@@ -137,14 +138,17 @@ def backward(forward: Forward) -> Backward:
     met = np.array([np.ones(len(ops), dtype=np.bool_), forward.fed, forward.bias, forward.producers > 1])
     runs = met[_NEEDS[step], source]
     source, number, step = source[runs], number[runs], step[runs]
-    places = _places(tuple(ops.fields.items()))[step].T
-    # Of several configurations the figures of a row lie together.
-    dims = _figures(forward).swapaxes(1, -1)[places, source].swapaxes(1, -1)
-    return Backward(OpTable(_KIND[step], ops.dtype[source], ops.label[source], ops.fields, dims), source, number)
+    figures, places = _figures(forward), _places(tuple(ops.fields.items()))[step].T
+    kind, dtype, label = _KIND[step], ops.dtype[source], ops.label[source]
+    if figures.place is None:
+        rows = OpTable(kind, dtype, label, ops.fields, figures.dims[places, source])
+    else:
+        rows = OpTable(kind, dtype, label, ops.fields, figures.dims, figures.place[places, source])
+    return Backward(rows, source, number)
 
 
-def _figures(forward: Forward) -> Floats:
-    """The rows' columns, _DERIVED and _NUMBERS, float64 [figures, n] (or [figures, c, n])."""
+def _figures(forward: Forward) -> OpTable:
+    """The rows with their columns, _DERIVED and _NUMBERS, one behind another."""
     ops = forward.ops
     elements, count = ops.column("b") * ops.column("h"), ops.column("count")
     derived = (
@@ -154,14 +158,17 @@ def _figures(forward: Forward) -> Floats:
         count * np.clip(forward.producers, 1, 2),
         count * 2.0,
     )
-    own, c = len(ops.dims), np.broadcast_shapes(ops.dims.shape[1:], forward.output.shape)[:-1]
-    figures = np.empty((own + len(_DERIVED) + len(_NUMBERS), len(ops), *c)).swapaxes(1, -1)
-    figures[:own] = spread(ops.dims, c)
-    for row, column in enumerate(derived, start=own):
-        figures[row] = column
-    for row, number in enumerate(_NUMBERS, start=own + len(_DERIVED)):
-        figures[row] = number
-    return figures
+    n, numbers = len(ops), np.array(_NUMBERS)[:, None]
+    if ops.place is None and forward.output.ndim == 1:
+        return replace(ops, dims=np.concatenate([ops.dims, derived, np.repeat(numbers, n, axis=1)]))
+    c = len(forward.output) if ops.place is None else ops.dims.shape[1]
+    ops = placed(ops, c)
+    assert ops.place is not None
+    added = [np.broadcast_to(column, (c, n)).T for column in derived]
+    at = len(ops.dims) + np.arange(len(derived) * n).reshape(-1, n)
+    constant = np.broadcast_to(len(ops.dims) + at.size + np.arange(len(numbers))[:, None], (len(numbers), n))
+    dims = np.concatenate([ops.dims, *added, np.repeat(numbers, c, axis=1)])
+    return replace(ops, dims=dims, place=np.concatenate([ops.place, at, constant]))
 
 
 @lru_cache(maxsize=256)

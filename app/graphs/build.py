@@ -112,12 +112,14 @@ class Builder:
         n, u = len(self._like), len(self._ops)
         figures = array_of(self._figures)
         fields = MIXED_FIELDS if figures.ndim == 1 else _fields_of(frozenset(self._ops))
-        dims = np.full((1 + max(fields.values()), u, *figures.shape[1:]), np.nan)
+        place = np.zeros((1 + max(fields.values()), u), dtype=np.intp)
         if u:
             columns_of = {op: [fields[name] for name in OPS[OP_CODE[op]].fields] for op in set(self._ops)}
             places = [columns_of[op] for op in self._ops]
             rows = np.repeat(np.arange(u), [len(place) for place in places])
-            dims[np.concatenate(places), rows] = figures
+            place[np.concatenate(places), rows] = np.arange(1, 1 + len(figures))
+        place = place[:, self._like] if u < n else place
+        figures = np.concatenate([np.full((1, *figures.shape[1:]), np.nan), figures])
         sizes = array_of(self._sizes)
         columns = np.moveaxis(sizes.reshape(u, _SIZES, *sizes.shape[1:]), 1, 0)
         columns = columns[:, self._like] if u < n else columns.copy()  # each contiguous
@@ -131,8 +133,10 @@ class Builder:
         own = ~np.isnan(np.atleast_2d(saved)[0])
         saved = outputs * kept(kind, block, edges, own) + np.where(own, saved, 0.0)
         label = np.zeros(n, dtype=np.intp)
-        dims = dims[:, self._like] if u < n else dims
-        ops = OpTable(kind, dtype, label, fields, dims.swapaxes(1, -1))
+        if figures.ndim == 1:
+            ops = OpTable(kind, dtype, label, fields, figures[place])
+        else:
+            ops = OpTable(kind, dtype, label, fields, figures, place)
         return Workload(
             ops=ops,
             names=tuple(self._names),

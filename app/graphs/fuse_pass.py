@@ -19,7 +19,7 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
 from app.graphs.many import alike, work
-from app.graphs.rows import table_of
+from app.graphs.rows import stacked, table_of
 from app.ops import OP_CODE
 from app.ops.elementwise import ELEMENTWISE_OPS
 from app.tables.ops import OpTable
@@ -133,9 +133,9 @@ def _merged(ops: OpTable, rows: Ints, moved: Floats) -> OpTable:
     """The table with `memory` in place of the given rows."""
     moved, burst = np.maximum(moved[..., rows], 1.0), ops.column("burst")[..., rows]
     memory = table_of("memory", ops.dtype[rows], ops.fields, bytes=moved, burst=burst)
-    kind, dims = ops.kind.copy(), ops.dims.copy(order="K")
-    kind[rows], dims[..., rows] = memory.kind, memory.dims
-    return OpTable(kind, ops.dtype, ops.label, ops.fields, dims)
+    place = np.arange(len(ops))
+    place[rows] = len(ops) + np.arange(len(rows))
+    return stacked([ops, memory]).take(place)
 
 
 def _names(w: Workload, place: Ints, kept: Ints, merged: Bools) -> tuple[str, ...]:

@@ -1,14 +1,15 @@
 """A network in many configurations at once: figures that are arrays, where one configuration has numbers.
 
 What is written for numbers runs on arrays as it is, once for all configurations; only where it asks whether a figure is
-so, they may have to part. Of a Workload of c configurations, `ops.dims` is [fields, c, n], figures of rows are [c, n],
-`repeats` is [c, blocks], each without c where all are alike; what rows are, their order and edges, all configurations
-share. In memory the figures of a row lie together.
+so, they may have to part. Of a Workload of c configurations, figures of rows are [c, n], `repeats` is [c, blocks], each
+without c where all are alike; what rows are, their order and edges, all configurations share. In memory the figures of
+a row lie together; of operators, which have many columns and mostly the same figures in them, `ops.place` says which.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -97,26 +98,59 @@ def lowered(count: int, lower: Callable[[Ints], Workload]) -> Iterator[Lowered]:
             yield Lowered(these, workload)
 
 
-def flat(ops: OpTable) -> OpTable:
-    """Rows of c configurations as rows of one table: those of row k are rows k c to k c + c - 1."""
-    dims = ops.dims.swapaxes(1, -1).reshape(len(ops.dims), -1)
-    kind, dtype, label = (np.repeat(code, dims.shape[1] // len(ops)) for code in (ops.kind, ops.dtype, ops.label))
-    return OpTable(kind, dtype, label, ops.fields, dims)
+class Once(NamedTuple):
+    """Rows of which no two are alike in all configurations but for their counts, u of them.
+
+    table  of one configuration after another: those of row k are rows k c to k c + c - 1
+    of     int [n], which of them every row is
+    """
+
+    table: OpTable
+    of: Ints
+    c: int = 1
+
+    def rows(self, figure: NDArray[Any]) -> NDArray[Any]:
+        """A figure of `table` as one of every row, [n, c]."""
+        return figure.reshape(-1, self.c)[self.of]
+
+
+def once(ops: OpTable) -> Once:
+    """Rows of c configurations, those that are alike once; of one, its rows."""
+    if ops.place is None:
+        return Once(ops, np.arange(len(ops)))
+    used, place = np.unique(ops.place, return_inverse=True)
+    _, same = _distinct(ops.dims[used])
+    codes = np.vstack([ops.kind, ops.dtype, same[place.reshape(ops.place.shape)]])
+    codes[2 + ops.fields["count"]] = 0
+    first, of = _distinct(codes.T)
+    rows, c = ops.take(first), ops.dims.shape[1]
+    kind, dtype, label = (np.repeat(code, c) for code in (rows.kind, rows.dtype, rows.label))
+    dims = ops.dims[rows.place].reshape(len(ops.place), -1)
+    return Once(OpTable(kind, dtype, label, ops.fields, dims), of, c)
+
+
+def _distinct(rows: NDArray[Any]) -> tuple[Ints, Ints]:
+    """Rows that are the same bytes: where each is first seen, and which of them every row is."""
+    keyed = np.ascontiguousarray(rows)
+    keyed = keyed.view(np.dtype((np.void, keyed.itemsize * keyed.shape[1])))[:, 0]
+    _, first, of = np.unique(keyed, return_index=True, return_inverse=True)
+    return first, of
 
 
 def work(ops: OpTable) -> Work:
     """Work of every row, [n] or [c, n]."""
-    each = flat(ops)
-    rows = ops.dims.swapaxes(1, -1).shape[1:]
-    return Work(*(figure.reshape(rows).T for figure in work_of(each, kinds_of(each))))
+    if ops.place is None:
+        return work_of(ops, kinds_of(ops))
+    each = once(ops)
+    return Work(*(each.rows(figure).T for figure in work_of(each.table, kinds_of(each.table))))
 
 
-def spread(dims: Floats, c: tuple[int, ...]) -> Floats:
-    """Figures of rows, [fields, n] or [fields, c, n], as [fields, *c, n]."""
-    if not c:
-        return dims
-    spread: Floats = np.broadcast_to(dims if dims.ndim > 2 else dims[:, None], (len(dims), *c, dims.shape[-1]))
-    return spread
+def placed(ops: OpTable, c: int) -> OpTable:
+    """The rows as those of c configurations."""
+    if ops.place is not None:
+        return ops
+    figures, place = np.unique(ops.dims, return_inverse=True)
+    return replace(ops, dims=np.repeat(figures[:, None], c, axis=1), place=place.reshape(ops.dims.shape))
 
 
 def by_row(column: Floats) -> Floats:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from app.graphs.build import DEFAULTS
-from app.graphs.many import spread
+from app.graphs.many import placed
 from app.ops import OP_CODE
 from app.tables.ops import OpTable, concatenate
 from app.tables.workload import Floats, Ints, Workload
@@ -36,19 +36,36 @@ class Rows(NamedTuple):
 
 def table_of(op: str, dtype: Ints, fields: Mapping[str, int], **columns: Floats | float) -> OpTable:
     """A mixed table of one family, a row per entry of `dtype`; columns left out are at their defaults."""
-    lead = np.broadcast_shapes(dtype.shape, *(np.shape(column) for column in columns.values()))[:-1]
-    dims = np.full((1 + max(fields.values()), len(dtype), *lead), np.nan).swapaxes(1, -1)
+    many = {name: column for name, column in columns.items() if np.ndim(column) > 1}
+    dims = np.full((1 + max(fields.values()), len(dtype)), np.nan)
     for name, default in DEFAULTS[op].items():
-        dims[fields[name]] = columns.get(name, default)
+        dims[fields[name]] = np.nan if name in many else columns.get(name, default)
     kind = np.full(len(dtype), OP_CODE[op], dtype=np.intp)
-    return OpTable(kind, dtype, np.zeros(len(dtype), dtype=np.intp), fields, dims)
+    ops = OpTable(kind, dtype, np.zeros(len(dtype), dtype=np.intp), fields, dims)
+    for name, column in many.items():
+        ops = with_column(ops, name, column)
+    return ops
 
 
 def with_column(ops: OpTable, name: str, values: Floats | float) -> OpTable:
-    """The rows with one column changed."""
-    dims = ops.dims.copy()
-    dims[ops.fields[name]] = values
-    return OpTable(ops.kind, ops.dtype, ops.label, ops.fields, dims)
+    """The rows with one column changed, to one number, [n] or [c, n]."""
+    row = ops.fields[name]
+    if np.ndim(values) > 1:
+        ops = placed(ops, len(np.asarray(values)))
+    if ops.place is None:
+        dims = ops.dims.copy()
+        dims[row] = values
+        return replace(ops, dims=dims)
+    c, place = ops.dims.shape[1], ops.place.copy()
+    added = np.broadcast_to(values, (c, len(ops) if np.ndim(values) else 1)).T
+    place[row] = len(ops.dims) + np.arange(len(added))
+    return replace(ops, dims=np.concatenate([ops.dims, added]), place=place)
+
+
+def stacked(tables: Sequence[OpTable]) -> OpTable:
+    """Tables of one configuration or, some of them, of as many as the others (app/graphs/many.py)."""
+    c = max((table.dims.shape[1] for table in tables if table.place is not None), default=0)
+    return concatenate([placed(table, c) for table in tables] if c else tables)
 
 
 def inserted(w: Workload, parts: Sequence[Rows]) -> Workload:
@@ -73,7 +90,7 @@ def inserted(w: Workload, parts: Sequence[Rows]) -> Workload:
 
     return replace(
         w,
-        ops=_concatenated([w.ops, *(part.ops for part in parts)]).take(by),
+        ops=stacked([w.ops, *(part.ops for part in parts)]).take(by),
         names=tuple(w.names[k] for k in source[by].tolist()),
         phase=phase[by],
         source=place[source[by]],
@@ -86,9 +103,3 @@ def inserted(w: Workload, parts: Sequence[Rows]) -> Workload:
         saved_bytes=sized(w.saved_bytes),
         kv_bytes=sized(w.kv_bytes),
     )
-
-
-def _concatenated(tables: Sequence[OpTable]) -> OpTable:
-    """Tables of one configuration or, some of them, of as many as the others (app/graphs/many.py)."""
-    c = max(table.dims.shape[1:-1] for table in tables)
-    return concatenate([replace(table, dims=spread(table.dims, c)) for table in tables])

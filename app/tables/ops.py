@@ -47,8 +47,9 @@ class OpTable:
     dtype  int [n], code into DTYPES
     label  int [n], joins rows of one kernel (same name, same label); never a feature
     dims   float64 [fields, n], C-contiguous (compiled code is compiled once per memory layout), one row per name
-           of `fields`; absent figures are NaN; of a network in c configurations at once (app/graphs/many.py)
-           [fields, c, n]
+           of `fields`; absent figures are NaN
+    place  None; of a network in c configurations at once (app/graphs/many.py) int [fields, n], the row of `dims` that
+           each figure is: there `dims` is [figures, c], and a column [c, n]
     """
 
     kind: Ints
@@ -56,24 +57,30 @@ class OpTable:
     label: Ints
     fields: Mapping[str, int]
     dims: Floats
+    place: Ints | None = None
 
     def __len__(self) -> int:
-        return int(self.dims.shape[-1])
+        return len(self.kind)
 
     def column(self, name: str) -> Floats:
         """One dimension of every row, float64 [n]."""
-        column: Floats = self.dims[self.fields[name]]
+        row = self.fields[name]
+        column: Floats = self.dims[row] if self.place is None else self.dims[self.place[row]].T
         return column
 
     def take(self, i: Ints) -> OpTable:
         """The rows `i`, repeats allowed."""
-        # Of several configurations the figures of a row lie together.
-        dims = self.dims.swapaxes(1, -1).take(i, axis=1).swapaxes(1, -1)
-        return OpTable(self.kind[i], self.dtype[i], self.label[i], self.fields, dims)
+        kind, dtype, label = self.kind[i], self.dtype[i], self.label[i]
+        if self.place is not None:
+            return OpTable(kind, dtype, label, self.fields, self.dims, self.place[:, i])
+        return OpTable(kind, dtype, label, self.fields, self.dims.take(i, axis=1))
 
     def part(self, rows: slice) -> OpTable:
         """Rows one after another, not copied: for NumPy, as compiled code wants `dims` in one piece."""
-        return OpTable(self.kind[rows], self.dtype[rows], self.label[rows], self.fields, self.dims[..., rows])
+        kind, dtype, label = self.kind[rows], self.dtype[rows], self.label[rows]
+        if self.place is not None:
+            return OpTable(kind, dtype, label, self.fields, self.dims, self.place[:, rows])
+        return OpTable(kind, dtype, label, self.fields, self.dims[:, rows])
 
 
 def concatenate(tables: Sequence[OpTable]) -> OpTable:
@@ -81,10 +88,12 @@ def concatenate(tables: Sequence[OpTable]) -> OpTable:
     first = tables[0]
     if any(table.fields != first.fields for table in tables):
         raise ValueError("operator tables with different fields cannot be stacked")
-    return OpTable(
-        np.concatenate([table.kind for table in tables]),
-        np.concatenate([table.dtype for table in tables]),
-        np.concatenate([table.label for table in tables]),
-        first.fields,
-        np.concatenate([table.dims for table in tables], axis=-1),
+    kind, dtype, label = (
+        np.concatenate([getattr(table, name) for table in tables]) for name in ("kind", "dtype", "label")
     )
+    if first.place is None:
+        return OpTable(kind, dtype, label, first.fields, np.concatenate([table.dims for table in tables], axis=1))
+    before = np.cumsum([0, *(len(table.dims) for table in tables)])
+    places = [table.place + at for table, at in zip(tables, before, strict=False) if table.place is not None]
+    dims = np.concatenate([table.dims for table in tables])
+    return OpTable(kind, dtype, label, first.fields, dims, np.concatenate(places, axis=1))

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.graphs.convnets.net import Block, Constructor, Net
-from app.graphs.many import Figures, spread
+from app.graphs.many import Figures
+from app.graphs.rows import with_column
 from app.ops import OP_CODE
-from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
+from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OUTPUT_BYTES, WEIGHT_BYTES
 from app.tables.workload import Workload
 
 Floats = NDArray[np.float64]
@@ -67,13 +68,13 @@ def scaled(walk: Walk, batch: int, dtype: str) -> Workload:
     """The network for a batch in a number format: rows of images grow with the batch, weights do not."""
     w = walk.workload
     images = np.asarray(batch, dtype=np.float64)[..., None]  # [1], or [c, 1]
-    dims = spread(w.ops.dims, images.shape[:-1]).copy(order="K")
-    dims[[w.ops.fields[column] for column in ("b", "m")]] *= images
     code = DTYPE_CODE[dtype]
-    dtypes = np.full(len(w), code, dtype=np.intp)
+    ops = replace(w.ops, dtype=np.full(len(w), code, dtype=np.intp))
+    for column in ("b", "m"):
+        ops = with_column(ops, column, images * ops.column(column))
     return replace(
         w,
-        ops=OpTable(w.ops.kind, dtypes, w.ops.label, w.ops.fields, dims),
+        ops=ops,
         weight_bytes=w.parameters * WEIGHT_BYTES[code],
         output_bytes=images * walk.outputs * OUTPUT_BYTES[code],
         saved_bytes=images * (walk.saved * DTYPE_BYTES[code] + walk.indices),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from app.errors import BadInput, FieldError
 from app.graphs.data_parallel import with_gradient_exchange
 from app.graphs.fuse_pass import fused
-from app.graphs.many import figures, flat
+from app.graphs.many import by_row, figures, once
 from app.graphs.memory import Memory, memories
 from app.graphs.run import Run
 from app.graphs.training_pass import training
@@ -142,11 +142,11 @@ def distinct(ops: OpTable) -> Distinct:
 
     Of c configurations (app/graphs/many.py) those of row k of the table are rows k c to k c + c - 1.
     """
-    every = flat(ops)
-    first, row = first_seen(digests(every))
-    table = every.take(first)
+    every = once(ops)
+    first, row = first_seen(digests(every.table))
+    table = every.table.take(first)
     table.dims[table.fields["count"]] = 1.0
-    return Distinct(table, row, every.column("count"))
+    return Distinct(table, every.rows(row).reshape(-1), by_row(ops.column("count")).reshape(-1))
 
 
 _remembered: Recent[Prepared] = Recent(_REMEMBERED_BYTES)

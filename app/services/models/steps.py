@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from app.graphs.allocator import allocating
 from app.graphs.build import Builder
-from app.graphs.many import figures, flat
+from app.graphs.many import figures, once
 from app.graphs.run import Run
 from app.graphs.schedule import EAGER_GAP_S, EAGER_HOST_S, Schedule, schedule
 from app.graphs.step_interval import step_interval
@@ -155,4 +155,4 @@ def passed_on(rows: Workload, run: Run) -> OpTable:
     builder = Builder(run.dtype)
     nodes = 2.0 if run.parallelism.nodes > 1 else 1.0
     builder.add("send_recv", outputs=0.0, message_bytes=figures(message), devices=2.0, nodes=nodes)
-    return flat(builder.build().ops)
+    return once(builder.build().ops).table
