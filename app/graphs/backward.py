@@ -82,7 +82,7 @@ _RULES: Mapping[str, tuple[Step, ...]] = {
     "pow_scalar": _like("pow_scalar", "mul_scalar", "mul"),
     "mul_scalar": (_SAME,),
     "div_scalar": (_SAME,),
-    **dict.fromkeys(("relu", "gelu", "tanh", "silu", "softmax"), _like("mul")),
+    **dict.fromkeys(("relu", "gelu", "tanh", "silu", "softmax", "dropout"), _like("mul")),
     "layer_norm": _NORM,
     "rms_norm": _NORM,
     "batch_norm": (_of("memory", bytes=_BATCH_READ), _ITSELF),

@@ -47,7 +47,7 @@ class Rereads(NamedTuple):
     bytes      read again in all
     in_flight  bytes that pass between a byte's first and last read, per SM
     passed     the same, of the whole device
-    clocks     that SMs spend in all where threads meet to reduce a row, however long it is
+    clocks     that SMs spend in all besides: where threads meet to reduce a row, or draw random numbers
     """
 
     bytes: Floats

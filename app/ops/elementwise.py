@@ -10,6 +10,9 @@ writes two gradients; with a scalar, dX = s dY.
 `add_strided` adds a tensor laid out otherwise than the result (T5's bias, heads last, to scores, heads first): a row's
 neighbours lie `stride` elements apart, so each element comes in a sector of its own through the L2, and in a burst of
 its own from DRAM, unless the L2 still has the burst when the next row needs its part of it.
+
+`dropout` draws a random number per element (PyTorch: Philox 4x32-10, Salmon et al. 2011), which keeps the SMs longer
+than its bytes keep the DRAM: x in, y and a byte of the mask out, and dY and that byte in and dX out again.
 """
 
 from __future__ import annotations
@@ -68,6 +71,24 @@ def _strided_rereads(table: OpTable) -> Rereads:
     return Rereads(table.column("b") * row * (burst - size), nothing, passed, nothing)
 
 
+# Clocks of an SM per random number: of V100, MI100 and MI210 in training (docs/accuracy.md).
+_RANDOM_CLOCKS = 3.5
+MASK_BYTES = 1.0
+
+
+def _dropout_work(table: OpTable) -> Work:
+    elements = table.column("b") * table.column("h")
+    moved = elements * ((DTYPE_BYTES + OUTPUT_BYTES)[table.dtype] + MASK_BYTES)
+    return Work(2.0 * elements, moved, moved)
+
+
+def _dropout_rereads(table: OpTable) -> Rereads:
+    """Nothing is read again; backward has the mask and draws nothing."""
+    nothing = np.zeros(len(table))
+    drawn = table.column("b") * table.column("h") * (1.0 - table.column("backward"))
+    return Rereads(nothing, nothing, nothing, _RANDOM_CLOCKS * drawn)
+
+
 _ROWS = (Dim("b", "rows"), Dim("h", "elements of a row"))
 _COSTS = {
     "add": (Cost(1, 2, 1), Cost(2, 1, 2)),
@@ -97,4 +118,5 @@ ADD_STRIDED = Op(
     rereads=_strided_rereads,
     handed=handed_rows,
 )
-ELEMENTWISE_OPS = (*FLAT_OPS, ADD_STRIDED)
+DROPOUT = Op("dropout", "elementwise", (*_ROWS, *COMMON), _dropout_work, rereads=_dropout_rereads, handed=handed_rows)
+ELEMENTWISE_OPS = (*FLAT_OPS, ADD_STRIDED, DROPOUT)

@@ -21,8 +21,8 @@ _WIDTHS = {
     "seen_outside": 0.10,
     "calibrated": 0.12,
     "sibling": 0.12,
-    "unseen": 0.14,
-    "unseen_outside": 0.14,
+    "unseen": 0.12,
+    "unseen_outside": 0.12,
     "untrained": 0.20,
 }
 _OF_SITUATION = np.array([_WIDTHS[situation] for situation in SITUATIONS])

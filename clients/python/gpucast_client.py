@@ -959,6 +959,7 @@ class OperatorsWorkload(TypedDict):
         | DivScalarOperator
         | PowScalarOperator
         | AddStridedOperator
+        | DropoutOperator
         | EmbeddingOperator
         | RecurrentOperator
         | AttentionPrefillOperator
@@ -1280,6 +1281,19 @@ class AddStridedOperator(TypedDict):
     dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
 
 
+class DropoutOperator(TypedDict):
+    """DropoutOperator"""
+
+    op: Literal["dropout"]
+    b: float
+    h: float
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+
+
 class EmbeddingOperator(TypedDict):
     """EmbeddingOperator"""
 
@@ -1546,7 +1560,7 @@ OperatorTableWorkload = TypedDict(
     "OperatorTableWorkload",
     {
         "kind": "Literal['operator_table']",
-        "op": "Literal['linear', 'bmm', 'conv2d', 'layer_norm', 'rms_norm', 'batch_norm', 'softmax', 'max_pool2d', 'avg_pool2d', 'add', 'mul', 'div', 'pow', 'relu', 'gelu', 'tanh', 'silu', 'add_scalar', 'mul_scalar', 'div_scalar', 'pow_scalar', 'add_strided', 'embedding', 'recurrent', 'attention_prefill', 'attention_decode', 'attention_mla', 'moe', 'all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all', 'send_recv', 'copy', 'memory', 'network']",
+        "op": "Literal['linear', 'bmm', 'conv2d', 'layer_norm', 'rms_norm', 'batch_norm', 'softmax', 'max_pool2d', 'avg_pool2d', 'add', 'mul', 'div', 'pow', 'relu', 'gelu', 'tanh', 'silu', 'add_scalar', 'mul_scalar', 'div_scalar', 'pow_scalar', 'add_strided', 'dropout', 'embedding', 'recurrent', 'attention_prefill', 'attention_decode', 'attention_mla', 'moe', 'all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all', 'send_recv', 'copy', 'memory', 'network']",
         "dtype": "NotRequired[str | list[str | None] | None]",
         "m": "NotRequired[float | list[float | None] | None]",
         "n": "NotRequired[float | list[float | None] | None]",

@@ -58,8 +58,9 @@ def test_sustained_rates_follow_board_power() -> None:
     # Measured on long FP32 products: L4 (72 W) a third of its boost peak, P100 over nine tenths (modelling.md, 8)
     assert busy[L4] / peak[L4] == pytest.approx(0.33, abs=0.05)
     assert busy[P100] / peak[P100] == pytest.approx(0.93, abs=0.05)
-    # Between other operators a fifth of the way up; what limits matrix units is not the clock
-    assert in_network[L4] == pytest.approx(busy[L4] ** 0.8 * cool[L4] ** 0.2)
+    # Between other operators 95 % of the board power instead of 80: in proportion, the voltage is at its least there;
+    # matrix units do not change
+    assert in_network[L4] / busy[L4] == pytest.approx(0.95 / 0.8, rel=0.04)
     assert in_network[MI210] == busy[MI210]
 
 
@@ -126,6 +127,13 @@ def test_a_strided_tensor_is_fetched_in_bursts_once_its_rows_outgrow_the_l2() ->
         tables = operators("add", row), operators("add_strided", row | {"stride": 32})
         even, strided = ask(mixed(tables), H100).latency_s
         assert least < strided / even < most
+
+
+def test_random_numbers_cost_clocks_unless_the_memory_is_slow() -> None:
+    row = {"b": 2.0**20, "h": 256, "eager": 0}
+    for gpu, least, most in ((H100, 4.0, 5.0), (L4, 1.0, 1.2)):
+        drawn, copied = (ask(operators(op, row), gpu).latency_s[0] for op in ("dropout", "relu"))
+        assert least < drawn / (9 / 8 * copied) < most
 
 
 @pytest.mark.parametrize(("op", "short", "long"), [("layer_norm", 128, 1024), ("softmax", 1280, 2048)])

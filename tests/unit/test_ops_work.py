@@ -68,6 +68,10 @@ def test_elements_moved(name: str, forward: float, backward: float) -> None:
     assert one(name, "bf16", b=2, h=8, backward=1).bytes == 2 * backward
 
 
+def test_dropout_moves_a_byte_of_mask_beside_its_tensors() -> None:
+    assert one("dropout", b=2, h=8).bytes == one("dropout", b=2, h=8, backward=1).bytes == (4 + 4 + 1) * 16
+
+
 def test_a_strided_tensor_comes_in_sectors() -> None:
     assert one("add_strided", b=32, h=8, stride=32).bytes == 32 * 8 * (4 + 4 + 32)
     assert one("add_strided", b=32, h=8, stride=1) == one("add", b=32, h=8)

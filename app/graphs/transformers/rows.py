@@ -10,6 +10,7 @@ from __future__ import annotations
 from app.graphs.build import Builder
 from app.graphs.run import Run, spanned
 from app.graphs.transformers.architecture import Architecture, NormKind
+from app.ops.elementwise import MASK_BYTES
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, WEIGHT_DTYPES
 
 # Rows that a row reads.
@@ -18,9 +19,6 @@ Flow = tuple[int, ...]
 # What everything but the linears is in, where it is not what the linears are: products of few bits are written in BF16.
 _BESIDE = {"fp8": "bf16", "fp8_block": "bf16", "int8": "bf16", "nvfp4": "bf16", "tf32": "fp32"}
 _BESIDE |= dict.fromkeys(WEIGHT_DTYPES, "bf16")
-_MASK_BYTES = 1.0
-# Random numbers of dropout: written, read and written again.
-_RANDOM_TENSORS = 3.0
 
 _TANH_GELU = ("mul_scalar", "pow_scalar", "mul_scalar", "add", "mul_scalar", "tanh", "add_scalar", "mul")
 # Activations by Hugging Face's names: kernels in eager (of one operand, or with the row before last), and fused.
@@ -116,18 +114,12 @@ class Rows:
         return y
 
     def dropout(self, x: Flow, b: float, h: float, *, attention: bool = False, count: float = 1.0) -> Flow:
-        """In training, where the model drops: random numbers written and scaled, then multiplied in; the mask is kept.
-
-        PyTorch's kernel does all of it at once, but takes as long: NeuSight's V100, MI100 and MI210, where training's
-        forward is that much longer than inference.
-        """
+        """In training, where the model drops; the mask is kept."""
         if not (self.drops_attention if attention else self.drops):
             return x
         elements = count * b * h
-        moved = _RANDOM_TENSORS * b * h * self.size
-        self.add("memory", outputs=0.0, name="dropout.random", bytes=moved, count=count)
-        mask = elements * _MASK_BYTES / self.size
-        return (self.add("mul", x, outputs=elements, name="dropout", saved=mask, b=b, h=h, count=count),)
+        mask = elements * MASK_BYTES / self.size
+        return (self.add("dropout", x, outputs=elements, name="dropout", saved=mask, b=b, h=h, count=count),)
 
     def residual(self, x: Flow, y: Flow, tokens: float, width: float) -> Flow:
         """Sum of x and y on the tokens that this device holds between the parts."""

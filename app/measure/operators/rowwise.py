@@ -17,6 +17,7 @@ _UNARY: Mapping[str, Callable[[Any], Any]] = {
     "gelu": functional.gelu,
     "tanh": torch.tanh,
     "silu": functional.silu,
+    "dropout": functional.dropout,
     "add_scalar": lambda x: x + 1.5,
     "mul_scalar": lambda x: x * 1.5,
     "div_scalar": lambda x: x / 1.5,

@@ -199,5 +199,5 @@ SPACES: Mapping[str, Space] = {
     ),
     "copy": Space({"b": _ROWS, "h": _WIDTH}, PLAIN, back=False),
     "memory": Space({"bytes": Log(1 << 10, 1 << 33, step=2)}, ("fp32",), back=False),
-    **dict.fromkeys((op.name for op in FLAT_OPS), Space({"b": _ROWS, "h": _WIDTH}, PLAIN)),
+    **dict.fromkeys((*(op.name for op in FLAT_OPS), "dropout"), Space({"b": _ROWS, "h": _WIDTH}, PLAIN)),
 }

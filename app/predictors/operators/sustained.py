@@ -33,12 +33,14 @@ WARP_GROUP_SAVING, WARP_GROUP_NODE_NM = 1.57, 4.0
 FP32_TENSOR_SAVING = 1.33
 _BITS = {"fp64": 64, "fp32": 32, "tf32": 19, "fp16": 16, "bf16": 16, "fp8": 8, "int8": 8, "fp4": 4}
 IDLE_SHARE = 0.2
+# Part of the board power that products draw on top of that: alone what is left, in a network more, since its other rows
+# draw less. Chosen on measured networks (docs/accuracy.md); it is what keeps a step at the board power in the mean that
+# spends four fifths in products and draws 40 % in the rest.
+ALONE_SHARE, NETWORK_SHARE = 1.0 - IDLE_SHARE, 0.95
 # Nodes where the catalogue does not tell: cards of unknown node are taken as of 2020.
 DEFAULT_NODE_NM = 7.0
-# Run states: products after products; a card that was idle; products between the other operators of a network, which
-# draw less: lanes, geometrically, are this much of the way from the first to the second (docs/accuracy.md).
+# Run states: products after products; a card that was idle; products between the other operators of a network.
 BUSY, COOL, IN_NETWORK = range(3)
-COOLED = 0.2
 _CLOCKS = np.linspace(0.05, 1.0, 96)[:, None]
 
 # L2 caches whose partitions both keep what SMs on either side read (Ampere whitepaper, 2020; Hopper likewise).
@@ -57,14 +59,14 @@ def _pipe_energy_j(pipe: str) -> float:
     return float(LANES_ENERGY_J / saving)
 
 
-def _clock_share(gpus: GpuTable, pipe: str, rate: Floats) -> Floats:
-    """Part of the boost clock at which a pipe of `rate` FLOP/s [gpus] stays within the board power, [gpus]."""
+def _clock_share(gpus: GpuTable, pipe: str, rate: Floats, drawn: float) -> Floats:
+    """Part of the boost clock at which a pipe of `rate` FLOP/s [gpus] draws `drawn` of the board power, [gpus]."""
     node, power = gpus.column("process_node_nm"), gpus.column("board_power_w")
     grouped = pipe.endswith("_tensor") & (node <= WARP_GROUP_NODE_NM)
     energy_j = _pipe_energy_j(pipe) / np.where(grouped, WARP_GROUP_SAVING, 1.0)
     nominal_hz = 1.57e9 * np.sqrt(7.0 / np.where(np.isnan(node), DEFAULT_NODE_NM, node))
     volts = np.maximum(0.6, 0.2 + 0.8 * _CLOCKS * gpus.column("boost_clock_hz") / nominal_hz)
-    over = energy_j * rate * _CLOCKS * volts**2 > (1.0 - IDLE_SHARE) * power  # False for an unknown power
+    over = energy_j * rate * _CLOCKS * volts**2 > drawn * power  # False for an unknown power
     share: Floats = np.where(over, _CLOCKS[0], _CLOCKS).max(axis=0)
     return share
 
@@ -92,8 +94,9 @@ def _pipes(gpus: GpuTable, dtype: str) -> Iterator[tuple[Floats, Floats]]:
     for pipe in PIPES_OF_DTYPE[dtype]:
         tensor = pipe.endswith("tensor")
         rate = (TENSOR_CAP if tensor else LANES_CAP) * gpus.values[COLUMN_INDEX[f"peak_{pipe}_flops"]]
-        busy = _clock_share(gpus, pipe, rate)
-        yield rate, np.array([busy, np.ones_like(busy), busy if tensor else busy ** (1.0 - COOLED)])
+        busy = _clock_share(gpus, pipe, rate, ALONE_SHARE)
+        between = busy if tensor else _clock_share(gpus, pipe, rate, NETWORK_SHARE)
+        yield rate, np.array([busy, np.ones_like(busy), between])
 
 
 def compute_rates(gpus: GpuTable) -> Floats:

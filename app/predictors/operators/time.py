@@ -1,7 +1,7 @@
 """The time of deep-learning operators from physics and one documented constant per family: `auto` before it is trained.
 
 time = overhead + (compute^p + memory^p)^(1/p), never under the hardware limit; compute = FLOPs / (sustained rate x
-tile efficiency x the family's share) + clocks of threads that meet / (SMs x clock), memory = bytes that did not stay in
+tile efficiency x the family's share) + clocks that threads spend / (SMs x clock), memory = bytes that did not stay in
 the L2 / (sustained bandwidth x share), at least all bytes / L2 bandwidth. Overhead is the host's per operator where
 PyTorch launches each (eager), else the device's per launch. No measurement of the row or its GPU is used.
 """
@@ -60,7 +60,7 @@ class Traits(NamedTuple):
     moved, distinct     bytes
     activations         elements that a stack which quantises would quantise first; 0 of all but `linear`
     reread, in_flight, passed  bytes read again where what is in flight, per SM and in all, does not stay in the L2
-    clocks              that SMs spend where threads meet to reduce a row; 0 of most
+    clocks              that SMs spend where threads meet to reduce a row or draw random numbers; 0 of most
     handed              bytes that in a network the row before has just written
     launches            launches that wait for one another
     sent, hops          bytes over the link, and further devices that messages pass, of collectives; else 0
@@ -153,7 +153,7 @@ def _overhead_s(traits: Traits, row: int, eager: bool) -> tuple[float, float, fl
 
 @compiled
 def _compute_s(traits: Traits, row: int, devices: Devices, gpu: int) -> float:
-    """Seconds of the FLOPs, 0 in a dtype that the GPU lacks, where nothing is known, and of threads that meet."""
+    """Seconds of the FLOPs, 0 in a dtype that the GPU lacks, where nothing is known, and of clocks spent besides."""
     dtype = traits.dtype[row]
     meeting = float(traits.clocks[row] / (devices.figures[_SMS, gpu] * devices.figures[_CLOCK, gpu]))
     rate = BY_KIND[traits.kind[row], 0] * devices.rates[run_state(traits, row), dtype, gpu]
