@@ -15,8 +15,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 
 from app.graphs.many import alike, work
 from app.graphs.rows import stacked, table_of
@@ -78,8 +76,22 @@ def _groups(w: Workload) -> Ints:
     drawn = _drawn(w)
     drawn = drawn[fusible[drawn] & fusible[drawn + 1] & (run[drawn] == run[drawn + 1])]
     a, b = np.concatenate([a[joined], drawn]), np.concatenate([b[joined], drawn + 1])
-    group: Ints = connected_components(coo_matrix((np.ones(len(a)), (a, b)), shape=(n, n)), directed=False)[1]
-    return group
+    return _joined(n, a, b)
+
+
+def _joined(n: int, a: Ints, b: Ints) -> Ints:
+    """The number of the group of each of n rows, which edges a to b join (union-find, Tarjan 1975)."""
+    root = list(range(n))
+
+    def root_of(row: int) -> int:
+        while root[row] != row:
+            root[row] = row = root[root[row]]
+        return row
+
+    for one, other in zip(a.tolist(), b.tolist(), strict=True):
+        first, second = sorted((root_of(one), root_of(other)))
+        root[second] = first
+    return np.unique([root_of(row) for row in range(n)], return_inverse=True)[1]
 
 
 def _drawn(w: Workload) -> Ints:

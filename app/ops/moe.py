@@ -16,9 +16,9 @@ work as on the busiest of `expert_parallel` ranks, dealt at random.
 from __future__ import annotations
 
 import re
+from statistics import NormalDist
 
 import numpy as np
-from scipy.special import ndtri
 
 from app.ops.base import COMMON, Broken, Dim, Floats, Op, Products, Rereads, Work
 from app.tables.ops import DTYPE_BYTES, DTYPES, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
@@ -100,7 +100,9 @@ def load(table: OpTable) -> tuple[Floats, Floats]:
 def _more(local: Floats, working: Floats, ranks: Floats) -> Floats:
     """Experts at work on the busiest rank beyond the average: the largest of `ranks` normal draws (Blom 1958)."""
     spread = np.sqrt(local * working * (1.0 - working) * (1.0 - 1.0 / ranks))
-    more: Floats = spread * np.maximum(ndtri((ranks - 0.375) / (ranks + 0.25)), 0.0)
+    sizes, which = np.unique(ranks, return_inverse=True)
+    beyond = np.array([NormalDist().inv_cdf((size - 0.375) / (size + 0.25)) for size in sizes.tolist()])
+    more: Floats = spread * beyond[which.reshape(ranks.shape)]
     return more
 
 

@@ -109,10 +109,14 @@ _LEAST_TAIL = 2.0**-53
 LEAST_RESIDUALS = 10
 
 
+def normal_quantile(probability: float) -> float:
+    """The standard normal's; of probabilities next to 0 and 1, which have none, that of the closest that has."""
+    return NormalDist().inv_cdf(min(max(probability, _LEAST_TAIL), 1.0 - _LEAST_TAIL))
+
+
 def width_at(coverage: float) -> float:
     """How wide an interval of a normal error is, relative to that of PRIOR_COVERAGE."""
-    tail = min(0.5 + coverage / 2.0, 1.0 - _LEAST_TAIL)
-    return NormalDist().inv_cdf(tail) / NormalDist().inv_cdf(0.5 + PRIOR_COVERAGE / 2.0)
+    return normal_quantile(0.5 + coverage / 2.0) / normal_quantile(0.5 + PRIOR_COVERAGE / 2.0)
 
 
 def _prior_offsets(coverage: float) -> Floats:

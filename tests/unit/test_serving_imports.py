@@ -3,7 +3,8 @@
 import subprocess
 import sys
 
-_ONLY_TRAINING = ("sklearn", "scipy.stats", "scipy.optimize", "pandas", "torch")
+_SCIPY = ("scipy.special", "scipy.sparse", "scipy.stats", "scipy.optimize")
+_ONLY_TRAINING = ("sklearn", *_SCIPY, "pandas", "torch")
 _PROGRAM = f"""
 import sys
 from app.main import create_app

@@ -7,12 +7,13 @@ s_A^2 + s_B^2 - 2 rho s_A s_B. `CORRELATION` says where rho comes from.
 
 from __future__ import annotations
 
+from math import erfc, sqrt
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
 
+from app.predictors.intervals import normal_quantile
 from app.services.prediction_form import Interval
 
 Floats = NDArray[np.float64]
@@ -56,15 +57,15 @@ def probability_faster(a: Timed, b: Timed) -> float:
 def probability_less(figures: Figures) -> Floats:
     """The probability that figure i is less than figure j, float64 [n, n]; the diagonal is a half."""
     middle = np.maximum(figures.middle, np.finfo(np.float64).tiny)
-    z = max(float(ndtri(0.5 + 0.5 * figures.coverage)), _LEAST)
+    z = max(normal_quantile(0.5 + 0.5 * figures.coverage), _LEAST)
     down = _log_ratio(middle, figures.low) / z
     up = _log_ratio(figures.high, middle) / z
     gap = np.log(middle)[None, :] - np.log(middle)[:, None]
     mine = np.where(gap >= 0, up[:, None], down[:, None])
     theirs = np.where(gap >= 0, down[None, :], up[None, :])
     spread = np.sqrt(np.maximum(mine**2 + theirs**2 - 2.0 * CORRELATION * mine * theirs, _LEAST**2))
-    probability: Floats = ndtr(gap / spread)
-    return probability
+    apart = gap / (spread * -sqrt(2.0))
+    return np.array([0.5 * erfc(one) for one in apart.ravel().tolist()]).reshape(apart.shape)
 
 
 def alike(figures: Figures) -> Bools:

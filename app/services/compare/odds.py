@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from math import exp, inf, log
+from statistics import NormalDist
 
-from scipy.special import ndtr, ndtri
-
+from app.predictors.intervals import normal_quantile
 from app.services.prediction_form import Interval
 
 _TINY = 1e-300
@@ -21,18 +21,18 @@ def probability_within(middle_ms: float, interval: Interval, allowed_ms: float) 
     spread = _spread(middle_ms, interval, later=gap >= 0)
     if spread == 0.0:
         return 1.0 if gap >= 0 else 0.0
-    return float(ndtr(gap / spread))
+    return NormalDist().cdf(gap / spread)
 
 
 def kept_with(middle_ms: float, interval: Interval, probability: float) -> float:
     """The time that is kept with a probability, milliseconds."""
-    z = float(ndtri(probability))
+    z = normal_quantile(probability)
     return middle_ms * exp(z * _spread(middle_ms, interval, later=z >= 0))
 
 
 def _spread(middle_ms: float, interval: Interval, *, later: bool) -> float:
     """Standard deviation in log space, of times longer than the middle or of shorter ones."""
-    z = float(ndtri(0.5 + 0.5 * interval.coverage))
+    z = normal_quantile(0.5 + 0.5 * interval.coverage)
     middle = max(middle_ms, _TINY)
     end = log(interval.high / middle) if later else log(middle / max(interval.low, _TINY))
     return max(end, 0.0) / z
