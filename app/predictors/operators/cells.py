@@ -179,8 +179,9 @@ class Cell:
         """The inverse of `state`."""
         own = {name: _model_from(model) for name, model in state["own"].items()}
         shared = None if state["shared"] is None else _model_from(state["shared"])
-        reach = state["low"], state["high"], state.get("streams", False)  # versions of before 2026-11-22 know no streams
-        return cls(own, dict(state["make"]), shared, Strengths(*state["strength"]), *reach)
+        streams = bool(state.get("streams", False))  # what was learned before does not say
+        strength = Strengths(*state["strength"])
+        return cls(own, dict(state["make"]), shared, strength, state["low"], state["high"], streams)
 
 
 def _model_state(model: Model) -> dict[str, Any]:
@@ -243,8 +244,9 @@ def calibrated(samples: Samples, before: Cell) -> Cell:
 
 
 def fitted(samples: Samples, *, alone: bool, trees: int | None = None, weight: Floats | None = None) -> Model:
-    """Physics with its constants, and trees on what it misses; what one card gets of its DRAM says nothing of others."""
+    """Physics with its constants, and trees on what it misses."""
     mass = np.ones(len(samples.latency_s)) if weight is None else weight
+    # What cards get of their DRAM differs, so that what several get says nothing of another.
     factors = fitted_factors(samples.terms, samples.latency_s, weight=mass, streams=samples.streams and alone)
     residual = samples.residual(factors)
     mean = float(np.average(residual, weights=mass))
