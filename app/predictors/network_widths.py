@@ -19,10 +19,10 @@ _WIDTHS = {
     "measured": 0.08,
     "seen": 0.10,
     "seen_outside": 0.10,
-    "calibrated": 0.12,
-    "sibling": 0.12,
-    "unseen": 0.12,
-    "unseen_outside": 0.12,
+    "calibrated": 0.10,
+    "sibling": 0.10,
+    "unseen": 0.10,
+    "unseen_outside": 0.10,
     "untrained": 0.20,
 }
 _OF_SITUATION = np.array([_WIDTHS[situation] for situation in SITUATIONS])
