@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from app.graphs.kept import kept
-from app.graphs.many import array_of
+from app.graphs.many import array_of, differing
 from app.ops import MIXED_FIELDS, OP_CODE, OPS
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
 from app.tables.workload import FORWARD, Workload
@@ -110,14 +110,14 @@ class Builder:
     def build(self) -> Workload:
         """The workload so far, all of it forward."""
         n, u = len(self._like), len(self._ops)
-        figures = array_of(self._figures)
+        figures, which = differing(self._figures)
         fields = MIXED_FIELDS if figures.ndim == 1 else _fields_of(frozenset(self._ops))
         place = np.zeros((1 + max(fields.values()), u), dtype=np.intp)
         if u:
             columns_of = {op: [fields[name] for name in OPS[OP_CODE[op]].fields] for op in set(self._ops)}
             places = [columns_of[op] for op in self._ops]
             rows = np.repeat(np.arange(u), [len(place) for place in places])
-            place[np.concatenate(places), rows] = np.arange(1, 1 + len(figures))
+            place[np.concatenate(places), rows] = 1 + (np.arange(len(rows)) if which is None else which)
         place = place[:, self._like] if u < n else place
         figures = np.concatenate([np.full((1, *figures.shape[1:]), np.nan), figures])
         sizes = array_of(self._sizes)

@@ -55,14 +55,26 @@ def figures(values: Sequence[float] | Floats) -> Any:
 
 def array_of(values: Sequence[float | None]) -> Floats:
     """Numbers as float64 [n], None as NaN; where some of them are Figures, [n, c]."""
+    array, which = differing(values)
+    return array if which is None else array[which]
+
+
+def differing(values: Sequence[float | None]) -> tuple[Floats, Ints | None]:
+    """As `array_of`; where some are Figures, those that differ, [d, c], and which of them each is."""
     try:
-        return np.array(values, dtype=np.float64)
+        return np.array(values, dtype=np.float64), None
     except ValueError:
-        most = max(np.size(value) for value in values if value is not None)
-        array = np.empty((len(values), most))
-        for row, value in zip(array, values, strict=True):
+        number: dict[Any, int] = {}
+        which = [
+            number.setdefault((id(value),) if isinstance(value, Figures) else value, k)
+            for k, value in enumerate(values)
+        ]
+        first, of = np.unique(which, return_inverse=True)
+        some = [values[k] for k in first.tolist()]
+        array = np.empty((len(some), max(np.size(value) for value in some if value is not None)))
+        for row, value in zip(array, some, strict=True):
             row[:] = np.nan if value is None else value
-        return array
+        return array, of
 
 
 def alike(so: Bools) -> Bools:
@@ -143,6 +155,14 @@ def work(ops: OpTable) -> Work:
         return work_of(ops, kinds_of(ops))
     each = once(ops)
     return Work(*(each.rows(figure).T for figure in work_of(each.table, kinds_of(each.table))))
+
+
+def repeated(w: Workload, of: Ints) -> Workload:
+    """Rows of configurations, each as often as `of`, [c], names it."""
+    many = ("parameters", "weight_bytes", "output_bytes", "saved_bytes", "kv_bytes", "repeats")
+    figures = {name: getattr(w, name).T.take(of, axis=1).T for name in many if getattr(w, name).ndim > 1}
+    ops = w.ops if w.ops.place is None else replace(w.ops, dims=w.ops.dims.take(of, axis=1))
+    return replace(w, ops=ops, **figures)
 
 
 def placed(ops: OpTable, c: int) -> OpTable:

@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.graphs.convnets.net import Block, Constructor, Net
-from app.graphs.many import Figures
+from app.graphs.many import Figures, Parting, figures, repeated
 from app.graphs.rows import with_column
 from app.ops import OP_CODE
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OUTPUT_BYTES, WEIGHT_BYTES
 from app.tables.workload import Workload
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
 CLASSES = 1000
 
 # What PyTorch's autograd keeps (rectifiers work in place): these read their inputs again, and these their results.
@@ -44,7 +45,19 @@ class Walk(NamedTuple):
 
 def walk(constructor: Constructor, side: int, training: bool) -> Walk:
     """The network for one image of `side` pixels a side; TooSmall where a window does not fit."""
-    return (_walked if isinstance(side, Figures) else _remembered)(constructor, side, training)
+    if not isinstance(side, Figures):
+        return _remembered(constructor, side, training)
+    sides, of = np.unique(np.asarray(side), return_inverse=True)
+    try:
+        return _repeated(_of_sides(constructor, tuple(sides.tolist()), training), of)
+    except Parting as parting:
+        raise Parting(parting.these[of]) from None
+
+
+def _repeated(walk: Walk, of: Ints) -> Walk:
+    """A walk for several sides, as one for images each of which has one of them."""
+    figures = {name: getattr(walk, name).T.take(of, axis=1).T for name in ("outputs", "saved", "indices")}
+    return walk._replace(workload=repeated(walk.workload, of), **figures)
 
 
 def _walked(constructor: Constructor, side: int, training: bool) -> Walk:
@@ -62,6 +75,11 @@ def _walked(constructor: Constructor, side: int, training: bool) -> Walk:
 
 
 _remembered = lru_cache(maxsize=128)(_walked)
+
+
+@lru_cache(maxsize=32)
+def _of_sides(constructor: Constructor, sides: tuple[float, ...], training: bool) -> Walk:
+    return _walked(constructor, figures(sides), training)
 
 
 def scaled(walk: Walk, batch: int, dtype: str) -> Workload:
