@@ -115,6 +115,7 @@ class Once(NamedTuple):
 
     table  of one configuration after another: those of row k are rows k c to k c + c - 1
     of     int [n], which of them every row is
+    c      configurations
     """
 
     table: OpTable

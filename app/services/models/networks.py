@@ -140,7 +140,7 @@ def rows_prepared(workload: Workload, kept: Memory, fixed_bytes: float) -> Prepa
 def distinct(ops: OpTable) -> Distinct:
     """Rows of a network, equal ones once, in the order in which they stand.
 
-    Of c configurations (app/graphs/many.py) those of row k of the table are rows k c to k c + c - 1.
+    Of c configurations (app/graphs/many.py), in whatever order; `row` and `repeats` are those of row k from k c on.
     """
     every = once(ops)
     first, row = first_seen(digests(every.table))
