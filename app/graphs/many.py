@@ -66,7 +66,7 @@ def differing(values: Sequence[float | None]) -> tuple[Floats, Ints | None]:
     except ValueError:
         number: dict[Any, int] = {}
         which = [
-            number.setdefault((id(value),) if isinstance(value, Figures) else value, k)
+            number.setdefault((id(value),) if isinstance(value, np.ndarray) else value, k)
             for k, value in enumerate(values)
         ]
         first, of = np.unique(which, return_inverse=True)

@@ -122,6 +122,7 @@ def test_whatever_the_model_its_answer_is_the_routes(client: TestClient, setting
     dealt: dict[str, Any] = sizes | {"sequence": [2, 100, 512]}
     rows = [
         *_rows(name=["llama-3-8b", "gemma-2-2b"], mode=["prefill", "decode"], dtype=["bf16"], **sizes),
+        *_rows(name=["flan-t5-xl"], mode=["decode"], dtype=["bf16"], **sizes),
         *_rows(name=["mixtral-8x7b", "deepseek-v3"], mode=["prefill"], dtype=["bf16"], **sizes),
         *_rows(name=["mistral-7b"], dtype=["fp16"], attention=["flash"], batch=[1, 3], sequence=[1000, 4096, 8192]),
         *_rows(name=["flan-t5-xl", "switch-base-8", "bert-base", "opt-1.3b"], dtype=["fp32"], **sizes),
