@@ -13,8 +13,7 @@ from app.predictors.auto import Auto
 from app.predictors.intervals import SITUATIONS
 from app.predictors.operators.boosting import CLEAR, NO_TREES, Growth, Trees, boosted
 from app.predictors.operators.calibration import Rows, calibrate
-from app.predictors.operators.cells import Cell
-from app.predictors.operators.constants import FACTORS, NEUTRAL, fill_scaled, fitted_factors, without_dram
+from app.predictors.operators.constants import FACTORS, NEUTRAL, fill_scaled, fitted_factors
 from app.predictors.operators.features import FEATURES, own_dims
 from app.predictors.operators.process import LEAF, OFFSET, Kernels, Places, View, taught
 from app.predictors.operators.time import COMPUTE_S, DRAM_S, LEAST, LIMIT, OVERHEAD, TERMS, TIME
@@ -211,16 +210,6 @@ def test_operators_that_move_bytes_carry_half_of_the_constants_and_no_trees() ->
         cell = Auto().fit_operators([runs("relu", "bh", 450, seen)], GPUS).operators_.cells["relu", "fp32"]
         assert cell.strength == carried
         assert cell.recipe("other", "other").members == ()
-
-
-def test_what_a_card_gets_of_its_dram_is_not_carried_where_operators_only_stream() -> None:
-    dram = list(without_dram(np.full(FACTORS, 2.0))).index(1.0)
-    for op, dims, count, streams in (("relu", "bh", 450, True), ("linear", "mnk", 900, False)):
-        cell = Auto().fit_operators([runs(op, dims, count, (SEEN,))], GPUS).operators_.cells[op, "fp32"]
-        cell = replace(cell, own={gpu: model._replace(factors=0.5 * NEUTRAL) for gpu, model in cell.own.items()})
-        for one in (cell, Cell.from_state(cell.state())):
-            carried = one.recipe("sibling", *one.make.values()).factors
-            np.testing.assert_allclose(carried, np.where(streams & (np.arange(FACTORS) == dram), 1.0, 0.5))
 
 
 def test_few_rows_of_a_gpu_do_not_lean_on_a_model_that_saw_them() -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from app.predictors.intervals import S_CALIBRATED, S_SEEN, S_SIBLING, S_UNSEEN
 from app.predictors.operators.boosting import NO_TREES, Growth, Trees, boosted
 from app.predictors.operators.calibration import Rows, calibrate
-from app.predictors.operators.constants import NEUTRAL, fill_scaled, fitted_factors, without_dram
+from app.predictors.operators.constants import NEUTRAL, fill_scaled, fitted_factors
 from app.predictors.operators.process import Kernels, Places
 from app.predictors.operators.smooth import NOTHING, Smooth
 
@@ -126,7 +126,6 @@ class Cell:
     shared    model of all GPUs together; None where there is only one
     strength  of `shared` on a GPU of a make that is none of theirs
     low, high float64 [columns], range of the features that do not depend on the GPU
-    streams   whether the operator only moves bytes through, so that what it gets of the DRAM is each card's own
     lent      whether it was learned from another dtype, and only told rows of its own
     """
 
@@ -136,7 +135,6 @@ class Cell:
     strength: Strengths = NOTHING_CARRIED
     low: Floats = field(default_factory=lambda: np.empty(0))
     high: Floats = field(default_factory=lambda: np.empty(0))
-    streams: bool = False
     lent: bool = False
 
     @classmethod
@@ -160,7 +158,6 @@ class Cell:
         kin = kin[:MOST_KIN]
         if kin and make:
             factors = np.exp(np.mean([np.log(model.factors) for model in kin], axis=0))
-            factors = without_dram(factors) if self.streams else factors
             return Recipe(factors, tuple((model, 1.0 / len(kin)) for model in kin), S_SIBLING)
         if self.shared is None:
             return Recipe(NEUTRAL, (), S_UNSEEN)
@@ -172,16 +169,14 @@ class Cell:
         models = {name: _model_state(model) for name, model in self.own.items()}
         shared = None if self.shared is None else _model_state(self.shared)
         told = {"own": models, "make": dict(self.make), "shared": shared, "strength": list(self.strength)}
-        return told | {"low": self.low, "high": self.high, "streams": self.streams}
+        return told | {"low": self.low, "high": self.high}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
         """The inverse of `state`."""
         own = {name: _model_from(model) for name, model in state["own"].items()}
         shared = None if state["shared"] is None else _model_from(state["shared"])
-        streams = bool(state.get("streams", False))  # what was learned before does not say
-        strength = Strengths(*state["strength"])
-        return cls(own, dict(state["make"]), shared, strength, state["low"], state["high"], streams)
+        return cls(own, dict(state["make"]), shared, Strengths(*state["strength"]), state["low"], state["high"])
 
 
 def _model_state(model: Model) -> dict[str, Any]:
@@ -212,12 +207,12 @@ def learn(samples: Samples, shape_features: int, before: Cell | None = None) -> 
     if len(codes) > 1 and names >= set(old.own):
         shared, strength = _shared(samples, codes, SHARED_ROWS, SHARED_TREES), _strength(samples, codes)
     make = {**old.make, **{samples.names[code]: samples.makes[code] for code in codes}}
-    own = {gpu: model for gpu, model in old.own.items() if gpu not in names}
-    base = Cell(dict(own), make, shared, strength, low, high, samples.streams)
+    base = Cell({gpu: model for gpu, model in old.own.items() if gpu not in names}, make, shared, strength, low, high)
+    own = dict(base.own)
     for code in codes:
         rows = samples.of(np.flatnonzero(samples.gpu == code))
         own[samples.names[code]] = _own(rows, code, base, taught=shared is not old.shared)
-    return replace(base, own=own)
+    return Cell(own, make, shared, strength, low, high)
 
 
 def _own(samples: Samples, code: int, base: Cell, *, taught: bool) -> Model:
@@ -246,8 +241,7 @@ def calibrated(samples: Samples, before: Cell) -> Cell:
 def fitted(samples: Samples, *, alone: bool, trees: int | None = None, weight: Floats | None = None) -> Model:
     """Physics with its constants, and trees on what it misses."""
     mass = np.ones(len(samples.latency_s)) if weight is None else weight
-    # What cards get of their DRAM differs, so that what several get says nothing of another.
-    factors = fitted_factors(samples.terms, samples.latency_s, weight=mass, streams=samples.streams and alone)
+    factors = fitted_factors(samples.terms, samples.latency_s, weight=mass, streams=samples.streams)
     residual = samples.residual(factors)
     mean = float(np.average(residual, weights=mass))
     count = min(max(len(residual) // ROWS_PER_TREE, LEAST_TREES), MOST_TREES) if trees is None else trees

@@ -90,11 +90,6 @@ def fitted_factors(
     return factors if shifted.fun < loss(origin) else start.copy()
 
 
-def without_dram(factors: Floats) -> Floats:
-    """Factors [FACTORS] but for the DRAM's."""
-    return np.where(np.arange(FACTORS) == _DRAM, 1.0, factors)
-
-
 def _within(point: Floats) -> Floats:
     """Factors of a point in log space, kept within bounds."""
     return np.clip(np.exp(point), LEAST_FACTORS, MOST_FACTORS)
