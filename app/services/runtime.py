@@ -42,7 +42,7 @@ def open_runtime(settings: Settings) -> Iterator[Runtime]:
     with open_database(settings) as runtime:
         schema.upgrade(runtime.database)
         seed(runtime.database)
-        seed_measurements(runtime.database, settings.seed_measurements_dir)
+        seed_measurements(runtime.database, runtime.settings)
         yield runtime
 
 
