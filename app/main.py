@@ -43,6 +43,7 @@ from app.services.assemble import Stores
 from app.services.graphs.stored import Graphs
 from app.services.runtime import Runtime, open_runtime
 from app.services.snapshot import SnapshotHolder
+from app.services.warm import compile_apart
 
 # Allocations, and young collections, between two collections: requests leave no cycles, so looking often finds nothing.
 COLLECT_AFTER = (50_000, 20, 20)
@@ -112,6 +113,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
 def _holder(runtime: Runtime) -> SnapshotHolder:
     """A snapshot of the catalogue and the served predictors, kept current by its thread."""
+    compile_apart()
     holder = SnapshotHolder(
         runtime.database,
         Stores.of(runtime.settings),

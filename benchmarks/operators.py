@@ -2,22 +2,19 @@
 
     python -m benchmarks.operators [--rows 500000] [--no-http]
 
-`auto` is trained on made-up rows of one operator, as many as its largest models take. Times are the least of many
-repeats: what the code costs when nothing else runs. Memory is that of the one serving process.
+Inside the engine `auto` is trained on made-up rows of one operator, as many as its largest models take; over HTTP a
+fresh installation answers with all that ships. Times are the least of many repeats: what the code costs when nothing
+else runs. Memory is the resident set (RSS) of the one serving process.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import psutil
@@ -29,10 +26,8 @@ from app.predictors.intervals import Intervals
 from app.predictors.operators.cells import MOST_TREES, ROWS_PER_TREE
 from app.services.engine import Engine, Served, untrained
 from app.services.gpu_rows import Snapshot
-from app.services.learning.shipped import write_list
 from app.services.operators.tables import times_of
 from app.services.seed import load_seed_specs
-from app.store import artifacts
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
@@ -64,7 +59,7 @@ def main() -> None:
         _told(f"{BULK:,} rows, engine, per row", _bulk(snapshot), BULK_US, "us"),
     ]
     if options.http:
-        missed += _over_http(auto, options.rows)
+        missed += _over_http(options.rows)
     print(f"load average {os.getloadavg()[0]:.2f}")
     sys.exit(any(missed))
 
@@ -115,18 +110,18 @@ def _bulk(snapshot: Snapshot) -> float:
     return least(lambda: times_of(engine, engine.gpus, ops, target, "auto", 0.8), loops=1, repeats=5) / BULK
 
 
-def _over_http(auto: Auto, rows: int) -> list[bool]:
-    """Arrow batches, one after another, to one serving process."""
+def _over_http(rows: int) -> list[bool]:
+    """Arrow batches, one after another, to the one serving process of a fresh installation."""
     body = _arrow(rows)
-    subprocess.run([sys.executable, "-m", "app.services.warm"], check=True)  # compiling takes memory, once
-    with tempfile.TemporaryDirectory() as folder, _ships(auto) as shipped:
-        where = {"GPUCAST_DATA_DIR": folder, "GPUCAST_SHIPPED_DIR": str(shipped)}
-        with server("app.main:create_app", "--factory", **where) as port:
-            _await(port)
-            process = _listening(port)
-            before = process.memory_info().rss / 1e6
-            fastest = min(_posted(port, body) for _ in range(BATCHES))
-            after = process.memory_info().rss / 1e6
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        server("app.main:create_app", "--factory", GPUCAST_DATA_DIR=folder) as port,
+    ):
+        _await(port)
+        process = _listening(port)
+        before = process.memory_info().rss / 1e6
+        fastest = min(_posted(port, body) for _ in range(BATCHES))
+        after = process.memory_info().rss / 1e6
     return [
         _told(f"{rows:,} rows, Arrow over HTTP", rows / fastest, ROWS_PER_S, "rows/s", least_is_best=False),
         _told("memory of the worker at its start", before, MEMORY_MB, "MB"),
@@ -145,18 +140,6 @@ def _arrow(rows: int) -> bytes:
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     return bytes(sink.getvalue())
-
-
-@contextmanager
-def _ships(auto: Auto) -> Iterator[Path]:
-    """A folder that ships this version, as `make train` would write it."""
-    with tempfile.TemporaryDirectory() as folder:
-        payload = {"predictor": "auto", "state": auto.state(), "intervals": Intervals.prior().state()}
-        payload["operators"] = {"gpus": [GPU], "rows": []}
-        card = {"trained_on": {"rows": 0, "gpus": [GPU]}, "validation": []}
-        sha256 = artifacts.publish(Path(folder), payload, {"predictor": "auto", "card": card})
-        write_list(Path(folder), {"auto": sha256})
-        yield Path(folder)
 
 
 def _await(port: int) -> None:

@@ -36,7 +36,8 @@ def _cache_folder() -> Path:
     return base / f"compiled-{digest.hexdigest()}"
 
 
-os.environ["NUMBA_CACHE_DIR"] = str(_cache_folder())
+FOLDER = _cache_folder()
+os.environ["NUMBA_CACHE_DIR"] = str(FOLDER)
 
 from numba import njit  # noqa: E402  numba reads its cache folder on import
 

@@ -53,7 +53,7 @@ def assemble(connection: Connection, stores: Stores, last: Engine | None) -> tup
     value = revision.current(connection)
     catalog = load_catalog(connection)
     table = GpuTable.from_specs(catalog.specs)
-    served, refused = _served(versions.served(connection), stores, last)
+    served, refused = ready_versions(versions.served(connection), stores, last)
     launched = measurements.load(connection, kind="kernel")
     kernels, _ = stored_kernels(launched, table)
     operators, ready = measured_operators(connection, table, served, last)
@@ -84,7 +84,10 @@ def load_version(connection: Connection, stores: Stores, predictor: str, gpu_id:
     raise ArtifactRefused(f"Version {version} of {predictor} is gone: neither this release nor this store has it.")
 
 
-def _served(found: Sequence[Version], stores: Stores, last: Engine | None) -> tuple[dict[Key, Served], list[str]]:
+def ready_versions(
+    found: Sequence[Version], stores: Stores, last: Engine | None
+) -> tuple[dict[Key, Served], list[str]]:
+    """The versions `found`, where there is none what ships or needs no training; and why others were refused."""
     refused: list[str] = []
     own = [_Wanted((item.predictor, item.gpu_id), item.version, partial(_own, item, stores)) for item in found]
     ready = _loaded(own, last, refused)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+import subprocess
+import sys
 from contextlib import suppress
 
 import msgspec
 from msgspec import structs
 
+from app.config import Settings
 from app.errors import GpucastError
 from app.predictors import OPERATOR_PREDICTORS, PREDICTORS
+from app.predictors.compiled import FOLDER
+from app.services.assemble import Stores, ready_versions
 from app.services.engine import Engine
 from app.services.gpu_rows import Snapshot
 from app.services.models.predict import predict_network
@@ -22,7 +28,17 @@ from app.services.workloads import KERNEL_EXAMPLE
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 
+LOG = logging.getLogger(__name__)
 _MOST_ROWS = 1_000  # more than the example network has
+_COMPILED = FOLDER / "compiled"  # there once all is
+
+
+def compile_apart() -> None:
+    """Compile in a process of its own what is not compiled yet: a compiler's memory would stay with this one."""
+    if not _COMPILED.exists():
+        code = subprocess.run([sys.executable, "-m", __name__], check=False).returncode
+        if code != 0:
+            LOG.warning("the process that compiles ended with code %d: this one compiles what it needs", code)
 
 
 def warm(snapshot: Snapshot) -> None:
@@ -49,9 +65,12 @@ def warm(snapshot: Snapshot) -> None:
 
 
 def main() -> None:
-    """Warm up on the shipped catalogue, without a database."""
+    """Warm up on the shipped catalogue and artefacts, without a database."""
     specs = load_seed_specs()
-    warm(Snapshot.of(Engine(Catalog(specs), GpuTable.from_specs(specs))))
+    served, _ = ready_versions([], Stores.of(Settings.from_env()), None)
+    warm(Snapshot.of(Engine(Catalog(specs), GpuTable.from_specs(specs), served)))
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    _COMPILED.touch()
 
 
 if __name__ == "__main__":
