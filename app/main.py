@@ -41,6 +41,7 @@ from app.config import Settings
 from app.services import first_key, long_tail
 from app.services.assemble import Stores
 from app.services.graphs.stored import Graphs
+from app.services.memory_return import share_arena
 from app.services.runtime import Runtime, open_runtime
 from app.services.snapshot import SnapshotHolder
 from app.services.warm import compile_apart
@@ -72,6 +73,7 @@ ROUTERS = (
 def create_app(settings: Settings | None = None) -> FastAPI:
     """The service; without settings, those of the environment. Nothing is opened before its lifespan starts."""
     settings = settings or Settings.from_env()
+    share_arena()
 
     @asynccontextmanager
     async def lifespan(app: Service) -> AsyncIterator[None]:
