@@ -22,13 +22,14 @@ from tests.service import Service
 
 BOARD: dict[str, Any] = json.loads((CHECKOUT / "deploy" / "grafana" / "gpucast.json").read_text("utf-8"))
 EXPRESSIONS = [target["expr"] for panel in BOARD["panels"] for target in panel["targets"]]
-ASKED = 24
+WORKERS = 2
+AT_ONCE = 8
 
 
 @pytest.fixture(scope="module")
 def many(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     log = tmp_path_factory.mktemp("many") / "log"
-    with Service(settings, log, {"GPUCAST_WORKERS": "2", "GPUCAST_DATA_DIR": str(log.parent)}) as running:
+    with Service(settings, log, {"GPUCAST_WORKERS": str(WORKERS), "GPUCAST_DATA_DIR": str(log.parent)}) as running:
         yield running
 
 
@@ -45,17 +46,25 @@ def test_predictions_of_all_processes_add_up(many: Service) -> None:
     def ask(_: int) -> None:
         httpx.post(f"{many.client.base_url}/predict", json=PREDICT_EXAMPLE).raise_for_status()
 
-    with ThreadPoolExecutor(4) as pool:  # a connection each and some at once, so that both processes are asked
-        list(pool.map(ask, range(ASKED)))
+    def answering() -> int:
+        """How many processes have counted a request."""
+        return len(list((Path(many.log.parent) / "metrics").glob("*/*[0-9]")))
+
+    sent, deadline = 0, time.monotonic() + 60
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        while answering() < WORKERS:  # the system alone decides which process takes a connection
+            assert time.monotonic() < deadline, sent
+            list(pool.map(ask, range(AT_ONCE)))
+            sent += AT_ONCE
     counted, deadline = -1.0, time.monotonic() + 20
-    while counted != ASKED:
-        assert time.monotonic() < deadline, counted
+    while counted != sent:
+        assert time.monotonic() < deadline, (counted, sent)
         time.sleep(0.2)
         counted = value(many.client, "gpucast_predictions_total", predictor="auto", support="interpolated")
     asked = value(many.client, "gpucast_requests_total", method="POST", route="/predict", status="200")
-    assert asked == value(many.client, "gpucast_request_seconds_count", route="/predict") == ASKED
-    folders = list((Path(many.log.parent) / "metrics").iterdir())
-    assert [len([*folder.glob("*[0-9]")]) for folder in folders] == [2]
+    assert asked == value(many.client, "gpucast_request_seconds_count", route="/predict") == sent > 0
+    assert len(list((Path(many.log.parent) / "metrics").iterdir())) == 1
+    assert answering() == WORKERS
 
 
 def test_columns_drift_jobs_and_versions(many: Service) -> None:
