@@ -34,9 +34,14 @@ FIRST = Places(np.array([0]), np.ones(1))
 
 def law(ops: OpTable, gpus: GpuTable, gpu: Any) -> Any:
     """Untrained physics, a third slower, and slower still for deep products."""
-    physics = Auto().predict(ops, gpus, np.arange(len(gpu)), gpu, evidence=no_evidence(ops)).latency_s
+    physics = untrained(ops, gpu, gpus)
     depth = ops.column("k") if "k" in ops.fields else ops.column("h")
     return physics * 1.33 * np.where(depth > 600, 1.5, 1.0)
+
+
+def untrained(ops: OpTable, gpu: Any, gpus: GpuTable = GPUS) -> Any:
+    """Untrained physics on a GPU per row."""
+    return Auto().predict(ops, gpus, np.arange(len(gpu)), gpu, evidence=no_evidence(ops)).latency_s
 
 
 def runs(op: str, names: str, count: int, on: tuple[int, ...], seed: int = 0) -> OperatorRuns:
@@ -139,6 +144,27 @@ def test_collectives_of_other_numbers_of_devices_say_little() -> None:
     places = Places.of(OP_CODE["all_reduce"], product=False)
     stretch = dict(zip(own_dims(OP_CODE["all_reduce"]), places.stretch, strict=False))
     assert stretch["message_bytes"] < 2.0 < np.log(2.0) * stretch["devices"]
+
+
+def test_a_collective_measured_in_another_dtype_only_is_known_by_that_one() -> None:
+    """Bytes move alike whatever they hold: on the same GPU, and on one of its make."""
+    shapes = [
+        {"message_bytes": 2.0**size, "devices": devices}
+        for size in np.arange(12, 28, 0.07).tolist()
+        for devices in (2, 4)
+    ]
+    slow = measured("all_reduce", shapes, GPUS, (SEEN,), lambda ops, gpus, gpu: untrained(ops, gpu) * 5.0, dtype="fp16")
+    quick = measured("all_reduce", shapes, GPUS, (SEEN_TOO,), lambda ops, gpus, gpu: untrained(ops, gpu), dtype="bf16")
+    trained = Auto().fit_operators([slow, quick], GPUS)
+    for dtype in ("fp16", "bf16", "fp32"):
+        ops = operators("all_reduce", *shapes, dtype=dtype)
+        for gpu, of, ratio in ((SEEN, "seen", 5.0), (SIBLING, "sibling", 5.0), (SEEN_TOO, "seen", 1.0)):
+            place = np.full(len(ops), gpu)
+            answer = trained.predict(ops, GPUS, np.arange(len(ops)), place, evidence=no_evidence(ops))
+            # On the largest the way of a launch, eager in FP32, is nothing.
+            large = (answer.latency_s / untrained(ops, place))[-20:]
+            assert np.median(large) == pytest.approx(ratio, rel=0.1)
+            assert set(situation(trained, ops, gpu)) == {"sibling" if dtype == "fp32" else of}
 
 
 def test_rows_of_one_leaf_run_alike() -> None:

@@ -86,8 +86,13 @@ class Learned:
         cell = np.full((len(OPS), len(DTYPES)), -1)
         for name, kind in OP_CODE.items():
             for dtype, code in DTYPE_CODE.items():
-                cell[kind, code] = rows.get((name, dtype), rows.get((name, _LIKE.get(dtype, dtype)), -1))
+                alike = [(name, dtype), (name, _LIKE.get(dtype, dtype)), *self._of_any_dtype(name)]
+                cell[kind, code] = next((rows[key] for key in alike if key in rows), -1)
         return cell
+
+    def _of_any_dtype(self, op: str) -> list[CellKey]:
+        """The cells of a collective, which moves bytes whatever they hold; none of any other operator."""
+        return [key for key in self.cells if key[0] == op] if OPS[OP_CODE[op]].group == "collective" else []
 
     @cached_property
     def _lent(self) -> NDArray[np.bool_]:
@@ -127,8 +132,10 @@ class Learned:
         """Factors [cells, FACTORS], models [cells, MEMBERS], weights alike and situations [cells] for one GPU."""
         factors, member = np.ones((len(self.cells), FACTORS)), np.full((len(self.cells), MEMBERS), -1)
         weight, situation = np.zeros((len(self.cells), MEMBERS)), np.empty(len(self.cells), dtype=np.intp)
-        for row, cell in enumerate(self.cells.values()):
-            recipe = cell.recipe(gpu, make)
+        for row, (key, cell) in enumerate(self.cells.items()):
+            # A collective measured on the GPU, or on one of its make, in another dtype only is known by that one.
+            known = [cell] if gpu in cell.own else [cell, *(self.cells[like] for like in self._of_any_dtype(key[0]))]
+            recipe = min((one.recipe(gpu, make) for one in known), key=lambda one: one.situation)
             factors[row], situation[row] = recipe.factors, recipe.situation
             for k, (model, share) in enumerate(recipe.members[:MEMBERS]):
                 member[row, k], weight[row, k] = self._number[id(model)], share
