@@ -11,7 +11,7 @@ import pytest
 from app.ops import OP_CODE
 from app.predictors.auto import Auto
 from app.predictors.intervals import SITUATIONS
-from app.predictors.operators.boosting import CLEAR, NO_TREES, Growth, Trees, boosted
+from app.predictors.operators.boosting import NO_TREES, Growth, Trees, boosted
 from app.predictors.operators.calibration import Rows, calibrate
 from app.predictors.operators.constants import FACTORS, NEUTRAL, fill_scaled, fitted_factors
 from app.predictors.operators.features import FEATURES, own_dims
@@ -83,12 +83,14 @@ def test_weights_count_rows() -> None:
     features[0, :200] = 1.0
     target, weight = np.tile([1.0, -1.0], 200), np.tile([3.0, 1.0], 200)
 
-    def grown(size: float) -> Any:
-        return boosted(features, size * target, weight, Growth(200, rows=1.0, features=1.0)).sum(features) / size
+    def grown(size: float, clear: float) -> Any:
+        growth = Growth(200, rows=1.0, features=1.0, clear=clear)
+        return boosted(features, size * target, weight, growth).sum(features) / size
 
-    # Near rows meet at their mean; of far ones each pulls alike, so that three hold one at a third of what is clear.
-    np.testing.assert_allclose(grown(CLEAR / 2.0), 0.5, atol=0.02)
-    np.testing.assert_allclose(grown(1.0), 1.0 - CLEAR / 3.0, atol=0.02)
+    for size, clear in ((1.0, np.inf), (CLEAR / 2.0, CLEAR)):
+        np.testing.assert_allclose(grown(size, clear), 0.5, atol=0.02)
+    # Of far rows each pulls alike, so that three hold one at a third of what is clear.
+    np.testing.assert_allclose(grown(1.0, CLEAR), 1.0 - CLEAR / 3.0, atol=0.02)
 
 
 def terms_of(features: Any, seconds: float = 1e-3) -> Any:

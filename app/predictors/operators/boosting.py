@@ -3,8 +3,8 @@
 A tree of depth D is D questions (feature, threshold) and 2^D leaves, so that a block of rows goes through a tree in D
 vector comparisons and one gather: a few tenths of a nanosecond per question, where an ordinary tree's pointer chase
 costs several. Training is exact greedy boosting on binned features (Friedman 2001; oblivious trees as in CatBoost,
-Prokhorenkova et al. 2018): squared error up to CLEAR, absolute error beyond it (Huber 1964), each tree on a random part
-of rows and features.
+Prokhorenkova et al. 2018): squared error, absolute from where it is asked (Huber 1964), each tree on a random part of
+rows and features.
 """
 
 from __future__ import annotations
@@ -32,20 +32,21 @@ BLOCK = 272
 _FEW = 4
 # A leaf of few rows is drawn towards zero as by this many rows of residual zero.
 SHRINKAGE = 2.0
-# How far a row may be off, in log space, and still pull in proportion: throttled runs, and kernels that no feature
-# tells, would draw the mean of their neighbours to them.
-CLEAR = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """How trees are grown: how many, how fast, and the part of rows and of features that each one sees."""
+    """How trees are grown: how many, how fast, the part of rows and of features that each one sees.
+
+    `clear`: how far a row may be off and still pull in proportion, in units of the target; none pulls more than there.
+    """
 
     trees: int
     rate: float = 0.1
     rows: float = 0.8
     features: float = 0.4
     seed: int = 0
+    clear: float = np.inf
 
 
 class Trees(NamedTuple):
@@ -97,9 +98,9 @@ def boosted(features: Singles, target: Floats, weight: Floats, growth: Growth) -
     feature = np.zeros((growth.trees, DEPTH), dtype=np.int16)
     cut = np.zeros((growth.trees, DEPTH), dtype=np.uint8)
     value = np.zeros((growth.trees, LEAVES), dtype=np.float32)
-    shares = (growth.rate, growth.rows, growth.features)
+    settings = (growth.rate, growth.rows, growth.features, growth.clear)
     relative = (weight / weight.mean()).astype(np.float32)
-    _grow(bins.astype(np.uint8), target.astype(np.float32), relative, shares, growth.seed, (feature, cut, value))
+    _grow(bins.astype(np.uint8), target.astype(np.float32), relative, settings, growth.seed, (feature, cut, value))
     padded = np.stack([np.append(edge, np.full(BINS - len(edge), np.inf)) for edge in edges]).astype(np.float32)
     return Trees(feature, padded[feature, cut], value)
 
@@ -117,12 +118,12 @@ def _grow(
     bins: Bins,
     target: Singles,
     weight: Singles,
-    shares: tuple[float, float, float],
+    settings: tuple[float, float, float, float],
     seed: int,
     trees: tuple[NDArray[np.int16], Bins, Singles],
 ) -> None:
     """Fill `trees`: feature, bin above which a row goes right, and value."""
-    rate, row_share, feature_share = shares
+    rate, row_share, feature_share, clear = settings
     feature, cut, value = trees
     n, columns = bins.shape
     np.random.seed(seed)
@@ -131,7 +132,8 @@ def _grow(
     sums = np.empty((LEAVES // 2, columns, BINS, 2), dtype=np.float32)
     for tree in range(len(feature)):
         for row in range(n):
-            pull[row] = weight[row] * CLEAR / max(abs(rest[row]), CLEAR)
+            off = abs(rest[row])
+            pull[row] = weight[row] * (clear / off if off > clear else 1.0)
         picked = rows[: _pick(n, row_share, rows)]
         asked = chosen[: _pick(columns, feature_share, chosen)]
         leaf[:] = 0

@@ -20,6 +20,7 @@ from app.predictors.intervals import S_CALIBRATED, S_SEEN, S_SIBLING, S_UNSEEN
 from app.predictors.operators.boosting import NO_TREES, Growth, Trees, boosted
 from app.predictors.operators.calibration import Rows, calibrate
 from app.predictors.operators.constants import NEUTRAL, fill_scaled, fitted_factors
+from app.predictors.operators.features import EAGER
 from app.predictors.operators.process import Kernels, Places
 from app.predictors.operators.smooth import NOTHING, Smooth
 
@@ -33,6 +34,10 @@ ENOUGH = 400
 ROWS_PER_TREE, LEAST_TREES, MOST_TREES = 8, 80, 1000
 # Part of the features that each tree of a GPU's own model sees: chosen on configurations and sizes held out.
 OWN_FEATURES = 0.7
+# How far off, in log space, a row of CUDA graphs pulls trees in proportion: throttled runs, and kernels that no feature
+# tells, would draw the mean of their neighbours to them. Squared error of eager rows does better in whole models of GPUs
+# left out (docs/accuracy.md).
+CLEAR = 0.1
 # Rows of each GPU that the shared model sees at most, and its trees.
 SHARED_ROWS, SHARED_TREES = 4000, 200
 # Rows of a GPU that may do without others.
@@ -245,7 +250,8 @@ def fitted(samples: Samples, *, alone: bool, trees: int | None = None, weight: F
     residual = samples.residual(factors)
     mean = float(np.average(residual, weights=mass))
     count = min(max(len(residual) // ROWS_PER_TREE, LEAST_TREES), MOST_TREES) if trees is None else trees
-    growth = Growth(count, features=OWN_FEATURES) if alone else Growth(count)
+    clear = np.inf if samples.features[EAGER].mean() > 0.5 else CLEAR
+    growth = Growth(count, features=OWN_FEATURES, clear=clear) if alone else Growth(count, clear=clear)
     grown = boosted(np.ascontiguousarray(samples.features), residual - mean, mass, growth)
     return Model(factors, mean, grown, NOTHING, alone)
 
