@@ -13,6 +13,7 @@ from app.predictors.auto import Auto
 from app.predictors.intervals import SITUATIONS
 from app.predictors.operators.boosting import NO_TREES, Growth, Trees, boosted
 from app.predictors.operators.calibration import Rows, calibrate
+from app.predictors.operators.cells import CLEAR
 from app.predictors.operators.constants import FACTORS, NEUTRAL, fill_scaled, fitted_factors
 from app.predictors.operators.features import FEATURES, own_dims
 from app.predictors.operators.process import LEAF, OFFSET, Kernels, Places, View, taught

@@ -35,8 +35,8 @@ ROWS_PER_TREE, LEAST_TREES, MOST_TREES = 8, 80, 1000
 # Part of the features that each tree of a GPU's own model sees: chosen on configurations and sizes held out.
 OWN_FEATURES = 0.7
 # How far off, in log space, a row of CUDA graphs pulls trees in proportion: throttled runs, and kernels that no feature
-# tells, would draw the mean of their neighbours to them. Squared error of eager rows does better in whole models of GPUs
-# left out (docs/accuracy.md).
+# tells, would draw the mean of their neighbours to them. Of eager rows squared error does better, in whole models of
+# GPUs left out (docs/accuracy.md).
 CLEAR = 0.1
 # Rows of each GPU that the shared model sees at most, and its trees.
 SHARED_ROWS, SHARED_TREES = 4000, 200
