@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from app.predictors.cells import points
 from app.predictors.habitat.wave_scaling import distance
 from app.predictors.launches.flat_perceptron import FlatPerceptron
+from app.predictors.nearest import nearest_of
 from app.predictors.operators.known_gpus import FIGURES, KnownGpus, figures_of
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
@@ -38,7 +39,7 @@ class Samples:
 
     names      columns of the operator that `point` holds
     peak       float64 [k], FLOP/s in the cell's number format
-    gpu        int16 [n], position in `gpus`
+    gpu        int16 [n], position in `gpus`, ascending
     point      float32 [n, names], as `points`
     log_moved, log_latency  float32 [n], log of bytes and seconds
     network    log seconds from shape and GPU; None where kernels are alike
@@ -102,13 +103,11 @@ class Samples:
 
     def nearest_s(self, origin: Ints, ops: OpTable, moved: Floats) -> Floats:
         """Seconds on GPU `origin[q]` of the measured operator nearest to row q, scaled by bytes, [m]."""
-        seconds, asked = np.full(len(origin), np.nan), points(ops, self.names)
-        for known in np.unique(origin[origin >= 0]):
-            mine = np.flatnonzero(origin == known)
-            rows, tree = self._trees[known]
-            row = rows[tree.query(asked[mine])[1]]
-            seconds[mine] = np.exp(self.log_latency[row] - self.log_moved[row]) * moved[mine]
-        return seconds
+        first, past = self._span[np.maximum(origin, 0)], self._span[origin + 1]
+        row = np.empty(len(origin), dtype=np.intp)
+        nearest_of(self.point, points(ops, self.names).astype(np.float32), first, past, row)
+        seconds = np.exp(self.log_latency[row] - self.log_moved[row]) * moved
+        return np.where(origin >= 0, seconds, np.nan)
 
     def outside(self, ops: OpTable) -> Bools:
         """Rows with a dimension beyond those of the sample."""
@@ -138,11 +137,9 @@ class Samples:
         return cls(KnownGpus.from_state(state["gpus"]), network=network, **parts)
 
     @cached_property
-    def _trees(self) -> list[tuple[Ints, Any]]:
-        from scipy.spatial import cKDTree  # noqa: PLC0415  (workers that do not serve it spare its memory)
-
-        rows = [np.flatnonzero(self.gpu == known) for known in range(len(self.gpus))]
-        return [(mine, cKDTree(self.point[mine].astype(np.float64))) for mine in rows]
+    def _span(self) -> Ints:
+        """Where each GPU's rows start, int [k + 1]: rows are in the order of their GPUs."""
+        return np.searchsorted(self.gpu, np.arange(len(self.gpus) + 1))
 
     @cached_property
     def _range(self) -> tuple[Floats, Floats]:

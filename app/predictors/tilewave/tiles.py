@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.predictors.compiled import compiled
+from app.predictors.nearest import nearest, nearest_of
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -54,26 +55,6 @@ def tiles_of_grids(elements: Floats, grid: Floats) -> Floats:
 
 
 @compiled
-def _nearest(point: NDArray[np.float32], shape: NDArray[np.float32], first: int, past: int) -> int:
-    """The point of `point[first:past]` [points, 4] nearest to `shape` [4]; the first of several; -1 of none."""
-    best, least = -1, np.inf
-    for k in range(first, past):
-        distance = 0.0
-        for axis in range(shape.shape[0]):
-            difference = point[k, axis] - shape[axis]
-            distance += difference * difference
-        if distance < least:
-            best, least = k, distance
-    return best
-
-
-@compiled
-def _nearest_of(point: NDArray[np.float32], shape: NDArray[np.float32], first: Ints, past: Ints, found: Ints) -> None:
-    for q in range(len(found)):
-        found[q] = _nearest(point, shape[q], first[q], past[q])
-
-
-@compiled
 def _condense(point: NDArray[np.float32], tile: NDArray[np.uint16], kept: Ints) -> int:
     """How many points of a GPU are enough to give all of them their own tile, their positions in `kept` (Hart 1968)."""
     stored = np.empty_like(point)
@@ -84,8 +65,8 @@ def _condense(point: NDArray[np.float32], tile: NDArray[np.uint16], kept: Ints) 
         for k in range(len(point)):
             if used[k]:
                 continue
-            nearest = _nearest(stored, point[k], 0, count)
-            if nearest < 0 or (tile[kept[nearest]] != tile[k]).any():
+            like = nearest(stored, point[k], 0, count)
+            if like < 0 or (tile[kept[like]] != tile[k]).any():
                 stored[count], kept[count], used[k] = point[k], k, True
                 count += 1
                 missed = True
@@ -170,7 +151,7 @@ class Tiles:
     def choose(self, sizes: Floats, gpu: Ints) -> Floats:
         """Tiles of dimensions [4, n] by the measured ones of `gpus[gpu[q]]`, rows and columns, float64 [2, n]."""
         found = np.empty(sizes.shape[1], dtype=np.intp)
-        _nearest_of(self.point, log_sizes(sizes), self.first[gpu], self.first[gpu + 1], found)
+        nearest_of(self.point, log_sizes(sizes), self.first[gpu], self.first[gpu + 1], found)
         return np.ascontiguousarray(self.tile[found].T.astype(np.float64))
 
     def state(self) -> dict[str, Any]:
