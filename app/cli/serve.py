@@ -45,7 +45,8 @@ def _leave(number: int, frame: FrameType | None) -> None:
 def _serve(settings: Settings) -> None:
     """Answer requests until a signal; in this process, or in several that it watches."""
     os.environ.update(settings.environment())  # what `create_app` builds its settings from
-    print(f"gpucast starts on http://{settings.host}:{settings.port}, documentation at /docs, Ctrl-C stops it", flush=True)
+    address = f"http://{settings.host}:{settings.port}"
+    print(f"gpucast starts on {address}, documentation at /docs, Ctrl-C stops it", flush=True)
     uvicorn.run(
         "app.main:create_app",
         factory=True,
