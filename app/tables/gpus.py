@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app.tables.architectures import by_capability
+
 Floats = NDArray[np.float64]
 
 # A pipe is "<dtype>" for the SIMT lanes and "<dtype>_tensor" for the tensor (matrix) cores.
@@ -60,8 +62,10 @@ SPEC_COLUMNS = (
     "triad_bandwidth_bytes_per_s",
     "launch_overhead_s",
 )
-# Columns derived here: 1 where the memory is stacked (HBM).
-COLUMNS = (*SPEC_COLUMNS, *(f"peak_{pipe}_flops" for pipe in PIPES), "hbm")
+TENSOR_PIPES = tuple(pipe for pipe in PIPES if pipe.endswith("_tensor"))
+# Columns derived here: 1 where the memory is stacked (HBM), and how many times slower than its chip's the tensor units
+# of a product are (GeForce, H20), 1 of most.
+COLUMNS = (*SPEC_COLUMNS, *(f"peak_{pipe}_flops" for pipe in PIPES), "hbm", *(f"cut_{pipe}" for pipe in TENSOR_PIPES))
 COLUMN_INDEX = {name: k for k, name in enumerate(COLUMNS)}
 
 
@@ -121,10 +125,19 @@ class GpuSpec:
         return f"{self.architecture.lower().removesuffix(' ultra')}{'/hbm' if stacked else ''}"
 
 
+def _cut(spec: GpuSpec, pipe: str) -> float:
+    """How many times slower a tensor pipe is than its architecture's SMs at this clock: whole, as products are cut."""
+    chip = by_capability(spec.compute_capability) if spec.compute_capability else None
+    if chip is None or pipe not in chip.rates or pipe not in spec.peak_flops:
+        return 1.0
+    return max(1.0, round(chip.rates[pipe] * spec.sm_count * spec.boost_clock_hz / spec.peak_flops[pipe]))
+
+
 def _row(spec: GpuSpec) -> list[float]:
     values: list[Any] = [getattr(spec, name) for name in SPEC_COLUMNS]
     values += [spec.peak_flops.get(pipe) for pipe in PIPES]
     values.append((spec.memory_type or "").startswith("HBM"))
+    values += [_cut(spec, pipe) for pipe in TENSOR_PIPES]
     return [np.nan if value is None else float(value) for value in values]
 
 

@@ -51,6 +51,21 @@ def test_waves() -> None:
     assert wave_efficiency(10, 1, 40) == 0.25
 
 
+def test_cut_tensor_units_are_used_better() -> None:
+    names = ("l40s", "l40", "rtx-6000-ada", "rtx-4090", "h100-sxm5-80gb", "h20")
+    gpus = GpuTable.from_specs([CATALOG.resolve(name) for name in names])
+    np.testing.assert_array_equal(gpus.column("cut_bf16_tensor"), [1, 2, 1, 2, 1, 4])
+    np.testing.assert_array_equal(gpus.column("cut_int8_tensor"), [1, 2, 1, 1, 1, 4])
+    attention = {"batch": 1, "heads": 8, "kv_heads": 8, "head_dim": 128, "query_length": 8192, "context_length": 8192}
+    for op, dims, uncut, cut in (("linear", BIG, 0.85, 0.8), ("attention_prefill", attention, 0.45, 0.5)):
+        row = operators(op, dims, dtype="bf16")
+        answer = Learned().estimate(row, gpus, np.zeros(6, int), np.arange(6)).latency_s
+        used = hardware_limit(row, gpus, np.zeros(6, int), np.arange(6)).latency_s / answer
+        assert (used[[0, 2, 4]] < uncut).all(), (op, used)
+        assert (used[[1, 3, 5]] > cut).all(), (op, used)
+        assert (answer[[1, 5]] > answer[[0, 4]]).all()
+
+
 def test_sustained_rates_follow_board_power() -> None:
     busy, cool, in_network = compute_rates(GPUS)[:, DTYPE_CODE["fp32"]]
     peak = GPUS.column("peak_fp32_flops")

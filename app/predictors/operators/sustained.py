@@ -111,6 +111,18 @@ def compute_rates(gpus: GpuTable) -> Floats:
     return known
 
 
+def cuts(gpus: GpuTable) -> Floats:
+    """How many times slower than their chip's own, at the clock it would keep up, tensor units are, [dtypes, gpus]."""
+    found = np.ones((len(DTYPES), len(gpus)))
+    for code, dtype in enumerate(DTYPES):
+        for pipe in PIPES_OF_DTYPE[dtype]:
+            if pipe.endswith("_tensor"):
+                cut, rate = gpus.column(f"cut_{pipe}"), TENSOR_CAP * gpus.column(f"peak_{pipe}_flops")
+                own, slowed = (_clock_share(gpus, pipe, part, ALONE_SHARE) for part in (cut * rate, rate))
+                found[code] = np.fmax(found[code], cut * own / slowed)
+    return found
+
+
 def bandwidths(gpus: GpuTable) -> Floats:
     """DRAM bandwidth that streaming kernels get, B/s [gpus]."""
     if "bandwidths" not in gpus.memo:

@@ -1,9 +1,10 @@
 """The time of deep-learning operators from physics and one documented constant per family: `auto` before it is trained.
 
 time = overhead + (compute^p + memory^p)^(1/p), never under the hardware limit; compute = FLOPs / (sustained rate x
-tile efficiency x the family's share) + clocks that threads spend / (SMs x clock), memory = bytes that did not stay in
-the L2 / (sustained bandwidth x share), at least all bytes / L2 bandwidth. Overhead is the host's per operator where
-PyTorch launches each (eager), else the device's per launch. No measurement of the row or its GPU is used.
+tile efficiency x the family's share, less of which is lost where tensor units are cut) + clocks that threads spend /
+(SMs x clock), memory = bytes that did not stay in the L2 / (sustained bandwidth x share), at least all bytes / L2
+bandwidth. Overhead is the host's per operator where PyTorch launches each (eager), else the device's per launch. No
+measurement of the row or its GPU is used.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from app.predictors.operators.priors import (
     STAYS_TO,
     TILE_EDGE,
 )
-from app.predictors.operators.sustained import BUSY, COOL, IN_NETWORK, bandwidths, compute_rates, l2_reach
+from app.predictors.operators.sustained import BUSY, COOL, IN_NETWORK, bandwidths, compute_rates, cuts, l2_reach
 from app.predictors.roofline import memory_limit_s, peaks
 from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.ops import OpTable
@@ -102,6 +103,7 @@ class Devices(NamedTuple):
     """The GPU table as compiled code reads it; `reach` is what an SM finds again in the L2, bytes [gpus]."""
 
     rates: Floats
+    cuts: Floats
     bandwidth: Floats
     reach: Floats
     peak: Floats
@@ -152,6 +154,17 @@ def _overhead_s(traits: Traits, row: int, eager: bool) -> tuple[float, float, fl
 
 
 @compiled
+def _of_cut(cut: float, used: float) -> float:
+    """Part of their time that products take where tensor units are cut `cut` times below their chip's.
+
+    What else they wait for (operands, exponentials, permutations) goes on at the chip's speed and overlaps with the
+    units as memory does with compute; uncut, the units are busy for `used` of the time.
+    """
+    rest = cut**-OVERLAP
+    return float((rest + used**OVERLAP * (1.0 - rest)) ** (1.0 / OVERLAP))
+
+
+@compiled
 def _compute_s(traits: Traits, row: int, devices: Devices, gpu: int) -> float:
     """Seconds of the FLOPs, 0 in a dtype that the GPU lacks, where nothing is known, and of clocks spent besides."""
     dtype = traits.dtype[row]
@@ -159,7 +172,12 @@ def _compute_s(traits: Traits, row: int, devices: Devices, gpu: int) -> float:
     rate = BY_KIND[traits.kind[row], 0] * devices.rates[run_state(traits, row), dtype, gpu]
     if np.isnan(rate):
         return meeting
-    return meeting + float(traits.flops[row] / (rate * best_tile(traits, row, devices.figures[_SMS, gpu])[1]))
+    tile, share = best_tile(traits, row, devices.figures[_SMS, gpu])
+    products = float(traits.flops[row] / (rate * share))
+    cut = devices.cuts[dtype, gpu]
+    if cut > 1.0:
+        products *= _of_cut(cut, BY_KIND[traits.kind[row], 0] * (_TILE_SPEED[tile] if tile >= 0 else 1.0))
+    return meeting + products
 
 
 @compiled
@@ -328,6 +346,8 @@ def traits_of(ops: OpTable, kinds: list[Kind], products: list[Products | None]) 
 def devices_of(gpus: GpuTable) -> Devices:
     """The GPU table as compiled code reads it; put together once per table."""
     if "devices" not in gpus.memo:
-        gpus.memo["devices"] = Devices(compute_rates(gpus), bandwidths(gpus), l2_reach(gpus), peaks(gpus), gpus.values)
+        gpus.memo["devices"] = Devices(
+            compute_rates(gpus), cuts(gpus), bandwidths(gpus), l2_reach(gpus), peaks(gpus), gpus.values
+        )
     known: Devices = gpus.memo["devices"]
     return known
