@@ -36,8 +36,9 @@ def _work(flops: tuple[float, float], parameters: float) -> Callable[[OpTable], 
 # ones, of which about half are so far at a time.
 _SOFTMAX_ROWS, _NORM_ROWS = 2.0, 8.0
 _IN_REGISTERS = 1024.0
-# Threads that share a row: layer norm's; softmax's (PyTorch 2.1) of up to so many elements, and of more.
-_NORM_THREADS = 128.0
+# Threads that share a row: layer norm's; softmax's (PyTorch 2.1) of up to so many elements, and of more. A thread loads
+# 16 bytes at once, so that a short row has work for a few warps only: no data, which begin at 260 elements.
+_NORM_THREADS, _WARP, _LOAD_BYTES = 128.0, 32.0, 16.0
 _SHORT_ROW, _SHORT_THREADS, _LONG_THREADS = 2048.0, 256.0, 512.0
 # What it costs an SM that they meet to reduce it, clocks per thread: of layer norm, on NeuSight's training rows.
 _CLOCKS_PER_THREAD = 7.0
@@ -61,7 +62,8 @@ def _softmax_rereads(table: OpTable) -> Rereads:
 def _norm_rereads(table: OpTable) -> Rereads:
     """One pass more."""
     row = table.column("h") * DTYPE_BYTES[table.dtype]
-    clocks = _CLOCKS_PER_THREAD * _NORM_THREADS * table.column("b")
+    threads = np.minimum(_WARP * np.ceil(row / (_WARP * _LOAD_BYTES)), _NORM_THREADS)
+    clocks = _CLOCKS_PER_THREAD * threads * table.column("b")
     return Rereads(table.column("b") * row, _NORM_ROWS * row, np.zeros(len(table)), clocks)
 
 

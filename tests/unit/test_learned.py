@@ -237,8 +237,13 @@ def test_constants_of_two_makes_are_not_carried_to_a_third() -> None:
 def test_operators_that_move_bytes_carry_half_of_the_constants_and_no_trees() -> None:
     for seen, carried in (((SEEN, SEEN_TOO), (0.0, 0.0)), ((SEEN, SEEN_TOO, SEEN_THREE), (0.5, 0.0))):
         cell = Auto().fit_operators([runs("relu", "bh", 450, seen)], GPUS).operators_.cells["relu", "fp32"]
-        assert cell.strength == carried
+        assert cell.strength[:2] == carried
         assert cell.recipe("other", "other").members == ()
+    # Nor does one of the same make get more
+    name = next(iter(cell.own))
+    sibling = cell.recipe("other", cell.make[name])
+    assert sibling.members == ()
+    np.testing.assert_allclose(sibling.factors, np.sqrt(cell.own[name].factors))
 
 
 def test_few_rows_of_a_gpu_do_not_lean_on_a_model_that_saw_them() -> None:

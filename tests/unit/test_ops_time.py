@@ -151,7 +151,7 @@ def test_random_numbers_cost_clocks_unless_the_memory_is_slow() -> None:
         assert least < drawn / (9 / 8 * copied) < most
 
 
-@pytest.mark.parametrize(("op", "short", "long"), [("layer_norm", 128, 1024), ("softmax", 1280, 2048)])
+@pytest.mark.parametrize(("op", "short", "long"), [("layer_norm", 512, 1024), ("softmax", 1280, 2048)])
 def test_threads_that_meet_cost_a_row_the_same_however_long_it_is(op: str, short: int, long: int) -> None:
     rows = 2.0**20
     answers = ask(operators(op, {"b": rows, "h": short}, {"b": rows, "h": long}), H100).latency_s
@@ -159,6 +159,23 @@ def test_threads_that_meet_cost_a_row_the_same_however_long_it_is(op: str, short
     # What rows that stay in registers take is in their bytes
     answers = ask(operators("softmax", {"b": rows, "h": 512}, {"b": rows, "h": 1024}), H100).latency_s
     assert answers[1] == pytest.approx(2.0 * answers[0], rel=0.03)
+
+
+def test_a_row_too_short_for_many_threads_costs_few_to_meet() -> None:
+    """Heads of 128 elements in BF16, one warp's load: four times as fast as if all of a long row's threads met."""
+    rows = {"b": 65536.0, "eager": 0}
+    short, long = ask(operators("rms_norm", rows | {"h": 128}, rows | {"h": 1024}, dtype="bf16"), H100).latency_s
+    assert 0.2 < short / long < 0.28
+    assert short < 6.5e-5
+
+
+def test_what_four_elements_a_thread_leave_of_a_row_takes_turns_of_its_own() -> None:
+    rows = {"b": 2.0**20, "eager": 0}
+    whole, left = ask(operators("softmax", rows | {"h": 2048}, rows | {"h": 1984}), H100).latency_s
+    assert left > 1.1 * whole
+    # Memory that is slow enough is all that counts, whatever the threads do
+    whole, left = ask(operators("softmax", rows | {"h": 2048}, rows | {"h": 1984}), L4).latency_s
+    assert left < whole
 
 
 def test_every_step_of_a_recurrence_is_a_launch() -> None:

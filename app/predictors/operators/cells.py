@@ -52,16 +52,20 @@ LEAST_MAKES = 3
 
 
 class Strengths(NamedTuple):
-    """How much of a shared model counts on a GPU of a make that is none of its own: of its constants, of its trees."""
+    """How much of a shared model counts on a GPU of a make that is none of its own: of its constants, of its trees.
+
+    `kin`: whether a model counts as little on other GPUs of its own make, where else it holds in full.
+    """
 
     factors: float
     trees: float
+    kin: bool = False
 
 
-NOTHING_CARRIED = Strengths(0.0, 0.0)
+NOTHING_CARRIED, ALL_CARRIED = Strengths(0.0, 0.0), Strengths(1.0, 1.0)
 # Of operators that do little but move bytes, which their bandwidth tells: on large rows of a GPU held out, trees did
-# worse than none, and what was chosen on small ones worse than this (docs/accuracy.md).
-MOVERS_CARRY = Strengths(0.5, 0.0)
+# worse than none, and what was chosen on small ones worse than this; also from the most similar GPU (docs/accuracy.md).
+MOVERS_CARRY = Strengths(0.5, 0.0, kin=True)
 
 
 class Model(NamedTuple):
@@ -162,8 +166,10 @@ class Cell:
         kin = [model for name, model in self.own.items() if self.make[name] == make and name != gpu and model.alone]
         kin = kin[:MOST_KIN]
         if kin and make:
-            factors = np.exp(np.mean([np.log(model.factors) for model in kin], axis=0))
-            return Recipe(factors, tuple((model, 1.0 / len(kin)) for model in kin), S_SIBLING)
+            carried = self.strength if self.strength.kin else ALL_CARRIED
+            factors = np.exp(carried.factors * np.mean([np.log(model.factors) for model in kin], axis=0))
+            members = tuple((model, carried.trees / len(kin)) for model in kin) if carried.trees else ()
+            return Recipe(factors, members, S_SIBLING)
         if self.shared is None:
             return Recipe(NEUTRAL, (), S_UNSEEN)
         members = ((self.shared, self.strength.trees),) if self.strength.trees else ()
