@@ -42,18 +42,19 @@ _NORM_THREADS, _WARP, _LOAD_BYTES = 128.0, 32.0, 16.0
 _SHORT_ROW, _SHORT_THREADS, _LONG_THREADS = 2048.0, 256.0, 512.0
 # What it costs an SM that they meet to reduce it, clocks per thread: of layer norm, on NeuSight's training rows.
 _CLOCKS_PER_THREAD = 7.0
-# The same of softmax, and for each turn of a loop over the row: of four elements a thread, of one for what is left.
+# The same of softmax, and for each turn of a loop over the row: of a load per thread, of an element for what is left.
 _MEETING_CLOCKS, _TURN_CLOCKS = 4.0, 1.0
-_VECTOR = 4.0
 
 
 def _softmax_rereads(table: OpTable) -> Rereads:
     """Two passes more, of rows that do not stay in registers."""
     length = table.column("h")
-    row = length * DTYPE_BYTES[table.dtype]
+    size = DTYPE_BYTES[table.dtype]
+    row = length * size
     passes = np.where(length > _IN_REGISTERS, 2.0, 0.0)
     threads = np.where(length > _SHORT_ROW, _LONG_THREADS, _SHORT_THREADS)
-    turns = length // (_VECTOR * threads) + np.ceil(length % (_VECTOR * threads) / threads)
+    loaded = threads * _LOAD_BYTES / size
+    turns = length // loaded + np.ceil(length % loaded / threads)
     clocks = threads * table.column("b") * (_MEETING_CLOCKS + _TURN_CLOCKS * turns)
     clocks = np.where(passes > 0.0, clocks, 0.0)
     return Rereads(passes * table.column("b") * row, _SOFTMAX_ROWS * row, np.zeros(len(table)), clocks)
