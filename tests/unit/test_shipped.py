@@ -76,7 +76,7 @@ def test_only_what_the_list_names_is_loaded(tmp_path: Path) -> None:
 
 
 def test_those_asked_by_name_ship() -> None:
-    named = {"auto", "li", "tilewave", "kernel_table", "convmeter", "convmeter_ols"}
+    named = {"auto", "li", "habitat", "tilewave", "kernel_table", "convmeter", "convmeter_ols"}
     assert named <= {name for name, _ in SHIPPED} <= {*trainable()}
 
 
