@@ -18,9 +18,10 @@ import numpy as np
 from app.services.engine import Engine
 from app.services.gpu_rows import Snapshot
 from app.services.predict import predict
+from app.services.prediction_form import PredictRequest
 from app.services.requests import read_request, write_response
 from app.services.seed import load_seed_specs
-from app.services.workloads import KERNEL_EXAMPLE, with_measured
+from app.services.workloads import KERNEL_EXAMPLE, KernelWorkload, with_measured
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
@@ -54,6 +55,12 @@ def _body(predictor: str, measured: int) -> bytes:
     return json.dumps({"gpu": TARGET, "predictor": predictor, "workload": KERNEL_EXAMPLE | {"measured": rows}}).encode()
 
 
+def _read(body: bytes) -> PredictRequest:
+    request = read_request(body)
+    assert isinstance(request, PredictRequest)
+    return request
+
+
 def least(call: Callable[[], object], loops: int = LOOPS, repeats: int = REPEATS) -> float:
     """Microseconds of one call, the least of many repeats."""
     call()
@@ -72,13 +79,14 @@ def _single(snapshot: Snapshot, predictor: str, measured: int) -> float:
 
 
 def _tables(snapshot: Snapshot, measured: int) -> tuple[OpTable, Measurements]:
-    workload = read_request(_body("auto", measured)).workload
+    workload = _read(_body("auto", measured)).workload
+    assert isinstance(workload, KernelWorkload)
     return with_measured([workload], [snapshot.row_of[SOURCE]] * measured)
 
 
 def _request(snapshot: Snapshot, predictor: str) -> float:
     body = _body(predictor, 1)
-    return least(lambda: write_response(predict(snapshot, read_request(body))))
+    return least(lambda: write_response(predict(snapshot, _read(body))))
 
 
 def _bulk(snapshot: Snapshot, predictor: str) -> float:

@@ -30,7 +30,7 @@ from app.services.runtime import open_runtime
 ONE_GPU_MS, GPUS, MANY_GPUS_MS = 5.0, 30, 60.0
 REPEATS = 15
 # Layers of GPT-2 that make 1,200 operators.
-INFERENCE_LAYERS, TRAINING_LAYERS = 54, 15
+INFERENCE_LAYERS, TRAINING_LAYERS = 54, 18
 NODES = 1_200
 
 

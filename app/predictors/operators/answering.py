@@ -101,10 +101,9 @@ def fill_answers(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not ta
 @compiled
 def _stepped_back(situation: int, traits: Traits, recipes: Recipes, row: int) -> int:
     """A row corrected by what was learned of other rows is no better known than such: its interval says so."""
-    if traits.backward[row] > 0.0 or traits.burst[row] > 0.0:
-        return S_UNTRAINED
     known = situation in (S_SEEN, S_CALIBRATED)
-    return S_SIBLING if known and recipes.lent[traits.kind[row], traits.dtype[row]] else situation
+    taught = S_SIBLING if known and recipes.lent[traits.kind[row], traits.dtype[row]] else situation
+    return S_UNTRAINED if traits.backward[row] > 0.0 or traits.burst[row] > 0.0 else taught
 
 
 @compiled

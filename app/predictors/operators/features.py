@@ -250,10 +250,7 @@ def fill_features(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not t
     tiled = traits.blocks.shape[0] > 0 and traits.fill[0, row] > 0.0
     features[at + 9, k] = traits.splits[row] if tiled else 0.0
     at += 10
-    if not tiled:
-        features[at : at + 2 * _TILES, k] = 0.0
-        return
     for tile in range(_TILES):
-        waves = traits.blocks[tile, row] / sms
+        waves = traits.blocks[tile, row] / sms if tiled else 1.0
         features[at + 2 * tile, k] = _log(waves)
-        features[at + 2 * tile + 1, k] = traits.fill[tile, row] * waves / np.ceil(waves)
+        features[at + 2 * tile + 1, k] = traits.fill[tile, row] * waves / np.ceil(waves) if tiled else 0.0

@@ -59,8 +59,6 @@ QUANTISED_BYTES = 5.0
 EAGER_DTYPES = ("fp64", "fp32", "tf32")
 # Part of the host's time that adds to the device's; the rest overlaps with it.
 HOST_SHARE = 0.5
-# Exponent of the blend of compute and memory, which overlap but for their ends.
-OVERLAP = 4.0
 # Share of the L2 ports' width that kernels get (micro-benchmarks of Volta to Hopper).
 L2_SHARE = 0.35
 # Working set over the L2 up to which it is still there when the operator runs again, and from which none of it is: what

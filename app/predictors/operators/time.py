@@ -31,7 +31,6 @@ from app.predictors.operators.priors import (
     KEPT_TO,
     L2_SHARE,
     LOST_FROM,
-    OVERLAP,
     QUANTISED_BYTES,
     QUANTISING,
     SLOW_SHARE,
@@ -136,9 +135,8 @@ def is_eager(traits: Traits, row: int) -> bool:
 @compiled
 def run_state(traits: Traits, row: int) -> int:
     """Row of the sustained rates: BUSY, COOL, or IN_NETWORK where PyTorch's own formats are not launched one by one."""
-    if traits.burst[row] > 0.0:
-        return COOL
-    return IN_NETWORK if IS_EAGER[traits.dtype[row]] and not is_eager(traits, row) else BUSY
+    state = IN_NETWORK if IS_EAGER[traits.dtype[row]] and not is_eager(traits, row) else BUSY
+    return COOL if traits.burst[row] > 0.0 else state
 
 
 @compiled
@@ -160,8 +158,7 @@ def _of_cut(cut: float, used: float) -> float:
     What else they wait for (operands, exponentials, permutations) goes on at the chip's speed and overlaps with the
     units as memory does with compute; uncut, the units are busy for `used` of the time.
     """
-    rest = cut**-OVERLAP
-    return float((rest + used**OVERLAP * (1.0 - rest)) ** (1.0 / OVERLAP))
+    return blend(1.0 / cut, used * np.sqrt(np.sqrt(1.0 - cut**-4.0)))
 
 
 @compiled
@@ -170,14 +167,12 @@ def _compute_s(traits: Traits, row: int, devices: Devices, gpu: int) -> float:
     dtype = traits.dtype[row]
     meeting = float(traits.clocks[row] / (devices.figures[_SMS, gpu] * devices.figures[_CLOCK, gpu]))
     rate = BY_KIND[traits.kind[row], 0] * devices.rates[run_state(traits, row), dtype, gpu]
-    if np.isnan(rate):
-        return meeting
     tile, share = best_tile(traits, row, devices.figures[_SMS, gpu])
     products = float(traits.flops[row] / (rate * share))
     cut = devices.cuts[dtype, gpu]
     if cut > 1.0:
         products *= _of_cut(cut, BY_KIND[traits.kind[row], 0] * (_TILE_SPEED[tile] if tile >= 0 else 1.0))
-    return meeting + products
+    return meeting + (0.0 if np.isnan(rate) else products)
 
 
 @compiled
@@ -215,8 +210,9 @@ def composed(terms: Floats, q: int, work: float) -> float:
 
 @compiled
 def blend(compute_s: float, memory_s: float) -> float:
-    """Seconds of compute and memory, which overlap but for their ends."""
-    return float((compute_s**OVERLAP + memory_s**OVERLAP) ** (1.0 / OVERLAP))
+    """Seconds of compute and memory, which overlap but for their ends: p = 4, whose powers and root are quick."""
+    compute, memory = compute_s * compute_s, memory_s * memory_s
+    return float(np.sqrt(np.sqrt(compute * compute + memory * memory)))
 
 
 @compiled
