@@ -9,7 +9,7 @@ from app.ops.base import Products
 from app.ops.tiles import CANDIDATES, Grid, fill_grid, wave_efficiency
 from app.predictors.intervals import PRIOR_HALF_WIDTH
 from app.predictors.operators.learned import Learned
-from app.predictors.operators.priors import PRIORS
+from app.predictors.operators.priors import IN_TURN_SHARE, PRIORS
 from app.predictors.operators.sustained import LANES_CAP, bandwidths, compute_rates
 from app.predictors.roofline import hardware_limit
 from app.services.seed import load_seed_specs
@@ -133,6 +133,14 @@ def test_a_network_finds_in_the_l2_what_was_just_written() -> None:
         row = {"b": rows, "h": 1024}
         alone, between = ask(operators("add", row | {"eager": 0}, row | {"eager": -1}), H100).latency_s
         assert between == pytest.approx(left * alone, rel=0.03)
+
+
+def test_weights_of_a_stack_come_from_dram_though_they_would_fit_the_l2() -> None:
+    row = {"m": 8, "n": 4096, "k": 4096}  # 32 MiB of the L40S's 96, and of six layers in turn
+    in_turn, again = ask(operators("linear", row, row | {"eager": 1}, dtype="bf16"), L40S).latency_s
+    weights_s = 2 * 4096 * 4096 / (IN_TURN_SHARE * bandwidths(GPUS)[L40S])
+    assert in_turn - PRIORS["linear"].device_s == pytest.approx(weights_s, rel=0.01)
+    assert again == PRIORS["linear"].host_s
 
 
 def test_a_strided_tensor_is_fetched_in_bursts_once_its_rows_outgrow_the_l2() -> None:

@@ -241,7 +241,7 @@ def fill_features(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not t
     features[at + 2, k] = np.log(terms[TIME, q] + 1e-9)
     features[at + 3, k] = _log(terms[LIMIT, q] / terms[TIME, q])
     features[at + 4, k] = _log(terms[LINK_S, q] / memory)
-    features[at + 5, k] = _log(traits.distinct[row] / l2)
+    features[at + 5, k] = _log((traits.distinct[row] + traits.between[row]) / l2)
     features[at + 6, k] = _log(traits.moved[row] / l2)
     waves = np.exp(shape[_TASKS, row]) / sms
     features[WAVES, k] = _log(waves)

@@ -64,6 +64,9 @@ L2_SHARE = 0.35
 # Working set over the L2 up to which it is still there when the operator runs again, and from which none of it is: what
 # is streamed through a cache that is too small evicts what is needed next.
 STAYS_TO, GONE_FROM = 0.5, 0.85
+# A serving stack runs other layers before a `linear` with the same weights: as many pass through the L2 in turn, found
+# on the L40S, where weights of over a sixth of the L2 come at DRAM's rate; and the share of the bandwidth they get so.
+IN_TURN, IN_TURN_SHARE = 6.0, 0.90
 # Part of the L2 up to which rows in flight stay there for their second read, and from which they are lost: of softmax
 # and layer norm on V100, L4 and A100.
 KEPT_TO, LOST_FROM = 0.35, 0.7

@@ -26,6 +26,8 @@ from app.predictors.operators.priors import (
     GONE_FROM,
     HOP_S,
     HOST_SHARE,
+    IN_TURN,
+    IN_TURN_SHARE,
     IS_EAGER,
     IS_LINEAR,
     KEPT_TO,
@@ -40,7 +42,7 @@ from app.predictors.operators.priors import (
 from app.predictors.operators.sustained import BUSY, COOL, IN_NETWORK, bandwidths, compute_rates, cuts, l2_reach
 from app.predictors.roofline import memory_limit_s, peaks
 from app.tables.gpus import COLUMN_INDEX, GpuTable
-from app.tables.ops import OpTable
+from app.tables.ops import WEIGHT_BYTES, OpTable
 from app.tables.predictions import COMMUNICATION, COMPUTE, LAUNCH, MEMORY
 
 Floats = NDArray[np.float64]
@@ -62,6 +64,7 @@ class Traits(NamedTuple):
     reread, in_flight, passed  bytes read again where what is in flight, per SM and in all, does not stay in the L2
     clocks              that SMs spend where threads meet to reduce a row or draw random numbers; 0 of most
     handed              bytes that in a network the row before has just written
+    between             bytes of other layers' weights that pass before a serving stack runs a `linear` again; else 0
     launches            launches that wait for one another
     sent, hops          bytes over the link, and further devices that messages pass, of collectives; else 0
     eager, burst, backward  as the columns of these names
@@ -79,6 +82,7 @@ class Traits(NamedTuple):
     passed: Floats
     clocks: Floats
     handed: Floats
+    between: Floats
     launches: Floats
     sent: Floats
     hops: Floats
@@ -184,11 +188,13 @@ def _memory_s(traits: Traits, row: int, quantised: float, devices: Devices, gpu:
     full = (traits.in_flight[row] * devices.figures[_SMS, gpu] + KEPT_TO * traits.passed[row]) / reach
     missed = traits.reread[row] * min(max((full - KEPT_TO) / (LOST_FROM - KEPT_TO), 0.0), 1.0)
     distinct = traits.distinct[row] + quantised
-    evicted = min(max((distinct / devices.figures[_L2, gpu] - STAYS_TO) / (GONE_FROM - STAYS_TO), 0.0), 1.0)
+    between = distinct + traits.between[row]
+    evicted = min(max((between / devices.figures[_L2, gpu] - STAYS_TO) / (GONE_FROM - STAYS_TO), 0.0), 1.0)
     from_dram = min(moved, distinct) + missed
     if traits.eager[row] < 0.0:  # of what the row before has just written, the L2 still has as much as it holds
         from_dram -= min(traits.handed[row], reach)
-    dram_s = evicted * from_dram / (BY_KIND[traits.kind[row], 1] * devices.bandwidth[gpu])
+    share = IN_TURN_SHARE if traits.between[row] > 0.0 else BY_KIND[traits.kind[row], 1]
+    dram_s = evicted * from_dram / (share * devices.bandwidth[gpu])
     return dram_s, moved / (L2_SHARE * devices.figures[_L2_BANDWIDTH, gpu])
 
 
@@ -302,6 +308,15 @@ def _activations(kind: Kind) -> Floats:
     return kind.table.column("m") * kind.table.column("k")
 
 
+def _between(kind: Kind) -> Floats:
+    table = kind.table
+    if kind.op.group != "linear":
+        return np.zeros(len(table))
+    weights = table.column("n") * table.column("k") * WEIGHT_BYTES[table.dtype]
+    by_pytorch = IS_EAGER[table.dtype] | (table.column("eager") > 0.0)
+    return np.where(by_pytorch, 0.0, (IN_TURN - 1.0) * weights)
+
+
 def _rereads(nothing: Floats, kinds: list[Kind]) -> Rereads:
     """What every row reads again, and what it costs to reduce one; `nothing` [n] of most."""
     again = [(kind, kind.op.rereads) for kind in kinds if kind.op.rereads is not None]
@@ -327,6 +342,7 @@ def traits_of(ops: OpTable, kinds: list[Kind], products: list[Products | None]) 
         _of_kinds(ops, kinds, _activations),
         *_rereads(nothing, kinds),
         _of_kinds(ops, kinds, _handed) if in_network else nothing,
+        _of_kinds(ops, kinds, _between),
         _of_kinds(ops, kinds, _launches),
         nothing if sent is None else sent,
         nothing if sent is None else ops.column("devices") - 1.0,
