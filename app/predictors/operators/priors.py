@@ -44,7 +44,7 @@ PRIORS = {
     "elementwise": Prior(1.0, 1.0, 28e-6, 2.5e-6, 0.40),
     "embedding": Prior(1.0, 0.75, 30e-6, 3e-6, 0.70),
     "recurrent": Prior(0.6, 0.60, 80e-6, 5e-6, 1.0),
-    "attention": Prior(0.45, 0.50, 60e-6, 12e-6, 0.90),
+    "attention": Prior(0.45, 0.90, 60e-6, 12e-6, 0.90),
     "moe": Prior(0.40, 0.72, 150e-6, 25e-6, 0.75),
     "collective": Prior(1.0, 0.80, 60e-6, 7e-6, 0.75),
     "memory": Prior(1.0, 0.95, 20e-6, 2.5e-6, 0.50),
