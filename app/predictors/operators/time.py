@@ -173,9 +173,8 @@ def _compute_s(traits: Traits, row: int, devices: Devices, gpu: int) -> float:
     rate = BY_KIND[traits.kind[row], 0] * devices.rates[run_state(traits, row), dtype, gpu]
     tile, share = best_tile(traits, row, devices.figures[_SMS, gpu])
     products = float(traits.flops[row] / (rate * share))
-    cut = devices.cuts[dtype, gpu]
-    if cut > 1.0:
-        products *= _of_cut(cut, BY_KIND[traits.kind[row], 0] * (_TILE_SPEED[tile] if tile >= 0 else 1.0))
+    used = BY_KIND[traits.kind[row], 0] * (_TILE_SPEED[tile] if tile >= 0 else 1.0)
+    products *= _of_cut(devices.cuts[dtype, gpu], used)
     return meeting + (0.0 if np.isnan(rate) else products)
 
 
