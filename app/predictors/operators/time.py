@@ -162,7 +162,8 @@ def _of_cut(cut: float, used: float) -> float:
     What else they wait for (operands, exponentials, permutations) goes on at the chip's speed and overlaps with the
     units as memory does with compute; uncut, the units are busy for `used` of the time.
     """
-    return blend(1.0 / cut, used * np.sqrt(np.sqrt(1.0 - cut**-4.0)))
+    part = 1.0 / (cut * cut)
+    return blend(1.0 / cut, used * np.sqrt(np.sqrt(1.0 - part * part)))
 
 
 @compiled
