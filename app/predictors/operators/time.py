@@ -53,6 +53,8 @@ _TILE_SPEED /= _TILE_SPEED.max()
 _SMS, _CLOCK = COLUMN_INDEX["sm_count"], COLUMN_INDEX["boost_clock_hz"]
 _L2, _L2_BANDWIDTH = COLUMN_INDEX["l2_bytes"], COLUMN_INDEX["l2_bandwidth_bytes_per_s"]
 _LINK = COLUMN_INDEX["link_bandwidth_bytes_per_s"]
+# Bytes that other layers move per weight of a `linear`, by dtype: none where PyTorch runs it again and again.
+_IN_TURN_BYTES = np.where(IS_EAGER, 0.0, (IN_TURN - 1.0) * WEIGHT_BYTES)
 
 
 class Traits(NamedTuple):
@@ -312,9 +314,8 @@ def _between(kind: Kind) -> Floats:
     table = kind.table
     if kind.op.group != "linear":
         return np.zeros(len(table))
-    weights = table.column("n") * table.column("k") * WEIGHT_BYTES[table.dtype]
-    by_pytorch = IS_EAGER[table.dtype] | (table.column("eager") > 0.0)
-    return np.where(by_pytorch, 0.0, (IN_TURN - 1.0) * weights)
+    weights: Floats = table.column("n") * table.column("k") * _IN_TURN_BYTES[table.dtype]
+    return weights * ~(table.column("eager") > 0.0)
 
 
 def _rereads(nothing: Floats, kinds: list[Kind]) -> Rereads:
