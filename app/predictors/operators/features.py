@@ -148,9 +148,10 @@ def _of_kind(kind: Kind, product: Products | None) -> Floats:
     table = kind.table
     n, names, own = len(table), own_dims(int(table.kind[0])), _own(int(table.kind[0]))
     column = {name: _column(table, name) for name in names}
-    sizes = np.log(np.array([column[name] for name in own.sizes]))
+    sizes = np.log(np.maximum(np.array([column[name] for name in own.sizes]), 0.5))  # over zero for their logarithms
     ratios = np.empty((len(own.over), n))
-    _fill_ratios(sizes, own.over, own.under, ratios)
+    if len(ratios):
+        _fill_ratios(sizes, own.over, own.under, ratios)
     parts = [ratios[:1] if len(ratios) else sizes[:1]]
     if product is not None:
         parts.append(_product_features(product))
@@ -170,14 +171,13 @@ def _of_kind(kind: Kind, product: Products | None) -> Floats:
 
 
 def _column(table: OpTable, name: str) -> Floats:
-    """A dimension with what absent means, kept over zero for its logarithm."""
+    """A dimension, with what absent means."""
     given = table.column(name)
     if name in _PLAIN:
         return np.where(np.isnan(given), table.dtype.astype(np.float64), given) if name == "kv_dtype" else given
     if name in _ABSENT:
-        given = np.where(np.isnan(given) | (given == 0.0), table.column(_ABSENT[name]), given)
-    sized: Floats = np.maximum(given, 0.5)
-    return sized
+        return np.where(np.isnan(given) | (given == 0.0), table.column(_ABSENT[name]), given)
+    return given
 
 
 @compiled
