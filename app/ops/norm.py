@@ -35,11 +35,11 @@ def _work(flops: tuple[float, float], parameters: float) -> Callable[[OpTable], 
 # Rows between their first and last read on an SM: softmax has two blocks of 1,024 threads there, the others many small
 # ones, of which about half are so far at a time.
 _SOFTMAX_ROWS, _NORM_ROWS = 2.0, 8.0
-_IN_REGISTERS = 1024.0
-# Threads that share a row: layer norm's; softmax's (PyTorch 2.1) of up to so many elements, and of more. A thread loads
-# 16 bytes at once, so that a short row has work for a few warps only: no data, which begin at 260 elements.
-_NORM_THREADS, _WARP, _LOAD_BYTES = 128.0, 32.0, 16.0
-_SHORT_ROW, _SHORT_THREADS, _LONG_THREADS = 2048.0, 256.0, 512.0
+# Elements and bytes of a row of softmax that stay in registers (PyTorch 2.1).
+_IN_REGISTERS, _REGISTER_BYTES = 1024.0, 4096.0
+# Threads that share a row: layer norm's, and at most softmax's, a power of two for which a row is one or two loads of
+# 16 bytes each. A short row has work for a few warps only: no data, which begin at 260 elements.
+_NORM_THREADS, _SOFTMAX_THREADS, _WARP, _LOAD_BYTES = 128.0, 512.0, 32.0, 16.0
 # What it costs an SM that they meet to reduce it, clocks per thread: of layer norm, on NeuSight's training rows.
 _CLOCKS_PER_THREAD = 7.0
 # The same of softmax, and for each turn of a loop over the row: of a load per thread, of an element for what is left.
@@ -51,8 +51,8 @@ def _softmax_rereads(table: OpTable) -> Rereads:
     length = table.column("h")
     size = DTYPE_BYTES[table.dtype]
     row = length * size
-    passes = np.where(length > _IN_REGISTERS, 2.0, 0.0)
-    threads = np.where(length > _SHORT_ROW, _LONG_THREADS, _SHORT_THREADS)
+    passes = np.where((length > _IN_REGISTERS) | (row > _REGISTER_BYTES), 2.0, 0.0)
+    threads = np.clip(2.0 ** np.ceil(np.log2(row / (2.0 * _LOAD_BYTES))), _WARP, _SOFTMAX_THREADS)
     loaded = threads * _LOAD_BYTES / size
     turns = length // loaded + np.ceil(length % loaded / threads)
     clocks = threads * table.column("b") * (_MEETING_CLOCKS + _TURN_CLOCKS * turns)

@@ -186,6 +186,15 @@ def test_what_four_elements_a_thread_leave_of_a_row_takes_turns_of_its_own() -> 
     assert left < whole
 
 
+def test_threads_of_softmax_go_by_bytes() -> None:
+    """A thread loads eight elements of 16 bits for four of 32: rows of as many bytes are met by as many threads."""
+    rows = {"b": 2.0**20, "eager": 0}
+    (full,) = ask(operators("softmax", rows | {"h": 2048}), H100).latency_s
+    half, short = ask(operators("softmax", rows | {"h": 4096}, rows | {"h": 2048}, dtype="bf16"), H100).latency_s
+    assert half == pytest.approx(full, rel=0.03)
+    assert short < 0.6 * half
+
+
 def test_every_step_of_a_recurrence_is_a_launch() -> None:
     row = {"batch": 1, "input": 8, "hidden": 8, "eager": 0}
     short, long = ask(operators("recurrent", row | {"steps": 10}, row | {"steps": 1000}), H100).latency_s
