@@ -76,18 +76,22 @@ OPERATOR_GROUPS = (
 )
 _LINES = [op.name if op.name in OPERATOR_GROUPS else op.group for op in OPS[1:]]
 _GROUP_OF_KIND = np.array([0] + [OPERATOR_GROUPS.index(line) for line in _LINES])
+_FIRST, _DTYPES, _SITUATIONS = len(GROUPS), len(DTYPES), len(SITUATIONS)
 _WIDTH_OF_LINE = {line: PRIORS[op.group].width for line, op in zip(_LINES, OPS[1:], strict=True)}
 
 
 def operator_codes(kind: Ints, dtype: Ints, situation: Ints | int) -> Ints:
-    """Residual groups of operators of these kinds, dtypes and situations (codes into SITUATIONS), int [n]."""
-    codes: Ints = len(GROUPS) + (_GROUP_OF_KIND[kind] * len(DTYPES) + dtype) * len(SITUATIONS) + situation
+    """Residual groups of operators of these kinds, dtypes and situations (codes into SITUATIONS), int [n].
+
+    Compiled, of single ones, where it is asked row by row.
+    """
+    codes: Ints = _FIRST + (_GROUP_OF_KIND[kind] * _DTYPES + dtype) * _SITUATIONS + situation
     return codes
 
 
 def of_other_gpus(group: int) -> bool:
     """Whether answers of this residual group are for GPUs that were not learned from, while others were."""
-    return group >= len(GROUPS) and (group - len(GROUPS)) % len(SITUATIONS) in OTHER_GPUS
+    return group >= _FIRST and (group - _FIRST) % _SITUATIONS in OTHER_GPUS
 
 
 # Prior half-widths in log space at 80 % coverage, for a group without a single held-out residual. Measured

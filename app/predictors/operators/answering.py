@@ -14,6 +14,7 @@ from app.predictors.intervals import (
     S_UNSEEN,
     S_UNSEEN_OUTSIDE,
     S_UNTRAINED,
+    operator_codes,
 )
 from app.predictors.operators.boosting import BLOCK, add_trees
 from app.predictors.operators.cells import MOST_KIN
@@ -33,6 +34,8 @@ FADING = 0.1
 # An answer further out of the range learned from errs more: its interval grows by this part per factor of e.
 STRETCH = 0.25
 
+_group_of = compiled(operator_codes)
+
 
 @compiled
 def fill_answers(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not tables)
@@ -44,11 +47,11 @@ def fill_answers(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not ta
     packed: Packed,
     recipes: Recipes,
     times: tuple[Floats, Floats],
-    codes: tuple[Ints, Ints],
+    codes: tuple[Ints, Ints, Ints],
 ) -> None:
     """Queries in `order`, as many of one cell and GPU at once as there are; their physics go into `terms`."""
     i, j, order = asked
-    bound, situation = codes
+    bound, situation, group = codes
     fill_terms(traits, devices, i, j, terms)
     total, neutral, first = np.empty(BLOCK), np.ones(FACTORS), 0
     while first < len(order):
@@ -94,6 +97,7 @@ def fill_answers(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not ta
             trust = 1.0 if alike else recipes.trust[cell, gpu]
             factors = factors if alike else factors**trust
             situation[q] = _stepped_back(situation[q], traits, recipes, i[q])
+            group[q] = _group_of(traits.kind[i[q]], traits.dtype[i[q]], situation[q])
             times[0][q] = corrected_s(terms, q, factors, trust * total[k] * np.exp(-FADING * far), alike)
         first += count
 

@@ -58,10 +58,9 @@ class Learned:
         recipes, n = self._recipes(gpus), len(i)
         order = np.arange(n) if _alike(ops, j) else np.lexsort((ops.dtype[i], ops.kind[i], j))
         terms, latency, stretch = np.empty((TERMS, n)), np.empty(n), np.empty(n)
-        bound, situation = np.empty(n, dtype=np.intp), np.empty(n, dtype=np.intp)
-        asked, times, codes = (i, j, order), (latency, stretch), (bound, situation)
+        bound, situation, group = (np.empty(n, dtype=np.intp) for _ in range(3))
+        asked, times, codes = (i, j, order), (latency, stretch), (bound, situation, group)
         fill_answers(shape, traits, devices_of(gpus), asked, terms, self._packed, recipes, times, codes)
-        group = operator_codes(ops.kind[i], ops.dtype[i], situation)
         return Estimate(latency, bound, SUPPORT_OF_SITUATION[situation], group, stretch, terms[LIMIT])
 
     @cached_property
