@@ -136,14 +136,14 @@ def _fill_ratios(sizes: Floats, over: Ints, under: Ints, ratios: Floats) -> None
 def shape_features(kinds: list[Kind], products: list[Products | None], n: int) -> Singles:
     """Shape features of every row, float32 [SHAPE_FEATURES, n]; zero where a family has fewer."""
     if len(kinds) == 1:
-        return _of_kind(kinds[0], products[0]).astype(np.float32)
+        return _of_kind(kinds[0], products[0])
     features = np.zeros((SHAPE_FEATURES, n), dtype=np.float32)
     for kind, product in zip(kinds, products, strict=True):
         features[:, kind.rows] = _of_kind(kind, product)
     return features
 
 
-def _of_kind(kind: Kind, product: Products | None) -> Floats:
+def _of_kind(kind: Kind, product: Products | None) -> Singles:
     """Shape features of one family's rows: tasks, products, ratios, dimensions."""
     table = kind.table
     n, names, own = len(table), own_dims(int(table.kind[0])), _own(int(table.kind[0]))
@@ -160,7 +160,7 @@ def _of_kind(kind: Kind, product: Products | None) -> Floats:
         parts.append((table.column("window") > 0.0)[None].astype(np.float64))
     if product is None:
         parts += [_divisors(column[name])[None] for name in ("b", "h") if name in column]
-    features, at = np.zeros((SHAPE_FEATURES, n)), 0
+    features, at = np.zeros((SHAPE_FEATURES, n), dtype=np.float32), 0
     for part in parts:
         kept = part[: EAGER - at]
         features[at : at + len(kept)] = kept
