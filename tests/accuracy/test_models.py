@@ -35,7 +35,7 @@ def learned(study: Study) -> list[Result]:
     return evaluate_models(study, most_train=ROWS)
 
 
-# On all rows the README's table says less, and the goals.
+# On all rows errors are less: the README's table has them beside the goals.
 @pytest.mark.parametrize(
     ("part", "most"), [("unseen", 14.0), ("seen", 9.0), ("amd", 10.0), ("fused", 12.0), ("distributed", 9.0)]
 )
