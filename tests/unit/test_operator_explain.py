@@ -56,9 +56,8 @@ def ask(
     return answer, explained(predictor.operators_, ops, GPUS, target, answer)
 
 
-@pytest.mark.parametrize("target", [SEEN, UNSEEN])
-def test_members_combine_to_the_answer(target: int) -> None:
-    answer, found = ask(TRAINED, ASKED, target)
+def combine(answer: Predictions, found: list[Explanation]) -> None:
+    """Members, physics and what is left of corrections make up the answers."""
     for one, latency_s in zip(found, answer.latency_s, strict=True):
         physics, *learned = one.members
         assert physics.source == "physics"
@@ -69,6 +68,24 @@ def test_members_combine_to_the_answer(target: int) -> None:
             terms = np.array([[figure] for figure in (*one.physics, np.nan)])
             combined = composed(terms, 0, work_s(terms, 0) * np.exp(correction))
         assert combined == pytest.approx(latency_s, rel=1e-6)
+
+
+@pytest.mark.parametrize("target", [SEEN, UNSEEN])
+def test_members_combine_to_the_answer(target: int) -> None:
+    combine(*ask(TRAINED, ASKED, target))
+
+
+def test_a_collective_told_by_another_dtype_says_so() -> None:
+    shapes = [{"message_bytes": 2.0**size, "devices": 2} for size in np.arange(12, 28, 0.03).tolist()]
+    taught = {
+        dtype: measured("all_reduce", shapes, GPUS, (gpu,), slow, dtype=dtype)
+        for gpu, dtype in enumerate(("fp16", "bf16"))
+    }
+    answer, found = ask(
+        Auto().fit_operators(list(taught.values()), GPUS), operators("all_reduce", *shapes[::90], dtype="bf16"), SEEN
+    )
+    combine(answer, found)
+    assert {(one.learned, one.members[1].source) for one in found} == {("fp16", "own")}
 
 
 def test_who_answers_and_in_what_situation() -> None:

@@ -154,8 +154,11 @@ def explained(learned: Learned, ops: OpTable, gpus: GpuTable, target: int, answe
         key = learned.cell_of(ops.kind[q], ops.dtype[q])
         cell = None if key is None else learned.cells[key]
         gpu, make = gpus.ids[target], gpus.architectures[target] if gpus.architectures else ""
-        recipe = _NOTHING if cell is None else cell.recipe(gpu, make)
         fading, whole = _reach(rows, q, cell)
+        if key is not None:
+            key = learned.teller(key, gpu, make)
+            cell = learned.cells[key]
+        recipe = _NOTHING if cell is None else cell.recipe(gpu, make)
         if not whole:
             trust = float(trusted(ops.kind[q], int(recipe.situation), gpus.column("board_power_w")[target]))
             fading, recipe = fading * trust, recipe._replace(factors=recipe.factors**trust)

@@ -106,6 +106,16 @@ class Learned:
         row = int(self._cell_of[kind, dtype])
         return None if row < 0 else list(self.cells)[row]
 
+    def teller(self, key: CellKey, gpu: str, make: str) -> CellKey:
+        """The cell that answers for cell `key` on a GPU.
+
+        Another than it for a collective that was measured there, or on the GPU's make, in that one's dtype only.
+        """
+        if gpu in self.cells[key].own:
+            return key
+        alike = [key, *self._of_any_dtype(key[0])]
+        return min(alike, key=lambda like: self.cells[like].recipe(gpu, make).situation)
+
     def _recipes(self, gpus: GpuTable) -> Recipes:
         """Recipes of every GPU of a table, put together once per table."""
         key = ("recipes", self)
@@ -131,10 +141,8 @@ class Learned:
         """Factors [cells, FACTORS], models [cells, MEMBERS], weights alike and situations [cells] for one GPU."""
         factors, member = np.ones((len(self.cells), FACTORS)), np.full((len(self.cells), MEMBERS), -1)
         weight, situation = np.zeros((len(self.cells), MEMBERS)), np.empty(len(self.cells), dtype=np.intp)
-        for row, (key, cell) in enumerate(self.cells.items()):
-            # A collective measured on the GPU, or on one of its make, in another dtype only is known by that one.
-            known = [cell] if gpu in cell.own else [cell, *(self.cells[like] for like in self._of_any_dtype(key[0]))]
-            recipe = min((one.recipe(gpu, make) for one in known), key=lambda one: one.situation)
+        for row, key in enumerate(self.cells):
+            recipe = self.cells[self.teller(key, gpu, make)].recipe(gpu, make)
             factors[row], situation[row] = recipe.factors, recipe.situation
             for k, (model, share) in enumerate(recipe.members[:MEMBERS]):
                 member[row, k], weight[row, k] = self._number[id(model)], share
