@@ -13,7 +13,7 @@ from app.predictors.auto import Auto
 from app.predictors.intervals import SITUATIONS
 from app.predictors.operators.boosting import NO_TREES, Growth, Trees, boosted
 from app.predictors.operators.calibration import Rows, calibrate
-from app.predictors.operators.cells import CLEAR
+from app.predictors.operators.cells import CLEAR, agreed
 from app.predictors.operators.constants import FACTORS, NEUTRAL, fill_scaled, fitted_factors
 from app.predictors.operators.features import FEATURES, own_dims
 from app.predictors.operators.process import LEAF, OFFSET, Kernels, Places, View, taught
@@ -228,22 +228,27 @@ def test_a_sibling_borrows_and_others_share() -> None:
 def test_constants_of_two_makes_are_not_carried_to_a_third() -> None:
     two = Auto().fit_operators([runs("linear", "mnk", 900, (SEEN, SEEN_TOO))], GPUS).operators_.cells["linear", "fp32"]
     three = TRAINED.operators_.cells["linear", "fp32"]
-    assert two.strength.factors == 0.0
-    assert three.strength.factors > 0.0
+    assert (two.strength.factors == 0.0).all()
+    assert (three.strength.factors > 0.0).any()
     np.testing.assert_array_equal(two.recipe("other", "other").factors, NEUTRAL)
     assert (three.recipe("third", "third").factors != three.recipe("other", "other").factors).any()
 
 
-def test_operators_that_move_bytes_carry_half_of_the_constants_and_no_trees() -> None:
-    for seen, carried in (((SEEN, SEEN_TOO), (0.0, 0.0)), ((SEEN, SEEN_TOO, SEEN_THREE), (0.5, 0.0))):
+def test_a_constant_is_carried_as_far_as_makes_agree_on_it() -> None:
+    told = np.zeros((3, FACTORS))
+    told[:, 0], told[:, 1], told[:, 2] = 0.5, (0.4, -0.4, 0.0), (0.1, 0.2, 0.3)
+    np.testing.assert_allclose(agreed(told), [1.0, 0.0, 0.8, 0.0, 0.0, 0.0])
+
+
+def test_operators_that_move_bytes_carry_no_trees_and_what_makes_agree_on_to_their_own_make_too() -> None:
+    for seen, carries in (((SEEN, SEEN_TOO), False), ((SEEN, SEEN_TOO, SEEN_THREE), True)):
         cell = Auto().fit_operators([runs("relu", "bh", 450, seen)], GPUS).operators_.cells["relu", "fp32"]
-        assert cell.strength[:2] == carried
+        assert (cell.strength.factors > 0.0).any() == carries
         assert cell.recipe("other", "other").members == ()
-    # Nor does one of the same make get more
     name = next(iter(cell.own))
     sibling = cell.recipe("other", cell.make[name])
     assert sibling.members == ()
-    np.testing.assert_allclose(sibling.factors, np.sqrt(cell.own[name].factors))
+    np.testing.assert_allclose(sibling.factors, cell.own[name].factors ** cell.strength.factors)
 
 
 def test_few_rows_of_a_gpu_do_not_lean_on_a_model_that_saw_them() -> None:

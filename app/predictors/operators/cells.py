@@ -2,9 +2,9 @@
 
 Of the physics (app.predictors.operators.time) the constants, and of what it then misses a model over the features of
 app.predictors.operators.features. A GPU with enough rows has a model of its own. One of the same make (architecture and
-kind of memory) borrows it. Others get `shared`, learned from all GPUs with equal weight, its constants and its trees at
-the strengths that did best when each GPU was held out in turn, of operators that move bytes at fixed ones: off their
-GPUs either may do more harm than good. A GPU with few rows corrects what it would get without them.
+kind of memory) borrows it. Others get `shared`, learned from all GPUs with equal weight: of each constant as much as
+makes agree on, of its trees what did best when each make was held out in turn, as off their GPUs either may do more
+harm than good. A GPU with few rows corrects what it would get without them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from app.predictors.intervals import S_CALIBRATED, S_SEEN, S_SIBLING, S_UNSEEN
 from app.predictors.operators.boosting import NO_TREES, Growth, Trees, boosted
 from app.predictors.operators.calibration import Rows, calibrate
-from app.predictors.operators.constants import NEUTRAL, fill_scaled, fitted_factors
+from app.predictors.operators.constants import FACTORS, NEUTRAL, fill_scaled, fitted_factors
 from app.predictors.operators.features import EAGER
 from app.predictors.operators.process import Kernels, Places
 from app.predictors.operators.smooth import NOTHING, Smooth
@@ -46,26 +46,24 @@ LEAST_ALONE = 24
 TRIAL_ROWS, TRIAL_TREES = 800, 80
 # GPUs of the same make that answer for one without rows of its own.
 MOST_KIN = 3
+# Parts of what trees say that may be carried to other makes.
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 # Makes from which anything may be carried to another: two agree by chance.
 LEAST_MAKES = 3
 
 
 class Strengths(NamedTuple):
-    """How much of a shared model counts on a GPU of a make that is none of its own: of its constants, of its trees.
+    """How much of a shared model counts on a GPU of a make that is none of its own: of each constant, of its trees.
 
     `kin`: whether a model counts as little on other GPUs of its own make, where else it holds in full.
     """
 
-    factors: float
+    factors: Floats
     trees: float
     kin: bool = False
 
 
-NOTHING_CARRIED, ALL_CARRIED = Strengths(0.0, 0.0), Strengths(1.0, 1.0)
-# Of operators that do little but move bytes, which their bandwidth tells: on large rows of a GPU held out, trees did
-# worse than none, and what was chosen on small ones worse than this; also from the most similar GPU (docs/accuracy.md).
-MOVERS_CARRY = Strengths(0.5, 0.0, kin=True)
+NOTHING_CARRIED, ALL_CARRIED = Strengths(np.zeros(FACTORS), 0.0), Strengths(np.ones(FACTORS), 1.0)
 
 
 class Model(NamedTuple):
@@ -291,28 +289,42 @@ def _some(samples: Samples, code: int, most: int) -> Ints:
 
 
 def _strength(samples: Samples, codes: Sequence[int]) -> Strengths:
-    """The pair of STRENGTHS with the least error over GPUs that were held out in turn, each make as a whole.
+    """Of constants as much as their makes agree on, and of trees the part with the least error on makes held out.
 
-    Of an operator that moves bytes a fixed one, of fewer makes than LEAST_MAKES none.
+    Of an operator that moves bytes no trees, and to its own make no more, as its bandwidth tells it: on large rows of a
+    GPU held out trees did worse than none (docs/accuracy.md). Of fewer makes than LEAST_MAKES nothing.
     """
-    errors = []
     makes = {code: samples.makes[code] or samples.names[code] for code in codes}
-    every = sorted(set(makes.values()))
-    if len(every) < LEAST_MAKES:
+    of_make = [[code for code in codes if makes[code] == make] for make in sorted(set(makes.values()))]
+    if len(of_make) < LEAST_MAKES:
         return NOTHING_CARRIED
+    some = {code: samples.of(_some(samples, code, TRIAL_ROWS)) for code in codes}
+    carried = agreed(np.array([np.mean([_constants(some[code]) for code in make], axis=0) for make in of_make]))
     if samples.moves:
-        return MOVERS_CARRY
-    for make in every:
-        rest = [code for code in codes if makes[code] != make]
-        model = _shared(samples, rest, TRIAL_ROWS, TRIAL_TREES)
-        for code in codes:
-            if makes[code] == make:
-                rows = samples.of(_some(samples, code, TRIAL_ROWS))
-                full = answered(Recipe(model.factors, ((model, 1.0),), S_UNSEEN), rows.features)
-                left = [rows.residual(model.factors**part) for part in STRENGTHS]
-                errors.append([[np.abs(np.expm1(part * full - off)).mean() for part in STRENGTHS] for off in left])
-    factors, trees = np.unravel_index(np.mean(errors, axis=0).argmin(), np.shape(errors[0]))
-    return Strengths(STRENGTHS[factors], STRENGTHS[trees])
+        return Strengths(carried, 0.0, kin=True)
+    errors = []
+    for make in of_make:
+        model = _shared(samples, [code for code in codes if code not in make], TRIAL_ROWS, TRIAL_TREES)
+        for rows in (some[code] for code in make):
+            full = answered(Recipe(model.factors, ((model, 1.0),), S_UNSEEN), rows.features)
+            left = rows.residual(model.factors**carried)
+            errors.append([np.abs(np.expm1(part * full - left)).mean() for part in STRENGTHS])
+    return Strengths(carried, STRENGTHS[np.mean(errors, axis=0).argmin()])
+
+
+def _constants(samples: Samples) -> Floats:
+    """Logarithms of the constants that fit one GPU by itself, [FACTORS]."""
+    return np.log(fitted_factors(samples.terms, samples.latency_s, streams=samples.streams))
+
+
+def agreed(constants: Floats) -> Floats:
+    """The part of each constant that is carried to a further make, [FACTORS]: mean^2 / (mean^2 + variance) over makes.
+
+    `constants` [makes, FACTORS], logarithms. Squared error in the logarithm would ask for the variance of the mean
+    instead, but a constant too large costs more than one too small, and that did worse on GPUs held out.
+    """
+    signal, noise = constants.mean(axis=0) ** 2, constants.var(axis=0, ddof=1)
+    return np.divide(signal, signal + noise, out=np.zeros(FACTORS), where=signal > 0.0)
 
 
 def answered(recipe: Recipe, features: Singles) -> Floats:
