@@ -61,9 +61,9 @@ def error(predictor: Auto, target: int, *, op: str = "linear", names: str = "mnk
     return float(np.abs(answer.latency_s / fresh.latency_s - 1.0).mean())
 
 
-def situation(predictor: Auto, ops: OpTable, target: int) -> list[str]:
+def situation(predictor: Auto, ops: OpTable, target: int, gpus: GpuTable = GPUS) -> list[str]:
     """What stands behind each answer, by its residual group."""
-    answer = predictor.predict(ops, GPUS, np.arange(len(ops)), np.full(len(ops), target), evidence=no_evidence(ops))
+    answer = predictor.predict(ops, gpus, np.arange(len(ops)), np.full(len(ops), target), evidence=no_evidence(ops))
     names = list(SITUATIONS)
     return [names[(group - 6) % len(names)] for group in answer.group.tolist()]
 
@@ -199,20 +199,21 @@ def test_a_gpu_that_was_learned_from_is_answered_well() -> None:
     assert error(Auto(), SEEN) > 0.2
 
 
-def test_in_models_half_is_kept_of_what_products_on_a_card_fed_by_its_slot_ran_like() -> None:
+@pytest.mark.parametrize("eager", [np.nan, -1.0])
+def test_half_is_kept_of_what_products_on_a_card_fed_by_its_slot_ran_like(eager: float) -> None:
     gpus = GpuTable.from_specs([TURING, replace(TURING, id="slot", architecture="slot", board_power_w=70.0)])
     rows = measured("linear", random_shapes("mnk", 900, seed=0), gpus, (0, 1), law)
     auto = Auto().fit_operators([rows], gpus)
     long = rows.rows.take(np.flatnonzero(rows.rows.latency_s > np.quantile(rows.rows.latency_s, 0.9)))
-    for eager, kept in ((np.nan, 1.0), (-1.0, 0.5)):
-        long.ops.column("eager")[:] = eager
-        learned, untrained = (
-            one.predict(long.ops, gpus, np.arange(len(long)), long.gpu, evidence=no_evidence(long.ops))
-            for one in (auto, Auto())
-        )
-        said = np.log(learned.latency_s / untrained.latency_s)
-        steady, slot = (float(np.median(said[long.gpu == gpu])) for gpu in (0, 1))
-        assert slot == pytest.approx(kept * steady, rel=0.1)
+    long.ops.column("eager")[:] = eager
+    learned, untrained = (
+        one.predict(long.ops, gpus, np.arange(len(long)), long.gpu, evidence=no_evidence(long.ops))
+        for one in (auto, Auto())
+    )
+    said = np.log(learned.latency_s / untrained.latency_s)
+    steady, slot = (float(np.median(said[long.gpu == gpu])) for gpu in (0, 1))
+    assert slot == pytest.approx(0.5 * steady, rel=0.1)
+    assert situation(auto, long.ops, 1, gpus)[:1] == ["calibrated"]
 
 
 def test_a_sibling_borrows_and_others_share() -> None:

@@ -94,11 +94,9 @@ def fill_answers(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not ta
                         situation[q] = S_UNSEEN_OUTSIDE
             factors = recipes.factors[cell, gpu] if cell >= 0 else neutral
             alike = cell < 0 or packed.low[cell, EAGER] <= shape[EAGER, i[q]] <= packed.high[cell, EAGER]
-            trust = 1.0 if alike else recipes.trust[cell, gpu]
-            factors = factors if alike else factors**trust
             situation[q] = _stepped_back(situation[q], traits, recipes, i[q])
             group[q] = _group_of(traits.kind[i[q]], traits.dtype[i[q]], situation[q])
-            times[0][q] = corrected_s(terms, q, factors, trust * total[k] * np.exp(-FADING * far), alike)
+            times[0][q] = corrected_s(terms, q, factors, total[k] * np.exp(-FADING * far), alike)
         first += count
 
 

@@ -324,7 +324,8 @@ def agreed(constants: Floats) -> Floats:
     instead, but a constant too large costs more than one too small, and that did worse on GPUs held out.
     """
     signal, noise = constants.mean(axis=0) ** 2, constants.var(axis=0, ddof=1)
-    return np.divide(signal, signal + noise, out=np.zeros(FACTORS), where=signal > 0.0)
+    part: Floats = np.divide(signal, signal + noise, out=np.zeros(FACTORS), where=signal > 0.0)
+    return part
 
 
 def answered(recipe: Recipe, features: Singles) -> Floats:

@@ -19,6 +19,8 @@ Floats = NDArray[np.float64]
 FACTORS = 6
 _OVERHEAD, _LEAST, _COMPUTE, _DRAM, _L2, _LINK = range(FACTORS)
 NEUTRAL = np.ones(FACTORS)
+# Those of the work, not of its launch.
+OF_WORK = np.arange(FACTORS) >= _COMPUTE
 # The start weighs as much as this many rows that are off by the deviation itself, and the share of DRAM as much as this
 # part of all rows, but of operators that only stream: what others miss is not the DRAM's doing.
 _PRIOR_ROWS = 3.0

@@ -21,7 +21,7 @@ from app.predictors.operators.answering import FADING, MEMBERS, beyond, correcte
 from app.predictors.operators.cells import Cell, Model, Recipe
 from app.predictors.operators.constants import NEUTRAL, scaled_s, scaled_work_s
 from app.predictors.operators.features import EAGER, FEATURES, shape_features
-from app.predictors.operators.learned import Learned, trusted
+from app.predictors.operators.learned import Learned, unsteady
 from app.predictors.operators.material import fill_all
 from app.predictors.operators.priors import BY_KIND
 from app.predictors.operators.sustained import sustained_clocks
@@ -148,6 +148,7 @@ class _Rows(NamedTuple):
 def explained(learned: Learned, ops: OpTable, gpus: GpuTable, target: int, answer: Predictions) -> list[Explanation]:
     """Every row of `ops` on GPU row `target`, whose `answer` [n] came from `learned`."""
     rows, clocks = _rows(ops, gpus, target), sustained_clocks(gpus)[:, :, target]
+    slowed = bool(unsteady(gpus)[target])
     situation = (answer.group - len(GROUPS)) % len(SITUATIONS)
     found = []
     for q in range(len(ops)):
@@ -158,10 +159,7 @@ def explained(learned: Learned, ops: OpTable, gpus: GpuTable, target: int, answe
         if key is not None:
             key = learned.teller(key, gpu, make)
             cell = learned.cells[key]
-        recipe = _NOTHING if cell is None else cell.recipe(gpu, make)
-        if not whole:
-            trust = float(trusted(ops.kind[q], int(recipe.situation), gpus.column("board_power_w")[target]))
-            fading, recipe = fading * trust, recipe._replace(factors=recipe.factors**trust)
+        recipe = _NOTHING if key is None else learned.recipe(key, gpu, make, slowed)
         members = list(_members(rows, q, recipe, (fading, whole), cell, gpu))
         if situation[q] == S_MEASURED:
             members = [member._replace(weight=0.0) for member in members]

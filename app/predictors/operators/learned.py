@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from app.ops import OP_CODE, OPS
 from app.ops.kinds import kinds_of
-from app.predictors.intervals import S_MEASURED, S_SEEN, SUPPORT_OF_SITUATION, operator_codes
+from app.predictors.intervals import S_CALIBRATED, S_MEASURED, S_SEEN, SUPPORT_OF_SITUATION, operator_codes
 from app.predictors.operators.answering import MEMBERS, fill_answers
-from app.predictors.operators.cells import Cell, Model, calibrated, kernels_of, learn
-from app.predictors.operators.constants import FACTORS
+from app.predictors.operators.cells import Cell, Model, Recipe, calibrated, kernels_of, learn
+from app.predictors.operators.constants import FACTORS, OF_WORK
 from app.predictors.operators.features import SHAPE_FEATURES, shape_features
 from app.predictors.operators.material import samples, usual_rows
 from app.predictors.operators.packed import Packed, Recipes, packed
@@ -37,9 +37,10 @@ CellKey = tuple[str, str]
 # Formats of the same pipe: what was learned in one serves the other where nothing better is known.
 _LIKE = {"fp16": "bf16", "bf16": "fp16", "int8": "fp8"}
 
-# Cards that are fed by their slot alone run long products at a clock that their temperature decides: NeuSight's T4 and
-# P4 ran training rows, test rows and whole models at rates up to 1.7 and 4 times apart. For products launched otherwise
-# than those measured one by one, as in whole models, half way to the physics is best (docs/accuracy.md).
+# Cards that are fed by their slot alone run long products at a clock that their temperature decides, so measured rows
+# tell of one state out of several: whole models on NeuSight's T4 and P4 ran up to 1.4 and 1.8 times as fast as products
+# measured one by one say, and half way from these to the physics is best, whichever way products are launched
+# (docs/accuracy.md). Such an answer is no better known than one that few rows correct.
 UNSTEADY_W, UNSTEADY_TRUST = 75.0, 0.5
 
 
@@ -116,6 +117,14 @@ class Learned:
         alike = [key, *self._of_any_dtype(key[0])]
         return min(alike, key=lambda like: self.cells[like].recipe(gpu, make).situation)
 
+    def recipe(self, key: CellKey, gpu: str, make: str, slowed: bool) -> Recipe:
+        """What cell `key` answers on a GPU with; `slowed`: on one whose clock its temperature decides."""
+        found = self.cells[key].recipe(gpu, make)
+        if not slowed or found.situation != S_SEEN or not IS_LINEAR[OP_CODE[key[0]]]:
+            return found
+        members = tuple((model, UNSTEADY_TRUST * weight) for model, weight in found.members)
+        return Recipe(found.factors ** np.where(OF_WORK, UNSTEADY_TRUST, 1.0), members, S_CALIBRATED)
+
     def _recipes(self, gpus: GpuTable) -> Recipes:
         """Recipes of every GPU of a table, put together once per table."""
         key = ("recipes", self)
@@ -126,23 +135,21 @@ class Learned:
 
     def _stacked(self, gpus: GpuTable) -> Recipes:
         makes = gpus.architectures or ("",) * len(gpus)
-        rows = [self._recipe_row(gpu, make) for gpu, make in zip(gpus.ids, makes, strict=True)]
+        rows = [self._recipe_row(*gpu) for gpu in zip(gpus.ids, makes, unsteady(gpus).tolist(), strict=True)]
         factors, member, weight, situation = (np.stack(part, axis=1) for part in zip(*rows, strict=True))
-        kind = np.array([OP_CODE[op] for op, _ in self.cells], dtype=np.intp)
-        trust = trusted(kind[:, None], situation, gpus.column("board_power_w"))
-        return Recipes(factors, member, weight, situation, trust, self._cell_of, self._lent)
+        return Recipes(factors, member, weight, situation, self._cell_of, self._lent)
 
     @cached_property
-    def _recipe_row(self) -> Callable[[str, str], tuple[Floats, Ints, Floats, Ints]]:
+    def _recipe_row(self) -> Callable[[str, str, bool], tuple[Floats, Ints, Floats, Ints]]:
         """`_recipe_row_of`, remembered for the GPUs asked last; goes with what was learned."""
         return lru_cache(maxsize=1024)(self._recipe_row_of)
 
-    def _recipe_row_of(self, gpu: str, make: str) -> tuple[Floats, Ints, Floats, Ints]:
+    def _recipe_row_of(self, gpu: str, make: str, slowed: bool) -> tuple[Floats, Ints, Floats, Ints]:
         """Factors [cells, FACTORS], models [cells, MEMBERS], weights alike and situations [cells] for one GPU."""
         factors, member = np.ones((len(self.cells), FACTORS)), np.full((len(self.cells), MEMBERS), -1)
         weight, situation = np.zeros((len(self.cells), MEMBERS)), np.empty(len(self.cells), dtype=np.intp)
         for row, key in enumerate(self.cells):
-            recipe = self.cells[self.teller(key, gpu, make)].recipe(gpu, make)
+            recipe = self.recipe(self.teller(key, gpu, make), gpu, make, slowed)
             factors[row], situation[row] = recipe.factors, recipe.situation
             for k, (model, share) in enumerate(recipe.members[:MEMBERS]):
                 member[row, k], weight[row, k] = self._number[id(model)], share
@@ -231,7 +238,7 @@ def _alike(ops: OpTable, j: Ints) -> bool:
     return bool((j == j[0]).all()) and bool((ops.kind == ops.kind[0]).all() and (ops.dtype == ops.dtype[0]).all())
 
 
-def trusted(kind: Ints, situation: Ints | int, power_w: Floats) -> Floats:
-    """How much of what a GPU's own rows taught holds for operators launched otherwise; all of these broadcast."""
-    unsteady = IS_LINEAR[kind] & (situation == S_SEEN) & (power_w <= UNSTEADY_W)
-    return np.where(unsteady, UNSTEADY_TRUST, 1.0)
+def unsteady(gpus: GpuTable) -> NDArray[np.bool_]:
+    """Whether the clock of a long product is up to the card's temperature, bool [gpus]."""
+    slowed: NDArray[np.bool_] = gpus.column("board_power_w") <= UNSTEADY_W  # False for an unknown power
+    return slowed

@@ -51,7 +51,7 @@ class Packed(NamedTuple):
 
 
 class Recipes(NamedTuple):
-    """Per cell and GPU: factors, models, weights, situation, trust.
+    """Per cell and GPU: factors, models, weights, situation.
 
     `cell` [kinds, dtypes] is a cell's row, -1 none; `lent` [kinds, dtypes] whether it was learned of another dtype.
     """
@@ -60,7 +60,6 @@ class Recipes(NamedTuple):
     member: Ints
     weight: Floats
     situation: Ints
-    trust: Floats
     cell: Ints
     lent: Bools
 
