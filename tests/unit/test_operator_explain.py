@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,9 @@ from tests.unit.kernels import TURING, VOLTA
 from tests.unit.measured import measured, no_evidence, random_shapes
 from tests.unit.operators import mixed, operators
 
-GPUS = GpuTable.from_specs([TURING, VOLTA])
-SEEN, UNSEEN = 0, 1
+SLOT = replace(TURING, id="slot", architecture="slot", board_power_w=70.0)
+GPUS = GpuTable.from_specs([TURING, VOLTA, SLOT])
+SEEN, UNSEEN, FED_BY_SLOT = range(3)
 
 
 def slow(ops: OpTable, gpus: GpuTable, gpu: Any) -> Any:
@@ -32,7 +34,7 @@ def slow(ops: OpTable, gpus: GpuTable, gpu: Any) -> Any:
 
 TRAINED = Auto().fit_operators(
     [
-        measured("linear", random_shapes("mnk", 450), GPUS, (SEEN,), slow),
+        measured("linear", random_shapes("mnk", 450), GPUS, (SEEN, FED_BY_SLOT), slow),
         measured("softmax", random_shapes("bh", 60), GPUS, (SEEN,), slow),
     ],
     GPUS,
@@ -70,7 +72,7 @@ def combine(answer: Predictions, found: list[Explanation]) -> None:
         assert combined == pytest.approx(latency_s, rel=1e-6)
 
 
-@pytest.mark.parametrize("target", [SEEN, UNSEEN])
+@pytest.mark.parametrize("target", [SEEN, UNSEEN, FED_BY_SLOT])
 def test_members_combine_to_the_answer(target: int) -> None:
     combine(*ask(TRAINED, ASKED, target))
 
@@ -97,6 +99,9 @@ def test_who_answers_and_in_what_situation() -> None:
     assert seen[1].fading < seen[0].fading == 1.0
     _, unseen = ask(TRAINED, ASKED, UNSEEN)
     assert [(member.source, member.gpu) for member in unseen[0].members[1:]] == [("sibling", GPUS.ids[SEEN])]
+    _, slot = ask(TRAINED, ASKED, FED_BY_SLOT)
+    assert [one.members[1].weight for one in slot[:3]] == [0.5] * 3
+    assert [one.situation for one in slot[:3]] == ["calibrated", "seen_outside", "calibrated"]
 
 
 def test_a_measured_operator_is_answered_by_its_measurement() -> None:
