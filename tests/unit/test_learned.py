@@ -238,7 +238,7 @@ def test_constants_of_two_makes_are_not_carried_to_a_third() -> None:
 def test_a_constant_is_carried_as_far_as_makes_agree_on_it() -> None:
     told = np.zeros((3, FACTORS))
     told[:, 0], told[:, 1], told[:, 2] = 0.5, (0.4, -0.4, 0.0), (0.1, 0.2, 0.3)
-    np.testing.assert_allclose(agreed(told), [1.0, 0.0, 0.8, 0.0, 0.0, 0.0])
+    np.testing.assert_allclose(agreed(told), [1.0, 0.0, 2.0 / 3.0, 0.0, 0.0, 0.0])
 
 
 def test_operators_that_move_bytes_carry_no_trees_and_what_makes_agree_on_to_their_own_make_too() -> None:

@@ -318,13 +318,14 @@ def _constants(samples: Samples) -> Floats:
 
 
 def agreed(constants: Floats) -> Floats:
-    """The part of each constant that is carried to a further make, [FACTORS]: mean^2 / (mean^2 + variance) over makes.
+    """The part of each constant that is carried to a further make, [FACTORS].
 
-    `constants` [makes, FACTORS], logarithms. Squared error in the logarithm would ask for the variance of the mean
-    instead, but a constant too large costs more than one too small, and that did worse on GPUs held out.
+    Mean^2 / (mean^2 + d^2) over makes, d^2 the mean square difference between two of them; `constants` [makes, FACTORS]
+    are logarithms. Least squares would take the variance of the mean for d^2, but a constant too large costs more than
+    one too small, and that did worse on GPUs held out.
     """
-    signal, noise = constants.mean(axis=0) ** 2, constants.var(axis=0, ddof=1)
-    part: Floats = np.divide(signal, signal + noise, out=np.zeros(FACTORS), where=signal > 0.0)
+    shared, differing = constants.mean(axis=0) ** 2, 2.0 * constants.var(axis=0, ddof=1)
+    part: Floats = np.divide(shared, shared + differing, out=np.zeros(FACTORS), where=shared > 0.0)
     return part
 
 
