@@ -25,7 +25,8 @@ from app.tables.workload import Bools, Floats, Ints, Workload
 
 _FUSIBLE = [OP_CODE[op.name] for op in ELEMENTWISE_OPS]
 # What PyTorch finds between the products of attention.
-_BETWEEN = [OP_CODE[name] for name in ("div_scalar", "mul_scalar", "add_scalar", "softmax")]
+_SCALING = [OP_CODE[name] for name in ("div_scalar", "mul_scalar")]
+_BETWEEN = [*_SCALING, *(OP_CODE[name] for name in ("add_scalar", "add", "softmax"))]
 _FUSIBLE += [OP_CODE[name] for name in ("softmax", "layer_norm", "rms_norm", "batch_norm", "copy", "memory")]
 
 
@@ -134,6 +135,7 @@ def _in_attention(w: Workload, group: Ints) -> Bools:
     kind, product = w.ops.kind, OP_CODE["bmm"]
     producer, consumer = w.edges[:, group[w.edges[0]] != group[w.edges[1]]]
     found: Bools = np.bincount(group, weights=kind == OP_CODE["softmax"]) > 0
+    found &= np.bincount(group, weights=np.isin(kind, _SCALING)) > 0
     found &= np.bincount(group, weights=~np.isin(kind, _BETWEEN)) == 0
     for inside, outside in ((group[consumer], kind[producer]), (group[producer], kind[consumer])):
         found &= np.bincount(inside, minlength=len(found)) > 0

@@ -8,10 +8,12 @@ import numpy as np
 
 from app.graphs.many import alike
 from app.ops import OP_CODE
+from app.ops.elementwise import FLAT_OPS
 from app.tables.workload import FORWARD, Bools, Ints, Workload
 
 # Rows without a producer in their block that read something else than its input: tables, masks, buffers.
 _OWN_INPUT = [OP_CODE[name] for name in ("embedding", "memory", "copy")]
+_FLAT = [OP_CODE[op.name] for op in FLAT_OPS]
 
 
 class Operands(NamedTuple):
@@ -34,7 +36,7 @@ def operands(w: Workload) -> Operands:
     """Who reads what, by the edges.
 
     A block's input has no edge within it: rows that have no producer there read it, and so does an addition that has
-    one (the residual), unless a softmax follows: then it adds a mask.
+    one (the residual), unless a softmax follows, at once or behind another element-wise row: then it adds a mask.
     """
     return Operands(*fed_by(w), *_gradients(w))
 
@@ -46,6 +48,7 @@ def fed_by(w: Workload) -> tuple[Ints, Ints, Bools]:
     producers, consumers = np.bincount(edges[1], minlength=n), np.bincount(edges[0], minlength=n)
     masks = np.zeros(n, dtype=np.bool_)
     masks[edges[0, w.ops.kind[edges[1]] == OP_CODE["softmax"]]] = True
+    masks[edges[0, (masks & np.isin(w.ops.kind, _FLAT))[edges[1]]]] = True
     first = (producers == 0) & ~np.isin(w.ops.kind, _OWN_INPUT)
     residual = (producers == 1) & (w.ops.kind == OP_CODE["add"]) & ~masks
     return producers, consumers, (first | residual) & (w.phase == FORWARD)

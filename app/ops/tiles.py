@@ -2,12 +2,14 @@
 
 A product of m x n outputs is cut into tiles; every tile is one block's work, and blocks run in waves over the SMs
 (NeuSight's tile and wave decomposition). Libraries choose among tiles like CANDIDATES (CUTLASS, cuBLAS kernel names).
-Where tiles are fewer than SMs the summed dimension may be cut too (split-K), in pieces of at least SPLIT_DEPTH.
+Where tiles are fewer than SMs the summed dimension may be cut too (split-K), in pieces of at least SPLIT_DEPTH. A last
+wave that is not full costs its part, not a whole wave as in NeuSight: an SM runs the fewer blocks it has the faster,
+what idles leaves board power to the rest, and libraries deal tiles out evenly (docs/accuracy.md).
 """
 
 from __future__ import annotations
 
-from math import ceil, floor
+from math import floor
 from typing import NamedTuple
 
 import numpy as np
@@ -51,7 +53,6 @@ def fill_grid(products: Products, tiles: Grid) -> None:
 
 
 def wave_efficiency(blocks: float, splits: float, sms: float) -> float:
-    """Part of `sms` SMs that waves of `blocks` keep busy, each cut into at most `splits` where that fills them."""
+    """Part of `sms` SMs that `blocks` keep busy, each cut into at most `splits` where that fills them."""
     cut = min(max(floor(sms / blocks), 1.0), splits)
-    waves = blocks * cut / sms
-    return waves / ceil(waves)
+    return min(blocks * cut / sms, 1.0)

@@ -92,7 +92,7 @@ class RooflinePosition(Struct, frozen=True):
 
 
 class TileUse(Struct, frozen=True):
-    """The candidate tile that suits best: its blocks, their waves over the SMs, and how full these are."""
+    """The candidate tile that suits best: its blocks, their waves over the SMs, and the part of these that is busy."""
 
     rows: int
     columns: int

@@ -62,7 +62,7 @@ def test_layers_fuse_around_their_products() -> None:
     assert w.repeats.tolist() == whole.repeats.tolist()
 
 
-@pytest.mark.parametrize(("mask", "moved"), [("add_scalar", 1.0), ("copy", 4.0 * 2 * 6400)])
+@pytest.mark.parametrize(("mask", "moved"), [("add_scalar", 1.0), ("add", 1.0), ("copy", 4.0 * 2 * 6400)])
 def test_attention_that_is_found_keeps_its_scores_on_the_chip(mask: str, moved: float) -> None:
     b = Builder("fp32")
     each = {"outputs": 6400, "b": 640, "h": 10}

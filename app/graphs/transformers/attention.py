@@ -155,7 +155,11 @@ def _eager(rows: Rows, qkv: tuple[Flow, Flow, Flow], spec: Attention, span: Span
 
 
 def softmax(rows: Rows, scores: Flow, spec: Attention, sizes: tuple[float, float, float]) -> Flow:
-    """Scores scaled, capped, biased, masked and normalised; sizes are of heads in all sequences, queries and keys."""
+    """Scores scaled, capped, biased, masked and normalised; sizes are of heads in all sequences, queries and keys.
+
+    A causal mask that is added has a number for each of a head's scores: it is read again for every head, as all of
+    one's pass in between. One that tells of keys alone costs no traffic.
+    """
     batched, queries, keys = sizes
     b = batched * queries
     if spec.scale in ("divided", "multiplied"):
@@ -168,8 +172,8 @@ def softmax(rows: Rows, scores: Flow, spec: Attention, sizes: tuple[float, float
     elif spec.biased == "heads_last":
         scores = _biased(rows, scores, _dealt(spec, rows.tensor)[0], sizes)
     if spec.mask != "none":
-        op = "add_scalar" if spec.mask == "added" else "copy"
-        scores = rows.each(op, scores, b, keys, "attention.mask")
+        added = "add" if spec.causal and rows.run.mode != "decode" else "add_scalar"
+        scores = rows.each(added if spec.mask == "added" else "copy", scores, b, keys, "attention.mask")
     if spec.floored:  # a maximum with a constant, whose backward compares, halves and selects: a power's comes closest
         scores = rows.each("pow_scalar", scores, b, keys, "attention.floor")
     weights = rows.each("softmax", scores, b, keys, "attention.softmax")

@@ -2,7 +2,7 @@
 
 `eager` writes what the Hugging Face module launches in PyTorch, one row a kernel: RMS norms and tanh-GELU in parts (as
 NeuSight's graphs have them). Otherwise norms, activations and rotations are one kernel each, as serving stacks fuse
-them. An operand that is a constant, broadcast (a mask, a scale), costs no traffic: such rows are scalar forms.
+them. An operand that is a constant, broadcast (a mask of keys, a scale), costs no traffic: such rows are scalar forms.
 """
 
 from __future__ import annotations

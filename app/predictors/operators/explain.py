@@ -75,9 +75,9 @@ class Roof(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """The candidate tile that reaches most of the peak: its blocks, their waves over the SMs, and how full these are.
+    """The candidate tile that reaches most of the peak: its blocks, their waves over the SMs, the part of these busy.
 
-    Waves of whole tiles; they are fuller where the summed dimension may be cut (app.ops.tiles).
+    Waves of whole tiles; more SMs are busy where the summed dimension may be cut (app.ops.tiles).
     """
 
     rows: int
