@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.ops.base import COMMON, Broken, Dim, Floats, Op, Products, Work
+from app.ops.base import COMMON, Broken, Dim, Floats, Op, Products, Rereads, Work
 from app.tables.ops import ACTIVATION_DTYPES, DTYPE_BYTES, OUTPUT_BYTES, OpTable
 
 BACKWARD_FLOPS = 2.5
@@ -59,6 +59,11 @@ def _key_bytes(table: OpTable) -> Floats:
     return size
 
 
+def _shared(table: OpTable) -> Floats:
+    """Heads of keys and values."""
+    return _or(table.column("kv_heads"), table.column("heads"))
+
+
 def _fused(table: OpTable, flops: Floats, queries: Floats, keys: Floats) -> Work:
     """Work from forward FLOPs, and elements that belong to queries and keys; forward writes one output per query."""
     back = table.column("backward")
@@ -72,7 +77,7 @@ def work(table: OpTable) -> Work:
     """Work of attention with keys and values per KV head."""
     queries, pairs, keys = reach(table)
     heads, batch, width = table.column("heads"), table.column("batch"), table.column("head_dim")
-    shared = _or(table.column("kv_heads"), heads)
+    shared = _shared(table)
     flops = 4.0 * batch * heads * width * pairs
     return _fused(table, flops, batch * heads * queries * width, 2.0 * batch * shared * keys * width)
 
@@ -99,14 +104,46 @@ def products(table: OpTable) -> Products:
 def decode_products(table: OpTable) -> Products:
     """Scores of the query heads that share a KV head, per sequence; keys are dealt to tiles (Flash-Decoding)."""
     heads, keys = table.column("heads"), reach(table).keys
-    shared = _or(table.column("kv_heads"), heads)
+    shared = _shared(table)
     return Products(table.column("batch") * shared, heads / shared, keys, table.column("head_dim"))
+
+
+# Queries of a tile, of all heads that share a KV head one after another, and clocks of an SM to begin and end one: of
+# A100, B200 and L40S (docs/accuracy.md).
+_TILE_ROWS, _TILE_CLOCKS = 64.0, 6000.0
+
+
+def _tiles(table: OpTable) -> tuple[Floats, Floats]:
+    """Tiles of one KV head, and the queries of each that are of one head, [n]."""
+    queries, group = reach(table).queries, table.column("heads") / _shared(table)
+    return np.ceil(queries * group / _TILE_ROWS), np.minimum(queries, np.maximum(_TILE_ROWS / group, 1.0))
+
+
+def padding(table: OpTable) -> Floats:
+    """A tile works on every key that one of its queries sees, and on all its rows."""
+    context, window = table.column("context_length"), table.column("window")
+    queries, pairs, _ = reach(table)
+    tiles, span = _tiles(table)
+    window = np.where((window == 0) | (window > context), context, window) + span - 1.0
+    # The last query of a tile sees most: (span - 1) / 2 keys more than the mean one.
+    last = context + 0.5 * (span - 1.0)
+    visited = _pairs_to(last, window) - _pairs_to(last - queries, window)
+    rows: Floats = tiles * _TILE_ROWS / (queries * table.column("heads") / _shared(table))
+    return rows * visited / pairs
+
+
+def tile_clocks(table: OpTable) -> Rereads:
+    """Tiles begin and end, whatever their length; backward works on as many again."""
+    tiles, _ = _tiles(table)
+    nothing = np.zeros(len(table))
+    clocks = _TILE_CLOCKS * table.column("batch") * _shared(table) * tiles * (1.0 + table.column("backward"))
+    return Rereads(nothing, nothing, nothing, clocks)
 
 
 def check(table: OpTable) -> list[Broken]:
     """KV heads divide the heads; new queries are part of the context."""
     heads, context = table.column("heads"), table.column("context_length")
-    shared, queries = _or(table.column("kv_heads"), heads), _or(table.column("query_length"), context)
+    shared, queries = _shared(table), _or(table.column("query_length"), context)
     return [
         Broken("kv_heads must divide heads", heads % shared != 0, "kv_heads"),
         Broken("query_length exceeds context_length, which counts all keys", queries > context, "query_length"),
@@ -139,7 +176,16 @@ def _dims(query_length: Dim, *own: Dim) -> tuple[Dim, ...]:
 
 _QUERIES = Dim("query_length", "new queries per sequence; absent: context_length", default=np.nan)
 ATTENTION_OPS = (
-    Op("attention_prefill", "attention", _dims(_QUERIES), work, check=check, products=products),
+    Op(
+        "attention_prefill",
+        "attention",
+        _dims(_QUERIES),
+        work,
+        check=check,
+        products=products,
+        padding=padding,
+        rereads=tile_clocks,
+    ),
     Op(
         "attention_decode",
         "attention",

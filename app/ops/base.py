@@ -47,7 +47,8 @@ class Rereads(NamedTuple):
     bytes      read again in all
     in_flight  bytes that pass between a byte's first and last read, per SM
     passed     the same, of the whole device
-    clocks     that SMs spend in all besides: where threads meet to reduce a row, or draw random numbers
+    clocks     that SMs spend in all besides: where threads meet to reduce a row, draw random numbers, or begin and end
+               a tile
     """
 
     bytes: Floats
@@ -150,6 +151,7 @@ class Op:
     products  the matrix products that its work is, if it is
     rereads   what its blocks read more than once, where they do
     handed    bytes of the operand that in a network the row before has just written
+    padding   FLOPs that its kernels do for each that is asked, beside what tiles of products pad, where they do more
     saving    by how much a known algorithm may cut the FLOPs (Winograd), where one may
     launches  launches that wait for one another
     link_bytes  bytes that each device sends over its link, of an operator of several devices
@@ -166,6 +168,7 @@ class Op:
     launches: Callable[[OpTable], Floats] = one_launch
     rereads: Callable[[OpTable], Rereads] | None = None
     handed: Callable[[OpTable], Floats] = nothing_handed
+    padding: Callable[[OpTable], Floats] | None = None
     saving: Callable[[OpTable], Floats] | None = None
     link_bytes: Callable[[OpTable], Floats] | None = None
     dtypes: tuple[str, ...] = ACTIVATION_DTYPES

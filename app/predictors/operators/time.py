@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.ops.base import Products, Rereads
-from app.ops.kinds import Kind, least_flops_of, link_bytes_of, work_of
+from app.ops.kinds import Kind, done_flops_of, least_flops_of, link_bytes_of, work_of
 from app.ops.tiles import CANDIDATES, Grid, fill_grid, wave_efficiency
 from app.predictors.compiled import compiled
 from app.predictors.operators.priors import (
@@ -60,11 +60,11 @@ _IN_TURN_BYTES = np.where(IS_EAGER, 0.0, (IN_TURN - 1.0) * WEIGHT_BYTES)
 class Traits(NamedTuple):
     """What rows ask of any device, float64 [n] each unless said.
 
-    flops, least_flops  work, also by the cheapest algorithm known
+    flops, least_flops  work as kernels do it, and by the cheapest algorithm known
     moved, distinct     bytes
     activations         elements that a stack which quantises would quantise first; 0 of all but `linear`
     reread, in_flight, passed  bytes read again where what is in flight, per SM and in all, does not stay in the L2
-    clocks              that SMs spend where threads meet to reduce a row or draw random numbers; 0 of most
+    clocks              that SMs spend where threads meet to reduce a row, draw random numbers, begin a tile; 0 of most
     handed              bytes that in a network the row before has just written
     between             bytes of other layers' weights that pass before a serving stack runs a `linear` again; else 0
     launches            launches that wait for one another
@@ -336,7 +336,7 @@ def traits_of(ops: OpTable, kinds: list[Kind], products: list[Products | None]) 
     nothing, eager = np.zeros(len(ops)), np.ascontiguousarray(ops.column("eager"))
     in_network = bool((eager < 0.0).any())  # else nobody asks what was handed on
     return Traits(
-        work.flops,
+        done_flops_of(work.flops, kinds),
         least_flops_of(work.flops, kinds),
         work.bytes,
         work.working_set_bytes,
