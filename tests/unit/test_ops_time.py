@@ -43,6 +43,15 @@ def test_tiles_of_a_product() -> None:
     assert tiles.splits[0] == 4
 
 
+def test_batches_of_narrow_products_have_no_small_tiles() -> None:
+    # Half of a tile's columns take as long as all of them; one product by itself has a smaller tile
+    batch = [{"b": 4096, "m": 256, "n": n, "k": 1024} for n in (32, 64)]
+    narrow, wide = ask(operators("bmm", *batch), P100).latency_s
+    assert narrow == pytest.approx(wide, rel=0.01)
+    narrow, wide = ask(operators("linear", *[{"m": 1 << 20, "n": n, "k": 1024} for n in (32, 64)]), P100).latency_s
+    assert narrow < 0.8 * wide
+
+
 def test_waves() -> None:
     # 1,024 blocks on 108 SMs: 9.48 waves take the time of ten
     assert wave_efficiency(1024, 1, 108) == pytest.approx(1024 / 1080)

@@ -38,6 +38,7 @@ from app.predictors.operators.priors import (
     SLOW_SHARE,
     STAYS_TO,
     TILE_EDGE,
+    TILES_OF_KIND,
 )
 from app.predictors.operators.sustained import BUSY, COOL, IN_NETWORK, bandwidths, compute_rates, cuts, l2_reach
 from app.predictors.roofline import memory_limit_s, peaks
@@ -123,7 +124,7 @@ _fill_grid = compiled(fill_grid)
 def best_tile(traits: Traits, row: int, sms: float) -> tuple[int, float]:
     """The candidate tile that reaches most of the peak, and its share of it; -1 and 1 of a row that has none."""
     best, best_share = -1, 0.0
-    for tile in range(traits.blocks.shape[0]):
+    for tile in range(min(traits.blocks.shape[0], TILES_OF_KIND[traits.kind[row]])):
         share = traits.fill[tile, row] * _TILE_SPEED[tile]
         if share > best_share:
             share *= _waves(traits.blocks[tile, row], traits.splits[row], sms)
