@@ -181,9 +181,16 @@ def test_threads_that_meet_cost_a_row_the_same_however_long_it_is(op: str, short
 def test_a_row_too_short_for_many_threads_costs_few_to_meet() -> None:
     """Heads of 128 elements in BF16, one warp's load: four times as fast as if all of a long row's threads met."""
     rows = {"b": 65536.0, "eager": 0}
-    short, long = ask(operators("rms_norm", rows | {"h": 128}, rows | {"h": 1024}, dtype="bf16"), H100).latency_s
+    short, long = ask(operators("layer_norm", rows | {"h": 128}, rows | {"h": 1024}, dtype="bf16"), H100).latency_s
     assert 0.2 < short / long < 0.28
     assert short < 6.5e-5
+
+
+def test_a_sum_of_squares_meets_quicker_than_means_and_squares() -> None:
+    dims = {"b": 65536.0, "h": 1024, "eager": 0}
+    of_rms, of_layer = (ask(operators(op, dims, dtype="bf16"), H100).latency_s[0] for op in ("rms_norm", "layer_norm"))
+    moved_s = 2 * 2 * 65536 * 1024 / bandwidths(GPUS)[H100]
+    assert moved_s < of_rms < 1.2 * moved_s < 0.5 * of_layer
 
 
 def test_what_four_elements_a_thread_leave_of_a_row_takes_turns_of_its_own() -> None:
