@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.ops.base import COMMON, Broken, Dim, Floats, Op, Products, Rereads, Work
+from app.ops.base import COMMON, Broken, Dim, Floats, Op, Products, Queries, Work
 from app.tables.ops import ACTIVATION_DTYPES, DTYPE_BYTES, OUTPUT_BYTES, OpTable
 
 BACKWARD_FLOPS = 2.5
@@ -113,31 +113,35 @@ def decode_products(table: OpTable) -> Products:
 _TILE_ROWS, _TILE_CLOCKS = 64.0, 6000.0
 
 
-def _tiles(table: OpTable) -> tuple[Floats, Floats]:
-    """Tiles of one KV head, and the queries of each that are of one head, [n]."""
-    queries, group = reach(table).queries, table.column("heads") / _shared(table)
-    return np.ceil(queries * group / _TILE_ROWS), np.minimum(queries, np.maximum(_TILE_ROWS / group, 1.0))
+def queries_of(table: OpTable) -> Queries:
+    """What `fill_tiles` takes."""
+    return Queries(*(table.column(name) for name in Queries._fields))
 
 
-def padding(table: OpTable) -> Floats:
-    """A tile works on every key that one of its queries sees, and on all its rows."""
-    context, window = table.column("context_length"), table.column("window")
-    queries, pairs, _ = reach(table)
-    tiles, span = _tiles(table)
-    window = np.where((window == 0) | (window > context), context, window) + span - 1.0
-    # The last query of a tile sees most: (span - 1) / 2 keys more than the mean one.
-    last = context + 0.5 * (span - 1.0)
-    visited = _pairs_to(last, window) - _pairs_to(last - queries, window)
-    rows: Floats = tiles * _TILE_ROWS / (queries * table.column("heads") / _shared(table))
-    return rows * visited / pairs
+def fill_tiles(queries: Queries, padding: Floats, clocks: Floats) -> None:
+    """FLOPs that are done for each that is asked, and clocks of SMs besides, [n] each; compiled where it is used.
 
-
-def tile_clocks(table: OpTable) -> Rereads:
-    """Tiles begin and end, whatever their length; backward works on as many again."""
-    tiles, _ = _tiles(table)
-    nothing = np.zeros(len(table))
-    clocks = _TILE_CLOCKS * table.column("batch") * _shared(table) * tiles * (1.0 + table.column("backward"))
-    return Rereads(nothing, nothing, nothing, clocks)
+    A tile works on every key that one of its queries sees, and on all its rows; backward on as many tiles again.
+    """
+    for q in range(len(padding)):
+        context, window = queries.context_length[q], queries.window[q]
+        length = context if np.isnan(queries.query_length[q]) else queries.query_length[q]
+        shared = queries.heads[q] if np.isnan(queries.kv_heads[q]) else queries.kv_heads[q]
+        if window == 0 or window > context:
+            window = context
+        group = queries.heads[q] / shared
+        tiles = np.ceil(length * group / _TILE_ROWS)
+        span = min(length, max(_TILE_ROWS / group, 1.0))
+        # The last query of a tile sees most: (span - 1) / 2 keys more than the mean one.
+        asked = visited = 0.0
+        for position, sign in ((context, 1.0), (context - length, -1.0)):
+            short = min(position, window)
+            asked += sign * (0.5 * short * (short + 1.0) + (position - short) * window)
+            last, wide = position + 0.5 * (span - 1.0), window + span - 1.0
+            short = min(last, wide)
+            visited += sign * (0.5 * short * (short + 1.0) + (last - short) * wide)
+        padding[q] = tiles * _TILE_ROWS / (length * group) * visited / asked
+        clocks[q] = _TILE_CLOCKS * queries.batch[q] * shared * tiles * (1.0 + queries.backward[q])
 
 
 def check(table: OpTable) -> list[Broken]:
@@ -183,8 +187,7 @@ ATTENTION_OPS = (
         work,
         check=check,
         products=products,
-        padding=padding,
-        rereads=tile_clocks,
+        queries=queries_of,
     ),
     Op(
         "attention_decode",

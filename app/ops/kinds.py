@@ -48,16 +48,6 @@ def work_of(ops: OpTable, kinds: list[Kind]) -> Work:
     return work
 
 
-def done_flops_of(flops: Floats, kinds: list[Kind]) -> Floats:
-    """FLOPs of every row as its kernels do them, given those that it asks for."""
-    done = flops
-    for op, rows, table in kinds:
-        if op.padding is not None:
-            done = done.copy()
-            done[rows] *= op.padding(table)
-    return done
-
-
 def least_flops_of(flops: Floats, kinds: list[Kind]) -> Floats:
     """FLOPs of every row by the cheapest algorithm known, given those of the plain one."""
     least = flops

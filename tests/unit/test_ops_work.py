@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from app.ops import OP_CODE, OPS
-from app.ops.attention import padding, reach, tile_clocks
+from app.ops.attention import fill_tiles, queries_of, reach
 from app.ops.base import Work
 from app.ops.moe import distribution, load
 from app.tables.ops import OpTable
@@ -148,10 +148,12 @@ def test_tiles_of_attention(queries: float, context: float, window: float, group
     table = operators(
         "attention_prefill", shape | {"query_length": queries, "context_length": context, "window": window}
     )
-    assert padding(table)[0] * reach(table).pairs[0] == pytest.approx(visited)
-    one_row = operators("attention_prefill", shape | {"query_length": 1, "context_length": 1, "window": 0})
-    tiles = np.ceil(queries * group / 64)
-    assert tile_clocks(table).clocks[0] == tiles * tile_clocks(one_row).clocks[0]
+    padding, clocks, of_one = np.empty(1), np.empty(1), np.empty(1)
+    fill_tiles(queries_of(table), padding, clocks)
+    assert padding[0] * reach(table).pairs[0] == pytest.approx(visited)
+    one = {"query_length": 1, "context_length": 1, "window": 0}
+    fill_tiles(queries_of(operators("attention_prefill", shape | one)), padding, of_one)
+    assert clocks[0] == np.ceil(queries * group / 64) * of_one[0]
 
 
 def test_latent_attention() -> None:

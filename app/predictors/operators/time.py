@@ -15,8 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.ops.base import Products, Rereads
-from app.ops.kinds import Kind, done_flops_of, least_flops_of, link_bytes_of, work_of
+from app.ops.attention import fill_tiles
+from app.ops.base import Products, Queries, Rereads
+from app.ops.kinds import Kind, least_flops_of, link_bytes_of, work_of
 from app.ops.tiles import CANDIDATES, Grid, fill_grid, wave_efficiency
 from app.predictors.compiled import compiled
 from app.predictors.operators.priors import (
@@ -118,6 +119,7 @@ class Devices(NamedTuple):
 
 _waves = compiled(wave_efficiency)
 _fill_grid = compiled(fill_grid)
+_fill_tiles = compiled(fill_tiles)
 
 
 @compiled
@@ -331,18 +333,33 @@ def _rereads(nothing: Floats, kinds: list[Kind]) -> Rereads:
     return rows
 
 
+def _with_tiles(flops: Floats, rereads: Rereads, kinds: list[Kind]) -> tuple[Floats, Rereads]:
+    """FLOPs of every row as its kernels do them, and the clocks that tiles of queries take besides."""
+    tiled = [(kind.rows, kind.op.queries(kind.table)) for kind in kinds if kind.op.queries is not None]
+    if not tiled:
+        return flops, rereads
+    flops, clocks = flops.copy(), rereads.clocks.copy()
+    for rows, queries in tiled:
+        padding, spent = (np.empty(len(queries.batch)) for _ in range(2))
+        _fill_tiles(Queries(*(np.ascontiguousarray(part) for part in queries)), padding, spent)
+        flops[rows] *= padding
+        clocks[rows] += spent
+    return flops, rereads._replace(clocks=clocks)
+
+
 def traits_of(ops: OpTable, kinds: list[Kind], products: list[Products | None]) -> Traits:
     """Traits of every row."""
     work, sent = work_of(ops, kinds), link_bytes_of(ops, kinds)
     nothing, eager = np.zeros(len(ops)), np.ascontiguousarray(ops.column("eager"))
     in_network = bool((eager < 0.0).any())  # else nobody asks what was handed on
+    flops, rereads = _with_tiles(work.flops, _rereads(nothing, kinds), kinds)
     return Traits(
-        done_flops_of(work.flops, kinds),
+        flops,
         least_flops_of(work.flops, kinds),
         work.bytes,
         work.working_set_bytes,
         _of_kinds(ops, kinds, _activations),
-        *_rereads(nothing, kinds),
+        *rereads,
         _of_kinds(ops, kinds, _handed) if in_network else nothing,
         _of_kinds(ops, kinds, _between),
         _of_kinds(ops, kinds, _launches),
