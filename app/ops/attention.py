@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.ops.base import COMMON, Broken, Dim, Floats, Op, Products, Work
+from app.ops.base import COMMON, Broken, Dim, Floats, Op, Products, Queries, Work
 from app.tables.ops import ACTIVATION_DTYPES, DTYPE_BYTES, OUTPUT_BYTES, OpTable
 
 BACKWARD_FLOPS = 2.5
@@ -59,6 +59,11 @@ def _key_bytes(table: OpTable) -> Floats:
     return size
 
 
+def _shared(table: OpTable) -> Floats:
+    """Heads of keys and values."""
+    return _or(table.column("kv_heads"), table.column("heads"))
+
+
 def _fused(table: OpTable, flops: Floats, queries: Floats, keys: Floats) -> Work:
     """Work from forward FLOPs, and elements that belong to queries and keys; forward writes one output per query."""
     back = table.column("backward")
@@ -72,7 +77,7 @@ def work(table: OpTable) -> Work:
     """Work of attention with keys and values per KV head."""
     queries, pairs, keys = reach(table)
     heads, batch, width = table.column("heads"), table.column("batch"), table.column("head_dim")
-    shared = _or(table.column("kv_heads"), heads)
+    shared = _shared(table)
     flops = 4.0 * batch * heads * width * pairs
     return _fused(table, flops, batch * heads * queries * width, 2.0 * batch * shared * keys * width)
 
@@ -99,14 +104,50 @@ def products(table: OpTable) -> Products:
 def decode_products(table: OpTable) -> Products:
     """Scores of the query heads that share a KV head, per sequence; keys are dealt to tiles (Flash-Decoding)."""
     heads, keys = table.column("heads"), reach(table).keys
-    shared = _or(table.column("kv_heads"), heads)
+    shared = _shared(table)
     return Products(table.column("batch") * shared, heads / shared, keys, table.column("head_dim"))
+
+
+# Queries of a tile, of all heads that share a KV head one after another, and clocks of an SM to begin and end one: of
+# A100, B200 and L40S (docs/accuracy.md).
+_TILE_ROWS, _TILE_CLOCKS = 64.0, 6000.0
+
+
+def queries_of(table: OpTable) -> Queries:
+    """What `fill_tiles` takes."""
+    return Queries(*(table.column(name) for name in Queries._fields))
+
+
+def fill_tiles(queries: Queries, padding: Floats, clocks: Floats) -> None:
+    """FLOPs that are done for each that is asked, and clocks of SMs besides, [n] each; compiled where it is used.
+
+    A tile works on every key that one of its queries sees, and on all its rows; backward on as many tiles again.
+    """
+    for q in range(len(padding)):
+        context, window = queries.context_length[q], queries.window[q]
+        length = context if np.isnan(queries.query_length[q]) else queries.query_length[q]
+        shared = queries.heads[q] if np.isnan(queries.kv_heads[q]) else queries.kv_heads[q]
+        if window == 0 or window > context:
+            window = context
+        group = queries.heads[q] / shared
+        tiles = np.ceil(length * group / _TILE_ROWS)
+        span = min(length, max(_TILE_ROWS / group, 1.0))
+        # The last query of a tile sees most: (span - 1) / 2 keys more than the mean one.
+        asked = visited = 0.0
+        for position, sign in ((context, 1.0), (context - length, -1.0)):
+            short = min(position, window)
+            asked += sign * (0.5 * short * (short + 1.0) + (position - short) * window)
+            last, wide = position + 0.5 * (span - 1.0), window + span - 1.0
+            short = min(last, wide)
+            visited += sign * (0.5 * short * (short + 1.0) + (last - short) * wide)
+        padding[q] = tiles * _TILE_ROWS / (length * group) * visited / asked
+        clocks[q] = _TILE_CLOCKS * queries.batch[q] * shared * tiles * (1.0 + queries.backward[q])
 
 
 def check(table: OpTable) -> list[Broken]:
     """KV heads divide the heads; new queries are part of the context."""
     heads, context = table.column("heads"), table.column("context_length")
-    shared, queries = _or(table.column("kv_heads"), heads), _or(table.column("query_length"), context)
+    shared, queries = _shared(table), _or(table.column("query_length"), context)
     return [
         Broken("kv_heads must divide heads", heads % shared != 0, "kv_heads"),
         Broken("query_length exceeds context_length, which counts all keys", queries > context, "query_length"),
@@ -139,7 +180,15 @@ def _dims(query_length: Dim, *own: Dim) -> tuple[Dim, ...]:
 
 _QUERIES = Dim("query_length", "new queries per sequence; absent: context_length", default=np.nan)
 ATTENTION_OPS = (
-    Op("attention_prefill", "attention", _dims(_QUERIES), work, check=check, products=products),
+    Op(
+        "attention_prefill",
+        "attention",
+        _dims(_QUERIES),
+        work,
+        check=check,
+        products=products,
+        queries=queries_of,
+    ),
     Op(
         "attention_decode",
         "attention",

@@ -41,6 +41,18 @@ class Products(NamedTuple):
     k: Floats
 
 
+class Queries(NamedTuple):
+    """Attention of several queries, float64 [n] each, as the fields of these names; NaN where a row leaves one out."""
+
+    batch: Floats
+    heads: Floats
+    kv_heads: Floats
+    query_length: Floats
+    context_length: Floats
+    window: Floats
+    backward: Floats
+
+
 class Rereads(NamedTuple):
     """What is read more than once, float64 [n] each: again from DRAM where what is in flight does not stay in the L2.
 
@@ -150,6 +162,7 @@ class Op:
     products  the matrix products that its work is, if it is
     rereads   what its blocks read more than once, where they do
     handed    bytes of the operand that in a network the row before has just written
+    queries   what its kernels deal to tiles of queries (app.ops.attention.fill_tiles), if they do
     saving    by how much a known algorithm may cut the FLOPs (Winograd), where one may
     launches  launches that wait for one another
     link_bytes  bytes that each device sends over its link, of an operator of several devices
@@ -166,6 +179,7 @@ class Op:
     launches: Callable[[OpTable], Floats] = one_launch
     rereads: Callable[[OpTable], Rereads] | None = None
     handed: Callable[[OpTable], Floats] = nothing_handed
+    queries: Callable[[OpTable], Queries] | None = None
     saving: Callable[[OpTable], Floats] | None = None
     link_bytes: Callable[[OpTable], Floats] | None = None
     dtypes: tuple[str, ...] = ACTIVATION_DTYPES

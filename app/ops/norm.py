@@ -40,10 +40,14 @@ _IN_REGISTERS, _REGISTER_BYTES = 1024.0, 4096.0
 # Threads that share a row: layer norm's, and at most softmax's, a power of two for which a row is one or two loads of
 # 16 bytes each. A short row has work for a few warps only: no data, which begin at 260 elements.
 _NORM_THREADS, _SOFTMAX_THREADS, _WARP, _LOAD_BYTES = 128.0, 512.0, 32.0, 16.0
-# What it costs an SM that they meet to reduce it, clocks per thread: of layer norm, on NeuSight's training rows.
+# What it costs an SM that they meet to reduce it, clocks per thread: of layer norm (Welford's means and squares), on
+# NeuSight's training rows.
 _CLOCKS_PER_THREAD = 7.0
-# The same of softmax, and for each turn of a loop over the row: of a load per thread, of an element for what is left.
+# The same of softmax, which reduces twice, and for each turn of a loop over the row: of a load per thread, of an
+# element for what is left.
 _MEETING_CLOCKS, _TURN_CLOCKS = 4.0, 1.0
+# One sum, of squares, as one of softmax's two: no data.
+_RMS_CLOCKS_PER_THREAD = _MEETING_CLOCKS / 2.0
 
 
 def _softmax_rereads(table: OpTable) -> Rereads:
@@ -60,12 +64,16 @@ def _softmax_rereads(table: OpTable) -> Rereads:
     return Rereads(passes * table.column("b") * row, _SOFTMAX_ROWS * row, np.zeros(len(table)), clocks)
 
 
-def _norm_rereads(table: OpTable) -> Rereads:
-    """One pass more."""
-    row = table.column("h") * DTYPE_BYTES[table.dtype]
-    threads = np.minimum(_WARP * np.ceil(row / (_WARP * _LOAD_BYTES)), _NORM_THREADS)
-    clocks = _CLOCKS_PER_THREAD * threads * table.column("b")
-    return Rereads(table.column("b") * row, _NORM_ROWS * row, np.zeros(len(table)), clocks)
+def _norm_rereads(clocks_per_thread: float) -> Callable[[OpTable], Rereads]:
+    """One pass more, and clocks per thread that shares a row."""
+
+    def rereads(table: OpTable) -> Rereads:
+        row = table.column("h") * DTYPE_BYTES[table.dtype]
+        threads = np.minimum(_WARP * np.ceil(row / (_WARP * _LOAD_BYTES)), _NORM_THREADS)
+        clocks = clocks_per_thread * threads * table.column("b")
+        return Rereads(table.column("b") * row, _NORM_ROWS * row, np.zeros(len(table)), clocks)
+
+    return rereads
 
 
 _DIMS = (Dim("b", "rows (batch_norm: batch x height x width)"), Dim("h", "elements of a row (batch_norm: channels)"))
@@ -73,8 +81,8 @@ _DIMS = (Dim("b", "rows (batch_norm: batch x height x width)"), Dim("h", "elemen
 NORM_OPS = tuple(
     Op(name, group, (*_DIMS, *COMMON), _work(flops, parameters), rereads=rereads, handed=handed_rows)
     for name, group, flops, parameters, rereads in (
-        ("layer_norm", "norm", (8.0, 14.0), 2.0, _norm_rereads),
-        ("rms_norm", "norm", (5.0, 10.0), 1.0, _norm_rereads),
+        ("layer_norm", "norm", (8.0, 14.0), 2.0, _norm_rereads(_CLOCKS_PER_THREAD)),
+        ("rms_norm", "norm", (5.0, 10.0), 1.0, _norm_rereads(_RMS_CLOCKS_PER_THREAD)),
         ("batch_norm", "norm", (8.0, 14.0), 4.0, None),
         ("softmax", "softmax", (6.0, 4.0), 0.0, _softmax_rereads),
     )

@@ -21,6 +21,9 @@ CANDIDATES = np.array(
     dtype=np.float64,
 )
 SPLIT_DEPTH = 256.0
+# How many of them libraries have for batches of products, from the largest: PyTorch's batched kernels in FP32 are of
+# 64 x 64 at least, but for narrow ones of Volta and Turing (kernel names in NeuSight's rows).
+BATCHED_CANDIDATES = 6
 
 
 class Grid(NamedTuple):

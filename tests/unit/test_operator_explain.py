@@ -141,3 +141,9 @@ def test_what_is_no_product_has_no_tile_and_a_burst_no_lower_clock() -> None:
     assert softmax.tile is None
     _, (burst,) = ask(Auto(), operators("linear", {"m": 512, "n": 512, "k": 512, "burst": 1}), SEEN)
     assert burst.clock_hz == GPUS.column("boost_clock_hz")[SEEN]
+
+
+def test_the_roofline_counts_what_is_asked_not_what_tiles_pad() -> None:
+    row = operators("attention_prefill", {"batch": 1, "heads": 1, "head_dim": 64, "context_length": 16}, dtype="bf16")
+    _, (one,) = ask(Auto(), row, SEEN)
+    assert one.roof.intensity == pytest.approx(4.0 * 64 * (16 * 17 / 2) / (4 * 2.0 * 16 * 64))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from app.ops import OP_CODE, OPS
-from app.ops.attention import reach
+from app.ops.attention import fill_tiles, queries_of, reach
 from app.ops.base import Work
 from app.ops.moe import distribution, load
 from app.tables.ops import OpTable
@@ -131,6 +131,29 @@ def test_attention() -> None:
     assert broken("attention_prefill", **llama | {"kv_heads": 5}) == ["kv_heads"]
     assert broken("attention_prefill", query_length=5000, **llama) == ["query_length"]
     assert broken("attention_decode", query_length=2, backward=1, **llama) == ["query_length", "backward"]
+
+
+@pytest.mark.parametrize(
+    ("queries", "context", "window", "group", "visited"),
+    [
+        (256, 256, 0, 1, 64 * (64 + 128 + 192 + 256)),  # a tile works on all keys up to its last query's
+        (256, 512, 0, 1, 64 * (4 * 256 + 64 + 128 + 192 + 256)),
+        (16, 16, 0, 1, 64 * 16),  # and on all its rows
+        (16, 16, 0, 4, 16 * 16),  # which heads of one KV head share
+        (64, 4096, 128, 1, 64 * 191),  # a window, and what its first query sees more
+    ],
+)
+def test_tiles_of_attention(queries: float, context: float, window: float, group: float, visited: float) -> None:
+    shape = {"batch": 3, "heads": 8 * group, "kv_heads": 8, "head_dim": 1}
+    table = operators(
+        "attention_prefill", shape | {"query_length": queries, "context_length": context, "window": window}
+    )
+    padding, clocks, of_one = np.empty(1), np.empty(1), np.empty(1)
+    fill_tiles(queries_of(table), padding, clocks)
+    assert padding[0] * reach(table).pairs[0] == pytest.approx(visited)
+    one = {"query_length": 1, "context_length": 1, "window": 0}
+    fill_tiles(queries_of(operators("attention_prefill", shape | one)), padding, of_one)
+    assert clocks[0] == np.ceil(queries * group / 64) * of_one[0]
 
 
 def test_latent_attention() -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.ops.kinds import kinds_of
+from app.ops.kinds import kinds_of, work_of
 from app.ops.tiles import CANDIDATES, wave_efficiency
 from app.predictors.intervals import GROUPS, S_MEASURED, SITUATIONS
 from app.predictors.operators.answering import FADING, MEMBERS, beyond, corrected_s
@@ -134,10 +134,11 @@ class Explanation(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """Rows on one GPU, as the predictor sees them."""
+    """Rows on one GPU, as the predictor sees them; `flops` [n] as asked, not as kernels do them."""
 
     kind: Ints
     dtype: Ints
+    flops: Floats
     traits: Traits
     devices: Devices
     shape: Singles
@@ -187,7 +188,7 @@ def _rows(ops: OpTable, gpus: GpuTable, target: int) -> _Rows:
     terms, features = np.empty((TERMS, n)), np.empty((FEATURES, n), dtype=np.float32)
     fill_terms(traits, devices, np.arange(n), on, terms)
     fill_all(shape, traits, devices.figures, on, terms, features)
-    return _Rows(ops.kind, ops.dtype, traits, devices, shape, terms, features)
+    return _Rows(ops.kind, ops.dtype, work_of(ops, kinds).flops, traits, devices, shape, terms, features)
 
 
 def _reach(rows: _Rows, q: int, cell: Cell | None) -> tuple[float, bool]:
@@ -240,7 +241,7 @@ def _roof(rows: _Rows, q: int, target: int, latency_s: float) -> Roof:
     traits, kind, dtype = rows.traits, rows.kind[q], rows.dtype[q]
     rate = float(rows.devices.rates[run_state(traits, q), dtype, target])
     bandwidth = float(rows.devices.bandwidth[target])
-    flops, moved = float(traits.flops[q]), float(traits.moved[q])
+    flops, moved = float(rows.flops[q]), float(traits.moved[q])
     # Its time at full bandwidth: the term has the family's share in it.
     dram_s = float(rows.terms[DRAM_S, q] * BY_KIND[kind, 1])
     with np.errstate(divide="ignore", invalid="ignore"):

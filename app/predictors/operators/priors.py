@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from app.ops import OPS
+from app.ops.tiles import BATCHED_CANDIDATES, CANDIDATES
 from app.tables.ops import DTYPES
 
 
@@ -30,9 +31,10 @@ class Prior(NamedTuple):
     width: float
 
 
-# Host times: near the shortest calls of PyTorch, eager (NeuSight); device times: of vLLM in CUDA graphs. Attention
-# interleaves exponentials with two products on tiles that causal edges cut; decoding reads its cache in pieces; experts
-# are many small products between two permutations. `pool`, `embedding`, `recurrent`, `memory` and host times of what
+# By line, or by operator where it differs. Host times: near the shortest calls of PyTorch, eager (NeuSight); device
+# times: of vLLM in CUDA graphs. Attention interleaves exponentials with two products, of prefill on tiles whose padding
+# is counted (app.ops.attention); decoding reads its cache in pieces; experts are many small products between two
+# permutations. `pool`, `embedding`, `recurrent`, `memory` and host times of what
 # NeuSight did not measure are guesses without rows behind them. Widths: docs/accuracy.md.
 PRIORS = {
     "linear": Prior(0.92, 0.70, 40e-6, 3.5e-6, 0.65),
@@ -45,6 +47,7 @@ PRIORS = {
     "embedding": Prior(1.0, 0.75, 30e-6, 3e-6, 0.70),
     "recurrent": Prior(0.6, 0.60, 80e-6, 5e-6, 1.0),
     "attention": Prior(0.45, 0.90, 60e-6, 12e-6, 0.90),
+    "attention_prefill": Prior(0.60, 0.90, 60e-6, 12e-6, 0.90),
     "moe": Prior(0.40, 0.72, 150e-6, 25e-6, 0.75),
     "collective": Prior(1.0, 0.80, 60e-6, 7e-6, 0.75),
     "memory": Prior(1.0, 0.95, 20e-6, 2.5e-6, 0.50),
@@ -79,7 +82,9 @@ FAST_LINK_BYTES_PER_S, FAST_SHARE, SLOW_SHARE = 1e11, 0.62, 0.25
 HOP_S = 1.2e-6
 
 # By code into OPS (kernels have none) and DTYPES.
-BY_KIND = np.array([PRIORS.get(op.group, PRIORS["memory"])[:4] for op in OPS])
+BY_KIND = np.array([(PRIORS.get(op.name) or PRIORS.get(op.group, PRIORS["memory"]))[:4] for op in OPS])
 QUANTISING = np.array([QUANTISING_S.get(dtype, (0.0, 0.0)) for dtype in DTYPES])
 IS_EAGER = np.array([dtype in EAGER_DTYPES for dtype in DTYPES])
 IS_LINEAR = np.array([op.group == "linear" for op in OPS])
+# How many of the candidate tiles an operator's kernels have, from the largest.
+TILES_OF_KIND = np.array([BATCHED_CANDIDATES if op.group == "bmm" else len(CANDIDATES) for op in OPS])

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.ops.base import Products, Rereads
+from app.ops.attention import fill_tiles
+from app.ops.base import Products, Queries, Rereads
 from app.ops.kinds import Kind, least_flops_of, link_bytes_of, work_of
 from app.ops.tiles import CANDIDATES, Grid, fill_grid, wave_efficiency
 from app.predictors.compiled import compiled
@@ -38,6 +39,7 @@ from app.predictors.operators.priors import (
     SLOW_SHARE,
     STAYS_TO,
     TILE_EDGE,
+    TILES_OF_KIND,
 )
 from app.predictors.operators.sustained import BUSY, COOL, IN_NETWORK, bandwidths, compute_rates, cuts, l2_reach
 from app.predictors.roofline import memory_limit_s, peaks
@@ -60,11 +62,11 @@ _IN_TURN_BYTES = np.where(IS_EAGER, 0.0, (IN_TURN - 1.0) * WEIGHT_BYTES)
 class Traits(NamedTuple):
     """What rows ask of any device, float64 [n] each unless said.
 
-    flops, least_flops  work, also by the cheapest algorithm known
+    flops, least_flops  work as kernels do it, and by the cheapest algorithm known
     moved, distinct     bytes
     activations         elements that a stack which quantises would quantise first; 0 of all but `linear`
     reread, in_flight, passed  bytes read again where what is in flight, per SM and in all, does not stay in the L2
-    clocks              that SMs spend where threads meet to reduce a row or draw random numbers; 0 of most
+    clocks              that SMs spend where threads meet to reduce a row, draw random numbers, begin a tile; 0 of most
     handed              bytes that in a network the row before has just written
     between             bytes of other layers' weights that pass before a serving stack runs a `linear` again; else 0
     launches            launches that wait for one another
@@ -117,13 +119,14 @@ class Devices(NamedTuple):
 
 _waves = compiled(wave_efficiency)
 _fill_grid = compiled(fill_grid)
+_fill_tiles = compiled(fill_tiles)
 
 
 @compiled
 def best_tile(traits: Traits, row: int, sms: float) -> tuple[int, float]:
     """The candidate tile that reaches most of the peak, and its share of it; -1 and 1 of a row that has none."""
     best, best_share = -1, 0.0
-    for tile in range(traits.blocks.shape[0]):
+    for tile in range(min(traits.blocks.shape[0], TILES_OF_KIND[traits.kind[row]])):
         share = traits.fill[tile, row] * _TILE_SPEED[tile]
         if share > best_share:
             share *= _waves(traits.blocks[tile, row], traits.splits[row], sms)
@@ -330,18 +333,33 @@ def _rereads(nothing: Floats, kinds: list[Kind]) -> Rereads:
     return rows
 
 
+def _with_tiles(flops: Floats, rereads: Rereads, kinds: list[Kind]) -> tuple[Floats, Rereads]:
+    """FLOPs of every row as its kernels do them, and the clocks that tiles of queries take besides."""
+    tiled = [(kind.rows, kind.op.queries(kind.table)) for kind in kinds if kind.op.queries is not None]
+    if not tiled:
+        return flops, rereads
+    flops, clocks = flops.copy(), rereads.clocks.copy()
+    for rows, queries in tiled:
+        padding, spent = (np.empty(len(queries.batch)) for _ in range(2))
+        _fill_tiles(Queries(*(np.ascontiguousarray(part) for part in queries)), padding, spent)
+        flops[rows] *= padding
+        clocks[rows] += spent
+    return flops, rereads._replace(clocks=clocks)
+
+
 def traits_of(ops: OpTable, kinds: list[Kind], products: list[Products | None]) -> Traits:
     """Traits of every row."""
     work, sent = work_of(ops, kinds), link_bytes_of(ops, kinds)
     nothing, eager = np.zeros(len(ops)), np.ascontiguousarray(ops.column("eager"))
     in_network = bool((eager < 0.0).any())  # else nobody asks what was handed on
+    flops, rereads = _with_tiles(work.flops, _rereads(nothing, kinds), kinds)
     return Traits(
-        work.flops,
+        flops,
         least_flops_of(work.flops, kinds),
         work.bytes,
         work.working_set_bytes,
         _of_kinds(ops, kinds, _activations),
-        *_rereads(nothing, kinds),
+        *rereads,
         _of_kinds(ops, kinds, _handed) if in_network else nothing,
         _of_kinds(ops, kinds, _between),
         _of_kinds(ops, kinds, _launches),
