@@ -18,12 +18,17 @@ from numpy.typing import NDArray
 from app.errors import BadInput
 from app.ops.base import Work
 from app.ops.kinds import kinds_of, work_of
+from app.predictors.compiled import compiled
+from app.predictors.operators.index import mixed
 from app.tables.ops import OpTable
 from app.tables.workload import Workload
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 Bools = NDArray[np.bool_]
+
+# Bits of a number that tells rows of several families apart: the family's, above those of a digest.
+_OF_FAMILY, _OF_DIGEST = np.uint64(8), np.uint64(56)
 
 
 class Parting(Exception):
@@ -128,26 +133,31 @@ class Once(NamedTuple):
 
 
 def once(ops: OpTable) -> Once:
-    """Rows of c configurations, those that are alike once; of one, its rows."""
+    """Rows of c configurations, those that are alike once, family by family; of one, its rows."""
     if ops.place is None:
         return Once(ops, np.arange(len(ops)))
-    used, place = np.unique(ops.place, return_inverse=True)
-    _, same = _distinct(ops.dims[used])
-    codes = np.vstack([ops.kind, ops.dtype, same[place.reshape(ops.place.shape)]])
-    codes[2 + ops.fields["count"]] = 0
-    first, of = _distinct(codes.T)
+    figure = np.zeros(len(ops.dims), dtype=np.uint64)
+    used = np.bincount(ops.place.ravel(), minlength=len(figure)) > 0
+    figure[used] = _digests(ops.dims[used].view(np.uint64))
+    words = np.vstack([ops.dtype.astype(np.uint64), figure[ops.place]])
+    words[1 + ops.fields["count"]] = 0
+    digest = _digests(np.ascontiguousarray(words.T))
+    by_family = (ops.kind.astype(np.uint64) << _OF_DIGEST) + (digest >> _OF_FAMILY)
+    _, first, of = np.unique(by_family, return_index=True, return_inverse=True)
     rows, c = ops.take(first), ops.dims.shape[1]
     kind, dtype, label = (np.repeat(code, c) for code in (rows.kind, rows.dtype, rows.label))
     dims = ops.dims[rows.place].reshape(len(ops.place), -1)
     return Once(OpTable(kind, dtype, label, ops.fields, dims), of, c)
 
 
-def _distinct(rows: NDArray[Any]) -> tuple[Ints, Ints]:
-    """Rows that are the same bytes: where each is first seen, and which of them every row is."""
-    keyed = np.ascontiguousarray(rows)
-    keyed = keyed.view(np.dtype((np.void, keyed.itemsize * keyed.shape[1])))[:, 0]
-    _, first, of = np.unique(keyed, return_index=True, return_inverse=True)
-    return first, of
+@compiled
+def _digests(rows: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Of each row, [n] of [n, words]: two that share one are as good as alike (app.predictors.operators.index)."""
+    digests = np.zeros(len(rows), dtype=np.uint64)
+    for k in range(rows.shape[0]):
+        for word in rows[k]:
+            digests[k] = mixed(digests[k], word)
+    return digests
 
 
 def work(ops: OpTable) -> Work:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -24,17 +25,20 @@ class Kind(NamedTuple):
 
 
 def kinds_of(ops: OpTable) -> list[Kind]:
-    """The table by families; a table of one family is not copied."""
+    """The table by families; one whose families stand one behind another is not copied."""
     if not len(ops):
         return []
     first = int(ops.kind[0])
     if len(ops) == 1 or (ops.kind == first).all():
         return [Kind(OPS[first], slice(None), ops)]
-    order = np.argsort(ops.kind, kind="stable")
-    sorted_ops = ops.take(order)
-    ends = np.flatnonzero(np.diff(sorted_ops.kind, append=len(OPS))) + 1
+    order = None
+    if (np.diff(ops.kind) < 0).any():
+        order = np.argsort(ops.kind, kind="stable")
+        ops = ops.take(order)
+    ends = np.flatnonzero(np.diff(ops.kind, append=len(OPS))) + 1
     parts = [slice(a, b) for a, b in pairwise([0, *ends.tolist()])]
-    return [Kind(OPS[int(sorted_ops.kind[part.start])], order[part], sorted_ops.part(part)) for part in parts]
+    rows: Sequence[Ints | slice] = parts if order is None else [order[part] for part in parts]
+    return [Kind(OPS[int(ops.kind[part.start])], of, ops.part(part)) for part, of in zip(parts, rows, strict=True)]
 
 
 def work_of(ops: OpTable, kinds: list[Kind]) -> Work:

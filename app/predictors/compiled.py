@@ -45,7 +45,7 @@ from numba import njit  # noqa: E402  numba reads its cache folder on import
 def compiled(function: F) -> F:
     """Compile a function of numbers and arrays; division by zero gives infinity, as in NumPy.
 
-    One that is called for every row and takes many arrays is often quicker with one return: else each of them may be
-    counted in and out of use at every call, which takes longer than the arithmetic.
+    One that is called for every row is put where it is called, and better takes few arrays and returns in one place:
+    else each array may be counted in and out of use at every call, which takes longer than the arithmetic.
     """
-    return cast(F, njit(cache=True, nogil=True, error_model="numpy")(function))
+    return cast(F, njit(cache=True, nogil=True, error_model="numpy", forceinline=True)(function))

@@ -28,7 +28,6 @@ from app.services.sweep.model_groups import Table
 from app.services.sweep.models import FIGURES, Asked, predict_models
 from app.services.sweep.rows import rows_of
 
-GPT2 = builtin.config_of("gpt2") or {}
 GRID = {"op": "linear", "dtype": ["fp16", "bf16"], "m": [1, 64, 4096], "n": [1024, 4096], "k": 4096}
 GPUS = ("a100-sxm4-80gb", "nvidia-l4")
 
@@ -83,22 +82,30 @@ MODELS = {
     "batch": [1, 4],
     "sequence": [64, 512],
     "config.n_layer": [2, 12],
-    "mode": ["inference", None],
+    "parallelism.tensor": [1, None],
+}
+TRAINED = {
+    "name": ["resnet18", "mobilenet_v2"],
+    "mode": "training",
+    "optimizer": "adamw",
+    "batch": [8, 32],
+    "image_size": [96, 224],
+    "parallelism.data": [1, 4],
 }
 
 
-def test_models_as_the_route_answers_them(client: TestClient, settings: Settings, tmp_path: Path) -> None:
+@pytest.mark.parametrize("models", [MODELS, TRAINED])
+def test_models_as_the_route_answers_them(
+    client: TestClient, settings: Settings, tmp_path: Path, models: dict[str, Any]
+) -> None:
     path = tmp_path / "grid.json"
-    path.write_text(json.dumps(MODELS))
+    path.write_text(json.dumps(models))
     run = sweep(settings, path, tmp_path / "out", "--chunk-rows", 11)
     assert run.returncode == 0, run.stderr
     table = pq.read_table(tmp_path / "out")
     assert table.num_rows == 16 * len(GPUS)
     for row in table.take([0, 5, 10, 15, 31]).to_pylist():
-        workload = {name: row[name] for name in ("batch", "sequence")} | {
-            "config": GPT2 | {"n_layer": row["config.n_layer"]}
-        }
-        _require_equal(row, client, row["gpu"], workload)
+        _require_equal(row, client, row["gpu"], _workload({name: row[name] for name in models}))
 
 
 def _require_equal(row: Mapping[str, Any], client: TestClient, gpu: str, workload: Mapping[str, Any]) -> None:
@@ -150,7 +157,9 @@ def _workload(row: Mapping[str, Any]) -> dict[str, Any]:
     """What a row asks for, as a request has it."""
     given = {name: value for name, value in row.items() if value is not None}
     own = {name.partition(".")[2]: given.pop(name) for name in row if name.startswith("config.")}
-    split = {name.partition(".")[2]: given.pop(name) for name in row if name.startswith("parallelism.")}
+    split = {
+        name.partition(".")[2]: given.pop(name) for name in row if name.startswith("parallelism.") and name in given
+    }
     if own:
         given["config"] = {**(builtin.config_of(given.pop("name")) or {}), **own}
     return {**given, "parallelism": split}

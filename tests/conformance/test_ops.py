@@ -150,6 +150,10 @@ def test_a_mixed_table_is_its_families_apart() -> None:
     work = work_of(together, kinds_of(together))
     for column, parts in zip(work, zip(*(OPS[t.kind[0]].work(t) for t in tables), strict=True), strict=True):
         np.testing.assert_array_equal(column, np.concatenate(parts))
+    shuffled = np.random.default_rng(0).permutation(len(together))
+    out_of_order = together.take(shuffled)
+    for column, part in zip(work, work_of(out_of_order, kinds_of(out_of_order)), strict=True):
+        np.testing.assert_array_equal(column[shuffled], part)
     for gpu in range(len(GPUS)):
         for all_times, parts in zip(
             times(together, gpu), zip(*(times(t, gpu) for t in tables), strict=True), strict=True

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from app.graphs.build import Builder
 from app.graphs.data_parallel import with_gradient_exchange
@@ -19,6 +20,7 @@ from app.graphs.schedule import schedule
 from app.graphs.step_interval import step_interval
 from app.graphs.training_pass import training
 from app.ops import OP_CODE
+from app.tables.predictions import Predictions
 from tests.unit.networks import gpt2, roofline
 
 TRAINING = Run(mode="training", optimizer="adam")
@@ -216,15 +218,23 @@ def test_intervals_add_up_within_groups_and_in_squares_between() -> None:
     latency = roofline(w, GPU)
     done = schedule(w, latency, 0.0, Run())
     group = np.where(w.ops.kind == OP_CODE["linear"], 0, 1)
-    nothing = 0.0 * latency
-    low, high = step_interval(done, latency, 0.9 * latency, 1.2 * latency, group, nothing)
+    of, nothing = np.arange(len(w))[:, None], np.zeros(len(w))
+    wide, sure = _answer(latency[:, 0], 0.9, 1.2), _answer(latency[:, 0], 1.0, 1.0)
+    low, high = step_interval(done, wide, of, group, nothing)
     parts = np.array([done.rows_s[group == k].sum() for k in (0, 1)])
     assert float(done.step_s[0] - low[0]) == pytest.approx(0.1 * np.hypot(*parts))
     assert float(high[0] - done.step_s[0]) == pytest.approx(0.2 * np.hypot(*parts))
-    low, high = step_interval(done, latency, 0.9 * latency, 1.2 * latency, 0 * group, nothing)
+    low, high = step_interval(done, wide, of, 0 * group, nothing)
     assert float(low[0]) == pytest.approx(0.9 * float(done.step_s[0]))
-    low, high = step_interval(done, latency, latency, latency, group, nothing + np.log(1.25))
+    low, high = step_interval(done, sure, of, group, nothing + np.log(1.25))
     assert [float(low[0]), float(high[0])] == pytest.approx([0.8 * float(done.step_s[0]), 1.25 * float(done.step_s[0])])
+    low, _ = step_interval(done, replace(wide, limit_s=0.95 * latency[:, 0]), of, 0 * group, nothing)
+    assert float(low[0]) == pytest.approx(0.95 * float(done.step_s[0]))
+
+
+def _answer(latency_s: NDArray[np.float64], low: float, high: float) -> Predictions:
+    code = np.zeros(len(latency_s), dtype=np.intp)
+    return Predictions(latency_s, low * latency_s, high * latency_s, 0.0 * latency_s, code, code, code, code == 0)
 
 
 def test_a_thousand_rows_on_thirty_gpus_take_milliseconds() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from typing import Any, NamedTuple
 
 from app.graphs.many import Floats, figures
@@ -25,23 +26,31 @@ def sized(architecture: Architecture) -> Sized:
 
 
 def _form(part: Any, sizes: list[int]) -> Hashable:
-    if type(part) is int:  # a bool is none
+    kind: Any = type(part)
+    if kind is int:  # a bool is none
         sizes.append(part)
         return None
     if isinstance(part, tuple):
-        return tuple(_form(one, sizes) for one in part)
-    if is_dataclass(part):
-        return type(part), tuple(_form(getattr(part, field.name), sizes) for field in fields(part))
-    return part, type(part)  # a word, a bool, or nothing
+        return tuple([_form(one, sizes) for one in part])
+    if names := _fields(kind):
+        return kind, tuple([_form(getattr(part, name), sizes) for name in names])
+    return part, kind  # a word, a bool, or nothing
+
+
+@cache
+def _fields(kind: type) -> tuple[str, ...]:
+    """Names of a dataclass's fields: asked of every part of every architecture, which `dataclasses` is slow at."""
+    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()
 
 
 def _resized(part: Any, sizes: Iterator[Any]) -> Any:
-    if type(part) is int:
+    kind: Any = type(part)
+    if kind is int:
         return next(sizes)
     if isinstance(part, tuple):
         return tuple(_resized(one, sizes) for one in part)
-    if is_dataclass(part):
-        return replace(part, **{field.name: _resized(getattr(part, field.name), sizes) for field in fields(part)})  # type: ignore[type-var]
+    if names := _fields(kind):
+        return replace(part, **{name: _resized(getattr(part, name), sizes) for name in names})
     return part
 
 

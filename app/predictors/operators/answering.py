@@ -79,33 +79,34 @@ def fill_answers(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not ta
                     points = slice(packed.begin[model], packed.end[model])
                     smooth = (packed.column[model], packed.scale[model], packed.point[points], packed.weight[points])
                     add_smooth(features, smooth, weight, total[:count])
+        factors = recipes.factors[cell, gpu] if cell >= 0 else neutral
+        lent = recipes.lent[traits.kind[row], traits.dtype[row]]
         for k in range(count):
             q = block[k]
-            bound[q], situation[q], far = bound_of(terms, q), S_UNTRAINED, 0.0
-            times[1][q] = 1.0
+            bound[q], situation[q], far, alike = bound_of(terms, q), S_UNTRAINED, 0.0, True
             if cell >= 0:
                 situation[q] = recipes.situation[cell, gpu]
                 far = beyond(shape, i[q], packed.low[cell], packed.high[cell])
+                alike = packed.low[cell, EAGER] <= shape[EAGER, i[q]] <= packed.high[cell, EAGER]
                 if far > 0.0:
-                    times[1][q] = 1.0 + STRETCH * far
                     if situation[q] == S_SEEN or situation[q] == S_CALIBRATED:
                         situation[q] = S_SEEN_OUTSIDE
                     elif situation[q] == S_UNSEEN:
                         situation[q] = S_UNSEEN_OUTSIDE
-            factors = recipes.factors[cell, gpu] if cell >= 0 else neutral
-            alike = cell < 0 or packed.low[cell, EAGER] <= shape[EAGER, i[q]] <= packed.high[cell, EAGER]
-            situation[q] = _stepped_back(situation[q], traits, recipes, i[q])
+            times[1][q] = 1.0 + STRETCH * far
+            else_run = traits.backward[i[q]] > 0.0 or traits.burst[i[q]] > 0.0
+            situation[q] = _stepped_back(situation[q], lent, else_run)
             group[q] = _group_of(traits.kind[i[q]], traits.dtype[i[q]], situation[q])
             times[0][q] = corrected_s(terms, q, factors, total[k] * np.exp(-FADING * far), alike)
         first += count
 
 
 @compiled
-def _stepped_back(situation: int, traits: Traits, recipes: Recipes, row: int) -> int:
+def _stepped_back(situation: int, lent: bool, otherwise: bool) -> int:
     """A row corrected by what was learned of other rows is no better known than such: its interval says so."""
-    known = situation in (S_SEEN, S_CALIBRATED)
-    taught = S_SIBLING if known and recipes.lent[traits.kind[row], traits.dtype[row]] else situation
-    return S_UNTRAINED if traits.backward[row] > 0.0 or traits.burst[row] > 0.0 else taught
+    if otherwise:
+        return S_UNTRAINED
+    return S_SIBLING if lent and situation in (S_SEEN, S_CALIBRATED) else situation
 
 
 @compiled

@@ -35,7 +35,8 @@ _APART = ("count", "eager")
 
 
 @compiled
-def _mixed(digest: np.uint64, value: np.uint64) -> np.uint64:
+def mixed(digest: np.uint64, value: np.uint64) -> np.uint64:
+    """The digest of what it was of, and of one word more."""
     digest = (digest ^ value) + _STEP
     digest = (digest ^ (digest >> _BY_30)) * _FIRST
     digest = (digest ^ (digest >> _BY_27)) * _SECOND
@@ -49,9 +50,9 @@ def _digest(table: tuple[Ints, Ints, Floats, Digests], used: Ints, eager: int, d
     for k in range(len(digest)):
         stack = dims[eager, k]
         graph = not IS_EAGER[dtype[k]] if np.isnan(stack) else stack <= 0.0
-        value = _mixed(np.uint64(kind[k]), np.uint64(2 * dtype[k] + graph))
+        value = mixed(np.uint64(kind[k]), np.uint64(2 * dtype[k] + graph))
         for field in used[kind[k], 1 : 1 + used[kind[k], 0]]:
-            value = _mixed(value, _ABSENT if np.isnan(dims[field, k]) else bits[field, k])
+            value = mixed(value, _ABSENT if np.isnan(dims[field, k]) else bits[field, k])
         digest[k] = value
 
 
@@ -66,7 +67,7 @@ def _find(
         found[q] = np.nan
         if j[q] >= known:
             continue
-        wanted = _mixed(digest[i[q]], np.uint64(j[q]))
+        wanted = mixed(digest[i[q]], np.uint64(j[q]))
         bucket = np.intp(wanted >> shift)
         for k in range(start[bucket], start[bucket + 1]):
             if keys[k] == wanted:
@@ -182,7 +183,7 @@ def _on(digest: Digests, gpu: Ints) -> Digests:
 @compiled
 def _place(digest: Digests, gpu: Ints, placed: Digests) -> None:
     for k in range(len(digest)):
-        placed[k] = _mixed(digest[k], np.uint64(gpu[k]))
+        placed[k] = mixed(digest[k], np.uint64(gpu[k]))
 
 
 NO_OPERATORS = OperatorIndex.build((), 0)

@@ -6,8 +6,8 @@ the rule of operators: within a line of the breakdown errors are one, between li
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,7 +76,7 @@ def timed(  # noqa: PLR0913  what is asked, and of whom
     i, j = np.tile(np.arange(u), g), np.repeat(np.array(targets, dtype=np.intp), u)
     answer = answered(engine, table, gpus, i, j, predictor=predictor, coverage=coverage)
     answer = between_nodes(answer, table, gpus, targets, run.parallelism.network_bytes_per_s)
-    times = row_times(answer, lambda figure: np.ascontiguousarray(figure.reshape(g, u).T[row]))
+    of = row[:, None] + u * np.arange(g)
     transfer: Floats | float = 0.0
     if run.parallelism.pipeline > 1:
         passing = passed_on(rows.workload, run)
@@ -86,7 +86,8 @@ def timed(  # noqa: PLR0913  what is asked, and of whom
     line = timeline(
         rows.workload,
         rows.group,
-        times,
+        answer,
+        of,
         run,
         launched=launched,
         coverage=coverage,
@@ -96,26 +97,11 @@ def timed(  # noqa: PLR0913  what is asked, and of whom
     return Step(answer, *line, np.zeros(g, dtype=np.bool_))
 
 
-class RowTimes(NamedTuple):
-    """Answers for every row on g GPUs, or in g configurations on one, [n, g]: seconds, and codes of residual groups."""
-
-    latency_s: Floats
-    low_s: Floats
-    high_s: Floats
-    limit_s: Floats
-    group: Ints
-
-
-def row_times(answer: Predictions, of_rows: Callable[[NDArray[Any]], NDArray[Any]]) -> RowTimes:
-    """Answers for distinct rows as those of every row, which `of_rows` takes out of a column."""
-    figures = (answer.latency_s, answer.low_s, answer.high_s, answer.limit_s, answer.group)
-    return RowTimes(*(of_rows(figure) for figure in figures))
-
-
 def timeline(  # noqa: PLR0913  what is known of the rows, and how they run
     w: Workload,
     line: Ints,
-    times: RowTimes,
+    answer: Predictions,
+    of: Ints,
     run: Run,
     *,
     launched: bool,
@@ -125,22 +111,13 @@ def timeline(  # noqa: PLR0913  what is known of the rows, and how they run
 ) -> tuple[Schedule, Floats, Floats]:
     """The rows put on a timeline, and both ends of the step's interval; `line` [n] is each row's of the breakdown.
 
-    `waits_s` are what host and device wait for besides, per launch, [n, g] each.
+    `of` int [n, g] says which row of `answer` each of `w` is, on g GPUs, or in g configurations on one; `waits_s` are
+    what host and device wait for besides, per launch, [n, g] each.
     """
     host, gap = (EAGER_HOST_S, EAGER_GAP_S) if launched else (0.0, 0.0)
     host_s, gap_s = host + waits_s[0], gap + waits_s[1]
-    done = schedule(w, times.latency_s, host_s, run, gap_s=gap_s, transfer_s=transfer_s)
-    width = network_widths(times.group, coverage)
-    low_s, high_s = step_interval(done, times.latency_s, times.low_s, times.high_s, line, width)
-    return done, np.maximum(low_s, _limited(done, times.limit_s, times.latency_s)), high_s
-
-
-def _limited(done: Schedule, limit_s: Floats, latency_s: Floats) -> Floats:
-    """The step if its rows ran at the hardware limit, in the proportion of their time, float64 [g]."""
-    share = np.divide(limit_s, latency_s, out=np.ones_like(limit_s), where=latency_s > 0)
-    busy = np.maximum(done.rows_s.sum(axis=0), np.finfo(np.float64).tiny)
-    least: Floats = done.step_s * np.minimum((done.rows_s * share).sum(axis=0) / busy, 1.0)
-    return least
+    done = schedule(w, answer.latency_s[of], host_s, run, gap_s=gap_s, transfer_s=transfer_s)
+    return done, *step_interval(done, answer, of, line, network_widths(answer.group, coverage))
 
 
 def passed_on(rows: Workload, run: Run) -> OpTable:

@@ -129,7 +129,7 @@ def times_of(engine: Engine, gpus: GpuTable, ops: OpTable, target: int, predicto
     times_ms, bound = np.empty((3, n)), np.empty(n, dtype=np.intp)
     unanswered = alone = 0
     for first in range(0, n, CHUNK):
-        part = _slice(ops, first, first + CHUNK)
+        part = piece_of(ops, first, first + CHUNK)
         i, here = np.arange(len(part)), slice(first, first + len(part))
         j = np.full(len(part), target)
         answer = answered(engine, part, gpus, i, j, predictor=predictor, coverage=coverage)
@@ -142,7 +142,7 @@ def times_of(engine: Engine, gpus: GpuTable, ops: OpTable, target: int, predicto
     return Times(times_ms, bound, unanswered, alone)
 
 
-def _slice(ops: OpTable, first: int, stop: int) -> OpTable:
+def piece_of(ops: OpTable, first: int, stop: int) -> OpTable:
     """Rows from `first` to before `stop`; in one piece, for compiled code is made for that layout."""
     here = slice(first, stop)
     dims = np.ascontiguousarray(ops.dims[:, here])

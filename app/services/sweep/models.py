@@ -26,11 +26,11 @@ from app.services.gpu_rows import Snapshot
 from app.services.models.networks import distinct
 from app.services.models.predict import predict_network
 from app.services.models.requests import ModelRequest, ModelWorkload
-from app.services.models.steps import passed_on, row_times, timeline
+from app.services.models.steps import passed_on, timeline
 from app.services.models.whole_networks import knows_networks_only
 from app.services.operators.answers import answered, lacking
 from app.services.operators.between_nodes import between_nodes
-from app.services.operators.tables import CHUNK
+from app.services.operators.tables import CHUNK, piece_of
 from app.services.prediction_form import MemoryParts, Phases
 from app.services.sweep.model_groups import Group, Table
 from app.tables.ops import OpTable
@@ -107,13 +107,13 @@ def _together(w: Workload, c: int, group: Group, asked: Asked) -> Floats | None:
     if _lacks_dtypes(table, asked):
         return None
     answer = _answered(table, group.run, asked)
-    times = row_times(answer, lambda figure: np.broadcast_to(figure[row].reshape(len(w), -1), (len(w), c)))
+    of = np.broadcast_to(row.reshape(len(w), -1), (len(w), c))
     line = _GROUPS[w.ops.kind]
     transfer_s: Floats | float = 0.0
     if group.run.parallelism.pipeline > 1:
         transfer_s = _answered(passed_on(w, group.run), group.run, asked).latency_s
     done, low, high = timeline(
-        w, line, times, group.run, launched=group.launched, coverage=asked.coverage, transfer_s=transfer_s
+        w, line, answer, of, group.run, launched=group.launched, coverage=asked.coverage, transfer_s=transfer_s
     )
     used = memory(w, group.run)
     kept = np.array(np.broadcast_arrays(*used, used.required_bytes, done.step_s)[:-1])
@@ -131,9 +131,9 @@ def _answered(table: OpTable, run: Run, asked: Asked) -> Predictions:
     """Every row on the GPU, as many at once as stay in the cache."""
     engine, target, parts = asked.snapshot.engine, asked.snapshot.row_of[asked.gpu], []
     for first in range(0, len(table), CHUNK):
-        i = np.arange(first, min(first + CHUNK, len(table)))
-        part, j = table.take(i), np.full(len(i), target)
-        answer = answered(engine, part, engine.gpus, i - first, j, predictor=asked.predictor, coverage=asked.coverage)
+        part = piece_of(table, first, first + CHUNK)
+        i, j = np.arange(len(part)), np.full(len(part), target)
+        answer = answered(engine, part, engine.gpus, i, j, predictor=asked.predictor, coverage=asked.coverage)
         parts.append(between_nodes(answer, part, engine.gpus, [target], run.parallelism.network_bytes_per_s))
     if len(parts) == 1:
         return parts[0]
