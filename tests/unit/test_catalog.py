@@ -127,6 +127,17 @@ def test_tensor_rates_are_the_dense_ones_with_fp32_accumulation(gpu: str, pipe: 
     assert CATALOG.resolve(gpu).peak_flops[pipe] == pytest.approx(rate, rel=0.01)
 
 
+@pytest.mark.parametrize("gpu", ["h200", "h200_nvl", "h100_nvl", "gh200", "NVIDIA GH200 144G HBM3e", "h20"])
+def test_hoppers_with_six_stacks_of_memory_have_the_whole_l2(gpu: str) -> None:
+    assert CATALOG.resolve(gpu).l2_bytes == 60 * 2**20
+    assert CATALOG.resolve("h100_sxm").l2_bytes == CATALOG.resolve("h100_pcie").l2_bytes == 50 * 2**20
+
+
+def test_boards_of_one_chip_have_powers_of_their_own() -> None:
+    assert CATALOG.resolve("b300").board_power_w == 1100
+    assert CATALOG.resolve("gb300").board_power_w == 1400
+
+
 def test_a_gpu_lacks_what_it_lacks() -> None:
     assert "bf16_tensor" not in CATALOG.resolve("titan-v").peak_flops
     assert "fp16" not in CATALOG.resolve("gtx-titan-x").peak_flops
