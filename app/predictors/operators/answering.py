@@ -97,6 +97,7 @@ def fill_answers(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not ta
             else_run = traits.backward[i[q]] > 0.0 or traits.burst[i[q]] > 0.0
             situation[q] = _stepped_back(situation[q], lent, else_run)
             group[q] = _group_of(traits.kind[i[q]], traits.dtype[i[q]], situation[q])
+            situation[q] = _supporting(situation[q], far)
             times[0][q] = corrected_s(terms, q, factors, total[k] * np.exp(-FADING * far), alike)
         first += count
 
@@ -107,6 +108,12 @@ def _stepped_back(situation: int, lent: bool, otherwise: bool) -> int:
     if otherwise:
         return S_UNTRAINED
     return S_SIBLING if lent and situation in (S_SEEN, S_CALIBRATED) else situation
+
+
+@compiled
+def _supporting(situation: int, far: float) -> int:
+    """What supports the answer: of a sibling out of range no interpolation, though its interval stays a sibling's."""
+    return S_SEEN_OUTSIDE if far > 0.0 and situation == S_SIBLING else situation
 
 
 @compiled
