@@ -98,6 +98,7 @@ class Samples:
     places     where the smooth rest of few rows looks
     moves      whether the operator does little but move bytes
     streams    whether it only moves them through, once
+    waits      whether much of its time is waiting that no term of the physics names, and any may stand in for
     """
 
     features: Singles
@@ -109,6 +110,7 @@ class Samples:
     places: Places
     moves: bool
     streams: bool
+    waits: bool
 
     def of(self, rows: Ints) -> Samples:
         """The rows given."""
@@ -250,7 +252,8 @@ def calibrated(samples: Samples, before: Cell) -> Cell:
 def fitted(samples: Samples, *, alone: bool, trees: int | None = None, weight: Floats | None = None) -> Model:
     """Physics with its constants, and trees on what it misses."""
     mass = np.ones(len(samples.latency_s)) if weight is None else weight
-    factors = fitted_factors(samples.terms, samples.latency_s, weight=mass, streams=samples.streams)
+    capped = alone and samples.waits
+    factors = fitted_factors(samples.terms, samples.latency_s, weight=mass, streams=samples.streams, capped=capped)
     residual = samples.residual(factors)
     mean = float(np.average(residual, weights=mass))
     count = min(max(len(residual) // ROWS_PER_TREE, LEAST_TREES), MOST_TREES) if trees is None else trees

@@ -25,6 +25,9 @@ OF_WORK = np.arange(FACTORS) >= _COMPUTE
 # part of all rows, but of operators that only stream: what others miss is not the DRAM's doing.
 _PRIOR_ROWS = 3.0
 _DRAM_PRIOR = 0.2
+# How much rows count, besides, by what one bottleneck alone takes beyond the time that was measured. None can; but
+# trees mend the sum where it does, and a GPU of the same make with another memory or fewer SMs is told wrongly.
+_BEYOND = 3.0
 # In which order the factors are looked for: found first, the shortest time and the overhead would stand in for seconds
 # of work.
 _ORDER = [_DRAM, _COMPUTE, _L2, _LINK, _LEAST, _OVERHEAD]
@@ -59,6 +62,16 @@ def fill_scaled(terms: Floats, factors: Floats, latency_s: Floats) -> None:
         latency_s[q] = scaled_s(terms, q, factors)
 
 
+@compiled
+def _beyond(terms: Floats, factors: Floats, latency_s: Floats) -> Floats:
+    """By how much, in log space, each bottleneck alone takes longer than was measured, summed over bottlenecks [n]."""
+    found = np.zeros(len(latency_s))
+    for q in range(len(latency_s)):
+        for term, factor in ((COMPUTE_S, _COMPUTE), (DRAM_S, _DRAM), (L2_S, _L2), (LINK_S, _LINK)):
+            found[q] += np.log(max(terms[term, q] * factors[factor] / latency_s[q], 1.0))
+    return found
+
+
 def fitted_factors(
     terms: Floats,
     latency_s: Floats,
@@ -66,10 +79,12 @@ def fitted_factors(
     weight: Floats | None = None,
     *,
     streams: bool = False,
+    capped: bool = False,
 ) -> Floats:
     """Factors [FACTORS] that fit `latency_s` [n] best, given terms [TERMS, n]; rows count by `weight` [n].
 
-    `streams`: of an operator that only streams, so that its largest rows tell what it gets of the DRAM.
+    `streams`: of an operator that only streams, so that its largest rows tell what it gets of the DRAM. `capped`: of
+    rows of one GPU, no bottleneck alone may take longer than was measured.
     """
     from scipy.optimize import minimize  # noqa: PLC0415  (serving never fits)
 
@@ -84,7 +99,10 @@ def fitted_factors(
     def loss(point: Floats) -> float:
         fill_scaled(terms, _within(point), answer)
         drawn = _PRIOR_ROWS * np.abs(point - origin).sum() + dram_rows * abs(point[_DRAM] - origin[_DRAM])
-        return float((mass @ np.abs(wanted - np.log(answer)) + drawn) / len(answer))
+        off = np.abs(wanted - np.log(answer))
+        if capped:
+            off += _BEYOND * _beyond(terms, _within(point), latency_s)
+        return float((mass @ off + drawn) / len(answer))
 
     options = {"direc": np.eye(FACTORS)[_ORDER], "maxiter": 12, "xtol": 3e-3, "ftol": 1e-4}
     shifted = minimize(loss, origin, method="Powell", options=options)

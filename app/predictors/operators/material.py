@@ -51,8 +51,8 @@ def samples(rows: Measurements, gpus: GpuTable) -> Samples:
     places = Places.of(int(rows.ops.kind[0]), product=products[0] is not None)
     names, makes = gpus.ids, gpus.architectures or ("",) * len(gpus)
     group = OPS[int(rows.ops.kind[0])].group
-    moves, streams = group in _MOVERS, group == "elementwise"
-    return Samples(features, terms, rows.latency_s, rows.gpu, names, makes, places, moves, streams)
+    moves, streams, waits = group in _MOVERS, group == "elementwise", group == "attention"
+    return Samples(features, terms, rows.latency_s, rows.gpu, names, makes, places, moves, streams, waits)
 
 
 @compiled
