@@ -21,6 +21,7 @@ from app.predictors.operators.time import COMPUTE_S, DRAM_S, LEAST, LIMIT, OVERH
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import OpTable
+from app.tables.predictions import EXTRAPOLATED, INTERPOLATED
 from tests.unit.kernels import TURING, VOLTA
 from tests.unit.measured import measured, no_evidence, random_shapes
 from tests.unit.operators import mixed, operators
@@ -149,6 +150,18 @@ def test_collectives_of_other_numbers_of_devices_say_little() -> None:
     assert stretch["message_bytes"] < 2.0 < np.log(2.0) * stretch["devices"]
 
 
+def test_what_collectives_take_over_one_sort_of_link_says_nothing_of_another() -> None:
+    fast = replace(TURING, id="fast", link_bandwidth_bytes_per_s=300e9)
+    cards = [fast, replace(fast, id="twin"), replace(fast, id="slotted", link_bandwidth_bytes_per_s=31.5e9)]
+    gpus = GpuTable.from_specs(cards)
+    shapes = [{"message_bytes": 2.0 ** (10 + k % 18), "devices": 2.0 + 2.0 * (k % 3)} for k in range(600)]
+    taught = measured("all_reduce", shapes, gpus, (0,), lambda ops, gpus, gpu: untrained(ops, gpu, gpus) * 3.0)
+    asked = operators("all_reduce", *[shapes[9]] * 3)
+    trained = Auto().fit_operators([taught], gpus)
+    answer = trained.predict(asked, gpus, np.arange(3), np.arange(3), evidence=no_evidence(asked))
+    assert [list(SITUATIONS)[(group - 6) % len(SITUATIONS)] for group in answer.group] == ["seen", "sibling", "unseen"]
+
+
 def test_a_collective_measured_in_another_dtype_only_is_known_by_that_one() -> None:
     """Bytes move alike whatever they hold: on the same GPU, and on one of its make."""
     shapes = [
@@ -193,6 +206,20 @@ def test_constants_are_found_and_never_beat_the_hardware() -> None:
     assert (again >= terms[LIMIT]).all()
 
 
+def test_no_bottleneck_alone_takes_longer_than_was_measured() -> None:
+    rng = np.random.default_rng(0)
+    terms = np.zeros((TERMS, 600))
+    terms[OVERHEAD], terms[LEAST], terms[LIMIT] = 1e-6, 1e-6, 1e-9
+    # Two fifths of the rows run at the DRAM's rate, the others wait for something that compute may stand in for.
+    terms[DRAM_S] = rng.lognormal(-7.0, 1.0, 600)
+    terms[COMPUTE_S] = terms[DRAM_S] / 3.0
+    latency_s = np.where(rng.random(600) < 0.6, 3.0, 1.1) * terms[DRAM_S]
+    free, capped = (fitted_factors(terms, latency_s, capped=capped) for capped in (False, True))
+    longest = [(terms[[COMPUTE_S, DRAM_S]] * factors[2:4, None] / latency_s).max() for factors in (free, capped)]
+    assert longest[0] > 1.5
+    assert longest[1] < 1.05
+
+
 def test_a_gpu_that_was_learned_from_is_answered_well() -> None:
     assert error(TRAINED, SEEN) < 0.06
     assert error(TRAINED, SEEN, op="softmax", names="bh") < 0.06
@@ -224,6 +251,15 @@ def test_a_sibling_borrows_and_others_share() -> None:
     assert situation(TRAINED, ops, SIBLING)[0] == "sibling"
     assert situation(TRAINED, ops, UNSEEN) == ["unseen", "unseen_outside"]
     assert situation(TRAINED, operators("relu", {"b": 64, "h": 64}), SEEN) == ["untrained"]
+
+
+@pytest.mark.parametrize("target", [SEEN, SIBLING])
+def test_out_of_the_range_learned_from_nothing_is_interpolated(target: int) -> None:
+    ops = operators("linear", {"m": 512, "n": 512, "k": 512}, {"m": 2.0**20, "n": 512, "k": 512})
+    answer = TRAINED.predict(ops, GPUS, np.arange(2), np.full(2, target), evidence=no_evidence(ops))
+    assert answer.support.tolist() == [INTERPOLATED, EXTRAPOLATED]
+    assert answer.stretch is not None
+    assert answer.stretch[0] == 1.0 < answer.stretch[1]
 
 
 def test_constants_of_two_makes_are_not_carried_to_a_third() -> None:

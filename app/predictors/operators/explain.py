@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from app.ops import OPS
 from app.ops.kinds import kinds_of, work_of
 from app.ops.tiles import CANDIDATES, wave_efficiency
 from app.predictors.intervals import GROUPS, S_MEASURED, SITUATIONS
@@ -22,7 +23,7 @@ from app.predictors.operators.cells import Cell, Model, Recipe
 from app.predictors.operators.constants import NEUTRAL, scaled_s, scaled_work_s
 from app.predictors.operators.features import EAGER, FEATURES, shape_features
 from app.predictors.operators.learned import Learned, unsteady
-from app.predictors.operators.material import fill_all
+from app.predictors.operators.material import fill_all, makes_of
 from app.predictors.operators.priors import BY_KIND
 from app.predictors.operators.sustained import sustained_clocks
 from app.predictors.operators.time import (
@@ -155,7 +156,7 @@ def explained(learned: Learned, ops: OpTable, gpus: GpuTable, target: int, answe
     for q in range(len(ops)):
         key = learned.cell_of(ops.kind[q], ops.dtype[q])
         cell = None if key is None else learned.cells[key]
-        gpu, make = gpus.ids[target], gpus.architectures[target] if gpus.architectures else ""
+        gpu, make = gpus.ids[target], makes_of(gpus, collective=OPS[ops.kind[q]].group == "collective")[target]
         fading, whole = _reach(rows, q, cell)
         if key is not None:
             key = learned.teller(key, gpu, make)

@@ -17,7 +17,7 @@ from app.predictors.operators.answering import MEMBERS, fill_answers
 from app.predictors.operators.cells import Cell, Model, Recipe, calibrated, kernels_of, learn
 from app.predictors.operators.constants import FACTORS, OF_WORK
 from app.predictors.operators.features import SHAPE_FEATURES, shape_features
-from app.predictors.operators.material import samples, usual_rows
+from app.predictors.operators.material import makes_of, samples, usual_rows
 from app.predictors.operators.packed import Packed, Recipes, packed
 from app.predictors.operators.priors import IS_LINEAR
 from app.predictors.operators.process import View, expected
@@ -92,7 +92,7 @@ class Learned:
 
     def _of_any_dtype(self, op: str) -> list[CellKey]:
         """The cells of a collective, which moves bytes whatever they hold; none of any other operator."""
-        return [key for key in self.cells if key[0] == op] if OPS[OP_CODE[op]].group == "collective" else []
+        return [key for key in self.cells if key[0] == op] if _is_collective(op) else []
 
     @cached_property
     def _lent(self) -> NDArray[np.bool_]:
@@ -134,21 +134,25 @@ class Learned:
         return known
 
     def _stacked(self, gpus: GpuTable) -> Recipes:
-        makes = gpus.architectures or ("",) * len(gpus)
+        makes = zip(*(makes_of(gpus, collective=sends) for sends in (False, True)), strict=True)
         rows = [self._recipe_row(*gpu) for gpu in zip(gpus.ids, makes, unsteady(gpus).tolist(), strict=True)]
         factors, member, weight, situation = (np.stack(part, axis=1) for part in zip(*rows, strict=True))
         return Recipes(factors, member, weight, situation, self._cell_of, self._lent)
 
     @cached_property
-    def _recipe_row(self) -> Callable[[str, str, bool], tuple[Floats, Ints, Floats, Ints]]:
+    def _recipe_row(self) -> Callable[[str, tuple[str, str], bool], tuple[Floats, Ints, Floats, Ints]]:
         """`_recipe_row_of`, remembered for the GPUs asked last; goes with what was learned."""
         return lru_cache(maxsize=1024)(self._recipe_row_of)
 
-    def _recipe_row_of(self, gpu: str, make: str, slowed: bool) -> tuple[Floats, Ints, Floats, Ints]:
-        """Factors [cells, FACTORS], models [cells, MEMBERS], weights alike and situations [cells] for one GPU."""
+    def _recipe_row_of(self, gpu: str, makes: tuple[str, str], slowed: bool) -> tuple[Floats, Ints, Floats, Ints]:
+        """Factors [cells, FACTORS], models [cells, MEMBERS], weights alike and situations [cells] for one GPU.
+
+        `makes`: its make, and the same as collectives see it.
+        """
         factors, member = np.ones((len(self.cells), FACTORS)), np.full((len(self.cells), MEMBERS), -1)
         weight, situation = np.zeros((len(self.cells), MEMBERS)), np.empty(len(self.cells), dtype=np.intp)
         for row, key in enumerate(self.cells):
+            make = makes[_is_collective(key[0])]
             recipe = self.recipe(self.teller(key, gpu, make), gpu, make, slowed)
             factors[row], situation[row] = recipe.factors, recipe.situation
             for k, (model, share) in enumerate(recipe.members[:MEMBERS]):
@@ -208,6 +212,10 @@ class Learned:
             op, dtype = key.split(" ")
             cells[op, dtype] = Cell.from_state(cell)
         return cls(cells)
+
+
+def _is_collective(op: str) -> bool:
+    return OPS[OP_CODE[op]].group == "collective"
 
 
 def _with_sisters(usual: Mapping[CellKey, Measurements], gpus: GpuTable) -> dict[CellKey, Measurements]:

@@ -10,6 +10,7 @@ from app.ops.kinds import kinds_of
 from app.predictors.compiled import compiled
 from app.predictors.operators.cells import Samples
 from app.predictors.operators.features import FEATURES, fill_features, shape_features
+from app.predictors.operators.priors import FAST_LINK_BYTES_PER_S
 from app.predictors.operators.process import Places
 from app.predictors.operators.time import TERMS, Traits, devices_of, fill_terms, products_of, traits_of
 from app.tables.gpus import GpuTable
@@ -38,6 +39,18 @@ def usual_rows(run: OperatorRuns) -> OperatorRuns:
     return run.take(np.concatenate(kept))
 
 
+def makes_of(gpus: GpuTable, *, collective: bool) -> tuple[str, ...]:
+    """The make of every GPU, the same of those whose kernels are alike; "" where it is not known.
+
+    For a collective also by the sort of link: how it fares over NVLink says nothing of PCIe.
+    """
+    makes = gpus.architectures or ("",) * len(gpus)
+    if not collective:
+        return makes
+    fast = gpus.column("link_bandwidth_bytes_per_s") > FAST_LINK_BYTES_PER_S
+    return tuple(make if quick or not make else f"{make}/pcie" for make, quick in zip(makes, fast, strict=True))
+
+
 def samples(rows: Measurements, gpus: GpuTable) -> Samples:
     """Features and residuals of measured rows of one operator in one dtype."""
     i = np.arange(len(rows))
@@ -49,8 +62,8 @@ def samples(rows: Measurements, gpus: GpuTable) -> Samples:
     fill_terms(traits, devices, i, rows.gpu, terms)
     fill_all(shape_features(kinds, products, len(i)), traits, devices.figures, rows.gpu, terms, features)
     places = Places.of(int(rows.ops.kind[0]), product=products[0] is not None)
-    names, makes = gpus.ids, gpus.architectures or ("",) * len(gpus)
     group = OPS[int(rows.ops.kind[0])].group
+    names, makes = gpus.ids, makes_of(gpus, collective=group == "collective")
     moves, streams, waits = group in _MOVERS, group == "elementwise", group == "attention"
     return Samples(features, terms, rows.latency_s, rows.gpu, names, makes, places, moves, streams, waits)
 
