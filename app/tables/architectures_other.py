@@ -1,7 +1,7 @@
 """Architectures of AMD, Intel and processors, and what is assumed of one that is not known.
 
 Sources: AMD, CDNA 1 to 4 and RDNA whitepapers and instruction-set guides; Intel, oneAPI GPU optimisation guide
-(Xe2, Xe-HPG); the processors' optimisation manuals.
+(Xe2, Xe-HPG, Xe-HPC); the processors' optimisation manuals.
 """
 
 from __future__ import annotations
@@ -89,8 +89,11 @@ def _intel(name: str, node_nm: float, l2_kib: float, rates: Mapping[str, float],
 
 
 _XMX = {**simt(32, 512, int8=512), **tensor(2048, bf16=2048, tf32=1024, int8=4096)}
+# Ponte Vecchio's vector engines do FP64 at the rate of FP32, its matrix units are twice as wide.
+_XE_HPC = {**simt(256, 512, int8=1024), **tensor(4096, bf16=4096, tf32=2048, int8=8192)}
 INTEL = (
     _intel("Xe2", 5, 922, _XMX, max_threads_per_sm=2048),
+    _intel("Xe-HPC", 5, 3264, _XE_HPC, max_threads_per_sm=2048),
     _intel("Xe-HPG", 6, 512, {**simt(0, 512, int8=512), **tensor(2048, bf16=2048, int8=4096)}),
     _intel("Xe", 10, 256, simt(0, 256, int8=512)),
     _intel(

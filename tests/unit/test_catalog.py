@@ -119,6 +119,8 @@ DATASHEET = [
     ("amd-instinct-mi300x", "fp16_tensor", 1307.4e12),
     ("amd-instinct-mi210", "fp32_tensor", 45.3e12),
     ("arc-pro-b60", "int8_tensor", 197e12),
+    ("Data Center GPU Max 1550", "bf16_tensor", 839e12),
+    ("Data Center GPU Max 1550", "fp64", 52.4e12),
 ]
 
 
