@@ -23,6 +23,9 @@ REQUIRED = ("name", "sm_count", "boost_clock_hz", "memory_bytes", "memory_bandwi
 # No data sheet states the L2's bandwidth; the port between an SM and the L2 is 64 bytes wide
 # (NVIDIA since Maxwell, AMD GCN and CDNA), so this bounds it from above.
 L2_BYTES_PER_SM_PER_CLOCK = 64.0
+# A card that tells no link has a slot's: PCIe 3.0 x16, or 4.0 where its process node is as fine as this, nm. Without,
+# what it sends to others would cost nothing.
+PCIE_3_BYTES_PER_S, PCIE_4_BYTES_PER_S, PCIE_4_NODE_NM = 15.75e9, 31.5e9, 8.0
 # FP32 is lanes x 2 x clock by definition; data sheets quote other pipes at a clock of their own choosing.
 _FP32_TOLERANCE = 0.02
 _PIPE_TOLERANCE = 0.05
@@ -82,6 +85,8 @@ def _depending_on(changes: Mapping[str, Any]) -> set[str]:
     inferred: set[str] = set()
     if _FAMILY & set(changes):
         inferred |= {*SM_LIMITS, "fp32_lanes_per_sm", "vendor", "kind", "process_node_nm", "l2_bytes"}
+    if {"link_type", "process_node_nm", *_FAMILY} & set(changes):
+        inferred.add("link_bandwidth_bytes_per_s")
     if "sm_count" in changes:
         inferred |= {"l2_bytes", "l2_bandwidth_bytes_per_s"}
     if "boost_clock_hz" in changes:
@@ -194,6 +199,9 @@ def _infer(values: dict[str, Any], known: Architecture, reader: Reader) -> None:
     for key, value in inferred.items():
         if value is not None:
             values.setdefault(key, value)
+    if values["kind"] == "gpu" and "link_type" not in values and "link_bandwidth_bytes_per_s" not in values:
+        old = values.get("process_node_nm", PCIE_4_NODE_NM) > PCIE_4_NODE_NM
+        values["link_bandwidth_bytes_per_s"] = PCIE_3_BYTES_PER_S if old else PCIE_4_BYTES_PER_S
     values.setdefault("provenance", {})
     lacked = {key.removeprefix("peak_flops.") for key in values["provenance"]} - set(peaks)
     rates = architectures.rates_of(known, values["name"])

@@ -44,6 +44,14 @@ def test_six_figures_make_a_gpu() -> None:
     assert spec.provenance["max_threads_per_sm"] == spec.provenance["peak_flops.fp8_tensor"] == "inferred"
 
 
+def test_a_card_that_tells_no_link_has_a_slot() -> None:
+    old, stated = {**MINIMAL, "compute_capability": "6.1"}, {**MINIMAL, "link_bandwidth_bytes_per_s": 300e9}
+    links = [complete(partial).link_bandwidth_bytes_per_s for partial in (MINIMAL, old, stated)]
+    assert links == [31.5e9, 15.75e9, 300e9]
+    assert complete(MINIMAL).provenance["link_bandwidth_bytes_per_s"] == "inferred"
+    assert revise(complete(MINIMAL), {"compute_capability": "6.1"}).link_bandwidth_bytes_per_s == 15.75e9
+
+
 def test_geforce_tensor_rates_are_halved() -> None:
     full, halved = (complete({**MINIMAL, "name": name}).peak_flops for name in ("RTX 4500 Ada", "GeForce RTX 4070"))
     assert full["fp16_tensor"] == 2 * halved["fp16_tensor"]
