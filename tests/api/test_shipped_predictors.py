@@ -53,3 +53,17 @@ def test_rows_without_a_rule_are_at_the_hardware_limit_and_said(client: TestClie
 def test_of_operators_those_of_networks_say_that_they_know_none(client: TestClient, predictor: str) -> None:
     found = ask(client, "a100-pcie-40gb", predictor, ROWS[0])
     assert any("cannot answer" in words for words in found["warnings"])
+
+
+def test_a_dtype_that_a_gpu_lacks_but_was_measured_in_is_answered(client: TestClient) -> None:
+    """The B60 has no FP8 units; a serving stack runs FP8 products there all the same, and what ships learned them."""
+    row = {"op": "linear", "m": 1024, "n": 4096, "k": 4096, "dtype": "fp8"}
+    found = ask(client, "arc-pro-b60", "auto", row)
+    assert found["support"] == "interpolated"
+    columns = {**row, "op": ["linear"]}
+    batch = client.post("/predict/batch", params={"gpu": "arc-pro-b60"}, json=columns)
+    assert batch.status_code == 200, batch.text
+    assert batch.json()["latency_ms"][0] == pytest.approx(found["latency_ms"])
+    for gpu, other in (("arc-b580", row), ("arc-pro-b60", {**row, "dtype": "nvfp4"})):
+        workload = {"kind": "operators", "operators": [other]}
+        assert client.post("/predict", json={"gpu": gpu, "workload": workload}).status_code == 422

@@ -125,6 +125,13 @@ class Learned:
         members = tuple((model, UNSTEADY_TRUST * weight) for model, weight in found.members)
         return Recipe(found.factors ** np.where(OF_WORK, UNSTEADY_TRUST, 1.0), members, S_CALIBRATED)
 
+    def ran_on(self, gpu: str) -> NDArray[np.bool_]:
+        """Which operators and dtypes were measured on a GPU, bool [kinds, dtypes]; not what they lend one another."""
+        ran = np.zeros((len(OPS), len(DTYPES)), dtype=np.bool_)
+        for (op, dtype), cell in self.cells.items():
+            ran[OP_CODE[op], DTYPE_CODE[dtype]] = gpu in cell.own and not cell.lent
+        return ran
+
     def _recipes(self, gpus: GpuTable) -> Recipes:
         """Recipes of every GPU of a table, put together once per table."""
         key = ("recipes", self)

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from app.errors import BadInput, FieldError
 from app.ops.base import Work
 from app.predictors import OPERATOR_PREDICTORS
+from app.predictors.auto import Auto
 from app.predictors.roofline import peaks
 from app.services.engine import Engine
 from app.services.gpu_rows import GpuRows
@@ -33,6 +34,16 @@ def require_predictor(engine: Engine, rows: GpuRows, predictor: str, targets: li
 def lacking(ops: OpTable, work: Work, gpus: GpuTable, target: int) -> Bools:
     """Rows that compute in a dtype which the GPU lacks, bool [n]."""
     missing: Bools = np.isnan(peaks(gpus)[:, target])[ops.dtype] & (work.flops > 0)
+    return missing
+
+
+def refused(engine: Engine, ops: OpTable, work: Work, gpus: GpuTable, target: int) -> Bools:
+    """Rows that compute in a dtype which the GPU lacks and that none was measured running there in, bool [n]."""
+    missing = lacking(ops, work, gpus, target)
+    if missing.any():
+        auto = engine.serving(Auto.name, gpus.ids[target]).predictor
+        if isinstance(auto, Auto):
+            missing &= ~auto.operators_.ran_on(gpus.ids[target])[ops.kind, ops.dtype]
     return missing
 
 

@@ -101,7 +101,7 @@ def _answered(snapshot: Snapshot, columns: Mapping[str, Column], options: BatchO
             mine = family if len(asked) == 1 else _on(family, target, gpu)
             if not len(mine.rows):
                 continue
-            wrong = lacking_rows(mine.table, gpus, gpu)
+            wrong = lacking_rows(snapshot.engine, mine.table, gpus, gpu)
             if len(wrong):
                 problems.add("dtype", lacks(gpus.ids[gpu], mine.table, int(wrong[0])), mine.rows[wrong])
                 continue

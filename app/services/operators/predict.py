@@ -17,8 +17,9 @@ from app.ops import OPS
 from app.ops.base import Work
 from app.ops.kinds import kinds_of, work_of
 from app.services.decoding import MAX_ERRORS
+from app.services.engine import Engine
 from app.services.gpu_rows import GpuRows, Snapshot
-from app.services.operators.answers import ROOFLINE, answered, lacking, lacks, require_predictor, warnings
+from app.services.operators.answers import ROOFLINE, answered, lacks, refused, require_predictor, warnings
 from app.services.operators.between_nodes import between_nodes
 from app.services.operators.explanations import explanations
 from app.services.operators.requests import OperatorsRequest
@@ -70,7 +71,7 @@ def predict_operators(snapshot: Snapshot, request: OperatorsRequest, *, max_rows
     require_predictor(snapshot.engine, rows, request.predictor, targets)
     asked = _chain(read_rows(operators))
     gpus = rows.table()
-    targets, skipped = _runnable(asked, gpus, targets, lenient=request.gpus == "all")
+    targets, skipped = _runnable(snapshot.engine, asked, gpus, targets, lenient=request.gpus == "all")
     if not targets:
         return PredictResponse([], skipped)
     u = len(asked.runs)
@@ -96,12 +97,14 @@ def _chain(distinct: Distinct) -> Chain:
     return Chain(distinct, work_of(table, kinds), runs, group, groups)
 
 
-def _runnable(asked: Chain, gpus: GpuTable, targets: list[int], *, lenient: bool) -> tuple[list[int], list[Skipped]]:
+def _runnable(
+    engine: Engine, asked: Chain, gpus: GpuTable, targets: list[int], *, lenient: bool
+) -> tuple[list[int], list[Skipped]]:
     """Targets that have every dtype; of "all", those that do not are left out, otherwise they are refused."""
     keep, skipped = [], []
     table = asked.distinct.table
     for target in targets:
-        missing = np.flatnonzero(lacking(table, asked.work, gpus, target))
+        missing = np.flatnonzero(refused(engine, table, asked.work, gpus, target))
         if not len(missing):
             keep.append(target)
             continue

@@ -14,7 +14,7 @@ from app.ops.kinds import kinds_of, work_of
 from app.services.decoding import MAX_ERRORS
 from app.services.engine import Engine
 from app.services.gpu_rows import GpuRows, Snapshot
-from app.services.operators.answers import ROOFLINE, answered, lacking, lacks, require_predictor, warnings
+from app.services.operators.answers import ROOFLINE, answered, lacks, refused, require_predictor, warnings
 from app.services.operators.between_nodes import between_nodes
 from app.services.operators.columns import Column, Family, Numbers, Problems, Words, read_families, row_count
 from app.services.operators.forms import FORMS, WORD_FIELDS, unknown_op
@@ -86,7 +86,7 @@ def predict_table(snapshot: Snapshot, request: OperatorTableRequest, *, max_rows
     gpus = rows.table()
     predictions, skipped = [], []
     for target in targets:
-        wrong = lacking_rows(family.table, gpus, target)
+        wrong = lacking_rows(snapshot.engine, family.table, gpus, target)
         if len(wrong):
             reason = lacks(gpus.ids[target], family.table, int(wrong[0]))
             if request.gpus != "all":
@@ -118,9 +118,9 @@ def _refuse_dtypes(request: OperatorTableRequest, family: Family, gpu: str, rows
     raise BadInput(f"The rows cannot run: {errors[0].msg}.", errors=errors)
 
 
-def lacking_rows(ops: OpTable, gpus: GpuTable, target: int) -> Ints:
+def lacking_rows(engine: Engine, ops: OpTable, gpus: GpuTable, target: int) -> Ints:
     """Rows that the GPU cannot run for want of their dtype, int [m]."""
-    return np.flatnonzero(lacking(ops, work_of(ops, kinds_of(ops)), gpus, target))
+    return np.flatnonzero(refused(engine, ops, work_of(ops, kinds_of(ops)), gpus, target))
 
 
 def times_of(engine: Engine, gpus: GpuTable, ops: OpTable, target: int, predictor: str, coverage: float) -> Times:
