@@ -64,7 +64,11 @@ def samples(rows: Measurements, gpus: GpuTable) -> Samples:
     places = Places.of(int(rows.ops.kind[0]), product=products[0] is not None)
     group = OPS[int(rows.ops.kind[0])].group
     names, makes = gpus.ids, makes_of(gpus, collective=group == "collective")
-    moves, streams, waits = group in _MOVERS, group == "elementwise", group == "attention"
+    moves, streams, waits = (
+        group in _MOVERS,
+        group == "elementwise",
+        OPS[int(rows.ops.kind[0])].name == "attention_decode",
+    )
     return Samples(features, terms, rows.latency_s, rows.gpu, names, makes, places, moves, streams, waits)
 
 
