@@ -38,6 +38,9 @@ OWN_FEATURES = 0.7
 # tells, would draw the mean of their neighbours to them. Of eager rows squared error does better, in whole models of
 # GPUs left out (docs/accuracy.md).
 CLEAR = 0.1
+# Where MOST_TREES are fewer than the rows would bear, each takes a larger step instead: rows from which on, and the
+# rate's bounds.
+ROWS_OF_RATE, RATE, MOST_RATE = 16_000, 0.1, 0.2
 # Rows of each GPU that the shared model sees at most, and its trees.
 SHARED_ROWS, SHARED_TREES = 4000, 200
 # Rows of a GPU that may do without others.
@@ -258,7 +261,8 @@ def fitted(samples: Samples, *, alone: bool, trees: int | None = None, weight: F
     mean = float(np.average(residual, weights=mass))
     count = min(max(len(residual) // ROWS_PER_TREE, LEAST_TREES), MOST_TREES) if trees is None else trees
     clear = np.inf if samples.features[EAGER].mean() > 0.5 else CLEAR
-    growth = Growth(count, features=OWN_FEATURES, clear=clear) if alone else Growth(count, clear=clear)
+    rate = min(max(RATE * len(residual) / ROWS_OF_RATE, RATE), MOST_RATE)
+    growth = Growth(count, rate, features=OWN_FEATURES, clear=clear) if alone else Growth(count, clear=clear)
     grown = boosted(np.ascontiguousarray(samples.features), residual - mean, mass, growth)
     return Model(factors, mean, grown, NOTHING, alone)
 
