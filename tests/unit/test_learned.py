@@ -13,7 +13,7 @@ from app.predictors.auto import Auto
 from app.predictors.intervals import SITUATIONS
 from app.predictors.operators.boosting import NO_TREES, Growth, Trees, boosted
 from app.predictors.operators.calibration import Rows, calibrate
-from app.predictors.operators.cells import CLEAR, agreed
+from app.predictors.operators.cells import CLEAR, MOST_RATE, RATE, agreed, rate_of
 from app.predictors.operators.constants import FACTORS, NEUTRAL, fill_scaled, fitted_factors
 from app.predictors.operators.features import FEATURES, own_dims
 from app.predictors.operators.process import LEAF, OFFSET, Kernels, Places, View, taught
@@ -78,6 +78,11 @@ def test_trees_follow_a_function_and_grow_alike_again() -> None:
     np.testing.assert_array_equal(trees.value, again.value)
     stored = Trees.from_state(trees.state())
     np.testing.assert_allclose(stored.sum(features), trees.sum(features), atol=0.02)  # half precision
+
+
+def test_trees_step_further_where_rows_outnumber_them() -> None:
+    assert rate_of(400) == rate_of(8000) == RATE
+    assert RATE < rate_of(25_000) < rate_of(31_000) < MOST_RATE == rate_of(200_000)
 
 
 def test_weights_count_rows() -> None:

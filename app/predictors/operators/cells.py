@@ -261,10 +261,15 @@ def fitted(samples: Samples, *, alone: bool, trees: int | None = None, weight: F
     mean = float(np.average(residual, weights=mass))
     count = min(max(len(residual) // ROWS_PER_TREE, LEAST_TREES), MOST_TREES) if trees is None else trees
     clear = np.inf if samples.features[EAGER].mean() > 0.5 else CLEAR
-    rate = min(max(RATE * len(residual) / ROWS_OF_RATE, RATE), MOST_RATE)
+    rate = rate_of(len(residual))
     growth = Growth(count, rate, features=OWN_FEATURES, clear=clear) if alone else Growth(count, clear=clear)
     grown = boosted(np.ascontiguousarray(samples.features), residual - mean, mass, growth)
     return Model(factors, mean, grown, NOTHING, alone)
+
+
+def rate_of(rows: int) -> float:
+    """How much of what is left each tree of a GPU's own model takes."""
+    return min(max(RATE * rows / ROWS_OF_RATE, RATE), MOST_RATE)
 
 
 def corrected(samples: Samples, others: Recipe, shared: Model | None, *, alone: bool = False) -> Model:
