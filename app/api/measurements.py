@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
@@ -127,7 +127,7 @@ class MeasurementQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     gpu: _Text | None = Field(default=None, description="an id or any alias")
-    kind: _Text | None = None
+    kind: Literal["kernel", "operator", "model"] | None = None
     name: _Text | None = None
     software: _Text | None = None
     source: _Text | None = None

@@ -180,7 +180,7 @@ class Gpucast:
         self,
         *,
         gpu: str | None = None,
-        kind: str | None = None,
+        kind: Literal["kernel", "operator", "model"] | None = None,
         name: str | None = None,
         software: str | None = None,
         source: str | None = None,
@@ -847,7 +847,9 @@ class RooflinePosition(TypedDict):
 
 
 class TileUse(TypedDict):
-    """The candidate tile that suits best: its blocks, their waves over the SMs, and how full these are."""
+    """The candidate tile that suits best: its blocks, their waves over the SMs, and the part of these that
+    is busy.
+    """
 
     rows: int
     columns: int

@@ -146,7 +146,16 @@ def test_bad_bodies_are_problems(server: httpx.Client, body: bytes, media: str, 
 
 
 @pytest.mark.parametrize(
-    "params", [{"limit": 0}, {"limit": 1001}, {"name": "a\x00b"}, {"gpu": "\x00"}, {"colour": "red"}, {"after": ""}]
+    "params",
+    [
+        {"limit": 0},
+        {"limit": 1001},
+        {"name": "a\x00b"},
+        {"gpu": "\x00"},
+        {"colour": "red"},
+        {"after": ""},
+        {"kind": "zork"},
+    ],
 )
 def test_bad_filters_are_problems(server: httpx.Client, params: dict[str, Any]) -> None:
     assert server.get("/measurements", params=params).status_code == 422

@@ -160,6 +160,16 @@ def test_every_built_in_network_by_name(client: TestClient, name: str) -> None:
         assert not any("not known" in words for words in found["warnings"])
 
 
+def test_a_quantised_configuration_is_answered_in_the_dtype_asked(client: TestClient) -> None:
+    plain, quantised = (
+        ask(client, MODEL | {"config": SMALL | extra})
+        for extra in ({}, {"quantization_config": {"quant_method": "fp8"}})
+    )
+    assert quantised["latency_ms"] == plain["latency_ms"]
+    assert any("quantization_config is not read" in words for words in quantised["warnings"])
+    assert not any("quantization_config" in words for words in plain["warnings"])
+
+
 def test_a_graph_and_its_unknown_operators(client: TestClient) -> None:
     found = ask(client, GRAPH, detail=True)
     assert [row["op"] for row in found["operators"]] == ["linear", "relu", "linear", "softmax"]

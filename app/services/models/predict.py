@@ -132,6 +132,8 @@ def _notes(asked: NetworkWorkload, ready: Prepared, *, launched: bool) -> list[s
         named = ", ".join(f"{name} ({count})" for name, count in list(unknown.items())[:_UNKNOWN_SHOWN])
         more = f" and {len(unknown) - _UNKNOWN_SHOWN} more" if len(unknown) > _UNKNOWN_SHOWN else ""
         notes.append(f"{sum(unknown.values())} operators are not known and count as memory traffic: {named}{more}")
+    if isinstance(asked, ModelWorkload) and asked.config is not None and "quantization_config" in asked.config:
+        notes.append(f"quantization_config is not read: weights and products are in the dtype asked, {asked.dtype}")
     if asked.software is None:
         stack = "PyTorch, eager: the host launches each operator" if launched else "a serving stack with CUDA graphs"
         notes.append(f"no software is named, so {stack}")
