@@ -28,7 +28,7 @@ from app.services.sweep.chunks import answer_chunk, part, planned
 from app.services.sweep.rows import rows_of
 
 GOAL_PER_S = 10_000.0
-ROWS, ARCHITECTURES, REPEATS = 10_000, 500, 3
+ROWS, ARCHITECTURES, REPEATS = 10_000, 500, 8
 GPU = "h100-sxm5-80gb"
 _GPT2 = {"name": "gpt2-large"}
 _GPT2_SPACE = {"config.n_layer": [12, 24, 36], "config.n_head": [8, 16], "config.n_embd": [512, 768, 1024, 1280]}
