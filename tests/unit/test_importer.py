@@ -1,4 +1,5 @@
 import json
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -7,11 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from app.config import CHECKOUT
 from app.errors import BadInput, Malformed, NotFound
 from app.services.measurements.importers import IMPORTERS
 from app.services.measurements.importers.cuda_kernels import read
 
-DATA = Path(__file__).parents[3] / "shared" / "data" / "cuda_kernels"
+DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data")) / "cuda_kernels"
 needs_data = pytest.mark.skipif(not DATA.exists(), reason="the paper's measurements are not on this machine")
 
 HEADER = (
