@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.ops import OPS
 from app.ops.kinds import kinds_of, work_of
 from app.ops.tiles import CANDIDATES, wave_efficiency
 from app.predictors.intervals import GROUPS, S_MEASURED, SITUATIONS
@@ -24,7 +23,7 @@ from app.predictors.operators.constants import NEUTRAL, scaled_s, scaled_work_s
 from app.predictors.operators.features import EAGER, FEATURES, shape_features
 from app.predictors.operators.learned import Learned, unsteady
 from app.predictors.operators.material import fill_all, makes_of
-from app.predictors.operators.priors import BY_KIND
+from app.predictors.operators.priors import BY_KIND, IS_COLLECTIVE
 from app.predictors.operators.sustained import sustained_clocks
 from app.predictors.operators.time import (
     COMPUTE_S,
@@ -150,13 +149,14 @@ class _Rows(NamedTuple):
 def explained(learned: Learned, ops: OpTable, gpus: GpuTable, target: int, answer: Predictions) -> list[Explanation]:
     """Every row of `ops` on GPU row `target`, whose `answer` [n] came from `learned`."""
     rows, clocks = _rows(ops, gpus, target), sustained_clocks(gpus)[:, :, target]
-    slowed = bool(unsteady(gpus)[target])
+    gpu, slowed = gpus.ids[target], bool(unsteady(gpus)[target])
+    makes = [makes_of(gpus, collective=sends)[target] for sends in (False, True)]
     situation = (answer.group - len(GROUPS)) % len(SITUATIONS)
     found = []
     for q in range(len(ops)):
         key = learned.cell_of(ops.kind[q], ops.dtype[q])
         cell = None if key is None else learned.cells[key]
-        gpu, make = gpus.ids[target], makes_of(gpus, collective=OPS[ops.kind[q]].group == "collective")[target]
+        make = makes[int(IS_COLLECTIVE[ops.kind[q]])]
         fading, whole = _reach(rows, q, cell)
         if key is not None:
             key = learned.teller(key, gpu, make)

@@ -19,7 +19,7 @@ from app.predictors.operators.constants import FACTORS, OF_WORK
 from app.predictors.operators.features import SHAPE_FEATURES, shape_features
 from app.predictors.operators.material import makes_of, samples, usual_rows
 from app.predictors.operators.packed import Packed, Recipes, packed
-from app.predictors.operators.priors import IS_LINEAR
+from app.predictors.operators.priors import IS_COLLECTIVE, IS_LINEAR
 from app.predictors.operators.process import View, expected
 from app.predictors.operators.sisters import with_sisters
 from app.predictors.operators.time import LIMIT, TERMS, devices_of, products_of, traits_of
@@ -92,7 +92,7 @@ class Learned:
 
     def _of_any_dtype(self, op: str) -> list[CellKey]:
         """The cells of a collective, which moves bytes whatever they hold; none of any other operator."""
-        return [key for key in self.cells if key[0] == op] if _is_collective(op) else []
+        return [key for key in self.cells if key[0] == op] if IS_COLLECTIVE[OP_CODE[op]] else []
 
     @cached_property
     def _lent(self) -> NDArray[np.bool_]:
@@ -159,7 +159,7 @@ class Learned:
         factors, member = np.ones((len(self.cells), FACTORS)), np.full((len(self.cells), MEMBERS), -1)
         weight, situation = np.zeros((len(self.cells), MEMBERS)), np.empty(len(self.cells), dtype=np.intp)
         for row, key in enumerate(self.cells):
-            make = makes[_is_collective(key[0])]
+            make = makes[int(IS_COLLECTIVE[OP_CODE[key[0]]])]
             recipe = self.recipe(self.teller(key, gpu, make), gpu, make, slowed)
             factors[row], situation[row] = recipe.factors, recipe.situation
             for k, (model, share) in enumerate(recipe.members[:MEMBERS]):
@@ -221,13 +221,9 @@ class Learned:
         return cls(cells)
 
 
-def _is_collective(op: str) -> bool:
-    return OPS[OP_CODE[op]].group == "collective"
-
-
 def _with_sisters(usual: Mapping[CellKey, Measurements], gpus: GpuTable) -> dict[CellKey, Measurements]:
     """Rows as given, those of collectives with what others say of sizes between theirs."""
-    collectives = [key for key in usual if OPS[OP_CODE[key[0]]].group == "collective" and len(usual[key])]
+    collectives = [key for key in usual if IS_COLLECTIVE[OP_CODE[key[0]]] and len(usual[key])]
     if not collectives:
         return dict(usual)
     filled = with_sisters([usual[key] for key in collectives], gpus)

@@ -86,5 +86,6 @@ BY_KIND = np.array([(PRIORS.get(op.name) or PRIORS.get(op.group, PRIORS["memory"
 QUANTISING = np.array([QUANTISING_S.get(dtype, (0.0, 0.0)) for dtype in DTYPES])
 IS_EAGER = np.array([dtype in EAGER_DTYPES for dtype in DTYPES])
 IS_LINEAR = np.array([op.group == "linear" for op in OPS])
+IS_COLLECTIVE = np.array([op.group == "collective" for op in OPS])
 # How many of the candidate tiles an operator's kernels have, from the largest.
 TILES_OF_KIND = np.array([BATCHED_CANDIDATES if op.group == "bmm" else len(CANDIDATES) for op in OPS])
