@@ -309,6 +309,22 @@ def test_what_no_model_has_seen_is_no_better_known_for_it() -> None:
     assert situation(half, operators("linear", shape, dtype="fp16"), SEEN) == ["sibling"]
 
 
+def test_int8_does_not_borrow_from_a_gpu_that_ran_fp8_on_no_pipe() -> None:
+    """What such a GPU takes for FP8, many times its physics, says nothing of INT8, for which it has a pipe."""
+    rates = TURING.peak_flops | {"int8_tensor": 96e12}
+    has = replace(TURING, id="has", architecture="has", peak_flops=rates | {"fp8_tensor": 96e12})
+    gpus = GpuTable.from_specs([replace(TURING, peak_flops=rates), has])
+    shapes = random_shapes("mnk", 450)
+    for gpu, ratio in ((0, 1.0), (1, 5.0)):
+        fp8 = measured(
+            "linear", shapes, gpus, (gpu,), lambda ops, gpus, gpu: untrained(ops, gpu, gpus) * 5.0, dtype="fp8"
+        )
+        trained, ops = Auto().fit_operators([fp8], gpus), operators("linear", *shapes, dtype="int8")
+        answer = trained.predict(ops, gpus, np.arange(450), np.full(450, gpu), evidence=no_evidence(ops))
+        assert np.median(answer.latency_s / untrained(ops, np.full(450, gpu), gpus)) == pytest.approx(ratio, rel=0.1)
+        assert set(situation(trained, ops, gpu, gpus)) == {"unseen" if ratio == 1.0 else "sibling"}
+
+
 def test_backward_rows_do_not_blur_forward_ones() -> None:
     shapes = [shape | {"backward": 1.0} for shape in random_shapes("mnk", 450)]
     backward = measured("linear", shapes, GPUS, (SEEN,), lambda ops, gpus, gpu: 5.0 * law(ops, gpus, gpu))

@@ -21,7 +21,7 @@ from app.predictors.operators.answering import FADING, MEMBERS, beyond, correcte
 from app.predictors.operators.cells import Cell, Model, Recipe
 from app.predictors.operators.constants import NEUTRAL, scaled_s, scaled_work_s
 from app.predictors.operators.features import EAGER, FEATURES, shape_features
-from app.predictors.operators.learned import Learned, unsteady
+from app.predictors.operators.learned import Learned, lent_with_care, unsteady
 from app.predictors.operators.material import fill_all, makes_of
 from app.predictors.operators.priors import BY_KIND, IS_COLLECTIVE
 from app.predictors.operators.sustained import sustained_clocks
@@ -44,7 +44,7 @@ from app.predictors.operators.time import (
     traits_of,
 )
 from app.tables.gpus import COLUMN_INDEX, GpuTable
-from app.tables.ops import OpTable
+from app.tables.ops import DTYPES, OpTable
 from app.tables.predictions import Predictions
 
 Floats = NDArray[np.float64]
@@ -151,6 +151,7 @@ def explained(learned: Learned, ops: OpTable, gpus: GpuTable, target: int, answe
     rows, clocks = _rows(ops, gpus, target), sustained_clocks(gpus)[:, :, target]
     gpu, slowed = gpus.ids[target], bool(unsteady(gpus)[target])
     makes = [makes_of(gpus, collective=sends)[target] for sends in (False, True)]
+    emulating = learned.emulating(gpus)
     situation = (answer.group - len(GROUPS)) % len(SITUATIONS)
     found = []
     for q in range(len(ops)):
@@ -161,7 +162,8 @@ def explained(learned: Learned, ops: OpTable, gpus: GpuTable, target: int, answe
         if key is not None:
             key = learned.teller(key, gpu, make)
             cell = learned.cells[key]
-        recipe = _NOTHING if key is None else learned.recipe(key, gpu, make, slowed)
+        without = emulating if lent_with_care(key, DTYPES[ops.dtype[q]]) else frozenset()
+        recipe = _NOTHING if key is None else learned.recipe(key, gpu, make, slowed, without)
         members = list(_members(rows, q, recipe, (fading, whole), cell, gpu))
         if situation[q] == S_MEASURED:
             members = [member._replace(weight=0.0) for member in members]

@@ -23,6 +23,7 @@ from app.predictors.operators.priors import IS_COLLECTIVE, IS_LINEAR
 from app.predictors.operators.process import View, expected
 from app.predictors.operators.sisters import with_sisters
 from app.predictors.operators.time import LIMIT, TERMS, devices_of, products_of, traits_of
+from app.predictors.roofline import peaks
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.tables.operator_runs import OperatorRuns
@@ -36,6 +37,8 @@ CellKey = tuple[str, str]
 
 # Formats of the same pipe: what was learned in one serves the other where nothing better is known.
 _LIKE = {"fp16": "bf16", "bf16": "fp16", "int8": "fp8"}
+# The one that GPUs have which lack the other: an Arc runs FP8 on its vector units, and INT8 on its matrix units.
+_LENT_WITH_CARE = "int8"
 
 # Cards that are fed by their slot alone run long products at a clock that their temperature decides, so measured rows
 # tell of one state out of several: whole models on NeuSight's T4 and P4 ran up to 1.4 and 1.8 times as fast as products
@@ -74,15 +77,22 @@ class Learned:
 
     @cached_property
     def _packed(self) -> Packed:
-        return packed(self._models, list(self.cells.values()))
+        return packed(self._models, [self.cells[key] for key in self._rows.values()])
 
     @cached_property
     def _number(self) -> dict[int, int]:
         return {id(model): number for number, model in enumerate(self._models)}
 
     @cached_property
+    def _rows(self) -> dict[CellKey, CellKey]:
+        """The cell behind each row of what answers: every one, and those that lend without some of their GPUs."""
+        lending = {(op, _LENT_WITH_CARE): (op, _LIKE[_LENT_WITH_CARE]) for op, _ in self.cells}
+        apart = {key: of for key, of in lending.items() if of in self.cells and key not in self.cells}
+        return {key: key for key in self.cells} | apart
+
+    @cached_property
     def _cell_of(self) -> Ints:
-        rows = {key: row for row, key in enumerate(self.cells)}
+        rows = {key: row for row, key in enumerate(self._rows)}
         cell = np.full((len(OPS), len(DTYPES)), -1)
         for name, kind in OP_CODE.items():
             for dtype, code in DTYPE_CODE.items():
@@ -105,7 +115,7 @@ class Learned:
     def cell_of(self, kind: int, dtype: int) -> CellKey | None:
         """The operator and dtype whose cell answers for these codes; None where nothing was learned."""
         row = int(self._cell_of[kind, dtype])
-        return None if row < 0 else list(self.cells)[row]
+        return None if row < 0 else list(self._rows.values())[row]
 
     def teller(self, key: CellKey, gpu: str, make: str) -> CellKey:
         """The cell that answers for cell `key` on a GPU.
@@ -117,9 +127,20 @@ class Learned:
         alike = [key, *self._of_any_dtype(key[0])]
         return min(alike, key=lambda like: self.cells[like].recipe(gpu, make).situation)
 
-    def recipe(self, key: CellKey, gpu: str, make: str, slowed: bool) -> Recipe:
-        """What cell `key` answers on a GPU with; `slowed`: on one whose clock its temperature decides."""
-        found = self.cells[key].recipe(gpu, make)
+    def emulating(self, gpus: GpuTable) -> frozenset[str]:
+        """GPUs that ran a format which they lack: how long it took them says nothing of one that they have."""
+        lacking = np.isnan(peaks(gpus)[DTYPE_CODE[_LIKE[_LENT_WITH_CARE]]]).tolist()
+        return frozenset(gpu for gpu, lacks in zip(gpus.ids, lacking, strict=True) if lacks)
+
+    def recipe(self, key: CellKey, gpu: str, make: str, slowed: bool, without: frozenset[str] = frozenset()) -> Recipe:
+        """What cell `key` answers on a GPU with, `without` what some GPUs taught.
+
+        `slowed`: on a GPU whose clock its temperature decides.
+        """
+        cell = self.cells[key]
+        if not without.isdisjoint(cell.own):
+            cell = replace(cell, own={name: model for name, model in cell.own.items() if name not in without})
+        found = cell.recipe(gpu, make)
         if not slowed or found.situation != S_SEEN or not IS_LINEAR[OP_CODE[key[0]]]:
             return found
         members = tuple((model, UNSTEADY_TRUST * weight) for model, weight in found.members)
@@ -142,25 +163,31 @@ class Learned:
 
     def _stacked(self, gpus: GpuTable) -> Recipes:
         makes = zip(*(makes_of(gpus, collective=sends) for sends in (False, True)), strict=True)
-        rows = [self._recipe_row(*gpu) for gpu in zip(gpus.ids, makes, unsteady(gpus).tolist(), strict=True)]
+        known = zip(gpus.ids, makes, unsteady(gpus).tolist(), strict=True)
+        emulating = self.emulating(gpus) & {name for cell in self.cells.values() for name in cell.own}
+        rows = [self._recipe_row(*gpu, emulating) for gpu in known]
         factors, member, weight, situation = (np.stack(part, axis=1) for part in zip(*rows, strict=True))
         return Recipes(factors, member, weight, situation, self._cell_of, self._lent)
 
     @cached_property
-    def _recipe_row(self) -> Callable[[str, tuple[str, str], bool], tuple[Floats, Ints, Floats, Ints]]:
+    def _recipe_row(self) -> Callable[[str, tuple[str, str], bool, frozenset[str]], tuple[Floats, Ints, Floats, Ints]]:
         """`_recipe_row_of`, remembered for the GPUs asked last; goes with what was learned."""
         return lru_cache(maxsize=1024)(self._recipe_row_of)
 
-    def _recipe_row_of(self, gpu: str, makes: tuple[str, str], slowed: bool) -> tuple[Floats, Ints, Floats, Ints]:
-        """Factors [cells, FACTORS], models [cells, MEMBERS], weights alike and situations [cells] for one GPU.
+    def _recipe_row_of(
+        self, gpu: str, makes: tuple[str, str], slowed: bool, emulating: frozenset[str]
+    ) -> tuple[Floats, Ints, Floats, Ints]:
+        """Factors [rows, FACTORS], models [rows, MEMBERS], weights alike and situations [rows] for one GPU.
 
         `makes`: its make, and the same as collectives see it.
         """
-        factors, member = np.ones((len(self.cells), FACTORS)), np.full((len(self.cells), MEMBERS), -1)
-        weight, situation = np.zeros((len(self.cells), MEMBERS)), np.empty(len(self.cells), dtype=np.intp)
-        for row, key in enumerate(self.cells):
+        n = len(self._rows)
+        factors, member = np.ones((n, FACTORS)), np.full((n, MEMBERS), -1)
+        weight, situation = np.zeros((n, MEMBERS)), np.empty(n, dtype=np.intp)
+        for row, (asked, key) in enumerate(self._rows.items()):
             make = makes[int(IS_COLLECTIVE[OP_CODE[key[0]]])]
-            recipe = self.recipe(self.teller(key, gpu, make), gpu, make, slowed)
+            without = emulating if lent_with_care(key, asked[1]) else frozenset()
+            recipe = self.recipe(self.teller(key, gpu, make), gpu, make, slowed, without)
             factors[row], situation[row] = recipe.factors, recipe.situation
             for k, (model, share) in enumerate(recipe.members[:MEMBERS]):
                 member[row, k], weight[row, k] = self._number[id(model)], share
@@ -219,6 +246,11 @@ class Learned:
             op, dtype = key.split(" ")
             cells[op, dtype] = Cell.from_state(cell)
         return cls(cells)
+
+
+def lent_with_care(key: CellKey | None, dtype: str) -> bool:
+    """Whether the cell answers for a dtype that GPUs may run on other units than its own."""
+    return key is not None and dtype == _LENT_WITH_CARE != key[1]
 
 
 def _with_sisters(usual: Mapping[CellKey, Measurements], gpus: GpuTable) -> dict[CellKey, Measurements]:
