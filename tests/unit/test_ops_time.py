@@ -244,3 +244,19 @@ def test_a_dtype_that_the_gpu_lacks_is_answered_by_its_bytes() -> None:
 def test_groups_have_their_own_widths() -> None:
     answer = ask(operators("softmax", {"b": 8, "h": 8}), L40S)
     assert PRIOR_HALF_WIDTH[answer.group[0]] == PRIORS["softmax"].width
+
+
+def test_a_row_of_whole_loads_is_read_once_in_the_formats_of_newer_stacks() -> None:
+    """Of 16 bits: one 8 elements longer takes as long but for its bytes, one of a part of a load reads them thrice."""
+    rows = {"b": 8192.0, "eager": 0}
+    whole, longer, ragged = (
+        ask(operators("softmax", rows | {"h": length}, dtype="bf16"), H100).latency_s[0]
+        for length in (8184, 8192, 8185)
+    )
+    assert longer == pytest.approx(whole, rel=0.01)
+    assert ragged > 1.5 * whole
+    # A row that shared memory cannot hold is read thrice whatever its length is
+    fits, over = (
+        ask(operators("softmax", rows | {"h": length}, dtype="bf16"), H100).latency_s[0] for length in (24576, 24584)
+    )
+    assert over > 1.2 * fits
