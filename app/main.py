@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from threading import Thread
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import Route
 
@@ -35,6 +35,7 @@ from app.api import (
 )
 from app.api.pages.shell import STATIC, assets
 from app.api.predict import PredictRoute
+from app.api.query import refuse_unknown
 from app.api.service import Service
 from app.api.shared_counts import SharedCounts
 from app.config import Settings
@@ -49,7 +50,8 @@ from app.services.warm import compile_apart
 # Allocations, and young collections, between two collections: requests leave no cycles, so looking often finds nothing.
 COLLECT_AFTER = (50_000, 20, 20)
 
-ROUTERS = (
+# Probes and scrapers add parameters of their own, and pages are links that people edit: those are not looked at.
+STRICT = (
     batch.router,
     gpus.router,
     gpu_plan.router,
@@ -64,10 +66,9 @@ ROUTERS = (
     predictions.router,
     predictors.router,
     scheduler.router,
-    operations.router,
-    sign_in.router,
-    *pages.ROUTERS,
 )
+LENIENT = (operations.router, sign_in.router, *pages.ROUTERS)
+ROUTERS = (*STRICT, *LENIENT)
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -106,7 +107,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     routes = [Route(predict.path, predict, methods=["POST"], include_in_schema=False)]
     app.router.routes.extend(routes)
     for router in ROUTERS:
-        app.include_router(router)
+        app.include_router(router, dependencies=[Depends(refuse_unknown)] if router in STRICT else [])
     problems.install(app, [*routes, *(route for router in ROUTERS for route in router.routes)])
     app.mount(STATIC, assets())
     openapi.install(app)

@@ -13,10 +13,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api import problems
 from app.api.metrics import Metrics
-from app.errors import GpucastError, TimedOut, TooLarge
+from app.errors import GpucastError, TimedOut, TooLarge, UnsupportedMedia
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _MOST_TICK_S = 0.1
+_COMPRESSED = "Bodies are read as they are: send no Content-Encoding (Parquet is compressed inside)."
 
 
 class Observe:
@@ -124,8 +125,26 @@ class _Timed:
             self.late = asyncio.get_running_loop().create_task(answer)
 
 
+class Headless:
+    """Answer HEAD as GET, without the body: for probes that ask no more than whether a path is there."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on; of the answer to HEAD, all but the body."""
+        if scope["method"] != "HEAD":
+            await self._app(scope, receive, send)
+            return
+
+        async def bare(message: Message) -> None:
+            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+        await self._app({**scope, "method": "GET"}, receive, bare)
+
+
 class BodyLimit:
-    """Refuse bodies over a size with 413, told by Content-Length or counted as chunks arrive."""
+    """Refuse bodies over a size, told by Content-Length or counted as chunks arrive, and compressed ones."""
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
         self._app = app
@@ -133,14 +152,19 @@ class BodyLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on; one whose length is not told, with a `receive` that counts."""
+        length = None
         for key, value in scope["headers"]:
             if key == b"content-length":
-                if value.isdigit() and int(value) <= self._limit:
-                    await self._app(scope, receive, send)
-                else:
-                    await self._refuse(scope, receive, send)
+                length = value
+            elif key == b"content-encoding" and value.lower() != b"identity":
+                await problems.of_error(UnsupportedMedia(_COMPRESSED))(scope, receive, send)
                 return
-        await self._counted(scope, receive, send)
+        if length is None:
+            await self._counted(scope, receive, send)
+        elif length.isdigit() and int(length) <= self._limit:
+            await self._app(scope, receive, send)
+        else:
+            await self._refuse(scope, receive, send)
 
     async def _counted(self, scope: Scope, receive: Receive, send: Send) -> None:
         taken = 0

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field
 
-from app.api.deps import DatabaseDep, HolderDep, SettingsDep
+from app.api.deps import BodyDep, DatabaseDep, HolderDep, SettingsDep
+from app.errors import BadInput
 from app.services.learning.requests import Overview, overview, roll_back
 from app.services.learning.shipped import Shipped
 from app.store.versions import POOLED, Version
@@ -65,12 +66,15 @@ def get_predictors(database: DatabaseDep, holder: HolderDep, settings: SettingsD
 @router.post("/predictors/{name}/rollback")
 def post_rollback(
     name: Annotated[str, Path(min_length=1, max_length=100)],
+    body: BodyDep,
     database: DatabaseDep,
     holder: HolderDep,
     settings: SettingsDep,
     gpu: Annotated[str | None, Query(min_length=1, max_length=200, description="Default: the pooled version.")] = None,
 ) -> VersionOut:
     """Serve the version that was served before the present one; 409 if there is none."""
+    if body:  # a GPU named there, as POST /retrain has it, would roll back the pooled version instead
+        raise BadInput("There is no body here; name the GPU as a parameter: ?gpu=NAME.")
     version = roll_back(database, holder.engine.catalog, name, gpu, settings.shipped_dir)
     holder.refresh()
     return _shipped(version) if isinstance(version, Shipped) else _version(version)

@@ -116,7 +116,8 @@ def _theirs(request: Request, error: Exception) -> Response:
 def _methods(request: Request) -> list[str]:
     """Every method of the path: Starlette names those of the first route that has it."""
     here = [route for route in request.app.state.routes if route.path_regex.match(request.scope["path"])]
-    return sorted({method for route in here for method in route.methods or ()})
+    methods = {method for route in here for method in route.methods or ()}
+    return sorted(methods | {"HEAD"} if "GET" in methods else methods)
 
 
 def _validation(request: Request, error: Exception) -> Response:

@@ -10,12 +10,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.access import Access
 from app.api.metrics import Metrics
-from app.api.middleware import BodyLimit, HotRoutes, Observe, TimeLimit
+from app.api.middleware import BodyLimit, Headless, HotRoutes, Observe, TimeLimit
 from app.config import Settings
 
 
 class Service(FastAPI):
-    """Request id and metrics, then the limit on time, keys and rates, the limit on bodies, hot routes, FastAPI."""
+    """HEAD, request id and metrics, then the limit on time, keys and rates, limits on bodies, hot routes, FastAPI."""
 
     def __init__(self, settings: Settings, *, hot: Mapping[str, ASGIApp], **about: Any) -> None:
         super().__init__(**about)
@@ -23,7 +23,7 @@ class Service(FastAPI):
         front: ASGIApp = BodyLimit(HotRoutes(super().__call__, hot), settings.max_body_bytes)
         if settings.needs_keys or settings.rate is not None:
             front = Access(front, settings)
-        self._front = Observe(TimeLimit(front, settings.request_timeout_s), self.metrics)
+        self._front = Headless(Observe(TimeLimit(front, settings.request_timeout_s), self.metrics))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """HTTP goes through the front; the lifespan does not."""

@@ -1708,7 +1708,9 @@ OperatorBatch = TypedDict(
 
 
 class BatchResponse(TypedDict):
-    """The answer row for row; `predictors` names the version that answered for each GPU."""
+    """The answer row for row; `predictors` and `warnings` say for each GPU who answered and what to know
+    of it.
+    """
 
     latency_ms: list[float]
     low_ms: list[float]
@@ -1716,6 +1718,7 @@ class BatchResponse(TypedDict):
     bound: list[str]
     coverage: float
     predictors: dict[str, AnsweredBy]
+    warnings: dict[str, list[str]]
 
 
 class ModelRequest(TypedDict):

@@ -231,3 +231,44 @@ def test_paths_and_methods_that_are_not_there(client: TestClient, method: str, p
     assert (answer.status_code, answer.json()["status"]) == (status, status)
     assert answer.headers["content-type"] == "application/problem+json"
     assert (status == 405) == ("allow" in answer.headers)
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/gpus/nvidia-l4", "/", "/gpus/oracle"])
+def test_head_is_get_without_the_body(client: TestClient, path: str) -> None:
+    head, get = client.head(path), client.get(path)
+    assert (head.status_code, head.headers["content-type"]) == (get.status_code, get.headers["content-type"])
+    assert not head.content
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/jobs?state=failed", "state"),
+        ("/gpus?vendor=AMD", "vendor"),
+        ("/gpus/nvidia-l4/plan?rows=5", "rows"),
+        ("/gpus/nvidia-l4/plan?count=5&count=6", "count"),
+        ("/measurements?limit=1&limit=2", "limit"),
+    ],
+)
+def test_parameters_that_nothing_reads_are_named(client: TestClient, path: str, name: str) -> None:
+    told = client.get(path)
+    assert told.status_code == 422, told.text
+    assert told.json()["errors"][0]["loc"] == [name]
+    assert client.get("/gpus/nvidia-l4/plan?op=linear&op=bmm&count=1").status_code == 200
+
+
+def test_probes_may_add_parameters_of_their_own(client: TestClient) -> None:
+    assert client.get("/healthz?probe=1").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/predict", "/predict/batch?gpu=nvidia-l4", "/measurements"])
+def test_compressed_bodies_are_refused_by_name(client: TestClient, path: str) -> None:
+    told = client.post(path, content=b"\x1f\x8b", headers={"content-encoding": "gzip"})
+    assert told.status_code == 415
+    assert "Content-Encoding" in told.json()["detail"]
+
+
+def test_a_rollback_reads_no_body(client: TestClient) -> None:
+    told = client.post("/predictors/auto/rollback", json={"gpu": "nvidia-l4"})
+    assert told.status_code == 422
+    assert "?gpu=" in told.json()["detail"]

@@ -72,7 +72,7 @@ def as_json(client: TestClient, columns: Any, **query: Any) -> Response:
 
 def test_json_columns_answer_as_rows_do(client: TestClient) -> None:
     found = as_json(client, TABLE.to_pydict()).json()
-    assert list(found) == ["latency_ms", "low_ms", "high_ms", "bound", "coverage", "predictors"]
+    assert list(found) == ["latency_ms", "low_ms", "high_ms", "bound", "coverage", "predictors", "warnings"]
     for k, row in enumerate(ROWS):
         body = {"gpu": "h100-sxm5-80gb", "workload": {"kind": "operators", "operators": [row]}}
         alone = client.post("/predict", json=body).json()["predictions"][0]
@@ -93,7 +93,7 @@ def test_files_answer_as_json_does(client: TestClient, write: Write, media: str)
         name: expected[name] for name in found.column_names
     }
     told = json.loads(found.schema.metadata[b"gpucast"])
-    assert told == {"coverage": 0.8, "predictors": expected["predictors"]}
+    assert told == {name: expected[name] for name in ("coverage", "predictors", "warnings")}
 
 
 @forms
@@ -212,3 +212,26 @@ def test_many_rows_at_once(client: TestClient) -> None:
     some = [0, 70_000, n - 1]
     few = read(send(client, stream(rows.take(some)), ARROW))
     assert found.take(some).to_pylist() == few.to_pylist()
+
+
+def test_a_view_of_words_is_read_as_words(client: TestClient) -> None:
+    seen = TABLE.set_column(0, "op", TABLE["op"].cast(pa.string_view()))
+    assert read(send(client, stream(seen), ARROW)).equals(read(send(client, stream(TABLE), ARROW)))
+
+
+@forms
+def test_a_row_without_a_gpu_is_named(client: TestClient, write: Write, media: str) -> None:
+    table = TABLE.append_column("gpu", pa.array(["nvidia-l4", None, "nvidia-l4", None]))
+    told = client.post("/predict/batch", content=write(table), headers={"content-type": media})
+    assert told.status_code == 422, told.text
+    assert [error["loc"] for error in told.json()["errors"]] == [["gpu", 1], ["gpu", 3]]
+
+
+def test_who_answered_is_the_roofline_where_the_predictor_could_not(client: TestClient) -> None:
+    asked = {"predictor": "convmeter", "gpu": "nvidia-l4"}
+    body = {"op": "linear", "m": 64, "n": 64, "k": [64, 128], "dtype": "fp32"}
+    told = client.post("/predict/batch", params=asked, json=body).json()
+    assert told["predictors"]["nvidia-l4"]["name"] == "roofline"
+    assert "convmeter cannot answer for 2 distinct rows" in told["warnings"]["nvidia-l4"][0]
+    metadata = read(send(client, stream(TABLE), ARROW, predictor="convmeter")).schema.metadata[b"gpucast"]
+    assert json.loads(metadata)["warnings"]["h100-sxm5-80gb"]

@@ -25,6 +25,10 @@ MAX_BYTES = 1 << 30
 ANSWERED_BY = b"gpucast"
 
 
+# Polars writes views unless told not to.
+_TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+
+
 class File(NamedTuple):
     """A form of columns: `read` a body of at most so many rows; `write` times [3, n], bounds and who answered."""
 
@@ -86,7 +90,7 @@ def is_words(kind: pa.DataType) -> bool:
     """Whether a column of this type holds words."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind))
+    return pa.types.is_null(kind) or any(test(kind) for test in _TEXTS)
 
 
 def is_numbers(kind: pa.DataType, *, pair: bool) -> bool:
@@ -111,6 +115,8 @@ def words_of(column: pa.ChunkedArray) -> Words:
     """A column of words, dictionary-encoded or not."""
     if pa.types.is_null(column.type):
         return Words((), np.full(len(column), -1), False)
+    if pa.types.is_string_view(column.type):  # has no dictionary_encode
+        column = column.cast(pa.string())
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
     array = column.unify_dictionaries().combine_chunks()

@@ -12,10 +12,10 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from app.errors import BadInput, FieldError, NotFound
-from app.services.decoding import decode, plain
+from app.services.decoding import MAX_ERRORS, decode, plain
 from app.services.gpu_rows import GpuRows, Snapshot
 from app.services.memory_return import LARGE_BODY, return_memory
-from app.services.operators.answers import lacks, require_predictor
+from app.services.operators.answers import ROOFLINE, lacks, require_predictor, warnings
 from app.services.operators.batch_files import FILES
 from app.services.operators.columns import Column, Family, Problems, Words, read_families, row_count, spoken
 from app.services.operators.requests import BATCH_EXAMPLE, BatchResponse, OperatorBatch
@@ -47,12 +47,14 @@ class BatchAnswer:
 
     times_ms    float64 [3, n]: middle, low, high, milliseconds
     bound       int [n], code into BOUNDS
-    predictors  what answered, by GPU
+    predictors  what answered, by GPU: the roofline where the predictor asked for had no support in any row
+    warnings    what to know before acting on them, by GPU
     """
 
     times_ms: Floats
     bound: Ints
     predictors: dict[str, AnsweredBy]
+    warnings: dict[str, list[str]]
 
 
 def predict_batch(snapshot: Snapshot, body: bytes, media: str, options: BatchOptions) -> bytes:
@@ -67,11 +69,12 @@ def _bytes(snapshot: Snapshot, body: bytes, media: str, options: BatchOptions) -
     file = FILES.get(media)
     answer = _answered(snapshot, _json(body) if file is None else file.read(body, options.max_rows), options)
     if file is not None:
-        told = {"coverage": options.coverage, "predictors": answer.predictors}
+        told = {"coverage": options.coverage, "predictors": answer.predictors, "warnings": answer.warnings}
         return file.write(answer.times_ms, answer.bound, msgspec.json.encode(told))
     middle, low, high = answer.times_ms.tolist()
     bound = bound_names(answer.bound)
-    return msgspec.json.encode(BatchResponse(middle, low, high, bound, options.coverage, answer.predictors))
+    response = BatchResponse(middle, low, high, bound, options.coverage, answer.predictors, answer.warnings)
+    return msgspec.json.encode(response)
 
 
 def _json(body: bytes) -> dict[str, Column]:
@@ -96,6 +99,7 @@ def _answered(snapshot: Snapshot, columns: Mapping[str, Column], options: BatchO
     families = read_families({name: column for name, column in columns.items() if name != "gpu"}, n, problems)
     gpus = rows.table()
     times_ms, bound = np.empty((3, n)), np.empty(n, dtype=np.intp)
+    counts = {gpu: np.zeros(3, dtype=np.intp) for gpu in asked}  # rows, unanswered, alone
     for gpu in asked:
         for family in families:
             mine = family if len(asked) == 1 else _on(family, target, gpu)
@@ -107,11 +111,16 @@ def _answered(snapshot: Snapshot, columns: Mapping[str, Column], options: BatchO
                 continue
             times = times_of(snapshot.engine, gpus, mine.table, gpu, options.predictor, options.coverage)
             times_ms[:, mine.rows], bound[mine.rows] = times.times_ms, times.bound
+            counts[gpu] += (len(mine.rows), times.unanswered, times.alone)
     problems.refuse()
-    name, engine = options.predictor, snapshot.engine
-    return BatchAnswer(
-        times_ms, bound, {rows.id(gpu): AnsweredBy(name, engine.version_of(name, rows.id(gpu))) for gpu in asked}
-    )
+    predictors, words = {}, {}
+    for gpu, (count, unanswered, alone) in counts.items():
+        spec, name = rows.spec(gpu), ROOFLINE if unanswered == count else options.predictor
+        predictors[spec.id] = AnsweredBy(name, snapshot.engine.version_of(name, spec.id))
+        words[spec.id] = warnings(
+            spec, options.predictor, unanswered=int(unanswered), alone=int(alone), guest=rows.is_guest(gpu)
+        )
+    return BatchAnswer(times_ms, bound, predictors, words)
 
 
 def _targets(rows: GpuRows, column: Column | None, default: str | None, n: int) -> Ints:
@@ -121,7 +130,9 @@ def _targets(rows: GpuRows, column: Column | None, default: str | None, n: int) 
     if absent.any():
         if default is None:
             message = "required: the GPU, as a parameter or a column"
-            raise BadInput(message, errors=[FieldError(("gpu",), message)])
+            which = np.flatnonzero(absent)[: MAX_ERRORS if column is not None else 1].tolist()
+            errors = [FieldError(("gpu",) if column is None else ("gpu", row), message) for row in which]
+            raise BadInput(message, errors=errors)
         found = np.where(absent, rows.row(default, ("gpu",)), found)
     return found.astype(np.intp)
 

@@ -80,7 +80,7 @@ class TableResponse(Struct, frozen=True, omit_defaults=True):
 
 
 class BatchResponse(Struct, frozen=True):
-    """The answer row for row; `predictors` names the version that answered for each GPU."""
+    """The answer row for row; `predictors` and `warnings` say for each GPU who answered and what to know of it."""
 
     latency_ms: list[float]
     low_ms: list[float]
@@ -88,6 +88,7 @@ class BatchResponse(Struct, frozen=True):
     bound: list[str]
     coverage: float
     predictors: dict[str, AnsweredBy]
+    warnings: dict[str, list[str]]
 
 
 OPERATORS_EXAMPLE: dict[str, Any] = {
