@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from app.ops.base import Products
-from app.predictors.intervals import S_SEEN, S_SEEN_OUTSIDE, S_SIBLING, operator_codes
+from app.predictors.intervals import S_SEEN, S_SEEN_OUTSIDE, S_SIBLING, S_UNSEEN_OUTSIDE, operator_codes
 from app.predictors.kernel_table.kernel_chooser import KernelChooser
 from app.predictors.kernel_table.memory_kernels import fit_line
 from app.predictors.kernel_table.predictor import KernelTable
@@ -147,12 +147,13 @@ def test_two_kernels_and_their_choice_are_recovered(learned: KernelTable) -> Non
 
 
 def test_a_sibling_lends_its_table_and_others_do_not(learned: KernelTable) -> None:
-    ops = operators("relu", {"b": 4096, "h": 4096}, {"b": 2**18, "h": 4096})
+    ops = operators("relu", {"b": 512, "h": 512}, {"b": 2**18, "h": 4096})
     mine, lent, other = (ask(learned, ops, gpu) for gpu in (0, 1, 2))
     # Twice the SMs and the bandwidth: half the device time, the same overhead.
     floor = learned.cells_["relu fp32"].kernels[0].overhead_s
     np.testing.assert_allclose(lent.latency_s - floor, (mine.latency_s - floor) / 2)
     assert lent.group[0] == operator_codes(ops.kind[:1], ops.dtype[:1], S_SIBLING)[0]
+    assert lent.group[1] == operator_codes(ops.kind[:1], ops.dtype[:1], S_UNSEEN_OUTSIDE)[0]
     assert mine.group[1] == operator_codes(ops.kind[:1], ops.dtype[:1], S_SEEN_OUTSIDE)[0]
     assert np.isnan(other.latency_s).all()
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from app.predictors.intervals import S_SEEN, S_SIBLING, S_UNSEEN, SITUATIONS
+from app.predictors.intervals import S_SEEN, S_SIBLING, S_UNSEEN, S_UNSEEN_OUTSIDE, SITUATIONS
 from app.tables.gpus import COLUMN_INDEX, SM_LIMITS, GpuTable
 
 Floats = NDArray[np.float64]
@@ -26,8 +26,9 @@ _ALIKE_ROWS = [COLUMN_INDEX[name] for name in _ALIKE]
 _PRESENT_ROWS = [COLUMN_INDEX[name] for name in _PRESENT]
 _FIGURE_ROWS = [COLUMN_INDEX[name] for name in FIGURES]
 
-# The same situation with a shape outside the range learned from; a sibling's shape does not change its own.
+# The same situation with a shape outside the range learned from; of a sibling's it is no better known than another's.
 _OUTSIDE = np.array([CODE.get(f"{name}_outside", code) for code, name in enumerate(SITUATIONS)])
+_OUTSIDE[S_SIBLING] = S_UNSEEN_OUTSIDE
 
 
 def architectures(gpus: GpuTable) -> Floats:

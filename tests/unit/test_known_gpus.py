@@ -1,0 +1,23 @@
+"""How well a GPU is known to a predictor that was taught on others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from app.predictors.intervals import EXTRAPOLATED, SITUATIONS, SUPPORT_OF_SITUATION
+from app.predictors.operators.known_gpus import KnownGpus
+from app.tables.gpus import GpuTable
+from tests.unit.kernels import TURING, VOLTA
+
+GPUS = GpuTable.from_specs([TURING, replace(TURING, id="twin"), VOLTA])
+
+
+def test_a_sibling_is_no_better_known_than_others_out_of_range() -> None:
+    j = np.arange(3)
+    known = KnownGpus.of(GPUS, [0])
+    inside, outside = (known.situations(GPUS, j, np.full(3, far)) for far in (False, True))
+    assert [list(SITUATIONS)[code] for code in inside] == ["seen", "sibling", "unseen"]
+    assert [list(SITUATIONS)[code] for code in outside] == ["seen_outside", "unseen_outside", "unseen_outside"]
+    assert (SUPPORT_OF_SITUATION[outside] == EXTRAPOLATED).all()
