@@ -152,6 +152,9 @@ def test_an_image_size_that_is_none(client: TestClient, size: Any) -> None:
 def test_a_dtype_that_the_gpu_lacks(client: TestClient) -> None:
     told = refused(client, MODEL | {"dtype": "bf16"}, gpu="titan-v")
     assert places(told) == ["workload.dtype"]
+    # What stands beside its products of FP8 is in BF16: that alone would be news to who asked for FP8
+    told = refused(client, MODEL | {"dtype": "fp8"}, gpu="titan-v")
+    assert told["errors"][0]["msg"] == "titan-v does not compute in fp8 nor bf16"
     assert "titan-v" in told["detail"]
 
 

@@ -64,6 +64,9 @@ def test_a_dtype_that_a_gpu_lacks_but_was_measured_in_is_answered(client: TestCl
     batch = client.post("/predict/batch", params={"gpu": "arc-pro-b60"}, json=columns)
     assert batch.status_code == 200, batch.text
     assert batch.json()["latency_ms"][0] == pytest.approx(found["latency_ms"])
+    network = {"kind": "model", "name": "gpt2", "mode": "inference", "batch": 1, "sequence": 128, "dtype": "fp8"}
+    for gpu, status in (("arc-pro-b60", 200), ("arc-b580", 422)):
+        assert client.post("/predict", json={"gpu": gpu, "workload": network}).status_code == status
     for gpu, other in (("arc-b580", row), ("arc-pro-b60", {**row, "dtype": "nvfp4"})):
         workload = {"kind": "operators", "operators": [other]}
         assert client.post("/predict", json={"gpu": gpu, "workload": workload}).status_code == 422

@@ -11,6 +11,7 @@ from app.graphs.memory import RESERVE_BYTES
 from app.graphs.partition import Partition, Units, partition, units_of
 from app.graphs.schedule import EAGER_GAP_S, EAGER_HOST_S
 from app.services.decoding import decode
+from app.services.engine import Engine
 from app.services.gpu_rows import GpuRows, Snapshot
 from app.services.graphs.stored import Graphs
 from app.services.models.networks import Prepared, prepared
@@ -19,7 +20,7 @@ from app.services.models.requests import GraphRequest, ModelRequest, NetworkRequ
 from app.services.models.runs import is_host_launched
 from app.services.models.sources import asked_network
 from app.services.models.steps import Step, timed
-from app.services.operators.answers import lacking, lacks, require_predictor, warnings
+from app.services.operators.answers import lacks_among, refused, require_predictor, warnings
 from app.services.prediction_form import AnsweredBy, Interval, MemoryUse
 from app.services.requests import read_request
 from app.tables.gpus import GpuTable
@@ -55,7 +56,7 @@ def cut_network(
         raise _refused(("workload",), "a cut is planned for inference, prefill or decode, without parallelism")
     ready = prepared(network, run)
     gpus = rows.table()
-    _refuse_dtypes(ready, gpus, targets)
+    _refuse_dtypes(engine, ready, gpus, targets)
     units = units_of(ready.workload)
     if not len(targets) <= len(units.block) <= MOST_UNITS:
         words = f"{len(units.block):,} units cannot be cut into {len(targets)} stages (at most {MOST_UNITS:,} units)"
@@ -83,12 +84,12 @@ def _refused(loc: tuple[str, ...], words: str) -> BadInput:
     return BadInput(f"{'.'.join(loc)}: {words}.", errors=[FieldError(loc, words)])
 
 
-def _refuse_dtypes(ready: Prepared, gpus: GpuTable, targets: list[int]) -> None:
+def _refuse_dtypes(engine: Engine, ready: Prepared, gpus: GpuTable, targets: list[int]) -> None:
     table = ready.distinct.table
     for target in targets:
-        missing = np.flatnonzero(lacking(table, ready.work, gpus, target))
+        missing = np.flatnonzero(refused(engine, table, ready.work, gpus, target))
         if len(missing):
-            raise _refused(("workload", "dtype"), lacks(gpus.ids[target], table, int(missing[0])))
+            raise _refused(("workload", "dtype"), lacks_among(gpus.ids[target], table, missing))
 
 
 def _unit_s(ready: Prepared, units: Units, step: Step, *, launched: bool) -> Floats:

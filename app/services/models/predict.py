@@ -25,7 +25,7 @@ from app.services.models.serving import serving_figures
 from app.services.models.sources import asked_network
 from app.services.models.steps import Step, timed
 from app.services.models.whole_networks import NOTE, as_one_row, knows_networks_only
-from app.services.operators.answers import lacking, lacks, require_predictor
+from app.services.operators.answers import lacks_among, refused, require_predictor
 from app.services.prediction_form import PredictResponse, Skipped
 from app.tables.gpus import GpuTable
 
@@ -58,7 +58,7 @@ def predict_network(
         asked_for = f"{len(ready.workload):,} operators on {len(targets)} GPUs"
         raise TooLarge(f"At most {max_rows:,} rows are taken at once; {asked_for} are more.")
     gpus = rows.table()
-    targets, skipped = _runnable(ready, gpus, targets, lenient=request.gpus == "all")
+    targets, skipped = _runnable(engine, ready, gpus, targets, lenient=request.gpus == "all")
     if not targets:
         return PredictResponse([], skipped)
     launched = is_host_launched(asked.software, run.mode, run.dtype) and not whole
@@ -97,15 +97,17 @@ def predict_network(
     return PredictResponse(answering.predictions(), skipped)
 
 
-def _runnable(ready: Prepared, gpus: GpuTable, targets: list[int], *, lenient: bool) -> tuple[list[int], list[Skipped]]:
+def _runnable(
+    engine: Engine, ready: Prepared, gpus: GpuTable, targets: list[int], *, lenient: bool
+) -> tuple[list[int], list[Skipped]]:
     """Targets that have every dtype; of "all", those that do not are left out, otherwise they are refused."""
     keep, skipped, table = [], [], ready.distinct.table
     for target in targets:
-        missing = np.flatnonzero(lacking(table, ready.work, gpus, target))
+        missing = np.flatnonzero(refused(engine, table, ready.work, gpus, target))
         if not len(missing):
             keep.append(target)
             continue
-        reason = lacks(gpus.ids[target], table, int(missing[0]))
+        reason = lacks_among(gpus.ids[target], table, missing)
         if not lenient:
             message = f"The network cannot run: {reason}."
             raise BadInput(message, errors=[FieldError(("workload", "dtype"), reason)])

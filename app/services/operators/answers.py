@@ -52,6 +52,12 @@ def lacks(gpu: str, ops: OpTable, row: int) -> str:
     return f"{gpu} does not compute in {DTYPES[ops.dtype[row]]}"
 
 
+def lacks_among(gpu: str, ops: OpTable, rows: Ints) -> str:
+    """Why a network cannot run: every dtype of these rows, as one asked for in FP8 computes in others beside it."""
+    names = dict.fromkeys(DTYPES[code] for code in sorted(ops.dtype[rows].tolist(), reverse=True))
+    return f"{gpu} does not compute in {' nor '.join(names)}"
+
+
 def answered(
     engine: Engine, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, *, predictor: str, coverage: float
 ) -> Predictions:

@@ -28,7 +28,7 @@ from app.services.models.predict import predict_network
 from app.services.models.requests import ModelRequest, ModelWorkload
 from app.services.models.steps import passed_on, timeline
 from app.services.models.whole_networks import knows_networks_only
-from app.services.operators.answers import answered, lacking
+from app.services.operators.answers import answered, refused
 from app.services.operators.between_nodes import between_nodes
 from app.services.operators.tables import CHUNK, piece_of
 from app.services.prediction_form import MemoryParts, Phases
@@ -124,7 +124,7 @@ def _lacks_dtypes(table: OpTable, asked: Asked) -> bool:
     gpus, target = asked.snapshot.engine.gpus, asked.snapshot.row_of[asked.gpu]
     if not np.isnan(peaks(gpus)[:, target])[table.dtype].any():
         return False
-    return bool(lacking(table, work_of(table, kinds_of(table)), gpus, target).any())
+    return bool(refused(asked.snapshot.engine, table, work_of(table, kinds_of(table)), gpus, target).any())
 
 
 def _answered(table: OpTable, run: Run, asked: Asked) -> Predictions:
