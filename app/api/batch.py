@@ -25,7 +25,7 @@ _DESCRIPTION = (
     "Operator rows as JSON columns, an Arrow IPC stream or Parquet: columns as the fields of `operators`, with `op`"
     " and optionally `gpu`; a null where an operator has no such field. The answer comes in the same form, row for"
     " row: `latency_ms`, `low_ms`, `high_ms` and `bound`, each what `operators` with that row alone answers. In Arrow"
-    " and Parquet the schema's metadata says under `gpucast` who answered."
+    " and Parquet the schema's metadata says under `gpucast` who answered, and what to know of it."
 )
 
 

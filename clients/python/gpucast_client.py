@@ -71,7 +71,7 @@ class Gpucast:
         with `op` and optionally `gpu`; a null where an operator has no such field. The answer comes in the
         same form, row for row: `latency_ms`, `low_ms`, `high_ms` and `bound`, each what `operators` with
         that row alone answers. In Arrow and Parquet the schema's metadata says under `gpucast` who
-        answered.
+        answered, and what to know of it.
         """
         answer = self._send(
             "POST", "/predict/batch", body=body, query={"gpu": gpu, "predictor": predictor, "coverage": coverage}

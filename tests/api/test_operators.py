@@ -228,3 +228,20 @@ def test_collectives_over_several_nodes_take_the_network(client: TestClient, op:
     (column,) = table(client, sizes | {"nodes": [1, 16]}, gpu="h100-sxm5-80gb")
     assert column["latency_ms"] == pytest.approx([within["latency_ms"], apart["latency_ms"]])
     assert column["low_ms"][1] == pytest.approx(apart["interval_ms"]["low"])
+
+
+def test_a_stack_that_nobody_knows_is_doubted_however_it_is_asked(client: TestClient) -> None:
+    row = {"op": "linear", "m": 64, "n": 64, "k": 64, "dtype": "bf16"}
+    network = {"kind": "model", "name": "gpt2", "mode": "inference", "batch": 1, "sequence": 128, "dtype": "bf16"}
+    for software, words in (("pytroch-2.1", True), ("PyTorch-2.1", False), ("vllm-0.24", False)):
+        named = row | {"software": software}
+        asked = [
+            {"kind": "operators", "operators": [row, named]},
+            {"kind": "operator_table", **named, "software": [software, None]},
+            network | {"software": software},
+        ]
+        told = [client.post("/predict", json={"gpu": "h100-sxm5-80gb", "workload": one}).json() for one in asked]
+        said = [one["predictions"][0]["warnings"] for one in told]
+        batch = client.post("/predict/batch", params={"gpu": "h100-sxm5-80gb"}, json=named).json()
+        for warnings in (*said, batch["warnings"]["h100-sxm5-80gb"]):
+            assert any(f"software '{software}' is not known here" in one for one in warnings) == words

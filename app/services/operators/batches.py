@@ -12,6 +12,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from app.errors import BadInput, FieldError, NotFound
+from app.ops.stacks import doubts
 from app.services.decoding import MAX_ERRORS, decode, plain
 from app.services.gpu_rows import GpuRows, Snapshot
 from app.services.memory_return import LARGE_BODY, return_memory
@@ -113,13 +114,15 @@ def _answered(snapshot: Snapshot, columns: Mapping[str, Column], options: BatchO
             times_ms[:, mine.rows], bound[mine.rows] = times.times_ms, times.bound
             counts[gpu] += (len(mine.rows), times.unanswered, times.alone)
     problems.refuse()
-    predictors, words = {}, {}
+    software, predictors, words = columns.get("software"), {}, {}
+    unheard = doubts(software.words) if isinstance(software, Words) else []
     for gpu, (count, unanswered, alone) in counts.items():
         spec, name = rows.spec(gpu), ROOFLINE if unanswered == count else options.predictor
         predictors[spec.id] = AnsweredBy(name, snapshot.engine.version_of(name, spec.id))
         words[spec.id] = warnings(
             spec, options.predictor, unanswered=int(unanswered), alone=int(alone), guest=rows.is_guest(gpu)
         )
+        words[spec.id] += unheard
     return BatchAnswer(times_ms, bound, predictors, words)
 
 

@@ -16,6 +16,7 @@ from app.errors import BadInput, FieldError, TooLarge
 from app.ops import OPS
 from app.ops.base import Work
 from app.ops.kinds import kinds_of, work_of
+from app.ops.stacks import doubts
 from app.services.decoding import MAX_ERRORS
 from app.services.engine import Engine
 from app.services.gpu_rows import GpuRows, Snapshot
@@ -51,6 +52,7 @@ class Chain:
     runs      float64 [u], how often each distinct row runs in all
     group     int [u], into `groups`
     groups    names of the breakdown's lines
+    doubts    warnings about how it was asked, whatever the GPU
     """
 
     distinct: Distinct
@@ -58,6 +60,7 @@ class Chain:
     runs: Floats
     group: Ints
     groups: list[str]
+    doubts: list[str]
 
 
 def predict_operators(snapshot: Snapshot, request: OperatorsRequest, *, max_rows: int) -> PredictResponse:
@@ -69,7 +72,7 @@ def predict_operators(snapshot: Snapshot, request: OperatorsRequest, *, max_rows
         asked_for = f"{len(operators):,} operators on {len(targets)} GPUs"
         raise TooLarge(f"At most {max_rows:,} rows are taken at once; {asked_for} are more.")
     require_predictor(snapshot.engine, rows, request.predictor, targets)
-    asked = _chain(read_rows(operators))
+    asked = _chain(read_rows(operators), doubts(operator.software for operator in operators))
     gpus = rows.table()
     targets, skipped = _runnable(snapshot.engine, asked, gpus, targets, lenient=request.gpus == "all")
     if not targets:
@@ -86,7 +89,7 @@ def predict_operators(snapshot: Snapshot, request: OperatorsRequest, *, max_rows
     return PredictResponse(predictions, skipped)
 
 
-def _chain(distinct: Distinct) -> Chain:
+def _chain(distinct: Distinct, unheard: list[str]) -> Chain:
     table = distinct.table
     kinds = kinds_of(table)
     groups = list(dict.fromkeys(kind.op.group for kind in kinds))
@@ -94,7 +97,7 @@ def _chain(distinct: Distinct) -> Chain:
     for kind in kinds:
         group[kind.rows] = groups.index(kind.op.group)
     runs = np.bincount(distinct.row, weights=distinct.repeats, minlength=len(table)).astype(np.float64)
-    return Chain(distinct, work_of(table, kinds), runs, group, groups)
+    return Chain(distinct, work_of(table, kinds), runs, group, groups, unheard)
 
 
 def _runnable(
@@ -146,6 +149,7 @@ def _prediction(
     name = ROOFLINE if unanswered == len(answer.answered) else request.predictor
     alone = int((answer.support == EXTRAPOLATED).sum())
     words = warnings(spec, request.predictor, unanswered=unanswered, alone=alone, guest=rows.is_guest(target))
+    words += asked.doubts
     if required > spec.memory_bytes:
         words.append(f"the largest working set does not fit in the memory of {spec.id}")
     return Prediction(

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from app.errors import BadInput, FieldError
 from app.ops.kinds import kinds_of, work_of
+from app.ops.stacks import doubts
 from app.services.decoding import MAX_ERRORS
 from app.services.engine import Engine
 from app.services.gpu_rows import GpuRows, Snapshot
@@ -161,7 +162,7 @@ def _rendered(
     spec = rows.spec(target)
     n = len(times.bound)
     name = ROOFLINE if times.unanswered == n else request.predictor
-    guest = rows.is_guest(target)
+    guest, named = rows.is_guest(target), structs.asdict(request.workload)["software"]
     middle, low, high = times.times_ms.tolist()
     return TablePrediction(
         spec.id,
@@ -171,5 +172,6 @@ def _rendered(
         bound_names(times.bound),
         request.coverage,
         AnsweredBy(name, snapshot.engine.version_of(name, spec.id)),
-        warnings(spec, request.predictor, unanswered=times.unanswered, alone=times.alone, guest=guest),
+        warnings(spec, request.predictor, unanswered=times.unanswered, alone=times.alone, guest=guest)
+        + doubts(named if isinstance(named, list) else [named]),
     )
