@@ -111,7 +111,7 @@ def _show(answer: PlanResponse) -> None:
     if answer.best is None:
         print("none meets the goals; the closest are first")
     for row in answer.sensitivities:
-        print(f"{row.gpu} with {row.factor:g} x {row.field}: {row.change:+.1%} time")
+        print(f"{row.gpu} with {row.factor:g} x {row.field}: {row.change:+z.1%} time")
     for left_out in answer.skipped:
         print(f"{left_out.gpu} skipped: {left_out.reason}")
     for note in answer.notes:
