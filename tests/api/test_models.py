@@ -170,6 +170,18 @@ def test_a_quantised_configuration_is_answered_in_the_dtype_asked(client: TestCl
     assert not any("quantization_config" in words for words in plain["warnings"])
 
 
+def test_products_by_blocks_hold_the_host(client: TestClient) -> None:
+    model = {"kind": "model", "name": "gpt2", "mode": "inference", "batch": 1, "sequence": 128}
+    for dtype, software, warned in (
+        ("fp8_block", None, True),
+        ("fp8_block", "pytorch-2.6", False),
+        ("fp8", None, False),
+    ):
+        body = {"gpu": "h100-sxm5-80gb", "workload": model | {"dtype": dtype, "software": software}}
+        words = client.post("/predict", json=body).json()["predictions"][0]["warnings"]
+        assert any("in fp8_block were measured with what the host does" in one for one in words) == warned
+
+
 def test_a_graph_and_its_unknown_operators(client: TestClient) -> None:
     found = ask(client, GRAPH, detail=True)
     assert [row["op"] for row in found["operators"]] == ["linear", "relu", "linear", "softmax"]
