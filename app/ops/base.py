@@ -68,6 +68,19 @@ class Rereads(NamedTuple):
     clocks: Floats
 
 
+class Passing(NamedTuple):
+    """How messages of several devices pass, float64 [n] each.
+
+    hops     messages that wait for one another, as many as the time of one
+    kept     bytes that a device copies from its own input to its own result
+    devices  devices that take part
+    """
+
+    hops: Floats
+    kept: Floats
+    devices: Floats
+
+
 class Broken(NamedTuple):
     """A rule between fields that some rows break: what it says, which rows, and the field to blame."""
 
@@ -166,6 +179,7 @@ class Op:
     saving    by how much a known algorithm may cut the FLOPs (Winograd), where one may
     launches  launches that wait for one another
     link_bytes  bytes that each device sends over its link, of an operator of several devices
+    passing  how they pass, of the same
     dtypes    number formats that it exists in
     fields    its columns, derived from `dims`
     """
@@ -182,6 +196,7 @@ class Op:
     queries: Callable[[OpTable], Queries] | None = None
     saving: Callable[[OpTable], Floats] | None = None
     link_bytes: Callable[[OpTable], Floats] | None = None
+    passing: Callable[[OpTable], Passing] | None = None
     dtypes: tuple[str, ...] = ACTIVATION_DTYPES
     fields: Mapping[str, int] = field(init=False, repr=False, compare=False)
 

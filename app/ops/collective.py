@@ -4,16 +4,25 @@ As nccl-tests counts: all_reduce sums S; all_gather ends, reduce_scatter begins 
 send_recv passes S on. A ring over n devices moves 2 S (n - 1) / n over each device's link for all_reduce, S (n - 1) /
 n for the next three, S for the last (Patarasuk and Yuan 2009; NeuSight's distributed forecasting rests on the same
 rings). A switch that adds up itself (NVLink SHARP) takes an all_reduce with S. Each device also reads and writes S.
+
+A ring passes n - 1 messages one after another, all_reduce twice as many. all_to_all, and kernels that read all peers'
+buffers themselves (vLLM's), wait for none; still each further peer costs them a part of a hop, AT_ONCE. The part S / n
+that stays on its device is copied there beside what is sent, by the same SMs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from app.ops.base import COMMON, MOST_BYTES, Broken, Dim, Floats, Op, Work
+import numpy as np
+
+from app.ops.base import COMMON, MOST_BYTES, Broken, Dim, Floats, Op, Passing, Work
 from app.tables.ops import OpTable
 
 IMPLEMENTATIONS = ("nccl", "oneccl", "custom")
+_CUSTOM = 2.0
+# Part of a hop that a further peer costs where messages do not wait for one another: of A100, H100, B200 and L40S.
+AT_ONCE = 0.4
 
 
 def work(table: OpTable) -> Work:
@@ -34,6 +43,19 @@ def _passed_on(table: OpTable) -> Floats:
     return table.column("message_bytes") * (table.column("devices") > 1)
 
 
+def _passing(rounds: float) -> Callable[[OpTable], Passing]:
+    def passing(table: OpTable) -> Passing:
+        devices = table.column("devices")
+        each = np.where(table.column("implementation") == _CUSTOM, AT_ONCE, rounds)
+        return Passing(each * (devices - 1.0), table.column("message_bytes") / devices, devices)
+
+    return passing
+
+
+def _passing_on(table: OpTable) -> Passing:
+    return Passing(np.ones(len(table)), np.zeros(len(table)), table.column("devices"))
+
+
 def check(table: OpTable) -> list[Broken]:
     """Nodes hold equally many devices."""
     uneven = table.column("devices") % table.column("nodes") != 0
@@ -48,12 +70,12 @@ _DIMS = (
     *COMMON,
 )
 COLLECTIVE_OPS = tuple(
-    Op(name, "collective", _DIMS, work, check=check, link_bytes=link_bytes)
-    for name, link_bytes in (
-        ("all_reduce", _ring(2.0)),
-        ("all_gather", _ring(1.0)),
-        ("reduce_scatter", _ring(1.0)),
-        ("all_to_all", _ring(1.0)),
-        ("send_recv", _passed_on),
+    Op(name, "collective", _DIMS, work, check=check, link_bytes=link_bytes, passing=passing)
+    for name, link_bytes, passing in (
+        ("all_reduce", _ring(2.0), _passing(2.0)),
+        ("all_gather", _ring(1.0), _passing(1.0)),
+        ("reduce_scatter", _ring(1.0), _passing(1.0)),
+        ("all_to_all", _ring(1.0), _passing(AT_ONCE)),
+        ("send_recv", _passed_on, _passing_on),
     )
 )

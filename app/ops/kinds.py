@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.ops import OPS
-from app.ops.base import Floats, Op, Work
+from app.ops.base import Floats, Op, Passing, Work
 from app.tables.ops import OpTable
 
 Ints = NDArray[np.intp]
@@ -72,3 +72,16 @@ def link_bytes_of(ops: OpTable, kinds: list[Kind]) -> Floats | None:
         if op.link_bytes is not None:
             sent[rows] = op.link_bytes(table)
     return sent
+
+
+def passing_of(ops: OpTable, kinds: list[Kind], nothing: Floats) -> Passing:
+    """How messages of several devices pass, [n]; `nothing` [n] where no row is of several."""
+    linked = [kind for kind in kinds if kind.op.passing is not None]
+    if not linked:
+        return Passing(nothing, nothing, nothing)
+    found = Passing(*(np.zeros(len(ops)) for _ in Passing._fields))
+    for op, rows, table in linked:
+        if op.passing is not None:
+            for column, part in zip(found, op.passing(table), strict=True):
+                column[rows] = part
+    return found

@@ -6,6 +6,7 @@ import pytest
 from app.ops import OP_CODE, OPS
 from app.ops.attention import fill_tiles, queries_of, reach
 from app.ops.base import Work
+from app.ops.collective import AT_ONCE
 from app.ops.moe import distribution, load
 from app.tables.ops import OpTable
 from tests.unit.operators import operators
@@ -210,14 +211,23 @@ def test_experts_without_gate() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "sent"),
-    [("all_reduce", 1500), ("all_gather", 750), ("reduce_scatter", 750), ("all_to_all", 750), ("send_recv", 1000)],
+    ("name", "sent", "hops", "kept"),
+    [
+        ("all_reduce", 1500, 6, 250),
+        ("all_gather", 750, 3, 250),
+        ("reduce_scatter", 750, 3, 250),
+        ("all_to_all", 750, 3 * AT_ONCE, 250),
+        ("send_recv", 1000, 1, 0),
+    ],
 )
-def test_collectives(name: str, sent: float) -> None:
+def test_collectives(name: str, sent: float, hops: float, kept: float) -> None:
     table = operators(name, {"message_bytes": 1000, "devices": 4}, {"message_bytes": 1000, "devices": 1})
     link_bytes = OPS[OP_CODE[name]].link_bytes
     assert link_bytes is not None
     assert link_bytes(table).tolist() == [sent, 0]
+    passing = OPS[OP_CODE[name]].passing
+    assert passing is not None
+    assert [part[0] for part in passing(table)] == [pytest.approx(hops), kept, 4]
     assert broken(name, message_bytes=1, devices=3, nodes=2) == ["nodes"]
 
 

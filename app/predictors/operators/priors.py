@@ -49,7 +49,7 @@ PRIORS = {
     "attention": Prior(0.45, 0.90, 60e-6, 12e-6, 0.90),
     "attention_prefill": Prior(0.60, 0.90, 60e-6, 12e-6, 0.90),
     "moe": Prior(0.40, 0.72, 150e-6, 25e-6, 0.75),
-    "collective": Prior(1.0, 0.80, 60e-6, 7e-6, 0.75),
+    "collective": Prior(1.0, 0.80, 32e-6, 6e-6, 0.75),
     "memory": Prior(1.0, 0.95, 20e-6, 2.5e-6, 0.50),
     "network": Prior(0.50, 0.20, 2e-3, 5e-4, 0.90),
 }
@@ -75,11 +75,18 @@ IN_TURN, IN_TURN_SHARE = 6.0, 0.90
 KEPT_TO, LOST_FROM = 0.35, 0.7
 # A tile of r x c reads r + c elements for r c multiply-adds: its speed is 1 / (1 + edge (1 / r + 1 / c)).
 TILE_EDGE = 16.0
-# Part of a link's datasheet bandwidth that collectives get: of NVLink and the like, and of PCIe, where the host's
-# topology decides and each further pair of devices shares it.
-FAST_LINK_BYTES_PER_S, FAST_SHARE, SLOW_SHARE = 1e11, 0.62, 0.25
-# Seconds per further device that a collective's messages pass.
-HOP_S = 1.2e-6
+# Part of a link's datasheet bandwidth that collectives get: of NVLink and the like; and of PCIe two devices. More lose
+# the square root of their number: half-way between the L40S's host, which they share, and the Arc B60's, which lets all
+# send at once.
+FAST_LINK_BYTES_PER_S, FAST_SHARE, SLOW_SHARE = 1e11, 0.76, 0.65
+# Over NVLink, bytes that stay on their device, as part of one that is sent.
+KEPT_SHARE = 0.35
+# A message that is cut into c chunks pays the wait of a chunk c times, yet overlaps them: at the best c seconds x of
+# bytes and w of waiting take x + w + 2 sqrt(x w) (Sanders, Speck and Traeff 2009); NCCL over NVLink this part of the
+# square root, over PCIe none.
+CHUNKS = 1.0
+# Seconds of a message that the next waits for.
+HOP_S = 0.9e-6
 
 # By code into OPS (kernels have none) and DTYPES.
 BY_KIND = np.array([(PRIORS.get(op.name) or PRIORS.get(op.group, PRIORS["memory"]))[:4] for op in OPS])

@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 
 from app.ops.attention import fill_tiles
 from app.ops.base import Products, Queries, Rereads
-from app.ops.kinds import Kind, least_flops_of, link_bytes_of, work_of
+from app.ops.kinds import Kind, least_flops_of, link_bytes_of, passing_of, work_of
 from app.ops.tiles import CANDIDATES, Grid, fill_grid, wave_efficiency
 from app.predictors.compiled import compiled
 from app.predictors.operators.priors import (
     BY_KIND,
+    CHUNKS,
     FAST_LINK_BYTES_PER_S,
     FAST_SHARE,
     GONE_FROM,
@@ -31,6 +32,7 @@ from app.predictors.operators.priors import (
     IN_TURN_SHARE,
     IS_EAGER,
     IS_LINEAR,
+    KEPT_SHARE,
     KEPT_TO,
     L2_SHARE,
     LOST_FROM,
@@ -70,7 +72,8 @@ class Traits(NamedTuple):
     handed              bytes that in a network the row before has just written
     between             bytes of other layers' weights that pass before a serving stack runs a `linear` again; else 0
     launches            launches that wait for one another
-    sent, hops          bytes over the link, and further devices that messages pass, of collectives; else 0
+    sent                bytes over the link, of collectives; else 0
+    hops, kept, devices  as in app.ops.base.Passing, of the same
     eager, burst, backward  as the columns of these names
     blocks, fill, splits  as in app.ops.tiles.Grid, [candidates, n]; a row that is no product fills none
     kind, dtype         int [n], codes
@@ -90,6 +93,8 @@ class Traits(NamedTuple):
     launches: Floats
     sent: Floats
     hops: Floats
+    kept: Floats
+    devices: Floats
     eager: Floats
     burst: Floats
     backward: Floats
@@ -233,6 +238,15 @@ def work_s(terms: Floats, q: int) -> float:
 
 
 @compiled
+def _link_s(traits: Traits, row: int, link: float, waits: float) -> float:
+    """Seconds that bytes take over a link, beyond `waits`, what messages wait for."""
+    if link <= FAST_LINK_BYTES_PER_S:  # False for NaN
+        return float(traits.sent[row] * np.sqrt(0.5 * max(traits.devices[row], 2.0)) / (SLOW_SHARE * link))
+    bytes_s = (traits.sent[row] + KEPT_SHARE * traits.kept[row]) / (FAST_SHARE * link)
+    return float(bytes_s + CHUNKS * np.sqrt(bytes_s * waits))
+
+
+@compiled
 def fill_terms(traits: Traits, devices: Devices, i: Ints, j: Ints, terms: Floats) -> None:
     """Fill `terms` float64 [TERMS, n] for operator row `i[q]` on GPU row `j[q]`."""
     for q in range(len(i)):
@@ -242,9 +256,9 @@ def fill_terms(traits: Traits, devices: Devices, i: Ints, j: Ints, terms: Floats
         terms[DRAM_S, q], terms[L2_S, q] = _memory_s(traits, row, quantised, devices, gpu)
         terms[LINK_S, q] = 0.0
         if traits.sent[row] > 0.0:
-            link = devices.figures[_LINK, gpu]
-            link_s = traits.sent[row] / (link * (FAST_SHARE if link > FAST_LINK_BYTES_PER_S else SLOW_SHARE))
-            adds += HOP_S * traits.hops[row]
+            waits = HOP_S * traits.hops[row]
+            adds += waits
+            link_s = _link_s(traits, row, devices.figures[_LINK, gpu], BY_KIND[traits.kind[row], 3] + waits)
             terms[LINK_S, q] = 0.0 if np.isnan(link_s) else link_s
         terms[OVERHEAD, q], terms[LEAST, q] = adds, least
         terms[LIMIT, q] = _limit_s(traits, row, devices, gpu)
@@ -364,7 +378,7 @@ def traits_of(ops: OpTable, kinds: list[Kind], products: list[Products | None]) 
         _of_kinds(ops, kinds, _between),
         _of_kinds(ops, kinds, _launches),
         nothing if sent is None else sent,
-        nothing if sent is None else ops.column("devices") - 1.0,
+        *passing_of(ops, kinds, nothing),
         eager,
         np.ascontiguousarray(ops.column("burst")),
         np.ascontiguousarray(ops.column("backward")),
