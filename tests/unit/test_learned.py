@@ -155,6 +155,21 @@ def test_collectives_of_other_numbers_of_devices_say_little() -> None:
     assert stretch["message_bytes"] < 2.0 < np.log(2.0) * stretch["devices"]
 
 
+def test_few_collectives_tell_of_all_that_wait_for_the_same_link() -> None:
+    """Two rows per number of devices, where eight share what they have: 16 MB of these are known by 1 GB."""
+    slots = GpuTable.from_specs([replace(TURING, link_bandwidth_bytes_per_s=31.5e9)])
+    ends = [{"message_bytes": 2.0**size, "devices": n} for size in (9, 30) for n in (2, 4, 8)]
+
+    def shared(ops: OpTable, gpus: GpuTable, gpu: Any) -> Any:
+        sending = 2.0 * (ops.column("devices") == 8) * ops.column("message_bytes") / 20e9
+        return untrained(ops, gpu, gpus) + sending
+
+    told = Auto().with_measured([measured("all_reduce", ends, slots, (0,), shared)], slots)
+    asked = operators("all_reduce", *({"message_bytes": 2.0**24, "devices": n} for n in (2, 8)))
+    answer = told.predict(asked, slots, np.arange(2), np.zeros(2, dtype=int), evidence=no_evidence(asked))
+    assert answer.latency_s == pytest.approx(shared(asked, slots, np.zeros(2, dtype=int)), rel=0.12)
+
+
 def test_what_collectives_take_over_one_sort_of_link_says_nothing_of_another() -> None:
     fast = replace(TURING, id="fast", link_bandwidth_bytes_per_s=300e9)
     cards = [fast, replace(fast, id="twin"), replace(fast, id="slotted", link_bandwidth_bytes_per_s=31.5e9)]

@@ -98,7 +98,7 @@ class Samples:
     terms      float64 [TERMS, n] of app.predictors.operators.time
     latency_s  float64 [n]
     gpu        int [n], code into `names` and `makes`
-    places     where the smooth rest of few rows looks
+    places     where the smooth rest of few rows looks, and `own_places` that of a GPU that stands by itself
     moves      whether the operator does little but move bytes
     streams    whether it only moves them through, once
     waits      whether much of its time is waiting that no term of the physics names, and any may stand in for
@@ -111,6 +111,7 @@ class Samples:
     names: Sequence[str]
     makes: Sequence[str]
     places: Places
+    own_places: Places
     moves: bool
     streams: bool
     waits: bool
@@ -278,7 +279,8 @@ def corrected(samples: Samples, others: Recipe, shared: Model | None, *, alone: 
     if n > ENOUGH:
         samples = samples.of(np.random.default_rng(0).permutation(n)[:ENOUGH])
     target = np.log(samples.latency_s) - answered(others, samples.features)
-    rows = Rows(samples.terms, target, samples.features, samples.places)
+    places = samples.own_places if alone else samples.places
+    rows = Rows(samples.terms, target, samples.features, places)
     return Model(*calibrate(rows, others.factors, kernels_of(shared)), alone)
 
 

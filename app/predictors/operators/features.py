@@ -80,8 +80,9 @@ RELATIVE_FEATURES = 10 + 2 * _TILES
 FEATURES = SHAPE_FEATURES + RELATIVE_FEATURES
 # The first and last feature: tasks that run at the same time, and whether the host launches the operator.
 _TASKS, EAGER = 0, SHAPE_FEATURES - 1
-# Relative features: compute against memory, work against what it costs to launch, and waves of tasks.
-MEMORY_BALANCE, LAUNCH_BALANCE, WAVES = SHAPE_FEATURES, SHAPE_FEATURES + 1, SHAPE_FEATURES + 7
+# Relative features: compute against memory, work against what it costs to launch, the hardware limit against the whole,
+# and waves of tasks.
+MEMORY_BALANCE, LAUNCH_BALANCE, LIMIT_SHARE, WAVES = (SHAPE_FEATURES + k for k in (0, 1, 3, 7))
 _SMS, _L2 = COLUMN_INDEX["sm_count"], COLUMN_INDEX["l2_bytes"]
 # Logarithms of times and ratios are kept within this.
 _FAR = 12.0
@@ -239,7 +240,7 @@ def fill_features(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not t
     features[MEMORY_BALANCE, k] = _log(terms[COMPUTE_S, q] / memory)
     features[LAUNCH_BALANCE, k] = _log(work / max(terms[OVERHEAD, q], terms[LEAST, q]))
     features[at + 2, k] = np.log(terms[TIME, q] + 1e-9)
-    features[at + 3, k] = _log(terms[LIMIT, q] / terms[TIME, q])
+    features[LIMIT_SHARE, k] = _log(terms[LIMIT, q] / terms[TIME, q])
     features[at + 4, k] = _log(terms[LINK_S, q] / memory)
     features[at + 5, k] = _log((traits.distinct[row] + traits.between[row]) / l2)
     features[at + 6, k] = _log(traits.moved[row] / l2)

@@ -61,15 +61,16 @@ def samples(rows: Measurements, gpus: GpuTable) -> Samples:
     terms, features = np.empty((TERMS, len(i))), np.empty((FEATURES, len(i)), dtype=np.float32)
     fill_terms(traits, devices, i, rows.gpu, terms)
     fill_all(shape_features(kinds, products, len(i)), traits, devices.figures, rows.gpu, terms, features)
-    places = Places.of(int(rows.ops.kind[0]), product=products[0] is not None)
-    group = OPS[int(rows.ops.kind[0])].group
+    kind, product = int(rows.ops.kind[0]), products[0] is not None
+    places, own_places = Places.of_few(kind, product=product), Places.of(kind, product=product)
+    group = OPS[kind].group
     names, makes = gpus.ids, makes_of(gpus, collective=group == "collective")
     moves, streams, waits = (
         group in _MOVERS,
         group == "elementwise",
-        OPS[int(rows.ops.kind[0])].name == "attention_decode",
+        OPS[kind].name == "attention_decode",
     )
-    return Samples(features, terms, rows.latency_s, rows.gpu, names, makes, places, moves, streams, waits)
+    return Samples(features, terms, rows.latency_s, rows.gpu, names, makes, places, own_places, moves, streams, waits)
 
 
 @compiled

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from app.predictors.compiled import compiled
 from app.predictors.operators.boosting import LEAVES, Trees, leaves_of
 from app.predictors.operators.constants import FACTORS, fill_scaled
-from app.predictors.operators.features import LAUNCH_BALANCE, MEMORY_BALANCE, WAVES, own_dims, size_columns
+from app.predictors.operators.features import LAUNCH_BALANCE, LIMIT_SHARE, MEMORY_BALANCE, WAVES, own_dims, size_columns
+from app.predictors.operators.priors import IS_COLLECTIVE
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
@@ -38,6 +39,10 @@ STRENGTH, LEAF = 0.5, 0.3
 BALANCES = np.array([MEMORY_BALANCE, LAUNCH_BALANCE, WAVES])
 # Dimensions whose logarithms are stretched: four cards may be wired unlike two, so one says little of the other.
 _STRETCH = {"devices": 12.0}
+# Few rows of a collective are near one another where alike parts of their times are the link's, more than where their
+# bytes are: how so many devices are wired is the same for all messages that wait for it. Stretch of that part, which
+# takes the place of BALANCES, and of the bytes.
+_LINK_STRETCH, _BYTES_STRETCH = 1.5, 0.6
 # Step of a constant, in log space, by which a row's dependence on it is found.
 _STEP = 0.05
 # What two leaves of a tree have in common, by the answers to its questions in which they differ.
@@ -84,6 +89,17 @@ class Places(NamedTuple):
         for k, name in enumerate(own_dims(kind)[: len(sizes) - 1]):
             stretch[k] = _STRETCH.get(name, 1.0)
         return cls(np.concatenate([sizes, BALANCES]), stretch)
+
+    @classmethod
+    def of_few(cls, kind: int, *, product: bool) -> Places:
+        """The same where rows are few."""
+        places = cls.of(kind, product=product)
+        if not IS_COLLECTIVE[kind]:
+            return places
+        sizes = len(places.column) - len(BALANCES)
+        stretch = places.stretch[:sizes].copy()
+        stretch[own_dims(kind).index("message_bytes")] = _BYTES_STRETCH
+        return cls(np.append(places.column[:sizes], LIMIT_SHARE), np.append(stretch, _LINK_STRETCH))
 
 
 class View(NamedTuple):
