@@ -19,6 +19,7 @@ import pytest
 from app.config import CHECKOUT
 from app.measure.kernel_cases import CHECKS, cases
 from app.measure.kernel_cases.case import Case
+from app.measure.kernel_cases.lines import STEPS
 from app.predictors.launches.occupancy import resident_blocks
 from app.services.launch import check_launch
 from app.services.seed import load_seed_specs
@@ -123,6 +124,15 @@ def test_compiled_for_a_gpu_every_launch_fits_it(figures: Mapping[tuple[str, str
         table = kernel_table([workload(case, *figures[target, case.kernel]) for case in CASES])
         rows = np.arange(len(CASES))
         assert not any(check_launch(table, GpuTable.from_specs([specs[gpu]]), rows, 0 * rows))
+
+
+def test_both_branches_of_the_divergent_kernel_take_their_steps(toolkit: Path, tmp_path: Path) -> None:
+    """A compiler folds a product with an addition, 64 times over, into one."""
+    words = [str(toolkit / "bin" / "nvcc"), "-std=c++17", "-ptx", "-arch=compute_90", str(SOURCES / "stream.cu")]
+    subprocess.run([*words, "-o", str(tmp_path / "stream.ptx")], check=True)
+    (body,) = re.findall(r"entry vector_add_divergent\(.*?\n}", (tmp_path / "stream.ptx").read_text(), re.DOTALL)
+    assert len(re.findall(r"mul\.lo", body)) >= STEPS
+    assert len(re.findall(r"xor\.b32", body)) >= 4 * STEPS  # one of the products', three of the other branch
 
 
 # Threads of a block, registers of a thread, bytes of static shared memory: what any kernel may ask for.

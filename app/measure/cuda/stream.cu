@@ -22,13 +22,14 @@ extern "C" __global__ void random_access(const float* in, const int* index, floa
 }
 
 // Neighbouring lanes take different branches, so each warp runs both. The branches differ in their arithmetic, lest
-// the compiler merges them, and decide the sign of b: nothing can be left out.
+// the compiler merges them, and decide the sign of b: nothing can be left out. A product with an addition would fold:
+// 64 of these are one.
 extern "C" __global__ void vector_add_divergent(const float* a, const float* b, float* c, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
     unsigned int state = i + 1;
     if (i % 2 == 0) {
-        for (int step = 0; step < 64; ++step) state = 1664525u * state + 1013904223u;
+        for (int step = 0; step < 64; ++step) state = 1664525u * state ^ 1013904223u;
     } else {
         for (int step = 0; step < 64; ++step) {
             state ^= state << 13;

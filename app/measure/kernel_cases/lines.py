@@ -70,10 +70,10 @@ def vector_add_divergent(n: int) -> Case:
 
 
 def _drawn(n: int) -> Array:
-    """State of every lane's generator after its steps: linear congruential if even, else xorshift."""
+    """State of every lane's generator after its steps: products and differing bits if even, else xorshift."""
     even, odd = np.arange(1, n + 1, dtype=np.uint32), np.arange(1, n + 1, dtype=np.uint32)
     for _ in range(STEPS):
-        even = np.uint32(1664525) * even + np.uint32(1013904223)
+        even = np.uint32(1664525) * even ^ np.uint32(1013904223)
         odd ^= odd << np.uint32(13)
         odd ^= odd >> np.uint32(17)
         odd ^= odd << np.uint32(5)
