@@ -1,4 +1,7 @@
-"""Clock and power while a point runs, from NVML (nvidia-ml-py) where it is installed and there is a driver."""
+"""Clock and power while a point runs, from NVML (nvidia-ml-py) where it is installed and there is a driver.
+
+What a driver does not tell, of a part of a GPU (MIG), in a container or to this user, is left out alone.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,11 @@ import time
 from importlib import import_module
 from typing import Any
 
+import torch
+
 # The energy counter moves in steps of some 20 to 100 ms.
 _SHORTEST_S = 0.2
-_HZ_PER_MHZ, _J_PER_MJ = 1e6, 1e-3
+_HZ_PER_MHZ, _J_PER_MJ, _W_PER_MW = 1e6, 1e-3, 1e-3
 # NVML's bits of reasons; that the GPU is idle, or its owner has set its clocks, is none.
 _THROTTLES = {
     0x4: "power cap",
@@ -17,62 +22,77 @@ _THROTTLES = {
     0x40: "heat, by hardware",
     0x80: "power brake",
 }
+# NVML's kinds of clocks.
+_SM, _MEMORY = 1, 2
 
 
 class Sensors:
-    """Reads one GPU; says nothing where it cannot."""
+    """Reads the GPU that PyTorch calls the first; says nothing where it cannot."""
 
     def __init__(self, *, is_cuda: bool) -> None:
-        self._nvml: Any
-        self._handle: Any
-        self._nvml, self._handle = _opened() if is_cuda else (None, None)
+        self._nvml = _library() if is_cuda else None
+        self._handle = None if self._nvml is None else self._found()
         self._began = 0.0
-        self._energy = 0
+        self._energy: int | None = None
 
     def start(self) -> None:
         """A point begins."""
-        if self._nvml is not None:
-            self._began = time.monotonic()
-            self._energy = self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
+        self._began = time.monotonic()
+        self._energy = self._of_device("TotalEnergyConsumption")
 
     def read(self) -> dict[str, Any]:
         """Mean power since `start`, W, where it took long enough to tell; the SMs' clock, Hz, and what limits it."""
-        if self._nvml is None:
-            return {}
-        clock = self._nvml.nvmlDeviceGetClockInfo(self._handle, self._nvml.NVML_CLOCK_SM)
+        clock, energy = self._of_device("ClockInfo", _SM), self._of_device("TotalEnergyConsumption")
         elapsed = time.monotonic() - self._began
-        used = self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) - self._energy
-        power = {"power_w": used * _J_PER_MJ / elapsed} if elapsed >= _SHORTEST_S else {}
-        return {"clock_hz": clock * _HZ_PER_MHZ} | power | self._throttled()
+        found: dict[str, Any] = {} if clock is None else {"clock_hz": clock * _HZ_PER_MHZ}
+        if energy is not None and self._energy is not None and elapsed >= _SHORTEST_S:
+            found["power_w"] = (energy - self._energy) * _J_PER_MJ / elapsed
+        return found | self._throttled()
 
     def _throttled(self) -> dict[str, str]:
         """Why clocks are under the highest, where they are."""
-        reasons = self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)
+        reasons = self._of_device("CurrentClocksEventReasons") or self._of_device("CurrentClocksThrottleReasons") or 0
         named = ", ".join(name for bit, name in _THROTTLES.items() if reasons & bit)
         return {"throttle_reason": named} if named else {}
 
     def facts(self) -> dict[str, Any]:
         """What the driver says of the GPU itself: its version, clocks (Hz), limit of power (W), bus of the memory."""
-        if self._nvml is None:
-            return {}
-        nvml, handle = self._nvml, self._handle
-        return {
-            "driver": nvml.nvmlSystemGetDriverVersion(),
-            "boost_clock_hz": nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM) * _HZ_PER_MHZ,
-            "memory_clock_hz": nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM) * _HZ_PER_MHZ,
-            "memory_bus_bits": nvml.nvmlDeviceGetMemoryBusWidth(handle),
-            "power_limit_w": nvml.nvmlDeviceGetEnforcedPowerLimit(handle) * 1e-3,
+        driver = self._ask("nvmlSystemGetDriverVersion")
+        told = {
+            "driver": driver.decode() if isinstance(driver, bytes) else driver,
+            "boost_clock_hz": _scaled(self._of_device("MaxClockInfo", _SM), _HZ_PER_MHZ),
+            "memory_clock_hz": _scaled(self._of_device("MaxClockInfo", _MEMORY), _HZ_PER_MHZ),
+            "memory_bus_bits": self._of_device("MemoryBusWidth"),
+            "power_limit_w": _scaled(self._of_device("EnforcedPowerLimit"), _W_PER_MW),
         }
+        return {name: value for name, value in told.items() if value}
+
+    def _found(self) -> Any:
+        """The handle of PyTorch's first GPU, which need not be the driver's first; None without."""
+        uuid = getattr(torch.cuda.get_device_properties(0), "uuid", None)
+        by_uuid = self._ask("nvmlDeviceGetHandleByUUID", f"GPU-{uuid}")
+        return self._ask("nvmlDeviceGetHandleByIndex", 0) if by_uuid is None else by_uuid
+
+    def _of_device(self, what: str, *arguments: Any) -> Any:
+        return None if self._handle is None else self._ask(f"nvmlDeviceGet{what}", self._handle, *arguments)
+
+    def _ask(self, function: str, *arguments: Any) -> Any:
+        """What a function of NVML answers; None where this driver or version refuses or lacks it."""
+        try:
+            return getattr(self._nvml, function)(*arguments)
+        except Exception:
+            return None
 
 
-def _opened() -> tuple[Any, Any]:
-    """NVML and the handle of the first GPU; None without."""
+def _scaled(value: float | None, unit: float) -> float | None:
+    return None if value is None else value * unit
+
+
+def _library() -> Any:
+    """NVML, started; None without."""
     try:
         nvml = import_module("pynvml")
         nvml.nvmlInit()
-        handle = nvml.nvmlDeviceGetHandleByIndex(0)
-        nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
-        nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
     except Exception:
-        return None, None
-    return nvml, handle
+        return None
+    return nvml

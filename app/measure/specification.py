@@ -7,6 +7,7 @@ catalogue; its clock and bandwidth are the highest seen, so that no later measur
 
 from __future__ import annotations
 
+import ctypes
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,8 @@ import psutil
 import torch
 
 _HZ_PER_MHZ, _HZ_PER_KHZ = 1e6, 1e3
+# Attributes of a device in CUDA's driver: clocks in kHz, bits.
+_CLOCK, _MEMORY_CLOCK, _MEMORY_BUS = 13, 36, 37
 _CPUINFO = Path("/proc/cpuinfo")
 _CPU_FOLDER = Path("/sys/devices/system/cpu/cpu0")
 # FP32 lanes of two units, by flag of the widest registers; without any, those of SSE.
@@ -40,9 +43,9 @@ def description(kind: str, name: str, sm_count: int, facts: Mapping[str, Any]) -
 
 def _gpu(facts: Mapping[str, Any]) -> dict[str, Any]:
     figures = torch.cuda.get_device_properties(0)
-    clock = facts.get("boost_clock_hz") or figures.clock_rate * _HZ_PER_KHZ
-    memory_clock = facts.get("memory_clock_hz") or figures.memory_clock_rate * _HZ_PER_KHZ
-    bus = facts.get("memory_bus_bits") or figures.memory_bus_width
+    clock = facts.get("boost_clock_hz") or _attribute(_CLOCK) * _HZ_PER_KHZ
+    memory_clock = facts.get("memory_clock_hz") or _attribute(_MEMORY_CLOCK) * _HZ_PER_KHZ
+    bus = facts.get("memory_bus_bits") or _attribute(_MEMORY_BUS)
     power = {"board_power_w": facts["power_limit_w"]} if "power_limit_w" in facts else {}
     return {
         "compute_capability": f"{figures.major}.{figures.minor}",
@@ -51,6 +54,13 @@ def _gpu(facts: Mapping[str, Any]) -> dict[str, Any]:
         "memory_bandwidth_bytes_per_s": 2.0 * memory_clock * bus / 8.0,  # two transfers a clock
         "l2_bytes": figures.L2_cache_size,
     } | power
+
+
+def _attribute(number: int) -> int:
+    """What CUDA's driver says of the first device, where NVML does not: PyTorch tells these only since 2.7."""
+    value = ctypes.c_int()
+    ctypes.CDLL("libcuda.so.1").cuDeviceGetAttribute(ctypes.byref(value), number, 0)
+    return value.value
 
 
 def _cpu(threads: int) -> dict[str, Any]:
