@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +20,7 @@ from app.errors import BadInput, GpucastError
 try:
     import psutil
 
-    from app.measure.campaign import facts, measure_all, pending
+    from app.measure.campaign import DeviceLost, facts, measure_all, name_kernels, pending
     from app.measure.data_parallel import Peers
     from app.measure.device import Device, find
     from app.measure.device_figures import figures, summary
@@ -33,6 +36,12 @@ except ModuleNotFoundError as missing:
 
 _S_PER_MINUTE = 60.0
 _REASONS_SHOWN = 10
+# Of the time, what setting up leaves to measure at least, and what goes to kernels' names where operators are measured.
+_LEAST_SHARE, _NAMED_SHARE = 0.5, 0.25
+# Suites whose kernels the profiler names; the others know them, or run many.
+_NAMED = ("operators", "plan")
+# Where no bar can be drawn, a line comes so often, seconds.
+_LINE_EVERY_S = 15.0
 
 
 def command(  # noqa: PLR0913 - one parameter per option
@@ -42,7 +51,9 @@ def command(  # noqa: PLR0913 - one parameter per option
         list[str] | None,
         typer.Option(help="device, kernels, operators or models; again for more. Without: all that the device has."),
     ] = None,
-    minutes: Annotated[float, typer.Option(min=0.0, help="Time to measure; 0 only sends what the file has.")] = 10.0,
+    minutes: Annotated[
+        float, typer.Option(min=0.0, help="Time to take, preparations included; 0 only sends what the file has.")
+    ] = 10.0,
     server: Annotated[str | None, typer.Option(metavar="URL", help="Send the file there afterwards.")] = None,
     key: Annotated[str | None, typer.Option(envvar="GPUCAST_API_KEY", help="API key of that server.")] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Only what that server would have measured next.")] = False,
@@ -66,6 +77,7 @@ def command(  # noqa: PLR0913 - one parameter per option
     ] = 0.1,
 ) -> None:
     """Measure this machine's GPU, or its CPU where it has none."""
+    began, seconds = time.monotonic(), minutes * _S_PER_MINUTE
     device = _together(_device(gpu, software, threads, dtype), devices)
     if device.peers is not None and (plan or suite != ["models"]):
         raise BadInput("Several devices run the suite models alone: say --suite models, without --plan.")
@@ -75,16 +87,21 @@ def command(  # noqa: PLR0913 - one parameter per option
     output = Output(out, device.description, facts(device))
     print(f"{device.name}, {device.software}: {len(output.rows)} points are in {out}", file=sys.stderr)
     asked = _asked(suite, only, device) if sink is None or not plan else [_planned(sink, device, workload)]
+    end, lost = max(began + seconds, time.monotonic() + _LEAST_SHARE * seconds), False
     try:
-        runner = Runner(device, most_spread=most_spread)
-        left = [(name, pending(output, points)) for name, points in asked]
-        _run(runner, output, left, minutes * _S_PER_MINUTE)
+        with _stopped_by_terminate():
+            _run(Runner(device, most_spread=most_spread), output, asked, end)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
+    except DeviceLost as error:
+        print(f"goes on in a new process, as {error}", file=sys.stderr)
+        lost = True
     finally:
         if device.peers is not None:
             device.peers.close()
         output.write()
+    if lost:
+        _again((end - time.monotonic()) / _S_PER_MINUTE)
     _tell(output)
     of_device = output.of(dict(asked).get("device", ()))
     for line in summary(of_device, output.facts):
@@ -137,23 +154,48 @@ def _planned(server: Server, device: Device, workload: Path | None) -> tuple[str
     return "plan", points
 
 
-def _run(runner: Runner, output: Output, left: Sequence[tuple[str, Sequence[Point]]], seconds: float) -> None:
-    """Each suite has an equal share of the time left, but those that are always run whole."""
-    end = time.monotonic() + seconds
-    for k, (name, points) in enumerate(left):
+@contextmanager
+def _stopped_by_terminate() -> Iterator[None]:
+    """Being told to terminate, as by `timeout`, is Ctrl-C."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _again(minutes: float) -> None:
+    """The same command in place of this process, for the time that is left."""
+    sys.stdout.flush()
+    words = [*sys.argv[1:], "--minutes", f"{max(minutes, 0.0):.3f}"]
+    os.execv(sys.executable, [sys.executable, "-m", "app.cli", *words])
+
+
+def _run(runner: Runner, output: Output, asked: Sequence[tuple[str, Sequence[Point]]], end: float) -> None:
+    """Each suite has an equal share of the time until `end`, but those that are always run whole; then come names."""
+    named = [points for name, points in asked if name in _NAMED and runner.device.kind == "cuda"]
+    timed = end - _NAMED_SHARE * (end - time.monotonic()) * len(named) / len(asked)
+    for k, (name, points) in enumerate(asked):
         now = time.monotonic()
-        share = 1 if name in ALWAYS else len(left) - k
-        _measured(runner, output, name, points, now + (end - now) / share)
+        share = 1 if name in ALWAYS else len(asked) - k
+        _measured(runner, output, name, pending(output, points), now + (timed - now) / share)
+    for points in named:
+        name_kernels(runner, output, points, until=end)
 
 
 def _measured(runner: Runner, output: Output, label: str, points: Sequence[Point], until: float) -> None:
-    """Measure with a bar of the points, which says what is measured."""
+    """Measure with a bar of the points, which says what is measured; without a terminal, with a line now and then."""
     bar: Any
+    said = time.monotonic()
     with typer.progressbar(length=len(points), label=label, file=sys.stderr, item_show_func=_shown) as bar:
 
         def told(point: Point, row: Mapping[str, Any]) -> None:
+            nonlocal said
             bar.current_item = (point, row)
             bar.update(1)
+            if not sys.stderr.isatty() and time.monotonic() - said >= _LINE_EVERY_S:
+                said = time.monotonic()
+                print(f"{label} {bar.pos} of {len(points)}: {_shown((point, row))}", file=sys.stderr, flush=True)
 
         measure_all(runner, output, points, until=until, told=told)
 

@@ -6,7 +6,7 @@ left them. Every kernel is checked against NumPy, at sizes that no block divides
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from math import prod
 from typing import Any
@@ -21,8 +21,8 @@ from app.measure.kernel_cases import CHECKS, cases
 from app.measure.point import Point, Prepared
 
 SUITE = "kernels"
-# Launches that one graph holds.
-LAUNCHES = 50
+# Launches that one graph holds, unless these take longer, seconds.
+LAUNCHES, LONGEST_S = 50, 0.05
 # Sums of some thousand FP32 numbers in another order.
 _TOLERANCE = 1e-4
 
@@ -54,21 +54,33 @@ def workload(launch: Launch) -> dict[str, Any]:
 
 
 def _prepared(launch: Launch) -> Prepared:
-    """A graph of LAUNCHES launches; RuntimeError where the kernel cannot run or computes something else."""
+    """A graph of launches; RuntimeError where the kernel cannot run or computes something else."""
     case = launch.case
     if launch.blocks_per_sm == 0:
         raise RuntimeError(f"{case.kernel}: no block fits an SM")
     _check(case.kernel)
     arguments = on_gpu(case.draw(np.random.default_rng(0)))
+    count = max(1, min(LAUNCHES, int(LONGEST_S / _seconds(partial(launch, arguments)))))
 
     def launches() -> None:
-        for _ in range(LAUNCHES):
+        for _ in range(count):
             launch(arguments)
 
     grid, block = (f"{x}x{y}x1" for x, y in (case.grid, case.block))
     kernel = {"name": case.kernel, "grid": grid, "block": block}
     facts = {"blocks_per_sm": launch.blocks_per_sm}
-    return Prepared({"": replayed(launches)}, kernel, facts, cold=False, launches=LAUNCHES)
+    return Prepared({"": replayed(launches)}, kernel, facts, cold=False, launches=count)
+
+
+def _seconds(run: Callable[[], None]) -> float:
+    """Of the second of two runs."""
+    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    run()
+    began.record()
+    run()
+    ended.record()
+    torch.cuda.synchronize()
+    return float(began.elapsed_time(ended)) * 1e-3
 
 
 def on_gpu(arguments: Sequence[Any]) -> list[Any]:

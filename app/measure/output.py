@@ -1,4 +1,4 @@
-"""The file of a run: Parquet in the measurements form, written at its end, and a journal beside it until then.
+"""The file of a run: Parquet in the measurements form, written now and then, and a journal of what came since.
 
 Rows are flattened as POST /measurements takes them, with a column `outcome`: of one that is not `measured` there is no
 time. The schema's metadata holds, in JSON, the device as POST /gpus takes it (DEVICE of
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,12 @@ import pyarrow.parquet as pq
 
 from app.errors import BadInput
 from app.measure.point import Point
-from app.measure.runner import BUSY
+from app.measure.runner import BUSY, INTERRUPTED
 from app.services.measurements.metadata import DEVICE
 
 FACTS, POINTS = b"gpucast.facts", b"gpucast.points"
+# A killed run's Parquet file is at most so old.
+_WRITTEN_EVERY_S = 20.0
 Row = dict[str, Any]
 
 
@@ -34,6 +37,7 @@ class Output:
         self.path = path
         self._journal = path.with_name(f"{path.name}.part")
         self._device, self.facts = dict(description), dict(facts)
+        self._written = time.monotonic()
         self.rows: dict[str, Row] = {}
         if path.exists():
             self.rows |= self._read()
@@ -51,14 +55,21 @@ class Output:
         return [self.rows[point.digest] for point in points if point.digest in self.rows]
 
     def is_done(self, digest: str) -> bool:
-        """Whether the point needs no other try: one that met a busy machine does."""
-        return digest in self.rows and self.rows[digest]["outcome"] != BUSY
+        """Whether the point needs no other try: one that met a busy machine does, or in which a run ended."""
+        return self.outcome(digest) not in (None, BUSY, INTERRUPTED)
+
+    def outcome(self, digest: str) -> str | None:
+        """What became of a point; None: it was not tried."""
+        row = self.rows.get(digest)
+        return None if row is None else str(row["outcome"])
 
     def add(self, digest: str, row: Row) -> None:
         """Keep a row."""
         self.rows[digest] = row
         with self._journal.open("a") as journal:
             journal.write(json.dumps([digest, row]) + "\n")
+        if time.monotonic() - self._written >= _WRITTEN_EVERY_S:
+            self.write()
 
     def write(self) -> None:
         """The Parquet file, whole or not at all; then the journal goes."""
@@ -68,6 +79,7 @@ class Output:
         pq.write_table(table(list(self.rows.values())).replace_schema_metadata(metadata), unfinished)
         os.replace(unfinished, self.path)
         self._journal.unlink(missing_ok=True)
+        self._written = time.monotonic()
 
     def _read(self) -> dict[str, Row]:
         try:

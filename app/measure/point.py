@@ -16,7 +16,7 @@ class Prepared:
     """One point allocated and ready to run.
 
     phases    run in this order and timed apart; one phase "" for anything undivided
-    kernel    {"name", "grid", "block"} of the launched function where the suite knows it; else the profiler is asked
+    kernel    {"name", "grid", "block"} of the launched function where the suite knows it
     facts     further fields of the row, flattened as the measurements form has them
     cold      whether the caches are emptied before each repetition (CUDA only): no, where what they hold is measured
     rest_s    seconds that the device idles before each repetition, so that it is cool

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +11,13 @@ from typing import Any
 
 import torch
 
+# CUPTI stays from one profile to the next: taken down, it crashes on graphs of CUDA before 12.6.
+_KEPT = {"TEARDOWN_CUPTI": "0", "DISABLE_CUPTI_LAZY_REINIT": "1"}
+
 
 def launched(run: Callable[[], object]) -> dict[str, Any]:
     """Name, grid and block of the kernel that `run` spends most time in, as columns; none where it launches none."""
+    os.environ.update(_KEPT)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
         run()
         torch.cuda.synchronize()

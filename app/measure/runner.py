@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import json
+import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import UTC, datetime
 from math import ceil
 from typing import Any
@@ -19,9 +20,10 @@ from app.measure.sensors import Sensors
 from app.measure.timing import Clock, Timing, measure
 from app.ops.stacks import is_eager
 
-# Outcomes; what else went wrong is FAILED with its reason.
-MEASURED, BUSY, OUT_OF_MEMORY, FAILED = "measured", "busy", "out_of_memory", "failed"
-TRIES = 3
+# Outcomes; what else went wrong is FAILED with its reason. INTERRUPTED: the process ended while the point ran.
+MEASURED, BUSY, OUT_OF_MEMORY, FAILED, INTERRUPTED = "measured", "busy", "out_of_memory", "failed", "interrupted"
+# A spread too large is tried again, unless that took so long, seconds.
+TRIES, _PATIENCE_S = 3, 10.0
 _LONGEST_REASON = 200
 # Work beside which sensors are read, seconds and repetitions.
 _AT_WORK_S, _MOST_RUNS_ON = 0.03, 1000
@@ -40,36 +42,59 @@ class Runner:
         self.sensors = Sensors(is_cuda=device.kind == "cuda")
         self._clock = Clock(device)
         self._stream = torch.cuda.Stream() if self._clock.is_cuda else None
+        if self._clock.is_cuda:
+            gc.freeze()  # what is there now is no garbage: to look through it takes longer than to time a point
 
     def run(self, point: Point) -> dict[str, Any]:
-        """The row of a point, flattened as measurements are in Parquet, with its `outcome`.
-
-        Raises only what leaves the device unusable, such as a kernel that wrote where it may not.
-        """
+        """The row of a point, flattened as measurements are in Parquet, with its `outcome`."""
         try:
             with self._on_stream():
                 found = self._measured(point)
-        except (MemoryError, RuntimeError) as error:
+        except Exception as error:  # whatever one of thousands of points meets, the others are measured
             found = {"outcome": outcome_of(error)}
-            if self._clock.is_cuda:
-                torch.cuda.synchronize()
-        finally:
-            self._free()
+        self._free()
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        return flat(point.workload) | {"software": point.software} | found | {"measured_at": now}
+        return said(point) | found | {"measured_at": now}
+
+    def kernel(self, point: Point) -> dict[str, Any]:
+        """The function behind a point of one phase, as columns, by the profiler; nothing where it does not tell.
+
+        For when all is timed: a profiler that has run once slows down every launch after it.
+        """
+        found: dict[str, Any] = {}
+        with suppress(Exception), self._on_stream():
+            (run,) = point.prepare().phases.values()
+            found = launched(run)
+        self._free()
+        return found
+
+    def is_sound(self) -> bool:
+        """Whether the device still computes.
+
+        A kernel that wrote where it may not, or a graph that failed half way, takes every later point of its process
+        with it.
+        """
+        try:
+            torch.randn(8, device=self.device.handle).sum().item()
+        except RuntimeError as error:
+            return outcome_of(error) == OUT_OF_MEMORY
+        return True
 
     def _on_stream(self) -> AbstractContextManager[Any]:
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
     def _measured(self, point: Point) -> dict[str, Any]:
         """Outcome, times and what runs there; a spread too large is tried again before it is said."""
-        prepared, eager = point.prepare(), bool(is_eager(point.software))
-        for _ in range(TRIES):
+        prepared, eager, began = point.prepare(), bool(is_eager(point.software)), time.monotonic()
+        for k in range(TRIES):
+            if k and time.monotonic() - began > _PATIENCE_S:
+                break
             self.sensors.start()
             timing = measure(self._clock, prepared, eager=eager)
             sensed = self._sensed(prepared, timing)
             if timing.spread <= self.most_spread:
-                return {"outcome": MEASURED} | times(timing) | sensed | self._kernel(prepared) | dict(prepared.facts)
+                kernel = {f"kernel.{name}": value for name, value in (prepared.kernel or {}).items()}
+                return {"outcome": MEASURED} | times(timing) | sensed | kernel | dict(prepared.facts)
         return {"outcome": BUSY}
 
     def _sensed(self, prepared: Prepared, timing: Timing) -> dict[str, Any]:
@@ -83,19 +108,16 @@ class Runner:
             torch.cuda.synchronize()
         return sensed
 
-    def _kernel(self, prepared: Prepared) -> dict[str, Any]:
-        """The launched function as columns: from the suite, else from the profiler; of several phases none."""
-        if prepared.kernel is not None:
-            return {f"kernel.{name}": value for name, value in prepared.kernel.items()}
-        if not self._clock.is_cuda or len(prepared.phases) > 1:
-            return {}
-        (run,) = prepared.phases.values()
-        return launched(run)
-
     def _free(self) -> None:
         if self._clock.is_cuda:
             gc.collect()
-            torch.cuda.empty_cache()
+            with suppress(RuntimeError):
+                torch.cuda.empty_cache()
+
+
+def said(point: Point) -> dict[str, Any]:
+    """What a row says before anything is measured."""
+    return flat(point.workload) | {"software": point.software}
 
 
 def outcome_of(error: BaseException) -> str:

@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.errors import BadInput
-from app.measure.campaign import measure_all, pending
+from app.measure import output as output_module
+from app.measure.campaign import DeviceLost, measure_all, name_kernels, pending
 from app.measure.device import Device
 from app.measure.output import POINTS, Output
 from app.measure.point import Point, Prepared
@@ -81,6 +82,59 @@ def test_memory_that_runs_out_is_an_outcome_and_the_run_goes_on(tmp_path: Path) 
     assert [len(part) for part in upload.parts] == [1]
     assert upload.skipped.total() == 2
     assert upload.device == DESCRIPTION
+
+
+def missing() -> object:
+    raise AttributeError("module 'torch.nn.functional' has no attribute 'grouped_mm'")
+
+
+def test_a_device_that_a_point_has_taken_down_ends_the_process_and_keeps_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, runner = Output(tmp_path / "out.parquet", DESCRIPTION, {}), Runner(CPU)
+    points = [point(missing, 1), point(unknown_format, 2), point(missing, 3)]
+    monkeypatch.setattr(runner, "is_sound", lambda: points[1].digest not in output.rows)
+    with pytest.raises(DeviceLost, match="Float8"):
+        measure_all(runner, output, points, until=time.monotonic() + 60, told=lambda *_: None)
+    assert [row["outcome"].partition(":")[0] for row in output.rows.values()] == ["failed", "failed"]
+    assert Runner(CPU).is_sound()
+    assert pending(output, points) == points[2:]  # the next process goes on behind it
+
+
+def test_a_point_in_which_a_run_ended_comes_last(tmp_path: Path) -> None:
+    output = Output(tmp_path / "out.parquet", DESCRIPTION, {})
+
+    def killed() -> object:
+        raise SystemExit
+
+    points = [point(killed, 1), point(missing, 2)]
+    with pytest.raises(SystemExit):
+        measure_all(Runner(CPU), output, points, until=time.monotonic() + 60, told=lambda *_: None)
+    assert pending(Output(tmp_path / "out.parquet", DESCRIPTION, {}), points) == points[::-1]
+
+
+def test_what_a_killed_run_measured_is_in_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_module, "_WRITTEN_EVERY_S", 0.0)
+    output = Output(tmp_path / "out.parquet", DESCRIPTION, {})
+    output.add("a", {"outcome": "measured", "latency_ms": 1.5})
+    assert pq.read_table(tmp_path / "out.parquet")["latency_ms"].to_pylist() == [1.5]
+
+
+def test_names_come_beside_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else is asked for, and no profiler that keeps silent."""
+    output, runner, asked = Output(tmp_path / "out.parquet", DESCRIPTION, {}), Runner(CPU), list[Point]()
+    points = [point(missing, m) for m in range(1, 12)]
+    for k, one in enumerate(points):
+        output.add(one.digest, {"outcome": "busy" if k == 0 else "measured"} | ({"kernel.name": "b"} if k == 1 else {}))
+
+    def kernel(one: Point) -> dict[str, Any]:
+        asked.append(one)
+        return {"kernel.name": "a"} if len(asked) == 1 else {}
+
+    monkeypatch.setattr(runner, "kernel", kernel)
+    name_kernels(runner, output, points, until=time.monotonic() + 60)
+    assert asked == points[2:8]
+    assert [row.get("kernel.name") for row in output.of(points[:4])] == [None, "b", "a", None]
 
 
 def test_nothing_begins_after_the_time_is_up(tmp_path: Path) -> None:

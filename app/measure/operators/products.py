@@ -44,10 +44,11 @@ def conv2d(make: Maker, row: Row) -> Made:
 
 
 def recurrent(make: Maker, row: Row) -> Made:
-    """One layer of `steps` steps, without biases."""
+    """One layer of `steps` steps, without biases; forward as in inference, which keeps nothing for backward."""
     layers = {"rnn": torch.nn.RNN, "gru": torch.nn.GRU, "lstm": torch.nn.LSTM}
-    made = layers[row.get("cell", "lstm")](row["input"], row["hidden"], bias=False)
-    layer = made.to(make.device.handle, make.dtype)
+    kind, where = layers[row.get("cell", "lstm")], {"device": make.device.handle, "dtype": make.dtype}
+    layer = kind(row["input"], row["hidden"], bias=False, **where)
+    layer.requires_grad_(False).train(row.get("phase") == "backward")
     x = make.normal(row["steps"], row["batch"], row["input"])
     return Made(lambda: layer(x)[0], (x, *layer.parameters()))
 

@@ -1,0 +1,40 @@
+"""`gpucast measure` stopped from outside, and going on in a new process."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from app.config import CHECKOUT
+
+pytest.importorskip("torch")
+
+
+def test_told_to_terminate_it_keeps_what_it_has(tmp_path: Path) -> None:
+    out = tmp_path / "out.parquet"
+    asked = ["--suite", "operators", "--only", "tanh", "--dtype", "fp32", "--threads", "1", "--minutes", "5"]
+    words = [sys.executable, "-m", "app.cli", "measure", *asked, "--out", str(out)]
+    with subprocess.Popen(words, cwd=CHECKOUT, stderr=subprocess.PIPE, text=True) as process:
+        until = time.monotonic() + 300
+        while not out.with_name("out.parquet.part").exists() and time.monotonic() < until:
+            time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    assert "stopped" in said
+    assert len(pq.read_table(out)) >= 1
+    assert not out.with_name("out.parquet.part").exists()
+
+
+def test_a_new_process_has_the_same_words_and_the_time_left(tmp_path: Path) -> None:
+    out = tmp_path / "out.parquet"
+    words = ["gpucast", "measure", "--suite", "operators", "--threads", "1", "--minutes", "60", "--out", str(out)]
+    code = f"import sys; sys.argv = {words}; from app.cli.measure import _again; _again(0.0)"
+    subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, timeout=300, check=True, stderr=subprocess.PIPE)
+    assert len(pq.read_table(out)) == 0
