@@ -2,15 +2,14 @@
 
 Half of the sizes are multiples of 64, as networks have them, the others anything; what is too large for the device's
 memory, or for the time that a point may take at the device's peaks, is left out. Rows are dealt in rounds: each has
-every operator, whose dtypes and phases take turns from round to round, and one step of each K sweep (products of fixed
-m and n, so of fixed waves, with K doubling: along them PM2Lat fits a kernel's throughput). So any beginning of the list
-covers the operators, and one of some rounds their dtypes.
+every operator (of the element-wise ones, much alike, a third), whose dtypes and phases take turns from round to round,
+and one step of each K sweep (products of fixed m and n, so of fixed waves, with K doubling: along them PM2Lat fits a
+kernel's throughput). So any beginning of the list covers the operators, and one of some rounds their dtypes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -36,21 +35,16 @@ Row = dict[str, Any]
 
 def rows(device: Device) -> list[Row]:
     """Workloads in the measurements form, in the order to measure them."""
-    drawn = [(name, space.share, _drawn(name, space, device.dtypes)) for name, space in SPACES.items()]
-    dealt = [*drawn, *((op, 1, _swept(op, device.dtypes)) for op in ("linear", "bmm"))]
-    every = [row for _, _, series in dealt for row in series]
-    kept = iter(fits(every, device).tolist())
-    queues = [(share, iter([row for row in series if next(kept)])) for _, share, series in dealt]
-    return list(_rounds(queues))
-
-
-def _rounds(queues: Sequence[tuple[int, Iterator[Row]]]) -> Iterator[Row]:
-    """From each queue its share, again and again until all are empty."""
-    while True:
-        dealt = [row for share, queue in queues for row in islice(queue, share)]
-        if not dealt:
-            return
-        yield from dealt
+    dealt = [(space.share, space.every, _drawn(op, space, device.dtypes)) for op, space in SPACES.items()]
+    dealt += [(1, 1, _swept(op, device.dtypes)) for op in ("linear", "bmm")]
+    kept = iter(fits([row for _, _, series in dealt for row in series], device).tolist())
+    queues = [(share, every, [row for row in series if next(kept)]) for share, every, series in dealt]
+    turns = [
+        (k % every + i // share * every, k, i)  # round, queue, place in it
+        for k, (share, every, queue) in enumerate(queues)
+        for i in range(len(queue))
+    ]
+    return [queues[k][2][i] for _, k, i in sorted(turns)]
 
 
 def _drawn(op: str, space: Space, dtypes: Sequence[str]) -> list[Row]:

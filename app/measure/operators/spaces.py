@@ -38,7 +38,8 @@ class Space:
     dtypes   formats that PyTorch has it in
     finish   the fields from the axes; None where they contradict one another
     back     whether backward is measured too
-    share    how many of its points there are for one of another operator
+    share    how many of its points a round has
+    every    in which of the rounds: every one, every second one, ...
     """
 
     axes: Mapping[str, Axis]
@@ -46,6 +47,7 @@ class Space:
     finish: Callable[[Sizes], Sizes | None] = dict
     back: bool = True
     share: int = 1
+    every: int = 1
 
 
 PLAIN = ("fp32", "bf16", "fp16", "fp64")
@@ -199,5 +201,5 @@ SPACES: Mapping[str, Space] = {
     ),
     "copy": Space({"b": _ROWS, "h": _WIDTH}, PLAIN, back=False),
     "memory": Space({"bytes": Log(1 << 10, 1 << 33, step=2)}, ("fp32",), back=False),
-    **dict.fromkeys((*(op.name for op in FLAT_OPS), "dropout"), Space({"b": _ROWS, "h": _WIDTH}, PLAIN)),
+    **dict.fromkeys((*(op.name for op in FLAT_OPS), "dropout"), Space({"b": _ROWS, "h": _WIDTH}, PLAIN, every=3)),
 }
