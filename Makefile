@@ -27,7 +27,7 @@ train: $(INSTALLED)
 	@$(BIN)/gpucast train $(if $(DATA),--data "$(DATA)")
 
 measure: .venv/.measure
-	@echo "run: $(BIN)/gpucast measure --suite operators --minutes 10 --out measured.parquet   (docs/measure.md)"
+	@echo "run: $(BIN)/gpucast measure --minutes 10 --out measured.parquet   (docs/measure.md)"
 
 # Files run whole in one of two processes, each with a PostgreSQL of its own; WORKERS=0 runs all in one.
 WORKERS ?= 2
@@ -69,6 +69,9 @@ TORCH = $(BIN)/python -m pip install --quiet --disable-pip-version-check --const
 .venv/.measure: $(INSTALLED) requirements/torch.txt
 	@echo "installing PyTorch"
 	@$(TORCH) --no-build-isolation --editable '.[measure]'
+	@cuda=$$($(BIN)/python -c 'import torch; print((torch.version.cuda or "").partition(".")[0])'); \
+	test -z "$$cuda" || { echo "installing CuPy, which compiles the CUDA kernels"; $(TORCH) "cupy-cuda$${cuda}x"; } \
+	|| echo "no CuPy: the suite kernels is left out"
 	@touch $@
 
 # uv itself comes from the lock too, by the pip that Python brings along.
