@@ -19,7 +19,8 @@ import torch
 from app.measure.device import Device
 from app.measure.point import Prepared
 
-WARM_UPS, WARM_UP_S = (1, 20), 0.3
+# Warm-ups at least, at most; seconds likewise: a GPU at rest takes some milliseconds to reach its clock.
+WARM_UPS, WARM_UP_S = (1, 20), (0.02, 0.3)
 TRIALS = (3, 10)
 # A trial takes about this long, or all of them the second figure where one repetition takes longer than a trial. A
 # GPU's repetitions differ less than those of a CPU, which other processes share.
@@ -114,13 +115,17 @@ def measure(clock: Clock, prepared: Prepared, *, eager: bool) -> Timing:
 def _warmed_up(clock: Clock, prepared: Prepared, eager: bool) -> float:
     """Seconds of one repetition, flushing and waiting included, after as many as fit the time."""
     began = lap = time.perf_counter()
-    for k in range(WARM_UPS[1]):
-        if k >= WARM_UPS[0] and lap - began > WARM_UP_S:
-            break
+    count = 0
+    while not _is_warm(count, lap - began):
         before = lap
         clock.repetitions(prepared, 1, eager=eager)
-        lap = time.perf_counter()
+        lap, count = time.perf_counter(), count + 1
     return max(lap - before, 1e-9)
+
+
+def _is_warm(count: int, seconds: float) -> bool:
+    least, most = zip(WARM_UPS, WARM_UP_S, strict=True)
+    return (count >= least[0] and seconds >= most[1]) or (count >= most[0] and seconds >= least[1])
 
 
 def _medians(repetitions: Sequence[Sequence[float]]) -> list[float]:
