@@ -82,7 +82,25 @@ def test_trees_follow_a_function_and_grow_alike_again() -> None:
 
 def test_trees_step_further_where_rows_outnumber_them() -> None:
     assert rate_of(400) == rate_of(8000) == RATE
-    assert RATE < rate_of(25_000) < rate_of(31_000) < MOST_RATE == rate_of(200_000)
+    assert RATE < rate_of(30_000) < rate_of(50_000) < MOST_RATE == rate_of(200_000)
+
+
+def test_of_rows_that_run_in_two_ways_the_last_trees_follow_the_most() -> None:
+    features = np.random.default_rng(0).normal(size=(1, 4000)).astype(np.float32)
+    target = np.where(np.arange(4000) % 10 < 7, 0.0, 0.08)
+
+    def middle(settles: float) -> float:
+        growth = Growth(400, features=1.0, clear=CLEAR, settles=settles)
+        return float(np.median(boosted(features, target, np.ones(4000), growth).sum(features)))
+
+    assert middle(1.0) > 0.02
+    assert middle(0.1) < 0.01
+
+
+def test_what_pulls_in_proportion_falls_from_half_way_on() -> None:
+    clears = Growth(100, clear=CLEAR, settles=0.1).clears
+    assert (clears[:51] == CLEAR).all() and (np.diff(clears[50:]) < 0.0).all() and clears[-1] < 0.11 * CLEAR
+    assert (Growth(100, settles=0.1).clears == np.inf).all()
 
 
 def test_weights_count_rows() -> None:

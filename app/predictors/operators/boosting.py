@@ -39,6 +39,8 @@ class Growth:
     """How trees are grown: how many, how fast, the part of rows and of features that each one sees.
 
     `clear`: how far a row may be off and still pull in proportion, in units of the target; none pulls more than there.
+    `settles`: the part of it that is left at the last tree, to which it falls from half way on. Trees so find means
+    first, which take few steps, and end at medians.
     """
 
     trees: int
@@ -47,6 +49,14 @@ class Growth:
     features: float = 0.4
     seed: int = 0
     clear: float = np.inf
+    settles: float = 1.0
+
+    @property
+    def clears(self) -> Floats:
+        """`clear` of every tree, float64 [trees]."""
+        fallen = np.maximum(2.0 * np.arange(self.trees) / self.trees - 1.0, 0.0)
+        clears: Floats = self.clear * self.settles**fallen
+        return clears
 
 
 class Trees(NamedTuple):
@@ -98,9 +108,10 @@ def boosted(features: Singles, target: Floats, weight: Floats, growth: Growth) -
     feature = np.zeros((growth.trees, DEPTH), dtype=np.int16)
     cut = np.zeros((growth.trees, DEPTH), dtype=np.uint8)
     value = np.zeros((growth.trees, LEAVES), dtype=np.float32)
-    settings = (growth.rate, growth.rows, growth.features, growth.clear)
+    settings = (growth.rate, growth.rows, growth.features)
     relative = (weight / weight.mean()).astype(np.float32)
-    _grow(bins.astype(np.uint8), target.astype(np.float32), relative, settings, growth.seed, (feature, cut, value))
+    taught = (bins.astype(np.uint8), target.astype(np.float32), relative)
+    _grow(taught, settings, growth.clears, growth.seed, (feature, cut, value))
     padded = np.stack([np.append(edge, np.full(BINS - len(edge), np.inf)) for edge in edges]).astype(np.float32)
     return Trees(feature, padded[feature, cut], value)
 
@@ -115,15 +126,15 @@ def _edges(column: Singles) -> Singles:
 
 @compiled
 def _grow(
-    bins: Bins,
-    target: Singles,
-    weight: Singles,
-    settings: tuple[float, float, float, float],
+    taught: tuple[Bins, Singles, Singles],
+    settings: tuple[float, float, float],
+    clears: Floats,
     seed: int,
     trees: tuple[NDArray[np.int16], Bins, Singles],
 ) -> None:
-    """Fill `trees`: feature, bin above which a row goes right, and value."""
-    rate, row_share, feature_share, clear = settings
+    """Fill `trees`, feature, bin above which a row goes right, and value, by the bins, target and weight of rows."""
+    bins, target, weight = taught
+    rate, row_share, feature_share = settings
     feature, cut, value = trees
     n, columns = bins.shape
     np.random.seed(seed)
@@ -131,6 +142,7 @@ def _grow(
     rows, chosen = np.empty(n, dtype=np.int64), np.empty(columns, dtype=np.int64)
     sums = np.empty((LEAVES // 2, columns, BINS, 2), dtype=np.float32)
     for tree in range(len(feature)):
+        clear = clears[tree]
         for row in range(n):
             off = abs(rest[row])
             pull[row] = weight[row] * (clear / off if off > clear else 1.0)

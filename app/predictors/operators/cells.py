@@ -31,16 +31,17 @@ Ints = NDArray[np.intp]
 # Rows of a GPU from which a model stands by itself; with fewer it corrects another.
 ENOUGH = 400
 # Rows per tree, and the bounds of how many trees a model has.
-ROWS_PER_TREE, LEAST_TREES, MOST_TREES = 8, 80, 1000
+ROWS_PER_TREE, LEAST_TREES, MOST_TREES = 8, 80, 1700
 # Part of the features that each tree of a GPU's own model sees: chosen on configurations and sizes held out.
 OWN_FEATURES = 0.7
 # How far off, in log space, a row of CUDA graphs pulls trees in proportion: throttled runs, and kernels that no feature
 # tells, would draw the mean of their neighbours to them. Of eager rows squared error does better, in whole models of
-# GPUs left out (docs/accuracy.md).
-CLEAR = 0.1
+# GPUs left out (docs/accuracy.md). A GPU's own trees end at a tenth of it, near the median of rows alike: where a clock
+# or a kernel changes by turns, times gather in two places, and their mean lies in neither.
+CLEAR, SETTLES = 0.1, 0.1
 # Where MOST_TREES are fewer than the rows would bear, each takes a larger step instead: rows from which on, and the
 # rate's bounds.
-ROWS_OF_RATE, RATE, MOST_RATE = 16_000, 0.1, 0.2
+ROWS_OF_RATE, RATE, MOST_RATE = 27_000, 0.1, 0.2
 # Rows of each GPU that the shared model sees at most, and its trees.
 SHARED_ROWS, SHARED_TREES = 4000, 200
 # Rows of a GPU that may do without others.
@@ -262,8 +263,9 @@ def fitted(samples: Samples, *, alone: bool, trees: int | None = None, weight: F
     mean = float(np.average(residual, weights=mass))
     count = min(max(len(residual) // ROWS_PER_TREE, LEAST_TREES), MOST_TREES) if trees is None else trees
     clear = np.inf if samples.features[EAGER].mean() > 0.5 else CLEAR
-    rate = rate_of(len(residual))
-    growth = Growth(count, rate, features=OWN_FEATURES, clear=clear) if alone else Growth(count, clear=clear)
+    growth = Growth(count, clear=clear)
+    if alone:
+        growth = Growth(count, rate_of(len(residual)), features=OWN_FEATURES, clear=clear, settles=SETTLES)
     grown = boosted(np.ascontiguousarray(samples.features), residual - mean, mass, growth)
     return Model(factors, mean, grown, NOTHING, alone)
 
