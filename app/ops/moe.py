@@ -19,12 +19,24 @@ import re
 from statistics import NormalDist
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.ops.base import COMMON, Broken, Dim, Floats, Op, Products, Rereads, Work
-from app.tables.ops import DTYPE_BYTES, DTYPES, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
+from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, DTYPES, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
+
+Bools = NDArray[np.bool_]
 
 # Hidden, intermediate and experts of layers without a gate: Nemotron 3 (squared ReLU, NVIDIA 2025).
 _UNGATED = np.array([(2688, 1856, 128), (1024, 2688, 512), (2048, 5120, 512)], dtype=np.float64)
+# The same of layers with another gate than SiLU's: GELU in Gemma 4 26B-A4B; clamped and shifted in MiniMax-M3, SiTU in
+# Kimi K3. TensorRT-LLM's fused kernels, which stacks prefer on Blackwell, know SiLU and, in NVFP4, GELU.
+# And of those whose router chooses groups of experts first: DeepSeek-V3. It was measured with scores that tie, so that
+# half of the experts got all tokens, and a rank up to 13 times what `balanced` says; in BF16 without its router.
+_ODD = np.array([(2816, 704, 128), (6144, 3072, 128), (3584, 3072, 896), (7168, 2048, 256)], dtype=np.float64)
+USUAL, GROUPED, OTHER_GATE = 0.0, 1.0, 2.0
+# By layer of _ODD and dtype.
+_ODDITY = np.repeat([[OTHER_GATE], [OTHER_GATE], [OTHER_GATE], [GROUPED]], len(DTYPES), axis=1)
+_ODDITY[0, DTYPE_CODE["nvfp4"]] = _ODDITY[3, DTYPE_CODE["bf16"]] = USUAL
 BALANCED = 0.0
 _POWER_LAW = re.compile(r"power_law_(\d{1,3}(?:\.\d{1,12})?)")
 _STEEPEST = 8.0
@@ -108,10 +120,21 @@ def _more(local: Floats, working: Floats, ranks: Floats) -> Floats:
 
 def _matrices(table: OpTable) -> Floats:
     """Matrices of an expert: three, but two in layers known to have no gate."""
-    shape = np.stack([table.column(name) for name in ("hidden", "intermediate", "experts")])
-    ungated = (shape[:, :, None] == _UNGATED.T[:, None, :]).all(axis=0).any(axis=1)
-    count: Floats = np.where(ungated, 2.0, 3.0)
+    count: Floats = np.where(_are(table, _UNGATED).any(axis=0), 2.0, 3.0)
     return count
+
+
+def oddity(table: OpTable) -> Floats:
+    """What sets layers apart that no dimension tells: USUAL, GROUPED, OTHER_GATE (one that fused kernels lack), [n]."""
+    odd: Floats = (_are(table, _ODD) * _ODDITY[:, table.dtype]).sum(axis=0)
+    return odd
+
+
+def _are(table: OpTable, layers: Floats) -> Bools:
+    """Whether hidden, intermediate and experts are those of each of `layers` [layers, 3], bool [layers, n]."""
+    shape = np.stack([table.column(name) for name in ("hidden", "intermediate", "experts")])
+    are: Bools = (shape[:, None, :] == layers.T[:, :, None]).all(axis=0)
+    return are
 
 
 def work(table: OpTable) -> Work:

@@ -118,6 +118,59 @@ def test_weights_count_rows() -> None:
     np.testing.assert_allclose(grown(1.0, CLEAR), 1.0 - CLEAR / 3.0, atol=0.02)
 
 
+def test_trees_that_ask_a_feature_first_leave_rows_to_its_left_alone() -> None:
+    draw = np.random.default_rng(0)
+    features = draw.normal(size=(3, 2000)).astype(np.float32)
+    features[2] = draw.random(2000) < 0.1
+    target = np.where(features[2] > 0, np.sign(features[0]), 0.0).astype(np.float64)
+    found = boosted(features, target, np.ones(2000), Growth(100, first=2)).sum(features)
+    assert not found[features[2] == 0].any()
+    assert np.abs(found - target)[features[2] > 0].mean() < 0.05
+
+
+LAYERS = ((6144, 2048, 256, 8), (4096, 1536, 128, 8), (6144, 2560, 160, 8))
+OTHER_GATE_LAYER = (6144, 3072, 128, 4)  # MiniMax-M3's
+
+
+def experts(layers: Any, kernel: str) -> OperatorRuns:
+    """Layers on a GPU; MiniMax-M3 takes twice as long, and runs on this kernel."""
+    names = ("hidden", "intermediate", "experts", "top_k")
+    shapes = [dict(zip(names, layer, strict=True)) for layer in layers]
+    tokens = (1, 4, 16, 64, 256, 512, 1024, 2048, 4096, 8192, 16384)
+    split = [("tensor_parallel", n) for n in (1, 2, 4, 8, 16, 32)] + [("expert_parallel", n) for n in (2, 4, 8, 16, 32)]
+    rows = [shape | {"tokens": n, name: part} for shape in shapes for n in tokens for name, part in split]
+    rows += [row | {"distribution": 1.2} for row in rows]
+
+    def other(ops: OpTable) -> Any:
+        return ops.column("top_k") == 4
+
+    def slower(ops: OpTable, gpus: GpuTable, gpu: Any) -> Any:
+        return (
+            untrained(ops, gpu, gpus) * np.where(other(ops), 2.0, 1.1) * np.where(ops.column("hidden") > 5000, 1.2, 1.0)
+        )
+
+    def named(ops: OpTable, gpu: Any) -> list[str]:
+        return [kernel if is_other else "fused" for is_other in other(ops)]
+
+    return measured("moe", rows, GPUS, (SEEN,), slower, dtype="bf16", kernel=named)
+
+
+def test_layers_on_kernels_of_their_own_teach_themselves_only() -> None:
+    usual, own = experts(LAYERS, "fused"), experts([OTHER_GATE_LAYER], "grouped")
+    alone = Auto().fit_operators([usual], GPUS)
+    for kernel, teaches in (("grouped", False), ("fused", True)):
+        both = Auto().fit_operators([experts((*LAYERS, OTHER_GATE_LAYER), kernel)], GPUS)
+        near = experts([(5120, 2048, 160, 8)], "fused").rows
+        answers = [
+            auto.predict(near.ops, GPUS, np.arange(len(near)), near.gpu, evidence=no_evidence(near.ops)).latency_s
+            for auto in (alone, both)
+        ]
+        assert np.allclose(*answers, rtol=1e-6) != teaches
+        rows = own.rows
+        known = both.predict(rows.ops, GPUS, np.arange(len(rows)), rows.gpu, evidence=no_evidence(rows.ops)).latency_s
+        assert np.abs(known / rows.latency_s - 1.0).mean() < 0.05
+
+
 def terms_of(features: Any, seconds: float = 1e-3) -> Any:
     """Rows of which physics knows one thing: that each takes so long in DRAM."""
     terms = np.full((TERMS, features.shape[1]), 1e-9)

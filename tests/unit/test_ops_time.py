@@ -152,6 +152,15 @@ def test_weights_of_a_stack_come_from_dram_though_they_would_fit_the_l2() -> Non
     assert again == PRIORS["linear"].host_s
 
 
+def test_what_experts_hand_on_leaves_the_l2_though_their_weights_would_fit() -> None:
+    # A rank has one expert of 11 MiB, but its kernels pass on rows of all 131,072 pairs
+    layer = {"hidden": 2816, "intermediate": 704, "experts": 128, "top_k": 8, "expert_parallel": 128}
+    few, many = ask(operators("moe", *(layer | {"tokens": n} for n in (16, 16384)), dtype="bf16"), L40S).latency_s
+    handed_on_s = 2 * 2 * 131072 * (2 * 704 + 2816) / (PRIORS["moe"].memory * bandwidths(GPUS)[L40S])
+    assert few < 2 * PRIORS["moe"].device_s
+    assert handed_on_s < many < 1.2 * handed_on_s
+
+
 def test_a_strided_tensor_is_fetched_in_bursts_once_its_rows_outgrow_the_l2() -> None:
     # 32 rows interleaved, of which a burst of 64 bytes holds 16; few pass through the L2 in sectors of 32 bytes
     few, many = ({"b": 32, "h": rows * 1024, "eager": 0} for rows in (256, 65536))

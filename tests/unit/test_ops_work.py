@@ -7,7 +7,7 @@ from app.ops import OP_CODE, OPS
 from app.ops.attention import fill_tiles, queries_of, reach
 from app.ops.base import Work
 from app.ops.collective import AT_ONCE
-from app.ops.moe import distribution, load
+from app.ops.moe import GROUPED, OTHER_GATE, USUAL, distribution, load, oddity
 from app.tables.ops import OpTable
 from tests.unit.operators import operators
 
@@ -208,6 +208,14 @@ def test_experts_without_gate() -> None:
     layer = {"tokens": 64, "hidden": 2688, "intermediate": 1856, "experts": 128, "top_k": 6}
     assert one("moe", "bf16", **layer).flops == 4 * 64 * 6 * 2688 * 1856
     assert one("moe", "bf16", **layer | {"experts": 64}).flops == 6 * 64 * 6 * 2688 * 1856
+
+
+def test_layers_that_no_dimension_sets_apart() -> None:
+    shapes = ((2816, 704, 128, 8), (6144, 3072, 128, 4), (7168, 2048, 256, 8), (7168, 2048, 384, 8))
+    named = [dict(zip(("hidden", "intermediate", "experts", "top_k"), shape, strict=True)) for shape in shapes]
+    layers = [{"tokens": 64} | shape for shape in named]
+    for dtype, gelu, grouped in (("fp8", OTHER_GATE, GROUPED), ("nvfp4", USUAL, GROUPED), ("bf16", OTHER_GATE, USUAL)):
+        assert oddity(operators("moe", *layers, dtype=dtype)).tolist() == [gelu, OTHER_GATE, grouped, USUAL]
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ class Growth:
     `clear`: how far a row may be off and still pull in proportion, in units of the target; none pulls more than there.
     `settles`: the part of it that is left at the last tree, to which it falls from half way on. Trees so find means
     first, which take few steps, and end at medians.
+    `first`: the feature that every tree asks first, whether it exceeds its least threshold; -1: whichever is best.
     """
 
     trees: int
@@ -50,6 +51,7 @@ class Growth:
     seed: int = 0
     clear: float = np.inf
     settles: float = 1.0
+    first: int = -1
 
     @property
     def clears(self) -> Floats:
@@ -78,6 +80,12 @@ class Trees(NamedTuple):
             block = np.ascontiguousarray(features[:, first : first + BLOCK])
             add_trees(block, trees, (0, len(self.feature)), 1.0, total[first : first + BLOCK])
         return total
+
+    def and_then(self, other: Trees) -> Trees:
+        """These trees and others, which follow what these leave."""
+        feature = np.concatenate([self.feature, other.feature])
+        threshold = np.concatenate([self.threshold, other.threshold])
+        return Trees(feature, threshold, np.concatenate([self.value, other.value]).astype(np.float32))
 
     def state(self) -> dict[str, Any]:
         """As arrays; leaves in half precision, which is a thousandth of their size."""
@@ -108,10 +116,10 @@ def boosted(features: Singles, target: Floats, weight: Floats, growth: Growth) -
     feature = np.zeros((growth.trees, DEPTH), dtype=np.int16)
     cut = np.zeros((growth.trees, DEPTH), dtype=np.uint8)
     value = np.zeros((growth.trees, LEAVES), dtype=np.float32)
-    settings = (growth.rate, growth.rows, growth.features)
+    settings, draw = (growth.rate, growth.rows, growth.features), (growth.first, growth.seed)
     relative = (weight / weight.mean()).astype(np.float32)
     taught = (bins.astype(np.uint8), target.astype(np.float32), relative)
-    _grow(taught, settings, growth.clears, growth.seed, (feature, cut, value))
+    _grow(taught, settings, growth.clears, draw, (feature, cut, value))
     padded = np.stack([np.append(edge, np.full(BINS - len(edge), np.inf)) for edge in edges]).astype(np.float32)
     return Trees(feature, padded[feature, cut], value)
 
@@ -129,12 +137,16 @@ def _grow(
     taught: tuple[Bins, Singles, Singles],
     settings: tuple[float, float, float],
     clears: Floats,
-    seed: int,
+    draw: tuple[int, int],
     trees: tuple[NDArray[np.int16], Bins, Singles],
 ) -> None:
-    """Fill `trees`, feature, bin above which a row goes right, and value, by the bins, target and weight of rows."""
+    """Fill `trees`, feature, bin above which a row goes right, and value, by the bins, target and weight of rows.
+
+    `draw`: what is asked first, and a seed.
+    """
     bins, target, weight = taught
     rate, row_share, feature_share = settings
+    first, seed = draw
     feature, cut, value = trees
     n, columns = bins.shape
     np.random.seed(seed)
@@ -163,6 +175,8 @@ def _grow(
             for left in range(half):
                 sums[left] -= sums[half + left]
             best_column, best_bin = _best_question(sums, 1 << level, asked)
+            if level == 0 and first >= 0:
+                best_column, best_bin = first, 0
             feature[tree, level], cut[tree, level] = best_column, best_bin
             bit = np.uint8(1 << level)
             for row in range(n):

@@ -20,13 +20,14 @@ from app.predictors.intervals import S_CALIBRATED, S_SEEN, S_SIBLING, S_UNSEEN
 from app.predictors.operators.boosting import NO_TREES, Growth, Trees, boosted
 from app.predictors.operators.calibration import Rows, calibrate
 from app.predictors.operators.constants import FACTORS, NEUTRAL, fill_scaled, fitted_factors
-from app.predictors.operators.features import EAGER
+from app.predictors.operators.features import EAGER, ODDITY
 from app.predictors.operators.process import Kernels, Places
 from app.predictors.operators.smooth import NOTHING, Smooth
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
 Ints = NDArray[np.intp]
+Bools = NDArray[np.bool_]
 
 # Rows of a GPU from which a model stands by itself; with fewer it corrects another.
 ENOUGH = 400
@@ -103,6 +104,7 @@ class Samples:
     moves      whether the operator does little but move bytes
     streams    whether it only moves them through, once
     waits      whether much of its time is waiting that no term of the physics names, and any may stand in for
+    apart      bool [n], rows that tell of no other layers, whose kernels or load were others
     """
 
     features: Singles
@@ -116,13 +118,13 @@ class Samples:
     moves: bool
     streams: bool
     waits: bool
+    apart: Bools
 
     def of(self, rows: Ints) -> Samples:
         """The rows given."""
         terms = np.ascontiguousarray(self.terms[:, rows])
-        return replace(
-            self, features=self.features[:, rows], terms=terms, latency_s=self.latency_s[rows], gpu=self.gpu[rows]
-        )
+        kept = {name: getattr(self, name)[rows] for name in ("latency_s", "gpu", "apart")}
+        return replace(self, features=self.features[:, rows], terms=terms, **kept)
 
     def residual(self, factors: Floats) -> Floats:
         """log(measured / physics under `factors`), [n]."""
@@ -234,7 +236,7 @@ def learn(samples: Samples, shape_features: int, before: Cell | None = None) -> 
 def _own(samples: Samples, code: int, base: Cell, *, taught: bool) -> Model:
     """The model of one GPU; `taught`: the shared model has seen these very rows."""
     if len(samples.latency_s) >= ENOUGH:
-        return fitted(samples, alone=True)
+        return _with_apart(samples)
     others = base.others(samples.names[code], samples.makes[code])
     if taught and len(samples.latency_s) >= LEAST_ALONE:
         # What a model leaves of rows that taught it says nothing of others.
@@ -254,6 +256,22 @@ def calibrated(samples: Samples, before: Cell) -> Cell:
     return replace(before, own=own, make=make)
 
 
+def _with_apart(samples: Samples) -> Model:
+    """The model of a GPU of many rows: those apart do not teach the others, only themselves what the others miss.
+
+    They follow the others' trees with trees of their own, whose first question keeps them from all other rows.
+    """
+    usual, n = np.flatnonzero(~samples.apart), int(samples.apart.sum())
+    if n == 0 or len(usual) < ENOUGH:
+        return fitted(samples, alone=True)
+    model = fitted(samples.of(usual), alone=True)
+    features = np.ascontiguousarray(samples.features)
+    left = samples.residual(model.factors) - model.mean - model.trees.sum(features)
+    growth = Growth(_trees_of(n), rate_of(n), features=OWN_FEATURES, clear=CLEAR, settles=SETTLES, first=ODDITY)
+    grown = boosted(features, np.where(samples.apart, left, 0.0), np.ones(len(left)), growth)
+    return model._replace(trees=model.trees.and_then(grown))
+
+
 def fitted(samples: Samples, *, alone: bool, trees: int | None = None, weight: Floats | None = None) -> Model:
     """Physics with its constants, and trees on what it misses."""
     mass = np.ones(len(samples.latency_s)) if weight is None else weight
@@ -261,13 +279,18 @@ def fitted(samples: Samples, *, alone: bool, trees: int | None = None, weight: F
     factors = fitted_factors(samples.terms, samples.latency_s, weight=mass, streams=samples.streams, capped=capped)
     residual = samples.residual(factors)
     mean = float(np.average(residual, weights=mass))
-    count = min(max(len(residual) // ROWS_PER_TREE, LEAST_TREES), MOST_TREES) if trees is None else trees
+    count = _trees_of(len(residual)) if trees is None else trees
     clear = np.inf if samples.features[EAGER].mean() > 0.5 else CLEAR
     growth = Growth(count, clear=clear)
     if alone:
         growth = Growth(count, rate_of(len(residual)), features=OWN_FEATURES, clear=clear, settles=SETTLES)
     grown = boosted(np.ascontiguousarray(samples.features), residual - mean, mass, growth)
     return Model(factors, mean, grown, NOTHING, alone)
+
+
+def _trees_of(rows: int) -> int:
+    """How many trees rows bear."""
+    return min(max(rows // ROWS_PER_TREE, LEAST_TREES), MOST_TREES)
 
 
 def rate_of(rows: int) -> float:

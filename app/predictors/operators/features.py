@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from app.ops import OPS
 from app.ops.base import COMMON, Products
 from app.ops.kinds import Kind
+from app.ops.moe import oddity
 from app.ops.tiles import CANDIDATES
 from app.predictors.compiled import compiled
 from app.predictors.operators.priors import IS_EAGER
@@ -30,6 +31,7 @@ from app.predictors.operators.time import (
     TIME,
     WORK_S,
     Traits,
+    late_bytes,
 )
 from app.tables.gpus import COLUMN_INDEX
 from app.tables.ops import OpTable
@@ -78,8 +80,9 @@ SHAPE_FEATURES = 27
 _TILES = len(CANDIDATES)
 RELATIVE_FEATURES = 10 + 2 * _TILES
 FEATURES = SHAPE_FEATURES + RELATIVE_FEATURES
-# The first and last feature: tasks that run at the same time, and whether the host launches the operator.
-_TASKS, EAGER = 0, SHAPE_FEATURES - 1
+# The first and last feature: tasks that run at the same time, and whether the host launches the operator. The last but
+# one of experts: what sets a layer apart.
+_TASKS, ODDITY, EAGER = 0, SHAPE_FEATURES - 2, SHAPE_FEATURES - 1
 # Relative features: compute against memory, work against what it costs to launch, the hardware limit against the whole,
 # and waves of tasks.
 MEMORY_BALANCE, LAUNCH_BALANCE, LIMIT_SHARE, WAVES = (SHAPE_FEATURES + k for k in (0, 1, 3, 7))
@@ -166,6 +169,8 @@ def _of_kind(kind: Kind, product: Products | None) -> Singles:
         kept = part[: EAGER - at]
         features[at : at + len(kept)] = kept
         at += len(kept)
+    if OPS[int(table.kind[0])].group == "moe":
+        features[ODDITY] = oddity(table)
     eager = table.column("eager")
     features[EAGER] = np.where(np.isnan(eager), IS_EAGER[table.dtype], eager > 0.0)
     return features
@@ -242,7 +247,8 @@ def fill_features(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not t
     features[at + 2, k] = np.log(terms[TIME, q] + 1e-9)
     features[LIMIT_SHARE, k] = _log(terms[LIMIT, q] / terms[TIME, q])
     features[at + 4, k] = _log(terms[LINK_S, q] / memory)
-    features[at + 5, k] = _log((traits.distinct[row] + traits.between[row]) / l2)
+    late = late_bytes(traits.reread[row], traits.passed[row])
+    features[at + 5, k] = _log((traits.distinct[row] + traits.between[row] + late) / l2)
     features[at + 6, k] = _log(traits.moved[row] / l2)
     waves = np.exp(shape[_TASKS, row]) / sms
     features[WAVES, k] = _log(waves)

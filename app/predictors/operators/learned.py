@@ -196,10 +196,11 @@ class Learned:
     def fit(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Learned:
         """With what `runs` teach; what is known of other operators, dtypes and GPUs stays."""
         cells = dict(self.cells)
-        usual = {(run.op, run.dtype): usual_rows(run).rows for run in runs}
-        for key, rows in _with_sisters(usual, gpus).items():
+        usual = {(run.op, run.dtype): usual_rows(run) for run in runs}
+        for key, rows in _with_sisters({key: run.rows for key, run in usual.items()}, gpus).items():
             if len(rows):
-                cells[key] = learn(samples(rows, gpus), SHAPE_FEATURES, cells.get(key))
+                kernel = None if rows is not usual[key].rows else usual[key].kernel
+                cells[key] = learn(samples(rows, gpus, kernel), SHAPE_FEATURES, cells.get(key))
         return Learned(cells)
 
     def with_measured(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Learned:

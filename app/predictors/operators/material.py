@@ -7,9 +7,10 @@ from numpy.typing import NDArray
 
 from app.ops import OPS
 from app.ops.kinds import kinds_of
+from app.ops.moe import GROUPED, OTHER_GATE
 from app.predictors.compiled import compiled
 from app.predictors.operators.cells import Samples
-from app.predictors.operators.features import FEATURES, fill_features, shape_features
+from app.predictors.operators.features import FEATURES, ODDITY, fill_features, shape_features
 from app.predictors.operators.priors import FAST_LINK_BYTES_PER_S
 from app.predictors.operators.process import Places
 from app.predictors.operators.time import TERMS, Traits, devices_of, fill_terms, products_of, traits_of
@@ -20,6 +21,7 @@ from app.tables.operator_runs import OperatorRuns
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
 Ints = NDArray[np.intp]
+Bools = NDArray[np.bool_]
 
 # Lines of the breakdown whose operators do little but move bytes.
 _MOVERS = ("elementwise", "norm", "softmax", "pool", "embedding", "memory")
@@ -51,8 +53,8 @@ def makes_of(gpus: GpuTable, *, collective: bool) -> tuple[str, ...]:
     return tuple(make if quick or not make else f"{make}/pcie" for make, quick in zip(makes, fast, strict=True))
 
 
-def samples(rows: Measurements, gpus: GpuTable) -> Samples:
-    """Features and residuals of measured rows of one operator in one dtype."""
+def samples(rows: Measurements, gpus: GpuTable, kernel: Ints | None = None) -> Samples:
+    """Features and residuals of measured rows of one operator in one dtype; `kernel` int [n], codes, where known."""
     i = np.arange(len(rows))
     kinds = kinds_of(rows.ops)
     products = products_of(kinds)
@@ -70,7 +72,21 @@ def samples(rows: Measurements, gpus: GpuTable) -> Samples:
         group == "elementwise",
         OPS[kind].name == "attention_decode",
     )
-    return Samples(features, terms, rows.latency_s, rows.gpu, names, makes, places, own_places, moves, streams, waits)
+    told = (features, terms, rows.latency_s, rows.gpu, names, makes, places, own_places, moves, streams, waits)
+    if group != "moe" or kernel is None:
+        return Samples(*told, np.zeros(len(i), dtype=np.bool_))
+    return Samples(*told, _apart(features[ODDITY], rows.gpu, kernel))
+
+
+def _apart(odd: Singles, gpu: Ints, kernel: Ints) -> Bools:
+    """Rows of grouped routers, and of layers whose other gate their GPU runs on kernels of no other layer, bool [n]."""
+    gate = odd == OTHER_GATE
+    apart: Bools = gate & (kernel >= 0)
+    for one in np.unique(gpu[apart]):
+        usual = np.unique(kernel[(gpu == one) & ~gate])
+        apart &= (gpu != one) | ~np.isin(kernel, usual)
+    apart |= odd == GROUPED
+    return apart
 
 
 @compiled

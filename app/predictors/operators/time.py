@@ -190,6 +190,18 @@ def _compute_s(traits: Traits, row: int, devices: Devices, gpu: int) -> float:
 
 
 @compiled
+def late_bytes(reread: float, passed: float) -> float:
+    """Bytes read again so late that they alone push one another out of the L2, whatever else is in it."""
+    return reread if np.isinf(passed) else 0.0
+
+
+@compiled
+def _evicted(passing: float, l2: float) -> float:
+    """Part that has left the L2 when it is used again, after so many bytes have passed."""
+    return float(min(max((passing / l2 - STAYS_TO) / (GONE_FROM - STAYS_TO), 0.0), 1.0))
+
+
+@compiled
 def _memory_s(traits: Traits, row: int, quantised: float, devices: Devices, gpu: int) -> tuple[float, float]:
     """Seconds of the bytes: what did not stay in the L2 from DRAM, and all of them through the L2."""
     moved = traits.moved[row] + quantised
@@ -198,13 +210,14 @@ def _memory_s(traits: Traits, row: int, quantised: float, devices: Devices, gpu:
     full = (traits.in_flight[row] * devices.figures[_SMS, gpu] + KEPT_TO * traits.passed[row]) / reach
     missed = traits.reread[row] * min(max((full - KEPT_TO) / (LOST_FROM - KEPT_TO), 0.0), 1.0)
     distinct = traits.distinct[row] + quantised
-    between = distinct + traits.between[row]
-    evicted = min(max((between / devices.figures[_L2, gpu] - STAYS_TO) / (GONE_FROM - STAYS_TO), 0.0), 1.0)
+    late, l2 = late_bytes(traits.reread[row], traits.passed[row]), devices.figures[_L2, gpu]
+    evicted = _evicted(distinct + traits.between[row], l2)
+    lost = max(_evicted(late, l2) - evicted, 0.0) * late
     from_dram = min(moved, distinct) + missed
     if traits.eager[row] < 0.0:  # of what the row before has just written, the L2 still has as much as it holds
         from_dram -= min(traits.handed[row], reach)
     share = IN_TURN_SHARE if traits.between[row] > 0.0 else BY_KIND[traits.kind[row], 1]
-    dram_s = evicted * from_dram / (share * devices.bandwidth[gpu])
+    dram_s = (evicted * from_dram + lost) / (share * devices.bandwidth[gpu])
     return dram_s, moved / (L2_SHARE * devices.figures[_L2_BANDWIDTH, gpu])
 
 
