@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from app.ops import OP_CODE
+from app.ops.tiles import CANDIDATES
 from app.predictors.auto import Auto
 from app.predictors.intervals import SITUATIONS
 from app.predictors.operators.boosting import NO_TREES, Growth, Trees, boosted
@@ -16,9 +17,11 @@ from app.predictors.operators.calibration import Rows, calibrate
 from app.predictors.operators.cells import CLEAR, MOST_RATE, RATE, agreed, rate_of
 from app.predictors.operators.constants import FACTORS, NEUTRAL, fill_scaled, fitted_factors
 from app.predictors.operators.features import FEATURES, own_dims
+from app.predictors.operators.material import samples
 from app.predictors.operators.process import LEAF, OFFSET, Kernels, Places, View, taught
-from app.predictors.operators.time import COMPUTE_S, DRAM_S, LEAST, LIMIT, OVERHEAD, TERMS, TIME
+from app.predictors.operators.time import ANY_TILE, COMPUTE_S, DRAM_S, LEAST, LIMIT, OVERHEAD, TERMS, TIME
 from app.tables.gpus import GpuTable
+from app.tables.measurements import Measurements
 from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import OpTable
 from app.tables.predictions import EXTRAPOLATED, INTERPOLATED
@@ -241,6 +244,13 @@ def test_few_collectives_tell_of_all_that_wait_for_the_same_link() -> None:
     assert answer.latency_s == pytest.approx(shared(asked, slots, np.zeros(2, dtype=int)), rel=0.12)
 
 
+def test_a_kv_cache_in_another_format_is_read_by_other_kernels() -> None:
+    """Formats are codes one apart; a context is as far where it is some 20 times as long."""
+    places = Places.of(OP_CODE["attention_prefill"], product=True)
+    stretch = dict(zip(own_dims(OP_CODE["attention_prefill"]), places.stretch, strict=False))
+    assert np.log(19.0) * stretch["context_length"] < stretch["kv_dtype"] < np.log(21.0)
+
+
 def test_what_collectives_take_over_one_sort_of_link_says_nothing_of_another() -> None:
     fast = replace(TURING, id="fast", link_bandwidth_bytes_per_s=300e9)
     cards = [fast, replace(fast, id="twin"), replace(fast, id="slotted", link_bandwidth_bytes_per_s=31.5e9)]
@@ -430,6 +440,38 @@ def test_a_few_measured_rows_correct_at_once() -> None:
     ]
     assert errors[1] < 0.5 * errors[0]
     assert error(TRAINED.with_measured([few], GPUS), SEEN) == error(TRAINED, SEEN)
+
+
+def on_one_tile(tile: int) -> Any:
+    """The rule of a GPU whose kernels for batches of products all have the tile 128 x 128, of another with any."""
+
+    def time(ops: OpTable, gpus: GpuTable, gpu: Any) -> Any:
+        usual, only = (
+            samples(Measurements(ops, gpu, np.ones(len(gpu))), gpus, np.full(len(gpu), code)).terms[TIME]
+            for code in (ANY_TILE, tile)
+        )
+        return 1.2 * np.where(gpu == SEEN_THREE, usual, only)
+
+    return time
+
+
+@pytest.mark.parametrize("tile", [(128, 128), (64, 128)])
+def test_the_only_tile_of_a_library_is_found_and_lent_to_siblings(tile: tuple[int, int]) -> None:
+    only = next(row for row in range(len(CANDIDATES)) if tuple(CANDIDATES[row]) == tile)
+    shapes = random_shapes("bmnk", 450, low=16, high=600)
+    trained = Auto().fit_operators([measured("bmm", shapes, GPUS, (SEEN, SEEN_THREE), on_one_tile(only))], GPUS)
+    known = trained.operators_.cells["bmm", "fp32"]
+    assert {name: model.tile for name, model in known.own.items()} == {TURING.id: only, THIRD.id: ANY_TILE}
+    assert known.recipe("twin", GPUS.architectures[SIBLING]).tile == only
+    assert known.recipe("other", "other").tile == ANY_TILE
+    few = measured("bmm", shapes[:32], GPUS, (UNSEEN,), on_one_tile(only))
+    fresh = measured("bmm", random_shapes("bmnk", 200, low=16, high=600, seed=9), GPUS, (UNSEEN,), on_one_tile(only))
+    told = trained.with_measured([few], GPUS)
+    assert told.operators_.cells["bmm", "fp32"].own["other"].tile == only
+    asked = (fresh.rows.ops, GPUS, np.arange(200), fresh.rows.gpu)
+    for one in (told, Auto.from_state(told.state())):
+        answer = one.predict(*asked, evidence=no_evidence(fresh.rows.ops)).latency_s
+        assert np.abs(answer / fresh.rows.latency_s - 1.0).mean() < 0.03
 
 
 def test_what_the_new_rows_lack_stays_known() -> None:

@@ -11,8 +11,9 @@ from app.predictors.auto import Auto
 from app.predictors.finish import finished
 from app.predictors.intervals import Intervals
 from app.predictors.operators.explain import Explanation, explained
+from app.predictors.operators.material import samples
 from app.predictors.operators.sustained import IN_NETWORK, bandwidths, compute_rates
-from app.predictors.operators.time import composed, work_s
+from app.predictors.operators.time import TIME, composed, work_s
 from app.predictors.roofline import hardware_limit
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
@@ -147,3 +148,18 @@ def test_the_roofline_counts_what_is_asked_not_what_tiles_pad() -> None:
     row = operators("attention_prefill", {"batch": 1, "heads": 1, "head_dim": 64, "context_length": 16}, dtype="bf16")
     _, (one,) = ask(Auto(), row, SEEN)
     assert one.roof.intensity == pytest.approx(4.0 * 64 * (16 * 17 / 2) / (4 * 2.0 * 16 * 64))
+
+
+def test_the_tile_is_the_only_one_where_a_library_has_but_one() -> None:
+    only = 3  # 128 x 64, which no product this narrow would be given
+
+    def time(ops: OpTable, gpus: GpuTable, gpu: Any) -> Any:
+        return samples(Measurements(ops, gpu, np.ones(len(gpu))), gpus, np.full(len(gpu), only)).terms[TIME]
+
+    runs = measured("bmm", random_shapes("bmnk", 60, low=16, high=600), GPUS, (SEEN,), time)
+    answer, found = ask(
+        Auto().fit_operators([runs], GPUS), operators("bmm", {"b": 999, "m": 64, "n": 640, "k": 64}), SEEN
+    )
+    assert found[0].tile is not None
+    assert (found[0].tile.rows, found[0].tile.columns) == tuple(CANDIDATES[only])
+    combine(answer, found)

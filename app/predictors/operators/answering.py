@@ -22,7 +22,7 @@ from app.predictors.operators.constants import FACTORS, scaled_s, scaled_work_s
 from app.predictors.operators.features import EAGER, FEATURES, fill_features
 from app.predictors.operators.packed import Packed, Recipes
 from app.predictors.operators.smooth import add_smooth
-from app.predictors.operators.time import LIMIT, Devices, Traits, bound_of, composed, fill_terms
+from app.predictors.operators.time import ANY_TILE, LIMIT, Devices, Traits, bound_of, composed, fill_terms
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
@@ -52,7 +52,7 @@ def fill_answers(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not ta
     """Queries in `order`, as many of one cell and GPU at once as there are; their physics go into `terms`."""
     i, j, order = asked
     bound, situation, group = codes
-    fill_terms(traits, devices, i, j, terms)
+    fill_terms(traits, devices, (i, j), _tiles_of(traits, i, j, recipes), terms)
     total, neutral, first = np.empty(BLOCK), np.ones(FACTORS), 0
     while first < len(order):
         row, gpu = i[order[first]], j[order[first]]
@@ -100,6 +100,17 @@ def fill_answers(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not ta
             situation[q] = _supporting(situation[q], far)
             times[0][q] = corrected_s(terms, q, factors, total[k] * np.exp(-FADING * far), alike)
         first += count
+
+
+@compiled
+def _tiles_of(traits: Traits, i: Ints, j: Ints, recipes: Recipes) -> Ints:
+    """The only tile that kernels for operator row `i[q]` have on GPU row `j[q]`, or ANY_TILE, [n]."""
+    only = np.full(len(i), ANY_TILE)
+    for q in range(len(i)):
+        cell = recipes.cell[traits.kind[i[q]], traits.dtype[i[q]]]
+        if cell >= 0:
+            only[q] = recipes.tile[cell, j[q]]
+    return only
 
 
 @compiled

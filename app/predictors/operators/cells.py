@@ -23,6 +23,7 @@ from app.predictors.operators.constants import FACTORS, NEUTRAL, fill_scaled, fi
 from app.predictors.operators.features import EAGER, ODDITY
 from app.predictors.operators.process import Kernels, Places
 from app.predictors.operators.smooth import NOTHING, Smooth
+from app.predictors.operators.time import ANY_TILE
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
@@ -74,7 +75,8 @@ NOTHING_CARRIED, ALL_CARRIED = Strengths(np.zeros(FACTORS), 0.0), Strengths(np.o
 class Model(NamedTuple):
     """Physics under `factors` [FACTORS], and log(measured / that) = mean + trees + smooth.
 
-    Trees of many rows, both of few. `alone`: by themselves, else on top of what others taught.
+    Trees of many rows, both of few. `alone`: by themselves, else on top of what others taught. `tile`: the only one
+    that the GPU's kernels have, a row of CANDIDATES, or ANY_TILE.
     """
 
     factors: Floats
@@ -82,14 +84,19 @@ class Model(NamedTuple):
     trees: Trees
     smooth: Smooth
     alone: bool
+    tile: int = ANY_TILE
 
 
 class Recipe(NamedTuple):
-    """What answers for a GPU: physics under `factors`, corrected by models with weights; code into SITUATIONS."""
+    """What answers for a GPU: physics with `tile` under `factors`, corrected by models with weights.
+
+    `situation` is a code into SITUATIONS.
+    """
 
     factors: Floats
     members: tuple[tuple[Model, float], ...]
     situation: int
+    tile: int = ANY_TILE
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +107,7 @@ class Samples:
     terms      float64 [TERMS, n] of app.predictors.operators.time
     latency_s  float64 [n]
     gpu        int [n], code into `names` and `makes`
+    tile       int [n], the only one that its GPU's kernels have, or ANY_TILE
     places     where the smooth rest of few rows looks, and `own_places` that of a GPU that stands by itself
     moves      whether the operator does little but move bytes
     streams    whether it only moves them through, once
@@ -111,6 +119,7 @@ class Samples:
     terms: Floats
     latency_s: Floats
     gpu: Ints
+    tile: Ints
     names: Sequence[str]
     makes: Sequence[str]
     places: Places
@@ -123,7 +132,7 @@ class Samples:
     def of(self, rows: Ints) -> Samples:
         """The rows given."""
         terms = np.ascontiguousarray(self.terms[:, rows])
-        kept = {name: getattr(self, name)[rows] for name in ("latency_s", "gpu", "apart")}
+        kept = {name: getattr(self, name)[rows] for name in ("latency_s", "gpu", "tile", "apart")}
         return replace(self, features=self.features[:, rows], terms=terms, **kept)
 
     def residual(self, factors: Floats) -> Floats:
@@ -162,10 +171,10 @@ class Cell:
         """What answers for a GPU."""
         mine = self.own.get(gpu)
         if mine is not None and mine.alone:
-            return Recipe(mine.factors, ((mine, 1.0),), S_SEEN)
+            return Recipe(mine.factors, ((mine, 1.0),), S_SEEN, mine.tile)
         others = self.others(gpu, make)
         if mine is not None:
-            return Recipe(mine.factors, (*others.members, (mine, 1.0)), S_CALIBRATED)
+            return Recipe(mine.factors, (*others.members, (mine, 1.0)), S_CALIBRATED, mine.tile)
         return others
 
     def others(self, gpu: str, make: str) -> Recipe:
@@ -176,11 +185,16 @@ class Cell:
             carried = self.strength if self.strength.kin else ALL_CARRIED
             factors = np.exp(carried.factors * np.mean([np.log(model.factors) for model in kin], axis=0))
             members = tuple((model, carried.trees / len(kin)) for model in kin) if carried.trees else ()
-            return Recipe(factors, members, S_SIBLING)
+            alike = {model.tile for model in kin}
+            return Recipe(factors, members, S_SIBLING, alike.pop() if len(alike) == 1 else ANY_TILE)
         if self.shared is None:
             return Recipe(NEUTRAL, (), S_UNSEEN)
         members = ((self.shared, self.strength.trees),) if self.strength.trees else ()
         return Recipe(self.shared.factors**self.strength.factors, members, S_UNSEEN)
+
+    def tile(self, gpu: str, make: str) -> int:
+        """The only tile that others say a GPU's kernels have; ANY_TILE where they do not."""
+        return self.others(gpu, make).tile
 
     def state(self) -> dict[str, Any]:
         """As plain containers of arrays."""
@@ -198,7 +212,7 @@ class Cell:
 
 
 def _model_state(model: Model) -> dict[str, Any]:
-    told = {"factors": model.factors, "mean": model.mean, "alone": model.alone}
+    told = {"factors": model.factors, "mean": model.mean, "alone": model.alone, "tile": model.tile}
     return told | {"trees": model.trees.state(), "smooth": model.smooth.state()}
 
 
@@ -209,11 +223,15 @@ def _model_from(state: Mapping[str, Any]) -> Model:
         Trees.from_state(state["trees"]),
         Smooth.from_state(state["smooth"]),
         bool(state["alone"]),
+        int(state.get("tile", ANY_TILE)),  # what was learned before tiles were told has the usual ones
     )
 
 
-def learn(samples: Samples, shape_features: int, before: Cell | None = None) -> Cell:
-    """The cell that these samples teach; what `before` knows of other GPUs stays."""
+def learn(samples: Samples, shape_features: int, before: Cell | None = None, usual: Samples | None = None) -> Cell:
+    """The cell that these samples teach; what `before` knows of other GPUs stays.
+
+    `usual`: the same with the usual tiles, for what is carried to a GPU whose tile nobody knows.
+    """
     codes = np.unique(samples.gpu).tolist()
     names = {samples.names[code] for code in codes}
     old = before or Cell()
@@ -223,7 +241,8 @@ def learn(samples: Samples, shape_features: int, before: Cell | None = None) -> 
         low, high = np.minimum(low, old.low), np.maximum(high, old.high)
     shared, strength = old.shared, old.strength
     if len(codes) > 1 and names >= set(old.own):
-        shared, strength = _shared(samples, codes, SHARED_ROWS, SHARED_TREES), _strength(samples, codes)
+        carried = samples if usual is None else usual
+        shared, strength = _shared(carried, codes, SHARED_ROWS, SHARED_TREES), _strength(carried, codes)
     make = {**old.make, **{samples.names[code]: samples.makes[code] for code in codes}}
     base = Cell({gpu: model for gpu, model in old.own.items() if gpu not in names}, make, shared, strength, low, high)
     own = dict(base.own)
@@ -285,7 +304,7 @@ def fitted(samples: Samples, *, alone: bool, trees: int | None = None, weight: F
     if alone:
         growth = Growth(count, rate_of(len(residual)), features=OWN_FEATURES, clear=clear, settles=SETTLES)
     grown = boosted(np.ascontiguousarray(samples.features), residual - mean, mass, growth)
-    return Model(factors, mean, grown, NOTHING, alone)
+    return Model(factors, mean, grown, NOTHING, alone, _tile(samples))
 
 
 def _trees_of(rows: int) -> int:
@@ -306,7 +325,12 @@ def corrected(samples: Samples, others: Recipe, shared: Model | None, *, alone: 
     target = np.log(samples.latency_s) - answered(others, samples.features)
     places = samples.own_places if alone else samples.places
     rows = Rows(samples.terms, target, samples.features, places)
-    return Model(*calibrate(rows, others.factors, kernels_of(shared)), alone)
+    return Model(*calibrate(rows, others.factors, kernels_of(shared)), alone, _tile(samples))
+
+
+def _tile(samples: Samples) -> int:
+    """The only tile of these rows; ANY_TILE where GPUs differ."""
+    return int(samples.tile[0]) if (samples.tile == samples.tile[0]).all() else ANY_TILE
 
 
 def kernels_of(shared: Model | None) -> Kernels:

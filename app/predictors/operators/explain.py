@@ -8,7 +8,7 @@ repetition.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,11 +21,12 @@ from app.predictors.operators.answering import FADING, MEMBERS, beyond, correcte
 from app.predictors.operators.cells import Cell, Model, Recipe
 from app.predictors.operators.constants import NEUTRAL, scaled_s, scaled_work_s
 from app.predictors.operators.features import EAGER, FEATURES, shape_features
-from app.predictors.operators.learned import Learned, lent_with_care, unsteady
+from app.predictors.operators.learned import CellKey, Learned, lent_with_care, unsteady
 from app.predictors.operators.material import fill_all, makes_of
 from app.predictors.operators.priors import BY_KIND, IS_COLLECTIVE
 from app.predictors.operators.sustained import sustained_clocks
 from app.predictors.operators.time import (
+    ANY_TILE,
     COMPUTE_S,
     DRAM_S,
     L2_S,
@@ -52,7 +53,7 @@ Singles = NDArray[np.float32]
 Ints = NDArray[np.intp]
 
 _SMS = COLUMN_INDEX["sm_count"]
-_NOTHING = Recipe(NEUTRAL, (), 0)
+_NOTHING = Recipe(NEUTRAL, (), 0, ANY_TILE)
 _SCALED = (OVERHEAD, LEAST, COMPUTE_S, DRAM_S, L2_S, LINK_S)
 
 
@@ -148,22 +149,22 @@ class _Rows(NamedTuple):
 
 def explained(learned: Learned, ops: OpTable, gpus: GpuTable, target: int, answer: Predictions) -> list[Explanation]:
     """Every row of `ops` on GPU row `target`, whose `answer` [n] came from `learned`."""
-    rows, clocks = _rows(ops, gpus, target), sustained_clocks(gpus)[:, :, target]
+    clocks = sustained_clocks(gpus)[:, :, target]
     gpu, slowed = gpus.ids[target], bool(unsteady(gpus)[target])
     makes = [makes_of(gpus, collective=sends)[target] for sends in (False, True)]
     emulating = learned.emulating(gpus)
+    told = [
+        _told(learned, op, (gpu, makes, slowed, emulating))
+        for op in zip(ops.kind.tolist(), ops.dtype.tolist(), strict=True)
+    ]
+    tile = np.array([recipe.tile for _, _, recipe in told], dtype=np.intp)
+    rows = _rows(ops, gpus, target, tile)
     situation = (answer.group - len(GROUPS)) % len(SITUATIONS)
     found = []
     for q in range(len(ops)):
-        key = learned.cell_of(ops.kind[q], ops.dtype[q])
+        nearest, key, recipe = told[q]
+        fading, whole = _reach(rows, q, None if nearest is None else learned.cells[nearest])
         cell = None if key is None else learned.cells[key]
-        make = makes[int(IS_COLLECTIVE[ops.kind[q]])]
-        fading, whole = _reach(rows, q, cell)
-        if key is not None:
-            key = learned.teller(key, gpu, make)
-            cell = learned.cells[key]
-        without = emulating if lent_with_care(key, DTYPES[ops.dtype[q]]) else frozenset()
-        recipe = _NOTHING if key is None else learned.recipe(key, gpu, make, slowed, without)
         members = list(_members(rows, q, recipe, (fading, whole), cell, gpu))
         if situation[q] == S_MEASURED:
             members = [member._replace(weight=0.0) for member in members]
@@ -174,7 +175,7 @@ def explained(learned: Learned, ops: OpTable, gpus: GpuTable, target: int, answe
                 None if key is None else key[1],
                 float(clocks[run_state(rows.traits, q), ops.dtype[q]]),
                 _roof(rows, q, target, float(answer.latency_s[q])),
-                _tile(rows, q, target),
+                _tile(rows, q, target, recipe.tile),
                 _physics(rows, q, recipe.factors, whole),
                 tuple(members),
                 fading,
@@ -184,12 +185,29 @@ def explained(learned: Learned, ops: OpTable, gpus: GpuTable, target: int, answe
     return found
 
 
-def _rows(ops: OpTable, gpus: GpuTable, target: int) -> _Rows:
+def _told(
+    learned: Learned, op: tuple[int, int], on: tuple[str, Sequence[str], bool, frozenset[str]]
+) -> tuple[CellKey | None, CellKey | None, Recipe]:
+    """The cell of an operator and dtype (codes), the one that answers for it, and with what.
+
+    `on`: a GPU, its make, plain and as collectives see it, whether its clock is up to its temperature, and the GPUs
+    that emulate.
+    """
+    (gpu, makes, slowed, emulating), key = on, learned.cell_of(*op)
+    if key is None:
+        return None, None, _NOTHING
+    make = makes[int(IS_COLLECTIVE[op[0]])]
+    teller = learned.teller(key, gpu, make)
+    without = emulating if lent_with_care(teller, DTYPES[op[1]]) else frozenset()
+    return key, teller, learned.recipe(teller, gpu, make, slowed, without)
+
+
+def _rows(ops: OpTable, gpus: GpuTable, target: int, tile: Ints) -> _Rows:
     n, kinds, devices = len(ops), kinds_of(ops), devices_of(gpus)
     products, on = products_of(kinds), np.full(len(ops), target)
     traits, shape = traits_of(ops, kinds, products), shape_features(kinds, products, n)
     terms, features = np.empty((TERMS, n)), np.empty((FEATURES, n), dtype=np.float32)
-    fill_terms(traits, devices, np.arange(n), on, terms)
+    fill_terms(traits, devices, (np.arange(n), on), tile, terms)
     fill_all(shape, traits, devices.figures, on, terms, features)
     return _Rows(ops.kind, ops.dtype, work_of(ops, kinds).flops, traits, devices, shape, terms, features)
 
@@ -230,9 +248,9 @@ def _physics(rows: _Rows, q: int, factors: Floats, whole: bool) -> Physics:
     return Physics(*[*scaled, float(rows.terms[LIMIT, q])])
 
 
-def _tile(rows: _Rows, q: int, target: int) -> Tile | None:
+def _tile(rows: _Rows, q: int, target: int, only: int) -> Tile | None:
     traits, sms = rows.traits, float(rows.devices.figures[_SMS, target])
-    tile, _ = best_tile(traits, q, sms)
+    tile, _ = best_tile(traits, q, sms, only)
     if tile < 0:
         return None
     efficiency = wave_efficiency(float(traits.blocks[tile, q]), float(traits.splits[q]), sms)

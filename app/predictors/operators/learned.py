@@ -17,12 +17,13 @@ from app.predictors.operators.answering import MEMBERS, fill_answers
 from app.predictors.operators.cells import Cell, Model, Recipe, calibrated, kernels_of, learn
 from app.predictors.operators.constants import FACTORS, OF_WORK
 from app.predictors.operators.features import SHAPE_FEATURES, shape_features
-from app.predictors.operators.material import makes_of, samples, usual_rows
+from app.predictors.operators.material import makes_of, samples, told_apart, usual_rows
 from app.predictors.operators.packed import Packed, Recipes, packed
 from app.predictors.operators.priors import IS_COLLECTIVE, IS_LINEAR
 from app.predictors.operators.process import View, expected
 from app.predictors.operators.sisters import with_sisters
-from app.predictors.operators.time import LIMIT, TERMS, devices_of, products_of, traits_of
+from app.predictors.operators.tile_choice import tiled
+from app.predictors.operators.time import ANY_TILE, LIMIT, TERMS, devices_of, products_of, traits_of
 from app.predictors.roofline import peaks
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
@@ -144,7 +145,8 @@ class Learned:
         if not slowed or found.situation != S_SEEN or not IS_LINEAR[OP_CODE[key[0]]]:
             return found
         members = tuple((model, UNSTEADY_TRUST * weight) for model, weight in found.members)
-        return Recipe(found.factors ** np.where(OF_WORK, UNSTEADY_TRUST, 1.0), members, S_CALIBRATED)
+        factors = found.factors ** np.where(OF_WORK, UNSTEADY_TRUST, 1.0)
+        return Recipe(factors, members, S_CALIBRATED, found.tile)
 
     def ran_on(self, gpu: str) -> NDArray[np.bool_]:
         """Which operators and dtypes were measured on a GPU, bool [kinds, dtypes]; not what they lend one another."""
@@ -166,32 +168,35 @@ class Learned:
         known = zip(gpus.ids, makes, unsteady(gpus).tolist(), strict=True)
         emulating = self.emulating(gpus) & {name for cell in self.cells.values() for name in cell.own}
         rows = [self._recipe_row(*gpu, emulating) for gpu in known]
-        factors, member, weight, situation = (np.stack(part, axis=1) for part in zip(*rows, strict=True))
-        return Recipes(factors, member, weight, situation, self._cell_of, self._lent)
+        factors, member, weight, situation, tile = (np.stack(part, axis=1) for part in zip(*rows, strict=True))
+        return Recipes(factors, member, weight, situation, tile, self._cell_of, self._lent)
 
     @cached_property
-    def _recipe_row(self) -> Callable[[str, tuple[str, str], bool, frozenset[str]], tuple[Floats, Ints, Floats, Ints]]:
+    def _recipe_row(
+        self,
+    ) -> Callable[[str, tuple[str, str], bool, frozenset[str]], tuple[Floats, Ints, Floats, Ints, Ints]]:
         """`_recipe_row_of`, remembered for the GPUs asked last; goes with what was learned."""
         return lru_cache(maxsize=1024)(self._recipe_row_of)
 
     def _recipe_row_of(
         self, gpu: str, makes: tuple[str, str], slowed: bool, emulating: frozenset[str]
-    ) -> tuple[Floats, Ints, Floats, Ints]:
-        """Factors [rows, FACTORS], models [rows, MEMBERS], weights alike and situations [rows] for one GPU.
+    ) -> tuple[Floats, Ints, Floats, Ints, Ints]:
+        """Factors [rows, FACTORS], models [rows, MEMBERS], weights alike, situations and tiles [rows] for one GPU.
 
         `makes`: its make, and the same as collectives see it.
         """
         n = len(self._rows)
         factors, member = np.ones((n, FACTORS)), np.full((n, MEMBERS), -1)
-        weight, situation = np.zeros((n, MEMBERS)), np.empty(n, dtype=np.intp)
+        weight = np.zeros((n, MEMBERS))
+        situation, tile = (np.empty(n, dtype=np.intp) for _ in range(2))
         for row, (asked, key) in enumerate(self._rows.items()):
             make = makes[int(IS_COLLECTIVE[OP_CODE[key[0]]])]
             without = emulating if lent_with_care(key, asked[1]) else frozenset()
             recipe = self.recipe(self.teller(key, gpu, make), gpu, make, slowed, without)
-            factors[row], situation[row] = recipe.factors, recipe.situation
+            factors[row], situation[row], tile[row] = recipe.factors, recipe.situation, recipe.tile
             for k, (model, share) in enumerate(recipe.members[:MEMBERS]):
                 member[row, k], weight[row, k] = self._number[id(model)], share
-        return factors, member, weight, situation
+        return factors, member, weight, situation, tile
 
     def fit(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Learned:
         """With what `runs` teach; what is known of other operators, dtypes and GPUs stays."""
@@ -199,8 +204,10 @@ class Learned:
         usual = {(run.op, run.dtype): usual_rows(run) for run in runs}
         for key, rows in _with_sisters({key: run.rows for key, run in usual.items()}, gpus).items():
             if len(rows):
-                kernel = None if rows is not usual[key].rows else usual[key].kernel
-                cells[key] = learn(samples(rows, gpus, kernel), SHAPE_FEATURES, cells.get(key))
+                before = cells.get(key)
+                found = told_apart(tiled(rows, gpus, (before or Cell()).tile), usual[key])
+                usual_tiles = found if (found.tile == ANY_TILE).all() else samples(rows, gpus)
+                cells[key] = learn(found, SHAPE_FEATURES, before, usual_tiles)
         return Learned(cells)
 
     def with_measured(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Learned:
@@ -210,7 +217,8 @@ class Learned:
             usual = usual_rows(run)
             key = (run.op, run.dtype)
             if len(usual):
-                cells[key] = calibrated(samples(usual.rows, gpus), self._taught(OP_CODE[run.op], DTYPE_CODE[run.dtype]))
+                taught = self._taught(OP_CODE[run.op], DTYPE_CODE[run.dtype])
+                cells[key] = calibrated(tiled(usual.rows, gpus, taught.tile), taught)
         return Learned(cells)
 
     def expected(self, rows: Measurements, gpus: GpuTable) -> Floats | None:
@@ -218,12 +226,11 @@ class Learned:
 
         Their times are not looked at. None where the GPU has a model of its own, which few rows do not change.
         """
-        found, gpu = samples(rows, gpus), int(rows.gpu[0])
-        cell = self._taught(int(rows.ops.kind[0]), int(rows.ops.dtype[0]))
-        name, make = found.names[gpu], found.makes[gpu]
+        gpu, cell = int(rows.gpu[0]), self._taught(int(rows.ops.kind[0]), int(rows.ops.dtype[0]))
+        name, make = gpus.ids[gpu], makes_of(gpus, collective=bool(IS_COLLECTIVE[rows.ops.kind[0]]))[gpu]
         if name in cell.own and cell.own[name].alone:
             return None
-        kernels = kernels_of(cell.shared)
+        found, kernels = samples(rows, gpus, np.full(len(rows), cell.tile(name, make))), kernels_of(cell.shared)
         view = View.of(found.features, found.places, kernels)
         return expected(view, found.terms, cell.others(name, make).factors, kernels)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,7 +15,7 @@ from app.predictors.operators.cells import Samples
 from app.predictors.operators.features import FEATURES, ODDITY, fill_features, shape_features
 from app.predictors.operators.priors import FAST_LINK_BYTES_PER_S
 from app.predictors.operators.process import Places
-from app.predictors.operators.time import TERMS, Traits, devices_of, fill_terms, products_of, traits_of
+from app.predictors.operators.time import ANY_TILE, TERMS, Traits, devices_of, fill_terms, products_of, traits_of
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.tables.operator_runs import OperatorRuns
@@ -53,15 +55,15 @@ def makes_of(gpus: GpuTable, *, collective: bool) -> tuple[str, ...]:
     return tuple(make if quick or not make else f"{make}/pcie" for make, quick in zip(makes, fast, strict=True))
 
 
-def samples(rows: Measurements, gpus: GpuTable, kernel: Ints | None = None) -> Samples:
-    """Features and residuals of measured rows of one operator in one dtype; `kernel` int [n], codes, where known."""
-    i = np.arange(len(rows))
+def samples(rows: Measurements, gpus: GpuTable, tile: Ints | None = None) -> Samples:
+    """Features and residuals of measured rows of one operator in one dtype; `tile` [n], the usual ones if None."""
+    i, only = np.arange(len(rows)), np.full(len(rows), ANY_TILE) if tile is None else tile
     kinds = kinds_of(rows.ops)
     products = products_of(kinds)
     traits = traits_of(rows.ops, kinds, products)
     devices = devices_of(gpus)
     terms, features = np.empty((TERMS, len(i))), np.empty((FEATURES, len(i)), dtype=np.float32)
-    fill_terms(traits, devices, i, rows.gpu, terms)
+    fill_terms(traits, devices, (i, rows.gpu), only, terms)
     fill_all(shape_features(kinds, products, len(i)), traits, devices.figures, rows.gpu, terms, features)
     kind, product = int(rows.ops.kind[0]), products[0] is not None
     places, own_places = Places.of_few(kind, product=product), Places.of(kind, product=product)
@@ -72,10 +74,16 @@ def samples(rows: Measurements, gpus: GpuTable, kernel: Ints | None = None) -> S
         group == "elementwise",
         OPS[kind].name == "attention_decode",
     )
-    told = (features, terms, rows.latency_s, rows.gpu, names, makes, places, own_places, moves, streams, waits)
-    if group != "moe" or kernel is None:
-        return Samples(*told, np.zeros(len(i), dtype=np.bool_))
-    return Samples(*told, _apart(features[ODDITY], rows.gpu, kernel))
+    apart = np.zeros(len(i), dtype=np.bool_)
+    told = (features, terms, rows.latency_s, rows.gpu, only, names, makes, places, own_places)
+    return Samples(*told, moves, streams, waits, apart)
+
+
+def told_apart(found: Samples, runs: OperatorRuns) -> Samples:
+    """Samples of these runs; of experts, with the rows that tell of no other layers, as kernels' names say."""
+    if OPS[int(runs.rows.ops.kind[0])].group != "moe":
+        return found
+    return replace(found, apart=_apart(found.features[ODDITY], runs.rows.gpu, runs.kernel))
 
 
 def _apart(odd: Singles, gpu: Ints, kernel: Ints) -> Bools:

@@ -51,7 +51,7 @@ class Packed(NamedTuple):
 
 
 class Recipes(NamedTuple):
-    """Per cell and GPU: factors, models, weights, situation.
+    """Per cell and GPU: factors, models, weights, situation, and the only tile of its kernels, or ANY_TILE.
 
     `cell` [kinds, dtypes] is a cell's row, -1 none; `lent` [kinds, dtypes] whether it was learned of another dtype.
     """
@@ -60,6 +60,7 @@ class Recipes(NamedTuple):
     member: Ints
     weight: Floats
     situation: Ints
+    tile: Ints
     cell: Ints
     lent: Bools
 

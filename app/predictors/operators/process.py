@@ -37,8 +37,9 @@ CONSTANTS = np.array([0.5, 0.5, 0.5, 0.3, 0.3, 0.5])
 STRENGTH, LEAF = 0.5, 0.3
 # Columns beside an operator's own sizes that the smooth rest depends on.
 BALANCES = np.array([MEMORY_BALANCE, LAUNCH_BALANCE, WAVES])
-# Dimensions whose logarithms are stretched: four cards may be wired unlike two, so one says little of the other.
-_STRETCH = {"devices": 12.0}
+# Columns that are stretched: four cards may be wired unlike two, so one says little of the other; and other kernels
+# read a KV cache in another number format, which one GPU has to convert and another reads as it is.
+_STRETCH = {"devices": 12.0, "kv_dtype": 3.0}
 # Few rows of a collective are near one another where alike parts of their times are the link's, more than where their
 # bytes are: how so many devices are wired is the same for all messages that wait for it. Stretch of that part, which
 # takes the place of BALANCES, and of the bytes.

@@ -111,6 +111,10 @@ OVERHEAD, LEAST, COMPUTE_S, DRAM_S, L2_S, LINK_S, LIMIT, TIME, WORK_S = range(9)
 TERMS = 9
 
 
+# Of a GPU whose kernels have any of the usual tiles; else all have one, a row of CANDIDATES.
+ANY_TILE = -1
+
+
 class Devices(NamedTuple):
     """The GPU table as compiled code reads it; `reach` is what an SM finds again in the L2, bytes [gpus]."""
 
@@ -128,10 +132,15 @@ _fill_tiles = compiled(fill_tiles)
 
 
 @compiled
-def best_tile(traits: Traits, row: int, sms: float) -> tuple[int, float]:
-    """The candidate tile that reaches most of the peak, and its share of it; -1 and 1 of a row that has none."""
+def best_tile(traits: Traits, row: int, sms: float, only: int) -> tuple[int, float]:
+    """The candidate tile that reaches most of the peak, and its share of it; -1 and 1 of a row that has none.
+
+    `only`: the one candidate that there is a kernel of; ANY_TILE of all that are usual.
+    """
     best, best_share = -1, 0.0
-    for tile in range(min(traits.blocks.shape[0], TILES_OF_KIND[traits.kind[row]])):
+    usual = min(traits.blocks.shape[0], TILES_OF_KIND[traits.kind[row]])
+    first, stop = (only, only + 1) if only >= 0 else (0, usual)
+    for tile in range(first, stop):
         share = traits.fill[tile, row] * _TILE_SPEED[tile]
         if share > best_share:
             share *= _waves(traits.blocks[tile, row], traits.splits[row], sms)
@@ -177,12 +186,12 @@ def _of_cut(cut: float, used: float) -> float:
 
 
 @compiled
-def _compute_s(traits: Traits, row: int, devices: Devices, gpu: int) -> float:
+def _compute_s(traits: Traits, row: int, devices: Devices, gpu: int, only: int) -> float:
     """Seconds of the FLOPs, 0 in a dtype that the GPU lacks, where nothing is known, and of clocks spent besides."""
     dtype = traits.dtype[row]
     meeting = float(traits.clocks[row] / (devices.figures[_SMS, gpu] * devices.figures[_CLOCK, gpu]))
     rate = BY_KIND[traits.kind[row], 0] * devices.rates[run_state(traits, row), dtype, gpu]
-    tile, share = best_tile(traits, row, devices.figures[_SMS, gpu])
+    tile, share = best_tile(traits, row, devices.figures[_SMS, gpu], only)
     products = float(traits.flops[row] / (rate * share))
     used = BY_KIND[traits.kind[row], 0] * (_TILE_SPEED[tile] if tile >= 0 else 1.0)
     products *= _of_cut(devices.cuts[dtype, gpu], used)
@@ -260,12 +269,13 @@ def _link_s(traits: Traits, row: int, link: float, waits: float) -> float:
 
 
 @compiled
-def fill_terms(traits: Traits, devices: Devices, i: Ints, j: Ints, terms: Floats) -> None:
-    """Fill `terms` float64 [TERMS, n] for operator row `i[q]` on GPU row `j[q]`."""
+def fill_terms(traits: Traits, devices: Devices, asked: tuple[Ints, Ints], only: Ints, terms: Floats) -> None:
+    """Fill `terms` float64 [TERMS, n] for operator row `i[q]` on GPU row `j[q]`, asked (i, j), with tile `only[q]`."""
+    i, j = asked
     for q in range(len(i)):
         row, gpu = i[q], j[q]
         adds, least, quantised = _overhead_s(traits, row, is_eager(traits, row))
-        terms[COMPUTE_S, q] = _compute_s(traits, row, devices, gpu)
+        terms[COMPUTE_S, q] = _compute_s(traits, row, devices, gpu, only[q])
         terms[DRAM_S, q], terms[L2_S, q] = _memory_s(traits, row, quantised, devices, gpu)
         terms[LINK_S, q] = 0.0
         if traits.sent[row] > 0.0:
