@@ -31,24 +31,8 @@ _ACTIVATIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def is_dense(architecture: Architecture) -> bool:
-    """Whether it is made of what this file has: no experts, latent or cross attention, biases of scores or patches."""
-    (stack, *others) = architecture.stacks
-    layers = [layer for layer, _ in stack.layers]
-    return not (
-        others
-        or stack.relative
-        or stack.embedding.patches
-        or stack.embedding.width != stack.width
-        or architecture.head.softcap
-        or any(layer.order not in ("pre", "post") for layer in layers)
-        or any(layer.attention.latent or layer.attention.softcap for layer in layers)
-        or not all(isinstance(layer.feed_forward, FeedForward) for layer in layers)
-    )
-
-
 def transformer(config: Mapping[str, Any], *, eager: bool, last_only: bool = False) -> Transformer:
-    """The network of a configuration that `is_dense`; with `last_only` words follow each sequence's last token only."""
+    """The network of a dense configuration; with `last_only` words follow each sequence's last token only."""
     return Transformer(read(config), eager=eager, last_only=last_only)
 
 
