@@ -505,6 +505,16 @@ def test_stored_and_read_again_it_answers_alike() -> None:
     assert error(again, SEEN) == pytest.approx(error(TRAINED, SEEN), abs=2e-3)  # leaves in half precision
 
 
+def test_trees_that_were_loaded_are_in_memory_once() -> None:
+    again = Auto.from_state(TRAINED.state()).operators_
+    read = again._packed  # what compiled code reads
+    trees = [model.trees for model in again._models]
+    assert all(np.shares_memory(part.value, read.value) for part in trees)
+    told = again.with_measured([runs("linear", "mnk", 40, (UNSEEN,))], GPUS)
+    for model, first, stop in zip(told._models, told._packed.first, told._packed.stop, strict=True):
+        np.testing.assert_array_equal(told._packed.value[first:stop], model.trees.value)
+
+
 def test_a_product_in_a_graph_does_without_the_host() -> None:
     ops = operators("linear", {"m": 64, "n": 64, "k": 64}, {"m": 64, "n": 64, "k": 64, "eager": 0.0})
     eager, graph = TRAINED.predict(ops, GPUS, np.arange(2), np.zeros(2, np.intp), evidence=no_evidence(ops)).latency_s

@@ -66,7 +66,7 @@ class Trees(NamedTuple):
 
     feature    int16 [trees, DEPTH], row of the features that a level compares
     threshold  float32 [trees, DEPTH], right where the feature exceeds it
-    value      float32 [trees, LEAVES], loaded ones float16; level d decides bit d of the leaf
+    value      float32 [trees, LEAVES], stored ones float16; level d decides bit d of the leaf
     """
 
     feature: NDArray[np.int16]

@@ -192,6 +192,11 @@ class Cell:
         members = ((self.shared, self.strength.trees),) if self.strength.trees else ()
         return Recipe(self.shared.factors**self.strength.factors, members, S_UNSEEN)
 
+    def with_models(self, models: Mapping[int, Model]) -> Cell:
+        """The same with other models in their places, by the `id` of each."""
+        own = {gpu: models[id(model)] for gpu, model in self.own.items()}
+        return replace(self, own=own, shared=None if self.shared is None else models[id(self.shared)])
+
     def tile(self, gpu: str, make: str) -> int:
         """The only tile that others say a GPU's kernels have; ANY_TILE where they do not."""
         return self.others(gpu, make).tile

@@ -18,7 +18,7 @@ from app.predictors.operators.cells import Cell, Model, Recipe, calibrated, kern
 from app.predictors.operators.constants import FACTORS, OF_WORK
 from app.predictors.operators.features import SHAPE_FEATURES, shape_features
 from app.predictors.operators.material import makes_of, samples, told_apart, usual_rows
-from app.predictors.operators.packed import Packed, Recipes, packed
+from app.predictors.operators.packed import EMPTY, Packed, Recipes, Shelf, packed
 from app.predictors.operators.priors import IS_COLLECTIVE, IS_LINEAR
 from app.predictors.operators.process import View, expected
 from app.predictors.operators.sisters import with_sisters
@@ -50,9 +50,10 @@ UNSTEADY_W, UNSTEADY_TRUST = 75.0, 0.5
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """Cells by operator and dtype."""
+    """Cells by operator and dtype; `shelf` where the trees of models that were loaded stand."""
 
     cells: Mapping[CellKey, Cell] = field(default_factory=dict)
+    shelf: Shelf = EMPTY
 
     def estimate(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Estimate:
         """Operator row `i[q]` on GPU row `j[q]`."""
@@ -78,7 +79,7 @@ class Learned:
 
     @cached_property
     def _packed(self) -> Packed:
-        return packed(self._models, [self.cells[key] for key in self._rows.values()])
+        return packed(self._models, [self.cells[key] for key in self._rows.values()], self.shelf)
 
     @cached_property
     def _number(self) -> dict[int, int]:
@@ -219,7 +220,7 @@ class Learned:
             if len(usual):
                 taught = self._taught(OP_CODE[run.op], DTYPE_CODE[run.dtype])
                 cells[key] = calibrated(tiled(usual.rows, gpus, taught.tile), taught)
-        return Learned(cells)
+        return Learned(cells, self.shelf)
 
     def expected(self, rows: Measurements, gpus: GpuTable) -> Floats | None:
         """Covariance of the errors of these rows, of one operator, dtype and GPU, while none is measured, [n, n].
@@ -253,7 +254,10 @@ class Learned:
         for key, cell in state.items():
             op, dtype = key.split(" ")
             cells[op, dtype] = Cell.from_state(cell)
-        return cls(cells)
+        models = cls(cells)._models
+        shelf = Shelf.of([model.trees for model in models])
+        standing = {id(model): model._replace(trees=part) for model, part in zip(models, shelf.parts, strict=True)}
+        return cls({key: cell.with_models(standing) for key, cell in cells.items()}, shelf)
 
 
 def lent_with_care(key: CellKey | None, dtype: str) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.ops import OPS
-from app.predictors.operators.boosting import NO_TREES
+from app.predictors.operators.boosting import NO_TREES, Trees
 from app.predictors.operators.cells import Cell, Model
 from app.predictors.operators.features import SHAPE_FEATURES
 from app.predictors.operators.smooth import Smooth
@@ -65,19 +66,44 @@ class Recipes(NamedTuple):
     lent: Bools
 
 
-def packed(models: Sequence[Model], cells: Sequence[Cell]) -> Packed:
-    """Models, and the ranges of the cells that they are of, side by side."""
-    trees = [NO_TREES, *(model.trees for model in models)]
-    stop = np.cumsum([len(part.feature) for part in trees[1:]], dtype=np.intp)
-    joined: list[Any] = [
-        np.concatenate([part[k] for part in trees], dtype=kept.dtype) for k, kept in enumerate(NO_TREES)
-    ]
+class Shelf(NamedTuple):
+    """Trees of many models side by side, so that what models hold and what compiled code reads is there but once.
+
+    trees  all of them, leaves in single precision
+    parts  those of each model, views of `trees`, which begin at `first`
+    """
+
+    trees: Trees
+    parts: tuple[Trees, ...] = ()
+    first: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, parts: Sequence[Trees]) -> Self:
+        """Copies of these, in their order."""
+        columns: list[Any] = [np.concatenate([kept, *(part[k] for part in parts)]) for k, kept in enumerate(NO_TREES)]
+        trees, stops = Trees(*columns), np.cumsum([0, *(len(part.feature) for part in parts)]).tolist()
+        views = (Trees(*[column[first:stop] for column in columns]) for first, stop in pairwise(stops))
+        return cls(trees, tuple(views), tuple(stops[:-1]))
+
+
+EMPTY = Shelf(NO_TREES)
+
+
+def packed(models: Sequence[Model], cells: Sequence[Cell], shelf: Shelf) -> Packed:
+    """Models, and the ranges of the cells that they are of, side by side; trees that are not on the shelf join it."""
+    standing = {id(part) for part in shelf.parts}
+    new = [model.trees for model in models if id(model.trees) not in standing and len(model.trees.feature)]
+    every = [*shelf.parts, *new]
+    if new:
+        shelf = Shelf.of(every)
+    place = dict(zip(map(id, every), shelf.first, strict=True))
+    first = np.array([place.get(id(model.trees), 0) for model in models], dtype=np.intp)
+    stop = first + np.array([len(model.trees.feature) for model in models], dtype=np.intp)
     ranges = [np.array([getattr(cell, end) for cell in cells]) for end in ("low", "high")]
     low, high = (part.reshape(-1, SHAPE_FEATURES).astype(np.float64) for part in ranges)
     mean = np.array([model.mean for model in models], dtype=np.float64)
-    first = np.append(0, stop)[:-1].astype(np.intp)
     smooth: list[Any] = _packed_smooth([model.smooth for model in models])
-    parts: list[Any] = [*joined, first, stop, mean, *smooth, low, high]
+    parts: list[Any] = [*shelf.trees, first, stop, mean, *smooth, low, high]
     return Packed(*parts)
 
 
