@@ -202,16 +202,19 @@ class Intervals:
         Each side is the split-conformal quantile of its tail, the ceil((k + 1) p)-th of k independent residuals
         (Vovk et al. 2005), so it never promises more than the residuals show; the middle always lies inside. Rows of
         a GPU err together: where answers are for another GPU than the g of the residuals, each tail that is left out
-        is smaller by 1 / g of it.
+        is smaller by 1 / g of it, and both sides are of all residuals as if they had erred either way, since which
+        way a GPU errs says nothing of the next.
         """
         offsets = _prior_offsets(coverage)
         upper = 0.5 + coverage / 2.0
         for code, residual in self.residuals.items():
-            m, units = len(residual), self.units[code]
-            if m >= LEAST_RESIDUALS:
-                level = min(np.ceil((units + 1) * upper) / units, 1.0)
+            units = self.units[code]
+            if len(residual) >= LEAST_RESIDUALS:
+                level, either = min(np.ceil((units + 1) * upper) / units, 1.0), residual
                 if code in self.gpus:
                     level += (1.0 - level) / self.gpus[code]
+                    either = np.sort(np.concatenate([residual, -residual]))
+                m = len(either)
                 rank = int(np.ceil(level * m)) - 1
-                offsets[:, code] = min(residual[m - 1 - rank], 0.0), max(residual[rank], 0.0)
+                offsets[:, code] = min(either[m - 1 - rank], 0.0), max(either[rank], 0.0)
         return offsets
