@@ -111,6 +111,8 @@ _LEAST_TAIL = 2.0**-53
 
 # Fewer held-out residuals than this cannot show a tail of ten percent.
 LEAST_RESIDUALS = 10
+# GPUs that are too few to show whether answers for others are rather too high or too low.
+FEW_GPUS = 3
 
 
 def normal_quantile(probability: float) -> float:
@@ -202,8 +204,8 @@ class Intervals:
         Each side is the split-conformal quantile of its tail, the ceil((k + 1) p)-th of k independent residuals
         (Vovk et al. 2005), so it never promises more than the residuals show; the middle always lies inside. Rows of
         a GPU err together: where answers are for another GPU than the g of the residuals, each tail that is left out
-        is smaller by 1 / g of it, and both sides are of all residuals as if they had erred either way, since which
-        way a GPU errs says nothing of the next.
+        is smaller by 1 / g of it. Of few such GPUs both sides are of all residuals, as if they had erred either way:
+        which way they did says nothing of the next.
         """
         offsets = _prior_offsets(coverage)
         upper = 0.5 + coverage / 2.0
@@ -213,7 +215,8 @@ class Intervals:
                 level, either = min(np.ceil((units + 1) * upper) / units, 1.0), residual
                 if code in self.gpus:
                     level += (1.0 - level) / self.gpus[code]
-                    either = np.sort(np.concatenate([residual, -residual]))
+                    if self.gpus[code] <= FEW_GPUS:
+                        either = np.sort(np.concatenate([residual, -residual]))
                 m = len(either)
                 rank = int(np.ceil(level * m)) - 1
                 offsets[:, code] = min(either[m - 1 - rank], 0.0), max(either[rank], 0.0)
