@@ -26,7 +26,6 @@ from app.predictors.operators.material import fill_all, makes_of
 from app.predictors.operators.priors import BY_KIND, IS_COLLECTIVE
 from app.predictors.operators.sustained import sustained_clocks
 from app.predictors.operators.time import (
-    ANY_TILE,
     COMPUTE_S,
     DRAM_S,
     L2_S,
@@ -53,7 +52,7 @@ Singles = NDArray[np.float32]
 Ints = NDArray[np.intp]
 
 _SMS = COLUMN_INDEX["sm_count"]
-_NOTHING = Recipe(NEUTRAL, (), 0, ANY_TILE)
+_NOTHING = Recipe(NEUTRAL, (), 0)
 _SCALED = (OVERHEAD, LEAST, COMPUTE_S, DRAM_S, L2_S, LINK_S)
 
 

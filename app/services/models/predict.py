@@ -33,10 +33,9 @@ from app.tables.gpus import GpuTable
 Floats = NDArray[np.float64]
 
 _UNKNOWN_SHOWN = 5
-# What stacks were measured to take for the shortest of these products, on any GPU, whatever its size.
 _HOST_BOUND = (
-    "products in fp8_block were measured with what the host does for each, 0.1 to 0.3 ms: in CUDA graphs a network of"
-    " short ones is quicker than this"
+    "products in fp8_block were measured with what the host does for each: in CUDA graphs a network of short ones is"
+    " quicker than this"
 )
 
 
