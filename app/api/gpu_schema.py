@@ -44,7 +44,6 @@ def partial_gpu(*, required: bool) -> dict[str, Any]:
             "type": ["integer" if allowed.whole else "number", "null"],
             "minimum": allowed.low,
             "maximum": allowed.high,
-            "description": allowed.unit,
         }
     schema = {"type": "object", "properties": properties, "additionalProperties": False}
     return {**schema, "required": list(REQUIRED)} if required else schema

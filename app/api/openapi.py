@@ -8,6 +8,7 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from app.api.field_meanings import describe
 from app.api.gpu_schema import gpu, partial_gpu
 from app.api.problems import MEDIA_TYPE, PROBLEM_SCHEMA
 from app.services.compare.form import CompareRequest, CompareResponse
@@ -116,7 +117,8 @@ def _document(app: FastAPI) -> dict[str, Any]:
     )
     for name in _REPLACED:
         schemas.pop(name, None)
-    document["paths"]["/predict"] = {"post": _predict()}
+    document["paths"] = {"/predict": {"post": _predict()}, **document["paths"]}
+    describe(document)
     for path in document["paths"].values():
         for operation in path.values():
             _add_problems(operation)

@@ -59,6 +59,13 @@ class Gpucast:
             raise GpucastProblem(answer)
         return answer
 
+    def predict(
+        self, body: PredictRequest | OperatorsRequest | OperatorTableRequest | ModelRequest | GraphRequest
+    ) -> PredictResponse | TableResponse:
+        """How long a workload takes on one GPU, on several or on all of the catalogue."""
+        answer = self._send("POST", "/predict", body=body)
+        return cast("PredictResponse | TableResponse", answer.json())
+
     def predict_rows(
         self,
         body: OperatorBatch,
@@ -337,13 +344,6 @@ class Gpucast:
         """Counters of all processes of this service, and how it stands, for Prometheus."""
         answer = self._send("GET", "/metrics")
         return answer.text
-
-    def predict(
-        self, body: PredictRequest | OperatorsRequest | OperatorTableRequest | ModelRequest | GraphRequest
-    ) -> PredictResponse | TableResponse:
-        """How long a workload takes on one GPU, on several or on all of the catalogue."""
-        answer = self._send("POST", "/predict", body=body)
-        return cast("PredictResponse | TableResponse", answer.json())
 
 
 class AnsweringOut(TypedDict):

@@ -8,6 +8,7 @@ from typing import Any
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
+from app.api import field_meanings
 from app.api.predict import PredictRoute
 from app.main import ROUTERS
 from app.services.prediction_form import PREDICT_EXAMPLE
@@ -74,6 +75,40 @@ def test_every_operation_has_words_and_problem_answers(client: TestClient) -> No
             problems = [answer for status, answer in operation["responses"].items() if not status.startswith("2")]
             assert problems
             assert all(list(answer["content"]) == ["application/problem+json"] for answer in problems)
+
+
+def test_every_field_and_parameter_has_words(client: TestClient) -> None:
+    told = document(client)
+    fields = {
+        f"{form}.{field}": kind.get("description")
+        for form, schema in told["components"]["schemas"].items()
+        for field, kind in schema.get("properties", {}).items()
+    }
+    parameters = {
+        f"{path}.{one['name']}": one.get("description") or one["schema"].get("description")
+        for path, item in told["paths"].items()
+        for operation in item.values()
+        for one in operation.get("parameters", ())
+    }
+    assert len(fields) > 1000 and len(parameters) > 30
+    assert [name for name, words in (fields | parameters).items() if not words] == []
+
+
+def test_no_words_are_written_for_a_field_that_is_gone(client: TestClient) -> None:
+    told = document(client)
+    used = {
+        kind["description"]
+        for schema in told["components"]["schemas"].values()
+        for kind in schema["properties"].values()
+    }
+    used |= {
+        one["description"]
+        for item in told["paths"].values()
+        for operation in item.values()
+        for one in operation.get("parameters", ())
+    }
+    written = {**field_meanings.HARDWARE, **field_meanings.SHARED, **field_meanings.OF_FORM}
+    assert {name: words for name, words in written.items() if words not in used} == {}
 
 
 def test_the_examples_are_answered(client: TestClient) -> None:

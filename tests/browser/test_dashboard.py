@@ -360,6 +360,19 @@ def test_the_interface_is_listed_and_can_be_tried(page: Page) -> None:
     expect(box.locator("pre").first).to_contain_text('"NVIDIA L4"')
 
 
+def test_the_interface_shows_examples_and_what_fields_mean(page: Page) -> None:
+    page.goto("/docs")
+    box = page.locator("#operations > details").filter(has=page.get_by_text("/predict", exact=True)).first
+    box.locator("summary").first.click()
+    body = box.get_by_label("Request body")
+    expect(body).to_have_value(re.compile('"matmul_tiled"'))
+    box.get_by_label("Example").select_option("operators")
+    expect(body).to_have_value(re.compile('"softmax"'))
+    for name in ("Request", "PredictRequest", "KernelWorkload"):
+        box.locator("summary", has_text=re.compile(f"^{name}")).first.click()
+    expect(box.get_by_text("a fused multiply-add is two").first).to_be_visible()
+
+
 def test_no_script_but_ours(server: httpx.Client) -> None:
     answer = server.get("/")
     assert answer.headers["content-security-policy"].startswith("default-src 'self'")

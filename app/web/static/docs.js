@@ -5,7 +5,11 @@ const add = (parent, tag, text = "") => {
   return node;
 };
 const show = value => JSON.stringify(value, null, 2);
-const named = (schema, all) => schema && schema.$ref ? all[schema.$ref.split("/").pop()] : schema;
+const named = (schema, all) => schema.$ref ? all[schema.$ref.split("/").pop()] : schema;
+// A body has one example, or several by name.
+const examplesOf = media => media.example === undefined
+  ? Object.entries(media.examples || {}).map(([name, { value }]) => [name, value]) : [["", media.example]];
+const written = example => typeof example === "string" ? example : show(example);
 
 function operation(parent, path, method, spec, all) {
   const box = add(parent, "details"), head = add(box, "summary");
@@ -19,26 +23,68 @@ function operation(parent, path, method, spec, all) {
     return { ...item, input };
   });
   const content = spec.requestBody ? spec.requestBody.content : {}, type = Object.keys(content)[0];
-  const area = type ? add(box, "textarea") : null;
-  if (area) area.setAttribute("aria-label", "Request body");
-  if (area) area.value = typeof content[type].example === "string" ? content[type].example : show(content[type].example || {});
+  const area = type ? body(box, content[type]) : null;
   const answer = { button: add(box, "button", "Send"), out: add(box, "pre") };
   answer.out.hidden = true;
   answer.button.onclick = () => send(path, method, inputs, type, area, answer.out);
   schemas(box, content[type], spec.responses, all);
 }
 
+function body(box, media) {
+  const examples = examplesOf(media), area = document.createElement("textarea");
+  if (examples.length > 1) {
+    const choice = add(add(box, "label", "Example "), "select");
+    examples.forEach(([name]) => add(choice, "option", name));
+    choice.onchange = () => { area.value = written(examples[choice.selectedIndex][1]); };
+  }
+  area.setAttribute("aria-label", "Request body");
+  area.value = examples.length ? written(examples[0][1]) : "";
+  return box.appendChild(area);
+}
+
 function schemas(box, body, responses, all) {
-  if (body && body.schema) {
-    const more = add(box, "details");
-    add(more, "summary", "Request schema");
-    add(more, "pre", show(named(body.schema, all)));
-  }
+  if (body && body.schema) unfold(box, "Request", body.schema, all);
   for (const [status, response] of Object.entries(responses)) {
-    const more = add(box, "details"), media = Object.values(response.content || {})[0];
-    add(more, "summary", status + " " + response.description);
-    if (media) add(more, "pre", show(named(media.schema, all)));
+    const media = Object.values(response.content || {})[0], title = status + " " + response.description;
+    if (media) unfold(box, title, media.schema, all);
+    else add(box, "p", title);
   }
+}
+
+// Opened only when asked for: forms hold one another, without end.
+function unfold(parent, title, schema, all) {
+  const box = add(parent, "details");
+  add(box, "summary", title);
+  box.addEventListener("toggle", () => fields(box, schema, all), { once: true });
+}
+
+function fields(box, schema, all) {
+  const form = named(schema, all);
+  for (const one of [form.items, ...(form.anyOf || [])].filter(Boolean)) inner(box, one, all);
+  for (const [name, kind] of Object.entries(form.properties || {})) {
+    const line = add(box, "p"), needed = (form.required || []).includes(name);
+    add(line, "code", name);
+    add(line, "span", ` ${typeOf(kind)}${needed ? ", required" : ""}: ${kind.description || ""}`);
+    inner(box, kind, all);
+  }
+}
+
+// The forms that a value may have, each behind its name.
+function inner(box, schema, all) {
+  if (schema.$ref || schema.properties)
+    unfold(box, `${typeOf(schema)}: ${(named(schema, all).description || "").split("\n")[0]}`, schema, all);
+  for (const one of [schema.items, ...(schema.anyOf || [])].filter(Boolean)) inner(box, one, all);
+}
+
+const brief = number => number < 1e6 ? number : number.toExponential();
+
+function typeOf(schema) {
+  if (schema.$ref) return schema.$ref.split("/").pop();
+  if (schema.anyOf) return schema.anyOf.map(typeOf).join(" or ");
+  if (schema.enum) return schema.enum.join(" | ");
+  if (schema.type === "array") return `list of ${typeOf(schema.items || {})}`;
+  const { minimum: low, maximum: high } = schema, ranged = low !== undefined && high !== undefined;
+  return (schema.const ?? schema.type ?? "any") + (ranged ? ` from ${brief(low)} to ${brief(high)}` : "");
 }
 
 async function send(path, method, inputs, type, area, out) {
