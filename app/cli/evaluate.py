@@ -12,7 +12,7 @@ import typer
 
 from app.errors import BadInput
 from app.services.evaluation import calibration as calibrations
-from app.services.evaluation import model_report, models_left_out, ranking_report
+from app.services.evaluation import calibration_report, model_report, models_left_out, ranking_report
 from app.services.evaluation.convmeter import published
 from app.services.evaluation.convmeter_report import lines as convmeter_lines
 from app.services.evaluation.convnets_by_operators import convmeter_cells
@@ -130,11 +130,11 @@ def calibration(
     study = calibrations.evaluate_calibration(
         data, families=family or (), gpus=gpu or (), most_train=rows, progress=_said
     )
-    print("\n".join(calibrations.lines(study)))
+    print("\n".join(calibration_report.lines(study)))
     if json_file is not None:
-        json_file.write_text(json.dumps(calibrations.body(study), indent=1) + "\n", "utf-8")
+        json_file.write_text(json.dumps(calibration_report.body(study), indent=1) + "\n", "utf-8")
     if readme:
-        calibrations.record(study)
+        calibration_report.record(study)
 
 
 @command.command("pm2lat")

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from app.errors import BadInput
+from app.services.evaluation import calibration_report
 from app.services.evaluation.operator_goals import GOALS, published
-from app.services.evaluation.operator_report import BEGIN, END, RECORD, markdown, tables, with_table
+from app.services.evaluation.operator_report import BEGIN, END, README, RECORD, markdown, tables, with_table
 
 
 def test_pages_show_what_was_recorded() -> None:
@@ -19,6 +20,24 @@ def test_pages_show_what_was_recorded() -> None:
         text = page.read_text("utf-8")
         assert with_table(text, table) == text, f"{page.name}: run gpucast evaluate operators --readme"
         assert len(table) > 20
+
+
+def test_the_readme_sums_up_the_recorded_calibration() -> None:
+    cells = json.loads(calibration_report.RECORD.read_text("utf-8"))["cells"]
+    text = README.read_text("utf-8")
+    assert calibration_report.with_summary(text, cells) == text, "run gpucast evaluate calibration --readme"
+
+
+def calibrated(family: str, none: float, plan: float, random: float) -> dict[str, Any]:
+    figures = {how: {"mape": mape} for how, mape in (("none", none), ("plan", plan), ("random", random))}
+    return {"family": family, "dtype": "fp32", "gpu": "all", **figures}
+
+
+def test_a_calibration_is_summed_up_in_a_line() -> None:
+    cells = [calibrated("a", 10, 2, 3), calibrated("b", 10, 6, 7), calibrated("c", 10, 7, 8), calibrated("d", 10, 6, 5)]
+    said = "0.20 to 0.60 in 2 of 4 families (at most 0.67); missed: c fp32 0.70, d fp32 0.60"
+    assert calibration_report.summary(cells) == f"{said}; less than with random rows in 3"
+    assert calibration_report.summary(cells[2:3]).startswith("goal reached in 0 of 1")
 
 
 def result(predictor: str, mape: float) -> dict[str, Any]:
