@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from app.api.current import current
-from app.api.deps import HolderDep, SettingsDep
-from app.api.openapi import ref
+from app.api.deps import BodyDep, HolderDep, SettingsDep
+from app.api.openapi import BINARY, ref
 from app.errors import UnsupportedMedia
 from app.services.operators.batches import JSON, MEDIA, BatchOptions, predict_batch
 from app.services.operators.requests import BATCH_EXAMPLE
 
 router = APIRouter(tags=["Prediction"])
 
-_BINARY = {"schema": {"type": "string", "format": "binary"}}
-_BODIES: dict[str, Any] = {JSON: {"schema": ref("OperatorBatch"), "example": BATCH_EXAMPLE}}
-_BODIES |= {media: _BINARY for media in MEDIA if media != JSON}
-_ANSWERS: dict[str, Any] = {JSON: {"schema": ref("BatchResponse")}} | {m: _BINARY for m in MEDIA if m != JSON}
+_FILES: dict[str, Any] = {media: {"schema": BINARY} for media in MEDIA if media != JSON}
+_BODIES = {JSON: {"schema": ref("OperatorBatch"), "example": BATCH_EXAMPLE}} | _FILES
+_ANSWERS = {JSON: {"schema": ref("BatchResponse")}} | _FILES
 _DESCRIPTION = (
     "Operator rows as JSON columns, an Arrow IPC stream or Parquet: columns as the fields of `operators`, with `op`"
     " and optionally `gpu`; a null where an operator has no such field. The answer comes in the same form, row for"
@@ -39,10 +38,6 @@ class BatchQuery(BaseModel):
     coverage: float = Field(default=0.8, gt=0, lt=1, description="share of true times the interval should hold")
 
 
-async def _body(request: Request) -> bytes:
-    return await request.body()
-
-
 @router.post(
     "/predict/batch",
     description=_DESCRIPTION,
@@ -53,7 +48,7 @@ async def _body(request: Request) -> bytes:
 def predict_rows(
     request: Request,
     asked: Annotated[BatchQuery, Query()],
-    body: Annotated[bytes, Depends(_body)],
+    body: BodyDep,
     holder: HolderDep,
     settings: SettingsDep,
 ) -> Response:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from app.api.deps import DatabaseDep, GraphsDep, HolderDep, SettingsDep
+from app.api.deps import BodyDep, DatabaseDep, GraphsDep, HolderDep, SettingsDep
 from app.api.gpus import GpuName
 from app.api.openapi import json_answer, json_body, ref
 from app.services.measurements.plan import plan_measurements, plan_operators, read_plan_request
@@ -24,10 +24,6 @@ _DESCRIPTION = (
 _ANSWER: dict[int | str, dict[str, Any]] = {200: json_answer("The rows to measure", ref("MeasurementPlan"))}
 _Names = Annotated[list[str] | None, Query(max_length=40)]
 _Size = Annotated[int, Query(ge=1, le=2**24)]
-
-
-async def _body(request: Request) -> bytes:
-    return await request.body()
 
 
 def _answered(plan: MeasurementPlan) -> Response:
@@ -71,7 +67,7 @@ def plan_of_gpu(  # noqa: PLR0913, PLR0917  (what a query string can say)
 )
 def plan_for_workload(
     name: GpuName,
-    body: Annotated[bytes, Depends(_body)],
+    body: BodyDep,
     holder: HolderDep,
     database: DatabaseDep,
     graphs: GraphsDep,

@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.datastructures import UploadFile
 
 from app.api.deps import GraphsDep
-from app.api.openapi import ref
+from app.api.listing import Limit
+from app.api.openapi import BINARY, ref
 from app.errors import BadInput, FieldError
 from app.services.graphs.files import MEDIA_FILES, MEDIA_JSON, read_dims, read_graph
 from app.services.graphs.form import GRAPH_EXAMPLE
@@ -18,13 +19,11 @@ from app.store.graphs import GraphRow
 
 router = APIRouter(tags=["Graphs"])
 
-MAX_PAGE = 1000
 _ID = "^[0-9a-f]{64}$"
 MEDIA_FORM = "multipart/form-data"
-_BINARY = {"type": "string", "format": "binary"}
 _BODIES: dict[str, Any] = {MEDIA_JSON: {"schema": ref("Graph"), "example": GRAPH_EXAMPLE}}
-_BODIES |= {media: {"schema": _BINARY} for media in MEDIA_FILES[:3]}
-_BODIES[MEDIA_FORM] = {"schema": {"type": "object", "required": ["file"], "properties": {"file": _BINARY}}}
+_BODIES |= {media: {"schema": BINARY} for media in MEDIA_FILES[:3]}
+_BODIES[MEDIA_FORM] = {"schema": {"type": "object", "required": ["file"], "properties": {"file": BINARY}}}
 _DESCRIPTION = (
     "A network in the project's JSON form (docs/graph.md), an ONNX file or a torch.export archive (.pt2): weights are"
     " not looked at, so files may come without them. The id is a hash of what it says: sent again, it changes"
@@ -65,7 +64,7 @@ class GraphQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     after: Annotated[str, Field(pattern=_ID)] | None = Field(default=None, description="the `next` of the page before")
-    limit: int = Field(default=100, ge=1, le=MAX_PAGE)
+    limit: Limit = 100
 
 
 async def _body(request: Request) -> tuple[bytes, str]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.deps import DatabaseDep, HolderDep
+from app.api.listing import Id
 from app.services.learning.requests import ask_for_retraining
 from app.store import jobs
 from app.store.jobs import Job
@@ -74,7 +75,7 @@ def list_jobs(database: DatabaseDep, limit: Annotated[int, Query(ge=1, le=MAX_JO
 
 
 @router.get("/jobs/{job_id}")
-def get_job(job_id: Annotated[int, Path(ge=1, le=2**63 - 1)], database: DatabaseDep) -> JobOut:
+def get_job(job_id: Id, database: DatabaseDep) -> JobOut:
     """How far a retraining is, and its version and validation errors once it succeeded."""
     with database.begin() as connection:
         return _out(jobs.get(connection, job_id))

@@ -6,11 +6,12 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.deps import DatabaseDep, HolderDep, SettingsDep
-from app.api.openapi import ref
+from app.api.deps import BodyDep, DatabaseDep, HolderDep, SettingsDep
+from app.api.listing import Limit, Text
+from app.api.openapi import BINARY, ref
 from app.services.gpus import find
 from app.services.measurements.files import READERS, read_measurements
 from app.services.measurements.form import MEASUREMENT_EXAMPLE
@@ -21,7 +22,6 @@ from app.store.page import Page
 
 router = APIRouter(tags=["Measurements"])
 
-MAX_PAGE = 1000
 _CSV_EXAMPLE = (
     "gpu,software,source,latency_ms,name,flops,bytes,working_set_bytes,threads_per_block,blocks,registers_per_thread,"
     "shared_memory_per_block,access_pattern,dtype,n\n"
@@ -33,7 +33,7 @@ _BODIES: dict[str, Any] = {
         "example": [MEASUREMENT_EXAMPLE],
     },
     "text/csv": {"schema": {"type": "string"}, "example": _CSV_EXAMPLE},
-} | {media: {"schema": {"type": "string", "format": "binary"}} for media in READERS if "parquet" in media}
+} | {media: {"schema": BINARY} for media in READERS if "parquet" in media}
 _DESCRIPTION = (
     "A JSON list, or CSV or Parquet with the workload's fields as columns (`size.n` or just `n`, `kernel.grid`,"
     " `phases_ms.forward`; an empty cell is an absent field). A column `kind` says what a row is: kernel, operator or"
@@ -91,10 +91,6 @@ class MeasurementPage(BaseModel):
     next: str | None = None
 
 
-async def _body(request: Request) -> bytes:
-    return await request.body()
-
-
 @router.post(
     "/measurements",
     description=_DESCRIPTION,
@@ -102,7 +98,7 @@ async def _body(request: Request) -> bytes:
 )
 def post_measurements(
     request: Request,
-    body: Annotated[bytes, Depends(_body)],
+    body: BodyDep,
     database: DatabaseDep,
     holder: HolderDep,
     settings: SettingsDep,
@@ -118,23 +114,20 @@ def post_measurements(
     return IngestReport.model_validate(asdict(report))
 
 
-_Text = Annotated[str, Field(min_length=1, max_length=200, pattern="^[^\\x00-\\x1f\\x7f]+$")]
-
-
 class MeasurementQuery(BaseModel):
     """Which measurements to list: those that agree with every filter given."""
 
     model_config = ConfigDict(extra="forbid")
 
-    gpu: _Text | None = Field(default=None, description="an id or any alias")
+    gpu: Text | None = Field(default=None, description="an id or any alias")
     kind: Literal["kernel", "operator", "model"] | None = None
-    name: _Text | None = None
-    software: _Text | None = None
-    source: _Text | None = None
+    name: Text | None = None
+    software: Text | None = None
+    source: Text | None = None
     after: Annotated[str, Field(pattern="^([0-9a-f]{32}|[0-9a-f]{64})$")] | None = Field(
         default=None, description="the `next` of the page before"
     )
-    limit: int = Field(default=100, ge=1, le=MAX_PAGE)
+    limit: Limit = 100
 
 
 @router.get("/measurements", response_model_exclude_none=True)

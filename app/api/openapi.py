@@ -60,6 +60,7 @@ STRUCTS = (
     Graph,
 )
 REF = "#/components/schemas/{name}"
+BINARY = {"type": "string", "format": "binary"}
 
 _REPLACED = ("HTTPValidationError", "ValidationError")
 _PROBLEM = {"content": {MEDIA_TYPE: {"schema": {"$ref": REF.format(name="Problem")}}}}

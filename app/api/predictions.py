@@ -6,11 +6,13 @@ import json
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from app.api.deps import DatabaseDep, GraphsDep, HolderDep, SettingsDep
+from app.api.listing import Id, Limit
+from app.api.openapi import BINARY
 from app.services.assemble import Stores
 from app.services.quotes.derive import Derived, Deriving
 from app.services.quotes.pdf import as_pdf
@@ -18,10 +20,6 @@ from app.store import quotes
 from app.store.quotes import Saved
 
 router = APIRouter(tags=["Prediction"])
-
-MAX_PAGE = 1000
-_MOST_ID = 2**63 - 1
-_BINARY = {"type": "string", "format": "binary"}
 
 
 class SavedLine(BaseModel):
@@ -45,8 +43,8 @@ class SavedQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    after: int | None = Field(default=None, ge=1, le=_MOST_ID, description="the `next` of the page before")
-    limit: int = Field(default=100, ge=1, le=MAX_PAGE)
+    after: Id | None = Field(default=None, description="the `next` of the page before")
+    limit: Limit = 100
 
 
 class DifferenceOut(BaseModel):
@@ -83,7 +81,7 @@ def list_predictions(wanted: Annotated[SavedQuery, Query()], database: DatabaseD
 
 
 def _derived(
-    prediction_id: Annotated[int, Path(ge=1, le=_MOST_ID)],
+    prediction_id: Id,
     database: DatabaseDep,
     holder: HolderDep,
     settings: SettingsDep,
@@ -102,7 +100,7 @@ DerivedDep = Annotated[tuple[Saved, Derived], Depends(_derived)]
 @router.get(
     "/predictions/{prediction_id}.pdf",
     response_class=Response,
-    responses={200: {"description": "One page", "content": {"application/pdf": {"schema": _BINARY}}}},
+    responses={200: {"description": "One page", "content": {"application/pdf": {"schema": BINARY}}}},
 )
 def get_prediction_pdf(found: DerivedDep) -> Response:
     """A saved prediction, derived again, as one page of PDF."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.deps import DatabaseDep, HolderDep
+from app.api.deps import BodyDep, DatabaseDep, HolderDep
+from app.api.listing import MOST_ID, Limit, Text
 from app.api.openapi import ref
 from app.services.compare.price_rows import PRICE_EXAMPLE, PriceReport, add_prices
 from app.services.compare.prices import Listed, listed, today_utc
@@ -16,8 +17,6 @@ from app.store.prices import page
 
 router = APIRouter(tags=["Deciding"])
 
-MAX_PAGE = 1000
-_MOST_ID = 2**63 - 1
 _CSV_EXAMPLE = "gpu,usd_per_hour,source,date,provider,region\n" + ",".join(map(str, PRICE_EXAMPLE.values())) + "\n"
 _BODIES: dict[str, Any] = {
     "application/json": {
@@ -40,24 +39,17 @@ class PricePage(BaseModel):
     next: int | None = None
 
 
-_Text = Annotated[str, Field(min_length=1, max_length=200, pattern="^[^\\x00-\\x1f\\x7f]+$")]
-
-
 class PriceQuery(BaseModel):
     """Which prices to list: those that agree with every filter given."""
 
     model_config = ConfigDict(extra="forbid")
 
-    gpu: _Text | None = Field(default=None, description="an id or any alias")
-    provider: _Text | None = None
-    region: _Text | None = None
-    source: _Text | None = None
-    after: int = Field(default=0, ge=0, le=_MOST_ID, description="the `next` of the page before")
-    limit: int = Field(default=100, ge=1, le=MAX_PAGE)
-
-
-async def _body(request: Request) -> bytes:
-    return await request.body()
+    gpu: Text | None = Field(default=None, description="an id or any alias")
+    provider: Text | None = None
+    region: Text | None = None
+    source: Text | None = None
+    after: int = Field(default=0, ge=0, le=MOST_ID, description="the `next` of the page before")
+    limit: Limit = 100
 
 
 @router.post(
@@ -65,9 +57,7 @@ async def _body(request: Request) -> bytes:
     description=_DESCRIPTION,
     openapi_extra={"requestBody": {"required": True, "content": _BODIES}},
 )
-def post_prices(
-    request: Request, body: Annotated[bytes, Depends(_body)], database: DatabaseDep, holder: HolderDep
-) -> PriceReport:
+def post_prices(request: Request, body: BodyDep, database: DatabaseDep, holder: HolderDep) -> PriceReport:
     """Store prices, all or none."""
     holder.refresh()
     report = add_prices(database, holder.engine.catalog, body, request.headers.get("content-type"))

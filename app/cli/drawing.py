@@ -75,11 +75,11 @@ class Drawing:
         path.write_bytes(_WRITERS[path.suffix.lower()](self))
 
 
-def refuse_other(path: Path | None, option: str = "--plot") -> None:
-    """BadInput for a file that is neither SVG nor PNG: before the work, not after it."""
+def refuse_other(path: Path | None) -> None:
+    """BadInput for a --plot that is neither SVG nor PNG: before the work, not after it."""
     if path is not None and path.suffix.lower() not in _WRITERS:
         message = f"{path} must end in {' or '.join(_WRITERS)}"
-        raise BadInput(f"{option}: {message}.", errors=[FieldError((option,), message)])
+        raise BadInput(f"--plot: {message}.", errors=[FieldError(("--plot",), message)])
 
 
 def _svg(drawing: Drawing) -> bytes:

@@ -35,30 +35,31 @@ class Serving(NamedTuple):
     requests_per_s: Floats
 
 
-def decode_contexts(prompt: int, output: int, samples: int = 3) -> list[int]:
+_SAMPLES = 3  # decode steps that are predicted; the others lie on lines between them
+
+
+def decode_contexts(prompt: int, output: int) -> list[int]:
     """Contexts (keys seen, the new token included) of which to predict decode steps: first to last, evenly spread."""
     if output < 2:
         return []
-    contexts = np.linspace(prompt + 1, prompt + output - 1, min(samples, output - 1))
+    contexts = np.linspace(prompt + 1, prompt + output - 1, min(_SAMPLES, output - 1))
     return sorted({round(context) for context in contexts.tolist()})
 
 
-def serving(
-    prefill_s: Floats, decode_s: Floats, contexts: list[int], *, batch: int, prompt: int, output: int
-) -> Serving:
-    """Figures for `batch` requests (over all replicas) of `prompt` tokens in and `output` tokens out.
+def serving(prefill_s: Floats, decode_s: Floats, contexts: list[int], *, batch: int, output: int) -> Serving:
+    """Figures for `batch` requests (over all replicas) of `output` tokens out.
 
     prefill_s [g] is the prefill step, decode_s [samples, g] the decode steps at `contexts` (decode_contexts); between
     them time is taken as linear.
     """
-    tpot = _mean(decode_s, contexts, prompt, output)
+    tpot = _mean(decode_s, contexts, output)
     request = prefill_s + (output - 1) * tpot
     decoding = np.divide(float(batch), tpot, out=np.zeros_like(tpot), where=tpot > 0)
     return Serving(prefill_s, tpot, request, batch * output / request, decoding, batch / request)
 
 
-def _mean(decode_s: Floats, contexts: list[int], prompt: int, output: int) -> Floats:
-    """Mean over contexts prompt + 1 ... prompt + output - 1 of the line through the samples, [g]."""
+def _mean(decode_s: Floats, contexts: list[int], output: int) -> Floats:
+    """Mean over every context from the first to the last of the line through the samples, [g]."""
     if output < 2:
         return np.zeros(decode_s.shape[1])
     x, n = np.array(contexts, dtype=np.float64), float(output - 1)

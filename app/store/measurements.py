@@ -104,11 +104,9 @@ def page(connection: Connection, wanted: Page) -> list[MeasurementRow]:
     return [_row(found) for found in connection.execute(statement)]
 
 
-def load(connection: Connection, *, kind: str, gpu: str | None = None) -> list[MeasurementRow]:
-    """All rows of one kind, of one GPU or of all, in the order of their ids."""
+def load(connection: Connection, *, kind: str) -> list[MeasurementRow]:
+    """All rows of one kind, in the order of their ids."""
     statement = _select().where(MEASUREMENTS.c.kind == kind).order_by(MEASUREMENTS.c.id)
-    if gpu is not None:
-        statement = statement.where(MEASUREMENTS.c.gpu_id == gpu)
     return [_row(found) for found in connection.execute(statement)]
 
 

@@ -14,7 +14,7 @@ from app.graphs.serving import DEFINITIONS, Serving, decode_contexts, serving
 def test_tpot_is_the_mean_step_where_time_is_affine(prompt: int, output: int, base: float, slope: float) -> None:
     contexts = decode_contexts(prompt, output)
     decode = np.array([[base + slope * context] for context in contexts]).reshape(-1, 1)
-    done = serving(np.array([0.5]), decode, contexts, batch=4, prompt=prompt, output=output)
+    done = serving(np.array([0.5]), decode, contexts, batch=4, output=output)
     steps = [base + slope * context for context in range(prompt + 1, prompt + output)]
     assert float(done.tpot_s[0]) == pytest.approx(np.mean(steps) if steps else 0.0)
     assert float(done.request_s[0]) == pytest.approx(0.5 + sum(steps))

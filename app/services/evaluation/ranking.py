@@ -28,6 +28,7 @@ Result = dict[str, Any]
 COVERAGE = 0.8
 # With fewer GPUs an order says little.
 LEAST_GPUS = 4
+_BINS = 5
 _MODEL = ("model", "mode", "sequence", "batch")
 
 
@@ -90,19 +91,19 @@ def orders(cells: Sequence[Result]) -> list[Order]:
     ]
 
 
-def calibration(found: Sequence[Order], bins: int = 5) -> list[Bin]:
-    """Pairs by the probability of the order predicted, from a half to one in equal steps."""
+def calibration(found: Sequence[Order]) -> list[Bin]:
+    """Pairs by the probability of the order predicted, from a half to one in _BINS equal steps."""
     stated, right = map(np.array, zip(*(pair for order in found for pair in _pairs(order)), strict=True))
-    at = np.minimum((2.0 * bins * (stated - 0.5)).astype(int), bins - 1)
+    at = np.minimum((2.0 * _BINS * (stated - 0.5)).astype(int), _BINS - 1)
     return [
         Bin(
-            0.5 + k / (2 * bins),
-            0.5 + (k + 1) / (2 * bins),
+            0.5 + k / (2 * _BINS),
+            0.5 + (k + 1) / (2 * _BINS),
             int(mine.sum()),
             float(stated[mine].mean()),
             float(right[mine].mean()),
         )
-        for k in range(bins)
+        for k in range(_BINS)
         if (mine := at == k).any()
     ]
 

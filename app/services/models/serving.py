@@ -32,7 +32,7 @@ def serving_figures(asked: ModelWorkload, step_s: Callable[[ModelWorkload], Floa
     prefill = step("prefill", prompt)
     contexts = decode_contexts(prompt, output)
     decode = np.array([step("decode", context) for context in contexts]).reshape(-1, len(prefill))
-    found = serving(prefill, decode, contexts, batch=int(asked.batch), prompt=prompt, output=output)
+    found = serving(prefill, decode, contexts, batch=int(asked.batch), output=output)
     times = [seconds * 1e3 for seconds in (found.ttft_s, found.tpot_s, found.request_s)]
     columns = zip(*(part.tolist() for part in (*times, *found[len(times) :])), strict=True)
     return [ServingFigures(*(*figures, dict(DEFINITIONS))) for figures in columns]
