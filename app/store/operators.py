@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, cast
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
-import psycopg
 import sqlalchemy as sa
 from numpy.typing import NDArray
 from sqlalchemy import Connection
 
-from app.errors import Unavailable
 from app.store import revision
-from app.store.binary_copy import SIGNATURE, TRAILER, Cell, decode, encode, values_of
-from app.store.operator_blocks import ID_BYTES, NO_TIME, Bytes, Context, Floats, Ints, OperatorBlock, identities
-from app.store.page import Page
+from app.store.binary_copy import Cell, decode, encode, values_of
+from app.store.copying import copy_in, copy_out
+from app.store.operator_blocks import NO_TIME, Bytes, Context, Floats, Ints, OperatorBlock, identities
 from app.store.rows import OPERATOR_CONTEXTS, OPERATOR_MEASUREMENTS
 
 # Rows on their way at once: keeps a large import in tens of megabytes.
 CHUNK = 100_000
 KIND = "operator"
 LOCK = 0x67706F70  # "gpop"
-_RARE = 20_000
 # PostgreSQL counts microseconds from 2000-01-01.
 _EPOCH_US = 946_684_800_000_000
 _C, _M = OPERATOR_CONTEXTS.c, OPERATOR_MEASUREMENTS.c
@@ -42,9 +38,7 @@ def insert(connection: Connection, blocks: Sequence[OperatorBlock]) -> int:
     inserted = 0
     for block in blocks:
         ids = _context_ids(connection, block.contexts)
-        for first in range(0, len(block), CHUNK):
-            part = block.take(np.arange(first, min(first + CHUNK, len(block))))
-            inserted += _insert(connection, part, ids)
+        inserted += sum(_insert(connection, part, ids) for part in _parts(block))
     if inserted:
         revision.bump(connection)
     return inserted
@@ -52,17 +46,20 @@ def insert(connection: Connection, blocks: Sequence[OperatorBlock]) -> int:
 
 def count_new(connection: Connection, blocks: Sequence[OperatorBlock]) -> int:
     """How many rows `insert` would add; changes nothing."""
-    new = 0
-    for block in blocks:
-        for first in range(0, len(block), CHUNK):
-            part = block.take(np.arange(first, min(first + CHUNK, len(block))))
-            cell = Cell("id", "uuid")
-            connection.execute(_MAKE_ROOM_FOR_IDS)
-            connection.execute(sa.text("TRUNCATE given_ids"))
-            ids = encode([cell], {"id": identities(part)}, len(part))
-            _copy_in(connection, "COPY given_ids (id) FROM STDIN (FORMAT BINARY)", iter([ids]))
-            new += connection.execute(_COUNT_NEW).scalar_one()
-    return new
+    return sum(_count_new(connection, part) for block in blocks for part in _parts(block))
+
+
+def _count_new(connection: Connection, block: OperatorBlock) -> int:
+    connection.execute(_MAKE_ROOM_FOR_IDS)
+    connection.execute(sa.text("TRUNCATE given_ids"))
+    ids = encode([Cell("id", "uuid")], {"id": identities(block)}, len(block))
+    copy_in(connection, "COPY given_ids (id) FROM STDIN (FORMAT BINARY)", [ids])
+    return int(connection.execute(_COUNT_NEW).scalar_one())
+
+
+def _parts(block: OperatorBlock) -> Iterator[OperatorBlock]:
+    for first in range(0, len(block), CHUNK):
+        yield block.take(np.arange(first, min(first + CHUNK, len(block))))
 
 
 def _context_ids(connection: Connection, contexts: Sequence[Context]) -> Ints:
@@ -71,19 +68,7 @@ def _context_ids(connection: Connection, contexts: Sequence[Context]) -> Ints:
     known = _known_contexts(connection, digests)
     missing = [(digest, item) for digest, item in zip(digests, contexts, strict=True) if digest not in known]
     if missing:
-        rows = [
-            {
-                "digest": digest,
-                "op": item.op,
-                "dtype": item.dtype,
-                "fields": list(item.fields),
-                "gpu_id": item.gpu_id,
-                "software": item.software,
-                "source": item.source,
-                "kernel": item.kernel,
-            }
-            for digest, item in missing
-        ]
+        rows = [{"digest": digest, **asdict(item), "fields": list(item.fields)} for digest, item in missing]
         connection.execute(sa.insert(OPERATOR_CONTEXTS), rows)
         known = _known_contexts(connection, digests)
     return np.array([known[digest] for digest in digests], dtype=np.intp)
@@ -99,7 +84,7 @@ def _insert(connection: Connection, block: OperatorBlock, context_ids: Ints) -> 
     connection.execute(sa.text("TRUNCATE given"))
     cells = _cells(len(block.dims))
     names = ", ".join(cell.name for cell in cells)
-    _copy_in(connection, f"COPY given ({names}) FROM STDIN (FORMAT BINARY)", _encoded(cells, block, context_ids))
+    copy_in(connection, f"COPY given ({names}) FROM STDIN (FORMAT BINARY)", _encoded(cells, block, context_ids))
     return sum(connection.execute(_TAKE_NEW).scalars())
 
 
@@ -179,34 +164,6 @@ def _absent(block: OperatorBlock, name: str) -> NDArray[np.bool_]:
     return np.isnan(values if values.ndim == 1 else values[0])
 
 
-def _driver(connection: Connection) -> psycopg.Connection[Any]:
-    """The connection of psycopg itself, which SQLAlchemy's COPY would be."""
-    driver: Any = connection.connection.driver_connection
-    return cast("psycopg.Connection[Any]", driver)
-
-
-def _copy_in(connection: Connection, statement: str, parts: Iterator[bytes]) -> None:
-    try:
-        with _driver(connection).cursor() as cursor, cursor.copy(statement.encode()) as copy:
-            copy.write(SIGNATURE)
-            for part in parts:
-                copy.write(part)
-            copy.write(TRAILER)
-    except psycopg.OperationalError as error:
-        raise Unavailable(f"The database does not answer: {error}") from error
-
-
-def _copy_out(connection: Connection, statement: str, given: Sequence[Any]) -> bytearray:
-    body = bytearray()
-    try:
-        with _driver(connection).cursor() as cursor, cursor.copy(statement.encode(), given) as copy:
-            for part in copy:
-                body += part
-    except psycopg.OperationalError as error:
-        raise Unavailable(f"The database does not answer: {error}") from error
-    return body
-
-
 def load(
     connection: Connection,
     *,
@@ -253,7 +210,7 @@ def _load(
         f"COPY (SELECT id, context_id, latency_s, dims, coalesce(grid, {unknown}), coalesce(block, {unknown}){column}"
         f" FROM operator_measurements WHERE context_id = ANY(%s){wanted}) TO STDOUT (FORMAT BINARY)"
     )
-    rows = decode(cells, _copy_out(connection, statement, [ids]))
+    rows = decode(cells, copy_out(connection, statement, [ids]))
     row_ids, context_id, latency_s, dims, grid, block, *power_w = (values_of(rows, cell) for cell in cells)
     code = np.full(max(ids) + 1, -1, dtype=np.intp)
     code[ids] = np.arange(len(ids))
@@ -287,56 +244,3 @@ def counts(connection: Connection, *, ops: Collection[str] | None = None) -> dic
     every = sa.select(_C.gpu_id, total).where(wanted).group_by(_C.gpu_id).having(total > 0).order_by(_C.gpu_id)
     found = connection.execute(every)
     return {gpu: int(rows) for gpu, rows in found}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredOperator:
-    """One row as stored: seconds, Hz, W. `dims` are the figures of `context.fields`; `id` is 32 hexadecimal digits."""
-
-    id: str
-    context: Context
-    dims: tuple[float, ...]
-    latency_s: float
-    latency_std_s: float | None
-    runs: int | None
-    clock_hz: float | None
-    power_w: float | None
-    measured_at: datetime | None
-    grid: list[int] | None
-    block: list[int] | None
-    created_at: datetime
-
-
-def page(connection: Connection, wanted: Page) -> list[StoredOperator]:
-    """The rows of a page; `name` is the operator, ids are hexadecimal."""
-    if wanted.kind not in (None, KIND):
-        return []
-    filters = {_C.gpu_id: wanted.gpu, _C.op: wanted.name, _C.software: wanted.software, _C.source: wanted.source}
-    contexts, rows = _contexts(connection, filters)
-    if not contexts:
-        return []
-    statement = sa.select(OPERATOR_MEASUREMENTS).where(_M.context_id.in_(contexts))
-    if wanted.after is not None:
-        statement = statement.where(_M.id > str(uuid.UUID(wanted.after[: 2 * ID_BYTES])))
-    # Rare rows are found by their contexts; walking all ids until enough of them turned up takes seconds.
-    found = sa.select(statement.offset(0).subquery()) if rows < _RARE else statement
-    ordered = found.order_by(sa.literal_column("id")).limit(wanted.limit)
-    return [_row(row, contexts) for row in connection.execute(ordered).mappings()]
-
-
-def _contexts(connection: Connection, wanted: Mapping[Any, str | None]) -> tuple[dict[int, Context], int]:
-    """Contexts by their database ids that agree with every value given, and how many rows they have."""
-    statement = sa.select(_C.measurements, _C.id, *(_C[field] for field in Context.__slots__))
-    for column, value in wanted.items():
-        if value is not None:
-            statement = statement.where(column == value)
-    contexts, total = dict[int, Context](), 0
-    for rows, context_id, op, dtype, fields, *rest in connection.execute(statement):
-        contexts[context_id] = Context(op, dtype, tuple(fields), *rest)
-        total += rows
-    return contexts, total
-
-
-def _row(found: sa.RowMapping, contexts: Mapping[int, Context]) -> StoredOperator:
-    own = {field: found[field] for field in StoredOperator.__slots__ if field not in ("id", "context", "dims")}
-    return StoredOperator(id=found["id"].hex, context=contexts[found["context_id"]], dims=tuple(found["dims"]), **own)

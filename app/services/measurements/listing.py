@@ -10,9 +10,10 @@ from sqlalchemy import Connection
 
 from app.ops import OPS
 from app.services.operators.forms import FORMS, SPELLED
-from app.store import measurements, operators
+from app.store import measurements, operator_pages
 from app.store.measurements import MeasurementRow
-from app.store.operators import StoredOperator
+from app.store.operator_pages import StoredOperator
+from app.store.operators import KIND
 from app.store.page import Page
 from app.tables.ops import DTYPES, OpTable
 
@@ -24,7 +25,7 @@ _APART = ("count", "eager", "backward", "burst")
 def page(connection: Connection, wanted: Page) -> list[MeasurementRow]:
     """The rows of a page, whatever their kind."""
     rows = measurements.page(connection, wanted)
-    rows += [_as_row(row) for row in operators.page(connection, wanted)]
+    rows += [_as_row(row) for row in operator_pages.page(connection, wanted)]
     return sorted(rows, key=lambda row: row.id)[: wanted.limit]
 
 
@@ -35,7 +36,7 @@ def _as_row(row: StoredOperator) -> MeasurementRow:
         id=row.id,
         gpu_id=context.gpu_id,
         software=context.software,
-        kind=operators.KIND,
+        kind=KIND,
         name=context.op,
         workload=_workload(row),
         latency_s=row.latency_s,
@@ -64,7 +65,7 @@ def in_words(table: OpTable, row: int) -> Workload:
 
 def _spoken(op: str, dtype: str, held: Mapping[str, float]) -> Workload:
     """The operator in the API's form; fields at their default are left out."""
-    said: Workload = {"kind": operators.KIND, "op": op}
+    said: Workload = {"kind": KIND, "op": op}
     for field in FORMS[op].fields if op in FORMS else ():
         dim = field.dim
         figures = [held.get(name, dim.default) for name in dim.columns]

@@ -1,0 +1,41 @@
+"""COPY through psycopg itself: SQLAlchemy has none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+import psycopg
+from sqlalchemy import Connection
+
+from app.errors import Unavailable
+from app.store.binary_copy import SIGNATURE, TRAILER
+
+
+def _driver(connection: Connection) -> psycopg.Connection[Any]:
+    driver: Any = connection.connection.driver_connection
+    return cast("psycopg.Connection[Any]", driver)
+
+
+def copy_in(connection: Connection, statement: str, parts: Iterable[bytes]) -> None:
+    """COPY ... FROM STDIN of encoded rows; Unavailable where the database goes away."""
+    try:
+        with _driver(connection).cursor() as cursor, cursor.copy(statement.encode()) as copy:
+            copy.write(SIGNATURE)
+            for part in parts:
+                copy.write(part)
+            copy.write(TRAILER)
+    except psycopg.OperationalError as error:
+        raise Unavailable(f"The database does not answer: {error}") from error
+
+
+def copy_out(connection: Connection, statement: str, given: Sequence[Any]) -> bytearray:
+    """What COPY ... TO STDOUT gives, with `given` for its parameters; Unavailable where the database goes away."""
+    body = bytearray()
+    try:
+        with _driver(connection).cursor() as cursor, cursor.copy(statement.encode(), given) as copy:
+            for part in copy:
+                body += part
+    except psycopg.OperationalError as error:
+        raise Unavailable(f"The database does not answer: {error}") from error
+    return body
