@@ -52,16 +52,12 @@ def fill_answers(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not ta
     """Queries in `order`, as many of one cell and GPU at once as there are; their physics go into `terms`."""
     i, j, order = asked
     bound, situation, group = codes
-    fill_terms(traits, devices, (i, j), _tiles_of(traits, i, j, recipes), terms)
+    cells = cells_of(shape, (traits.kind, traits.dtype), (i, j), packed, recipes)
+    fill_terms(traits, devices, (i, j), _tiles_of(cells, j, recipes), terms)
     total, neutral, first = np.empty(BLOCK), np.ones(FACTORS), 0
     while first < len(order):
-        row, gpu = i[order[first]], j[order[first]]
-        cell, count = recipes.cell[traits.kind[row], traits.dtype[row]], 0
-        while first + count < len(order) and count < BLOCK:
-            q = order[first + count]
-            if j[q] != gpu or traits.kind[i[q]] != traits.kind[row] or traits.dtype[i[q]] != traits.dtype[row]:
-                break
-            count += 1
+        row, gpu, cell = i[order[first]], j[order[first]], cells[order[first]]
+        count = _together(traits, asked, cells, first)
         block = order[first : first + count]
         features = np.empty((FEATURES, count), dtype=np.float32)  # in one piece, to be read as vectors
         total[:count] = 0.0
@@ -80,7 +76,9 @@ def fill_answers(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not ta
                     smooth = (packed.column[model], packed.scale[model], packed.point[points], packed.weight[points])
                     add_smooth(features, smooth, weight, total[:count])
         factors = recipes.factors[cell, gpu] if cell >= 0 else neutral
-        lent = recipes.lent[traits.kind[row], traits.dtype[row]]
+        usual = cell == recipes.cell[traits.kind[row], traits.dtype[row], 0]
+        lent, told_in = recipes.lent[traits.kind[row], traits.dtype[row]], traits.dtype[row]
+        told_in = told_in if usual else recipes.dtype[cell]
         for k in range(count):
             q = block[k]
             bound[q], situation[q], far, alike = bound_of(terms, q), S_UNTRAINED, 0.0, True
@@ -96,20 +94,61 @@ def fill_answers(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not ta
             times[1][q] = 1.0 + STRETCH * far
             else_run = traits.backward[i[q]] > 0.0 or traits.burst[i[q]] > 0.0
             situation[q] = _stepped_back(situation[q], lent, else_run)
-            group[q] = _group_of(traits.kind[i[q]], traits.dtype[i[q]], situation[q])
+            group[q] = _group_of(traits.kind[row], told_in, situation[q])
             situation[q] = _supporting(situation[q], far)
             times[0][q] = corrected_s(terms, q, factors, total[k] * np.exp(-FADING * far), alike)
         first += count
 
 
 @compiled
-def _tiles_of(traits: Traits, i: Ints, j: Ints, recipes: Recipes) -> Ints:
-    """The only tile that kernels for operator row `i[q]` have on GPU row `j[q]`, or ANY_TILE, [n]."""
-    only = np.full(len(i), ANY_TILE)
+def _together(traits: Traits, asked: tuple[Ints, Ints, Ints], cells: Ints, first: int) -> int:
+    """How many queries from place `first` of the order are of one operator, dtype, cell and GPU, at most BLOCK."""
+    i, j, order = asked
+    one, stop = order[first], min(first + BLOCK, len(order))
+    kind, dtype = traits.kind[i[one]], traits.dtype[i[one]]
+    for place in range(first + 1, stop):
+        q = order[place]
+        if j[q] != j[one] or cells[q] != cells[one] or traits.kind[i[q]] != kind or traits.dtype[i[q]] != dtype:
+            return place - first
+    return stop - first
+
+
+@compiled
+def cells_of(
+    shape: Singles, codes: tuple[Ints, Ints], asked: tuple[Ints, Ints], packed: Packed, recipes: Recipes
+) -> Ints:
+    """The cell that answers for operator row `i[q]` on GPU row `j[q]`, asked (i, j), -1 none, [n].
+
+    `codes`: kind and dtype of every row. Of cells that may answer, the one whose range holds the row, or is nearest to
+    it; of such the first if it knows the GPU itself, else the one that knows the GPU best.
+    """
+    (kind, dtype), (i, j), most = codes, asked, recipes.cell.shape[2]
+    found = np.empty(len(i), dtype=np.intp)
     for q in range(len(i)):
-        cell = recipes.cell[traits.kind[i[q]], traits.dtype[i[q]]]
-        if cell >= 0:
-            only[q] = recipes.tile[cell, j[q]]
+        row, gpu = i[q], j[q]
+        best = recipes.cell[kind[row], dtype[row], 0]
+        if most > 1 and recipes.cell[kind[row], dtype[row], 1] >= 0:
+            nearest, known = beyond(shape, row, packed.low[best], packed.high[best]), recipes.situation[best, gpu]
+            if known <= S_CALIBRATED:
+                known = 0
+            for k in range(1, most):
+                cell = recipes.cell[kind[row], dtype[row], k]
+                if cell < 0:
+                    break
+                far, situation = beyond(shape, row, packed.low[cell], packed.high[cell]), recipes.situation[cell, gpu]
+                if far < nearest or (far == nearest and situation < known):
+                    best, nearest, known = cell, far, situation
+        found[q] = best
+    return found
+
+
+@compiled
+def _tiles_of(cells: Ints, j: Ints, recipes: Recipes) -> Ints:
+    """The only tile that kernels of a query's cell have on GPU row `j[q]`, or ANY_TILE, [n]."""
+    only = np.full(len(cells), ANY_TILE)
+    for q in range(len(cells)):
+        if cells[q] >= 0:
+            only[q] = recipes.tile[cells[q], j[q]]
     return only
 
 

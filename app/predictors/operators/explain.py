@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from app.ops import OP_CODE
 from app.ops.kinds import kinds_of, work_of
 from app.ops.tiles import CANDIDATES, wave_efficiency
 from app.predictors.intervals import GROUPS, S_MEASURED, SITUATIONS
@@ -152,18 +153,19 @@ def explained(learned: Learned, ops: OpTable, gpus: GpuTable, target: int, answe
     gpu, slowed = gpus.ids[target], bool(unsteady(gpus)[target])
     makes = [makes_of(gpus, collective=sends)[target] for sends in (False, True)]
     emulating = learned.emulating(gpus)
+    keys = learned.tellers(ops, gpus, target)
     told = [
-        _told(learned, op, (gpu, makes, slowed, emulating))
-        for op in zip(ops.kind.tolist(), ops.dtype.tolist(), strict=True)
+        _told(learned, key, dtype, (gpu, makes, slowed, emulating))
+        for key, dtype in zip(keys, ops.dtype.tolist(), strict=True)
     ]
-    tile = np.array([recipe.tile for _, _, recipe in told], dtype=np.intp)
+    tile = np.array([recipe.tile for recipe in told], dtype=np.intp)
     rows = _rows(ops, gpus, target, tile)
     situation = (answer.group - len(GROUPS)) % len(SITUATIONS)
     found = []
     for q in range(len(ops)):
-        nearest, key, recipe = told[q]
-        fading, whole = _reach(rows, q, None if nearest is None else learned.cells[nearest])
+        key, recipe = keys[q], told[q]
         cell = None if key is None else learned.cells[key]
+        fading, whole = _reach(rows, q, cell)
         members = list(_members(rows, q, recipe, (fading, whole), cell, gpu))
         if situation[q] == S_MEASURED:
             members = [member._replace(weight=0.0) for member in members]
@@ -185,20 +187,18 @@ def explained(learned: Learned, ops: OpTable, gpus: GpuTable, target: int, answe
 
 
 def _told(
-    learned: Learned, op: tuple[int, int], on: tuple[str, Sequence[str], bool, frozenset[str]]
-) -> tuple[CellKey | None, CellKey | None, Recipe]:
-    """The cell of an operator and dtype (codes), the one that answers for it, and with what.
+    learned: Learned, key: CellKey | None, dtype: int, on: tuple[str, Sequence[str], bool, frozenset[str]]
+) -> Recipe:
+    """What cell `key` answers with for a dtype (code).
 
     `on`: a GPU, its make, plain and as collectives see it, whether its clock is up to its temperature, and the GPUs
     that emulate.
     """
-    (gpu, makes, slowed, emulating), key = on, learned.cell_of(*op)
+    gpu, makes, slowed, emulating = on
     if key is None:
-        return None, None, _NOTHING
-    make = makes[int(IS_COLLECTIVE[op[0]])]
-    teller = learned.teller(key, gpu, make)
-    without = emulating if lent_with_care(teller, DTYPES[op[1]]) else frozenset()
-    return key, teller, learned.recipe(teller, gpu, make, slowed, without)
+        return _NOTHING
+    without = emulating if lent_with_care(key, DTYPES[dtype]) else frozenset()
+    return learned.recipe(key, gpu, makes[int(IS_COLLECTIVE[OP_CODE[key[0]]])], slowed, without)
 
 
 def _rows(ops: OpTable, gpus: GpuTable, target: int, tile: Ints) -> _Rows:

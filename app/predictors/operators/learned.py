@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from app.ops import OP_CODE, OPS
 from app.ops.kinds import kinds_of
 from app.predictors.intervals import S_CALIBRATED, S_MEASURED, S_SEEN, SUPPORT_OF_SITUATION, operator_codes
-from app.predictors.operators.answering import MEMBERS, fill_answers
+from app.predictors.operators.answering import MEMBERS, beyond, cells_of, fill_answers
 from app.predictors.operators.cells import Cell, Model, Recipe, calibrated, kernels_of, learn
 from app.predictors.operators.constants import FACTORS, OF_WORK
 from app.predictors.operators.features import SHAPE_FEATURES, shape_features
@@ -21,7 +21,7 @@ from app.predictors.operators.material import makes_of, samples, told_apart, usu
 from app.predictors.operators.packed import EMPTY, Packed, Recipes, Shelf, packed
 from app.predictors.operators.priors import IS_COLLECTIVE, IS_LINEAR
 from app.predictors.operators.process import View, expected
-from app.predictors.operators.sisters import with_sisters
+from app.predictors.operators.sisters import joined, with_sisters
 from app.predictors.operators.tile_choice import tiled
 from app.predictors.operators.time import ANY_TILE, LIMIT, TERMS, devices_of, products_of, traits_of
 from app.predictors.roofline import peaks
@@ -94,12 +94,15 @@ class Learned:
 
     @cached_property
     def _cell_of(self) -> Ints:
+        """Rows of the cells that may answer, the usual one first, int [kinds, dtypes, most]; of most one at most."""
         rows = {key: row for row, key in enumerate(self._rows)}
-        cell = np.full((len(OPS), len(DTYPES)), -1)
+        cell = np.full((len(OPS), len(DTYPES), len(DTYPES)), -1)
         for name, kind in OP_CODE.items():
+            most = len(DTYPES) if IS_COLLECTIVE[kind] else 1
             for dtype, code in DTYPE_CODE.items():
                 alike = [(name, dtype), (name, _LIKE.get(dtype, dtype)), *self._of_any_dtype(name)]
-                cell[kind, code] = next((rows[key] for key in alike if key in rows), -1)
+                able = [rows[key] for key in dict.fromkeys(alike) if key in rows][:most]
+                cell[kind, code, : len(able)] = able
         return cell
 
     def _of_any_dtype(self, op: str) -> list[CellKey]:
@@ -109,25 +112,17 @@ class Learned:
     @cached_property
     def _lent(self) -> NDArray[np.bool_]:
         """Whether what was learned of another dtype answers, bool [kinds, dtypes]."""
-        lent = self._cell_of >= 0
+        lent = self._cell_of[:, :, 0] >= 0
         for (name, dtype), cell in self.cells.items():
             lent[OP_CODE[name], DTYPE_CODE[dtype]] = cell.lent
         return lent
 
-    def cell_of(self, kind: int, dtype: int) -> CellKey | None:
-        """The operator and dtype whose cell answers for these codes; None where nothing was learned."""
-        row = int(self._cell_of[kind, dtype])
-        return None if row < 0 else list(self._rows.values())[row]
-
-    def teller(self, key: CellKey, gpu: str, make: str) -> CellKey:
-        """The cell that answers for cell `key` on a GPU.
-
-        Another than it for a collective that was measured there, or on the GPU's make, in that one's dtype only.
-        """
-        if gpu in self.cells[key].own:
-            return key
-        alike = [key, *self._of_any_dtype(key[0])]
-        return min(alike, key=lambda like: self.cells[like].recipe(gpu, make).situation)
+    def tellers(self, ops: OpTable, gpus: GpuTable, target: int) -> list[CellKey | None]:
+        """Operator and dtype whose cell answers for each row on GPU row `target`; None where nothing was learned."""
+        kinds, keys = kinds_of(ops), [*self._rows.values(), None]
+        shape = shape_features(kinds, products_of(kinds), len(ops))
+        asked, codes = (np.arange(len(ops)), np.full(len(ops), target)), (ops.kind, ops.dtype)
+        return [keys[row] for row in cells_of(shape, codes, asked, self._packed, self._recipes(gpus)).tolist()]
 
     def emulating(self, gpus: GpuTable) -> frozenset[str]:
         """GPUs that ran a format which they lack: how long it took them says nothing of one that they have."""
@@ -170,7 +165,8 @@ class Learned:
         emulating = self.emulating(gpus) & {name for cell in self.cells.values() for name in cell.own}
         rows = [self._recipe_row(*gpu, emulating) for gpu in known]
         factors, member, weight, situation, tile = (np.stack(part, axis=1) for part in zip(*rows, strict=True))
-        return Recipes(factors, member, weight, situation, tile, self._cell_of, self._lent)
+        dtype = np.array([DTYPE_CODE[of] for _, of in self._rows.values()], dtype=np.intp)
+        return Recipes(factors, member, weight, situation, tile, self._cell_of, self._lent, dtype)
 
     @cached_property
     def _recipe_row(
@@ -193,7 +189,7 @@ class Learned:
         for row, (asked, key) in enumerate(self._rows.items()):
             make = makes[int(IS_COLLECTIVE[OP_CODE[key[0]]])]
             without = emulating if lent_with_care(key, asked[1]) else frozenset()
-            recipe = self.recipe(self.teller(key, gpu, make), gpu, make, slowed, without)
+            recipe = self.recipe(key, gpu, make, slowed, without)
             factors[row], situation[row], tile[row] = recipe.factors, recipe.situation, recipe.tile
             for k, (model, share) in enumerate(recipe.members[:MEMBERS]):
                 member[row, k], weight[row, k] = self._number[id(model)], share
@@ -213,21 +209,54 @@ class Learned:
 
     def with_measured(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Learned:
         """Corrected for GPUs of which `runs` hold some rows, at once; GPUs with a model of their own keep it."""
-        cells = dict(self.cells)
+        cells, told = dict(self.cells), dict[CellKey, list[Measurements]]()
         for run in runs:
-            usual = usual_rows(run)
-            key = (run.op, run.dtype)
-            if len(usual):
-                taught = self._taught(OP_CODE[run.op], DTYPE_CODE[run.dtype])
-                cells[key] = calibrated(tiled(usual.rows, gpus, taught.tile), taught)
+            rows = usual_rows(run).rows
+            for key, here in self._homes(rows.ops):
+                told.setdefault(key, []).append(rows.take(here))
+        for key, parts in told.items():
+            taught = self._taught(key)
+            cells[key] = calibrated(tiled(joined(parts), gpus, taught.tile), taught)
         return Learned(cells, self.shelf)
+
+    def _homes(self, ops: OpTable) -> list[tuple[CellKey, Ints]]:
+        """Cells that rows of one operator and dtype teach, each with its rows.
+
+        That dtype's; of a collective the one that answers for them on a GPU of which nothing is known.
+        """
+        if not len(ops):
+            return []
+        kind, dtype = int(ops.kind[0]), int(ops.dtype[0])
+        keys, able = list(self._rows.values()), [row for row in self._cell_of[kind, dtype].tolist() if row >= 0]
+        home = [(OPS[kind].name, DTYPES[dtype]), *(keys[row] for row in able[1:])]
+        if len(home) == 1:
+            return [(home[0], np.arange(len(ops)))]
+        kinds = kinds_of(ops)
+        shape = shape_features(kinds, products_of(kinds), len(ops))
+        ranges = [(self.cells[keys[row]].low, self.cells[keys[row]].high) for row in able]
+        far = np.array([[beyond(shape, row, low, high) for row in range(len(ops))] for low, high in ranges])
+        nearest = far.argmin(axis=0)
+        return [(home[k], np.flatnonzero(nearest == k)) for k in np.unique(nearest).tolist()]
 
     def expected(self, rows: Measurements, gpus: GpuTable) -> Floats | None:
         """Covariance of the errors of these rows, of one operator, dtype and GPU, while none is measured, [n, n].
 
         Their times are not looked at. None where the GPU has a model of its own, which few rows do not change.
         """
-        gpu, cell = int(rows.gpu[0]), self._taught(int(rows.ops.kind[0]), int(rows.ops.dtype[0]))
+        parts = [
+            (here, self._expected(self._taught(key), rows.take(here), gpus)) for key, here in self._homes(rows.ops)
+        ]
+        if all(part is None for _, part in parts):
+            return None
+        covariance = np.zeros((len(rows), len(rows)))
+        for here, part in parts:
+            if part is not None:
+                covariance[np.ix_(here, here)] = part
+        return covariance
+
+    def _expected(self, cell: Cell, rows: Measurements, gpus: GpuTable) -> Floats | None:
+        """As `expected`, of rows that all teach one cell."""
+        gpu = int(rows.gpu[0])
         name, make = gpus.ids[gpu], makes_of(gpus, collective=bool(IS_COLLECTIVE[rows.ops.kind[0]]))[gpu]
         if name in cell.own and cell.own[name].alone:
             return None
@@ -235,13 +264,13 @@ class Learned:
         view = View.of(found.features, found.places, kernels)
         return expected(view, found.terms, cell.others(name, make).factors, kernels)
 
-    def _taught(self, kind: int, dtype: int) -> Cell:
+    def _taught(self, key: CellKey) -> Cell:
         """What rows of an operator and dtype add to: its own cell, that of a dtype like it as lent, or nothing."""
-        key = self.cell_of(kind, dtype)
-        if key is None:
-            return Cell.empty(SHAPE_FEATURES)
-        cell = self.cells[key]
-        return cell if key[1] == DTYPES[dtype] else replace(cell, lent=True)
+        if key in self.cells:
+            return self.cells[key]
+        row = int(self._cell_of[OP_CODE[key[0]], DTYPE_CODE[key[1]], 0])
+        lender = None if row < 0 else list(self._rows.values())[row]
+        return Cell.empty(SHAPE_FEATURES) if lender is None else replace(self.cells[lender], lent=True)
 
     def state(self) -> dict[str, Any]:
         """As plain containers of arrays."""

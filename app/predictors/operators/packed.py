@@ -54,7 +54,8 @@ class Packed(NamedTuple):
 class Recipes(NamedTuple):
     """Per cell and GPU: factors, models, weights, situation, and the only tile of its kernels, or ANY_TILE.
 
-    `cell` [kinds, dtypes] is a cell's row, -1 none; `lent` [kinds, dtypes] whether it was learned of another dtype.
+    `cell` [kinds, dtypes, most] are the rows of cells that may answer, the usual one first, -1 where there are no more;
+    `lent` [kinds, dtypes] whether the first was learned of another dtype; `dtype` [cells] what each was learned of.
     """
 
     factors: Floats
@@ -64,6 +65,7 @@ class Recipes(NamedTuple):
     tile: Ints
     cell: Ints
     lent: Bools
+    dtype: Ints
 
 
 class Shelf(NamedTuple):

@@ -43,7 +43,7 @@ MOST = 1000
 def with_sisters(cells: Sequence[Measurements], gpus: GpuTable) -> list[Measurements]:
     """Rows of collectives, an operator in a dtype each, and after them the sizes that only others of their GPU have."""
     found = [[cell] for cell in cells]
-    every, owner = _joined(cells), np.repeat(np.arange(len(cells)), [len(cell) for cell in cells])
+    every, owner = joined(cells), np.repeat(np.arange(len(cells)), [len(cell) for cell in cells])
     for gpu in np.unique(every.gpu):
         here = np.flatnonzero(every.gpu == gpu)
         first, size = _missing(every.ops.take(here))
@@ -51,10 +51,11 @@ def with_sisters(cells: Sequence[Measurements], gpus: GpuTable) -> list[Measurem
             told = _told(every.take(here), first, size, gpus)
             for cell in np.unique(owner[here[first]]):
                 found[cell].append(told.take(np.flatnonzero(owner[here[first]] == cell)))
-    return [_joined(parts) for parts in found]
+    return [joined(parts) for parts in found]
 
 
-def _joined(parts: Sequence[Measurements]) -> Measurements:
+def joined(parts: Sequence[Measurements]) -> Measurements:
+    """Measured rows one after another."""
     return Measurements(
         concatenate([part.ops for part in parts]),
         np.concatenate([part.gpu for part in parts]),
