@@ -55,6 +55,26 @@ def test_of_operators_those_of_networks_say_that_they_know_none(client: TestClie
     assert any("cannot answer" in words for words in found["warnings"])
 
 
+@pytest.mark.parametrize("gpu", ["l40s", "a100-sxm4-80gb", "h100-sxm5-80gb", "b200", "arc-pro-b60"])
+def test_an_all_reduce_in_bf16_is_told_by_nccl_measured_in_fp16(client: TestClient, gpu: str) -> None:
+    """In BF16 vLLM's own kernels were measured, in FP16 NCCL and oneCCL: bytes take as long whatever they hold."""
+    row = {"op": "all_reduce", "message_bytes": 2**24, "devices": 4}
+    rows = [
+        {**row, "dtype": dtype, "implementation": name} for name in ("nccl", "custom") for dtype in ("bf16", "fp16")
+    ]
+    bf16, fp16 = (ask(client, gpu, "auto", one) for one in rows[:2])
+    assert bf16["support"] == "interpolated"
+    assert (bf16["latency_ms"], bf16["interval_ms"]) == (fp16["latency_ms"], fp16["interval_ms"])
+    workload = {"kind": "operators", "operators": rows}
+    answer = client.post("/predict", json={"gpu": gpu, "workload": workload, "detail": True})
+    detail = [one["explanation"] for one in answer.json()["predictions"][0]["operators"]]
+    assert [one["learned_dtype"] for one in detail] == ["fp16", "fp16", "bf16", "bf16"]
+    assert [one["situation"] for one in detail] == ["seen"] * 2 + ["unseen" if gpu == "l40s" else "seen"] * 2
+    columns = {**row, "op": ["all_reduce"], "dtype": "bf16"}
+    batch = client.post("/predict/batch", params={"gpu": gpu}, json=columns)
+    assert batch.json()["latency_ms"] == [pytest.approx(bf16["latency_ms"])]
+
+
 def test_a_dtype_that_a_gpu_lacks_but_was_measured_in_is_answered(client: TestClient) -> None:
     """The B60 has no FP8 units; a serving stack runs FP8 products there all the same, and what ships learned them."""
     row = {"op": "linear", "m": 1024, "n": 4096, "k": 4096, "dtype": "fp8"}

@@ -23,7 +23,7 @@ from app.predictors.operators.time import ANY_TILE, COMPUTE_S, DRAM_S, LEAST, LI
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.tables.operator_runs import OperatorRuns
-from app.tables.ops import OpTable
+from app.tables.ops import DTYPES, OpTable, concatenate
 from app.tables.predictions import EXTRAPOLATED, INTERPOLATED
 from tests.unit.kernels import TURING, VOLTA
 from tests.unit.measured import measured, no_evidence, random_shapes
@@ -282,6 +282,86 @@ def test_a_collective_measured_in_another_dtype_only_is_known_by_that_one() -> N
             large = (answer.latency_s / untrained(ops, place))[-20:]
             assert np.median(large) == pytest.approx(ratio, rel=0.1)
             assert set(situation(trained, ops, gpu)) == {"sibling" if dtype == "fp32" else of}
+
+
+NCCL, CUSTOM = 0.0, 2.0
+MESSAGES = [
+    {"message_bytes": 2.0**size, "devices": devices} for size in np.arange(12, 28, 0.2).tolist() for devices in (2, 4)
+]
+
+
+def by_library(implementation: float, *, dtype: str, on: tuple[int, ...], times: float) -> OperatorRuns:
+    """Rows of a library that takes so many times as long as physics says."""
+    rows = [{**message, "implementation": implementation} for message in MESSAGES]
+    return measured("all_reduce", rows, GPUS, on, lambda ops, gpus, gpu: untrained(ops, gpu) * times, dtype=dtype)
+
+
+def messages(implementation: float, dtype: str) -> OpTable:
+    return operators("all_reduce", *[{**one, "implementation": implementation} for one in MESSAGES[1::9]], dtype=dtype)
+
+
+TWO_LIBRARIES = Auto().fit_operators(
+    [
+        by_library(NCCL, dtype="fp16", on=(SEEN, SEEN_TOO, SEEN_THREE), times=4.0),
+        by_library(CUSTOM, dtype="bf16", on=(SEEN, SEEN_TOO), times=2.0),
+    ],
+    GPUS,
+)
+
+
+@pytest.mark.parametrize("asked", ["fp16", "bf16"])
+@pytest.mark.parametrize(("target", "of"), [(SEEN, "seen"), (SIBLING, "sibling"), (SEEN_THREE, "seen")])
+def test_a_collective_takes_the_cell_of_any_dtype_that_holds_it(asked: str, target: int, of: str) -> None:
+    """In one table, row by row; `SEEN_THREE` has NCCL only."""
+    ops = mixed([messages(NCCL, asked), messages(CUSTOM, asked)]).take(np.argsort(np.arange(36) % 18, kind="stable"))
+    place = np.full(len(ops), target)
+    answer = TWO_LIBRARIES.predict(ops, GPUS, np.arange(len(ops)), place, evidence=no_evidence(ops))
+    ratio, nccl = answer.latency_s / untrained(ops, place), ops.column("implementation") == NCCL
+    assert ratio[nccl] == pytest.approx(4.0, rel=0.1)
+    assert set(np.array(situation(TWO_LIBRARIES, ops, target))[nccl]) == {of}
+    assert set(answer.support[nccl]) == {INTERPOLATED}
+    dtype = (answer.group - 6) // len(SITUATIONS) % len(DTYPES)  # intervals are of what was learned from
+    assert {DTYPES[code] for code in dtype[nccl]} == {"fp16"} and {DTYPES[code] for code in dtype[~nccl]} == {"bf16"}
+    if target != SEEN_THREE:
+        assert ratio[~nccl] == pytest.approx(2.0, rel=0.1)
+    assert set(np.array(situation(TWO_LIBRARIES, ops, target))[~nccl]) == {"unseen" if target == SEEN_THREE else of}
+
+
+def test_a_collective_that_no_dtype_holds_takes_the_nearest() -> None:
+    for implementation, of in ((NCCL, "fp16"), (CUSTOM, "bf16")):
+        ops = operators("all_reduce", {"message_bytes": 2.0**30, "devices": 8, "implementation": implementation})
+        answer = TWO_LIBRARIES.predict(ops, GPUS, np.arange(1), np.array([SEEN]), evidence=no_evidence(ops))
+        assert answer.support[0] == EXTRAPOLATED
+        assert TWO_LIBRARIES.operators_.tellers(ops, GPUS, SEEN) == [("all_reduce", of)]
+
+
+def test_what_is_told_of_a_collective_teaches_the_cell_that_answers_for_it() -> None:
+    """Few rows of NCCL in BF16 teach what is known of NCCL, and nothing of kernels by hand."""
+    some = by_library(NCCL, dtype="bf16", on=(UNSEEN,), times=9.0)
+    few = some.take(np.arange(0, len(some), 5))
+    ops = mixed([messages(NCCL, "bf16"), messages(NCCL, "fp16"), messages(CUSTOM, "bf16")])
+    place = np.full(len(ops), UNSEEN)
+    before, after = (
+        predictor.predict(ops, GPUS, np.arange(len(ops)), place, evidence=no_evidence(ops)).latency_s
+        for predictor in (TWO_LIBRARIES, TWO_LIBRARIES.with_measured([few], GPUS))
+    )
+    nccl = ops.column("implementation") == NCCL
+    assert after[nccl] / untrained(ops, place)[nccl] == pytest.approx(9.0, rel=0.1)
+    assert after[~nccl] == pytest.approx(before[~nccl])
+    told = TWO_LIBRARIES.with_measured([few, by_library(NCCL, dtype="fp16", on=(UNSEEN,), times=9.0)], GPUS)
+    assert set(situation(told, ops, UNSEEN)[: nccl.sum()]) == {"calibrated"}
+
+
+def test_what_is_told_of_one_library_leaves_as_much_unknown_of_another() -> None:
+    ops = concatenate([messages(NCCL, "bf16"), messages(CUSTOM, "bf16")])
+    learned, nothing = TWO_LIBRARIES.operators_, np.ones(len(ops))
+    covariance = learned.expected(Measurements(ops, np.full(len(ops), UNSEEN), nothing), GPUS)
+    assert covariance is not None
+    nccl = ops.column("implementation") == NCCL
+    assert (np.diag(covariance) > 0.0).all() and not covariance[np.ix_(nccl, ~nccl)].any()
+    known = learned.expected(Measurements(ops, np.full(len(ops), SEEN_THREE), nothing), GPUS)
+    assert known is not None and not known[np.ix_(nccl, nccl)].any() and known[np.ix_(~nccl, ~nccl)].all()
+    assert learned.expected(Measurements(ops, np.full(len(ops), SEEN), nothing), GPUS) is None
 
 
 def test_rows_of_one_leaf_run_alike() -> None:

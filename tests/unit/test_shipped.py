@@ -6,17 +6,23 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from app.config import SHIPPED_MODELS
 from app.predictors import learns_operators
+from app.predictors.auto import Auto
 from app.services.learning.shipped import LIST, Shipped, shipped_versions, write_list
 from app.services.learning.train_shipped import MOST_BYTES, OWN, sources_of, trainable
 from app.services.models.whole_networks import knows_networks_only
+from app.services.seed import load_seed_specs
 from app.store import artifacts
 from app.store.artifacts import ArtifactRefused
+from app.tables.gpus import GpuTable
+from app.tables.predictions import INTERPOLATED
 from app.training.candidate import candidate
 from app.training.operator_start import Start
+from tests.unit.operators import operators
 from tests.unit.test_candidate import made, material
 
 SHIPPED = sorted(shipped_versions(SHIPPED_MODELS).items())
@@ -55,6 +61,22 @@ def test_a_shipped_artefact_is_what_its_manifest_says(name: str, shipped: Shippe
     of = {cell["family"].split("/")[0] for cell in shipped.card["validation"]}
     assert "kernel" not in of
     assert of == {"network"} if knows_networks_only(name) else "network" not in of
+
+
+def test_collectives_of_every_dtype_are_known_where_one_was_measured() -> None:
+    """Nothing that ships is answered out of its range while another dtype of the same collective holds it."""
+    learned = Auto.from_state(shipped_versions(SHIPPED_MODELS)["auto"].payload()["state"]).operators_
+    gpus = GpuTable.from_specs(load_seed_specs())
+    sizes = [{"message_bytes": 2.0**size, "devices": devices} for size in range(10, 29) for devices in (2, 4, 8)]
+    for op in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
+        for dtype in ("fp16", "bf16", "fp8", "int8"):
+            ops = operators(op, *sizes, dtype=dtype)
+            for gpu in ("l40s", "a100-sxm4-80gb", "h100-sxm5-80gb", "b200"):
+                j = np.full(len(ops), gpus.ids.index(gpu))
+                answer = learned.estimate(ops, gpus, np.arange(len(ops)), j)
+                assert set(answer.support) == {INTERPOLATED}
+                assert answer.stretch is not None and (answer.stretch == 1.0).all()
+                assert {key for key in learned.tellers(ops, gpus, int(j[0])) if key} <= {(op, "fp16"), (op, "int8")}
 
 
 def test_only_what_the_list_names_is_loaded(tmp_path: Path) -> None:
