@@ -332,7 +332,27 @@ def test_a_collective_that_no_dtype_holds_takes_the_nearest() -> None:
         ops = operators("all_reduce", {"message_bytes": 2.0**30, "devices": 8, "implementation": implementation})
         answer = TWO_LIBRARIES.predict(ops, GPUS, np.arange(1), np.array([SEEN]), evidence=no_evidence(ops))
         assert answer.support[0] == EXTRAPOLATED
-        assert TWO_LIBRARIES.operators_.tellers(ops, GPUS, SEEN) == [("all_reduce", of)]
+        assert TWO_LIBRARIES.operators_.as_corrected(ops, GPUS, SEEN)[1] == [("all_reduce", of)]
+
+
+@pytest.mark.parametrize("target", [SEEN, SIBLING])
+def test_larger_messages_miss_the_physics_as_the_largest_does(target: int) -> None:
+    """Three doublings on: neither is what was learned lost, nor does it go on growing."""
+    ops = operators("all_reduce", *[{"message_bytes": 2.0**size, "devices": 4} for size in (27.7, 31.0)], dtype="fp16")
+    place = np.full(2, target)
+    answer = TWO_LIBRARIES.predict(ops, GPUS, np.arange(2), place, evidence=no_evidence(ops))
+    within, beyond = answer.latency_s / untrained(ops, place)
+    assert beyond == pytest.approx(within, rel=0.02)
+    assert answer.support.tolist() == [INTERPOLATED, EXTRAPOLATED]
+    assert answer.stretch is not None and answer.stretch[0] == 1.0 < answer.stretch[1]
+
+
+def test_smaller_messages_miss_the_physics_as_the_smallest_does() -> None:
+    ops = operators("all_reduce", *[{"message_bytes": 2.0**size, "devices": 4} for size in (12.1, 8.0)], dtype="fp16")
+    place = np.full(2, SEEN)
+    answer = TWO_LIBRARIES.predict(ops, GPUS, np.arange(2), place, evidence=no_evidence(ops))
+    within, beyond = answer.latency_s / untrained(ops, place)
+    assert beyond == pytest.approx(within, rel=0.02)
 
 
 def test_what_is_told_of_a_collective_teaches_the_cell_that_answers_for_it() -> None:

@@ -84,11 +84,13 @@ def test_a_collective_told_by_another_dtype_says_so() -> None:
         dtype: measured("all_reduce", shapes, GPUS, (gpu,), slow, dtype=dtype)
         for gpu, dtype in enumerate(("fp16", "bf16"))
     }
+    asked = [*shapes[::90], {"message_bytes": 2.0**31, "devices": 2}, {"message_bytes": 2.0**20, "devices": 8}]
     answer, found = ask(
-        Auto().fit_operators(list(taught.values()), GPUS), operators("all_reduce", *shapes[::90], dtype="bf16"), SEEN
+        Auto().fit_operators(list(taught.values()), GPUS), operators("all_reduce", *asked, dtype="bf16"), SEEN
     )
     combine(answer, found)
     assert {(one.learned, one.members[1].source) for one in found} == {("fp16", "own")}
+    assert [one.fading == 1.0 for one in found] == [True] * (len(asked) - 1) + [False]
 
 
 def test_who_answers_and_in_what_situation() -> None:

@@ -76,7 +76,10 @@ def test_collectives_of_every_dtype_are_known_where_one_was_measured() -> None:
                 answer = learned.estimate(ops, gpus, np.arange(len(ops)), j)
                 assert set(answer.support) == {INTERPOLATED}
                 assert answer.stretch is not None and (answer.stretch == 1.0).all()
-                assert {key for key in learned.tellers(ops, gpus, int(j[0])) if key} <= {(op, "fp16"), (op, "int8")}
+                assert {key for key in learned.as_corrected(ops, gpus, int(j[0]))[1] if key} <= {
+                    (op, "fp16"),
+                    (op, "int8"),
+                }
 
 
 def test_only_what_the_list_names_is_loaded(tmp_path: Path) -> None:

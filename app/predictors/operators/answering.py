@@ -42,28 +42,32 @@ def fill_answers(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not ta
     shape: Singles,
     traits: Traits,
     devices: Devices,
-    asked: tuple[Ints, Ints, Ints],
+    asked: tuple[Ints, Ints, Ints, Ints],
     terms: Floats,
     packed: Packed,
     recipes: Recipes,
     times: tuple[Floats, Floats],
     codes: tuple[Ints, Ints, Ints],
 ) -> None:
-    """Queries in `order`, as many of one cell and GPU at once as there are; their physics go into `terms`."""
-    i, j, order = asked
+    """Queries in `order`, as many of one cell and GPU at once as there are; their physics go into `terms`.
+
+    Asked (i, j, order, twin): each is corrected as query `twin[q]`, most as themselves.
+    """
+    i, j, order, twin = asked
     bound, situation, group = codes
     cells = cells_of(shape, (traits.kind, traits.dtype), (i, j), packed, recipes)
     fill_terms(traits, devices, (i, j), _tiles_of(cells, j, recipes), terms)
     total, neutral, first = np.empty(BLOCK), np.ones(FACTORS), 0
     while first < len(order):
         row, gpu, cell = i[order[first]], j[order[first]], cells[order[first]]
-        count = _together(traits, asked, cells, first)
+        count = _together(traits, (i, j, order), cells, first)
         block = order[first : first + count]
         features = np.empty((FEATURES, count), dtype=np.float32)  # in one piece, to be read as vectors
         total[:count] = 0.0
         if cell >= 0:
             for k in range(count):
-                fill_features(shape, traits, devices.figures, i[block[k]], gpu, terms, block[k], features, k)
+                one = twin[block[k]]
+                fill_features(shape, traits, devices.figures, i[one], gpu, terms, one, features, k)
             for k in range(MEMBERS):
                 model = recipes.member[cell, gpu, k]
                 if model >= 0:
@@ -81,10 +85,12 @@ def fill_answers(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not ta
         told_in = told_in if usual else recipes.dtype[cell]
         for k in range(count):
             q = block[k]
-            bound[q], situation[q], far, alike = bound_of(terms, q), S_UNTRAINED, 0.0, True
+            bound[q], situation[q], far, fading, alike = bound_of(terms, q), S_UNTRAINED, 0.0, 1.0, True
             if cell >= 0:
                 situation[q] = recipes.situation[cell, gpu]
                 far = beyond(shape, i[q], packed.low[cell], packed.high[cell])
+                if far > 0.0:
+                    fading = np.exp(-FADING * beyond(shape, i[twin[q]], packed.low[cell], packed.high[cell]))
                 alike = packed.low[cell, EAGER] <= shape[EAGER, i[q]] <= packed.high[cell, EAGER]
                 if far > 0.0:
                     if situation[q] == S_SEEN or situation[q] == S_CALIBRATED:
@@ -96,7 +102,7 @@ def fill_answers(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not ta
             situation[q] = _stepped_back(situation[q], lent, else_run)
             group[q] = _group_of(traits.kind[row], told_in, situation[q])
             situation[q] = _supporting(situation[q], far)
-            times[0][q] = corrected_s(terms, q, factors, total[k] * np.exp(-FADING * far), alike)
+            times[0][q] = corrected_s(terms, q, factors, total[k] * fading, alike)
         first += count
 
 

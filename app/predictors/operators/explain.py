@@ -135,7 +135,10 @@ class Explanation(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """Rows on one GPU, as the predictor sees them; `flops` [n] as asked, not as kernels do them."""
+    """Rows on one GPU, as the predictor sees them; `flops` [n] as asked, not as kernels do them.
+
+    `shape` and `features` as they are corrected (app.predictors.operators.messages).
+    """
 
     kind: Ints
     dtype: Ints
@@ -153,13 +156,14 @@ def explained(learned: Learned, ops: OpTable, gpus: GpuTable, target: int, answe
     gpu, slowed = gpus.ids[target], bool(unsteady(gpus)[target])
     makes = [makes_of(gpus, collective=sends)[target] for sends in (False, True)]
     emulating = learned.emulating(gpus)
-    keys = learned.tellers(ops, gpus, target)
+    corrected, keys = learned.as_corrected(ops, gpus, target)
     told = [
         _told(learned, key, dtype, (gpu, makes, slowed, emulating))
         for key, dtype in zip(keys, ops.dtype.tolist(), strict=True)
     ]
     tile = np.array([recipe.tile for recipe in told], dtype=np.intp)
-    rows = _rows(ops, gpus, target, tile)
+    rows, held = (_rows(table, gpus, target, tile) for table in (ops, corrected))
+    rows = rows._replace(shape=held.shape, features=held.features)
     situation = (answer.group - len(GROUPS)) % len(SITUATIONS)
     found = []
     for q in range(len(ops)):

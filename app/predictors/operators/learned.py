@@ -18,6 +18,7 @@ from app.predictors.operators.cells import Cell, Model, Recipe, calibrated, kern
 from app.predictors.operators.constants import FACTORS, OF_WORK
 from app.predictors.operators.features import SHAPE_FEATURES, shape_features
 from app.predictors.operators.material import makes_of, samples, told_apart, usual_rows
+from app.predictors.operators.messages import nearest_held, with_messages
 from app.predictors.operators.packed import EMPTY, Packed, Recipes, Shelf, packed
 from app.predictors.operators.priors import IS_COLLECTIVE, IS_LINEAR
 from app.predictors.operators.process import View, expected
@@ -28,7 +29,7 @@ from app.predictors.roofline import peaks
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.tables.operator_runs import OperatorRuns
-from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
+from app.tables.ops import DTYPE_CODE, DTYPES, OpTable, concatenate
 from app.tables.predictions import MEASURED, Estimate
 
 Floats = NDArray[np.float64]
@@ -57,17 +58,41 @@ class Learned:
 
     def estimate(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Estimate:
         """Operator row `i[q]` on GPU row `j[q]`."""
-        kinds = kinds_of(ops)
-        products = products_of(kinds)
-        traits = traits_of(ops, kinds, products)
-        shape = shape_features(kinds, products, len(ops))
-        recipes, n = self._recipes(gpus), len(i)
+        n, kinds = len(i), kinds_of(ops)
         order = np.arange(n) if _alike(ops, j) else np.lexsort((ops.dtype[i], ops.kind[i], j))
-        terms, latency, stretch = np.empty((TERMS, n)), np.empty(n), np.empty(n)
+        twin, recipes, products = np.arange(n), self._recipes(gpus), products_of(kinds)
+        shape = shape_features(kinds, products, len(ops))
+        if any(kind.op.group == "collective" for kind in kinds):
+            held = nearest_held(shape, (ops.kind, ops.dtype), (i, j), self._packed, recipes)
+            out = np.flatnonzero(~np.isnan(held))
+            if len(out):
+                twin[out] = np.arange(n, n + len(out))
+                rows, at = with_messages(ops, i[out], held[out]), len(ops) + np.arange(len(out))
+                ops, i, j = concatenate([ops, rows]), np.append(i, at), np.append(j, j[out])
+                kinds = kinds_of(ops)
+                products = products_of(kinds)
+                shape = shape_features(kinds, products, len(ops))
+        traits = traits_of(ops, kinds, products)
+        terms, latency, stretch = np.empty((TERMS, len(i))), np.empty(n), np.empty(n)
         bound, situation, group = (np.empty(n, dtype=np.intp) for _ in range(3))
-        asked, times, codes = (i, j, order), (latency, stretch), (bound, situation, group)
+        asked, times, codes = (i, j, order, twin), (latency, stretch), (bound, situation, group)
         fill_answers(shape, traits, devices_of(gpus), asked, terms, self._packed, recipes, times, codes)
-        return Estimate(latency, bound, SUPPORT_OF_SITUATION[situation], group, stretch, terms[LIMIT])
+        return Estimate(latency, bound, SUPPORT_OF_SITUATION[situation], group, stretch, terms[LIMIT, :n])
+
+    def as_corrected(self, ops: OpTable, gpus: GpuTable, target: int) -> tuple[OpTable, list[CellKey | None]]:
+        """Rows as they are corrected on GPU row `target`, and the operator and dtype whose cell does, None where none.
+
+        Collectives have the nearest message that was learned from.
+        """
+        kinds, codes, keys = kinds_of(ops), (ops.kind, ops.dtype), [*self._rows.values(), None]
+        asked, recipes = (np.arange(len(ops)), np.full(len(ops), target)), self._recipes(gpus)
+        shape = shape_features(kinds, products_of(kinds), len(ops))
+        cells = cells_of(shape, codes, asked, self._packed, recipes)
+        held = nearest_held(shape, codes, asked, self._packed, recipes)
+        out, dims = np.flatnonzero(~np.isnan(held)), ops.dims.copy()
+        if len(out):
+            dims[:, out] = with_messages(ops, out, held[out]).dims
+        return replace(ops, dims=dims), [keys[row] for row in cells.tolist()]
 
     @cached_property
     def _models(self) -> list[Model]:
@@ -116,13 +141,6 @@ class Learned:
         for (name, dtype), cell in self.cells.items():
             lent[OP_CODE[name], DTYPE_CODE[dtype]] = cell.lent
         return lent
-
-    def tellers(self, ops: OpTable, gpus: GpuTable, target: int) -> list[CellKey | None]:
-        """Operator and dtype whose cell answers for each row on GPU row `target`; None where nothing was learned."""
-        kinds, keys = kinds_of(ops), [*self._rows.values(), None]
-        shape = shape_features(kinds, products_of(kinds), len(ops))
-        asked, codes = (np.arange(len(ops)), np.full(len(ops), target)), (ops.kind, ops.dtype)
-        return [keys[row] for row in cells_of(shape, codes, asked, self._packed, self._recipes(gpus)).tolist()]
 
     def emulating(self, gpus: GpuTable) -> frozenset[str]:
         """GPUs that ran a format which they lack: how long it took them says nothing of one that they have."""
