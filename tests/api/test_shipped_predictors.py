@@ -75,6 +75,16 @@ def test_an_all_reduce_in_bf16_is_told_by_nccl_measured_in_fp16(client: TestClie
     assert batch.json()["latency_ms"] == [pytest.approx(bf16["latency_ms"])]
 
 
+def test_what_ships_says_how_little_it_knows_of_more_devices(client: TestClient) -> None:
+    """oneCCL was measured on up to four B60, NCCL on up to eight L40S."""
+    for gpu, known in (("arc-pro-b60", 4), ("l40s", 8)):
+        row = {"op": "all_reduce", "message_bytes": 2**24, "dtype": "bf16"}
+        few, more = (ask(client, gpu, "auto", {**row, "devices": n}) for n in (known, 2 * known))
+        assert (few["support"], more["support"]) == ("interpolated", "extrapolated")
+        width, wider = (one["interval_ms"]["high"] / one["interval_ms"]["low"] for one in (few, more))
+        assert wider > 2.0 * width
+
+
 def test_a_dtype_that_a_gpu_lacks_but_was_measured_in_is_answered(client: TestClient) -> None:
     """The B60 has no FP8 units; a serving stack runs FP8 products there all the same, and what ships learned them."""
     row = {"op": "linear", "m": 1024, "n": 4096, "k": 4096, "dtype": "fp8"}

@@ -19,6 +19,7 @@ from app.predictors.operators.constants import FACTORS, NEUTRAL, fill_scaled, fi
 from app.predictors.operators.features import FEATURES, own_dims
 from app.predictors.operators.material import samples
 from app.predictors.operators.process import LEAF, OFFSET, Kernels, Places, View, taught
+from app.predictors.operators.sisters import joined
 from app.predictors.operators.time import ANY_TILE, COMPUTE_S, DRAM_S, LEAST, LIMIT, OVERHEAD, TERMS, TIME
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
@@ -27,6 +28,7 @@ from app.tables.ops import DTYPES, OpTable, concatenate
 from app.tables.predictions import EXTRAPOLATED, INTERPOLATED
 from tests.unit.kernels import TURING, VOLTA
 from tests.unit.measured import measured, no_evidence, random_shapes
+from tests.unit.operator_runs import runs_of
 from tests.unit.operators import mixed, operators
 
 TWIN = replace(TURING, id="twin", memory_bandwidth_bytes_per_s=700e9)
@@ -345,6 +347,24 @@ def test_larger_messages_miss_the_physics_as_the_largest_does(target: int) -> No
     assert beyond == pytest.approx(within, rel=0.02)
     assert answer.support.tolist() == [INTERPOLATED, EXTRAPOLATED]
     assert answer.stretch is not None and answer.stretch[0] == 1.0 < answer.stretch[1]
+
+
+def test_more_devices_than_a_gpu_was_measured_with_are_as_little_known_as_on_another() -> None:
+    """Others were, so that they are in range: but how one machine wires eight says little of the next."""
+    eight = [{**one, "devices": 8} for one in MESSAGES[::2]]
+    both = [
+        measured("all_reduce", rows, GPUS, (gpu,), lambda ops, gpus, gpu: untrained(ops, gpu) * 2.0, dtype="fp16")
+        for gpu, rows in ((SEEN, MESSAGES), (SEEN_TOO, [*MESSAGES, *eight]))
+    ]
+    rows = joined([run.rows for run in both])
+    trained = Auto().fit_operators(
+        [runs_of("all_reduce", "fp16", rows.ops, gpu=rows.gpu.tolist(), latency_s=rows.latency_s.tolist())], GPUS
+    )
+    ops = operators("all_reduce", *[{"message_bytes": 2.0**20, "devices": n} for n in (4, 8, 16)], dtype="fp16")
+    of = {gpu: situation(trained, ops, gpu) for gpu in (SEEN, SIBLING, SEEN_TOO)}
+    assert of[SEEN] == ["seen", "unseen", "unseen_outside"]
+    assert of[SIBLING] == ["sibling", "unseen", "unseen_outside"]
+    assert of[SEEN_TOO] == ["seen", "seen", "unseen_outside"]
 
 
 def test_smaller_messages_miss_the_physics_as_the_smallest_does() -> None:

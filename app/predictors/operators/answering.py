@@ -19,7 +19,7 @@ from app.predictors.intervals import (
 from app.predictors.operators.boosting import BLOCK, add_trees
 from app.predictors.operators.cells import MOST_KIN
 from app.predictors.operators.constants import FACTORS, scaled_s, scaled_work_s
-from app.predictors.operators.features import EAGER, FEATURES, fill_features
+from app.predictors.operators.features import DEVICES, EAGER, FEATURES, fill_features
 from app.predictors.operators.packed import Packed, Recipes
 from app.predictors.operators.smooth import add_smooth
 from app.predictors.operators.time import ANY_TILE, LIMIT, Devices, Traits, bound_of, composed, fill_terms
@@ -33,6 +33,8 @@ MEMBERS = MOST_KIN + 1
 FADING = 0.1
 # An answer further out of the range learned from errs more: its interval grows by this part per factor of e.
 STRETCH = 0.25
+# How far out of a range a shape may be, as features are rounded.
+_ROUNDED = 1e-3
 
 _group_of = compiled(operator_codes)
 
@@ -87,16 +89,13 @@ def fill_answers(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not ta
             q = block[k]
             bound[q], situation[q], far, fading, alike = bound_of(terms, q), S_UNTRAINED, 0.0, 1.0, True
             if cell >= 0:
-                situation[q] = recipes.situation[cell, gpu]
                 far = beyond(shape, i[q], packed.low[cell], packed.high[cell])
                 if far > 0.0:
                     fading = np.exp(-FADING * beyond(shape, i[twin[q]], packed.low[cell], packed.high[cell]))
                 alike = packed.low[cell, EAGER] <= shape[EAGER, i[q]] <= packed.high[cell, EAGER]
-                if far > 0.0:
-                    if situation[q] == S_SEEN or situation[q] == S_CALIBRATED:
-                        situation[q] = S_SEEN_OUTSIDE
-                    elif situation[q] == S_UNSEEN:
-                        situation[q] = S_UNSEEN_OUTSIDE
+                # How a machine wires more devices than were measured is up to the machine.
+                wider = shape[DEVICES, i[q]] > recipes.devices[cell, gpu] + _ROUNDED
+                situation[q] = _known(S_UNSEEN if wider else recipes.situation[cell, gpu], far)
             times[1][q] = 1.0 + STRETCH * far
             else_run = traits.backward[i[q]] > 0.0 or traits.burst[i[q]] > 0.0
             situation[q] = _stepped_back(situation[q], lent, else_run)
@@ -159,6 +158,14 @@ def _tiles_of(cells: Ints, j: Ints, recipes: Recipes) -> Ints:
 
 
 @compiled
+def _known(situation: int, far: float) -> int:
+    """The situation of a row that is `far` out of the range learned from."""
+    if far > 0.0 and situation in (S_SEEN, S_CALIBRATED):
+        return S_SEEN_OUTSIDE
+    return S_UNSEEN_OUTSIDE if far > 0.0 and situation == S_UNSEEN else situation
+
+
+@compiled
 def _stepped_back(situation: int, lent: bool, otherwise: bool) -> int:
     """A row corrected by what was learned of other rows is no better known than such: its interval says so."""
     if otherwise:
@@ -178,7 +185,7 @@ def beyond(shape: Singles, row: int, low: Floats, high: Floats) -> float:
     far = 0.0
     for f in range(EAGER):
         far = max(far, low[f] - shape[f, row], shape[f, row] - high[f])
-    return float(far) if far > 1e-3 else 0.0
+    return float(far) if far > _ROUNDED else 0.0
 
 
 @compiled

@@ -16,7 +16,7 @@ from app.predictors.intervals import S_CALIBRATED, S_MEASURED, S_SEEN, SUPPORT_O
 from app.predictors.operators.answering import MEMBERS, beyond, cells_of, fill_answers
 from app.predictors.operators.cells import Cell, Model, Recipe, calibrated, kernels_of, learn
 from app.predictors.operators.constants import FACTORS, OF_WORK
-from app.predictors.operators.features import SHAPE_FEATURES, shape_features
+from app.predictors.operators.features import DEVICES, SHAPE_FEATURES, shape_features
 from app.predictors.operators.material import makes_of, samples, told_apart, usual_rows
 from app.predictors.operators.messages import nearest_held, with_messages
 from app.predictors.operators.packed import EMPTY, Packed, Recipes, Shelf, packed
@@ -182,21 +182,21 @@ class Learned:
         known = zip(gpus.ids, makes, unsteady(gpus).tolist(), strict=True)
         emulating = self.emulating(gpus) & {name for cell in self.cells.values() for name in cell.own}
         rows = [self._recipe_row(*gpu, emulating) for gpu in known]
-        factors, member, weight, situation, tile = (np.stack(part, axis=1) for part in zip(*rows, strict=True))
+        factors, member, weight, situation, tile, devices = (np.stack(part, axis=1) for part in zip(*rows, strict=True))
         dtype = np.array([DTYPE_CODE[of] for _, of in self._rows.values()], dtype=np.intp)
-        return Recipes(factors, member, weight, situation, tile, self._cell_of, self._lent, dtype)
+        return Recipes(factors, member, weight, situation, tile, self._cell_of, self._lent, dtype, devices)
 
     @cached_property
     def _recipe_row(
         self,
-    ) -> Callable[[str, tuple[str, str], bool, frozenset[str]], tuple[Floats, Ints, Floats, Ints, Ints]]:
+    ) -> Callable[[str, tuple[str, str], bool, frozenset[str]], tuple[Floats, Ints, Floats, Ints, Ints, Floats]]:
         """`_recipe_row_of`, remembered for the GPUs asked last; goes with what was learned."""
         return lru_cache(maxsize=1024)(self._recipe_row_of)
 
     def _recipe_row_of(
         self, gpu: str, makes: tuple[str, str], slowed: bool, emulating: frozenset[str]
-    ) -> tuple[Floats, Ints, Floats, Ints, Ints]:
-        """Factors [rows, FACTORS], models [rows, MEMBERS], weights alike, situations and tiles [rows] for one GPU.
+    ) -> tuple[Floats, Ints, Floats, Ints, Ints, Floats]:
+        """Factors [rows, FACTORS], models [rows, MEMBERS], weights alike, the rest of Recipes [rows], for one GPU.
 
         `makes`: its make, and the same as collectives see it.
         """
@@ -204,14 +204,17 @@ class Learned:
         factors, member = np.ones((n, FACTORS)), np.full((n, MEMBERS), -1)
         weight = np.zeros((n, MEMBERS))
         situation, tile = (np.empty(n, dtype=np.intp) for _ in range(2))
+        devices = np.full(n, np.inf)
         for row, (asked, key) in enumerate(self._rows.items()):
             make = makes[int(IS_COLLECTIVE[OP_CODE[key[0]]])]
             without = emulating if lent_with_care(key, asked[1]) else frozenset()
             recipe = self.recipe(key, gpu, make, slowed, without)
             factors[row], situation[row], tile[row] = recipe.factors, recipe.situation, recipe.tile
+            if IS_COLLECTIVE[OP_CODE[key[0]]]:
+                devices[row] = max((model.smooth.furthest(DEVICES) for model, _ in recipe.members), default=np.inf)
             for k, (model, share) in enumerate(recipe.members[:MEMBERS]):
                 member[row, k], weight[row, k] = self._number[id(model)], share
-        return factors, member, weight, situation, tile
+        return factors, member, weight, situation, tile, devices
 
     def fit(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Learned:
         """With what `runs` teach; what is known of other operators, dtypes and GPUs stays."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from app.predictors.compiled import compiled
 from app.predictors.operators.answering import cells_of
+from app.predictors.operators.features import MESSAGE
 from app.predictors.operators.packed import Packed, Recipes
 from app.predictors.operators.priors import IS_COLLECTIVE
 from app.tables.ops import OpTable
@@ -20,8 +21,8 @@ Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
 Ints = NDArray[np.intp]
 
-# The shape feature that is the message's logarithm, and how far it may be out of the range, as features are rounded.
-_MESSAGE, _ROUNDED = 0, 1e-3
+# How far a message may be out of the range, as features are rounded.
+_ROUNDED = 1e-3
 
 
 @compiled
@@ -36,8 +37,8 @@ def nearest_held(
     held = np.full(len(i), np.nan)
     for q in range(len(i)):
         if IS_COLLECTIVE[kind[i[q]]] and cells[q] >= 0:
-            message = shape[_MESSAGE, i[q]]
-            nearest = min(max(message, packed.low[cells[q], _MESSAGE]), packed.high[cells[q], _MESSAGE])
+            message = shape[MESSAGE, i[q]]
+            nearest = min(max(message, packed.low[cells[q], MESSAGE]), packed.high[cells[q], MESSAGE])
             if abs(nearest - message) > _ROUNDED:
                 held[q] = np.exp(nearest)
     return held

@@ -55,7 +55,8 @@ class Recipes(NamedTuple):
     """Per cell and GPU: factors, models, weights, situation, and the only tile of its kernels, or ANY_TILE.
 
     `cell` [kinds, dtypes, most] are the rows of cells that may answer, the usual one first, -1 where there are no more;
-    `lent` [kinds, dtypes] whether the first was learned of another dtype; `dtype` [cells] what each was learned of.
+    `lent` [kinds, dtypes] whether the first was learned of another dtype; `dtype` [cells] what each was learned of;
+    `devices` [cells, gpus] the logarithm of the most devices that a collective was measured on; infinite of the rest.
     """
 
     factors: Floats
@@ -66,6 +67,7 @@ class Recipes(NamedTuple):
     cell: Ints
     lent: Bools
     dtype: Ints
+    devices: Floats
 
 
 class Shelf(NamedTuple):

@@ -40,6 +40,13 @@ class Smooth(NamedTuple):
         add_smooth(np.ascontiguousarray(features), parts, 1.0, total)
         return total
 
+    def furthest(self, column: int) -> float:
+        """The largest value of a column that was measured; infinite where the part says nothing of it."""
+        here = np.flatnonzero(self.column == column)
+        if not len(here) or not len(self.point):
+            return np.inf
+        return float((self.point[:, here[0]] / self.scale[here[0]]).max())
+
     def state(self) -> dict[str, Any]:
         """As arrays."""
         return self._asdict()
