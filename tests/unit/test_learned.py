@@ -365,6 +365,10 @@ def test_more_devices_than_a_gpu_was_measured_with_are_as_little_known_as_on_ano
     assert of[SEEN] == ["seen", "unseen", "unseen_outside"]
     assert of[SIBLING] == ["sibling", "unseen", "unseen_outside"]
     assert of[SEEN_TOO] == ["seen", "seen", "unseen_outside"]
+    few = measured(
+        "all_reduce", MESSAGES[::19], GPUS, (UNSEEN,), lambda ops, gpus, gpu: untrained(ops, gpu), dtype="fp16"
+    )
+    assert situation(trained.with_measured([few], GPUS), ops, UNSEEN) == ["calibrated", "unseen", "unseen_outside"]
 
 
 def test_smaller_messages_miss_the_physics_as_the_smallest_does() -> None:

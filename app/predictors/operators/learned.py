@@ -211,7 +211,7 @@ class Learned:
             recipe = self.recipe(key, gpu, make, slowed, without)
             factors[row], situation[row], tile[row] = recipe.factors, recipe.situation, recipe.tile
             if IS_COLLECTIVE[OP_CODE[key[0]]]:
-                devices[row] = max((model.smooth.furthest(DEVICES) for model, _ in recipe.members), default=np.inf)
+                devices[row] = _most_devices(recipe)
             for k, (model, share) in enumerate(recipe.members[:MEMBERS]):
                 member[row, k], weight[row, k] = self._number[id(model)], share
         return factors, member, weight, situation, tile, devices
@@ -308,6 +308,12 @@ class Learned:
         shelf = Shelf.of([model.trees for model in models])
         standing = {id(model): model._replace(trees=part) for model, part in zip(models, shelf.parts, strict=True)}
         return cls({key: cell.with_models(standing) for key, cell in cells.items()}, shelf)
+
+
+def _most_devices(recipe: Recipe) -> float:
+    """The logarithm of the most devices that a recipe's models were taught with; infinite where none tells."""
+    most = [model.smooth.furthest(DEVICES) for model, _ in recipe.members]
+    return max((devices for devices in most if np.isfinite(devices)), default=np.inf)
 
 
 def lent_with_care(key: CellKey | None, dtype: str) -> bool:
