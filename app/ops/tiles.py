@@ -4,12 +4,13 @@ A product of m x n outputs is cut into tiles; every tile is one block's work, an
 (NeuSight's tile and wave decomposition). Libraries choose among tiles like CANDIDATES (CUTLASS, cuBLAS kernel names).
 Where tiles are fewer than SMs the summed dimension may be cut too (split-K), in pieces of at least SPLIT_DEPTH. A last
 wave that is not full costs its part, not a whole wave as in NeuSight: an SM runs the fewer blocks it has the faster,
-what idles leaves board power to the rest, and libraries deal tiles out evenly (docs/accuracy.md).
+what idles leaves board power to the rest, and libraries deal tiles out evenly (docs/accuracy.md). It costs a whole one
+where every block has the same tile, the only one that there is a kernel of.
 """
 
 from __future__ import annotations
 
-from math import floor
+from math import ceil, floor
 from typing import NamedTuple
 
 import numpy as np
@@ -24,13 +25,16 @@ SPLIT_DEPTH = 256.0
 # How many of them libraries have for batches of products, from the largest: PyTorch's batched kernels in FP32 are of
 # 64 x 64 at least, but for narrow ones of Volta and Turing (kernel names in NeuSight's rows).
 BATCHED_CANDIDATES = 6
+# Steps of the summed dimension that each of their tiles takes besides, to fetch its first operands and to store its
+# results (docs/accuracy.md).
+BATCHED_STEPS = 8.0
 
 
 class Grid(NamedTuple):
     """How products fall into every candidate tile, float64 [candidates, n].
 
     blocks  tiles of all products of a row
-    fill    part of the tiles' elements that are outputs
+    fill    part of the tiles' multiply-adds that outputs need
     splits  pieces into which the summed dimension can be cut at most, [n]
     """
 
@@ -55,7 +59,17 @@ def fill_grid(products: Products, tiles: Grid) -> None:
             tiles.blocks[tile, q], tiles.fill[tile, q] = blocks, batch * m * n / (blocks * rows * columns)
 
 
-def wave_efficiency(blocks: float, splits: float, sms: float) -> float:
-    """Part of `sms` SMs that `blocks` keep busy, each cut into at most `splits` where that fills them."""
+def as_batches(products: Products, tiles: Grid) -> None:
+    """Tiles of batches, whose kernels never cut the summed dimension and pay for the ends of every tile; in place."""
+    tiles.splits[:] = 1.0
+    np.multiply(tiles.fill, products.k / (products.k + BATCHED_STEPS), out=tiles.fill)
+
+
+def wave_efficiency(blocks: float, splits: float, sms: float, whole: bool) -> float:
+    """Part of `sms` SMs that `blocks` keep busy, each cut into at most `splits` where that fills them.
+
+    `whole`: the last wave takes as long as the others.
+    """
     cut = min(max(floor(sms / blocks), 1.0), splits)
-    return min(blocks * cut / sms, 1.0)
+    waves = blocks * cut / sms
+    return waves / ceil(waves) if whole and waves > 1.0 else min(waves, 1.0)

@@ -253,6 +253,21 @@ def test_a_kv_cache_in_another_format_is_read_by_other_kernels() -> None:
     assert np.log(19.0) * stretch["context_length"] < stretch["kv_dtype"] < np.log(21.0)
 
 
+def test_a_batch_tells_of_others_of_the_same_products() -> None:
+    """Every third size is twice as slow in any batch: told of batches of 64, batches of 1,024."""
+    sizes = [{"m": m, "n": n, "k": k} for m in (64, 256, 1024) for n in (64, 256, 1024) for k in (64, 256, 1024)]
+
+    def table(ops: OpTable, gpus: GpuTable, gpu: Any) -> Any:
+        slow = np.log2(ops.column("m") * ops.column("n") ** 3 * ops.column("k") ** 2) % 3 == 1.0
+        return untrained(ops, gpu, gpus) * np.where(slow, 2.0, 1.0)
+
+    told = Auto().with_measured([measured("bmm", [{"b": 64, **size} for size in sizes], GPUS, (UNSEEN,), table)], GPUS)
+    asked = operators("bmm", *({"b": 1024, **size} for size in sizes))
+    gpu = np.full(len(asked), UNSEEN)
+    answer = told.predict(asked, GPUS, np.arange(len(asked)), gpu, evidence=no_evidence(asked)).latency_s
+    assert np.abs(answer / table(asked, GPUS, gpu) - 1.0).mean() < 0.15  # 0.27 where a batch is as far as other sizes
+
+
 def test_what_collectives_take_over_one_sort_of_link_says_nothing_of_another() -> None:
     fast = replace(TURING, id="fast", link_bandwidth_bytes_per_s=300e9)
     cards = [fast, replace(fast, id="twin"), replace(fast, id="slotted", link_bandwidth_bytes_per_s=31.5e9)]

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from app.ops.base import Products
+from app.ops.kinds import kinds_of
 from app.ops.tiles import CANDIDATES, Grid, fill_grid, wave_efficiency
 from app.predictors.intervals import PRIOR_HALF_WIDTH
 from app.predictors.operators.learned import Learned
 from app.predictors.operators.priors import HOP_S, IN_TURN_SHARE, PRIORS
 from app.predictors.operators.sustained import LANES_CAP, bandwidths, compute_rates
+from app.predictors.operators.time import Traits, products_of, traits_of
 from app.predictors.roofline import hardware_limit
 from app.services.seed import load_seed_specs
 from app.tables.catalog import Catalog
@@ -28,6 +30,11 @@ BIG = {"m": 8192, "n": 8192, "k": 8192}
 
 def ask(table: OpTable, gpu: int) -> Estimate:
     return Learned().estimate(table, GPUS, np.arange(len(table)), np.full(len(table), gpu))
+
+
+def traits(table: OpTable) -> Traits:
+    kinds = kinds_of(table)
+    return traits_of(table, kinds, products_of(kinds))
 
 
 def limit_s(table: OpTable, gpu: int) -> float:
@@ -52,12 +59,25 @@ def test_batches_of_narrow_products_have_no_small_tiles() -> None:
     assert narrow < 0.8 * wide
 
 
+def test_batches_are_not_cut_along_their_depth() -> None:
+    # What would keep one SM busy is cut into four where a library multiplies single matrices
+    size = {"m": 128, "n": 128, "k": 1024}
+    single, batch = traits(operators("linear", size)), traits(operators("bmm", {"b": 1, **size}))
+    assert single.splits[0] == 4
+    assert batch.splits[0] == 1
+    # A tile of a batch pays for its ends as for eight steps more
+    np.testing.assert_allclose(batch.fill, single.fill * 1024 / 1032)
+
+
 def test_waves() -> None:
     # 1,024 blocks on 108 SMs: 9.48 waves take their time, not that of ten
-    assert wave_efficiency(1024, 1, 108) == 1
+    assert wave_efficiency(1024, 1, 108, False) == 1
+    # but of ten where all blocks have the only tile there is
+    assert wave_efficiency(1024, 1, 108, True) == pytest.approx(1024 / 1080)
+    assert wave_efficiency(20, 1, 40, True) == 0.5
     # Ten blocks on 40 SMs, each cut into four
-    assert wave_efficiency(10, 4, 40) == 1
-    assert wave_efficiency(10, 1, 40) == 0.25
+    assert wave_efficiency(10, 4, 40, False) == 1
+    assert wave_efficiency(10, 1, 40, False) == 0.25
 
 
 def test_cut_tensor_units_are_used_better() -> None:

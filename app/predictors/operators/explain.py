@@ -256,7 +256,7 @@ def _tile(rows: _Rows, q: int, target: int, only: int) -> Tile | None:
     tile, _ = best_tile(traits, q, sms, only)
     if tile < 0:
         return None
-    efficiency = wave_efficiency(float(traits.blocks[tile, q]), float(traits.splits[q]), sms)
+    efficiency = wave_efficiency(float(traits.blocks[tile, q]), float(traits.splits[q]), sms, only >= 0)
     height, width = CANDIDATES[tile].astype(int).tolist()
     return Tile(height, width, float(traits.blocks[tile, q]), float(traits.blocks[tile, q]) / sms, float(efficiency))
 

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from app.ops import OPS
 from app.predictors.compiled import compiled
 from app.predictors.operators.boosting import LEAVES, Trees, leaves_of
 from app.predictors.operators.constants import FACTORS, fill_scaled
@@ -40,6 +41,9 @@ BALANCES = np.array([MEMORY_BALANCE, LAUNCH_BALANCE, WAVES])
 # Columns that are stretched: four cards may be wired unlike two, so one says little of the other; and other kernels
 # read a KV cache in another number format, which one GPU has to convert and another reads as it is.
 _STRETCH = {"devices": 12.0, "kv_dtype": 3.0}
+# A library takes its kernel by the size of one product; a batch is as many of them. So rows that differ in their batch,
+# and with it in their waves and in their work over its launch, miss the physics alike.
+_BATCH_STRETCH = 0.1
 # Few rows of a collective are near one another where alike parts of their times are the link's, more than where their
 # bytes are: how so many devices are wired is the same for all messages that wait for it. Stretch of that part, which
 # takes the place of BALANCES, and of the bytes.
@@ -89,6 +93,8 @@ class Places(NamedTuple):
         stretch = np.ones(len(sizes) + len(BALANCES))
         for k, name in enumerate(own_dims(kind)[: len(sizes) - 1]):
             stretch[k] = _STRETCH.get(name, 1.0)
+        if OPS[kind].group == "bmm":
+            stretch[[own_dims(kind).index("b"), -2, -1]] = _BATCH_STRETCH
         return cls(np.concatenate([sizes, BALANCES]), stretch)
 
     @classmethod

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from app.ops.attention import fill_tiles
 from app.ops.base import Products, Queries, Rereads
 from app.ops.kinds import Kind, least_flops_of, link_bytes_of, passing_of, work_of
-from app.ops.tiles import CANDIDATES, Grid, fill_grid, wave_efficiency
+from app.ops.tiles import CANDIDATES, Grid, as_batches, fill_grid, wave_efficiency
 from app.predictors.compiled import compiled
 from app.predictors.operators.priors import (
     BY_KIND,
@@ -143,7 +143,7 @@ def best_tile(traits: Traits, row: int, sms: float, only: int) -> tuple[int, flo
     for tile in range(first, stop):
         share = traits.fill[tile, row] * _TILE_SPEED[tile]
         if share > best_share:
-            share *= _waves(traits.blocks[tile, row], traits.splits[row], sms)
+            share *= _waves(traits.blocks[tile, row], traits.splits[row], sms, only >= 0)
             if share > best_share:
                 best, best_share = tile, share
     return best, best_share if best >= 0 else 1.0
@@ -305,24 +305,26 @@ def products_of(kinds: list[Kind]) -> list[Products | None]:
     return [kind.op.products(kind.table) for kind in kinds]
 
 
-def _grid(products: Products) -> Grid:
+def _grid(kind: Kind, products: Products) -> Grid:
     """Tiles of one family's rows."""
     tiles = Grid.empty(len(products.batch))
     _fill_grid(Products(*(np.ascontiguousarray(part) for part in products)), tiles)
+    if kind.op.group == "bmm":
+        as_batches(products, tiles)
     return tiles
 
 
 def _grid_of(n: int, kinds: list[Kind], products: list[Products | None]) -> Grid:
     """Tiles of every row; a row that is no product fills none."""
-    found = [(kind.rows, part) for kind, part in zip(kinds, products, strict=True) if part is not None]
+    found = [(kind, part) for kind, part in zip(kinds, products, strict=True) if part is not None]
     if not found:
         return Grid(np.zeros((0, n)), np.zeros((0, n)), np.zeros(n))
     if len(kinds) == 1:
-        return _grid(found[0][1])
+        return _grid(*found[0])
     tiles = Grid(np.ones((len(CANDIDATES), n)), np.zeros((len(CANDIDATES), n)), np.ones(n))
-    for rows, of_kind in found:
-        for whole, part in zip(tiles, _grid(of_kind), strict=True):
-            whole[..., rows] = part
+    for kind, of_kind in found:
+        for whole, part in zip(tiles, _grid(kind, of_kind), strict=True):
+            whole[..., kind.rows] = part
     return tiles
 
 
