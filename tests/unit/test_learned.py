@@ -602,6 +602,7 @@ def test_the_only_tile_of_a_library_is_found_and_lent_to_siblings(tile: tuple[in
     known = trained.operators_.cells["bmm", "fp32"]
     assert {name: model.tile for name, model in known.own.items()} == {TURING.id: only, THIRD.id: ANY_TILE}
     assert known.recipe("twin", GPUS.architectures[SIBLING]).tile == only
+    assert known.recipe("twin", f"{GPUS.architectures[SIBLING]}/hbm").tile == only
     assert known.recipe("other", "other").tile == ANY_TILE
     few = measured("bmm", shapes[:32], GPUS, (UNSEEN,), on_one_tile(only))
     fresh = measured("bmm", random_shapes("bmnk", 200, low=16, high=600, seed=9), GPUS, (UNSEEN,), on_one_tile(only))

@@ -187,10 +187,18 @@ class Cell:
             members = tuple((model, carried.trees / len(kin)) for model in kin) if carried.trees else ()
             alike = {model.tile for model in kin}
             return Recipe(factors, members, S_SIBLING, alike.pop() if len(alike) == 1 else ANY_TILE)
+        tile = self._tile_of_chip(gpu, make)
         if self.shared is None:
-            return Recipe(NEUTRAL, (), S_UNSEEN)
+            return Recipe(NEUTRAL, (), S_UNSEEN, tile)
         members = ((self.shared, self.strength.trees),) if self.strength.trees else ()
-        return Recipe(self.shared.factors**self.strength.factors, members, S_UNSEEN)
+        return Recipe(self.shared.factors**self.strength.factors, members, S_UNSEEN, tile)
+
+    def _tile_of_chip(self, gpu: str, make: str) -> int:
+        """The only tile that other GPUs of an architecture have: kernels are built for it, whatever the memory."""
+        chip = make.partition("/")[0]
+        alike = {name for name, of in self.make.items() if chip and of.partition("/")[0] == chip and name != gpu}
+        tiles = {model.tile for name, model in self.own.items() if name in alike and model.alone}
+        return tiles.pop() if len(tiles) == 1 else ANY_TILE
 
     def with_models(self, models: Mapping[int, Model]) -> Cell:
         """The same with other models in their places, by the `id` of each."""
