@@ -108,6 +108,18 @@ def test_what_pulls_in_proportion_falls_from_half_way_on() -> None:
     assert (Growth(100, settles=0.1).clears == np.inf).all()
 
 
+def test_of_relative_errors_the_shorter_of_two_times_is_best_also_where_it_is_rarer() -> None:
+    features = np.random.default_rng(0).normal(size=(1, 4000)).astype(np.float32)
+    target = np.where(np.arange(4000) % 20 < 9, 0.0, 0.5)
+
+    def middle(*, relative: bool) -> float:
+        growth = Growth(400, features=1.0, clear=CLEAR, settles=0.1, relative=relative)
+        return float(np.median(boosted(features, target, np.ones(4000), growth).sum(features)))
+
+    assert middle(relative=False) > 0.45
+    assert middle(relative=True) < 0.05
+
+
 def test_weights_count_rows() -> None:
     features = np.zeros((1, 400), dtype=np.float32)
     features[0, :200] = 1.0

@@ -32,6 +32,8 @@ BLOCK = 272
 _FEW = 4
 # A leaf of few rows is drawn towards zero as by this many rows of residual zero.
 SHRINKAGE = 2.0
+# How far off, in log space, a row's pull still goes by its ratio.
+STEEPEST = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,8 @@ class Growth:
     `settles`: the part of it that is left at the last tree, to which it falls from half way on. Trees so find means
     first, which take few steps, and end at medians.
     `first`: the feature that every tree asks first, whether it exceeds its least threshold; -1: whichever is best.
+    `relative`: whether the target is a logarithm whose error counts by its ratio, |predicted / true - 1|: twice as long
+    is then worse than half as long.
     """
 
     trees: int
@@ -52,6 +56,7 @@ class Growth:
     clear: float = np.inf
     settles: float = 1.0
     first: int = -1
+    relative: bool = False
 
     @property
     def clears(self) -> Floats:
@@ -116,7 +121,8 @@ def boosted(features: Singles, target: Floats, weight: Floats, growth: Growth) -
     feature = np.zeros((growth.trees, DEPTH), dtype=np.int16)
     cut = np.zeros((growth.trees, DEPTH), dtype=np.uint8)
     value = np.zeros((growth.trees, LEAVES), dtype=np.float32)
-    settings, draw = (growth.rate, growth.rows, growth.features), (growth.first, growth.seed)
+    settings = (growth.rate, growth.rows, growth.features, growth.relative)
+    draw = (growth.first, growth.seed)
     relative = (weight / weight.mean()).astype(np.float32)
     taught = (bins.astype(np.uint8), target.astype(np.float32), relative)
     _grow(taught, settings, growth.clears, draw, (feature, cut, value))
@@ -135,7 +141,7 @@ def _edges(column: Singles) -> Singles:
 @compiled
 def _grow(
     taught: tuple[Bins, Singles, Singles],
-    settings: tuple[float, float, float],
+    settings: tuple[float, float, float, bool],
     clears: Floats,
     draw: tuple[int, int],
     trees: tuple[NDArray[np.int16], Bins, Singles],
@@ -145,7 +151,7 @@ def _grow(
     `draw`: what is asked first, and a seed.
     """
     bins, target, weight = taught
-    rate, row_share, feature_share = settings
+    rate, row_share, feature_share, relative = settings
     first, seed = draw
     feature, cut, value = trees
     n, columns = bins.shape
@@ -158,6 +164,8 @@ def _grow(
         for row in range(n):
             off = abs(rest[row])
             pull[row] = weight[row] * (clear / off if off > clear else 1.0)
+            if relative:  # the slope of a ratio's error is the ratio itself
+                pull[row] *= np.exp(min(max(-rest[row], -STEEPEST), STEEPEST))
         picked = rows[: _pick(n, row_share, rows)]
         asked = chosen[: _pick(columns, feature_share, chosen)]
         leaf[:] = 0
