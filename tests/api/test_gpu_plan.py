@@ -92,6 +92,15 @@ def test_other_kinds_and_unknown_gpus_are_refused(client: TestClient) -> None:
     assert (lacking.status_code, "does not compute in nvfp4" in lacking.text) == (422, True)
 
 
+def test_what_a_gpu_ran_though_its_data_sheet_lacks_it_is_planned(client: TestClient) -> None:
+    """An Arc B60 has no FP8 units and runs FP8 all the same: predictions answer, and so do plans."""
+    eight = {"op": "linear", "m": 512, "n": 4096, "k": 4096, "dtype": "fp8"}
+    workload = {"kind": "operators", "operators": [eight]}
+    client.post("/predict", json={"gpu": "arc-pro-b60", "workload": workload}).raise_for_status()
+    client.post("/gpus/arc-pro-b60/plan", json={"workload": workload}).raise_for_status()
+    plan(client, "arc-pro-b60", op="linear", dtype="fp8")
+
+
 def test_measured_rows_are_not_planned_again_and_the_next_answer_knows_them(client: TestClient) -> None:
     """All of the planned rows take twice as long as thought: so do the others then, without any training."""
     card = {"count": 16, "op": "linear", "dtype": "fp32"}

@@ -96,7 +96,7 @@ def plan_measurements(
     """The plan for a workload; NotFound, BadInput or TooLarge say what to send instead."""
     rows = GpuRows(snapshot)
     target = rows.row(name, ("name",))
-    mix = mix_of_workload(rows, target, request, max_rows=max_rows, graphs=graphs)
+    mix = mix_of_workload(snapshot, rows, target, request, max_rows=max_rows, graphs=graphs)
     return _planned(snapshot, database, rows, target, mix, int(request.count))
 
 
@@ -106,7 +106,7 @@ def plan_operators(
     """The plan for a mix of these operators and dtypes (all usual ones where none is named) over the usual shapes."""
     rows = GpuRows(snapshot)
     target = rows.row(name, ("name",))
-    return _planned(snapshot, database, rows, target, mix_of_operators(rows, target, ops, dtypes), count)
+    return _planned(snapshot, database, rows, target, mix_of_operators(snapshot, rows, target, ops, dtypes), count)
 
 
 def _planned(

@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 
 from app.errors import BadInput, FieldError, TooLarge
 from app.ops import OPS
-from app.ops.kinds import kinds_of, work_of
-from app.services.gpu_rows import GpuRows
+from app.services.gpu_rows import GpuRows, Snapshot
 from app.services.graphs.stored import Graphs
 from app.services.measurements.design import DESIGNED, RANGES, design
 from app.services.measurements.plan_form import MeasurementPlanRequest
 from app.services.models.networks import prepared
 from app.services.models.requests import GraphRequest, ModelRequest
 from app.services.models.sources import asked_network
-from app.services.operators.answers import lacking, lacks
+from app.services.operators.answers import lacks
 from app.services.operators.forms import FORMS, unknown_op
 from app.services.operators.requests import OperatorsRequest
 from app.services.operators.rows import read_rows
+from app.services.operators.tables import lacking_rows
 from app.services.requests import read_request
 from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
 
@@ -40,7 +40,13 @@ class Mix(NamedTuple):
 
 
 def mix_of_workload(
-    rows: GpuRows, target: int, request: MeasurementPlanRequest, *, max_rows: int, graphs: Graphs | None
+    snapshot: Snapshot,
+    rows: GpuRows,
+    target: int,
+    request: MeasurementPlanRequest,
+    *,
+    max_rows: int,
+    graphs: Graphs | None,
 ) -> Mix:
     """The operators of a workload; BadInput, NotFound (a graph) or TooLarge say what to send instead."""
     asked = read_request(msgspec.json.encode({"workload": request.workload, "gpu": rows.id(target)}))
@@ -55,13 +61,14 @@ def mix_of_workload(
         raise _refused(("workload", "kind"), "send operators, model or graph")
     if len(mix.table) > max_rows:
         raise TooLarge(f"At most {max_rows:,} rows are taken at once; {len(mix.table):,} are more.")
-    missing = np.flatnonzero(lacking(mix.table, work_of(mix.table, kinds_of(mix.table)), rows.table(), target))
-    if len(missing):
+    if len(missing := lacking_rows(snapshot.engine, mix.table, rows.table(), target)):
         raise _refused(("workload", "dtype"), lacks(rows.id(target), mix.table, int(missing[0])))
     return mix
 
 
-def mix_of_operators(rows: GpuRows, target: int, ops: Sequence[str], dtypes: Sequence[str]) -> Mix:
+def mix_of_operators(
+    snapshot: Snapshot, rows: GpuRows, target: int, ops: Sequence[str], dtypes: Sequence[str]
+) -> Mix:
     """Usual shapes of these operators in these dtypes, of all where none is named, as far as the GPU runs them."""
     for op in ops:
         if op not in RANGES:
@@ -79,9 +86,9 @@ def mix_of_operators(rows: GpuRows, target: int, ops: Sequence[str], dtypes: Seq
     ]
     if asked:
         table = read_rows(asked).table
-        able = ~lacking(table, work_of(table, kinds_of(table)), rows.table(), target)
-        if able.any():
-            return Mix(table.take(np.flatnonzero(able)), None)
+        lacking = lacking_rows(snapshot.engine, table, rows.table(), target)
+        if len(lacking) < len(table):
+            return Mix(table.take(np.delete(np.arange(len(table)), lacking)), None)
     raise _refused(("dtype",), f"{rows.id(target)} runs none of these operators in {', '.join(dtypes)}")
 
 
