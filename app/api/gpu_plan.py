@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -11,6 +12,7 @@ from starlette.responses import Response
 from app.api.deps import BodyDep, DatabaseDep, GraphsDep, HolderDep, SettingsDep
 from app.api.gpus import GpuName
 from app.api.openapi import json_answer, json_body, ref
+from app.errors import BadInput, FieldError
 from app.services.measurements.plan import plan_measurements, plan_operators, read_plan_request
 from app.services.measurements.plan_form import MOST_MEASUREMENTS, PLAN_EXAMPLE, MeasurementPlan, MeasurementPlanRequest
 
@@ -30,6 +32,13 @@ def _answered(plan: MeasurementPlan) -> Response:
     return Response(msgspec.json.encode(plan), media_type="application/json")
 
 
+def _refuse_given(parameters: Mapping[str, object], why: str) -> None:
+    """BadInput that names the parameters that are there."""
+    errors = [FieldError((name,), f"{name} {why}") for name, value in parameters.items() if value is not None]
+    if errors:
+        raise BadInput(f"{errors[0].msg}.", errors=errors)
+
+
 @router.get("/gpus/{name}/plan", description=_DESCRIPTION, response_class=Response, responses=_ANSWER)
 def plan_of_gpu(  # noqa: PLR0913, PLR0917  (what a query string can say)
     name: GpuName,
@@ -47,9 +56,11 @@ def plan_of_gpu(  # noqa: PLR0913, PLR0917  (what a query string can say)
     image_size: Annotated[_Size | None, Query(description="Its pixels of a side")] = None,
 ) -> Response:
     """What to measure next on a GPU."""
-    if model is None:
-        return _answered(plan_operators(holder.snapshot, database, name, op or (), dtype or (), count))
     given = {"mode": mode, "batch": batch, "sequence": sequence, "image_size": image_size}
+    if model is None:
+        _refuse_given(given, "belongs to a model: name one by model")
+        return _answered(plan_operators(holder.snapshot, database, name, op or (), dtype or (), count))
+    _refuse_given({"op": op}, "is of a mix of operators: leave it out, or model")
     given |= {"dtype": dtype[-1] if dtype else None}
     workload: dict[str, Any] = {"kind": "model", "name": model} | {k: v for k, v in given.items() if v is not None}
     asked = MeasurementPlanRequest(workload=workload, count=count)

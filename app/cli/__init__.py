@@ -6,7 +6,10 @@ import sys
 from importlib import import_module
 from typing import Annotated
 
-import typer
+try:
+    import typer
+except ModuleNotFoundError as missing:  # a checkout on a machine to measure, where nothing was installed
+    sys.exit(f"gpucast needs {missing.name}: `make measure`, or pip install {missing.name}")
 
 from app import __version__
 from app.errors import GpucastError
@@ -61,6 +64,11 @@ def main() -> None:
         for wrong in error.errors:
             print(f"  {'.'.join(map(str, wrong.loc))}: {wrong.msg}", file=sys.stderr)
         sys.exit(1)
+    except ModuleNotFoundError as missing:
+        if missing.name is None or missing.name.partition(".")[0] == "app":
+            raise
+        target = "measure" if asked == "measure" else "install"
+        sys.exit(f"gpucast {asked} needs {missing.name}: `make {target}`, or pip install {missing.name}")
 
 
 def _show_version(asked: bool) -> None:

@@ -13,26 +13,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import psutil
 import typer
 
-from app.errors import BadInput, GpucastError
-
-try:
-    import psutil
-
-    from app.measure.campaign import DeviceLost, facts, measure_all, name_kernels, pending
-    from app.measure.data_parallel import Peers
-    from app.measure.device import Device, find
-    from app.measure.device_figures import figures, summary
-    from app.measure.output import Output
-    from app.measure.plan import planned
-    from app.measure.point import Point
-    from app.measure.runner import Runner
-    from app.measure.suites import ALWAYS, SUITES, points_of
-    from app.measure.upload import Server
-except ModuleNotFoundError as missing:
-    wanted = f"gpucast measure needs {missing.name}: `make measure`, or pip install 'gpucast[measure]'."
-    raise GpucastError(wanted) from missing
+from app.errors import BadInput
+from app.measure.campaign import DeviceLost, facts, measure_all, name_kernels, pending
+from app.measure.data_parallel import Peers
+from app.measure.device import Device, find
+from app.measure.device_figures import figures, summary
+from app.measure.output import Output
+from app.measure.plan import planned
+from app.measure.point import Point
+from app.measure.runner import Runner
+from app.measure.suites import ALWAYS, SUITES, points_of
+from app.measure.upload import Server
 
 _S_PER_MINUTE = 60.0
 _REASONS_SHOWN = 10

@@ -72,6 +72,8 @@ def test_a_size_that_is_left_out_leaves_no_hole(client: TestClient) -> None:
         ("dtype=fp33", "'fp33' is unknown"),
         ("op=linear&dtype=nvfp4", "runs none of these operators in nvfp4"),
         ("model=nope", "unknown network 'nope'"),
+        ("mode=training&batch=2", "mode belongs to a model"),
+        ("model=resnet50&op=linear", "op is of a mix of operators"),
         ("model=gpt2", "tokens per sequence are missing"),
     ],
 )
@@ -90,6 +92,14 @@ def test_other_kinds_and_unknown_gpus_are_refused(client: TestClient) -> None:
     eight = {"op": "linear", "m": 8, "n": 8, "k": 8, "dtype": "nvfp4"}
     lacking = client.post(f"/gpus/{GPU}/plan", json={"workload": {"kind": "operators", "operators": [eight]}})
     assert (lacking.status_code, "does not compute in nvfp4" in lacking.text) == (422, True)
+
+
+@pytest.mark.parametrize("state", [{"phase": "backward"}, {"run_state": "burst"}])
+def test_why_there_is_nothing_to_measure(client: TestClient, state: dict[str, str]) -> None:
+    row = {"op": "linear", "m": 64, "n": 64, "k": 64, "dtype": "fp32", **state}
+    body = {"workload": {"kind": "operators", "operators": [row]}}
+    found = client.post(f"/gpus/{GPU}/plan", json=body).raise_for_status().json()
+    assert (found["measurements"], "correct no others" in found["notes"][0]) == ([], True)
 
 
 def test_what_a_gpu_ran_though_its_data_sheet_lacks_it_is_planned(client: TestClient) -> None:

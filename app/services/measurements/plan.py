@@ -138,8 +138,25 @@ def _planned(
         now,
         then,
         measurements,
-        [] if measurements else [f"{gpu} has a model of its own for these operators, or nothing that can be measured"],
+        [] if measurements else [_nothing(gpu, mix.table, answer)],
     )
+
+
+def _nothing(gpu: str, table: OpTable, answer: Predictions) -> str:
+    """Why there is nothing to measure."""
+    if not _is_usual(table).any():
+        return "few measured backward passes, or products on a cool card, answer for themselves and correct no others"
+    if (answer.support == MEASURED).all():
+        return f"every operator was measured on {gpu} as it is asked for"
+    return f"{gpu} has a model of its own for these operators, or nothing that can be measured"
+
+
+def _is_usual(table: OpTable) -> NDArray[np.bool_]:
+    """Rows that a model has seen the like of, forward and on a busy card, bool [n]."""
+    usual: NDArray[np.bool_] = (table.dims[MIXED_FIELDS["backward"]] == 0.0) & (
+        table.dims[MIXED_FIELDS["burst"]] == 0.0
+    )
+    return usual
 
 
 def _answer(snapshot: Snapshot, gpus: GpuTable, target: int, table: OpTable) -> Predictions:
@@ -160,8 +177,7 @@ def _cells(
 
     What no model has seen (backward passes, cool cards) and what was measured as it is stay as they are.
     """
-    usual = (table.dims[MIXED_FIELDS["backward"]] == 0.0) & (table.dims[MIXED_FIELDS["burst"]] == 0.0)
-    open_rows = np.flatnonzero(usual & (answer.support != MEASURED) & (answer.low_s > 0.0))
+    open_rows = np.flatnonzero(_is_usual(table) & (answer.support != MEASURED) & (answer.low_s > 0.0))
     found = []
     for kind, dtype in sorted(set(zip(table.kind[open_rows].tolist(), table.dtype[open_rows].tolist(), strict=True))):
         mine = open_rows[(table.kind[open_rows] == kind) & (table.dtype[open_rows] == dtype)]

@@ -66,9 +66,7 @@ def mix_of_workload(
     return mix
 
 
-def mix_of_operators(
-    snapshot: Snapshot, rows: GpuRows, target: int, ops: Sequence[str], dtypes: Sequence[str]
-) -> Mix:
+def mix_of_operators(snapshot: Snapshot, rows: GpuRows, target: int, ops: Sequence[str], dtypes: Sequence[str]) -> Mix:
     """Usual shapes of these operators in these dtypes, of all where none is named, as far as the GPU runs them."""
     for op in ops:
         if op not in RANGES:

@@ -7,7 +7,7 @@ clears of it, are left to a file of work. Bytes are what went to and from DRAM.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from app.errors import BadInput
 from app.predictors.kernel_table.kernel_names import parse
 from app.services.measurements.importers.base import Part
 from app.services.measurements.importers.profile_sheets import Cells, csv_files, extents, figure, sheet
-from app.services.measurements.importers.profiles import Launch, ProfileImporter, Times, Told, parts
+from app.services.measurements.importers.profiles import Launch, ProfileImporter, Times, Told, parts, unread
 
 _EXECUTED = "sm__sass_thread_inst_executed_op_{}_pred_on.sum"
 _PIPES = {"fp64": "d", "fp32": "f", "fp16": "h"}
@@ -35,23 +35,24 @@ Metrics = dict[str, float]
 
 def read(path: Path, told: Told) -> Iterator[Part]:
     """A part per file; BadInput where none is an export."""
-    exports = [(file, found) for file in csv_files(path) if (found := _launches(file)) is not None]
+    files = csv_files(path)
+    exports = {file: found for file in files if (found := _launches(file)) is not None}
     if not exports:
         raise BadInput(f"{path} holds no export of `ncu --csv`.")
-    for file, found in exports:
-        yield from parts(file.name, found, told, _lacks)
+    for file, (launches, cut) in exports.items():
+        yield from parts(file.name, launches, told, _lacks, cut)
+    yield from unread([file for file in files if file not in exports], told)
 
 
-def _launches(file: Path) -> dict[Launch, Times] | None:
+def _launches(file: Path) -> tuple[dict[Launch, Times], int] | None:
+    """The launches of an export, and its lines that are no rows."""
     long = sheet(file, lambda names: {"ID", "Kernel Name", "Metric Name", "Metric Value"} <= set(names))
     wide = None if long else sheet(file, lambda names: {"ID", "Kernel Name", "Block Size", "Grid Size"} <= set(names))
-    if long is None and wide is None:
+    rows = long or wide
+    if rows is None:
         return None
     found: dict[Launch, Times] = {}
-    for about, metrics in _by_launch(long) if long else _wide(wide or iter(())):
-        seconds = _first(metrics, _DURATION)
-        if seconds is None:
-            continue
+    for about, metrics in _by_launch(rows) if long else _wide(iter(rows)):
         shared = [_first(metrics, names) for names in (_STATIC, _DYNAMIC)]
         counted = _counted(about, metrics)
         launch = Launch(
@@ -63,11 +64,12 @@ def _launches(file: Path) -> dict[Launch, Times] | None:
             None if shared == [None, None] else round(sum(size or 0.0 for size in shared)),
             counted.get("flops"),
         )
-        found.setdefault(launch, Times(counted=counted, clock_hz=_first(metrics, _CLOCK))).seconds.append(seconds)
-    return found
+        times = found.setdefault(launch, Times(counted=counted, clock_hz=_first(metrics, _CLOCK)))
+        times.add(_first(metrics, _DURATION))
+    return found, rows.cut
 
 
-def _by_launch(rows: Iterator[Cells]) -> Iterator[tuple[Cells, Metrics]]:
+def _by_launch(rows: Iterable[Cells]) -> Iterator[tuple[Cells, Metrics]]:
     """Launches of an export of a metric a line: those of one launch stand together."""
     about: Cells = {}
     metrics: Metrics = {}

@@ -1,7 +1,7 @@
 """Nsight Systems: what `nsys stats --format csv` writes of a run.
 
 cuda_gpu_trace     every launch with its grid, block, registers and shared memory
-cuda_gpu_kern_sum  the same summed by kernel; left out where the folder has a trace
+cuda_gpu_kern_sum  the same summed by kernel (or cuda_gpu_kern_gb_sum); left out where the folder has a trace
 nvtx_kern_sum      kernels by the NVTX range around them: a range whose text is an operator in JSON,
                    {"op": "linear", "m": 4096, ...}, is that operator, which took the sum of its kernels
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from app.errors import BadInput
 from app.services.measurements.importers.base import Part
 from app.services.measurements.importers.profile_sheets import Cells, csv_files, extents, figure, sheet
-from app.services.measurements.importers.profiles import Launch, ProfileImporter, Times, Told, parts
+from app.services.measurements.importers.profiles import Launch, ProfileImporter, Times, Told, parts, unread
 from app.services.measurements.upload import Objects
 
 _UNIT = re.compile(r"(.*) \(([^)]+)\)$")
@@ -34,11 +34,13 @@ class _Report(NamedTuple):
     file: str
     name: str
     found: Found
+    cut: int
 
 
 def read(path: Path, told: Told) -> Iterator[Part]:
-    """A part per report that is known; BadInput where none is."""
-    reports = [report for file in csv_files(path) if (report := _report(file)) is not None]
+    """A part per report that is known, and what is none; BadInput where none is."""
+    files = csv_files(path)
+    reports = [report for file in files for report in _reports(file)]
     if not reports:
         raise BadInput(f"{path} holds no report that is read: {', '.join(_REPORTS)} of `nsys stats --format csv`.")
     traced = any(report.name == _TRACE for report in reports)
@@ -47,14 +49,17 @@ def read(path: Path, told: Told) -> Iterator[Part]:
             again = Counter({"kernels summed: the trace has each launch of them": len(report.found)})
             yield Part(report.file, Objects.of(()), None, again)
         else:
-            yield from parts(report.file, report.found, told, _lacks)
+            yield from parts(report.file, report.found, told, _lacks, report.cut)
+    named = {report.file for report in reports}
+    yield from unread([file for file in files if file.name not in named], told)
 
 
-def _report(file: Path) -> _Report | None:
+def _reports(file: Path) -> Iterator[_Report]:
+    """Those of a file: what nsys prints without --output are several."""
     for name, (columns, gather) in _REPORTS.items():
         if (rows := sheet(file, partial(_has, columns))) is not None:
-            return _Report(file.name, name, gather(rows))
-    return None
+            found = gather(rows)
+            yield _Report(file.name, name, found, rows.cut)
 
 
 def _has(columns: Collection[str], names: Sequence[str]) -> bool:
@@ -76,13 +81,10 @@ def _figure(row: Cells, column: str) -> float | None:
     return None
 
 
-def _trace(rows: Iterator[Cells]) -> Found:
+def _trace(rows: Iterable[Cells]) -> Found:
     """Launches of cuda_gpu_trace by what they have in common; copies have no grid."""
     found: Found = {}
     for row in rows:
-        seconds = _figure(row, "Duration")
-        if seconds is None:
-            continue
         grid, block = (extents([row[f"{what}{axis}"] for axis in "XYZ"]) for what in ("Grd", "Blk"))
         shared = [_figure(row, name) for name in ("StcSMem", "DymSMem")]
         launch = Launch(
@@ -93,31 +95,34 @@ def _trace(rows: Iterator[Cells]) -> Found:
             figure(row.get("Reg/Trd", "")),
             None if grid is None else round(sum(size or 0.0 for size in shared)),
         )
-        found.setdefault(launch, Times()).seconds.append(seconds)
+        found.setdefault(launch, Times()).add(_figure(row, "Duration"))
     return found
 
 
-def _sums(rows: Iterator[Cells]) -> Found:
-    """Kernels of cuda_gpu_kern_sum."""
+def _sums(rows: Iterable[Cells]) -> Found:
+    """Kernels of cuda_gpu_kern_sum, or of cuda_gpu_kern_gb_sum, which keeps grids and blocks apart."""
     found: Found = {}
     for row in rows:
-        middle, runs = _figure(row, "Med"), figure(row["Instances"])
-        if middle is not None and runs:
-            found[Launch(row["Name"].strip(), None)] = Times([middle], int(runs))
+        grid, block = (extents(row.get(f"{what}XYZ", "").split()) for what in ("Grid", "Block"))
+        runs = figure(row["Instances"])
+        times = found.setdefault(
+            Launch(row["Name"].strip(), None, grid, block), Times(runs=int(runs) if runs else None)
+        )
+        times.add(_figure(row, "Med") if runs else None)
     return found
 
 
-def _ranges(rows: Iterator[Cells]) -> Found:
-    """Ranges of nvtx_kern_sum, each with the sum of its kernels in one run of it."""
+def _ranges(rows: Iterable[Cells]) -> Found:
+    """Ranges of nvtx_kern_sum, each with the sum of its kernels in one run of it; none of which one has no time."""
     found: Found = {}
     for row in rows:
         total, runs = _figure(row, "Total Time"), figure(row["NVTX Inst"])
-        if total is None or not runs:
-            continue
         # A range of the default domain begins with a colon.
         text = row["NVTX Range"].strip().removeprefix(":")
-        times = found.setdefault(Launch(text, None), Times([0.0], int(runs), workload=_operator(text)))
-        times.seconds[0] += total / runs
+        times = found.setdefault(Launch(text, None), Times(runs=int(runs) if runs else None, workload=_operator(text)))
+        times.add(total / runs if total and runs else None)
+    for times in found.values():
+        times.seconds = [] if times.untimed else [sum(times.seconds)]
     return found
 
 
@@ -135,7 +140,7 @@ def _lacks(launch: Launch, times: Times) -> str:
 
 
 # By the name of the report: columns, without units, that tell it, and what reads it.
-_REPORTS: dict[str, tuple[set[str], Callable[[Iterator[Cells]], Found]]] = {
+_REPORTS: dict[str, tuple[set[str], Callable[[Iterable[Cells]], Found]]] = {
     _TRACE: ({"Duration", "GrdX", "GrdY", "GrdZ", "BlkX", "BlkY", "BlkZ", "Name"}, _trace),
     "nvtx_kern_sum": ({"NVTX Range", "NVTX Inst", "Total Time"}, _ranges),
     _SUMS: ({"Total Time", "Instances", "Med", "Name"}, _sums),

@@ -1,56 +1,111 @@
-"""CSV as profilers print it: a table below other lines, figures with units and commas, files of a folder."""
+"""CSV as profilers print it: tables below other lines, figures with units, in any locale; files of a folder."""
 
 from __future__ import annotations
 
+import codecs
 import csv
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 
 from app.errors import BadInput, NotFound
 
 Cells = Mapping[str, str]
 _UNITS = {
-    **{"s": 1.0, "second": 1.0, "ms": 1e-3, "msecond": 1e-3, "us": 1e-6, "usecond": 1e-6, "ns": 1e-9, "nsecond": 1e-9},
+    **{"s": 1.0, "sec": 1.0, "second": 1.0, "ms": 1e-3, "msec": 1e-3, "msecond": 1e-3},
+    **{"us": 1e-6, "usec": 1e-6, "usecond": 1e-6, "µs": 1e-6, "ns": 1e-9, "nsec": 1e-9, "nsecond": 1e-9},
     **{"hz": 1.0, "khz": 1e3, "mhz": 1e6, "ghz": 1e9, "cycle/second": 1.0, "cycle/usecond": 1e6, "cycle/nsecond": 1e9},
+    **{"cycle/s": 1.0, "cycle/us": 1e6, "cycle/ns": 1e9},
     **{"b": 1.0, "byte": 1.0, "kb": 1e3, "kbyte": 1e3, "mb": 1e6, "mbyte": 1e6, "gb": 1e9, "gbyte": 1e9},
     **{"kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30, "tbyte": 1e12},
+    **{"inst": 1.0, "kinst": 1e3, "minst": 1e6, "ginst": 1e9, "tinst": 1e12},
+    **{"": 1.0, "register": 1.0, "block": 1.0, "thread": 1.0},
 }
+_DELIMITERS = ",;\t"
+_ENCODINGS = ((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))  # what PowerShell redirects
+# Figures that only a locale with decimal commas writes, and that none does: 9,000 is written in both.
+_ONLY_COMMA = re.compile(r"\d{1,3}(\.\d{3})+,\d+|0,\d+|\d+,(\d{1,2}|\d{4,})|\d{4,},\d+")
+_ONLY_POINT = re.compile(r"\d{1,3}(,\d{3})+\.\d+|0\.\d+|\d+\.(\d{1,2}|\d{4,})|\d{4,}\.\d+|\d{1,3}(,\d{3}){2,}")
+_LOOKED_AT, _ENOUGH = 20_000, 100  # lines, and different figures, that tell a file's way
+_SPACES = re.compile(r"[\s'\u2019]")  # between thousands
+# What nsys says between two reports.
+_NEXT = "Processing ["
 
 
 def figure(cell: str, unit: str = "") -> float | None:
-    """A figure in SI units; None where there is none. Thousands may be apart by commas, units per block or thread."""
+    """A figure in SI units; None where there is none, or the unit is unknown. Units may be per block or thread."""
+    plain = unit.strip().lower()
+    scale = _UNITS.get(plain, _UNITS.get(plain.partition("/")[0]))
     try:
-        value = float(cell.replace(",", ""))
+        value = float(_SPACES.sub("", cell).replace(",", ""))
     except ValueError:
         return None
-    plain = unit.strip().lower()
-    return value * _UNITS.get(plain, _UNITS.get(plain.partition("/")[0], 1.0))
+    return value * scale if scale is not None and math.isfinite(value) else None
 
 
-def sheet(path: Path, known: Callable[[Sequence[str]], bool]) -> Iterator[Cells] | None:
-    """Rows of a CSV file below the first line that is a header to `known`; None where no line is.
+class Sheet:
+    """Rows of a table in a CSV file, each by its columns; `cut` counts lines between them that have other columns."""
+
+    def __init__(self, names: Sequence[str], rows: Iterator[list[str]], *, comma: bool) -> None:
+        self.names, self.cut, self._rows, self._comma = names, 0, rows, comma
+
+    def __iter__(self) -> Iterator[Cells]:
+        for cells in self._rows:
+            if cells and cells[0].startswith(_NEXT):
+                return
+            if len(cells) == len(self.names):
+                yield dict(zip(self.names, map(_with_point, cells) if self._comma else cells, strict=True))
+            else:
+                self.cut += bool(cells)
+
+
+def sheet(path: Path, known: Callable[[Sequence[str]], bool]) -> Sheet | None:
+    """The table of a CSV file below the first line that is a header to `known`; None where no line is.
 
     What a profiler prints before its table is passed over.
     """
-    rows = _rows(path)
-    for cells in rows:
-        if known(cells):
-            return _below(cells, rows)
+    for delimiter in _DELIMITERS:
+        rows = _rows(path, delimiter)
+        for cells in rows:
+            if known(cells):
+                return Sheet(cells, rows, comma=_has_decimal_commas(path, delimiter))
     return None
 
 
-def _rows(path: Path) -> Iterator[list[str]]:
-    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+def _rows(path: Path, delimiter: str) -> Iterator[list[str]]:
+    with path.open("rb") as file:
+        begin = file.read(2)
+    encoding = next((name for mark, name in _ENCODINGS if begin == mark), "utf-8-sig")
+    with path.open(encoding=encoding, errors="replace", newline="") as text:
         try:
-            yield from csv.reader(file)
+            yield from csv.reader(text, delimiter=delimiter)
         except csv.Error as error:
             raise BadInput(f"{path.name} is not CSV: {error}.") from error
 
 
-def _below(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[Cells]:
-    for cells in rows:
-        if len(cells) == len(names):
-            yield dict(zip(names, cells, strict=True))
+def _has_decimal_commas(path: Path, delimiter: str) -> bool:
+    """Whether its figures are written as 1.234,5.
+
+    More of them can only be that than only 1,234.5, as versions are.
+    """
+    commas, points = set[str](), set[str]()
+    first = islice(_rows(path, delimiter), _LOOKED_AT)
+    for cell in (cell for cells in first for cell in cells if cell[:1].isdigit()):
+        plain = _SPACES.sub("", cell)
+        for found, pattern in ((commas, _ONLY_COMMA), (points, _ONLY_POINT)):
+            if pattern.fullmatch(plain):
+                found.add(plain)
+        if max(len(commas), len(points)) == _ENOUGH:
+            break
+    return len(commas) > len(points)
+
+
+def _with_point(cell: str) -> str:
+    """A figure with decimal commas as others write it; other cells as they are."""
+    digits = _SPACES.sub("", cell).removeprefix("-").replace(".", "").replace(",", "", 1)
+    return cell.replace(".", "").replace(",", ".") if digits.isdecimal() else cell
 
 
 def csv_files(path: Path) -> list[Path]:

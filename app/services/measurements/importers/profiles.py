@@ -25,6 +25,7 @@ from app.services.measurements.upload import Objects
 # Kernels that are listed one by one where nothing is known of their work.
 _LISTED = 30
 _LONGEST_NAME = 200
+_UNTIMED = "has no time"
 
 
 class Launch(NamedTuple):
@@ -65,24 +66,32 @@ class Times:
     """How long alike launches took, seconds each, and what else the export tells of them.
 
     `counted` are fields of a kernel's workload; `workload` is all of it where the export itself says what ran. `runs`
-    counts launches where `seconds` are not one by one.
+    counts launches where `seconds` are not one by one, `untimed` those that the export has no time of.
     """
 
     seconds: list[float] = field(default_factory=list)
     runs: int | None = None
+    untimed: int = 0
     counted: dict[str, Any] = field(default_factory=dict)
     workload: dict[str, Any] | None = None
     clock_hz: float | None = None
 
+    def add(self, seconds: float | None) -> None:
+        """A launch more."""
+        if seconds is not None and seconds > 0.0:
+            self.seconds.append(seconds)
+        else:
+            self.untimed += 1
+
     @property
     def launches(self) -> int:
-        """How many there were."""
+        """How many were timed."""
         return self.runs or len(self.seconds)
 
     @property
     def total_s(self) -> float:
         """Time of all, seconds."""
-        return sum(self.seconds) * self.launches / len(self.seconds)
+        return sum(self.seconds) * self.launches / max(len(self.seconds), 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,15 +158,19 @@ def _plain(cell: str) -> Any:
 
 
 def parts(
-    file: str, found: Mapping[Launch, Times], told: Told, lacks: Callable[[Launch, Times], str | None]
+    file: str, found: Mapping[Launch, Times], told: Told, lacks: Callable[[Launch, Times], str | None], cut: int
 ) -> Iterator[Part]:
     """Launches as measurements, and those that nothing tells the work of, by kernel with their share of the time.
 
-    `lacks` says what the export does not tell of a launch, None where it tells all.
+    `lacks` says what the export does not tell of a launch, None where it tells all; `cut` lines of it are no rows.
     """
     work = read_work(told.work)
     rows, left = list[dict[str, Any]](), dict[tuple[str, str], list[Times]]()
     for launch, times in found.items():
+        if times.untimed:
+            left.setdefault((launch.kernel, _UNTIMED), []).append(Times(runs=times.untimed))
+        if not times.seconds:
+            continue
         given = times.workload or _given(launch, work)
         reason = None if given else lacks(launch, times)
         if reason is None:
@@ -165,7 +178,15 @@ def parts(
         else:
             left.setdefault((launch.kernel, reason), []).append(times)
     total = sum(times.total_s for times in found.values()) or 1.0
-    yield Part(file, Objects.of(rows), None, _listed(left, total))
+    skipped = _listed(left, total) + Counter({f"{file}: lines that are no rows of the table, as in a cut file": cut})
+    yield Part(file, Objects.of(rows), None, skipped)
+
+
+def unread(files: Iterable[Path], told: Told) -> Iterator[Part]:
+    """The files of a folder that nothing was read from, but the user's own."""
+    for file in files:
+        if told.work is None or file.resolve() != told.work.resolve():
+            yield Part(file.name, Objects.of(()), None, Counter({f"{file.name}: no report that is read": 1}))
 
 
 def _given(launch: Launch, work: Iterable[Work]) -> dict[str, Any] | None:
@@ -232,7 +253,17 @@ def device(name: str | None, told: Told) -> str:
 
 def short(symbol: str) -> str:
     """A name within the API's length: without the arguments, the end of a longer one as a digest."""
-    plain = symbol.removeprefix("void ").partition("(")[0] or symbol
+    plain = _without_arguments(symbol.removeprefix("void ")) or symbol
     if len(plain) <= _LONGEST_NAME:
         return plain
     return f"{plain[: _LONGEST_NAME - 9]}~{hashlib.sha256(plain.encode()).hexdigest()[:8]}"
+
+
+def _without_arguments(symbol: str) -> str:
+    """Without the last parentheses, be there others in a template's parameters: f<(int)3>(float *) is f<(int)3>."""
+    depth = 0
+    for k in range(len(symbol) - 1, -1, -1) if symbol.endswith(")") else ():
+        depth += (symbol[k] == ")") - (symbol[k] == "(")
+        if depth == 0:
+            return symbol[:k]
+    return symbol
