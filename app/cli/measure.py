@@ -78,6 +78,10 @@ def command(  # noqa: PLR0913 - one parameter per option
     sink = None if server is None else Server(server, key)
     if plan and sink is None:
         raise BadInput("--plan asks a server: name it with --server URL.")
+    if workload is not None and not plan:
+        raise BadInput("--workload is what a plan is for: add --plan.")
+    if sink is not None:
+        sink.greet()
     output = Output(out, device.description, facts(device))
     print(f"{device.name}, {device.software}: {len(output.rows)} points are in {out}", file=sys.stderr)
     asked = _asked(suite, only, device) if sink is None or not plan else [_planned(sink, device, workload)]
@@ -137,6 +141,10 @@ def _asked(
     if unknown:
         raise BadInput(f"{unknown[0]!r} is no suite: {', '.join(SUITES)} are.")
     found = [(name, points_of(name, device)) for name in SUITES if name in (suites or SUITES)]
+    known = dict.fromkeys(_named(point) for _, points in found for point in points)
+    unknown = [name for name in only or () if name not in known]
+    if unknown:
+        raise BadInput(f"Nothing that is measured here is called {unknown[0]!r}: {', '.join(known)} are.")
     return [(name, [point for point in points if not only or _named(point) in only]) for name, points in found]
 
 

@@ -12,6 +12,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,10 @@ class Output:
         self.rows: dict[str, Row] = {}
         if path.exists():
             self.rows |= self._read()
-        if self._journal.exists():
-            self.rows |= dict(_lines(self._journal))
-        path.parent.mkdir(parents=True, exist_ok=True)
+        self._make_room()
+        if taken_up := self._taken_up():
+            self.rows |= taken_up
+            self.write()  # what follows a line that was cut would be lost with it
 
     @property
     def device_name(self) -> str:
@@ -80,6 +82,22 @@ class Output:
         os.replace(unfinished, self.path)
         self._journal.unlink(missing_ok=True)
         self._written = time.monotonic()
+
+    def _make_room(self) -> None:
+        """The folder, where a file can be made."""
+        folder = self.path.parent
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise BadInput(f"No file can be written in {folder}: name another one.")
+
+    def _taken_up(self) -> dict[str, Row]:
+        """The rows of a journal that a killed run left, if one did."""
+        rows = dict(_lines(self._journal)) if self._journal.exists() else {}
+        others = {str(row.get("gpu", self.device_name)) for row in rows.values()} - {self.device_name}
+        if others:
+            raise BadInput(f"{self._journal} holds measurements of {others.pop()}: name another file for this device.")
+        return rows
 
     def _read(self) -> dict[str, Row]:
         try:

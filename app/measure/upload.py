@@ -49,6 +49,10 @@ class Server:
             raise GpucastError(f"{path}: {words(answer)}")
         return answer
 
+    def greet(self) -> None:
+        """Ask it anything: one that is away or wants another key is better known before there is much to send."""
+        self.ask("GET", "/predictors")
+
     def send(self, path: Path) -> Sent:
         """Every row of the file; those that the server refuses are counted, and the others sent."""
         table, sent = pq.read_table(path), Sent()

@@ -151,6 +151,7 @@ def test_a_run_that_was_killed_goes_on_where_it_stopped(tmp_path: Path) -> None:
     first.add(points[1].digest, {**flat(points[1].workload), "outcome": "busy"})
     with (tmp_path / "out.parquet.part").open("a") as journal:
         journal.write('["cut", {"outco')  # the process died here
+    assert list(Output(path, DESCRIPTION, {}).rows) == [points[0].digest, points[1].digest]
     second = Output(path, DESCRIPTION, {})
     assert pending(second, [*points, *points]) == points[1:]  # the busy one once more, each once
     second.write()
@@ -160,11 +161,29 @@ def test_a_run_that_was_killed_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert json.loads(pq.read_schema(path).metadata[POINTS]) == [points[0].digest, points[1].digest]
 
 
+def test_a_run_that_is_killed_twice_loses_nothing(tmp_path: Path) -> None:
+    """What comes after a line that was cut is not part of it."""
+    path = tmp_path / "out.parquet"
+    Output(path, DESCRIPTION, {}).add("first", {"outcome": "measured", "latency_ms": 1.5})
+    with (tmp_path / "out.parquet.part").open("a") as journal:
+        journal.write('["cut", {"outco')
+    Output(path, DESCRIPTION, {}).add("second", {"outcome": "measured", "latency_ms": 2.5})
+    assert list(Output(path, DESCRIPTION, {}).rows) == ["first", "second"]
+
+
+def test_a_place_where_nothing_can_be_written_is_refused_at_once() -> None:
+    with pytest.raises(BadInput, match="No file can be written in"):
+        Output(Path("/proc/none/out.parquet"), DESCRIPTION, {})
+
+
 def test_a_file_of_another_device_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "out.parquet"
     Output(path, DESCRIPTION, {}).write()
     with pytest.raises(BadInput, match="a CPU"):
         Output(path, {"name": "another"}, {})
+    Output(tmp_path / "killed.parquet", DESCRIPTION, {}).add("first", {"outcome": "measured", "gpu": "another"})
+    with pytest.raises(BadInput, match="another"):
+        Output(tmp_path / "killed.parquet", DESCRIPTION, {})
     (tmp_path / "other.parquet").write_text("no Parquet")
     with pytest.raises(BadInput, match="no file of gpucast measure"):
         Output(tmp_path / "other.parquet", DESCRIPTION, {})

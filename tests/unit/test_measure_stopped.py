@@ -7,13 +7,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
 from app.config import CHECKOUT
+from app.errors import GpucastError
 
 pytest.importorskip("torch")
+
+from app.cli.measure import command
 
 
 def test_told_to_terminate_it_keeps_what_it_has(tmp_path: Path) -> None:
@@ -38,3 +42,21 @@ def test_a_new_process_has_the_same_words_and_the_time_left(tmp_path: Path) -> N
     code = f"import sys; sys.argv = {words}; from app.cli.measure import _again; _again(0.0)"
     subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, timeout=300, check=True, stderr=subprocess.PIPE)
     assert len(pq.read_table(out)) == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"only": ["nope"], "suite": ["operators"]}, "called 'nope': .*linear"),
+        ({"suite": ["nope"]}, "'nope' is no suite"),
+        ({"dtype": ["fp8"]}, "has no fp8 here"),
+        ({"workload": Path("mine.json")}, "add --plan"),
+        ({"plan": True}, "--server URL"),
+        ({"server": "http://127.0.0.1:9"}, "127.0.0.1:9 does not answer"),
+        ({"server": "nonsense"}, "does not answer"),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_is_measured(tmp_path: Path, asked: dict[str, Any], words: str) -> None:
+    with pytest.raises(GpucastError, match=words):
+        command(tmp_path / "out.parquet", threads=1, minutes=5.0, **asked)
+    assert not (tmp_path / "out.parquet").exists()
