@@ -54,6 +54,15 @@ def test_a_workload_is_measured_where_its_time_goes(client: TestClient) -> None:
     assert all(row["estimated_ms"] > 0 for row in model["measurements"])
 
 
+def test_a_row_that_is_also_a_usual_shape_is_planned_once(client: TestClient) -> None:
+    workload = {"kind": "operators", "operators": [{"op": "softmax", "b": 512, "h": 512, "dtype": "fp32"}]}
+    usual = [row["workload"] for row in plan(client, count=256, op="softmax", dtype="fp32")["measurements"]]
+    assert {**workload["operators"][0], "kind": "operator"} in usual
+    found = client.post(f"/gpus/{GPU}/plan", json={"workload": workload, "count": 256}).raise_for_status().json()
+    rows = [str(sorted(row["workload"].items())) for row in found["measurements"]]
+    assert len(rows) == len(set(rows)) > 1
+
+
 def test_a_size_that_is_left_out_leaves_no_hole(client: TestClient) -> None:
     pool = {"op": "avg_pool2d", "b": 1, "channels": 1, "input_size": 1, "kernel_size": 1, "dtype": "fp32"}
     body = {"workload": {"kind": "operators", "operators": [pool]}, "count": 3}

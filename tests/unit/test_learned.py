@@ -570,6 +570,11 @@ def test_int8_does_not_borrow_from_a_gpu_that_ran_fp8_on_no_pipe() -> None:
         answer = trained.predict(ops, gpus, np.arange(450), np.full(450, gpu), evidence=no_evidence(ops))
         assert np.median(answer.latency_s / untrained(ops, np.full(450, gpu), gpus)) == pytest.approx(ratio, rel=0.1)
         assert set(situation(trained, ops, gpu, gpus)) == {"unseen" if ratio == 1.0 else "sibling"}
+        # Nor does it once somebody measured a little of INT8 elsewhere.
+        few = measured("linear", shapes[:16], gpus, (1 - gpu,), law, dtype="int8")
+        told = trained.with_measured([few], gpus)
+        after = told.predict(ops, gpus, np.arange(450), np.full(450, gpu), evidence=no_evidence(ops))
+        np.testing.assert_array_equal(after.latency_s, answer.latency_s)
 
 
 def test_backward_rows_do_not_blur_forward_ones() -> None:
@@ -591,6 +596,33 @@ def test_a_few_measured_rows_correct_at_once() -> None:
     ]
     assert errors[1] < 0.5 * errors[0]
     assert error(TRAINED.with_measured([few], GPUS), SEEN) == error(TRAINED, SEEN)
+
+
+def test_few_rows_correct_a_dtype_that_borrows_though_the_gpu_has_a_model_of_what_it_borrows() -> None:
+    """FP16 twice as slow as BF16, on a GPU whose BF16 is known: its few rows are on top of that, and others keep it."""
+
+    def slower(ops: OpTable, gpus: GpuTable, gpu: Any) -> Any:
+        return 2.0 * law(ops, gpus, gpu)
+
+    shapes, seen = random_shapes("mnk", 450), (SEEN, SEEN_TOO)
+    half = Auto().fit_operators([measured("linear", shapes, GPUS, seen, law, dtype="bf16")], GPUS)
+    few = measured("linear", random_shapes("mnk", 16, seed=3), GPUS, (SEEN,), slower, dtype="fp16")
+    told = half.with_measured([few], GPUS)
+
+    def off(one: Auto, dtype: str, gpu: int, truth: Any) -> float:
+        fresh = measured("linear", random_shapes("mnk", 200, seed=9), GPUS, (gpu,), truth, dtype=dtype).rows
+        asked = (fresh.ops, GPUS, np.arange(len(fresh)), fresh.gpu)
+        answer = one.predict(*asked, evidence=no_evidence(fresh.ops)).latency_s
+        return float(np.abs(answer / fresh.latency_s - 1.0).mean())
+
+    assert off(half, "fp16", SEEN, slower) > 0.4
+    assert off(told, "fp16", SEEN, slower) < 0.1
+    for dtype, gpu in (("bf16", SEEN), ("fp16", SEEN_TOO), ("fp16", SIBLING)):
+        assert off(told, dtype, gpu, law) == off(half, dtype, gpu, law)
+    asked = few.rows.ops, np.full(len(few), SEEN), np.ones(len(few))
+    assert half.operators_.expected(Measurements(*asked), GPUS) is not None
+    blocks = told.operators_._packed
+    assert len(blocks.first) == len(half.operators_._packed.first) + 1
 
 
 def on_one_tile(tile: int) -> Any:

@@ -9,7 +9,7 @@ harm than good. A GPU with few rows corrects what it would get without them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
@@ -156,6 +156,7 @@ class Cell:
     strength  of `shared` on a GPU of a make that is none of theirs
     low, high float64 [columns], range of the features that do not depend on the GPU
     lent      whether it was learned from another dtype, and only told rows of its own
+    lenders   GPU id -> its model of that other dtype, on top of which those rows are
     """
 
     own: Mapping[str, Model] = field(default_factory=dict)
@@ -165,11 +166,17 @@ class Cell:
     low: Floats = field(default_factory=lambda: np.empty(0))
     high: Floats = field(default_factory=lambda: np.empty(0))
     lent: bool = False
+    lenders: Mapping[str, Model] = field(default_factory=dict)
 
     @classmethod
     def empty(cls, columns: int) -> Self:
         """Nothing learned, of a range that holds everything."""
         return cls(low=np.full(columns, -np.inf), high=np.full(columns, np.inf))
+
+    def as_lent(self, without: Collection[str]) -> Cell:
+        """The same for another dtype, without what the GPUs `without` taught."""
+        own = {gpu: model for gpu, model in self.own.items() if gpu not in without}
+        return replace(self, own=own, lent=True, lenders={gpu: model for gpu, model in own.items() if model.alone})
 
     def recipe(self, gpu: str, make: str) -> Recipe:
         """What answers for a GPU."""
@@ -183,7 +190,11 @@ class Cell:
 
     def others(self, gpu: str, make: str) -> Recipe:
         """What answers for a GPU without rows of its own."""
-        kin = [model for name, model in self.own.items() if self.make[name] == make and name != gpu and model.alone]
+        if gpu in self.lenders:
+            lender = self.lenders[gpu]
+            return Recipe(lender.factors, ((lender, 1.0),), S_SIBLING, lender.tile)
+        known = {**self.own, **self.lenders}.items()
+        kin = [model for name, model in known if self.make[name] == make and name != gpu and model.alone]
         kin = kin[:MOST_KIN]
         if kin and make:
             carried = self.strength if self.strength.kin else ALL_CARRIED
@@ -285,7 +296,7 @@ def calibrated(samples: Samples, before: Cell) -> Cell:
     own, make = dict(before.own), dict(before.make)
     for code in np.unique(samples.gpu).tolist():
         name = samples.names[code]
-        if name not in own or not own[name].alone:
+        if name not in own or not own[name].alone or name in before.lenders:
             rows = samples.of(np.flatnonzero(samples.gpu == code))
             own[name] = corrected(rows, before.others(name, samples.makes[code]), before.shared)
             make[name] = samples.makes[code]

@@ -231,7 +231,8 @@ def _members(
     yield Member("physics", None, 1.0, 0.0, float(corrected_s(rows.terms, q, recipe.factors, 0.0, whole)))
     work_s, physics_s = (float(seconds(rows.terms, q, recipe.factors)) for seconds in (scaled_work_s, scaled_s))
     share = 1.0 if whole else min(work_s / physics_s, 1.0)
-    own = {} if cell is None else {id(model): name for name, model in cell.own.items()}
+    known = () if cell is None else (*cell.lenders.items(), *cell.own.items())
+    own = {id(model): name for name, model in known}
     feature = np.ascontiguousarray(rows.features[:, q : q + 1])
     for model, weight in recipe.members[:MEMBERS]:
         correction, name = _correction(model, feature), own.get(id(model))

@@ -96,11 +96,12 @@ class Learned:
 
     @cached_property
     def _models(self) -> list[Model]:
-        return [
+        every = (
             model
             for cell in self.cells.values()
-            for model in (*cell.own.values(), *(() if cell.shared is None else (cell.shared,)))
-        ]
+            for model in (*cell.lenders.values(), *cell.own.values(), *(() if cell.shared is None else (cell.shared,)))
+        )
+        return list({id(model): model for model in every}.values())  # a cell that lends and one that borrows share some
 
     @cached_property
     def _packed(self) -> Packed:
@@ -236,7 +237,7 @@ class Learned:
             for key, here in self._homes(rows.ops):
                 told.setdefault(key, []).append(rows.take(here))
         for key, parts in told.items():
-            taught = self._taught(key)
+            taught = self._taught(key, gpus)
             cells[key] = calibrated(tiled(joined(parts), gpus, taught.tile), taught)
         return Learned(cells, self.shelf)
 
@@ -265,7 +266,7 @@ class Learned:
         Their times are not looked at. None where the GPU has a model of its own, which few rows do not change.
         """
         parts = [
-            (here, self._expected(self._taught(key), rows.take(here), gpus)) for key, here in self._homes(rows.ops)
+            (here, self._expected(self._taught(key, gpus), rows.take(here), gpus)) for key, here in self._homes(rows.ops)
         ]
         if all(part is None for _, part in parts):
             return None
@@ -279,19 +280,22 @@ class Learned:
         """As `expected`, of rows that all teach one cell."""
         gpu = int(rows.gpu[0])
         name, make = gpus.ids[gpu], makes_of(gpus, collective=bool(IS_COLLECTIVE[rows.ops.kind[0]]))[gpu]
-        if name in cell.own and cell.own[name].alone:
+        if name in cell.own and cell.own[name].alone and name not in cell.lenders:
             return None
         found, kernels = samples(rows, gpus, np.full(len(rows), cell.tile(name, make))), kernels_of(cell.shared)
         view = View.of(found.features, found.places, kernels)
         return expected(view, found.terms, cell.others(name, make).factors, kernels)
 
-    def _taught(self, key: CellKey) -> Cell:
+    def _taught(self, key: CellKey, gpus: GpuTable) -> Cell:
         """What rows of an operator and dtype add to: its own cell, that of a dtype like it as lent, or nothing."""
         if key in self.cells:
             return self.cells[key]
         row = int(self._cell_of[OP_CODE[key[0]], DTYPE_CODE[key[1]], 0])
         lender = None if row < 0 else list(self._rows.values())[row]
-        return Cell.empty(SHAPE_FEATURES) if lender is None else replace(self.cells[lender], lent=True)
+        if lender is None:
+            return Cell.empty(SHAPE_FEATURES)
+        careful = lent_with_care(lender, key[1]) and not IS_COLLECTIVE[OP_CODE[key[0]]]
+        return self.cells[lender].as_lent(self.emulating(gpus) if careful else frozenset())
 
     def state(self) -> dict[str, Any]:
         """As plain containers of arrays."""

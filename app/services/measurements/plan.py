@@ -38,6 +38,7 @@ from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.tables.ops import DTYPES, OpTable
 from app.tables.predictions import MEASURED, Predictions
+from app.training.operator_folds import hashed
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -214,6 +215,10 @@ def _cell(  # noqa: PLR0913, PLR0917  (who asks, and columns of the rows asked)
     latency_s = _answer(snapshot, gpus, target, table).latency_s
     room = _MEMORY * np.nan_to_num(gpus.column("memory_bytes")[target], nan=np.inf)
     can = (latency_s <= _LONGEST_S) & (work_of(table, kinds_of(table)).working_set_bytes <= room)
+    # A row of the design that is asked for, or was measured, is no other, whoever launched it.
+    same = hashed(table, [name for name in table.fields if name != "eager"])
+    _, first = np.unique(np.roll(same, len(measured)), return_index=True)
+    can[np.setdiff1d(np.arange(len(table)), first - len(measured))] = False
     free = np.flatnonzero(can[: len(asked) + len(designed)])
     prospect = Prospect(covariance, EXPECTED.noise, np.arange(len(asked)), share, free)
     for row in measured.tolist():
