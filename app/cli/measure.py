@@ -97,15 +97,17 @@ def command(  # noqa: PLR0913 - one parameter per option
     finally:
         if device.peers is not None:
             device.peers.close()
+        of_device = output.of(dict(asked).get("device", ()))
+        found = figures(of_device)
+        output.raise_to({"memory_bandwidth_bytes_per_s": found.get("triad_bandwidth_bytes_per_s", 0.0)})
         output.write()
     if lost:
         _again((end - time.monotonic()) / _S_PER_MINUTE)
     _tell(output)
-    of_device = output.of(dict(asked).get("device", ()))
     for line in summary(of_device, output.facts):
         print(f"  {line}")
     if sink is not None:
-        _send(sink, output, figures(of_device))
+        _send(sink, output, found)
 
 
 def _device(gpu: str | None, software: str | None, threads: int | None, dtypes: Sequence[str] | None) -> Device:
@@ -225,6 +227,8 @@ def _tell(output: Output) -> None:
 
 
 def _send(server: Server, output: Output, found: Mapping[str, float]) -> None:
+    for name, value in server.raise_peaks(output.device).items():
+        print(f"  {output.device_name} has {name} {value:.4g} now")
     sent = server.send(output.path)
     added = f"; registered {', '.join(sent.added_gpus)}" if sent.added_gpus else ""
     print(f"sent: {sent.inserted} new, {sent.unchanged} known before{added}")

@@ -25,6 +25,8 @@ from app.measure.runner import BUSY, INTERRUPTED
 from app.services.measurements.metadata import DEVICE
 
 FACTS, POINTS = b"gpucast.facts", b"gpucast.points"
+# Figures of a CPU that are the highest seen, as no data sheet tells them.
+PEAKS = ("boost_clock_hz", "memory_bandwidth_bytes_per_s", "l2_bandwidth_bytes_per_s")
 # A killed run's Parquet file is at most so old.
 _WRITTEN_EVERY_S = 20.0
 Row = dict[str, Any]
@@ -46,6 +48,16 @@ class Output:
         if taken_up := self._taken_up():
             self.rows |= taken_up
             self.write()  # what follows a line that was cut would be lost with it
+
+    @property
+    def device(self) -> Mapping[str, Any]:
+        """What POST /gpus takes of it."""
+        return self._device
+
+    def raise_to(self, seen: Mapping[str, Any]) -> None:
+        """Take over figures of a CPU that were seen higher, by an earlier run or in what was measured."""
+        if self._device.get("kind") == "cpu":
+            self._device |= {name: max(self._device[name], seen[name]) for name in PEAKS if name in seen}
 
     @property
     def device_name(self) -> str:
@@ -108,6 +120,7 @@ class Output:
             raise BadInput(f"{self.path} is no file of gpucast measure: name another one.") from error
         if device["name"] != self._device["name"]:
             raise BadInput(f"{self.path} holds measurements of {device['name']}: name another file for this device.")
+        self.raise_to(device)
         rows = [{name: cell for name, cell in row.items() if cell is not None} for row in found.to_pylist()]
         return dict(zip(digests, rows, strict=True))
 

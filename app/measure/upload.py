@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from app.errors import BadInput, GpucastError
+from app.measure.output import PEAKS
 
 # A refusal tells of this many rows at most.
 CHUNK = 1000
@@ -59,6 +60,21 @@ class Server:
         for start in range(0, len(table), CHUNK):
             self._send(table.slice(start, CHUNK), sent)
         return sent
+
+    def raise_peaks(self, device: Mapping[str, Any]) -> dict[str, float]:
+        """Raise what the server has of a CPU that was registered by a run that saw less; which figures these are.
+
+        A busy machine shows half of its bandwidth, and then no row of a quiet one could be true.
+        """
+        path = f"/gpus/{quote(device['name'], safe='')}"
+        answer = self.ask("GET", path)
+        if device.get("kind") != "cpu" or not answer.is_success or answer.json()["source"] != device["source"]:
+            return {}
+        known = answer.json()
+        higher = {name: device[name] for name in PEAKS if device[name] > known[name]}
+        if higher:
+            sound(self.ask("PATCH", path, json=higher))
+        return higher
 
     def tell_figures(self, gpu: str, figures: Mapping[str, float]) -> dict[str, float]:
         """Set those measured figures of a GPU that the server does not have; which these are."""

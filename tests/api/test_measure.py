@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.cli.measure import command
+from app.measure.output import Output
 from app.measure.upload import Server
 from tests.service import Service
 
@@ -120,3 +121,27 @@ def test_figures_are_told_where_there_are_none(service: Service) -> None:
     known = service.client.get(path).raise_for_status().json()
     assert {name: known[name] for name in found} == found
     assert {known["provenance"][name] for name in found} == {"measured"}
+
+
+def test_a_cpu_registered_by_a_busy_run_is_raised_to_what_a_quiet_one_saw(service: Service, tmp_path: Path) -> None:
+    """Half of the bandwidth at first: rows of the next run would lie under that limit."""
+    busy = {
+        **{"kind": "cpu", "name": "CPU that was busy", "architecture": "CPU", "sm_count": 1, "fp32_lanes_per_sm": 16},
+        **{"boost_clock_hz": 3e9, "memory_bytes": 8e9, "memory_bandwidth_bytes_per_s": 5e9, "l2_bytes": 1e6},
+        **{"l2_bandwidth_bytes_per_s": 4e10, "peak_flops": {"fp32": 9.6e10}, "source": "gpucast measure"},
+    }
+    server, path = Server(f"http://127.0.0.1:{service.port}"), tmp_path / "out.parquet"
+    row = {"gpu": busy["name"], "software": "pytorch-2", "source": "made up", "outcome": "measured", "op": "add"}
+    first = Output(path, busy, {})
+    first.add("first", {**row, "b": 1, "h": 4_000_000, "dtype": "fp32", "latency_ms": 12.0})
+    first.write()
+    assert (server.raise_peaks(first.device), server.send(path).inserted) == ({}, 1)
+    Output(path, {**busy, "memory_bandwidth_bytes_per_s": 1e10}, {}).write()
+    again = Output(path, busy, {})
+    again.raise_to({"boost_clock_hz": 2e9})
+    again.add("second", {**row, "b": 1, "h": 8_000_000, "dtype": "fp32", "latency_ms": 12.0})
+    again.write()
+    assert server.raise_peaks(again.device) == {"memory_bandwidth_bytes_per_s": 1e10}
+    sent = server.send(path)
+    assert (sent.inserted, sent.unchanged, dict(sent.left_out)) == (1, 1, {})
+    assert server.raise_peaks(again.device) == {}
