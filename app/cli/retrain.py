@@ -83,6 +83,6 @@ def _tell(job: jobs.Job) -> None:
         coverage = cell.get("coverage_80")
         covered = "" if coverage is None else f", 80 % intervals cover {coverage:.0f} %"
         print(
-            f"  {cell['split']:<16} {cell['gpu']:<28} MAPE {cell['mape']:.1f} %,"
+            f"  {cell['split']:<22} {cell.get('family', ''):<28} {cell['gpu']:<28} MAPE {cell['mape']:.1f} %,"
             f" median {cell['median_ape']:.1f} % over {cell['n']} rows{covered}"
         )
