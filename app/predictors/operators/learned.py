@@ -266,7 +266,8 @@ class Learned:
         Their times are not looked at. None where the GPU has a model of its own, which few rows do not change.
         """
         parts = [
-            (here, self._expected(self._taught(key, gpus), rows.take(here), gpus)) for key, here in self._homes(rows.ops)
+            (here, self._expected(self._taught(key, gpus), rows.take(here), gpus))
+            for key, here in self._homes(rows.ops)
         ]
         if all(part is None for _, part in parts):
             return None
