@@ -53,6 +53,21 @@ class Queries(NamedTuple):
     backward: Floats
 
 
+class Transformed(NamedTuple):
+    """The same products in a space with fewer of them, for rows where kernels for that exist.
+
+    By algorithm, float64 [algorithms, n] each; zero of a row that has no such kernels:
+
+    blocks  tiles of all products
+    fill    FLOPs of the row, as it is defined, by those that its tiles do
+    bytes   that are moved while no product is computed
+    """
+
+    blocks: Floats
+    fill: Floats
+    bytes: Floats
+
+
 class Rereads(NamedTuple):
     """What is read more than once, float64 [n] each: again from DRAM where what is in flight does not stay in the L2.
 
@@ -176,6 +191,7 @@ class Op:
     rereads   what its blocks read more than once, where they do
     handed    bytes of the operand that in a network the row before has just written
     queries   what its kernels deal to tiles of queries (app.ops.attention.fill_tiles), if they do
+    transformed  the same products in another space, if kernels may do them there
     saving    by how much a known algorithm may cut the FLOPs (Winograd), where one may
     launches  launches that wait for one another
     link_bytes  bytes that each device sends over its link, of an operator of several devices
@@ -194,6 +210,7 @@ class Op:
     rereads: Callable[[OpTable], Rereads] | None = None
     handed: Callable[[OpTable], Floats] = nothing_handed
     queries: Callable[[OpTable], Queries] | None = None
+    transformed: Callable[[OpTable], Transformed] | None = None
     saving: Callable[[OpTable], Floats] | None = None
     link_bytes: Callable[[OpTable], Floats] | None = None
     passing: Callable[[OpTable], Passing] | None = None

@@ -3,6 +3,13 @@
 Output h_o = floor((h + 2 padding - kernel) / stride) + 1 (PyTorch's conv2d). As an implicit matrix product per group
 (cuDNN, Chetlur et al. 2014): m = b h_o w_o, n = out_channels / groups, k = in_channels / groups x kernel area. FLOPs
 = 2 groups m n k; bytes = input + weights + output, each once. Backward is two such products, by data and by weight.
+
+Windows of 3 x 3 in steps of one have two algorithms more in FP32 (Lavin and Gray 2016). F(m x m, 3 x 3) computes tiles
+of m x m outputs from (m + 2)^2 products per channel in and out, in place of 9 m^2:
+- F(4 x 4) transforms tiles and weights in kernels of their own, between which 36 products go through memory, in blocks
+  of 128 x 128 since Ampere, of about 128 x 64 before;
+- F(2 x 2) is one kernel, whose blocks do 32 tiles of an image by 32 channels out.
+Blocks are those of cuDNN 8's usual kernels, as their grids in NeuSight's rows say.
 """
 
 from __future__ import annotations
@@ -11,11 +18,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.ops.base import COMMON, Bools, Broken, Dim, Floats, Op, Products, Work
-from app.tables.ops import DTYPE_BYTES, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
+from app.ops.base import COMMON, Bools, Broken, Dim, Floats, Op, Products, Transformed, Work
+from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
 
 # Winograd's F(4x4, 3x3) needs 36 multiplications for 144 (Lavin and Gray 2016); the FFT saves no more on small windows.
 WINOGRAD = 4.0
+# F(4 x 4): images come in sixteens, tiles and channels out in blocks of as many, before and since Ampere.
+_IMAGES, _TILES, _OLD, _NEW = 16.0, 128.0, 64.0, 128.0
+# F(2 x 2): rows and columns of outputs that a block has, and channels out.
+_ROWS, _COLUMNS, _CHANNELS = 8.0, 16.0, 32.0
+# Bytes that weights are worth: they lie in nines, one channel out after another, and tiles need them the other way.
+_GATHERED = 2.0, 3.2
+# Channels in whose time a block takes to begin and to end.
+_AROUND = 12.0
 
 
 class Plane(NamedTuple):
@@ -76,6 +91,28 @@ def saving(table: OpTable) -> Floats:
     return np.where(winograd, WINOGRAD, 1.0)
 
 
+def transformed(table: OpTable) -> Transformed:
+    """Products of Winograd's F(4 x 4, 3 x 3) before Ampere, F(2 x 2, 3 x 3), and F(4 x 4, 3 x 3) since."""
+    images, channels, made = (table.column(name) for name in ("b", "in_channels", "out_channels"))
+    out, passes = output(table), 1.0 + table.column("backward")
+    possible = (table.dtype == DTYPE_CODE["fp32"]) & (table.column("groups") == 1.0)
+    for name, size in (("kernel_size", 3.0), ("stride", 1.0)):
+        possible &= (plane(table, name).height == size) & (plane(table, name).width == size)
+
+    tiles = _IMAGES * np.ceil(images / _IMAGES) * np.ceil(out.height / 4.0) * np.ceil(out.width / 4.0)
+    separate = [36.0 * np.ceil(tiles / _TILES) * np.ceil(made / channels_out) for channels_out in (_OLD, _NEW)]
+    fused = images * np.ceil(out.height / _ROWS) * np.ceil(out.width / _COLUMNS) * np.ceil(made / _CHANNELS)
+    blocks = np.array([separate[0], fused, separate[1]])
+    # A block of F(2 x 2) has 16 products of a quarter of its outputs.
+    of_block = np.array([[_TILES * _OLD], [4.0 * _ROWS * _COLUMNS * _CHANNELS], [_TILES * _NEW]])
+    fill = images * out.area * made * 9.0 / (blocks * of_block) * channels / (channels + _AROUND)
+
+    data, weights = images * (channels * plane(table, "input_size").area + made * out.area), 9.0 * channels * made
+    around = data + 36.0 * tiles * (channels + made) + _GATHERED[0] * (weights + 36.0 * channels * made)
+    moved = passes * np.array([around, _GATHERED[1] * weights, around]) * DTYPE_BYTES[table.dtype]
+    return Transformed(possible * blocks, possible * fill, possible * moved)
+
+
 def fits(table: OpTable) -> list[Broken]:
     """The window fits into the padded input."""
     return [
@@ -124,6 +161,7 @@ CONV_OPS = (
         work,
         check=check,
         products=products,
+        transformed=transformed,
         handed=handed,
         saving=saving,
     ),

@@ -11,6 +11,7 @@ from app.predictors.auto import Auto
 from app.predictors.finish import finished
 from app.predictors.intervals import Intervals
 from app.predictors.operators.explain import Explanation, explained
+from app.predictors.operators.features import LEAD
 from app.predictors.operators.material import samples
 from app.predictors.operators.sustained import IN_NETWORK, bandwidths, compute_rates
 from app.predictors.operators.time import TIME, composed, work_s
@@ -137,6 +138,23 @@ def test_a_matrix_product_by_hand() -> None:
     assert one.tile.waves == pytest.approx(one.tile.blocks / sms)
     assert one.tile.wave_efficiency == min(one.tile.waves, 1.0)
     assert 0 < one.clock_hz <= GPUS.column("boost_clock_hz")[SEEN]
+
+
+def test_the_tile_of_winograds_products_is_theirs() -> None:
+    shape = {"b": 64, "in_channels": 512, "out_channels": 512, "kernel_size": 3, "input_size": 24, "padding": 1}
+    _, (one,) = ask(Auto(), operators("conv2d", shape), SEEN)
+    assert one.tile is not None
+    assert (one.tile.rows, one.tile.columns) == (128, 64)
+    assert one.tile.blocks == 36 * (64 * 6 * 6 / 128) * (512 / 64)
+
+
+def test_features_tell_which_algorithm_of_a_convolution_leads() -> None:
+    shape = {"b": 64, "in_channels": 512, "out_channels": 512, "kernel_size": 3, "input_size": 24, "padding": 1}
+    rows = operators("conv2d", shape, shape | {"b": 1, "in_channels": 16}, shape | {"stride": 2})
+    lead = samples(Measurements(rows, np.full(3, SEEN), np.ones(3)), GPUS).features[LEAD]
+    assert lead[0] > 0.1
+    assert -5.0 < lead[1] < -0.1
+    assert lead[2] < -10.0
 
 
 def test_what_is_no_product_has_no_tile_and_a_burst_no_lower_clock() -> None:

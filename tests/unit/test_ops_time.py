@@ -297,6 +297,37 @@ def test_winograd_may_quarter_the_limit() -> None:
     assert limit_s(by_two, P100) == pytest.approx(flops / 4 / peak)  # a quarter of the outputs instead
 
 
+def conv_s(gpu: int, *shapes: dict[str, float], dtype: str = "fp32") -> list[float]:
+    usual = {"in_channels": 512, "out_channels": 512, "kernel_size": 3, "input_size": 24, "padding": 1, "b": 64}
+    found: list[float] = ask(
+        operators("conv2d", *(usual | shape for shape in shapes), dtype=dtype), gpu
+    ).latency_s.tolist()
+    return found
+
+
+def test_winograd_is_taken_where_it_is_the_quickest() -> None:
+    by_one, by_two = conv_s(P100, {}, {"stride": 2, "input_size": 48})
+    assert 0.3 < by_one / by_two < 0.5  # a quarter of the FLOPs, and its transforms
+    # Few channels in leave its transforms nothing to save: as long as the plain product at most
+    by_one, by_two = conv_s(P100, {"in_channels": 4.0}, {"in_channels": 4.0, "stride": 2, "input_size": 48})
+    assert 0.5 < by_one / by_two < 1.1
+
+
+def test_winograds_images_come_in_sixteens() -> None:
+    few, many, more = conv_s(P100, {"b": 49}, {"b": 64}, {"b": 65})
+    assert many == pytest.approx(few, rel=0.1)
+    assert more > 1.1 * many
+
+
+WIDE = {"out_channels": 65, "b": 256}, {"out_channels": 129, "b": 256}
+
+
+def test_winograds_tiles_are_larger_since_ampere() -> None:
+    # 65 channels out are two tiles of 64, or one of 128; 129 are three or two
+    old, new = ((many / few) for few, many in (conv_s(gpu, *WIDE) for gpu in (P100, H100)))
+    assert new > 1.15 * old
+
+
 def test_a_dtype_that_the_gpu_lacks_is_answered_by_its_bytes() -> None:
     answer = ask(operators("linear", BIG, dtype="nvfp4"), P100)
     assert np.isfinite(answer.latency_s[0])

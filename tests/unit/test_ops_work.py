@@ -7,6 +7,7 @@ from app.ops import OP_CODE, OPS
 from app.ops.attention import fill_tiles, queries_of, reach
 from app.ops.base import Work
 from app.ops.collective import AT_ONCE
+from app.ops.conv import transformed
 from app.ops.moe import GROUPED, OTHER_GATE, USUAL, distribution, load, oddity
 from app.tables.ops import OpTable
 from tests.unit.operators import operators
@@ -49,6 +50,30 @@ def test_conv2d() -> None:
     assert depthwise.flops == 2 * 8 * (2 * 4) * 9
     assert broken("conv2d", b=1, in_channels=6, out_channels=8, kernel_size=3, input_size=8, groups=4) == ["groups"]
     assert broken("conv2d", b=1, in_channels=3, out_channels=8, kernel_size=5, input_size=3) == ["kernel_size"] * 2
+
+
+def test_winograd() -> None:
+    # 20 images count as 32, of 5 x 5 tiles each: 6.25 blocks of 128; 100 channels out are 2 of 64, 1 of 128
+    shape = {"b": 20, "in_channels": 36, "out_channels": 100, "kernel_size": 3, "input_size": 20, "padding": 1}
+    blocks, fill, moved = transformed(operators("conv2d", shape))
+    assert blocks[:, 0].tolist() == [36 * 7 * 2, 20 * 3 * 2 * 4, 36 * 7 * 1]
+    # A full block saves 4 and 2.25 times; three quarters of the time of 36 channels in are their products
+    full = 0.75 * 20 * 20 * 20 * 100
+    outputs = [7 * 2 * 128 * 64 * 16, 20 * 24 * 128 * 32, 7 * 128 * 128 * 16]
+    assert fill[:, 0] == pytest.approx([saved * full / room for saved, room in zip((4, 2.25, 4), outputs, strict=True)])
+    # Images in and out, their tiles and those of results 36 / 16 as large, weights and theirs twice
+    tiles, weights = 32 * 25, 36 * 100
+    images = 20 * 20 * 20 * (36 + 100)
+    assert moved[0, 0] == 4 * (images + 36 * tiles * (36 + 100) + 2 * (9 + 36) * weights)
+    assert moved[2, 0] == moved[0, 0] > 10 * moved[1, 0] > 0
+
+
+def test_what_winograd_has_no_kernels_for() -> None:
+    shape = {"b": 2, "in_channels": 8, "out_channels": 8, "kernel_size": 3, "input_size": 9}
+    assert (transformed(operators("conv2d", shape)).fill > 0).all()
+    for other in ({"stride": 2}, {"kernel_size": 5}, {"groups": 2}, {"kernel_size_width": 1}):
+        assert not any(part.any() for part in transformed(operators("conv2d", shape | other)))
+    assert not transformed(operators("conv2d", shape, dtype="fp16")).bytes.any()
 
 
 @pytest.mark.parametrize(

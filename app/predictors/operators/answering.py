@@ -69,7 +69,7 @@ def fill_answers(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not ta
         if cell >= 0:
             for k in range(count):
                 one = twin[block[k]]
-                fill_features(shape, traits, devices.figures, i[one], gpu, terms, one, features, k)
+                fill_features(shape, traits, devices, i[one], gpu, terms, one, features, k)
             for k in range(MEMBERS):
                 model = recipes.member[cell, gpu, k]
                 if model >= 0:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from app.ops import OP_CODE
 from app.ops.kinds import kinds_of, work_of
-from app.ops.tiles import CANDIDATES, wave_efficiency
+from app.ops.tiles import CANDIDATES, TRANSFORMED, wave_efficiency
 from app.predictors.intervals import GROUPS, S_MEASURED, SITUATIONS
 from app.predictors.operators.answering import FADING, MEMBERS, beyond, corrected_s
 from app.predictors.operators.cells import Cell, Model, Recipe
@@ -211,7 +211,7 @@ def _rows(ops: OpTable, gpus: GpuTable, target: int, tile: Ints) -> _Rows:
     traits, shape = traits_of(ops, kinds, products), shape_features(kinds, products, n)
     terms, features = np.empty((TERMS, n)), np.empty((FEATURES, n), dtype=np.float32)
     fill_terms(traits, devices, (np.arange(n), on), tile, terms)
-    fill_all(shape, traits, devices.figures, on, terms, features)
+    fill_all(shape, traits, devices, on, terms, features)
     return _Rows(ops.kind, ops.dtype, work_of(ops, kinds).flops, traits, devices, shape, terms, features)
 
 
@@ -254,11 +254,12 @@ def _physics(rows: _Rows, q: int, factors: Floats, whole: bool) -> Physics:
 
 def _tile(rows: _Rows, q: int, target: int, only: int) -> Tile | None:
     traits, sms = rows.traits, float(rows.devices.figures[_SMS, target])
-    tile, _ = best_tile(traits, q, sms, only)
+    tile, _ = best_tile(traits, q, rows.devices, target, only)
     if tile < 0:
         return None
     efficiency = wave_efficiency(float(traits.blocks[tile, q]), float(traits.splits[q]), sms, only >= 0)
-    height, width = CANDIDATES[tile].astype(int).tolist()
+    another = tile < len(traits.transformed) and traits.transformed[tile, q] > 0.0
+    height, width = (TRANSFORMED if another else CANDIDATES)[tile].astype(int).tolist()
     return Tile(height, width, float(traits.blocks[tile, q]), float(traits.blocks[tile, q]) / sms, float(efficiency))
 
 

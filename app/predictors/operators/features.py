@@ -30,8 +30,10 @@ from app.predictors.operators.time import (
     OVERHEAD,
     TIME,
     WORK_S,
+    Devices,
     Traits,
     late_bytes,
+    lead,
 )
 from app.tables.gpus import COLUMN_INDEX
 from app.tables.ops import OpTable
@@ -86,8 +88,8 @@ _TASKS, ODDITY, EAGER = 0, SHAPE_FEATURES - 2, SHAPE_FEATURES - 1
 # Of a collective, its message and devices.
 MESSAGE, DEVICES = 1, 2
 # Relative features: compute against memory, work against what it costs to launch, the hardware limit against the whole,
-# and waves of tasks.
-MEMORY_BALANCE, LAUNCH_BALANCE, LIMIT_SHARE, WAVES = (SHAPE_FEATURES + k for k in (0, 1, 3, 7))
+# the link or which algorithm of a convolution leads, and waves of tasks.
+MEMORY_BALANCE, LAUNCH_BALANCE, LIMIT_SHARE, LEAD, WAVES = (SHAPE_FEATURES + k for k in (0, 1, 3, 4, 7))
 _SMS, _L2 = COLUMN_INDEX["sm_count"], COLUMN_INDEX["l2_bytes"]
 # Logarithms of times and ratios are kept within this.
 _FAR = 12.0
@@ -230,7 +232,7 @@ def _log(ratio: float) -> float:
 def fill_features(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not tables)
     shape: Singles,
     traits: Traits,
-    figures: Floats,
+    devices: Devices,
     row: int,
     gpu: int,
     terms: Floats,
@@ -241,14 +243,16 @@ def fill_features(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not t
     """Fill column `k` of `features` float32 [FEATURES, m] for operator `row` on `gpu`, with the terms in column q."""
     for f in range(SHAPE_FEATURES):
         features[f, k] = shape[f, row]
-    sms, l2, work = figures[_SMS, gpu], figures[_L2, gpu], terms[WORK_S, q]
+    sms, l2, work = devices.figures[_SMS, gpu], devices.figures[_L2, gpu], terms[WORK_S, q]
     at = SHAPE_FEATURES
     memory = max(terms[DRAM_S, q], terms[L2_S, q])
     features[MEMORY_BALANCE, k] = _log(terms[COMPUTE_S, q] / memory)
     features[LAUNCH_BALANCE, k] = _log(work / max(terms[OVERHEAD, q], terms[LEAST, q]))
     features[at + 2, k] = np.log(terms[TIME, q] + 1e-9)
     features[LIMIT_SHARE, k] = _log(terms[LIMIT, q] / terms[TIME, q])
-    features[at + 4, k] = _log(terms[LINK_S, q] / memory)
+    # No row has both a link and a choice of algorithms.
+    leads = lead(traits, row, devices, gpu) if traits.transformed.shape[0] else 0.0
+    features[LEAD, k] = _log(terms[LINK_S, q] / memory + leads)
     late = late_bytes(traits.reread[row], traits.passed[row])
     features[at + 5, k] = _log((traits.distinct[row] + traits.between[row] + late) / l2)
     features[at + 6, k] = _log(traits.moved[row] / l2)

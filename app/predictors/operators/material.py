@@ -15,7 +15,16 @@ from app.predictors.operators.cells import Samples
 from app.predictors.operators.features import FEATURES, ODDITY, fill_features, shape_features
 from app.predictors.operators.priors import FAST_LINK_BYTES_PER_S
 from app.predictors.operators.process import Places
-from app.predictors.operators.time import ANY_TILE, TERMS, Traits, devices_of, fill_terms, products_of, traits_of
+from app.predictors.operators.time import (
+    ANY_TILE,
+    TERMS,
+    Devices,
+    Traits,
+    devices_of,
+    fill_terms,
+    products_of,
+    traits_of,
+)
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.tables.operator_runs import OperatorRuns
@@ -64,7 +73,7 @@ def samples(rows: Measurements, gpus: GpuTable, tile: Ints | None = None) -> Sam
     devices = devices_of(gpus)
     terms, features = np.empty((TERMS, len(i))), np.empty((FEATURES, len(i)), dtype=np.float32)
     fill_terms(traits, devices, (i, rows.gpu), only, terms)
-    fill_all(shape_features(kinds, products, len(i)), traits, devices.figures, rows.gpu, terms, features)
+    fill_all(shape_features(kinds, products, len(i)), traits, devices, rows.gpu, terms, features)
     kind, product = int(rows.ops.kind[0]), products[0] is not None
     places, own_places = Places.of_few(kind, product=product), Places.of(kind, product=product)
     group = OPS[kind].group
@@ -98,7 +107,7 @@ def _apart(odd: Singles, gpu: Ints, kernel: Ints) -> Bools:
 
 
 @compiled
-def fill_all(shape: Singles, traits: Traits, figures: Floats, gpu: Ints, terms: Floats, features: Singles) -> None:
+def fill_all(shape: Singles, traits: Traits, devices: Devices, gpu: Ints, terms: Floats, features: Singles) -> None:
     """Fill `features` float32 [FEATURES, n] for row q on GPU row `gpu[q]`, with the terms in column q."""
     for q in range(len(gpu)):
-        fill_features(shape, traits, figures, q, gpu[q], terms, q, features, q)
+        fill_features(shape, traits, devices, q, gpu[q], terms, q, features, q)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from app.ops.attention import fill_tiles
 from app.ops.base import Products, Queries, Rereads
 from app.ops.kinds import Kind, least_flops_of, link_bytes_of, passing_of, work_of
-from app.ops.tiles import CANDIDATES, Grid, as_batches, fill_grid, wave_efficiency
+from app.ops.tiles import CANDIDATES, TRANSFORMED, Grid, as_batches, fill_grid, wave_efficiency
 from app.predictors.compiled import compiled
 from app.predictors.operators.priors import (
     BY_KIND,
@@ -52,10 +52,21 @@ from app.tables.predictions import COMMUNICATION, COMPUTE, LAUNCH, MEMORY
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
-_TILE_SPEED = 1.0 / (1.0 + TILE_EDGE * (1.0 / CANDIDATES).sum(axis=1))
-_TILE_SPEED /= _TILE_SPEED.max()
+
+def _speed(tiles: Floats) -> Floats:
+    speed: Floats = 1.0 / (1.0 + TILE_EDGE * (1.0 / tiles).sum(axis=1))
+    return speed
+
+
+_TILE_SPEED = _speed(CANDIDATES) / _speed(CANDIDATES).max()
+# Of products in another space, over that of the candidates in whose place they stand; and the usual tile from which on
+# such rows have none. Of the first there are kernels before Ampere only, of the last since.
+_SPACES, _BESIDE = len(TRANSFORMED), 5
+_SPACE_SPEED = (_speed(TRANSFORMED) / _speed(CANDIDATES)[:_SPACES])[:, None]
+_OLD, _FUSED, _NEW = range(_SPACES)
 _SMS, _CLOCK = COLUMN_INDEX["sm_count"], COLUMN_INDEX["boost_clock_hz"]
 _L2, _L2_BANDWIDTH = COLUMN_INDEX["l2_bytes"], COLUMN_INDEX["l2_bandwidth_bytes_per_s"]
+_BF16 = COLUMN_INDEX["peak_bf16_tensor_flops"]  # which GPUs have since Ampere
 _LINK = COLUMN_INDEX["link_bandwidth_bytes_per_s"]
 # Bytes that other layers move per weight of a `linear`, by dtype: none where PyTorch runs it again and again.
 _IN_TURN_BYTES = np.where(IS_EAGER, 0.0, (IN_TURN - 1.0) * WEIGHT_BYTES)
@@ -75,6 +86,8 @@ class Traits(NamedTuple):
     sent                bytes over the link, of collectives; else 0
     hops, kept, devices  as in app.ops.base.Passing, of the same
     eager, burst, backward  as the columns of these names
+    transformed  bytes moved while none of the first candidates' products is computed, of rows for which these are of
+                 another space (app.ops.base.Transformed), [spaces, n]; else 0
     blocks, fill, splits  as in app.ops.tiles.Grid, [candidates, n]; a row that is no product fills none
     kind, dtype         int [n], codes
     """
@@ -98,6 +111,7 @@ class Traits(NamedTuple):
     eager: Floats
     burst: Floats
     backward: Floats
+    transformed: Floats
     blocks: Floats
     fill: Floats
     splits: Floats
@@ -132,24 +146,6 @@ _fill_tiles = compiled(fill_tiles)
 
 
 @compiled
-def best_tile(traits: Traits, row: int, sms: float, only: int) -> tuple[int, float]:
-    """The candidate tile that reaches most of the peak, and its share of it; -1 and 1 of a row that has none.
-
-    `only`: the one candidate that there is a kernel of; ANY_TILE of all that are usual.
-    """
-    best, best_share = -1, 0.0
-    usual = min(traits.blocks.shape[0], TILES_OF_KIND[traits.kind[row]])
-    first, stop = (only, only + 1) if only >= 0 else (0, usual)
-    for tile in range(first, stop):
-        share = traits.fill[tile, row] * _TILE_SPEED[tile]
-        if share > best_share:
-            share *= _waves(traits.blocks[tile, row], traits.splits[row], sms, only >= 0)
-            if share > best_share:
-                best, best_share = tile, share
-    return best, best_share if best >= 0 else 1.0
-
-
-@compiled
 def is_eager(traits: Traits, row: int) -> bool:
     """Whether the host launches the operator: as said, else as is usual for its dtype."""
     return bool(IS_EAGER[traits.dtype[row]] if np.isnan(traits.eager[row]) else traits.eager[row] > 0.0)
@@ -160,6 +156,59 @@ def run_state(traits: Traits, row: int) -> int:
     """Row of the sustained rates: BUSY, COOL, or IN_NETWORK where PyTorch's own formats are not launched one by one."""
     state = IN_NETWORK if IS_EAGER[traits.dtype[row]] and not is_eager(traits, row) else BUSY
     return COOL if traits.burst[row] > 0.0 else state
+
+
+@compiled
+def best_tile(traits: Traits, row: int, devices: Devices, gpu: int, only: int) -> tuple[int, float]:
+    """The candidate tile that reaches most of the peak, and its share of it; -1 and 1 of a row that has none.
+
+    `only`: the one candidate that there is a kernel of; ANY_TILE of all that are usual.
+    """
+    best, best_share, sms = -1, 0.0, devices.figures[_SMS, gpu]
+    usual = min(traits.blocks.shape[0], TILES_OF_KIND[traits.kind[row]])
+    first, stop = (only, only + 1) if only >= 0 else (0, usual)
+    for tile in range(first, stop):
+        share = traits.fill[tile, row] * _TILE_SPEED[tile]
+        if share > best_share:
+            # Here, not in a function: of what most rows never have, even the call would cost.
+            if tile < traits.transformed.shape[0] and traits.transformed[tile, row] > 0.0:
+                share = _share_in_space(traits, row, devices, gpu, tile)
+            else:
+                share *= _waves(traits.blocks[tile, row], traits.splits[row], sms, only >= 0)
+            if share > best_share:
+                best, best_share = tile, share
+    return best, best_share if best >= 0 else 1.0
+
+
+@compiled
+def lead(traits: Traits, row: int, devices: Devices, gpu: int) -> float:
+    """How many times the share of all else a row reaches whose products go through memory; 0 where there is none."""
+    if traits.transformed[_FUSED, row] == 0.0:
+        return 0.0
+    old, new = _share_in_space(traits, row, devices, gpu, _OLD), _share_in_space(traits, row, devices, gpu, _NEW)
+    others, sms = _share_in_space(traits, row, devices, gpu, _FUSED), devices.figures[_SMS, gpu]
+    for tile in range(_SPACES, _BESIDE):
+        full = traits.fill[tile, row] * _TILE_SPEED[tile]
+        others = max(others, full * _waves(traits.blocks[tile, row], traits.splits[row], sms, False))
+    return float(max(old, new) / others)
+
+
+@compiled
+def _share_in_space(traits: Traits, row: int, devices: Devices, gpu: int, space: int) -> float:
+    """Share of the peak that products in another space reach, with what they wait for.
+
+    Zero where the GPU has no such kernels. Their grid is given: a last wave that is not full takes as long as one that
+    is, or less as far as board power kept the clock down.
+    """
+    if space == (_OLD if devices.figures[_BF16, gpu] > 0.0 else _NEW):
+        return 0.0
+    dtype, compute, memory = traits.dtype[row], BY_KIND[traits.kind[row], 0], BY_KIND[traits.kind[row], 1]
+    rate, boost = devices.rates[run_state(traits, row), dtype, gpu], devices.rates[COOL, dtype, gpu]
+    full, waves = traits.fill[space, row] * _TILE_SPEED[space], traits.blocks[space, row] / devices.figures[_SMS, gpu]
+    last = waves - np.floor(waves)
+    taken = np.floor(waves) + (max(last, rate / boost) if last > 0.0 else 0.0)
+    moved_s = traits.transformed[space, row] / (memory * devices.bandwidth[gpu])
+    return float(1.0 / (taken / (waves * full) + moved_s * compute * rate / traits.flops[row]))
 
 
 @compiled
@@ -191,7 +240,7 @@ def _compute_s(traits: Traits, row: int, devices: Devices, gpu: int, only: int) 
     dtype = traits.dtype[row]
     meeting = float(traits.clocks[row] / (devices.figures[_SMS, gpu] * devices.figures[_CLOCK, gpu]))
     rate = BY_KIND[traits.kind[row], 0] * devices.rates[run_state(traits, row), dtype, gpu]
-    tile, share = best_tile(traits, row, devices.figures[_SMS, gpu], only)
+    tile, share = best_tile(traits, row, devices, gpu, only)
     products = float(traits.flops[row] / (rate * share))
     used = BY_KIND[traits.kind[row], 0] * (_TILE_SPEED[tile] if tile >= 0 else 1.0)
     products *= _of_cut(devices.cuts[dtype, gpu], used)
@@ -328,6 +377,22 @@ def _grid_of(n: int, kinds: list[Kind], products: list[Products | None]) -> Grid
     return tiles
 
 
+def _in_other_spaces(grid: Grid, kinds: list[Kind]) -> tuple[Grid, Floats]:
+    """`grid` with the products that rows may have in another space, and bytes that these move besides [spaces, n].
+
+    Such rows have few of the usual tiles besides, and none of their kernels cuts the summed dimension.
+    """
+    able = [(kind.rows, kind.op.transformed(kind.table)) for kind in kinds if kind.op.transformed is not None]
+    bytes_of = np.zeros((_SPACES if able else 0, len(grid.splits)))
+    for rows, found in able:
+        some = found.bytes[0] > 0.0
+        here = np.arange(len(grid.splits))[rows][some]
+        grid.blocks[:_SPACES, here], bytes_of[:, here] = found.blocks[:, some], found.bytes[:, some]
+        grid.fill[:_SPACES, here] = found.fill[:, some] * _SPACE_SPEED
+        grid.fill[_BESIDE:, here], grid.splits[here] = 0.0, 1.0
+    return grid, bytes_of
+
+
 def _of_kinds(ops: OpTable, kinds: list[Kind], figure: Callable[[Kind], Floats]) -> Floats:
     """A figure of every row, each family's by itself."""
     if len(kinds) == 1:
@@ -392,6 +457,7 @@ def traits_of(ops: OpTable, kinds: list[Kind], products: list[Products | None]) 
     nothing, eager = np.zeros(len(ops)), np.ascontiguousarray(ops.column("eager"))
     in_network = bool((eager < 0.0).any())  # else nobody asks what was handed on
     flops, rereads = _with_tiles(work.flops, _rereads(nothing, kinds), kinds)
+    grid, transformed = _in_other_spaces(_grid_of(len(ops), kinds, products), kinds)
     return Traits(
         flops,
         least_flops_of(work.flops, kinds),
@@ -407,7 +473,8 @@ def traits_of(ops: OpTable, kinds: list[Kind], products: list[Products | None]) 
         eager,
         np.ascontiguousarray(ops.column("burst")),
         np.ascontiguousarray(ops.column("backward")),
-        *_grid_of(len(ops), kinds, products),
+        transformed,
+        *grid,
         ops.kind,
         ops.dtype,
     )
