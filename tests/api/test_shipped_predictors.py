@@ -100,3 +100,62 @@ def test_a_dtype_that_a_gpu_lacks_but_was_measured_in_is_answered(client: TestCl
     for gpu, other in (("arc-b580", row), ("arc-pro-b60", {**row, "dtype": "nvfp4"})):
         workload = {"kind": "operators", "operators": [other]}
         assert client.post("/predict", json={"gpu": gpu, "workload": workload}).status_code == 422
+
+
+SERVED = (
+    *(
+        {"op": "linear", "m": m, "n": 4096, "k": 7168, "dtype": dtype}
+        for m in (1, 64, 8192)
+        for dtype in ("bf16", "fp8")
+    ),
+    *(
+        {"op": "attention_decode", "batch": 16, "heads": 32, "kv_heads": 8, "head_dim": 128, "context_length": context}
+        for context in (512, 32768)
+    ),
+    {"op": "attention_prefill", "batch": 4, "heads": 32, "kv_heads": 8, "head_dim": 128, "context_length": 4096},
+    *(
+        {"op": "moe", "tokens": n, "hidden": 4096, "intermediate": 1536, "experts": 128, "top_k": 8, "dtype": dtype}
+        for n in (1, 16, 256, 16384)
+        for dtype in ("bf16", "fp8", "fp8_block", "int4_wo")
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("worse", "better", "most"),
+    [("h100-sxm5-80gb", "h200-sxm-141gb", 1.44), ("b200", "gb200", 1.20), ("b200", "b300", 1.10)],
+)
+def test_a_sibling_that_is_better_in_every_figure_is_no_slower(
+    client: TestClient, worse: str, better: str, most: float
+) -> None:
+    """And no quicker than its best figure: `most` times as much bandwidth, power or clock."""
+    workload = {"kind": "operators", "operators": [{"dtype": "bf16", **row} for row in SERVED]}
+    answer = client.post("/predict", json={"gpus": [worse, better], "workload": workload, "detail": True})
+    assert answer.status_code == 200, answer.text
+    of = {one["gpu"]: one["operators"] for one in answer.json()["predictions"]}
+    for row, slow, quick in zip(SERVED, of[worse], of[better], strict=True):
+        assert quick["support"] == slow["support"], row
+        assert 1.0 / most < quick["latency_ms"] / slow["latency_ms"] < 1.01, (row, slow, quick)
+
+
+def test_the_bandwidth_of_a_sibling_counts_as_far_as_kernels_wait_for_it(client: TestClient) -> None:
+    """An H200 over an H100: a long cache is read up to 1.43 times as quickly, large products run alike."""
+    decode, product = SERVED[7], SERVED[4]
+    ratio = [
+        ask(client, "h100-sxm5-80gb", "auto", {"dtype": "bf16", **row})["latency_ms"]
+        / ask(client, "h200-sxm-141gb", "auto", {"dtype": "bf16", **row})["latency_ms"]
+        for row in (decode, product)
+    ]
+    assert 1.25 < ratio[0] < 1.44
+    assert 0.98 < ratio[1] < 1.03
+
+
+@pytest.mark.parametrize(("gpu", "least"), [("gtx-1080-ti", 7e12), ("rtx-2080-ti", 9e12), ("rtx-4090", 33e12)])
+def test_products_on_a_card_of_much_power_do_not_throttle_like_its_siblings_in_slots(
+    client: TestClient, gpu: str, least: float
+) -> None:
+    """P4, T4 and L4 lose up to half of their rate at sizes that take long; these are known to keep theirs."""
+    for size in (4096, 16384):
+        found = ask(client, gpu, "auto", {"op": "linear", "m": size, "n": size, "k": size})
+        assert 2.0 * size**3 / (found["latency_ms"] * 1e-3) > least
+        assert found["interval_ms"]["high"] / found["interval_ms"]["low"] > 2.0

@@ -25,8 +25,9 @@ from tests.unit.measured import measured, no_evidence, random_shapes
 from tests.unit.operators import mixed, operators
 
 SLOT = replace(TURING, id="slot", architecture="slot", board_power_w=70.0)
-GPUS = GpuTable.from_specs([TURING, VOLTA, SLOT])
-SEEN, UNSEEN, FED_BY_SLOT = range(3)
+TWIN = replace(TURING, id="twin", sm_count=TURING.sm_count + 4, memory_bandwidth_bytes_per_s=900e9)
+GPUS = GpuTable.from_specs([TURING, VOLTA, SLOT, TWIN])
+SEEN, UNSEEN, FED_BY_SLOT, SIBLING = range(4)
 
 
 def slow(ops: OpTable, gpus: GpuTable, gpu: Any) -> Any:
@@ -74,7 +75,7 @@ def combine(answer: Predictions, found: list[Explanation]) -> None:
         assert combined == pytest.approx(latency_s, rel=1e-6)
 
 
-@pytest.mark.parametrize("target", [SEEN, UNSEEN, FED_BY_SLOT])
+@pytest.mark.parametrize("target", [SEEN, UNSEEN, FED_BY_SLOT, SIBLING])
 def test_members_combine_to_the_answer(target: int) -> None:
     combine(*ask(TRAINED, ASKED, target))
 

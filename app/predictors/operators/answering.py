@@ -22,7 +22,18 @@ from app.predictors.operators.constants import FACTORS, scaled_s, scaled_work_s
 from app.predictors.operators.features import DEVICES, EAGER, FEATURES, fill_features
 from app.predictors.operators.packed import Packed, Recipes
 from app.predictors.operators.smooth import add_smooth
-from app.predictors.operators.time import ANY_TILE, LIMIT, Devices, Traits, bound_of, composed, fill_terms
+from app.predictors.operators.teachers import dram_scale
+from app.predictors.operators.time import (
+    ANY_TILE,
+    DRAM_S,
+    LIMIT,
+    TERMS,
+    Devices,
+    Traits,
+    bound_of,
+    composed,
+    fill_terms,
+)
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
@@ -33,6 +44,8 @@ MEMBERS = MOST_KIN + 1
 FADING = 0.1
 # An answer further out of the range learned from errs more: its interval grows by this part per factor of e.
 STRETCH = 0.25
+# Part of its bytes in which a row that two L2s keep alike may differ.
+KEPT_ALIKE = 0.1
 # How far out of a range a shape may be, as features are rounded.
 _ROUNDED = 1e-3
 
@@ -64,23 +77,10 @@ def fill_answers(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not ta
         row, gpu, cell = i[order[first]], j[order[first]], cells[order[first]]
         count = _together(traits, (i, j, order), cells, first)
         block = order[first : first + count]
-        features = np.empty((FEATURES, count), dtype=np.float32)  # in one piece, to be read as vectors
         total[:count] = 0.0
         if cell >= 0:
-            for k in range(count):
-                one = twin[block[k]]
-                fill_features(shape, traits, devices, i[one], gpu, terms, one, features, k)
-            for k in range(MEMBERS):
-                model = recipes.member[cell, gpu, k]
-                if model >= 0:
-                    weight = recipes.weight[cell, gpu, k]
-                    total[:count] += weight * packed.mean[model]
-                    trees = (packed.feature, packed.threshold, packed.value)
-                    span = (packed.first[model], packed.stop[model])
-                    add_trees(features, trees, span, weight, total[:count])
-                    points = slice(packed.begin[model], packed.end[model])
-                    smooth = (packed.column[model], packed.scale[model], packed.point[points], packed.weight[points])
-                    add_smooth(features, smooth, weight, total[:count])
+            ones = twin[block]
+            _add_models(shape, traits, devices, (i[ones], ones, gpu), terms, packed, recipes, cell, total)
         factors = recipes.factors[cell, gpu] if cell >= 0 else neutral
         usual = cell == recipes.cell[traits.kind[row], traits.dtype[row], 0]
         lent, told_in = recipes.lent[traits.kind[row], traits.dtype[row]], traits.dtype[row]
@@ -101,8 +101,77 @@ def fill_answers(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not ta
             situation[q] = _stepped_back(situation[q], lent, else_run)
             group[q] = _group_of(traits.kind[row], told_in, situation[q])
             situation[q] = _supporting(situation[q], far)
-            times[0][q] = corrected_s(terms, q, factors, total[k] * fading, alike)
+            correction = total[k] * fading
+            if cell >= 0 and recipes.edge[cell, gpu] != 1.0:
+                in_turn = traits.between[i[q]] > 0.0
+                terms[DRAM_S, q] *= dram_scale(traits.kind[i[q]], in_turn, factors, correction, recipes.edge[cell, gpu])
+            times[0][q] = corrected_s(terms, q, factors, correction, alike)
         first += count
+
+
+@compiled
+def _add_models(  # noqa: PLR0913, PLR0917
+    shape: Singles,
+    traits: Traits,
+    devices: Devices,
+    asked: tuple[Ints, Ints, int],
+    terms: Floats,
+    packed: Packed,
+    recipes: Recipes,
+    cell: int,
+    total: Floats,
+) -> None:
+    """Add to `total` [m] what the models of a cell say of operator rows, whose terms are in columns `block`.
+
+    `asked`: rows [m], block [m], and the GPU. A sibling's model is asked about the sibling itself.
+    """
+    rows, block, gpu = asked
+    count, shown = len(rows), -1
+    features = np.empty((FEATURES, count), dtype=np.float32)  # in one piece, to be read as vectors
+    for k in range(MEMBERS):
+        model, teacher = recipes.member[cell, gpu, k], recipes.teacher[cell, gpu, k]
+        if model < 0:
+            continue
+        on = gpu if teacher < 0 else teacher
+        if on != shown and on == gpu:
+            for n in range(count):
+                fill_features(shape, traits, devices, rows[n], gpu, terms, block[n], features, n)
+        elif on != shown:
+            fill_taught(shape, traits, devices, (rows, block, gpu, on), recipes.tile[cell, gpu], terms, features)
+        shown, weight = on, recipes.weight[cell, gpu, k]
+        total[:count] += weight * packed.mean[model]
+        trees = (packed.feature, packed.threshold, packed.value)
+        add_trees(features, trees, (packed.first[model], packed.stop[model]), weight, total[:count])
+        points = slice(packed.begin[model], packed.end[model])
+        smooth = (packed.column[model], packed.scale[model], packed.point[points], packed.weight[points])
+        add_smooth(features, smooth, weight, total[:count])
+
+
+@compiled
+def fill_taught(
+    shape: Singles,
+    traits: Traits,
+    devices: Devices,
+    asked: tuple[Ints, Ints, int, int],
+    only: int,
+    terms: Floats,
+    features: Singles,
+) -> None:
+    """Fill `features` [FEATURES, m] for operator rows, whose terms are in columns `block`, with a teacher's in mind.
+
+    `asked`: rows [m], block [m], the GPU and its teacher. On the teacher, but for rows of which the L2 there keeps
+    another part: what the teacher teaches of these is where its own L2 ends.
+    """
+    rows, block, gpu, teacher = asked
+    there = np.empty((TERMS, len(rows)))
+    fill_terms(traits, devices, (rows, np.full(len(rows), teacher)), np.full(len(rows), only), there)
+    for n in range(len(rows)):
+        bytes_here = terms[DRAM_S, block[n]] * devices.bandwidth[gpu]
+        bytes_there = there[DRAM_S, n] * devices.bandwidth[teacher]
+        if abs(bytes_here - bytes_there) <= KEPT_ALIKE * max(bytes_here, bytes_there):
+            fill_features(shape, traits, devices, rows[n], teacher, there, n, features, n)
+        else:
+            fill_features(shape, traits, devices, rows[n], gpu, terms, block[n], features, n)
 
 
 @compiled

@@ -17,15 +17,16 @@ from numpy.typing import NDArray
 from app.ops import OP_CODE
 from app.ops.kinds import kinds_of, work_of
 from app.ops.tiles import CANDIDATES, TRANSFORMED, wave_efficiency
-from app.predictors.intervals import GROUPS, S_MEASURED, SITUATIONS
-from app.predictors.operators.answering import FADING, MEMBERS, beyond, corrected_s
-from app.predictors.operators.cells import Cell, Model, Recipe
+from app.predictors.intervals import GROUPS, S_MEASURED, S_SIBLING, SITUATIONS
+from app.predictors.operators.answering import FADING, MEMBERS, beyond, corrected_s, fill_taught
+from app.predictors.operators.cells import Cell, Recipe
 from app.predictors.operators.constants import NEUTRAL, scaled_s, scaled_work_s
 from app.predictors.operators.features import EAGER, FEATURES, shape_features
 from app.predictors.operators.learned import CellKey, Learned, lent_with_care, unsteady
 from app.predictors.operators.material import fill_all, makes_of
 from app.predictors.operators.priors import BY_KIND, IS_COLLECTIVE
 from app.predictors.operators.sustained import sustained_clocks
+from app.predictors.operators.teachers import dram_scale, edges
 from app.predictors.operators.time import (
     COMPUTE_S,
     DRAM_S,
@@ -153,7 +154,7 @@ class _Rows(NamedTuple):
 def explained(learned: Learned, ops: OpTable, gpus: GpuTable, target: int, answer: Predictions) -> list[Explanation]:
     """Every row of `ops` on GPU row `target`, whose `answer` [n] came from `learned`."""
     clocks = sustained_clocks(gpus)[:, :, target]
-    gpu, slowed = gpus.ids[target], bool(unsteady(gpus)[target])
+    gpu, slowed = gpus.ids[target], unsteady(gpus)
     makes = [makes_of(gpus, collective=sends)[target] for sends in (False, True)]
     emulating = learned.emulating(gpus)
     corrected, keys = learned.as_corrected(ops, gpus, target)
@@ -170,7 +171,10 @@ def explained(learned: Learned, ops: OpTable, gpus: GpuTable, target: int, answe
         key, recipe = keys[q], told[q]
         cell = None if key is None else learned.cells[key]
         fading, whole = _reach(rows, q, cell)
-        members = list(_members(rows, q, recipe, (fading, whole), cell, gpu))
+        roof = _roof(rows, q, target, float(answer.latency_s[q]))
+        said = _corrections(rows, q, recipe, cell, gpus, target)
+        rows.terms[DRAM_S, q] *= _dram_scale(rows, q, recipe, said, fading, gpus, target)
+        members = list(_members(rows, q, recipe, (fading, whole), said, gpu))
         if situation[q] == S_MEASURED:
             members = [member._replace(weight=0.0) for member in members]
             members.append(Member("measured", gpu, 1.0, 0.0, float(answer.latency_s[q])))
@@ -179,7 +183,7 @@ def explained(learned: Learned, ops: OpTable, gpus: GpuTable, target: int, answe
                 list(SITUATIONS)[situation[q]],
                 None if key is None else key[1],
                 float(clocks[run_state(rows.traits, q), ops.dtype[q]]),
-                _roof(rows, q, target, float(answer.latency_s[q])),
+                roof,
                 _tile(rows, q, target, recipe.tile),
                 _physics(rows, q, recipe.factors, whole),
                 tuple(members),
@@ -191,11 +195,11 @@ def explained(learned: Learned, ops: OpTable, gpus: GpuTable, target: int, answe
 
 
 def _told(
-    learned: Learned, key: CellKey | None, dtype: int, on: tuple[str, Sequence[str], bool, frozenset[str]]
+    learned: Learned, key: CellKey | None, dtype: int, on: tuple[str, Sequence[str], frozenset[str], frozenset[str]]
 ) -> Recipe:
     """What cell `key` answers with for a dtype (code).
 
-    `on`: a GPU, its make, plain and as collectives see it, whether its clock is up to its temperature, and the GPUs
+    `on`: a GPU, its make, plain and as collectives see it, the GPUs whose clock is up to their temperature, and those
     that emulate.
     """
     gpu, makes, slowed, emulating = on
@@ -223,26 +227,55 @@ def _reach(rows: _Rows, q: int, cell: Cell | None) -> tuple[float, bool]:
     return float(np.exp(-FADING * far)), bool(cell.low[EAGER] <= rows.shape[EAGER, q] <= cell.high[EAGER])
 
 
+class _Said(NamedTuple):
+    """What a model says: the logarithm of its correction, the GPU it is of, and that one's row if it is a teacher."""
+
+    correction: float
+    home: str | None
+    teacher: int | None
+
+
+def _corrections(rows: _Rows, q: int, recipe: Recipe, cell: Cell | None, gpus: GpuTable, target: int) -> list[_Said]:
+    """What every model of the recipe says, a sibling's about the row on the sibling itself."""
+    known = () if cell is None else (*cell.lenders.items(), *cell.own.items())
+    own = {id(model): name for name, model in known}
+    here, said = np.ascontiguousarray(rows.features[:, q : q + 1]), []
+    for model, _ in recipe.members[:MEMBERS]:
+        name, feature, teacher = own.get(id(model)), here, None
+        if recipe.situation == S_SIBLING and name in gpus.ids:
+            teacher, feature = gpus.ids.index(name), np.empty_like(here)
+            asked = (np.array([q]), np.array([q]), target, teacher)
+            fill_taught(rows.shape, rows.traits, rows.devices, asked, recipe.tile, rows.terms, feature)
+        correction = float((model.mean + model.trees.sum(feature) + model.smooth.sum(feature))[0])
+        said.append(_Said(correction, name, teacher))
+    return said
+
+
+def _dram_scale(
+    rows: _Rows, q: int, recipe: Recipe, said: Sequence[_Said], fading: float, gpus: GpuTable, target: int
+) -> float:
+    """What the seconds of DRAM are multiplied by on a GPU that siblings teach (app.predictors.operators.teachers)."""
+    teachers = np.array([one.teacher for one in said if one.teacher is not None], dtype=np.intp)
+    if not len(teachers):
+        return 1.0
+    total = sum(weight * one.correction for (_, weight), one in zip(recipe.members, said, strict=False))
+    edge = float(np.exp((edges(gpus)[target] - edges(gpus)[teachers]).mean()))
+    in_turn = bool(rows.traits.between[q] > 0.0)
+    return float(dram_scale(rows.kind[q], in_turn, recipe.factors, total * fading, edge))
+
+
 def _members(
-    rows: _Rows, q: int, recipe: Recipe, reach: tuple[float, bool], cell: Cell | None, gpu: str
+    rows: _Rows, q: int, recipe: Recipe, reach: tuple[float, bool], said: Sequence[_Said], gpu: str
 ) -> Iterator[Member]:
     """The physics, and every model that corrects it; `reach` as `_reach` says."""
     fading, whole = reach
     yield Member("physics", None, 1.0, 0.0, float(corrected_s(rows.terms, q, recipe.factors, 0.0, whole)))
     work_s, physics_s = (float(seconds(rows.terms, q, recipe.factors)) for seconds in (scaled_work_s, scaled_s))
     share = 1.0 if whole else min(work_s / physics_s, 1.0)
-    known = () if cell is None else (*cell.lenders.items(), *cell.own.items())
-    own = {id(model): name for name, model in known}
-    feature = np.ascontiguousarray(rows.features[:, q : q + 1])
-    for model, weight in recipe.members[:MEMBERS]:
-        correction, name = _correction(model, feature), own.get(id(model))
-        source = "shared" if name is None else "own" if name == gpu else "sibling"
-        alone = corrected_s(rows.terms, q, recipe.factors, correction * fading, whole)
-        yield Member(source, name, float(weight), correction * share, float(alone))
-
-
-def _correction(model: Model, feature: Singles) -> float:
-    return float((model.mean + model.trees.sum(feature) + model.smooth.sum(feature))[0])
+    for (_, weight), one in zip(recipe.members, said, strict=False):
+        source = "shared" if one.home is None else "own" if one.home == gpu else "sibling"
+        alone = corrected_s(rows.terms, q, recipe.factors, one.correction * fading, whole)
+        yield Member(source, one.home, float(weight), one.correction * share, float(alone))
 
 
 def _physics(rows: _Rows, q: int, factors: Floats, whole: bool) -> Physics:

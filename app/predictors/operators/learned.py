@@ -23,6 +23,7 @@ from app.predictors.operators.packed import EMPTY, Packed, Recipes, Shelf, packe
 from app.predictors.operators.priors import IS_COLLECTIVE, IS_LINEAR
 from app.predictors.operators.process import View, expected
 from app.predictors.operators.sisters import joined, with_sisters
+from app.predictors.operators.teachers import teachers_of
 from app.predictors.operators.tile_choice import tiled
 from app.predictors.operators.time import ANY_TILE, LIMIT, TERMS, devices_of, products_of, traits_of
 from app.predictors.roofline import peaks
@@ -112,6 +113,14 @@ class Learned:
         return {id(model): number for number, model in enumerate(self._models)}
 
     @cached_property
+    def _home_of_model(self) -> list[str | None]:
+        """The GPU that each model is of; None of those of several."""
+        home = {
+            id(model): gpu for cell in self.cells.values() for gpu, model in (*cell.lenders.items(), *cell.own.items())
+        }
+        return [home.get(id(model)) for model in self._models]
+
+    @cached_property
     def _rows(self) -> dict[CellKey, CellKey]:
         """The cell behind each row of what answers: every one, and those that lend without some of their GPUs."""
         lending = {(op, _LENT_WITH_CARE): (op, _LIKE[_LENT_WITH_CARE]) for op, _ in self.cells}
@@ -148,16 +157,21 @@ class Learned:
         lacking = np.isnan(peaks(gpus)[DTYPE_CODE[_LIKE[_LENT_WITH_CARE]]]).tolist()
         return frozenset(gpu for gpu, lacks in zip(gpus.ids, lacking, strict=True) if lacks)
 
-    def recipe(self, key: CellKey, gpu: str, make: str, slowed: bool, without: frozenset[str] = frozenset()) -> Recipe:
+    def recipe(
+        self, key: CellKey, gpu: str, make: str, slowed: frozenset[str], without: frozenset[str] = frozenset()
+    ) -> Recipe:
         """What cell `key` answers on a GPU with, `without` what some GPUs taught.
 
-        `slowed`: on a GPU whose clock its temperature decides.
+        `slowed`: GPUs whose clock their temperature decides. How they ran products says nothing of a sibling of more
+        power: a GTX 1080 Ti would lose at large sizes half of its rate, as the P4 did.
         """
-        cell = self.cells[key]
+        cell, product = self.cells[key], bool(IS_LINEAR[OP_CODE[key[0]]])
+        if product and gpu not in slowed:
+            without |= slowed
         if not without.isdisjoint(cell.own):
             cell = replace(cell, own={name: model for name, model in cell.own.items() if name not in without})
         found = cell.recipe(gpu, make)
-        if not slowed or found.situation != S_SEEN or not IS_LINEAR[OP_CODE[key[0]]]:
+        if gpu not in slowed or found.situation != S_SEEN or not product:
             return found
         members = tuple((model, UNSTEADY_TRUST * weight) for model, weight in found.members)
         factors = found.factors ** np.where(OF_WORK, UNSTEADY_TRUST, 1.0)
@@ -180,22 +194,29 @@ class Learned:
 
     def _stacked(self, gpus: GpuTable) -> Recipes:
         makes = zip(*(makes_of(gpus, collective=sends) for sends in (False, True)), strict=True)
-        known = zip(gpus.ids, makes, unsteady(gpus).tolist(), strict=True)
-        emulating = self.emulating(gpus) & {name for cell in self.cells.values() for name in cell.own}
-        rows = [self._recipe_row(*gpu, emulating) for gpu in known]
+        taught = {name for cell in self.cells.values() for name in cell.own}
+        emulating, slowed = self.emulating(gpus) & taught, unsteady(gpus)
+        rows = [
+            self._recipe_row(gpu, make, slowed & {gpu, *taught}, emulating)
+            for gpu, make in zip(gpus.ids, makes, strict=True)
+        ]
         factors, member, weight, situation, tile, devices = (np.stack(part, axis=1) for part in zip(*rows, strict=True))
         dtype = np.array([DTYPE_CODE[of] for _, of in self._rows.values()], dtype=np.intp)
-        return Recipes(factors, member, weight, situation, tile, self._cell_of, self._lent, dtype, devices)
+        teacher, edge = teachers_of(gpus, member, situation, self._home_of_model)
+        told = (factors, member, weight, teacher, edge, situation, tile)
+        return Recipes(*told, self._cell_of, self._lent, dtype, devices)
 
     @cached_property
     def _recipe_row(
         self,
-    ) -> Callable[[str, tuple[str, str], bool, frozenset[str]], tuple[Floats, Ints, Floats, Ints, Ints, Floats]]:
+    ) -> Callable[
+        [str, tuple[str, str], frozenset[str], frozenset[str]], tuple[Floats, Ints, Floats, Ints, Ints, Floats]
+    ]:
         """`_recipe_row_of`, remembered for the GPUs asked last; goes with what was learned."""
         return lru_cache(maxsize=1024)(self._recipe_row_of)
 
     def _recipe_row_of(
-        self, gpu: str, makes: tuple[str, str], slowed: bool, emulating: frozenset[str]
+        self, gpu: str, makes: tuple[str, str], slowed: frozenset[str], emulating: frozenset[str]
     ) -> tuple[Floats, Ints, Floats, Ints, Ints, Floats]:
         """Factors [rows, FACTORS], models [rows, MEMBERS], weights alike, the rest of Recipes [rows], for one GPU.
 
@@ -354,7 +375,7 @@ def _alike(ops: OpTable, j: Ints) -> bool:
     return bool((j == j[0]).all()) and bool((ops.kind == ops.kind[0]).all() and (ops.dtype == ops.dtype[0]).all())
 
 
-def unsteady(gpus: GpuTable) -> NDArray[np.bool_]:
-    """Whether the clock of a long product is up to the card's temperature, bool [gpus]."""
-    slowed: NDArray[np.bool_] = gpus.column("board_power_w") <= UNSTEADY_W  # False for an unknown power
-    return slowed
+def unsteady(gpus: GpuTable) -> frozenset[str]:
+    """GPUs whose clock on a long product is up to their temperature; of an unknown power none."""
+    slowed = (gpus.column("board_power_w") <= UNSTEADY_W).tolist()
+    return frozenset(gpu for gpu, slow in zip(gpus.ids, slowed, strict=True) if slow)

@@ -57,11 +57,15 @@ class Recipes(NamedTuple):
     `cell` [kinds, dtypes, most] are the rows of cells that may answer, the usual one first, -1 where there are no more;
     `lent` [kinds, dtypes] whether the first was learned of another dtype; `dtype` [cells] what each was learned of;
     `devices` [cells, gpus] the logarithm of the most devices that a collective was measured on; infinite of the rest.
+    `teacher` is the GPU row on which each model is asked, -1 where it is the GPU itself; `edge` how much more DRAM
+    bandwidth per SM and clock the GPU has than its teachers, 1 where it has none (app.predictors.operators.teachers).
     """
 
     factors: Floats
     member: Ints
     weight: Floats
+    teacher: Ints
+    edge: Floats
     situation: Ints
     tile: Ints
     cell: Ints

@@ -1,0 +1,62 @@
+"""What a GPU is told by its siblings: other GPUs of its make, whose kernels it runs.
+
+The physics say how a sibling's figures change a time; what they miss of an operator on the teacher they miss here. So
+the teacher's model is asked about the operator on the teacher itself, where it was learned: asked here, a few SMs more
+move an operator across the questions of its trees, to answers for other operators, and a GPU that is better in every
+figure would come out slower.
+
+A kernel that gets far less of the DRAM than streaming does waits for something else, which more bandwidth does not
+shorten: of the seconds that the teacher is said to spend on the DRAM, those beyond what streaming takes go by SMs and
+clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.predictors.compiled import compiled
+from app.predictors.intervals import S_SIBLING
+from app.predictors.operators.constants import DRAM
+from app.predictors.operators.priors import BY_KIND, IN_TURN_SHARE, IS_COLLECTIVE
+from app.tables.gpus import GpuTable
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+
+def edges(gpus: GpuTable) -> Floats:
+    """Logarithm of the bytes of DRAM bandwidth per SM and clock, [gpus]."""
+    clocks = gpus.column("sm_count") * gpus.column("boost_clock_hz")
+    edge: Floats = np.log(gpus.column("memory_bandwidth_bytes_per_s") / clocks)
+    return edge
+
+
+def teachers_of(gpus: GpuTable, member: Ints, situation: Ints, homes: Sequence[str | None]) -> tuple[Ints, Floats]:
+    """GPU row on which each model is asked, -1 the GPU's own, int [..., gpus, members]; and `edge`, [..., gpus].
+
+    `member` [..., gpus, members] are numbers of models, -1 none; `homes` the GPU that each is of, None of several.
+    """
+    rows = {gpu: row for row, gpu in enumerate(gpus.ids)}
+    home = np.array([*(-1 if gpu is None else rows.get(gpu, -1) for gpu in homes), -1], dtype=np.intp)  # last: none
+    teacher = np.where((situation == S_SIBLING)[..., None], home[member], -1)
+    told, own = teacher >= 0, edges(gpus)
+    over = np.where(told, own[:, None] - own[teacher], 0.0)
+    edge: Floats = np.exp(over.sum(axis=-1) / np.maximum(told.sum(axis=-1), 1))
+    return teacher, edge
+
+
+@compiled
+def dram_scale(kind: int, in_turn: bool, factors: Floats, correction: float, edge: float) -> float:
+    """What the DRAM's seconds are multiplied by on a GPU of this `edge` over a teacher that was so far off the physics.
+
+    `correction` is the logarithm of how far, under `factors`; `in_turn` as of layers whose weights come in turn. What
+    collectives wait for is no DRAM.
+    """
+    if edge == 1.0 or IS_COLLECTIVE[kind]:
+        return 1.0
+    streamed = IN_TURN_SHARE if in_turn else BY_KIND[kind, 1]
+    part = min(streamed / (factors[DRAM] * np.exp(correction)), 1.0)
+    return float(part + (1.0 - part) * edge)
