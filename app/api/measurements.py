@@ -1,4 +1,4 @@
-"""Measured times in and out."""
+"""Measured times in and out, and away again."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from app.services.measurements.files import READERS, read_measurements
 from app.services.measurements.form import MEASUREMENT_EXAMPLE
 from app.services.measurements.ingest import ingest
 from app.services.measurements.listing import page
+from app.services.measurements.removal import remove
+from app.services.snapshot import SnapshotHolder
 from app.store.measurements import MeasurementRow
-from app.store.page import Page
+from app.store.page import Filters, Page
 
 router = APIRouter(tags=["Measurements"])
 
@@ -114,8 +116,8 @@ def post_measurements(
     return IngestReport.model_validate(asdict(report))
 
 
-class MeasurementQuery(BaseModel):
-    """Which measurements to list: those that agree with every filter given."""
+class MeasurementFilters(BaseModel):
+    """Measurements that agree with every filter given."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -124,6 +126,16 @@ class MeasurementQuery(BaseModel):
     name: Text | None = None
     software: Text | None = None
     source: Text | None = None
+
+    def agreed(self, holder: SnapshotHolder) -> Filters:
+        """As the store takes them; NotFound for an unknown GPU."""
+        gpu = None if self.gpu is None else find(holder, self.gpu).id
+        return Filters(gpu=gpu, kind=self.kind, name=self.name, software=self.software, source=self.source)
+
+
+class MeasurementQuery(MeasurementFilters):
+    """Which measurements to list, from where on and how many."""
+
     after: Annotated[str, Field(pattern="^([0-9a-f]{32}|[0-9a-f]{64})$")] | None = Field(
         default=None, description="the `next` of the page before"
     )
@@ -135,14 +147,48 @@ def list_measurements(
     wanted: Annotated[MeasurementQuery, Query()], database: DatabaseDep, holder: HolderDep
 ) -> MeasurementPage:
     """Stored measurements, filtered, a page at a time in the order of their ids."""
-    filters = wanted.model_dump()
-    if wanted.gpu is not None:
-        filters["gpu"] = find(holder, wanted.gpu).id
+    filters = asdict(wanted.agreed(holder))
     with database.begin() as connection:
-        rows = page(connection, Page(**(filters | {"limit": wanted.limit + 1})))
+        rows = page(connection, Page(**filters, after=wanted.after, limit=wanted.limit + 1))
     more = len(rows) > wanted.limit
     items = [_out(row) for row in rows[: wanted.limit]]
     return MeasurementPage(items=items, next=items[-1].id if more else None)
+
+
+class RemovalQuery(MeasurementFilters):
+    """Which measurements to delete: at least one filter is given."""
+
+    dry_run: bool = Field(default=False, description="Count what would go and delete nothing.")
+
+
+class RemovedOut(BaseModel):
+    """Rows of one kind on one GPU."""
+
+    kind: str = Field(description="kernel, operator or model")
+    gpu: str
+    rows: int
+
+
+class RemovalReport(BaseModel):
+    """What went, or would have gone."""
+
+    rows: int
+    removed: list[RemovedOut] = Field(description="the rows by kind and GPU")
+    dry_run: bool
+
+
+@router.delete("/measurements")
+def delete_measurements(
+    wanted: Annotated[RemovalQuery, Query()], database: DatabaseDep, holder: HolderDep
+) -> RemovalReport:
+    """Delete the rows that agree with every filter, at least one. Answers stop using them as they start to use uploads.
+
+    What a trained version learned from them stays until a retraining.
+    """
+    gone = remove(database, wanted.agreed(holder), dry_run=wanted.dry_run)
+    holder.refresh()
+    removed = [RemovedOut(kind=kind, gpu=gpu, rows=rows) for (kind, gpu), rows in gone.items()]
+    return RemovalReport(rows=sum(gone.values()), removed=removed, dry_run=wanted.dry_run)
 
 
 def _out(row: MeasurementRow) -> MeasurementOut:

@@ -59,7 +59,7 @@ class SavedPrediction(SavedLine):
     """An answer as it was saved, and what came of deriving it again from the same versions.
 
     `unchanged` is null where it cannot be derived any more: `gone` says what is missing. `since` says what is another
-    today: versions served, figures of the GPUs, the code, measurements that have come in.
+    today: versions served, figures of the GPUs, the code, measurements that came in or went.
     """
 
     request: dict[str, Any]

@@ -31,7 +31,7 @@ ROLES: Mapping[str, Mapping[str, Role | None]] = {
     "/keys": {"GET": ADMIN, "POST": ADMIN},
     "/keys/{key_id}": {"DELETE": ADMIN},
     "/measured": {"GET": READ},
-    "/measurements": {"GET": READ, "POST": CONTRIBUTE},
+    "/measurements": {"GET": READ, "POST": CONTRIBUTE, "DELETE": ADMIN},
     "/metrics": {"GET": READ},
     "/openapi.json": {"GET": READ},
     "/partition": {"POST": PREDICT},

@@ -28,6 +28,7 @@ COMMANDS = (
     ("prices", "prices", "Bring in and list prices of GPUs."),
     ("gpus", "gpus", "List, show and add GPUs."),
     ("import", "imports", "Bring in a folder of measurements."),
+    ("measurements", "measurements", "Delete stored measurements."),
     ("retrain", "retrain", "Retrain a predictor from the stored measurements."),
     ("measure", "measure", "Measure this machine's GPU or CPU, into a file for a server to learn from."),
     ("train", "train", "Make the trained predictors that ship with the code."),

@@ -103,10 +103,15 @@ class KernelIndex:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredOperators:
-    """Stored measurements of operators by what they are; `counts` says how many each GPU has, by id."""
+    """Stored measurements of operators by what they are.
+
+    counts    how many each GPU has, by id
+    contents  which rows they are, as the store says it
+    """
 
     index: OperatorIndex = NO_OPERATORS
     counts: Mapping[str, int] = field(default_factory=dict)
+    contents: str | None = None
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Measured rows: append-only, and idempotent by a hash of what a row says."""
+"""Measured rows: never changed, idempotent by a hash of what a row says, and removed by filters."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import Connection, Row, Select
+from sqlalchemy import ColumnElement, Connection, Row, Select
 from sqlalchemy.dialects import postgresql
 
 from app.store import operators, revision
-from app.store.page import Page
+from app.store.page import Filters, Page, agreeing
 from app.store.rows import MEASUREMENTS
 
 JSON_COLUMNS = ("workload", "phases_s", "kernel")
@@ -93,15 +93,28 @@ def _columns(rows: Sequence[MeasurementRow]) -> dict[str, list[Any]]:
 
 def page(connection: Connection, wanted: Page) -> list[MeasurementRow]:
     """The rows of a page; ids are hexadecimal."""
-    columns = {"gpu_id": wanted.gpu, "kind": wanted.kind, "name": wanted.name}
-    columns |= {"software": wanted.software, "source": wanted.source}
-    statement = _select().order_by(MEASUREMENTS.c.id).limit(wanted.limit)
-    for column, value in columns.items():
-        if value is not None:
-            statement = statement.where(MEASUREMENTS.c[column] == value)
+    statement = _select().where(_agreeing(wanted)).order_by(MEASUREMENTS.c.id).limit(wanted.limit)
     if wanted.after is not None:
         statement = statement.where(MEASUREMENTS.c.id > wanted.after)
     return [_row(found) for found in connection.execute(statement)]
+
+
+def _agreeing(wanted: Filters) -> ColumnElement[bool]:
+    columns = {MEASUREMENTS.c.gpu_id: wanted.gpu, MEASUREMENTS.c.kind: wanted.kind, MEASUREMENTS.c.name: wanted.name}
+    return agreeing(columns | {MEASUREMENTS.c.software: wanted.software, MEASUREMENTS.c.source: wanted.source})
+
+
+def remove(connection: Connection, wanted: Filters, *, dry_run: bool = False) -> dict[tuple[str, str], int]:
+    """Delete rows of every kind; returns how many went of each (kind, GPU id). A dry run only counts them."""
+    columns = (MEASUREMENTS.c.kind, MEASUREMENTS.c.gpu_id)
+    found = sa.select(*columns) if dry_run else sa.delete(MEASUREMENTS).returning(*columns)
+    each = found.where(_agreeing(wanted)).cte()
+    counted = sa.select(each.c.kind, each.c.gpu_id, sa.func.count()).group_by(each.c.kind, each.c.gpu_id)
+    gone = {(operators.KIND, gpu): rows for gpu, rows in operators.remove(connection, wanted, dry_run=dry_run).items()}
+    gone |= {(kind, gpu): int(rows) for kind, gpu, rows in connection.execute(counted)}
+    if gone and not dry_run:
+        revision.bump(connection)
+    return dict(sorted(gone.items()))
 
 
 def load(connection: Connection, *, kind: str) -> list[MeasurementRow]:

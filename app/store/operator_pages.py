@@ -6,13 +6,12 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from app.store.operator_blocks import ID_BYTES, Context
-from app.store.operators import KIND
+from app.store.operators import agreeing_contexts
 from app.store.page import Page
 from app.store.rows import OPERATOR_CONTEXTS, OPERATOR_MEASUREMENTS
 
@@ -41,10 +40,7 @@ class StoredOperator:
 
 def page(connection: Connection, wanted: Page) -> list[StoredOperator]:
     """The rows of a page; `name` is the operator, ids are hexadecimal."""
-    if wanted.kind not in (None, KIND):
-        return []
-    filters = {_C.gpu_id: wanted.gpu, _C.op: wanted.name, _C.software: wanted.software, _C.source: wanted.source}
-    contexts, rows = _contexts(connection, filters)
+    contexts, rows = _contexts(connection, wanted)
     if not contexts:
         return []
     statement = sa.select(OPERATOR_MEASUREMENTS).where(_M.context_id.in_(contexts))
@@ -56,12 +52,10 @@ def page(connection: Connection, wanted: Page) -> list[StoredOperator]:
     return [_row(row, contexts) for row in connection.execute(ordered).mappings()]
 
 
-def _contexts(connection: Connection, wanted: Mapping[Any, str | None]) -> tuple[dict[int, Context], int]:
-    """Contexts by their database ids that agree with every value given, and how many rows they have."""
+def _contexts(connection: Connection, wanted: Page) -> tuple[dict[int, Context], int]:
+    """Contexts by their database ids that agree with every filter given, and how many rows they have."""
     statement = sa.select(_C.measurements, _C.id, *(_C[field] for field in Context.__slots__))
-    for column, value in wanted.items():
-        if value is not None:
-            statement = statement.where(column == value)
+    statement = statement.where(agreeing_contexts(wanted))
     contexts, total = dict[int, Context](), 0
     for rows, context_id, op, dtype, fields, *rest in connection.execute(statement):
         contexts[context_id] = Context(op, dtype, tuple(fields), *rest)

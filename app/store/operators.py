@@ -1,8 +1,9 @@
-"""Measured operators: append-only like all measurements, and fast by the million (binary COPY both ways)."""
+"""Measured operators: never changed like all measurements, and fast by the million (binary COPY both ways)."""
 
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -10,12 +11,14 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
-from sqlalchemy import Connection
+from sqlalchemy import ColumnElement, Connection
+from sqlalchemy.dialects.postgresql import ARRAY
 
 from app.store import revision
 from app.store.binary_copy import Cell, decode, encode, values_of
 from app.store.copying import copy_in, copy_out
 from app.store.operator_blocks import NO_TIME, Bytes, Context, Floats, Ints, OperatorBlock, identities
+from app.store.page import Filters, agreeing
 from app.store.rows import OPERATOR_CONTEXTS, OPERATOR_MEASUREMENTS
 
 # Rows on their way at once: keeps a large import in tens of megabytes.
@@ -244,3 +247,40 @@ def counts(connection: Connection, *, ops: Collection[str] | None = None) -> dic
     every = sa.select(_C.gpu_id, total).where(wanted).group_by(_C.gpu_id).having(total > 0).order_by(_C.gpu_id)
     found = connection.execute(every)
     return {gpu: int(rows) for gpu, rows in found}
+
+
+def contents(connection: Connection) -> str | None:
+    """What is stored, as a digest: equal ones mean the same rows. None: nothing is.
+
+    Contexts only gain rows; they are removed whole, and their ids never come again.
+    """
+    digest: str | None = connection.execute(_CONTENTS).scalar_one()
+    return digest
+
+
+_CONTENTS = sa.text(
+    "SELECT md5(string_agg(id || ' ' || measurements, ',' ORDER BY id)) FROM operator_contexts WHERE measurements > 0"
+)
+
+
+def agreeing_contexts(wanted: Filters) -> ColumnElement[bool]:
+    """The condition on contexts that rows of a listing or a removal have: every filter is of contexts."""
+    columns = {_C.gpu_id: wanted.gpu, _C.op: wanted.name, _C.software: wanted.software, _C.source: wanted.source}
+    return agreeing(columns) if wanted.kind in (None, KIND) else sa.false()
+
+
+def remove(connection: Connection, wanted: Filters, *, dry_run: bool = False) -> dict[str, int]:
+    """Delete whole contexts with their rows; returns how many rows of each GPU id. A dry run only counts them."""
+    columns = (_C.id, _C.gpu_id, _C.measurements)
+    if not dry_run:
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(LOCK)))  # an upload may be adding to them
+    found = sa.select(*columns) if dry_run else sa.delete(OPERATOR_CONTEXTS).returning(*columns)
+    gone, ids = Counter[str](), list[int]()
+    for context_id, gpu, rows in connection.execute(found.where(agreeing_contexts(wanted))):
+        gone[gpu] += rows
+        ids.append(context_id)
+    if ids and not dry_run:
+        connection.execute(
+            sa.delete(OPERATOR_MEASUREMENTS).where(_M.context_id == sa.any_(sa.literal(ids, ARRAY(sa.Integer))))
+        )
+    return {gpu: rows for gpu, rows in gone.items() if rows}

@@ -1,7 +1,7 @@
 """What a retraining starts from: a version that ships with the code, or nothing.
 
-Versions are never learned on top of one another, only on top of the shipped one: the database keeps every row that
-any of them learned from, so that a version follows from shipped artefact and database alone.
+Versions are never learned on top of one another, only on top of the shipped one: a version follows from shipped
+artefact and database alone, and forgets rows that were removed.
 """
 
 from __future__ import annotations

@@ -210,6 +210,28 @@ class Gpucast:
         )
         return cast("MeasurementPage", answer.json())
 
+    def delete_measurements(
+        self,
+        *,
+        gpu: str | None = None,
+        kind: Literal["kernel", "operator", "model"] | None = None,
+        name: str | None = None,
+        software: str | None = None,
+        source: str | None = None,
+        dry_run: bool | None = None,
+    ) -> RemovalReport:
+        """Delete the rows that agree with every filter, at least one. Answers stop using them as they start to
+        use uploads.
+
+        What a trained version learned from them stays until a retraining.
+        """
+        answer = self._send(
+            "DELETE",
+            "/measurements",
+            query={"gpu": gpu, "kind": kind, "name": name, "software": software, "source": source, "dry_run": dry_run},
+        )
+        return cast("RemovalReport", answer.json())
+
     def post_retrain(self, body: RetrainRequest) -> RetrainAnswer:
         """Queue a retraining from the stored measurements; refused at once where it can only fail."""
         answer = self._send("POST", "/retrain", body=body)
@@ -551,6 +573,22 @@ class PriceReport(TypedDict):
     unchanged: int
 
 
+class RemovalReport(TypedDict):
+    """What went, or would have gone."""
+
+    rows: int
+    removed: list[RemovedOut]
+    dry_run: bool
+
+
+class RemovedOut(TypedDict):
+    """Rows of one kind on one GPU."""
+
+    kind: str
+    gpu: str
+    rows: int
+
+
 class RetrainAnswer(TypedDict):
     """Where to look: GET /jobs/{job_id}. A burst of requests shares one job."""
 
@@ -585,7 +623,7 @@ class SavedPrediction(TypedDict):
 
     `unchanged` is null where it cannot be derived any more: `gone` says what is missing. `since` says
     what is another
-    today: versions served, figures of the GPUs, the code, measurements that have come in.
+    today: versions served, figures of the GPUs, the code, measurements that came in or went.
     """
 
     id: int

@@ -41,6 +41,7 @@ def test_the_contract_is_there(client: TestClient) -> None:
         "DELETE /gpus/{name}",
         "POST /measurements",
         "GET /measurements",
+        "DELETE /measurements",
         "POST /retrain",
         "GET /jobs/{job_id}",
         "GET /predictors",

@@ -148,6 +148,10 @@ def test_measurements_that_come_in_are_told(client: TestClient) -> None:
     latency = next(one for one in found["differences"] if one["path"] == "predictions.0.latency_ms")
     assert latency["saved"] == found["answer"]["predictions"][0]["latency_ms"] != latency["now"] == pytest.approx(2.0)
     assert client.get(f"/predictions/{saved['id']}.pdf").status_code == 200
+    measured = save(client, asked)
+    assert client.delete("/measurements", params={"source": "test"}).json()["rows"] == 1
+    assert again(client, measured)["since"] == ["1 fewer measurements are stored"]
+    assert again(client, saved)["unchanged"] is True
 
 
 def test_differences_are_where_they_are() -> None:

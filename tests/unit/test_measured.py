@@ -1,16 +1,22 @@
 """What the engine keeps of stored operators from one look at the database to the next."""
 
+import pytest
+
 from app.config import Settings
 from app.services.assemble import Stores, assemble
 from app.services.engine import Engine
 from app.services.measurements.ingest import ingest
+from app.services.measurements.removal import remove
 from app.services.measurements.upload import Objects, Upload
+from app.store.page import Filters
 from app.store.session import Database
 from app.tables.measurements import Measurements
 from tests.api.test_operator_learning import uploads
+from tests.kernels_data import SAXPY
 from tests.unit.test_candidate import made
 
 V100 = "tesla-v100-pcie-32gb"
+MODEL = {"kind": "model", "name": "resnet18", "mode": "inference", "batch": 8, "image_size": 224, "dtype": "fp32"}
 
 
 def upload(rows: Measurements) -> Upload:
@@ -38,3 +44,32 @@ def test_rows_are_read_again_only_when_there_are_more(settings: Settings, databa
     more = look(again)
     assert more.operators.counts == {V100: 54}
     assert more.served["auto", "*"].plain is auto.plain
+
+
+def test_as_many_other_rows_are_read_again_and_none_are_forgotten(settings: Settings, database: Database) -> None:
+    stores = Stores.of(settings)
+
+    def look(last: Engine | None = None) -> Engine:
+        with database.begin() as connection:
+            return assemble(connection, stores, last)[0]
+
+    def replaced(engine: Engine, latency_ms: float) -> None:
+        remove(database, Filters(gpu=V100))
+        about = {"gpu": V100, "software": "pytorch-2.1", "source": "made up", "latency_ms": latency_ms, "power_w": 200}
+        rows = [about | {"workload": workload} for workload in (SAXPY, MODEL)]
+        ingest(database, engine, Upload((Objects.of(rows),)))
+        ingest(database, engine, upload(made(V100, seed=int(latency_ms)).rows))
+
+    replaced(look(), 100.0)
+    first = look()
+    replaced(first, 200.0)
+    then = look(first)
+    assert then.operators.counts == first.operators.counts
+    assert then.operators.index is not first.operators.index
+    assert [list(one.values()) for one in then.models.times.values()] == [[pytest.approx(0.2)]]
+    assert then.power is not first.power
+    remove(database, Filters(source="made up"))
+    last = look(then)
+    assert (len(last.operators.index), last.models.times, last.kernels.rows) == (0, {}, None)
+    assert last.served["auto", "*"].plain is None
+    assert last.served["auto", "*"].predictor is first.served["auto", "*"].plain

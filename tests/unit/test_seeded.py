@@ -12,9 +12,11 @@ import sqlalchemy as sa
 from app.config import SEED_MEASUREMENTS, Settings
 from app.services.measurements.import_parts import import_parts
 from app.services.measurements.importers.measurements import IMPORTER
+from app.services.measurements.removal import remove
 from app.services.runtime import open_runtime
 from app.store import measurements
-from app.store.rows import OPERATOR_CONTEXTS, OPERATOR_MEASUREMENTS, SEED_FILES
+from app.store.page import Filters
+from app.store.rows import SEED_FILES
 from app.store.session import Database
 
 ROW = {"gpu": "l40s", "software": "pytorch-2.13", "source": "shipped", "outcome": "measured"}
@@ -41,9 +43,8 @@ def test_each_file_comes_in_once(settings: Settings, tmp_path: Path, capfd: pyte
 
     with ThreadPoolExecutor(3) as pool:
         assert set(pool.map(start, range(3))) == {2}
-    with open_runtime(settings) as runtime, runtime.database.begin() as connection:
-        connection.execute(sa.delete(OPERATOR_MEASUREMENTS))
-        connection.execute(sa.delete(OPERATOR_CONTEXTS))
+    with open_runtime(settings) as runtime:
+        assert remove(runtime.database, Filters(source="shipped")) == {("operator", "l40s"): 2}
     assert start() == 0
     # A new version ships more of them.
     write(tmp_path / "l40s.parquet", 1.0, 2.0, 3.0)

@@ -24,7 +24,7 @@ from app.services.compare.power import ELSEWHERE, MEASURED, Power, of_board
 from app.services.measurements.operator_blocks import operator_table
 from app.services.workloads import KernelWorkload, kernel_table
 from app.store import operators
-from app.store.measurements import MeasurementRow
+from app.store.measurements import MeasurementRow, training_set_hash
 from app.tables.gpus import GpuSpec, GpuTable
 from app.tables.ops import DTYPES, OpTable
 
@@ -89,9 +89,9 @@ class PoweredRows(NamedTuple):
 def measured_power(
     connection: Connection, gpus: GpuTable, kernels: Sequence[MeasurementRow], last: PowerModel | None
 ) -> PowerModel:
-    """From every stored row of operators and kernels that has its power; `last` where no row has come since."""
+    """From every stored row of operators and kernels that has its power; `last` where the rows are the same."""
     powered = [row for row in kernels if row.power_w and row.gpu_id in gpus.ids]
-    seen = (tuple(operators.counts(connection).items()), len(kernels), gpus.ids)
+    seen = (operators.contents(connection), training_set_hash(kernels), gpus.ids)
     if last is not None and last.seen == seen:
         return last
     parts = [*_of_operators(connection, gpus), *([_of_kernels(powered, gpus)] if powered else [])]

@@ -3,8 +3,8 @@
 A row is stored once. Its identity is what the store hashes: operator, GPU, software stack and source, and also the
 time and when it was measured. So the same row sent again, in any form, changes nothing, while a second measurement of
 the same launch that came out differently is one more row: the spread between runs is what intervals are made of, and
-an append-only table must not choose which of two measurements was right. How often a run was repeated, its spread
-and its power only annotate the row and do not make another one.
+nobody here can choose which of two measurements was right (who knows removes the other by its source). How often a
+run was repeated, its spread and its power only annotate the row and do not make another one.
 """
 
 from __future__ import annotations

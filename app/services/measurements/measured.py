@@ -28,19 +28,15 @@ def measured_operators(
 ) -> tuple[MeasuredOperators, dict[tuple[str, str], Served]]:
     """The stored rows of operators, and the versions once they were told those that they did not learn from.
 
-    Rows are only ever added, so that as many as `last` had are the same.
+    `last` serves on where neither rows nor GPUs are others.
     """
-    counts = operators.counts(connection)
-    same = last is not None and last.operators.counts == counts and last.gpus.ids == gpus.ids
-    told = {
-        key: _Told(one)
-        for key, one in served.items()
-        if counts and hasattr(one.plain or one.predictor, "with_measured")
-    }
+    counts, contents = operators.counts(connection), operators.contents(connection)
+    same = last is not None and last.operators.contents == contents and last.gpus.ids == gpus.ids
+    told = {key: _Told(one) for key, one in served.items() if hasattr(one.plain or one.predictor, "with_measured")}
     if same and last is not None and all(last.served.get(key) is one.version for key, one in told.items()):
         return last.operators, dict(served)
     index = OperatorIndex.build(_read(connection, gpus, told), len(gpus)) if counts else MeasuredOperators().index
-    return MeasuredOperators(index, counts), {**served, **{key: one.done(gpus) for key, one in told.items()}}
+    return MeasuredOperators(index, counts, contents), {**served, **{key: one.done(gpus) for key, one in told.items()}}
 
 
 @dataclass(slots=True)

@@ -18,17 +18,20 @@ from app.services.measurements.form import MeasuredModel
 from app.services.models.networks import Network, prepared
 from app.services.models.runs import is_host_launched
 from app.services.models.sources import asked_network
-from app.store.measurements import MeasurementRow
+from app.store.measurements import MeasurementRow, training_set_hash
 from app.tables.gpus import GpuTable
 
 Floats = NDArray[np.float64]
 
 
 class MeasuredModels(NamedTuple):
-    """Seconds of networks measured whole, by what they are and by GPU id, the median of equal rows; `rows` of them."""
+    """Seconds of networks measured whole, by what they are and by GPU id, the median of equal rows.
+
+    `seen` says which stored rows they are from.
+    """
 
     times: Mapping[Hashable, Mapping[str, float]] = {}
-    rows: int = 0
+    seen: str = ""
 
     def on(self, gpu: str) -> list[Hashable]:
         """Keys of those that were measured on a GPU."""
@@ -41,8 +44,9 @@ def key_of(network: Network, run: Run, *, launched: bool) -> Hashable:
 
 
 def measured_models(rows: Sequence[MeasurementRow], last: MeasuredModels | None) -> MeasuredModels:
-    """Stored rows of kind `model`. They are only ever added, so as many as `last` had are the same."""
-    if last is not None and last.rows == len(rows):
+    """Stored rows of kind `model`; `last` where they are the same."""
+    seen = training_set_hash(rows)
+    if last is not None and last.seen == seen:
         return last
     found: dict[Hashable, dict[str, list[float]]] = {}
     for row in rows:
@@ -50,7 +54,7 @@ def measured_models(rows: Sequence[MeasurementRow], last: MeasuredModels | None)
         if key is not None:
             found.setdefault(key, {}).setdefault(row.gpu_id, []).append(row.latency_s)
     times = {key: {gpu: median(each) for gpu, each in by_gpu.items()} for key, by_gpu in found.items()}
-    return MeasuredModels(times, len(rows))
+    return MeasuredModels(times, seen)
 
 
 def _key(measured: MeasuredModel, software: str) -> Hashable | None:

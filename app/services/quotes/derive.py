@@ -154,5 +154,5 @@ def _since(connection: Connection, engine: Engine, versions: Pins) -> list[str]:
             words.append(f"the catalogue has other figures of {gpu}")
     more = stored_measurements(connection) - versions["measurements"]
     if more:
-        words.append(f"{more:,} measurements have come in")
+        words.append(f"{more:,} measurements have come in" if more > 0 else f"{-more:,} fewer measurements are stored")
     return words
