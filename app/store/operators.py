@@ -31,13 +31,10 @@ _C, _M = OPERATOR_CONTEXTS.c, OPERATOR_MEASUREMENTS.c
 
 
 def insert(connection: Connection, blocks: Sequence[OperatorBlock]) -> int:
-    """Add rows, all or none with the transaction; returns how many are new. Sent again, a row changes nothing.
-
-    Uploads of operators go one after another: two that add to the same contexts would wait for each other.
-    """
+    """Add rows, all or none with the transaction; returns how many are new. Sent again, a row changes nothing."""
     if not blocks:
         return 0
-    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(LOCK)))
+    lock(connection)
     inserted = 0
     for block in blocks:
         ids = _context_ids(connection, block.contexts)
@@ -45,6 +42,15 @@ def insert(connection: Connection, blocks: Sequence[OperatorBlock]) -> int:
     if inserted:
         revision.bump(connection)
     return inserted
+
+
+def lock(connection: Connection) -> None:
+    """Be the only one to add or remove operators until the transaction ends.
+
+    Two that add to the same contexts would wait for each other, and rows added to a context while it goes would be
+    nobody's. Taken before the revision is bumped, or two would wait for each other again.
+    """
+    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(LOCK)))
 
 
 def count_new(connection: Connection, blocks: Sequence[OperatorBlock]) -> int:
@@ -273,7 +279,7 @@ def remove(connection: Connection, wanted: Filters, *, dry_run: bool = False) ->
     """Delete whole contexts with their rows; returns how many rows of each GPU id. A dry run only counts them."""
     columns = (_C.id, _C.gpu_id, _C.measurements)
     if not dry_run:
-        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(LOCK)))  # an upload may be adding to them
+        lock(connection)
     found = sa.select(*columns) if dry_run else sa.delete(OPERATOR_CONTEXTS).returning(*columns)
     gone, ids = Counter[str](), list[int]()
     for context_id, gpu, rows in connection.execute(found.where(agreeing_contexts(wanted))):

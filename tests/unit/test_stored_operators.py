@@ -1,19 +1,25 @@
 """Operators into the store and out again, as tables that predictors learn from."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 
 from app.services.measurements.ingest import Checked, check, save
 from app.services.measurements.stored_operators import stored_operators
 from app.services.measurements.upload import Objects
-from app.store import measurements, operators
+from app.store import measurements, operators, revision
+from app.store.page import Filters
+from app.store.rows import OPERATOR_CONTEXTS, OPERATOR_MEASUREMENTS
 from app.store.session import Database
 from app.tables.catalog import Catalog
 from app.tables.complete import complete
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
+from tests.kernels_data import SAXPY
 from tests.unit.test_ingest import SMALL
 
 SPECS = [complete(SMALL), complete(SMALL | {"id": "other", "name": "Other GPU", "aliases": []})]
@@ -136,3 +142,28 @@ def test_a_little_under_the_limit_is_let_through() -> None:
     square = {"n": 8192, "k": 8192}
     rows = [linear(8192, limit_ms * part, workload=square) for part in (0.949, 0.951)]
     assert [error.loc for error in checked(*rows).errors] == [(0, "latency_ms")]
+
+
+def test_rows_that_come_while_others_go_are_somebodys(database: Database) -> None:
+    about = {"source": "passing"}
+    with database.begin() as connection:
+        assert save(connection, checked(*(linear(m, 2.0, **about) for m in (1, 2)))) == 2
+
+    def upload() -> int:
+        kernel = linear(3, 1e3, **about) | {"workload": SAXPY}
+        with database.begin() as connection:
+            return save(connection, checked(linear(3, 2.0, **about), kernel))
+
+    with ThreadPoolExecutor(1) as pool:
+        with database.begin() as connection:
+            assert operators.remove(connection, Filters(source="passing")) == {"small": 2}
+            coming = pool.submit(upload)
+            time.sleep(0.3)
+            revision.bump(connection)
+        assert coming.result() == 2
+    with database.begin() as connection:
+        listed = measurements.remove(connection, Filters(source="passing"))
+        assert listed == {("kernel", "small"): 1, ("operator", "small"): 1}
+        contexts = sa.select(OPERATOR_CONTEXTS.c.id)
+        orphans = sa.select(sa.func.count()).where(OPERATOR_MEASUREMENTS.c.context_id.not_in(contexts))
+        assert connection.execute(orphans).scalar_one() == 0

@@ -210,10 +210,12 @@ def refuse_wrong(checked: Checked, received: int) -> None:
 
 def save(connection: Connection, checked: Checked) -> int:
     """Store the checked rows and the GPUs they bring along; returns how many rows are new."""
+    blocks = _blocks(checked)
+    if blocks:
+        operator_store.lock(connection)
     for spec in checked.newcomers:
         _add_gpu(connection, spec)
-    inserted = store.insert(connection, checked.rows)
-    return inserted + operator_store.insert(connection, _blocks(checked))
+    return store.insert(connection, checked.rows) + operator_store.insert(connection, blocks)
 
 
 def _blocks(checked: Checked) -> Sequence[OperatorBlock]:
