@@ -13,6 +13,7 @@ from app.tables.ops import ACTIVATION_DTYPES, DTYPE_BYTES, OpTable
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Ints = NDArray[np.intp]
 
 # Most of a length or a count, and of bytes: beyond, a unit is wrong.
 MOST = 2.0**40
@@ -54,15 +55,16 @@ class Queries(NamedTuple):
 
 
 class Transformed(NamedTuple):
-    """The same products in a space with fewer of them, for rows where kernels for that exist.
+    """The same products in a space with fewer of them, of those `rows`, int [m], for which kernels for that exist.
 
-    By algorithm, float64 [algorithms, n] each; zero of a row that has no such kernels:
+    By algorithm, float64 [algorithms, m] each:
 
     blocks  tiles of all products
     fill    FLOPs of the row, as it is defined, by those that its tiles do
     bytes   that are moved while no product is computed
     """
 
+    rows: Ints
     blocks: Floats
     fill: Floats
     bytes: Floats

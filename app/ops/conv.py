@@ -93,11 +93,13 @@ def saving(table: OpTable) -> Floats:
 
 def transformed(table: OpTable) -> Transformed:
     """Products of Winograd's F(4 x 4, 3 x 3) before Ampere, F(2 x 2, 3 x 3), and F(4 x 4, 3 x 3) since."""
-    images, channels, made = (table.column(name) for name in ("b", "in_channels", "out_channels"))
-    out, passes = output(table), 1.0 + table.column("backward")
     possible = (table.dtype == DTYPE_CODE["fp32"]) & (table.column("groups") == 1.0)
     for name, size in (("kernel_size", 3.0), ("stride", 1.0)):
         possible &= (plane(table, name).height == size) & (plane(table, name).width == size)
+    rows = np.flatnonzero(possible)
+    table = table.take(rows)
+    images, channels, made = (table.column(name) for name in ("b", "in_channels", "out_channels"))
+    out, passes = output(table), 1.0 + table.column("backward")
 
     tiles = _IMAGES * np.ceil(images / _IMAGES) * np.ceil(out.height / 4.0) * np.ceil(out.width / 4.0)
     separate = [36.0 * np.ceil(tiles / _TILES) * np.ceil(made / channels_out) for channels_out in (_OLD, _NEW)]
@@ -110,7 +112,7 @@ def transformed(table: OpTable) -> Transformed:
     data, weights = images * (channels * plane(table, "input_size").area + made * out.area), 9.0 * channels * made
     around = data + 36.0 * tiles * (channels + made) + _GATHERED[0] * (weights + 36.0 * channels * made)
     moved = passes * np.array([around, _GATHERED[1] * weights, around]) * DTYPE_BYTES[table.dtype]
-    return Transformed(possible * blocks, possible * fill, possible * moved)
+    return Transformed(rows, blocks, fill, moved)
 
 
 def fits(table: OpTable) -> list[Broken]:

@@ -383,12 +383,12 @@ def _in_other_spaces(grid: Grid, kinds: list[Kind]) -> tuple[Grid, Floats]:
     Such rows have few of the usual tiles besides, and none of their kernels cuts the summed dimension.
     """
     able = [(kind.rows, kind.op.transformed(kind.table)) for kind in kinds if kind.op.transformed is not None]
-    bytes_of = np.zeros((_SPACES if able else 0, len(grid.splits)))
-    for rows, found in able:
-        some = found.bytes[0] > 0.0
-        here = np.arange(len(grid.splits))[rows][some]
-        grid.blocks[:_SPACES, here], bytes_of[:, here] = found.blocks[:, some], found.bytes[:, some]
-        grid.fill[:_SPACES, here] = found.fill[:, some] * _SPACE_SPEED
+    some = any(len(found.rows) for _, found in able)  # else nobody asks how many spaces there are
+    bytes_of = np.zeros((_SPACES if some else 0, len(grid.splits)))
+    for rows, found in able if some else ():
+        here = np.arange(len(grid.splits))[rows][found.rows]
+        grid.blocks[:_SPACES, here], bytes_of[:, here] = found.blocks, found.bytes
+        grid.fill[:_SPACES, here] = found.fill * _SPACE_SPEED
         grid.fill[_BESIDE:, here], grid.splits[here] = 0.0, 1.0
     return grid, bytes_of
 
