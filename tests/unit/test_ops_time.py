@@ -12,7 +12,7 @@ from app.predictors.intervals import PRIOR_HALF_WIDTH
 from app.predictors.operators.learned import Learned
 from app.predictors.operators.priors import HOP_S, IN_TURN_SHARE, PRIORS
 from app.predictors.operators.sustained import LANES_CAP, bandwidths, compute_rates
-from app.predictors.operators.time import Traits, products_of, traits_of
+from app.predictors.operators.traits import Traits, products_of, traits_of
 from app.predictors.roofline import hardware_limit
 from app.services.seed import load_seed_specs
 from app.tables.catalog import Catalog

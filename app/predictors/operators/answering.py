@@ -23,17 +23,8 @@ from app.predictors.operators.features import DEVICES, EAGER, FEATURES, fill_fea
 from app.predictors.operators.packed import Packed, Recipes
 from app.predictors.operators.smooth import add_smooth
 from app.predictors.operators.teachers import dram_scale
-from app.predictors.operators.time import (
-    ANY_TILE,
-    DRAM_S,
-    LIMIT,
-    TERMS,
-    Devices,
-    Traits,
-    bound_of,
-    composed,
-    fill_terms,
-)
+from app.predictors.operators.time import ANY_TILE, DRAM_S, LIMIT, TERMS, Devices, bound_of, composed, fill_terms
+from app.predictors.operators.traits import Traits
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]

@@ -37,14 +37,12 @@ from app.predictors.operators.time import (
     OVERHEAD,
     TERMS,
     Devices,
-    Traits,
     best_tile,
     devices_of,
     fill_terms,
-    products_of,
     run_state,
-    traits_of,
 )
+from app.predictors.operators.traits import Traits, products_of, traits_of
 from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.ops import DTYPES, OpTable
 from app.tables.predictions import Predictions

@@ -31,10 +31,10 @@ from app.predictors.operators.time import (
     TIME,
     WORK_S,
     Devices,
-    Traits,
     late_bytes,
     lead,
 )
+from app.predictors.operators.traits import Traits
 from app.tables.gpus import COLUMN_INDEX
 from app.tables.ops import OpTable
 

@@ -25,7 +25,8 @@ from app.predictors.operators.process import View, expected
 from app.predictors.operators.sisters import joined, with_sisters
 from app.predictors.operators.teachers import teachers_of
 from app.predictors.operators.tile_choice import tiled
-from app.predictors.operators.time import ANY_TILE, LIMIT, TERMS, devices_of, products_of, traits_of
+from app.predictors.operators.time import ANY_TILE, LIMIT, TERMS, devices_of
+from app.predictors.operators.traits import products_of, traits_of
 from app.predictors.roofline import peaks
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements

@@ -15,16 +15,8 @@ from app.predictors.operators.cells import Samples
 from app.predictors.operators.features import FEATURES, ODDITY, fill_features, shape_features
 from app.predictors.operators.priors import FAST_LINK_BYTES_PER_S
 from app.predictors.operators.process import Places
-from app.predictors.operators.time import (
-    ANY_TILE,
-    TERMS,
-    Devices,
-    Traits,
-    devices_of,
-    fill_terms,
-    products_of,
-    traits_of,
-)
+from app.predictors.operators.time import ANY_TILE, TERMS, Devices, devices_of, fill_terms
+from app.predictors.operators.traits import Traits, products_of, traits_of
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.tables.operator_runs import OperatorRuns
