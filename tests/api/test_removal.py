@@ -7,18 +7,10 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from app.services.gpus import GPU_EXAMPLE
 from tests.kernels_data import SAXPY
 
-LAB = {
-    "id": "lab-gpu",
-    "name": "Lab GPU",
-    "architecture": "Ada Lovelace",
-    "compute_capability": "8.9",
-    "sm_count": 60,
-    "boost_clock_hz": 2.0e9,
-    "memory_bytes": 24e9,
-    "memory_bandwidth_bytes_per_s": 400e9,
-}
+LAB = GPU_EXAMPLE | {"id": "lab-gpu", "name": "Lab GPU", "aliases": []}
 MODEL = {"kind": "model", "name": "resnet18", "mode": "inference", "batch": 8, "image_size": 224, "dtype": "fp32"}
 
 
