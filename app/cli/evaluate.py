@@ -77,9 +77,6 @@ def operators(  # noqa: PLR0913, PLR0917  (typer makes an option of each)
     intervals: Annotated[
         bool, typer.Option(help="intervals of `auto` from rows held out inside each fold: ten times slower")
     ] = True,
-    as_measured: Annotated[
-        bool, typer.Option("--as-measured", help="leave the drift of NeuSight's measuring process in its convolutions")
-    ] = False,
     readme: Annotated[
         bool, typer.Option("--readme", help="put the short table into README.md and docs/, with docs/operators.json")
     ] = False,
@@ -87,8 +84,8 @@ def operators(  # noqa: PLR0913, PLR0917  (typer makes an option of each)
     """Predictors of deep-learning operators on rows, configurations and GPUs that they did not learn from."""
     if json_file is not None:
         _refuse_unwritable(json_file)
-    if readme and (family or as_measured):
-        raise BadInput("--readme records whole protocols of rows as imported: leave out --family and --as-measured.")
+    if readme and family:
+        raise BadInput("--readme records whole protocols: leave out --family.")
     study = evaluate_operators(
         data,
         predictors=predictor or (),
@@ -97,7 +94,6 @@ def operators(  # noqa: PLR0913, PLR0917  (typer makes an option of each)
         most_test=test_rows,
         most_train=rows,
         intervals=intervals,
-        as_measured=as_measured,
         progress=lambda line: typer.echo(line, err=True),
     )
     print("\n".join(lines(study)))

@@ -26,6 +26,7 @@ from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import OpTable
 
 Ints = NDArray[np.intp]
+Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Hashes = NDArray[np.uint64]
 # Position in the data set -> rows of it.
@@ -58,11 +59,13 @@ _FEW_CONFIGURATIONS = ("moe", "collective")
 class Cell:
     """Measured rows of one operator in one dtype, and the part of NeuSight's data that each is of.
 
-    split  int [n]: NO_SPLIT, TRAIN or TEST
+    split    int [n]: NO_SPLIT, TRAIN or TEST
+    drift_s  float64 [n], what the process that measured took longer, which the rows are without
     """
 
     runs: OperatorRuns
     split: Ints
+    drift_s: Floats
 
     @property
     def group(self) -> str:

@@ -4,11 +4,12 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from app.config import CHECKOUT
 from app.services.evaluation.operator_files import NEUSIGHT, NEUSIGHT_FILE
-from app.services.measurements.importers.drift import LAST_ROWS, Floats, steady
+from app.services.measurements.importers.drift import LAST_ROWS, drift
 from app.services.measurements.importers.neusight import read
 from app.services.measurements.measured_operators import OperatorColumns
 from app.services.operators.columns import Numbers, Words
@@ -20,7 +21,8 @@ def test_a_floor_that_rises_is_taken_off_per_process() -> None:
     rng = np.random.default_rng(0)
     work, process = rng.exponential(1.0, 4000), np.repeat([0, 1], 2000)
     rise = np.tile(np.linspace(0.0, 3.0, 2000), 2)
-    found = steady(work + 0.1 + np.where(process == 0, rise, 0.0), process)
+    times = work + 0.1 + np.where(process == 0, rise, 0.0)
+    found = times - drift(times, process)
     assert np.abs(found - work - 0.1).max() < 0.4  # within what the shortest of the later rows worked
     assert np.abs(found - work - 0.1)[process == 1].max() < 0.1
     assert found.min() > 0.0
@@ -28,29 +30,25 @@ def test_a_floor_that_rises_is_taken_off_per_process() -> None:
 
 def test_few_rows_and_what_is_no_time_stay() -> None:
     few = np.array([1.0, 2.0, 3.0])
-    assert (steady(few, np.zeros(3, dtype=np.intp)) == few).all()
+    assert (drift(few, np.zeros(3, dtype=np.intp)) == 0.0).all()
     odd = np.concatenate([[np.nan, -1.0, 0.0, np.inf], np.linspace(1.0, 2.0, 3 * LAST_ROWS)])
-    found = steady(odd, np.zeros(len(odd), dtype=np.intp))
-    assert np.isnan(found[0])
-    assert found[1:4].tolist() == [-1.0, 0.0, np.inf]
-    assert found[4] == 1.0
-    assert steady(odd[:0], np.empty(0, dtype=np.intp)).tolist() == []
+    found = drift(odd, np.zeros(len(odd), dtype=np.intp))
+    assert (found[:5] == 0.0).all()
+    assert found[-1] > 0.0
+    assert drift(odd[:0], np.empty(0, dtype=np.intp)).tolist() == []
 
 
 def test_neusights_convolutions_come_in_without_drift_and_nothing_else_changes() -> None:
     if not (DATA / NEUSIGHT_FILE).is_file():
         pytest.skip(f"no data in {DATA}")
-    parts = zip(read(DATA / NEUSIGHT), read(DATA / NEUSIGHT, as_measured=True), strict=True)
-    for steadied, raw in parts:
-        assert isinstance(steadied.sent, OperatorColumns)
-        assert isinstance(raw.sent, OperatorColumns)
-        op, taken = steadied.sent.columns["op"], latency_ms(raw.sent) - latency_ms(steadied.sent)
+    raw = pq.read_table(DATA / NEUSIGHT_FILE, columns=["latency_ms"])["latency_ms"].to_numpy()
+    for part in read(DATA / NEUSIGHT):
+        assert isinstance(part.sent, OperatorColumns)
+        op, latency = part.sent.columns["op"], part.sent.columns["latency_ms"]
+        assert isinstance(latency, Numbers)
+        taken = raw[part.sent.position] - latency.values
         drifts = isinstance(op, Words) and op.words == ("conv2d",)
         assert np.median(taken) == (pytest.approx(0.17, abs=0.03) if drifts else 0.0)
         assert taken.max() == (pytest.approx(0.74, abs=0.05) if drifts else 0.0)
-
-
-def latency_ms(sent: OperatorColumns) -> Floats:
-    column = sent.columns["latency_ms"]
-    assert isinstance(column, Numbers)
-    return column.values
+        assert (part.drift_s is not None) == drifts
+        assert part.drift_s is None or part.drift_s * 1e3 == pytest.approx(taken, abs=1e-9)

@@ -68,8 +68,8 @@ def data(monkeypatch: pytest.MonkeyPatch) -> None:
     table = operators("linear", *rows, dtype="bf16")
     runs = runs_of("linear", "bf16", table, gpu=[3] * 256 + [4] * 32, latency_s=[SECONDS] * 288)
 
-    def cells(folder: Path, *, as_measured: bool) -> Iterator[Cell]:
-        yield Cell(runs, np.full(288, NO_SPLIT))
+    def cells(folder: Path) -> Iterator[Cell]:
+        yield Cell(runs, np.full(288, NO_SPLIT), np.zeros(288))
 
     monkeypatch.setattr(service, "read_cells", cells)
     monkeypatch.setattr(service, "OPERATOR_PREDICTORS", (Mean, Corrected))

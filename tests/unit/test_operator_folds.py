@@ -40,7 +40,7 @@ def cell(op: str, dtype: str, rows: Sequence[dict[str, float]], gpu: Sequence[in
     measured = Measurements(table, np.array(gpu, dtype=np.intp), 1e-5 * (1.0 + np.arange(n)))
     key = mixed(np.arange(n, dtype=np.uint64), np.uint64(7))
     runs = OperatorRuns(op, dtype, measured, none, none - 1, unknown, unknown, key, ("",), ())
-    return Cell(runs, np.array(split, dtype=np.intp))
+    return Cell(runs, np.array(split, dtype=np.intp), np.zeros(n))
 
 
 def grid(op: str, dtype: str, gpus: Sequence[int], fields: dict[str, Sequence[float]], split: int = NO_SPLIT) -> Cell:

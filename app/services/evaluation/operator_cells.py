@@ -14,7 +14,7 @@ _SPLIT = np.empty(3, dtype=np.intp)
 _SPLIT[[operator_files.NO_SPLIT, operator_files.TRAIN, operator_files.TEST]] = NO_SPLIT, TRAIN, TEST
 
 
-def read_cells(folder: Path, *, as_measured: bool = False) -> Iterator[Cell]:
+def read_cells(folder: Path) -> Iterator[Cell]:
     """Every operator and dtype of the folder; `rows.gpu` are rows of the shipped catalogue."""
-    for runs, split in operator_files.read_operator_files(folder, as_measured=as_measured):
-        yield Cell(runs, _SPLIT[split])
+    for runs, split, drift_s in operator_files.read_operator_files(folder):
+        yield Cell(runs, _SPLIT[split], drift_s)

@@ -14,12 +14,12 @@ import numpy as np
 from app import __version__
 from app.errors import BadInput, NotTrained
 from app.predictors import OPERATOR_PREDICTORS
-from app.predictors.base import Predictor
 from app.predictors.finish import finished
 from app.predictors.intervals import Intervals
 from app.predictors.roofline import hardware_limit
 from app.services.evaluation.operator_cells import read_cells
 from app.services.evaluation.operator_goals import APART, GOALS, MUST_REACH, Where, published
+from app.services.evaluation.process_age import aged
 from app.services.seed import load_seed_specs
 from app.services.workloads import NOTHING_MEASURED
 from app.tables.gpus import GpuTable
@@ -40,6 +40,8 @@ MOST_TEST_ROWS = 4_000
 WITH_INTERVALS = ("auto",)
 # Parts of few_shot for which a predictor without a rule for measured rows is fitted anew with them: that takes time.
 REFITTED = ("128_rows", "2_points")
+# The part of a protocol that asks for times with the drift of the process that measured them.
+AS_MEASURED = "as_measured"
 
 
 class Contender(NamedTuple):
@@ -86,20 +88,18 @@ def evaluate_operators(  # noqa: PLR0913  (a choice per option of the command)
     most_test: int = MOST_TEST_ROWS,
     most_train: int | None = None,
     intervals: bool = True,
-    as_measured: bool = False,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Study:
     """Scores by the protocols named (all where none is), on the data sets that `folder` holds.
 
-    Without `intervals` every predictor has documented ones, which takes a tenth of the time. `as_measured`: rows with
-    the drift of the process that measured them, which an import takes out.
+    Without `intervals` every predictor has documented ones, which takes a tenth of the time.
     """
     known = {one.name: one if intervals else one._replace(holds_out=False) for one in contenders()}
     running = _chosen("predictor", known, predictors)
     asked = [protocol for protocol in PROTOCOLS if protocol in _chosen("protocol", dict.fromkeys(PROTOCOLS), protocols)]
     gpus = GpuTable.from_specs(load_seed_specs())
     progress(f"reading {folder}")
-    cells = list(read_cells(folder, as_measured=as_measured))
+    cells = list(read_cells(folder))
     of_family: dict[str, list[Cell]] = defaultdict(list)
     for cell in cells:
         of_family[family_of(cell)].append(cell)
@@ -108,8 +108,8 @@ def evaluate_operators(  # noqa: PLR0913  (a choice per option of the command)
     for fold in operator_folds(wanted, gpus.ids, asked, most_test=most_test, most_train=most_train):
         for contender in running.values():
             started = perf_counter()
-            for ask, answers in _answers(contender, wanted, gpus, fold.train, fold.asks):
-                found[ask.protocol, ask.part, contender.name] += answers
+            for protocol, part, answers in _answers(contender, wanted, gpus, fold.train, fold.asks):
+                found[protocol, part, contender.name] += answers
             progress(f"{fold.name}: {contender.name}, {perf_counter() - started:.1f} s")
     return Study(
         tuple(_results(found, gpus.ids)),
@@ -126,13 +126,21 @@ def _chosen(what: str, known: Mapping[str, Any], names: Sequence[str]) -> dict[s
 
 def _answers(
     contender: Contender, cells: Sequence[Cell], gpus: GpuTable, train: Rows, asks: Sequence[Ask]
-) -> Iterator[tuple[Ask, list[Answers]]]:
-    """What a contender answers in a fold; nothing where there is too little to learn from."""
+) -> Iterator[tuple[str, str, list[Answers]]]:
+    """What a contender answers in a fold, by protocol and part; nothing where there is too little to learn from."""
     fitted = _fitted(contender, cells, train, gpus)
     for ask in asks:
         ready = _told(contender, fitted, cells, train, ask, gpus) if ask.given and contender.learns else fitted
-        if ready is not None:
-            yield ask, [_answer(*ready, cells[k], rows, gpus) for k, rows in ask.test.items()]
+        if ready is None:
+            continue
+        yield ask.protocol, ask.part, [_answer(ready, cells[k], rows, gpus) for k, rows in ask.test.items()]
+        if not ask.given:
+            drifting = {k: rows for k, rows in ask.test.items() if k in train and cells[k].drift_s.any()}
+            yield (
+                ask.protocol,
+                AS_MEASURED,
+                [_answer(ready, cells[k], rows, gpus, train[k]) for k, rows in drifting.items()],
+            )
 
 
 def _fitted(contender: Contender, cells: Sequence[Cell], train: Rows, gpus: GpuTable) -> Ready | None:
@@ -162,14 +170,19 @@ def _taken(cells: Sequence[Cell], rows: Rows) -> list[OperatorRuns]:
     return [cells[k].runs.take(some) for k, some in rows.items()]
 
 
-def _answer(predictor: Predictor, intervals: Intervals, cell: Cell, rows: Ints, gpus: GpuTable) -> Answers:
+def _answer(ready: Ready, cell: Cell, rows: Ints, gpus: GpuTable, learned: Ints | None = None) -> Answers:
+    """How answers for rows of a cell do; with the drift of the rows `learned`, against times as they were measured."""
+    predictor, intervals = ready
     runs = cell.runs.rows.take(rows)
     i = np.arange(len(runs))
     estimate = predictor.predict(runs.ops, gpus, i, runs.gpu, evidence=NO_EVIDENCE)
     limit = hardware_limit(runs.ops, gpus, i, runs.gpu)
     predicted = finished(estimate, limit, intervals.log_offsets(COVERAGE))
-    errors = Errors.of(predicted, runs.latency_s, runs.gpu)
-    return Answers(family_of(cell), cell.runs.op, cell.runs.dtype, errors)
+    measured_s = runs.latency_s
+    if learned is not None:
+        predicted = aged(predicted, runs.gpu, cell.drift_s[learned], cell.runs.rows.gpu[learned])
+        measured_s = measured_s + cell.drift_s[rows]
+    return Answers(family_of(cell), cell.runs.op, cell.runs.dtype, Errors.of(predicted, measured_s, runs.gpu))
 
 
 def _results(found: Mapping[tuple[str, str, str], list[Answers]], gpus: Sequence[str]) -> Iterator[Result]:

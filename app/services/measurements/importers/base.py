@@ -60,6 +60,7 @@ class Part:
     skipped   rows left out before: why, and how many
     ignored   columns that are read by people only: how many rows have them
     device    the specification of the GPU measured on, where the file carries one
+    drift_s   float64 [n], what the process that measured had grown slower by, which `sent` is without; None: nothing
     """
 
     file: str
@@ -68,6 +69,7 @@ class Part:
     skipped: Counter[str] = field(default_factory=Counter)
     ignored: Counter[str] = field(default_factory=Counter)
     device: Mapping[str, Any] | None = None
+    drift_s: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True, slots=True)

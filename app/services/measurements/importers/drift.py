@@ -18,14 +18,14 @@ Ints = NDArray[np.intp]
 LAST_ROWS = 100
 
 
-def steady(latency: Floats, process: Ints) -> Floats:
-    """Times [n], in the order measured, less what each `process` [n] grew slower by since its first row."""
-    steadied = latency.copy()
+def drift(latency: Floats, process: Ints) -> Floats:
+    """What each `process` [n] grew slower by since its first row, of times [n] in the order measured, in their unit."""
+    found = np.zeros(len(latency))
     for one in np.unique(process):
         # What cannot be a time is refused elsewhere.
         rows = np.flatnonzero((process == one) & (latency > 0.0) & np.isfinite(latency))
-        steadied[rows] -= grown(latency[rows])
-    return steadied
+        found[rows] = grown(latency[rows])
+    return found
 
 
 def grown(latency: Floats) -> Floats:

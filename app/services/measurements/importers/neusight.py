@@ -18,13 +18,14 @@ from app.errors import BadInput, FieldError, NotFound
 from app.ops import OP_CODE, OPS
 from app.services.measurements.importers.base import Part, PartsImporter
 from app.services.measurements.importers.columns import figures, one, read_table, stacked, words
-from app.services.measurements.importers.drift import steady
+from app.services.measurements.importers.drift import drift
 from app.services.measurements.measured_operators import OperatorColumns
 from app.services.operators.columns import Column
 
 FILE = "operators_fp32.parquet"
 SOURCE = "neusight"
 STACK = "pytorch"
+_MS_PER_S = 1e3
 _SAME_NAME = ("linear", "bmm", "softmax", "relu", "gelu", "tanh", "add", "mul", "div", "pow")
 _OPS = (
     {name: name for name in _SAME_NAME}
@@ -41,8 +42,8 @@ SPLITS = ("train", "test")
 DRIFTING = ("conv2d",)
 
 
-def read(folder: Path, *, as_measured: bool = False) -> Iterator[Part]:
-    """One part per operator; unknown operators and splits are refused by name. `as_measured`: drift left in."""
+def read(folder: Path) -> Iterator[Part]:
+    """One part per operator; unknown operators and splits are refused by name."""
     path = folder / FILE
     if not path.is_file():
         raise NotFound(f"No {FILE} in {folder}.")
@@ -53,7 +54,7 @@ def read(folder: Path, *, as_measured: bool = False) -> Iterator[Part]:
     for theirs, ours in _OPS.items():
         rows = np.flatnonzero(pc.equal(table["op"], theirs).fill_null(False).to_numpy())
         if len(rows):
-            yield _part(ours, table.take(rows), rows, drifts=ours in DRIFTING and not as_measured)
+            yield _part(ours, table.take(rows), rows, drifts=ours in DRIFTING)
 
 
 def _refuse_unknown(table: pa.Table, name: str, known: tuple[str, ...]) -> None:
@@ -65,13 +66,14 @@ def _refuse_unknown(table: pa.Table, name: str, known: tuple[str, ...]) -> None:
 
 def _part(op: str, table: pa.Table, rows: np.ndarray[tuple[int], np.dtype[np.intp]], *, drifts: bool) -> Part:
     gpu, latency = words(table, "gpu"), figures(table, "latency_ms")
+    slower = drift(latency.values, gpu.codes) if drifts else None
     columns: dict[str, Column] = {
         "op": one(op),
         "dtype": one("fp32"),
         "gpu": gpu,
         "software": _software(table),
         "source": one(SOURCE),
-        "latency_ms": latency._replace(values=steady(latency.values, gpu.codes)) if drifts else latency,
+        "latency_ms": latency if slower is None else latency._replace(values=latency.values - slower),
         "kernel.name": words(table, "kernel"),
         "kernel.grid": stacked(table, _GRID),
         "kernel.block": stacked(table, _BLOCK),
@@ -79,7 +81,12 @@ def _part(op: str, table: pa.Table, rows: np.ndarray[tuple[int], np.dtype[np.int
     columns |= {dim.name: figures(table, dim.name) for dim in OPS[OP_CODE[op]].dims if dim.name in _DIMS}
     split = words(table, "split")
     test = np.array([word == SPLITS[1] for word in (*split.words, "")])
-    return Part(FILE, OperatorColumns(columns, rows), test[split.codes] if (split.codes >= 0).any() else None)
+    return Part(
+        FILE,
+        OperatorColumns(columns, rows),
+        test[split.codes] if (split.codes >= 0).any() else None,
+        drift_s=None if slower is None else slower / _MS_PER_S,
+    )
 
 
 def _software(table: pa.Table) -> Column:
