@@ -86,6 +86,28 @@ def test_more_bandwidth_hardly_helps_kernels_that_get_little_of_it() -> None:
         assert least < np.median(ratio) < most
 
 
+def test_what_slows_full_tensor_units_does_not_slow_cut_ones_besides() -> None:
+    """An H100 runs large products at 0.8 of its physics, for want of power; an H20's units, a seventh as fast, do not.
+
+    Nor do they run faster than they are where the full chip beats its physics, as it does in attention.
+    """
+    full = replace(TURING, compute_capability="7.5", peak_flops={"fp32": 12e12, "fp16_tensor": 107.6e12})
+    cut = replace(full, id="cut", peak_flops={"fp32": 12e12, "fp16_tensor": 107.6e12 / 4})
+    gpus = GpuTable.from_specs([full, cut])
+    shapes = random_shapes("mnk", 500, low=2000, high=8192)
+    ops = operators("linear", *shapes, dtype="fp16")
+    flops = 2.0 * np.prod([ops.column(name) for name in "mnk"], axis=0)
+    for slower in (0.9, 1.0, 1.4):
+
+        def law(ops: OpTable, gpus: GpuTable, gpu: Any, slower: float = slower) -> Any:
+            found = Auto().predict(ops, gpus, np.arange(len(gpu)), gpu, evidence=no_evidence(ops))
+            return slower * found.latency_s
+
+        trained = Auto().fit_operators([measured("linear", shapes, gpus, (0,), law, dtype="fp16")], gpus)
+        rate = flops / ask(trained, ops, 1, gpus).latency_s
+        assert 0.80 < np.median(rate) / (107.6e12 / 4) < 0.93, slower
+
+
 def test_how_products_ran_on_a_card_fed_by_its_slot_is_not_told_a_sibling_of_more_power() -> None:
     gpus = GpuTable.from_specs([SLOT, replace(SLOT, id="slot too"), TURING])
     shapes = random_shapes("mnk", 900, high=8192)

@@ -17,10 +17,10 @@ from app.predictors.operators.time import COMPUTE_S, DRAM_S, L2_S, LEAST, LIMIT,
 Floats = NDArray[np.float64]
 
 FACTORS = 6
-_OVERHEAD, _LEAST, _COMPUTE, DRAM, _L2, _LINK = range(FACTORS)
+_OVERHEAD, _LEAST, COMPUTE, DRAM, _L2, _LINK = range(FACTORS)
 NEUTRAL = np.ones(FACTORS)
 # Those of the work, not of its launch.
-OF_WORK = np.arange(FACTORS) >= _COMPUTE
+OF_WORK = np.arange(FACTORS) >= COMPUTE
 # The start weighs as much as this many rows that are off by the deviation itself, and the share of DRAM as much as this
 # part of all rows, but of operators that only stream: what others miss is not the DRAM's doing.
 _PRIOR_ROWS = 3.0
@@ -30,7 +30,7 @@ _DRAM_PRIOR = 0.2
 _BEYOND = 3.0
 # In which order the factors are looked for: found first, the shortest time and the overhead would stand in for seconds
 # of work.
-_ORDER = [DRAM, _COMPUTE, _L2, _LINK, _LEAST, _OVERHEAD]
+_ORDER = [DRAM, COMPUTE, _L2, _LINK, _LEAST, _OVERHEAD]
 MOST_ROWS = 1500
 # How far a factor may go. The prior of the L2 is a cautious one; a slower L2 would stand in for DRAM, whose bandwidth
 # differs between GPUs of one make.
@@ -43,7 +43,7 @@ def scaled_work_s(terms: Floats, q: int, factors: Floats) -> float:
     """Seconds of a query's work under these factors."""
     link = terms[LINK_S, q] * factors[_LINK]
     memory = max(terms[DRAM_S, q] * factors[DRAM], terms[L2_S, q] * factors[_L2])
-    return float(max(blend(terms[COMPUTE_S, q] * factors[_COMPUTE], memory), link))
+    return float(max(blend(terms[COMPUTE_S, q] * factors[COMPUTE], memory), link))
 
 
 @compiled
@@ -67,7 +67,7 @@ def _beyond(terms: Floats, factors: Floats, latency_s: Floats) -> Floats:
     """By how much, in log space, each bottleneck alone takes longer than was measured, summed over bottlenecks [n]."""
     found = np.zeros(len(latency_s))
     for q in range(len(latency_s)):
-        for term, factor in ((COMPUTE_S, _COMPUTE), (DRAM_S, DRAM), (L2_S, _L2), (LINK_S, _LINK)):
+        for term, factor in ((COMPUTE_S, COMPUTE), (DRAM_S, DRAM), (L2_S, _L2), (LINK_S, _LINK)):
             found[q] += np.log(max(terms[term, q] * factors[factor] / latency_s[q], 1.0))
     return found
 

@@ -26,7 +26,7 @@ from app.predictors.operators.learned import CellKey, Learned, lent_with_care, u
 from app.predictors.operators.material import fill_all, makes_of
 from app.predictors.operators.priors import BY_KIND, IS_COLLECTIVE
 from app.predictors.operators.sustained import sustained_clocks
-from app.predictors.operators.teachers import dram_scale, edges
+from app.predictors.operators.teachers import edges, fill_as_taught
 from app.predictors.operators.time import (
     COMPUTE_S,
     DRAM_S,
@@ -171,7 +171,7 @@ def explained(learned: Learned, ops: OpTable, gpus: GpuTable, target: int, answe
         fading, whole = _reach(rows, q, cell)
         roof = _roof(rows, q, target, float(answer.latency_s[q]))
         said = _corrections(rows, q, recipe, cell, gpus, target)
-        rows.terms[DRAM_S, q] *= _dram_scale(rows, q, recipe, said, fading, gpus, target)
+        _fill_as_taught(rows, q, recipe, said, fading, gpus, target)
         members = list(_members(rows, q, recipe, (fading, whole), said, gpu))
         if situation[q] == S_MEASURED:
             members = [member._replace(weight=0.0) for member in members]
@@ -249,17 +249,16 @@ def _corrections(rows: _Rows, q: int, recipe: Recipe, cell: Cell | None, gpus: G
     return said
 
 
-def _dram_scale(
+def _fill_as_taught(
     rows: _Rows, q: int, recipe: Recipe, said: Sequence[_Said], fading: float, gpus: GpuTable, target: int
-) -> float:
-    """What the seconds of DRAM are multiplied by on a GPU that siblings teach (app.predictors.operators.teachers)."""
+) -> None:
+    """Put what goes unlike on a GPU than on its teachers into the terms (app.predictors.operators.teachers)."""
     teachers = np.array([one.teacher for one in said if one.teacher is not None], dtype=np.intp)
-    if not len(teachers):
-        return 1.0
-    total = sum(weight * one.correction for (_, weight), one in zip(recipe.members, said, strict=False))
-    edge = float(np.exp((edges(gpus)[target] - edges(gpus)[teachers]).mean()))
-    in_turn = bool(rows.traits.between[q] > 0.0)
-    return float(dram_scale(rows.kind[q], in_turn, recipe.factors, total * fading, edge))
+    if len(teachers):
+        total = sum(weight * one.correction for (_, weight), one in zip(recipe.members, said, strict=False))
+        edge = float(np.exp((edges(gpus)[target] - edges(gpus)[teachers]).mean()))
+        asked, told = (q, q, target, int(teachers[0])), (recipe.factors, total * fading, edge)
+        fill_as_taught(rows.traits, rows.devices, asked, recipe.tile, told, rows.terms)
 
 
 def _members(

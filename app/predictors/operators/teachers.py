@@ -7,7 +7,8 @@ figure would come out slower.
 
 A kernel that gets far less of the DRAM than streaming does waits for something else, which more bandwidth does not
 shorten: of the seconds that the teacher is said to spend on the DRAM, those beyond what streaming takes go by SMs and
-clock.
+clock. Likewise where the tensor units are cut and the teacher's are not: what keeps these from their rate, board power
+above all, does not keep slower ones from theirs.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from numpy.typing import NDArray
 
 from app.predictors.compiled import compiled
 from app.predictors.intervals import S_SIBLING
-from app.predictors.operators.constants import DRAM
+from app.predictors.operators.constants import COMPUTE, DRAM
 from app.predictors.operators.priors import BY_KIND, IN_TURN_SHARE, IS_COLLECTIVE
+from app.predictors.operators.time import COMPUTE_S, DRAM_S, Devices, compute_s
+from app.predictors.operators.traits import Traits
 from app.tables.gpus import GpuTable
 
 Floats = NDArray[np.float64]
@@ -60,3 +63,26 @@ def dram_scale(kind: int, in_turn: bool, factors: Floats, correction: float, edg
     streamed = IN_TURN_SHARE if in_turn else BY_KIND[kind, 1]
     part = min(streamed / (factors[DRAM] * np.exp(correction)), 1.0)
     return float(part + (1.0 - part) * edge)
+
+
+@compiled
+def fill_as_taught(
+    traits: Traits,
+    devices: Devices,
+    asked: tuple[int, int, int, int],
+    only: int,
+    told: tuple[Floats, float, float],
+    terms: Floats,
+) -> None:
+    """Put into `terms` what does not go on a GPU as the physics say that it goes from its teacher's to its own.
+
+    `asked`: query, row, GPU and teacher; `only`: the tile of its kernels. `told`: factors, the logarithm of what the
+    teacher's model corrects, and `edge` (`edges`).
+    """
+    (q, row, gpu, teacher), (factors, correction, edge) = asked, told
+    if edge != 1.0:
+        in_turn = traits.between[row] > 0.0
+        terms[DRAM_S, q] *= dram_scale(traits.kind[row], in_turn, factors, correction, edge)
+    if devices.cuts[traits.dtype[row], gpu] > devices.cuts[traits.dtype[row], teacher]:
+        slower = factors[COMPUTE] * np.exp(correction)
+        terms[COMPUTE_S, q] = compute_s(traits, row, devices, gpu, only, slower)

@@ -170,15 +170,19 @@ def _of_cut(cut: float, used: float) -> float:
 
 
 @compiled
-def _compute_s(traits: Traits, row: int, devices: Devices, gpu: int, only: int) -> float:
-    """Seconds of the FLOPs, 0 in a dtype that the GPU lacks, where nothing is known, and of clocks spent besides."""
+def compute_s(traits: Traits, row: int, devices: Devices, gpu: int, only: int, slower: float) -> float:
+    """Seconds of the FLOPs, 0 in a dtype that the GPU lacks, where nothing is known, and of clocks spent besides.
+
+    `slower`: how many times as long as the priors say kernels take whose tensor units are not cut, so that these are
+    busy for a smaller part of the time.
+    """
     dtype = traits.dtype[row]
     meeting = float(traits.clocks[row] / (devices.figures[_SMS, gpu] * devices.figures[_CLOCK, gpu]))
     rate = BY_KIND[traits.kind[row], 0] * devices.rates[run_state(traits, row), dtype, gpu]
     tile, share = best_tile(traits, row, devices, gpu, only)
     products = float(traits.flops[row] / (rate * share))
     used = BY_KIND[traits.kind[row], 0] * (_TILE_SPEED[tile] if tile >= 0 else 1.0)
-    products *= _of_cut(devices.cuts[dtype, gpu], used)
+    products *= _of_cut(devices.cuts[dtype, gpu], min(used / slower, 1.0))
     return meeting + (0.0 if np.isnan(rate) else products)
 
 
@@ -259,7 +263,7 @@ def fill_terms(traits: Traits, devices: Devices, asked: tuple[Ints, Ints], only:
     for q in range(len(i)):
         row, gpu = i[q], j[q]
         adds, least, quantised = _overhead_s(traits, row, is_eager(traits, row))
-        terms[COMPUTE_S, q] = _compute_s(traits, row, devices, gpu, only[q])
+        terms[COMPUTE_S, q] = compute_s(traits, row, devices, gpu, only[q], 1.0)
         terms[DRAM_S, q], terms[L2_S, q] = _memory_s(traits, row, quantised, devices, gpu)
         terms[LINK_S, q] = 0.0
         if traits.sent[row] > 0.0:
