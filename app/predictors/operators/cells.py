@@ -383,8 +383,9 @@ def _some(samples: Samples, code: int, most: int) -> Ints:
 def _strength(samples: Samples, codes: Sequence[int]) -> Strengths:
     """Of constants as much as their makes agree on, and of trees the part with the least error on makes held out.
 
-    Of an operator that moves bytes no trees, and to its own make no more, as its bandwidth tells it: on large rows of a
-    GPU held out trees did worse than none (docs/accuracy.md). Of fewer makes than LEAST_MAKES nothing.
+    Of an operator that moves bytes no trees: on large rows of a GPU held out they did worse than none
+    (docs/accuracy.md). One that only streams tells its own make no more, as bandwidth tells the rest. Of fewer makes
+    than LEAST_MAKES nothing.
     """
     makes = {code: samples.makes[code] or samples.names[code] for code in codes}
     of_make = [[code for code in codes if makes[code] == make] for make in sorted(set(makes.values()))]
@@ -393,7 +394,7 @@ def _strength(samples: Samples, codes: Sequence[int]) -> Strengths:
     some = {code: samples.of(_some(samples, code, TRIAL_ROWS)) for code in codes}
     carried = agreed(np.array([np.mean([_constants(some[code]) for code in make], axis=0) for make in of_make]))
     if samples.moves:
-        return Strengths(carried, 0.0, kin=True)
+        return Strengths(carried, 0.0, kin=samples.streams)
     errors = []
     for make in of_make:
         model = _shared(samples, [code for code in codes if code not in make], TRIAL_ROWS, TRIAL_TREES)
