@@ -17,7 +17,8 @@ class Architecture:
     """Facts shared by all devices of one architecture (NVIDIA: one compute capability).
 
     Counts are per SM; `rates` maps a pipe of PIPES to operations per SM per clock; `geforce_rates` replaces
-    those that GeForce cards run slower. `l2_bytes_per_sm` is only typical, for devices that do not state theirs.
+    those that GeForce cards run slower. `tensor_clock` is the part of the boost clock that data sheets give the rates
+    of tensor pipes at, but of FP64. `l2_bytes_per_sm` is only typical, for devices that do not state theirs.
     """
 
     name: str
@@ -38,6 +39,11 @@ class Architecture:
     l2_bytes_per_sm: float
     rates: Mapping[str, float] = field(default_factory=dict)
     geforce_rates: Mapping[str, float] = field(default_factory=dict)
+    tensor_clock: float = 1.0
+
+    def quoted_clock(self, pipe: str) -> float:
+        """Part of the boost clock that data sheets give the rate of a pipe at."""
+        return self.tensor_clock if pipe.endswith("_tensor") and pipe != "fp64_tensor" else 1.0
 
 
 def simt(fp64: float, fp16: float = 0, bf16: float = 0, int8: float = 0) -> dict[str, float]:

@@ -161,7 +161,16 @@ NVIDIA = (
         **_FINE,
     ),
     _nvidia(
-        "9.0", "Hopper", 4, lanes=128, shared_kib=(228, 227), residency=(2048, 32), l2_kib=388, rates=_HOPPER, **_FINE
+        "9.0",
+        "Hopper",
+        4,
+        lanes=128,
+        shared_kib=(228, 227),
+        residency=(2048, 32),
+        l2_kib=388,
+        rates=_HOPPER,
+        tensor_clock=0.924,  # 1,830 of 1,980 MHz; 1,620 of 1,755 of the PCIe card
+        **_FINE,
     ),
     _nvidia(
         "10.0",

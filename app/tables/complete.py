@@ -208,7 +208,7 @@ def _infer(values: dict[str, Any], known: Architecture, reader: Reader) -> None:
     rates["fp32"] = 2.0 * values["fp32_lanes_per_sm"]
     for pipe, rate in rates.items():
         if pipe not in peaks and pipe not in lacked:
-            peaks[pipe] = float(sms * rate * clock)
+            peaks[pipe] = float(sms * rate * known.quoted_clock(pipe) * clock)
     peaks.update(dict.fromkeys(lacked & set(PIPES)))
 
 
@@ -249,10 +249,11 @@ def _check(reader: Reader, known: Architecture) -> None:
     rates = architectures.rates_of(known, values["name"])
     rates["fp32"] = 2.0 * values["fp32_lanes_per_sm"]
     for pipe, peak in values["peak_flops"].items():
-        _check_peak(reader, pipe, peak, rates.get(pipe))
+        _check_peak(reader, pipe, peak, rates.get(pipe), known.quoted_clock(pipe))
 
 
-def _check_peak(reader: Reader, pipe: str, peak: float | None, rate: float | None) -> None:
+def _check_peak(reader: Reader, pipe: str, peak: float | None, rate: float | None, quoted: float) -> None:
+    """A rate at the boost clock, or at the part `quoted` of it."""
     values = reader.values
     if peak is None:
         if pipe == "fp32":
@@ -263,7 +264,8 @@ def _check_peak(reader: Reader, pipe: str, peak: float | None, rate: float | Non
     expected = values["sm_count"] * rate * values["boost_clock_hz"]
     tolerance = _FP32_TOLERANCE if pipe == "fp32" else _PIPE_TOLERANCE
     explained = bool(values.get("note")) and peak < _EXPLICABLE * expected
-    if abs(peak / expected - 1.0) > tolerance and not explained:
+    off = min(abs(peak / (part * expected) - 1.0) for part in (1.0, quoted))
+    if off > tolerance and not explained:
         reader.refuse(
             f"{peak:.4g} does not agree with SMs x operations per SM and clock x boost clock = {expected:.4g}; "
             f"send a rate within {tolerance:.0%}, leave it out, or say in note why it differs",

@@ -58,6 +58,15 @@ def test_geforce_tensor_rates_are_halved() -> None:
     assert full["int8_tensor"] == halved["int8_tensor"]
 
 
+def test_hoppers_tensor_rates_are_at_the_clock_of_its_data_sheets() -> None:
+    """The SXM and the PCIe card: 1,830 and 1,620 MHz, not 1,980 and 1,755; lanes and FP64 at these."""
+    for sms, clock_hz, quoted in ((132, 1.98e9, 989.4e12), (114, 1.755e9, 756e12)):
+        hopper = {**MINIMAL, "compute_capability": "9.0", "sm_count": sms, "boost_clock_hz": clock_hz}
+        peaks = complete(hopper).peak_flops
+        assert peaks["bf16_tensor"] == pytest.approx(quoted, rel=0.003)
+        assert peaks["fp64_tensor"] == pytest.approx(peaks["fp32"])
+
+
 @pytest.mark.parametrize("spec", load_seed_specs(), ids=lambda spec: spec.id)
 def test_what_is_shown_is_accepted(spec: GpuSpec) -> None:
     shown = json.loads(json.dumps(spec_to_dict(spec)))
