@@ -22,8 +22,18 @@ from app.predictors.operators.constants import FACTORS, scaled_s, scaled_work_s
 from app.predictors.operators.features import DEVICES, EAGER, FEATURES, fill_features
 from app.predictors.operators.packed import Packed, Recipes
 from app.predictors.operators.smooth import add_smooth
-from app.predictors.operators.teachers import fill_as_taught
-from app.predictors.operators.time import ANY_TILE, DRAM_S, LIMIT, TERMS, Devices, bound_of, composed, fill_terms
+from app.predictors.operators.teachers import busier, cut_s, dram_scale
+from app.predictors.operators.time import (
+    ANY_TILE,
+    COMPUTE_S,
+    DRAM_S,
+    LIMIT,
+    TERMS,
+    Devices,
+    bound_of,
+    composed,
+    fill_terms,
+)
 from app.predictors.operators.traits import Traits
 
 Floats = NDArray[np.float64]
@@ -74,6 +84,7 @@ def fill_answers(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not ta
             _add_models(shape, traits, devices, (i[ones], ones, gpu), terms, packed, recipes, cell, total)
         factors = recipes.factors[cell, gpu] if cell >= 0 else neutral
         teacher = recipes.teacher[cell, gpu, 0] if cell >= 0 else -1
+        cut = teacher >= 0 and busier(devices, traits.dtype[row], gpu, teacher)
         usual = cell == recipes.cell[traits.kind[row], traits.dtype[row], 0]
         lent, told_in = recipes.lent[traits.kind[row], traits.dtype[row]], traits.dtype[row]
         told_in = told_in if usual else recipes.dtype[cell]
@@ -94,9 +105,12 @@ def fill_answers(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not ta
             group[q] = _group_of(traits.kind[row], told_in, situation[q])
             situation[q] = _supporting(situation[q], far)
             correction = total[k] * fading
-            if teacher >= 0:
-                told = (factors, correction, recipes.edge[cell, gpu])
-                fill_as_taught(traits, devices, (q, i[q], gpu, teacher), recipes.tile[cell, gpu], told, terms)
+            if teacher >= 0 and recipes.edge[cell, gpu] != 1.0:
+                in_turn = traits.between[i[q]] > 0.0
+                terms[DRAM_S, q] *= dram_scale(traits.kind[i[q]], in_turn, factors, correction, recipes.edge[cell, gpu])
+            if cut:
+                only, told = recipes.tile[cell, gpu], (factors, correction)
+                terms[COMPUTE_S, q] = cut_s(traits, i[q], devices, gpu, only, told)
             times[0][q] = corrected_s(terms, q, factors, correction, alike)
         first += count
 

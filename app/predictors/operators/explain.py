@@ -26,7 +26,7 @@ from app.predictors.operators.learned import CellKey, Learned, lent_with_care, u
 from app.predictors.operators.material import fill_all, makes_of
 from app.predictors.operators.priors import BY_KIND, IS_COLLECTIVE
 from app.predictors.operators.sustained import sustained_clocks
-from app.predictors.operators.teachers import edges, fill_as_taught
+from app.predictors.operators.teachers import busier, cut_s, dram_scale, edges
 from app.predictors.operators.time import (
     COMPUTE_S,
     DRAM_S,
@@ -257,8 +257,11 @@ def _fill_as_taught(
     if len(teachers):
         total = sum(weight * one.correction for (_, weight), one in zip(recipe.members, said, strict=False))
         edge = float(np.exp((edges(gpus)[target] - edges(gpus)[teachers]).mean()))
-        asked, told = (q, q, target, int(teachers[0])), (recipe.factors, total * fading, edge)
-        fill_as_taught(rows.traits, rows.devices, asked, recipe.tile, told, rows.terms)
+        correction, in_turn = total * fading, bool(rows.traits.between[q] > 0.0)
+        rows.terms[DRAM_S, q] *= dram_scale(rows.kind[q], in_turn, recipe.factors, correction, edge)
+        if busier(rows.devices, rows.dtype[q], target, int(teachers[0])):
+            told = (recipe.factors, correction)
+            rows.terms[COMPUTE_S, q] = cut_s(rows.traits, q, rows.devices, target, recipe.tile, told)
 
 
 def _members(

@@ -22,7 +22,7 @@ from app.predictors.compiled import compiled
 from app.predictors.intervals import S_SIBLING
 from app.predictors.operators.constants import COMPUTE, DRAM
 from app.predictors.operators.priors import BY_KIND, IN_TURN_SHARE, IS_COLLECTIVE
-from app.predictors.operators.time import COMPUTE_S, DRAM_S, Devices, compute_s
+from app.predictors.operators.time import Devices, compute_s
 from app.predictors.operators.traits import Traits
 from app.tables.gpus import GpuTable
 
@@ -66,23 +66,16 @@ def dram_scale(kind: int, in_turn: bool, factors: Floats, correction: float, edg
 
 
 @compiled
-def fill_as_taught(
-    traits: Traits,
-    devices: Devices,
-    asked: tuple[int, int, int, int],
-    only: int,
-    told: tuple[Floats, float, float],
-    terms: Floats,
-) -> None:
-    """Put into `terms` what does not go on a GPU as the physics say that it goes from its teacher's to its own.
+def busier(devices: Devices, dtype: int, gpu: int, teacher: int) -> bool:
+    """Whether the tensor units of a GPU are cut, and its teacher's are not as much."""
+    return bool(devices.cuts[dtype, gpu] > devices.cuts[dtype, teacher])
 
-    `asked`: query, row, GPU and teacher; `only`: the tile of its kernels. `told`: factors, the logarithm of what the
-    teacher's model corrects, and `edge` (`edges`).
+
+@compiled
+def cut_s(traits: Traits, row: int, devices: Devices, gpu: int, only: int, told: tuple[Floats, float]) -> float:
+    """Seconds of the FLOPs of a row where the GPU is `busier` than its teacher.
+
+    `only`: the tile of its kernels. `told`: factors, and the logarithm of what the teacher's model corrects.
     """
-    (q, row, gpu, teacher), (factors, correction, edge) = asked, told
-    if edge != 1.0:
-        in_turn = traits.between[row] > 0.0
-        terms[DRAM_S, q] *= dram_scale(traits.kind[row], in_turn, factors, correction, edge)
-    if devices.cuts[traits.dtype[row], gpu] > devices.cuts[traits.dtype[row], teacher]:
-        slower = factors[COMPUTE] * np.exp(correction)
-        terms[COMPUTE_S, q] = compute_s(traits, row, devices, gpu, only, slower)
+    factors, correction = told
+    return float(compute_s(traits, row, devices, gpu, only, factors[COMPUTE] * np.exp(correction)))
