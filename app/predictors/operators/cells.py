@@ -20,7 +20,8 @@ from app.predictors.intervals import S_CALIBRATED, S_SEEN, S_SIBLING, S_UNSEEN
 from app.predictors.operators.boosting import NO_TREES, Growth, Trees, boosted
 from app.predictors.operators.calibration import Rows, calibrate
 from app.predictors.operators.constants import FACTORS, NEUTRAL, fill_scaled, fitted_factors
-from app.predictors.operators.features import EAGER, ODDITY
+from app.predictors.operators.distillation import taught_again
+from app.predictors.operators.features import EAGER, FEATURES, ODDITY
 from app.predictors.operators.process import Kernels, Places
 from app.predictors.operators.smooth import NOTHING, Smooth
 from app.predictors.operators.time import ANY_TILE
@@ -117,6 +118,7 @@ class Samples:
     streams    whether it only moves them through, once
     waits      whether much of its time is waiting that no term of the physics names, and any may stand in for
     apart      bool [n], rows that tell of no other layers, whose kernels or load were others
+    blank      float32 [columns, q], features of what was not measured, and of which GPU, int [q]
     """
 
     features: Singles
@@ -132,6 +134,7 @@ class Samples:
     streams: bool
     waits: bool
     apart: Bools
+    blank: tuple[Singles, Ints] = (np.empty((FEATURES, 0), np.float32), np.empty(0, np.intp))
 
     def of(self, rows: Ints) -> Samples:
         """The rows given."""
@@ -332,7 +335,11 @@ def fitted(samples: Samples, *, alone: bool, trees: int | None = None, weight: F
     if alone:
         own = _OWN_EAGER if eager else _OWN_OF_GRAPHS
         growth = replace(own, trees=count, rate=rate_of(len(residual)))
-    grown = boosted(np.ascontiguousarray(samples.features), residual - mean, mass, growth)
+    features, target = np.ascontiguousarray(samples.features), residual - mean
+    grown = boosted(features, target, mass, growth)
+    blank = samples.blank[0][:, samples.blank[1] == samples.gpu[0]]
+    if alone and not eager and blank.size:
+        grown = taught_again(features, target, grown, growth, blank)
     return Model(factors, mean, grown, NOTHING, alone, _tile(samples))
 
 

@@ -27,6 +27,7 @@ from app.predictors.operators.teachers import teachers_of
 from app.predictors.operators.tile_choice import tiled
 from app.predictors.operators.time import ANY_TILE, LIMIT, TERMS, devices_of
 from app.predictors.operators.traits import products_of, traits_of
+from app.predictors.operators.unmeasured import unmeasured
 from app.predictors.roofline import peaks
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
@@ -247,6 +248,8 @@ class Learned:
             if len(rows):
                 before = cells.get(key)
                 found = told_apart(tiled(rows, gpus, (before or Cell()).tile), usual[key])
+                blank = unmeasured(rows)
+                found = replace(found, blank=(samples(blank, gpus).features, blank.gpu)) if len(blank) else found
                 usual_tiles = found if (found.tile == ANY_TILE).all() else samples(rows, gpus)
                 cells[key] = learn(found, SHAPE_FEATURES, before, usual_tiles)
         return Learned(cells)

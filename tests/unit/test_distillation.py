@@ -1,0 +1,122 @@
+"""Trees of a GPU's products that learn once more, of a stronger model's answers where nothing was measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.predictors.auto import Auto
+from app.predictors.operators import unmeasured as between
+from app.predictors.operators.boosting import Growth, Trees, boosted
+from app.predictors.operators.cells import fitted
+from app.predictors.operators.distillation import SIZES, taught_again, teacher
+from app.predictors.operators.features import FEATURES
+from app.predictors.operators.material import samples
+from app.predictors.operators.unmeasured import LEAST_ROWS, MOST_UNMEASURED, unmeasured
+from app.tables.gpus import GpuTable
+from app.tables.measurements import Measurements
+from tests.unit.kernels import TURING, VOLTA
+from tests.unit.measured import measured, no_evidence
+from tests.unit.operators import operators
+
+GPUS = GpuTable.from_specs([TURING, replace(VOLTA, architecture="volta")])
+SIZES_OF_PAIRS = (64, 128, 256, 512, 768, 1024, 2048, 4096)
+MISSING = {(64, 1024), (768, 768), (4096, 128)}
+
+
+def grid(ms: Any, pairs: Any) -> Measurements:
+    """Every m with every pair of n and k on the second GPU."""
+    ops = operators("linear", *({"m": m, "n": n, "k": k} for m, (n, k) in product(ms, pairs)), dtype="bf16")
+    return Measurements(ops, np.ones(len(ops), dtype=np.intp), np.ones(len(ops)))
+
+
+def pairs_of(rows: Measurements) -> set[tuple[float, float]]:
+    return set(zip(rows.ops.column("n").tolist(), rows.ops.column("k").tolist(), strict=True))
+
+
+def test_every_m_is_unmeasured_on_the_pairs_that_a_grid_lacks() -> None:
+    ms = np.arange(1, LEAST_ROWS // 61 + 2)
+    rows = grid(ms, sorted(set(product(SIZES_OF_PAIRS, SIZES_OF_PAIRS)) - MISSING))
+    found = unmeasured(rows)
+    assert pairs_of(found) == MISSING and len(found) == 3 * len(ms)
+    assert set(found.ops.column("m").tolist()) == set(ms.tolist())
+    assert (found.gpu == 1).all() and (found.ops.dtype == rows.ops.dtype[0]).all()
+    assert not len(unmeasured(rows.take(np.arange(LEAST_ROWS - 1))))
+
+
+def test_sizes_that_meet_once_have_some_of_their_pairs_unmeasured() -> None:
+    ms = np.arange(1, LEAST_ROWS // 100 + 1)
+    rows = grid(ms, [(8 * k, 16 * k) for k in range(1, 101)])
+    found = unmeasured(rows)
+    assert len(found) == MOST_UNMEASURED * len(rows)
+    assert not pairs_of(found) & pairs_of(rows)
+
+
+def test_other_operators_have_nothing_unmeasured() -> None:
+    softmax = operators("softmax", {"b": 8, "h": 64})
+    row = Measurements(softmax, np.zeros(1, dtype=np.intp), np.ones(1))
+    assert not len(unmeasured(row.take(np.zeros(LEAST_ROWS, dtype=np.intp))))
+    assert not len(unmeasured(row.take(np.empty(0, dtype=np.intp))))
+
+
+def test_trees_taught_again_follow_rows_and_teacher() -> None:
+    rng = np.random.default_rng(0)
+    features = np.zeros((8, 3000), dtype=np.float32)
+    features[SIZES] = rng.integers(0, 16, (3, 3000))
+    m, n, k = features[SIZES].astype(np.float64)
+    target = 0.02 * (m + n) + 0.1 * np.sin(n / 2.0) * np.cos(k / 3.0) + rng.normal(0.0, 0.05, 3000)
+    held = (np.abs(n - k) == 3.0) | (n + k == 15.0)
+    rows, blank = (np.ascontiguousarray(features[:, part]) for part in (~held, held))
+    growth = Growth(300, features=0.7)
+    grown = boosted(rows, target[~held], np.ones(rows.shape[1]), growth)
+    told = teacher(rows, target[~held], grown, blank)
+    again = taught_again(rows, target[~held], grown, growth, blank)
+
+    def off(trees: Trees, asked: Any, answer: Any) -> float:
+        return float(np.abs(trees.sum(asked) - answer).mean())
+
+    assert off(again, blank, told) < 0.9 * off(grown, blank, told)
+    assert off(again, rows, target[~held]) < 1.1 * off(grown, rows, target[~held])
+    assert len(again.feature) == len(grown.feature)
+
+
+def test_only_what_its_own_gpu_was_not_measured_with_teaches() -> None:
+    pairs = sorted(set(product(SIZES_OF_PAIRS, SIZES_OF_PAIRS)) - MISSING)
+    found = samples(grid((1, 16, 256, 512, 4096), pairs), GPUS)
+    blank = samples(grid((1, 16, 256, 512, 4096), sorted(MISSING)), GPUS).features
+    other, own = (np.full(blank.shape[1], gpu) for gpu in (0, 1))
+    alone = fitted(found, alone=True)
+    np.testing.assert_array_equal(
+        fitted(replace(found, blank=(blank, other)), alone=True).trees.value, alone.trees.value
+    )
+    again = fitted(replace(found, blank=(blank, own)), alone=True)
+    assert len(again.trees.value) == len(alone.trees.value) and (again.trees.value != alone.trees.value).any()
+    assert found.blank[0].shape == (FEATURES, 0)
+
+
+def test_auto_learns_products_again_on_what_was_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = [
+        {"m": m, "n": n, "k": k}
+        for m in (1, 16, 256, 512, 1024, 2048, 4096)
+        for n, k in sorted(set(product(SIZES_OF_PAIRS, SIZES_OF_PAIRS)) - MISSING)
+    ]
+
+    def time(ops: Any, gpus: GpuTable, gpu: Any) -> Any:
+        physics = Auto().predict(ops, gpus, np.arange(len(gpu)), gpu, evidence=no_evidence(ops)).latency_s
+        return physics * np.where(ops.column("k") > 600, 1.5, 1.1)
+
+    runs, asked = measured("linear", shapes, GPUS, (1,), time, dtype="bf16"), grid((300,), sorted(MISSING))
+
+    def answers() -> Any:
+        taught = Auto().fit_operators([runs], GPUS)
+        return taught.predict(asked.ops, GPUS, np.arange(3), asked.gpu, evidence=no_evidence(asked.ops)).latency_s
+
+    before = answers()
+    monkeypatch.setattr(between, "LEAST_ROWS", 400)
+    after = answers()
+    assert (before != after).any()
+    np.testing.assert_allclose(after, time(asked.ops, GPUS, asked.gpu), rtol=0.15)
