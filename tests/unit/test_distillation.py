@@ -19,6 +19,7 @@ from app.predictors.operators.material import samples
 from app.predictors.operators.unmeasured import LEAST_ROWS, MOST_UNMEASURED, unmeasured
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
+from app.tables.ops import DTYPE_CODE
 from tests.unit.kernels import TURING, VOLTA
 from tests.unit.measured import measured, no_evidence
 from tests.unit.operators import operators
@@ -54,6 +55,12 @@ def test_sizes_that_meet_once_have_some_of_their_pairs_unmeasured() -> None:
     found = unmeasured(rows)
     assert len(found) == MOST_UNMEASURED * len(rows)
     assert not pairs_of(found) & pairs_of(rows)
+
+
+def test_products_in_a_format_that_scatters_have_nothing_unmeasured() -> None:
+    rows = grid(np.arange(1, LEAST_ROWS // 8 + 2), [(8 * k, 16 * k) for k in range(1, 9)])
+    fp8 = replace(rows.ops, dtype=np.full(len(rows), DTYPE_CODE["fp8"]))
+    assert len(unmeasured(rows)) and not len(unmeasured(replace(rows, ops=fp8)))
 
 
 def test_other_operators_have_nothing_unmeasured() -> None:
