@@ -86,7 +86,7 @@ def test_trees_taught_again_follow_rows_and_teacher() -> None:
     def off(trees: Trees, asked: Any, answer: Any) -> float:
         return float(np.abs(trees.sum(asked) - answer).mean())
 
-    assert off(again, blank, told) < 0.9 * off(grown, blank, told)
+    assert off(again, blank, told) < 0.95 * off(grown, blank, told)
     assert off(again, rows, target[~held]) < 1.1 * off(grown, rows, target[~held])
     assert len(again.feature) == len(grown.feature)
 

@@ -116,22 +116,18 @@ NO_TREES = Trees(np.empty((0, DEPTH), np.int16), np.empty((0, DEPTH), np.float32
 
 def boosted(features: Singles, target: Floats, weight: Floats, growth: Growth) -> Trees:
     """Trees whose sum follows `target` [n] given `features` float32 [columns, n]; `weight` [n] counts rows."""
-    every = [_edges(column) for column in features]
-    # Columns that are the same in all rows, of which a family has many, cost time and tell nothing.
-    columns = np.array([row for row, edge in enumerate(every) if len(edge)] or [0], dtype=np.int16)
-    edges = [every[row] for row in columns]
-    bins = np.stack([np.searchsorted(every[row], features[row]) for row in columns], axis=1)
+    edges = [_edges(column) for column in features]
+    bins = np.stack([np.searchsorted(edge, column) for edge, column in zip(edges, features, strict=True)], axis=1)
     feature = np.zeros((growth.trees, DEPTH), dtype=np.int16)
     cut = np.zeros((growth.trees, DEPTH), dtype=np.uint8)
     value = np.zeros((growth.trees, LEAVES), dtype=np.float32)
     settings = (growth.rate, growth.rows, growth.features, growth.relative)
-    first = np.flatnonzero(columns == growth.first)
-    draw = (int(first[0]) if len(first) else -1, growth.seed)
+    draw = (growth.first, growth.seed)
     relative = (weight / weight.mean()).astype(np.float32)
     taught = (bins.astype(np.uint8), target.astype(np.float32), relative)
     _grow(taught, settings, growth.clears, draw, (feature, cut, value))
     padded = np.stack([np.append(edge, np.full(BINS - len(edge), np.inf)) for edge in edges]).astype(np.float32)
-    return Trees(columns[feature], padded[feature, cut], value)
+    return Trees(feature, padded[feature, cut], value)
 
 
 def _edges(column: Singles) -> Singles:
