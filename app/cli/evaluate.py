@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from app.cli.options import DATA_VARIABLE, Data, DataIfAny
 from app.errors import BadInput
 from app.services.evaluation import calibration as calibrations
 from app.services.evaluation import calibration_report, model_report, models_left_out, ranking_report
@@ -43,15 +44,16 @@ def studies() -> None:
 
 @command.command("cross-gpu-kernels")
 def cross_gpu_kernels(
-    data: Annotated[Path, typer.Option(help="folder of the authors' CSV files and gpu_metrics.json")] = Path(
-        "../shared/data/cuda_kernels"
-    ),
+    data: Data,
     json_file: Annotated[Path | None, typer.Option("--json", help="also write every cell to this file")] = None,
 ) -> None:
-    """Tables 3 to 6 of the cross-GPU kernels paper, then the same experiments on clean rows."""
+    """Tables 3 to 6 of the cross-GPU kernels paper, then the same experiments on clean rows.
+
+    DIR may also be the folder of the authors' CSV files and gpu_metrics.json itself.
+    """
     if json_file is not None:
         _refuse_unwritable(json_file)
-    study = evaluate_cross_gpu_kernels(data)
+    study = evaluate_cross_gpu_kernels(inside if (inside := data / "cuda_kernels").is_dir() else data)
     print("\n".join([*_published(study.published), *_clean(study.clean), *study.notes]))
     if json_file is not None:
         body = {"study": study.name, "cells": [*study.published, *study.clean]}
@@ -60,9 +62,7 @@ def cross_gpu_kernels(
 
 @command.command("operators")
 def operators(  # noqa: PLR0913, PLR0917  (typer makes an option of each)
-    data: Annotated[Path, typer.Option(help="folder of the data sets, neusight and modern_operators")] = Path(
-        "../shared/data"
-    ),
+    data: Data,
     json_file: Annotated[Path | None, typer.Option("--json", help="also write every cell to this file")] = None,
     predictor: Annotated[list[str] | None, typer.Option(help="only this one; repeat for several")] = None,
     family: Annotated[list[str] | None, typer.Option(help="only this family of operators; repeat for several")] = None,
@@ -105,9 +105,7 @@ def operators(  # noqa: PLR0913, PLR0917  (typer makes an option of each)
 
 @command.command("calibration")
 def calibration(
-    data: Annotated[Path, typer.Option(help="folder of the data sets, neusight and modern_operators")] = Path(
-        "../shared/data"
-    ),
+    data: Data,
     json_file: Annotated[Path | None, typer.Option("--json", help="also write every cell to this file")] = None,
     family: Annotated[list[str] | None, typer.Option(help="only this family of operators; repeat for several")] = None,
     gpu: Annotated[list[str] | None, typer.Option(help="hold out only this GPU; repeat for several")] = None,
@@ -135,9 +133,7 @@ def calibration(
 
 @command.command("pm2lat")
 def pm2lat(
-    data: Annotated[Path, typer.Option(help="folder of the data sets, neusight and modern_operators")] = Path(
-        "../shared/data"
-    ),
+    data: Data,
     json_file: Annotated[Path | None, typer.Option("--json", help="also write every cell to this file")] = None,
 ) -> None:
     """PM2Lat's tables II and VI, and our errors on the same layers and GPUs where the data have them."""
@@ -151,7 +147,7 @@ def pm2lat(
 
 @command.command("convmeter")
 def convmeter(
-    data: Annotated[Path, typer.Option(help="folder of the data sets, vision_models")] = Path("../shared/data"),
+    data: DataIfAny = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="also write every cell to this file")] = None,
     own: Annotated[bool, typer.Option("--own", help="our own measurements alone, which need no data folder")] = False,
     held_out: Annotated[
@@ -162,6 +158,8 @@ def convmeter(
     """ConvMeter's tables 1 to 3: the paper's figures, and ours on measured networks that were held out."""
     if json_file is not None:
         _refuse_unwritable(json_file)
+    if data is None and not own:
+        raise BadInput(f"Say where the data sets are: --data DIR, or {DATA_VARIABLE}; or --own for ours alone.")
     cells = convmeter_cells(None if own else data, held_out or (), lambda line: typer.echo(line, err=True))
     print("\n".join(convmeter_lines(published(), cells)))
     if json_file is not None:
@@ -171,7 +169,7 @@ def convmeter(
 
 @command.command("neusight-models")
 def neusight_models(
-    data: Annotated[Path, typer.Option(help="folder of the data sets, neusight among them")] = Path("../shared/data"),
+    data: Data,
     json_file: Annotated[Path | None, typer.Option("--json", help="also write every run to this file")] = None,
     predictor: Annotated[
         list[str] | None, typer.Option(help="this one instead of auto; repeat for several beside one another")
@@ -202,7 +200,7 @@ def neusight_models(
 
 @command.command("ranking")
 def ranking(
-    data: Annotated[Path, typer.Option(help="folder of the data sets, neusight among them")] = Path("../shared/data"),
+    data: Data,
     json_file: Annotated[Path | None, typer.Option("--json", help="also write every order to this file")] = None,
     rows: Annotated[
         int, typer.Option(min=1, help="train on at most this many rows per operator and GPU")

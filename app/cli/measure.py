@@ -26,7 +26,7 @@ from app.measure.plan import planned
 from app.measure.point import Point
 from app.measure.runner import Runner
 from app.measure.suites import ALWAYS, SUITES, points_of
-from app.measure.upload import Server
+from app.measure.upload import Server, Told
 
 _S_PER_MINUTE = 60.0
 _REASONS_SHOWN = 10
@@ -107,7 +107,7 @@ def command(  # noqa: PLR0913 - one parameter per option
     for line in summary(of_device, output.facts):
         print(f"  {line}")
     if sink is not None:
-        _send(sink, output, found)
+        send(sink, output, found)
 
 
 def _device(gpu: str | None, software: str | None, threads: int | None, dtypes: Sequence[str] | None) -> Device:
@@ -226,13 +226,22 @@ def _tell(output: Output) -> None:
         print(f"  {count:6d} {outcome}")
 
 
-def _send(server: Server, output: Output, found: Mapping[str, float]) -> None:
-    for name, value in server.raise_peaks(output.device).items():
-        print(f"  {output.device_name} has {name} {value:.4g} now")
+def send(server: Server, output: Output, found: Mapping[str, float]) -> None:
+    """Send the file and figures `found` of its device, SI units; tells what became of both."""
+    _tell_figures(output.device_name, server.raise_peaks(output.device))
     sent = server.send(output.path)
     added = f"; registered {', '.join(sent.added_gpus)}" if sent.added_gpus else ""
     print(f"sent: {sent.inserted} new, {sent.unchanged} known before{added}")
     for reason, count in sent.left_out.most_common(_REASONS_SHOWN):
         print(f"  {count:6d} left out: {reason}")
-    for name, value in server.tell_figures(output.device_name, found).items():
-        print(f"  {output.device_name} has {name} {value:.4g} now")
+    _tell_figures(output.device_name, server.tell_figures(output.device_name, found))
+
+
+def _tell_figures(device: str, told: Told) -> None:
+    """What became of figures of the device that the server lacked."""
+    figures = [f"{name} {value:.4g}" for name, value in told.figures.items()]
+    if told.taken:
+        for figure in figures:
+            print(f"  {device} has {figure} now")
+    else:
+        print(f"  {device} keeps the server's figures: only an admin's key sets {', '.join(figures)}")

@@ -44,6 +44,15 @@ Prices: TypeAlias = Annotated[
 Powers: TypeAlias = Annotated[list[str] | None, typer.Option("--power", metavar="GPU=W", help="Of one device at work.")]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the answer of the service.")]
 Csv: TypeAlias = Annotated[bool, typer.Option("--csv", help="Print a line per GPU, commas between the figures.")]
+DATA_VARIABLE = "GPUCAST_SHARED_DATA"
+_DATA = typer.Option(
+    envvar=DATA_VARIABLE,
+    file_okay=False,
+    metavar="DIR",
+    help="Folder of the data sets: neusight, modern_operators, vision_models, cuda_kernels.",
+)
+Data: TypeAlias = Annotated[Path, _DATA]
+DataIfAny: TypeAlias = Annotated[Path | None, _DATA]
 Plot: TypeAlias = Annotated[
     Path | None, typer.Option(metavar="FILE.svg|.png", help="Also draw the figures with their intervals.")
 ]

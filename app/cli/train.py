@@ -8,28 +8,19 @@ from typing import Annotated
 
 import typer
 
+from app.cli.options import Data
 from app.config import SHIPPED_MODELS
-from app.errors import BadInput
 from app.services.learning.train_shipped import train_shipped, trainable
 
 
 def command(
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="GPUCAST_SHARED_DATA",
-            help="Folder of the data sets: neusight, modern_operators and vision_models.",
-            file_okay=False,
-        ),
-    ] = None,
+    data: Data,
     out: Annotated[
         Path, typer.Option(help="Where artefacts go; replaces those of the same predictors.")
     ] = SHIPPED_MODELS,
     predictor: Annotated[list[str] | None, typer.Option(help="One of them; repeat for several. Default: all.")] = None,
 ) -> None:
     """Train predictors of operators and networks in a throw-away database, and write what ships with the code."""
-    if data is None:
-        raise BadInput("Say where the data sets are: --data DIR, or GPUCAST_SHARED_DATA.")
     began = time.monotonic()
 
     def tell(what: str) -> None:

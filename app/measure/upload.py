@@ -14,13 +14,21 @@ import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from app.errors import BadInput, GpucastError
+from app.errors import BadInput, Forbidden, GpucastError
 from app.measure.output import PEAKS
 
 # A refusal tells of this many rows at most.
 CHUNK = 1000
 TIMEOUT_S = 300.0
-_REFUSED, _FORBIDDEN, _BROKEN = 422, (401, 403), 500
+_UNAUTHORIZED, _FORBIDDEN, _REFUSED, _BROKEN = 401, 403, 422, 500
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Figures of a device that a server lacked, and whether it has them now: changing a GPU takes an admin's key."""
+
+    figures: Mapping[str, float] = field(default_factory=dict)
+    taken: bool = True
 
 
 @dataclass(slots=True)
@@ -41,12 +49,14 @@ class Server:
         self._client = httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_S)
 
     def ask(self, method: str, path: str, **content: Any) -> httpx.Response:
-        """The answer; a server that is away, broken or wants another key raises."""
+        """The answer; a server that is away, broken or wants a key raises, Forbidden where this one may do less."""
         try:
             answer = self._client.request(method, path, **content)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise GpucastError(f"{self._client.base_url} does not answer: {error}") from error
-        if answer.status_code >= _BROKEN or answer.status_code in _FORBIDDEN:
+        if answer.status_code == _FORBIDDEN:
+            raise Forbidden
+        if answer.status_code >= _BROKEN or answer.status_code == _UNAUTHORIZED:
             raise GpucastError(f"{path}: {words(answer)}")
         return answer
 
@@ -61,31 +71,34 @@ class Server:
             self._send(table.slice(start, CHUNK), sent)
         return sent
 
-    def raise_peaks(self, device: Mapping[str, Any]) -> dict[str, float]:
-        """Raise what the server has of a CPU that was registered by a run that saw less; which figures these are.
+    def raise_peaks(self, device: Mapping[str, Any]) -> Told:
+        """Raise what the server has of a CPU that was registered by a run that saw less.
 
         A busy machine shows half of its bandwidth, and then no row of a quiet one could be true.
         """
-        path = f"/gpus/{quote(device['name'], safe='')}"
+        path = _path(device["name"])
         answer = self.ask("GET", path)
         if device.get("kind") != "cpu" or not answer.is_success or answer.json()["source"] != device["source"]:
-            return {}
+            return Told()
         known = answer.json()
-        higher = {name: device[name] for name in PEAKS if device[name] > known[name]}
-        if higher:
-            sound(self.ask("PATCH", path, json=higher))
-        return higher
+        return self._change(path, {name: device[name] for name in PEAKS if device[name] > known[name]})
 
-    def tell_figures(self, gpu: str, figures: Mapping[str, float]) -> dict[str, float]:
-        """Set those measured figures of a GPU that the server does not have; which these are."""
+    def tell_figures(self, gpu: str, figures: Mapping[str, float]) -> Told:
+        """Set those measured figures of a GPU that the server does not have."""
         if not figures:
-            return {}
-        path = f"/gpus/{quote(gpu, safe='')}"
-        known = sound(self.ask("GET", path))
-        new = {name: value for name, value in figures.items() if known.get(name) is None}
-        if new:
-            sound(self.ask("PATCH", path, json=new))
-        return new
+            return Told()
+        known = sound(self.ask("GET", _path(gpu)))
+        return self._change(_path(gpu), {name: value for name, value in figures.items() if known.get(name) is None})
+
+    def _change(self, path: str, figures: Mapping[str, float]) -> Told:
+        """Change a GPU, where the key may: measurements are taken from others too."""
+        if not figures:
+            return Told()
+        try:
+            sound(self.ask("PATCH", path, json=figures))
+        except Forbidden:
+            return Told(figures, taken=False)
+        return Told(figures)
 
     def _send(self, chunk: pa.Table, sent: Sent) -> None:
         answer = self._post(chunk)
@@ -110,6 +123,10 @@ class Server:
         pq.write_table(chunk, body)
         headers = {"Content-Type": "application/vnd.apache.parquet"}
         return self.ask("POST", "/measurements", content=body.getvalue(), headers=headers)
+
+
+def _path(gpu: str) -> str:
+    return f"/gpus/{quote(gpu, safe='')}"
 
 
 def sound(answer: httpx.Response) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 from app.errors import BadInput, Conflict, FieldError, NotFound
 from app.services.seed import load_seed_specs
 from app.services.snapshot import SnapshotHolder
-from app.store import gpus, measurements
+from app.store import gpus, measurements, revision
 from app.store.session import Database
 from app.tables.complete import complete, revise
 from app.tables.gpus import GpuSpec
@@ -60,7 +60,8 @@ def change(database: Database, holder: SnapshotHolder, name: str, changes: Any) 
     if changes.get("id", gpu_id) != gpu_id:
         raise BadInput("A GPU keeps its id.", errors=[FieldError(("id",), f"must stay {gpu_id}, or be left out")])
     with database.begin() as connection:
-        spec = revise(gpus.get_spec(connection, gpu_id, for_update=True), changes)
+        revision.lock(connection)
+        spec = revise(gpus.get_spec(connection, gpu_id), changes)
         clashes = holder.engine.catalog.taken(spec)
         if clashes:
             raise Conflict(clashes[0].msg, errors=clashes)
@@ -75,6 +76,7 @@ def remove(database: Database, holder: SnapshotHolder, name: str) -> None:
     if gpu_id in _shipped_ids():
         raise Conflict(f"{gpu_id} ships with this version and would come back at the next start; PATCH it instead.")
     with database.begin() as connection:
+        revision.lock(connection)  # no measurement of it comes in behind the count
         measured = sum(rows for (_, gpu), rows in measurements.counts(connection).items() if gpu == gpu_id)
         if measured:
             raise Conflict(f"{measured} measurements refer to {gpu_id}; it cannot be removed.")

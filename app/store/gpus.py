@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -14,23 +15,31 @@ from app.store.rows import GPUS
 from app.tables.complete import spec_from_dict, spec_to_dict
 from app.tables.gpus import GpuSpec
 
+_SEEDED = (GPUS.c.id, GPUS.c.origin, GPUS.c.spec)
+
 
 def load_specs(connection: Connection) -> list[GpuSpec]:
     """Every GPU, ordered by id."""
     return [spec_from_dict(spec) for spec in connection.execute(sa.select(GPUS.c.spec).order_by(GPUS.c.id)).scalars()]
 
 
-def get_spec(connection: Connection, gpu_id: str, *, for_update: bool = False) -> GpuSpec:
-    """One GPU by its id; NotFound otherwise. `for_update` keeps others from changing it until the transaction ends."""
-    statement = sa.select(GPUS.c.spec).where(GPUS.c.id == gpu_id)
-    spec = connection.execute(statement.with_for_update() if for_update else statement).scalar_one_or_none()
+def get_spec(connection: Connection, gpu_id: str) -> GpuSpec:
+    """One GPU by its id; NotFound otherwise."""
+    spec = connection.execute(sa.select(GPUS.c.spec).where(GPUS.c.id == gpu_id)).scalar_one_or_none()
     if spec is None:
         raise NotFound(f"No GPU has the id {gpu_id!r}.")
     return spec_from_dict(spec)
 
 
+def missing(connection: Connection, ids: Iterable[str]) -> list[str]:
+    """Which of these ids no GPU has, ordered."""
+    wanted = set(ids)
+    return sorted(wanted - set(connection.execute(sa.select(GPUS.c.id).where(GPUS.c.id.in_(wanted))).scalars()))
+
+
 def insert_spec(connection: Connection, spec: GpuSpec, origin: str) -> None:
     """Add a GPU; Conflict if its id is taken. `origin` is seed, user or import."""
+    revision.lock(connection)
     statement = insert(GPUS).values(id=spec.id, spec=spec_to_dict(spec), origin=origin).on_conflict_do_nothing()
     if connection.execute(statement.returning(GPUS.c.id)).one_or_none() is None:
         raise Conflict(f"A GPU with the id {spec.id!r} exists; PATCH /gpus/{spec.id} changes it.")
@@ -39,6 +48,7 @@ def insert_spec(connection: Connection, spec: GpuSpec, origin: str) -> None:
 
 def update_spec(connection: Connection, spec: GpuSpec) -> None:
     """Replace a GPU's specification; the row is the user's from then on, and seeding leaves it alone."""
+    revision.lock(connection)
     statement = sa.update(GPUS).where(GPUS.c.id == spec.id)
     values = {"spec": spec_to_dict(spec), "origin": "user", "updated_at": sa.func.now()}
     if connection.execute(statement.values(values)).rowcount == 0:
@@ -48,6 +58,7 @@ def update_spec(connection: Connection, spec: GpuSpec) -> None:
 
 def delete_spec(connection: Connection, gpu_id: str) -> None:
     """Remove a GPU; NotFound if there is none."""
+    revision.lock(connection)
     if connection.execute(sa.delete(GPUS).where(GPUS.c.id == gpu_id)).rowcount == 0:
         raise NotFound(f"No GPU has the id {gpu_id!r}.")
     revision.bump(connection)
@@ -55,17 +66,23 @@ def delete_spec(connection: Connection, gpu_id: str) -> None:
 
 def seed(connection: Connection, specs: Sequence[GpuSpec]) -> int:
     """Insert missing GPUs and refresh those still of origin seed; returns how many rows changed."""
-    rows = [{"id": spec.id, "spec": spec_to_dict(spec), "origin": "seed"} for spec in specs]
-    if not rows:
-        return 0
-    statement = insert(GPUS).values(rows)
-    fresh = statement.excluded.spec
-    statement = statement.on_conflict_do_update(
-        index_elements=[GPUS.c.id],
-        set_={"spec": fresh, "updated_at": sa.func.now()},
-        where=(GPUS.c.origin == "seed") & (GPUS.c.spec != fresh),
-    )
-    changed = len(connection.execute(statement.returning(GPUS.c.id)).all())
-    if changed:
+    if not _due(connection, specs):
+        return 0  # as at most starts, which wait for nobody's upload then
+    revision.lock(connection)
+    if due := _due(connection, specs):
+        statement = insert(GPUS).values([{"id": key, "spec": spec, "origin": "seed"} for key, spec in due.items()])
+        fresh = {"spec": statement.excluded.spec, "updated_at": sa.func.now()}
+        connection.execute(statement.on_conflict_do_update(index_elements=[GPUS.c.id], set_=fresh))
         revision.bump(connection)
-    return changed
+    return len(due)
+
+
+def _due(connection: Connection, specs: Sequence[GpuSpec]) -> dict[str, dict[str, Any]]:
+    """Which of these GPUs are missing here or, of origin seed, say something else; by id."""
+    known = {key: (origin, spec) for key, origin, spec in connection.execute(sa.select(*_SEEDED))}
+    fresh = {spec.id: spec_to_dict(spec) for spec in specs}
+    return {
+        key: spec
+        for key, spec in fresh.items()
+        if key not in known or (known[key][0] == "seed" and known[key][1] != spec)
+    }

@@ -69,6 +69,8 @@ def _canonical(value: Any) -> Any:
 
 def insert(connection: Connection, rows: Sequence[MeasurementRow]) -> int:
     """Add rows, all or none with the transaction; returns how many are new. Sent again, a row changes nothing."""
+    if rows:
+        revision.lock(connection)
     inserted = 0
     for start in range(0, len(rows), INSERT_CHUNK):
         inserted += connection.execute(_INSERT, _columns(rows[start : start + INSERT_CHUNK])).rowcount
@@ -106,6 +108,8 @@ def _agreeing(wanted: Filters) -> ColumnElement[bool]:
 
 def remove(connection: Connection, wanted: Filters, *, dry_run: bool = False) -> dict[tuple[str, str], int]:
     """Delete rows of every kind; returns how many went of each (kind, GPU id). A dry run only counts them."""
+    if not dry_run:
+        revision.lock(connection)
     columns = (MEASUREMENTS.c.kind, MEASUREMENTS.c.gpu_id)
     found = sa.select(*columns) if dry_run else sa.delete(MEASUREMENTS).returning(*columns)
     each = found.where(_agreeing(wanted)).cte()

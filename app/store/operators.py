@@ -24,7 +24,6 @@ from app.store.rows import OPERATOR_CONTEXTS, OPERATOR_MEASUREMENTS
 # Rows on their way at once: keeps a large import in tens of megabytes.
 CHUNK = 100_000
 KIND = "operator"
-LOCK = 0x67706F70  # "gpop"
 # PostgreSQL counts microseconds from 2000-01-01.
 _EPOCH_US = 946_684_800_000_000
 _C, _M = OPERATOR_CONTEXTS.c, OPERATOR_MEASUREMENTS.c
@@ -34,7 +33,7 @@ def insert(connection: Connection, blocks: Sequence[OperatorBlock]) -> int:
     """Add rows, all or none with the transaction; returns how many are new. Sent again, a row changes nothing."""
     if not blocks:
         return 0
-    lock(connection)
+    revision.lock(connection)  # two that add to the same contexts would wait for each other
     inserted = 0
     for block in blocks:
         ids = _context_ids(connection, block.contexts)
@@ -42,15 +41,6 @@ def insert(connection: Connection, blocks: Sequence[OperatorBlock]) -> int:
     if inserted:
         revision.bump(connection)
     return inserted
-
-
-def lock(connection: Connection) -> None:
-    """Be the only one to add or remove operators until the transaction ends.
-
-    Two that add to the same contexts would wait for each other, and rows added to a context while it goes would be
-    nobody's. Taken before the revision is bumped, or two would wait for each other again.
-    """
-    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(LOCK)))
 
 
 def count_new(connection: Connection, blocks: Sequence[OperatorBlock]) -> int:
@@ -279,7 +269,7 @@ def remove(connection: Connection, wanted: Filters, *, dry_run: bool = False) ->
     """Delete whole contexts with their rows; returns how many rows of each GPU id. A dry run only counts them."""
     columns = (_C.id, _C.gpu_id, _C.measurements)
     if not dry_run:
-        lock(connection)
+        revision.lock(connection)  # rows added to a context while it goes would be nobody's
     found = sa.select(*columns) if dry_run else sa.delete(OPERATOR_CONTEXTS).returning(*columns)
     gone, ids = Counter[str](), list[int]()
     for context_id, gpu, rows in connection.execute(found.where(agreeing_contexts(wanted))):

@@ -36,6 +36,7 @@ _COLUMNS = tuple(PRICES.c[name] for name in Price.__slots__)
 def insert(connection: Connection, prices: Sequence[Price]) -> int:
     """Add rows, all or none with the transaction; returns how many are new. Sent again, a row changes nothing."""
     values = [{name: value for name, value in asdict(price).items() if name != "id"} for price in prices]
+    revision.lock(connection)
     added = 0
     for first in range(0, len(values), _INSERT_CHUNK):
         statement = insert_into(PRICES).values(values[first : first + _INSERT_CHUNK]).on_conflict_do_nothing()

@@ -60,6 +60,7 @@ def add(
 
 def serve(connection: Connection, version_id: int) -> Version:
     """Serve this version from now on; the one before it retires."""
+    revision.lock(connection)  # one that is published while another is rolled back finds what is served then
     found = connection.execute(_select().where(VERSIONS.c.id == version_id)).one_or_none()
     if found is None:
         raise NotFound(f"No predictor version has the id {version_id}.")
@@ -91,8 +92,9 @@ def rollback(connection: Connection, predictor: str, gpu_id: str, *, to_nothing:
 
     If there is none: Conflict, or with `to_nothing` serve none any more and return None.
     """
+    revision.lock(connection)
     mine = (VERSIONS.c.predictor == predictor) & (VERSIONS.c.gpu_id == gpu_id)
-    now = connection.execute(sa.select(VERSIONS.c.id).where(mine, VERSIONS.c.state == "served").with_for_update())
+    now = connection.execute(sa.select(VERSIONS.c.id).where(mine, VERSIONS.c.state == "served"))
     present = now.scalar_one_or_none()
     if present is None:
         raise Conflict(f"Predictor {predictor!r} serves no trained version for GPU {gpu_id!r}.")

@@ -12,9 +12,14 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from app.cli.measure import command
+from app.cli.measure import command, send
+from app.config import Settings
+from app.errors import Forbidden
 from app.measure.output import Output
-from app.measure.upload import Server
+from app.measure.upload import Server, Told
+from app.store import keys
+from app.store.keys import Role
+from app.store.session import Database
 from tests.service import Service
 
 CPU, CPU_ID = "the CPU of this test", "the-cpu-of-this-test"
@@ -117,32 +122,61 @@ def test_figures_are_told_where_there_are_none(service: Service) -> None:
     service.client.post("/gpus", json=CARD).raise_for_status()
     server, path = Server(f"http://127.0.0.1:{service.port}"), f"/gpus/{CARD['name']}"
     found = {"triad_bandwidth_bytes_per_s": 2.6e12, "launch_overhead_s": 2e-6}
-    assert server.tell_figures(CARD["name"], found) == found
-    assert server.tell_figures(CARD["name"], {"launch_overhead_s": 3e-6}) == {}
+    assert server.tell_figures(CARD["name"], found) == Told(found)
+    assert server.tell_figures(CARD["name"], {"launch_overhead_s": 3e-6}) == Told()
     known = service.client.get(path).raise_for_status().json()
     assert {name: known[name] for name in found} == found
     assert {known["provenance"][name] for name in found} == {"measured"}
 
 
+BUSY: dict[str, Any] = {
+    **{"kind": "cpu", "name": "CPU that was busy", "architecture": "CPU", "sm_count": 1, "fp32_lanes_per_sm": 16},
+    **{"boost_clock_hz": 3e9, "memory_bytes": 8e9, "memory_bandwidth_bytes_per_s": 5e9, "l2_bytes": 1e6},
+    **{"l2_bandwidth_bytes_per_s": 4e10, "peak_flops": {"fp32": 9.6e10}, "source": "gpucast measure"},
+}
+ADD = {"gpu": BUSY["name"], "software": "pytorch-2", "source": "made up", "outcome": "measured", "op": "add"}
+
+
 def test_a_cpu_registered_by_a_busy_run_is_raised_to_what_a_quiet_one_saw(service: Service, tmp_path: Path) -> None:
     """Half of the bandwidth at first: rows of the next run would lie under that limit."""
-    busy = {
-        **{"kind": "cpu", "name": "CPU that was busy", "architecture": "CPU", "sm_count": 1, "fp32_lanes_per_sm": 16},
-        **{"boost_clock_hz": 3e9, "memory_bytes": 8e9, "memory_bandwidth_bytes_per_s": 5e9, "l2_bytes": 1e6},
-        **{"l2_bandwidth_bytes_per_s": 4e10, "peak_flops": {"fp32": 9.6e10}, "source": "gpucast measure"},
-    }
     server, path = Server(f"http://127.0.0.1:{service.port}"), tmp_path / "out.parquet"
-    row = {"gpu": busy["name"], "software": "pytorch-2", "source": "made up", "outcome": "measured", "op": "add"}
-    first = Output(path, busy, {})
-    first.add("first", {**row, "b": 1, "h": 4_000_000, "dtype": "fp32", "latency_ms": 12.0})
+    first = Output(path, BUSY, {})
+    first.add("first", {**ADD, "b": 1, "h": 4_000_000, "dtype": "fp32", "latency_ms": 12.0})
     first.write()
-    assert (server.raise_peaks(first.device), server.send(path).inserted) == ({}, 1)
-    Output(path, {**busy, "memory_bandwidth_bytes_per_s": 1e10}, {}).write()
-    again = Output(path, busy, {})
+    assert (server.raise_peaks(first.device), server.send(path).inserted) == (Told(), 1)
+    Output(path, {**BUSY, "memory_bandwidth_bytes_per_s": 1e10}, {}).write()
+    again = Output(path, BUSY, {})
     again.raise_to({"boost_clock_hz": 2e9})
-    again.add("second", {**row, "b": 1, "h": 8_000_000, "dtype": "fp32", "latency_ms": 12.0})
+    again.add("second", {**ADD, "b": 1, "h": 8_000_000, "dtype": "fp32", "latency_ms": 12.0})
     again.write()
-    assert server.raise_peaks(again.device) == {"memory_bandwidth_bytes_per_s": 1e10}
+    assert server.raise_peaks(again.device) == Told({"memory_bandwidth_bytes_per_s": 1e10})
     sent = server.send(path)
     assert (sent.inserted, sent.unchanged, dict(sent.left_out)) == (1, 1, {})
-    assert server.raise_peaks(again.device) == {}
+    assert server.raise_peaks(again.device) == Told()
+
+
+def test_a_contributors_rows_come_in_and_figures_stay_the_admins(
+    settings: Settings, database: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with database.begin() as connection:
+        held = {role: keys.create(connection, role.name, role)[1] for role in Role}
+    device = BUSY | {"name": "CPU of a contributor"}
+    out = Output(tmp_path / "out.parquet", device | {"memory_bandwidth_bytes_per_s": 1e10}, {})
+    out.add("slow", {**ADD, "gpu": device["name"], "b": 1, "h": 8_000_000, "dtype": "fp32", "latency_ms": 50.0})
+    out.write()
+    found = {"launch_overhead_s": 2e-6}
+    with Service(settings, tmp_path / "log", {"GPUCAST_KEYS": "on"}) as guarded:
+        url, admin = f"http://127.0.0.1:{guarded.port}", guarded.client
+        admin.headers["Authorization"] = f"Bearer {held[Role.ADMIN]}"
+        admin.post("/gpus", json=device).raise_for_status()
+        send(Server(url, held[Role.CONTRIBUTE]), out, found)
+        said = capsys.readouterr().out
+        assert "sent: 1 new, 0 known before" in said
+        for figure in ("memory_bandwidth_bytes_per_s 1e+10", "launch_overhead_s 2e-06"):
+            assert f"{device['name']} keeps the server's figures: only an admin's key sets {figure}" in said
+        known = admin.get("/gpus/cpu-of-a-contributor").json()
+        assert (known["memory_bandwidth_bytes_per_s"], known["launch_overhead_s"]) == (5e9, None)
+        with pytest.raises(Forbidden):
+            send(Server(url, held[Role.READ]), out, found)
+        send(Server(url, held[Role.ADMIN]), out, found)
+        assert "CPU of a contributor has launch_overhead_s 2e-06 now" in capsys.readouterr().out

@@ -6,13 +6,26 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from app.cli.evaluate import command as studies
 from tests.accuracy.test_cross_gpu_kernels import DATA
 
 
 def evaluate(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "app.cli", "evaluate", "cross-gpu-kernels", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)
+
+
+@pytest.mark.parametrize("study", [item.name for item in studies.registered_commands])
+def test_the_data_folder_is_asked_for(study: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GPUCAST_SHARED_DATA", raising=False)
+    refused = CliRunner().invoke(studies, [study])
+    assert refused.exit_code != 0
+    said = refused.output + str(refused.exception)
+    assert "--data" in said and "GPUCAST_SHARED_DATA" in said
+    told = CliRunner().invoke(studies, [study, "--data", __file__])
+    assert told.exit_code == 2 and "is a file" in told.output
 
 
 def test_unknown_folder_and_missing_file(tmp_path: Path) -> None:
@@ -27,8 +40,9 @@ def test_unknown_folder_and_missing_file(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"no data in {DATA}")
 def test_tables_without_the_clean_rows(tmp_path: Path) -> None:
+    (tmp_path / "cuda_kernels").mkdir()
     for path in (*DATA.glob("runs_*_final.csv"), DATA / "gpu_metrics.json"):
-        (tmp_path / path.name).symlink_to(path)
+        (tmp_path / "cuda_kernels" / path.name).symlink_to(path)
     done = evaluate("--data", str(tmp_path), "--json", str(tmp_path / "cells.json"))
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

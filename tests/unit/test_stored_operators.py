@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from app.services.measurements.ingest import Checked, check, save
 from app.services.measurements.stored_operators import stored_operators
 from app.services.measurements.upload import Objects
-from app.store import measurements, operators, revision
+from app.store import gpus, measurements, operators, revision
 from app.store.page import Filters
 from app.store.rows import OPERATOR_CONTEXTS, OPERATOR_MEASUREMENTS
 from app.store.session import Database
@@ -44,6 +44,13 @@ ROWS = [
 
 def checked(*rows: dict[str, Any]) -> Checked:
     return check(Catalog(SPECS), Objects.of(rows))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def catalogued(database: Database) -> None:
+    with database.begin() as connection:
+        for spec in SPECS:
+            gpus.insert_spec(connection, spec, "user")
 
 
 @pytest.fixture(scope="module")

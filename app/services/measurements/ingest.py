@@ -39,6 +39,7 @@ from app.services.workloads import KernelWorkload, kernel_table
 from app.store import gpus as gpu_store
 from app.store import measurements as store
 from app.store import operators as operator_store
+from app.store import revision
 from app.store.measurements import MeasurementRow
 from app.store.operator_blocks import OperatorBlock, identities
 from app.store.session import Database
@@ -211,10 +212,10 @@ def refuse_wrong(checked: Checked, received: int) -> None:
 def save(connection: Connection, checked: Checked) -> int:
     """Store the checked rows and the GPUs they bring along; returns how many rows are new."""
     blocks = _blocks(checked)
-    if blocks:
-        operator_store.lock(connection)
+    revision.lock(connection)
     for spec in checked.newcomers:
         _add_gpu(connection, spec)
+    _refuse_gone(connection, checked)
     return store.insert(connection, checked.rows) + operator_store.insert(connection, blocks)
 
 
@@ -227,6 +228,14 @@ def count_new(connection: Connection, checked: Checked) -> int:
     ids = {store.identity(row) for row in checked.rows}
     new = len(ids) - len(store.known(connection, sorted(ids)))
     return new + operator_store.count_new(connection, _blocks(checked))
+
+
+def _refuse_gone(connection: Connection, checked: Checked) -> None:
+    """Conflict where a GPU was removed since the rows were checked: they would be nobody's."""
+    used = {row.gpu_id for row in checked.rows}
+    used |= {item.gpu_id for block in _blocks(checked) for item in block.contexts}
+    if gone := gpu_store.missing(connection, used):
+        raise Conflict(f"{', '.join(gone)} was removed while these measurements came in: send them again.")
 
 
 def _add_gpu(connection: Connection, spec: GpuSpec) -> None:
