@@ -68,6 +68,8 @@ def _tell(report: ImportReport, dry_run: bool) -> None:
 
 
 def _tell_parts(report: PartsReport, dry_run: bool) -> None:
+    for note in report.notes:
+        print(f"note: {note}")
     for example in report.examples:
         print(f"skipped {example}")
     for (what, dtype, gpu), rows in sorted(report.arrived.items()):

@@ -21,7 +21,7 @@ from app.measure.campaign import DeviceLost, facts, measure_all, name_kernels, p
 from app.measure.data_parallel import Peers
 from app.measure.device import Device, find
 from app.measure.device_figures import figures, summary
-from app.measure.output import Output
+from app.measure.output import Output, alone
 from app.measure.plan import planned
 from app.measure.point import Point
 from app.measure.runner import Runner
@@ -82,32 +82,33 @@ def command(  # noqa: PLR0913 - one parameter per option
         raise BadInput("--workload is what a plan is for: add --plan.")
     if sink is not None:
         sink.greet()
-    output = Output(out, device.description, facts(device))
-    print(f"{device.name}, {device.software}: {len(output.rows)} points are in {out}", file=sys.stderr)
-    asked = _asked(suite, only, device) if sink is None or not plan else [_planned(sink, device, workload)]
-    end, lost = max(began + seconds, time.monotonic() + _LEAST_SHARE * seconds), False
-    try:
-        with _stopped_by_terminate():
-            _run(Runner(device, most_spread=most_spread), output, asked, end)
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-    except DeviceLost as error:
-        print(f"goes on in a new process, as {error}", file=sys.stderr)
-        lost = True
-    finally:
-        if device.peers is not None:
-            device.peers.close()
-        of_device = output.of(dict(asked).get("device", ()))
-        found = figures(of_device)
-        output.raise_to({"memory_bandwidth_bytes_per_s": found.get("triad_bandwidth_bytes_per_s", 0.0)})
-        output.write()
-    if lost:
-        _again((end - time.monotonic()) / _S_PER_MINUTE)
-    _tell(output)
-    for line in summary(of_device, output.facts):
-        print(f"  {line}")
-    if sink is not None:
-        send(sink, output, found)
+    with alone(out):
+        output = Output(out, device.description, facts(device))
+        print(f"{device.name}, {device.software}: {len(output.rows)} points are in {out}", file=sys.stderr)
+        asked = _asked(suite, only, device) if sink is None or not plan else [_planned(sink, device, workload)]
+        end, lost = max(began + seconds, time.monotonic() + _LEAST_SHARE * seconds), False
+        try:
+            with _stopped_by_terminate():
+                _run(Runner(device, most_spread=most_spread), output, asked, end)
+        except KeyboardInterrupt:
+            print("stopped", file=sys.stderr)
+        except DeviceLost as error:
+            print(f"goes on in a new process, as {error}", file=sys.stderr)
+            lost = True
+        finally:
+            if device.peers is not None:
+                device.peers.close()
+            of_device = output.of(dict(asked).get("device", ()))
+            found = figures(of_device)
+            output.raise_to({"memory_bandwidth_bytes_per_s": found.get("triad_bandwidth_bytes_per_s", 0.0)})
+            output.write()
+        if lost:
+            _again((end - time.monotonic()) / _S_PER_MINUTE)
+        _tell(output)
+        for line in summary(of_device, output.facts):
+            print(f"  {line}")
+        if sink is not None:
+            send(sink, output, found)
 
 
 def _device(gpu: str | None, software: str | None, threads: int | None, dtypes: Sequence[str] | None) -> Device:

@@ -8,11 +8,12 @@ A journal that a killed run left is taken up by the next one.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ class Output:
         self.rows: dict[str, Row] = {}
         if path.exists():
             self.rows |= self._read()
-        self._make_room()
+        _make_room(path)
         if taken_up := self._taken_up():
             self.rows |= taken_up
             self.write()  # what follows a line that was cut would be lost with it
@@ -95,14 +96,6 @@ class Output:
         self._journal.unlink(missing_ok=True)
         self._written = time.monotonic()
 
-    def _make_room(self) -> None:
-        """The folder, where a file can be made."""
-        folder = self.path.parent
-        with suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK):
-            raise BadInput(f"No file can be written in {folder}: name another one.")
-
     def _taken_up(self) -> dict[str, Row]:
         """The rows of a journal that a killed run left, if one did."""
         rows = dict(_lines(self._journal)) if self._journal.exists() else {}
@@ -123,6 +116,36 @@ class Output:
         self.raise_to(device)
         rows = [{name: cell for name, cell in row.items() if cell is not None} for row in found.to_pylist()]
         return dict(zip(digests, rows, strict=True))
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Be the only run that measures into a file, for each writes all of it; BadInput while another one does.
+
+    The lock goes with its process, however that ends; a file `.lock` that a killed one left holds nobody up.
+    """
+    _make_room(path)
+    lock = path.with_name(f"{path.name}.lock")
+    with lock.open("a") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            taken = os.path.samestat(os.fstat(held.fileno()), lock.stat())  # the one before removes what it held
+        except OSError:
+            taken = False
+        if not taken:
+            raise BadInput(f"Another gpucast measure writes {path}: wait for it, or name another file.")
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+def _make_room(path: Path) -> None:
+    """The folder, where a file can be made."""
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(path.parent, os.W_OK):
+        raise BadInput(f"No file can be written in {path.parent}: name another one.")
 
 
 def _lines(journal: Path) -> list[tuple[str, Row]]:

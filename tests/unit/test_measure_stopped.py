@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.config import CHECKOUT
-from app.errors import GpucastError
+from app.errors import BadInput, GpucastError
 
 pytest.importorskip("torch")
 
@@ -28,10 +28,13 @@ def test_told_to_terminate_it_keeps_what_it_has(tmp_path: Path) -> None:
         until = time.monotonic() + 300
         while not out.with_name("out.parquet.part").exists() and time.monotonic() < until:
             time.sleep(0.1)
+        with pytest.raises(BadInput, match="Another gpucast measure writes"):
+            command(out, suite=["operators"], threads=1, minutes=0.0)
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=300)
     assert process.returncode == 0, said
     assert "stopped" in said
+    assert not out.with_name("out.parquet.lock").exists()
     assert len(pq.read_table(out)) >= 1
     assert not out.with_name("out.parquet.part").exists()
 

@@ -126,6 +126,18 @@ def test_sums_alone(database: Database, tmp_path: Path) -> None:
     assert report.skipped == {"threads_per_block: required field is missing": 1}
 
 
+def test_sums_without_medians_are_averages_and_say_so(database: Database, tmp_path: Path) -> None:
+    """As nsys 2020 prints them."""
+    old = f'''"Time(%)","Total Time (ns)","Instances","Average","Minimum","Maximum","Name"
+93.1,27000000,3,9000000.0,8000000,10000000,"{SAXPY}"
+6.9,3000000,2,1500000.0,1000000,2000000,"{GEMM}"
+'''
+    work = put(tmp_path / "work", work=WORK.replace("32x32x1", "")) / "work.csv"
+    report = bring_in(database, "nsys", put(tmp_path / "nsys", old=old), Told(V100, "averages", work))
+    assert [(row.latency_s, row.runs) for row in stored(database, "averages")] == [(1.5e-3, 2)]
+    assert len(report.notes) == 1 and "old.csv: this nsys printed no medians" in report.notes[0]
+
+
 def long(*launches: tuple[str, dict[str, tuple[str, object]]]) -> str:
     about = '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size"'
     lines = ["==PROF== Connected to process 42", about + ',"Section Name","Metric Name","Metric Unit","Metric Value"']

@@ -37,6 +37,7 @@ class PartsReport:
     arrived   sound rows by operator (kernel or model), dtype and GPU id
     skipped   rows left out: why, and how many
     ignored   columns that nothing stores: how many rows have them
+    notes     what else the parts say
     examples  some of the rows left out: where they stood, and why
     """
 
@@ -46,6 +47,7 @@ class PartsReport:
     arrived: Counter[Arrived] = field(default_factory=Counter)
     skipped: Counter[str] = field(default_factory=Counter)
     ignored: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
     examples: list[str] = field(default_factory=list)
 
 
@@ -70,6 +72,7 @@ def import_parts(
             left_out += part.skipped.total()
             report.skipped += part.skipped
             report.ignored += part.ignored
+            report.notes += part.notes
             for sent in _chunks(part.sent):
                 _take_in(connection, part, sent, report, dry_run)
                 rate = report.received / max(time.monotonic() - started, 1e-3)

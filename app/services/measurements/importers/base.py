@@ -61,6 +61,7 @@ class Part:
     ignored   columns that are read by people only: how many rows have them
     device    the specification of the GPU measured on, where the file carries one
     drift_s   float64 [n], what the process that measured had grown slower by, which `sent` is without; None: nothing
+    notes     what else whoever brings it in should know
     """
 
     file: str
@@ -70,6 +71,7 @@ class Part:
     ignored: Counter[str] = field(default_factory=Counter)
     device: Mapping[str, Any] | None = None
     drift_s: NDArray[np.float64] | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +28,8 @@ from app.services.measurements.upload import Objects
 _UNIT = re.compile(r"(.*) \(([^)]+)\)$")
 _INDEX = re.compile(r" \(\d+\)$")
 _TRACE, _SUMS = "cuda_gpu_trace", "cuda_gpu_kern_sum"
+_MEDIAN = "Med"
+_AVERAGED = "this nsys printed no medians: times are averages, in which slow first launches count"
 Found = dict[Launch, Times]
 
 
@@ -35,6 +38,7 @@ class _Report(NamedTuple):
     name: str
     found: Found
     cut: int
+    notes: tuple[str, ...]
 
 
 def read(path: Path, told: Told) -> Iterator[Part]:
@@ -49,7 +53,8 @@ def read(path: Path, told: Told) -> Iterator[Part]:
             again = Counter({"kernels summed: the trace has each launch of them": len(report.found)})
             yield Part(report.file, Objects.of(()), None, again)
         else:
-            yield from parts(report.file, report.found, told, _lacks, report.cut)
+            for part in parts(report.file, report.found, told, _lacks, report.cut):
+                yield replace(part, notes=report.notes)
     named = {report.file for report in reports}
     yield from unread([file for file in files if file.name not in named], told)
 
@@ -59,7 +64,8 @@ def _reports(file: Path) -> Iterator[_Report]:
     for name, (columns, gather) in _REPORTS.items():
         if (rows := sheet(file, partial(_has, columns))) is not None:
             found = gather(rows)
-            yield _Report(file.name, name, found, rows.cut)
+            averaged = name == _SUMS and not _has({_MEDIAN}, rows.names)
+            yield _Report(file.name, name, found, rows.cut, (f"{file.name}: {_AVERAGED}",) if averaged else ())
 
 
 def _has(columns: Collection[str], names: Sequence[str]) -> bool:
@@ -100,15 +106,19 @@ def _trace(rows: Iterable[Cells]) -> Found:
 
 
 def _sums(rows: Iterable[Cells]) -> Found:
-    """Kernels of cuda_gpu_kern_sum, or of cuda_gpu_kern_gb_sum, which keeps grids and blocks apart."""
+    """Kernels of cuda_gpu_kern_sum, or of cuda_gpu_kern_gb_sum, which keeps grids and blocks apart.
+
+    Of an older nsys they have no median.
+    """
     found: Found = {}
     for row in rows:
         grid, block = (extents(row.get(f"{what}XYZ", "").split()) for what in ("Grid", "Block"))
-        runs = figure(row["Instances"])
+        runs, total = figure(row["Instances"]), _figure(row, "Total Time")
         times = found.setdefault(
             Launch(row["Name"].strip(), None, grid, block), Times(runs=int(runs) if runs else None)
         )
-        times.add(_figure(row, "Med") if runs else None)
+        average = total / runs if total and runs else None
+        times.add(_figure(row, _MEDIAN) if runs and _has({_MEDIAN}, list(row)) else average)
     return found
 
 
@@ -143,7 +153,7 @@ def _lacks(launch: Launch, times: Times) -> str:
 _REPORTS: dict[str, tuple[set[str], Callable[[Iterable[Cells]], Found]]] = {
     _TRACE: ({"Duration", "GrdX", "GrdY", "GrdZ", "BlkX", "BlkY", "BlkZ", "Name"}, _trace),
     "nvtx_kern_sum": ({"NVTX Range", "NVTX Inst", "Total Time"}, _ranges),
-    _SUMS: ({"Total Time", "Instances", "Med", "Name"}, _sums),
+    _SUMS: ({"Total Time", "Instances", "Name"}, _sums),
 }
 
 IMPORTER = ProfileImporter("nsys", "Nsight Systems, CSV files of `nsys stats` or a folder of them", read)
