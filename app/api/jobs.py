@@ -45,7 +45,9 @@ class JobOut(BaseModel):
     progress: str | None = Field(description="what a running one does")
     version: str | None
     served: bool | None
-    validation: list[dict[str, Any]] | None = Field(description="errors on what was held out")
+    validation: list[dict[str, Any]] | None = Field(
+        description="errors on what was held out; a note where too few rows were"
+    )
     trained_on: dict[str, Any] | None
     reason: str | None
     created_at: datetime

@@ -26,7 +26,9 @@ class VersionOut(BaseModel):
     gpu: str | None = Field(description="null: pooled over all GPUs")
     state: str = Field(description="served, retired, kept_back, or shipped: part of the installation")
     trained_on: dict[str, Any] = Field(description="rows and GPUs")
-    validation: list[dict[str, Any]] = Field(description="errors on what was held out, per split, family and GPU")
+    validation: list[dict[str, Any]] = Field(
+        description="errors on what was held out, per split, family and GPU; a note where too few rows were"
+    )
     training_set_sha256: str
     created_at: datetime | None = Field(description="null: it ships with the code")
 

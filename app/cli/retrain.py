@@ -82,7 +82,8 @@ def _tell(job: jobs.Job) -> None:
     for cell in result.get("validation", ()):
         coverage = cell.get("coverage_80")
         covered = "" if coverage is None else f", 80 % intervals cover {coverage:.0f} %"
+        note = f" ({cell['note']})" if "note" in cell else ""
         print(
             f"  {cell['split']:<22} {cell.get('family', ''):<28} {cell['gpu']:<28} MAPE {cell['mape']:.1f} %,"
-            f" median {cell['median_ape']:.1f} % over {cell['n']} rows{covered}"
+            f" median {cell['median_ape']:.1f} % over {cell['n']} rows{covered}{note}"
         )

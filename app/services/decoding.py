@@ -87,6 +87,8 @@ def field_errors(raw: object, form: Any, *, example: Mapping[str, Any], loc: Pat
         except RecursionError:
             errors.append(FieldError(loc, "nested too deeply"))
             break
+        except UnicodeEncodeError:  # a lone surrogate in a field's name: what holds it is no JSON
+            break
         except msgspec.ValidationError as error:
             path, message = _split(str(error))
             path, message = _pointed(path, message)

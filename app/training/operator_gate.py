@@ -13,6 +13,7 @@ from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
 from app.training.operator_start import any_holds, learned_from
 from app.training.operator_validation import CONFIGURATION_HELD_OUT, GPU_HELD_OUT, HeldOut, answers
+from app.training.validate import few
 
 Floats = NDArray[np.float64]
 
@@ -50,9 +51,13 @@ def operator_gate(
         if new > old * (1.0 + tolerance) + 1e-6:
             return (
                 f"kept back: mean held-out log error {new:.2f} % against {old:.2f} % of the served version"
-                f" on {len(mine)} {what}"
+                f" on {len(mine)} {what}{_told(len(mine))}"
             )
     return None
+
+
+def _told(rows: int) -> str:
+    return f" ({few(rows)['note']})" if few(rows) else ""
 
 
 def _held_out_of_both(found: HeldOut, served: Mapping[str, Any]) -> tuple[Floats, Floats]:

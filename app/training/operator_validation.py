@@ -3,7 +3,7 @@
 Three splits, so that each situation of an answer has residuals of its own:
 gpu_held_out            no row of one GPU is trained on; its rows are asked (`sibling`, `unseen`)
 few_measured            the same, once the predictor was told FEW rows of each operator and dtype (`calibrated`)
-configuration_held_out  a fifth of the configurations is held out on every GPU (`seen`)
+configuration_held_out  a fifth of the configurations is held out on every GPU (`seen`), of few rows every fifth in turn
 
 Every GPU has about as many residuals as any other.
 
@@ -13,7 +13,7 @@ GPUs that it knows, and rows that it was trained on itself, are asked of a predi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -26,8 +26,9 @@ from app.predictors.roofline import hardware_limit
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence
 from app.tables.operator_runs import OperatorRuns
-from app.training.operator_folds import HELD_OUT, chosen, configurations, hashed, mixed
+from app.training.operator_folds import configurations, fifths, hashed, mixed
 from app.training.operator_start import Start
+from app.training.validate import few
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -46,6 +47,7 @@ MOST_LEARNED = 1000
 MOST_OF_CONFIGURATIONS = 10_000
 # Residuals that a group of intervals keeps, evenly over their order.
 MOST_KEPT = 401
+_FIFTHS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,15 +144,28 @@ def _told_few(fitted: Any, runs: Sequence[OperatorRuns], gpus: GpuTable, query: 
 
 
 def _by_configuration(start: Start, runs: Sequence[OperatorRuns], gpus: GpuTable, report: Report) -> Iterator[HeldOut]:
+    """A fifth of each operator's; of one whose fifth is a handful of rows, every fifth in turn."""
     report("configurations held out")
-    out = [_configurations_out(run) for run in runs]
-    known = [start.rows_known(run.key) for run in runs]
-    train = [run.take(_few(run, ~held, MOST_OF_CONFIGURATIONS)) for run, held in zip(runs, out, strict=True)]
+    fifth = [_fifth_of(run) for run in runs]
+    small = [k for k, part in enumerate(fifth) if np.count_nonzero(part == 0) < LEAST_RESIDUALS]
+    for number in range(_FIFTHS):
+        turn = small if number else range(len(runs))
+        yield from _configurations_out(start, runs, gpus, {k: _others_seen(runs[k], fifth[k] == number) for k in turn})
+
+
+def _others_seen(run: OperatorRuns, out: Bools) -> Bools:
+    """Those of the rows `out` whose GPU keeps rows to learn from, bool [n]."""
+    return out & np.isin(run.rows.gpu, run.rows.gpu[~out])
+
+
+def _configurations_out(
+    start: Start, runs: Sequence[OperatorRuns], gpus: GpuTable, out: Mapping[int, Bools]
+) -> Iterator[HeldOut]:
+    """Answers to the rows held out, bool [n] by the table, of a predictor of the other rows of these tables."""
+    train = [runs[k].take(_few(runs[k], ~held, MOST_OF_CONFIGURATIONS)) for k, held in out.items()]
     for own in (False, True):
-        query = [
-            _Query(k, _few(run, held & (was == own), MOST_ASKED))
-            for k, (run, held, was) in enumerate(zip(runs, out, known, strict=True))
-        ]
+        known = {k: start.rows_known(runs[k].key) for k in out}
+        query = [_Query(k, _few(runs[k], held & (known[k] == own), MOST_ASKED)) for k, held in out.items()]
         if not any(len(one.rows) for one in query):
             continue
         fitted = _fitted(start, own, train, gpus)
@@ -158,11 +173,11 @@ def _by_configuration(start: Start, runs: Sequence[OperatorRuns], gpus: GpuTable
             yield _asked(fitted, runs, gpus, query, CONFIGURATION_HELD_OUT)
 
 
-def _configurations_out(run: OperatorRuns) -> Bools:
-    """A fifth of the configurations; of the rows, where there are too few configurations to tell apart."""
+def _fifth_of(run: OperatorRuns) -> Ints:
+    """Which fifth each row is in, 0 to 4, int [n]: of configurations, or of rows where there are few of these."""
     found = configurations(run)
-    few = len(np.unique(found)) < LEAST_CONFIGURATIONS
-    return chosen(mixed(hashed(run.rows.ops) if few else found, np.uint64(7)), HELD_OUT)
+    alike = len(np.unique(found)) < LEAST_CONFIGURATIONS
+    return fifths(mixed(hashed(run.rows.ops) if alike else found, np.uint64(7)))
 
 
 def _fitted(start: Start, alone: bool, train: Sequence[OperatorRuns], gpus: GpuTable) -> Any:
@@ -233,11 +248,11 @@ def card_rows(found: HeldOut, gpus: GpuTable) -> list[dict[str, Any]]:
     return rows
 
 
-def _summary(log_ratio: Floats, inside: Bools) -> dict[str, float | int]:
+def _summary(log_ratio: Floats, inside: Bools) -> dict[str, float | int | str]:
     error = np.abs(np.expm1(-log_ratio))
     return {
         "mape": round(100.0 * float(error.mean()), 3),
         "median_ape": round(100.0 * float(np.median(error)), 3),
         "coverage_80": round(100.0 * float(inside.mean()), 1),
         "n": len(error),
-    }
+    } | few(len(error))

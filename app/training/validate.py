@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.predictors.base import Predictor
-from app.predictors.intervals import Intervals
+from app.predictors.intervals import LEAST_RESIDUALS, Intervals
 from app.predictors.roofline import hardware_limit
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
@@ -95,14 +95,19 @@ def covered(found: Residuals, coverage: float) -> NDArray[np.bool_]:
     return inside
 
 
-def summary(found: Residuals, inside: NDArray[np.bool_]) -> dict[str, float | int]:
+def few(rows: int) -> dict[str, str]:
+    """What the card says beside figures of so many answers: of a handful they tell little."""
+    return {"note": "too few rows"} if rows < LEAST_RESIDUALS else {}
+
+
+def summary(found: Residuals, inside: NDArray[np.bool_]) -> dict[str, float | int | str]:
     """MAPE and median APE in percent, coverage of the 80 % interval in percent, and how many answers."""
     return {
         "mape": round(100.0 * float(found.error.mean()), 3),
         "median_ape": round(100.0 * float(np.median(found.error)), 3),
         "coverage_80": round(100.0 * float(inside.mean()), 1),
         "n": len(found.log_ratio),
-    }
+    } | few(len(found.log_ratio))
 
 
 def card_rows(found: Residuals, gpus: GpuTable, splits: Sequence[str], family: str) -> list[dict[str, Any]]:

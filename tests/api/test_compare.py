@@ -218,3 +218,11 @@ def test_measured_power_makes_the_energy(client: TestClient) -> None:
         assert own["energy_j"] == pytest.approx(own["latency_ms"] * 50e-3, rel=0.01)
         assert other["power_source"] == "measured on other GPUs"
         assert other["power_w"] == pytest.approx(72.0 * 50 / 70, rel=0.01)
+
+
+@pytest.mark.parametrize("path", ["/compare", "/plan", "/partition", "/predict"])
+@pytest.mark.parametrize("body", [rb'{"\ud800": 1}', rb'{"workload": {"\udfff": 1}}'])
+def test_a_lone_surrogate_in_a_name_is_no_json(client: TestClient, path: str, body: bytes) -> None:
+    answer = client.post(path, content=body)
+    assert answer.status_code in (400, 422), answer.text
+    assert answer.headers["content-type"] == "application/problem+json"

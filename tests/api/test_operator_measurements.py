@@ -228,6 +228,23 @@ def test_wrong_cells_are_named(server: httpx.Client, header: bytes, line: bytes,
     assert stored(server, source="bench") == []
 
 
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+@pytest.mark.parametrize("ticks", [2**63 - 1, 2**62, -(2**63), 253_402_300_800_000])
+def test_times_that_no_calendar_has_are_named(server: httpx.Client, unit: str, ticks: int) -> None:
+    kernel = {"gpu": "titan-v", "software": "cuda", "source": "mine", "latency_ms": 0.91, "name": "mm", "dtype": "fp32"}
+    counts = ("flops", "bytes", "working_set_bytes", "blocks", "threads_per_block", "registers_per_thread")
+    kernel |= dict.fromkeys((*counts, "shared_memory_per_block"), 64)
+    for row in (flat(rows(OPERATORS[:1]))[0], kernel | {"access_pattern": "coalesced"}):
+        row.pop("measured_at", None)
+        table = pa.Table.from_pylist([row])
+        table = table.append_column("measured_at", pa.array([ticks], pa.timestamp(unit, "Asia/Tokyo")))
+        sink = io.BytesIO()
+        pq.write_table(table, sink)
+        answer = send(server, sink.getvalue(), "application/vnd.apache.parquet")
+        assert answer.status_code == 422, answer.text
+        assert answer.json()["errors"][0]["loc"] == [0, "measured_at"]
+
+
 def test_wrong_parquet_columns_are_named(server: httpx.Client) -> None:
     sound = flat(rows(OPERATORS[:1]))[0]
     for wrong, name in (({"m": "many"}, "m"), ({"speed": 1.0}, "speed"), ({"gpu": 7}, "gpu")):

@@ -125,6 +125,18 @@ def test_pairs_words_and_narrow_types(client: TestClient, write: Write, media: s
 
 
 @forms
+def test_dictionaries_of_numbers(client: TestClient, write: Write, media: str) -> None:
+    encoded = TABLE.set_column(NAMES.index("m"), "m", TABLE["m"].dictionary_encode())
+    assert read(send(client, write(encoded), media)).equals(read(send(client, write(TABLE), media)))
+
+
+def test_one_stream_after_another_is_not_half_read(client: TestClient) -> None:
+    answer = send(client, stream(TABLE) * 2, ARROW)
+    refused(answer, 400)
+    assert "one stream at a time" in answer.json()["detail"]
+
+
+@forms
 @pytest.mark.parametrize(
     ("name", "column", "place"),
     [

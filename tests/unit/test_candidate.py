@@ -14,6 +14,7 @@ from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import concatenate
 from app.training.candidate import Candidate, Material, candidate, kept_back
 from app.training.operator_start import Start
+from app.training.operator_validation import CONFIGURATION_HELD_OUT
 from tests.unit.kernels import kernels
 from tests.unit.operator_runs import runs_of
 from tests.unit.operators import operators
@@ -64,6 +65,20 @@ def test_a_card_tells_every_split_cell_and_gpu() -> None:
     held = next(row for row in card["validation"] if row["split"] == "configuration_held_out")
     assert held["mape"] < 10.0
     assert held["n"] > 0
+
+
+def test_of_few_rows_each_is_held_out_and_it_says_so() -> None:
+    every = made("tesla-t4", "nvidia-l4")
+    few = every.take(np.flatnonzero(every.rows.gpu == every.rows.gpu[0])[:20])
+    found = learned(few)
+    assert found.held_out is not None
+    held = found.held_out.take(found.held_out.split == CONFIGURATION_HELD_OUT)
+    assert sorted(held.row) == list(range(20))
+    cells = {row["family"]: row for row in found.trained.card["validation"] if row["gpu"] == "all"}
+    assert cells["linear/fp32"]["n"] == 20
+    notes = {row["n"]: row.get("note") for row in learned(made(*RATE), few).trained.card["validation"]}
+    assert {n: note == "too few rows" for n, note in notes.items()} == {n: n < 10 for n in notes}
+    assert min(notes) < 10 <= max(notes)
 
 
 def test_what_ships_stays_beside_what_is_learned() -> None:

@@ -200,7 +200,8 @@ def _impossible(parsed: Sequence[Parsed], measured: Measurements, gpus: GpuTable
 def refuse_wrong(checked: Checked, received: int) -> None:
     """BadInput with the row-by-row report unless every row is sound."""
     if checked.errors:
-        wrong = len({error.loc[0] for error in checked.errors})
+        places = {error.loc[0] for error in checked.errors}
+        wrong = len(places) if all(isinstance(place, int) for place in places) else received  # a column lacks in all
         if checked.operators is not None:
             # Of operators, only the first errors are kept.
             wrong = max(wrong, checked.operators.wrong)

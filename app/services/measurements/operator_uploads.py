@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from app.errors import BadInput, Malformed
 from app.services.decoding import summary
 from app.services.measurements.measured_operators import MAX_REPORTED, ROW_COLUMNS, WORDS, OperatorColumns, placed
+from app.services.measurements.tabular import moments
 from app.services.operators.batch_files import is_numbers, is_words, numbers_of, words_of
 from app.services.operators.columns import Column, Numbers, Problems
 from app.services.operators.forms import COLUMN_NAMES, PAIR_FIELDS, WORD_FIELDS
@@ -81,7 +82,7 @@ def _as_text(cells: pa.ChunkedArray) -> pa.ChunkedArray:
     if is_words(cells.type):
         return cells
     if pa.types.is_timestamp(cells.type):
-        cells = cells.cast(pa.timestamp("us", tz=cells.type.tz), safe=False)
+        cells = moments(cells)
     return pa.chunked_array([[None if cell is None else _text(cell) for cell in cells.to_pylist()]], pa.string())
 
 

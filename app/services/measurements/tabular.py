@@ -18,6 +18,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from app.errors import BadInput, FieldError, Malformed, TooLarge
@@ -35,6 +36,8 @@ MAX_REPORTED = 1000
 MAX_PARQUET_BYTES = 1 << 30
 
 NUMBER, TEXT = "number", "text"
+# Of a timestamp's units a second has so many; the year 9892, which every time zone has.
+_TICKS, _MOST_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}, 250_000_000_000
 _DIMS, _FLAG, _OBJECT = "dims", "flag", "object"
 _ROW_FIELDS = {
     "gpu": TEXT,
@@ -287,11 +290,22 @@ def _check_types(schema: pa.Schema, columns: Sequence[Column]) -> None:
         raise BadInput("Columns of the Parquet file have the wrong type.", errors=errors)
 
 
+def moments(times: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Times in microseconds, as Python's datetime has them; those beyond its years are 1970, which no row may say.
+
+    Nanoseconds say nothing about when a kernel ran.
+    """
+    ticks = times.cast(pa.int64())
+    most = min(_MOST_S * _TICKS[times.type.unit], 2**63 - 1)
+    odd = pc.or_(pc.less(ticks, 0), pc.greater(ticks, most))
+    known = pc.if_else(odd, pa.scalar(0, pa.int64()), ticks).cast(times.type)
+    return known.cast(pa.timestamp("us", tz=times.type.tz), safe=False)
+
+
 def _plain(values: pa.ChunkedArray, column: Column, position: Ints) -> list[Any]:
     """Cells of one column as Python values."""
     if pa.types.is_timestamp(values.type):
-        # Nanoseconds, which Python's datetime does not have, say nothing about when a kernel ran.
-        values = values.cast(pa.timestamp("us", tz=values.type.tz), safe=False)
+        values = moments(values)
     cells: list[Any] = values.to_pylist()
     if column.holds in (_DIMS, _OBJECT):
         return [_written(number, column, cell) for number, cell in zip(position.tolist(), cells, strict=True)]

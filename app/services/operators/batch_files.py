@@ -37,8 +37,9 @@ class File(NamedTuple):
 
 
 def _read_arrow(body: bytes, max_rows: int) -> dict[str, Column]:
+    source = pa.BufferReader(body)
     try:
-        with pa.ipc.open_stream(pa.BufferReader(body)) as reader:
+        with pa.ipc.open_stream(source) as reader:
             _check_schema(reader.schema)
             batches, rows, size = [], 0, 0
             for batch in reader:
@@ -46,6 +47,8 @@ def _read_arrow(body: bytes, max_rows: int) -> dict[str, Column]:
                 _refuse_many(rows, size, max_rows)
                 batch.validate(full=True)
                 batches.append(batch)
+            if source.tell() < len(body):
+                raise ValueError(f"it ends at byte {source.tell():,} of {len(body):,}: send one stream at a time")
             return _columns(pa.Table.from_batches(batches, reader.schema))
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise Malformed(f"The Arrow stream cannot be read: {str(error)[:200]}") from error
@@ -95,7 +98,7 @@ def is_words(kind: pa.DataType) -> bool:
 
 def is_numbers(kind: pa.DataType, *, pair: bool) -> bool:
     """Whether a column of this type holds numbers, or lists of them where `pair`."""
-    if pair and _is_list(kind):
+    if (pair and _is_list(kind)) or pa.types.is_dictionary(kind):
         kind = kind.value_type
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind))
 
@@ -128,7 +131,9 @@ def words_of(column: pa.ChunkedArray) -> Words:
 
 
 def numbers_of(name: str, column: pa.ChunkedArray) -> Numbers:
-    """A column of numbers or of pairs of them."""
+    """A column of numbers, dictionary-encoded or not, or of pairs of them."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
     absent = column.is_null().to_numpy()
     if _is_list(column.type):
         return Numbers(_pairs(name, column), absent, False)
