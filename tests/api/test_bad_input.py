@@ -272,3 +272,11 @@ def test_a_rollback_reads_no_body(client: TestClient) -> None:
     told = client.post("/predictors/auto/rollback", json={"gpu": "nvidia-l4"})
     assert told.status_code == 422
     assert "?gpu=" in told.json()["detail"]
+
+
+@pytest.mark.parametrize("query", ["", "?gpu=nvidia-l4"])
+@pytest.mark.parametrize("name", ["oracle", "%00"])
+def test_a_rollback_of_no_predictor(client: TestClient, name: str, query: str) -> None:
+    told = client.post(f"/predictors/{name}/rollback{query}")
+    assert told.status_code == 422, told.text
+    assert "there are: auto" in told.json()["detail"]

@@ -153,3 +153,24 @@ def test_a_file_brings_the_gpu_that_it_was_measured_on(client: TestClient) -> No
     assert client.get("/gpus/tomorrow-1").json()["sm_count"] == 160
     # Known by now: what the file says of it changes nothing.
     assert send(client, parquet(rows, UNKNOWN | {"sm_count": 80}), PARQUET).json()["unchanged"] == 2
+
+
+@pytest.mark.parametrize(
+    ("cell", "place"),
+    [
+        ('"a\\u0000"', ["odd"]),
+        ('{"\\u0000": 1}', ["odd"]),
+        ("NaN", ["odd"]),
+        ("1e400", ["odd"]),
+        ("[0, -1e400]", ["odd", 1]),
+    ],
+)
+def test_what_a_database_cannot_hold_is_named_in_a_configuration(
+    client: TestClient, cell: str, place: list[Any]
+) -> None:
+    row = {"gpu": "titan-v", "software": "pytorch-2.1", "source": "odd", "latency_ms": 50.0}
+    model = {"kind": "model", "config": TINY | {"odd": "HERE"}, "mode": "inference", "batch": 1, "sequence": 64}
+    body = json.dumps([row | {"workload": model | {"dtype": "fp32"}}]).replace('"HERE"', cell)
+    told = client.post("/measurements", content=body.encode())
+    assert told.status_code == 422, told.text
+    assert told.json()["errors"][0]["loc"] == [0, "workload", "config", *place]

@@ -111,8 +111,9 @@ def roll_back(
     database: Database, catalog: Catalog, predictor: str, gpu: str | None, shipped: Path
 ) -> Version | Shipped:
     """Serve the version before the present one again: a stored one, else what ships; Conflict if there is none."""
+    name = known_predictor(predictor)
     gpu_id = POOLED if gpu is None else catalog.resolve(gpu).id
-    ships = _shipped(shipped).get(known_predictor(predictor)) if gpu_id == POOLED else None
+    ships = _shipped(shipped).get(name) if gpu_id == POOLED else None
     with database.begin() as connection:
-        version = versions.rollback(connection, predictor, gpu_id, to_nothing=ships is not None)
+        version = versions.rollback(connection, name, gpu_id, to_nothing=ships is not None)
     return version or cast(Shipped, ships)

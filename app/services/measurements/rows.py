@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from math import isfinite
 from typing import Any, TypeVar
 
 import msgspec
@@ -107,7 +108,23 @@ def _model(form: MeasurementIn, loc: Loc, thorough: bool) -> MeasuredModel:
             raise _refused((*loc, field), "a measurement is of one step: leave it out")
     if model.software not in (None, form.software):
         raise _refused((*loc, "software"), f"the measurement's own, {form.software!r}, or nothing")
+    _refuse_unstorable(model.config, (*loc, "config"))
     return model
+
+
+def _refuse_unstorable(given: Any, loc: Loc) -> None:
+    """What JSON may hold and a database's JSON may not: NUL, NaN and infinities, in fields that nothing here reads."""
+    left: list[tuple[Loc, Any]] = [(loc, given)]
+    while left:
+        place, value = left.pop()
+        if isinstance(value, str) and "\0" in value:
+            raise _refused(place, "holds a NUL character")
+        if isinstance(value, float) and not isfinite(value):
+            raise _refused(place, "must be a finite number")
+        if isinstance(value, dict):
+            left += [(place, name) for name in value]
+        inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        left += [((*place, part), item) for part, item in inner]
 
 
 def _operator(form: MeasurementIn, kind: str, loc: Loc, thorough: bool) -> Any:
