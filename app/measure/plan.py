@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import compress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from app.errors import Malformed
 from app.measure.device import Device
-from app.measure.operators.suite import FAMILIES, point_of
+from app.measure.operators.suite import is_measured, point_of
 from app.measure.point import Point
 from app.measure.upload import Server, sound
 
@@ -18,7 +19,7 @@ from app.measure.upload import Server, sound
 def planned(server: Server, device: Device, workload: Path | None) -> tuple[list[Point], list[str]]:
     """Points of GET /gpus/{name}/plan, best first, for the workload in a JSON file where one is named.
 
-    Beside them, the operators of the plan that are not measured by a single process on one device.
+    Beside them, what of the plan is not measured by a single process in a format of this device: operator and format.
     """
     path = f"/gpus/{quote(device.name, safe='')}/plan"
     if workload is None:
@@ -26,8 +27,9 @@ def planned(server: Server, device: Device, workload: Path | None) -> tuple[list
     else:
         plan = sound(server.ask("POST", path, json={"workload": _read(workload)}))
     rows = [_whole(item["workload"]) for item in plan["measurements"]]
-    points = [point_of(device, {"kind": "operator", **row}) for row in rows if row["op"] in FAMILIES]
-    return points, [row["op"] for row in rows if row["op"] not in FAMILIES]
+    mine = [row["dtype"] in device.dtypes and is_measured(row) for row in rows]
+    points = [point_of(device, {"kind": "operator", **row}) for row in compress(rows, mine)]
+    return points, [f"{row['op']} {row['dtype']}" for row, is_mine in zip(rows, mine, strict=True) if not is_mine]
 
 
 def _whole(row: Mapping[str, Any]) -> dict[str, Any]:

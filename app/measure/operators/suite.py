@@ -8,7 +8,7 @@ from typing import Any
 
 from app.errors import BadInput
 from app.measure.cuda_graph import replayed
-from app.measure.device import Device
+from app.measure.device import Device, torch_dtypes
 from app.measure.operators import attention, products
 from app.measure.operators.design import rows
 from app.measure.operators.made import Family, Maker, backward
@@ -35,13 +35,19 @@ def points(device: Device) -> Sequence[Point]:
     return [point_of(device, row) for row in rows(device)]
 
 
+def is_measured(workload: Mapping[str, Any]) -> bool:
+    """Whether PyTorch has the operator in its format: FP8 is a plain product's alone."""
+    op, dtype = workload["op"], workload["dtype"]
+    return op in FAMILIES and dtype in torch_dtypes() and (dtype != "fp8" or op == "linear")
+
+
 def point_of(device: Device, workload: Mapping[str, Any]) -> Point:
     """An operator row as a point; BadInput for one that is not measured here.
 
     Narrow formats run forward as serving stacks run them, in a CUDA graph; the rest as PyTorch launches it.
     """
-    if workload.get("op") not in FAMILIES:
-        raise BadInput(f"{workload.get('op')} is not measured: {', '.join(FAMILIES)} are.")
+    if not is_measured(workload):
+        raise BadInput(f"{workload['op']} in {workload['dtype']} is not measured here.")
     is_replayed = workload["dtype"] in _REPLAYED and workload.get("phase") != "backward"
     software = device.replayed if is_replayed else device.software
     return Point("operators", workload, partial(_prepared, device, workload, software), software)
