@@ -6,6 +6,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,20 @@ def test_a_device_that_a_point_has_taken_down_ends_the_process_and_keeps_why(
     assert [row["outcome"].partition(":")[0] for row in output.rows.values()] == ["failed", "failed"]
     assert Runner(CPU).is_sound()
     assert pending(output, points) == points[2:]  # the next process goes on behind it
+
+
+def test_on_a_gpu_a_call_that_waits_for_the_device_fails_alone() -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    from app.measure.cuda_graph import replayed
+    from app.measure.device import find
+
+    x, runner = torch.ones(8, device="cuda"), Runner(find(), most_spread=9.0)
+    waits = Point("operators", {"op": "add"}, lambda: Prepared({"": replayed(lambda: x.sum().item())}), "cudagraph")
+    assert "synchroniz" in runner.run(waits)["outcome"]
+    assert runner.is_sound()
+    assert runner.run(replace(waits, prepare=lambda: Prepared({"": replayed(x.sum)})))["outcome"] == "measured"
 
 
 def test_a_point_in_which_a_run_ended_comes_last(tmp_path: Path) -> None:
