@@ -84,11 +84,9 @@ def ref(name: str) -> dict[str, str]:
     return {"$ref": REF.format(name=name)}
 
 
-def json_body(schema: dict[str, Any], example: Any = None) -> dict[str, Any]:
+def json_body(schema: dict[str, Any], example: Any) -> dict[str, Any]:
     """`openapi_extra` of a route that reads its JSON body itself."""
-    media: dict[str, Any] = {"schema": schema}
-    if example is not None:
-        media["example"] = example
+    media = {"schema": schema, "example": example}
     return {"requestBody": {"required": True, "content": {"application/json": media}}}
 
 

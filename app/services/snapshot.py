@@ -36,7 +36,7 @@ class SnapshotHolder:
     """The current snapshot, and the thread that keeps it current."""
 
     def __init__(
-        self, database: Database, stores: Stores, *, poll_s: float, ensure_database: Callable[[], None] = lambda: None
+        self, database: Database, stores: Stores, *, poll_s: float, ensure_database: Callable[[], None]
     ) -> None:
         self._database = database
         self._stores = stores

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,17 +23,11 @@ class TrainedOperators:
     held_out: HeldOut
 
 
-def trained(
-    start: OperatorLearner,
-    runs: Sequence[OperatorRuns],
-    gpus: GpuTable,
-    progress: Callable[[str], None] = lambda line: None,
-) -> TrainedOperators:
+def trained(start: OperatorLearner, runs: Sequence[OperatorRuns], gpus: GpuTable) -> TrainedOperators:
     """`start` with `runs` learned, and validated on what was held out of a predictor that knew nothing before.
 
     NotTrained where there is too little to learn from; what cannot be held out leaves its intervals as documented.
     """
-    progress("fitting")
     predictor = start.fit_operators(runs, gpus)
-    found = held_out(Start(type(start)), runs, gpus, progress)
+    found = held_out(Start(type(start)), runs, gpus, lambda said: None)
     return TrainedOperators(predictor, found.intervals(), found)

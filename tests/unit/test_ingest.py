@@ -6,7 +6,7 @@ import pytest
 
 from app.errors import BadInput
 from app.services.measurements.ingest import Checked, check, refuse_wrong
-from app.services.measurements.measured_operators import MAX_REPORTED
+from app.services.measurements.row_columns import MAX_REPORTED
 from app.services.measurements.upload import Objects
 from app.tables.catalog import Catalog
 from app.tables.complete import complete

@@ -3,7 +3,7 @@
 Six multipliers correct what the priors say of a family (app.predictors.operators.priors): of the overhead, of the
 shortest time, and of the seconds that compute, DRAM, L2 and link take. They carry a measured GPU's rows to shapes
 beyond them as physics does, where a model of residuals can only repeat its last answer. Fitted by least absolute
-deviations in log space, drawn towards where they start as by a few rows that agree with it.
+deviations in log space, drawn towards the priors as by a few rows that agree with them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _OVERHEAD, _LEAST, COMPUTE, DRAM, _L2, _LINK = range(FACTORS)
 NEUTRAL = np.ones(FACTORS)
 # Those of the work, not of its launch.
 OF_WORK = np.arange(FACTORS) >= COMPUTE
-# The start weighs as much as this many rows that are off by the deviation itself, and the share of DRAM as much as this
-# part of all rows, but of operators that only stream: what others miss is not the DRAM's doing.
+# The priors weigh as much as this many rows that are off by the deviation itself, and the share of DRAM as much as
+# this part of all rows, but of operators that only stream: what others miss is not the DRAM's doing.
 _PRIOR_ROWS = 3.0
 _DRAM_PRIOR = 0.2
 # How much rows count, besides, by what one bottleneck alone takes beyond the time that was measured. None can; but
@@ -75,7 +75,6 @@ def _beyond(terms: Floats, factors: Floats, latency_s: Floats) -> Floats:
 def fitted_factors(
     terms: Floats,
     latency_s: Floats,
-    start: Floats = NEUTRAL,
     weight: Floats | None = None,
     *,
     streams: bool = False,
@@ -94,20 +93,20 @@ def fitted_factors(
         weight = None if weight is None else weight[kept]
     mass = np.ones(len(latency_s)) if weight is None else weight / weight.mean()
     dram_rows = 0.0 if streams else _DRAM_PRIOR * len(latency_s)
-    wanted, answer, origin = np.log(latency_s), np.empty(len(latency_s)), np.log(start)
+    wanted, answer, neutral = np.log(latency_s), np.empty(len(latency_s)), np.log(NEUTRAL)
 
     def loss(point: Floats) -> float:
         fill_scaled(terms, _within(point), answer)
-        drawn = _PRIOR_ROWS * np.abs(point - origin).sum() + dram_rows * abs(point[DRAM] - origin[DRAM])
+        drawn = _PRIOR_ROWS * np.abs(point).sum() + dram_rows * abs(point[DRAM])
         off = np.abs(wanted - np.log(answer))
         if capped:
             off += _BEYOND * _beyond(terms, _within(point), latency_s)
         return float((mass @ off + drawn) / len(answer))
 
     options = {"direc": np.eye(FACTORS)[_ORDER], "maxiter": 12, "xtol": 3e-3, "ftol": 1e-4}
-    shifted = minimize(loss, origin, method="Powell", options=options)
+    shifted = minimize(loss, neutral, method="Powell", options=options)
     factors: Floats = _within(shifted.x)
-    return factors if shifted.fun < loss(origin) else start.copy()
+    return factors if shifted.fun < loss(neutral) else NEUTRAL.copy()
 
 
 def _within(point: Floats) -> Floats:

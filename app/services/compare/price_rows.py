@@ -10,7 +10,8 @@ from msgspec import Meta, Struct
 
 from app.errors import BadInput, FieldError, NotFound, TooLarge, UnsupportedMedia
 from app.services.decoding import convert, plain
-from app.services.measurements.tabular import NUMBER, TEXT, Column, read_columns
+from app.services.measurements.csv_rows import read_columns
+from app.services.measurements.row_columns import NUMBER, TEXT, Column
 from app.services.workloads import Name
 from app.store import prices as store
 from app.store.prices import Price

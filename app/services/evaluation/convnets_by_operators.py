@@ -81,9 +81,7 @@ def shipped_engine() -> Engine:
     return Engine(Catalog(specs), GpuTable.from_specs(specs), served)
 
 
-def through_operators(
-    folder: Path, engine: Engine, progress: Callable[[str], None] = lambda line: None
-) -> list[Result]:
+def through_operators(folder: Path, engine: Engine, progress: Callable[[str], None]) -> list[Result]:
     """Cells as `evaluate_convmeter` gives them, of the runs on GPUs in channels first."""
     gpus = engine.gpus
     cells: list[Result] = []

@@ -21,7 +21,6 @@ from app.services.evaluation.neusight_models import AMD
 from app.services.prediction_form import Interval
 from app.tables.operator_runs import OperatorRuns
 from app.training.operator_folds import NEUSIGHT_TRAINING, TRAIN
-from app.training.operator_validation import MOST_LEARNED
 
 Result = dict[str, Any]
 
@@ -66,9 +65,7 @@ class Bin(NamedTuple):
     right: float
 
 
-def evaluate_ranking(
-    study: Study, *, most: int = MOST_LEARNED, progress: Callable[[str], None] = lambda line: None
-) -> list[Order]:
+def evaluate_ranking(study: Study, *, most: int, progress: Callable[[str], None]) -> list[Order]:
     """Every model measured on LEAST_GPUS or more; `most` rows of each operator and GPU teach."""
     names = _names(study)
     cells = answers_left_out(study, _taught(study), names, progress, most=most)

@@ -16,15 +16,18 @@ import pyarrow.parquet as pq
 
 from app.errors import BadInput, FieldError, Malformed, TooLarge, UnsupportedMedia
 from app.services.decoding import plain
-from app.services.measurements import operator_uploads, tabular
+from app.services.measurements import operator_uploads
+from app.services.measurements.csv_rows import read_csv, rows_of_text
 from app.services.measurements.metadata import DEVICE
 from app.services.measurements.mixed import OUTCOME, REMARKS, Cells, known_names, split
 from app.services.measurements.operator_uploads import csv_names, own_name
+from app.services.measurements.parquet_rows import refuse_huge, rows_of_parquet
+from app.services.measurements.row_columns import wrong_cells
 from app.services.measurements.upload import Objects, Upload
 
 _AS_TABLE = {"op", OUTCOME, *REMARKS}
-_PARQUET = Cells(operator_uploads.columns_of_parquet, tabular.rows_of_parquet)
-_TEXT = Cells(operator_uploads.columns_of_text, tabular.rows_of_text)
+_PARQUET = Cells(operator_uploads.columns_of_parquet, rows_of_parquet)
+_TEXT = Cells(operator_uploads.columns_of_text, rows_of_text)
 
 
 def read_measurements(body: bytes, content_type: str | None, *, max_rows: int) -> Upload:
@@ -40,13 +43,22 @@ def read_measurements(body: bytes, content_type: str | None, *, max_rows: int) -
 
 
 def _json(body: bytes, max_rows: int) -> Upload:
-    return Upload((Objects.of(tabular.read_json(body, max_rows=max_rows)),))
+    """A list of objects, already in the API's form."""
+    rows = plain(body)
+    if not isinstance(rows, list):
+        raise BadInput("Send a JSON list of measurements, also for a single one.")
+    if len(rows) > max_rows:
+        raise TooLarge(f"At most {max_rows} rows are taken at once; this list has {len(rows)}.")
+    errors = [FieldError((k,), "a measurement is an object") for k, row in enumerate(rows) if not isinstance(row, dict)]
+    if errors:
+        raise wrong_cells(errors, "list")
+    return Upload((Objects.of(rows),))
 
 
 def _csv(body: bytes, max_rows: int) -> Upload:
     names = csv_names(body)
     if _AS_TABLE.isdisjoint(map(own_name, names)):
-        return Upload((Objects.of(tabular.read_csv(body, max_rows=max_rows)),))
+        return Upload((Objects.of(read_csv(body, max_rows=max_rows)),))
     table = operator_uploads.text_table(body, known_names(names))
     if table.num_rows > max_rows:
         raise TooLarge(f"At most {max_rows:,} rows are taken at once; this file has {table.num_rows:,}.")
@@ -57,7 +69,7 @@ def _parquet(body: bytes, max_rows: int) -> Upload:
     with _readable():
         source = pq.ParquetFile(pa.BufferReader(body))
         names = known_names(source.schema_arrow.names)
-        tabular.refuse_huge(source.metadata, max_rows)
+        refuse_huge(source.metadata, max_rows)
         return split(source.read().rename_columns(names), _PARQUET, _device(source.schema_arrow.metadata))
 
 

@@ -23,14 +23,9 @@ from app.services.engine import Engine
 from app.services.launch import check_launch
 from app.services.measurements.drift import Drift, drift, sample
 from app.services.measurements.form import MeasuredModel
-from app.services.measurements.measured_operators import (
-    LIMIT_TOLERANCE,
-    MAX_REPORTED,
-    CheckedOperators,
-    check_operators,
-    joined,
-)
+from app.services.measurements.measured_operators import LIMIT_TOLERANCE, CheckedOperators, check_operators, joined
 from app.services.measurements.operator_blocks import measured_of
+from app.services.measurements.row_columns import MAX_REPORTED
 from app.services.measurements.rows import Parsed, operator_columns, parse, stored
 from app.services.measurements.upload import Objects, Sent, Upload
 from app.services.measurements.upload_gpus import UploadGpus

@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from app.errors import BadInput, FieldError
-from app.services.measurements import tabular
-from app.services.measurements.measured_operators import MAX_REPORTED, OperatorColumns
+from app.services.measurements.measured_operators import OperatorColumns
 from app.services.measurements.operator_uploads import OPERATOR_COLUMNS, own_name
+from app.services.measurements.row_columns import COLUMNS, MAX_REPORTED
 from app.services.measurements.upload import Objects, Sent, Upload
 from app.services.operators.batch_files import is_words
 from app.services.operators.columns import Problems
@@ -27,7 +27,7 @@ _MEASURED = "measured"
 REMARKS = ("peak_memory_bytes", "throttle_reason", "temperature_c", "blocks_per_sm", "suite", "point")
 _MOST_OUTCOMES = 100
 _KNOWN = tuple(
-    dict.fromkeys((OUTCOME, *OPERATOR_COLUMNS, *(name for name in tabular.COLUMNS if own_name(name) == name), *REMARKS))
+    dict.fromkeys((OUTCOME, *OPERATOR_COLUMNS, *(name for name in COLUMNS if own_name(name) == name), *REMARKS))
 )
 
 
@@ -99,7 +99,7 @@ def _by_kind(table: pa.Table, position: Ints, cells: Cells) -> Iterator[Sent]:
     if operator.any():
         yield cells.operators(*_own(unsaid, position, operator, OPERATOR_COLUMNS))
     if not operator.all():
-        yield cells.objects(*_own(table, position, ~operator, tabular.COLUMNS))
+        yield cells.objects(*_own(table, position, ~operator, COLUMNS))
 
 
 def _own(table: pa.Table, position: Ints, chosen: NDArray[np.bool_], known: Collection[str]) -> tuple[pa.Table, Ints]:

@@ -20,8 +20,10 @@ from numpy.typing import NDArray
 
 from app.errors import BadInput, Malformed
 from app.services.decoding import summary
-from app.services.measurements.measured_operators import MAX_REPORTED, ROW_COLUMNS, WORDS, OperatorColumns, placed
-from app.services.measurements.tabular import moments
+from app.services.measurements.measured_operators import OperatorColumns, placed
+from app.services.measurements.operator_facts import ROW_COLUMNS, WORDS
+from app.services.measurements.parquet_rows import moments
+from app.services.measurements.row_columns import MAX_REPORTED
 from app.services.operators.batch_files import is_numbers, is_words, numbers_of, words_of
 from app.services.operators.columns import Column, Numbers, Problems
 from app.services.operators.forms import COLUMN_NAMES, PAIR_FIELDS, WORD_FIELDS

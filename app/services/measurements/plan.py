@@ -217,8 +217,9 @@ def _cell(  # noqa: PLR0913, PLR0917  (who asks, and columns of the rows asked)
     can = (latency_s <= _LONGEST_S) & (work_of(table, kinds_of(table)).working_set_bytes <= room)
     # A row of the design that is asked for, or was measured, is no other, whoever launched it.
     same = hashed(table, [name for name in table.fields if name != "eager"])
-    _, first = np.unique(np.roll(same, len(measured)), return_index=True)
-    can[np.setdiff1d(np.arange(len(table)), first - len(measured))] = False
+    order = np.concatenate([measured, np.arange(len(asked) + len(designed))])
+    _, first = np.unique(same[order], return_index=True)
+    can[np.setdiff1d(order, order[first])] = False
     free = np.flatnonzero(can[: len(asked) + len(designed)])
     prospect = Prospect(covariance, EXPECTED.noise, np.arange(len(asked)), share, free)
     for row in measured.tolist():

@@ -15,7 +15,9 @@ from msgspec import structs
 from app.errors import BadInput, FieldError, GpucastError
 from app.services.decoding import convert
 from app.services.measurements.form import MEASUREMENT_EXAMPLE, MODEL_EXAMPLE, MeasuredModel, MeasurementIn
-from app.services.measurements.measured_operators import EARLIEST, MAX_REPORTED, WORDS, OperatorColumns
+from app.services.measurements.measured_operators import OperatorColumns
+from app.services.measurements.operator_facts import EARLIEST, WORDS
+from app.services.measurements.row_columns import MAX_REPORTED
 from app.services.measurements.upload import Objects
 from app.services.measurements.upload_gpus import UploadGpus
 from app.services.operators.forms import ROW_FORMS, WORD_FIELDS, unknown_op

@@ -106,7 +106,7 @@ def timeline(  # noqa: PLR0913  what is known of the rows, and how they run
     *,
     launched: bool,
     coverage: float,
-    transfer_s: Floats | float = 0.0,
+    transfer_s: Floats | float,
     waits_s: tuple[Floats | float, Floats | float] = (0.0, 0.0),
 ) -> tuple[Schedule, Floats, Floats]:
     """The rows put on a timeline, and both ends of the step's interval; `line` [n] is each row's of the breakdown.

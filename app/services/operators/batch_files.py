@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from app.errors import Malformed, TooLarge
-from app.services.measurements.tabular import refuse_huge
+from app.services.measurements.parquet_rows import refuse_huge
 from app.services.operators.columns import Column, Numbers, Problems, Words
 from app.services.operators.forms import COLUMN_NAMES, PAIR_FIELDS, WORD_FIELDS
 from app.tables.predictions import BOUNDS

@@ -68,7 +68,7 @@ def planned(
     return Plan(rows.digest, rows.count, ids, predictor, coverage, chunk_rows, versions)
 
 
-def opened(plan: Plan, folder: Path, *, restart: bool = False) -> list[int]:
+def opened(plan: Plan, folder: Path, *, restart: bool) -> list[int]:
     """Chunks that the folder still lacks; BadInput if it holds another sweep."""
     folder.mkdir(parents=True, exist_ok=True)
     note = folder / PLAN
