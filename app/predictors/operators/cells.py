@@ -258,7 +258,7 @@ def _model_from(state: Mapping[str, Any]) -> Model:
     )
 
 
-def learn(samples: Samples, shape_features: int, before: Cell | None = None, usual: Samples | None = None) -> Cell:
+def learn(samples: Samples, shape_features: int, before: Cell | None, usual: Samples | None) -> Cell:
     """The cell that these samples teach; what `before` knows of other GPUs stays.
 
     `usual`: the same with the usual tiles, for what is carried to a GPU whose tile nobody knows.
