@@ -21,8 +21,8 @@ _OVERHEAD, _LEAST, COMPUTE, DRAM, _L2, _LINK = range(FACTORS)
 NEUTRAL = np.ones(FACTORS)
 # Those of the work, not of its launch.
 OF_WORK = np.arange(FACTORS) >= COMPUTE
-# The start weighs as much as this many rows that are off by the deviation itself, and the share of DRAM as much as this
-# part of all rows, but of operators that only stream: what others miss is not the DRAM's doing.
+# The priors weigh as much as this many rows that are off by the deviation itself, and the share of DRAM as much as
+# this part of all rows, but of operators that only stream: what others miss is not the DRAM's doing.
 _PRIOR_ROWS = 3.0
 _DRAM_PRIOR = 0.2
 # How much rows count, besides, by what one bottleneck alone takes beyond the time that was measured. None can; but
