@@ -1,14 +1,17 @@
 """Collectives between nodes, by alpha-beta models of rings and trees (Thakur et al. 2005; NCCL's double trees).
 
 Within a node predictors know collectives, as they were measured there. Over N nodes of L devices each, n = N L, a ring
-passes n - 1 hops a round, N of them between nodes, and moves S (n - 1) / n at the slower of two rates: a device's link
-within the node, and its node's L network adapters together, which rings share out. all_reduce takes two rounds; or a
-tree, up and down log2 N levels of nodes and a chain in each, moving the same: the faster of the two, as NCCL picks.
-all_gather and reduce_scatter take one round. all_to_all sends S / n to every other device, those on other nodes through
-the device's own adapter, beside those within; send_recv passes S through it.
+moves S (n - 1) / n over each link, those within a node and its node's L network adapters, which rings share out: it
+takes as long as the slower of the two, what a node takes for so many bytes (`within_nodes`) and its adapters. What
+messages wait for at other nodes comes on top: of a ring N hops between nodes and those within the others, all_reduce
+twice; or, if sooner, of a tree over log2 N levels of nodes, which moves the same, as NCCL picks. all_to_all sends S / n
+to every other device, those on other nodes through the device's own adapter, beside those within; send_recv passes S
+through it.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,46 +19,47 @@ from app.ops import OP_CODE
 from app.tables.ops import OpTable
 from app.tables.workload import Floats
 
-# Launch and protocol, a hop within a node, and the part of a link's datasheet bandwidth that large messages get: of
-# NCCL on eight devices of A100, H100 and B200 (NVLink).
-_BASE_S, _HOP_S, _LINK_SHARE = 9e-6, 1e-6, 0.7
+# Launch and protocol, and a hop within a node: of NCCL on eight devices of A100, H100 and B200 (NVLink).
+_BASE_S, _HOP_S = 9e-6, 1e-6
 # A hop through adapters and switches, and the part of an adapter's bandwidth that is payload: InfiniBand, RoCE.
 _NETWORK_HOP_S, _NETWORK_SHARE = 5e-6, 0.9
 
 
-def over_nodes(ops: OpTable, latency_s: Floats, link_bytes_per_s: Floats, network_bytes_per_s: float) -> Floats:
-    """Latencies with those of collectives over several nodes put right, seconds, float64 [n, g].
+def within_nodes(ops: OpTable) -> OpTable:
+    """Collectives over several nodes as one node runs its part: as many bytes over each link of its own devices."""
+    size, n, nodes = (ops.column(name) for name in ("message_bytes", "devices", "nodes"))
+    each, dims = n / nodes, ops.dims.copy()
+    sent = np.where(ops.kind == OP_CODE["all_to_all"], each / n, (n - 1.0) / n * each / np.maximum(each - 1.0, 1.0))
+    dims[ops.fields["message_bytes"]] = np.maximum(size * sent, 1.0)
+    dims[ops.fields["devices"]], dims[ops.fields["nodes"]] = each, 1.0
+    return replace(ops, dims=dims)
 
-    latency_s [n, g] is what predictors say, link_bytes_per_s [g] each GPU's link (NaN: none but the network).
+
+def over_nodes(ops: OpTable, within_s: Floats, network_bytes_per_s: float) -> Floats:
+    """Seconds of collectives over several nodes, float64 [n, g].
+
+    within_s [n, g] is what predictors say of `within_nodes`, on each GPU; NaN of one that has no link: each byte leaves
+    and enters through an adapter.
     """
-    rows = np.flatnonzero(ops.column("nodes") > 1.0)
-    if not len(rows):
-        return latency_s
-    corrected = latency_s.copy()
-    corrected[rows] = _seconds(ops.take(rows), link_bytes_per_s, network_bytes_per_s)
-    return corrected
-
-
-def _seconds(ops: OpTable, link_bytes_per_s: Floats, network_bytes_per_s: float) -> Floats:
     size, n, nodes = (ops.column(name)[:, None] for name in ("message_bytes", "devices", "nodes"))
-    per_node = n / nodes
+    each = n / nodes
     adapter = _NETWORK_SHARE * network_bytes_per_s
-    link = _LINK_SHARE * np.where(np.isnan(link_bytes_per_s), network_bytes_per_s, link_bytes_per_s)[None, :]
+    linked = np.isfinite(within_s)
+    near = np.where((each > 1.0) & linked, within_s, 0.0)
     # Rings enter and leave a node through all of its adapters.
-    rate = np.minimum(np.where(per_node > 1, link, np.inf), per_node * adapter)
-    round_s = (n - nodes) * _HOP_S + nodes * _NETWORK_HOP_S
-    moved = size * (n - 1.0) / n / rate
-    tree = np.ceil(np.log2(nodes)) * _NETWORK_HOP_S + (per_node - 1.0) * _HOP_S
-    away = size * (n - per_node) / n / adapter + (nodes - 1.0) * _NETWORK_HOP_S
-    near = size * (per_node - 1.0) / n / link + (per_node - 1.0) * _HOP_S
+    moved = size * (n - 1.0) / n / (np.where(linked, each, 1.0) * adapter)
+    ring = nodes * _NETWORK_HOP_S + (nodes - 1.0) * (each - 1.0) * _HOP_S
+    tree = np.ceil(np.log2(nodes)) * _NETWORK_HOP_S
+    away = size * (n - each) / n / adapter + (nodes - 1.0) * _NETWORK_HOP_S
+    once = np.maximum(near, _BASE_S + moved) + ring
     seconds = {
-        "all_reduce": 2.0 * (np.minimum(round_s, tree) + moved),
-        "all_gather": round_s + moved,
-        "reduce_scatter": round_s + moved,
-        "all_to_all": np.maximum(away, near),
-        "send_recv": size / adapter + _NETWORK_HOP_S + 0.0 * link,
+        "all_reduce": np.maximum(near, _BASE_S + 2.0 * moved) + 2.0 * np.minimum(ring, tree),
+        "all_gather": once,
+        "reduce_scatter": once,
+        "all_to_all": np.maximum(near, _BASE_S + away),
+        "send_recv": _BASE_S + size / adapter + _NETWORK_HOP_S + 0.0 * near,
     }
-    result = np.zeros((len(ops), len(link_bytes_per_s)))
+    result = np.zeros(near.shape)
     for name, time in seconds.items():
         result = np.where((ops.kind == OP_CODE[name])[:, None], time, result)
-    return _BASE_S + result
+    return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -313,7 +314,7 @@ def test_a_collective_measured_in_another_dtype_only_is_known_by_that_one() -> N
             assert set(situation(trained, ops, gpu)) == {"sibling" if dtype == "fp32" else of}
 
 
-NCCL, CUSTOM = 0.0, 2.0
+NCCL, ONECCL, CUSTOM = 0.0, 1.0, 2.0
 MESSAGES = [
     {"message_bytes": 2.0**size, "devices": devices} for size in np.arange(12, 28, 0.2).tolist() for devices in (2, 4)
 ]
@@ -357,11 +358,12 @@ def test_a_collective_takes_the_cell_of_any_dtype_that_holds_it(asked: str, targ
 
 
 def test_a_collective_that_no_dtype_holds_takes_the_nearest() -> None:
-    for implementation, of in ((NCCL, "fp16"), (CUSTOM, "bf16")):
-        ops = operators("all_reduce", {"message_bytes": 2.0**30, "devices": 8, "implementation": implementation})
+    """A message of any size is its own library's."""
+    for (implementation, of), size in itertools.product(((NCCL, "fp16"), (CUSTOM, "bf16")), (2.0, 30.0, 38.0)):
+        ops = operators("all_reduce", {"message_bytes": 2.0**size, "devices": 8, "implementation": implementation})
         answer = TWO_LIBRARIES.predict(ops, GPUS, np.arange(1), np.array([SEEN]), evidence=no_evidence(ops))
         assert answer.support[0] == EXTRAPOLATED
-        assert TWO_LIBRARIES.operators_.as_corrected(ops, GPUS, SEEN)[1] == [("all_reduce", of)]
+        assert TWO_LIBRARIES.operators_.as_corrected(ops, GPUS, SEEN).keys == [("all_reduce", of)]
 
 
 @pytest.mark.parametrize("target", [SEEN, SIBLING])
@@ -396,6 +398,43 @@ def test_more_devices_than_a_gpu_was_measured_with_are_as_little_known_as_on_ano
         "all_reduce", MESSAGES[::19], GPUS, (UNSEEN,), lambda ops, gpus, gpu: untrained(ops, gpu), dtype="fp16"
     )
     assert situation(trained.with_measured([few], GPUS), ops, UNSEEN) == ["calibrated", "unseen", "unseen_outside"]
+
+
+def test_devices_that_were_not_measured_are_corrected_as_those_around_them() -> None:
+    """More as the most, however many more; between two numbers between both."""
+    slower = {2.0: 2.0, 4.0: 6.0}
+
+    def times(ops: OpTable, gpus: GpuTable, gpu: Any) -> Any:
+        return untrained(ops, gpu) * np.array([slower[n] for n in ops.column("devices").tolist()])
+
+    taught = measured("all_reduce", MESSAGES, GPUS, (SEEN, SEEN_TOO), times, dtype="fp16")
+    trained = Auto().fit_operators([taught], GPUS)
+    asked = [{"message_bytes": 2.0**27, "devices": n} for n in (2, 3, 4, 6, 16, 64)]
+    ops = operators("all_reduce", *asked, dtype="fp16")
+    for target in (SEEN, SIBLING):
+        place = np.full(len(ops), target)
+        latency_s = trained.predict(ops, GPUS, np.arange(len(ops)), place, evidence=no_evidence(ops)).latency_s
+        ratio = latency_s / untrained(ops, place)
+        between = 2.0 * 3.0 ** np.log2(1.5)
+        assert ratio == pytest.approx([2.0, between, 6.0, 6.0, 6.0, 6.0], rel=0.05)
+        assert (np.diff(latency_s) > 0.0).all()
+
+
+def test_a_library_that_a_gpu_lacks_is_answered_as_the_one_that_it_has() -> None:
+    """Models ask for NCCL, whoever made the GPU."""
+    rows = joined(
+        [
+            by_library(NCCL, dtype="fp16", on=(SEEN,), times=1.0).rows,
+            by_library(ONECCL, dtype="fp16", on=(SEEN_TOO,), times=5.0).rows,
+        ]
+    )
+    runs = runs_of("all_reduce", "fp16", rows.ops, gpu=rows.gpu.tolist(), latency_s=rows.latency_s.tolist())
+    trained, ops = Auto().fit_operators([runs], GPUS), messages(NCCL, "fp16")
+    for target, ratio in ((SEEN, 1.0), (SEEN_TOO, 5.0)):
+        place = np.full(len(ops), target)
+        answer = trained.predict(ops, GPUS, np.arange(len(ops)), place, evidence=no_evidence(ops))
+        assert answer.latency_s / untrained(ops, place) == pytest.approx(ratio, rel=0.05)
+        assert set(answer.support) == {INTERPOLATED}
 
 
 def test_smaller_messages_miss_the_physics_as_the_smallest_does() -> None:

@@ -95,6 +95,14 @@ def test_a_collective_told_by_another_dtype_says_so() -> None:
     assert [one.fading == 1.0 for one in found] == [True] * (len(asked) - 1) + [False]
 
 
+@pytest.mark.parametrize("target", [SEEN, SIBLING])
+def test_a_number_of_devices_between_two_is_told_by_both(target: int) -> None:
+    shapes = [{"message_bytes": 2.0**size, "devices": n} for size in range(12, 28) for n in (2, 8)]
+    trained = Auto().fit_operators([measured("all_reduce", shapes, GPUS, (SEEN,), slow, dtype="fp16")], GPUS)
+    asked = [{"message_bytes": 2.0**size, "devices": n} for size in (4, 16, 31) for n in (2, 3, 4, 8, 64)]
+    combine(*ask(trained, operators("all_reduce", *asked, dtype="fp16"), target))
+
+
 def test_who_answers_and_in_what_situation() -> None:
     _, seen = ask(TRAINED, ASKED, SEEN)
     assert [[member.source for member in one.members] for one in seen] == [["physics", "own"]] * 4 + [["physics"]]

@@ -76,10 +76,28 @@ def test_collectives_of_every_dtype_are_known_where_one_was_measured() -> None:
                 answer = learned.estimate(ops, gpus, np.arange(len(ops)), j)
                 assert set(answer.support) == {INTERPOLATED}
                 assert answer.stretch is not None and (answer.stretch == 1.0).all()
-                assert {key for key in learned.as_corrected(ops, gpus, int(j[0]))[1] if key} <= {
+                assert {key for key in learned.as_corrected(ops, gpus, int(j[0])).keys if key} <= {
                     (op, "fp16"),
                     (op, "int8"),
                 }
+
+
+def test_collectives_grow_with_devices_and_bytes_beyond_what_was_measured() -> None:
+    """On every GPU of the catalogue; within, none is quicker by more than measured ones are quicker than the next."""
+    learned = Auto.from_state(shipped_versions(SHIPPED_MODELS)["auto"].payload()["state"]).operators_
+    gpus = GpuTable.from_specs(load_seed_specs())
+    devices, sizes = [2, 3, 4, 6, 8, 9, 12, 16, 24, 72], [2.0**size for size in range(6, 38, 2)]
+    grid = [{"message_bytes": size, "devices": n} for n in devices for size in sizes]
+    asked = [(op, 0.0) for op in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")]
+    for op, implementation in (*asked, ("all_reduce", 1.0), ("all_reduce", 2.0)):
+        for dtype in ("fp16", "int8"):
+            ops = operators(op, *[{**row, "implementation": implementation} for row in grid], dtype=dtype)
+            i = np.tile(np.arange(len(ops)), len(gpus))
+            latency_s = learned.estimate(ops, gpus, i, np.repeat(np.arange(len(gpus)), len(ops))).latency_s
+            table = latency_s.reshape(len(gpus), len(devices), len(sizes))
+            wider, larger = table[:, 1:] / table[:, :-1], table[..., 1:] / table[..., :-1]
+            assert (wider[:, 4:] > 0.999).all() and (wider > 0.8).all()
+            assert (larger[..., 13:] > 3.0).all() and (larger > 0.6).all()
 
 
 def test_only_what_the_list_names_is_loaded(tmp_path: Path) -> None:

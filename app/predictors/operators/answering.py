@@ -19,8 +19,9 @@ from app.predictors.intervals import (
 from app.predictors.operators.boosting import BLOCK, add_trees
 from app.predictors.operators.cells import MOST_KIN
 from app.predictors.operators.constants import FACTORS, scaled_s, scaled_work_s
-from app.predictors.operators.features import DEVICES, EAGER, FEATURES, fill_features
+from app.predictors.operators.features import DEVICES, EAGER, FEATURES, LIBRARY, fill_features
 from app.predictors.operators.packed import Packed, Recipes
+from app.predictors.operators.priors import IS_COLLECTIVE
 from app.predictors.operators.smooth import add_smooth
 from app.predictors.operators.teachers import busier, cut_s, dram_scale
 from app.predictors.operators.time import (
@@ -49,6 +50,8 @@ STRETCH = 0.25
 KEPT_ALIKE = 0.1
 # How far out of a range a shape may be, as features are rounded.
 _ROUNDED = 1e-3
+# Further than any size, as a logarithm: the kernels of one library say less of another's than of messages of any size.
+_OTHER_LIBRARY = 100.0
 
 _group_of = compiled(operator_codes)
 
@@ -58,7 +61,7 @@ def fill_answers(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not ta
     shape: Singles,
     traits: Traits,
     devices: Devices,
-    asked: tuple[Ints, Ints, Ints, Ints],
+    asked: tuple[Ints, Ints, Ints, Ints, Ints, Floats],
     terms: Floats,
     packed: Packed,
     recipes: Recipes,
@@ -67,13 +70,14 @@ def fill_answers(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not ta
 ) -> None:
     """Queries in `order`, as many of one cell and GPU at once as there are; their physics go into `terms`.
 
-    Asked (i, j, order, twin): each is corrected as query `twin[q]`, most as themselves.
+    Asked (i, j, order, twin, other, share): each is corrected as query `twin[q]`, most as themselves, and by `share[q]`
+    as query `other[q]`.
     """
-    i, j, order, twin = asked
+    i, j, order, twin, other, share = asked
     bound, situation, group = codes
     cells = cells_of(shape, (traits.kind, traits.dtype), (i, j), packed, recipes)
     fill_terms(traits, devices, (i, j), _tiles_of(cells, j, recipes), terms)
-    total, neutral, first = np.empty(BLOCK), np.ones(FACTORS), 0
+    total, more, neutral, first = np.empty(BLOCK), np.empty(BLOCK), np.ones(FACTORS), 0
     while first < len(order):
         row, gpu, cell = i[order[first]], j[order[first]], cells[order[first]]
         count = _together(traits, (i, j, order), cells, first)
@@ -82,6 +86,10 @@ def fill_answers(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not ta
         if cell >= 0:
             ones = twin[block]
             _add_models(shape, traits, devices, (i[ones], ones, gpu), terms, packed, recipes, cell, total)
+            if IS_COLLECTIVE[traits.kind[row]] and share[block].any():
+                ones, more[:count] = other[block], 0.0
+                _add_models(shape, traits, devices, (i[ones], ones, gpu), terms, packed, recipes, cell, more)
+                total[:count] += share[block] * (more[:count] - total[:count])
         factors = recipes.factors[cell, gpu] if cell >= 0 else neutral
         teacher = recipes.teacher[cell, gpu, 0] if cell >= 0 else -1
         cut = teacher >= 0 and busier(devices, traits.dtype[row], gpu, teacher)
@@ -97,8 +105,10 @@ def fill_answers(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not ta
                     fading = np.exp(-FADING * beyond(shape, i[twin[q]], packed.low[cell], packed.high[cell]))
                 alike = packed.low[cell, EAGER] <= shape[EAGER, i[q]] <= packed.high[cell, EAGER]
                 # How a machine wires more devices than were measured is up to the machine.
-                wider = shape[DEVICES, i[q]] > recipes.devices[cell, gpu] + _ROUNDED
-                situation[q] = _known(S_UNSEEN if wider else recipes.situation[cell, gpu], far)
+                known = recipes.situation[cell, gpu]
+                if IS_COLLECTIVE[traits.kind[row]] and shape[DEVICES, i[q]] > most_devices(recipes, cell, gpu):
+                    known = S_UNSEEN
+                situation[q] = _known(known, far)
             times[1][q] = 1.0 + STRETCH * far
             else_run = traits.backward[i[q]] > 0.0 or traits.burst[i[q]] > 0.0
             situation[q] = _stepped_back(situation[q], lent, else_run)
@@ -113,6 +123,16 @@ def fill_answers(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not ta
                 terms[COMPUTE_S, q] = cut_s(traits, i[q], devices, gpu, only, told)
             times[0][q] = corrected_s(terms, q, factors, correction, alike)
         first += count
+
+
+@compiled
+def most_devices(recipes: Recipes, cell: int, gpu: int) -> float:
+    """The logarithm of the most devices that a cell was taught with on a GPU, rounded up; infinite where none tells."""
+    most = -np.inf
+    for devices in recipes.devices[cell, gpu]:
+        if np.isfinite(devices):
+            most = devices + _ROUNDED
+    return most if np.isfinite(most) else np.inf
 
 
 @compiled
@@ -200,7 +220,8 @@ def cells_of(
     """The cell that answers for operator row `i[q]` on GPU row `j[q]`, asked (i, j), -1 none, [n].
 
     `codes`: kind and dtype of every row. Of cells that may answer, the one whose range holds the row, or is nearest to
-    it; of such the first if it knows the GPU itself, else the one that knows the GPU best.
+    it, a cell of its library before any other; of such the first if it knows the GPU itself, else the one that knows
+    the GPU best.
     """
     (kind, dtype), (i, j), most = codes, asked, recipes.cell.shape[2]
     found = np.empty(len(i), dtype=np.intp)
@@ -208,18 +229,26 @@ def cells_of(
         row, gpu = i[q], j[q]
         best = recipes.cell[kind[row], dtype[row], 0]
         if most > 1 and recipes.cell[kind[row], dtype[row], 1] >= 0:
-            nearest, known = beyond(shape, row, packed.low[best], packed.high[best]), recipes.situation[best, gpu]
+            nearest, known = _distance(shape, row, packed, best), recipes.situation[best, gpu]
             if known <= S_CALIBRATED:
                 known = 0
             for k in range(1, most):
                 cell = recipes.cell[kind[row], dtype[row], k]
                 if cell < 0:
                     break
-                far, situation = beyond(shape, row, packed.low[cell], packed.high[cell]), recipes.situation[cell, gpu]
+                far, situation = _distance(shape, row, packed, cell), recipes.situation[cell, gpu]
                 if far < nearest or (far == nearest and situation < known):
                     best, nearest, known = cell, far, situation
         found[q] = best
     return found
+
+
+@compiled
+def _distance(shape: Singles, row: int, packed: Packed, cell: int) -> float:
+    """How far a collective is out of the range of a cell; of another library further than of any size."""
+    low, high, library = packed.low[cell], packed.high[cell], shape[LIBRARY, row]
+    other = max(low[LIBRARY] - library, library - high[LIBRARY], 0.0)
+    return float(beyond(shape, row, low, high) + _OTHER_LIBRARY * other)
 
 
 @compiled

@@ -155,14 +155,16 @@ def explained(learned: Learned, ops: OpTable, gpus: GpuTable, target: int, answe
     gpu, slowed = gpus.ids[target], unsteady(gpus)
     makes = [makes_of(gpus, collective=sends)[target] for sends in (False, True)]
     emulating = learned.emulating(gpus)
-    corrected, keys = learned.as_corrected(ops, gpus, target)
+    corrected = learned.as_corrected(ops, gpus, target)
+    keys, share = corrected.keys, corrected.share
     told = [
         _told(learned, key, dtype, (gpu, makes, slowed, emulating))
         for key, dtype in zip(keys, ops.dtype.tolist(), strict=True)
     ]
     tile = np.array([recipe.tile for recipe in told], dtype=np.intp)
-    rows, held = (_rows(table, gpus, target, tile) for table in (ops, corrected))
+    rows, held = (_rows(table, gpus, target, tile) for table in (ops, corrected.one))
     rows = rows._replace(shape=held.shape, features=held.features)
+    more = _rows(corrected.other, gpus, target, tile) if share.any() else held
     situation = (answer.group - len(GROUPS)) % len(SITUATIONS)
     found = []
     for q in range(len(ops)):
@@ -171,6 +173,9 @@ def explained(learned: Learned, ops: OpTable, gpus: GpuTable, target: int, answe
         fading, whole = _reach(rows, q, cell)
         roof = _roof(rows, q, target, float(answer.latency_s[q]))
         said = _corrections(rows, q, recipe, cell, gpus, target)
+        if share[q] > 0.0:
+            also = _corrections(more, q, recipe, cell, gpus, target)
+            said = [one.mixed(other, float(share[q])) for one, other in zip(said, also, strict=True)]
         _fill_as_taught(rows, q, recipe, said, fading, gpus, target)
         members = list(_members(rows, q, recipe, (fading, whole), said, gpu))
         if situation[q] == S_MEASURED:
@@ -231,6 +236,10 @@ class _Said(NamedTuple):
     correction: float
     home: str | None
     teacher: int | None
+
+    def mixed(self, other: _Said, share: float) -> _Said:
+        """What it says where another row's makes `share` of it."""
+        return self._replace(correction=self.correction + share * (other.correction - self.correction))
 
 
 def _corrections(rows: _Rows, q: int, recipe: Recipe, cell: Cell | None, gpus: GpuTable, target: int) -> list[_Said]:

@@ -85,8 +85,8 @@ FEATURES = SHAPE_FEATURES + RELATIVE_FEATURES
 # The first and last feature: tasks that run at the same time, and whether the host launches the operator. The last but
 # one of experts: what sets a layer apart.
 _TASKS, ODDITY, EAGER = 0, SHAPE_FEATURES - 2, SHAPE_FEATURES - 1
-# Of a collective, its message and devices.
-MESSAGE, DEVICES = 1, 2
+# Of a collective, its message, devices and library.
+MESSAGE, DEVICES, LIBRARY = 1, 2, 4
 # Relative features: compute against memory, work against what it costs to launch, the hardware limit against the whole,
 # the link or which algorithm of a convolution leads, and waves of tasks.
 MEMORY_BALANCE, LAUNCH_BALANCE, LIMIT_SHARE, LEAD, WAVES = (SHAPE_FEATURES + k for k in (0, 1, 3, 4, 7))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,10 @@ from app.predictors.intervals import S_CALIBRATED, S_MEASURED, S_SEEN, SUPPORT_O
 from app.predictors.operators.answering import MEMBERS, beyond, cells_of, fill_answers
 from app.predictors.operators.cells import Cell, Model, Recipe, calibrated, kernels_of, learn
 from app.predictors.operators.constants import FACTORS, OF_WORK
-from app.predictors.operators.features import DEVICES, SHAPE_FEATURES, shape_features
+from app.predictors.operators.features import DEVICES, LIBRARY, SHAPE_FEATURES, shape_features
 from app.predictors.operators.material import makes_of, samples, told_apart, usual_rows
-from app.predictors.operators.messages import nearest_held, with_messages
-from app.predictors.operators.packed import EMPTY, Packed, Recipes, Shelf, packed
+from app.predictors.operators.messages import stand_ins, with_stand_ins
+from app.predictors.operators.packed import EMPTY, MOST_NUMBERS, Packed, Recipes, Shelf, packed
 from app.predictors.operators.priors import IS_COLLECTIVE, IS_LINEAR
 from app.predictors.operators.process import View, expected
 from app.predictors.operators.sisters import joined, with_sisters
@@ -52,6 +52,19 @@ _LENT_WITH_CARE = "int8"
 UNSTEADY_W, UNSTEADY_TRUST = 75.0, 0.5
 
 
+class Corrected(NamedTuple):
+    """Rows as they are corrected, [n]: as `one`, and by `share` as `other`.
+
+    Most as themselves; collectives as the nearest that were learned from. `keys` are operator and dtype of the cell
+    that corrects each, None where none does.
+    """
+
+    one: OpTable
+    other: OpTable
+    share: Floats
+    keys: list[CellKey | None]
+
+
 @dataclass(frozen=True, eq=False)
 class Learned:
     """Cells by operator and dtype; `shelf` where the trees of models that were loaded stand."""
@@ -64,38 +77,42 @@ class Learned:
         n, kinds = len(i), kinds_of(ops)
         order = np.arange(n) if _alike(ops, j) else np.lexsort((ops.dtype[i], ops.kind[i], j))
         twin, recipes, products = np.arange(n), self._recipes(gpus), products_of(kinds)
+        other, share = twin, np.zeros(n)
         shape = shape_features(kinds, products, len(ops))
         if any(kind.op.group == "collective" for kind in kinds):
-            held = nearest_held(shape, (ops.kind, ops.dtype), (i, j), self._packed, recipes)
-            out = np.flatnonzero(~np.isnan(held))
-            if len(out):
-                twin[out] = np.arange(n, n + len(out))
-                rows, at = with_messages(ops, i[out], held[out]), len(ops) + np.arange(len(out))
-                ops, i, j = concatenate([ops, rows]), np.append(i, at), np.append(j, j[out])
+            held = stand_ins(shape, (ops.kind, ops.dtype), (i, j), self._packed, recipes)
+            if len(held.query):
+                at, first = np.arange(n, n + len(held.query)), np.unique(held.query, return_index=True)[1]
+                other = np.arange(n)
+                twin[held.query[first]], other[held.query], share[held.query] = at[first], at, held.share
+                share[twin == other] = 0.0
+                rows, place = with_stand_ins(ops, i[held.query], held), len(ops) + np.arange(len(at))
+                ops, i, j = concatenate([ops, rows]), np.append(i, place), np.append(j, j[held.query])
                 kinds = kinds_of(ops)
                 products = products_of(kinds)
                 shape = shape_features(kinds, products, len(ops))
         traits = traits_of(ops, kinds, products)
         terms, latency, stretch = np.empty((TERMS, len(i))), np.empty(n), np.empty(n)
         bound, situation, group = (np.empty(n, dtype=np.intp) for _ in range(3))
-        asked, times, codes = (i, j, order, twin), (latency, stretch), (bound, situation, group)
+        asked, times, codes = (i, j, order, twin, other, share), (latency, stretch), (bound, situation, group)
         fill_answers(shape, traits, devices_of(gpus), asked, terms, self._packed, recipes, times, codes)
         return Estimate(latency, bound, SUPPORT_OF_SITUATION[situation], group, stretch, terms[LIMIT, :n])
 
-    def as_corrected(self, ops: OpTable, gpus: GpuTable, target: int) -> tuple[OpTable, list[CellKey | None]]:
-        """Rows as they are corrected on GPU row `target`, and the operator and dtype whose cell does, None where none.
-
-        Collectives have the nearest message that was learned from.
-        """
+    def as_corrected(self, ops: OpTable, gpus: GpuTable, target: int) -> Corrected:
+        """Rows as they are corrected on GPU row `target`."""
         kinds, codes, keys = kinds_of(ops), (ops.kind, ops.dtype), [*self._rows.values(), None]
         asked, recipes = (np.arange(len(ops)), np.full(len(ops), target)), self._recipes(gpus)
         shape = shape_features(kinds, products_of(kinds), len(ops))
         cells = cells_of(shape, codes, asked, self._packed, recipes)
-        held = nearest_held(shape, codes, asked, self._packed, recipes)
-        out, dims = np.flatnonzero(~np.isnan(held)), ops.dims.copy()
-        if len(out):
-            dims[:, out] = with_messages(ops, out, held[out]).dims
-        return replace(ops, dims=dims), [keys[row] for row in cells.tolist()]
+        held = stand_ins(shape, codes, asked, self._packed, recipes)
+        one, other, share = ops.dims.copy(), ops.dims.copy(), np.zeros(len(ops))
+        if len(held.query):
+            rows = with_stand_ins(ops, held.query, held).dims
+            first = np.unique(held.query, return_index=True)[1]
+            one[:, held.query[first]], other[:, held.query] = rows[:, first], rows
+            share[held.query] = np.where(np.isin(np.arange(len(held.query)), first), 0.0, held.share)
+        told_by = [keys[row] for row in cells.tolist()]
+        return Corrected(replace(ops, dims=one), replace(ops, dims=other), share, told_by)
 
     @cached_property
     def _models(self) -> list[Model]:
@@ -202,24 +219,26 @@ class Learned:
             self._recipe_row(gpu, make, slowed & {gpu, *taught}, emulating)
             for gpu, make in zip(gpus.ids, makes, strict=True)
         ]
-        factors, member, weight, situation, tile, devices = (np.stack(part, axis=1) for part in zip(*rows, strict=True))
+        factors, member, weight, situation, tile, devices, library = (
+            np.stack(part, axis=1) for part in zip(*rows, strict=True)
+        )
         dtype = np.array([DTYPE_CODE[of] for _, of in self._rows.values()], dtype=np.intp)
         teacher, edge = teachers_of(gpus, member, situation, self._home_of_model)
         told = (factors, member, weight, teacher, edge, situation, tile)
-        return Recipes(*told, self._cell_of, self._lent, dtype, devices)
+        return Recipes(*told, self._cell_of, self._lent, dtype, devices, library)
 
     @cached_property
     def _recipe_row(
         self,
     ) -> Callable[
-        [str, tuple[str, str], frozenset[str], frozenset[str]], tuple[Floats, Ints, Floats, Ints, Ints, Floats]
+        [str, tuple[str, str], frozenset[str], frozenset[str]], tuple[Floats, Ints, Floats, Ints, Ints, Floats, Floats]
     ]:
         """`_recipe_row_of`, remembered for the GPUs asked last; goes with what was learned."""
         return lru_cache(maxsize=1024)(self._recipe_row_of)
 
     def _recipe_row_of(
         self, gpu: str, makes: tuple[str, str], slowed: frozenset[str], emulating: frozenset[str]
-    ) -> tuple[Floats, Ints, Floats, Ints, Ints, Floats]:
+    ) -> tuple[Floats, Ints, Floats, Ints, Ints, Floats, Floats]:
         """Factors [rows, FACTORS], models [rows, MEMBERS], weights alike, the rest of Recipes [rows], for one GPU.
 
         `makes`: its make, and the same as collectives see it.
@@ -228,17 +247,17 @@ class Learned:
         factors, member = np.ones((n, FACTORS)), np.full((n, MEMBERS), -1)
         weight = np.zeros((n, MEMBERS))
         situation, tile = (np.empty(n, dtype=np.intp) for _ in range(2))
-        devices = np.full(n, np.inf)
+        devices, library = np.full((n, MOST_NUMBERS), np.inf), np.tile([-np.inf, np.inf], (n, 1))
         for row, (asked, key) in enumerate(self._rows.items()):
             make = makes[int(IS_COLLECTIVE[OP_CODE[key[0]]])]
             without = emulating if lent_with_care(key, asked[1]) else frozenset()
             recipe = self.recipe(key, gpu, make, slowed, without)
             factors[row], situation[row], tile[row] = recipe.factors, recipe.situation, recipe.tile
             if IS_COLLECTIVE[OP_CODE[key[0]]]:
-                devices[row] = _most_devices(recipe)
+                devices[row], library[row] = _measured(self.cells[key], recipe)
             for k, (model, share) in enumerate(recipe.members[:MEMBERS]):
                 member[row, k], weight[row, k] = self._number[id(model)], share
-        return factors, member, weight, situation, tile, devices
+        return factors, member, weight, situation, tile, devices, library
 
     def fit(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Learned:
         """With what `runs` teach; what is known of other operators, dtypes and GPUs stays."""
@@ -340,10 +359,22 @@ class Learned:
         return cls({key: cell.with_models(standing) for key, cell in cells.items()}, shelf)
 
 
-def _most_devices(recipe: Recipe) -> float:
-    """The logarithm of the most devices that a recipe's models were taught with; infinite where none tells."""
-    most = [model.smooth.furthest(DEVICES) for model, _ in recipe.members]
-    return max((devices for devices in most if np.isfinite(devices)), default=np.inf)
+def _measured(cell: Cell, recipe: Recipe) -> tuple[Floats, Floats]:
+    """Devices (logarithms) and libraries that a collective was measured with, as Recipes has them.
+
+    By those who answer; where these tell nothing, by every GPU of the cell.
+    """
+    models = [model for model, _ in recipe.members]
+    if not any(len(model.smooth.measured(DEVICES)) for model in models):
+        models = list(cell.own.values())
+    numbers, libraries = (
+        np.unique(np.concatenate([np.empty(0), *(model.smooth.measured(column) for model in models)]))
+        for column in (DEVICES, LIBRARY)
+    )
+    if len(numbers) > MOST_NUMBERS:
+        numbers = numbers[np.linspace(0, len(numbers) - 1, MOST_NUMBERS).round().astype(np.intp)]
+    devices = np.append(numbers, np.full(MOST_NUMBERS - len(numbers), np.inf))
+    return devices, np.array([libraries[0], libraries[-1]]) if len(libraries) else np.array([-np.inf, np.inf])
 
 
 def lent_with_care(key: CellKey | None, dtype: str) -> bool:

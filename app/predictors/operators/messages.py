@@ -1,18 +1,22 @@
-"""Messages of collectives beyond the sizes that were learned from.
+"""Collectives unlike those that were learned from: larger or smaller messages, more devices, numbers between.
 
 What the physics misses of the largest message it misses alike of larger ones, as both wait for the same link, and of
-the smallest alike of smaller ones, as both wait for the same launches. So beyond its cell's range a row is corrected as
-the nearest message within, and not less the further it is.
+the smallest alike of smaller ones, as both wait for the same launches. So it is with the most and the fewest devices:
+how one more is wired no row tells, but that it waits for the same links. So beyond what was measured a row is corrected
+as the nearest within, and not less the further it is; a library that its GPU lacks as the one that it has. Between two
+numbers of devices a row is corrected as both are, by where the logarithm of its own lies.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.predictors.compiled import compiled
 from app.predictors.operators.answering import cells_of
-from app.predictors.operators.features import MESSAGE
+from app.predictors.operators.features import DEVICES, LIBRARY, MESSAGE
 from app.predictors.operators.packed import Packed, Recipes
 from app.predictors.operators.priors import IS_COLLECTIVE
 from app.tables.ops import OpTable
@@ -21,31 +25,90 @@ Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
 Ints = NDArray[np.intp]
 
-# How far a message may be out of the range, as features are rounded.
+
+# How far a size may be from one that was measured, as features are rounded.
 _ROUNDED = 1e-3
 
 
+class StandIns(NamedTuple):
+    """Rows that were learned from, in place of queries that are none of them.
+
+    query          int [m], in order; twice where two numbers of devices stand in
+    message_bytes, devices, library  float64 [m]
+    share          float64 [m], how much of the correction each makes
+    """
+
+    query: Ints
+    message_bytes: Floats
+    devices: Floats
+    library: Floats
+    share: Floats
+
+
+def stand_ins(
+    shape: Singles, codes: tuple[Ints, Ints], asked: tuple[Ints, Ints], packed: Packed, recipes: Recipes
+) -> StandIns:
+    """What is asked in place of collectives beyond or between what was learned; arguments as of `cells_of`."""
+    held = _held(shape, codes, asked, packed, recipes)
+    first = np.flatnonzero(~np.isnan(held[0]))
+    second = first[held[4, first] > 0.0]
+    query = np.append(first, second)
+    message, one, other, library, share = held[:, query]
+    is_first = np.arange(len(query)) < len(first)
+    devices, share = np.where(is_first, one, other), np.where(is_first, 1.0 - share, share)
+    order = np.argsort(query, kind="stable")
+    return StandIns(query[order], message[order], devices[order], library[order], share[order])
+
+
 @compiled
-def nearest_held(
+def _held(
     shape: Singles, codes: tuple[Ints, Ints], asked: tuple[Ints, Ints], packed: Packed, recipes: Recipes
 ) -> Floats:
-    """Bytes of the nearest message that the cell of a query was taught, NaN where that is its own or none is, [n].
+    """Message, two numbers of devices, library, and the share of the second number, [5, n].
 
-    Arguments as of `cells_of`.
+    NaN of queries that need none.
     """
-    cells, (i, _), (kind, _) = cells_of(shape, codes, asked, packed, recipes), asked, codes
-    held = np.full(len(i), np.nan)
+    cells, (i, j), (kind, _) = cells_of(shape, codes, asked, packed, recipes), asked, codes
+    held = np.full((5, len(i)), np.nan)
     for q in range(len(i)):
-        if IS_COLLECTIVE[kind[i[q]]] and cells[q] >= 0:
-            message = shape[MESSAGE, i[q]]
-            nearest = min(max(message, packed.low[cells[q], MESSAGE]), packed.high[cells[q], MESSAGE])
-            if abs(nearest - message) > _ROUNDED:
-                held[q] = np.exp(nearest)
+        cell, row, gpu = cells[q], i[q], j[q]
+        if not IS_COLLECTIVE[kind[row]] or cell < 0:
+            continue
+        message, devices, library = shape[MESSAGE, row], shape[DEVICES, row], shape[LIBRARY, row]
+        nearest = min(max(message, packed.low[cell, MESSAGE]), packed.high[cell, MESSAGE])
+        has = min(max(library, recipes.library[cell, gpu, 0]), recipes.library[cell, gpu, 1])
+        one, other, share = _around(devices, recipes.devices[cell, gpu])
+        if max(abs(nearest - message), abs(has - library), abs(one - devices)) > _ROUNDED:
+            held[0, q], held[3, q], held[4, q] = np.exp(nearest), has, share
+            held[1, q], held[2, q] = np.exp(one), np.exp(other)
     return held
 
 
-def with_messages(ops: OpTable, i: Ints, message_bytes: Floats) -> OpTable:
-    """Rows `i` [n] with messages of so many bytes [n]."""
+@compiled
+def _around(devices: float, measured: Floats) -> tuple[float, float, float]:
+    """The measured numbers of devices around one, and the share of the second; logarithms.
+
+    Itself twice where nothing was measured; `measured` in order, infinite where there are no more.
+    """
+    if not len(measured) or np.isinf(measured[0]):
+        return devices, devices, 0.0
+    last = measured[0]
+    for more in measured[1:]:
+        if np.isinf(more):
+            break
+        if devices < more - _ROUNDED:
+            return last, more, max((devices - last) / (more - last), 0.0)
+        last = more
+    return last, last, 0.0
+
+
+def with_stand_ins(ops: OpTable, i: Ints, held: StandIns) -> OpTable:
+    """Rows `i` [m] as those that stand in for them."""
     rows = ops.take(i)
-    rows.dims[rows.fields["message_bytes"]] = message_bytes
+    for name, column in (
+        ("message_bytes", held.message_bytes),
+        ("devices", held.devices),
+        ("implementation", held.library),
+    ):
+        rows.dims[rows.fields[name]] = column
     return rows

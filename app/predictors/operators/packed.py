@@ -20,6 +20,8 @@ Singles = NDArray[np.float32]
 Ints = NDArray[np.intp]
 Bools = NDArray[np.bool_]
 
+# Numbers of devices that are told apart of a collective.
+MOST_NUMBERS = 8
 # Dimensions of an operator that a smooth part may depend on.
 SMOOTH_COLUMNS = max(len(op.fields) for op in OPS[1:])
 
@@ -56,7 +58,8 @@ class Recipes(NamedTuple):
 
     `cell` [kinds, dtypes, most] are the rows of cells that may answer, the usual one first, -1 where there are no more;
     `lent` [kinds, dtypes] whether the first was learned of another dtype; `dtype` [cells] what each was learned of;
-    `devices` [cells, gpus] the logarithm of the most devices that a collective was measured on; infinite of the rest.
+    `devices` [cells, gpus, MOST_NUMBERS] the logarithms of the numbers of devices that a collective was measured on, in
+    order, infinite where there are no more; `library` [cells, gpus, 2] the first and last code of its libraries there.
     `teacher` is the GPU row on which each model is asked, -1 where it is the GPU itself; `edge` how much more DRAM
     bandwidth per SM and clock the GPU has than its teachers, 1 where it has none (app.predictors.operators.teachers).
     """
@@ -72,6 +75,7 @@ class Recipes(NamedTuple):
     lent: Bools
     dtype: Ints
     devices: Floats
+    library: Floats
 
 
 class Shelf(NamedTuple):

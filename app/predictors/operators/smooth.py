@@ -19,6 +19,10 @@ Singles = NDArray[np.float32]
 Ints = NDArray[np.intp]
 
 
+# Decimals of a column that single precision keeps: values that differ beyond them were one.
+_DIGITS = 4
+
+
 class Smooth(NamedTuple):
     """Sum over p points of weight x (1 + r) exp(-r).
 
@@ -40,12 +44,13 @@ class Smooth(NamedTuple):
         add_smooth(np.ascontiguousarray(features), parts, 1.0, total)
         return total
 
-    def furthest(self, column: int) -> float:
-        """The largest value of a column that was measured; infinite where the part says nothing of it."""
+    def measured(self, column: int) -> Floats:
+        """The values of a column that were measured, in order; none where the part says nothing of it."""
         here = np.flatnonzero(self.column == column)
         if not len(here) or not len(self.point):
-            return np.inf
-        return float((self.point[:, here[0]] / self.scale[here[0]]).max())
+            return np.empty(0)
+        values = self.point[:, here[0]].astype(np.float64) / self.scale[here[0]]
+        return np.unique(values.round(_DIGITS))
 
     def state(self) -> dict[str, Any]:
         """As arrays."""

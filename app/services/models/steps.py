@@ -21,8 +21,7 @@ from app.graphs.step_interval import step_interval
 from app.predictors.network_widths import network_widths
 from app.services.engine import Engine
 from app.services.models.networks import Prepared
-from app.services.operators.answers import answered
-from app.services.operators.between_nodes import between_nodes
+from app.services.operators.between_nodes import answered_on
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
 from app.tables.predictions import Predictions
@@ -73,15 +72,18 @@ def timed(  # noqa: PLR0913  what is asked, and of whom
     """The network on GPU rows `targets`; `launched` says whether the host launches each operator."""
     table, row = rows.distinct.table, rows.distinct.row
     u, g = len(table), len(targets)
-    i, j = np.tile(np.arange(u), g), np.repeat(np.array(targets, dtype=np.intp), u)
-    answer = answered(engine, table, gpus, i, j, predictor=predictor, coverage=coverage)
-    answer = between_nodes(answer, table, gpus, targets, run.parallelism.network_bytes_per_s)
+
+    def answered(ops: OpTable) -> Predictions:
+        network = run.parallelism.network_bytes_per_s
+        return answered_on(
+            engine, ops, gpus, targets, predictor=predictor, coverage=coverage, network_bytes_per_s=network
+        )
+
+    answer = answered(table)
     of = row[:, None] + u * np.arange(g)
     transfer: Floats | float = 0.0
     if run.parallelism.pipeline > 1:
-        passing = passed_on(rows.workload, run)
-        sent = answered(engine, passing, gpus, i[:g] * 0, j[::u], predictor=predictor, coverage=coverage)
-        transfer = between_nodes(sent, passing, gpus, targets, run.parallelism.network_bytes_per_s).latency_s
+        transfer = answered(passed_on(rows.workload, run)).latency_s
     waits = allocating(rows.workload, run, gpus, targets) if run.emptied else (0.0, 0.0)
     line = timeline(
         rows.workload,

@@ -20,8 +20,8 @@ from app.ops.stacks import doubts
 from app.services.decoding import MAX_ERRORS
 from app.services.engine import Engine
 from app.services.gpu_rows import GpuRows, Snapshot
-from app.services.operators.answers import ROOFLINE, answered, lacks, refused, require_predictor, warnings
-from app.services.operators.between_nodes import between_nodes
+from app.services.operators.answers import ROOFLINE, lacks, refused, require_predictor, warnings
+from app.services.operators.between_nodes import answered_on
 from app.services.operators.explanations import explanations
 from app.services.operators.requests import OperatorsRequest
 from app.services.operators.rows import Distinct, read_rows
@@ -77,11 +77,8 @@ def predict_operators(snapshot: Snapshot, request: OperatorsRequest, *, max_rows
     targets, skipped = _runnable(snapshot.engine, asked, gpus, targets, lenient=request.gpus == "all")
     if not targets:
         return PredictResponse([], skipped)
-    u = len(asked.runs)
-    i, j = np.tile(np.arange(u), len(targets)), np.repeat(np.array(targets, dtype=np.intp), u)
-    table, predictor, coverage = asked.distinct.table, request.predictor, request.coverage
-    answer = answered(snapshot.engine, table, gpus, i, j, predictor=predictor, coverage=coverage)
-    answer = between_nodes(answer, table, gpus, targets)
+    u, table = len(asked.runs), asked.distinct.table
+    answer = answered_on(snapshot.engine, table, gpus, targets, predictor=request.predictor, coverage=request.coverage)
     predictions = [
         _prediction(snapshot, rows, gpus, request, asked, target, _part(answer, k * u, u))
         for k, target in enumerate(targets)

@@ -15,8 +15,8 @@ from app.ops.stacks import doubts
 from app.services.decoding import MAX_ERRORS
 from app.services.engine import Engine
 from app.services.gpu_rows import GpuRows, Snapshot
-from app.services.operators.answers import ROOFLINE, answered, lacks, refused, require_predictor, warnings
-from app.services.operators.between_nodes import between_nodes
+from app.services.operators.answers import ROOFLINE, lacks, refused, require_predictor, warnings
+from app.services.operators.between_nodes import answered_on
 from app.services.operators.columns import Column, Family, Numbers, Problems, Words, read_families, row_count
 from app.services.operators.forms import FORMS, WORD_FIELDS, unknown_op
 from app.services.operators.requests import OperatorTableRequest, TablePrediction, TableResponse
@@ -131,10 +131,8 @@ def times_of(engine: Engine, gpus: GpuTable, ops: OpTable, target: int, predicto
     unanswered = alone = 0
     for first in range(0, n, CHUNK):
         part = piece_of(ops, first, first + CHUNK)
-        i, here = np.arange(len(part)), slice(first, first + len(part))
-        j = np.full(len(part), target)
-        answer = answered(engine, part, gpus, i, j, predictor=predictor, coverage=coverage)
-        answer = between_nodes(answer, part, gpus, [target])
+        here = slice(first, first + len(part))
+        answer = answered_on(engine, part, gpus, [target], predictor=predictor, coverage=coverage)
         for column, figures in zip(times_ms, (answer.latency_s, answer.low_s, answer.high_s), strict=True):
             np.multiply(figures, part.column("count") * 1e3, out=column[here])
         bound[here] = answer.bound

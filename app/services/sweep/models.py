@@ -28,8 +28,8 @@ from app.services.models.predict import predict_network
 from app.services.models.requests import ModelRequest, ModelWorkload
 from app.services.models.steps import passed_on, timeline
 from app.services.models.whole_networks import knows_networks_only
-from app.services.operators.answers import answered, refused
-from app.services.operators.between_nodes import between_nodes
+from app.services.operators.answers import refused
+from app.services.operators.between_nodes import answered_on
 from app.services.operators.tables import CHUNK, piece_of
 from app.services.prediction_form import MemoryParts, Phases
 from app.services.sweep.model_groups import Group, Table
@@ -132,9 +132,16 @@ def _answered(table: OpTable, run: Run, asked: Asked) -> Predictions:
     engine, target, parts = asked.snapshot.engine, asked.snapshot.row_of[asked.gpu], []
     for first in range(0, len(table), CHUNK):
         part = piece_of(table, first, first + CHUNK)
-        i, j = np.arange(len(part)), np.full(len(part), target)
-        answer = answered(engine, part, engine.gpus, i, j, predictor=asked.predictor, coverage=asked.coverage)
-        parts.append(between_nodes(answer, part, engine.gpus, [target], run.parallelism.network_bytes_per_s))
+        answer = answered_on(
+            engine,
+            part,
+            engine.gpus,
+            [target],
+            predictor=asked.predictor,
+            coverage=asked.coverage,
+            network_bytes_per_s=run.parallelism.network_bytes_per_s,
+        )
+        parts.append(answer)
     if len(parts) == 1:
         return parts[0]
     return Predictions(
