@@ -230,6 +230,17 @@ def test_collectives_over_several_nodes_take_the_network(client: TestClient, op:
     assert column["low_ms"][1] == pytest.approx(apart["interval_ms"]["low"])
 
 
+@pytest.mark.parametrize("gpu", ["l40s", "h100-sxm5-80gb"])
+def test_two_machines_of_eight_take_no_less_than_one(client: TestClient, gpu: str) -> None:
+    """However slowly eight cards share what joins them: the network between machines makes that no quicker."""
+    for op in ("all_reduce", "all_gather", "reduce_scatter"):
+        one, two = (
+            ask(client, [{"op": op, "message_bytes": 2**24, "dtype": "fp16", "devices": 8 * n, "nodes": n}], gpu=gpu)
+            for n in (1, 2)
+        )
+        assert two["latency_ms"] > one["latency_ms"]
+
+
 def test_a_stack_that_nobody_knows_is_doubted_however_it_is_asked(client: TestClient) -> None:
     row = {"op": "linear", "m": 64, "n": 64, "k": 64, "dtype": "bf16"}
     network = {"kind": "model", "name": "gpt2", "mode": "inference", "batch": 1, "sequence": 128, "dtype": "bf16"}
