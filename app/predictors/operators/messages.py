@@ -45,12 +45,17 @@ class StandIns(NamedTuple):
     share: Floats
 
 
+_NOTHING = np.empty((4, 0))
+
+
 def stand_ins(
     shape: Singles, codes: tuple[Ints, Ints], asked: tuple[Ints, Ints], packed: Packed, recipes: Recipes
 ) -> StandIns:
     """What is asked in place of collectives beyond or between what was learned; arguments as of `cells_of`."""
     held = _held(shape, codes, asked, packed, recipes)
     first = np.flatnonzero(~np.isnan(held[0]))
+    if not len(first):
+        return StandIns(first, *_NOTHING)
     second = first[held[4, first] > 0.0]
     query = np.append(first, second)
     message, one, other, library, share = held[:, query]
