@@ -16,7 +16,6 @@ from app.predictors.intervals import (
     S_UNTRAINED,
     operator_codes,
 )
-from app.predictors.operators.boosting import BLOCK, add_trees
 from app.predictors.operators.cells import MOST_KIN
 from app.predictors.operators.constants import FACTORS, scaled_s, scaled_work_s
 from app.predictors.operators.features import DEVICES, EAGER, FEATURES, LIBRARY, fill_features
@@ -36,6 +35,7 @@ from app.predictors.operators.time import (
     fill_terms,
 )
 from app.predictors.operators.traits import Traits
+from app.predictors.operators.tree_sums import BLOCK, add_trees
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
@@ -166,8 +166,8 @@ def _add_models(  # noqa: PLR0913, PLR0917
             fill_taught(shape, traits, devices, (rows, block, gpu, on), recipes.tile[cell, gpu], terms, features)
         shown, weight = on, recipes.weight[cell, gpu, k]
         total[:count] += weight * packed.mean[model]
-        trees = (packed.feature, packed.threshold, packed.value)
-        add_trees(features, trees, (packed.first[model], packed.stop[model]), weight, total[:count])
+        trees, edges = (packed.feature, packed.cut, packed.value), (packed.edge, packed.edges[model])
+        add_trees(features, trees, edges, (packed.first[model], packed.stop[model]), weight, total[:count])
         points = slice(packed.begin[model], packed.end[model])
         smooth = (packed.column[model], packed.scale[model], packed.point[points], packed.weight[points])
         add_smooth(features, smooth, weight, total[:count])

@@ -1,10 +1,9 @@
 """Gradient boosting with oblivious trees: every node of one level asks the same question.
 
 A tree of depth D is D questions (feature, threshold) and 2^D leaves, so that a block of rows goes through a tree in D
-vector comparisons and one gather: a few tenths of a nanosecond per question, where an ordinary tree's pointer chase
-costs several. Training is exact greedy boosting on binned features (Friedman 2001; oblivious trees as in CatBoost,
-Prokhorenkova et al. 2018): squared error, absolute from where it is asked (Huber 1964), each tree on a random part of
-rows and features.
+vector comparisons and one gather (app.predictors.operators.tree_sums), where an ordinary tree chases pointers.
+Training is exact greedy boosting on binned features (Friedman 2001; oblivious trees as in CatBoost, Prokhorenkova et
+al. 2018): squared error, absolute from where it is asked (Huber 1964), each tree on a random part of rows and features.
 """
 
 from __future__ import annotations
@@ -17,19 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.predictors.compiled import compiled
+from app.predictors.operators.tree_sums import BLOCK, DEPTH, LEAVES, add_trees, questions_of
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
 Halves = NDArray[np.float16]
 Bins = NDArray[np.uint8]
 
-DEPTH = 6
-LEAVES = 1 << DEPTH
 BINS = 64
-# Rows of a block: no power of two, of which the columns would share few sets of the first cache.
-BLOCK = 272
-# Rows from which a block is quicker than row by row.
-_FEW = 4
 # A leaf of few rows is drawn towards zero as by this many rows of residual zero.
 SHRINKAGE = 2.0
 # How far off, in log space, a row's pull still goes by its ratio.
@@ -71,7 +65,7 @@ class Trees(NamedTuple):
 
     feature    int16 [trees, DEPTH], row of the features that a level compares
     threshold  float32 [trees, DEPTH], right where the feature exceeds it
-    value      float32 [trees, LEAVES], stored ones float16; level d decides bit d of the leaf
+    value      float32 [trees, LEAVES], stored ones float16, as which they add up; level d decides bit d of the leaf
     """
 
     feature: NDArray[np.int16]
@@ -80,10 +74,12 @@ class Trees(NamedTuple):
 
     def sum(self, features: Singles) -> Floats:
         """What the trees add up to, float64 [n], for features float32 [columns, n]."""
-        total, trees = np.zeros(features.shape[1]), (self.feature, self.threshold, self.value.astype(np.float32))
+        total, span = np.zeros(features.shape[1]), (0, len(self.feature))
+        cut, edge, begin = questions_of(self.feature, self.threshold, len(features))
+        trees, edges = (self.feature, cut, self.value.astype(np.float16).view(np.uint16)), (edge, begin)
         for first in range(0, len(total), BLOCK):
             block = np.ascontiguousarray(features[:, first : first + BLOCK])
-            add_trees(block, trees, (0, len(self.feature)), 1.0, total[first : first + BLOCK])
+            add_trees(block, trees, edges, span, 1.0, total[first : first + BLOCK])
         return total
 
     def and_then(self, other: Trees) -> Trees:
@@ -241,73 +237,3 @@ def _fill_leaves(value: Singles, picked: NDArray[np.int64], leaf: Bins, rest: Si
         mass[leaf[row]] += weight[row]
     for k in range(LEAVES):
         value[k] = gradient[k] / (mass[k] + SHRINKAGE)
-
-
-@compiled
-def _row_sum(
-    features: Singles, k: int, trees: tuple[NDArray[np.int16], Singles, Singles], span: tuple[int, int]
-) -> np.float32:
-    """What trees span[0] ... span[1] - 1 add up to for row k."""
-    feature, threshold, value = trees
-    summed = np.float32(0.0)
-    for tree in range(span[0], span[1]):
-        leaf = 0
-        for level in range(DEPTH):
-            if features[feature[tree, level], k] > threshold[tree, level]:
-                leaf |= 1 << level
-        summed += value[tree, leaf]
-    return summed
-
-
-@compiled
-def add_trees(
-    features: Singles,
-    trees: tuple[NDArray[np.int16], Singles, Singles],
-    span: tuple[int, int],
-    weight: float,
-    total: Floats,
-) -> None:
-    """Add `weight` times trees span[0] ... span[1] - 1 to total [m], m <= BLOCK, of features [columns, m]."""
-    feature, threshold, value = trees
-    m = len(total)
-    if m < _FEW:
-        for k in range(m):
-            total[k] += weight * _row_sum(features, k, trees, span)
-        return
-    leaf = np.zeros(m, dtype=np.uint32)
-    summed = np.zeros(m, dtype=np.float32)
-    last, of = np.uint32(LEAVES - 1), np.uint32(8)
-    tree = span[0]  # four at once, so that sums are read and written a quarter as often
-    while tree + 4 <= span[1]:
-        for k in range(tree, tree + 4):
-            _shift_in_leaf(features, feature[k], threshold[k], leaf)
-        first, second, third, fourth = value[tree], value[tree + 1], value[tree + 2], value[tree + 3]
-        for k in range(m):
-            packed = leaf[k]
-            half = summed[k] + first[packed >> (3 * of)] + second[(packed >> (2 * of)) & last]
-            summed[k] = half + third[(packed >> of) & last] + fourth[packed & last]
-        tree += 4
-    for rest in range(tree, span[1]):
-        _shift_in_leaf(features, feature[rest], threshold[rest], leaf)
-        leaves = value[rest]
-        for k in range(m):
-            summed[k] += leaves[leaf[k] & last]
-    for k in range(m):
-        total[k] += weight * summed[k]
-
-
-@compiled
-def _shift_in_leaf(features: Singles, feature: NDArray[np.int16], threshold: Singles, leaf: NDArray[np.uint32]) -> None:
-    """A tree's leaf of every row becomes the lowest byte of `leaf` [m], above it those of the three trees before.
-
-    All DEPTH questions in one pass: compilers make vectors of this, not of a loop over questions.
-    """
-    a, b, c = features[feature[0]], features[feature[1]], features[feature[2]]
-    d, e, f = features[feature[3]], features[feature[4]], features[feature[5]]
-    over_a, over_b, over_c = threshold[0], threshold[1], threshold[2]
-    over_d, over_e, over_f = threshold[3], threshold[4], threshold[5]
-    none, one, two, four = np.uint32(0), np.uint32(1), np.uint32(2), np.uint32(4)
-    for k in range(len(leaf)):
-        half = (one if a[k] > over_a else none) | (two if b[k] > over_b else none) | (four if c[k] > over_c else none)
-        rest = (one if d[k] > over_d else none) | (two if e[k] > over_e else none) | (four if f[k] > over_f else none)
-        leaf[k] = (leaf[k] << np.uint32(8)) | (rest << np.uint32(3)) | half

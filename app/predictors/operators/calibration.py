@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.predictors.operators.boosting import LEAVES, Trees
+from app.predictors.operators.boosting import Trees
 from app.predictors.operators.constants import LEAST_FACTORS, MOST_FACTORS, fill_scaled
 from app.predictors.operators.process import (
     CONSTANTS,
@@ -29,6 +29,7 @@ from app.predictors.operators.process import (
 )
 from app.predictors.operators.process import dependence as dependence_of
 from app.predictors.operators.smooth import Smooth
+from app.predictors.operators.tree_sums import LEAVES
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]

@@ -354,7 +354,7 @@ class Learned:
             op, dtype = key.split(" ")
             cells[op, dtype] = Cell.from_state(cell)
         models = cls(cells)._models
-        shelf = Shelf.of([model.trees for model in models])
+        shelf = EMPTY.joined([model.trees for model in models])
         standing = {id(model): model._replace(trees=part) for model, part in zip(models, shelf.parts, strict=True)}
         return cls({key: cell.with_models(standing) for key, cell in cells.items()}, shelf)
 

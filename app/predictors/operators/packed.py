@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from app.ops import OPS
 from app.predictors.operators.boosting import NO_TREES, Trees
 from app.predictors.operators.cells import Cell, Model
-from app.predictors.operators.features import SHAPE_FEATURES
+from app.predictors.operators.features import FEATURES, SHAPE_FEATURES
 from app.predictors.operators.smooth import Smooth
+from app.predictors.operators.tree_sums import Questions, questions_of
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
@@ -29,7 +30,10 @@ SMOOTH_COLUMNS = max(len(op.fields) for op in OPS[1:])
 class Packed(NamedTuple):
     """All models of all cells in few arrays.
 
-    feature, threshold, value  as in app.predictors.operators.boosting.Trees, of all models
+    feature, cut, value        of all models' trees, what each level compares, with which place among its feature's
+                               thresholds (app.predictors.operators.tree_sums), and the bits of half-precision leaves
+    edge, edges                thresholds of all models, and where in them each feature's of a model begin,
+                               [models, FEATURES + 1]
     first, stop, mean          of every model: its trees, and what it adds to them
     column, scale              of every model's smooth part, [models, SMOOTH_COLUMNS]; scale 0 where it has fewer
     point, weight              of all smooth parts, [points, SMOOTH_COLUMNS] and [points]
@@ -38,8 +42,10 @@ class Packed(NamedTuple):
     """
 
     feature: NDArray[np.int16]
-    threshold: Singles
-    value: Singles
+    cut: NDArray[np.uint8]
+    value: NDArray[np.uint16]
+    edge: Singles
+    edges: Ints
     first: Ints
     stop: Ints
     mean: Floats
@@ -81,21 +87,25 @@ class Recipes(NamedTuple):
 class Shelf(NamedTuple):
     """Trees of many models side by side, so that what models hold and what compiled code reads is there but once.
 
-    trees  all of them, leaves in single precision
-    parts  those of each model, views of `trees`, which begin at `first`
+    trees      all of them, leaves in half precision
+    parts      those of each model, views of `trees`, which begin at `first`
+    questions  of each part
     """
 
     trees: Trees
     parts: tuple[Trees, ...] = ()
     first: tuple[int, ...] = ()
+    questions: tuple[Questions, ...] = ()
 
-    @classmethod
-    def of(cls, parts: Sequence[Trees]) -> Self:
-        """Copies of these, in their order."""
+    def joined(self, new: Sequence[Trees]) -> Shelf:
+        """Copies of these and others, in their order."""
+        parts = [*self.parts, *new]
         columns: list[Any] = [np.concatenate([kept, *(part[k] for part in parts)]) for k, kept in enumerate(NO_TREES)]
-        trees, stops = Trees(*columns), np.cumsum([0, *(len(part.feature) for part in parts)]).tolist()
+        columns[-1] = columns[-1].astype(np.float16, copy=False)
+        stops = np.cumsum([0, *(len(part.feature) for part in parts)]).tolist()
         views = (Trees(*[column[first:stop] for column in columns]) for first, stop in pairwise(stops))
-        return cls(trees, tuple(views), tuple(stops[:-1]))
+        asked = (questions_of(part.feature, part.threshold, FEATURES) for part in new)
+        return Shelf(Trees(*columns), tuple(views), tuple(stops[:-1]), (*self.questions, *asked))
 
 
 EMPTY = Shelf(NO_TREES)
@@ -107,16 +117,28 @@ def packed(models: Sequence[Model], cells: Sequence[Cell], shelf: Shelf) -> Pack
     new = [model.trees for model in models if id(model.trees) not in standing and len(model.trees.feature)]
     every = [*shelf.parts, *new]
     if new:
-        shelf = Shelf.of(every)
-    place = dict(zip(map(id, every), shelf.first, strict=True))
-    first = np.array([place.get(id(model.trees), 0) for model in models], dtype=np.intp)
+        shelf = shelf.joined(new)
+    place = {id(part): at for at, part in enumerate(every)}
+    at = [place.get(id(model.trees), -1) for model in models]
+    first = np.array([*shelf.first, 0], dtype=np.intp)[at]
     stop = first + np.array([len(model.trees.feature) for model in models], dtype=np.intp)
     ranges = [np.array([getattr(cell, end) for cell in cells]) for end in ("low", "high")]
     low, high = (part.reshape(-1, SHAPE_FEATURES).astype(np.float64) for part in ranges)
     mean = np.array([model.mean for model in models], dtype=np.float64)
     smooth: list[Any] = _packed_smooth([model.smooth for model in models])
-    parts: list[Any] = [*shelf.trees, first, stop, mean, *smooth, low, high]
+    cut, edge, edges = _packed_questions(shelf.questions)
+    trees: list[Any] = [shelf.trees.feature, cut, shelf.trees.value.view(np.uint16), edge, edges[at]]
+    parts: list[Any] = [*trees, first, stop, mean, *smooth, low, high]
     return Packed(*parts)
+
+
+def _packed_questions(parts: Sequence[Questions]) -> tuple[NDArray[np.uint8], Singles, Ints]:
+    """Cuts, edges, and where each feature's edges begin, [parts + 1, FEATURES + 1]; the last part has none."""
+    nothing = questions_of(NO_TREES.feature, NO_TREES.threshold, FEATURES)
+    every = [*parts, nothing]
+    starts = np.cumsum([0, *(len(part.edge) for part in parts)])
+    edges = np.stack([part.begin for part in every]) + starts[:, None]
+    return np.concatenate([part.cut for part in every]), np.concatenate([part.edge for part in every]), edges
 
 
 def _packed_smooth(parts: Sequence[Smooth]) -> list[Any]:

@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 
 from app.ops import OPS
 from app.predictors.compiled import compiled
-from app.predictors.operators.boosting import LEAVES, Trees, leaves_of
+from app.predictors.operators.boosting import Trees, leaves_of
 from app.predictors.operators.constants import FACTORS, fill_scaled
 from app.predictors.operators.features import LAUNCH_BALANCE, LIMIT_SHARE, MEMORY_BALANCE, WAVES, own_dims, size_columns
 from app.predictors.operators.priors import IS_COLLECTIVE
+from app.predictors.operators.tree_sums import LEAVES
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from app.predictors.operators.boosting import Trees, leaves_of
+from app.predictors.operators.tree_sums import BLOCK, DEPTH, LEAVES, questions_of
+
+DRAW = np.random.default_rng(0)
+COLUMNS, TREES = 5, 7  # no multiple of the trees that are read together
+EDGES = np.sort(DRAW.normal(size=(COLUMNS, 40)).astype(np.float32))
+
+
+def some_trees() -> Trees:
+    """Leaves of every exponent that a half has, the least ones too, and zeros."""
+    feature = DRAW.integers(0, COLUMNS - 1, (TREES, DEPTH)).astype(np.int16)  # nothing asks the last
+    threshold = EDGES[feature, DRAW.integers(0, EDGES.shape[1], (TREES, DEPTH))]
+    value = DRAW.choice([-1.0, 0.0, 1.0], (TREES, LEAVES)) * 2.0 ** DRAW.uniform(-26, 3, (TREES, LEAVES))
+    return Trees(feature, threshold, value.astype(np.float16))
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4, BLOCK, 2 * BLOCK + 1])
+def test_rows_alone_and_in_blocks_get_the_sum_of_their_leaves(rows: int) -> None:
+    trees, features = some_trees(), DRAW.normal(size=(COLUMNS, rows)).astype(np.float32)
+    features[0, ::2] = DRAW.choice(EDGES[0], len(features[0, ::2]))  # on a threshold is not beyond it
+    features[1, 1::3], features[2, 2::5], features[3, ::7] = np.nan, np.inf, -np.inf
+    leaf = leaves_of(features, trees)
+    expected = trees.value.astype(np.float64)[np.arange(TREES), leaf].sum(axis=1)
+    np.testing.assert_allclose(trees.sum(features), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("leaf", [2.0**-24, -(2.0**-24), 2.0**-15, -(2.0**-14), 1.5 * 2.0**-14, 0.0, -65504.0])
+def test_no_leaf_is_rounded(leaf: float, rows: int) -> None:
+    one = some_trees()
+    trees = Trees(one.feature[:1], one.threshold[:1], np.full((1, LEAVES), leaf, dtype=np.float16))
+    assert (trees.sum(np.zeros((COLUMNS, rows), dtype=np.float32)) == leaf).all()
+
+
+def test_more_thresholds_than_a_byte_counts_are_refused() -> None:
+    threshold = np.arange(50 * DEPTH, dtype=np.float32).reshape(50, DEPTH)
+    with pytest.raises(ValueError, match="more thresholds"):
+        questions_of(np.zeros((50, DEPTH), dtype=np.int16), threshold, COLUMNS)
