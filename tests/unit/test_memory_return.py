@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import psutil
 import pytest
 
@@ -13,3 +16,23 @@ def test_what_was_freed_under_something_in_use_goes_back() -> None:
     memory_return.return_memory()
     assert before - psutil.Process().memory_info().rss > 50e6
     assert len(kept) == 2000
+
+
+_BODIES = """
+import psutil
+from app.services.memory_return import share_arena
+
+share_arena()
+kept, before = [], psutil.Process().memory_info().rss
+for _ in range(3):
+    body = bytearray(b"x") * (20 << 20)
+    kept.append(bytes(2000))  # on top of the heap, were the body there
+    del body
+print(psutil.Process().memory_info().rss - before)
+"""
+
+
+@pytest.mark.skipif(memory_return._OPTION is None, reason="not the C library that can be told to")
+def test_a_large_body_goes_back_when_it_is_freed() -> None:
+    told = subprocess.run([sys.executable, "-c", _BODIES], check=True, capture_output=True, text=True)
+    assert int(told.stdout) < 10e6
