@@ -153,12 +153,12 @@ def _find_places(features: Singles, k: int, edges: tuple[Singles, Ints], place: 
 
 
 @compiled
-def _leaf(place: Bytes, k: int, feature: Shorts, cut: Bytes) -> int:
-    """The leaf of row k in one tree."""
-    leaf = 0
+def _leaf(place: Bytes, k: int, feature: Shorts, cut: Bytes) -> np.uint32:
+    """The leaf of row k in one tree; unsigned, as an index that may be negative is looked at first."""
+    leaf = np.uint32(0)
     for level in range(DEPTH):
-        if place[feature[level], k] > cut[level]:
-            leaf |= 1 << level
+        over = place[np.uint32(feature[level]), k] > cut[level]
+        leaf |= np.uint32(over) << np.uint32(level)
     return leaf
 
 
