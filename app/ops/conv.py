@@ -8,8 +8,10 @@ Windows of 3 x 3 in steps of one have two algorithms more in FP32 (Lavin and Gra
 of m x m outputs from (m + 2)^2 products per channel in and out, in place of 9 m^2:
 - F(4 x 4) transforms tiles and weights in kernels of their own, between which 36 products go through memory, in blocks
   of 128 x 128 since Ampere, of about 128 x 64 before;
-- F(2 x 2) is one kernel, whose blocks do 32 tiles of an image by 32 channels out.
-Blocks are those of cuDNN 8's usual kernels, as their grids in NeuSight's rows say.
+- F(2 x 2) is one kernel, whose blocks do 32 tiles by 32 channels out: tiles of one image, and before there were tensor
+  units also of two or four, for images that one block does not fit.
+The plain product runs in blocks of 128 x 64, and takes whole waves. Blocks are those of cuDNN 8's usual kernels, as
+their grids in NeuSight's rows say; how fast they are, next to one another, is set there too (docs/accuracy.md).
 """
 
 from __future__ import annotations
@@ -25,12 +27,18 @@ from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OUTPUT_BYTES, WEIGHT_BYTES, 
 WINOGRAD = 4.0
 # F(4 x 4): images come in sixteens, tiles and channels out in blocks of as many, before and since Ampere.
 _IMAGES, _TILES, _OLD, _NEW = 16.0, 128.0, 64.0, 128.0
-# F(2 x 2): rows and columns of outputs that a block has, and channels out.
-_ROWS, _COLUMNS, _CHANNELS = 8.0, 16.0, 32.0
+# F(2 x 2): outputs and channels out that a block has; images, rows and columns that its outputs are of; and the part
+# of the blocks of single images that groups must come to, to be taken.
+_OUTPUTS, _CHANNELS = 128.0, 32.0
+_GROUPS = (1.0, 8.0, 16.0), (2.0, 8.0, 8.0), (2.0, 4.0, 16.0), (4.0, 2.0, 16.0), (4.0, 4.0, 8.0)
+_WORTH = 0.8
+# Outputs and channels out of a block of the plain product.
+_PLAIN = 128.0, 64.0
 # Bytes that weights are worth: they lie in nines, one channel out after another, and tiles need them the other way.
 _GATHERED = 2.0, 3.2
-# Channels in whose time a block takes to begin and to end.
-_AROUND = 12.0
+# Of F(4 x 4), F(2 x 2) and the plain product: steps of the summed dimension in whose time a block takes to begin and to
+# end, and the speed next to what products of such blocks usually have.
+_AROUND, _SPEED = (8.0, 20.0, 16.0), (1.05, 0.9, 1.15)
 
 
 class Plane(NamedTuple):
@@ -92,7 +100,7 @@ def saving(table: OpTable) -> Floats:
 
 
 def transformed(table: OpTable) -> Transformed:
-    """Products of Winograd's F(4 x 4, 3 x 3) before Ampere, F(2 x 2, 3 x 3), and F(4 x 4, 3 x 3) since."""
+    """The products in the order of app.ops.tiles.TRANSFORMED: F(4 x 4) and F(2 x 2), of each two, and plain."""
     possible = (table.dtype == DTYPE_CODE["fp32"]) & (table.column("groups") == 1.0)
     for name, size in (("kernel_size", 3.0), ("stride", 1.0)):
         possible &= (plane(table, name).height == size) & (plane(table, name).width == size)
@@ -103,16 +111,32 @@ def transformed(table: OpTable) -> Transformed:
 
     tiles = _IMAGES * np.ceil(images / _IMAGES) * np.ceil(out.height / 4.0) * np.ceil(out.width / 4.0)
     separate = [36.0 * np.ceil(tiles / _TILES) * np.ceil(made / channels_out) for channels_out in (_OLD, _NEW)]
-    fused = images * np.ceil(out.height / _ROWS) * np.ceil(out.width / _COLUMNS) * np.ceil(made / _CHANNELS)
-    blocks = np.array([separate[0], fused, separate[1]])
-    # A block of F(2 x 2) has 16 products of a quarter of its outputs.
-    of_block = np.array([[_TILES * _OLD], [4.0 * _ROWS * _COLUMNS * _CHANNELS], [_TILES * _NEW]])
-    fill = images * out.area * made * 9.0 / (blocks * of_block) * channels / (channels + _AROUND)
+    single, grouped = (count * np.ceil(made / _CHANNELS) for count in _groups(images, out))
+    plain = np.ceil(images * out.area / _PLAIN[0]) * np.ceil(made / _PLAIN[1])
+    blocks = np.array([separate[0], single, separate[1], grouped, plain])
+    # A block of F(2 x 2) has 16 products of a quarter of its outputs; the plain product has 9 per channel in.
+    fused = 4.0 * _OUTPUTS * _CHANNELS * (channels + _AROUND[1]) / _SPEED[1]
+    old, new = (_TILES * size * (channels + _AROUND[0]) / _SPEED[0] for size in (_OLD, _NEW))
+    usual = _PLAIN[0] * _PLAIN[1] * (9.0 * channels + _AROUND[2]) / _SPEED[2]
+    fill = images * out.area * made * 9.0 * channels / (blocks * np.array([old, fused, new, fused, usual]))
 
     data, weights = images * (channels * plane(table, "input_size").area + made * out.area), 9.0 * channels * made
     around = data + 36.0 * tiles * (channels + made) + _GATHERED[0] * (weights + 36.0 * channels * made)
-    moved = passes * np.array([around, _GATHERED[1] * weights, around]) * DTYPE_BYTES[table.dtype]
-    return Transformed(rows, blocks, fill, moved)
+    gathered = _GATHERED[1] * weights
+    moved = np.array([around, gathered, around, gathered, np.zeros(len(rows))])
+    return Transformed(rows, blocks, fill, passes * moved * DTYPE_BYTES[table.dtype])
+
+
+def _groups(images: Floats, out: Plane) -> tuple[Floats, Floats]:
+    """Groups of outputs that blocks of F(2 x 2) have, of single images, and of several where that makes them fewer."""
+    counts = np.array(
+        [
+            np.ceil(images / together) * np.ceil(out.height / height) * np.ceil(out.width / width)
+            for together, height, width in _GROUPS
+        ]
+    )
+    fewest = counts.min(axis=0)
+    return counts[0], np.where(fewest < _WORTH * counts[0], fewest, counts[0])
 
 
 def fits(table: OpTable) -> list[Broken]:

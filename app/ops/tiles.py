@@ -24,8 +24,8 @@ CANDIDATES = np.array(
 SPLIT_DEPTH = 256.0
 # What the first candidates, of which small kernels have none, are of rows that have products in another space instead
 # (app.ops.base.Transformed): as fast as tiles of these sizes are. The first has kernels on GPUs before Ampere only, the
-# last since.
-TRANSFORMED = np.array([(128, 64), (128, 128), (128, 128)], dtype=np.float64)
+# third since; the second where there are tensor units, the fourth where there are none. The last is the plain product.
+TRANSFORMED = np.array([(128, 64), (128, 128), (128, 128), (128, 128), (128, 64)], dtype=np.float64)
 # How many of them libraries have for batches of products, from the largest: PyTorch's batched kernels in FP32 are of
 # 64 x 64 at least, but for narrow ones of Volta and Turing (kernel names in NeuSight's rows).
 BATCHED_CANDIDATES = 6

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.predictors.operators.choice import Prospect, chosen
-from app.predictors.operators.process import EXPECTED
+from app.predictors.operators.process import expected_noise
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
 from app.training.operator_folds import first_rows, hashed
@@ -67,7 +67,8 @@ def _planned(fitted: Any, runs: Sequence[OperatorRuns], gpus: GpuTable, here: To
         asked = np.arange(min(WORKLOAD, len(rows[k])))
         covariance = fitted.operators_.expected(runs[k].rows.take(rows[k]), gpus)
         share = np.full(len(asked), len(mine) / len(asked))
-        prospects.append(Prospect(covariance, EXPECTED.noise, asked, share, np.arange(len(rows[k]))))
+        noise = expected_noise(int(runs[k].rows.ops.kind[0]))
+        prospects.append(Prospect(covariance, noise, asked, share, np.arange(len(rows[k]))))
     taken: dict[int, list[int]] = {}
     for which, row in chosen(prospects, count):
         k = list(here)[which]

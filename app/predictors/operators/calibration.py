@@ -44,15 +44,21 @@ _ENOUGH = 1e-3
 # A row counts as far as this many standard deviations from what the others say of it, or by this part of its logarithm
 # if that is more; how often that is looked at.
 _SURPRISE, _LEAST_SURPRISE, _LOOKS = 2.0, 0.3, 2
+# The same where a library chooses among algorithms: rows that ran another than the quickest are many.
+_SURPRISE_OF_CHOICE, _LEAST_OF_CHOICE = 1.0, 0.1
 
 
 class Rows(NamedTuple):
-    """Measured rows: terms [TERMS, n], log(measured / what others taught) [n], features [FEATURES, n], and `places`."""
+    """Measured rows: terms [TERMS, n], log(measured / what others taught) [n], features [FEATURES, n], and `places`.
+
+    `chosen`: a library chooses among algorithms for them.
+    """
 
     terms: Floats
     target: Floats
     features: Singles
     places: Places
+    chosen: bool = False
 
 
 class Calibration(NamedTuple):
@@ -113,7 +119,8 @@ def _plausible(told: Floats, rows: Rows, found: _Found, prior: Floats) -> Floats
     slope = dependence_of(rows.terms, found.factors) * CONSTANTS
     precision = np.diag(np.linalg.inv(prior + slope @ slope.T))
     said = rows.target - found.weight / precision
-    most = np.maximum(_SURPRISE / np.sqrt(precision), _LEAST_SURPRISE)
+    deviations, least = (_SURPRISE_OF_CHOICE, _LEAST_OF_CHOICE) if rows.chosen else (_SURPRISE, _LEAST_SURPRISE)
+    most = np.maximum(deviations / np.sqrt(precision), least)
     return np.clip(told, said - most, said + most)
 
 

@@ -117,6 +117,7 @@ class Samples:
     moves      whether the operator does little but move bytes
     streams    whether it only moves them through, once
     waits      whether much of its time is waiting that no term of the physics names, and any may stand in for
+    chosen     whether a library chooses among algorithms for the operator
     apart      bool [n], rows that tell of no other layers, whose kernels or load were others
     blank      float32 [columns, q], features of what was not measured, and of which GPU, int [q]
     """
@@ -133,6 +134,7 @@ class Samples:
     moves: bool
     streams: bool
     waits: bool
+    chosen: bool
     apart: Bools
     blank: tuple[Singles, Ints] = (np.empty((FEATURES, 0), np.float32), np.empty(0, np.intp))
 
@@ -360,7 +362,7 @@ def corrected(samples: Samples, others: Recipe, shared: Model | None, *, alone: 
         samples = samples.of(np.random.default_rng(0).permutation(n)[:ENOUGH])
     target = np.log(samples.latency_s) - answered(others, samples.features)
     places = samples.own_places if alone else samples.places
-    rows = Rows(samples.terms, target, samples.features, places)
+    rows = Rows(samples.terms, target, samples.features, places, samples.chosen)
     return Model(*calibrate(rows, others.factors, kernels_of(shared)), alone, _tile(samples))
 
 

@@ -300,7 +300,7 @@ def _tile(rows: _Rows, q: int, target: int, only: int) -> Tile | None:
     if tile < 0:
         return None
     efficiency = wave_efficiency(float(traits.blocks[tile, q]), float(traits.splits[q]), sms, only >= 0)
-    another = tile < len(traits.transformed) and traits.transformed[tile, q] > 0.0
+    another = tile < len(traits.transformed) and bool(traits.transformed[:, q].any())
     height, width = (TRANSFORMED if another else CANDIDATES)[tile].astype(int).tolist()
     return Tile(height, width, float(traits.blocks[tile, q]), float(traits.blocks[tile, q]) / sms, float(efficiency))
 

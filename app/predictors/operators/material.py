@@ -14,7 +14,7 @@ from app.predictors.compiled import compiled
 from app.predictors.operators.cells import Samples
 from app.predictors.operators.features import FEATURES, ODDITY, fill_features, shape_features
 from app.predictors.operators.priors import FAST_LINK_BYTES_PER_S
-from app.predictors.operators.process import Places
+from app.predictors.operators.process import Places, chooses
 from app.predictors.operators.time import ANY_TILE, TERMS, Devices, devices_of, fill_terms
 from app.predictors.operators.traits import Traits, products_of, traits_of
 from app.tables.gpus import GpuTable
@@ -77,7 +77,7 @@ def samples(rows: Measurements, gpus: GpuTable, tile: Ints | None = None) -> Sam
     )
     apart = np.zeros(len(i), dtype=np.bool_)
     told = (features, terms, rows.latency_s, rows.gpu, only, names, makes, places, own_places)
-    return Samples(*told, moves, streams, waits, apart)
+    return Samples(*told, moves, streams, waits, chooses(kind), apart)
 
 
 def told_apart(found: Samples, runs: OperatorRuns) -> Samples:

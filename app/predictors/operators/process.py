@@ -66,6 +66,18 @@ class Rest(NamedTuple):
 
 # What is expected before a row is measured: noise stands also for what one row says wrongly of those beside it.
 EXPECTED = Rest(1.5, 0.3, 0.25)
+# The noise of an operator for which a library chooses among algorithms: one row then says less of those beside it.
+_CHOICE_NOISE = 0.6
+
+
+def expected_noise(kind: int) -> float:
+    """Standard deviation of what one row of an operator, by its code, says wrongly of those beside it."""
+    return _CHOICE_NOISE if chooses(kind) else EXPECTED.noise
+
+
+def chooses(kind: int) -> bool:
+    """Whether a library chooses among algorithms for an operator, by its code."""
+    return OPS[kind].transformed is not None
 
 
 class Kernels(NamedTuple):

@@ -38,7 +38,7 @@ from app.predictors.operators.priors import (
     TILES_OF_KIND,
 )
 from app.predictors.operators.sustained import BUSY, COOL, IN_NETWORK, bandwidths, compute_rates, cuts, l2_reach
-from app.predictors.operators.traits import BESIDE, SPACES, Traits, speed_of
+from app.predictors.operators.traits import SPACES, Traits, speed_of
 from app.predictors.roofline import memory_limit_s, peaks
 from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.predictions import COMMUNICATION, COMPUTE, LAUNCH, MEMORY
@@ -48,11 +48,13 @@ Ints = NDArray[np.intp]
 
 
 _TILE_SPEED = speed_of(CANDIDATES) / speed_of(CANDIDATES).max()
-# Spaces of other products: of the first there are kernels before Ampere only, of the last since.
-_OLD, _FUSED, _NEW = range(SPACES)
+# Spaces of products: of the first there are kernels before Ampere only, of the third since; of the second where there
+# are tensor units, of the fourth where there are none; and the plain product.
+_OLD, _FUSED, _NEW, _GROUPED, _PLAIN = range(SPACES)
 _SMS, _CLOCK = COLUMN_INDEX["sm_count"], COLUMN_INDEX["boost_clock_hz"]
 _L2, _L2_BANDWIDTH = COLUMN_INDEX["l2_bytes"], COLUMN_INDEX["l2_bandwidth_bytes_per_s"]
 _BF16 = COLUMN_INDEX["peak_bf16_tensor_flops"]  # which GPUs have since Ampere
+_TENSOR = COLUMN_INDEX["peak_fp16_tensor_flops"]
 _LINK = COLUMN_INDEX["link_bandwidth_bytes_per_s"]
 
 
@@ -106,7 +108,7 @@ def best_tile(traits: Traits, row: int, devices: Devices, gpu: int, only: int) -
         share = traits.fill[tile, row] * _TILE_SPEED[tile]
         if share > best_share:
             # Here, not in a function: of what most rows never have, even the call would cost.
-            if tile < traits.transformed.shape[0] and traits.transformed[tile, row] > 0.0:
+            if tile < traits.transformed.shape[0] and traits.transformed[_FUSED, row] > 0.0:
                 share = _share_in_space(traits, row, devices, gpu, tile)
             else:
                 share *= _waves(traits.blocks[tile, row], traits.splits[row], sms, only >= 0)
@@ -121,10 +123,9 @@ def lead(traits: Traits, row: int, devices: Devices, gpu: int) -> float:
     if traits.transformed[_FUSED, row] == 0.0:
         return 0.0
     old, new = _share_in_space(traits, row, devices, gpu, _OLD), _share_in_space(traits, row, devices, gpu, _NEW)
-    others, sms = _share_in_space(traits, row, devices, gpu, _FUSED), devices.figures[_SMS, gpu]
-    for tile in range(SPACES, BESIDE):
-        full = traits.fill[tile, row] * _TILE_SPEED[tile]
-        others = max(others, full * _waves(traits.blocks[tile, row], traits.splits[row], sms, False))
+    others = _share_in_space(traits, row, devices, gpu, _PLAIN)
+    for space in (_FUSED, _GROUPED):
+        others = max(others, _share_in_space(traits, row, devices, gpu, space))
     return float(max(old, new) / others)
 
 
@@ -137,6 +138,11 @@ def _share_in_space(traits: Traits, row: int, devices: Devices, gpu: int, space:
     """
     if space == (_OLD if devices.figures[_BF16, gpu] > 0.0 else _NEW):
         return 0.0
+    if space == (_GROUPED if devices.figures[_TENSOR, gpu] > 0.0 else _FUSED):
+        return 0.0
+    if space == _PLAIN:
+        full = traits.fill[space, row] * _TILE_SPEED[space]
+        return float(full * _waves(traits.blocks[space, row], 1.0, devices.figures[_SMS, gpu], True))
     dtype, compute, memory = traits.dtype[row], BY_KIND[traits.kind[row], 0], BY_KIND[traits.kind[row], 1]
     rate, boost = devices.rates[run_state(traits, row), dtype, gpu], devices.rates[COOL, dtype, gpu]
     full, waves = traits.fill[space, row] * _TILE_SPEED[space], traits.blocks[space, row] / devices.figures[_SMS, gpu]

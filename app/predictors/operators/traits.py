@@ -21,9 +21,8 @@ Ints = NDArray[np.intp]
 
 # Bytes that other layers move per weight of a `linear`, by dtype: none where PyTorch runs it again and again.
 _IN_TURN_BYTES = np.where(IS_EAGER, 0.0, (IN_TURN - 1.0) * WEIGHT_BYTES)
-# Spaces of other products, which take the places of the first candidate tiles; and the usual tile from which on rows
-# that have them have none.
-SPACES, BESIDE = len(TRANSFORMED), 5
+# Spaces of products, which take the places of the first candidate tiles; rows that have them have no other tile.
+SPACES = len(TRANSFORMED)
 
 
 def speed_of(tiles: Floats) -> Floats:
@@ -117,7 +116,7 @@ def _grid_of(n: int, kinds: list[Kind], products: list[Products | None]) -> Grid
 def _in_other_spaces(grid: Grid, kinds: list[Kind]) -> tuple[Grid, Floats]:
     """`grid` with the products that rows may have in another space, and bytes that these move besides [spaces, n].
 
-    Such rows have few of the usual tiles besides, and none of their kernels cuts the summed dimension.
+    Such rows have no other tiles, and none of their kernels cuts the summed dimension.
     """
     able = [(kind.rows, kind.op.transformed(kind.table)) for kind in kinds if kind.op.transformed is not None]
     some = any(len(found.rows) for _, found in able)  # else nobody asks how many spaces there are
@@ -126,7 +125,7 @@ def _in_other_spaces(grid: Grid, kinds: list[Kind]) -> tuple[Grid, Floats]:
         here = np.arange(len(grid.splits))[rows][found.rows]
         grid.blocks[:SPACES, here], bytes_of[:, here] = found.blocks, found.bytes
         grid.fill[:SPACES, here] = found.fill * _SPACE_SPEED
-        grid.fill[BESIDE:, here], grid.splits[here] = 0.0, 1.0
+        grid.fill[SPACES:, here], grid.splits[here] = 0.0, 1.0
     return grid, bytes_of
 
 

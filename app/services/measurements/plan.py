@@ -14,7 +14,7 @@ from app.ops import MIXED_FIELDS, OPS
 from app.ops.kinds import kinds_of, work_of
 from app.predictors.auto import Auto
 from app.predictors.operators.choice import Prospect, chosen
-from app.predictors.operators.process import EXPECTED
+from app.predictors.operators.process import expected_noise
 from app.services.decoding import decode
 from app.services.gpu_rows import GpuRows, Snapshot
 from app.services.graphs.stored import Graphs
@@ -221,7 +221,7 @@ def _cell(  # noqa: PLR0913, PLR0917  (who asks, and columns of the rows asked)
     _, first = np.unique(same[order], return_index=True)
     can[np.setdiff1d(order, order[first])] = False
     free = np.flatnonzero(can[: len(asked) + len(designed)])
-    prospect = Prospect(covariance, EXPECTED.noise, np.arange(len(asked)), share, free)
+    prospect = Prospect(covariance, expected_noise(int(table.kind[0])), np.arange(len(asked)), share, free)
     for row in measured.tolist():
         prospect.measure(row)
     spread = np.maximum(prospect.spread, _LEAST_SPREAD)
