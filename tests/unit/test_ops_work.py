@@ -56,12 +56,12 @@ def test_winograd() -> None:
     # 20 images count as 32, of 5 x 5 tiles each: 6.25 blocks of 128; 100 channels out are 2 of 64, 1 of 128
     shape = {"b": 20, "in_channels": 36, "out_channels": 100, "kernel_size": 3, "input_size": 20, "padding": 1}
     _, blocks, fill, moved = transformed(operators("conv2d", shape))
-    # Of F(2 x 2): one image's 3 x 2 blocks of 8 x 16; or 3 x 3 of 8 x 8 of two images, whose 90 are three quarters
-    assert blocks[:, 0].tolist() == [36 * 7 * 2, 20 * 3 * 2 * 4, 36 * 7 * 1, 10 * 3 * 3 * 4, 63 * 2]
+    # Of F(2 x 2): one image's 3 x 2 blocks of 8 x 16; or 5 x 3 of 4 x 8 of four images, which is fewer
+    assert blocks[:, 0].tolist() == [36 * 7 * 2, 20 * 3 * 2 * 4, 36 * 7 * 1, 5 * 5 * 3 * 4, 63 * 2]
     # A full block saves 4 and 2.25 times, or nothing; 8, 20 and 16 steps of 36, 36 and 324 are its ends
     full, (around, between, plain) = 20 * 20 * 20 * 100, (1.05 * 36 / 44, 0.9 * 36 / 56, 1.15 * 324 / 340)
     saved = np.array([4 * around, 2.25 * between, 4 * around, 2.25 * between, plain])
-    outputs = [7 * 2 * 128 * 64 * 16, 20 * 24 * 128 * 32, 7 * 128 * 128 * 16, 10 * 36 * 128 * 32, 63 * 2 * 128 * 64]
+    outputs = [7 * 2 * 128 * 64 * 16, 20 * 24 * 128 * 32, 7 * 128 * 128 * 16, 5 * 60 * 128 * 32, 63 * 2 * 128 * 64]
     assert fill[:, 0] == pytest.approx(saved * full / outputs)
     # Images in and out, their tiles and those of results 36 / 16 as large, weights and theirs twice
     tiles, weights = 32 * 25, 36 * 100
