@@ -743,3 +743,13 @@ def test_a_product_in_a_graph_does_without_the_host() -> None:
     ops = operators("linear", {"m": 64, "n": 64, "k": 64}, {"m": 64, "n": 64, "k": 64, "eager": 0.0})
     eager, graph = TRAINED.predict(ops, GPUS, np.arange(2), np.zeros(2, np.intp), evidence=no_evidence(ops)).latency_s
     assert graph < 0.5 * eager
+
+
+def test_a_row_is_believed_less_where_algorithms_are_chosen_among() -> None:
+    features = np.zeros((FEATURES, 9), dtype=np.float32)
+    features[0] = np.linspace(0.0, 2.0, 9)
+    target = np.full(9, np.log(1e-3))
+    target[4] += 0.5
+    rows = Rows(terms_of(features), target, features, FIRST)
+    least, most = (calibrate(rows._replace(chosen=chosen), NEUTRAL, Kernels.of(NO_TREES)) for chosen in (True, False))
+    assert abs(least.mean) < 0.8 * abs(most.mean)
