@@ -22,10 +22,7 @@ TITLES = {
     ("neusight", "seen"): "NeuSight's GPUs, its test dimensions (convolutions: a fifth of the rows held out)",
     ("neusight", "unseen"): "NeuSight's unseen GPUs L4 and A100 80GB, its test dimensions",
     ("neusight", "seen_amd"): "AMD MI100 and MI210 learned from, configurations held out",
-    (
-        "neusight",
-        "as_measured",
-    ): "a fifth of NeuSight's rows held out, with the drift of the process that measured them",
+    ("neusight", "as_measured"): "a fifth of the rows held out, with the drift of the process that measured them",
     ("configurations", "seen"): "whole configurations held out, GPUs learned from",
     ("leave_one_gpu_out", "unseen"): "each GPU left out, known by its datasheet",
     ("leave_one_gpu_out", "as_measured"): "each GPU left out, with the drift of the process that measured its rows",
