@@ -82,11 +82,9 @@ class Learned:
         if any(kind.op.group == "collective" for kind in kinds):
             held = stand_ins(shape, (ops.kind, ops.dtype), (i, j), self._packed, recipes)
             if len(held.query):
-                at, first = np.arange(n, n + len(held.query)), np.unique(held.query, return_index=True)[1]
-                other = np.arange(n)
-                twin[held.query[first]], other[held.query], share[held.query] = at[first], at, held.share
-                share[twin == other] = 0.0
-                rows, place = with_stand_ins(ops, i[held.query], held), len(ops) + np.arange(len(at))
+                twin, other = (np.where(at < 0, twin, n + at) for at in (held.one, held.other))
+                share, place = held.share, len(ops) + np.arange(len(held.query))
+                rows = with_stand_ins(ops, i[held.query], held)
                 ops, i, j = concatenate([ops, rows]), np.append(i, place), np.append(j, j[held.query])
                 kinds = kinds_of(ops)
                 products = products_of(kinds)
@@ -105,14 +103,10 @@ class Learned:
         shape = shape_features(kinds, products_of(kinds), len(ops))
         cells = cells_of(shape, codes, asked, self._packed, recipes)
         held = stand_ins(shape, codes, asked, self._packed, recipes)
-        one, other, share = ops.dims.copy(), ops.dims.copy(), np.zeros(len(ops))
-        if len(held.query):
-            rows = with_stand_ins(ops, held.query, held).dims
-            first = np.unique(held.query, return_index=True)[1]
-            one[:, held.query[first]], other[:, held.query] = rows[:, first], rows
-            share[held.query] = np.where(np.isin(np.arange(len(held.query)), first), 0.0, held.share)
-        told_by = [keys[row] for row in cells.tolist()]
-        return Corrected(replace(ops, dims=one), replace(ops, dims=other), share, told_by)
+        every = np.hstack([with_stand_ins(ops, held.query, held).dims, ops.dims]) if len(held.query) else ops.dims
+        own = len(held.query) + np.arange(len(ops))
+        one, other = (replace(ops, dims=every[:, np.where(at < 0, own, at)]) for at in (held.one, held.other))
+        return Corrected(one, other, held.share, [keys[row] for row in cells.tolist()])
 
     @cached_property
     def _models(self) -> list[Model]:

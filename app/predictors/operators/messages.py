@@ -31,21 +31,21 @@ _ROUNDED = 1e-3
 
 
 class StandIns(NamedTuple):
-    """Rows that were learned from, in place of queries that are none of them.
+    """Rows that were learned from, in place of those queries, of n, that are none of them.
 
-    query          int [m], in order; twice where two numbers of devices stand in
+    query       int [m], which query each stands in for; twice where two numbers of devices do
     message_bytes, devices, library  float64 [m]
-    share          float64 [m], how much of the correction each makes
+    one, other  int [n], which of the m a query is corrected as, and which besides, -1 as itself
+    share       float64 [n], how much of the correction `other` makes
     """
 
     query: Ints
     message_bytes: Floats
     devices: Floats
     library: Floats
+    one: Ints
+    other: Ints
     share: Floats
-
-
-_NOTHING = np.empty((4, 0))
 
 
 def stand_ins(
@@ -53,16 +53,15 @@ def stand_ins(
 ) -> StandIns:
     """What is asked in place of collectives beyond or between what was learned; arguments as of `cells_of`."""
     held = _held(shape, codes, asked, packed, recipes)
-    first = np.flatnonzero(~np.isnan(held[0]))
-    if not len(first):
-        return StandIns(first, *_NOTHING)
-    second = first[held[4, first] > 0.0]
+    first, second = np.flatnonzero(~np.isnan(held[0])), np.flatnonzero(held[4] > 0.0)
+    one = np.full(held.shape[1], -1)
+    one[first] = np.arange(len(first))
+    other = one.copy()
+    other[second] = len(first) + np.arange(len(second))
     query = np.append(first, second)
-    message, one, other, library, share = held[:, query]
-    is_first = np.arange(len(query)) < len(first)
-    devices, share = np.where(is_first, one, other), np.where(is_first, 1.0 - share, share)
-    order = np.argsort(query, kind="stable")
-    return StandIns(query[order], message[order], devices[order], library[order], share[order])
+    message, library = held[0, query], held[3, query]
+    devices = np.append(held[1, first], held[2, second])
+    return StandIns(query, message, devices, library, one, other, np.nan_to_num(held[4]))
 
 
 @compiled
