@@ -1,0 +1,81 @@
+"""Trees that `auto` grows on what physics misses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from app.predictors.operators.boosting import Growth, Trees, boosted
+from app.predictors.operators.cells import CLEAR, MOST_RATE, RATE, rate_of
+
+
+def test_trees_follow_a_function_and_grow_alike_again() -> None:
+    features = np.random.default_rng(0).normal(size=(4, 4000)).astype(np.float32)
+    target = np.where(features[0] > 0.3, 1.0, -1.0) + 0.5 * (features[1] > 0) - features[2]
+    trees = boosted(features, target, np.ones(4000), Growth(150))
+    assert np.abs(trees.sum(features) - target).mean() < 0.1
+    again = boosted(features, target, np.ones(4000), Growth(150))
+    np.testing.assert_array_equal(trees.value, again.value)
+    stored = Trees.from_state(trees.state())
+    np.testing.assert_allclose(stored.sum(features), trees.sum(features), atol=0.02)  # half precision
+
+
+def test_trees_step_further_where_rows_outnumber_them() -> None:
+    assert rate_of(400) == rate_of(8000) == RATE
+    assert RATE < rate_of(30_000) < rate_of(50_000) < MOST_RATE == rate_of(200_000)
+
+
+def test_of_rows_that_run_in_two_ways_the_last_trees_follow_the_most() -> None:
+    features = np.random.default_rng(0).normal(size=(1, 4000)).astype(np.float32)
+    target = np.where(np.arange(4000) % 10 < 7, 0.0, 0.08)
+
+    def middle(settles: float) -> float:
+        growth = Growth(400, features=1.0, clear=CLEAR, settles=settles)
+        return float(np.median(boosted(features, target, np.ones(4000), growth).sum(features)))
+
+    assert middle(1.0) > 0.02
+    assert middle(0.1) < 0.01
+
+
+def test_what_pulls_in_proportion_falls_from_half_way_on() -> None:
+    clears = Growth(100, clear=CLEAR, settles=0.1).clears
+    assert (clears[:51] == CLEAR).all() and (np.diff(clears[50:]) < 0.0).all() and clears[-1] < 0.11 * CLEAR
+    assert (Growth(100, settles=0.1).clears == np.inf).all()
+
+
+def test_of_relative_errors_the_shorter_of_two_times_is_best_also_where_it_is_rarer() -> None:
+    features = np.random.default_rng(0).normal(size=(1, 4000)).astype(np.float32)
+    target = np.where(np.arange(4000) % 20 < 9, 0.0, 0.5)
+
+    def middle(*, relative: bool) -> float:
+        growth = Growth(400, features=1.0, clear=CLEAR, settles=0.1, relative=relative)
+        return float(np.median(boosted(features, target, np.ones(4000), growth).sum(features)))
+
+    assert middle(relative=False) > 0.45
+    assert middle(relative=True) < 0.05
+
+
+def test_weights_count_rows() -> None:
+    features = np.zeros((1, 400), dtype=np.float32)
+    features[0, :200] = 1.0
+    target, weight = np.tile([1.0, -1.0], 200), np.tile([3.0, 1.0], 200)
+
+    def grown(size: float, clear: float) -> Any:
+        growth = Growth(200, rows=1.0, features=1.0, clear=clear)
+        return boosted(features, size * target, weight, growth).sum(features) / size
+
+    for size, clear in ((1.0, np.inf), (CLEAR / 2.0, CLEAR)):
+        np.testing.assert_allclose(grown(size, clear), 0.5, atol=0.02)
+    # Of far rows each pulls alike, so that three hold one at a third of what is clear.
+    np.testing.assert_allclose(grown(1.0, CLEAR), 1.0 - CLEAR / 3.0, atol=0.02)
+
+
+def test_trees_that_ask_a_feature_first_leave_rows_to_its_left_alone() -> None:
+    draw = np.random.default_rng(0)
+    features = draw.normal(size=(3, 2000)).astype(np.float32)
+    features[2] = draw.random(2000) < 0.1
+    target = np.where(features[2] > 0, np.sign(features[0]), 0.0).astype(np.float64)
+    found = boosted(features, target, np.ones(2000), Growth(100, first=2)).sum(features)
+    assert not found[features[2] == 0].any()
+    assert np.abs(found - target)[features[2] > 0].mean() < 0.05
