@@ -202,10 +202,10 @@ class Intervals:
         """Offsets to add to log latency, float64 [2, groups]: low and high at `coverage` in (0, 1).
 
         Each side is the split-conformal quantile of its tail, the ceil((k + 1) p)-th of k independent residuals
-        (Vovk et al. 2005), so it never promises more than the residuals show; the middle always lies inside. Rows of
-        a GPU err together: where answers are for another GPU than the g of the residuals, each tail that is left out
-        is smaller by 1 / g of it. Of few such GPUs both sides are of all residuals, as if they had erred either way:
-        which way they did says nothing of the next.
+        (Vovk et al. 2005); the middle always lies inside. Rows of a GPU err together: where answers are for another GPU
+        than the g of the residuals, each tail that is left out is smaller by 1 / g of it. Of few such GPUs both sides
+        are of all residuals, as if they had erred either way: which way they did says nothing of the next. Over
+        (k - 1) / (k + 1), which k residuals cannot show, it is their extremes, further out as a normal law's tails are.
         """
         offsets = _prior_offsets(coverage)
         upper = 0.5 + coverage / 2.0
@@ -219,5 +219,7 @@ class Intervals:
                         either = np.sort(np.concatenate([residual, -residual]))
                 m = len(either)
                 rank = int(np.ceil(level * m)) - 1
-                offsets[:, code] = min(either[m - 1 - rank], 0.0), max(either[rank], 0.0)
+                told = (len(residual) - 1) / (len(residual) + 1)
+                beyond = width_at(max(coverage, told)) / width_at(told)
+                offsets[:, code] = beyond * min(either[m - 1 - rank], 0.0), beyond * max(either[rank], 0.0)
         return offsets

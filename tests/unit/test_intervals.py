@@ -16,6 +16,7 @@ from app.predictors.intervals import (
     best_group,
     of_other_gpus,
     operator_codes,
+    width_at,
 )
 from tests.unit.kernels import index
 
@@ -46,6 +47,14 @@ def test_the_quantile_is_conformal() -> None:
     intervals = one_group([k / 10 for k in range(-9, 10)], OTHER_GPU, [1] * 19)
     low, high = intervals.log_offsets(0.8)
     assert (low[OTHER_GPU], high[OTHER_GPU]) == pytest.approx((-0.8, 0.8))
+
+
+def test_a_coverage_that_residuals_cannot_show_goes_beyond_their_extremes() -> None:
+    intervals = one_group([k / 10 for k in range(-9, 10)], OTHER_GPU, [1] * 19)
+    most = [intervals.log_offsets(coverage)[1, OTHER_GPU] for coverage in (0.9, 0.95, 0.99, 0.9999)]
+    assert most[0] == pytest.approx(0.9)  # 18 / 20 is what 19 residuals show
+    assert most == sorted(set(most))
+    assert most[-1] == pytest.approx(0.9 * width_at(0.9999) / width_at(0.9))
 
 
 def test_a_kernel_never_measured_counts_once() -> None:
