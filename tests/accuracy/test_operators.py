@@ -23,21 +23,19 @@ NO_BETTER = ("leave_one_gpu_out", "tesla-v100-pcie-32gb")
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
 
 
-@pytest.fixture(scope="module")
-def cells() -> list[dict[str, Any]]:
+def whole_families(*predictors: str, **asked: Any) -> list[dict[str, Any]]:
+    """Cells of whole families, with documented intervals; what is asked is `evaluate_operators`'s."""
     if not (DATA / NEUSIGHT_FILE).is_file():
         pytest.skip(f"no data in {DATA}")
-    protocols = ("configurations", "leave_one_gpu_out")
-    study = evaluate_operators(
-        DATA,
-        predictors=("auto", "auto-untrained", "roofline"),
-        families=("linear",),
-        protocols=protocols,
-        most_test=300,
-        most_train=500,
-        intervals=False,
-    )
+    study = evaluate_operators(DATA, predictors=predictors, intervals=False, **asked)
     return [dict(cell) for cell in study.cells if cell["whole"]]
+
+
+@pytest.fixture(scope="module")
+def cells() -> list[dict[str, Any]]:
+    protocols = ("configurations", "leave_one_gpu_out")
+    predictors = ("auto", "auto-untrained", "roofline")
+    return whole_families(*predictors, families=("linear",), protocols=protocols, most_test=300, most_train=500)
 
 
 def test_auto_beats_the_roofline_and_itself_untrained(cells: list[dict[str, Any]]) -> None:
@@ -69,18 +67,9 @@ _FP32 = {
 
 
 def test_fp32_keeps_its_bounds_on_larger_shapes_and_unseen_gpus() -> None:
-    if not (DATA / NEUSIGHT_FILE).is_file():
-        pytest.skip(f"no data in {DATA}")
-    study = evaluate_operators(
-        DATA,
-        predictors=("auto",),
-        families=tuple(_FP32["seen"]),
-        protocols=("neusight",),
-        most_test=300,
-        most_train=500,
-        intervals=False,
-    )
-    found = {(c["part"], c["family"], c["gpu"]): c["mape"] for c in study.cells if c["whole"]}
+    families = tuple(_FP32["seen"])
+    asked = whole_families("auto", families=families, protocols=("neusight",), most_test=300, most_train=500)
+    found = {(c["part"], c["family"], c["gpu"]): c["mape"] for c in asked}
     for part, bounds in _FP32.items():
         for family, most in bounds.items():
             gpu = "all but tesla-p4" if (part, family) == ("seen", "linear") else "all"
@@ -89,16 +78,8 @@ def test_fp32_keeps_its_bounds_on_larger_shapes_and_unseen_gpus() -> None:
 
 def test_convolutions_keep_their_goals_as_measured() -> None:
     """Rows asked with the drift of the process that measured them, which no row learned from has."""
-    if not (DATA / NEUSIGHT_FILE).is_file():
-        pytest.skip(f"no data in {DATA}")
-    study = evaluate_operators(
-        DATA,
-        predictors=("auto",),
-        families=("conv2d",),
-        protocols=("neusight", "leave_one_gpu_out"),
-        intervals=False,
-    )
-    found = {(c["protocol"], c["part"], c["gpu"]): (c["mape"], c["goal"]) for c in study.cells}
+    asked = whole_families("auto", families=("conv2d",), protocols=("neusight", "leave_one_gpu_out"))
+    found = {(c["protocol"], c["part"], c["gpu"]): (c["mape"], c["goal"]) for c in asked}
     for protocol, most in (("neusight", 13.0), ("leave_one_gpu_out", 21.0)):
         mape, goal = found[protocol, "as_measured", "all"]
         assert mape <= goal == most, protocol
