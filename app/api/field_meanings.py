@@ -43,6 +43,8 @@ HARDWARE = {
     "process_node_nm": "Process node, nanometres",
     "board_power_w": "Board power limit, watts",
     "link_bandwidth_bytes_per_s": "Bandwidth to other devices in one direction, bytes per second",
+    "link_domain_gpus": "Devices that the link joins, 2 of a bridge for example; absent: as many as a machine has",
+    "slot_bandwidth_bytes_per_s": "Bandwidth one way to devices that the link does not join, bytes per second",
     "launch_year": "Year of release",
     "sustained_compute_flops": "Measured FP32 rate, operations per second",
     "sustained_bandwidth_bytes_per_s": "Bandwidth measured by a copy, bytes counted once, bytes per second",

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, fields
+from math import inf
 from typing import Any
 
 from app.errors import BadInput, FieldError
 from app.tables import architectures
 from app.tables.architectures import UNKNOWN, UNKNOWN_CPU, Architecture
 from app.tables.fields import FIELDS, NUMBERS, Loc, Reader
-from app.tables.gpus import PIPES, SM_LIMITS, GpuSpec
+from app.tables.gpus import MOST_IN_A_MACHINE, PIPES, SM_LIMITS, GpuSpec
 from app.tables.names import slug
 
 REQUIRED = ("name", "sm_count", "boost_clock_hz", "memory_bytes", "memory_bandwidth_bytes_per_s")
@@ -86,7 +87,9 @@ def _depending_on(changes: Mapping[str, Any]) -> set[str]:
     if _FAMILY & set(changes):
         inferred |= {*SM_LIMITS, "fp32_lanes_per_sm", "vendor", "kind", "process_node_nm", "l2_bytes"}
     if {"link_type", "process_node_nm", *_FAMILY} & set(changes):
-        inferred.add("link_bandwidth_bytes_per_s")
+        inferred |= {"link_bandwidth_bytes_per_s", "slot_bandwidth_bytes_per_s"}
+    if {"link_domain_gpus", "link_bandwidth_bytes_per_s"} & set(changes):
+        inferred.add("slot_bandwidth_bytes_per_s")
     if "sm_count" in changes:
         inferred |= {"l2_bytes", "l2_bandwidth_bytes_per_s"}
     if "boost_clock_hz" in changes:
@@ -155,6 +158,8 @@ def _require(reader: Reader) -> None:
             reader.refuse(f"is missing; send it{unit}", key)
     if not {"architecture", "compute_capability"} & (set(values) | refused):
         reader.refuse('is missing; send "architecture", such as "Hopper", or "compute_capability"', "architecture")
+    if "link_domain_gpus" in values and not {"link_bandwidth_bytes_per_s"} & (set(values) | refused):
+        reader.refuse("is missing; send the rate of the link that joins link_domain_gpus", "link_bandwidth_bytes_per_s")
     if "id" not in values and "name" in values and "id" not in refused:
         values["id"] = slug(values["name"])[:100].strip("-")
         if not values["id"]:
@@ -200,8 +205,9 @@ def _infer(values: dict[str, Any], known: Architecture, reader: Reader) -> None:
         if value is not None:
             values.setdefault(key, value)
     if values["kind"] == "gpu" and "link_type" not in values and "link_bandwidth_bytes_per_s" not in values:
-        old = values.get("process_node_nm", PCIE_4_NODE_NM) > PCIE_4_NODE_NM
-        values["link_bandwidth_bytes_per_s"] = PCIE_3_BYTES_PER_S if old else PCIE_4_BYTES_PER_S
+        values["link_bandwidth_bytes_per_s"] = _slot(values)
+    if values.get("link_domain_gpus", inf) <= MOST_IN_A_MACHINE:
+        values.setdefault("slot_bandwidth_bytes_per_s", min(_slot(values), values["link_bandwidth_bytes_per_s"]))
     values.setdefault("provenance", {})
     lacked = {key.removeprefix("peak_flops.") for key in values["provenance"]} - set(peaks)
     rates = architectures.rates_of(known, values["name"])
@@ -210,6 +216,11 @@ def _infer(values: dict[str, Any], known: Architecture, reader: Reader) -> None:
         if pipe not in peaks and pipe not in lacked:
             peaks[pipe] = float(sms * rate * known.quoted_clock(pipe) * clock)
     peaks.update(dict.fromkeys(lacked & set(PIPES)))
+
+
+def _slot(values: Mapping[str, Any]) -> float:
+    """What a slot of the time of this device carries, bytes per second one way."""
+    return PCIE_3_BYTES_PER_S if values.get("process_node_nm", PCIE_4_NODE_NM) > PCIE_4_NODE_NM else PCIE_4_BYTES_PER_S
 
 
 def _infer_unknown(values: dict[str, Any], reader: Reader) -> None:
@@ -246,6 +257,8 @@ def _check(reader: Reader, known: Architecture) -> None:
         reader.refuse("is above shared_memory_per_sm_bytes; send at most that", "shared_memory_per_block_bytes")
     if values["max_threads_per_block"] > values["max_threads_per_sm"]:
         reader.refuse("is above max_threads_per_sm; send at most that", "max_threads_per_block")
+    if values.get("slot_bandwidth_bytes_per_s", 0.0) > values.get("link_bandwidth_bytes_per_s", inf):
+        reader.refuse("is above link_bandwidth_bytes_per_s; send at most that", "slot_bandwidth_bytes_per_s")
     rates = architectures.rates_of(known, values["name"])
     rates["fp32"] = 2.0 * values["fp32_lanes_per_sm"]
     for pipe, peak in values["peak_flops"].items():

@@ -39,6 +39,7 @@ _COUNT = Range(1, 1_000_000, "count", whole=True)
 _CLOCK = Range(1e6, 1e11, "Hz")
 _RATE = Range(1e6, 1e21, "operations per second")
 _BANDWIDTH = Range(1e6, 1e18, "bytes per second")
+_LINK = Range(1e5, 1e16, "bytes per second, one direction")
 _BYTES = Range(1, 1e12, "bytes")
 NUMBERS: dict[str, Range] = {
     "sm_count": _COUNT,
@@ -61,7 +62,9 @@ NUMBERS: dict[str, Range] = {
     "shared_memory_allocation_unit_bytes": Range(1, 1e7, "bytes"),
     "process_node_nm": Range(0.01, 1e5, "nanometres"),
     "board_power_w": Range(0.01, 1e6, "watts"),
-    "link_bandwidth_bytes_per_s": Range(1e5, 1e16, "bytes per second, one direction"),
+    "link_bandwidth_bytes_per_s": _LINK,
+    "link_domain_gpus": Range(2, 1_000_000, "devices that the link joins", whole=True),
+    "slot_bandwidth_bytes_per_s": _LINK,
     "launch_year": Range(1980, 2100, "year", whole=True),
     "sustained_compute_flops": _RATE,
     "sustained_bandwidth_bytes_per_s": _BANDWIDTH,

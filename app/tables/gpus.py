@@ -57,11 +57,15 @@ SPEC_COLUMNS = (
     "process_node_nm",
     "board_power_w",
     "link_bandwidth_bytes_per_s",
+    "link_domain_gpus",
+    "slot_bandwidth_bytes_per_s",
     "sustained_compute_flops",
     "sustained_bandwidth_bytes_per_s",
     "triad_bandwidth_bytes_per_s",
     "launch_overhead_s",
 )
+# No machine holds more devices (HGX-2, sixteen): a link that joins more of them joins machines.
+MOST_IN_A_MACHINE = 16
 TENSOR_PIPES = tuple(pipe for pipe in PIPES if pipe.endswith("_tensor"))
 # Columns derived here: 1 where the memory is stacked (HBM), and how many times slower than its chip's the tensor units
 # of a product are (GeForce, H20), 1 of most.
@@ -75,7 +79,8 @@ class GpuSpec:
 
     `kind` is "gpu" or "cpu" (cores stand in for SMs). `peak_flops` maps a pipe of PIPES to its dense
     peak; a pipe that the device lacks is absent. `provenance` maps a field (or "peak_flops.<pipe>")
-    to "datasheet", "measured" or "inferred". Link bandwidth is one direction.
+    to "datasheet", "measured" or "inferred". Link and slot bandwidths are one direction; the link joins
+    `link_domain_gpus` devices (None: as many as a machine has), more of them meet over their slots.
     """
 
     id: str
@@ -108,6 +113,8 @@ class GpuSpec:
     board_power_w: float | None = None
     link_type: str | None = None
     link_bandwidth_bytes_per_s: float | None = None
+    link_domain_gpus: int | None = None
+    slot_bandwidth_bytes_per_s: float | None = None
     launch_year: int | None = None
     sustained_compute_flops: float | None = None
     sustained_bandwidth_bytes_per_s: float | None = None

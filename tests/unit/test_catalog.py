@@ -10,7 +10,7 @@ from app.errors import NotFound
 from app.services.seed import load_seed_specs
 from app.tables.catalog import Catalog
 from app.tables.complete import spec_to_dict
-from app.tables.gpus import PIPES, SPEC_COLUMNS, GpuSpec, GpuTable
+from app.tables.gpus import MOST_IN_A_MACHINE, PIPES, SPEC_COLUMNS, GpuSpec, GpuTable
 
 SPECS = load_seed_specs()
 CATALOG = Catalog(SPECS)
@@ -102,6 +102,23 @@ def test_every_row_is_whole_and_agrees_with_itself(spec: GpuSpec) -> None:
     assert all(math.isfinite(rate) and rate > 0 for rate in spec.peak_flops.values())
     assert set(spec.peak_flops) <= set(PIPES)
     assert spec.sustained_compute_flops is None, "calibration is a measurement, not a figure of the catalogue"
+
+
+def test_bridges_join_some_cards_and_racks_several_machines() -> None:
+    """Any other link joins as many as a machine has. A bridge leaves the slot, which is slower."""
+    joined = {spec.id: spec.link_domain_gpus for spec in SPECS if spec.link_domain_gpus}
+    bridges = {"h100-nvl-94gb": 2, "h200-nvl-141gb": 4, "amd-instinct-mi100": 4, "amd-instinct-mi210": 4}
+    assert joined == {**bridges, "intel-max-1100": 4, "gb200": 72, "gb300": 72}
+    for spec in SPECS:
+        bridged = "bridge" in (spec.link_type or "")
+        assert (
+            bridged
+            == (0 < joined.get(spec.id, 0) <= MOST_IN_A_MACHINE)
+            == (spec.slot_bandwidth_bytes_per_s is not None)
+        )
+        if spec.slot_bandwidth_bytes_per_s:
+            assert spec.link_bandwidth_bytes_per_s and spec.slot_bandwidth_bytes_per_s < spec.link_bandwidth_bytes_per_s
+            assert spec.provenance["slot_bandwidth_bytes_per_s"] == "datasheet" and "over PCIe" in spec.note
 
 
 # Dense rates as the vendors' data sheets print them, OP/s.

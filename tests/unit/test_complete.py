@@ -52,6 +52,30 @@ def test_a_card_that_tells_no_link_has_a_slot() -> None:
     assert revise(complete(MINIMAL), {"compute_capability": "6.1"}).link_bandwidth_bytes_per_s == 15.75e9
 
 
+def test_a_link_that_joins_some_cards_leaves_the_slot_to_the_others() -> None:
+    bridge = {**MINIMAL, "link_bandwidth_bytes_per_s": 300e9, "link_domain_gpus": 2}
+    found = complete(bridge)
+    assert (found.link_domain_gpus, found.slot_bandwidth_bytes_per_s) == (2, 31.5e9)
+    assert (found.provenance["link_domain_gpus"], found.provenance["slot_bandwidth_bytes_per_s"]) == (
+        "datasheet",
+        "inferred",
+    )
+    assert complete({**bridge, "compute_capability": "6.1"}).slot_bandwidth_bytes_per_s == 15.75e9
+    assert complete({**bridge, "slot_bandwidth_bytes_per_s": 63e9}).slot_bandwidth_bytes_per_s == 63e9
+    assert complete({**bridge, "link_bandwidth_bytes_per_s": 10e9}).slot_bandwidth_bytes_per_s == 10e9
+    assert complete({**bridge, "link_domain_gpus": 72}).slot_bandwidth_bytes_per_s is None  # a rack's
+    assert complete(MINIMAL).link_domain_gpus is complete(MINIMAL).slot_bandwidth_bytes_per_s is None
+    without = revise(found, {"link_domain_gpus": None})
+    assert without.link_domain_gpus is without.slot_bandwidth_bytes_per_s is None
+    assert revise(found, {"compute_capability": "6.1"}).slot_bandwidth_bytes_per_s == 15.75e9
+
+
+def test_a_specification_stored_before_links_had_domains_is_read() -> None:
+    stored = spec_to_dict(complete(MINIMAL))
+    del stored["link_domain_gpus"], stored["slot_bandwidth_bytes_per_s"]
+    assert spec_from_dict(json.loads(json.dumps(stored))) == complete(MINIMAL)
+
+
 def test_geforce_tensor_rates_are_halved() -> None:
     full, halved = (complete({**MINIMAL, "name": name}).peak_flops for name in ("RTX 4500 Ada", "GeForce RTX 4070"))
     assert full["fp16_tensor"] == 2 * halved["fp16_tensor"]
@@ -112,6 +136,26 @@ BAD = [
     ({"provenance": {"sm_count": "guess"}}, ("provenance", "sm_count"), "datasheet, measured, inferred"),
     ({"provenance": {"sm_count": []}}, ("provenance", "sm_count"), "datasheet, measured, inferred"),
     ({"provenance": {"colour": "datasheet"}}, ("provenance", "colour"), "not a field"),
+    *(
+        ({"link_bandwidth_bytes_per_s": 3e11, "link_domain_gpus": wrong}, ("link_domain_gpus",), says)
+        for wrong, says in (
+            (0, "2 and 1e+06"),
+            (1, "2 and 1e+06"),
+            (-2, "out of range"),
+            (2.5, "not whole"),
+            (1e300, "out of range"),
+            (10**400, "out of range"),
+            (math.nan, "out of range"),
+            ("2", "not a number"),
+            (True, "not a number"),
+        )
+    ),
+    ({"link_domain_gpus": 2}, ("link_bandwidth_bytes_per_s",), "missing"),
+    (
+        {"link_bandwidth_bytes_per_s": 1e10, "link_domain_gpus": 2, "slot_bandwidth_bytes_per_s": 2e10},
+        ("slot_bandwidth_bytes_per_s",),
+        "above link_bandwidth_bytes_per_s",
+    ),
     ({"base_clock_hz": 3e9}, ("base_clock_hz",), "above boost_clock_hz"),
     ({"shared_memory_per_block_bytes": 2e5}, ("shared_memory_per_block_bytes",), "above"),
     ({"max_threads_per_block": 2048}, ("max_threads_per_block",), "above"),
