@@ -58,7 +58,7 @@ def _like(*ops: str) -> tuple[Step, ...]:
 
 
 def _collective(op: str) -> tuple[Step]:
-    return (_of(op, "message_bytes", "devices", "nodes", "implementation"),)
+    return (_of(op, "message_bytes", "devices", "nodes", "spread", "implementation"),)
 
 
 _ITSELF, _SAME = Step(None, {"backward": 1.0}), Step(None, {})

@@ -6,16 +6,18 @@ takes as long as the slower of the two, what a node takes for so many bytes (`wi
 messages wait for at other nodes comes on top: of a ring N hops between nodes and those within the others, all_reduce
 twice; or, if sooner, of a tree over log2 N levels of nodes, which moves the same, as NCCL picks. all_to_all sends S / n
 to every other device, those on other nodes through the device's own adapter, beside those within; send_recv passes S
-through it.
+through it. Machines whose devices one link joins (a rack's: NVL72) are as one node, and several racks as several.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from math import isqrt
 
 import numpy as np
 
 from app.ops import OP_CODE
+from app.predictors.operators.priors import IS_COLLECTIVE
 from app.tables.ops import OpTable
 from app.tables.workload import Floats
 
@@ -25,12 +27,31 @@ _BASE_S, _HOP_S = 9e-6, 1e-6
 _NETWORK_HOP_S, _NETWORK_SHARE = 5e-6, 0.9
 
 
+def in_racks(ops: OpTable, joined: float) -> OpTable:
+    """Collectives over machines whose devices a link joins, `joined` of them: by racks in place of machines.
+
+    Racks hold equally many; at least one row is of a collective.
+    """
+    rows = np.flatnonzero(IS_COLLECTIVE[ops.kind])
+    n, spread = ops.column("devices")[rows], ops.column("spread")[rows]
+    least = np.minimum(np.ceil(np.fmax(spread, n) / joined), n)
+    (n, least), row = np.unique(np.array([n, least]), axis=1, return_inverse=True)
+    racks = n
+    for k in range(1, isqrt(int(n.max())) + 1):
+        for divisor in (k, n / k):
+            racks = np.where((n % k == 0.0) & (divisor >= least), np.minimum(racks, divisor), racks)
+    dims = ops.dims.copy()
+    dims[ops.fields["nodes"], rows] = racks[row.ravel()]
+    return replace(ops, dims=dims)
+
+
 def within_nodes(ops: OpTable) -> OpTable:
     """Collectives over several nodes as one node runs its part: as many bytes over each link of its own devices."""
     size, n, nodes = (ops.column(name) for name in ("message_bytes", "devices", "nodes"))
     each, dims = n / nodes, ops.dims.copy()
     sent = np.where(ops.kind == OP_CODE["all_to_all"], each / n, (n - 1.0) / n * each / np.maximum(each - 1.0, 1.0))
     dims[ops.fields["message_bytes"]] = np.maximum(size * sent, 1.0)
+    dims[ops.fields["spread"]] /= nodes
     dims[ops.fields["devices"]], dims[ops.fields["nodes"]] = each, 1.0
     return replace(ops, dims=dims)
 

@@ -94,5 +94,6 @@ def _ready(w: Workload, backward: Ints) -> Floats:
 
 def _collective(op: str, message: Floats, count: Floats, w: Workload, run: Run) -> OpTable:
     dtype = np.full(count.shape[-1], DTYPE_CODE["fp32"], dtype=np.intp)
-    devices, nodes = run.parallelism.data, spanned(run.parallelism.data, run.parallelism.tensor, run)
-    return table_of(op, dtype, w.ops.fields, message_bytes=message, devices=devices, nodes=nodes, count=count)
+    devices, tensor = run.parallelism.data, run.parallelism.tensor
+    place = {"devices": devices, "nodes": spanned(devices, tensor, run), "spread": devices * tensor}
+    return table_of(op, dtype, w.ops.fields, message_bytes=message, count=count, **place)

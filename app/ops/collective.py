@@ -57,15 +57,24 @@ def _passing_on(table: OpTable) -> Passing:
 
 
 def check(table: OpTable) -> list[Broken]:
-    """Nodes hold equally many devices."""
-    uneven = table.column("devices") % table.column("nodes") != 0
-    return [Broken("nodes must divide devices", uneven, "nodes")]
+    """Nodes hold equally many devices, which are some of those among which they are."""
+    devices = table.column("devices")
+    return [
+        Broken("nodes must divide devices", devices % table.column("nodes") != 0, "nodes"),
+        Broken("spread must be at least devices", table.column("spread") < devices, "spread"),
+    ]
 
 
 _DIMS = (
     Dim("message_bytes", "bytes of one device's whole buffer", most=MOST_BYTES),
     Dim("devices", "devices that take part", most=1e6),
     Dim("nodes", "machines that hold them", default=1.0, most=1e6),
+    Dim(
+        "spread",
+        "neighbouring devices among which they are, as every second of eight; absent: as many as take part",
+        default=np.nan,
+        most=1e6,
+    ),
     Dim("implementation", "library", default=0.0, choices=IMPLEMENTATIONS),
     *COMMON,
 )

@@ -16,6 +16,7 @@ from app.ops.base import Work
 from app.ops.kinds import kinds_of, least_flops_of, link_bytes_of, work_of
 from app.predictors.compiled import compiled
 from app.predictors.intervals import NO_EVIDENCE
+from app.predictors.links import linked
 from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.measurements import Evidence
 from app.tables.ops import DTYPES, OpTable
@@ -122,6 +123,7 @@ class Roofline:
 
     def predict(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, *, evidence: Evidence) -> Estimate:
         """The limit of every query; evidence is not used."""
+        gpus, j = linked(ops, gpus, i, j)
         limit = hardware_limit(ops, gpus, i, j)
         n = len(i)
         return Estimate(limit.latency_s, limit.bound, np.full(n, EXTRAPOLATED), np.full(n, NO_EVIDENCE))

@@ -16,6 +16,7 @@ from app.predictors import BY_NAME, learns_kernels, learns_only, learns_operator
 from app.predictors.base import Predictor
 from app.predictors.finish import finished
 from app.predictors.intervals import Intervals
+from app.predictors.links import linked
 from app.predictors.operators.index import NO_OPERATORS, OperatorIndex
 from app.predictors.roofline import Limit, hardware_limit
 from app.services.compare.power_model import PowerModel
@@ -195,7 +196,10 @@ def _finish(
 ) -> Predictions:
     """What one version answers."""
     estimate = served.predictor.predict(ops, gpus, i, j, evidence=evidence)
-    if estimate.limit_s is None or len(evidence):  # a measurement may be under the limit
+    if estimate.limit_s is None:
+        gpus, j = linked(ops, gpus, i, j)
+        limit = hardware_limit(ops, gpus, i, j)
+    elif len(evidence):  # a measurement may be under the limit, and quicker than rings over a slot, not than a bridge
         limit = hardware_limit(ops, gpus, i, j)
     else:
         limit = Limit(estimate.limit_s, estimate.bound)

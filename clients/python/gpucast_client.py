@@ -1463,6 +1463,7 @@ class AllReduceOperator(TypedDict):
     message_bytes: float
     devices: float
     nodes: NotRequired[float | None]
+    spread: NotRequired[float | None]
     implementation: NotRequired[Literal["custom", "nccl", "oneccl"] | None]
     count: NotRequired[float | None]
     phase: NotRequired[Literal["backward", "forward"] | None]
@@ -1478,6 +1479,7 @@ class AllGatherOperator(TypedDict):
     message_bytes: float
     devices: float
     nodes: NotRequired[float | None]
+    spread: NotRequired[float | None]
     implementation: NotRequired[Literal["custom", "nccl", "oneccl"] | None]
     count: NotRequired[float | None]
     phase: NotRequired[Literal["backward", "forward"] | None]
@@ -1493,6 +1495,7 @@ class ReduceScatterOperator(TypedDict):
     message_bytes: float
     devices: float
     nodes: NotRequired[float | None]
+    spread: NotRequired[float | None]
     implementation: NotRequired[Literal["custom", "nccl", "oneccl"] | None]
     count: NotRequired[float | None]
     phase: NotRequired[Literal["backward", "forward"] | None]
@@ -1508,6 +1511,7 @@ class AllToAllOperator(TypedDict):
     message_bytes: float
     devices: float
     nodes: NotRequired[float | None]
+    spread: NotRequired[float | None]
     implementation: NotRequired[Literal["custom", "nccl", "oneccl"] | None]
     count: NotRequired[float | None]
     phase: NotRequired[Literal["backward", "forward"] | None]
@@ -1523,6 +1527,7 @@ class SendRecvOperator(TypedDict):
     message_bytes: float
     devices: float
     nodes: NotRequired[float | None]
+    spread: NotRequired[float | None]
     implementation: NotRequired[Literal["custom", "nccl", "oneccl"] | None]
     count: NotRequired[float | None]
     phase: NotRequired[Literal["backward", "forward"] | None]
@@ -1644,6 +1649,7 @@ OperatorTableWorkload = TypedDict(
         "message_bytes": "NotRequired[float | list[float | None] | None]",
         "devices": "NotRequired[float | list[float | None] | None]",
         "nodes": "NotRequired[float | list[float | None] | None]",
+        "spread": "NotRequired[float | list[float | None] | None]",
         "implementation": "NotRequired[str | list[str | None] | None]",
         "bytes": "NotRequired[float | list[float | None] | None]",
         "flops": "NotRequired[float | list[float | None] | None]",
@@ -1729,6 +1735,7 @@ OperatorBatch = TypedDict(
         "message_bytes": "NotRequired[float | list[float | None] | None]",
         "devices": "NotRequired[float | list[float | None] | None]",
         "nodes": "NotRequired[float | list[float | None] | None]",
+        "spread": "NotRequired[float | list[float | None] | None]",
         "implementation": "NotRequired[str | list[str | None] | None]",
         "bytes": "NotRequired[float | list[float | None] | None]",
         "flops": "NotRequired[float | list[float | None] | None]",
@@ -2370,7 +2377,9 @@ class Gpu(TypedDict):
         `kind` is "gpu" or "cpu" (cores stand in for SMs). `peak_flops` maps a pipe of PIPES to its
     dense
         peak; a pipe that the device lacks is absent. `provenance` maps a field (or "peak_flops.<pipe>")
-        to "datasheet", "measured" or "inferred". Link bandwidth is one direction.
+        to "datasheet", "measured" or "inferred". Link and slot bandwidths are one direction; the link
+    joins
+        `link_domain_gpus` devices (None: as many as a machine has), more of them meet over their slots.
     """
 
     id: str
@@ -2403,6 +2412,8 @@ class Gpu(TypedDict):
     board_power_w: NotRequired[float | None]
     link_type: NotRequired[str | None]
     link_bandwidth_bytes_per_s: NotRequired[float | None]
+    link_domain_gpus: NotRequired[int | None]
+    slot_bandwidth_bytes_per_s: NotRequired[float | None]
     launch_year: NotRequired[int | None]
     sustained_compute_flops: NotRequired[float | None]
     sustained_bandwidth_bytes_per_s: NotRequired[float | None]
@@ -2451,6 +2462,8 @@ class GpuIn(TypedDict):
     process_node_nm: NotRequired[Any]
     board_power_w: NotRequired[Any]
     link_bandwidth_bytes_per_s: NotRequired[Any]
+    link_domain_gpus: NotRequired[Any]
+    slot_bandwidth_bytes_per_s: NotRequired[Any]
     launch_year: NotRequired[Any]
     sustained_compute_flops: NotRequired[Any]
     sustained_bandwidth_bytes_per_s: NotRequired[Any]
@@ -2495,6 +2508,8 @@ class GpuChanges(TypedDict):
     process_node_nm: NotRequired[Any]
     board_power_w: NotRequired[Any]
     link_bandwidth_bytes_per_s: NotRequired[Any]
+    link_domain_gpus: NotRequired[Any]
+    slot_bandwidth_bytes_per_s: NotRequired[Any]
     launch_year: NotRequired[Any]
     sustained_compute_flops: NotRequired[Any]
     sustained_bandwidth_bytes_per_s: NotRequired[Any]

@@ -81,6 +81,7 @@ def test_groups_span_the_nodes_that_they_need() -> None:
     ):
         w, _ = _exchanged(parallelism)
         assert set(w.ops.column("nodes")[w.overlapped]) == {nodes}
+        assert set(w.ops.column("spread")[w.overlapped]) == {parallelism.data * parallelism.tensor}
 
 
 def test_experts_dealt_over_all_devices_share_no_gradients() -> None:

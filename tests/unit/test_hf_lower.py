@@ -124,6 +124,7 @@ def test_experts_are_dealt_over_replicas_then_tensor_ranks(parallelism: Parallel
     workload = lower(config("deepseek-v3"), run)
     assert of(workload, "all_to_all", "message_bytes") == sent * 7168 * 2  # pairs, features, bytes
     assert of(workload, "all_to_all", "nodes") == parallelism.nodes
+    assert of(workload, "all_to_all", "spread") == parallelism.data * parallelism.tensor
     assert of(workload, "experts", "tokens") == 128
     assert workload.parameters[workload.names.index("experts")] == held * 3 * 7168 * 2048
 

@@ -266,6 +266,8 @@ def test_collectives(name: str, sent: float, hops: float, kept: float) -> None:
     assert passing is not None
     assert [part[0] for part in passing(table)] == [pytest.approx(hops), kept, 4]
     assert broken(name, message_bytes=1, devices=3, nodes=2) == ["nodes"]
+    assert broken(name, message_bytes=1, devices=4, spread=3) == ["spread"]
+    assert not broken(name, message_bytes=1, devices=4, spread=4)
 
 
 def test_memory() -> None:

@@ -94,6 +94,7 @@ def _swapped(rows: Rows, x: Flow, deal: _Deal, width: float) -> Flow:
         message_bytes=outputs * rows.size,
         devices=deal.replicas,
         nodes=spanned(deal.replicas, rows.tensor, rows.run),
+        spread=deal.replicas * rows.tensor,
     )
     return (row,)
 

@@ -18,6 +18,7 @@ from app.ops import OP_CODE
 from app.ops.kinds import kinds_of, work_of
 from app.ops.tiles import CANDIDATES, TRANSFORMED, wave_efficiency
 from app.predictors.intervals import GROUPS, S_MEASURED, S_SIBLING, SITUATIONS
+from app.predictors.links import linked
 from app.predictors.operators.answering import FADING, MEMBERS, beyond, corrected_s, fill_taught
 from app.predictors.operators.cells import Cell, Recipe
 from app.predictors.operators.constants import NEUTRAL, scaled_s, scaled_work_s
@@ -151,6 +152,22 @@ class _Rows(NamedTuple):
 
 def explained(learned: Learned, ops: OpTable, gpus: GpuTable, target: int, answer: Predictions) -> list[Explanation]:
     """Every row of `ops` on GPU row `target`, whose `answer` [n] came from `learned`."""
+    gpus, on = linked(ops, gpus, np.arange(len(ops)), np.full(len(ops), target))
+    if (on == target).all():
+        return _explained(learned, ops, gpus, target, (answer.group, answer.latency_s))
+    found: dict[int, Explanation] = {}
+    for gpu in np.unique(on).tolist():
+        rows = np.flatnonzero(on == gpu)
+        told = _explained(learned, ops.take(rows), gpus, gpu, (answer.group[rows], answer.latency_s[rows]))
+        found |= dict(zip(rows.tolist(), told, strict=True))
+    return [found[q] for q in range(len(ops))]
+
+
+def _explained(
+    learned: Learned, ops: OpTable, gpus: GpuTable, target: int, answer: tuple[Ints, Floats]
+) -> list[Explanation]:
+    """As `explained`, over one link; `answer` is groups of intervals and seconds, [n] each."""
+    group, latency_s = answer
     clocks = sustained_clocks(gpus)[:, :, target]
     gpu, slowed = gpus.ids[target], unsteady(gpus)
     makes = [makes_of(gpus, collective=sends)[target] for sends in (False, True)]
@@ -165,13 +182,13 @@ def explained(learned: Learned, ops: OpTable, gpus: GpuTable, target: int, answe
     rows, held = (_rows(table, gpus, target, tile) for table in (ops, corrected.one))
     rows = rows._replace(shape=held.shape, features=held.features)
     more = _rows(corrected.other, gpus, target, tile) if share.any() else held
-    situation = (answer.group - len(GROUPS)) % len(SITUATIONS)
+    situation = (group - len(GROUPS)) % len(SITUATIONS)
     found = []
     for q in range(len(ops)):
         key, recipe = keys[q], told[q]
         cell = None if key is None else learned.cells[key]
         fading, whole = _reach(rows, q, cell)
-        roof = _roof(rows, q, target, float(answer.latency_s[q]))
+        roof = _roof(rows, q, target, float(latency_s[q]))
         said = _corrections(rows, q, recipe, cell, gpus, target)
         if share[q] > 0.0:
             also = _corrections(more, q, recipe, cell, gpus, target)
@@ -180,7 +197,7 @@ def explained(learned: Learned, ops: OpTable, gpus: GpuTable, target: int, answe
         members = list(_members(rows, q, recipe, (fading, whole), said, gpu))
         if situation[q] == S_MEASURED:
             members = [member._replace(weight=0.0) for member in members]
-            members.append(Member("measured", gpu, 1.0, 0.0, float(answer.latency_s[q])))
+            members.append(Member("measured", gpu, 1.0, 0.0, float(latency_s[q])))
         found.append(
             Explanation(
                 list(SITUATIONS)[situation[q]],

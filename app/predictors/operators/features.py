@@ -73,7 +73,8 @@ _ABSENT = {
     "stride_height": "kernel_size_height",
     "stride_width": "kernel_size_width",
 }
-_COMMON = {dim.name for dim in COMMON}
+# Where the devices of a collective are says which link it takes (app.predictors.links), not how it fares there.
+_APART = {"spread", *(dim.name for dim in COMMON)}
 # Columns that are codes or exponents, not sizes.
 _PLAIN = ("distribution", "kv_dtype", "implementation")
 
@@ -98,7 +99,7 @@ _FAR = 12.0
 @cache
 def own_dims(kind: int) -> tuple[str, ...]:
     """Columns of an operator that its models see, in order."""
-    return tuple(name for name in OPS[kind].fields if name not in _COMMON)
+    return tuple(name for name in OPS[kind].fields if name not in _APART)
 
 
 def size_columns(kind: int, *, product: bool) -> Ints:

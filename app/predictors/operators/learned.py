@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from app.ops import OP_CODE, OPS
 from app.ops.kinds import kinds_of
 from app.predictors.intervals import S_CALIBRATED, S_MEASURED, S_SEEN, SUPPORT_OF_SITUATION, operator_codes
+from app.predictors.links import linked, linked_runs
 from app.predictors.operators.answering import MEMBERS, beyond, cells_of, fill_answers
 from app.predictors.operators.cells import Cell, Model, Recipe, calibrated, kernels_of, learn
 from app.predictors.operators.constants import FACTORS, OF_WORK
@@ -75,11 +76,14 @@ class Learned:
     def estimate(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Estimate:
         """Operator row `i[q]` on GPU row `j[q]`."""
         n, kinds = len(i), kinds_of(ops)
+        collective = any(kind.op.group == "collective" for kind in kinds)
+        if collective:
+            gpus, j = linked(ops, gpus, i, j)
         order = np.arange(n) if _alike(ops, j) else np.lexsort((ops.dtype[i], ops.kind[i], j))
         twin, recipes, products = np.arange(n), self._recipes(gpus), products_of(kinds)
         other, share = twin, np.zeros(n)
         shape = shape_features(kinds, products, len(ops))
-        if any(kind.op.group == "collective" for kind in kinds):
+        if collective:
             held = stand_ins(shape, (ops.kind, ops.dtype), (i, j), self._packed, recipes)
             if len(held.query):
                 twin, other = (np.where(at < 0, twin, n + at) for at in (held.one, held.other))
@@ -255,6 +259,7 @@ class Learned:
 
     def fit(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Learned:
         """With what `runs` teach; what is known of other operators, dtypes and GPUs stays."""
+        runs, gpus = linked_runs(runs, gpus)
         cells = dict(self.cells)
         usual = {(run.op, run.dtype): usual_rows(run) for run in runs}
         for key, rows in _with_sisters({key: run.rows for key, run in usual.items()}, gpus).items():
@@ -269,6 +274,7 @@ class Learned:
 
     def with_measured(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Learned:
         """Corrected for GPUs of which `runs` hold some rows, at once; GPUs with a model of their own keep it."""
+        runs, gpus = linked_runs(runs, gpus)
         cells, told = dict(self.cells), dict[CellKey, list[Measurements]]()
         for run in runs:
             rows = usual_rows(run).rows
@@ -303,10 +309,10 @@ class Learned:
 
         Their times are not looked at. None where the GPU has a model of its own, which few rows do not change.
         """
-        parts = [
-            (here, self._expected(self._taught(key, gpus), rows.take(here), gpus))
-            for key, here in self._homes(rows.ops)
-        ]
+        gpus, on = linked(rows.ops, gpus, np.arange(len(rows)), rows.gpu)
+        rows = replace(rows, gpu=on)
+        homes = [(key, here[on[here] == gpu]) for key, here in self._homes(rows.ops) for gpu in np.unique(on[here])]
+        parts = [(here, self._expected(self._taught(key, gpus), rows.take(here), gpus)) for key, here in homes]
         if all(part is None for _, part in parts):
             return None
         covariance = np.zeros((len(rows), len(rows)))

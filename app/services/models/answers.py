@@ -18,8 +18,8 @@ from app.services.gpu_rows import GpuRows
 from app.services.models.memory import Room
 from app.services.models.networks import Prepared, times_of
 from app.services.models.requests import NetworkRequest
-from app.services.models.steps import Step
-from app.services.operators.answers import ROOFLINE, warnings
+from app.services.models.steps import Step, passed_on
+from app.services.operators.answers import ROOFLINE, over_slot, warnings
 from app.services.operators.explanations import explanations
 from app.services.prediction_form import (
     AnsweredBy,
@@ -94,7 +94,10 @@ def _prediction(asked: Answering, k: int) -> Prediction:
     guest = asked.gpus.is_guest(target)
     measured = bool(asked.step.measured[k])
     alone = 0 if measured else int((part.support == EXTRAPOLATED).sum())
-    words = warnings(spec, request.predictor, unanswered=unanswered, alone=alone, guest=guest)
+    slotted = over_slot(asked.rows.distinct.table, asked.table, target)
+    if run.parallelism.pipeline > 1:
+        slotted |= over_slot(passed_on(asked.rows.workload, run), asked.table, target)
+    words = warnings(spec, request.predictor, unanswered=unanswered, alone=alone, slotted=slotted, guest=guest)
     used = asked.room.memory
     fits = used.required_bytes <= spec.memory_bytes
     parts = MemoryParts(*used)

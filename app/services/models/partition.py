@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import NamedTuple
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +26,12 @@ from app.services.models.steps import Step, timed
 from app.services.operators.answers import lacks_among, refused, require_predictor, warnings
 from app.services.prediction_form import AnsweredBy, Interval, MemoryUse
 from app.services.requests import read_request
-from app.tables.gpus import GpuTable
+from app.tables.gpus import GpuSpec, GpuTable
 from app.tables.predictions import EXTRAPOLATED
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
+Bools = NDArray[np.bool_]
 
 # The dynamic program looks at every pair of units.
 MOST_UNITS = 3_000
@@ -64,12 +68,13 @@ def cut_network(
     launched = is_host_launched(asked.workload.software, run.mode, run.dtype)
     options = {"predictor": asked.predictor, "coverage": asked.coverage}
     step = timed(engine, ready, run, gpus, targets, launched=launched, **options)  # type: ignore[arg-type]
-    link_s = _link_s(units, _links(request, rows, targets), request.link_latency_ms * 1e-3)
+    links = _links(request, rows, targets)
+    link_s = _link_s(units, links.bytes_per_s, request.link_latency_ms * 1e-3)
     capacity = np.array([rows.spec(target).memory_bytes for target in targets])
     found = partition(units, _unit_s(ready, units, step, launched=launched), link_s, capacity, RESERVE_BYTES)
     spread = np.stack([step.low_s, step.high_s]) / step.done.step_s
     answering = AnsweredBy(asked.predictor, engine.version_of(asked.predictor, rows.id(targets[0])))
-    notes = _notes(rows, targets, asked.predictor, step, found)
+    notes = _notes(rows, targets, asked.predictor, step, found, links.over_slot)
     stages = _stages(ready, units, found, link_s, spread, asked.coverage, [rows.spec(target).id for target in targets])
     return PartitionResponse(
         _cut(found, stages, float(run.batch), asked.coverage, answering, notes),
@@ -107,16 +112,34 @@ def _unit_s(ready: Prepared, units: Units, step: Step, *, launched: bool) -> Flo
     return times
 
 
-def _links(request: PartitionRequest, rows: GpuRows, targets: list[int]) -> Floats:
-    """Bytes per second into each stage but the first, float64 [stages - 1]."""
+class _Links(NamedTuple):
+    """Between every stage and the next, [stages - 1]: bytes per second, and whether those go over a slot."""
+
+    bytes_per_s: Floats
+    over_slot: Bools
+
+
+def _links(request: PartitionRequest, rows: GpuRows, targets: list[int]) -> _Links:
+    """Links into each stage but the first: as asked, else the GPUs' own where these join both, else their slots."""
     if request.link_bandwidth_bytes_per_s is not None:
-        return np.full(len(targets) - 1, request.link_bandwidth_bytes_per_s)
-    links = [rows.spec(target).link_bandwidth_bytes_per_s for target in targets]
-    if None in links:
-        words = f"required: the link of {rows.id(targets[links.index(None)])} is not known"
-        raise _refused(("link_bandwidth_bytes_per_s",), words)
-    own = np.array(links, dtype=np.float64)
-    return np.minimum(own[:-1], own[1:])
+        given = np.full(len(targets) - 1, request.link_bandwidth_bytes_per_s)
+        return _Links(given, np.zeros(len(given), dtype=np.bool_))
+    specs = [rows.spec(target) for target in targets]
+    rates, slotted, alike = [], [], 1
+    for one, other in pairwise(specs):
+        joined = one == other and alike % (one.link_domain_gpus or len(specs)) > 0
+        alike = alike + 1 if one == other else 1
+        rates.append(min(_rate(spec, joined=joined) for spec in (one, other)))
+        slotted.append(not joined and any(spec.link_domain_gpus for spec in (one, other)))
+    return _Links(np.array(rates), np.array(slotted, dtype=np.bool_))
+
+
+def _rate(spec: GpuSpec, *, joined: bool) -> float:
+    """Bytes per second to a device that its link joins, or to any other."""
+    slot = None if joined or spec.link_domain_gpus is None else spec.slot_bandwidth_bytes_per_s
+    if (rate := slot or spec.link_bandwidth_bytes_per_s) is None:
+        raise _refused(("link_bandwidth_bytes_per_s",), f"required: the link of {spec.id} is not known")
+    return rate
 
 
 def _link_s(units: Units, links: Floats, latency_s: float) -> Floats:
@@ -179,13 +202,20 @@ def _cut(
     )
 
 
-def _notes(rows: GpuRows, targets: list[int], predictor: str, step: Step, found: Partition) -> list[str]:
+def _notes(
+    rows: GpuRows, targets: list[int], predictor: str, step: Step, found: Partition, over_slot: Bools
+) -> list[str]:
     notes = []
     alone = (step.answer.support == EXTRAPOLATED).reshape(len(targets), -1).sum(axis=1).tolist()
     unanswered = (~step.answer.answered).reshape(len(targets), -1).sum(axis=1).tolist()
     for k, target in enumerate(targets):
         words = warnings(
-            rows.spec(target), predictor, unanswered=unanswered[k], alone=alone[k], guest=rows.is_guest(target)
+            rows.spec(target),
+            predictor,
+            unanswered=unanswered[k],
+            alone=alone[k],
+            slotted=rows.spec(target).link_domain_gpus is not None and bool(over_slot[max(k - 1, 0) : k + 1].any()),
+            guest=rows.is_guest(target),
         )
         notes += [f"{rows.id(target)}: {one}" for one in words]
         if not found.fits[k]:

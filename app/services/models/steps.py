@@ -132,6 +132,7 @@ def passed_on(rows: Workload, run: Run) -> OpTable:
     written = np.atleast_2d(rows.output_bytes)
     message = np.maximum(written[np.arange(len(written)), last], 1.0)
     builder = Builder(run.dtype)
-    nodes = 2.0 if run.parallelism.nodes > 1 else 1.0
-    builder.add("send_recv", outputs=0.0, message_bytes=figures(message), devices=2.0, nodes=nodes)
+    split = run.parallelism
+    nodes, spread = 2.0 if split.nodes > 1 else 1.0, float(split.devices)
+    builder.add("send_recv", outputs=0.0, message_bytes=figures(message), devices=2.0, nodes=nodes, spread=spread)
     return once(builder.build().ops).table

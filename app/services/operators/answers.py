@@ -9,6 +9,7 @@ from app.errors import BadInput, FieldError
 from app.ops.base import Work
 from app.predictors import OPERATOR_PREDICTORS
 from app.predictors.auto import Auto
+from app.predictors.links import not_joined
 from app.predictors.roofline import peaks
 from app.services.engine import Engine
 from app.services.gpu_rows import GpuRows
@@ -58,18 +59,32 @@ def lacks_among(gpu: str, ops: OpTable, rows: Ints) -> str:
     return f"{gpu} does not compute in {' nor '.join(names)}"
 
 
-def answered(
-    engine: Engine, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, *, predictor: str, coverage: float
+def answered(  # noqa: PLR0913  what is asked, and of whom
+    engine: Engine,
+    ops: OpTable,
+    gpus: GpuTable,
+    i: Ints,
+    j: Ints,
+    *,
+    predictor: str,
+    coverage: float,
+    said: OpTable | None = None,
 ) -> Predictions:
-    """The engine's answer, given what was measured of the very operators asked for."""
-    evidence = engine.operators.index.evidence(ops, i, j)
+    """The engine's answer, given what was measured of the very operators asked for; `said` is how, if not as `ops`."""
+    evidence = engine.operators.index.evidence(ops if said is None else said, i, j)
     return engine.predict(ops, gpus, i, j, predictor=predictor, coverage=coverage, evidence=evidence)
 
 
-def warnings(spec: GpuSpec, predictor: str, *, unanswered: int, alone: int, guest: bool) -> list[str]:
+def over_slot(ops: OpTable, gpus: GpuTable, target: int) -> bool:
+    """Whether rows are of more devices than the GPU's link joins."""
+    return not_joined(ops, gpus, np.arange(len(ops)), np.full(len(ops), target)) is not None
+
+
+def warnings(spec: GpuSpec, predictor: str, *, unanswered: int, alone: int, slotted: bool, guest: bool) -> list[str]:
     """What to know before acting on the numbers of one GPU.
 
-    `unanswered` rows got the hardware limit for want of support, `alone` ones have no measurement behind them.
+    `unanswered` rows got the hardware limit for want of support, `alone` ones have no measurement behind them;
+    `slotted`: some are of more devices than its link joins.
     """
     words = []
     if predictor == ROOFLINE:
@@ -78,6 +93,10 @@ def warnings(spec: GpuSpec, predictor: str, *, unanswered: int, alone: int, gues
         words.append(f"{predictor} cannot answer for {unanswered} distinct rows: those are at the hardware limit")
     elif alone:
         words.append(f"no measurement stands behind {alone} distinct rows: they follow from the GPU's figures alone")
+    if slotted:
+        link, slot = spec.link_type or "link", (spec.slot_bandwidth_bytes_per_s or 0.0) / 1e9
+        more = f"what more of them exchange goes over its slot, {slot:g} GB/s"
+        words.append(f"the {link} of {spec.id} joins {spec.link_domain_gpus} devices: {more}")
     if guest and (inferred := sum(source == "inferred" for source in spec.provenance.values())):
         words.append(f"of {spec.id}, {inferred} figures are inferred from its architecture, not stated")
     return words

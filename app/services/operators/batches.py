@@ -100,7 +100,7 @@ def _answered(snapshot: Snapshot, columns: Mapping[str, Column], options: BatchO
     families = read_families({name: column for name, column in columns.items() if name != "gpu"}, n, problems)
     gpus = rows.table()
     times_ms, bound = np.empty((3, n)), np.empty(n, dtype=np.intp)
-    counts = {gpu: np.zeros(3, dtype=np.intp) for gpu in asked}  # rows, unanswered, alone
+    counts = {gpu: np.zeros(4, dtype=np.intp) for gpu in asked}  # rows, unanswered, alone, slotted
     for gpu in asked:
         for family in families:
             mine = family if len(asked) == 1 else _on(family, target, gpu)
@@ -112,15 +112,20 @@ def _answered(snapshot: Snapshot, columns: Mapping[str, Column], options: BatchO
                 continue
             times = times_of(snapshot.engine, gpus, mine.table, gpu, options.predictor, options.coverage)
             times_ms[:, mine.rows], bound[mine.rows] = times.times_ms, times.bound
-            counts[gpu] += (len(mine.rows), times.unanswered, times.alone)
+            counts[gpu] += (len(mine.rows), times.unanswered, times.alone, times.slotted)
     problems.refuse()
     software, predictors, words = columns.get("software"), {}, {}
     unheard = doubts(software.words) if isinstance(software, Words) else []
-    for gpu, (count, unanswered, alone) in counts.items():
+    for gpu, (count, unanswered, alone, slotted) in counts.items():
         spec, name = rows.spec(gpu), ROOFLINE if unanswered == count else options.predictor
         predictors[spec.id] = AnsweredBy(name, snapshot.engine.version_of(name, spec.id))
         words[spec.id] = warnings(
-            spec, options.predictor, unanswered=int(unanswered), alone=int(alone), guest=rows.is_guest(gpu)
+            spec,
+            options.predictor,
+            unanswered=int(unanswered),
+            alone=int(alone),
+            slotted=bool(slotted),
+            guest=rows.is_guest(gpu),
         )
         words[spec.id] += unheard
     return BatchAnswer(times_ms, bound, predictors, words)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
-from app.graphs.collectives import over_nodes, within_nodes
+from app.graphs.collectives import in_racks, over_nodes, within_nodes
 from app.graphs.run import Parallelism
-from app.ops import OPS
+from app.predictors.operators.priors import IS_COLLECTIVE
 from app.services.engine import Engine
 from app.services.operators.answers import answered
-from app.tables.gpus import GpuTable
+from app.tables.gpus import MOST_IN_A_MACHINE, GpuTable
 from app.tables.ops import OpTable
 from app.tables.predictions import COMMUNICATION, EXTRAPOLATED, MEASURED, Predictions
 
-_COLLECTIVES = np.array([op.group == "collective" for op in OPS])
 # What a device can send to other nodes where a request has no say in it.
 _USUAL = Parallelism().network_bytes_per_s
 
@@ -36,24 +36,55 @@ def answered_on(
     Their intervals keep their width relative to the middle, and none falls under the hardware limit. What was measured
     stays.
     """
+    asking = _Asking(engine, ops, gpus, predictor, coverage, network_bytes_per_s)
+    if not IS_COLLECTIVE[ops.kind].any():
+        return asking.within(ops, targets)
+    joined = gpus.column("link_domain_gpus")[np.array(targets, dtype=np.intp)]
+    joined = np.where(joined > MOST_IN_A_MACHINE, joined, 0.0)
+    sizes = np.unique(joined).tolist()
+    if sizes == [0.0]:
+        return asking.answered(ops, targets)
+    places = [np.flatnonzero(joined == size) for size in sizes]
+    parts = [
+        asking.answered(in_racks(ops, size) if size else ops, [targets[k] for k in mine.tolist()])
+        for size, mine in zip(sizes, places, strict=True)
+    ]
+    back = np.argsort(np.concatenate(places))[:, None] * len(ops) + np.arange(len(ops))
+    columns = (
+        np.concatenate([getattr(part, name) for part in parts])[back.ravel()]
+        for name in Predictions.__dataclass_fields__
+    )
+    return Predictions(*columns)
 
-    def asked(rows: OpTable) -> Predictions:
-        i, j = np.tile(np.arange(len(rows)), len(targets)), np.repeat(np.array(targets, dtype=np.intp), len(rows))
-        return answered(engine, rows, gpus, i, j, predictor=predictor, coverage=coverage)
 
-    answer = asked(ops)
-    several = _COLLECTIVES[ops.kind]
-    if not several.any():
-        return answer
-    rows = np.flatnonzero(several & (ops.column("nodes") > 1.0))
-    if not len(rows):
-        return answer
-    there = ops.take(rows)
-    within = asked(within_nodes(there)).latency_s.reshape(len(targets), len(rows)).T
-    linked = np.isfinite(gpus.column("link_bandwidth_bytes_per_s")[np.array(targets, dtype=np.intp)])
-    apart = np.arange(len(targets))[:, None] * len(ops) + rows
-    seconds = over_nodes(there, np.where(linked, within, np.nan), network_bytes_per_s).T
-    return _put(answer, apart.ravel(), seconds.ravel())
+class _Asking(NamedTuple):
+    """What is asked, whatever the GPUs: `said` are the rows as the caller has them, which may have been measured so."""
+
+    engine: Engine
+    said: OpTable
+    gpus: GpuTable
+    predictor: str
+    coverage: float
+    network_bytes_per_s: float
+
+    def within(self, ops: OpTable, targets: Sequence[int], said: OpTable | None = None) -> Predictions:
+        """Answers of predictors, GPU by GPU; what was measured counts of the rows as `said`."""
+        i, j = np.tile(np.arange(len(ops)), len(targets)), np.repeat(np.array(targets, dtype=np.intp), len(ops))
+        return answered(self.engine, ops, self.gpus, i, j, predictor=self.predictor, coverage=self.coverage, said=said)
+
+    def answered(self, ops: OpTable, targets: Sequence[int]) -> Predictions:
+        """The same with collectives over several nodes by the network."""
+        answer = self.within(ops, targets, self.said)
+        rows = np.flatnonzero(IS_COLLECTIVE[ops.kind] & (ops.column("nodes") > 1.0))
+        if not len(rows):
+            return answer
+        there = ops.take(rows)
+        inside = within_nodes(there)
+        near = self.within(inside, targets).latency_s.reshape(len(targets), len(rows)).T
+        linked = np.isfinite(self.gpus.column("link_bandwidth_bytes_per_s")[np.array(targets, dtype=np.intp)])
+        apart = np.arange(len(targets))[:, None] * len(ops) + rows
+        seconds = over_nodes(there, np.where(linked, near, np.nan), self.network_bytes_per_s).T
+        return _put(answer, apart.ravel(), seconds.ravel())
 
 
 def _put(answer: Predictions, rows: np.ndarray, seconds: np.ndarray) -> Predictions:

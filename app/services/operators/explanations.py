@@ -8,6 +8,7 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 
 from app.predictors.auto import Auto
+from app.predictors.links import named
 from app.predictors.operators.explain import Explanation as Found
 from app.predictors.operators.explain import Member, explained
 from app.services.engine import Served
@@ -43,7 +44,7 @@ def _worded(found: Found) -> Explanation:
 
 def _member(member: Member) -> MemberAnswer:
     source, gpu, weight, log_correction, latency_s = member
-    return MemberAnswer(source, gpu, weight, log_correction, latency_s * 1e3)  # type: ignore[arg-type]
+    return MemberAnswer(source, None if gpu is None else named(gpu), weight, log_correction, latency_s * 1e3)  # type: ignore[arg-type]
 
 
 def _known(figure: float) -> float | None:

@@ -20,7 +20,7 @@ from app.ops.stacks import doubts
 from app.services.decoding import MAX_ERRORS
 from app.services.engine import Engine
 from app.services.gpu_rows import GpuRows, Snapshot
-from app.services.operators.answers import ROOFLINE, lacks, refused, require_predictor, warnings
+from app.services.operators.answers import ROOFLINE, lacks, over_slot, refused, require_predictor, warnings
 from app.services.operators.between_nodes import answered_on
 from app.services.operators.explanations import explanations
 from app.services.operators.requests import OperatorsRequest
@@ -145,7 +145,14 @@ def _prediction(
     unanswered = int((~answer.answered).sum())
     name = ROOFLINE if unanswered == len(answer.answered) else request.predictor
     alone = int((answer.support == EXTRAPOLATED).sum())
-    words = warnings(spec, request.predictor, unanswered=unanswered, alone=alone, guest=rows.is_guest(target))
+    words = warnings(
+        spec,
+        request.predictor,
+        unanswered=unanswered,
+        alone=alone,
+        slotted=over_slot(asked.distinct.table, gpus, target),
+        guest=rows.is_guest(target),
+    )
     words += asked.doubts
     if required > spec.memory_bytes:
         words.append(f"the largest working set does not fit in the memory of {spec.id}")

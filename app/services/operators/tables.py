@@ -15,7 +15,7 @@ from app.ops.stacks import doubts
 from app.services.decoding import MAX_ERRORS
 from app.services.engine import Engine
 from app.services.gpu_rows import GpuRows, Snapshot
-from app.services.operators.answers import ROOFLINE, lacks, refused, require_predictor, warnings
+from app.services.operators.answers import ROOFLINE, lacks, over_slot, refused, require_predictor, warnings
 from app.services.operators.between_nodes import answered_on
 from app.services.operators.columns import Column, Family, Numbers, Problems, Words, read_families, row_count
 from app.services.operators.forms import FORMS, WORD_FIELDS, unknown_op
@@ -41,12 +41,14 @@ class Times(NamedTuple):
     bound       int [n], code into BOUNDS
     unanswered  rows at the hardware limit because the predictor had no support
     alone       rows without a measurement behind them
+    slotted     whether rows are of more devices than the GPU's link joins
     """
 
     times_ms: Floats
     bound: Ints
     unanswered: int
     alone: int
+    slotted: bool
 
 
 def json_columns(given: Iterable[tuple[str, Any]], words: Collection[str] = WORD_FIELDS) -> dict[str, Column]:
@@ -129,6 +131,7 @@ def times_of(engine: Engine, gpus: GpuTable, ops: OpTable, target: int, predicto
     n = len(ops)
     times_ms, bound = np.empty((3, n)), np.empty(n, dtype=np.intp)
     unanswered = alone = 0
+    slotted = False
     for first in range(0, n, CHUNK):
         part = piece_of(ops, first, first + CHUNK)
         here = slice(first, first + len(part))
@@ -138,7 +141,8 @@ def times_of(engine: Engine, gpus: GpuTable, ops: OpTable, target: int, predicto
         bound[here] = answer.bound
         unanswered += int((~answer.answered).sum())
         alone += int((answer.support == EXTRAPOLATED).sum())
-    return Times(times_ms, bound, unanswered, alone)
+        slotted |= over_slot(part, gpus, target)
+    return Times(times_ms, bound, unanswered, alone, slotted)
 
 
 def piece_of(ops: OpTable, first: int, stop: int) -> OpTable:
@@ -170,6 +174,13 @@ def _rendered(
         bound_names(times.bound),
         request.coverage,
         AnsweredBy(name, snapshot.engine.version_of(name, spec.id)),
-        warnings(spec, request.predictor, unanswered=times.unanswered, alone=times.alone, guest=guest)
+        warnings(
+            spec,
+            request.predictor,
+            unanswered=times.unanswered,
+            alone=times.alone,
+            slotted=times.slotted,
+            guest=guest,
+        )
         + doubts(named if isinstance(named, list) else [named]),
     )
