@@ -50,7 +50,10 @@ def not_joined(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Bools | None:
 def linked(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> tuple[GpuTable, Ints]:
     """The table, and its rows [n], by which operator row `i[q]` is predicted on GPU row `j[q]`."""
     apart = not_joined(ops, gpus, i, j)
-    return (gpus, j) if apart is None else (_with_slots(gpus), np.where(apart, j + len(gpus), j))
+    if apart is None:
+        return gpus, j
+    place = len(gpus) + np.cumsum(_bridged(gpus)) - 1
+    return _with_slots(gpus), np.where(apart, place[j], j)
 
 
 def linked_runs(runs: Sequence[OperatorRuns], gpus: GpuTable) -> tuple[Sequence[OperatorRuns], GpuTable]:
@@ -62,14 +65,20 @@ def linked_runs(runs: Sequence[OperatorRuns], gpus: GpuTable) -> tuple[Sequence[
     return [replace(run, rows=replace(run.rows, gpu=j)) for run, (_, j) in zip(runs, found, strict=True)], table
 
 
+def _bridged(gpus: GpuTable) -> Bools:
+    """GPUs whose link joins some devices of a machine only, bool [gpus]."""
+    bridged: Bools = gpus.values[_DOMAIN] <= MOST_IN_A_MACHINE
+    return bridged
+
+
 def _with_slots(gpus: GpuTable) -> GpuTable:
-    """The table, and behind its rows each GPU over its slot; put together once per table."""
+    """The table, and behind its rows those `_bridged` over their slots; put together once per table."""
     if "slots" not in gpus.memo:
-        values = gpus.values.copy()
-        values[_LINK] = np.fmin(values[_LINK], values[_SLOT])  # of an unknown slot the link
-        values[_DOMAIN] = np.nan
-        ids = tuple(f"{gpu}{_OVER_SLOT}" for gpu in gpus.ids)
-        both = np.ascontiguousarray(np.concatenate([gpus.values, values], axis=1))
-        gpus.memo["slots"] = GpuTable(gpus.ids + ids, both, gpus.architectures * 2)
+        slots = gpus.take(np.flatnonzero(_bridged(gpus)))
+        slots.values[_LINK] = np.fmin(slots.values[_LINK], slots.values[_SLOT])  # of an unknown slot the link
+        slots.values[_DOMAIN] = np.nan
+        ids = tuple(f"{gpu}{_OVER_SLOT}" for gpu in slots.ids)
+        values = np.ascontiguousarray(np.concatenate([gpus.values, slots.values], axis=1))
+        gpus.memo["slots"] = GpuTable(gpus.ids + ids, values, gpus.architectures + slots.architectures)
     known: GpuTable = gpus.memo["slots"]
     return known

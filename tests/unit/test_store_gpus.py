@@ -1,10 +1,13 @@
 from dataclasses import replace
 
 import pytest
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import ARRAY
 
 from app.errors import Conflict, NotFound
 from app.services.seed import load_seed_specs
 from app.store import gpus, revision
+from app.store.rows import GPUS
 from app.store.session import Database
 
 
@@ -31,6 +34,18 @@ def test_seeding_refreshes_what_nobody_changed(database: Database) -> None:
         spec = gpus.get_spec(connection, "nvidia-l4")
         assert gpus.seed(connection, [replace(spec, note="newer data sheet")]) == 1
         assert gpus.get_spec(connection, spec.id).note == "newer data sheet"
+
+
+def test_rows_of_before_links_had_domains_are_read_and_those_that_ship_refreshed(database: Database) -> None:
+    with database.begin() as connection:
+        specs = {spec.id: spec for spec in gpus.load_specs(connection)}
+        gpus.update_spec(connection, specs["titan-v"])
+        newer = sa.literal(["link_domain_gpus", "slot_bandwidth_bytes_per_s"], ARRAY(sa.Text))
+        connection.execute(sa.update(GPUS).values(spec=GPUS.c.spec.op("-")(newer)))
+        assert gpus.get_spec(connection, "h100-nvl-94gb").link_domain_gpus is None
+        assert gpus.seed(connection, load_seed_specs()) == len(specs) - 1
+        assert gpus.get_spec(connection, "h100-nvl-94gb") == specs["h100-nvl-94gb"]
+        assert gpus.get_spec(connection, "titan-v") == specs["titan-v"]  # the user's
 
 
 def test_insert_and_delete(database: Database) -> None:
