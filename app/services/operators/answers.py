@@ -13,7 +13,7 @@ from app.predictors.links import not_joined
 from app.predictors.roofline import peaks
 from app.services.engine import Engine
 from app.services.gpu_rows import GpuRows
-from app.tables.gpus import GpuSpec, GpuTable
+from app.tables.gpus import MOST_IN_A_MACHINE, GpuSpec, GpuTable
 from app.tables.ops import DTYPES, OpTable
 from app.tables.predictions import Predictions
 
@@ -77,6 +77,8 @@ def answered(  # noqa: PLR0913  what is asked, and of whom
 
 def over_slot(ops: OpTable, gpus: GpuTable, target: int) -> bool:
     """Whether rows are of more devices than the GPU's link joins."""
+    if not gpus.column("link_domain_gpus")[target] <= MOST_IN_A_MACHINE:
+        return False
     return not_joined(ops, gpus, np.arange(len(ops)), np.full(len(ops), target)) is not None
 
 

@@ -40,10 +40,11 @@ def answered_on(
     if not IS_COLLECTIVE[ops.kind].any():
         return asking.within(ops, targets)
     joined = gpus.column("link_domain_gpus")[np.array(targets, dtype=np.intp)]
-    joined = np.where(joined > MOST_IN_A_MACHINE, joined, 0.0)
-    sizes = np.unique(joined).tolist()
-    if sizes == [0.0]:
+    racked = joined > MOST_IN_A_MACHINE
+    if not racked.any():
         return asking.answered(ops, targets)
+    joined = np.where(racked, joined, 0.0)
+    sizes = np.unique(joined).tolist()
     places = [np.flatnonzero(joined == size) for size in sizes]
     parts = [
         asking.answered(in_racks(ops, size) if size else ops, [targets[k] for k in mine.tolist()])
