@@ -18,7 +18,8 @@ class Architecture:
 
     Counts are per SM; `rates` maps a pipe of PIPES to operations per SM per clock; `geforce_rates` replaces
     those that GeForce cards run slower. `tensor_clock` is the part of the boost clock that data sheets give the rates
-    of tensor pipes at, but of FP64. `l2_bytes_per_sm` is only typical, for devices that do not state theirs.
+    of tensor pipes at, but of FP64. `memory_type` is "HBM" where all of its products have stacked memory.
+    `l2_bytes_per_sm` is only typical, for devices that do not state theirs.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Architecture:
     rates: Mapping[str, float] = field(default_factory=dict)
     geforce_rates: Mapping[str, float] = field(default_factory=dict)
     tensor_clock: float = 1.0
+    memory_type: str | None = None
 
     def quoted_clock(self, pipe: str) -> float:
         """Part of the boost clock that data sheets give the rate of a pipe at."""

@@ -54,6 +54,7 @@ _GB20X = {**simt(4, 256, 256, 1024), **tensor(1024, bf16=1024, tf32=512, fp8=204
 _GEFORCE_TURING = tensor(512)
 _GEFORCE_AMPERE = tensor(512, bf16=512, tf32=256)
 _GEFORCE_FP8 = tensor(512, bf16=512, tf32=256, fp8=1024)
+_HBM = {"memory_type": "HBM"}
 _FINE = {"shared_memory_allocation_unit_bytes": 128.0}
 _FERMI = {"registers_per_sm": 32768, "max_registers_per_thread": 63, "register_allocation_unit": 64}
 
@@ -87,7 +88,9 @@ NVIDIA = (
     _nvidia("5.0", "Maxwell", 28, lanes=128, shared_kib=(64, 48), residency=(2048, 32), l2_kib=400, rates=simt(8)),
     _nvidia("5.2", "Maxwell", 28, lanes=128, shared_kib=(96, 48), residency=(2048, 32), l2_kib=128, rates=simt(8)),
     _nvidia("5.3", "Maxwell", 20, lanes=128, shared_kib=(64, 48), residency=(2048, 32), l2_kib=128, rates=simt(8, 512)),
-    _nvidia("6.0", "Pascal", 16, lanes=64, shared_kib=(64, 48), residency=(2048, 32), l2_kib=73, rates=simt(64, 256)),
+    _nvidia(
+        "6.0", "Pascal", 16, lanes=64, shared_kib=(64, 48), residency=(2048, 32), l2_kib=73, rates=simt(64, 256), **_HBM
+    ),
     _nvidia(
         "6.1",
         "Pascal",
@@ -108,6 +111,7 @@ NVIDIA = (
         residency=(2048, 32),
         l2_kib=77,
         rates={**simt(64, 256, int8=512), **tensor(1024)},
+        **_HBM,
     ),
     _nvidia(
         "7.2",
@@ -131,7 +135,16 @@ NVIDIA = (
         geforce_rates=_GEFORCE_TURING,
     ),
     _nvidia(
-        "8.0", "Ampere", 7, lanes=64, shared_kib=(164, 163), residency=(2048, 32), l2_kib=379, rates=_GA100, **_FINE
+        "8.0",
+        "Ampere",
+        7,
+        lanes=64,
+        shared_kib=(164, 163),
+        residency=(2048, 32),
+        l2_kib=379,
+        rates=_GA100,
+        **_FINE,
+        **_HBM,
     ),
     _nvidia(
         "8.6",
@@ -171,6 +184,7 @@ NVIDIA = (
         rates=_HOPPER,
         tensor_clock=0.924,  # 1,830 of 1,980 MHz; 1,620 of 1,755 of the PCIe card
         **_FINE,
+        **_HBM,
     ),
     _nvidia(
         "10.0",
@@ -182,6 +196,7 @@ NVIDIA = (
         l2_kib=870,
         rates=_GB100,
         **_FINE,
+        **_HBM,
     ),
     _nvidia(
         "10.3",
@@ -193,6 +208,7 @@ NVIDIA = (
         l2_kib=870,
         rates=_GB110,
         **_FINE,
+        **_HBM,
     ),
     _nvidia(
         "11.0",

@@ -52,10 +52,10 @@ AMD = (
     _amd("RDNA 2", 7, l2_kib=64, rates=simt(8, 256, int8=512), **_RDNA, **_WAVES),
     _amd("RDNA 3", 5, l2_kib=64, rates=_RDNA3, **{**_RDNA, **_WAVES, **_DUAL}),
     _amd("RDNA 4", 4, l2_kib=128, rates=_RDNA4, **{**_RDNA, **_WAVES, **_DUAL}),
-    _amd("CDNA", 7, l2_kib=68, rates=_CDNA1, max_threads_per_sm=2560, max_registers_per_thread=256),
-    _amd("CDNA 2", 6, l2_kib=79, rates=_CDNA2),
+    _amd("CDNA", 7, l2_kib=68, rates=_CDNA1, max_threads_per_sm=2560, max_registers_per_thread=256, memory_type="HBM"),
+    _amd("CDNA 2", 6, l2_kib=79, rates=_CDNA2, memory_type="HBM"),
     # The last shared level is the 256 MiB Infinity Cache, not the 4 MiB L2 of each die.
-    _amd("CDNA 3", 5, l2_kib=862, rates=_CDNA3, fp32_lanes_per_sm=128),
+    _amd("CDNA 3", 5, l2_kib=862, rates=_CDNA3, fp32_lanes_per_sm=128, memory_type="HBM"),
     _amd(
         "CDNA 4",
         3,
@@ -65,13 +65,14 @@ AMD = (
         shared_memory_per_sm_bytes=160 * KIB,
         shared_memory_per_block_bytes=160 * KIB,
         shared_memory_allocation_unit_bytes=1280.0,
+        memory_type="HBM",
     ),
 )
 
 
-def _intel(name: str, node_nm: float, l2_kib: float, rates: Mapping[str, float], **others: int) -> Architecture:
+def _intel(name: str, node_nm: float, l2_kib: float, rates: Mapping[str, float], **others: object) -> Architecture:
     """An Xe core: eight vector engines of 16 lanes, eight threads each, 64 KiB of registers per engine."""
-    facts: dict[str, int] = {"fp32_lanes_per_sm": 128, "warp_size": 16, "registers_per_sm": 131072, **others}
+    facts: dict[str, object] = {"fp32_lanes_per_sm": 128, "warp_size": 16, "registers_per_sm": 131072, **others}
     return Architecture(
         name=name,
         vendor="Intel",
@@ -93,7 +94,7 @@ _XMX = {**simt(32, 512, int8=512), **tensor(2048, bf16=2048, tf32=1024, int8=409
 _XE_HPC = {**simt(256, 512, int8=1024), **tensor(4096, bf16=4096, tf32=2048, int8=8192)}
 INTEL = (
     _intel("Xe2", 5, 922, _XMX, max_threads_per_sm=2048),
-    _intel("Xe-HPC", 5, 3264, _XE_HPC, max_threads_per_sm=2048),
+    _intel("Xe-HPC", 5, 3264, _XE_HPC, max_threads_per_sm=2048, memory_type="HBM"),
     _intel("Xe-HPG", 6, 512, {**simt(0, 512, int8=512), **tensor(2048, bf16=2048, int8=4096)}),
     _intel("Xe", 10, 256, simt(0, 256, int8=512)),
     _intel(

@@ -85,7 +85,7 @@ def _depending_on(changes: Mapping[str, Any]) -> set[str]:
     """Fields that `complete` infers from those changed."""
     inferred: set[str] = set()
     if _FAMILY & set(changes):
-        inferred |= {*SM_LIMITS, "fp32_lanes_per_sm", "vendor", "kind", "process_node_nm", "l2_bytes"}
+        inferred |= {*SM_LIMITS, "fp32_lanes_per_sm", "vendor", "kind", "process_node_nm", "l2_bytes", "memory_type"}
     if {"link_type", "process_node_nm", *_FAMILY} & set(changes):
         inferred |= {"link_bandwidth_bytes_per_s", "slot_bandwidth_bytes_per_s"}
     if {"link_domain_gpus", "link_bandwidth_bytes_per_s"} & set(changes):
@@ -195,6 +195,7 @@ def _infer(values: dict[str, Any], known: Architecture, reader: Reader) -> None:
         "vendor": known.vendor,
         "compute_capability": known.compute_capability,
         "process_node_nm": known.process_node_nm,
+        "memory_type": known.memory_type,
         "fp32_lanes_per_sm": known.fp32_lanes_per_sm,
         "kind": "cpu" if known.warp_size == 1 else "gpu",
         "l2_bytes": known.l2_bytes_per_sm * sms,
@@ -204,6 +205,8 @@ def _infer(values: dict[str, Any], known: Architecture, reader: Reader) -> None:
     for key, value in inferred.items():
         if value is not None:
             values.setdefault(key, value)
+    if values.get("memory_type", "").upper().startswith("HBM"):
+        values["memory_type"] = f"HBM{values['memory_type'][3:]}"  # `GpuSpec.make` asks for it in capitals
     if values["kind"] == "gpu" and "link_type" not in values and "link_bandwidth_bytes_per_s" not in values:
         values["link_bandwidth_bytes_per_s"] = _slot(values)
     if values.get("link_domain_gpus", inf) <= MOST_IN_A_MACHINE:
