@@ -96,6 +96,15 @@ def test_the_ranking_is_that_of_the_api(page: Page, server: httpx.Client, rank_b
     assert shown == answer
 
 
+def test_a_network_on_several_devices_says_so_and_leads_to_the_same(page: Page, server: httpx.Client) -> None:
+    page.goto("/?kind=model&name=gpt3-2.7b&mode=training&batch=8&sequence=512&dtype=bf16&gpu=nvidia-l4&tensor=1")
+    row = behind(page, server)["ranking"][0]
+    assert row["devices"] > 1 and row["memory"]["fits"]
+    expect(page.locator("p.lead strong").first).to_have_text(f"NVIDIA L4 × {row['devices']}")  # noqa: RUF001
+    page.get_by_role("link", name=f"NVIDIA L4 × {row['devices']}").click()  # noqa: RUF001
+    assert float(page.locator("#latency").get_attribute("value") or "") == row["latency_ms"]
+
+
 def column_of(page: Page, name: str) -> list[int]:
     heads = page.locator("#ranking thead th").all_text_contents()
     at = [head.strip() for head in heads].index(name) + 1
@@ -300,12 +309,16 @@ def test_measurements_and_jobs_are_listed(page: Page, server: httpx.Client) -> N
         "latency_ms": 1.5,
         "workload": {"kind": "operator", "op": "linear", "m": 4096, "n": 4096, "k": 1024, "dtype": "fp32"},
     }
-    server.post("/measurements", json=[row]).raise_for_status()
+    network = {"kind": "model", "name": "resnet18", "batch": 1, "image_size": 64, "dtype": "fp32"}
+    networks = {**row, "source": "browser test of networks", "latency_ms": 90.0, "workload": network}
+    server.post("/measurements", json=[row, networks]).raise_for_status()
     job = server.post("/retrain", json={"predictor": "li"}).json()["job_id"]
     page.goto("/measured?source=browser+test")
     assert column(page, "rows", "Time, ms") == [1.5]
     expect(page.locator("#rows tbody")).to_contain_text("linear, m 4096, n 4096, k 1024")
     expect(page.locator("#jobs tbody")).to_contain_text(str(job))
+    page.goto("/measured?source=browser+test+of+networks")
+    expect(page.locator("#rows tbody")).to_contain_text("resnet18, batch 1, image_size 64")
     assert server.get("/jobs").json()["items"][0]["job_id"] == job
 
 

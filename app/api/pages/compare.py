@@ -13,7 +13,7 @@ from app.api.pages.shell import AskedDep, as_json, command, page, wants_json
 from app.errors import GpucastError
 from app.services.compare.compare import compare
 from app.services.compare.request import read_compare
-from app.services.pages.compare import FIGURES, body_of, known
+from app.services.pages.compare import FIGURES, body_of, known, split_of
 from app.services.pages.form import controls
 
 router = APIRouter(include_in_schema=False)
@@ -45,6 +45,7 @@ def show(request: Request, asked: AskedDep, holder: HolderDep, graphs: GraphsDep
         figure=figure,
         ranks={row.gpu: row.rank for row in answer.ranking},
         known=known(answer.ranking, figure),
+        split=split_of,
         curl=command(request, "/compare", body),
         **shown,
     )

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from app.services.compare.form import Compared
 from app.services.pages.asked import Asked
 
@@ -21,6 +23,8 @@ class Figure:
     praise: str
 
 
+# What a network that is not split says of itself; of all else 1.
+_ALONE = {"zero": 0}
 FIGURES: Mapping[str, Figure] = {
     "latency": Figure("Time, ms", "ms", "latency_ms", "interval_ms", "is the fastest"),
     "throughput": Figure(
@@ -43,6 +47,12 @@ def body_of(asked: Asked) -> dict[str, Any]:
     if "max_devices" in common:
         more["max_devices"] = asked.number("max_devices")
     return asked.body(**more)
+
+
+def split_of(row: Compared) -> dict[str, str]:
+    """Controls that split a network as this row did, whatever the address asked for; empty where one is not needed."""
+    found = msgspec.to_builtins(row.parallelism) or {}
+    return {name: str(size) if size != _ALONE.get(name, 1) else "" for name, size in found.items()}
 
 
 def known(rows: list[Compared], figure: Figure) -> list[Compared]:

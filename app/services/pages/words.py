@@ -67,7 +67,7 @@ def spelled(workload: Mapping[str, Any]) -> str:
     named = workload.get("op") or workload.get("name") or workload.get("kind")
     sizes = {**workload, **(workload.get("size") or {})}
     said = [
-        f"{name} {value}"
+        f"{name} {value:.15g}" if isinstance(value, float) else f"{name} {value}"
         for name, value in sizes.items()
         if name not in _NAMED and isinstance(value, str | int | float)
     ]
