@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,12 +13,18 @@ import msgspec
 def as_csv(items: Iterable[msgspec.Struct]) -> str:
     """One line per item under a header of every field that any item has; an absent or unknown figure is empty."""
     rows = [dict(_flat(msgspec.to_builtins(item))) for item in items]
-    names = dict.fromkeys(name for row in rows for name in row)
     text = io.StringIO()
-    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer = csv.DictWriter(text, _columns(rows), extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names in the order of the fields; an object that some rows lack has the columns of those that have it."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    inner = {name: [other for other in names if other.startswith(f"{name}.")] for name in names}
+    return list(dict.fromkeys(column for name in names for column in inner[name] or [name]))
 
 
 def _flat(item: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:

@@ -59,6 +59,15 @@ def test_a_table_for_people(settings: Settings) -> None:
     assert any(line.startswith("note: ") for line in lines)
 
 
+def test_a_figure_that_some_lack_has_the_columns_of_the_others(settings: Settings, workload: str) -> None:
+    text = run(settings, compare.command, workload, *OPTIONS, "--price=nvidia-l4=0.8", "--by=energy", "--csv")
+    head, *rows = csv.reader(io.StringIO(text))
+    at = head.index("cost_usd")
+    assert head[at + 1 : at + 4] == [f"cost_interval_usd.{end}" for end in ("low", "high", "coverage")]
+    assert "cost_interval_usd" not in head and len(set(head)) == len(head)
+    assert {bool(row[at + 1]) for row in rows} == {True, False}
+
+
 @pytest.mark.parametrize(("command", "first"), [(compare.command, "rank"), (predict.command, "gpu")])
 def test_as_csv(settings: Settings, workload: str, command: Any, first: str) -> None:
     rows = list(csv.DictReader(io.StringIO(run(settings, command, workload, *OPTIONS, "--csv"))))
