@@ -62,7 +62,7 @@ def main() -> None:
         build(asked)()
     except GpucastError as error:
         print(f"gpucast: {error.detail}", file=sys.stderr)
-        for wrong in error.errors:
+        for wrong in (item for item in error.errors if len(error.errors) > 1 or item.msg not in error.detail):
             print(f"  {'.'.join(map(str, wrong.loc))}: {wrong.msg}", file=sys.stderr)
         sys.exit(1)
     except ModuleNotFoundError as missing:

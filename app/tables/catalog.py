@@ -9,6 +9,8 @@ from app.tables.gpus import GpuSpec
 from app.tables.names import NameIndex, normalise
 
 _NEAR = 5
+# Letters and digits from which a name may be that of a family ("A100"), all of whose members are then meant.
+_FAMILY = 3
 
 
 def _no_tail(name: str) -> GpuSpec | None:
@@ -59,10 +61,12 @@ class Catalog:
         return found
 
     def near(self, name: str) -> list[str]:
-        """The closest known names, ids of rows here before names of the tail at equal likeness."""
+        """The closest known names: rows here that the name is part of, then likeness, rows here before the tail's."""
+        wanted = normalise(name)
+        members = [owner.id for key, owner in self._owners.items() if len(wanted) >= _FAMILY and wanted in key]
         known = NameIndex(label for label, _ in _by_rank(self.specs)).near(name, 4 * _NEAR)
         ids = ((score, self._owners[normalise(label)].id) for score, label in known)
-        best: dict[str, float] = {}
+        best = dict.fromkeys(members, 1.0)
         for score, label in (*ids, *self._tail_names().near(name, _NEAR)):
             if label in best or self._shown(label, best):
                 continue

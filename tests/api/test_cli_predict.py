@@ -69,3 +69,10 @@ def test_what_is_wrong_is_said(settings: Settings, bare: dict[str, Any]) -> None
     assert gpucast(settings, "no-such-file.json").returncode == 1
     assert gpucast(settings, "-", stdin="{").returncode == 1
     assert gpucast(settings, "-", "--measured", "titan-v", stdin=json.dumps(bare)).returncode == 1
+
+
+def test_one_error_is_told_once(settings: Settings) -> None:
+    run = gpucast(settings, "--gpu", "rtx-4070", "--set", "kind=operator")
+    assert run.returncode == 1 and run.stderr.count("'operator' is unknown") == 1
+    several = gpucast(settings, "--gpu", "rtx-4070")
+    assert several.stderr.count("required field is missing") > several.stderr.count("(and ") == 1

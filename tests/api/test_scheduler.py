@@ -20,6 +20,7 @@ NODES = {
     "h100": {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"},
     "l4": {"nvidia.com/gpu.product": "NVIDIA-L4"},
     "cpu": {"kubernetes.io/arch": "amd64"},
+    "mig": {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb"},
 }
 
 
@@ -45,12 +46,13 @@ def test_nodes_that_can_run_a_pod_come_back_whole(client: TestClient) -> None:
     assert kept(answer) == ["a100", "h100", "l4"] and answer["Error"] == ""
     assert answer["Nodes"]["items"] == asked["Nodes"]["items"][:3]
     assert "no label names a GPU" in answer["FailedNodes"]["cpu"]
+    assert "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb" in answer["FailedNodes"]["mig"]
 
 
 def test_memory_and_deadline_keep_nodes_out(client: TestClient) -> None:
     big = {"kind": "model", "name": "llama-3.1-70b", "batch": 1, "sequence": 128, "dtype": "bf16", "mode": "prefill"}
     answer = ask(client, "filter", question(big))
-    assert kept(answer) == [] and "memory" in answer["FailedNodes"]["l4"]
+    assert kept(answer) == [] and "GiB of memory, has 24" in answer["FailedNodes"]["l4"]
     times = client.post("/predict", json={"workload": LINEAR, "gpus": ["h100-sxm5-80gb", "nvidia-l4"]}).json()
     fast = times["predictions"][0]["interval_ms"]["high"]
     answer = ask(client, "filter", question(**{DEADLINE: str(2 * fast)}))

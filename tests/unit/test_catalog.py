@@ -179,6 +179,15 @@ def test_an_unknown_name_is_refused_with_near_ones(name: str) -> None:
         assert caught.value.near[0] == "rtx-4070"
 
 
+@pytest.mark.parametrize("family", ["V100", "A100", "nvidia h100", "rtx 6000"])
+def test_the_name_of_a_family_lists_its_members_first(family: str) -> None:
+    bare = family.casefold().removeprefix("nvidia ").replace(" ", "-")
+    members = {spec.id for spec in CATALOG.specs if bare in spec.id}
+    with pytest.raises(NotFound) as caught:
+        CATALOG.resolve(family)
+    assert members <= set(caught.value.near[: len(members)])
+
+
 def test_a_taken_name_is_told() -> None:
     from dataclasses import replace
 

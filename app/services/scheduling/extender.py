@@ -127,7 +127,7 @@ def _refusals(question: Question, snapshot: Snapshot, compare: Compare) -> dict[
     for node in question.nodes:
         gpu = gpu_of.get(node.name)
         if gpu is None:
-            why[node.name] = f"no label names a GPU that gpucast knows: {', '.join(GPU_LABELS)}"
+            why[node.name] = _unnamed(node)
         elif gpu not in rows:
             why[node.name] = f"{gpu} cannot run this workload"
         elif words := _unfit(rows[gpu], allowed_ms, sure):
@@ -135,9 +135,18 @@ def _refusals(question: Question, snapshot: Snapshot, compare: Compare) -> dict[
     return why
 
 
+def _unnamed(node: _Metadata) -> str:
+    """Why a node's GPU is not known: parts of one (MIG) and shared ones are called otherwise than the whole."""
+    for label in GPU_LABELS:
+        if label in (node.labels or {}):
+            return f"{label} says {(node.labels or {})[label]}: no GPU is called so here"
+    return f"no label names a GPU: {', '.join(GPU_LABELS)}"
+
+
 def _unfit(row: Compared, allowed_ms: float, sure: float) -> str:
     if not row.memory.fits:
-        return f"needs {row.memory.required_bytes:.3g} bytes of memory, has {row.memory.capacity_bytes:.3g}"
+        needed, has = (size / 2**30 for size in (row.memory.required_bytes, row.memory.capacity_bytes))
+        return f"needs {needed:.3g} GiB of memory, has {has:.3g}"
     chance = probability_within(row.latency_ms, row.interval_ms, allowed_ms)
     if chance < sure:
         return f"takes {row.latency_ms:.4g} ms, within {allowed_ms:.4g} ms with a probability of {chance:.2g} only"
