@@ -35,6 +35,9 @@ _GATHER = OP_CODE["all_gather"]
 # PyTorch eager: the host needs this long to launch an operator, and kernels that follow one another on the device have
 # this gap between them. In a captured graph (CUDA graph) the host launches nothing, and gaps are in the measured rows.
 EAGER_HOST_S, EAGER_GAP_S = 6e-6, 3e-6
+# Half-width in log space of what a host needs: a slow one, or one behind much Python, takes five times as long. People
+# report 10 to 45 us a kernel of small networks (pytorch/benchmark 706, sam2 768).
+EAGER_HOST_SPREAD = 1.6
 
 
 class Schedule(NamedTuple):
@@ -44,12 +47,14 @@ class Schedule(NamedTuple):
     phases_s  float64 [4, g], by STEP_PHASES; communication is what computation waits for; they sum to the step
     bubble_s  float64 [g], how long the average pipeline stage idles
     rows_s    float64 [n, g], device seconds of each row in a step, over all its runs and stages
+    launches  float64 [1 or g], operators that the host of the average pipeline stage launches
     """
 
     step_s: Floats
     phases_s: Floats
     bubble_s: Floats
     rows_s: Floats
+    launches: Floats
 
 
 class _Stage(NamedTuple):
@@ -99,7 +104,8 @@ def schedule(
         in_turn = both and run.parallelism.schedule == "1f1b"
         phases, bubble = _piped(stages, transfer, micro, ways=1 + both, in_turn=in_turn)
     once = np.where(w.phase == UPDATE, 1.0, micro)
-    return Schedule(phases.sum(axis=0), phases, bubble, by_row(w.runs * once) * seconds)
+    runs = by_row(w.runs * once)
+    return Schedule(phases.sum(axis=0), phases, bubble, runs * seconds, runs.sum(axis=0) / len(split))
 
 
 class _Blocks:

@@ -218,6 +218,18 @@ def test_the_host_launches_eager_operators(client: TestClient) -> None:
     assert any(part["group"] == "waiting" for part in eager["breakdown"])
 
 
+def test_a_host_may_be_slow_and_a_busy_device_hides_it(client: TestClient) -> None:
+    network = {"kind": "model", "name": "gpt2", "sequence": 16, "dtype": "fp32"}
+    for batch, slow in ((1, True), (256, False)):
+        found = ask(client, network | {"batch": batch}, detail=True)
+        launches = sum(row["count"] for row in found["operators"])
+        assert (found["interval_ms"]["high"] == pytest.approx(launches * 30e-3, rel=0.02)) == slow
+        graphed = ask(client, network | {"batch": batch, "software": "vllm-0.24"})
+        assert graphed["interval_ms"]["high"] < 3 * graphed["latency_ms"]
+    narrow = ask(client, network | {"batch": 1}, coverage=0.2)
+    assert narrow["interval_ms"]["high"] < 2 * narrow["latency_ms"]
+
+
 def test_prefill_decode_and_serving_figures(client: TestClient) -> None:
     served = MODEL | {"dtype": "bf16", "output_tokens": 64}
     found = ask(client, served, gpu="h100-sxm5-80gb")["serving"]

@@ -103,6 +103,9 @@ def test_small_kernels_wait_for_the_host() -> None:
     latency = roofline(w, GPU)
     eager, captured = (float(schedule(w, latency, host, run).step_s[0]) for host in (10e-6, 0.0))
     launches = float(w.runs.sum())
+    assert float(schedule(w, latency, 0.0, run).launches[0]) == launches
+    halves = schedule(w, latency, 0.0, replace(run, parallelism=Parallelism(pipeline=2)))
+    assert float(halves.launches[0]) == launches / 2
     assert eager == pytest.approx(launches * 10e-6, rel=0.01)
     assert captured < 0.5 * eager
     gaps = float(schedule(w, latency, 0.0, run, gap_s=3e-6).step_s[0])

@@ -16,8 +16,9 @@ from app.graphs.allocator import allocating
 from app.graphs.build import Builder
 from app.graphs.many import figures, once
 from app.graphs.run import Run
-from app.graphs.schedule import EAGER_GAP_S, EAGER_HOST_S, Schedule, schedule
+from app.graphs.schedule import EAGER_GAP_S, EAGER_HOST_S, EAGER_HOST_SPREAD, Schedule, schedule
 from app.graphs.step_interval import step_interval
+from app.predictors.intervals import width_at
 from app.predictors.network_widths import network_widths
 from app.services.engine import Engine
 from app.services.models.networks import Prepared
@@ -55,7 +56,8 @@ class Step(NamedTuple):
         hit = np.isfinite(seconds)
         share = np.where(hit, seconds / self.done.step_s, 1.0)
         low, high = (np.where(hit, seconds * np.exp(off), end) for off, end in zip(log_offsets, self[2:4], strict=True))
-        return Step(self.answer, Schedule(*(part * share for part in self.done)), low, high, hit)
+        done = Schedule(*(part * share for part in self.done))._replace(launches=self.done.launches)
+        return Step(self.answer, done, low, high, hit)
 
 
 def timed(  # noqa: PLR0913  what is asked, and of whom
@@ -119,7 +121,9 @@ def timeline(  # noqa: PLR0913  what is known of the rows, and how they run
     host, gap = (EAGER_HOST_S, EAGER_GAP_S) if launched else (0.0, 0.0)
     host_s, gap_s = host + waits_s[0], gap + waits_s[1]
     done = schedule(w, answer.latency_s[of], host_s, run, gap_s=gap_s, transfer_s=transfer_s)
-    return done, *step_interval(done, answer, of, line, network_widths(answer.group, coverage))
+    low, high = step_interval(done, answer, of, line, network_widths(answer.group, coverage))
+    slow = host * np.exp(EAGER_HOST_SPREAD * width_at(coverage))  # of the host nothing is known but that it launches
+    return done, low, np.maximum(high, slow * done.launches)
 
 
 def passed_on(rows: Workload, run: Run) -> OpTable:
