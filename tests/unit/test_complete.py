@@ -76,21 +76,6 @@ def test_a_specification_stored_before_links_had_domains_is_read() -> None:
     assert spec_from_dict(json.loads(json.dumps(stored))) == complete(MINIMAL)
 
 
-@pytest.mark.parametrize("spec", load_seed_specs(), ids=lambda spec: spec.id)
-def test_a_gpu_that_tells_no_memory_type_is_of_the_same_make(spec: GpuSpec) -> None:
-    """Otherwise no sibling answers for it: all products of a chip with stacked memory have stacked memory."""
-    told = {key: value for key, value in spec_to_dict(spec).items() if key not in ("memory_type", "provenance")}
-    bare = complete(told)
-    assert bare.make == spec.make
-    assert bare.provenance.get("memory_type") == ("inferred" if "HBM" in (bare.memory_type or "") else None)
-
-
-def test_stacked_memory_is_known_however_it_is_spelt() -> None:
-    assert complete({**MINIMAL, "memory_type": "hbm3e"}).memory_type == "HBM3e"
-    moved = revise(complete(MINIMAL), {"compute_capability": "9.0"})
-    assert (moved.memory_type, revise(moved, {"compute_capability": "8.9"}).memory_type) == ("HBM", None)
-
-
 def test_geforce_tensor_rates_are_halved() -> None:
     full, halved = (complete({**MINIMAL, "name": name}).peak_flops for name in ("RTX 4500 Ada", "GeForce RTX 4070"))
     assert full["fp16_tensor"] == 2 * halved["fp16_tensor"]
@@ -228,6 +213,21 @@ def test_peaks_follow_a_changed_clock() -> None:
     assert slower.provenance["peak_flops.fp16_tensor"] == "inferred"
     assert slower.l2_bandwidth_bytes_per_s == pytest.approx(h20.l2_bandwidth_bytes_per_s / 2)
     assert slower.aliases == h20.aliases
+
+
+@pytest.mark.parametrize("spec", load_seed_specs(), ids=lambda spec: spec.id)
+def test_a_gpu_that_tells_no_memory_type_is_of_the_same_make(spec: GpuSpec) -> None:
+    """Otherwise no sibling answers for it: all products of a chip with stacked memory have stacked memory."""
+    told = {key: value for key, value in spec_to_dict(spec).items() if key not in ("memory_type", "provenance")}
+    bare = complete(told)
+    assert bare.make == spec.make
+    assert bare.provenance.get("memory_type") == ("inferred" if "HBM" in (bare.memory_type or "") else None)
+
+
+def test_stacked_memory_is_known_however_it_is_spelt() -> None:
+    assert complete({**MINIMAL, "memory_type": "hbm3e"}).memory_type == "HBM3e"
+    moved = revise(complete(MINIMAL), {"compute_capability": "9.0"})
+    assert (moved.memory_type, revise(moved, {"compute_capability": "8.9"}).memory_type) == ("HBM", None)
 
 
 def test_a_changed_architecture_is_inferred_anew() -> None:
