@@ -34,7 +34,7 @@ Bools = NDArray[np.bool_]
 # Rows of a GPU from which a model stands by itself; with fewer it corrects another.
 ENOUGH = 400
 # Rows per tree, those of eager rows, and the bounds of how many trees a model has.
-ROWS_PER_TREE, EAGER_ROWS_PER_TREE, LEAST_TREES, MOST_TREES = 4, 8, 80, 1700
+ROWS_PER_TREE, EAGER_ROWS_PER_TREE, LEAST_TREES, MOST_TREES = 4, 8, 80, 2000
 # Part of the features that each tree of a GPU's own model sees: chosen on configurations and sizes held out.
 OWN_FEATURES = 0.7
 # How far off, in log space, a row of CUDA graphs pulls trees in proportion: throttled runs, and kernels that no feature
