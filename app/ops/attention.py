@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.ops.base import COMMON, Broken, Dim, Floats, Op, Products, Queries, Work
+from app.ops.base import COMMON, Broken, Dim, Floats, Loops, Op, Products, Queries, Work
 from app.tables.ops import ACTIVATION_DTYPES, DTYPE_BYTES, OUTPUT_BYTES, OpTable
 
 BACKWARD_FLOPS = 2.5
@@ -108,6 +108,24 @@ def decode_products(table: OpTable) -> Products:
     return Products(table.column("batch") * shared, heads / shared, keys, table.column("head_dim"))
 
 
+# Keys that a block of FlashAttention-2 reads at a turn, by how wide heads are at most (its `set_params_splitkv`).
+_WIDTHS, _KEYS_OF_TURN = (64.0, 128.0), np.array([256.0, 128.0, 64.0])
+
+
+def decode_loops(table: OpTable) -> Loops:
+    """As FlashAttention-2 deals one query per sequence to blocks.
+
+    Query heads that share a KV head are rows of one block, and its keys are dealt to more blocks where SMs would be
+    idle (Flash-Decoding); with a window, and where no heads share one, each head is a block that is not cut.
+    """
+    heads, shared = table.column("heads"), _shared(table)
+    context, window = table.column("context_length"), table.column("window")
+    together = (heads > shared) & ~(window > 0.0)
+    keys = np.where(window > 0.0, np.minimum(context, window), context)
+    steps = np.ceil(keys / _KEYS_OF_TURN[np.searchsorted(_WIDTHS, table.column("head_dim"))])
+    return Loops(table.column("batch") * np.where(together, shared, heads), steps, np.where(together, steps, 1.0))
+
+
 # Queries of a tile, of all heads that share a KV head one after another, and clocks of an SM to begin and end one: of
 # A100, B200 and L40S (docs/accuracy.md).
 _TILE_ROWS, _TILE_CLOCKS = 64.0, 6000.0
@@ -196,6 +214,7 @@ ATTENTION_OPS = (
         work,
         check=check_decode,
         products=decode_products,
+        loops=decode_loops,
     ),
     Op(
         "attention_mla",

@@ -54,6 +54,19 @@ class Queries(NamedTuple):
     backward: Floats
 
 
+class Loops(NamedTuple):
+    """How a kernel is dealt to SMs whose blocks loop over the keys of a sequence, float64 [n] each.
+
+    tasks  loops that may run at the same time
+    steps  turns of each
+    parts  into how many blocks a loop may be cut at most, for SMs that would be idle; 1 where it is not
+    """
+
+    tasks: Floats
+    steps: Floats
+    parts: Floats
+
+
 class Transformed(NamedTuple):
     """The same products in a space with fewer of them, of those `rows`, int [m], for which kernels for that exist.
 
@@ -193,6 +206,7 @@ class Op:
     rereads   what its blocks read more than once, where they do
     handed    bytes of the operand that in a network the row before has just written
     queries   what its kernels deal to tiles of queries (app.ops.attention.fill_tiles), if they do
+    loops     how its kernels' blocks loop over keys, if they do
     transformed  the same products in another space, if kernels may do them there
     saving    by how much a known algorithm may cut the FLOPs (Winograd), where one may
     launches  launches that wait for one another
@@ -212,6 +226,7 @@ class Op:
     rereads: Callable[[OpTable], Rereads] | None = None
     handed: Callable[[OpTable], Floats] = nothing_handed
     queries: Callable[[OpTable], Queries] | None = None
+    loops: Callable[[OpTable], Loops] | None = None
     transformed: Callable[[OpTable], Transformed] | None = None
     saving: Callable[[OpTable], Floats] | None = None
     link_bytes: Callable[[OpTable], Floats] | None = None

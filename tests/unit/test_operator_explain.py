@@ -6,15 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.ops.kinds import kinds_of
 from app.ops.tiles import CANDIDATES
 from app.predictors.auto import Auto
 from app.predictors.finish import finished
 from app.predictors.intervals import Intervals
 from app.predictors.operators.explain import Explanation, explained
-from app.predictors.operators.features import LEAD
-from app.predictors.operators.material import samples
+from app.predictors.operators.features import FEATURES, FULL, LEAD, SPLITS, WAVES, shape_features
+from app.predictors.operators.material import fill_all, samples
 from app.predictors.operators.sustained import IN_NETWORK, bandwidths, compute_rates
-from app.predictors.operators.time import TIME, composed, work_s
+from app.predictors.operators.time import ANY_TILE, TERMS, TIME, composed, devices_of, fill_terms, work_s
+from app.predictors.operators.traits import products_of, traits_of
 from app.predictors.roofline import hardware_limit
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
@@ -164,6 +166,33 @@ def test_features_tell_which_algorithm_of_a_convolution_leads() -> None:
     assert lead[0] > 0.1
     assert -5.0 < lead[1] < -0.1
     assert lead[2] < -10.0
+
+
+def test_features_tell_how_decoding_fills_the_sms() -> None:
+    slots = 2 * TURING.sm_count  # blocks at once
+    one = {"batch": 1, "heads": 16, "kv_heads": 8, "head_dim": 64, "context_length": 256 * slots}
+    rows = operators(
+        "attention_decode", one, one | {"batch": slots}, one | {"batch": slots, "window": 256}, dtype="fp16"
+    )
+    features = samples(Measurements(rows, np.full(3, SEEN), np.ones(3)), GPUS).features
+    cut = slots // 8
+    turns = np.ceil(slots / cut)
+    np.testing.assert_allclose(np.exp(features[WAVES]), [8 / slots, 8, 16], rtol=1e-5)
+    np.testing.assert_allclose(features[FULL], [8 * cut / slots, 1, 1], rtol=1e-5)
+    np.testing.assert_allclose(np.exp(features[LEAD]), [turns, slots, 1], rtol=1e-5)
+    np.testing.assert_allclose(np.exp(features[SPLITS]), [turns / 8, 1, 1], rtol=1e-5)
+    product = operators("linear", {"m": 8, "n": 4096, "k": 4096}, dtype="fp16")
+    together, j = mixed([product, rows]), np.full(4, SEEN)
+    kinds = kinds_of(together)
+    among = traits_of(together, kinds, products_of(kinds))
+    alone = traits_of(product, kinds_of(product), products_of(kinds_of(product)))
+    assert among.loops[0].tolist() == [0, 8, 8 * slots, 16 * slots]
+    assert alone.loops.shape[1] == 0
+    terms, both = np.empty((TERMS, 4)), np.empty((FEATURES, 4), dtype=np.float32)
+    fill_terms(among, devices_of(GPUS), (np.arange(4), j), np.full(4, ANY_TILE), terms)
+    fill_all(shape_features(kinds, products_of(kinds), 4), among, devices_of(GPUS), j, terms, both)
+    np.testing.assert_array_equal(both[:, 1:], features)
+    np.testing.assert_array_equal(both[:, :1], samples(Measurements(product, j[:1], np.ones(1)), GPUS).features)
 
 
 def test_what_is_no_product_has_no_tile_and_a_burst_no_lower_clock() -> None:

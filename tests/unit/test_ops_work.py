@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from app.ops import OP_CODE, OPS
-from app.ops.attention import fill_tiles, queries_of, reach
+from app.ops.attention import decode_loops, fill_tiles, queries_of, reach
 from app.ops.base import Work
 from app.ops.collective import AT_ONCE
 from app.ops.conv import transformed
@@ -184,6 +184,20 @@ def test_tiles_of_attention(queries: float, context: float, window: float, group
     one = {"query_length": 1, "context_length": 1, "window": 0}
     fill_tiles(queries_of(operators("attention_prefill", shape | one)), padding, of_one)
     assert clocks[0] == np.ceil(queries * group / 64) * of_one[0]
+
+
+@pytest.mark.parametrize(
+    ("kv_heads", "window", "loops"),
+    [
+        (8, 0, (3 * 8, 32, 32)),  # heads that share a KV head are one block's, and keys may be dealt to more
+        (32, 0, (3 * 32, 32, 1)),  # a head of its own is not cut
+        (8, 300, (3 * 32, 3, 1)),  # nor is a window, whose heads do not share either
+    ],
+)
+def test_loops_of_decoding(kv_heads: float, window: float, loops: tuple[float, float, float]) -> None:
+    # Of 4,096 keys 128 at a time, which heads of 128 leave room for
+    shape = {"batch": 3, "heads": 32, "kv_heads": kv_heads, "head_dim": 128, "context_length": 4096, "window": window}
+    assert tuple(column[0] for column in decode_loops(operators("attention_decode", shape))) == loops
 
 
 def test_latent_attention() -> None:

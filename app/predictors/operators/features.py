@@ -89,8 +89,11 @@ _TASKS, ODDITY, EAGER = 0, SHAPE_FEATURES - 2, SHAPE_FEATURES - 1
 # Of a collective, its message, devices and library.
 MESSAGE, DEVICES, LIBRARY = 1, 2, 4
 # Relative features: compute against memory, work against what it costs to launch, the hardware limit against the whole,
-# the link or which algorithm of a convolution leads, and waves of tasks.
-MEMORY_BALANCE, LAUNCH_BALANCE, LIMIT_SHARE, LEAD, WAVES = (SHAPE_FEATURES + k for k in (0, 1, 3, 4, 7))
+# the link or which algorithm of a convolution leads, waves of tasks, how full these are, and how often k may be cut.
+MEMORY_BALANCE, LAUNCH_BALANCE, LIMIT_SHARE, LEAD = (SHAPE_FEATURES + k for k in (0, 1, 3, 4))
+WAVES, FULL, SPLITS = (SHAPE_FEATURES + k for k in (7, 8, 9))
+# Blocks that loop over keys and share an SM.
+_BLOCKS_OF_SM = 2.0
 _SMS, _L2 = COLUMN_INDEX["sm_count"], COLUMN_INDEX["l2_bytes"]
 # Logarithms of times and ratios are kept within this.
 _FAR = 12.0
@@ -230,6 +233,19 @@ def _log(ratio: float) -> float:
 
 
 @compiled
+def _fill_loops(loops: Floats, row: int, sms: float, features: Singles, k: int) -> None:
+    """Waves of the blocks that loop over keys, turns of each, and of all over those of SMs evenly at work.
+
+    A loop is cut into as many blocks as SMs hold at once. Such a row has no link, and no product's k to cut.
+    """
+    tasks, steps, slots = loops[0, row], loops[1, row], _BLOCKS_OF_SM * sms
+    parts = min(max(np.floor(slots / tasks), 1.0), loops[2, row])
+    turns, waves = np.ceil(steps / parts), tasks * parts / slots
+    features[WAVES, k], features[FULL, k] = _log(tasks / slots), waves / np.ceil(waves)
+    features[LEAD, k], features[SPLITS, k] = _log(turns), _log(np.ceil(waves) * turns / (tasks * steps / slots))
+
+
+@compiled
 def fill_features(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not tables)
     shape: Singles,
     traits: Traits,
@@ -259,10 +275,12 @@ def fill_features(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not t
     features[at + 6, k] = _log(traits.moved[row] / l2)
     waves = np.exp(shape[_TASKS, row]) / sms
     features[WAVES, k] = _log(waves)
-    features[at + 8, k] = waves / np.ceil(waves)
+    features[FULL, k] = waves / np.ceil(waves)
     # Zero of a row that is no matrix product, whatever else its table holds.
     tiled = traits.blocks.shape[0] > 0 and traits.fill[0, row] > 0.0
-    features[at + 9, k] = traits.splits[row] if tiled else 0.0
+    features[SPLITS, k] = traits.splits[row] if tiled else 0.0
+    if traits.loops.shape[1] > 0 and traits.loops[0, row] > 0.0:
+        _fill_loops(traits.loops, row, sms, features, k)
     at += 10
     for tile in range(_TILES):
         waves = traits.blocks[tile, row] / sms if tiled else 1.0

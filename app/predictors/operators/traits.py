@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.ops.attention import fill_tiles
-from app.ops.base import Products, Queries, Rereads
+from app.ops.base import Loops, Products, Queries, Rereads
 from app.ops.kinds import Kind, least_flops_of, link_bytes_of, passing_of, work_of
 from app.ops.tiles import CANDIDATES, TRANSFORMED, Grid, as_batches, fill_grid
 from app.predictors.compiled import compiled
@@ -55,6 +55,7 @@ class Traits(NamedTuple):
     transformed  bytes moved while none of the first candidates' products is computed, of rows for which these are of
                  another space (app.ops.base.Transformed), [spaces, n]; else 0
     blocks, fill, splits  as in app.ops.tiles.Grid, [candidates, n]; a row that is no product fills none
+    loops               as in app.ops.base.Loops, [3, n]; 0 of a row that has none, and [3, 0] where no row has
     kind, dtype         int [n], codes
     """
 
@@ -81,6 +82,7 @@ class Traits(NamedTuple):
     blocks: Floats
     fill: Floats
     splits: Floats
+    loops: Floats
     kind: Ints
     dtype: Ints
 
@@ -187,6 +189,15 @@ def _with_tiles(flops: Floats, rereads: Rereads, kinds: list[Kind]) -> tuple[Flo
     return flops, rereads._replace(clocks=clocks)
 
 
+def _loops(n: int, kinds: list[Kind]) -> Floats:
+    """As Traits has them."""
+    looping = [(kind.rows, kind.op.loops(kind.table)) for kind in kinds if kind.op.loops is not None]
+    found = np.zeros((len(Loops._fields), n if looping else 0))
+    for rows, loops in looping:
+        found[:, rows] = loops
+    return found
+
+
 def traits_of(ops: OpTable, kinds: list[Kind], products: list[Products | None]) -> Traits:
     """Traits of every row."""
     work, sent = work_of(ops, kinds), link_bytes_of(ops, kinds)
@@ -211,6 +222,7 @@ def traits_of(ops: OpTable, kinds: list[Kind], products: list[Products | None]) 
         np.ascontiguousarray(ops.column("backward")),
         transformed,
         *grid,
+        _loops(len(ops), kinds),
         ops.kind,
         ops.dtype,
     )
