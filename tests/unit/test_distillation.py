@@ -16,10 +16,10 @@ from app.predictors.operators.cells import fitted
 from app.predictors.operators.distillation import SIZES, taught_again, teacher
 from app.predictors.operators.features import FEATURES
 from app.predictors.operators.material import samples
-from app.predictors.operators.unmeasured import LEAST_ROWS, MOST_UNMEASURED, unmeasured
+from app.predictors.operators.unmeasured import LAYER, LEAST_ROWS, MOST_ROWS, MOST_UNMEASURED, OF_LAYERS, unmeasured
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
-from app.tables.ops import DTYPE_CODE
+from app.tables.ops import DTYPE_CODE, OpTable
 from tests.unit.kernels import TURING, VOLTA
 from tests.unit.measured import measured, no_evidence
 from tests.unit.operators import operators
@@ -68,6 +68,26 @@ def test_other_operators_have_nothing_unmeasured() -> None:
     row = Measurements(softmax, np.zeros(1, dtype=np.intp), np.ones(1))
     assert not len(unmeasured(row.take(np.zeros(LEAST_ROWS, dtype=np.intp))))
     assert not len(unmeasured(row.take(np.empty(0, dtype=np.intp))))
+
+
+def test_layers_of_attention_between_measured_ones_are_unmeasured() -> None:
+    layers = [{"heads": 8 * kv, "kv_heads": kv, "head_dim": width} for kv, width in ((1, 64), (2, 128), (8, 256))]
+    layers.append({"heads": 12, "kv_heads": 4, "head_dim": 64, "window": 128})
+    ran = [{"batch": batch, "context_length": keys} for batch, keys in product((1, 4, 64), (128, 512, 4096))]
+    ops = operators("attention_decode", *(layer | asked for layer, asked in product(layers, ran)), dtype="bf16")
+    rows = Measurements(ops, np.ones(len(ops), dtype=np.intp), np.ones(len(ops)))
+    found = unmeasured(rows).ops
+
+    def tuples(table: OpTable, names: tuple[str, ...]) -> set[tuple[float, ...]]:
+        return set(zip(*(table.column(name).tolist() for name in names), strict=True))
+
+    assert len(found) == OF_LAYERS * len(rows)
+    assert not tuples(found, LAYER) & tuples(ops, LAYER)
+    assert all(tuples(found, (name,)) <= tuples(ops, (name,)) for name in LAYER)
+    assert tuples(found, ("batch", "context_length")) <= tuples(ops, ("batch", "context_length"))
+    assert (found.column("heads") % found.column("kv_heads") == 0.0).all()
+    assert not len(unmeasured(rows.take(np.arange(9))))  # of one layer alone
+    assert not len(unmeasured(rows.take(np.arange(MOST_ROWS + 1) % len(rows))))
 
 
 def test_trees_taught_again_follow_rows_and_teacher() -> None:

@@ -12,7 +12,7 @@ from app.predictors.auto import Auto
 from app.predictors.finish import finished
 from app.predictors.intervals import Intervals
 from app.predictors.operators.explain import Explanation, explained
-from app.predictors.operators.features import FEATURES, FULL, LEAD, SPLITS, WAVES, shape_features
+from app.predictors.operators.features import FEATURES, FULL, LEAD, SPLITS, shape_features
 from app.predictors.operators.material import fill_all, samples
 from app.predictors.operators.sustained import IN_NETWORK, bandwidths, compute_rates
 from app.predictors.operators.time import ANY_TILE, TERMS, TIME, composed, devices_of, fill_terms, work_s
@@ -177,7 +177,6 @@ def test_features_tell_how_decoding_fills_the_sms() -> None:
     features = samples(Measurements(rows, np.full(3, SEEN), np.ones(3)), GPUS).features
     cut = slots // 8
     turns = np.ceil(slots / cut)
-    np.testing.assert_allclose(np.exp(features[WAVES]), [8 / slots, 8, 16], rtol=1e-5)
     np.testing.assert_allclose(features[FULL], [8 * cut / slots, 1, 1], rtol=1e-5)
     np.testing.assert_allclose(np.exp(features[LEAD]), [turns, slots, 1], rtol=1e-5)
     np.testing.assert_allclose(np.exp(features[SPLITS]), [turns / 8, 1, 1], rtol=1e-5)

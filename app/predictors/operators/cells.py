@@ -341,7 +341,8 @@ def fitted(samples: Samples, *, alone: bool, trees: int | None = None, weight: F
     grown = boosted(features, target, mass, growth)
     blank = samples.blank[0][:, samples.blank[1] == samples.gpu[0]]
     if alone and not eager and blank.size:
-        grown = taught_again(features, target, grown, growth, blank)
+        room = replace(growth, trees=_trees_of(len(target) + blank.shape[1], eager=False))
+        grown = taught_again(features, target, grown, room, blank)
     return Model(factors, mean, grown, NOTHING, alone, _tile(samples))
 
 

@@ -234,14 +234,14 @@ def _log(ratio: float) -> float:
 
 @compiled
 def _fill_loops(loops: Floats, row: int, sms: float, features: Singles, k: int) -> None:
-    """Waves of the blocks that loop over keys, turns of each, and of all over those of SMs evenly at work.
+    """How full waves of the blocks that loop over keys are, turns of each, and of all over those of SMs evenly at work.
 
     A loop is cut into as many blocks as SMs hold at once. Such a row has no link, and no product's k to cut.
     """
     tasks, steps, slots = loops[0, row], loops[1, row], _BLOCKS_OF_SM * sms
     parts = min(max(np.floor(slots / tasks), 1.0), loops[2, row])
     turns, waves = np.ceil(steps / parts), tasks * parts / slots
-    features[WAVES, k], features[FULL, k] = _log(tasks / slots), waves / np.ceil(waves)
+    features[FULL, k] = waves / np.ceil(waves)
     features[LEAD, k], features[SPLITS, k] = _log(turns), _log(np.ceil(waves) * turns / (tasks * steps / slots))
 
 

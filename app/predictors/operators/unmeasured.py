@@ -1,4 +1,7 @@
-"""Shapes between those that a GPU was measured with, which app.predictors.operators.distillation teaches too."""
+"""Shapes between those that a GPU was measured with, which app.predictors.operators.distillation teaches too.
+
+Products of many rows, as these are a grid of m; and attention of few, which served trees can follow on more rows still.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from app.ops import OPS
 from app.predictors.operators.priors import IS_LINEAR
 from app.predictors.operators.sisters import joined
 from app.tables.measurements import Measurements
@@ -18,19 +22,46 @@ LEAST_ROWS = 15_000
 STEADY = ("fp16", "bf16")
 # Unmeasured rows for each measured one, at most: every one costs as much time.
 MOST_UNMEASURED = 1.0
+# Attention: what makes a layer, the rows of a GPU up to which trees are not as many as may be served, and unmeasured
+# rows for each. Of more rows the trees have no room for more (L40S, H100, B200: no better or worse).
+LAYER = ("heads", "kv_heads", "head_dim", "window")
+MOST_ROWS, OF_LAYERS = 6_800, 1.0
+# Layers drawn for each that is kept: most are measured, or have heads that no KV heads divide.
+_TRIES = 8
 
 
 def unmeasured(rows: Measurements) -> Measurements:
-    """Products of matrices that each GPU was not asked: its every m on pairs of n and k that it only had apart.
+    """Rows that each GPU was not asked, of what it had apart; times are ones, and none of other operators.
 
-    At random where there are many; times are ones. None of other operators and of formats that are not STEADY.
+    Of products of matrices in STEADY formats every m on pairs of n and k, at random where there are many. Of attention
+    layers whose dimensions are each of one of two layers, in what a random row ran besides.
     """
     parts = [rows.take(np.empty(0, dtype=np.intp))]
-    steady = [DTYPE_CODE[name] for name in STEADY]
-    if len(rows) and IS_LINEAR[rows.ops.kind[0]] and rows.ops.dtype[0] in steady:
-        of_gpus = (np.flatnonzero(rows.gpu == gpu) for gpu in np.unique(rows.gpu))
-        parts += [_of_gpu(rows.take(mine)) for mine in of_gpus if len(mine) >= LEAST_ROWS]
+    if len(rows):
+        attends = OPS[int(rows.ops.kind[0])].group == "attention"
+        steady = IS_LINEAR[rows.ops.kind[0]] and rows.ops.dtype[0] in [DTYPE_CODE[name] for name in STEADY]
+        for mine in (np.flatnonzero(rows.gpu == gpu) for gpu in np.unique(rows.gpu)):
+            if steady and len(mine) >= LEAST_ROWS:
+                parts.append(_of_gpu(rows.take(mine)))
+            if attends and len(mine) <= MOST_ROWS:
+                parts.append(_layers_of_gpu(rows.take(mine)))
     return joined(parts)
+
+
+def _layers_of_gpu(rows: Measurements) -> Measurements:
+    """Attention layers between those of one GPU's rows."""
+    random, n = np.random.default_rng(0), int(OF_LAYERS * len(rows))
+    layers = np.array([rows.ops.column(name) for name in LAYER])
+    known = np.unique(layers, axis=1)
+    one, other = random.integers(known.shape[1], size=(2, _TRIES * n))
+    mixed = np.where(random.random((len(LAYER), _TRIES * n)) < 0.5, known[:, one], known[:, other])
+    every = np.unique(np.concatenate([known, mixed], axis=1), axis=1, return_inverse=True)[1].ravel()
+    new = ~np.isin(every[known.shape[1] :], every[: known.shape[1]]) & (mixed[0] % mixed[1] == 0.0)
+    mixed = mixed[:, new][:, :n]
+    table = rows.ops.take(random.choice(np.arange(len(rows)), size=mixed.shape[1]))
+    dims = table.dims.copy()
+    dims[[table.fields[name] for name in LAYER]] = mixed
+    return Measurements(replace(table, dims=dims), np.full(len(table), rows.gpu[0]), np.ones(len(table)))
 
 
 def _of_gpu(rows: Measurements) -> Measurements:
