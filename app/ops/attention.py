@@ -109,7 +109,7 @@ def decode_products(table: OpTable) -> Products:
 
 
 # Keys that a block of FlashAttention-2 reads at a turn, by how wide heads are at most (its `set_params_splitkv`).
-_WIDTHS, _KEYS_OF_TURN = (64.0, 128.0), np.array([256.0, 128.0, 64.0])
+_WIDTHS, _KEYS_OF_TURN = np.array([64.0, 128.0]), np.array([256.0, 128.0, 64.0])
 
 
 def decode_loops(table: OpTable) -> Loops:
@@ -120,8 +120,9 @@ def decode_loops(table: OpTable) -> Loops:
     """
     heads, shared = table.column("heads"), _shared(table)
     context, window = table.column("context_length"), table.column("window")
-    together = (heads > shared) & ~(window > 0.0)
-    keys = np.where(window > 0.0, np.minimum(context, window), context)
+    windowed = window > 0.0
+    together = (heads > shared) & ~windowed
+    keys = np.where(windowed, np.minimum(context, window), context)
     steps = np.ceil(keys / _KEYS_OF_TURN[np.searchsorted(_WIDTHS, table.column("head_dim"))])
     return Loops(table.column("batch") * np.where(together, shared, heads), steps, np.where(together, steps, 1.0))
 

@@ -194,7 +194,8 @@ def _loops(n: int, kinds: list[Kind]) -> Floats:
     looping = [(kind.rows, kind.op.loops(kind.table)) for kind in kinds if kind.op.loops is not None]
     found = np.zeros((len(Loops._fields), n if looping else 0))
     for rows, loops in looping:
-        found[:, rows] = loops
+        for whole, part in zip(found, loops, strict=True):
+            whole[rows] = part
     return found
 
 
