@@ -21,6 +21,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+# Wrong fields that one answer tells of.
+MAX_ERRORS = 20
+
 
 @dataclass(frozen=True, slots=True)
 class FieldError:

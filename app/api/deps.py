@@ -9,6 +9,7 @@ from fastapi import Depends, Request
 from app.config import Settings
 from app.services.decoding import plain
 from app.services.graphs.stored import Graphs
+from app.services.json_text import refuse_unsound
 from app.services.runtime import Runtime
 from app.services.snapshot import SnapshotHolder
 from app.store.session import Database
@@ -45,6 +46,10 @@ async def _json_body(request: Request) -> Any:
     return plain(await request.body())
 
 
+async def _sound(request: Request) -> None:
+    refuse_unsound(await request.body())
+
+
 RuntimeDep = Annotated[Runtime, Depends(_runtime)]
 DatabaseDep = Annotated[Database, Depends(_database)]
 SettingsDep = Annotated[Settings, Depends(_settings)]
@@ -52,3 +57,5 @@ GraphsDep = Annotated[Graphs, Depends(_graphs)]
 HolderDep = Annotated[SnapshotHolder, Depends(_holder)]
 BodyDep = Annotated[bytes, Depends(_body)]
 JsonBody = Annotated[Any, Depends(_json_body)]
+# Of a route whose body FastAPI reads by itself.
+SOUND = Depends(_sound)

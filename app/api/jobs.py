@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.deps import DatabaseDep, HolderDep
+from app.api.deps import SOUND, DatabaseDep, HolderDep
 from app.api.listing import Id
 from app.services.learning.requests import ask_for_retraining
 from app.store import jobs
@@ -61,7 +61,7 @@ class JobList(BaseModel):
     items: list[JobOut] = Field(description="newest first")
 
 
-@router.post("/retrain", status_code=202)
+@router.post("/retrain", status_code=202, dependencies=[SOUND])
 def post_retrain(wanted: RetrainRequest, database: DatabaseDep, holder: HolderDep) -> RetrainAnswer:
     """Queue a retraining from the stored measurements; refused at once where it can only fail."""
     holder.refresh()

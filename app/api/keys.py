@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.deps import DatabaseDep, HolderDep
+from app.api.deps import SOUND, DatabaseDep, HolderDep
 from app.store import keys
 from app.store.keys import Key, Role, RoleName
 
@@ -46,7 +46,7 @@ class KeyList(BaseModel):
     items: list[KeyOut]
 
 
-@router.post("/keys", status_code=201)
+@router.post("/keys", status_code=201, dependencies=[SOUND])
 def create_key(wanted: KeyIn, database: DatabaseDep, holder: HolderDep) -> NewKey:
     """Make a key. It is told in this answer and never again: only its SHA-256 is kept."""
     with database.begin() as connection:

@@ -15,12 +15,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from app.errors import BadInput, FieldError, Malformed
+from app.errors import MAX_ERRORS, BadInput, FieldError, Malformed
+from app.services.json_text import Path, every_value, refuse_unsound
 
 T = TypeVar("T")
-Path = tuple[str | int, ...]
 
-MAX_ERRORS = 20
 _PLACE = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
 _UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
 _MISSING = re.compile(r"^Object missing required field `(.*)`$", re.DOTALL)
@@ -32,10 +31,9 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes, *, example: Mapping[st
 
     `example` is a valid instance in plain containers, used to look past one wrong field at the next.
     """
+    refuse_unsound(body)
     try:
         return decoder.decode(body)
-    except RecursionError:
-        raise Malformed("The body is nested too deeply.") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raw = _plain(body, error)
     errors = field_errors(raw, decoder.type, example=example)
@@ -48,13 +46,14 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes, *, example: Mapping[st
 
 def plain(body: bytes) -> Any:
     """Any JSON document as plain containers; NaN and Infinity pass, for the reader of the field to refuse."""
+    refuse_unsound(body)
     try:
         return msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raw = _plain(body, error)
     try:
         msgspec.json.encode(raw)
-    except (UnicodeEncodeError, RecursionError):
+    except UnicodeEncodeError:
         raise Malformed("The body is not valid JSON in UTF-8.") from None
     return raw
 
@@ -63,7 +62,7 @@ def convert(raw: object, form: type[T], *, example: Mapping[str, Any], loc: Path
     """One struct from plain containers; raises BadInput that lists every wrong field under `loc`."""
     try:
         return msgspec.convert(raw, form)
-    except (msgspec.ValidationError, RecursionError):
+    except msgspec.ValidationError:
         errors = field_errors(raw, form, example=example, loc=loc)
         raise BadInput(summary(errors), errors=errors) from None
 
@@ -84,9 +83,6 @@ def field_errors(raw: object, form: Any, *, example: Mapping[str, Any], loc: Pat
         try:
             msgspec.convert(mended, form)
             break
-        except RecursionError:
-            errors.append(FieldError(loc, "nested too deeply"))
-            break
         except UnicodeEncodeError:  # a lone surrogate in a field's name: what holds it is no JSON
             break
         except msgspec.ValidationError as error:
@@ -103,21 +99,15 @@ def field_errors(raw: object, form: Any, *, example: Mapping[str, Any], loc: Pat
 def _plain(body: bytes, error: Exception) -> Any:
     """The body as Python sees it: NaN and Infinity pass here, so that the field holding one can be named."""
     try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
+        return json.loads(body.decode("utf-8-sig"))
+    except ValueError:
         raise Malformed(f"The body is not valid JSON: {error}.") from None
 
 
 def _not_finite(raw: Any) -> Path | None:
-    """Where the first NaN or infinity is."""
-    left: list[tuple[Path, Any]] = [((), raw)]
-    while left:
-        path, value = left.pop()
-        if isinstance(value, float) and not isfinite(value):
-            return path
-        inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-        left += [((*path, part), item) for part, item in inner if isinstance(item, dict | list | float)]
-    return None
+    """Where a NaN or infinity is."""
+    wrong = (path for path, value in every_value(raw) if isinstance(value, float) and not isfinite(value))
+    return next(wrong, None)
 
 
 def _split(text: str) -> tuple[Path, str]:

@@ -46,7 +46,7 @@ class GpuRows:
         if isinstance(ref, str):
             row = self._snapshot.row_of.get(ref)
             return self._named(ref, loc) if row is None else row
-        return self._guest(_inline(ref, loc))
+        return self._guest(complete(ref, where=loc))
 
     def targets(self, asked: Asking) -> list[int]:
         """Rows of every GPU that a request names, in its order."""
@@ -101,10 +101,3 @@ class GpuRows:
         if spec not in self._guests:
             self._guests.append(spec)
         return self._known + self._guests.index(spec)
-
-
-def _inline(partial: Mapping[str, Any], loc: Path) -> GpuSpec:
-    try:
-        return complete(partial, where=loc)
-    except RecursionError:
-        raise BadInput("nested too deeply", errors=[FieldError(loc, "nested too deeply")]) from None

@@ -8,8 +8,9 @@ from typing import Any, NoReturn, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from app.errors import BadInput, FieldError
-from app.services.decoding import MAX_ERRORS, decode, plain, summary
+from app.errors import MAX_ERRORS, BadInput, FieldError
+from app.services.decoding import decode, plain, summary
+from app.services.json_text import refuse_unsound
 from app.services.models.requests import GRAPH_REQUEST_EXAMPLE, MODEL_EXAMPLE, GraphRequest, ModelRequest
 from app.services.operators.forms import FORMS, unknown_op
 from app.services.operators.requests import (
@@ -53,15 +54,16 @@ _KINDS: Mapping[str, tuple[msgspec.json.Decoder[Any], dict[str, Any]]] = {
 
 def read_request(body: bytes) -> Request:
     """From JSON; Malformed or BadInput that names every wrong field."""
+    refuse_unsound(body)
     try:
         return _KERNEL.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError):
         pass
     try:
         decoder, _ = _KINDS[_PEEK.decode(body).workload.kind]
         request: Request = decoder.decode(body)
         return request
-    except (KeyError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (KeyError, msgspec.DecodeError, UnicodeDecodeError):
         return _looked_at_again(body)
 
 
@@ -78,7 +80,7 @@ def _looked_at_again(body: bytes) -> Request:
     if kind == "operator_table":
         try:  # NaN, which is no JSON, is named with its row by whoever reads the column
             return msgspec.convert(raw, OperatorTableRequest)
-        except (msgspec.ValidationError, RecursionError, OverflowError):
+        except (msgspec.ValidationError, OverflowError):
             pass
     refused: Request = decode(decoder, body, example=example)
     return refused

@@ -17,6 +17,7 @@ from app.predictors.compiled import FOLDER
 from app.services.assemble import Stores, ready_versions
 from app.services.engine import Engine
 from app.services.gpu_rows import Snapshot
+from app.services.json_text import refuse_unsound
 from app.services.models.predict import predict_network
 from app.services.models.requests import MODEL_EXAMPLE, ModelRequest
 from app.services.operators.predict import predict_operators
@@ -46,6 +47,7 @@ def warm(snapshot: Snapshot) -> None:
 
     A predictor without training, or a catalogue without the example's GPUs, is nothing that stops a start.
     """
+    refuse_unsound(msgspec.json.encode(KERNEL_EXAMPLE))
     gpu, operators = snapshot.engine.gpus.ids[0], OPERATORS_EXAMPLE["workload"]
     for predictor in PREDICTORS:
         request = {"gpu": gpu, "workload": KERNEL_EXAMPLE, "predictor": predictor.name, "detail": True}

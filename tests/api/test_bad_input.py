@@ -14,6 +14,7 @@ from app.config import Settings
 from app.main import create_app
 
 Kernel = dict[str, Any]
+JSON = "application/json"
 NAN, INF = float("nan"), float("inf")
 
 
@@ -188,8 +189,51 @@ def test_json_that_is_no_request(client: TestClient, body: bytes) -> None:
 
 def test_a_specification_nested_too_deeply(client: TestClient, kernel: Kernel) -> None:
     head = json.dumps({"workload": kernel})[:-1].encode()
-    answer = client.post("/predict", content=head + b', "gpu": ' + b'{"note": ' * 900 + b"1" + b"}" * 901)
-    assert answer.status_code in (400, 422)
+    told = refused(client, head + b', "gpu": ' + b'{"note": ' * 900 + b"1" + b"}" * 901, 400)
+    assert "nested too deeply" in told["detail"]
+
+
+READERS_OF_JSON = (
+    "/predict",
+    "/predict/batch?gpu=nvidia-l4",
+    "/compare",
+    "/plan",
+    "/partition",
+    "/gpus",
+    "/gpus/nvidia-l4/plan",
+    "/graphs",
+    "/measurements",
+    "/prices",
+    "/retrain",
+    "/keys",
+    "/scheduler/filter",
+    "/scheduler/prioritize",
+)
+
+
+@pytest.mark.parametrize("path", READERS_OF_JSON)
+@pytest.mark.parametrize("depth", [101, 400, 600])
+def test_bodies_nested_too_deeply(client: TestClient, path: str, depth: int) -> None:
+    told = client.post(path, content=b'{"a": ' * depth + b"1" + b"}" * depth, headers={"content-type": JSON})
+    assert (told.status_code, "nested too deeply" in told.json()["detail"]) == (400, True), told.text
+
+
+@pytest.mark.parametrize("path", READERS_OF_JSON)
+def test_a_key_that_stands_twice(client: TestClient, path: str) -> None:
+    told = client.post(path, content=b'{"a": {"gpu": "nvidia-l4", "gpu": "l40s"}}', headers={"content-type": JSON})
+    assert told.status_code == 400, told.text
+    assert told.json()["errors"] == [{"loc": ["a", "gpu"], "msg": "stands more than once"}]
+
+
+def test_a_key_that_stands_twice_in_a_valid_request(client: TestClient, kernel: Kernel) -> None:
+    head = json.dumps({"gpu": "titan-v", "workload": kernel})[:-1].encode()
+    assert client.post("/predict", content=head + b"}").status_code == 200
+    assert places(refused(client, head + b', "gpu": "titan-v"}', 400)) == ["gpu"]
+
+
+def test_json_in_other_than_utf_8(client: TestClient) -> None:
+    told = client.patch("/gpus/nvidia-l4", content="{}".encode("utf-16"))
+    assert (told.status_code, told.json()["title"]) == (400, "Malformed body")
 
 
 @pytest.fixture(scope="module")

@@ -68,8 +68,6 @@ def _parse(position: int, row: Row, gpus: UploadGpus, *, thorough: bool) -> Pars
     except GpucastError as error:
         inner = error.errors or (FieldError((), error.detail),)
         return [FieldError((position, "gpu", *item.loc), item.msg) for item in inner]
-    except RecursionError:
-        return [FieldError((position, "gpu"), "nested too deeply")]
 
 
 def _typed(raw: Row, form: type[_T], example: Row, loc: Loc, thorough: bool) -> _T:
@@ -77,7 +75,7 @@ def _typed(raw: Row, form: type[_T], example: Row, loc: Loc, thorough: bool) -> 
         return convert(raw, form, example=example, loc=loc)
     try:
         return msgspec.convert(raw, form)
-    except (msgspec.ValidationError, RecursionError) as error:
+    except msgspec.ValidationError as error:
         raise BadInput(str(error), errors=[FieldError(loc, str(error))]) from error
 
 

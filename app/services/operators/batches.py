@@ -11,10 +11,11 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from app.errors import BadInput, FieldError, NotFound
+from app.errors import MAX_ERRORS, BadInput, FieldError, NotFound
 from app.ops.stacks import doubts
-from app.services.decoding import MAX_ERRORS, decode, plain
+from app.services.decoding import decode, plain
 from app.services.gpu_rows import GpuRows, Snapshot
+from app.services.json_text import refuse_unsound
 from app.services.memory_return import LARGE_BODY, return_memory
 from app.services.operators.answers import ROOFLINE, lacks, require_predictor, warnings
 from app.services.operators.batch_files import FILES
@@ -80,12 +81,13 @@ def _bytes(snapshot: Snapshot, body: bytes, media: str, options: BatchOptions) -
 
 def _json(body: bytes) -> dict[str, Column]:
     """Columns of a JSON body; NaN, which is no JSON, is named with its row by whoever reads the column."""
+    refuse_unsound(body)
     try:
         batch: Any = _DECODER.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError):
         try:
             batch = msgspec.convert(plain(body), OperatorBatch)
-        except (msgspec.ValidationError, RecursionError, OverflowError):
+        except (msgspec.ValidationError, OverflowError):
             batch = decode(_DECODER, body, example=BATCH_EXAMPLE)
     return json_columns(structs.asdict(batch).items())
 

@@ -11,9 +11,9 @@ from typing import NamedTuple, NoReturn, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from app.errors import BadInput, FieldError, TooLarge
+from app.errors import MAX_ERRORS, BadInput, FieldError, TooLarge
 from app.ops.base import Broken
-from app.services.decoding import MAX_ERRORS, summary
+from app.services.decoding import summary
 from app.services.operators.forms import FORMS, SPELLED, Field, Form, unknown_op
 from app.tables.ops import DTYPE_CODE, OpTable
 

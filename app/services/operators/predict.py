@@ -12,12 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.errors import BadInput, FieldError, TooLarge
+from app.errors import MAX_ERRORS, BadInput, FieldError, TooLarge
 from app.ops import OPS
 from app.ops.base import Work
 from app.ops.kinds import kinds_of, work_of
 from app.ops.stacks import doubts
-from app.services.decoding import MAX_ERRORS
 from app.services.engine import Engine
 from app.services.gpu_rows import GpuRows, Snapshot
 from app.services.operators.answers import ROOFLINE, lacks, over_slot, refused, require_predictor, warnings

@@ -9,9 +9,9 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from app.errors import BadInput, FieldError
+from app.errors import MAX_ERRORS, BadInput, FieldError
 from app.ops import MIXED_FIELDS, OPS
-from app.services.decoding import MAX_ERRORS, summary
+from app.services.decoding import summary
 from app.services.operators.forms import FORM_OF, SPELLED, Form
 from app.tables.ops import DTYPE_CODE, OpTable
 

@@ -9,10 +9,9 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from app.errors import BadInput, FieldError
+from app.errors import MAX_ERRORS, BadInput, FieldError
 from app.ops.kinds import kinds_of, work_of
 from app.ops.stacks import doubts
-from app.services.decoding import MAX_ERRORS
 from app.services.engine import Engine
 from app.services.gpu_rows import GpuRows, Snapshot
 from app.services.operators.answers import ROOFLINE, lacks, over_slot, refused, require_predictor, warnings

@@ -20,6 +20,7 @@ from app.services.compare.form import RANKINGS, Compared, CompareRequest, Compar
 from app.services.compare.odds import probability_within
 from app.services.compare.request import read_compare
 from app.services.gpu_rows import Snapshot
+from app.services.json_text import refuse_unsound
 
 WORKLOAD, RANK_BY = "gpucast/workload", "gpucast/rank-by"
 DEADLINE, PROBABILITY = "gpucast/deadline-ms", "gpucast/probability"
@@ -71,12 +72,13 @@ class FilterResult(Struct, rename="pascal", frozen=True):
 
 def read_question(body: bytes) -> Question:
     """ExtenderArgs, whose keys are read in any case, as Go reads them; BadInput where it is none."""
+    refuse_unsound(body)
     try:
         given = {key.lower(): value for key, value in msgspec.json.decode(body, type=dict[str, msgspec.Raw]).items()}
         pod = msgspec.json.decode(given.get("pod", b"{}"), type=_Item)
         raw = (msgspec.json.decode(given.get("nodes", b"null"), type=_Nodes | None) or _Nodes()).items or []
         nodes = [msgspec.json.decode(each, type=_Item).metadata for each in raw]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         message = f"expected the kube-scheduler's ExtenderArgs: {error}"
         raise BadInput(message, errors=[FieldError((), message)]) from None
     if not raw and "nodenames" in given:

@@ -1,0 +1,81 @@
+"""JSON is refused where it says two things at once, or is nested without end; and nowhere else."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.errors import Malformed
+from app.services.json_text import MOST_DEPTH, refuse_unsound
+
+# Few letters, so that names meet; escapes, quotes and brackets, which a reader of bytes may stumble over.
+NAMES = st.text(alphabet='ab"\\/{}[]:,\u00e9\n', max_size=3)
+
+
+def places(body: bytes) -> list[tuple[str | int, ...]]:
+    """Where names stand more than once, as the refusal tells."""
+    try:
+        refuse_unsound(body)
+    except Malformed as error:
+        return [wrong.loc for wrong in error.errors]
+    return []
+
+
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        (b'{"gpu": "a", "gpu": "b"}', ("gpu",)),
+        (b'{"gpu": "a", "gpu": "a"}', ("gpu",)),
+        (b'{"a" : {"b": [1, {"c": 1, "d": {"c": 1}, "c": 2}]}}', ("a", "b", 1, "c")),
+        (b'{"gpu": 1, "\\u0067pu": 2}', ("gpu",)),
+        (b'{"a/b": 1, "a\\/b": 2}', ("a/b",)),
+        (b'{"": 1, "": 2}', ("",)),
+        (b'[{"a": 1}, {"a": 1}, {"a": 1, "a": 1}]', (2, "a")),
+        (b"{" + b",".join(b'"%d": 0' % k for k in [*range(1000), 7]) + b"}", ("7",)),
+    ],
+)
+def test_a_name_that_stands_twice_is_told_by_its_place(body: bytes, place: tuple[str | int, ...]) -> None:
+    assert places(body) == [place]
+
+
+def test_all_names_that_stand_twice_are_told() -> None:
+    assert places(b'{"a": 1, "b": 2, "a": 3, "b": {"c": 1, "c": 2}}') == [("a",), ("b",), ("b", "c")]
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b'"', b'"\\', b'{"\\', b'{"a": 1, "a"', b'{"a": 1, "a": }', b"]}", b"\xff"]
+)
+def test_what_is_no_json_is_left_to_its_reader(body: bytes) -> None:
+    refuse_unsound(body)
+
+
+@pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}"), (b'[{"a":', b"}]")])
+def test_depth_has_an_end(opening: bytes, closing: bytes) -> None:
+    levels = MOST_DEPTH // len(closing)
+    refuse_unsound(opening * levels + b"0" + closing * levels)
+    with pytest.raises(Malformed, match="nested too deeply: at most 100 levels"):
+        refuse_unsound(opening * (levels + 1))
+
+
+VALUES = st.recursive(
+    st.none() | NAMES | st.integers(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=20,
+)
+
+
+@given(VALUES, st.booleans(), st.sampled_from([None, 1]))
+def test_nothing_sound_is_refused(value: Any, ascii_only: bool, indent: int | None) -> None:
+    refuse_unsound(json.dumps(value, ensure_ascii=ascii_only, indent=indent).encode())
+
+
+@given(st.dictionaries(NAMES, VALUES, min_size=1, max_size=3), VALUES, st.booleans(), st.data())
+def test_nothing_repeated_is_let_through(value: dict[str, Any], other: Any, ascii_only: bool, data: Any) -> None:
+    name = data.draw(st.sampled_from(sorted(value)))
+    again = json.dumps({name: other}, ensure_ascii=ascii_only)
+    body = f"[{json.dumps(value)[:-1]}, {again[1:]}]".encode()
+    assert places(body) == [(0, name)]
