@@ -80,6 +80,7 @@ def test_what_is_wrong_is_named_by_its_place(client: TestClient) -> None:
     [(b"", 400), (b"{", 400), (b"[" * 100_000, 400), (b"[]", 422), (b"{}", 422), (b'{"nodes": 3}', 422),
      (b'{"nodes": [{"name": "a\\u0000", "op": "relu", "outputs": [{"shape": [1]}]}]}', 422),
      (b'{"nodes": [{"name": "a", "op": "\\u0000", "outputs": [{"shape": [1]}]}]}', 422),
+     (b'{"nodes": [{"name": "a", "op": "b", "outputs": [{"shape": ["\\u0000"]}]}]}', 422),
      (b'{"name": "\\u0000", "nodes": [{"name": "a", "op": "b", "outputs": [{"shape": [1]}]}]}', 422)],
 )  # fmt: skip
 def test_what_is_no_graph(client: TestClient, body: bytes, status: int) -> None:

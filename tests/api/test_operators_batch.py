@@ -130,6 +130,16 @@ def test_dictionaries_of_numbers(client: TestClient, write: Write, media: str) -
     assert read(send(client, write(encoded), media)).equals(read(send(client, write(TABLE), media)))
 
 
+def test_a_dictionary_that_holds_none(client: TestClient) -> None:
+    """A cell may be empty by the word that its index leads to."""
+    names = pa.array(["nvidia-l4", None])
+    rows = {"op": ["relu"] * 2, "b": [8] * 2, "h": [8] * 2, "dtype": ["fp32"] * 2}
+    led = pa.table(rows | {"gpu": pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int8()), names)})
+    assert read(send(client, stream(led), ARROW)).equals(
+        read(send(client, stream(pa.table(rows | {"gpu": names})), ARROW))
+    )
+
+
 def test_one_stream_after_another_is_not_half_read(client: TestClient) -> None:
     answer = send(client, stream(TABLE) * 2, ARROW)
     refused(answer, 400)

@@ -135,6 +135,8 @@ def test_more_bandwidth_clock_and_memory(client: TestClient) -> None:
     [
         ({}, ["deadline_s"]),
         ({"deadline_s": -1}, ["deadline_s"]),
+        ({"deadline_s": 1e-320}, ["deadline_s"]),
+        ({"budget_usd": 1e-320}, ["budget_usd"]),
         ({"deadline_s": 1, "probability": 1}, ["probability"]),
         ({"deadline_s": 1, "steps": 0}, ["steps"]),
         ({"budget_usd": 1, "prices": {"nvidia-l4": -1}}, ["prices", "nvidia-l4"]),

@@ -13,7 +13,7 @@ from app.services.models.requests import Samples
 from app.services.prediction_form import MAX_GPUS, AnsweredBy, Interval, MemoryUse, Skipped
 from app.services.workloads import GpuRef
 
-Positive: TypeAlias = Annotated[float, Meta(gt=0, le=1e15)]
+Positive: TypeAlias = Annotated[float, Meta(ge=1e-12, le=1e15)]
 Share: TypeAlias = Annotated[float, Meta(gt=0, lt=1)]
 
 

@@ -16,10 +16,12 @@ MAX_NODES = 100_000
 MAX_TENSORS = 1_000  # that a node reads or writes
 MAX_RANK = 16
 
-TensorName = Annotated[str, Meta(min_length=1, max_length=512, pattern="^[^\\x00-\\x1f\\x7f]*$")]
+_PLAIN = "^[^\\x00-\\x1f\\x7f]*$"  # PostgreSQL stores no NUL
+TensorName = Annotated[str, Meta(min_length=1, max_length=512, pattern=_PLAIN)]
+_EXTENT = "A dimension's name, or a product: 12*batch"
 Extent = (
     Annotated[int, Meta(ge=1, le=2**40)]
-    | Annotated[str, Meta(min_length=1, max_length=100, description="A dimension's name, or a product: 12*batch")]
+    | Annotated[str, Meta(min_length=1, max_length=100, pattern=_PLAIN, description=_EXTENT)]
 )
 Shape = Annotated[list[Extent], Meta(max_length=MAX_RANK)]
 Figure = bool | int | float | str

@@ -125,9 +125,10 @@ def words_of(column: pa.ChunkedArray) -> Words:
     array = column.unify_dictionaries().combine_chunks()
     if isinstance(array, pa.ChunkedArray):  # no rows
         return Words((), np.empty(0, dtype=np.intp), False)
+    if array.dictionary.null_count:  # a cell may be none by its index, or by the word that the index leads to
+        return words_of(pa.chunked_array([array.dictionary_decode()]))
     codes = array.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.intp)
-    words = array.dictionary.to_pylist()
-    return Words(tuple(word or "" for word in words), codes, False)
+    return Words(tuple(array.dictionary.to_pylist()), codes, False)
 
 
 def numbers_of(name: str, column: pa.ChunkedArray) -> Numbers:
