@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -73,56 +75,137 @@ def fill_answers(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not ta
     Asked (i, j, order, twin, other, share): each is corrected as query `twin[q]`, most as themselves, and by `share[q]`
     as query `other[q]`.
     """
-    i, j, order, twin, other, share = asked
-    bound, situation, group = codes
+    i, j, order = asked[0], asked[1], asked[2]
     cells = cells_of(shape, (traits.kind, traits.dtype), (i, j), packed, recipes)
     fill_terms(traits, devices, (i, j), _tiles_of(cells, j, recipes), terms)
-    total, more, neutral, first = np.empty(BLOCK), np.empty(BLOCK), np.ones(FACTORS), 0
+    far, correction, neutral, first = np.empty(BLOCK), np.empty(BLOCK), np.ones(FACTORS), 0
+    everywhere = (np.full(EAGER + 1, -np.inf), np.full(EAGER + 1, np.inf))
     while first < len(order):
-        row, gpu, cell = i[order[first]], j[order[first]], cells[order[first]]
-        count = _together(traits, (i, j, order), cells, first)
-        block = order[first : first + count]
-        total[:count] = 0.0
+        block = order[first : first + _together(traits, (i, j, order), cells, first)]
+        row, gpu, cell = i[block[0]], j[block[0]], cells[block[0]]
+        kind, dtype = traits.kind[row], traits.dtype[row]
+        situation, most, teacher, factors, reach = S_UNTRAINED, np.inf, -1, neutral, everywhere
         if cell >= 0:
-            ones = twin[block]
-            _add_models(shape, traits, devices, (i[ones], ones, gpu), terms, packed, recipes, cell, total)
-            if IS_COLLECTIVE[traits.kind[row]] and share[block].any():
-                ones, more[:count] = other[block], 0.0
-                _add_models(shape, traits, devices, (i[ones], ones, gpu), terms, packed, recipes, cell, more)
-                total[:count] += share[block] * (more[:count] - total[:count])
-        factors = recipes.factors[cell, gpu] if cell >= 0 else neutral
-        teacher = recipes.teacher[cell, gpu, 0] if cell >= 0 else -1
-        cut = teacher >= 0 and busier(devices, traits.dtype[row], gpu, teacher)
-        usual = cell == recipes.cell[traits.kind[row], traits.dtype[row], 0]
-        lent, told_in = recipes.lent[traits.kind[row], traits.dtype[row]], traits.dtype[row]
-        told_in = told_in if usual else recipes.dtype[cell]
-        for k in range(count):
-            q = block[k]
-            bound[q], situation[q], far, fading, alike = bound_of(terms, q), S_UNTRAINED, 0.0, 1.0, True
-            if cell >= 0:
-                far = beyond(shape, i[q], packed.low[cell], packed.high[cell])
-                if far > 0.0:
-                    fading = np.exp(-FADING * beyond(shape, i[twin[q]], packed.low[cell], packed.high[cell]))
-                alike = packed.low[cell, EAGER] <= shape[EAGER, i[q]] <= packed.high[cell, EAGER]
-                # How a machine wires more devices than were measured is up to the machine.
-                known = recipes.situation[cell, gpu]
-                if IS_COLLECTIVE[traits.kind[row]] and shape[DEVICES, i[q]] > most_devices(recipes, cell, gpu):
-                    known = S_UNSEEN
-                situation[q] = _known(known, far)
-            times[1][q] = 1.0 + STRETCH * far
-            else_run = traits.backward[i[q]] > 0.0 or traits.burst[i[q]] > 0.0
-            situation[q] = _stepped_back(situation[q], lent, else_run)
-            group[q] = _group_of(traits.kind[row], told_in, situation[q])
-            situation[q] = _supporting(situation[q], far)
-            correction = total[k] * fading
-            if teacher >= 0 and recipes.edge[cell, gpu] != 1.0:
-                in_turn = traits.between[i[q]] > 0.0
-                terms[DRAM_S, q] *= dram_scale(traits.kind[i[q]], in_turn, factors, correction, recipes.edge[cell, gpu])
-            if cut:
-                only, told = recipes.tile[cell, gpu], (factors, correction)
-                terms[COMPUTE_S, q] = cut_s(traits, i[q], devices, gpu, only, told)
-            times[0][q] = corrected_s(terms, q, factors, correction, alike)
-        first += count
+            situation, teacher = recipes.situation[cell, gpu], recipes.teacher[cell, gpu, 0]
+            factors, reach = recipes.factors[cell, gpu], (packed.low[cell], packed.high[cell])
+            most = most_devices(recipes, cell, gpu) if IS_COLLECTIVE[kind] else np.inf
+        _fill_far(shape, i, block, reach, far)
+        correction[: len(block)] = 0.0
+        if cell >= 0:
+            _add_corrections(shape, traits, devices, asked, terms, packed, recipes, cell, block, far, correction)
+        told_in = dtype if cell == recipes.cell[kind, dtype, 0] else recipes.dtype[cell]
+        known, unlike = (situation, recipes.lent[kind, dtype], most), (traits.backward, traits.burst)
+        _fill_codes(shape, unlike, i, block, terms, known, (kind, told_in), far, codes)
+        if teacher >= 0:
+            _put_right(traits, devices, i, block, terms, recipes, (cell, gpu, teacher), factors, correction)
+        _fill_times(shape, i, block, terms, reach, factors, far, correction, times)
+        first += len(block)
+
+
+@compiled
+def _fill_far(shape: Singles, i: Ints, block: Ints, reach: tuple[Floats, Floats], far: Floats) -> None:
+    """How far each row of a block is out of `reach`, the range (low, high) learned from."""
+    for k in range(len(block)):
+        far[k] = beyond(shape, i[block[k]], reach[0], reach[1])
+
+
+@compiled
+def _add_corrections(  # noqa: PLR0913, PLR0917
+    shape: Singles,
+    traits: Traits,
+    devices: Devices,
+    asked: tuple[Ints, Ints, Ints, Ints, Ints, Floats],
+    terms: Floats,
+    packed: Packed,
+    recipes: Recipes,
+    cell: int,
+    block: Ints,
+    far: Floats,
+    correction: Floats,
+) -> None:
+    """Add what a cell's models say of each query of a block, in log space, fading out of its range."""
+    (i, j, _, twin, other, share), count = asked, len(block)
+    gpu, ones = j[block[0]], twin[block]
+    _add_models(shape, traits, devices, (i[ones], ones, gpu), terms, packed, recipes, cell, correction)
+    if IS_COLLECTIVE[traits.kind[i[block[0]]]] and share[block].any():
+        ones, more = other[block], np.zeros(count)
+        _add_models(shape, traits, devices, (i[ones], ones, gpu), terms, packed, recipes, cell, more)
+        correction[:count] += share[block] * (more - correction[:count])
+    for k in range(count):
+        if far[k] > 0.0:
+            correction[k] *= np.exp(-FADING * beyond(shape, i[twin[block[k]]], packed.low[cell], packed.high[cell]))
+
+
+@compiled
+def _fill_codes(  # noqa: PLR0913, PLR0917
+    shape: Singles,
+    unlike: tuple[Floats, Floats],
+    i: Ints,
+    block: Ints,
+    terms: Floats,
+    known: tuple[int, bool, float],
+    told: tuple[Any, Any],
+    far: Floats,
+    codes: tuple[Ints, Ints, Ints],
+) -> None:
+    """What bounds each query of a block, what supports its answer, and the group of its interval.
+
+    `unlike`: flags of rows that none like them taught. `known`: the situation, whether it was lent by another dtype,
+    and the most devices (as a logarithm) taught with: how a machine wires more is up to the machine. `told`: operator
+    and dtype of what taught.
+    """
+    (bound, supported, group), (backward, burst) = codes, unlike
+    usual, lent, most = known
+    for k in range(len(block)):
+        q = block[k]
+        situation = _known(S_UNSEEN if shape[DEVICES, i[q]] > most else usual, far[k])
+        situation = _stepped_back(situation, lent, backward[i[q]] > 0.0 or burst[i[q]] > 0.0)
+        bound[q], supported[q] = bound_of(terms, q), _supporting(situation, far[k])
+        group[q] = _group_of(told[0], told[1], situation)
+
+
+@compiled
+def _put_right(  # noqa: PLR0913, PLR0917
+    traits: Traits,
+    devices: Devices,
+    i: Ints,
+    block: Ints,
+    terms: Floats,
+    recipes: Recipes,
+    on: tuple[int, int, int],
+    factors: Floats,
+    correction: Floats,
+) -> None:
+    """Put right the physics of a block that its cell, GPU and teacher (`on`) show to be others on this GPU."""
+    cell, gpu, teacher = on
+    edge, cut = recipes.edge[cell, gpu], busier(devices, traits.dtype[i[block[0]]], gpu, teacher)
+    for k in range(len(block)):
+        q = block[k]
+        if edge != 1.0:
+            in_turn = traits.between[i[q]] > 0.0
+            terms[DRAM_S, q] *= dram_scale(traits.kind[i[q]], in_turn, factors, correction[k], edge)
+        if cut:
+            terms[COMPUTE_S, q] = cut_s(traits, i[q], devices, gpu, recipes.tile[cell, gpu], (factors, correction[k]))
+
+
+@compiled
+def _fill_times(  # noqa: PLR0913, PLR0917
+    shape: Singles,
+    i: Ints,
+    block: Ints,
+    terms: Floats,
+    reach: tuple[Floats, Floats],
+    factors: Floats,
+    far: Floats,
+    correction: Floats,
+    times: tuple[Floats, Floats],
+) -> None:
+    """Seconds of each query of a block, and how much wider than usual its interval is."""
+    latency, stretch = times
+    for k in range(len(block)):
+        q = block[k]
+        alike = reach[0][EAGER] <= shape[EAGER, i[q]] <= reach[1][EAGER]
+        latency[q], stretch[q] = corrected_s(terms, q, factors, correction[k], alike), 1.0 + STRETCH * far[k]
 
 
 @compiled
