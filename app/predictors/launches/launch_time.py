@@ -40,6 +40,8 @@ FAR = np.log(8.0)
 _LEAST_S = 1e-12
 _ROUNDING = 1e-9
 _MECHANISM, _LANES, _LAUNCH = FIELD_INDEX["mechanism"], FIELD_INDEX["lane_operations"], FIELD_INDEX["launch"]
+# Where each hypothesis' answer and weight, and a source's unit times, are written to, [5] each.
+_Room = tuple[Floats, Floats, Floats]
 # Rows of the running sums over a query's sources, each per hypothesis; all but the first weighted by precision.
 _PRECISION, _ANSWER, _SQUARE, _PRIOR = range(4)
 
@@ -89,6 +91,21 @@ class _Query(NamedTuple):
     unit: Floats
     limit_s: float
     column: int
+
+
+class _Heard(NamedTuple):
+    """What a query's sources say beside the running sums over them.
+
+    `stop` is the place after the last one, `floor_s` the launch floor, `group` the closest relation, code into GROUPS.
+    Of the sources of the query's own kernel: the distance of the `nearest`; their `surprise` together, and of how many.
+    """
+
+    stop: int
+    floor_s: float
+    group: int
+    nearest: float
+    surprise: float
+    own: int
 
 
 @compiled
@@ -185,53 +202,83 @@ def _bound(answer: Floats, weight: Floats, traffic_s: float, floor_s: float, lat
 @compiled
 def fill_times(question: Question, devices: Devices, floor_s: Floats, known: Knowledge, times: Times) -> None:
     """Fill `times` for every query; `floor_s` [g] are the GPUs' launch floors, NaN where none is known."""
-    queries, sources = question.queries, question.sources
-    unit, source, answer, weight = np.empty(5), np.empty(5), np.empty(5), np.empty(5)
-    k = 0
+    queries, unit, first = question.queries, np.empty(5), 0
+    room = (np.empty(5), np.empty(5), np.empty(5))
     for q in range(len(times.latency_s)):
-        limit = unit_times(queries, q, devices, unit)
+        limit, sums = unit_times(queries, q, devices, unit), np.zeros((4, 5))
         query = _Query(q, unit, limit, _column(known, queries.label[queries.row[q]]))
-        floor = floor_s[queries.gpu[q]]
-        floor = known.default_floor_s if np.isnan(floor) else floor
-        group, first, surprise, own, sums = NO_EVIDENCE, k, 0.0, 0, np.zeros((4, 5))
-        nearest = np.inf
-        while k < len(question.query) and question.query[k] == q:
-            source_limit = unit_times(sources, k, devices, source)
-            mechanism = int(sources.dims[_MECHANISM, sources.row[k]])
-            unmeasured = _Query(q, source, source_limit, -1)
-            expected = np.exp(_unmeasured(unmeasured, mechanism, known, answer, weight))
-            source_floor = _floor_of_source(floor_s[sources.gpu[k]], question.source_s[k], expected, known)
-            if sources.gpu[k] == queries.gpu[q]:
-                floor = max(floor, source_floor)
-            work = work_s(question.source_s[k], source_floor, source_limit, known.floor_share)
-            relation = _relation(question, q, k)
-            carried(work, source, unit, limit, answer)
-            traffic = traffic_probability(source[0], work, known.traffic_share)
-            log_prior(mechanism, traffic, weight)
-            distance = _distance(question, q, k)
-            _add(answer, weight, np.hypot(SPREAD[relation], SPREAD_PER_LOG_SIZE * distance), sums)
-            if query.column >= 0 and relation < RELATED:
-                surprise += _surprise(source, work, source_floor, query.column, known)
-                own += 1
-            if relation < RELATED:
-                nearest = min(nearest, distance)
-            group = min(group, relation)
-            k += 1
-        log_work = 0.0
-        if group < NO_EVIDENCE:
-            _combine(sums, k - first, answer, weight)
-            log_work = _weigh(query, known, answer, weight)
-        if group >= RELATED:
-            share = RELATED_WEIGHT if group == RELATED else 0.0
-            mechanism = int(queries.dims[_MECHANISM, queries.row[q]])
-            log_work = share * log_work + (1.0 - share) * _unmeasured(query, mechanism, known, answer, weight)
-        # Rows of the target GPU itself say more than costs averaged over GPUs.
-        if query.column >= 0 and group > SAME_GPU:
-            fitted = np.log(max((known.cost[:, query.column] * unit).sum(), limit)) + surprise / max(own, 1)
-            share = 1.0 if group >= RELATED else FITTED_WEIGHT
-            log_work = (1.0 - share) * log_work + share * fitted
-            group = min(group, OTHER_GPU_AND_SIZE)
-        times.latency_s[q] = time_s(max(np.exp(log_work), limit), floor, known.floor_share)
-        times.bound[q] = _bound(answer, weight, unit[0], floor, times.latency_s[q])
-        far = group < RELATED and first < k and nearest > FAR
+        heard = _hear(question, query, first, devices, floor_s, known, room, sums)
+        log_work, group = _log_work(question, query, heard, heard.stop - first, known, room, sums)
+        times.latency_s[q] = time_s(max(np.exp(log_work), limit), heard.floor_s, known.floor_share)
+        times.bound[q] = _bound(room[0], room[1], unit[0], heard.floor_s, times.latency_s[q])
+        far = group < RELATED and first < heard.stop and heard.nearest > FAR
         times.group[q] = max(group, OTHER_GPU_AND_SIZE) if far else group
+        first = heard.stop
+
+
+@compiled
+def _hear(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not tables)
+    question: Question,
+    query: _Query,
+    first: int,
+    devices: Devices,
+    floor_s: Floats,
+    known: Knowledge,
+    room: _Room,
+    sums: Floats,
+) -> _Heard:
+    """Add the sources of a query, of which the first is at `first`, to `sums`."""
+    queries, sources, q, k = question.queries, question.sources, query.at, first
+    answer, weight, source = room
+    floor = floor_s[queries.gpu[q]]
+    floor = known.default_floor_s if np.isnan(floor) else floor
+    group, nearest, surprise, own = NO_EVIDENCE, np.inf, 0.0, 0
+    while k < len(question.query) and question.query[k] == q:
+        limit = unit_times(sources, k, devices, source)
+        mechanism = int(sources.dims[_MECHANISM, sources.row[k]])
+        expected = np.exp(_unmeasured(_Query(q, source, limit, -1), mechanism, known, answer, weight))
+        source_floor = _floor_of_source(floor_s[sources.gpu[k]], question.source_s[k], expected, known)
+        if sources.gpu[k] == queries.gpu[q]:
+            floor = max(floor, source_floor)
+        work, relation = work_s(question.source_s[k], source_floor, limit, known.floor_share), _relation(question, q, k)
+        carried(work, source, query.unit, query.limit_s, answer)
+        log_prior(mechanism, traffic_probability(source[0], work, known.traffic_share), weight)
+        distance = _distance(question, q, k)
+        _add(answer, weight, np.hypot(SPREAD[relation], SPREAD_PER_LOG_SIZE * distance), sums)
+        if query.column >= 0 and relation < RELATED:
+            surprise += _surprise(source, work, source_floor, query.column, known)
+            own += 1
+        if relation < RELATED:
+            nearest = min(nearest, distance)
+        group = min(group, relation)
+        k += 1
+    return _Heard(k, floor, group, nearest, surprise, own)
+
+
+@compiled
+def _log_work(
+    question: Question,
+    query: _Query,
+    heard: _Heard,
+    sources: int,
+    known: Knowledge,
+    room: _Room,
+    sums: Floats,
+) -> tuple[float, int]:
+    """The log of a query's work, seconds, and its code into GROUPS; into `room` each hypothesis' answer and weight."""
+    (answer, weight, _), queries, group, log_work = room, question.queries, heard.group, 0.0
+    if group < NO_EVIDENCE:
+        _combine(sums, sources, answer, weight)
+        log_work = _weigh(query, known, answer, weight)
+    if group >= RELATED:
+        share = RELATED_WEIGHT if group == RELATED else 0.0
+        mechanism = int(queries.dims[_MECHANISM, queries.row[query.at]])
+        log_work = share * log_work + (1.0 - share) * _unmeasured(query, mechanism, known, answer, weight)
+    # Rows of the target GPU itself say more than costs averaged over GPUs.
+    if query.column >= 0 and group > SAME_GPU:
+        fitted = np.log(max((known.cost[:, query.column] * query.unit).sum(), query.limit_s))
+        fitted += heard.surprise / max(heard.own, 1)
+        share = 1.0 if group >= RELATED else FITTED_WEIGHT
+        log_work = (1.0 - share) * log_work + share * fitted
+        group = min(group, OTHER_GPU_AND_SIZE)
+    return log_work, group
