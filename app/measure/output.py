@@ -45,7 +45,6 @@ class Output:
         self.rows: dict[str, Row] = {}
         if path.exists():
             self.rows |= self._read()
-        _make_room(path)
         if taken_up := self._taken_up():
             self.rows |= taken_up
             self.write()  # what follows a line that was cut would be lost with it

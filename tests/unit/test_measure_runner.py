@@ -17,7 +17,7 @@ from app.errors import BadInput
 from app.measure import output as output_module
 from app.measure.campaign import DeviceLost, measure_all, name_kernels, pending
 from app.measure.device import Device
-from app.measure.output import POINTS, Output
+from app.measure.output import POINTS, Output, alone
 from app.measure.point import Point, Prepared
 from app.measure.profile import longest
 from app.measure.runner import Runner, flat
@@ -187,8 +187,8 @@ def test_a_run_that_is_killed_twice_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_a_place_where_nothing_can_be_written_is_refused_at_once() -> None:
-    with pytest.raises(BadInput, match="No file can be written in"):
-        Output(Path("/proc/none/out.parquet"), DESCRIPTION, {})
+    with pytest.raises(BadInput, match="No file can be written in"), alone(Path("/proc/none/out.parquet")):
+        pass
 
 
 def test_a_file_of_another_device_is_left_alone(tmp_path: Path) -> None:
