@@ -1,5 +1,6 @@
 import csv
 import io
+import time
 from typing import Any
 
 import pyarrow as pa
@@ -121,7 +122,7 @@ def test_wrong_csv_names_row_and_column(body: bytes, loc: tuple[Any, ...], said:
         (b"", "application/x-parquet", "Parquet"),
         (b"[{]", "application/json", "not valid JSON"),
         (b'["\\ud800"]', "application/json", "not valid JSON"),
-        (b"[" * 200_000, "application/json", "not valid JSON"),
+        (b"[" * 200_000, "application/json", "nested too deeply"),
     ],
 )
 def test_bodies_that_cannot_be_parsed(body: bytes, media: str, said: str) -> None:
@@ -171,3 +172,11 @@ def test_too_many_rows() -> None:
 def test_other_media_are_refused_by_name() -> None:
     with pytest.raises(UnsupportedMedia, match="text/csv"):
         read(b"", "application/xml")
+
+
+@pytest.mark.parametrize("header", [b"op" + b",m" * 300_000, b"name" + b",n" * 300_000, b"op" + b",z" * 300_000])
+def test_a_header_without_end_is_refused_at_once(header: bytes) -> None:
+    started = time.monotonic()
+    with pytest.raises(BadInput) as caught:
+        read_measurements(header + b"\n", "text/csv", max_rows=10)
+    assert len(caught.value.errors) <= 1000 and time.monotonic() - started < 10.0

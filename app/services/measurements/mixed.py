@@ -34,12 +34,15 @@ _KNOWN = tuple(
 def known_names(given: Sequence[str]) -> list[str]:
     """Names of known columns without the `workload.` before them; unknown and repeated ones are refused."""
     problems = Problems((), most=MAX_REPORTED)
-    names = [own_name(name) for name in given]
-    for k, name in enumerate(names):
+    names, seen = list[str](), set[str]()
+    for each in given[: len(_KNOWN) + MAX_REPORTED]:  # of more some are wrong by here, and that many are told
+        name = own_name(each)
         if name not in _KNOWN:
-            problems.add(given[k], f"unknown column; known are {', '.join(_KNOWN)}")
-        elif name in names[:k]:
-            problems.add(given[k], "stands twice")
+            problems.add(each, f"unknown column; known are {', '.join(_KNOWN)}")
+        elif name in seen:
+            problems.add(each, "stands twice")
+        names.append(name)
+        seen.add(name)
     problems.refuse()
     return names
 

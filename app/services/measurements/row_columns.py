@@ -85,7 +85,7 @@ def wrong_cells(errors: Sequence[FieldError], what: str) -> BadInput:
 def header(names: Sequence[str], what: str, known: Mapping[str, Column] = COLUMNS) -> list[Column]:
     """The columns behind a header; unknown and repeated ones are refused by name."""
     errors, columns, taken = [], [], dict[Path, str]()
-    for name in names:
+    for name in names[: len(known) + MAX_REPORTED]:  # of more some are wrong by here, and that many are told
         column = known.get(name)
         if column is None:
             errors.append(FieldError((name,), f"unknown column; known are {', '.join(sorted(known))}"))
