@@ -108,21 +108,32 @@ def _stands(names: Names, name: np.uint64, first: int, stop: int) -> bool:
     return k < stop
 
 
-class _Object(dict[str, Any]):
-    """An object that knows which of its names stood more than once."""
+class _Repeating(dict[str, Any]):
+    """An object of which some names stood more than once."""
 
     def __init__(self, pairs: Sequence[tuple[str, Any]]) -> None:
         super().__init__(pairs)
-        counts = Counter(name for name, _ in pairs) if len(self) < len(pairs) else {}
-        self.repeated = [name for name, count in counts.items() if count > 1]
+        self.repeated = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
 
 
 def _repeated(body: bytes) -> list[FieldError]:
     """Names that stand more than once in their object, at most MAX_ERRORS; none in a body that is no JSON."""
+    repeating = False
+
+    def made(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal repeating
+        plain = dict(pairs)
+        if len(plain) == len(pairs):
+            return plain
+        repeating = True
+        return _Repeating(pairs)
+
     try:
-        whole = json.loads(body, object_pairs_hook=_Object)
+        whole = json.loads(body, object_pairs_hook=made)
     except (ValueError, RecursionError):
         return []
-    objects = ((path, value) for path, value in every_value(whole) if isinstance(value, _Object))
+    if not repeating:  # escapes only, as most often: then every place in a long body need not be looked at
+        return []
+    objects = ((path, value) for path, value in every_value(whole) if isinstance(value, _Repeating))
     places = ((*path, name) for path, value in objects for name in value.repeated)
     return [FieldError(place, "stands more than once") for place in islice(places, MAX_ERRORS)]
