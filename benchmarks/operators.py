@@ -23,7 +23,7 @@ import pyarrow as pa
 from app.ops import OP_CODE, OPS
 from app.predictors.auto import Auto
 from app.predictors.intervals import Intervals
-from app.predictors.operators.cells import MOST_TREES, ROWS_PER_TREE
+from app.predictors.operators.fitting import MOST_TREES, ROWS_PER_TREE
 from app.services.engine import Engine, Served, untrained
 from app.services.gpu_rows import Snapshot
 from app.services.operators.tables import times_of

@@ -12,9 +12,9 @@ import pytest
 from app.predictors.auto import Auto
 from app.predictors.operators import unmeasured as between
 from app.predictors.operators.boosting import Growth, Trees, boosted
-from app.predictors.operators.cells import fitted
 from app.predictors.operators.distillation import SIZES, taught_again, teacher
 from app.predictors.operators.features import FEATURES
+from app.predictors.operators.fitting import fitted
 from app.predictors.operators.material import samples
 from app.predictors.operators.unmeasured import LAYER, LEAST_ROWS, MOST_ROWS, MOST_UNMEASURED, OF_LAYERS, unmeasured
 from app.tables.gpus import GpuTable

@@ -10,8 +10,8 @@ import pytest
 
 from app.ops.tiles import CANDIDATES
 from app.predictors.auto import Auto
-from app.predictors.operators.cells import agreed
 from app.predictors.operators.constants import FACTORS, NEUTRAL, fill_scaled, fitted_factors
+from app.predictors.operators.fitting import agreed
 from app.predictors.operators.material import samples
 from app.predictors.operators.time import ANY_TILE, COMPUTE_S, DRAM_S, LEAST, LIMIT, OVERHEAD, TERMS, TIME
 from app.tables.gpus import GpuTable

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from app.predictors.operators.boosting import Growth, Trees, boosted
-from app.predictors.operators.cells import CLEAR, MOST_RATE, RATE, rate_of
+from app.predictors.operators.fitting import CLEAR, MOST_RATE, RATE, rate_of
 
 
 def test_trees_follow_a_function_and_grow_alike_again() -> None:

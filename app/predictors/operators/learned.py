@@ -15,9 +15,10 @@ from app.ops.kinds import kinds_of
 from app.predictors.intervals import S_CALIBRATED, S_MEASURED, S_SEEN, SUPPORT_OF_SITUATION, operator_codes
 from app.predictors.links import linked, linked_runs
 from app.predictors.operators.answering import MEMBERS, beyond, cells_of, fill_answers
-from app.predictors.operators.cells import Cell, Model, Recipe, calibrated, kernels_of, learn
+from app.predictors.operators.cells import Cell, Model, Recipe
 from app.predictors.operators.constants import FACTORS, OF_WORK
 from app.predictors.operators.features import DEVICES, LIBRARY, SHAPE_FEATURES, shape_features
+from app.predictors.operators.fitting import calibrated, kernels_of, learn
 from app.predictors.operators.material import makes_of, samples, told_apart, usual_rows
 from app.predictors.operators.messages import stand_ins, with_stand_ins
 from app.predictors.operators.packed import EMPTY, MOST_NUMBERS, Packed, Recipes, Shelf, packed

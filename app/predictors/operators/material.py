@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from app.ops import OPS
 from app.ops.kinds import kinds_of
 from app.ops.moe import GROUPED, OTHER_GATE
 from app.predictors.compiled import compiled
-from app.predictors.operators.cells import Samples
+from app.predictors.operators.constants import fill_scaled
 from app.predictors.operators.features import FEATURES, ODDITY, fill_features, shape_features
 from app.predictors.operators.priors import FAST_LINK_BYTES_PER_S
 from app.predictors.operators.process import Places, chooses
@@ -28,6 +29,53 @@ Bools = NDArray[np.bool_]
 
 # Lines of the breakdown whose operators do little but move bytes.
 _MOVERS = ("elementwise", "norm", "softmax", "pool", "embedding", "memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Measured rows of one cell, n of them.
+
+    features   float32 [columns, n] of app.predictors.operators.features
+    terms      float64 [TERMS, n] of app.predictors.operators.time
+    latency_s  float64 [n]
+    gpu        int [n], code into `names` and `makes`
+    tile       int [n], the only one that its GPU's kernels have, or ANY_TILE
+    places     where the smooth rest of few rows looks, and `own_places` that of a GPU that stands by itself
+    moves      whether the operator does little but move bytes
+    streams    whether it only moves them through, once
+    waits      whether much of its time is waiting that no term of the physics names, and any may stand in for
+    chosen     whether a library chooses among algorithms for the operator
+    apart      bool [n], rows that tell of no other layers, whose kernels or load were others
+    blank      float32 [columns, q], features of what was not measured, and of which GPU, int [q]
+    """
+
+    features: Singles
+    terms: Floats
+    latency_s: Floats
+    gpu: Ints
+    tile: Ints
+    names: Sequence[str]
+    makes: Sequence[str]
+    places: Places
+    own_places: Places
+    moves: bool
+    streams: bool
+    waits: bool
+    chosen: bool
+    apart: Bools
+    blank: tuple[Singles, Ints] = (np.empty((FEATURES, 0), np.float32), np.empty(0, np.intp))
+
+    def of(self, rows: Ints) -> Samples:
+        """The rows given."""
+        terms = np.ascontiguousarray(self.terms[:, rows])
+        kept = {name: getattr(self, name)[rows] for name in ("latency_s", "gpu", "tile", "apart")}
+        return replace(self, features=self.features[:, rows], terms=terms, **kept)
+
+    def residual(self, factors: Floats) -> Floats:
+        """log(measured / physics under `factors`), [n]."""
+        physics = np.empty(len(self.latency_s))
+        fill_scaled(self.terms, factors, physics)
+        return np.log(self.latency_s / physics)
 
 
 def usual_rows(run: OperatorRuns) -> OperatorRuns:

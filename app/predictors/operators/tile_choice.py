@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.ops import OPS
-from app.predictors.operators.cells import TRIAL_ROWS, Samples
 from app.predictors.operators.constants import fitted_factors
-from app.predictors.operators.material import samples
+from app.predictors.operators.fitting import TRIAL_ROWS
+from app.predictors.operators.material import Samples, samples
 from app.predictors.operators.priors import TILES_OF_KIND
 from app.predictors.operators.time import ANY_TILE
 from app.tables.gpus import GpuTable
