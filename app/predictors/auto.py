@@ -31,6 +31,7 @@ from app.predictors.launches.kernel_knowledge import (
 )
 from app.predictors.launches.launch_time import Knowledge, Question, Times, fill_times
 from app.predictors.launches.transfer import FLOOR_S, Shares
+from app.predictors.operators import learning
 from app.predictors.operators.learned import Learned, with_hits
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
@@ -120,12 +121,12 @@ class Auto:
         return replace(_learn(measurements, gpus, shares), operators_=self.operators_)
 
     def fit_operators(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Auto:
-        """Itself with the operators and dtypes of `runs` learned (app.predictors.operators.cells)."""
-        return replace(self, operators_=self.operators_.fit(runs, gpus))
+        """Itself with the operators and dtypes of `runs` learned (app.predictors.operators.learning)."""
+        return replace(self, operators_=learning.fit(self.operators_, runs, gpus))
 
     def with_measured(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Auto:
         """Itself corrected for GPUs of which `runs` hold some rows: takes seconds, and needs no training."""
-        return replace(self, operators_=self.operators_.with_measured(runs, gpus))
+        return replace(self, operators_=learning.with_measured(self.operators_, runs, gpus))
 
     def state(self) -> dict[str, Any]:
         """Plain containers and arrays."""

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.predictors.operators.choice import Prospect, chosen
+from app.predictors.operators.learning import expected_errors
 from app.predictors.operators.process import expected_noise
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
@@ -65,7 +66,8 @@ def _planned(fitted: Any, runs: Sequence[OperatorRuns], gpus: GpuTable, here: To
     for k, mine in here.items():
         rows[k] = first_rows(mine, runs[k].key, CANDIDATES, salt=3)
         asked = np.arange(min(WORKLOAD, len(rows[k])))
-        covariance = fitted.operators_.expected(runs[k].rows.take(rows[k]), gpus)
+        covariance = expected_errors(fitted.operators_, runs[k].rows.take(rows[k]), gpus)
+        assert covariance is not None  # of a GPU that was not learned from
         share = np.full(len(asked), len(mine) / len(asked))
         noise = expected_noise(int(runs[k].rows.ops.kind[0]))
         prospects.append(Prospect(covariance, noise, asked, share, np.arange(len(rows[k]))))

@@ -12,6 +12,7 @@ from app.ops.tiles import CANDIDATES
 from app.predictors.auto import Auto
 from app.predictors.operators.constants import FACTORS, NEUTRAL, fill_scaled, fitted_factors
 from app.predictors.operators.fitting import agreed
+from app.predictors.operators.learning import expected_errors, with_measured
 from app.predictors.operators.material import samples
 from app.predictors.operators.time import ANY_TILE, COMPUTE_S, DRAM_S, LEAST, LIMIT, OVERHEAD, TERMS, TIME
 from app.tables.gpus import GpuTable
@@ -256,7 +257,7 @@ def test_few_rows_correct_a_dtype_that_borrows_though_the_gpu_has_a_model_of_wha
     for dtype, gpu in (("bf16", SEEN), ("fp16", SEEN_TOO), ("fp16", SIBLING)):
         assert off(told, dtype, gpu, law) == off(half, dtype, gpu, law)
     asked = few.rows.ops, np.full(len(few), SEEN), np.ones(len(few))
-    assert half.operators_.expected(Measurements(*asked), GPUS) is not None
+    assert expected_errors(half.operators_, Measurements(*asked), GPUS) is not None
     blocks = told.operators_._packed
     assert len(blocks.first) == len(half.operators_._packed.first) + 1
 
@@ -330,7 +331,7 @@ def test_trees_that_were_loaded_are_in_memory_once() -> None:
     read = again._packed  # what compiled code reads
     trees = [model.trees for model in again._models]
     assert all(np.shares_memory(part.value, read.value) for part in trees)
-    told = again.with_measured([runs("linear", "mnk", 40, (UNSEEN,))], GPUS)
+    told = with_measured(again, [runs("linear", "mnk", 40, (UNSEEN,))], GPUS)
     for model, first, stop in zip(told._models, told._packed.first, told._packed.stop, strict=True):
         halves = told._packed.value[first:stop].view(np.float16)
         np.testing.assert_array_equal(halves, model.trees.value.astype(np.float16))

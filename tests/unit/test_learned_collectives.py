@@ -11,6 +11,7 @@ import pytest
 
 from app.predictors.auto import Auto
 from app.predictors.intervals import SITUATIONS
+from app.predictors.operators.learning import expected_errors
 from app.predictors.operators.sisters import joined
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
@@ -217,10 +218,10 @@ def test_what_is_told_of_a_collective_teaches_the_cell_that_answers_for_it() -> 
 def test_what_is_told_of_one_library_leaves_as_much_unknown_of_another() -> None:
     ops = concatenate([messages(NCCL, "bf16"), messages(CUSTOM, "bf16")])
     learned, nothing = TWO_LIBRARIES.operators_, np.ones(len(ops))
-    covariance = learned.expected(Measurements(ops, np.full(len(ops), UNSEEN), nothing), GPUS)
+    covariance = expected_errors(learned, Measurements(ops, np.full(len(ops), UNSEEN), nothing), GPUS)
     assert covariance is not None
     nccl = ops.column("implementation") == NCCL
     assert (np.diag(covariance) > 0.0).all() and not covariance[np.ix_(nccl, ~nccl)].any()
-    known = learned.expected(Measurements(ops, np.full(len(ops), SEEN_THREE), nothing), GPUS)
+    known = expected_errors(learned, Measurements(ops, np.full(len(ops), SEEN_THREE), nothing), GPUS)
     assert known is not None and not known[np.ix_(nccl, nccl)].any() and known[np.ix_(~nccl, ~nccl)].all()
-    assert learned.expected(Measurements(ops, np.full(len(ops), SEEN), nothing), GPUS) is None
+    assert expected_errors(learned, Measurements(ops, np.full(len(ops), SEEN), nothing), GPUS) is None

@@ -14,6 +14,7 @@ from app.predictors.intervals import Intervals
 from app.predictors.links import linked, named, not_joined
 from app.predictors.operators.explain import explained
 from app.predictors.operators.index import NO_OPERATORS, OperatorIndex
+from app.predictors.operators.learning import expected_errors
 from app.predictors.roofline import Roofline
 from app.services.engine import Engine, MeasuredOperators, Served
 from app.services.operators.between_nodes import answered_on
@@ -131,7 +132,7 @@ def test_few_rows_correct_the_link_that_they_went_over() -> None:
     assert seconds(EIGHT, BRIDGE, told) > 2.0 * seconds(EIGHT, BRIDGE)
     assert seconds(PAIR, BRIDGE, told) == pytest.approx(seconds(PAIR, BRIDGE))
     both = concatenate([PAIR, EIGHT])
-    covariance = told.operators_.expected(Measurements(both, np.full(2, BRIDGE), np.ones(2)), GPUS)
+    covariance = expected_errors(told.operators_, Measurements(both, np.full(2, BRIDGE), np.ones(2)), GPUS)
     assert covariance is not None and covariance[0, 1] == 0.0 < min(covariance[0, 0], covariance[1, 1])
 
 

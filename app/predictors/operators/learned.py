@@ -1,8 +1,11 @@
-"""`auto` for deep-learning operators: physics, and what measurements taught about where it errs."""
+"""`auto` for deep-learning operators: physics, and what measurements taught about where it errs.
+
+What answers, on which GPU, by which cell. How it is learned: app.predictors.operators.learning.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, Self
@@ -13,27 +16,21 @@ from numpy.typing import NDArray
 from app.ops import OP_CODE, OPS
 from app.ops.kinds import kinds_of
 from app.predictors.intervals import S_CALIBRATED, S_MEASURED, S_SEEN, SUPPORT_OF_SITUATION, operator_codes
-from app.predictors.links import linked, linked_runs
-from app.predictors.operators.answering import MEMBERS, beyond, cells_of, fill_answers
+from app.predictors.links import linked
+from app.predictors.operators.answering import MEMBERS, cells_of, fill_answers
 from app.predictors.operators.cells import Cell, Model, Recipe
 from app.predictors.operators.constants import FACTORS, OF_WORK
-from app.predictors.operators.features import DEVICES, LIBRARY, SHAPE_FEATURES, shape_features
-from app.predictors.operators.fitting import calibrated, kernels_of, learn
-from app.predictors.operators.material import makes_of, samples, told_apart, usual_rows
+from app.predictors.operators.features import DEVICES, LIBRARY, shape_features
+from app.predictors.operators.material import makes_of
 from app.predictors.operators.messages import stand_ins, with_stand_ins
 from app.predictors.operators.packed import EMPTY, MOST_NUMBERS, Packed, Recipes, Shelf, packed
 from app.predictors.operators.priors import IS_COLLECTIVE, IS_LINEAR
-from app.predictors.operators.process import View, expected
-from app.predictors.operators.sisters import joined, with_sisters
 from app.predictors.operators.teachers import teachers_of
-from app.predictors.operators.tile_choice import tiled
-from app.predictors.operators.time import ANY_TILE, LIMIT, TERMS, devices_of
+from app.predictors.operators.time import LIMIT, TERMS, devices_of
 from app.predictors.operators.traits import products_of, traits_of
-from app.predictors.operators.unmeasured import unmeasured
 from app.predictors.roofline import peaks
 from app.tables.gpus import GpuTable
-from app.tables.measurements import Evidence, Measurements
-from app.tables.operator_runs import OperatorRuns
+from app.tables.measurements import Evidence
 from app.tables.ops import DTYPE_CODE, DTYPES, OpTable, concatenate
 from app.tables.predictions import MEASURED, Estimate
 
@@ -103,7 +100,7 @@ class Learned:
 
     def as_corrected(self, ops: OpTable, gpus: GpuTable, target: int) -> Corrected:
         """Rows as they are corrected on GPU row `target`."""
-        kinds, codes, keys = kinds_of(ops), (ops.kind, ops.dtype), [*self._rows.values(), None]
+        kinds, codes, keys = kinds_of(ops), (ops.kind, ops.dtype), [*self.cell_rows.values(), None]
         asked, recipes = (np.arange(len(ops)), np.full(len(ops), target)), self._recipes(gpus)
         shape = shape_features(kinds, products_of(kinds), len(ops))
         cells = cells_of(shape, codes, asked, self._packed, recipes)
@@ -124,7 +121,7 @@ class Learned:
 
     @cached_property
     def _packed(self) -> Packed:
-        return packed(self._models, [self.cells[key] for key in self._rows.values()], self.shelf)
+        return packed(self._models, [self.cells[key] for key in self.cell_rows.values()], self.shelf)
 
     @cached_property
     def _number(self) -> dict[int, int]:
@@ -139,16 +136,16 @@ class Learned:
         return [home.get(id(model)) for model in self._models]
 
     @cached_property
-    def _rows(self) -> dict[CellKey, CellKey]:
+    def cell_rows(self) -> dict[CellKey, CellKey]:
         """The cell behind each row of what answers: every one, and those that lend without some of their GPUs."""
         lending = {(op, _LENT_WITH_CARE): (op, _LIKE[_LENT_WITH_CARE]) for op, _ in self.cells}
         apart = {key: of for key, of in lending.items() if of in self.cells and key not in self.cells}
         return {key: key for key in self.cells} | apart
 
     @cached_property
-    def _cell_of(self) -> Ints:
+    def cell_of(self) -> Ints:
         """Rows of the cells that may answer, the usual one first, int [kinds, dtypes, most]; of most one at most."""
-        rows = {key: row for row, key in enumerate(self._rows)}
+        rows = {key: row for row, key in enumerate(self.cell_rows)}
         cell = np.full((len(OPS), len(DTYPES), len(DTYPES)), -1)
         for name, kind in OP_CODE.items():
             most = len(DTYPES) if IS_COLLECTIVE[kind] else 1
@@ -165,7 +162,7 @@ class Learned:
     @cached_property
     def _lent(self) -> NDArray[np.bool_]:
         """Whether what was learned of another dtype answers, bool [kinds, dtypes]."""
-        lent = self._cell_of[:, :, 0] >= 0
+        lent = self.cell_of[:, :, 0] >= 0
         for (name, dtype), cell in self.cells.items():
             lent[OP_CODE[name], DTYPE_CODE[dtype]] = cell.lent
         return lent
@@ -221,10 +218,10 @@ class Learned:
         factors, member, weight, situation, tile, devices, library = (
             np.stack(part, axis=1) for part in zip(*rows, strict=True)
         )
-        dtype = np.array([DTYPE_CODE[of] for _, of in self._rows.values()], dtype=np.intp)
+        dtype = np.array([DTYPE_CODE[of] for _, of in self.cell_rows.values()], dtype=np.intp)
         teacher, edge = teachers_of(gpus, member, situation, self._home_of_model)
         told = (factors, member, weight, teacher, edge, situation, tile)
-        return Recipes(*told, self._cell_of, self._lent, dtype, devices, library)
+        return Recipes(*told, self.cell_of, self._lent, dtype, devices, library)
 
     @cached_property
     def _recipe_row(
@@ -242,12 +239,12 @@ class Learned:
 
         `makes`: its make, and the same as collectives see it.
         """
-        n = len(self._rows)
+        n = len(self.cell_rows)
         factors, member = np.ones((n, FACTORS)), np.full((n, MEMBERS), -1)
         weight = np.zeros((n, MEMBERS))
         situation, tile = (np.empty(n, dtype=np.intp) for _ in range(2))
         devices, library = np.full((n, MOST_NUMBERS), np.inf), np.tile([-np.inf, np.inf], (n, 1))
-        for row, (asked, key) in enumerate(self._rows.items()):
+        for row, (asked, key) in enumerate(self.cell_rows.items()):
             make = makes[int(IS_COLLECTIVE[OP_CODE[key[0]]])]
             without = emulating if lent_with_care(key, asked[1]) else frozenset()
             recipe = self.recipe(key, gpu, make, slowed, without)
@@ -257,91 +254,6 @@ class Learned:
             for k, (model, share) in enumerate(recipe.members[:MEMBERS]):
                 member[row, k], weight[row, k] = self._number[id(model)], share
         return factors, member, weight, situation, tile, devices, library
-
-    def fit(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Learned:
-        """With what `runs` teach; what is known of other operators, dtypes and GPUs stays."""
-        runs, gpus = linked_runs(runs, gpus)
-        cells = dict(self.cells)
-        usual = {(run.op, run.dtype): usual_rows(run) for run in runs}
-        for key, rows in _with_sisters({key: run.rows for key, run in usual.items()}, gpus).items():
-            if len(rows):
-                before = cells.get(key)
-                found = told_apart(tiled(rows, gpus, (before or Cell()).tile), usual[key])
-                blank = unmeasured(rows)
-                found = replace(found, blank=(samples(blank, gpus).features, blank.gpu)) if len(blank) else found
-                usual_tiles = found if (found.tile == ANY_TILE).all() else samples(rows, gpus)
-                cells[key] = learn(found, SHAPE_FEATURES, before, usual_tiles)
-        return Learned(cells)
-
-    def with_measured(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Learned:
-        """Corrected for GPUs of which `runs` hold some rows, at once; GPUs with a model of their own keep it."""
-        runs, gpus = linked_runs(runs, gpus)
-        cells, told = dict(self.cells), dict[CellKey, list[Measurements]]()
-        for run in runs:
-            rows = usual_rows(run).rows
-            for key, here in self._homes(rows.ops):
-                told.setdefault(key, []).append(rows.take(here))
-        for key, parts in told.items():
-            taught = self._taught(key, gpus)
-            cells[key] = calibrated(tiled(joined(parts), gpus, taught.tile), taught)
-        return Learned(cells, self.shelf)
-
-    def _homes(self, ops: OpTable) -> list[tuple[CellKey, Ints]]:
-        """Cells that rows of one operator and dtype teach, each with its rows.
-
-        That dtype's; of a collective the one that answers for them on a GPU of which nothing is known.
-        """
-        if not len(ops):
-            return []
-        kind, dtype = int(ops.kind[0]), int(ops.dtype[0])
-        keys, able = list(self._rows.values()), [row for row in self._cell_of[kind, dtype].tolist() if row >= 0]
-        home = [(OPS[kind].name, DTYPES[dtype]), *(keys[row] for row in able[1:])]
-        if len(home) == 1:
-            return [(home[0], np.arange(len(ops)))]
-        kinds = kinds_of(ops)
-        shape = shape_features(kinds, products_of(kinds), len(ops))
-        ranges = [(self.cells[keys[row]].low, self.cells[keys[row]].high) for row in able]
-        far = np.array([[beyond(shape, row, low, high) for row in range(len(ops))] for low, high in ranges])
-        nearest = far.argmin(axis=0)
-        return [(home[k], np.flatnonzero(nearest == k)) for k in np.unique(nearest).tolist()]
-
-    def expected(self, rows: Measurements, gpus: GpuTable) -> Floats | None:
-        """Covariance of the errors of these rows, of one operator, dtype and GPU, while none is measured, [n, n].
-
-        Their times are not looked at. None where the GPU has a model of its own, which few rows do not change.
-        """
-        gpus, on = linked(rows.ops, gpus, np.arange(len(rows)), rows.gpu)
-        rows = replace(rows, gpu=on)
-        homes = [(key, here[on[here] == gpu]) for key, here in self._homes(rows.ops) for gpu in np.unique(on[here])]
-        parts = [(here, self._expected(self._taught(key, gpus), rows.take(here), gpus)) for key, here in homes]
-        if all(part is None for _, part in parts):
-            return None
-        covariance = np.zeros((len(rows), len(rows)))
-        for here, part in parts:
-            if part is not None:
-                covariance[np.ix_(here, here)] = part
-        return covariance
-
-    def _expected(self, cell: Cell, rows: Measurements, gpus: GpuTable) -> Floats | None:
-        """As `expected`, of rows that all teach one cell."""
-        gpu = int(rows.gpu[0])
-        name, make = gpus.ids[gpu], makes_of(gpus, collective=bool(IS_COLLECTIVE[rows.ops.kind[0]]))[gpu]
-        if name in cell.own and cell.own[name].alone and name not in cell.lenders:
-            return None
-        found, kernels = samples(rows, gpus, np.full(len(rows), cell.tile(name, make))), kernels_of(cell.shared)
-        view = View.of(found.features, found.places, kernels)
-        return expected(view, found.terms, cell.others(name, make).factors, kernels)
-
-    def _taught(self, key: CellKey, gpus: GpuTable) -> Cell:
-        """What rows of an operator and dtype add to: its own cell, that of a dtype like it as lent, or nothing."""
-        if key in self.cells:
-            return self.cells[key]
-        row = int(self._cell_of[OP_CODE[key[0]], DTYPE_CODE[key[1]], 0])
-        lender = None if row < 0 else list(self._rows.values())[row]
-        if lender is None:
-            return Cell.empty(SHAPE_FEATURES)
-        careful = lent_with_care(lender, key[1]) and not IS_COLLECTIVE[OP_CODE[key[0]]]
-        return self.cells[lender].as_lent(self.emulating(gpus) if careful else frozenset())
 
     def state(self) -> dict[str, Any]:
         """As plain containers of arrays."""
@@ -381,15 +293,6 @@ def _measured(cell: Cell, recipe: Recipe) -> tuple[Floats, Floats]:
 def lent_with_care(key: CellKey | None, dtype: str) -> bool:
     """Whether the cell answers for a dtype that GPUs may run on other units than its own."""
     return key is not None and dtype == _LENT_WITH_CARE != key[1]
-
-
-def _with_sisters(usual: Mapping[CellKey, Measurements], gpus: GpuTable) -> dict[CellKey, Measurements]:
-    """Rows as given, those of collectives with what others say of sizes between theirs."""
-    collectives = [key for key in usual if IS_COLLECTIVE[OP_CODE[key[0]]] and len(usual[key])]
-    if not collectives:
-        return dict(usual)
-    filled = with_sisters([usual[key] for key in collectives], gpus)
-    return {**usual, **dict(zip(collectives, filled, strict=True))}
 
 
 def with_hits(estimate: Estimate, ops: OpTable, i: Ints, evidence: Evidence) -> Estimate:

@@ -14,6 +14,7 @@ from app.ops import MIXED_FIELDS, OPS
 from app.ops.kinds import kinds_of, work_of
 from app.predictors.auto import Auto
 from app.predictors.operators.choice import Prospect, chosen
+from app.predictors.operators.learning import expected_errors
 from app.predictors.operators.process import expected_noise
 from app.services.decoding import decode
 from app.services.gpu_rows import GpuRows, Snapshot
@@ -209,7 +210,7 @@ def _cell(  # noqa: PLR0913, PLR0917  (who asks, and columns of the rows asked)
     served = snapshot.engine.serving(Auto.name, rows.id(target)).predictor
     assert isinstance(served, Auto)
     nothing = np.ones(len(table))
-    covariance = served.operators_.expected(Measurements(table, np.full(len(table), target), nothing), gpus)
+    covariance = expected_errors(served.operators_, Measurements(table, np.full(len(table), target), nothing), gpus)
     if covariance is None:
         return None
     latency_s = _answer(snapshot, gpus, target, table).latency_s
