@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -61,9 +62,10 @@ def command(  # noqa: PLR0913 - one parameter per option
     settings, names = Settings.from_env(), dict(pair(text, "--name") for text in name or [])
     lines = _sinfo() if partitions is None else partitions.read_text("utf-8").splitlines()
     with snapshot_of(settings) as (snapshot, graphs):
-        places = list(partitions_of(lines, names, snapshot.engine.catalog))
-        if not places:
-            raise BadInput("No partition has GPUs whose type Slurm names (gpu:TYPE:COUNT).")
+        partitions_found = partitions_of(lines, names, snapshot.engine.catalog)
+        for words in partitions_found.without:
+            print(f"gpucast: {words}", file=sys.stderr)
+        places = partitions_found.known
         how = {"mode": mode, "batch": batch, "sequence": sequence, "image_size": image_size, "dtype": dtype}
         said = {
             "gpus": sorted({place.gpu for place in places}),

@@ -21,6 +21,7 @@ LINES = """\
 debug* 30:00 gpu:l4:1
 batch 2-00:00:00 gpu:a100:4(S:0-1)
 long infinite gpu:a100:8,gpu:h100:2
+odd infinite gpu:k9000:8
 cpu infinite (null)
 """
 NAMES = {"a100": "a100-sxm4-80gb", "h100": "h100-sxm5-80gb", "l4": "nvidia-l4"}
@@ -32,7 +33,9 @@ def catalog() -> Catalog:
 
 
 def test_partitions(catalog: Catalog) -> None:
-    assert list(partitions_of(LINES.splitlines(), NAMES, catalog)) == [
+    found = partitions_of(LINES.splitlines(), NAMES, catalog)
+    assert [words.startswith("Left out of odd: ") for words in found.without] == [True]
+    assert found.known == [
         Partition("debug", 1800.0, "nvidia-l4", 1),
         Partition("batch", 2 * 86_400.0, "a100-sxm4-80gb", 4),
         Partition("long", inf, "a100-sxm4-80gb", 8),
@@ -44,16 +47,42 @@ def test_partitions(catalog: Catalog) -> None:
     ("words", "seconds"), [("90", 5400), ("90:30", 5430), ("1:02:03", 3723), ("1-2", 93_600), ("1-02:03", 93_780)]
 )
 def test_times(catalog: Catalog, words: str, seconds: float) -> None:
-    (found,) = partitions_of([f"p {words} gpu:l4:1"], NAMES, catalog)
+    (found,) = partitions_of([f"p {words} gpu:l4:1"], NAMES, catalog).known
     assert found.most_s == seconds
 
 
 @pytest.mark.parametrize(
-    ("line", "words"), [("p", "expected a name"), ("p soon gpu:l4:1", "no time"), ("p 10 gpu:a100x9:1", "--name")]
+    ("line", "words"),
+    [
+        ("p", "expected a name"),
+        ("p soon gpu:l4:1", "no time"),
+        ("p 10 gpu:a100x9:1", "Left out of p: .*a100x9.* --name a100x9=GPU"),
+        ("p 10 gpu:4(S:0-1)", "Left out of p: .*gpu:TYPE:COUNT"),
+        ("p 10 (null)", "known type.$"),
+    ],
 )
 def test_lines_that_cannot_be_read(catalog: Catalog, line: str, words: str) -> None:
     with pytest.raises(BadInput, match=words):
-        list(partitions_of([line], {}, catalog))
+        partitions_of([line], {}, catalog)
+
+
+def test_what_nobody_knows_is_left_out_and_said(catalog: Catalog) -> None:
+    lines = [
+        "old 10 gpu:k9000:2",
+        "mixed 10 gpu:k9000:2,gpu:l4:4(S:0,2-3)",
+        "plain 10 gpu:8,gpu:l4:1",
+        "old 20 gpu:k9000:8",
+    ]
+    found = partitions_of(lines, NAMES, catalog)
+    assert found.known == [Partition("mixed", 600.0, "nvidia-l4", 4), Partition("plain", 600.0, "nvidia-l4", 1)]
+    unknown, untyped = found.without
+    assert unknown.startswith("Left out of old, mixed: ") and unknown.endswith("Say which it is: --name k9000=GPU")
+    assert untyped.startswith("Left out of plain: ")
+
+
+def test_a_name_that_means_no_gpu_is_refused(catalog: Catalog) -> None:
+    with pytest.raises(BadInput, match="--name l4=k9000"):
+        partitions_of(LINES.splitlines(), NAMES | {"l4": "k9000"}, catalog)
 
 
 def test_times_are_rounded_up_to_a_minute() -> None:
@@ -81,6 +110,7 @@ def test_a_job_is_submitted_where_it_has_time(cluster: dict[str, str]) -> None:
     price = ["--price", "nvidia-l4=0.8", "--price", "a100-sxm4-80gb=3", "--price", "h100-sxm5-80gb=9"]
     done = sbatch(cluster, *job, *price, "--steps", "20000", "--max-devices", "4", "--submit")
     assert done.returncode == 0, done.stderr
+    assert "gpucast: Left out of odd: " in done.stderr and "--name k9000=GPU" in done.stderr
     partition, nodes, gpus, limit, *script = done.stdout.split()
     assert script == ["job.sh", "--epochs=3"]
     assert partition == "--partition=batch" and nodes == "--nodes=1"  # debug is too short for so many steps

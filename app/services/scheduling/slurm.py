@@ -8,7 +8,7 @@ name of the catalogue.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 
@@ -20,6 +20,8 @@ SINFO = ("sinfo", "--noheader", "--format", "%R %l %G")
 # [days-]hours:minutes:seconds, or fewer parts from the right.
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")
 _GPU = re.compile(r"gpu:(?P<type>[^:,()\s]+):(?P<count>\d+)")
+_UNTYPED = re.compile(r"\bgpu:\d+(?![^,()\s])")
+_NO_TYPE = "GPUs whose type Slurm does not name (gpu:TYPE:COUNT)."
 _UNLIMITED = ("infinite", "unlimited", "n/a")
 _DAY_S, _HOUR_S, _MINUTE_S = 86_400, 3_600, 60
 
@@ -32,6 +34,19 @@ class Partition:
     most_s: float
     gpu: str
     count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """Partitions whose GPUs are known, and the names of those with others by the reason why these were left out."""
+
+    known: Sequence[Partition]
+    left_out: Mapping[str, Sequence[str]]
+
+    @property
+    def without(self) -> list[str]:
+        """Which GPUs were left out, and why, a sentence for each reason."""
+        return [f"Left out of {', '.join(names)}: {reason}" for reason, names in self.left_out.items()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,22 +69,30 @@ class Proposal:
         ]
 
 
-def partitions_of(lines: Sequence[str], names: Mapping[str, str], catalog: Catalog) -> Iterator[Partition]:
-    """The partitions that have GPUs; BadInput for a line of another form, or a GPU that nobody knows."""
+def partitions_of(lines: Sequence[str], names: Mapping[str, str], catalog: Catalog) -> Partitions:
+    """The partitions that have GPUs; BadInput for a line of another form, a wrong name, or if no GPU is known."""
+    found: list[Partition] = []
+    left_out: dict[str, list[str]] = {}
     for number, line in enumerate(lines, start=1):
         parts = line.split(maxsplit=2)
         if not parts:
             continue
         if len(parts) != 3:
             raise _refused(number, f"expected a name, a time and resources, got {line[:100]!r}")
-        name, longest, resources = parts
-        for found in _GPU.finditer(resources):
-            word = found["type"]
+        name, most_s, resources = parts[0].rstrip("*"), _seconds(parts[1], number), parts[2]
+        if _UNTYPED.search(resources):
+            left_out.setdefault(_NO_TYPE, []).append(name)
+        for word, count in _GPU.findall(resources):
             try:
-                gpu = catalog.resolve(names.get(word, word)).id
+                found.append(Partition(name, most_s, catalog.resolve(names.get(word, word)).id, int(count)))
             except NotFound as error:
-                raise _refused(number, f"{error.detail} Say which it is: --name {word}=GPU") from None
-            yield Partition(name.rstrip("*"), _seconds(longest, number), gpu, int(found["count"]))
+                if word in names:
+                    raise BadInput(f"--name {word}={names[word]}: {error.detail}") from None
+                left_out.setdefault(f"{error.detail} Say which it is: --name {word}=GPU", []).append(name)
+    known = Partitions(found, {reason: list(dict.fromkeys(them)) for reason, them in left_out.items()})
+    if not found:
+        raise BadInput(" ".join(["No partition has GPUs of a known type.", *known.without]))
+    return known
 
 
 def proposed(choices: Sequence[Choice], partitions: Sequence[Partition]) -> Proposal | None:
