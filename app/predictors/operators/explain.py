@@ -135,10 +135,7 @@ class Explanation(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """Rows on one GPU, as the predictor sees them; `flops` [n] as asked, not as kernels do them.
-
-    `shape` and `features` as they are corrected (app.predictors.operators.messages).
-    """
+    """Rows on one GPU, as the predictor sees them; `flops` [n] as asked, not as kernels do them."""
 
     kind: Ints
     dtype: Ints
@@ -179,17 +176,18 @@ def _explained(
         for key, dtype in zip(keys, ops.dtype.tolist(), strict=True)
     ]
     tile = np.array([recipe.tile for recipe in told], dtype=np.intp)
+    # Models are asked about rows that were learned from, `held` (app.predictors.operators.messages); what they correct
+    # is the physics of the rows themselves.
     rows, held = (_rows(table, gpus, target, tile) for table in (ops, corrected.one))
-    rows = rows._replace(shape=held.shape, features=held.features)
     more = _rows(corrected.other, gpus, target, tile) if share.any() else held
     situation = (group - len(GROUPS)) % len(SITUATIONS)
     found = []
     for q in range(len(ops)):
         key, recipe = keys[q], told[q]
         cell = None if key is None else learned.cells[key]
-        fading, whole = _reach(rows, q, cell)
+        fading, whole = _reach(held, q, cell)
         roof = _roof(rows, q, target, float(latency_s[q]))
-        said = _corrections(rows, q, recipe, cell, gpus, target)
+        said = _corrections(held, q, recipe, cell, gpus, target)
         if share[q] > 0.0:
             also = _corrections(more, q, recipe, cell, gpus, target)
             said = [one.mixed(other, float(share[q])) for one, other in zip(said, also, strict=True)]
