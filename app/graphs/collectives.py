@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import isqrt
+from typing import NamedTuple
 
 import numpy as np
 
@@ -56,8 +57,27 @@ def within_nodes(ops: OpTable) -> OpTable:
     return replace(ops, dims=dims)
 
 
-def over_nodes(ops: OpTable, within_s: Floats, network_bytes_per_s: float) -> Floats:
-    """Seconds of collectives over several nodes, float64 [n, g].
+class Across(NamedTuple):
+    """Collectives over several nodes by their parts, seconds, float64 [n, g] each.
+
+    node      what a node takes for its part; 0 where its devices have none
+    adapters  launch, and the bytes through a node's network adapters, at the same time
+    hops      what messages wait for at other nodes, on top
+    """
+
+    node: Floats
+    adapters: Floats
+    hops: Floats
+
+    @property
+    def seconds(self) -> Floats:
+        """The whole, float64 [n, g]."""
+        whole: Floats = np.maximum(self.node, self.adapters) + self.hops
+        return whole
+
+
+def over_nodes(ops: OpTable, within_s: Floats, network_bytes_per_s: float) -> Across:
+    """Collectives over several nodes.
 
     within_s [n, g] is what predictors say of `within_nodes`, on each GPU; NaN of one that has no link: each byte leaves
     and enters through an adapter.
@@ -72,15 +92,18 @@ def over_nodes(ops: OpTable, within_s: Floats, network_bytes_per_s: float) -> Fl
     ring = nodes * _NETWORK_HOP_S + (nodes - 1.0) * (each - 1.0) * _HOP_S
     tree = np.ceil(np.log2(nodes)) * _NETWORK_HOP_S
     away = size * (n - each) / n / adapter + (nodes - 1.0) * _NETWORK_HOP_S
-    once = np.maximum(near, _BASE_S + moved) + ring
-    seconds = {
-        "all_reduce": np.maximum(near, _BASE_S + 2.0 * moved) + 2.0 * np.minimum(ring, tree),
+    once = Across(near, _BASE_S + moved, ring)
+    parts = {
+        "all_reduce": Across(near, _BASE_S + 2.0 * moved, 2.0 * np.minimum(ring, tree)),
         "all_gather": once,
         "reduce_scatter": once,
-        "all_to_all": np.maximum(near, _BASE_S + away),
-        "send_recv": _BASE_S + size / adapter + _NETWORK_HOP_S + 0.0 * near,
+        # Every device sends to the others at its own pace: what a message waits for passes while the node sends, too.
+        "all_to_all": Across(near, _BASE_S + away, np.zeros_like(near)),
+        "send_recv": Across(np.zeros_like(near), _BASE_S + size / adapter, np.full_like(near, _NETWORK_HOP_S)),
     }
-    result = np.zeros(near.shape)
-    for name, time in seconds.items():
-        result = np.where((ops.kind == OP_CODE[name])[:, None], time, result)
-    return result
+    found = Across(*np.zeros((3, *near.shape)))
+    for name, across in parts.items():
+        rows = (ops.kind == OP_CODE[name])[:, None]
+        if rows.any():
+            found = Across(*(np.where(rows, part, rest) for part, rest in zip(across, found, strict=True)))
+    return found

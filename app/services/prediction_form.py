@@ -127,6 +127,22 @@ class MemberAnswer(Struct, frozen=True):
     latency_ms: float
 
 
+class NetworkParts(Struct, frozen=True):
+    """A collective over several nodes, of one repetition: the longer of `node_ms` and `adapters_ms`, and `hops_ms`.
+
+    Never under the hardware limit `limit_ms`; `bound` says which counts. `node_ms` is what a node takes for its part, 0
+    where it has none, `adapters_ms` a launch and what goes through the nodes' network adapters at the same time,
+    `hops_ms` what messages wait for at other nodes. `nodes` are racks where a link joins the devices of one.
+    """
+
+    nodes: int
+    node_ms: float
+    adapters_ms: float
+    hops_ms: float
+    limit_ms: float
+    bound: Literal["node", "network", "limit"]
+
+
 class Explanation(Struct, frozen=True):
     """Why `auto` says so, of one repetition.
 
@@ -134,6 +150,7 @@ class Explanation(Struct, frozen=True):
     log_correction), never under the limit. `fading` is what is left of the corrections at this distance from the shapes
     learned from; `corrects` says whether they go for the whole time or only for its work, where the operator is
     launched in another way than those measured. `learned_dtype` is the number format that they were learned in.
+    Of a collective over several nodes `network` makes up the latency, and all else is of the part that one node runs.
     """
 
     situation: str
@@ -145,6 +162,7 @@ class Explanation(Struct, frozen=True):
     members: list[MemberAnswer]
     fading: float
     corrects: Literal["time", "work"]
+    network: NetworkParts | None
 
 
 class OperatorRow(Struct, frozen=True, omit_defaults=True):

@@ -855,6 +855,8 @@ class Explanation(TypedDict):
     operator is
         launched in another way than those measured. `learned_dtype` is the number format that they were
     learned in.
+        Of a collective over several nodes `network` makes up the latency, and all else is of the part
+    that one node runs.
     """
 
     situation: str
@@ -866,6 +868,7 @@ class Explanation(TypedDict):
     members: list[MemberAnswer]
     fading: float
     corrects: Literal["time", "work"]
+    network: NetworkParts | None
 
 
 class RooflinePosition(TypedDict):
@@ -923,6 +926,26 @@ class MemberAnswer(TypedDict):
     weight: float
     log_correction: float
     latency_ms: float
+
+
+class NetworkParts(TypedDict):
+    """A collective over several nodes, of one repetition: the longer of `node_ms` and `adapters_ms`, and
+    `hops_ms`.
+
+        Never under the hardware limit `limit_ms`; `bound` says which counts. `node_ms` is what a node
+    takes for its part, 0
+        where it has none, `adapters_ms` a launch and what goes through the nodes' network adapters at
+    the same time,
+        `hops_ms` what messages wait for at other nodes. `nodes` are racks where a link joins the
+    devices of one.
+    """
+
+    nodes: int
+    node_ms: float
+    adapters_ms: float
+    hops_ms: float
+    limit_ms: float
+    bound: Literal["limit", "network", "node"]
 
 
 class Phases(TypedDict):

@@ -18,6 +18,8 @@ from app.predictors.operators.learning import expected_errors
 from app.predictors.roofline import Roofline
 from app.services.engine import Engine, MeasuredOperators, Served
 from app.services.operators.between_nodes import answered_on
+from app.services.operators.explanations import explanations
+from app.services.prediction_form import Explanation
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
@@ -175,6 +177,19 @@ def test_what_was_measured_on_machines_of_a_rack_stays() -> None:
     ops = concatenate([sent(devices=16, nodes=4), sent(devices=16)])
     index = OperatorIndex.build([runs_of("all_reduce", "bf16", ops, gpu=[RACK] * 2, latency_s=[7e-3, 9e-3])], known=4)
     assert asked(ops, RACK, SWITCH, index=index)[0].tolist() == [7e-3, 9e-3]
+
+
+def test_what_was_measured_over_nodes_is_explained_by_its_measurement() -> None:
+    ops = concatenate([sent(devices=16, nodes=4), sent(devices=16, nodes=2)])
+    index = OperatorIndex.build(
+        [runs_of("all_reduce", "bf16", ops.take(np.arange(1)), gpu=[SWITCH], latency_s=[7e-3])], known=4
+    )
+    known = engine(Auto(), index)
+    answer = answered_on(known, ops, GPUS, [SWITCH], predictor="auto", coverage=0.8)
+    stored, other = explanations(known, ops, GPUS, SWITCH, answer, predictor="auto", coverage=0.8)
+    assert isinstance(stored, Explanation) and isinstance(other, Explanation)
+    assert stored.network is None and stored.members[-1].latency_ms == pytest.approx(7.0)
+    assert other.network is not None and other.network.nodes == 2
 
 
 def test_what_was_measured_of_eight_is_found() -> None:

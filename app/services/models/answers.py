@@ -168,8 +168,16 @@ def _support(support: Ints, seconds: Floats) -> int:
 def _details(asked: Answering, target: int, part: Predictions) -> list[OperatorRow]:
     """One line per distinct row and phase, in the order they run, each of all its repetitions in the step together."""
     rows, table = asked.rows, asked.rows.distinct.table
-    served = asked.engine.serving(asked.request.predictor, asked.table.ids[target])
-    explanation = explanations(served, table, asked.table, target, part)
+    explanation = explanations(
+        asked.engine,
+        table,
+        asked.table,
+        target,
+        part,
+        predictor=asked.request.predictor,
+        coverage=asked.request.coverage,
+        network_bytes_per_s=asked.run.parallelism.network_bytes_per_s,
+    )
     key = rows.distinct.row * len(PHASES) + rows.workload.phase
     _, first, line = np.unique(key, return_index=True, return_inverse=True)
     count = np.bincount(line.reshape(-1), weights=asked.times)

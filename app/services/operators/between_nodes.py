@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from app.graphs.collectives import in_racks, over_nodes, within_nodes
+from app.graphs.collectives import Across, in_racks, over_nodes, within_nodes
 from app.graphs.run import Parallelism
 from app.predictors.operators.priors import IS_COLLECTIVE
 from app.services.engine import Engine
@@ -17,8 +18,11 @@ from app.tables.gpus import MOST_IN_A_MACHINE, GpuTable
 from app.tables.ops import OpTable
 from app.tables.predictions import COMMUNICATION, EXTRAPOLATED, MEASURED, Predictions
 
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
 # What a device can send to other nodes where a request has no say in it.
-_USUAL = Parallelism().network_bytes_per_s
+USUAL_BYTES_PER_S = Parallelism().network_bytes_per_s
 
 
 def answered_on(
@@ -29,7 +33,7 @@ def answered_on(
     *,
     predictor: str,
     coverage: float,
-    network_bytes_per_s: float = _USUAL,
+    network_bytes_per_s: float = USUAL_BYTES_PER_S,
 ) -> Predictions:
     """The n rows' answers on GPU rows `targets`, GPU by GPU, with collectives between nodes by the network.
 
@@ -58,6 +62,60 @@ def answered_on(
     return Predictions(*columns)
 
 
+class Asked(NamedTuple):
+    """Rows on one GPU as its predictor was asked about them, and what `answered_on` made of its answers.
+
+    ops      the n rows, of collectives over several nodes the part that one of these runs
+    answer   of these n rows
+    several  int [m], which are over several nodes, but for those that were measured so
+    nodes    float64 [m], how many nodes, or racks, each of these is over
+    across   the parts of these, [m, 1]
+    """
+
+    ops: OpTable
+    answer: Predictions
+    several: Ints
+    nodes: Floats
+    across: Across
+
+
+def as_asked(  # noqa: PLR0913  what was asked, and of whom
+    engine: Engine,
+    ops: OpTable,
+    gpus: GpuTable,
+    target: int,
+    answer: Predictions,
+    *,
+    predictor: str,
+    coverage: float,
+    network_bytes_per_s: float = USUAL_BYTES_PER_S,
+) -> Asked:
+    """What `answer` [n], of `answered_on` on GPU row `target`, was made of."""
+    asking = _Asking(engine, ops, gpus, predictor, coverage, network_bytes_per_s)
+    joined = float(gpus.column("link_domain_gpus")[target])
+    if joined > MOST_IN_A_MACHINE and IS_COLLECTIVE[ops.kind].any():
+        ops = in_racks(ops, joined)
+    several = _several(ops)
+    several = several[answer.support[several] != MEASURED]
+    if not len(several):
+        return Asked(ops, answer, several, np.empty(0), Across(*np.empty((3, 0, 1))))
+    there, dims = ops.take(several), ops.dims.copy()
+    inside = within_nodes(there)
+    near = asking.within(inside, [target])
+    dims[:, several] = inside.dims
+    columns = {name: getattr(answer, name).copy() for name in Predictions.__dataclass_fields__}
+    for name, column in columns.items():
+        column[several] = getattr(near, name)
+    across = asking.across(there, near, [target])
+    return Asked(replace(ops, dims=dims), Predictions(**columns), several, there.column("nodes"), across)
+
+
+def _several(ops: OpTable) -> Ints:
+    """Rows of collectives over several nodes; none of a table without collectives, which has no such column."""
+    collective = IS_COLLECTIVE[ops.kind]
+    return np.flatnonzero(collective & (ops.column("nodes") > 1.0)) if collective.any() else np.flatnonzero(collective)
+
+
 class _Asking(NamedTuple):
     """What is asked, whatever the GPUs: `said` are the rows as the caller has them, which may have been measured so."""
 
@@ -76,16 +134,19 @@ class _Asking(NamedTuple):
     def answered(self, ops: OpTable, targets: Sequence[int]) -> Predictions:
         """The same with collectives over several nodes by the network."""
         answer = self.within(ops, targets, self.said)
-        rows = np.flatnonzero(IS_COLLECTIVE[ops.kind] & (ops.column("nodes") > 1.0))
+        rows = _several(ops)
         if not len(rows):
             return answer
         there = ops.take(rows)
-        inside = within_nodes(there)
-        near = self.within(inside, targets).latency_s.reshape(len(targets), len(rows)).T
-        linked = np.isfinite(self.gpus.column("link_bandwidth_bytes_per_s")[np.array(targets, dtype=np.intp)])
+        seconds = self.across(there, self.within(within_nodes(there), targets), targets).seconds.T
         apart = np.arange(len(targets))[:, None] * len(ops) + rows
-        seconds = over_nodes(there, np.where(linked, near, np.nan), self.network_bytes_per_s).T
         return _put(answer, apart.ravel(), seconds.ravel())
+
+    def across(self, there: OpTable, near: Predictions, targets: Sequence[int]) -> Across:
+        """The parts of collectives over several nodes, of which predictors say `near` within them, GPU by GPU."""
+        linked = np.isfinite(self.gpus.column("link_bandwidth_bytes_per_s")[np.array(targets, dtype=np.intp)])
+        within = np.where(linked, near.latency_s.reshape(len(targets), len(there)).T, np.nan)
+        return over_nodes(there, within, self.network_bytes_per_s)
 
 
 def _put(answer: Predictions, rows: np.ndarray, seconds: np.ndarray) -> Predictions:

@@ -3,28 +3,84 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from app.predictors.auto import Auto
+from app.predictors.intervals import S_UNTRAINED, SITUATIONS
 from app.predictors.links import named
 from app.predictors.operators.explain import Explanation as Found
 from app.predictors.operators.explain import Member, explained
-from app.services.engine import Served
-from app.services.prediction_form import Explanation, MemberAnswer, PhysicsTerms, RooflinePosition, TileUse
+from app.services.engine import Engine
+from app.services.operators.between_nodes import USUAL_BYTES_PER_S, as_asked
+from app.services.prediction_form import (
+    Explanation,
+    MemberAnswer,
+    NetworkParts,
+    PhysicsTerms,
+    RooflinePosition,
+    TileUse,
+)
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
 from app.tables.predictions import Predictions
 
+_UNTRAINED = list(SITUATIONS)[S_UNTRAINED]
 
-def explanations(
-    served: Served, ops: OpTable, gpus: GpuTable, target: int, answer: Predictions
+
+def explanations(  # noqa: PLR0913  what was asked, and of whom
+    engine: Engine,
+    ops: OpTable,
+    gpus: GpuTable,
+    target: int,
+    answer: Predictions,
+    *,
+    predictor: str,
+    coverage: float,
+    network_bytes_per_s: float = USUAL_BYTES_PER_S,
 ) -> Sequence[Explanation | UnsetType]:
-    """Of every row of `ops` on GPU row `target`; other predictors than `auto` have none."""
-    if not isinstance(served.predictor, Auto):
+    """Of every row of `ops` on GPU row `target`, as `answered_on` answered; other predictors than `auto` have none."""
+    served = engine.serving(predictor, gpus.ids[target]).predictor
+    if not isinstance(served, Auto):
         return [UNSET] * len(ops)
-    return [_worded(found) for found in explained(served.predictor.operators_, ops, gpus, target, answer)]
+    asked = as_asked(
+        engine,
+        ops,
+        gpus,
+        target,
+        answer,
+        predictor=predictor,
+        coverage=coverage,
+        network_bytes_per_s=network_bytes_per_s,
+    )
+    told = [_worded(found) for found in explained(served.operators_, asked.ops, gpus, target, asked.answer)]
+    seconds = np.stack([*(part[:, 0] for part in asked.across), answer.limit_s[asked.several]], axis=1)
+    for q, nodes, times in zip(asked.several.tolist(), asked.nodes.tolist(), seconds.tolist(), strict=True):
+        told[q] = _over_nodes(told[q], int(nodes), times)
+    return told
+
+
+def _over_nodes(node: Explanation, nodes: int, seconds: Sequence[float]) -> Explanation:
+    """Of a collective over several nodes: `node` is of one node's part, `seconds` of all parts and the limit."""
+    inside, adapters, hops, limit = seconds
+    bound: Literal["node", "network", "limit"] = "node" if inside > adapters else "network"
+    if limit > max(inside, adapters) + hops:
+        bound = "limit"
+    network = NetworkParts(nodes, inside * 1e3, adapters * 1e3, hops * 1e3, limit * 1e3, bound)
+    if inside > 0.0:
+        return replace(node, network=network)
+    return replace(
+        node,
+        situation=_UNTRAINED,
+        learned_dtype=None,
+        roofline=replace(node.roofline, compute_share=None, dram_share=None),
+        physics=PhysicsTerms(*(0.0 for _ in PhysicsTerms.__struct_fields__)),
+        members=[],
+        network=network,
+    )
 
 
 def _worded(found: Found) -> Explanation:
@@ -39,6 +95,7 @@ def _worded(found: Found) -> Explanation:
         members=[_member(member) for member in found.members],
         fading=found.fading,
         corrects="time" if found.whole else "work",
+        network=None,
     )
 
 

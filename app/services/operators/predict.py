@@ -187,8 +187,15 @@ def _details(
     snapshot: Snapshot, gpus: GpuTable, request: OperatorsRequest, asked: Chain, target: int, answer: Predictions
 ) -> list[OperatorRow]:
     """One row per operator in the order asked, each of all its repetitions together."""
-    served = snapshot.engine.serving(request.predictor, gpus.ids[target])
-    explanation = explanations(served, asked.distinct.table, gpus, target, answer)
+    explanation = explanations(
+        snapshot.engine,
+        asked.distinct.table,
+        gpus,
+        target,
+        answer,
+        predictor=request.predictor,
+        coverage=request.coverage,
+    )
     row, count, table = asked.distinct.row, asked.distinct.repeats, asked.distinct.table
     times = (answer.latency_s, answer.low_s, answer.high_s, answer.limit_s)
     summed = zip(
