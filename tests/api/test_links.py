@@ -138,6 +138,8 @@ def test_stages_of_a_partition(client: TestClient) -> None:
     assert any(SAYS in words for words in found["warnings"])
     given = client.post("/partition", json=body | {"link_bandwidth_bytes_per_s": 3e11}).json()["partition"]
     assert not any(SAYS in words for words in given["warnings"])
+    unlike = client.post("/partition", json=body | {"gpus": ["gb200", SWITCHED]}).json()["partition"]
+    assert not any(SAYS in words for words in unlike["warnings"])  # no slot of a rack's is known
 
 
 def test_a_rack_that_one_link_joins_is_as_one_machine(client: TestClient) -> None:

@@ -130,16 +130,21 @@ def _links(request: PartitionRequest, rows: GpuRows, targets: list[int]) -> _Lin
         joined = one == other and alike % (one.link_domain_gpus or len(specs)) > 0
         alike = alike + 1 if one == other else 1
         rates.append(min(_rate(spec, joined=joined) for spec in (one, other)))
-        slotted.append(not joined and any(spec.link_domain_gpus for spec in (one, other)))
+        slotted.append(not joined and any(_slot(spec) is not None for spec in (one, other)))
     return _Links(np.array(rates), np.array(slotted, dtype=np.bool_))
 
 
 def _rate(spec: GpuSpec, *, joined: bool) -> float:
     """Bytes per second to a device that its link joins, or to any other."""
-    slot = None if joined or spec.link_domain_gpus is None else spec.slot_bandwidth_bytes_per_s
+    slot = None if joined else _slot(spec)
     if (rate := slot or spec.link_bandwidth_bytes_per_s) is None:
         raise _refused(("link_bandwidth_bytes_per_s",), f"required: the link of {spec.id} is not known")
     return rate
+
+
+def _slot(spec: GpuSpec) -> float | None:
+    """Bytes per second over the slot of a device whose link joins some others only; None of any other, or of a rack."""
+    return None if spec.link_domain_gpus is None else spec.slot_bandwidth_bytes_per_s
 
 
 def _link_s(units: Units, links: Floats, latency_s: float) -> Floats:
@@ -214,7 +219,7 @@ def _notes(
             predictor,
             unanswered=unanswered[k],
             alone=alone[k],
-            slotted=rows.spec(target).link_domain_gpus is not None and bool(over_slot[max(k - 1, 0) : k + 1].any()),
+            slotted=_slot(rows.spec(target)) is not None and bool(over_slot[max(k - 1, 0) : k + 1].any()),
             guest=rows.is_guest(target),
         )
         notes += [f"{rows.id(target)}: {one}" for one in words]
