@@ -90,6 +90,14 @@ def test_layers_of_attention_between_measured_ones_are_unmeasured() -> None:
     assert not len(unmeasured(rows.take(np.arange(MOST_ROWS + 1) % len(rows))))
 
 
+def test_layers_that_name_no_kv_heads_have_as_many_as_heads() -> None:
+    layers = [{"heads": heads, "head_dim": width} for heads, width in ((8, 64), (32, 128), (16, 256))]
+    ops = operators("attention_prefill", *(layer | {"batch": 1, "context_length": 512} for layer in layers))
+    found = unmeasured(Measurements(ops, np.ones(len(ops), dtype=np.intp), np.ones(len(ops)))).ops
+    assert len(found) == len(ops) and not np.isnan(found.column("kv_heads")).any()
+    assert (found.column("heads") % found.column("kv_heads") == 0.0).all()
+
+
 def test_trees_taught_again_follow_rows_and_teacher() -> None:
     rng = np.random.default_rng(0)
     features = np.zeros((8, 3000), dtype=np.float32)

@@ -22,8 +22,8 @@ LEAST_ROWS = 15_000
 STEADY = ("fp16", "bf16")
 # Unmeasured rows for each measured one, at most: every one costs as much time.
 MOST_UNMEASURED = 1.0
-# Attention: what makes a layer, the rows of a GPU up to which trees are not as many as may be served, and unmeasured
-# rows for each. Of more rows the trees have no room for more (L40S, H100, B200: no better or worse).
+# Attention: what makes a layer, the rows of a GPU up to which trees are taught, and unmeasured rows for each. Of more
+# rows trees have no room for more (L40S, H100, B200: no better or worse); it was chosen at 1,700 trees of 4 rows each.
 LAYER = ("heads", "kv_heads", "head_dim", "window")
 MOST_ROWS, OF_LAYERS = 6_800, 1.0
 # Layers drawn for each that is kept: most are measured, or have heads that no KV heads divide.
@@ -52,6 +52,7 @@ def _layers_of_gpu(rows: Measurements) -> Measurements:
     """Attention layers between those of one GPU's rows."""
     random, n = np.random.default_rng(0), int(OF_LAYERS * len(rows))
     layers = np.array([rows.ops.column(name) for name in LAYER])
+    layers[1] = np.where(np.isnan(layers[1]), layers[0], layers[1])  # absent: as many as heads
     known = np.unique(layers, axis=1)
     one, other = random.integers(known.shape[1], size=(2, _TRIES * n))
     mixed = np.where(random.random((len(LAYER), _TRIES * n)) < 0.5, known[:, one], known[:, other])
