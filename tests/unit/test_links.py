@@ -17,7 +17,7 @@ from app.predictors.operators.index import NO_OPERATORS, OperatorIndex
 from app.predictors.operators.learning import expected_errors
 from app.predictors.roofline import Roofline
 from app.services.engine import Engine, MeasuredOperators, Served
-from app.services.operators.between_nodes import answered_on
+from app.services.operators.between_nodes import Asking, answered_on
 from app.services.operators.explanations import explanations
 from app.services.prediction_form import Explanation
 from app.tables.catalog import Catalog
@@ -186,7 +186,7 @@ def test_what_was_measured_over_nodes_is_explained_by_its_measurement() -> None:
     )
     known = engine(Auto(), index)
     answer = answered_on(known, ops, GPUS, [SWITCH], predictor="auto", coverage=0.8)
-    stored, other = explanations(known, ops, GPUS, SWITCH, answer, predictor="auto", coverage=0.8)
+    stored, other = explanations(Asking(known, ops, GPUS, "auto", 0.8), SWITCH, answer)
     assert isinstance(stored, Explanation) and isinstance(other, Explanation)
     assert stored.network is None and stored.members[-1].latency_ms == pytest.approx(7.0)
     assert other.network is not None and other.network.nodes == 2

@@ -20,6 +20,7 @@ from app.services.models.networks import Prepared, times_of
 from app.services.models.requests import NetworkRequest
 from app.services.models.steps import Step, passed_on
 from app.services.operators.answers import ROOFLINE, over_slot, warnings
+from app.services.operators.between_nodes import Asking
 from app.services.operators.explanations import explanations
 from app.services.prediction_form import (
     AnsweredBy,
@@ -168,16 +169,9 @@ def _support(support: Ints, seconds: Floats) -> int:
 def _details(asked: Answering, target: int, part: Predictions) -> list[OperatorRow]:
     """One line per distinct row and phase, in the order they run, each of all its repetitions in the step together."""
     rows, table = asked.rows, asked.rows.distinct.table
-    explanation = explanations(
-        asked.engine,
-        table,
-        asked.table,
-        target,
-        part,
-        predictor=asked.request.predictor,
-        coverage=asked.request.coverage,
-        network_bytes_per_s=asked.run.parallelism.network_bytes_per_s,
-    )
+    request, network = asked.request, asked.run.parallelism.network_bytes_per_s
+    asking = Asking(asked.engine, table, asked.table, request.predictor, request.coverage, network)
+    explanation = explanations(asking, target, part)
     key = rows.distinct.row * len(PHASES) + rows.workload.phase
     _, first, line = np.unique(key, return_index=True, return_inverse=True)
     count = np.bincount(line.reshape(-1), weights=asked.times)

@@ -40,7 +40,7 @@ def answered_on(
     Their intervals keep their width relative to the middle, and none falls under the hardware limit. What was measured
     stays.
     """
-    asking = _Asking(engine, ops, gpus, predictor, coverage, network_bytes_per_s)
+    asking = Asking(engine, ops, gpus, predictor, coverage, network_bytes_per_s)
     if not IS_COLLECTIVE[ops.kind].any():
         return asking.within(ops, targets)
     joined = gpus.column("link_domain_gpus")[np.array(targets, dtype=np.intp)]
@@ -79,44 +79,13 @@ class Asked(NamedTuple):
     across: Across
 
 
-def as_asked(  # noqa: PLR0913  what was asked, and of whom
-    engine: Engine,
-    ops: OpTable,
-    gpus: GpuTable,
-    target: int,
-    answer: Predictions,
-    *,
-    predictor: str,
-    coverage: float,
-    network_bytes_per_s: float = USUAL_BYTES_PER_S,
-) -> Asked:
-    """What `answer` [n], of `answered_on` on GPU row `target`, was made of."""
-    asking = _Asking(engine, ops, gpus, predictor, coverage, network_bytes_per_s)
-    joined = float(gpus.column("link_domain_gpus")[target])
-    if joined > MOST_IN_A_MACHINE and IS_COLLECTIVE[ops.kind].any():
-        ops = in_racks(ops, joined)
-    several = _several(ops)
-    several = several[answer.support[several] != MEASURED]
-    if not len(several):
-        return Asked(ops, answer, several, np.empty(0), Across(*np.empty((3, 0, 1))))
-    there, dims = ops.take(several), ops.dims.copy()
-    inside = within_nodes(there)
-    near = asking.within(inside, [target])
-    dims[:, several] = inside.dims
-    columns = {name: getattr(answer, name).copy() for name in Predictions.__dataclass_fields__}
-    for name, column in columns.items():
-        column[several] = getattr(near, name)
-    across = asking.across(there, near, [target])
-    return Asked(replace(ops, dims=dims), Predictions(**columns), several, there.column("nodes"), across)
-
-
 def _several(ops: OpTable) -> Ints:
     """Rows of collectives over several nodes; none of a table without collectives, which has no such column."""
     collective = IS_COLLECTIVE[ops.kind]
     return np.flatnonzero(collective & (ops.column("nodes") > 1.0)) if collective.any() else np.flatnonzero(collective)
 
 
-class _Asking(NamedTuple):
+class Asking(NamedTuple):
     """What is asked, whatever the GPUs: `said` are the rows as the caller has them, which may have been measured so."""
 
     engine: Engine
@@ -124,7 +93,7 @@ class _Asking(NamedTuple):
     gpus: GpuTable
     predictor: str
     coverage: float
-    network_bytes_per_s: float
+    network_bytes_per_s: float = USUAL_BYTES_PER_S
 
     def within(self, ops: OpTable, targets: Sequence[int], said: OpTable | None = None) -> Predictions:
         """Answers of predictors, GPU by GPU; what was measured counts of the rows as `said`."""
@@ -141,6 +110,26 @@ class _Asking(NamedTuple):
         seconds = self.across(there, self.within(within_nodes(there), targets), targets).seconds.T
         apart = np.arange(len(targets))[:, None] * len(ops) + rows
         return _put(answer, apart.ravel(), seconds.ravel())
+
+    def made_of(self, answer: Predictions, target: int) -> Asked:
+        """What `answer` [n], of `answered_on` on GPU row `target`, was made of."""
+        ops = self.said
+        joined = float(self.gpus.column("link_domain_gpus")[target])
+        if joined > MOST_IN_A_MACHINE and IS_COLLECTIVE[ops.kind].any():
+            ops = in_racks(ops, joined)
+        several = _several(ops)
+        several = several[answer.support[several] != MEASURED]
+        if not len(several):
+            return Asked(ops, answer, several, np.empty(0), Across(*np.empty((3, 0, 1))))
+        there, dims = ops.take(several), ops.dims.copy()
+        inside = within_nodes(there)
+        near = self.within(inside, [target])
+        dims[:, several] = inside.dims
+        columns = {name: getattr(answer, name).copy() for name in Predictions.__dataclass_fields__}
+        for name, column in columns.items():
+            column[several] = getattr(near, name)
+        across = self.across(there, near, [target])
+        return Asked(replace(ops, dims=dims), Predictions(**columns), several, there.column("nodes"), across)
 
     def across(self, there: OpTable, near: Predictions, targets: Sequence[int]) -> Across:
         """The parts of collectives over several nodes, of which predictors say `near` within them, GPU by GPU."""

@@ -14,8 +14,7 @@ from app.predictors.intervals import S_UNTRAINED, SITUATIONS
 from app.predictors.links import named
 from app.predictors.operators.explain import Explanation as Found
 from app.predictors.operators.explain import Member, explained
-from app.services.engine import Engine
-from app.services.operators.between_nodes import USUAL_BYTES_PER_S, as_asked
+from app.services.operators.between_nodes import Asking
 from app.services.prediction_form import (
     Explanation,
     MemberAnswer,
@@ -24,39 +23,18 @@ from app.services.prediction_form import (
     RooflinePosition,
     TileUse,
 )
-from app.tables.gpus import GpuTable
-from app.tables.ops import OpTable
 from app.tables.predictions import Predictions
 
 _UNTRAINED = list(SITUATIONS)[S_UNTRAINED]
 
 
-def explanations(  # noqa: PLR0913  what was asked, and of whom
-    engine: Engine,
-    ops: OpTable,
-    gpus: GpuTable,
-    target: int,
-    answer: Predictions,
-    *,
-    predictor: str,
-    coverage: float,
-    network_bytes_per_s: float = USUAL_BYTES_PER_S,
-) -> Sequence[Explanation | UnsetType]:
-    """Of every row of `ops` on GPU row `target`, as `answered_on` answered; other predictors than `auto` have none."""
-    served = engine.serving(predictor, gpus.ids[target]).predictor
+def explanations(asking: Asking, target: int, answer: Predictions) -> Sequence[Explanation | UnsetType]:
+    """Of every row asked on GPU row `target`, as `answered_on` answered; other predictors than `auto` have none."""
+    served = asking.engine.serving(asking.predictor, asking.gpus.ids[target]).predictor
     if not isinstance(served, Auto):
-        return [UNSET] * len(ops)
-    asked = as_asked(
-        engine,
-        ops,
-        gpus,
-        target,
-        answer,
-        predictor=predictor,
-        coverage=coverage,
-        network_bytes_per_s=network_bytes_per_s,
-    )
-    told = [_worded(found) for found in explained(served.operators_, asked.ops, gpus, target, asked.answer)]
+        return [UNSET] * len(asking.said)
+    asked = asking.made_of(answer, target)
+    told = [_worded(found) for found in explained(served.operators_, asked.ops, asking.gpus, target, asked.answer)]
     seconds = np.stack([*(part[:, 0] for part in asked.across), answer.limit_s[asked.several]], axis=1)
     for q, nodes, times in zip(asked.several.tolist(), asked.nodes.tolist(), seconds.tolist(), strict=True):
         told[q] = _over_nodes(told[q], int(nodes), times)

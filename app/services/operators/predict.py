@@ -20,7 +20,7 @@ from app.ops.stacks import doubts
 from app.services.engine import Engine
 from app.services.gpu_rows import GpuRows, Snapshot
 from app.services.operators.answers import ROOFLINE, lacks, over_slot, refused, require_predictor, warnings
-from app.services.operators.between_nodes import answered_on
+from app.services.operators.between_nodes import Asking, answered_on
 from app.services.operators.explanations import explanations
 from app.services.operators.requests import OperatorsRequest
 from app.services.operators.rows import Distinct, read_rows
@@ -187,15 +187,8 @@ def _details(
     snapshot: Snapshot, gpus: GpuTable, request: OperatorsRequest, asked: Chain, target: int, answer: Predictions
 ) -> list[OperatorRow]:
     """One row per operator in the order asked, each of all its repetitions together."""
-    explanation = explanations(
-        snapshot.engine,
-        asked.distinct.table,
-        gpus,
-        target,
-        answer,
-        predictor=request.predictor,
-        coverage=request.coverage,
-    )
+    asking = Asking(snapshot.engine, asked.distinct.table, gpus, request.predictor, request.coverage)
+    explanation = explanations(asking, target, answer)
     row, count, table = asked.distinct.row, asked.distinct.repeats, asked.distinct.table
     times = (answer.latency_s, answer.low_s, answer.high_s, answer.limit_s)
     summed = zip(
