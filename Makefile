@@ -1,8 +1,9 @@
 # gpucast: two commands. Needs make and Python >= 3.11; everything else goes into .venv.
 #   make serve   install, then start database, API and worker   (PORT, HOST, DATABASE_URL, GPUCAST_DATA_DIR)
-#   make test    install, then format, lint, types, layers, locks and every test
+#   make test    install, then format, lint, types, layers, locks, documentation and every test
 #   make measure install what `gpucast measure` needs on the machine with the device, and say how to run it
 #   make train   the artefacts of models_store/ from the data sets in DATA (or GPUCAST_SHARED_DATA)
+#   make docs    build the documentation, strictly, and open it where there is a browser
 #   make client  clients/python/gpucast_client.py from the OpenAPI document again
 #   make lock    resolve pyproject.toml into requirements/*.txt again
 
@@ -18,7 +19,7 @@ ifneq ($(shell test -w "$$HOME" && echo yes),yes)
 export UV_CACHE_DIR := $(CURDIR)/.venv/cache
 endif
 
-.PHONY: client serve train measure test check lock install clean
+.PHONY: client serve train measure test check docs lock install clean
 
 serve: $(INSTALLED)
 	@$(BIN)/gpucast serve
@@ -27,7 +28,7 @@ train: $(INSTALLED)
 	@$(BIN)/gpucast train $(if $(DATA),--data "$(DATA)")
 
 measure: .venv/.measure
-	@echo "run: $(BIN)/gpucast measure --minutes 10 --out measured.parquet   (docs/measure.md)"
+	@echo "run: $(BIN)/gpucast measure --minutes 10 --out measured.parquet   (docs/how-to/measure-a-gpu.md)"
 
 # Files run whole in one of two processes, each with a PostgreSQL of its own; WORKERS=0 runs all in one.
 WORKERS ?= 2
@@ -41,6 +42,16 @@ check: .venv/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python requirements/lock.py --check
+	$(SITE)
+
+# Strict: a warning, such as a link to nothing, is an error. All pages are read anew, so that none hides one.
+SITE = $(BIN)/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going --nitpicky docs build/docs
+
+docs: .venv/.dev
+	@$(SITE)
+	@echo "open build/docs/index.html"
+	@if [ -n "$$DISPLAY$$WAYLAND_DISPLAY" ] || [ "$$(uname)" = Darwin ]; then \
+	$(BIN)/python -m webbrowser "file://$(CURDIR)/build/docs/index.html" >/dev/null || true; fi
 
 install: $(INSTALLED)
 

@@ -25,9 +25,10 @@ _BODIES: dict[str, Any] = {MEDIA_JSON: {"schema": ref("Graph"), "example": GRAPH
 _BODIES |= {media: {"schema": BINARY} for media in MEDIA_FILES[:3]}
 _BODIES[MEDIA_FORM] = {"schema": {"type": "object", "required": ["file"], "properties": {"file": BINARY}}}
 _DESCRIPTION = (
-    "A network in the project's JSON form (docs/graph.md), an ONNX file or a torch.export archive (.pt2): weights are"
-    " not looked at, so files may come without them. The id is a hash of what it says: sent again, it changes"
-    " nothing. Named dimensions are bound by each prediction; `dims` only sets what the figures of the answer are for."
+    "A network in the project's JSON form (docs/reference/graphs.md), an ONNX file or a torch.export archive (.pt2):"
+    " weights are not looked at, so files may come without them. The id is a hash of what it says: sent again, it"
+    " changes nothing. Named dimensions are bound by each prediction; `dims` only sets what the figures of the answer"
+    " are for."
 )
 
 

@@ -77,15 +77,18 @@ def operators(  # noqa: PLR0913, PLR0917  (typer makes an option of each)
     intervals: Annotated[
         bool, typer.Option(help="intervals of `auto` from rows held out inside each fold: ten times slower")
     ] = True,
-    readme: Annotated[
-        bool, typer.Option("--readme", help="put the short table into README.md and docs/, with docs/operators.json")
+    results: Annotated[
+        bool,
+        typer.Option(
+            "--results", "--readme", help="write the tables of docs/reference/results.md, and evaluation/operators.json"
+        ),
     ] = False,
 ) -> None:
     """Predictors of deep-learning operators on rows, configurations and GPUs that they did not learn from."""
     if json_file is not None:
         _refuse_unwritable(json_file)
-    if readme and family:
-        raise BadInput("--readme records whole protocols: leave out --family.")
+    if results and family:
+        raise BadInput("--results records whole protocols: leave out --family.")
     study = evaluate_operators(
         data,
         predictors=predictor or (),
@@ -99,7 +102,7 @@ def operators(  # noqa: PLR0913, PLR0917  (typer makes an option of each)
     print("\n".join(lines(study)))
     if json_file is not None:
         json_file.write_text(json.dumps(body(study, study.cells), indent=1) + "\n", "utf-8")
-    if readme:
+    if results:
         record(study)
 
 
@@ -112,22 +115,27 @@ def calibration(
     rows: Annotated[
         int, typer.Option(min=1, help="train on at most this many rows per operator, dtype and GPU")
     ] = calibrations.MOST_TRAIN,
-    readme: Annotated[
-        bool, typer.Option("--readme", help="put the table into docs/accuracy.md, with docs/calibration.json")
+    results: Annotated[
+        bool,
+        typer.Option(
+            "--results",
+            "--readme",
+            help="write the tables of docs/reference/results.md, and evaluation/calibration.json",
+        ),
     ] = False,
 ) -> None:
     """A GPU held out: nothing measured on it, 32 shapes as the plan chooses them, as many at random."""
     if json_file is not None:
         _refuse_unwritable(json_file)
-    if readme and (family or gpu):
-        raise BadInput("--readme records every family and GPU: leave out --family and --gpu.")
+    if results and (family or gpu):
+        raise BadInput("--results records every family and GPU: leave out --family and --gpu.")
     study = calibrations.evaluate_calibration(
         data, families=family or (), gpus=gpu or (), most_train=rows, progress=_said
     )
     print("\n".join(calibration_report.lines(study)))
     if json_file is not None:
         json_file.write_text(json.dumps(calibration_report.body(study), indent=1) + "\n", "utf-8")
-    if readme:
+    if results:
         calibration_report.record(study)
 
 
@@ -180,8 +188,13 @@ def neusight_models(
     left_out: Annotated[
         bool, typer.Option("--left-out", help="also every GPU left out in turn, with intervals from the others")
     ] = False,
-    readme: Annotated[
-        bool, typer.Option("--readme", help="put the means into README.md and docs/, with docs/neusight_models.json")
+    results: Annotated[
+        bool,
+        typer.Option(
+            "--results",
+            "--readme",
+            help="write the tables of docs/reference/results.md, and evaluation/neusight_models.json",
+        ),
     ] = False,
 ) -> None:
     """Whole models end to end against NeuSight's measured ones, on GPUs learned from and never seen."""
@@ -194,7 +207,7 @@ def neusight_models(
     print("\n".join(model_report.lines(cells)))
     if json_file is not None:
         json_file.write_text(json.dumps(model_report.body(cells), indent=1) + "\n", "utf-8")
-    if readme:
+    if results:
         model_report.record(cells)
 
 

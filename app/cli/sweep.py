@@ -20,7 +20,7 @@ def command(  # noqa: PLR0913 - one parameter per option
         typer.Argument(
             help="Parquet with the columns of POST /predict/batch, or a grid in JSON: "
             '{"op": "linear", "dtype": "bf16", "m": [1, 64], "n": [1024, 4096], "k": 4096} is every combination. '
-            "Of models: columns named as the fields of POST /predict's workload (docs/models.md, Sweeps)."
+            "Of models: columns named as the fields of POST /predict's workload (docs/reference/models.md, Sweeps)."
         ),
     ],
     folder: Annotated[Path, typer.Argument(help="Folder of the answers; a sweep that stopped goes on there.")],

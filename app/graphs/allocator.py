@@ -20,7 +20,7 @@ from app.tables.workload import FORWARD, Floats, Workload
 _MIB = 2.0**20
 LARGE_BYTES, SMALL_BYTES, SHARED_BYTES, SMALL_SEGMENT_BYTES = 10.0 * _MIB, _MIB, 20.0 * _MIB, 2.0 * _MIB
 # Seconds that the driver takes for a segment, of CUDA and of HIP, and that giving back takes, from which part of the
-# memory on: chosen on training runs of V100, MI100 and MI210 (docs/accuracy.md).
+# memory on: chosen on training runs of V100, MI100 and MI210 (docs/explanation/notebook.md).
 SEGMENT_S, HIP_SEGMENT_S = 0.45e-3, 0.25e-3
 FULL_FROM, FULL_S = 0.8, 0.57
 _HIP = "cdna"

@@ -15,7 +15,7 @@ _TERA, _GIGA, _MEGA, _MICRO = 1e12, 1e9, 1e6, 1e-6
 
 
 def figures(rows: Sequence[Row]) -> dict[str, float]:
-    """Measured figures by their names in docs/nomenclature.md, SI units: those that the rows tell."""
+    """Measured figures by their names in docs/reference/nomenclature.md, SI units: those that the rows tell."""
     measured = [row for row in rows if row["outcome"] == MEASURED]
     found = {
         "triad_bandwidth_bytes_per_s": _bandwidth(measured, "add", arrays=3),

@@ -128,7 +128,7 @@ def decode_loops(table: OpTable) -> Loops:
 
 
 # Queries of a tile, of all heads that share a KV head one after another, and clocks of an SM to begin and end one: of
-# A100, B200 and L40S (docs/accuracy.md).
+# A100, B200 and L40S (docs/explanation/notebook.md).
 _TILE_ROWS, _TILE_CLOCKS = 64.0, 6000.0
 
 

@@ -11,7 +11,8 @@ of m x m outputs from (m + 2)^2 products per channel in and out, in place of 9 m
 - F(2 x 2) is one kernel, whose blocks do 32 tiles by 32 channels out: tiles of one image, and before there were tensor
   units also of two or four, for images that one block does not fit.
 The plain product runs in blocks of 128 x 64, and takes whole waves. Blocks are those of cuDNN 8's usual kernels, as
-their grids in NeuSight's rows say; how fast they are, next to one another, is set there too (docs/accuracy.md).
+their grids in NeuSight's rows say; how fast they are, next to one another, is set there too
+(docs/explanation/notebook.md).
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def _strided_rereads(table: OpTable) -> Rereads:
     return Rereads(table.column("b") * row * (burst - size), nothing, passed, nothing)
 
 
-# Clocks of an SM per random number: of V100, MI100 and MI210 in training (docs/accuracy.md).
+# Clocks of an SM per random number: of V100, MI100 and MI210 in training (docs/explanation/notebook.md).
 _RANDOM_CLOCKS = 3.5
 MASK_BYTES = 1.0
 

@@ -84,4 +84,4 @@ def work(table: OpTable) -> Work:
     return Work(table.column("flops"), table.column("bytes"), table.column("working_set_bytes"))
 
 
-OP = Op("kernel", "kernel", tuple(Dim(name, "docs/nomenclature.md", default=np.nan) for name in FIELDS), work)
+OP = Op("kernel", "kernel", tuple(Dim(name, "docs/reference/nomenclature.md", default=np.nan) for name in FIELDS), work)

@@ -4,8 +4,8 @@ A product of m x n outputs is cut into tiles; every tile is one block's work, an
 (NeuSight's tile and wave decomposition). Libraries choose among tiles like CANDIDATES (CUTLASS, cuBLAS kernel names).
 Where tiles are fewer than SMs the summed dimension may be cut too (split-K), in pieces of at least SPLIT_DEPTH. A last
 wave that is not full costs its part, not a whole wave as in NeuSight: an SM runs the fewer blocks it has the faster,
-what idles leaves board power to the rest, and libraries deal tiles out evenly (docs/accuracy.md). It costs a whole one
-where every block has the same tile, the only one that there is a kernel of.
+what idles leaves board power to the rest, and libraries deal tiles out evenly (docs/explanation/notebook.md). It costs
+a whole one where every block has the same tile, the only one that there is a kernel of.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TRANSFORMED = np.array([(128, 64), (128, 128), (128, 128), (128, 128), (128, 64)
 # 64 x 64 at least, but for narrow ones of Volta and Turing (kernel names in NeuSight's rows).
 BATCHED_CANDIDATES = 6
 # Steps of the summed dimension that each of their tiles takes besides, to fetch its first operands and to store its
-# results (docs/accuracy.md).
+# results (docs/explanation/notebook.md).
 BATCHED_STEPS = 8.0
 
 

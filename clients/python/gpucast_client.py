@@ -153,10 +153,10 @@ class Gpucast:
         return cast("MeasurementPlan", answer.json())
 
     def post_graph(self, body: Graph, *, dims: list[str] | None = None) -> GraphOut:
-        """A network in the project's JSON form (docs/graph.md), an ONNX file or a torch.export archive (.pt2):
-        weights are not looked at, so files may come without them. The id is a hash of what it says: sent
-        again, it changes nothing. Named dimensions are bound by each prediction; `dims` only sets what the
-        figures of the answer are for.
+        """A network in the project's JSON form (docs/reference/graphs.md), an ONNX file or a torch.export
+        archive (.pt2): weights are not looked at, so files may come without them. The id is a hash of what
+        it says: sent again, it changes nothing. Named dimensions are bound by each prediction; `dims` only
+        sets what the figures of the answer are for.
         """
         answer = self._send("POST", "/graphs", body=body, query={"dims": dims})
         return cast("GraphOut", answer.json())

@@ -1,4 +1,4 @@
-"""ConvMeter on timm's networks, families held out: the bounds that docs/accuracy.md states."""
+"""ConvMeter on timm's networks, families held out: the bounds that docs/reference/results.md states."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def learned(study: Study) -> list[Result]:
     return evaluate_models(study, most_train=ROWS)
 
 
-# On all rows errors are less: the README's table has them beside the goals.
+# On all rows errors are less: docs/reference/results.md has them beside the goals.
 @pytest.mark.parametrize(
     ("part", "most"), [("unseen", 8.0), ("seen", 6.5), ("amd", 6.0), ("fused", 7.0), ("distributed", 5.0)]
 )
@@ -48,7 +48,7 @@ def test_intervals_hold_measured_models(learned: list[Result]) -> None:
 
 
 def test_gpus_are_put_in_their_measured_order(learned: list[Result]) -> None:
-    # L4 and A100 80GB were never seen; with each GPU left out in turn 0.93 (docs/compare.md; goal: 0.9).
+    # L4 and A100 80GB were never seen; with each GPU left out in turn 0.93 (docs/reference/results.md; goal: 0.9).
     found = orders(learned)
     assert len(found) == 11 and mean_tau(found) >= 0.9
     sure = calibration(found)[-1]

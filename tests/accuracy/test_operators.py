@@ -18,7 +18,8 @@ from app.errors import BadInput, NotFound
 from app.services.evaluation.operator_files import NEUSIGHT_FILE, read_operator_files
 from app.services.evaluation.operators import evaluate_operators
 
-# What P4, P100 and T4 teach of FP32 makes the V100 a quarter too slow: as far off as the roofline (docs/accuracy.md).
+# What P4, P100 and T4 teach of FP32 makes the V100 a quarter too slow: as far off as the roofline
+# (docs/reference/results.md).
 NO_BETTER = ("leave_one_gpu_out", "tesla-v100-pcie-32gb")
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
 
@@ -51,7 +52,7 @@ def test_auto_beats_the_roofline_and_itself_untrained(cells: list[dict[str, Any]
 
 
 def test_auto_keeps_its_bounds(cells: list[dict[str, Any]]) -> None:
-    """From 500 rows per GPU; docs/accuracy.md has the figures from all of them."""
+    """From 500 rows per GPU; docs/reference/results.md has the figures from all of them."""
     found = {(c["protocol"], c["dtype"]): c["mape"] for c in cells if (c["predictor"], c["gpu"]) == ("auto", "all")}
     assert found["configurations", "bf16"] < 10.0
     assert found["configurations", "fp8_block"] < 8.0
@@ -59,7 +60,7 @@ def test_auto_keeps_its_bounds(cells: list[dict[str, Any]]) -> None:
     assert found["leave_one_gpu_out", "fp32"] < 21.0
 
 
-# Of 500 rows per GPU and operator; from all of them docs/accuracy.md has less, beside the goals.
+# Of 500 rows per GPU and operator; from all of them docs/reference/results.md has less, beside the goals.
 _FP32 = {
     "seen": {"linear": 11.0, "bmm": 13.0, "elementwise": 1.0, "softmax": 9.0, "norm": 6.5},
     "unseen": {"linear": 9.0, "bmm": 15.0, "elementwise": 2.0, "softmax": 10.0, "norm": 9.0},
@@ -119,7 +120,7 @@ def test_command_prints_and_writes_every_cell(tmp_path: Path) -> None:
         ("leave_one_gpu_out", "unseen", "linear", "tesla-t4"): 1,
     }
     refused = subprocess.run(
-        [*command, "--readme", "--family", "linear"], capture_output=True, text=True, check=False, timeout=250
+        [*command, "--results", "--family", "linear"], capture_output=True, text=True, check=False, timeout=250
     )
     assert (refused.returncode, "leave out --family" in refused.stderr) == (1, True)
 

@@ -317,8 +317,8 @@ def test_a_network_measured_whole_answers_for_itself(client: TestClient, workloa
 
 
 def test_the_examples_of_the_documentation(client: TestClient) -> None:
-    text = (CHECKOUT / "docs" / "models.md").read_text("utf-8")
-    commands = re.findall(r"```console\n\$ (curl .*?)\n```", text, re.DOTALL)
+    text = (CHECKOUT / "docs" / "reference" / "models.md").read_text("utf-8")
+    commands = re.findall(r"```bash\n(curl .*?)\n```", text, re.DOTALL)
     assert len(commands) >= 4
     for command in commands:
         words = shlex.split(command)

@@ -1,8 +1,9 @@
-"""The nomenclature names every figure of a GPU, of a launch and of an operator."""
+"""The nomenclature names every figure of a GPU, of a launch and of an operator; pages that files name are there."""
 
 from __future__ import annotations
 
 import re
+import subprocess
 
 import pytest
 
@@ -12,10 +13,23 @@ from app.ops.kernel import FIELDS as KERNEL_FIELDS
 from app.tables.fields import FIELDS as GPU_FIELDS
 from app.tables.gpus import PIPES
 
-TEXT = (CHECKOUT / "docs" / "nomenclature.md").read_text("utf-8")
+TEXT = (CHECKOUT / "docs" / "reference" / "nomenclature.md").read_text("utf-8")
 WORDS = set(re.findall(r"\w+", TEXT))
+SHELVES = ("tutorial", "how-to", "reference", "explanation")
 
 
 @pytest.mark.parametrize("name", sorted({*GPU_FIELDS, *KERNEL_FIELDS, *MIXED_FIELDS, *PIPES}))
 def test_every_column_is_explained(name: str) -> None:
     assert name in WORDS
+
+
+def test_every_page_that_a_file_names_is_there() -> None:
+    command = ["git", "grep", "-hoE", r"docs/[a-z/-]+\.md", "--", ":!CHANGELOG.md"]
+    named = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False).stdout.split()
+    assert len(set(named)) > 10 or not (CHECKOUT / ".git").exists()
+    assert [page for page in sorted(set(named)) if not (CHECKOUT / page).is_file()] == []
+
+
+def test_every_page_is_on_a_shelf() -> None:
+    pages = [path.relative_to(CHECKOUT / "docs") for path in (CHECKOUT / "docs").rglob("*.md")]
+    assert {page.parts[0] for page in pages} == {"index.md", *SHELVES}

@@ -66,7 +66,7 @@ def test_the_example_of_the_document() -> None:
 
 
 def test_the_example_of_the_page() -> None:
-    page = (CHECKOUT / "docs" / "graph.md").read_text("utf-8")
+    page = (CHECKOUT / "docs" / "reference" / "graphs.md").read_text("utf-8")
     workload = lowered(json.loads(page.split("```json")[1].split("```")[0]))
     assert ops(workload) == ["linear", "relu", "conv2d"]
     assert workload.parameters.tolist() == [784 * 512, 0, 9472]

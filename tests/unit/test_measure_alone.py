@@ -24,7 +24,7 @@ from app.measure.device import Device
 from app.measure.operators import design
 from app.measure.operators.table import table_of
 
-# What docs/measure.md says such a machine needs.
+# What docs/how-to/measure-a-gpu.md says such a machine needs.
 NEEDED = ("torch", "numpy", "scipy", "numba", "pyarrow", "typer", "httpx", "psutil")
 ONLY = """
 import sys
@@ -73,7 +73,7 @@ def test_every_suite_is_made_and_written_with_what_the_document_lists(tmp_path: 
     said = run_with_only(NEEDED, "measure", "--minutes", "0.02", "--threads", "1", "--out", str(out))
     assert said.returncode == 0, said.stderr
     assert len(pq.read_table(out))
-    document = (CHECKOUT / "docs" / "measure.md").read_text()
+    document = (CHECKOUT / "docs" / "how-to" / "measure-a-gpu.md").read_text()
     assert f"pip install {' '.join(NEEDED)}" in document
 
 

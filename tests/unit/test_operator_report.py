@@ -1,4 +1,4 @@
-"""The figures that README and docs show are those of the last recorded run."""
+"""The figures that the results page shows are those of the last recorded run."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ import pytest
 from app.errors import BadInput
 from app.services.evaluation import calibration_report
 from app.services.evaluation.operator_goals import GOALS, published
-from app.services.evaluation.operator_report import BEGIN, END, README, RECORD, markdown, tables, with_table
+from app.services.evaluation.operator_report import BEGIN, END, RECORD, RESULTS, heading, markdown, table, with_table
 
 
-def test_pages_show_what_was_recorded() -> None:
+def test_the_results_page_shows_what_was_recorded() -> None:
     run = json.loads(RECORD.read_text("utf-8"))
     assert run["version"] and run["commit"]
-    for page, table in tables(run).items():
-        text = page.read_text("utf-8")
-        assert with_table(text, table) == text, f"{page.name}: run gpucast evaluate operators --readme"
-        assert len(table) > 20
+    text = RESULTS.read_text("utf-8")
+    assert with_table(text, table(run)) == text, "run gpucast evaluate operators --results"
+    assert len(table(run)) > 20
 
 
-def test_the_readme_sums_up_the_recorded_calibration() -> None:
+def test_the_results_page_sums_up_the_recorded_calibration() -> None:
     cells = json.loads(calibration_report.RECORD.read_text("utf-8"))["cells"]
-    text = README.read_text("utf-8")
-    assert calibration_report.with_summary(text, cells) == text, "run gpucast evaluate calibration --readme"
+    text = RESULTS.read_text("utf-8")
+    assert calibration_report.with_summary(text, cells) == text, "run gpucast evaluate calibration --results"
 
 
 def calibrated(family: str, none: float, plan: float, random: float) -> dict[str, Any]:
@@ -51,9 +50,17 @@ def test_a_figure_that_reaches_its_goal_is_bold() -> None:
         "| MAPE, %: NeuSight's GPUs, its test dimensions (convolutions: a fifth of the rows held out) | goal | `auto` "
         "| `tilewave` | held, % |",
         "|---|---|---|---|---|",
-        "| linear FP32, without P4 | 9 | **9.0** | 8.0 | 80 |",
+        "| linear FP32, without P4 † | 9 | **9.0** | 8.0 | 80 |",
     ]
     assert markdown([result("auto", 9.06)], GOALS)[-1].endswith("| 9 | 9.1 | 80 |")
+
+
+def test_figures_of_constants_that_saw_their_rows_are_marked() -> None:
+    assert heading("auto-untrained") == "`auto-untrained` (in-sample)"
+    assert heading("auto") == "`auto`"
+    text = "\n".join(table(json.loads(RECORD.read_text("utf-8"))))
+    assert "| linear FP32, without P4 † |" in text and "| element-wise FP32 | 1 |" in text
+    assert "†: partly in-sample." in text
 
 
 def test_a_table_goes_between_its_markers() -> None:

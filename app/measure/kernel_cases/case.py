@@ -1,8 +1,8 @@
 """One launch of a kernel as its definition gives it, and what definitions are written with.
 
-Counts are those of a kernel workload (docs/nomenclature.md). FLOPs are the algorithm's: a sum of n numbers is n, and
-the zeros around an image count. Bytes are of each array once; lanes that lie eight words apart move a sector of 32
-bytes each; words that only atomics touch are in `atomic_operations` alone. Lane operations are loads, stores and
+Counts are those of a kernel workload (docs/reference/nomenclature.md). FLOPs are the algorithm's: a sum of n numbers is
+n, and the zeros around an image count. Bytes are of each array once; lanes that lie eight words apart move a sector of
+32 bytes each; words that only atomics touch are in `atomic_operations` alone. Lane operations are loads, stores and
 atomics, and the steps of loops without any.
 """
 

@@ -36,8 +36,8 @@ ROWS_PER_TREE, EAGER_ROWS_PER_TREE, LEAST_TREES, MOST_TREES = 4, 8, 80, 2000
 OWN_FEATURES = 0.7
 # How far off, in log space, a row of CUDA graphs pulls trees in proportion: throttled runs, and kernels that no feature
 # tells, would draw the mean of their neighbours to them. Of eager rows squared error does better, in whole models of
-# GPUs left out (docs/accuracy.md). A GPU's own trees end at a tenth of it, near the median of rows alike: where a clock
-# or a kernel changes by turns, times gather in two places, and their mean lies in neither.
+# GPUs left out (docs/explanation/notebook.md). A GPU's own trees end at a tenth of it, near the median of rows alike:
+# where a clock or a kernel changes by turns, times gather in two places, and their mean lies in neither.
 CLEAR, SETTLES = 0.1, 0.1
 # There rows also count by their relative error, which is what answers are judged by: where times gather in two places,
 # the shorter is the better answer, also if it is somewhat rarer.
@@ -192,8 +192,8 @@ def _strength(samples: Samples, codes: Sequence[int]) -> Strengths:
     """Of constants as much as their makes agree on, and of trees the part with the least error on makes held out.
 
     Of an operator that moves bytes no trees: on large rows of a GPU held out they did worse than none
-    (docs/accuracy.md). One that only streams tells its own make no more, as bandwidth tells the rest. Of fewer makes
-    than LEAST_MAKES nothing.
+    (docs/explanation/notebook.md). One that only streams tells its own make no more, as bandwidth tells the rest. Of
+    fewer makes than LEAST_MAKES nothing.
     """
     makes = {code: samples.makes[code] or samples.names[code] for code in codes}
     of_make = [[code for code in codes if makes[code] == make] for make in sorted(set(makes.values()))]

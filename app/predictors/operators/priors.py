@@ -35,7 +35,7 @@ class Prior(NamedTuple):
 # times: of vLLM in CUDA graphs. Attention interleaves exponentials with two products, of prefill on tiles whose padding
 # is counted (app.ops.attention); decoding reads its cache in pieces; experts are many small products between two
 # permutations. `pool`, `embedding`, `recurrent`, `memory` and host times of what NeuSight did not measure are guesses
-# without rows behind them. Widths: docs/accuracy.md.
+# without rows behind them. Widths: docs/explanation/notebook.md.
 PRIORS = {
     "linear": Prior(0.92, 0.70, 40e-6, 3.5e-6, 0.65),
     "bmm": Prior(0.90, 0.80, 36e-6, 3.5e-6, 0.55),

@@ -8,8 +8,8 @@ log(measured / expected) of a GPU that was not learned from = an offset, the sam
   + a smooth rest over sizes and bottlenecks: Matérn 3/2 (Rasmussen and Williams 2006, section 4.2)
   + noise.
 
-The spreads say how far GPUs differ. They were set on validation GPUs (docs/accuracy.md, "Calibration"); length,
-amplitude and noise of the rest are found in each GPU's own rows.
+The spreads say how far GPUs differ. They were set on validation GPUs (docs/explanation/notebook.md, "Calibration");
+length, amplitude and noise of the rest are found in each GPU's own rows.
 """
 
 from __future__ import annotations

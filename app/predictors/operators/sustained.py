@@ -34,8 +34,8 @@ FP32_TENSOR_SAVING = 1.33
 _BITS = {"fp64": 64, "fp32": 32, "tf32": 19, "fp16": 16, "bf16": 16, "fp8": 8, "int8": 8, "fp4": 4}
 IDLE_SHARE = 0.2
 # Part of the board power that products draw on top of that: alone what is left, in a network more, since its other rows
-# draw less. Chosen on measured networks (docs/accuracy.md); it is what keeps a step at the board power in the mean that
-# spends four fifths in products and draws 40 % in the rest.
+# draw less. Chosen on measured networks (docs/explanation/notebook.md); it is what keeps a step at the board power in
+# the mean that spends four fifths in products and draws 40 % in the rest.
 ALONE_SHARE, NETWORK_SHARE = 1.0 - IDLE_SHARE, 0.95
 # Nodes where the catalogue does not tell: cards of unknown node are taken as of 2020.
 DEFAULT_NODE_NM = 7.0

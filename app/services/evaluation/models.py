@@ -3,7 +3,7 @@
 Operators are learned as NeuSight did (app.training.operator_folds, `neusight`): its training GPUs and its training
 dimensions; L4, A100 80GB and A100 SXM4 were never seen, and no measured row of the models' own dimensions is known on
 any NVIDIA GPU. Of AMD's GPUs, where no operator has both kinds of dimensions, all but a fifth of the configurations
-are learned from. No whole model teaches anything: docs/accuracy.md says what was chosen by looking at some.
+are learned from. No whole model teaches anything: docs/explanation/notebook.md says what was chosen by looking at some.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The project's JSON graph (docs/graph.md): types and ranges, checked before anything is lowered."""
+"""The project's JSON graph (docs/reference/graphs.md): types and ranges, checked before anything is lowered."""
 
 from __future__ import annotations
 
