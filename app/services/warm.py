@@ -13,7 +13,7 @@ from msgspec import structs
 from app.config import Settings
 from app.errors import GpucastError
 from app.predictors import OPERATOR_PREDICTORS, PREDICTORS
-from app.predictors.compiled import FOLDER
+from app.predictors.code_cache import FOLDER
 from app.services.assemble import Stores, ready_versions
 from app.services.engine import Engine
 from app.services.gpu_rows import Snapshot

@@ -1,11 +1,46 @@
 """Compiled code: kept where it can be, and never older than what it came from."""
 
+import ast
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from app.config import CHECKOUT
+from app.predictors.code_cache import _LockedFiles
+from app.predictors.syntax import syntax_digest, syntax_digests
+
+SOURCES = ("tables", "ops", "predictors")
+OWN = ("compiled.py", "code_cache.py", "syntax.py")
+MODULE = """
+from app.ops import BYTES
+from app.predictors.compiled import compiled
+
+@compiled
+def traffic(n):
+    return n * BYTES
+"""
+# What an equal syntax tree may look like: other lines, a first docstring, comments and formatting.
+SAME = '''"""Memory traffic."""
+# Bytes, not bits.
+from app.ops import BYTES
+
+from app.predictors.compiled import compiled
+
+
+@compiled
+def traffic(n):
+    """Bytes of `n` elements."""
+    return (
+        n * BYTES
+    )
+'''
+ASK = "from app.predictors.physics import traffic as t; print(t(3), sum(t.stats.cache_misses.values()))"
 
 
 def run(code: str, cwd: Path) -> str:
@@ -16,18 +51,79 @@ def run(code: str, cwd: Path) -> str:
     ).stdout.strip()
 
 
-def test_a_changed_source_has_a_cache_of_its_own(tmp_path: Path) -> None:
-    for folder in ("tables", "ops", "predictors"):
-        (tmp_path / "app" / folder).mkdir(parents=True)
-        (tmp_path / "app" / folder / "__init__.py").write_text("")
-    (tmp_path / "app" / "__init__.py").write_text("")
-    source = (CHECKOUT / "app" / "predictors" / "compiled.py").read_text()
-    (tmp_path / "app" / "predictors" / "compiled.py").write_text(source)
-    where = "import app.predictors.compiled, os; print(os.environ['NUMBA_CACHE_DIR'])"
-    before = run(where, tmp_path)
-    assert before == run(where, tmp_path)
-    (tmp_path / "app" / "ops" / "__init__.py").write_text("CHANGED = True\n")
-    assert before != run(where, tmp_path)
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """An application of one compiled function, which freezes a constant of another folder."""
+    root = tmp_path / "first"
+    for folder in SOURCES:
+        (root / "app" / folder).mkdir(parents=True)
+        (root / "app" / folder / "__init__.py").write_text("")
+    (root / "app" / "__init__.py").write_text("")
+    (root / "app" / "ops" / "__init__.py").write_text("BYTES = 2\n")
+    (root / "app" / "predictors" / "physics.py").write_text(MODULE)
+    for name in OWN:
+        shutil.copy(CHECKOUT / "app" / "predictors" / name, root / "app" / "predictors")
+    return root
+
+
+def test_code_is_compiled_again_only_if_its_syntax_changed(copy: Path, tmp_path: Path) -> None:
+    assert run(ASK, copy) == "6 1"
+    assert run(ASK, copy) == "6 0"
+    moved = tmp_path / "second"
+    shutil.copytree(copy, moved)
+    (moved / "app" / "predictors" / "physics.py").write_text(SAME)
+    assert run(ASK, moved) == "6 0"
+    (moved / "app" / "ops" / "__init__.py").write_text("BYTES = 4  # of fp32\n")
+    assert run(ASK, moved) == "12 1"
+
+
+def test_digests_are_noted_by_file_and_follow_a_change(tmp_path: Path) -> None:
+    source, notes = tmp_path / "a.py", tmp_path / "notes"
+    source.write_text("A = 1\n")
+    first = syntax_digests(tmp_path, [source], notes)
+    assert first == {"a.py": syntax_digest(b'"""A."""\nA = 1  # one')}
+    noted = next(notes.iterdir())
+    noted.write_text(noted.read_text().replace(first["a.py"], "known"))
+    assert syntax_digests(tmp_path, [source], notes) == {"a.py": "known"}
+    source.write_text("A = 10\n")
+    assert syntax_digests(tmp_path, [source], notes) == {"a.py": syntax_digest(b"A = 10")}
+    noted.write_text("damaged")
+    assert syntax_digests(tmp_path, [source], notes) == {"a.py": syntax_digest(b"A = 10")}
+
+
+def test_docstrings_of_classes_and_functions_do_not_count_but_values_do() -> None:
+    plain = syntax_digest(b"class A:\n def f(self):\n  return 'x'\n")
+    assert plain == syntax_digest(b"class A:\n 'of A'\n def f(self):\n  '''of f'''\n  return 'x'\n")
+    assert plain != syntax_digest(b"class A:\n def f(self):\n  return 'y'\n")
+
+
+def test_writers_of_one_function_keep_each_others_code(tmp_path: Path) -> None:
+    def save(number: int) -> None:
+        _LockedFiles(str(tmp_path), "f", "stamp").save(number, f"code {number}")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(save, range(64)))
+    files = _LockedFiles(str(tmp_path), "f", "stamp")
+    assert [files.load(number) for number in range(64)] == [f"code {number}" for number in range(64)]
+
+
+def _compiled_outside() -> Iterator[tuple[str, ast.Module, ast.FunctionDef]]:
+    """Compiled functions of files whose callees' files are not among those that name the cache's folder."""
+    for path in sorted((CHECKOUT / "app").rglob("*.py")):
+        if path.relative_to(CHECKOUT / "app").parts[0] not in SOURCES and "@compiled" in (text := path.read_text()):
+            tree = ast.parse(text)
+            for node in tree.body:
+                if isinstance(node, ast.FunctionDef) and any(ast.unparse(d) == "compiled" for d in node.decorator_list):
+                    yield path.relative_to(CHECKOUT).as_posix(), tree, node
+
+
+def test_compiled_functions_elsewhere_use_only_their_own_file_and_these_folders() -> None:
+    for name, tree, function in _compiled_outside():
+        used = {node.id for statement in function.body for node in ast.walk(statement) if isinstance(node, ast.Name)}
+        for node in tree.body:
+            if isinstance(node, ast.ImportFrom) and used & {alias.asname or alias.name for alias in node.names}:
+                root, _, rest = (node.module or "").partition(".")
+                assert root != "app" or rest.startswith(SOURCES), f"{name}: {function.name} uses {node.module}"
 
 
 def test_warming_up_needs_no_database() -> None:

@@ -1,0 +1,66 @@
+"""Digests of source files by what they do: comments, formatting and docstrings do not count."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+
+def syntax_digest(source: bytes) -> str:
+    """Hexadecimal digest of the syntax tree of `source`, without docstrings and line numbers."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        body: Any = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [line for line in body if not _is_string(line)]  # type: ignore[attr-defined]
+    return blake2b(ast.dump(tree).encode(), digest_size=16).hexdigest()
+
+
+def syntax_digests(root: Path, sources: Iterable[Path], notes: Path) -> dict[str, str]:
+    """Digest of each source file by its path relative to `root`; SyntaxError names the file that is none.
+
+    Parsing 100 files takes 0.2 s, so the folder `notes` keeps each file's digest with the file's size and time stamps.
+    """
+    file = notes / f"syntax-{sys.implementation.cache_tag}.json"  # the tree's form differs between Python's versions
+    before = _read(file)
+    after: dict[str, list[Any]] = {}
+    for source in sources:
+        state = source.stat()
+        name, stamp = source.relative_to(root).as_posix(), [state.st_size, state.st_mtime_ns, state.st_ctime_ns]
+        noted = before.get(name)
+        digest = noted[1] if noted and noted[0] == stamp else syntax_digest(source.read_bytes())
+        after[name] = [stamp, digest]
+    if after != before:
+        _write(file, after)
+    return {name: digest for name, (_, digest) in after.items()}
+
+
+def _is_string(line: ast.stmt) -> bool:
+    """Whether a statement is a string alone, which does nothing."""
+    return isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant) and isinstance(line.value.value, str)
+
+
+def _read(file: Path) -> dict[str, list[Any]]:
+    try:
+        found = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _write(file: Path, notes: dict[str, list[Any]]) -> None:
+    """Replace the file whole: other processes read and write it at the same time."""
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=file.stem)
+        with os.fdopen(descriptor, "w") as opened:
+            json.dump(notes, opened)
+        os.replace(temporary, file)
