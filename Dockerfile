@@ -22,10 +22,10 @@ RUN useradd --system --uid 10001 --home-dir /app --shell /usr/sbin/nologin gpuca
 COPY --from=build /app /app
 WORKDIR /app
 ENV PATH=/app/.venv/bin:$PATH PYTHONUNBUFFERED=1 HOST=0.0.0.0 PORT=8000 GPUCAST_DATA_DIR=/data
-RUN install -d -o gpucast app/predictors/__pycache__
+RUN install -d -o gpucast app/runtime/__pycache__
 USER gpucast
 # Compiled here once, not at every container's start.
-RUN python -m app.services.warm
+RUN python -m app.bootstrap.warm
 VOLUME /data
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=3s --start-period=20s --retries=3 \

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 
+from app.bootstrap.assemble import installed_snapshot
 from app.config import Settings
-from app.services.evaluation.alone import alone
-from app.services.gpu_rows import Snapshot
-from app.services.operators.requests import TablePrediction, TableResponse
-from app.services.reply import reply
-from app.services.requests import read_request
+from app.engine.gpu_rows import Snapshot
+from app.services.dispatch import reply
+from app.wire.operators.requests import TablePrediction, TableResponse
+from app.wire.requests import read_request
 
 Floats = NDArray[np.float64]
 
@@ -46,7 +46,7 @@ class LatencyRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     def fit(self, X: Any = None, y: Any = None) -> Self:  # noqa: N803 - scikit-learn's names
         """Read what is served now; `X` and `y` are not looked at."""
-        self._snapshot, _ = alone(Settings.from_env())
+        self._snapshot, _ = installed_snapshot(Settings.from_env())
         return self
 
     def predict(self, X: ArrayLike) -> Floats:  # noqa: N803

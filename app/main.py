@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 from threading import Thread
 
 from fastapi import Depends, FastAPI
@@ -38,14 +39,16 @@ from app.api.predict import PredictRoute
 from app.api.query import refuse_unknown
 from app.api.service import Service
 from app.api.shared_counts import SharedCounts
+from app.bootstrap import first_key
+from app.bootstrap.assemble import assemble
+from app.bootstrap.runtime import Runtime, open_runtime
+from app.bootstrap.warm import compile_apart, warm
 from app.config import Settings
-from app.services import first_key, long_tail
-from app.services.assemble import Stores
+from app.engine import long_tail
+from app.engine.snapshot import SnapshotHolder
+from app.engine.versions import Stores
+from app.runtime.memory_return import share_arena
 from app.services.graphs.stored import Graphs
-from app.services.memory_return import share_arena
-from app.services.runtime import Runtime, open_runtime
-from app.services.snapshot import SnapshotHolder
-from app.services.warm import compile_apart
 
 # Allocations, and young collections, between two collections: requests leave no cycles, so looking often finds nothing.
 COLLECT_AFTER = (50_000, 20, 20)
@@ -119,7 +122,8 @@ def _holder(runtime: Runtime) -> SnapshotHolder:
     compile_apart()
     holder = SnapshotHolder(
         runtime.database,
-        Stores.of(runtime.settings),
+        partial(assemble, Stores.of(runtime.settings)),
+        warm,
         poll_s=runtime.settings.revision_poll_s,
         ensure_database=runtime.ensure_database,
     )

@@ -17,11 +17,11 @@ import psycopg
 from procrastinate import App
 from procrastinate.exceptions import ProcrastinateException
 
+from app.bootstrap.runtime import Runtime, open_runtime
 from app.config import Settings
 from app.errors import Unavailable
+from app.runtime.lifeline import follow_parent
 from app.services.learning.retrain_process import DATABASE_AWAY, ONE_THREAD
-from app.services.lifeline import follow_parent
-from app.services.runtime import Runtime, open_runtime
 from app.store import jobs, queue
 
 LOG = logging.getLogger("gpucast.worker")

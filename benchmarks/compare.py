@@ -17,13 +17,13 @@ from typing import Any
 
 import msgspec
 
+from app.bootstrap.assemble import installed_snapshot
 from app.config import Settings
+from app.engine.gpu_rows import Snapshot
 from app.services.compare.compare import compare
 from app.services.compare.request import read_compare
-from app.services.evaluation.alone import alone
-from app.services.gpu_rows import Snapshot
 from app.services.models import networks
-from app.services.models.requests import GPT2_LARGE
+from app.wire.models.requests import GPT2_LARGE
 
 GPUS, GOAL_MS = 30, 100.0
 REPEATS = 15
@@ -34,7 +34,7 @@ INFERENCE_LAYERS, TRAINING_LAYERS = 54, 15
 def main() -> None:
     """Print every figure beside its goal; exit 1 if one is missed."""
     with tempfile.TemporaryDirectory() as folder:
-        snapshot, refused = alone(Settings(data_dir=Path(folder)))
+        snapshot, refused = installed_snapshot(Settings(data_dir=Path(folder)))
     for problem in refused:
         print(problem)
     ids = [spec.id for spec in snapshot.engine.catalog.specs if spec.kind == "gpu"][:GPUS]

@@ -15,17 +15,17 @@ from collections.abc import Callable
 
 import numpy as np
 
-from app.services.engine import Engine
-from app.services.gpu_rows import Snapshot
-from app.services.predict import predict
-from app.services.prediction_form import PredictRequest
-from app.services.requests import read_request, write_response
-from app.services.seed import load_seed_specs
-from app.services.workloads import KERNEL_EXAMPLE, KernelWorkload, with_measured
+from app.engine.curated import load_seed_specs
+from app.engine.engine import Engine
+from app.engine.gpu_rows import Snapshot
+from app.services.kernels.predict import predict
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.tables.ops import OpTable
+from app.wire.kernel_workload import KERNEL_EXAMPLE, KernelWorkload, with_measured
+from app.wire.prediction_form import PredictRequest
+from app.wire.requests import read_request, write_response
 
 GOAL_US = 60.0
 LOOPS, REPEATS = 200, 50

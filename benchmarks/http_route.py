@@ -26,7 +26,7 @@ from typing import Any
 import orjson
 import uvloop
 
-from app.services.prediction_form import PREDICT_EXAMPLE
+from app.wire.prediction_form import PREDICT_EXAMPLE
 
 GOAL = 0.45
 BODY = json.dumps(PREDICT_EXAMPLE).encode()

@@ -17,15 +17,15 @@ from typing import Any
 
 import msgspec
 
+from app.bootstrap.assemble import assemble_for
+from app.bootstrap.runtime import open_runtime
 from app.config import Settings
-from app.services.assemble import assemble_for
-from app.services.gpu_rows import Snapshot
+from app.engine.gpu_rows import Snapshot
+from app.services.dispatch import reply
 from app.services.models import networks
-from app.services.models.requests import GPT2_LARGE
-from app.services.prediction_form import PredictResponse
-from app.services.reply import reply
-from app.services.requests import read_request, write_response
-from app.services.runtime import open_runtime
+from app.wire.models.requests import GPT2_LARGE
+from app.wire.prediction_form import PredictResponse
+from app.wire.requests import read_request, write_response
 
 ONE_GPU_MS, GPUS, MANY_GPUS_MS = 5.0, 30, 60.0
 REPEATS = 15

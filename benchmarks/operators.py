@@ -20,14 +20,14 @@ import numpy as np
 import psutil
 import pyarrow as pa
 
+from app.engine.curated import load_seed_specs
+from app.engine.engine import Engine, Served, untrained
+from app.engine.gpu_rows import Snapshot
 from app.ops import OP_CODE, OPS
-from app.predictors.auto import Auto
-from app.predictors.intervals import Intervals
-from app.predictors.operators.fitting import MOST_TREES, ROWS_PER_TREE
-from app.services.engine import Engine, Served, untrained
-from app.services.gpu_rows import Snapshot
+from app.predictors.auto.operators.learning.fitting import MOST_TREES, ROWS_PER_TREE
+from app.predictors.auto.predictor import Auto
+from app.predictors.intervals.conformal import Intervals
 from app.services.operators.tables import times_of
-from app.services.seed import load_seed_specs
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements

@@ -19,7 +19,7 @@ from pathlib import Path
 import httpx
 
 from app.config import Settings
-from app.services.prediction_form import PREDICT_EXAMPLE
+from app.wire.prediction_form import PREDICT_EXAMPLE
 from tests.kernels_data import made_up
 from tests.service import Service
 

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import msgspec
 
+from app.bootstrap.assemble import assemble_for
+from app.bootstrap.runtime import open_runtime
 from app.config import Settings
-from app.services.assemble import assemble_for
+from app.engine.gpu_rows import Snapshot
 from app.services.compare.compare import compare
-from app.services.compare.form import CompareRequest, CompareResponse
-from app.services.gpu_rows import Snapshot
-from app.services.runtime import open_runtime
 from app.services.scheduling.extender import WORKLOAD, filtered, prioritised, read_question
+from app.wire.compare_form import CompareRequest, CompareResponse
 
 GOAL_MS, REPEATS, NODES = 5.0, 50, 100
 PRODUCTS = ("NVIDIA-A100-SXM4-80GB", "NVIDIA-H100-80GB-HBM3", "NVIDIA-L4", "Tesla-V100-SXM2-32GB")

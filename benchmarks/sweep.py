@@ -22,8 +22,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from app.bootstrap.assemble import installed_snapshot
 from app.config import Settings
-from app.services.evaluation.alone import alone
 from app.services.sweep.chunks import answer_chunk, part, planned
 from app.services.sweep.rows import rows_of
 
@@ -55,7 +55,7 @@ def main() -> None:
     missed = False
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        snapshot, refused = alone(Settings(data_dir=folder / "data"))
+        snapshot, refused = installed_snapshot(Settings(data_dir=folder / "data"))
         for problem in refused:
             print(problem)
         for what, table in _tables():

@@ -13,8 +13,8 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
+from app.bootstrap.runtime import open_runtime
 from app.config import Settings
-from app.services.runtime import open_runtime
 from app.store.postgres import EmbeddedPostgres
 from app.store.session import Database, conninfo
 from tests.service import Service

@@ -9,11 +9,11 @@ from starlette.responses import Response
 from app.api.current import current
 from app.api.deps import BodyDep, DatabaseDep, GraphsDep, HolderDep, SettingsDep
 from app.api.openapi import json_answer, json_body, ref
+from app.engine.gpu_rows import Snapshot
 from app.services.compare.compare import compare
-from app.services.compare.form import COMPARE_EXAMPLE, CompareResponse
 from app.services.compare.request import read_compare
-from app.services.gpu_rows import Snapshot
 from app.services.quotes.save import kept
+from app.wire.compare_form import COMPARE_EXAMPLE, CompareResponse
 
 router = APIRouter(tags=["Deciding"])
 

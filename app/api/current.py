@@ -6,9 +6,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
+from app.engine.gpu_rows import Snapshot
+from app.engine.snapshot import SnapshotHolder
 from app.errors import NotFound, Unavailable
-from app.services.gpu_rows import Snapshot
-from app.services.snapshot import SnapshotHolder
 
 T = TypeVar("T")
 

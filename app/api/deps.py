@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Request
 
+from app.bootstrap.runtime import Runtime
 from app.config import Settings
-from app.services.decoding import plain
+from app.engine.snapshot import SnapshotHolder
 from app.services.graphs.stored import Graphs
-from app.services.json_text import refuse_unsound
-from app.services.runtime import Runtime
-from app.services.snapshot import SnapshotHolder
 from app.store.session import Database
+from app.wire.decoding import plain
+from app.wire.json_text import refuse_unsound
 
 
 def _runtime(request: Request) -> Runtime:

@@ -14,8 +14,8 @@ from app.api.listing import Limit
 from app.api.openapi import BINARY, ref
 from app.errors import BadInput, FieldError
 from app.services.graphs.files import MEDIA_FILES, MEDIA_JSON, read_dims, read_graph
-from app.services.graphs.form import GRAPH_EXAMPLE
 from app.store.graphs import GraphRow
+from app.wire.graph_form import GRAPH_EXAMPLE
 
 router = APIRouter(tags=["Graphs"])
 

@@ -12,15 +12,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.api.deps import BodyDep, DatabaseDep, HolderDep, SettingsDep
 from app.api.listing import Limit, Text
 from app.api.openapi import BINARY, ref
+from app.engine.snapshot import SnapshotHolder
 from app.services.gpus import find
 from app.services.measurements.files import READERS, read_measurements
-from app.services.measurements.form import MEASUREMENT_EXAMPLE
 from app.services.measurements.ingest import ingest
 from app.services.measurements.listing import page
 from app.services.measurements.removal import remove
-from app.services.snapshot import SnapshotHolder
 from app.store.measurements import MeasurementRow
 from app.store.page import Filters, Page
+from app.wire.measurements.form import MEASUREMENT_EXAMPLE
 
 router = APIRouter(tags=["Measurements"])
 

@@ -11,15 +11,15 @@ from fastapi.openapi.utils import get_openapi
 from app.api.field_meanings import describe
 from app.api.gpu_schema import gpu, partial_gpu
 from app.api.problems import MEDIA_TYPE, PROBLEM_SCHEMA
-from app.services.compare.form import CompareRequest, CompareResponse
-from app.services.compare.plan_form import PlanRequest, PlanResponse
 from app.services.compare.price_rows import PriceIn
-from app.services.graphs.form import Graph
-from app.services.measurements.form import MeasuredModel, MeasurementIn
-from app.services.measurements.plan_form import MeasurementPlan, MeasurementPlanRequest
-from app.services.models.partition_form import PartitionRequest, PartitionResponse
-from app.services.models.requests import GRAPH_REQUEST_EXAMPLE, MODEL_EXAMPLE, GraphRequest, ModelRequest
-from app.services.operators.requests import (
+from app.services.scheduling.extender import FilterResult, HostPriority
+from app.wire.compare_form import CompareRequest, CompareResponse
+from app.wire.graph_form import Graph
+from app.wire.kernel_workload import KernelWorkload
+from app.wire.measurement_plan_form import MeasurementPlan, MeasurementPlanRequest
+from app.wire.measurements.form import MeasuredModel, MeasurementIn
+from app.wire.models.requests import GRAPH_REQUEST_EXAMPLE, MODEL_EXAMPLE, GraphRequest, ModelRequest
+from app.wire.operators.requests import (
     OPERATOR_TABLE_EXAMPLE,
     OPERATORS_EXAMPLE,
     BatchResponse,
@@ -28,9 +28,9 @@ from app.services.operators.requests import (
     OperatorTableRequest,
     TableResponse,
 )
-from app.services.prediction_form import PREDICT_EXAMPLE, PredictRequest, PredictResponse
-from app.services.scheduling.extender import FilterResult, HostPriority
-from app.services.workloads import KernelWorkload
+from app.wire.partition_form import PartitionRequest, PartitionResponse
+from app.wire.plan_form import PlanRequest, PlanResponse
+from app.wire.prediction_form import PREDICT_EXAMPLE, PredictRequest, PredictResponse
 
 # Structs decoded and encoded by msgspec; routes refer to them as "#/components/schemas/<name>".
 STRUCTS = (

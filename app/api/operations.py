@@ -16,10 +16,10 @@ from app.api.metrics import Gauge, text
 from app.api.openapi import json_answer
 from app.api.problems import problem
 from app.api.shared_counts import SharedCounts
+from app.bootstrap.readiness import readiness
+from app.bootstrap.runtime import Runtime
+from app.engine.snapshot import SnapshotHolder
 from app.errors import Unavailable
-from app.services.readiness import readiness
-from app.services.runtime import Runtime
-from app.services.snapshot import SnapshotHolder
 from app.store import jobs
 
 router = APIRouter(tags=["Operations"])

@@ -10,7 +10,7 @@ from app.api.current import current
 from app.api.deps import BodyDep, GraphsDep, HolderDep
 from app.api.openapi import json_answer, json_body, ref
 from app.services.models.partition import cut_network, read_partition
-from app.services.models.partition_form import PARTITION_EXAMPLE
+from app.wire.partition_form import PARTITION_EXAMPLE
 
 router = APIRouter(tags=["Prediction"])
 

@@ -11,15 +11,15 @@ from starlette.types import Receive, Scope, Send
 from app.api.current import moved
 from app.api.metrics import Metrics
 from app.api.service import Service
+from app.engine.snapshot import SnapshotHolder
 from app.errors import NotFound
-from app.services.models.requests import ModelRequest
-from app.services.operators.requests import OperatorsRequest
-from app.services.predict import predict_many
-from app.services.prediction_form import MAX_GPUS, PredictRequest, PredictResponse
+from app.services.dispatch import reply
+from app.services.kernels.predict import predict_many
 from app.services.quotes.save import kept
-from app.services.reply import reply
-from app.services.requests import Request, Response, read_request, write_response
-from app.services.snapshot import SnapshotHolder
+from app.wire.models.requests import ModelRequest
+from app.wire.operators.requests import OperatorsRequest
+from app.wire.prediction_form import MAX_GPUS, PredictRequest, PredictResponse
+from app.wire.requests import Request, Response, read_request, write_response
 
 # Over so many pairs of GPU and measurement or operator, the work leaves the event loop; so do long bodies.
 INLINE_PAIRS = 512

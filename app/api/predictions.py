@@ -13,7 +13,7 @@ from starlette.responses import Response
 from app.api.deps import DatabaseDep, GraphsDep, HolderDep, SettingsDep
 from app.api.listing import Id, Limit
 from app.api.openapi import BINARY
-from app.services.assemble import Stores
+from app.engine.versions import Stores
 from app.services.quotes.derive import Derived, Deriving
 from app.services.quotes.pdf import as_pdf
 from app.store import quotes

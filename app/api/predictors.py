@@ -9,9 +9,9 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field
 
 from app.api.deps import BodyDep, DatabaseDep, HolderDep, SettingsDep
+from app.engine.shipped import Shipped
 from app.errors import BadInput
 from app.services.learning.requests import Overview, overview, roll_back
-from app.services.learning.shipped import Shipped
 from app.store.versions import POOLED, Version
 
 router = APIRouter(tags=["Learning"])

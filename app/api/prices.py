@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.api.deps import BodyDep, DatabaseDep, HolderDep
 from app.api.listing import MOST_ID, Limit, Text
 from app.api.openapi import ref
+from app.engine.prices import Listed, listed, today_utc
 from app.services.compare.price_rows import PRICE_EXAMPLE, PriceReport, add_prices
-from app.services.compare.prices import Listed, listed, today_utc
 from app.services.gpus import find
 from app.store.prices import page
 

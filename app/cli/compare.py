@@ -35,8 +35,8 @@ from app.cli.options import (
 from app.cli.tables import as_csv
 from app.config import Settings
 from app.services.compare.compare import compare, figure_of
-from app.services.compare.form import RANKINGS, Compared, CompareResponse
 from app.services.compare.request import read_compare
+from app.wire.compare_form import RANKINGS, Compared, CompareResponse
 
 _UNITS = {"latency": "milliseconds", "throughput": "per second", "cost": "US dollars", "energy": "joules"}
 _NAMES = {"latency": "Latency", "throughput": "Throughput", "cost": "Cost", "energy": "Energy"}

@@ -12,18 +12,18 @@ import typer
 
 from app.cli.options import DATA_VARIABLE, Data, DataIfAny
 from app.errors import BadInput
-from app.services.evaluation import calibration as calibrations
-from app.services.evaluation import calibration_report, model_report, models_left_out, ranking_report
-from app.services.evaluation.convmeter import published
-from app.services.evaluation.convmeter_report import lines as convmeter_lines
-from app.services.evaluation.convnets_by_operators import convmeter_cells
-from app.services.evaluation.models import evaluate_models, read_study
-from app.services.evaluation.operator_report import body, lines, record
-from app.services.evaluation.operators import MOST_TEST_ROWS, evaluate_operators
-from app.services.evaluation.papers import Cell, evaluate_cross_gpu_kernels
-from app.services.evaluation.pm2lat import evaluate_pm2lat
-from app.services.evaluation.pm2lat import lines as pm2lat_lines
-from app.services.evaluation.ranking import evaluate_ranking
+from app.evaluation import calibration as calibrations
+from app.evaluation import calibration_report, model_report, models_left_out, ranking_report
+from app.evaluation.convmeter import published
+from app.evaluation.convmeter_report import lines as convmeter_lines
+from app.evaluation.convnets_by_operators import convmeter_cells
+from app.evaluation.models import evaluate_models, read_study
+from app.evaluation.operator_report import body, lines, record
+from app.evaluation.operators import MOST_TEST_ROWS, evaluate_operators
+from app.evaluation.papers import Cell, evaluate_cross_gpu_kernels
+from app.evaluation.pm2lat import evaluate_pm2lat
+from app.evaluation.pm2lat import lines as pm2lat_lines
+from app.evaluation.ranking import evaluate_ranking
 from app.training.operator_validation import MOST_LEARNED
 
 METRICS = ("mape", "median_ape", "median_ratio", "within_10", "within_25", "within_50", "coverage_80")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from app.errors import BadInput, FieldError
-from app.services.decoding import plain
+from app.wire.decoding import plain
 
 _TRUTHS = {"true": True, "false": False}
 

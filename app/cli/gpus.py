@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
+from app.bootstrap.runtime import Runtime, open_runtime
 from app.config import Settings
+from app.engine import catalogue
 from app.errors import Conflict, Malformed
-from app.services import catalogue
-from app.services.runtime import Runtime, open_runtime
 from app.store import gpus
 from app.tables.catalog import Catalog
 from app.tables.complete import complete, spec_to_dict

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from app.bootstrap.runtime import open_runtime
 from app.config import Settings
 from app.errors import BadInput
 from app.services.measurements.import_parts import PartsReport, import_parts
@@ -14,7 +15,6 @@ from app.services.measurements.importers import IMPORTERS
 from app.services.measurements.importers.base import PartsImporter
 from app.services.measurements.importers.profiles import ProfileImporter, Told
 from app.services.measurements.imports import ImportReport, import_folder, importer_named
-from app.services.runtime import open_runtime
 
 _FORMS = "; ".join(f"{importer.name}: {importer.summary}" for importer in IMPORTERS)
 

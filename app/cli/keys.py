@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from app.bootstrap.runtime import open_runtime
 from app.config import Settings
-from app.services.runtime import open_runtime
 from app.store import keys
 from app.store.keys import Role, RoleName
 

@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 import typer
 
+from app.bootstrap.runtime import open_runtime
 from app.config import Settings
-from app.services.catalogue import load_catalog
+from app.engine.catalogue import load_catalog
 from app.services.measurements.removal import remove
-from app.services.runtime import open_runtime
 from app.store.page import Filters
 
 command = typer.Typer(no_args_is_help=True, help="Delete stored measurements.")

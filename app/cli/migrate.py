@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 from alembic.util.exc import CommandError
 
+from app.bootstrap.runtime import Runtime, open_database, seed
 from app.config import Settings
 from app.errors import BadInput
-from app.services.runtime import Runtime, open_database, seed
 from app.store import schema
 
 command = typer.Typer(no_args_is_help=False, invoke_without_command=True)

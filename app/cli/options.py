@@ -10,14 +10,14 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 
+from app.bootstrap.assemble import assemble_for
+from app.bootstrap.runtime import open_runtime
 from app.cli.fields import pair, put_fields, read_json, value_of
 from app.cli.models import model_workload
 from app.config import Settings
+from app.engine.gpu_rows import Snapshot
 from app.errors import BadInput
-from app.services.assemble import assemble_for
-from app.services.gpu_rows import Snapshot
 from app.services.graphs.stored import Graphs
-from app.services.runtime import open_runtime
 
 File: TypeAlias = Annotated[
     Path | None, typer.Argument(help="JSON of a workload, or of a whole request; - reads standard input.")

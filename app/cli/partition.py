@@ -9,12 +9,12 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from app.bootstrap.assemble import installed_snapshot
 from app.config import Settings
 from app.errors import BadInput
-from app.services.decoding import plain
-from app.services.evaluation.alone import alone
 from app.services.models.partition import cut_network, read_partition
-from app.services.models.partition_form import PartitionResponse
+from app.wire.decoding import plain
+from app.wire.partition_form import PartitionResponse
 
 
 def command(  # noqa: PLR0913 - one parameter per option
@@ -37,7 +37,7 @@ def command(  # noqa: PLR0913 - one parameter per option
     if link_gb_per_s is not None:
         request["link_bandwidth_bytes_per_s"] = link_gb_per_s * 1e9
     asked = read_partition(msgspec.json.encode(request))
-    snapshot, refused = alone(Settings.from_env())
+    snapshot, refused = installed_snapshot(Settings.from_env())
     for problem in refused:
         print(f"gpucast: {problem}", file=sys.stderr)
     answer = cut_network(snapshot, *asked)

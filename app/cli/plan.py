@@ -35,7 +35,7 @@ from app.cli.options import (
 from app.cli.tables import as_csv
 from app.config import Settings
 from app.services.compare.plan import plan
-from app.services.compare.plan_form import Choice, PlanResponse, read_plan
+from app.wire.plan_form import Choice, PlanResponse, read_plan
 
 Steps = Annotated[float | None, typer.Option(help="Runs of the workload in the job; unset: 1, or one epoch.")]
 Deadline = Annotated[float | None, typer.Option("--deadline", metavar="SECONDS", help="For the whole job.")]

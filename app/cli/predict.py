@@ -31,10 +31,10 @@ from app.cli.options import (
 )
 from app.cli.tables import as_csv
 from app.config import Settings
-from app.services.operators.requests import TableResponse
-from app.services.prediction_form import Prediction, PredictResponse
-from app.services.reply import reply
-from app.services.requests import read_request, write_response
+from app.services.dispatch import reply
+from app.wire.operators.requests import TableResponse
+from app.wire.prediction_form import Prediction, PredictResponse
+from app.wire.requests import read_request, write_response
 
 _COLUMNS = f"{'GPU':<26}{'ms':>12}  {'interval':<27}{'bound':<9}{'support':<14}predictor"
 

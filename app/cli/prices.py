@@ -8,12 +8,12 @@ from typing import Annotated
 import msgspec
 import typer
 
+from app.bootstrap.runtime import open_runtime
 from app.config import Settings
+from app.engine.catalogue import load_catalog
+from app.engine.prices import PriceBook, listed, today_utc
 from app.errors import BadInput
-from app.services.catalogue import load_catalog
 from app.services.compare.price_rows import add_prices
-from app.services.compare.prices import PriceBook, listed, today_utc
-from app.services.runtime import open_runtime
 from app.store import prices
 
 command = typer.Typer(no_args_is_help=True, help="Bring in and list prices of GPUs.")

@@ -12,11 +12,11 @@ from typing import Annotated, Any
 
 import typer
 
+from app.bootstrap.runtime import Runtime, open_runtime
 from app.config import Settings
+from app.engine.catalogue import load_catalog
 from app.errors import GpucastError
-from app.services.catalogue import load_catalog
 from app.services.learning.requests import ask_for_retraining
-from app.services.runtime import Runtime, open_runtime
 from app.store import jobs, queue
 
 POLL_S = 0.2

@@ -30,8 +30,8 @@ from app.cli.plan import Budget, Deadline, MaxDevices, Probability, Steps
 from app.config import Settings
 from app.errors import BadInput
 from app.services.compare.plan import plan
-from app.services.compare.plan_form import read_plan
 from app.services.scheduling.slurm import SINFO, partitions_of, proposed
+from app.wire.plan_form import read_plan
 
 # Without a deadline the job may take as long as a partition lets it.
 _ANY_S = 1e9

@@ -14,9 +14,9 @@ from app.cli.models import model_workload
 from app.cli.options import snapshot_of
 from app.config import Settings
 from app.errors import BadInput, FieldError
-from app.services.models.requests import ModelRequest
 from app.services.models.scaling import Point, curves
-from app.services.requests import read_request
+from app.wire.models.requests import ModelRequest
+from app.wire.requests import read_request
 
 
 def command(  # noqa: PLR0913 - one parameter per option

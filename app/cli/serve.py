@@ -15,10 +15,10 @@ from types import FrameType
 
 import uvicorn
 
+from app.bootstrap.runtime import Runtime, open_runtime
 from app.config import Settings
 from app.errors import Unavailable
-from app.services import logs
-from app.services.runtime import Runtime, open_runtime
+from app.runtime import logs
 
 LOG = logging.getLogger("gpucast")
 WATCH_S = 0.5

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from app.bootstrap.assemble import installed_snapshot
 from app.config import Settings
-from app.services.evaluation.alone import alone
 from app.services.sweep.chunks import CHUNK_ROWS, here, on_dask, opened, part, planned
 from app.services.sweep.rows import rows_of
 
@@ -37,7 +37,7 @@ def command(  # noqa: PLR0913 - one parameter per option
     restart: Annotated[bool, typer.Option("--restart", help="Drop what the folder holds, and begin again.")] = False,
 ) -> None:
     """Predict a whole table of operators, or of models, on one GPU or several."""
-    snapshot, refused = alone(Settings.from_env())
+    snapshot, refused = installed_snapshot(Settings.from_env())
     for problem in refused:
         print(f"gpucast: {problem}", file=sys.stderr)
     rows = rows_of(source)
@@ -48,7 +48,7 @@ def command(  # noqa: PLR0913 - one parameter per option
     if dask is None:
         answered = here(snapshot, rows, plan, folder, left)
     else:
-        answered = on_dask(dask, source.resolve(), plan, folder.resolve(), left)
+        answered = on_dask(dask, source.resolve(), plan, folder.resolve(), left, open_snapshot=installed_snapshot)
     with typer.progressbar(length=plan.chunks, label="chunks", file=sys.stderr) as bar:
         bar.update(done)
         for _ in answered:

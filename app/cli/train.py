@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
+from app.bootstrap.train_shipped import train_shipped, trainable
 from app.cli.options import Data
 from app.config import SHIPPED_MODELS
-from app.services.learning.train_shipped import train_shipped, trainable
 
 
 def command(

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from app.config import Settings
-from app.services import logs
+from app.runtime import logs
 from app.worker import run
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from app.ops import OP_CODE
-from app.predictors.operators.priors import IS_COLLECTIVE
+from app.predictors.priors import IS_COLLECTIVE
 from app.tables.ops import OpTable
 from app.tables.workload import Floats
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from app.graphs.many import work
-from app.predictors.compiled import compiled
+from app.runtime.compiled import compiled
 from app.tables.workload import FORWARD, Floats, Workload
 
 # FLOPs in whose time a device moves a byte: about what tensor cores and HBM give in 16 bits. Layers of a transformer

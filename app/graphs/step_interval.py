@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from app.graphs.schedule import Schedule
-from app.predictors.compiled import compiled
+from app.runtime.compiled import compiled
 from app.tables.predictions import Predictions
 from app.tables.workload import Floats, Ints
 

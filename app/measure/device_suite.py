@@ -1,7 +1,7 @@
 """The device suite: what pins a device of which nothing else is known, in about a minute.
 
 Large matrix products say how fast it computes: cool, after seconds of work, and after seconds of work that keeps the
-memory busy too. These pin a new GPU's clocks and power, which app.predictors.operators.sustained takes from the data
+memory busy too. These pin a new GPU's clocks and power, which physics.clock_model takes from the data
 sheet. Sums and copies of growing arrays say how fast memory and caches are, the smallest operator and the smallest
 kernel what a launch costs, copies between devices how fast their link is.
 """

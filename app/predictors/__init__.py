@@ -1,15 +1,15 @@
 """Table x table -> predictions: pure, vectorised, one method per file, registered in PREDICTORS."""
 
-from app.predictors.auto import Auto
+from app.predictors.auto.predictor import Auto
 from app.predictors.base import Predictor
-from app.predictors.convmeter.predictor import ConvMeter, PlainConvMeter
-from app.predictors.habitat.predictor import Habitat
-from app.predictors.kernel_table.predictor import KernelTable
-from app.predictors.launches.efficiency import Efficiency
-from app.predictors.launches.regressors import REGRESSORS, PairRegressor
-from app.predictors.li import Li
+from app.predictors.papers.convmeter.predictor import ConvMeter, PlainConvMeter
+from app.predictors.papers.cross_gpu_kernels.efficiency import Efficiency
+from app.predictors.papers.cross_gpu_kernels.regressors import REGRESSORS, PairRegressor
+from app.predictors.papers.habitat.predictor import Habitat
+from app.predictors.papers.li import Li
+from app.predictors.papers.neusight.predictor import TileWave
+from app.predictors.papers.pm2lat.predictor import KernelTable
 from app.predictors.roofline import Roofline
-from app.predictors.tilewave.predictor import TileWave
 
 PREDICTORS: tuple[type[Auto] | type[Roofline] | type[Efficiency] | type[PairRegressor], ...] = (
     Auto,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from app.predictors.compiled import compiled
-from app.predictors.intervals import NO_EVIDENCE
+from app.predictors.intervals.conformal import NO_EVIDENCE
 from app.predictors.roofline import Limit
+from app.runtime.compiled import compiled
 from app.tables.predictions import EXTRAPOLATED, Estimate, Predictions
 
 Floats = NDArray[np.float64]

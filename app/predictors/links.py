@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from app.predictors.operators.priors import IS_COLLECTIVE
+from app.predictors.priors import IS_COLLECTIVE
 from app.tables.gpus import COLUMN_INDEX, MOST_IN_A_MACHINE, GpuTable
 from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import OpTable

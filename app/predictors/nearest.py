@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from app.predictors.compiled import compiled
+from app.runtime.compiled import compiled
 
 Points = NDArray[np.float32]
 Ints = NDArray[np.intp]

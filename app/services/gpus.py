@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from app.engine.curated import load_seed_specs
+from app.engine.snapshot import SnapshotHolder
 from app.errors import BadInput, Conflict, FieldError, NotFound
-from app.services.seed import load_seed_specs
-from app.services.snapshot import SnapshotHolder
 from app.store import gpus, measurements, revision
 from app.store.session import Database
 from app.tables.complete import complete, revise

@@ -1,7 +1,7 @@
 """What few measured rows are worth on a GPU that was not learned from: none, chosen ones, and random ones.
 
 Each GPU is held out in turn. Per family and dtype SHAPES of its rows are told, chosen by what is expected of them
-(app.predictors.operators.choice: nothing is known of their times) or drawn at random, a mean over DRAWS. Rows with the
+(learning.active_selection: nothing is known of their times) or drawn at random, a mean over DRAWS. Rows with the
 dimensions of a told one are not asked.
 """
 
@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.predictors.operators.choice import Prospect, chosen
-from app.predictors.operators.learning import expected_errors
-from app.predictors.operators.process import expected_noise
+from app.predictors.auto.operators.learning.active_selection import Prospect, chosen
+from app.predictors.auto.operators.learning.learn import expected_errors
+from app.predictors.auto.operators.models.gaussian_process import expected_noise
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
 from app.training.operator_folds import first_rows, hashed

@@ -14,7 +14,7 @@ import numpy as np
 
 from app.errors import NotTrained
 from app.predictors import BY_NAME, learns_kernels, learns_operators
-from app.predictors.intervals import Intervals
+from app.predictors.intervals.conformal import Intervals
 from app.tables.gpus import GpuTable
 from app.tables.key_set import KeySet
 from app.tables.measurements import Measurements

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from app.ops.kernel import FIELD_INDEX
 from app.predictors import PREDICTORS
+from app.predictors.auto.kernels.kernel_knowledge import launch_floors
 from app.predictors.base import Predictor
-from app.predictors.intervals import Intervals
+from app.predictors.intervals.conformal import Intervals
 from app.predictors.launches.alike import launches
-from app.predictors.launches.kernel_knowledge import launch_floors
 from app.predictors.roofline import hardware_limit
 from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.measurements import Evidence, Measurements

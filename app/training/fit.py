@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from app.errors import NotTrained
 from app.predictors import PREDICTORS
-from app.predictors.auto import Auto
+from app.predictors.auto.predictor import Auto
 from app.predictors.base import Predictor
 from app.predictors.launches.alike import launches
-from app.predictors.launches.regressors import PairRegressor
+from app.predictors.papers.cross_gpu_kernels.regressors import PairRegressor
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.training.folds import SPLITS, Fold, folds

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.predictors import BY_NAME
-from app.predictors.intervals import Intervals
+from app.predictors.intervals.conformal import Intervals
 from app.tables.key_set import KeySet
 
 

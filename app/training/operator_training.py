@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.predictors.base import OperatorLearner
-from app.predictors.intervals import Intervals
+from app.predictors.intervals.conformal import Intervals
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
 from app.training.operator_start import Start

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.predictors.base import Predictor
-from app.predictors.intervals import LEAST_RESIDUALS, Intervals
+from app.predictors.intervals.conformal import LEAST_RESIDUALS, Intervals
 from app.predictors.roofline import hardware_limit
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
@@ -28,7 +28,7 @@ class Residuals:
     row        int [n], row of the Measurements table
     gpu        int [n], its GPU
     kernel     int [n], its kernel's label
-    group      int [n], code into app.predictors.intervals.GROUPS
+    group      int [n], code into app.predictors.intervals.conformal.GROUPS
     split      int [n], code into the `splits` asked for
     """
 

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from app.cli.evaluate import command
 from app.config import CHECKOUT
 from app.errors import BadInput
-from app.services.evaluation.calibration import evaluate_calibration
-from app.services.evaluation.operator_files import NEUSIGHT_FILE
+from app.evaluation.calibration import evaluate_calibration
+from app.evaluation.operator_files import NEUSIGHT_FILE
 
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
 GPUS = ("tesla-p100-pcie-16gb", "tesla-t4")

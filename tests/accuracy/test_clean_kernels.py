@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from app.config import CHECKOUT
-from app.predictors.auto import Auto
-from app.predictors.launches.efficiency import Efficiency
-from app.services.evaluation.papers import clean_experiments
+from app.evaluation.papers import clean_experiments
+from app.predictors.auto.predictor import Auto
+from app.predictors.papers.cross_gpu_kernels.efficiency import Efficiency
 
 SHARED = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
 DATA = SHARED / "cuda_kernels"

@@ -14,9 +14,9 @@ import pytest
 
 from app.config import CHECKOUT
 from app.errors import NotFound
-from app.services.evaluation.convmeter import Asked, evaluate_convmeter, published, scores
-from app.services.evaluation.convnets_by_operators import convmeter_cells
-from app.services.evaluation.measured_networks import FOLDER, read_networks
+from app.evaluation.convmeter import Asked, evaluate_convmeter, published, scores
+from app.evaluation.convnets_by_operators import convmeter_cells
+from app.evaluation.measured_networks import FOLDER, read_networks
 from app.services.measurements.importers.timm import FILE
 
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))

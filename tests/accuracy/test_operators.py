@@ -15,8 +15,8 @@ import pytest
 
 from app.config import CHECKOUT
 from app.errors import BadInput, NotFound
-from app.services.evaluation.operator_files import NEUSIGHT_FILE, read_operator_files
-from app.services.evaluation.operators import evaluate_operators
+from app.evaluation.operator_files import NEUSIGHT_FILE, read_operator_files
+from app.evaluation.operators import evaluate_operators
 
 # What P4, P100 and T4 teach of FP32 makes the V100 a quarter too slow: as far off as the roofline
 # (docs/reference/results.md).

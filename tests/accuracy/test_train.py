@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from app.bootstrap.train_shipped import sources_of, train_shipped
 from app.config import CHECKOUT, SHIPPED_MODELS
-from app.services.learning.shipped import shipped_version
-from app.services.learning.train_shipped import sources_of, train_shipped
+from app.engine.shipped import shipped_version
 
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
 

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 
 from app.config import Settings
 from app.main import create_app
-from app.services.workloads import KERNEL_EXAMPLE
+from app.wire.kernel_workload import KERNEL_EXAMPLE
 
 
 @pytest.fixture(scope="module")

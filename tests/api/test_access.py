@@ -15,10 +15,10 @@ from starlette.routing import BaseRoute, Mount, Route
 from app.api.roles import OPEN, ROLES
 from app.config import Settings
 from app.main import ROUTERS, create_app
-from app.services.prediction_form import PREDICT_EXAMPLE
 from app.store import keys
 from app.store.keys import Role
 from app.store.session import Database
+from app.wire.prediction_form import PREDICT_EXAMPLE
 
 NEEDS = [(method, path, need) for path, needs in ROLES.items() for method, need in needs.items()]
 HTML = {"Accept": "text/html"}

@@ -14,10 +14,10 @@ from fastapi.testclient import TestClient
 from app.config import Settings
 from app.errors import BadInput, NotFound
 from app.graphs.run import Run
-from app.services.graphs.form import GRAPH_EXAMPLE
 from app.services.graphs.stored import Graphs
 from app.store.session import Database
 from app.tables.ops import DTYPE_CODE
+from app.wire.graph_form import GRAPH_EXAMPLE
 from tests import export_bytes
 from tests.onnx_bytes import perceptron
 

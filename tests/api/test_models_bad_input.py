@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from app.services.graphs.form import GRAPH_EXAMPLE
-from app.services.models.requests import GPT2_LARGE
+from app.wire.graph_form import GRAPH_EXAMPLE
+from app.wire.models.requests import GPT2_LARGE
 
 Body = dict[str, Any]
 NAN, INF = float("nan"), float("inf")

@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from app.api import field_meanings
 from app.api.predict import PredictRoute
 from app.main import ROUTERS
-from app.services.prediction_form import PREDICT_EXAMPLE
+from app.wire.prediction_form import PREDICT_EXAMPLE
 
 
 def document(client: TestClient) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from app.config import Settings
-from app.services.learning.shipped import write_list
+from app.engine.shipped import write_list
 from app.store import artifacts
 from app.tables.measurements import Measurements
 from app.training.candidate import candidate

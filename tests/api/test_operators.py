@@ -10,8 +10,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.ops import OPS
-from app.services.operators.forms import FORMS
-from app.services.operators.requests import OPERATOR_TABLE_EXAMPLE, OPERATORS_EXAMPLE
+from app.wire.operators.forms import FORMS
+from app.wire.operators.requests import OPERATOR_TABLE_EXAMPLE, OPERATORS_EXAMPLE
 from tests.service import PREDICTION_FIELDS
 
 Row = dict[str, Any]

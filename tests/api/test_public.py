@@ -15,9 +15,9 @@ from typer.testing import CliRunner, Result
 from app.cli import build
 from app.config import Settings
 from app.errors import NotFound
-from app.services.prediction_form import PREDICT_EXAMPLE
 from app.store.rows import GPUS
 from app.store.session import Database
+from app.wire.prediction_form import PREDICT_EXAMPLE
 from tests.service import Service
 
 TIMEOUT_S = 2.0

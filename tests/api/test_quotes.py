@@ -8,13 +8,13 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.config import Settings
-from app.services.compare.form import COMPARE_EXAMPLE
-from app.services.compare.plan_form import PLAN_EXAMPLE
-from app.services.models.requests import GRAPH_EXAMPLE, MODEL_EXAMPLE
-from app.services.operators.requests import OPERATOR_TABLE_EXAMPLE, OPERATORS_EXAMPLE
-from app.services.prediction_form import PREDICT_EXAMPLE
 from app.services.quotes.differences import differences
 from app.store.session import Database
+from app.wire.compare_form import COMPARE_EXAMPLE
+from app.wire.models.requests import GRAPH_EXAMPLE, MODEL_EXAMPLE
+from app.wire.operators.requests import OPERATOR_TABLE_EXAMPLE, OPERATORS_EXAMPLE
+from app.wire.plan_form import PLAN_EXAMPLE
+from app.wire.prediction_form import PREDICT_EXAMPLE
 from tests.api.test_snapshot import GOOD, serve
 from tests.learning import workload
 

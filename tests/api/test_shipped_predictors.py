@@ -9,7 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.config import SHIPPED_MODELS
-from app.services.learning.shipped import shipped_versions
+from app.engine.shipped import shipped_versions
 from app.services.models.whole_networks import knows_networks_only
 
 PREDICTORS = [name for name in shipped_versions(SHIPPED_MODELS) if not knows_networks_only(name)]

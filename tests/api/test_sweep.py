@@ -19,10 +19,10 @@ import pytest
 from distributed import LocalCluster
 from fastapi.testclient import TestClient
 
+from app.bootstrap.assemble import installed_snapshot
 from app.config import CHECKOUT, Settings
+from app.engine.gpu_rows import Snapshot
 from app.errors import BadInput
-from app.services.evaluation.alone import alone
-from app.services.gpu_rows import Snapshot
 from app.services.models import builtin
 from app.services.sweep.model_groups import Table
 from app.services.sweep.models import FIGURES, Asked, predict_models
@@ -233,7 +233,7 @@ def test_an_image_too_small_is_named(settings: Settings) -> None:
 
 @lru_cache(maxsize=1)
 def _snapshot(settings: Settings) -> Snapshot:
-    return alone(settings)[0]
+    return installed_snapshot(settings)[0]
 
 
 def test_goes_on_where_it_stopped(settings: Settings, grid: Path, tmp_path: Path) -> None:

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.engine.engine import Engine, Served
 from app.errors import NotTrained
 from app.predictors import OPERATOR_PREDICTORS, learns_only
-from app.predictors.intervals import OPERATOR_GROUPS, SUPPORT_OF_SITUATION, Intervals, operator_codes
+from app.predictors.intervals.conformal import OPERATOR_GROUPS, SUPPORT_OF_SITUATION, Intervals, operator_codes
 from app.predictors.roofline import hardware_limit
-from app.services.engine import Engine, Served
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from tests.unit.kernels import TURING, VOLTA

@@ -14,7 +14,7 @@ from app.ops.elementwise import ELEMENTWISE_OPS
 from app.ops.kinds import kinds_of, work_of
 from app.ops.norm import NORM_OPS
 from app.ops.pool import POOL_OPS
-from app.predictors.auto import Auto
+from app.predictors.auto.predictor import Auto
 from app.predictors.roofline import hardware_limit
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements

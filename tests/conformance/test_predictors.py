@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.engine.engine import Engine, Served
 from app.predictors import PREDICTORS
-from app.predictors.intervals import GROUPS, Intervals
+from app.predictors.intervals.conformal import GROUPS, Intervals
 from app.predictors.roofline import hardware_limit
-from app.services.engine import Engine, Served
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements

@@ -12,13 +12,13 @@ from sqlalchemy import Connection
 
 from app.errors import Conflict
 from app.services.measurements.ingest import check, save
-from app.services.measurements.upload import Objects
 from app.store import gpus, measurements, prices, versions
 from app.store.page import Filters
 from app.store.prices import Price
 from app.store.session import Database
 from app.tables.catalog import Catalog
 from app.tables.complete import complete
+from app.wire.measurements.upload import Objects
 from tests.unit.test_ingest import ROW, SMALL
 from tests.unit.test_stored_operators import linear
 

@@ -14,9 +14,9 @@ from app.graphs.importers.json_graph import lower
 from app.graphs.run import Run
 from app.ops import OPS
 from app.ops.kinds import kinds_of
-from app.services.graphs.form import checked
 from app.tables.ops import DTYPES
 from app.tables.workload import Workload
+from app.wire.graph_form import checked
 
 Shape = Sequence[int]
 

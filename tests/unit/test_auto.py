@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from app.predictors.auto import Auto
-from app.predictors.intervals import EXACT, NO_EVIDENCE, OTHER_GPU, OTHER_GPU_AND_SIZE, RELATED, SAME_GPU
-from app.predictors.launches.transfer import FLOOR_S
+from app.predictors.auto.kernels.transfer import FLOOR_S
+from app.predictors.auto.predictor import Auto
+from app.predictors.intervals.conformal import EXACT, NO_EVIDENCE, OTHER_GPU, OTHER_GPU_AND_SIZE, RELATED, SAME_GPU
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.tables.ops import OpTable

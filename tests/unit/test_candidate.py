@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.engine.curated import load_seed_specs
 from app.errors import NotTrained
-from app.predictors.li import Li
-from app.services.seed import load_seed_specs
+from app.predictors.papers.li import Li
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.tables.operator_runs import OperatorRuns

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
+from app.engine.curated import load_seed_specs
 from app.errors import NotFound
-from app.services.seed import load_seed_specs
 from app.tables.catalog import Catalog
 from app.tables.complete import spec_to_dict
 from app.tables.gpus import MOST_IN_A_MACHINE, PIPES, SPEC_COLUMNS, GpuSpec, GpuTable

@@ -8,14 +8,14 @@ import pytest
 from msgspec import structs
 from scipy.stats import norm
 
+from app.engine.curated import load_seed_specs
+from app.engine.power import of_board
+from app.engine.prices import PriceBook
 from app.services.compare.figures import Rate, compared
 from app.services.compare.likelihood import Figures, alike, probability_faster, probability_less
 from app.services.compare.pareto import pareto
-from app.services.compare.power import of_board
-from app.services.compare.prices import PriceBook
-from app.services.prediction_form import AnsweredBy, Interval, MemoryUse, Prediction
-from app.services.seed import load_seed_specs
 from app.store.prices import Price
+from app.wire.prediction_form import AnsweredBy, Interval, MemoryUse, Prediction
 
 TODAY = date(2026, 11, 21)
 L4 = next(spec for spec in load_seed_specs() if spec.id == "nvidia-l4")  # 72 W

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from app.config import CHECKOUT
-from app.predictors.code_cache import _LockedFiles
-from app.predictors.syntax import syntax_digest, syntax_digests
+from app.runtime.code_cache import _LockedFiles
+from app.runtime.syntax import syntax_digest, syntax_digests
 
-SOURCES = ("tables", "ops", "predictors")
+SOURCES = ("runtime", "tables", "ops", "predictors")
 OWN = ("compiled.py", "code_cache.py", "syntax.py")
 MODULE = """
 from app.ops import BYTES
-from app.predictors.compiled import compiled
+from app.runtime.compiled import compiled
 
 @compiled
 def traffic(n):
@@ -30,7 +30,7 @@ SAME = '''"""Memory traffic."""
 # Bytes, not bits.
 from app.ops import BYTES
 
-from app.predictors.compiled import compiled
+from app.runtime.compiled import compiled
 
 
 @compiled
@@ -62,7 +62,7 @@ def copy(tmp_path: Path) -> Path:
     (root / "app" / "ops" / "__init__.py").write_text("BYTES = 2\n")
     (root / "app" / "predictors" / "physics.py").write_text(MODULE)
     for name in OWN:
-        shutil.copy(CHECKOUT / "app" / "predictors" / name, root / "app" / "predictors")
+        shutil.copy(CHECKOUT / "app" / "runtime" / name, root / "app" / "runtime")
     return root
 
 
@@ -127,4 +127,4 @@ def test_compiled_functions_elsewhere_use_only_their_own_file_and_these_folders(
 
 
 def test_warming_up_needs_no_database() -> None:
-    run("from app.services.warm import main; main()", CHECKOUT)
+    run("from app.bootstrap.warm import main; main()", CHECKOUT)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.engine.curated import load_seed_specs
 from app.errors import BadInput
-from app.services.seed import load_seed_specs
 from app.tables.complete import complete, revise, spec_from_dict, spec_to_dict
 from app.tables.fields import FIELDS
 from app.tables.gpus import GpuSpec

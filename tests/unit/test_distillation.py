@@ -9,14 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.predictors.auto import Auto
-from app.predictors.operators import unmeasured as between
-from app.predictors.operators.boosting import Growth, Trees, boosted
-from app.predictors.operators.distillation import SIZES, taught_again, teacher
-from app.predictors.operators.features import FEATURES
-from app.predictors.operators.fitting import fitted
-from app.predictors.operators.material import samples
-from app.predictors.operators.unmeasured import LAYER, LEAST_ROWS, MOST_ROWS, MOST_UNMEASURED, OF_LAYERS, unmeasured
+from app.predictors.auto.operators.learning import distillation_inputs as between
+from app.predictors.auto.operators.learning.distillation import SIZES, taught_again, teacher
+from app.predictors.auto.operators.learning.distillation_inputs import (
+    LAYER,
+    LEAST_ROWS,
+    MOST_ROWS,
+    MOST_UNMEASURED,
+    OF_LAYERS,
+    unmeasured,
+)
+from app.predictors.auto.operators.learning.fitting import fitted
+from app.predictors.auto.operators.models.boosted_trees import Growth, Trees, boosted
+from app.predictors.auto.operators.models.features import FEATURES
+from app.predictors.auto.operators.models.training_samples import samples
+from app.predictors.auto.predictor import Auto
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.tables.ops import DTYPE_CODE, OpTable

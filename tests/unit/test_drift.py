@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.config import CHECKOUT
-from app.services.evaluation.operator_files import NEUSIGHT, NEUSIGHT_FILE
+from app.evaluation.operator_files import NEUSIGHT, NEUSIGHT_FILE
 from app.services.measurements.importers.drift import LAST_ROWS, drift
 from app.services.measurements.importers.neusight import read
-from app.services.measurements.measured_operators import OperatorColumns
-from app.services.operators.columns import Numbers, Words
+from app.wire.measurements.upload import OperatorColumns
+from app.wire.operators.columns import Numbers, Words
 
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
 

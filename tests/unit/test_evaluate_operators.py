@@ -9,11 +9,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import pytest
 
+from app.engine.curated import load_seed_specs
 from app.errors import NotTrained
-from app.predictors.intervals import S_SEEN, operator_codes
-from app.services.evaluation import operators as service
-from app.services.evaluation.operators import contenders, evaluate_operators
-from app.services.seed import load_seed_specs
+from app.evaluation import operators as service
+from app.evaluation.operators import contenders, evaluate_operators
+from app.predictors.intervals.conformal import S_SEEN, operator_codes
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence
 from app.tables.operator_runs import OperatorRuns

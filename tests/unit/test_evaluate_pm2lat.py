@@ -11,8 +11,8 @@ import pytest
 
 from app.config import SEED_DATA
 from app.errors import NotFound
-from app.services.evaluation.operator_files import NEUSIGHT_FILE
-from app.services.evaluation.pm2lat import GPUS, LAYERS, NOT_MEASURED, evaluate_pm2lat, lines
+from app.evaluation.operator_files import NEUSIGHT_FILE
+from app.evaluation.pm2lat import GPUS, LAYERS, NOT_MEASURED, evaluate_pm2lat, lines
 from tests.accuracy.test_operators import DATA
 
 FACTS = json.loads((SEED_DATA / "papers" / "pm2lat.json").read_text("utf-8"))["cells"]

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from app.ops import OP_CODE
-from app.predictors.auto import Auto
-from app.predictors.operators.boosting import NO_TREES, Growth, boosted
-from app.predictors.operators.calibration import Rows, calibrate
-from app.predictors.operators.constants import NEUTRAL, fill_scaled
-from app.predictors.operators.features import FEATURES, own_dims
-from app.predictors.operators.process import LEAF, OFFSET, Kernels, Places, View, taught
-from app.predictors.operators.time import COMPUTE_S, DRAM_S, TERMS
+from app.predictors.auto.operators.learning.calibration import Rows, calibrate
+from app.predictors.auto.operators.models.boosted_trees import NO_TREES, Growth, boosted
+from app.predictors.auto.operators.models.features import FEATURES, own_dims
+from app.predictors.auto.operators.models.gaussian_process import LEAF, OFFSET, Kernels, Places, View, taught
+from app.predictors.auto.operators.physics.analytic_model import COMPUTE_S, DRAM_S, TERMS
+from app.predictors.auto.operators.physics.physics_fit import NEUTRAL, fill_scaled
+from app.predictors.auto.predictor import Auto
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
 from tests.unit.kernels import TURING

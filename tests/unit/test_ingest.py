@@ -6,10 +6,10 @@ import pytest
 
 from app.errors import BadInput
 from app.services.measurements.ingest import Checked, check, refuse_wrong
-from app.services.measurements.row_columns import MAX_REPORTED
-from app.services.measurements.upload import Objects
 from app.tables.catalog import Catalog
 from app.tables.complete import complete
+from app.wire.measurements.row_columns import MAX_REPORTED
+from app.wire.measurements.upload import Objects
 from tests.kernels_data import SAXPY
 
 # 10 SMs x 64 lanes x 2 x 1 GHz = 1.28 TFLOP/s; 100 GB/s; caches far smaller than the kernel's 120 MB.

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from app.ops import OPS
-from app.predictors.intervals import (
+from app.predictors.intervals.conformal import (
     GROUPS,
     LEAST_RESIDUALS,
     NO_EVIDENCE,

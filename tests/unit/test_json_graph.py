@@ -16,9 +16,9 @@ from app.graphs.importers.json_graph import lower
 from app.graphs.run import Parallelism, Run
 from app.ops import OPS
 from app.ops.kinds import kinds_of, work_of
-from app.services.graphs.form import GRAPH_EXAMPLE, canonical, checked
 from app.tables.ops import DTYPES
 from app.tables.workload import Workload
+from app.wire.graph_form import GRAPH_EXAMPLE, canonical, checked
 
 Graph = dict[str, Any]
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import Malformed
-from app.services.json_text import MOST_DEPTH, refuse_unsound
+from app.wire.json_text import MOST_DEPTH, refuse_unsound
 
 # Few letters, so that names meet; escapes, quotes and brackets, which a reader of bytes may stumble over.
 NAMES = st.text(alphabet='ab"\\/{}[]:,\u00e9\n', max_size=3)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.predictors.kernel_table.kernel_names import KernelName, identity, parse
+from app.predictors.papers.pm2lat.kernel_names import KernelName, identity, parse
 
 TENSILE = (
     "Cijk_Alik_Bljk_SB_MT64x32x32_MI16x16x4x1_SN_1LDSB1_GSU4_GSUASB_GLS0_ISA908_{}_WGM1",

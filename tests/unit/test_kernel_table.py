@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from app.ops.base import Products
-from app.predictors.intervals import S_SEEN, S_SEEN_OUTSIDE, S_SIBLING, S_UNSEEN_OUTSIDE, operator_codes
-from app.predictors.kernel_table.kernel_chooser import KernelChooser
-from app.predictors.kernel_table.memory_kernels import fit_line
-from app.predictors.kernel_table.predictor import KernelTable
-from app.predictors.kernel_table.throughput_table import (
+from app.predictors.intervals.conformal import S_SEEN, S_SEEN_OUTSIDE, S_SIBLING, S_UNSEEN_OUTSIDE, operator_codes
+from app.predictors.papers.pm2lat.kernel_chooser import KernelChooser
+from app.predictors.papers.pm2lat.memory_kernels import fit_line
+from app.predictors.papers.pm2lat.predictor import KernelTable
+from app.predictors.papers.pm2lat.throughput_table import (
     DEPTHS,
     KNOTS,
     LEAST_LOG_WAVES,

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.predictors.intervals import EXTRAPOLATED, SITUATIONS, SUPPORT_OF_SITUATION
-from app.predictors.operators.known_gpus import KnownGpus
+from app.predictors.intervals.conformal import EXTRAPOLATED, SITUATIONS, SUPPORT_OF_SITUATION
+from app.predictors.papers.known_gpus import KnownGpus
 from app.tables.gpus import GpuTable
 from tests.unit.kernels import TURING, VOLTA
 

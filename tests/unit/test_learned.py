@@ -9,12 +9,21 @@ import numpy as np
 import pytest
 
 from app.ops.tiles import CANDIDATES
-from app.predictors.auto import Auto
-from app.predictors.operators.constants import FACTORS, NEUTRAL, fill_scaled, fitted_factors
-from app.predictors.operators.fitting import agreed
-from app.predictors.operators.learning import expected_errors, with_measured
-from app.predictors.operators.material import samples
-from app.predictors.operators.time import ANY_TILE, COMPUTE_S, DRAM_S, LEAST, LIMIT, OVERHEAD, TERMS, TIME
+from app.predictors.auto.operators.learning.fitting import agreed
+from app.predictors.auto.operators.learning.learn import expected_errors, with_measured
+from app.predictors.auto.operators.models.training_samples import samples
+from app.predictors.auto.operators.physics.analytic_model import (
+    ANY_TILE,
+    COMPUTE_S,
+    DRAM_S,
+    LEAST,
+    LIMIT,
+    OVERHEAD,
+    TERMS,
+    TIME,
+)
+from app.predictors.auto.operators.physics.physics_fit import FACTORS, NEUTRAL, fill_scaled, fitted_factors
+from app.predictors.auto.predictor import Auto
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.tables.operator_runs import OperatorRuns

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.predictors.auto import Auto
-from app.predictors.intervals import SITUATIONS
-from app.predictors.operators.learning import expected_errors
-from app.predictors.operators.sisters import joined
+from app.predictors.auto.operators.collectives.interpolation import joined
+from app.predictors.auto.operators.learning.learn import expected_errors
+from app.predictors.auto.predictor import Auto
+from app.predictors.intervals.conformal import SITUATIONS
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.tables.operator_runs import OperatorRuns

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.predictors.intervals import S_SEEN_OUTSIDE, S_UNSEEN, operator_codes
-from app.predictors.li import Li, fit_line, rate_on_bandwidth
+from app.predictors.intervals.conformal import S_SEEN_OUTSIDE, S_UNSEEN, operator_codes
+from app.predictors.papers.li import Li, fit_line, rate_on_bandwidth
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
 from tests.unit.kernels import TURING

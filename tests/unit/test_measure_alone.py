@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.config import CHECKOUT
-from app.services.operators.forms import ROW_FORMS
-from app.services.operators.rows import read_rows
+from app.engine.operator_rows import read_rows
+from app.wire.operators.forms import ROW_FORMS
 
 pytest.importorskip("torch")
 

@@ -16,7 +16,7 @@ from app.measure.device import Device
 from app.measure.device_figures import figures, summary
 from app.measure.operators.table import table_of
 from app.measure.runner import Runner
-from app.predictors.auto import Auto
+from app.predictors.auto.predictor import Auto
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.tables.ops import OpTable

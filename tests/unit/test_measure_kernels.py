@@ -17,15 +17,15 @@ import numpy as np
 import pytest
 
 from app.config import CHECKOUT
+from app.engine.curated import load_seed_specs
 from app.measure.kernel_cases import CHECKS, cases
 from app.measure.kernel_cases.case import Case
 from app.measure.kernel_cases.lines import STEPS
 from app.predictors.launches.occupancy import resident_blocks
-from app.services.launch import check_launch
-from app.services.seed import load_seed_specs
-from app.services.workloads import KernelWorkload, kernel_table
+from app.services.kernels.launch import check_launch
 from app.tables.complete import complete
 from app.tables.gpus import GpuTable
+from app.wire.kernel_workload import KernelWorkload, kernel_table
 from tests.unit.kernels import kernels
 
 SOURCES = CHECKOUT / "app" / "measure" / "cuda"

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from app.engine.operator_rows import read_rows
 from app.errors import BadInput
 from app.measure.device import Device
 from app.measure.operators.attention import absorbed
@@ -21,9 +22,8 @@ from app.measure.operators.spaces import SPACES
 from app.measure.operators.suite import FAMILIES, point_of
 from app.ops import OPS
 from app.ops.kinds import kinds_of, work_of
-from app.services.operators.forms import ROW_FORMS
-from app.services.operators.rows import read_rows
 from app.tables.gpus import GpuSpec
+from app.wire.operators.forms import ROW_FORMS
 
 DESCRIPTION = {
     "name": "a GPU",

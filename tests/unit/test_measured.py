@@ -2,15 +2,16 @@
 
 import pytest
 
+from app.bootstrap.assemble import assemble
 from app.config import Settings
-from app.services.assemble import Stores, assemble
-from app.services.engine import Engine
+from app.engine.engine import Engine
+from app.engine.versions import Stores
 from app.services.measurements.ingest import ingest
 from app.services.measurements.removal import remove
-from app.services.measurements.upload import Objects, Upload
 from app.store.page import Filters
 from app.store.session import Database
 from app.tables.measurements import Measurements
+from app.wire.measurements.upload import Objects, Upload
 from tests.api.test_operator_learning import uploads
 from tests.kernels_data import SAXPY
 from tests.unit.test_candidate import made
@@ -28,7 +29,7 @@ def test_rows_are_read_again_only_when_there_are_more(settings: Settings, databa
 
     def look(last: Engine | None = None) -> Engine:
         with database.begin() as connection:
-            return assemble(connection, stores, last)[0]
+            return assemble(stores, connection, last)[0]
 
     empty = look()
     assert len(empty.operators.index) == 0
@@ -51,7 +52,7 @@ def test_as_many_other_rows_are_read_again_and_none_are_forgotten(settings: Sett
 
     def look(last: Engine | None = None) -> Engine:
         with database.begin() as connection:
-            return assemble(connection, stores, last)[0]
+            return assemble(stores, connection, last)[0]
 
     def replaced(engine: Engine, latency_ms: float) -> None:
         remove(database, Filters(gpu=V100))

@@ -9,7 +9,7 @@ import pytest
 
 from app.errors import BadInput, Malformed, TooLarge, UnsupportedMedia
 from app.services.measurements.files import read_measurements
-from app.services.measurements.upload import Objects
+from app.wire.measurements.upload import Objects
 
 FLAT = {
     "gpu": "titan-v",

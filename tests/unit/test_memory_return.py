@@ -4,7 +4,7 @@ import sys
 import psutil
 import pytest
 
-from app.services import memory_return
+from app.runtime import memory_return
 
 
 @pytest.mark.skipif(memory_return._TRIM is None, reason="not the C library that can be told to")
@@ -20,7 +20,7 @@ def test_what_was_freed_under_something_in_use_goes_back() -> None:
 
 _BODIES = """
 import psutil
-from app.services.memory_return import share_arena
+from app.runtime.memory_return import share_arena
 
 share_arena()
 kept, before = [], psutil.Process().memory_info().rss

@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from app.services.evaluation.model_report import BEGIN, END, RECORD, means, table
-from app.services.evaluation.operator_report import RESULTS, with_table
+from app.evaluation.model_report import BEGIN, END, RECORD, means, table
+from app.evaluation.operator_report import RESULTS, with_table
 
 
 def test_the_results_page_shows_the_recorded_run() -> None:

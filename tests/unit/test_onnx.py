@@ -15,8 +15,8 @@ from app.graphs.importers.onnx_file import read
 from app.graphs.run import Run
 from app.ops import OPS
 from app.ops.kinds import kinds_of, work_of
-from app.services.graphs.form import checked
 from app.tables.workload import Workload
+from app.wire.graph_form import checked
 from tests.onnx_bytes import FLOAT, field, integers, model, node, perceptron, tensor, value, varint
 
 

@@ -8,15 +8,23 @@ import pytest
 
 from app.ops.kinds import kinds_of
 from app.ops.tiles import CANDIDATES
-from app.predictors.auto import Auto
+from app.predictors.auto.operators.explain import Explanation, explained
+from app.predictors.auto.operators.models.features import FEATURES, FULL, LEAD, SPLITS, shape_features
+from app.predictors.auto.operators.models.training_samples import fill_all, samples
+from app.predictors.auto.operators.physics.analytic_model import (
+    ANY_TILE,
+    TERMS,
+    TIME,
+    composed,
+    devices_of,
+    fill_terms,
+    work_s,
+)
+from app.predictors.auto.operators.physics.clock_model import IN_NETWORK, bandwidths, compute_rates
+from app.predictors.auto.operators.physics.operator_features import products_of, traits_of
+from app.predictors.auto.predictor import Auto
 from app.predictors.finish import finished
-from app.predictors.intervals import Intervals
-from app.predictors.operators.explain import Explanation, explained
-from app.predictors.operators.features import FEATURES, FULL, LEAD, SPLITS, shape_features
-from app.predictors.operators.material import fill_all, samples
-from app.predictors.operators.sustained import IN_NETWORK, bandwidths, compute_rates
-from app.predictors.operators.time import ANY_TILE, TERMS, TIME, composed, devices_of, fill_terms, work_s
-from app.predictors.operators.traits import products_of, traits_of
+from app.predictors.intervals.conformal import Intervals
 from app.predictors.roofline import hardware_limit
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements

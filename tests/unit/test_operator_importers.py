@@ -14,7 +14,7 @@ import pytest
 
 from app.config import CHECKOUT, Settings
 from app.errors import BadInput, Malformed, NotFound
-from app.services.evaluation.operator_files import NO_SPLIT, TEST, TRAIN, read_operator_files
+from app.evaluation.operator_files import NO_SPLIT, TEST, TRAIN, read_operator_files
 from app.services.measurements.import_parts import PartsReport, import_parts
 from app.services.measurements.importers.base import PartsImporter
 from app.services.measurements.imports import importer_named

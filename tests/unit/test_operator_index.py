@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.ops import OP_CODE, OPS
-from app.predictors.operators.index import NO_OPERATORS, OperatorIndex, digests
+from app.predictors.auto.operators.lookup import NO_OPERATORS, OperatorIndex, digests
 from app.tables.measurements import Measurements
 from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import DTYPE_CODE, OpTable

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from app.errors import BadInput
-from app.services.evaluation import calibration_report
-from app.services.evaluation.operator_goals import GOALS, published
-from app.services.evaluation.operator_report import BEGIN, END, RECORD, RESULTS, heading, markdown, table, with_table
+from app.evaluation import calibration_report
+from app.evaluation.operator_goals import GOALS, published
+from app.evaluation.operator_report import BEGIN, END, RECORD, RESULTS, heading, markdown, table, with_table
 
 
 def test_the_results_page_shows_what_was_recorded() -> None:

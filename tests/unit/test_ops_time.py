@@ -5,16 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from app.engine.curated import load_seed_specs
 from app.ops.base import Products
 from app.ops.kinds import kinds_of
 from app.ops.tiles import CANDIDATES, Grid, fill_grid, wave_efficiency
-from app.predictors.intervals import PRIOR_HALF_WIDTH
-from app.predictors.operators.learned import Learned
-from app.predictors.operators.priors import HOP_S, IN_TURN_SHARE, PRIORS
-from app.predictors.operators.sustained import LANES_CAP, bandwidths, compute_rates
-from app.predictors.operators.traits import Traits, products_of, traits_of
+from app.predictors.auto.operators.model import Learned
+from app.predictors.auto.operators.physics.clock_model import LANES_CAP, bandwidths, compute_rates
+from app.predictors.auto.operators.physics.operator_features import Traits, products_of, traits_of
+from app.predictors.intervals.conformal import PRIOR_HALF_WIDTH
+from app.predictors.priors import HOP_S, IN_TURN_SHARE, PRIORS
 from app.predictors.roofline import hardware_limit
-from app.services.seed import load_seed_specs
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.ops import DTYPE_CODE, OpTable

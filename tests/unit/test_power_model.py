@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from msgspec import convert
 
+from app.engine.curated import load_seed_specs
+from app.engine.power import BOARD, ELSEWHERE, MEASURED
+from app.engine.power_model import LEAST_ROWS, Load, PoweredRows, fitted, measured_rows
 from app.predictors.roofline import peaks
 from app.services.compare.load import load_of
-from app.services.compare.power import BOARD, ELSEWHERE, MEASURED
-from app.services.compare.power_model import LEAST_ROWS, Load, PoweredRows, fitted, measured_rows
-from app.services.seed import load_seed_specs
-from app.services.workloads import KERNEL_EXAMPLE, KernelWorkload, kernel_table
 from app.tables.gpus import GpuTable
 from app.tables.ops import DTYPE_CODE, DTYPES
+from app.wire.kernel_workload import KERNEL_EXAMPLE, KernelWorkload, kernel_table
 
 SPECS = {spec.id: spec for spec in load_seed_specs()}
 GPUS = GpuTable.from_specs(list(SPECS.values()))

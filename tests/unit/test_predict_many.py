@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
+from app.bootstrap.warm import warm
+from app.engine.curated import load_seed_specs
+from app.engine.engine import Engine, KernelIndex
+from app.engine.gpu_rows import Snapshot
 from app.errors import BadInput, GpucastError, NotFound, NotTrained
+from app.predictors.auto.kernels.launch_time import fill_times
 from app.predictors.finish import _fill as finish
-from app.predictors.launches.launch_time import fill_times
 from app.predictors.roofline import _fill as limit
-from app.services.engine import Engine, KernelIndex
-from app.services.gpu_rows import Snapshot
-from app.services.predict import predict, predict_many
-from app.services.prediction_form import PredictRequest, PredictResponse
-from app.services.requests import read_request
-from app.services.seed import load_seed_specs
-from app.services.warm import warm
-from app.services.workloads import KERNEL_EXAMPLE, with_measured
+from app.services.kernels.predict import predict, predict_many
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
+from app.wire.kernel_workload import KERNEL_EXAMPLE, with_measured
+from app.wire.prediction_form import PredictRequest, PredictResponse
+from app.wire.requests import read_request
 
 BASE = {"workload": KERNEL_EXAMPLE, "gpu": "rtx-4070"}
 SKETCH = {

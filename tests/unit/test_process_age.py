@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from app.services.evaluation.process_age import aged
+from app.evaluation.process_age import aged
 from app.tables.predictions import Predictions
 
 NO_DRIFT = np.zeros(10)

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from app.services.evaluation.ranking import Order, calibration, correlation, orders
-from app.services.evaluation.ranking_report import body, lines
+from app.evaluation.ranking import Order, calibration, correlation, orders
+from app.evaluation.ranking_report import body, lines
 
 # GPU -> measured and predicted milliseconds: of six pairs, only c and d are in the wrong order.
 TIMES = {"a": (1.0, 1.1), "b": (2.0, 1.9), "c": (3.0, 4.4), "d": (4.0, 4.2)}

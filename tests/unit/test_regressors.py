@@ -13,11 +13,11 @@ from sklearn.neighbors import KNeighborsRegressor
 from sklearn.svm import SVR
 
 from app.errors import NotTrained
-from app.predictors.intervals import NO_EVIDENCE, OTHER_GPU, RELATED
-from app.predictors.launches.fitting import FITTERS
-from app.predictors.launches.flat_models import Affine
-from app.predictors.launches.pairs import gpu_features, one_row_per_gpu, ordered_pairs, pair_features
-from app.predictors.launches.regressors import MAX_PAIRS, REGRESSORS, Linear, PairRegressor
+from app.predictors.flat.regressors import Affine
+from app.predictors.intervals.conformal import NO_EVIDENCE, OTHER_GPU, RELATED
+from app.predictors.papers.cross_gpu_kernels.pairs import gpu_features, one_row_per_gpu, ordered_pairs, pair_features
+from app.predictors.papers.cross_gpu_kernels.regressor_fit import FITTERS
+from app.predictors.papers.cross_gpu_kernels.regressors import MAX_PAIRS, REGRESSORS, Linear, PairRegressor
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from tests.unit.kernels import TURING, VOLTA, evidence, index, kernels, measured_gpu
@@ -133,5 +133,5 @@ def test_many_pairs_are_sampled_alike_every_time() -> None:
 
 
 def test_serving_imports_no_scikit_learn() -> None:
-    code = "import sys, app.predictors.launches.regressors; sys.exit('sklearn' in sys.modules)"
+    code = "import sys, papers.cross_gpu_kernels.regressors; sys.exit('sklearn' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

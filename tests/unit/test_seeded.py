@@ -9,11 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 
+from app.bootstrap.runtime import open_runtime
 from app.config import SEED_MEASUREMENTS, Settings
 from app.services.measurements.import_parts import import_parts
 from app.services.measurements.importers.measurements import IMPORTER
 from app.services.measurements.removal import remove
-from app.services.runtime import open_runtime
 from app.store import measurements
 from app.store.page import Filters
 from app.store.rows import SEED_FILES

@@ -8,7 +8,7 @@ _ONLY_TRAINING = ("sklearn", *_SCIPY, "pandas", "torch")
 _PROGRAM = f"""
 import sys
 from app.main import create_app
-from app.services.warm import main
+from app.bootstrap.warm import main
 create_app()
 main()
 print([name for name in {_ONLY_TRAINING!r} if name in sys.modules])

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.bootstrap.train_shipped import MOST_BYTES, OWN, sources_of, trainable
 from app.config import SHIPPED_MODELS
+from app.engine.curated import load_seed_specs
+from app.engine.shipped import LIST, Shipped, shipped_versions, write_list
 from app.predictors import learns_operators
-from app.predictors.auto import Auto
-from app.services.learning.shipped import LIST, Shipped, shipped_versions, write_list
-from app.services.learning.train_shipped import MOST_BYTES, OWN, sources_of, trainable
+from app.predictors.auto.predictor import Auto
 from app.services.models.whole_networks import knows_networks_only
-from app.services.seed import load_seed_specs
 from app.store import artifacts
 from app.store.artifacts import ArtifactRefused
 from app.tables.gpus import MOST_IN_A_MACHINE, GpuTable

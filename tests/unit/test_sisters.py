@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from app.predictors.operators import sisters
-from app.predictors.operators.sisters import with_sisters
-from app.services.seed import load_seed_specs
+from app.engine.curated import load_seed_specs
+from app.predictors.auto.operators.collectives import interpolation as sisters
+from app.predictors.auto.operators.collectives.interpolation import with_sisters
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from tests.unit.operators import operators

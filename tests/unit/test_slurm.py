@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from app.config import Settings
+from app.engine.curated import load_seed_specs
 from app.errors import BadInput
 from app.services.scheduling.slurm import Partition, partitions_of, slurm_time
-from app.services.seed import load_seed_specs
 from app.tables.catalog import Catalog
 
 LINES = """\

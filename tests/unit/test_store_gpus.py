@@ -4,8 +4,8 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 
+from app.engine.curated import load_seed_specs
 from app.errors import Conflict, NotFound
-from app.services.seed import load_seed_specs
 from app.store import gpus, revision
 from app.store.rows import GPUS
 from app.store.session import Database

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
+from app.engine.stored_operators import stored_operators
 from app.services.measurements.ingest import Checked, check, save
-from app.services.measurements.stored_operators import stored_operators
-from app.services.measurements.upload import Objects
 from app.store import gpus, measurements, operators, revision
 from app.store.page import Filters
 from app.store.rows import OPERATOR_CONTEXTS, OPERATOR_MEASUREMENTS
@@ -19,6 +18,7 @@ from app.tables.catalog import Catalog
 from app.tables.complete import complete
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
+from app.wire.measurements.upload import Objects
 from tests.kernels_data import SAXPY
 from tests.unit.test_ingest import SMALL
 

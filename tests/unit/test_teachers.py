@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from app.ops import OP_CODE
-from app.predictors.auto import Auto
-from app.predictors.operators.constants import NEUTRAL
-from app.predictors.operators.teachers import dram_scale
+from app.predictors.auto.operators.models.sibling_transfer import dram_scale
+from app.predictors.auto.operators.physics.physics_fit import NEUTRAL
+from app.predictors.auto.predictor import Auto
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
 from app.tables.predictions import EXTRAPOLATED, INTERPOLATED

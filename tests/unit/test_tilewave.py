@@ -8,14 +8,14 @@ import pytest
 
 from app.errors import NotTrained
 from app.ops import OP_CODE, OPS
-from app.predictors.cells import Cell
-from app.predictors.intervals import S_SEEN, S_UNTRAINED, operator_codes
-from app.predictors.tilewave.cells import even_tiles
-from app.predictors.tilewave.equations import Decomposed, decompose, devices_of, kernels_of
-from app.predictors.tilewave.learning import evenly
-from app.predictors.tilewave.network import LEAST_UTILISATION, Examples, Network, utilisation
-from app.predictors.tilewave.predictor import TileWave
-from app.predictors.tilewave.tiles import Tiles, tile_of_kernel, tiles_of_grids
+from app.predictors.intervals.conformal import S_SEEN, S_UNTRAINED, operator_codes
+from app.predictors.papers.neusight.cells import even_tiles
+from app.predictors.papers.neusight.equations import Decomposed, decompose, devices_of, kernels_of
+from app.predictors.papers.neusight.learning import evenly
+from app.predictors.papers.neusight.network import LEAST_UTILISATION, Examples, Network, utilisation
+from app.predictors.papers.neusight.predictor import TileWave
+from app.predictors.papers.neusight.tiles import Tiles, tile_of_kernel, tiles_of_grids
+from app.predictors.papers.queries import Cell
 from app.tables.gpus import GpuTable
 from app.tables.ops import DTYPE_CODE, OpTable
 from tests.unit.kernels import TURING

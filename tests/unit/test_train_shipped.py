@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from app.bootstrap.train_shipped import NETWORKS, OPERATORS, OWN, sources_of, train_shipped, trainable
+from app.engine.shipped import shipped_versions, write_list
 from app.errors import BadInput
-from app.services.learning.shipped import shipped_versions, write_list
-from app.services.learning.train_shipped import NETWORKS, OPERATORS, OWN, sources_of, train_shipped, trainable
 from app.store import artifacts
 from tests.unit.test_operator_importers import TIMM
 

@@ -5,7 +5,7 @@ import pytest
 
 from app.errors import NotTrained
 from app.predictors.launches.alike import launches
-from app.predictors.launches.regressors import Forest, RidgeRegression
+from app.predictors.papers.cross_gpu_kernels.regressors import Forest, RidgeRegression
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.training.fit import gate, train

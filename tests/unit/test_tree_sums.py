@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.predictors.operators.boosting import Trees, leaves_of
-from app.predictors.operators.tree_sums import BLOCK, DEPTH, LEAVES, questions_of
+from app.predictors.auto.operators.models.boosted_trees import Trees, leaves_of
+from app.predictors.auto.operators.models.tree_sums import BLOCK, DEPTH, LEAVES, questions_of
 
 DRAW = np.random.default_rng(0)
 COLUMNS, TREES = 5, 7  # no multiple of the trees that are read together

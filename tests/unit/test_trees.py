@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from app.predictors.operators.boosting import Growth, Trees, boosted
-from app.predictors.operators.fitting import CLEAR, MOST_RATE, RATE, rate_of
+from app.predictors.auto.operators.learning.fitting import CLEAR, MOST_RATE, RATE, rate_of
+from app.predictors.auto.operators.models.boosted_trees import Growth, Trees, boosted
 
 
 def test_trees_follow_a_function_and_grow_alike_again() -> None:

@@ -1,6 +1,6 @@
 """The project's JSON graph (docs/reference/graphs.md) to a Workload: one row per node that does something, one block.
 
-Types and ranges are checked before (app/services/graphs/form.py); here names are resolved, nodes put into the order
+Types and ranges are checked before (app/wire/graph_form.py); here names are resolved, nodes put into the order
 they run, dimensions bound, fields derived from tensors, and everything held against everything else. An operator that
 nobody knows is bound by the bytes of its tensors (NeuSight's rule) and counted.
 """

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.ops.kernel import FIELD_INDEX
-from app.predictors.compiled import compiled
+from app.runtime.compiled import compiled
 from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.ops import OpTable
 

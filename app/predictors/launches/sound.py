@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.ops.kernel import FIELD_INDEX
-from app.predictors.compiled import compiled
 from app.predictors.launches.occupancy import LIMITS, blocks_allowed
 from app.predictors.roofline import memory_limit_s, peaks
+from app.runtime.compiled import compiled
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.tables.ops import OpTable

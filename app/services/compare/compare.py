@@ -10,20 +10,20 @@ from typing import Self
 import numpy as np
 from msgspec import structs
 
+from app.engine.gpu_rows import Snapshot
+from app.engine.power import Power, given, notes_of, of_board
+from app.engine.prices import today_utc
 from app.services.compare.figures import compared
-from app.services.compare.form import Compared, CompareRequest, CompareResponse, RankBy, Split
 from app.services.compare.likelihood import Figures, alike
 from app.services.compare.load import AskedWorkload, load_of
 from app.services.compare.pareto import pareto
-from app.services.compare.power import Power, given, notes_of, of_board
-from app.services.compare.prices import today_utc
 from app.services.compare.request import Asked, Entrant, asked_of, entrants
 from app.services.compare.splits import devices_of, feasible
-from app.services.gpu_rows import Snapshot
+from app.services.dispatch import reply
 from app.services.graphs.stored import Graphs
-from app.services.models.requests import GraphRequest, ModelRequest, NetworkWorkload
-from app.services.prediction_form import Interval, Prediction, PredictResponse
-from app.services.reply import reply
+from app.wire.compare_form import Compared, CompareRequest, CompareResponse, RankBy, Split
+from app.wire.models.requests import GraphRequest, ModelRequest, NetworkWorkload
+from app.wire.prediction_form import Interval, Prediction, PredictResponse
 
 # What each ranking looks at: the figure, and its interval.
 _FIGURES: Mapping[RankBy, tuple[str, str]] = {

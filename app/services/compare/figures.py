@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from msgspec import UNSET
 
-from app.services.compare.form import Compared, Split
-from app.services.compare.power import Power
-from app.services.compare.prices import STALE_DAYS, age_days, words_of
-from app.services.prediction_form import Interval, Prediction
+from app.engine.power import Power
+from app.engine.prices import STALE_DAYS, age_days, words_of
 from app.store.prices import Price
+from app.wire.compare_form import Compared, Split
+from app.wire.prediction_form import Interval, Prediction
 
 _HOUR_S = 3600.0
 # The narrowest end of an interval in log space that still is one.

@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from app.predictors.intervals import normal_quantile
-from app.services.prediction_form import Interval
+from app.predictors.intervals.conformal import normal_quantile
+from app.wire.prediction_form import Interval
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

@@ -7,17 +7,17 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine.operator_rows import Distinct, read_rows
+from app.engine.power_model import Load
 from app.ops.base import Work
 from app.ops.kinds import kinds_of, work_of
-from app.services.compare.power_model import Load
 from app.services.graphs.stored import Graphs
 from app.services.models.networks import prepared, times_of
-from app.services.models.requests import NetworkWorkload
 from app.services.models.sources import asked_network
-from app.services.operators.requests import OperatorsWorkload
-from app.services.operators.rows import Distinct, read_rows
-from app.services.workloads import KernelWorkload
 from app.tables.ops import DTYPE_CODE, DTYPES
+from app.wire.kernel_workload import KernelWorkload
+from app.wire.models.requests import NetworkWorkload
+from app.wire.operators.requests import OperatorsWorkload
 
 Floats = NDArray[np.float64]
 

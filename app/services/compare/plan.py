@@ -14,19 +14,19 @@ from math import ceil, inf
 import numpy as np
 from msgspec import convert, structs
 
+from app.engine.gpu_rows import Snapshot
+from app.engine.power import notes_of
 from app.errors import BadInput, FieldError
 from app.services.compare.compare import Comparing
-from app.services.compare.form import Compared, CompareRequest
 from app.services.compare.likelihood import Figures, probability_less
 from app.services.compare.odds import kept_with, probability_within
-from app.services.compare.plan_form import Choice, Faster, IntervalS, PlanRequest, PlanResponse
-from app.services.compare.power import notes_of
 from app.services.compare.sensitivity import sensitivities
 from app.services.compare.splits import devices_of
-from app.services.gpu_rows import Snapshot
 from app.services.graphs.stored import Graphs
-from app.services.models.requests import NetworkWorkload
-from app.services.prediction_form import Interval
+from app.wire.compare_form import Compared, CompareRequest
+from app.wire.models.requests import NetworkWorkload
+from app.wire.plan_form import Choice, Faster, IntervalS, PlanRequest, PlanResponse
+from app.wire.prediction_form import Interval
 
 _HOUR_S = 3600.0
 # How many choices are compared pair by pair.

@@ -9,14 +9,14 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from app.errors import BadInput, FieldError, NotFound, TooLarge, UnsupportedMedia
-from app.services.decoding import convert, plain
-from app.services.measurements.csv_rows import read_columns
-from app.services.measurements.row_columns import NUMBER, TEXT, Column
-from app.services.workloads import Name
 from app.store import prices as store
 from app.store.prices import Price
 from app.store.session import Database
 from app.tables.catalog import Catalog
+from app.wire.decoding import convert, plain
+from app.wire.kernel_workload import Name
+from app.wire.measurements.csv_rows import read_columns
+from app.wire.measurements.row_columns import NUMBER, TEXT, Column
 
 # All prices are kept in memory beside the catalogue.
 MOST_ROWS = 20_000

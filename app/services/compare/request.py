@@ -9,20 +9,20 @@ from math import isfinite
 
 import msgspec
 
+from app.engine.gpu_rows import GpuRows, Snapshot
+from app.engine.power import GIVEN
 from app.errors import BadInput, FieldError, NotFound
 from app.services.compare.figures import Rate
-from app.services.compare.form import COMPARE_EXAMPLE, CompareRequest
-from app.services.compare.power import GIVEN
 from app.services.compare.price_rows import MOST_USD
-from app.services.decoding import decode
-from app.services.gpu_rows import GpuRows, Snapshot
-from app.services.models.requests import GraphRequest, ModelRequest
-from app.services.operators.requests import OperatorsRequest
-from app.services.prediction_form import PredictRequest
-from app.services.requests import read_request
-from app.services.workloads import GpuRef
 from app.tables.gpus import GpuSpec
 from app.tables.names import normalise
+from app.wire.compare_form import COMPARE_EXAMPLE, CompareRequest
+from app.wire.decoding import decode
+from app.wire.kernel_workload import GpuRef
+from app.wire.models.requests import GraphRequest, ModelRequest
+from app.wire.operators.requests import OperatorsRequest
+from app.wire.prediction_form import PredictRequest
+from app.wire.requests import read_request
 
 Asked = PredictRequest | OperatorsRequest | ModelRequest | GraphRequest
 

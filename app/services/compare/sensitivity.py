@@ -8,14 +8,14 @@ from typing import Any
 
 from msgspec import UNSET, structs
 
+from app.engine.engine import untrained
+from app.engine.gpu_rows import Snapshot
 from app.services.compare.compare import Comparing
-from app.services.compare.plan_form import Choice, Sensitivity
-from app.services.engine import untrained
-from app.services.gpu_rows import Snapshot
-from app.services.models.requests import NetworkWorkload
-from app.services.prediction_form import Prediction
 from app.tables.complete import revise, spec_to_dict
 from app.tables.gpus import GpuSpec
+from app.wire.models.requests import NetworkWorkload
+from app.wire.plan_form import Choice, Sensitivity
+from app.wire.prediction_form import Prediction
 
 FACTOR = 1.1
 # Fields of a GPU, and what is changed with each: rates that were measured follow the figure that they are a share of.

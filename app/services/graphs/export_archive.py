@@ -17,7 +17,7 @@ from typing import Any
 from app.errors import BadInput, FieldError, Malformed, TooLarge
 from app.graphs.importers.aten import graph
 from app.services.graphs.export_program import decoded, records
-from app.services.graphs.form import checked
+from app.wire.graph_form import checked
 
 MAX_ENTRIES = 20_000  # one for each weight
 MAX_PROGRAM_BYTES = 64 * 2**20  # of JSON, unpacked

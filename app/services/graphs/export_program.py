@@ -17,7 +17,7 @@ from msgspec import Meta, Struct
 from app.errors import BadInput, FieldError, Malformed, TooLarge
 from app.graphs.importers.aten import BUFFER, GETITEM, INPUT, PARAMETER, Record, Ref
 from app.ops.base import MOST_BYTES
-from app.services.graphs.form import MAX_NODES, MAX_RANK, MAX_TENSORS
+from app.wire.graph_form import MAX_NODES, MAX_RANK, MAX_TENSORS
 
 MAX_BRACKETS = 2_000_000  # each opens an object of some 200 bytes
 # PyTorch before 2.6 writes these numbers, which JSON does not have; no shape depends on them.

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from app.errors import BadInput, FieldError, UnsupportedMedia
 from app.graphs.importers import onnx_file
-from app.services.decoding import plain
 from app.services.graphs.export_archive import read_archive
-from app.services.graphs.form import checked
 from app.services.graphs.source import JSON, ONNX, Source
+from app.wire.decoding import plain
+from app.wire.graph_form import checked
 
 MEDIA_JSON = "application/json"
 MEDIA_ZIP = "application/zip"

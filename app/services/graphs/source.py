@@ -12,7 +12,7 @@ import msgspec
 from app.graphs.importers import onnx_file
 from app.graphs.importers.json_graph import DEFAULT_DTYPE
 from app.graphs.importers.tensors import free_dims
-from app.services.graphs.form import canonical
+from app.wire.graph_form import canonical
 
 JSON, ONNX = "json", "onnx"
 

@@ -13,12 +13,12 @@ from app.graphs.importers.json_graph import GRAPH_LOC, lower, refusal
 from app.graphs.importers.tensors import binding
 from app.graphs.run import Run
 from app.ops.kinds import kinds_of, work_of
-from app.services.graphs.form import checked
 from app.services.graphs.source import JSON, Source, stored
 from app.store import graphs as store
 from app.store.graphs import GraphRow
 from app.store.session import Database
 from app.tables.workload import Workload
+from app.wire.graph_form import checked
 
 T = TypeVar("T")
 

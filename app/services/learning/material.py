@@ -7,10 +7,10 @@ import hashlib
 import numpy as np
 from sqlalchemy import Connection
 
+from app.engine.stored_kernels import stored_kernels
+from app.engine.stored_operators import stored_operators
 from app.predictors import learns_kernels, learns_only, learns_operators
-from app.services.measurements.stored_kernels import stored_kernels
 from app.services.measurements.stored_networks import stored_networks
-from app.services.measurements.stored_operators import stored_operators
 from app.services.models.whole_networks import knows_networks_only
 from app.store import gpus, measurements, operators
 from app.store.measurements import training_set_hash

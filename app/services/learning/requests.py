@@ -9,12 +9,12 @@ from typing import cast
 
 from sqlalchemy import Connection
 
+from app.engine.engine import Engine, import_hint
+from app.engine.shipped import Shipped, shipped_versions
 from app.errors import BadInput, Conflict, FieldError
 from app.predictors import BY_NAME
-from app.services.engine import Engine, import_hint
 from app.services.learning.material import measured_gpus
 from app.services.learning.retrain import request_retrain
-from app.services.learning.shipped import Shipped, shipped_versions
 from app.store import versions
 from app.store.artifacts import ArtifactRefused
 from app.store.session import Database

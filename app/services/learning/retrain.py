@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 from app.config import Settings
+from app.engine.engine import import_hint
+from app.engine.shipped import shipped_version
 from app.errors import BadInput, GpucastError, NotFound, NotTrained, Unavailable
 from app.predictors import BY_NAME
-from app.services.engine import import_hint
 from app.services.learning.material import load_material
-from app.services.learning.shipped import shipped_version
 from app.store import artifacts, jobs, queue, versions
 from app.store.artifacts import ArtifactRefused
 from app.store.session import Database

@@ -13,8 +13,8 @@ import sys
 
 from app.config import Settings
 from app.errors import Unavailable
-from app.services import logs
-from app.services.lifeline import follow_parent
+from app.runtime import logs
+from app.runtime.lifeline import follow_parent
 
 NICENESS = 10
 DATABASE_AWAY = 75  # EX_TEMPFAIL of sysexits.h

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine.engine import Engine
+from app.engine.evidence import bearing
 from app.ops import OP_CODE
-from app.services.engine import Engine
-from app.services.evidence import bearing
-from app.services.workloads import NOTHING_MEASURED
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.tables.ops import concatenate
+from app.wire.kernel_workload import NOTHING_MEASURED
 
 PREDICTOR = "auto"
 COVERAGE = 0.8

@@ -15,15 +15,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from app.errors import BadInput, FieldError, Malformed, TooLarge, UnsupportedMedia
-from app.services.decoding import plain
 from app.services.measurements import operator_uploads
-from app.services.measurements.csv_rows import read_csv, rows_of_text
 from app.services.measurements.metadata import DEVICE
 from app.services.measurements.mixed import OUTCOME, REMARKS, Cells, known_names, split
 from app.services.measurements.operator_uploads import csv_names, own_name
-from app.services.measurements.parquet_rows import refuse_huge, rows_of_parquet
-from app.services.measurements.row_columns import wrong_cells
-from app.services.measurements.upload import Objects, Upload
+from app.wire.decoding import plain
+from app.wire.measurements.csv_rows import read_csv, rows_of_text
+from app.wire.measurements.parquet_rows import refuse_huge, rows_of_parquet
+from app.wire.measurements.row_columns import wrong_cells
+from app.wire.measurements.upload import Objects, Upload
 
 _AS_TABLE = {"op", OUTCOME, *REMARKS}
 _PARQUET = Cells(operator_uploads.columns_of_parquet, rows_of_parquet)

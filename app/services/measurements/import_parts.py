@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 from sqlalchemy import Connection
 
+from app.engine.catalogue import load_catalog
 from app.errors import BadInput, FieldError
-from app.services.catalogue import load_catalog
 from app.services.measurements.importers.base import Part, PartsImporter
 from app.services.measurements.ingest import Checked, check, count_new, save
-from app.services.measurements.upload import Sent
 from app.store.session import Database
+from app.wire.measurements.upload import Sent
 
 # Rows checked and stored at once.
 CHUNK = 100_000

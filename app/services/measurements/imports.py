@@ -8,17 +8,17 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
+from app.engine.catalogue import load_catalog
 from app.errors import BadInput, NotFound
-from app.services.catalogue import load_catalog
 from app.services.measurements.importers import IMPORTERS
 from app.services.measurements.importers.base import Importer, PartsImporter, Skipped
 from app.services.measurements.importers.profiles import ProfileImporter
 from app.services.measurements.ingest import Checked, check, save
-from app.services.measurements.upload import Objects
 from app.store import gpus as gpu_store
 from app.store.session import Database
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuSpec
+from app.wire.measurements.upload import Objects
 
 
 @dataclass(frozen=True, slots=True)

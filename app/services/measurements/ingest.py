@@ -16,21 +16,17 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection
 
+from app.engine.engine import Engine
+from app.engine.operator_blocks import measured_of
 from app.errors import BadInput, Conflict, FieldError
 from app.predictors.launches.occupancy import LIMITS, resident_blocks
 from app.predictors.roofline import hardware_limit
-from app.services.engine import Engine
-from app.services.launch import check_launch
+from app.services.kernels.launch import check_launch
 from app.services.measurements.drift import Drift, drift, sample
-from app.services.measurements.form import MeasuredModel
 from app.services.measurements.measured_operators import LIMIT_TOLERANCE, CheckedOperators, check_operators, joined
-from app.services.measurements.operator_blocks import measured_of
-from app.services.measurements.row_columns import MAX_REPORTED
 from app.services.measurements.rows import Parsed, operator_columns, parse, stored
-from app.services.measurements.upload import Objects, Sent, Upload
 from app.services.measurements.upload_gpus import UploadGpus
 from app.services.models.hits import model_limit_s
-from app.services.workloads import KernelWorkload, kernel_table
 from app.store import gpus as gpu_store
 from app.store import measurements as store
 from app.store import operators as operator_store
@@ -42,6 +38,10 @@ from app.tables.catalog import Catalog
 from app.tables.gpus import GpuSpec, GpuTable
 from app.tables.measurements import Measurements
 from app.tables.predictions import BOUNDS
+from app.wire.kernel_workload import KernelWorkload, kernel_table
+from app.wire.measurements.form import MeasuredModel
+from app.wire.measurements.row_columns import MAX_REPORTED
+from app.wire.measurements.upload import Objects, Sent, Upload
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,13 @@ from typing import Any
 from sqlalchemy import Connection
 
 from app.ops import OPS
-from app.services.operators.forms import FORMS, SPELLED
 from app.store import measurements, operator_pages
 from app.store.measurements import MeasurementRow
 from app.store.operator_pages import StoredOperator
 from app.store.operators import KIND
 from app.store.page import Page
 from app.tables.ops import DTYPES, OpTable
+from app.wire.operators.forms import FORMS, SPELLED
 
 Workload = dict[str, Any]
 

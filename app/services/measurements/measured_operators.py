@@ -3,45 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine.operator_blocks import Facts, blocks_of
 from app.errors import BadInput, FieldError
 from app.predictors.roofline import hardware_limit
-from app.services.measurements.operator_blocks import Facts, blocks_of
 from app.services.measurements.operator_facts import ROW_COLUMNS, facts_of
-from app.services.measurements.row_columns import MAX_REPORTED
 from app.services.measurements.upload_gpus import UploadGpus
-from app.services.operators.columns import Column, Family, Problems, cut, read_families
 from app.store.operator_blocks import OperatorBlock
 from app.tables.predictions import BOUNDS
+from app.wire.measurements.row_columns import MAX_REPORTED
+from app.wire.measurements.upload import OperatorColumns
+from app.wire.operators.columns import Family, Problems, read_families
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
 # Room for clocks above the data sheet's and rounded counts; a time further under the limit is wrong, or its counts are.
 LIMIT_TOLERANCE = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorColumns:
-    """Measurements of operators as they were sent: n rows in columns, a measurement's and its operator's.
-
-    `position` says where each row stood in what was sent, int [n].
-    """
-
-    columns: Mapping[str, Column]
-    position: Ints
-
-    def __len__(self) -> int:
-        return len(self.position)
-
-    def part(self, rows: slice) -> OperatorColumns:
-        """Consecutive rows."""
-        return OperatorColumns({name: cut(column, rows) for name, column in self.columns.items()}, self.position[rows])
 
 
 @dataclass(frozen=True, slots=True)

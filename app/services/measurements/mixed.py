@@ -12,12 +12,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from app.errors import BadInput, FieldError
-from app.services.measurements.measured_operators import OperatorColumns
 from app.services.measurements.operator_uploads import OPERATOR_COLUMNS, own_name
-from app.services.measurements.row_columns import COLUMNS, MAX_REPORTED
-from app.services.measurements.upload import Objects, Sent, Upload
 from app.services.operators.batch_files import is_words
-from app.services.operators.columns import Problems
+from app.wire.measurements.row_columns import COLUMNS, MAX_REPORTED
+from app.wire.measurements.upload import Objects, OperatorColumns, Sent, Upload
+from app.wire.operators.columns import Problems
 
 Ints = NDArray[np.intp]
 

@@ -13,15 +13,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine.operator_blocks import Facts
 from app.errors import GpucastError
 from app.ops.base import Dim
-from app.services.measurements.form import Symbol
-from app.services.measurements.operator_blocks import Facts
 from app.services.measurements.upload_gpus import UploadGpus
-from app.services.operators.columns import Column, Numbers, Problems, Words, figures, spoken
-from app.services.operators.forms import Field
-from app.services.workloads import Name
 from app.store.operator_blocks import NO_TIME
+from app.wire.kernel_workload import Name
+from app.wire.measurements.form import Symbol
+from app.wire.operators.columns import Column, Numbers, Problems, Words, figures, spoken
+from app.wire.operators.forms import Field
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]

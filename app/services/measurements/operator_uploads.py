@@ -19,14 +19,15 @@ import pyarrow.csv as pa_csv
 from numpy.typing import NDArray
 
 from app.errors import BadInput, Malformed
-from app.services.decoding import summary
-from app.services.measurements.measured_operators import OperatorColumns, placed
+from app.services.measurements.measured_operators import placed
 from app.services.measurements.operator_facts import ROW_COLUMNS, WORDS
-from app.services.measurements.parquet_rows import moments
-from app.services.measurements.row_columns import MAX_REPORTED
 from app.services.operators.batch_files import is_numbers, is_words, numbers_of, words_of
-from app.services.operators.columns import Column, Numbers, Problems
-from app.services.operators.forms import COLUMN_NAMES, PAIR_FIELDS, WORD_FIELDS
+from app.wire.decoding import summary
+from app.wire.measurements.parquet_rows import moments
+from app.wire.measurements.row_columns import MAX_REPORTED
+from app.wire.measurements.upload import OperatorColumns
+from app.wire.operators.columns import Column, Numbers, Problems
+from app.wire.operators.forms import COLUMN_NAMES, PAIR_FIELDS, WORD_FIELDS
 
 Ints = NDArray[np.intp]
 

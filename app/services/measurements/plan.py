@@ -10,18 +10,28 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine.gpu_rows import GpuRows, Snapshot
+from app.engine.operator_rows import read_rows
+from app.engine.stored_operators import stored_operators
 from app.ops import MIXED_FIELDS, OPS
 from app.ops.kinds import kinds_of, work_of
-from app.predictors.auto import Auto
-from app.predictors.operators.choice import Prospect, chosen
-from app.predictors.operators.learning import expected_errors
-from app.predictors.operators.process import expected_noise
-from app.services.decoding import decode
-from app.services.gpu_rows import GpuRows, Snapshot
+from app.predictors.auto.operators.learning.active_selection import Prospect, chosen
+from app.predictors.auto.operators.learning.learn import expected_errors
+from app.predictors.auto.operators.models.gaussian_process import expected_noise
+from app.predictors.auto.predictor import Auto
 from app.services.graphs.stored import Graphs
 from app.services.measurements.design import DESIGNED, RANGES, design
 from app.services.measurements.listing import in_words
-from app.services.measurements.plan_form import (
+from app.services.measurements.plan_mix import Mix, mix_of_operators, mix_of_workload
+from app.services.operators.answers import answered
+from app.store.session import Database
+from app.tables.gpus import GpuTable
+from app.tables.measurements import Measurements
+from app.tables.ops import DTYPES, OpTable
+from app.tables.predictions import MEASURED, Predictions
+from app.training.operator_folds import hashed
+from app.wire.decoding import decode
+from app.wire.measurement_plan_form import (
     PLAN_EXAMPLE,
     Gain,
     MeasurementPlan,
@@ -29,17 +39,7 @@ from app.services.measurements.plan_form import (
     PlannedMeasurement,
     WorkloadInterval,
 )
-from app.services.measurements.plan_mix import Mix, mix_of_operators, mix_of_workload
-from app.services.measurements.stored_operators import stored_operators
-from app.services.operators.answers import answered
-from app.services.operators.rows import read_rows
-from app.services.prediction_form import AnsweredBy
-from app.store.session import Database
-from app.tables.gpus import GpuTable
-from app.tables.measurements import Measurements
-from app.tables.ops import DTYPES, OpTable
-from app.tables.predictions import MEASURED, Predictions
-from app.training.operator_folds import hashed
+from app.wire.prediction_form import AnsweredBy
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]

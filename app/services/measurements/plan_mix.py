@@ -9,22 +9,22 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine.gpu_rows import GpuRows, Snapshot
+from app.engine.operator_rows import read_rows
 from app.errors import BadInput, FieldError, TooLarge
 from app.ops import OPS
-from app.services.gpu_rows import GpuRows, Snapshot
 from app.services.graphs.stored import Graphs
 from app.services.measurements.design import DESIGNED, RANGES, design
-from app.services.measurements.plan_form import MeasurementPlanRequest
 from app.services.models.networks import prepared
-from app.services.models.requests import GraphRequest, ModelRequest
 from app.services.models.sources import asked_network
 from app.services.operators.answers import lacks
-from app.services.operators.forms import FORMS, unknown_op
-from app.services.operators.requests import OperatorsRequest
-from app.services.operators.rows import read_rows
 from app.services.operators.tables import lacking_rows
-from app.services.requests import read_request
 from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
+from app.wire.measurement_plan_form import MeasurementPlanRequest
+from app.wire.models.requests import GraphRequest, ModelRequest
+from app.wire.operators.forms import FORMS, unknown_op
+from app.wire.operators.requests import OperatorsRequest
+from app.wire.requests import read_request
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]

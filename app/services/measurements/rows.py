@@ -13,18 +13,17 @@ import numpy as np
 from msgspec import structs
 
 from app.errors import BadInput, FieldError, GpucastError
-from app.services.decoding import convert
-from app.services.measurements.form import MEASUREMENT_EXAMPLE, MODEL_EXAMPLE, MeasuredModel, MeasurementIn
-from app.services.measurements.measured_operators import OperatorColumns
 from app.services.measurements.operator_facts import EARLIEST, WORDS
-from app.services.measurements.row_columns import MAX_REPORTED
-from app.services.measurements.upload import Objects
 from app.services.measurements.upload_gpus import UploadGpus
-from app.services.operators.forms import ROW_FORMS, WORD_FIELDS, unknown_op
-from app.services.operators.requests import OPERATORS_EXAMPLE
 from app.services.operators.tables import json_columns
-from app.services.workloads import KERNEL_EXAMPLE, KernelWorkload
 from app.store.measurements import MeasurementRow
+from app.wire.decoding import convert
+from app.wire.kernel_workload import KERNEL_EXAMPLE, KernelWorkload
+from app.wire.measurements.form import MEASUREMENT_EXAMPLE, MODEL_EXAMPLE, MeasuredModel, MeasurementIn
+from app.wire.measurements.row_columns import MAX_REPORTED
+from app.wire.measurements.upload import Objects, OperatorColumns
+from app.wire.operators.forms import ROW_FORMS, WORD_FIELDS, unknown_op
+from app.wire.operators.requests import OPERATORS_EXAMPLE
 
 _T = TypeVar("_T")
 Row = Mapping[str, Any]

@@ -15,10 +15,10 @@ import msgspec
 import numpy as np
 from sqlalchemy import Connection
 
+from app.engine.operator_blocks import runs_of
 from app.errors import BadInput
 from app.ops.network import BACKWARD, BACKWARD_UPDATE, FORWARD, NETWORK, STEP, UPDATE
-from app.services.measurements.form import MeasuredModel
-from app.services.measurements.operator_blocks import runs_of
+from app.services.models.hits import request_for
 from app.services.models.networks import forward_of
 from app.services.models.sources import asked_network
 from app.services.models.whole_networks import network_figures, network_row
@@ -27,6 +27,7 @@ from app.store.measurements import MeasurementRow
 from app.store.operator_blocks import NO_TIME, Bytes, Context, OperatorBlock, identities
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
+from app.wire.measurements.form import MeasuredModel
 
 # What says how a row was run rather than which network it is, and is not stored.
 _FIELDS = tuple(name for name in NETWORK.fields if name not in ("count", "eager"))
@@ -88,7 +89,7 @@ def network_block(times: Sequence[NetworkTime]) -> OperatorBlock:
 
 def network_times(measured: MeasurementRow) -> Iterator[NetworkTime]:
     """Passes of a measured model; none of what is no ConvNet, is not known, or is not plain data parallelism."""
-    asked = msgspec.convert(measured.workload, MeasuredModel).asked()
+    asked = request_for(msgspec.convert(measured.workload, MeasuredModel))
     if asked is None:
         return
     try:

@@ -10,19 +10,23 @@ import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
+from app.engine.engine import Engine
+from app.engine.gpu_rows import GpuRows
 from app.graphs.run import Run
 from app.ops import OPS
 from app.predictors.roofline import peaks
-from app.services.engine import Engine
-from app.services.gpu_rows import GpuRows
 from app.services.models.memory import Room
 from app.services.models.networks import Prepared, times_of
-from app.services.models.requests import NetworkRequest
 from app.services.models.steps import Step, passed_on
 from app.services.operators.answers import ROOFLINE, over_slot, warnings
 from app.services.operators.between_nodes import Asking
 from app.services.operators.explanations import explanations
-from app.services.prediction_form import (
+from app.tables.gpus import GpuTable
+from app.tables.ops import DTYPES
+from app.tables.predictions import BOUNDS, COMMUNICATION, EXTRAPOLATED, LAUNCH, MEASURED, SUPPORTS, Predictions
+from app.tables.workload import PHASES
+from app.wire.models.requests import NetworkRequest
+from app.wire.prediction_form import (
     AnsweredBy,
     Interval,
     MemoryParts,
@@ -33,10 +37,6 @@ from app.services.prediction_form import (
     ServingFigures,
     Share,
 )
-from app.tables.gpus import GpuTable
-from app.tables.ops import DTYPES
-from app.tables.predictions import BOUNDS, COMMUNICATION, EXTRAPOLATED, LAUNCH, MEASURED, SUPPORTS, Predictions
-from app.tables.workload import PHASES
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]

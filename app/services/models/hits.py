@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from statistics import median
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine.measured_networks import MeasuredModels
 from app.errors import BadInput
 from app.graphs.run import Run
 from app.graphs.schedule import schedule
 from app.predictors.roofline import hardware_limit
-from app.services.measurements.form import MeasuredModel
 from app.services.models.networks import Network, prepared
 from app.services.models.runs import is_host_launched
-from app.services.models.sources import asked_network
+from app.services.models.sources import asked_network, is_known
 from app.store.measurements import MeasurementRow, training_set_hash
 from app.tables.gpus import GpuTable
+from app.wire.measurements.form import MeasuredModel
+from app.wire.models.requests import ModelWorkload
 
 Floats = NDArray[np.float64]
-
-
-class MeasuredModels(NamedTuple):
-    """Seconds of networks measured whole, by what they are and by GPU id, the median of equal rows.
-
-    `seen` says which stored rows they are from.
-    """
-
-    times: Mapping[Hashable, Mapping[str, float]] = {}
-    seen: str = ""
-
-    def on(self, gpu: str) -> list[Hashable]:
-        """Keys of those that were measured on a GPU."""
-        return [key for key, by_gpu in self.times.items() if gpu in by_gpu]
 
 
 def key_of(network: Network, run: Run, *, launched: bool) -> Hashable:
@@ -57,9 +44,18 @@ def measured_models(rows: Sequence[MeasurementRow], last: MeasuredModels | None)
     return MeasuredModels(times, seen)
 
 
+def request_for(measured: MeasuredModel) -> ModelWorkload | None:
+    """The workload that POST /predict answers with its time; None for an unknown name or another layout of tensors."""
+    unknown = measured.name is not None and not is_known(measured.name)
+    if unknown or measured.memory_format == "channels_last":
+        return None
+    fields = {name: getattr(measured, name) for name in ModelWorkload.__struct_fields__}
+    return ModelWorkload(**fields | {"fused": measured.fused or measured.compiled})
+
+
 def _key(measured: MeasuredModel, software: str) -> Hashable | None:
     """None for a network that is not known here, or that nobody can ask for."""
-    asked = measured.asked()
+    asked = request_for(measured)
     if asked is None:
         return None
     try:
@@ -74,7 +70,7 @@ def model_limit_s(measured: MeasuredModel, gpus: GpuTable, gpu: int) -> float | 
 
     BadInput for a configuration or a run that cannot be.
     """
-    asked = measured.asked()
+    asked = request_for(measured)
     if asked is None:
         return None
     network, run = asked_network(asked, None)

@@ -14,8 +14,8 @@ from app.errors import BadInput
 from app.graphs.memory import Memory, memory
 from app.graphs.run import Run
 from app.services.models.networks import Network, Prepared, bytes_with, check_stages, forward_of
-from app.services.models.requests import MOST_BATCH, NetworkWorkload
-from app.services.prediction_form import Suggestion
+from app.wire.models.requests import MOST_BATCH, NetworkWorkload
+from app.wire.prediction_form import Suggestion
 
 # Over how many devices a suggestion splits a network that was to run on one.
 _SPLITS = (2, 4, 8)

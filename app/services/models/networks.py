@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine.operator_rows import Distinct
 from app.errors import BadInput, FieldError
 from app.graphs.data_parallel import with_gradient_exchange
 from app.graphs.fuse_pass import fused
@@ -17,9 +18,8 @@ from app.graphs.run import Run
 from app.graphs.training_pass import training
 from app.ops.base import Work
 from app.ops.kinds import kinds_of, work_of
-from app.predictors.operators.index import digests, first_seen
+from app.predictors.auto.operators.lookup import digests, first_seen
 from app.services.graphs.stored import Recent
-from app.services.operators.rows import Distinct
 from app.tables.ops import OpTable
 from app.tables.workload import UPDATE, Workload
 

@@ -9,25 +9,25 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine.engine import Engine
+from app.engine.gpu_rows import GpuRows, Snapshot
 from app.errors import BadInput, FieldError
 from app.graphs.memory import RESERVE_BYTES
 from app.graphs.partition import Partition, Units, partition, units_of
 from app.graphs.schedule import EAGER_GAP_S, EAGER_HOST_S
-from app.services.decoding import decode
-from app.services.engine import Engine
-from app.services.gpu_rows import GpuRows, Snapshot
 from app.services.graphs.stored import Graphs
 from app.services.models.networks import Prepared, prepared
-from app.services.models.partition_form import PARTITION_EXAMPLE, Cut, PartitionRequest, PartitionResponse, Stage
-from app.services.models.requests import GraphRequest, ModelRequest, NetworkRequest
 from app.services.models.runs import is_host_launched
 from app.services.models.sources import asked_network
 from app.services.models.steps import Step, timed
 from app.services.operators.answers import lacks_among, refused, require_predictor, warnings
-from app.services.prediction_form import AnsweredBy, Interval, MemoryUse
-from app.services.requests import read_request
 from app.tables.gpus import GpuSpec, GpuTable
 from app.tables.predictions import EXTRAPOLATED
+from app.wire.decoding import decode
+from app.wire.models.requests import GraphRequest, ModelRequest, NetworkRequest
+from app.wire.partition_form import PARTITION_EXAMPLE, Cut, PartitionRequest, PartitionResponse, Stage
+from app.wire.prediction_form import AnsweredBy, Interval, MemoryUse
+from app.wire.requests import read_request
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]

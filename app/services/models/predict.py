@@ -8,27 +8,27 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine.engine import Engine
+from app.engine.gpu_rows import GpuRows, Snapshot
 from app.errors import BadInput, FieldError, TooLarge
 from app.graphs.run import Run
 from app.ops.stacks import doubts
-from app.predictors.auto import Auto
-from app.predictors.intervals import EXACT
-from app.services.engine import Engine
-from app.services.gpu_rows import GpuRows, Snapshot
+from app.predictors.auto.predictor import Auto
+from app.predictors.intervals.conformal import EXACT
 from app.services.graphs.stored import Graphs
 from app.services.models.answers import Answering
 from app.services.models.hits import key_of
 from app.services.models.memory import Room
 from app.services.models.networks import Network, Prepared, prepared
-from app.services.models.requests import ModelWorkload, NetworkRequest, NetworkWorkload
 from app.services.models.runs import is_host_launched
 from app.services.models.serving import serving_figures
 from app.services.models.sources import asked_network
 from app.services.models.steps import Step, timed
 from app.services.models.whole_networks import NOTE, as_one_row, knows_networks_only
 from app.services.operators.answers import lacks_among, refused, require_predictor
-from app.services.prediction_form import PredictResponse, Skipped
 from app.tables.gpus import GpuTable
+from app.wire.models.requests import ModelWorkload, NetworkRequest, NetworkWorkload
+from app.wire.prediction_form import PredictResponse, Skipped
 
 Floats = NDArray[np.float64]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from app.errors import BadInput, FieldError
 from app.graphs.run import Parallelism, Run
 from app.ops.stacks import is_eager
-from app.services.decoding import summary
-from app.services.models.requests import ModelWorkload, NetworkWorkload, ParallelismIn
+from app.wire.decoding import summary
+from app.wire.models.requests import ModelWorkload, NetworkWorkload, ParallelismIn
 
 _LOC = ("workload",)
 # Formats in which PyTorch, eager, is the stack unless the request names another.

@@ -7,9 +7,9 @@ from math import ceil
 
 from msgspec import Struct, structs
 
-from app.services.gpu_rows import Snapshot
+from app.engine.gpu_rows import Snapshot
 from app.services.models.predict import predict_network
-from app.services.models.requests import ModelRequest
+from app.wire.models.requests import ModelRequest
 
 # Devices of one machine.
 DEVICES_PER_NODE = 8

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from app.errors import BadInput, FieldError
 from app.graphs.run import Mode
 from app.graphs.serving import DEFINITIONS, decode_contexts, serving
-from app.services.models.requests import ModelWorkload
-from app.services.prediction_form import ServingFigures
+from app.wire.models.requests import ModelWorkload
+from app.wire.prediction_form import ServingFigures
 
 Floats = NDArray[np.float64]
 

@@ -15,13 +15,13 @@ from app.graphs.convnets import CONVNETS, is_convnet
 from app.graphs.convnets import lower as lower_convnet
 from app.graphs.importers import hf
 from app.graphs.run import Run
-from app.services.graphs.form import checked
 from app.services.graphs.source import JSON, Source
 from app.services.graphs.stored import Graphs, lowered
 from app.services.models import builtin as builtin_models
 from app.services.models.networks import Network
-from app.services.models.requests import GraphWorkload, ModelWorkload, NetworkWorkload
 from app.services.models.runs import attention_of, run_of
+from app.wire.graph_form import checked
+from app.wire.models.requests import GraphWorkload, ModelWorkload, NetworkWorkload
 
 _LOC = ("workload",)
 # Pixels of a side where a request says none: ImageNet's usual crop, and what needs another.

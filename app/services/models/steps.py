@@ -12,15 +12,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine.engine import Engine
 from app.graphs.allocator import allocating
 from app.graphs.build import Builder
 from app.graphs.many import figures, once
 from app.graphs.run import Run
 from app.graphs.schedule import EAGER_GAP_S, EAGER_HOST_S, EAGER_HOST_SPREAD, Schedule, schedule
 from app.graphs.step_interval import step_interval
-from app.predictors.intervals import width_at
-from app.predictors.network_widths import network_widths
-from app.services.engine import Engine
+from app.predictors.intervals.conformal import width_at
+from app.predictors.intervals.network_widths import network_widths
 from app.services.models.networks import Prepared
 from app.services.operators.between_nodes import answered_on
 from app.tables.gpus import GpuTable

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine.engine import Engine
+from app.engine.gpu_rows import GpuRows
 from app.errors import BadInput, FieldError
 from app.ops.base import Work
 from app.predictors import OPERATOR_PREDICTORS
-from app.predictors.auto import Auto
+from app.predictors.auto.predictor import Auto
 from app.predictors.links import not_joined
 from app.predictors.roofline import peaks
-from app.services.engine import Engine
-from app.services.gpu_rows import GpuRows
 from app.tables.gpus import MOST_IN_A_MACHINE, GpuSpec, GpuTable
 from app.tables.ops import DTYPES, OpTable
 from app.tables.predictions import Predictions

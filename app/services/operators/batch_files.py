@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from app.errors import Malformed, TooLarge
-from app.services.measurements.parquet_rows import refuse_huge
-from app.services.operators.columns import Column, Numbers, Problems, Words
-from app.services.operators.forms import COLUMN_NAMES, PAIR_FIELDS, WORD_FIELDS
 from app.tables.predictions import BOUNDS
+from app.wire.measurements.parquet_rows import refuse_huge
+from app.wire.operators.columns import Column, Numbers, Problems, Words
+from app.wire.operators.forms import COLUMN_NAMES, PAIR_FIELDS, WORD_FIELDS
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]

@@ -11,18 +11,18 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
+from app.engine.gpu_rows import GpuRows, Snapshot
 from app.errors import MAX_ERRORS, BadInput, FieldError, NotFound
 from app.ops.stacks import doubts
-from app.services.decoding import decode, plain
-from app.services.gpu_rows import GpuRows, Snapshot
-from app.services.json_text import refuse_unsound
-from app.services.memory_return import LARGE_BODY, return_memory
+from app.runtime.memory_return import LARGE_BODY, return_memory
 from app.services.operators.answers import ROOFLINE, lacks, require_predictor, warnings
 from app.services.operators.batch_files import FILES
-from app.services.operators.columns import Column, Family, Problems, Words, read_families, row_count, spoken
-from app.services.operators.requests import BATCH_EXAMPLE, BatchResponse, OperatorBatch
 from app.services.operators.tables import bound_names, json_columns, lacking_rows, times_of
-from app.services.prediction_form import AnsweredBy
+from app.wire.decoding import decode, plain
+from app.wire.json_text import refuse_unsound
+from app.wire.operators.columns import Column, Family, Problems, Words, read_families, row_count, spoken
+from app.wire.operators.requests import BATCH_EXAMPLE, BatchResponse, OperatorBatch
+from app.wire.prediction_form import AnsweredBy
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine.engine import Engine
 from app.graphs.collectives import Across, in_racks, over_nodes, within_nodes
 from app.graphs.run import Parallelism
-from app.predictors.operators.priors import IS_COLLECTIVE
-from app.services.engine import Engine
+from app.predictors.priors import IS_COLLECTIVE
 from app.services.operators.answers import answered
 from app.tables.gpus import MOST_IN_A_MACHINE, GpuTable
 from app.tables.ops import OpTable

@@ -9,13 +9,14 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from app.predictors.auto import Auto
-from app.predictors.intervals import S_UNTRAINED, SITUATIONS
+from app.predictors.auto.operators.explain import Explanation as Found
+from app.predictors.auto.operators.explain import Member, explained
+from app.predictors.auto.predictor import Auto
+from app.predictors.intervals.conformal import S_UNTRAINED, SITUATIONS
 from app.predictors.links import named
-from app.predictors.operators.explain import Explanation as Found
-from app.predictors.operators.explain import Member, explained
 from app.services.operators.between_nodes import Asking
-from app.services.prediction_form import (
+from app.tables.predictions import Predictions
+from app.wire.prediction_form import (
     Explanation,
     MemberAnswer,
     NetworkParts,
@@ -23,7 +24,6 @@ from app.services.prediction_form import (
     RooflinePosition,
     TileUse,
 )
-from app.tables.predictions import Predictions
 
 _UNTRAINED = list(SITUATIONS)[S_UNTRAINED]
 

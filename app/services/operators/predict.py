@@ -12,19 +12,22 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine.engine import Engine
+from app.engine.gpu_rows import GpuRows, Snapshot
+from app.engine.operator_rows import Distinct, read_rows
 from app.errors import MAX_ERRORS, BadInput, FieldError, TooLarge
 from app.ops import OPS
 from app.ops.base import Work
 from app.ops.kinds import kinds_of, work_of
 from app.ops.stacks import doubts
-from app.services.engine import Engine
-from app.services.gpu_rows import GpuRows, Snapshot
 from app.services.operators.answers import ROOFLINE, lacks, over_slot, refused, require_predictor, warnings
 from app.services.operators.between_nodes import Asking, answered_on
 from app.services.operators.explanations import explanations
-from app.services.operators.requests import OperatorsRequest
-from app.services.operators.rows import Distinct, read_rows
-from app.services.prediction_form import (
+from app.tables.gpus import GpuTable
+from app.tables.ops import DTYPES
+from app.tables.predictions import BOUNDS, EXTRAPOLATED, SUPPORTS, Predictions
+from app.wire.operators.requests import OperatorsRequest
+from app.wire.prediction_form import (
     AnsweredBy,
     Interval,
     MemoryUse,
@@ -34,9 +37,6 @@ from app.services.prediction_form import (
     Share,
     Skipped,
 )
-from app.tables.gpus import GpuTable
-from app.tables.ops import DTYPES
-from app.tables.predictions import BOUNDS, EXTRAPOLATED, SUPPORTS, Predictions
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]

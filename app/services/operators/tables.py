@@ -9,20 +9,20 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
+from app.engine.engine import Engine
+from app.engine.gpu_rows import GpuRows, Snapshot
 from app.errors import MAX_ERRORS, BadInput, FieldError
 from app.ops.kinds import kinds_of, work_of
 from app.ops.stacks import doubts
-from app.services.engine import Engine
-from app.services.gpu_rows import GpuRows, Snapshot
 from app.services.operators.answers import ROOFLINE, lacks, over_slot, refused, require_predictor, warnings
 from app.services.operators.between_nodes import answered_on
-from app.services.operators.columns import Column, Family, Numbers, Problems, Words, read_families, row_count
-from app.services.operators.forms import FORMS, WORD_FIELDS, unknown_op
-from app.services.operators.requests import OperatorTableRequest, TablePrediction, TableResponse
-from app.services.prediction_form import AnsweredBy, Skipped
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
 from app.tables.predictions import BOUNDS, EXTRAPOLATED
+from app.wire.operators.columns import Column, Family, Numbers, Problems, Words, read_families, row_count
+from app.wire.operators.forms import FORMS, WORD_FIELDS, unknown_op
+from app.wire.operators.requests import OperatorTableRequest, TablePrediction, TableResponse
+from app.wire.prediction_form import AnsweredBy, Skipped
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from app.errors import BadInput, FieldError, GpucastError, TooLarge
-from app.services.decoding import plain
 from app.services.pages.fields import KINDS, MOST_TYPED, Field, example, fields_of
+from app.wire.decoding import plain
 
 ALL, INLINE = "all", "inline"
 # What is asked where the address names no GPU: one of each class that people rent or own today.

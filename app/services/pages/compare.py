@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from app.services.compare.form import Compared
 from app.services.pages.asked import Asked
+from app.wire.compare_form import Compared
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from msgspec import UnsetType
 
+from app.engine.gpu_rows import Snapshot
 from app.errors import BadInput
-from app.services.gpu_rows import Snapshot
+from app.services.dispatch import reply
 from app.services.graphs.stored import Graphs
-from app.services.prediction_form import OperatorRow, Prediction, PredictResponse
-from app.services.reply import reply
-from app.services.requests import Request
+from app.wire.prediction_form import OperatorRow, Prediction, PredictResponse
+from app.wire.requests import Request
 
 # Lines of the tables; the JSON has all.
 MOST_OPERATORS = 100

@@ -9,8 +9,8 @@ from typing import Any, Literal, get_args
 
 from app.graphs.run import MODES, Attention, Optimizer
 from app.services.models.sources import network_names
-from app.services.operators.forms import FORMS
-from app.services.workloads import KERNEL_EXAMPLE, AccessPattern, Dtype
+from app.wire.kernel_workload import KERNEL_EXAMPLE, AccessPattern, Dtype
+from app.wire.operators.forms import FORMS
 
 Control = Literal["number", "text", "choice", "check", "json", "pairs"]
 

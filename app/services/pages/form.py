@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from app.engine.engine import Engine
 from app.predictors import BY_NAME
-from app.services.engine import Engine
 from app.services.pages.asked import ALL, Asked
 from app.services.pages.fields import KINDS
 

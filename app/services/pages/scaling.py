@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from app.engine.gpu_rows import Snapshot
 from app.errors import BadInput, FieldError
-from app.services.gpu_rows import Snapshot
-from app.services.models.requests import ModelRequest
 from app.services.models.scaling import Point, curves
-from app.services.requests import Request
+from app.wire.models.requests import ModelRequest
+from app.wire.requests import Request
 
 # Curves that can still be told apart, and points that are answered well within a second.
 MOST_GPUS, MOST_SIZES = 6, 10

@@ -17,28 +17,28 @@ import msgspec
 from sqlalchemy import Connection
 
 from app import __version__
+from app.engine.catalogue import catalog_of
+from app.engine.engine import POOLED, Engine, Served
+from app.engine.gpu_rows import Snapshot
+from app.engine.measured import measured_operators
+from app.engine.prices import PriceBook
+from app.engine.versions import Stores, load_version
 from app.errors import GpucastError, Unavailable
-from app.services.assemble import Stores, load_version
-from app.services.catalogue import catalog_of
 from app.services.compare.compare import compare
 from app.services.compare.plan import plan
-from app.services.compare.plan_form import read_plan
-from app.services.compare.prices import PriceBook
 from app.services.compare.request import read_compare
-from app.services.engine import POOLED, Engine, Served
-from app.services.gpu_rows import Snapshot
+from app.services.dispatch import reply
 from app.services.graphs.stored import Graphs
-from app.services.measurements.measured import measured_operators
 from app.services.quotes.differences import Difference, differences
 from app.services.quotes.save import stored_measurements
-from app.services.reply import reply
-from app.services.requests import read_request
 from app.store import prices
 from app.store.artifacts import ArtifactRefused
 from app.store.quotes import Saved
 from app.store.session import Database
 from app.tables.complete import spec_from_dict
 from app.tables.gpus import GpuTable
+from app.wire.plan_form import read_plan
+from app.wire.requests import read_request
 
 Pins = Mapping[str, Any]
 

@@ -10,15 +10,15 @@ from msgspec import structs
 from sqlalchemy import Connection
 
 from app import __version__
+from app.engine.engine import POOLED, Engine
+from app.engine.gpu_rows import Snapshot
 from app.errors import TooLarge
-from app.services.compare.form import CompareRequest, CompareResponse
-from app.services.compare.plan_form import PlanRequest, PlanResponse
-from app.services.engine import POOLED, Engine
-from app.services.gpu_rows import Snapshot
-from app.services.requests import Request, Response
 from app.store import measurements, quotes
 from app.store.session import Database
 from app.tables.complete import spec_to_dict
+from app.wire.compare_form import CompareRequest, CompareResponse
+from app.wire.plan_form import PlanRequest, PlanResponse
+from app.wire.requests import Request, Response
 
 MAX_BYTES = 4 * 2**20
 Asked = Request | CompareRequest | PlanRequest

@@ -14,13 +14,13 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
+from app.engine.gpu_rows import Snapshot
 from app.errors import BadInput, FieldError, GpucastError, NotFound
 from app.services.compare.compare import figure_of
-from app.services.compare.form import RANKINGS, Compared, CompareRequest, CompareResponse, RankBy
 from app.services.compare.odds import probability_within
 from app.services.compare.request import read_compare
-from app.services.gpu_rows import Snapshot
-from app.services.json_text import refuse_unsound
+from app.wire.compare_form import RANKINGS, Compared, CompareRequest, CompareResponse, RankBy
+from app.wire.json_text import refuse_unsound
 
 WORKLOAD, RANK_BY = "gpucast/workload", "gpucast/rank-by"
 DEADLINE, PROBABILITY = "gpucast/deadline-ms", "gpucast/probability"

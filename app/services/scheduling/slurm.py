@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from math import ceil, inf
 
 from app.errors import BadInput, FieldError, NotFound
-from app.services.compare.plan_form import Choice
 from app.tables.catalog import Catalog
+from app.wire.plan_form import Choice
 
 SINFO = ("sinfo", "--noheader", "--format", "%R %l %G")
 # [days-]hours:minutes:seconds, or fewer parts from the right.

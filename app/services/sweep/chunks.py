@@ -7,7 +7,7 @@ answered by any process that sees the folder.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -17,9 +17,8 @@ import pyarrow.parquet as pq
 from msgspec import Struct, structs
 
 from app.config import Settings
+from app.engine.gpu_rows import GpuRows, Snapshot
 from app.errors import BadInput, GpucastError
-from app.services.evaluation.alone import alone
-from app.services.gpu_rows import GpuRows, Snapshot
 from app.services.operators.answers import require_predictor
 from app.services.operators.batches import BatchOptions, predict_batch
 from app.services.sweep.model_columns import of_models
@@ -30,6 +29,7 @@ from app.store.artifacts import write_whole
 CHUNK_ROWS = 1 << 18
 PLAN = "_sweep.json"  # readers of Parquet folders leave out names that begin with _
 _ARROW = "application/vnd.apache.arrow.stream"
+Open = Callable[[Settings], tuple[Snapshot, tuple[str, ...]]]
 
 
 class Plan(Struct, frozen=True):
@@ -141,8 +141,12 @@ def here(snapshot: Snapshot, rows: Rows, plan: Plan, folder: Path, chunks: list[
         yield answer_chunk(snapshot, rows, plan, folder, k)
 
 
-def on_dask(scheduler: str, source: Path, plan: Plan, folder: Path, chunks: list[int]) -> Iterator[int]:
+def on_dask(
+    scheduler: str, source: Path, plan: Plan, folder: Path, chunks: list[int], *, open_snapshot: Open
+) -> Iterator[int]:
     """Answer chunks on the workers of a Dask cluster, in the order they finish; rows done by each.
+
+    `open_snapshot` reads on each worker what its installation answers, and why versions were refused.
 
     Workers need gpucast of the same version, the same DATABASE_URL, and source and folder at the same place.
     """
@@ -151,23 +155,32 @@ def on_dask(scheduler: str, source: Path, plan: Plan, folder: Path, chunks: list
     except ImportError as error:
         raise BadInput("Dask is not installed: install gpucast with its extra `dask`.") from error
     with Client(scheduler, timeout="30s") as client:  # type: ignore[no-untyped-call]
-        futures = client.map(_on_worker, chunks, source=source, plan=plan, folder=folder, retries=2, pure=False)
+        futures = client.map(
+            _on_worker,
+            chunks,
+            source=source,
+            plan=plan,
+            folder=folder,
+            open_snapshot=open_snapshot,
+            retries=2,
+            pure=False,
+        )
         for future in as_completed(futures):  # type: ignore[no-untyped-call]
             yield future.result()
 
 
 @lru_cache(maxsize=1)
-def _on_this_worker(source: Path, digest: str) -> tuple[Snapshot, Rows]:
+def _on_this_worker(source: Path, digest: str, open_snapshot: Open) -> tuple[Snapshot, Rows]:
     """What a worker's process keeps between chunks of one sweep."""
     rows = rows_of(source)
     if rows.digest != digest:
         raise BadInput(f"{source} on this worker is another file than the one that the sweep was planned with.")
-    return alone(Settings.from_env())[0], rows
+    return open_snapshot(Settings.from_env())[0], rows
 
 
-def _on_worker(k: int, *, source: Path, plan: Plan, folder: Path) -> int:
+def _on_worker(k: int, *, source: Path, plan: Plan, folder: Path, open_snapshot: Open) -> int:
     """One chunk in a worker's process; BadInput if that serves other versions than planned."""
-    snapshot, rows = _on_this_worker(source, plan.digest)
+    snapshot, rows = _on_this_worker(source, plan.digest, open_snapshot)
     for gpu, version in plan.versions.items():
         if snapshot.engine.version_of(plan.predictor, gpu) != version:
             raise BadInput(

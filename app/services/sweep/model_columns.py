@@ -15,9 +15,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from app.errors import BadInput, FieldError
-from app.services.decoding import convert
 from app.services.models.builtin import config_of
-from app.services.models.requests import MODEL_EXAMPLE, ModelWorkload, ParallelismIn
+from app.wire.decoding import convert
+from app.wire.models.requests import MODEL_EXAMPLE, ModelWorkload, ParallelismIn
 
 Ints = NDArray[np.intp]
 

@@ -18,11 +18,11 @@ from app.errors import BadInput
 from app.graphs.many import Lowered, figures, lowered
 from app.graphs.run import Run
 from app.services.models.networks import workload_of as rows_of
-from app.services.models.requests import ModelWorkload
 from app.services.models.runs import attention_of, is_host_launched, run_of
 from app.services.sweep.model_columns import CONFIG, Columns, Values, workload_of
 from app.services.sweep.model_forms import Model, model_of
 from app.tables.workload import Workload
+from app.wire.models.requests import ModelWorkload
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]

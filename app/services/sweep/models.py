@@ -15,6 +15,7 @@ import pyarrow as pa
 from msgspec import structs
 from numpy.typing import NDArray
 
+from app.engine.gpu_rows import Snapshot
 from app.errors import GpucastError
 from app.graphs.memory import memory
 from app.graphs.run import Run
@@ -22,20 +23,19 @@ from app.graphs.schedule import STEP_PHASES
 from app.ops import OPS
 from app.ops.kinds import kinds_of, work_of
 from app.predictors.roofline import peaks
-from app.services.gpu_rows import Snapshot
 from app.services.models.networks import distinct
 from app.services.models.predict import predict_network
-from app.services.models.requests import ModelRequest, ModelWorkload
 from app.services.models.steps import passed_on, timeline
 from app.services.models.whole_networks import knows_networks_only
 from app.services.operators.answers import refused
 from app.services.operators.between_nodes import answered_on
 from app.services.operators.tables import CHUNK, piece_of
-from app.services.prediction_form import MemoryParts, Phases
 from app.services.sweep.model_groups import Group, Table
 from app.tables.ops import OpTable
 from app.tables.predictions import Predictions
 from app.tables.workload import Workload
+from app.wire.models.requests import ModelRequest, ModelWorkload
+from app.wire.prediction_form import MemoryParts, Phases
 
 Floats = NDArray[np.float64]
 

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from app.errors import BadInput, FieldError
-from app.services.decoding import plain
-from app.services.operators.forms import COLUMN_NAMES
 from app.services.sweep.model_columns import of_models, require_known
+from app.wire.decoding import plain
+from app.wire.operators.forms import COLUMN_NAMES
 
 MOST_ROWS = 10**12
 

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from app.config import SEED_DATA
 from app.errors import BadInput
-from app.predictors.launches.efficiency import transfer
-from app.predictors.launches.fitting import FITTERS
-from app.predictors.launches.pairs import MS_PER_S, pair_features
+from app.predictors.papers.cross_gpu_kernels.efficiency import transfer
+from app.predictors.papers.cross_gpu_kernels.pairs import MS_PER_S, pair_features
+from app.predictors.papers.cross_gpu_kernels.regressor_fit import FITTERS
 from app.tables.ops import concatenate
 from app.training.papers.cross_gpu_rows import AuthorPairs, read_pairs
 

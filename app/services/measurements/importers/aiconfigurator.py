@@ -16,8 +16,8 @@ import pyarrow as pa
 from app.errors import NotFound
 from app.services.measurements.importers.base import Part, PartsImporter
 from app.services.measurements.importers.columns import figures, joined, one, read_table, words
-from app.services.measurements.measured_operators import OperatorColumns
-from app.services.operators.columns import Column, Numbers, Words
+from app.wire.measurements.upload import OperatorColumns
+from app.wire.operators.columns import Column, Numbers, Words
 
 SOURCE = "aiconfigurator"
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16"}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.services.measurements.upload import Sent
+from app.wire.measurements.upload import Sent
 
 Row = dict[str, Any]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from app.errors import NotFound
 from app.services.measurements.files import read_measurements
 from app.services.measurements.importers.base import Part, PartsImporter
-from app.services.measurements.upload import Objects
+from app.wire.measurements.upload import Objects
 
 _MEDIA = {".json": "application/json", ".csv": "text/csv", ".parquet": "application/vnd.apache.parquet"}
 # A file on the own disk: only memory limits it.

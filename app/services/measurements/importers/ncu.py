@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from app.errors import BadInput
-from app.predictors.kernel_table.kernel_names import parse
+from app.predictors.papers.pm2lat.kernel_names import parse
 from app.services.measurements.importers.base import Part
 from app.services.measurements.importers.profile_sheets import Cells, csv_files, extents, figure, sheet
 from app.services.measurements.importers.profiles import Launch, ProfileImporter, Times, Told, parts, unread

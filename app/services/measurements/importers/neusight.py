@@ -19,8 +19,8 @@ from app.ops import OP_CODE, OPS
 from app.services.measurements.importers.base import Part, PartsImporter
 from app.services.measurements.importers.columns import figures, one, read_table, stacked, words
 from app.services.measurements.importers.drift import drift
-from app.services.measurements.measured_operators import OperatorColumns
-from app.services.operators.columns import Column
+from app.wire.measurements.upload import OperatorColumns
+from app.wire.operators.columns import Column
 
 FILE = "operators_fp32.parquet"
 SOURCE = "neusight"

@@ -23,7 +23,7 @@ from app.errors import BadInput
 from app.services.measurements.importers.base import Part
 from app.services.measurements.importers.profile_sheets import Cells, csv_files, extents, figure, sheet
 from app.services.measurements.importers.profiles import Launch, ProfileImporter, Times, Told, parts, unread
-from app.services.measurements.upload import Objects
+from app.wire.measurements.upload import Objects
 
 _UNIT = re.compile(r"(.*) \(([^)]+)\)$")
 _INDEX = re.compile(r" \(\d+\)$")

@@ -20,7 +20,7 @@ from app.errors import BadInput, FieldError
 from app.ops.kernel import SIZE_FIELDS
 from app.services.measurements.importers.base import Part, PartsImporter
 from app.services.measurements.importers.profile_sheets import Cells, sheet
-from app.services.measurements.upload import Objects
+from app.wire.measurements.upload import Objects
 
 # Kernels that are listed one by one where nothing is known of their work.
 _LISTED = 30

@@ -19,8 +19,8 @@ from app.errors import BadInput, FieldError, NotFound
 from app.ops.network import NETWORK, PASSES, STEP
 from app.services.measurements.importers.base import Part, PartsImporter
 from app.services.measurements.importers.columns import figures, one, read_table, words
-from app.services.measurements.measured_operators import OperatorColumns
-from app.services.operators.columns import Column, Numbers
+from app.wire.measurements.upload import OperatorColumns
+from app.wire.operators.columns import Column, Numbers
 
 FILE = "vision_models.parquet"
 SOURCE = "timm"

@@ -1,0 +1,1 @@
+"""What a process does before its work: database, seeding, engine, warm-up."""

@@ -1,0 +1,55 @@
+"""An engine from the database and the artefact stores."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection
+
+from app.bootstrap.runtime import Runtime, open_runtime
+from app.config import Settings
+from app.engine.catalogue import load_catalog
+from app.engine.engine import Engine, KernelIndex
+from app.engine.gpu_rows import Snapshot
+from app.engine.measured import measured_operators
+from app.engine.power_model import measured_power
+from app.engine.prices import PriceBook
+from app.engine.stored_kernels import stored_kernels
+from app.engine.versions import Stores, ready_versions
+from app.services.models.hits import measured_models
+from app.store import measurements, prices, revision, versions
+from app.tables.gpus import GpuTable
+
+
+def assemble(stores: Stores, connection: Connection, last: Engine | None) -> tuple[Engine, tuple[str, ...]]:
+    """The engine that the database describes, and why each version left out was refused.
+
+    Where the database serves nothing, the shipped version answers. A version that `last` serves already is taken
+    from there; a refused one leaves the predictor on what `last` serves, or on what ships or needs no training.
+    """
+    value = revision.current(connection)
+    catalog = load_catalog(connection)
+    table = GpuTable.from_specs(catalog.specs)
+    served, refused = ready_versions(versions.served(connection), stores, last)
+    launched = measurements.load(connection, kind="kernel")
+    kernels, _ = stored_kernels(launched, table)
+    operators, ready = measured_operators(connection, table, served, last)
+    models = measured_models(measurements.load(connection, kind="model"), last.models if last else None)
+    book = PriceBook.of(prices.load(connection))
+    power = measured_power(connection, table, launched, last.power if last else None)
+    engine = Engine(catalog, table, ready, KernelIndex.build(kernels), value, operators, models, book, power)
+    return engine, tuple(refused)
+
+
+def assemble_for(runtime: Runtime) -> tuple[Engine, tuple[str, ...]]:
+    """The engine of an installation for one use, and why each version left out was refused."""
+    with runtime.database.begin() as connection:
+        return assemble(Stores.of(runtime.settings), connection, None)
+
+
+def installed_snapshot(settings: Settings) -> tuple[Snapshot, tuple[str, ...]]:
+    """What an installation answers now, for a process that is no service, and why each version left out was refused.
+
+    The database is closed again before it returns.
+    """
+    with open_runtime(settings) as runtime:
+        engine, refused = assemble_for(runtime)
+    return Snapshot.of(engine), refused

@@ -1,0 +1,44 @@
+"""Whether this process can do its work: database, queue and model store."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from app.bootstrap.runtime import Runtime
+from app.engine.snapshot import SnapshotHolder
+from app.errors import Unavailable
+from app.store import queue
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One thing that is needed: `problem` is empty while it works; `notes` are no reason to stop."""
+
+    name: str
+    problem: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def readiness(runtime: Runtime, holder: SnapshotHolder) -> tuple[Part, ...]:
+    """Every part, looked at now."""
+    return (*_database_and_queue(runtime), _store(runtime, holder))
+
+
+def _database_and_queue(runtime: Runtime) -> tuple[Part, Part]:
+    try:
+        with runtime.database.begin() as connection:
+            queue.check(connection)
+            workers = queue.workers_alive(connection, stalled_after_s=runtime.settings.stalled_after_s)
+            waiting = queue.waiting(connection)
+    except Unavailable as error:
+        return Part("database", error.detail), Part("queue", "the database does not answer")
+    notes = () if workers or not waiting else (f"{waiting} jobs wait and no worker is running",)
+    return Part("database"), Part("queue", notes=notes)
+
+
+def _store(runtime: Runtime, holder: SnapshotHolder) -> Part:
+    folder = runtime.settings.models_dir
+    present = next((path for path in (folder, *folder.parents) if path.exists()), folder)
+    problem = "" if os.access(present, os.W_OK) else "the folder of the model store cannot be written"
+    return Part("store", problem, holder.health.artifacts)

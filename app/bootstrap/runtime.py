@@ -1,0 +1,71 @@
+"""What every process needs before its work: a database that answers, migrated and seeded."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from app.bootstrap.seeded import seed_measurements
+from app.config import Settings
+from app.engine.curated import load_seed_specs
+from app.errors import BadInput
+from app.store import gpus, schema
+from app.store.postgres import EmbeddedPostgres
+from app.store.session import Database
+
+
+def _nothing() -> None:
+    """Another installation looks after its own server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """An installation that is ready; `settings.database_url` names the server in use, embedded or not.
+
+    `ensure_database` starts the embedded server again if it died, and does nothing for another.
+    """
+
+    settings: Settings
+    database: Database
+    ensure_database: Callable[[], None] = _nothing
+
+
+@contextmanager
+def open_runtime(settings: Settings) -> Iterator[Runtime]:
+    """Start or join the embedded server unless DATABASE_URL names one; migrate to head; seed GPUs and measurements.
+
+    Any number of processes may do this at once. The last one to leave stops the embedded server.
+    """
+    with open_database(settings) as runtime:
+        schema.upgrade(runtime.database)
+        seed(runtime.database)
+        seed_measurements(runtime.database, runtime.settings)
+        yield runtime
+
+
+def seed(database: Database) -> None:
+    """Bring the shipped GPUs into the catalogue; rows that a user changed stay as they are."""
+    with database.begin() as connection:
+        gpus.seed(connection, load_seed_specs())
+
+
+@contextmanager
+def open_database(settings: Settings) -> Iterator[Runtime]:
+    """The server alone, as it is: neither migrated nor seeded."""
+    embedded = EmbeddedPostgres(settings.data_dir / "postgres") if settings.database_url is None else None
+    holder: Any = embedded or nullcontext()
+    with holder:
+        url = embedded.url if embedded else settings.database_url
+        try:
+            database = Database(url or "")
+        except ValueError as error:
+            raise BadInput(str(error)) from error
+        try:
+            database.wait(settings.database_wait_s)
+            ensure = embedded.ensure_running if embedded else _nothing
+            yield Runtime(dataclasses.replace(settings, database_url=database.url), database, ensure)
+        finally:
+            database.close()

@@ -1,0 +1,79 @@
+"""Compiled code made ready before the first caller needs it; `python -m app.bootstrap.warm` does so before a start."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from contextlib import suppress
+
+import msgspec
+from msgspec import structs
+
+from app.config import Settings
+from app.engine.curated import load_seed_specs
+from app.engine.engine import Engine
+from app.engine.gpu_rows import Snapshot
+from app.engine.versions import Stores, ready_versions
+from app.errors import GpucastError
+from app.predictors import OPERATOR_PREDICTORS, PREDICTORS
+from app.runtime.code_cache import FOLDER
+from app.services.kernels.predict import predict
+from app.services.models.predict import predict_network
+from app.services.operators.predict import predict_operators
+from app.tables.catalog import Catalog
+from app.tables.gpus import GpuTable
+from app.wire.json_text import refuse_unsound
+from app.wire.kernel_workload import KERNEL_EXAMPLE
+from app.wire.models.requests import MODEL_EXAMPLE, ModelRequest
+from app.wire.operators.requests import OPERATORS_EXAMPLE, OperatorsRequest
+from app.wire.prediction_form import PredictRequest
+
+LOG = logging.getLogger(__name__)
+_MOST_ROWS = 1_000  # more than the example network has
+_COMPILED = FOLDER / "compiled"  # there once all is
+
+
+def compile_apart() -> None:
+    """Compile in a process of its own what is not compiled yet: a compiler's memory would stay with this one."""
+    if not _COMPILED.exists():
+        code = subprocess.run([sys.executable, "-m", __name__], check=False).returncode
+        if code != 0:
+            LOG.warning("the process that compiles ended with code %d: this one compiles what it needs", code)
+
+
+def warm(snapshot: Snapshot) -> None:
+    """Answer the example requests by every predictor that can: compiles once per installation, then loads.
+
+    A predictor without training, or a catalogue without the example's GPUs, is nothing that stops a start.
+    """
+    refuse_unsound(msgspec.json.encode(KERNEL_EXAMPLE))
+    gpu, operators = snapshot.engine.gpus.ids[0], OPERATORS_EXAMPLE["workload"]
+    for predictor in PREDICTORS:
+        request = {"gpu": gpu, "workload": KERNEL_EXAMPLE, "predictor": predictor.name, "detail": True}
+        with suppress(GpucastError):
+            predict(snapshot, msgspec.convert(request, PredictRequest))
+    for of_operators in OPERATOR_PREDICTORS:
+        request = {"gpu": gpu, "workload": operators, "predictor": of_operators.name, "detail": True}
+        with suppress(GpucastError):
+            rows = len(operators["operators"])
+            predict_operators(snapshot, msgspec.convert(request, OperatorsRequest), max_rows=rows)
+    example = msgspec.convert(MODEL_EXAMPLE | {"gpu": gpu}, ModelRequest)
+    for stages in (1, 2):
+        split = structs.replace(example.workload.parallelism, pipeline=stages)
+        staged = structs.replace(example, workload=structs.replace(example.workload, parallelism=split))
+        with suppress(GpucastError):
+            predict_network(snapshot, staged, max_rows=_MOST_ROWS)
+
+
+def main() -> None:
+    """Warm up on the shipped catalogue and artefacts, without a database."""
+    specs = load_seed_specs()
+    served, _ = ready_versions([], Stores.of(Settings.from_env()), None)
+    warm(Snapshot.of(Engine(Catalog(specs), GpuTable.from_specs(specs), served)))
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    _COMPILED.touch()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""The engine: loaded, ready predictors over one catalogue. Immutable; a new version is a new engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app import __version__
+from app.engine.measured_networks import MeasuredModels
+from app.engine.power_model import PowerModel
+from app.engine.prices import PriceBook
+from app.errors import BadInput, FieldError, NotTrained
+from app.ops.network import NETWORK
+from app.predictors import BY_NAME, learns_kernels, learns_only, learns_operators
+from app.predictors.auto.operators.lookup import NO_OPERATORS, OperatorIndex
+from app.predictors.base import Predictor
+from app.predictors.finish import finished
+from app.predictors.intervals.conformal import Intervals
+from app.predictors.links import linked
+from app.predictors.roofline import Limit, hardware_limit
+from app.tables.catalog import Catalog
+from app.tables.gpus import GpuTable
+from app.tables.key_set import KeySet
+from app.tables.measurements import Evidence, Measurements
+from app.tables.ops import OpTable
+from app.tables.predictions import Predictions
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+POOLED = "*"
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """A ready predictor with its intervals and the version that names both.
+
+    rows   rows of operators that the version was trained on; none of a predictor that cannot be told others
+    plain  the predictor before it was told of rows measured since; None where it was not told any
+    """
+
+    predictor: Predictor
+    intervals: Intervals
+    version: str
+    rows: tuple[KeySet, ...] = ()
+    plain: Predictor | None = None
+
+    @cached_property
+    def log_offsets(self) -> Callable[[float], Floats]:
+        """Coverage -> interval offsets in log space, float64 [2, groups]; remembered, and gone with the version."""
+        return lru_cache(maxsize=32)(self.intervals.log_offsets)
+
+
+def import_hint(predictor: str) -> str:
+    """Where measurements that a predictor can learn from come from."""
+    kernels, operators = learns_kernels(predictor), learns_operators(predictor)
+    if learns_only(predictor) == (NETWORK.name,):
+        ways = "'gpucast import timm DIR', 'gpucast measure --suite models' or POST /measurements"
+        return f"Import measurements of networks ({ways})"
+    of = "operators, kernels or both" if kernels and operators else "operators" if operators else "kernels"
+    forms = [*(["neusight", "aiconfigurator"] if operators else []), *(["cuda-kernels"] if kernels else [])]
+    commands = ", ".join(f"'gpucast import {form} DIR'" for form in forms)
+    return f"Import measurements of {of} ({commands} or POST /measurements)"
+
+
+def untrained() -> dict[tuple[str, str], Served]:
+    """Predictors that answer without training, under the code's own version."""
+    return {
+        (name, POOLED): Served(predictor(), Intervals.prior(), f"{__version__}+untrained")
+        for name, predictor in BY_NAME.items()
+        if not predictor.needs_training
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class KernelIndex:
+    """Stored kernel measurements by label, the evidence of requests that bring none.
+
+    rows   Measurements whose `gpu` are rows of the engine's GpuTable
+    spans  label -> rows of that kernel
+    """
+
+    rows: Measurements | None
+    spans: Mapping[int, Ints]
+
+    @classmethod
+    def build(cls, rows: Measurements | None) -> KernelIndex:
+        """Group rows by label."""
+        if rows is None or not len(rows):
+            return cls(None, {})
+        order = np.argsort(rows.ops.label, kind="stable")
+        labels, start = np.unique(rows.ops.label[order], return_index=True)
+        return cls(rows, dict(zip(labels.tolist(), np.split(order, start[1:]), strict=True)))
+
+    def find(self, label: int) -> Measurements | None:
+        """Stored rows of one kernel, if any."""
+        span = self.spans.get(label)
+        return None if span is None or self.rows is None else self.rows.take(span)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredOperators:
+    """Stored measurements of operators by what they are.
+
+    counts    how many each GPU has, by id
+    contents  which rows they are, as the store says it
+    """
+
+    index: OperatorIndex = NO_OPERATORS
+    counts: Mapping[str, int] = field(default_factory=dict)
+    contents: str | None = None
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Predictors by (name, GPU id or "*"), and the GPUs they know.
+
+    `gpus` holds `catalog.specs` in order, so a curated GPU's row is its position there.
+    """
+
+    catalog: Catalog
+    gpus: GpuTable
+    served: Mapping[tuple[str, str], Served] = field(default_factory=untrained)
+    kernels: KernelIndex = field(default_factory=lambda: KernelIndex(None, {}))
+    revision: int = 0
+    operators: MeasuredOperators = field(default_factory=MeasuredOperators)
+    models: MeasuredModels = field(default_factory=MeasuredModels)
+    prices: PriceBook = field(default_factory=PriceBook)
+    power: PowerModel = field(default_factory=PowerModel)
+
+    def serving(self, predictor: str, gpu_id: str) -> Served:
+        """The version that answers for a GPU: its own if it has one, else the pooled one."""
+        if predictor not in BY_NAME:
+            raise BadInput(
+                f"Unknown predictor {predictor!r}: use one of {', '.join(sorted(BY_NAME))}.",
+                errors=[FieldError(("predictor",), f"use one of {', '.join(sorted(BY_NAME))}")],
+            )
+        found = self.served.get((predictor, gpu_id)) or self.served.get((predictor, POOLED))
+        if found is None:
+            raise NotTrained(
+                f"{predictor} has no training data yet. {import_hint(predictor)}, "
+                f'then POST /retrain {{"predictor": "{predictor}"}}.'
+            )
+        return found
+
+    def version_of(self, predictor: str, gpu_id: str) -> str:
+        """Name of the version that `serving` picks."""
+        return self.serving(predictor, gpu_id).version
+
+    def predict(
+        self,
+        ops: OpTable,
+        gpus: GpuTable,
+        i: Ints,
+        j: Ints,
+        *,
+        predictor: str,
+        coverage: float,
+        evidence: Evidence,
+    ) -> Predictions:
+        """Latency and interval of operator row `i[q]` on row `j[q]` of `gpus`, for every query q.
+
+        Queries are answered by the version of their GPU; nothing comes out under the hardware limit, and the
+        roofline answers where the predictor has no support.
+        """
+        served = self.serving(predictor, gpus.ids[j[0]])
+        if len(j) == 1 or all(self.serving(predictor, gpus.ids[k]) is served for k in np.unique(j).tolist()):
+            return _finish(served, ops, gpus, i, j, coverage, evidence)
+        return self._by_version(ops, gpus, i, j, predictor, coverage, evidence)
+
+    def _by_version(
+        self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, predictor: str, coverage: float, evidence: Evidence
+    ) -> Predictions:
+        """Split queries by the version that answers, and put the answers back in order."""
+        versions = [self.serving(predictor, gpus.ids[k]) for k in j]
+        parts, order = [], []
+        for one in {id(version): version for version in versions}.values():
+            mine = np.array([q for q, version in enumerate(versions) if version is one])
+            rows = np.flatnonzero(np.isin(evidence.query, mine))
+            part = Evidence(evidence.rows.take(rows), np.searchsorted(mine, evidence.query[rows]))
+            parts.append(_finish(one, ops, gpus, i[mine], j[mine], coverage, part))
+            order.append(mine)
+        back = np.argsort(np.concatenate(order))
+        columns = (
+            np.concatenate([getattr(part, name) for part in parts])[back] for name in Predictions.__dataclass_fields__
+        )
+        return Predictions(*columns)
+
+
+def _finish(
+    served: Served, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, coverage: float, evidence: Evidence
+) -> Predictions:
+    """What one version answers."""
+    estimate = served.predictor.predict(ops, gpus, i, j, evidence=evidence)
+    if estimate.limit_s is None:
+        gpus, j = linked(ops, gpus, i, j)
+        limit = hardware_limit(ops, gpus, i, j)
+    elif len(evidence):  # a measurement may be under the limit, and quicker than rings over a slot, not than a bridge
+        limit = hardware_limit(ops, gpus, i, j)
+    else:
+        limit = Limit(estimate.limit_s, estimate.bound)
+    return finished(estimate, limit, served.log_offsets(coverage))

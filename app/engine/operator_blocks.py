@@ -1,0 +1,213 @@
+"""Checked operators as blocks that the store takes, and stored blocks as tables that predictors learn from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.ops import OP_CODE, OPS
+from app.ops.stacks import is_eager
+from app.store.operator_blocks import Bytes, Context, OperatorBlock
+from app.tables.gpus import GpuSpec, GpuTable
+from app.tables.measurements import Measurements
+from app.tables.operator_runs import OperatorRuns
+from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
+from app.wire.operators.columns import Words
+from app.wire.operators.forms import FORMS, Form
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+# Columns of every operator that are not stored: a row is the time of one run, and the software says who launches.
+_NOT_STORED = ("count", "eager")
+
+
+class Facts(NamedTuple):
+    """What n measured rows say beside their operator; absent figures are NaN, as in `OperatorBlock`.
+
+    `gpu` is int [n] into `specs`.
+    """
+
+    specs: Sequence[GpuSpec]
+    gpu: Ints
+    software: Words
+    source: Words
+    kernel: Words
+    latency_s: Floats
+    latency_std_s: Floats
+    runs: Floats
+    clock_hz: Floats
+    power_w: Floats
+    measured_at: NDArray[np.int64]
+    grid: Floats
+    block: Floats
+
+    def take(self, rows: Ints) -> Facts:
+        """The rows given."""
+        return Facts(
+            self.specs,
+            self.gpu[rows],
+            self.software._replace(codes=self.software.codes[rows]),
+            self.source._replace(codes=self.source.codes[rows]),
+            self.kernel._replace(codes=self.kernel.codes[rows]),
+            self.latency_s[rows],
+            self.latency_std_s[rows],
+            self.runs[rows],
+            self.clock_hz[rows],
+            self.power_w[rows],
+            self.measured_at[rows],
+            self.grid[:, rows],
+            self.block[:, rows],
+        )
+
+
+def blocks_of(form: Form, table: OpTable, facts: Facts) -> Iterator[tuple[OperatorBlock, Ints]]:
+    """Rows of one operator by dtype and by the fields that they hold, each block with its rows."""
+    given = _given(form, table)
+    bits = 1 << np.arange(len(given))
+    pattern = bits @ given + (table.dtype << len(given))
+    for number in np.unique(pattern).tolist():
+        rows = np.flatnonzero(pattern == number)
+        held = np.flatnonzero(given[:, rows[0]])
+        fields = tuple(name for name, column in form.op.fields.items() if column in held)
+        dims = np.ascontiguousarray(table.dims[np.ix_(held, rows)])
+        mine = facts.take(rows)
+        contexts, context = _contexts(form.op.name, DTYPES[table.dtype[rows[0]]], fields, mine)
+        yield OperatorBlock(contexts, context, dims, *mine[5:]), rows
+
+
+def _given(form: Form, table: OpTable) -> NDArray[np.bool_]:
+    """Which figures say more than their default, bool [fields, n]; those that have none always do."""
+    given = np.zeros(table.dims.shape, dtype=np.bool_)
+    for dim in form.op.dims:
+        for name in dim.columns:
+            column = form.op.fields[name]
+            if dim.default is None:
+                given[column] = True
+            elif name not in _NOT_STORED:
+                given[column] = ~np.isnan(table.dims[column]) & (table.dims[column] != dim.default)
+    return given
+
+
+def _contexts(op: str, dtype: str, fields: tuple[str, ...], facts: Facts) -> tuple[tuple[Context, ...], Ints]:
+    """What rows have in common, without repetition, and the code of each row's, int [n]."""
+    columns = (facts.gpu, facts.software.codes, facts.source.codes, facts.kernel.codes + 1)
+    sizes = (len(facts.specs), len(facts.software.words), len(facts.source.words), len(facts.kernel.words) + 1)
+    joined, context = np.unique(np.ravel_multi_index(columns, sizes), return_inverse=True)
+    contexts = [
+        Context(
+            op,
+            dtype,
+            fields,
+            facts.specs[gpu].id,
+            facts.software.words[software],
+            facts.source.words[source],
+            facts.kernel.words[kernel - 1] if kernel else None,
+        )
+        for gpu, software, source, kernel in zip(*np.unravel_index(joined, sizes), strict=True)
+    ]
+    return tuple(contexts), context.ravel()
+
+
+def operator_table(block: OperatorBlock) -> OpTable:
+    """The rows with every column of their operator."""
+    first = block.contexts[0]
+    op, n = OPS[OP_CODE[first.op]], len(block)
+    held = dict(zip(first.fields, block.dims, strict=True))
+    dims = np.empty((len(op.fields), n))
+    for dim in op.dims:
+        for name in dim.columns:
+            dims[op.fields[name]] = held.get(name, np.nan if dim.default is None else dim.default)
+    eager = np.array([is_eager(item.software) for item in block.contexts])
+    dims[op.fields["eager"]] = eager[block.context]
+    code = np.full(n, OP_CODE[first.op])
+    return OpTable(code, np.full(n, DTYPE_CODE[first.dtype]), np.zeros(n, dtype=np.intp), op.fields, dims)
+
+
+def measured_of(block: OperatorBlock, gpus: GpuTable) -> Measurements:
+    """The rows on the GPUs of `gpus`, which holds them all."""
+    gpu = np.array([gpus.ids.index(item.gpu_id) for item in block.contexts], dtype=np.intp)
+    return Measurements(operator_table(block), gpu[block.context], block.latency_s)
+
+
+class TaggedBlock(NamedTuple):
+    """A block, the identities of its rows, uint8 [n, 16], and a number that each carries along, int [n]."""
+
+    block: OperatorBlock
+    ids: Bytes
+    tag: Ints
+
+
+def runs_of(blocks: Iterable[tuple[OperatorBlock, Bytes]], gpus: GpuTable) -> list[OperatorRuns]:
+    """Blocks with the identities of their rows as one table per operator and dtype, in the order of OPS and DTYPES.
+
+    Rows are in the order of their identities, each once; those of GPUs that are not in `gpus` are left out.
+    """
+    tagged = (TaggedBlock(block, ids, np.zeros(len(block), dtype=np.intp)) for block, ids in blocks)
+    return [runs for runs, _ in tagged_runs_of(tagged, gpus)]
+
+
+def tagged_runs_of(blocks: Iterable[TaggedBlock], gpus: GpuTable) -> list[tuple[OperatorRuns, Ints]]:
+    """As `runs_of`, each table with the tags of its rows; of rows that are the same, the least tag."""
+    cells: dict[tuple[int, int], list[TaggedBlock]] = {}
+    for tagged in blocks:
+        first = tagged.block.contexts[0]
+        if first.op in FORMS:
+            cells.setdefault((OP_CODE[first.op], DTYPE_CODE[first.dtype]), []).append(tagged)
+    found = [_cell(cells[key], gpus) for key in sorted(cells)]
+    return [(runs, tags) for runs, tags in found if len(runs)]
+
+
+def _cell(tagged: Sequence[TaggedBlock], gpus: GpuTable) -> tuple[OperatorRuns, Ints]:
+    """One operator in one dtype."""
+    parts = [item.block for item in tagged]
+    contexts = tuple(dict.fromkeys(item for block in parts for item in block.contexts))
+    code = {item: k for k, item in enumerate(contexts)}
+    context = np.concatenate([np.array([code[c] for c in block.contexts])[block.context] for block in parts])
+    row_of = {gpu_id: j for j, gpu_id in enumerate(gpus.ids)}
+    stacks = tuple(sorted({item.software for item in contexts}))
+    kernels = tuple(sorted({item.kernel for item in contexts if item.kernel is not None}))
+    kernel_code: dict[str | None, int] = {name: k for k, name in enumerate(kernels)}
+    gpu = np.array([row_of.get(item.gpu_id, -1) for item in contexts])[context]
+    ids, tags = (np.concatenate(column) for column in list(zip(*tagged, strict=True))[1:])
+    order = _once(ids, tags, gpu >= 0)
+    tables = [operator_table(block) for block in parts]
+    first = tables[0]
+    ops = OpTable(
+        np.full(len(order), first.kind[0]),
+        np.full(len(order), first.dtype[0]),
+        np.zeros(len(order), dtype=np.intp),
+        first.fields,
+        np.take(np.concatenate([table.dims for table in tables], axis=1), order, axis=1),
+    )
+    runs = OperatorRuns(
+        contexts[0].op,
+        contexts[0].dtype,
+        Measurements(ops, gpu[order], np.concatenate([block.latency_s for block in parts])[order]),
+        np.array([stacks.index(item.software) for item in contexts])[context][order],
+        np.array([kernel_code.get(item.kernel, -1) for item in contexts])[context][order],
+        np.concatenate([block.grid for block in parts], axis=1)[:, order],
+        np.concatenate([block.block for block in parts], axis=1)[:, order],
+        _halves(ids[order])[0],
+        stacks,
+        kernels,
+    )
+    return runs, tags[order]
+
+
+def _halves(ids: Bytes) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Identities as two numbers each, in the order of their bytes."""
+    numbers = np.ascontiguousarray(ids).view(">u8").astype(np.uint64)
+    return numbers[:, 0], numbers[:, 1]
+
+
+def _once(ids: Bytes, tags: Ints, wanted: NDArray[np.bool_]) -> Ints:
+    """Rows wanted in the order of their identities, each identity once, with its least tag, int [m]."""
+    high, low = _halves(ids)
+    order = np.lexsort((tags, low, high))
+    new = np.ones(len(order), dtype=np.bool_)
+    new[1:] = (np.diff(high[order]) != 0) | (np.diff(low[order]) != 0)
+    return order[new & wanted[order]]

@@ -1,0 +1,113 @@
+"""Operator rows of a request as one table: equal rows once, and how often each row runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from msgspec import structs
+from numpy.typing import NDArray
+
+from app.errors import MAX_ERRORS, BadInput, FieldError
+from app.ops import MIXED_FIELDS, OPS
+from app.tables.ops import DTYPE_CODE, OpTable
+from app.wire.decoding import summary
+from app.wire.operators.forms import FORM_OF, SPELLED, Form
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+Path = tuple[str | int, ...]
+
+_LOC = ("workload", "operators")
+_COUNT = MIXED_FIELDS["count"]
+
+
+class Distinct(NamedTuple):
+    """Rows of which no two are alike, and where every row asked for stands among them.
+
+    table    the distinct rows, each with a count of 1
+    row      int [n], row of `table` behind each operator asked for
+    repeats  float64 [n], how often that operator runs
+    """
+
+    table: OpTable
+    row: Ints
+    repeats: Floats
+
+
+def read_rows(operators: Sequence[Any]) -> Distinct:
+    """Operators (structs of ROW_FORMS) as a table; BadInput names the row and field that breaks a rule."""
+    kind, dtype = np.empty(len(operators), dtype=np.intp), np.empty(len(operators), dtype=np.intp)
+    figures: dict[int, list[list[float]]] = {}
+    places: dict[int, list[int]] = {}
+    columns: dict[int, list[int]] = {}
+    errors: list[FieldError] = []
+    for k, operator in enumerate(operators):
+        form = FORM_OF[type(operator)]
+        kind[k], dtype[k] = form.code, DTYPE_CODE[operator.dtype]
+        figures.setdefault(form.code, []).append(_figures(form, operator, k, errors))
+        places.setdefault(form.code, []).append(k)
+        columns.setdefault(form.code, [MIXED_FIELDS[name] for name in form.op.fields])
+    _refuse(errors)
+    dims = np.full((len(MIXED_FIELDS), len(operators)), np.nan)
+    for code, rows in figures.items():
+        dims[np.ix_(columns[code], places[code])] = np.array(rows).T
+    table = OpTable(kind, dtype, np.zeros(len(operators), dtype=np.intp), MIXED_FIELDS, dims)
+    _check(table, places)
+    return distinct(table)
+
+
+def _figures(form: Form, operator: Any, k: int, errors: list[FieldError]) -> list[float]:
+    """One row in the order of its operator's columns."""
+    row: list[float] = []
+    for field, value in zip(form.fields, structs.astuple(operator), strict=False):  # the dtype comes last
+        if value is None:
+            row += [field.dim.default] * len(field.dim.columns)  # type: ignore[list-item]
+        elif isinstance(value, str):
+            try:
+                row.append(field.number(value))  # type: ignore[misc]
+            except ValueError as error:
+                errors.append(FieldError((*_LOC, k, field.name), str(error)))
+                row.append(np.nan)
+        elif isinstance(value, list):
+            row += value
+        else:
+            row += [value] * len(field.dim.columns)
+    return row
+
+
+def _check(table: OpTable, places: dict[int, list[int]]) -> None:
+    """The rules between fields, family by family."""
+    errors = []
+    for code, rows in places.items():
+        for broken in OPS[code].check(table.take(np.array(rows))):
+            bad = np.flatnonzero(broken.rows)[:MAX_ERRORS]
+            errors += [
+                FieldError((*_LOC, rows[q], SPELLED.get(broken.field, broken.field)), broken.message)
+                for q in bad.tolist()
+            ]
+    _refuse(errors)
+
+
+def _refuse(errors: list[FieldError]) -> None:
+    if errors:
+        errors.sort(key=lambda error: error.loc[len(_LOC)])
+        raise BadInput(summary(errors), errors=errors[:MAX_ERRORS])
+
+
+def distinct(table: OpTable) -> Distinct:
+    """Equal rows once, by their bytes: absent figures (NaN) are equal, which `np.unique` over rows denies.
+
+    The table, with MIXED_FIELDS, is the caller's to give away: its counts become 1.
+    """
+    count = table.dims[_COUNT].copy()
+    table.dims[_COUNT] = 1.0
+    if len(table) == 1:
+        return Distinct(table, np.zeros(1, dtype=np.intp), count)
+    keyed = np.ascontiguousarray(np.column_stack([table.dims.T, table.kind, table.dtype]))
+    _, first, row = np.unique(keyed.view(np.dtype((np.void, keyed.strides[0]))), return_index=True, return_inverse=True)
+    order = np.argsort(first)  # as asked
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    return Distinct(table.take(first[order]), rank[row.reshape(-1)], count)

@@ -1,0 +1,167 @@
+"""A power model from measured power: P = c0 + c1 u_compute + c2 u_memory, by how busy a device's units are.
+
+u_compute is the part of the time that a workload's FLOPs take at the peaks of their number formats, u_memory that of
+its bytes at the bandwidth of the memory. Coefficients are not negative, and fitted to relative errors. Of a GPU with
+rows of its own in watts, with the spread of its residuals; of others in shares of the board power, the mean over GPUs
+that were measured, anywhere between an idle card and its limit: one card tells little of another one's spread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Connection
+
+from app.engine.operator_blocks import operator_table
+from app.engine.power import ELSEWHERE, MEASURED, Power, of_board
+from app.ops.kinds import kinds_of, work_of
+from app.predictors.auto.operators.physics.clock_model import IDLE_SHARE
+from app.predictors.roofline import peaks
+from app.store import operators
+from app.store.measurements import MeasurementRow, training_set_hash
+from app.tables.gpus import GpuSpec, GpuTable
+from app.tables.ops import DTYPES, OpTable
+from app.wire.kernel_workload import KernelWorkload, kernel_table
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+# Rows without which a GPU has no fit of its own; more than MOST_ROWS of one operator and GPU say nothing new.
+LEAST_ROWS, MOST_ROWS = 16, 500
+
+
+class Load(NamedTuple):
+    """What a device computes and moves in a step: FLOPs per dtype, float64 [dtypes], and bytes."""
+
+    flops: Floats
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Coefficients [3] of (1, u_compute, u_memory), and ln(measured / fitted) of the rows, ascending."""
+
+    coefficients: Floats
+    residuals: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class PowerModel:
+    """What is known of power: fits in watts by GPU id, and the mean of their shares of the board power.
+
+    `seen` says which stored rows it was made from.
+    """
+
+    own: Mapping[str, Fit] = field(default_factory=dict)
+    pooled: Floats | None = None
+    seen: object = None
+
+    def power(self, spec: GpuSpec, load: Load, seconds: float, coverage: float) -> Power | None:
+        """Of one device that takes so long; None where nothing is known, not even the board power."""
+        fit, board = self.own.get(spec.id), of_board(spec)
+        coefficients = self.pooled if fit is None else fit.coefficients
+        busy = _busy(load, spec, seconds)
+        if coefficients is None or busy is None:
+            return board
+        if fit is not None:
+            watts = float(busy @ coefficients)
+            low, high = np.exp(np.quantile(fit.residuals, (0.5 - coverage / 2, 0.5 + coverage / 2)))
+            return Power(watts, watts * min(float(low), 1.0), watts * max(float(high), 1.0), MEASURED)
+        if board is None:
+            return None
+        share = float(np.clip(busy @ coefficients, IDLE_SHARE, 1.0))
+        return Power(share * board.middle, board.low, board.high, ELSEWHERE)
+
+
+class PoweredRows(NamedTuple):
+    """Measured rows: GPU rows [n], (1, u_compute, u_memory) [n, 3], watts [n]."""
+
+    gpu: Ints
+    busy: Floats
+    watts: Floats
+
+
+def measured_power(
+    connection: Connection, gpus: GpuTable, kernels: Sequence[MeasurementRow], last: PowerModel | None
+) -> PowerModel:
+    """From every stored row of operators and kernels that has its power; `last` where the rows are the same."""
+    powered = [row for row in kernels if row.power_w and row.gpu_id in gpus.ids]
+    seen = (operators.contents(connection), training_set_hash(kernels), gpus.ids)
+    if last is not None and last.seen == seen:
+        return last
+    parts = [*_of_operators(connection, gpus), *([_of_kernels(powered, gpus)] if powered else [])]
+    return fitted(parts, gpus, seen)
+
+
+def fitted(parts: Sequence[PoweredRows], gpus: GpuTable, seen: object = None) -> PowerModel:
+    """The model of these rows."""
+    if not parts:
+        return PowerModel(seen=seen)
+    rows = PoweredRows(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    own: dict[str, Fit] = {}
+    shares: list[Floats] = []
+    for gpu in np.unique(rows.gpu).tolist():
+        mine = (rows.gpu == gpu) & np.isfinite(rows.busy).all(axis=1)
+        if mine.sum() < LEAST_ROWS:
+            continue
+        fit = own[gpus.ids[gpu]] = _fit(rows.busy[mine], rows.watts[mine])
+        board = float(gpus.column("board_power_w")[gpu])
+        if np.isfinite(board):
+            shares.append(fit.coefficients / board)
+    return PowerModel(own, np.mean(shares, axis=0) if shares else None, seen)
+
+
+def measured_rows(table: OpTable, gpus: GpuTable, gpu: Ints, latency_s: Floats, watts: Floats) -> PoweredRows:
+    """Measured rows from a table of operators, the GPU row and seconds of each."""
+    work = work_of(table, kinds_of(table))
+    compute = np.divide(work.flops, peaks(gpus)[table.dtype, gpu], out=np.zeros(len(gpu)), where=work.flops > 0)
+    memory = work.bytes / gpus.column("memory_bandwidth_bytes_per_s")[gpu]
+    return PoweredRows(gpu, _shares(compute / latency_s, memory / latency_s), watts)
+
+
+def _shares(compute: Floats, memory: Floats) -> Floats:
+    busy = np.column_stack([np.ones(len(compute)), compute, memory])
+    return np.minimum(busy, 1.0)
+
+
+def _busy(load: Load, spec: GpuSpec, seconds: float) -> Floats | None:
+    """(1, u_compute, u_memory) [3]; None where the GPU has no peak for a format, or where there is no time."""
+    each = np.divide(
+        load.flops, peaks(GpuTable.from_specs([spec]))[:, 0], out=np.zeros(len(DTYPES)), where=load.flops > 0
+    )
+    if seconds <= 0 or np.isnan(each).any():
+        return None
+    memory = load.bytes / spec.memory_bandwidth_bytes_per_s
+    busy: Floats = _shares(np.array([each.sum() / seconds]), np.array([memory / seconds]))[0]
+    return busy
+
+
+def _fit(busy: Floats, watts: Floats) -> Fit:
+    from scipy.optimize import nnls  # noqa: PLC0415  (only where power was measured)
+
+    coefficients, _ = nnls(busy / watts[:, None], np.ones(len(watts)))
+    return Fit(coefficients, np.sort(np.log(watts / (busy @ coefficients))))
+
+
+def _of_operators(connection: Connection, gpus: GpuTable) -> Iterable[PoweredRows]:
+    row_of = {gpu_id: j for j, gpu_id in enumerate(gpus.ids)}
+    for block, _ in operators.load(connection, powered=True):
+        gpu = np.array([row_of.get(item.gpu_id, -1) for item in block.contexts])[block.context]
+        kept = [np.flatnonzero(gpu == one)[:MOST_ROWS] for one in np.unique(gpu[gpu >= 0])]
+        if kept:
+            rows = np.concatenate(kept)
+            table = operator_table(block).take(rows)
+            yield measured_rows(table, gpus, gpu[rows], block.latency_s[rows], block.power_w[rows])
+
+
+def _of_kernels(rows: Sequence[MeasurementRow], gpus: GpuTable) -> PoweredRows:
+    table = kernel_table(msgspec.convert([row.workload for row in rows], list[KernelWorkload]))
+    gpu = np.array([gpus.ids.index(row.gpu_id) for row in rows], dtype=np.intp)
+    columns = zip(*((row.latency_s, row.power_w) for row in rows), strict=True)
+    latency_s, watts = (np.array(column, dtype=np.float64) for column in columns)
+    return measured_rows(table, gpus, gpu, latency_s, watts)

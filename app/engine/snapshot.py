@@ -1,0 +1,137 @@
+"""What an API process serves from: one immutable engine, swapped whole when the database says that something changed.
+
+Requests in flight finish on the engine they started with. While the database is away, or an artefact is refused, the
+last good engine keeps answering, and `problems` says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from app.engine.engine import Engine
+from app.engine.gpu_rows import Snapshot
+from app.errors import GpucastError, Unavailable
+from app.runtime.memory_return import return_memory
+from app.store import keys, revision
+from app.store.keys import Key
+from app.store.session import Database
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What is wrong at present: an empty `database` and no `artifacts` is all well."""
+
+    database: str = ""
+    artifacts: tuple[str, ...] = ()
+
+
+# The engine that a database describes, given the one before, and why each version left out was refused.
+Assemble = Callable[[Connection, Engine | None], tuple[Engine, tuple[str, ...]]]
+
+
+class SnapshotHolder:
+    """The current snapshot, and the thread that keeps it current.
+
+    `assemble` makes its engine; `warm` makes a snapshot ready before it answers anybody.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        assemble: Assemble,
+        warm: Callable[[Snapshot], None],
+        *,
+        poll_s: float,
+        ensure_database: Callable[[], None],
+    ) -> None:
+        self._database = database
+        self._assemble = assemble
+        self._warm = warm
+        self._poll_s = poll_s
+        self._ensure_database = ensure_database
+        self._loading = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._health = Health()
+        self._snapshot = self._load()
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What to answer from; hold on to it for the length of a request."""
+        return self._snapshot
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of the current snapshot."""
+        return self._snapshot.engine
+
+    @property
+    def keys(self) -> Mapping[bytes, Key]:
+        """API keys in use, by their SHA-256."""
+        return self._keys
+
+    @property
+    def health(self) -> Health:
+        """As of the last look."""
+        return self._health
+
+    def refresh(self) -> bool:
+        """Look now; swap when the revision moved. True if it did; Unavailable while the database is away."""
+        with self._loading:
+            with self._database.begin() as connection:
+                moved = revision.current(connection) != self._snapshot.engine.revision
+            if moved:
+                self._snapshot = self._load()
+            self._health = Health("", self._health.artifacts)
+            return moved
+
+    def start(self) -> None:
+        """Look every `poll_s` seconds from now on."""
+        self._thread = threading.Thread(target=self._watch, name="snapshot", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop looking."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(self._poll_s):
+            try:
+                self.refresh()
+            except Unavailable as error:
+                self._lost(error)
+            except GpucastError as error:
+                log.error("the catalogue could not be loaded, the last good one serves on: %s", error.detail)
+            except Exception:
+                log.exception("the catalogue could not be loaded, the last good one serves on")
+
+    def _lost(self, error: Unavailable) -> None:
+        if not self._health.database:
+            log.warning("serving from memory: %s", error.detail)
+        self._health = Health(error.detail, self._health.artifacts)
+        try:
+            self._ensure_database()
+        except (GpucastError, OSError) as failure:
+            log.warning("the embedded database does not start: %s", failure)
+
+    def _load(self) -> Snapshot:
+        last = self._snapshot.engine if hasattr(self, "_snapshot") else None
+        with self._database.begin() as connection:
+            self._keys = keys.active(connection)  # before what may be refused: a revoked key must not outlive it
+            engine, refused = self._assemble(connection, last)
+        for problem in refused:
+            log.error("%s", problem)
+        self._health = Health("", refused)
+        snapshot = Snapshot.of(engine)
+        self._warm(snapshot)
+        return_memory()  # unpacked artefacts, and rows that were read
+        return snapshot

@@ -1,0 +1,117 @@
+"""Versions of predictors loaded from the artefact stores, and why others are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection
+
+from app.config import Settings
+from app.engine.engine import Engine, Served, untrained
+from app.engine.shipped import shipped_versions
+from app.predictors import BY_NAME
+from app.predictors.intervals.conformal import Intervals
+from app.store import artifacts, versions
+from app.store.artifacts import ArtifactRefused
+from app.store.versions import POOLED, Version
+from app.training.operator_start import learned_from
+
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """Where artefacts are: those of this installation, and those that ship with the code."""
+
+    own: Path
+    shipped: Path
+
+    @classmethod
+    def of(cls, settings: Settings) -> Stores:
+        """Those of an installation."""
+        return cls(settings.models_dir, settings.shipped_dir)
+
+
+def load_version(connection: Connection, stores: Stores, predictor: str, gpu_id: str, version: str) -> Served:
+    """A version that may be served no more; ArtifactRefused says why where it is gone."""
+    plain = untrained().get((predictor, gpu_id))
+    if plain is not None and plain.version == version:
+        return plain
+    ships = shipped_versions(stores.shipped).get(predictor)
+    if ships is not None and ships.version == version:
+        return replace(_from(ships.payload, predictor), version=version)
+    for item in versions.history(connection, predictor):
+        if (item.gpu_id, item.version) == (gpu_id, version):
+            return replace(_own(item, stores), version=version)
+    raise ArtifactRefused(f"Version {version} of {predictor} is gone: neither this release nor this store has it.")
+
+
+def ready_versions(
+    found: Sequence[Version], stores: Stores, last: Engine | None
+) -> tuple[dict[Key, Served], list[str]]:
+    """The versions `found`, where there is none what ships or needs no training; and why others were refused."""
+    refused: list[str] = []
+    own = [_Wanted((item.predictor, item.gpu_id), item.version, partial(_own, item, stores)) for item in found]
+    ready = _loaded(own, last, refused)
+    try:
+        ships = shipped_versions(stores.shipped)
+    except ArtifactRefused as error:
+        refused.append(f"nothing that ships is served: {error.detail}")
+        ships = {}
+    missing = [
+        _Wanted((name, POOLED), item.version, partial(_from, item.payload, name))
+        for name, item in ships.items()
+        if (name, POOLED) not in ready
+    ]
+    plain = [_Wanted(key, item.version, partial(_as_is, item)) for key, item in untrained().items()]
+    return {**_loaded(plain, last, refused), **_loaded(missing, last, refused), **ready}, refused
+
+
+def _as_is(version: Served) -> Served:
+    return version
+
+
+class _Wanted(NamedTuple):
+    """A version to serve, and how to load it."""
+
+    key: Key
+    version: str
+    load: Callable[[], Served]
+
+
+def _loaded(wanted: Sequence[_Wanted], last: Engine | None, refused: list[str]) -> dict[Key, Served]:
+    """Those that can be served; why not is added to `refused`."""
+    ready: dict[Key, Served] = {}
+    for key, version, load in wanted:
+        before = last.served.get(key) if last else None
+        if before is not None and before.version == version:
+            ready[key] = before
+            continue
+        try:
+            ready[key] = replace(load(), version=version)
+        except ArtifactRefused as error:
+            refused.append(f"{key[0]} {version} for {key[1]} is not served: {error.detail}")
+            if before is not None:
+                ready[key] = before
+    return ready
+
+
+def _own(version: Version, stores: Stores) -> Served:
+    return _from(partial(artifacts.load, stores.own, version.artifact_sha256), version.predictor)
+
+
+def _from(payload_of: Callable[[], Mapping[str, Any]], name: str) -> Served:
+    payload = payload_of()
+    if payload.get("predictor") != name or name not in BY_NAME:
+        raise ArtifactRefused(f"It holds {payload.get('predictor')!r}, not a known {name!r}.")
+    predictor: Any = BY_NAME[name]
+    try:
+        # Only what can be told of new rows need know the old ones.
+        rows = learned_from(payload)[1] if hasattr(predictor, "with_measured") else ()
+        return Served(predictor.from_state(payload["state"]), Intervals.from_state(payload["intervals"]), "", rows)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise ArtifactRefused(f"Its state does not fit this version of the code: {error!r}.") from error

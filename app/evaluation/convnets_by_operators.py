@@ -1,0 +1,120 @@
+"""timm's ConvNets that are ours too, by the sum of their operators: what no measured network has taught anything.
+
+`auto` as it ships answers for the rows of each network, as it would for a request. No convolution in FP16 has been
+measured yet: those are physics under the constants of FP32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.config import SHIPPED_MODELS
+from app.engine.curated import load_seed_specs
+from app.engine.engine import POOLED, Engine, Served
+from app.engine.shipped import shipped_version
+from app.errors import BadInput
+from app.evaluation.convmeter import PROTOCOLS, Asked, evaluate_convmeter, scored
+from app.evaluation.measured_networks import read_networks
+from app.evaluation.own_networks import read_own
+from app.graphs.convnets import lower
+from app.graphs.run import Run
+from app.predictors.auto.predictor import Auto
+from app.predictors.intervals.conformal import Intervals
+from app.services.models.networks import Network, prepared
+from app.services.models.steps import timed
+from app.tables.catalog import Catalog
+from app.tables.gpus import GpuTable
+
+Result = dict[str, Any]
+
+OWN, TIMM = "own", "timm"
+OPERATORS = "operators"
+STUDIES = (*PROTOCOLS, OPERATORS)
+PREDICTOR = "auto"
+# timm's name of networks with the same layers -> ours.
+_REGNETS = {"004": "400mf", "008": "800mf", "016": "1_6gf", "032": "3_2gf", "080": "8gf", "160": "16gf", "320": "32gf"}
+_SAME = (
+    *(f"vgg{depth}{norm}" for depth in (11, 13, 16, 19) for norm in ("", "_bn")),
+    *(f"resnet{depth}" for depth in (18, 34, 50, 101, 152)),
+    *("resnext50_32x4d", "resnext101_32x8d", "resnext101_64x4d", "wide_resnet50_2", "wide_resnet101_2"),
+    *(f"densenet{depth}" for depth in (121, 161, 169, 201)),
+    *(f"efficientnet_b{size}" for size in range(5)),
+    "inception_v3",
+)
+NAMES = {
+    **{name: name for name in _SAME},
+    **{f"regnet{kind}_{size}": f"regnet_{kind}_{ours}" for kind in "xy" for size, ours in _REGNETS.items()},
+    "mobilenetv2_100": "mobilenet_v2",
+    "mobilenetv3_large_100": "mobilenet_v3_large",
+    "mobilenetv3_small_100": "mobilenet_v3_small",
+    "mnasnet_100": "mnasnet1_0",
+}
+
+
+def convmeter_cells(
+    folder: Path | None, studies: Sequence[str], progress: Callable[[str], None] = lambda line: None
+) -> list[Result]:
+    """Cells of everything that was asked for, all of STUDIES where nothing was; without `folder` of our own alone."""
+    wanted = studies or STUDIES
+    if unknown := [name for name in wanted if name not in STUDIES]:
+        raise BadInput(f"Nothing is held out by {unknown[0]!r}: use one of {', '.join(STUDIES)}.")
+    protocols = [name for name in PROTOCOLS if name in wanted]
+    cells = [{"data": OWN} | cell for cell in evaluate_convmeter(read_own(), protocols, progress)]
+    if folder is None:
+        return cells
+    timm = evaluate_convmeter(read_networks(folder), protocols, progress)
+    timm += through_operators(folder, shipped_engine(), progress) if OPERATORS in wanted else []
+    return cells + [{"data": TIMM} | cell for cell in timm]
+
+
+def shipped_engine() -> Engine:
+    """An engine of the shipped GPUs and of `auto` as it ships."""
+    specs = load_seed_specs()
+    ships = shipped_version(PREDICTOR, SHIPPED_MODELS)
+    predictor = Auto() if ships is None else Auto.from_state(ships.payload()["state"])
+    served = {(PREDICTOR, POOLED): Served(predictor, Intervals.prior(), "shipped")}
+    return Engine(Catalog(specs), GpuTable.from_specs(specs), served)
+
+
+def through_operators(folder: Path, engine: Engine, progress: Callable[[str], None]) -> list[Result]:
+    """Cells as `evaluate_convmeter` gives them, of the runs on GPUs in channels first."""
+    gpus = engine.gpus
+    cells: list[Result] = []
+    for data in read_networks(folder):
+        on_gpu = np.array([" nchw " in run and "rtx" in run for run in data.batch_of.tolist()])
+        ours = on_gpu & np.isin(data.name, list(NAMES))
+        for run in np.unique(data.batch_of[ours]).tolist():
+            rows = np.flatnonzero(ours & (data.batch_of == run))
+            progress(f"{run}: {len(rows)} networks by their operators")
+            some = data.take(rows)
+            about = {"held_out": "operators", "run": run, "dtype": data.runs.dtype, "predictor": PREDICTOR}
+            found = [
+                _seconds(engine, gpus, NAMES[name], _run(run, batch, size, data.runs.dtype), gpu)
+                for name, batch, size, gpu in zip(
+                    some.name.tolist(),
+                    some.runs.rows.ops.column("batch").tolist(),
+                    some.image_size.tolist(),
+                    some.runs.rows.gpu.tolist(),
+                    strict=True,
+                )
+            ]
+            asked = Asked(some.runs.rows.latency_s, np.array(found), np.zeros(len(rows), dtype=np.bool_))
+            cells += [about | cell for cell in scored(asked, some.family)]
+    return cells
+
+
+def _run(run: str, batch: float, size: int, dtype: str) -> Run:
+    mode, fused = ("training" if run.endswith(" train") else "inference"), " dynamo " in run
+    optimizer = "sgd"  # timm's benchmark trains so
+    return Run(mode=mode, batch=int(batch), image_size=size, dtype=dtype, fused=fused, optimizer=optimizer)  # type: ignore[arg-type]
+
+
+def _seconds(engine: Engine, gpus: GpuTable, name: str, run: Run, gpu: int) -> float:
+    rows = prepared(Network(("convnet", name), partial(lower, name)), run)
+    step = timed(engine, rows, run, gpus, [gpu], predictor=PREDICTOR, coverage=0.8, launched=True)
+    return float(step.done.step_s[0])

@@ -1,0 +1,86 @@
+"""Measured networks of a data folder as tables, each row with the network, the family and the run that it is of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from app.engine.curated import load_seed_specs
+from app.engine.operator_blocks import TaggedBlock, tagged_runs_of
+from app.errors import NotFound
+from app.services.measurements.importers import timm
+from app.services.measurements.importers.columns import read_table
+from app.services.measurements.measured_operators import check_operators
+from app.services.measurements.upload_gpus import UploadGpus
+from app.store.operator_blocks import identities
+from app.tables.catalog import Catalog
+from app.tables.gpus import GpuTable
+from app.tables.operator_runs import OperatorRuns
+from app.wire.measurements.upload import OperatorColumns
+
+Names = NDArray[np.str_]
+FOLDER = "vision_models"
+_RUN = ("device", "framework", "layout", "compile_mode", "phase")
+_NAMES = ("model", "family")
+_SIZE = "img_size"
+
+
+class NetworkRuns(NamedTuple):
+    """Measured networks in one dtype.
+
+    name, family  str [n], the network and its line of descent
+    batch_of      str [n], what was run in one go: device, software, layout, compilation, phase
+    image_size    int [n], pixels of a side
+    """
+
+    runs: OperatorRuns
+    name: Names
+    family: Names
+    batch_of: Names
+    image_size: NDArray[np.intp]
+
+    def take(self, rows: NDArray[np.intp]) -> NetworkRuns:
+        """The rows given."""
+        runs, name, family, batch_of, size = self
+        return NetworkRuns(runs.take(rows), name[rows], family[rows], batch_of[rows], size[rows])
+
+
+def read_networks(folder: Path) -> list[NetworkRuns]:
+    """ConvNets of timm in `folder`, a table per dtype; the same reader and checks as `gpucast import timm`."""
+    if not (folder / FOLDER).is_dir():
+        raise NotFound(f"{folder} has no {FOLDER}. Pass --data the folder that holds {FOLDER}/{timm.FILE}.")
+    specs = load_seed_specs()
+    gpus = UploadGpus(Catalog(specs))
+    about = _about(folder / FOLDER / timm.FILE)
+    blocks = [block for part in timm.read(folder / FOLDER) for block in _blocks(part.sent, gpus)]
+    found = []
+    for runs, row in tagged_runs_of(blocks, GpuTable.from_specs(specs)):
+        name, family, batch_of, size = about
+        found.append(NetworkRuns(runs, name[row], family[row], batch_of[row], size[row]))
+    return found
+
+
+def _about(path: Path) -> tuple[Names, Names, Names, NDArray[np.intp]]:
+    """Name, family, run and image size of every row of the file."""
+    others = [name for name in pq.read_schema(path).names if name not in (*_RUN, *_NAMES, _SIZE)]
+    table = read_table(path, (*_RUN, *_NAMES), (_SIZE,), unused=others)
+    joined = np.array([" ".join(words) for words in zip(*(_words(table, name) for name in _RUN), strict=True)])
+    size = table[_SIZE].to_numpy().astype(np.intp)
+    return _words(table, "model"), _words(table, "family"), joined, size
+
+
+def _words(table: pa.Table, name: str) -> Names:
+    return np.array(table[name].to_pylist(), dtype=np.str_)
+
+
+def _blocks(sent: object, gpus: UploadGpus) -> Iterator[TaggedBlock]:
+    assert isinstance(sent, OperatorColumns)
+    checked = check_operators(gpus, sent)
+    for block, position in zip(checked.blocks, checked.position, strict=True):
+        yield TaggedBlock(block, identities(block), position)

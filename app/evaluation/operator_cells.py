@@ -1,0 +1,20 @@
+"""Measured operators of a data folder as cells: one per operator and dtype, with NeuSight's split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from app.evaluation import operator_files
+from app.training.operator_folds import NO_SPLIT, TEST, TRAIN, Cell
+
+_SPLIT = np.empty(3, dtype=np.intp)
+_SPLIT[[operator_files.NO_SPLIT, operator_files.TRAIN, operator_files.TEST]] = NO_SPLIT, TRAIN, TEST
+
+
+def read_cells(folder: Path) -> Iterator[Cell]:
+    """Every operator and dtype of the folder; `rows.gpu` are rows of the shipped catalogue."""
+    for runs, split, drift_s in operator_files.read_operator_files(folder):
+        yield Cell(runs, _SPLIT[split], drift_s)

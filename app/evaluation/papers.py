@@ -1,0 +1,69 @@
+"""A paper's experiments from a folder of its data: the authors' protocol, and the clean one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from app.engine.curated import load_seed_specs
+from app.errors import NotFound
+from app.predictors import PREDICTORS
+from app.services.measurements.importers.cuda_kernels import CLEAN_FILE, IMPORTER
+from app.services.measurements.ingest import check
+from app.tables.catalog import Catalog
+from app.tables.gpus import GpuSpec
+from app.training import clean_kernels
+from app.training.papers import cross_gpu_kernels
+from app.wire.measurements.upload import Objects
+
+Cell = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """Cells of one paper: `published` beside its tables, `clean` our own runs; `notes` say what was left out."""
+
+    name: str
+    published: tuple[Cell, ...]
+    clean: tuple[Cell, ...]
+    notes: tuple[str, ...]
+
+
+def evaluate_cross_gpu_kernels(folder: Path) -> Study:
+    """The cross-GPU kernels paper from the folder of its authors' CSV files; the clean protocol needs CLEAN_FILE."""
+    if not folder.is_dir():
+        raise NotFound(f"{folder} is not a folder. Pass --data the folder of the authors' CSV files.")
+    published = tuple(cross_gpu_kernels.evaluate(folder))
+    clean: tuple[Cell, ...] = ()
+    if (folder / CLEAN_FILE).exists():
+        clean, notes = clean_experiments(folder)
+    else:
+        notes = (f"{folder} has no {CLEAN_FILE}: no clean protocol, which needs the rows with true sizes.",)
+    return Study(cross_gpu_kernels.STUDY, published, clean, notes)
+
+
+def clean_experiments(folder: Path, predictors: Sequence[Any] = PREDICTORS) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
+    """Cells of the clean protocol, and why rows were left out of it."""
+    imported = IMPORTER.read(folder)
+    checked = check(_catalog(imported.figures), Objects.of(imported.rows))
+    if checked.measured is None:
+        raise NotFound(f"{folder / CLEAN_FILE} has no row that can be true.")
+    kernels = [row.name for row in checked.rows]
+    notes = [f"{imported.where[int(error.loc[0])]}: left out, {error.msg}" for error in checked.errors]
+    return tuple(clean_kernels.evaluate(checked.measured, checked.gpus, kernels, predictors)), tuple(notes)
+
+
+def _catalog(figures: Mapping[str, Mapping[str, float]]) -> Catalog:
+    """The shipped GPUs with the sustained rates that the paper's formula is about.
+
+    Measured triad bandwidths stay out: the target of a clean experiment is known by its datasheet alone.
+    """
+    shipped = Catalog(load_seed_specs())
+    specs: dict[str, GpuSpec] = {spec.id: spec for spec in shipped.specs}
+    for name, measured in figures.items():
+        if known := shipped.find(name):
+            sustained = {name: value for name, value in measured.items() if name.startswith("sustained_")}
+            specs[known.id] = replace(known, **sustained)  # type: ignore[arg-type]
+    return Catalog(tuple(specs.values()))

@@ -1,0 +1,1 @@
+"""Our own predictor, `auto`: kernel launches and deep-learning operators."""

@@ -1,0 +1,1 @@
+"""`auto` for kernel launches: a mixture of bottlenecks and fitted kernel costs."""

@@ -1,0 +1,141 @@
+"""What can hold a kernel launch up, in seconds per unit of cost.
+
+Five bottlenecks, each with its own scaling across GPUs and sizes. A kernel's measured time fixes the cost of
+one of them; the same cost on another GPU, or at another size, predicts its time there.
+
+traffic     bytes / (DRAM or L2 bandwidth, by where the working set lives)
+latency     lane operations / (SMs x clock x resident threads): Little's law, loads waiting on memory
+issue       lane operations / (SMs x clock): instructions, shared-memory and uncoalesced transactions per SM
+arithmetic  lane operations / (SMs x clock x lanes): loops of arithmetic
+serial      lane operations / clock: atomics on one address
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.ops.kernel import FIELD_INDEX
+from app.predictors.launches.occupancy import blocks_allowed
+from app.predictors.roofline import memory_limit_s, peaks
+from app.runtime.compiled import compiled
+from app.tables.gpus import COLUMN_INDEX, GpuTable
+from app.tables.ops import OpTable
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+BOTTLENECKS = ("traffic", "latency", "issue", "arithmetic", "serial")
+
+# Share of the datasheet's DRAM bandwidth that a streaming kernel gets where no triad was measured:
+# BabelStream on P100, V100, A100 and GeForce cards lies between 0.85 and 0.93.
+STREAMING_SHARE = 0.88
+# Share of the L2 port width that kernels get; L2 read micro-benchmarks on Volta to Hopper reach 0.2 to 0.4.
+L2_SHARE = 0.25
+# A working set stays in the L2 up to this multiple of its size, and is gone at the second (LRU thrashes).
+L2_STAYS, L2_GONE = 1.1, 1.25
+# Traffic of a launch that moves no bytes, seconds: too short to matter, and its logarithm exists.
+NO_TRAFFIC_S = 1e-15
+
+_FLOPS, _BYTES, _WORKING_SET = FIELD_INDEX["flops"], FIELD_INDEX["bytes"], FIELD_INDEX["working_set_bytes"]
+_L2 = COLUMN_INDEX["l2_bytes"]
+_THREADS, _LANES = FIELD_INDEX["threads_per_block"], FIELD_INDEX["lane_operations"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bottlenecks:
+    """Of n launches.
+
+    limit_s  float64 [n], the hardware limit, seconds
+    unit_s   float64 [5, n], seconds per unit of cost of every bottleneck (for traffic: seconds at cost 1)
+    """
+
+    limit_s: Floats
+    unit_s: Floats
+
+
+def rates(gpus: GpuTable) -> Floats:
+    """Figures derived once per table, float64 [6, gpus].
+
+    Seconds per byte from L2 and DRAM, and seconds per lane operation of the last four bottlenecks (latency: with
+    one resident thread).
+    """
+    if "rates" not in gpus.memo:
+        triad, peak = gpus.column("triad_bandwidth_bytes_per_s"), gpus.column("memory_bandwidth_bytes_per_s")
+        serial = 1.0 / gpus.column("boost_clock_hz")
+        issue = serial / gpus.column("sm_count")
+        gpus.memo["rates"] = np.stack(
+            [
+                1.0 / (L2_SHARE * gpus.column("l2_bandwidth_bytes_per_s")),
+                1.0 / np.where(np.isnan(triad), STREAMING_SHARE * peak, triad),
+                issue,
+                issue,
+                issue / gpus.column("fp32_lanes_per_sm"),
+                serial,
+            ]
+        )
+    known: Floats = gpus.memo["rates"]
+    return known
+
+
+class Launches(NamedTuple):
+    """Launches on GPUs: columns of an OpTable, its rows `row` [n] and rows `gpu` [n] of the GPU table."""
+
+    dims: Floats
+    label: Ints
+    dtype: Ints
+    row: Ints
+    gpu: Ints
+
+    @classmethod
+    def of(cls, ops: OpTable, i: Ints, j: Ints) -> Launches:
+        """Operator row `i[q]` on GPU row `j[q]`."""
+        return cls(ops.dims, ops.label, ops.dtype, i, j)
+
+
+class Devices(NamedTuple):
+    """The GPU table as compiled code reads it: `rates`, app.predictors.roofline.peaks, and its figures."""
+
+    rate: Floats
+    peak: Floats
+    figures: Floats
+
+    @classmethod
+    def of(cls, gpus: GpuTable) -> Devices:
+        """Of a whole table."""
+        return cls(rates(gpus), peaks(gpus), gpus.values)
+
+
+@compiled
+def unit_times(launches: Launches, at: int, devices: Devices, unit: Floats) -> float:
+    """Fill `unit` [5] with the bottlenecks' seconds per unit of cost, and return the hardware limit, seconds."""
+    dims, rate, figures, row, gpu = launches.dims, devices.rate, devices.figures, launches.row[at], launches.gpu[at]
+    moved, working_set = dims[_BYTES, row], dims[_WORKING_SET, row]
+    hit = (L2_GONE - working_set / figures[_L2, gpu]) / (L2_GONE - L2_STAYS)
+    hit = min(max(hit, 0.0), 1.0)
+    unit[0] = max(moved * (hit * rate[0, gpu] + (1.0 - hit) * rate[1, gpu]), NO_TRAFFIC_S)
+    for mechanism in range(1, 5):
+        unit[mechanism] = rate[1 + mechanism, gpu] * dims[_LANES, row]
+    blocks = blocks_allowed(dims, row, figures, gpu, np.empty(4))
+    unit[1] /= max(blocks, 1.0) * dims[_THREADS, row]
+    limit = memory_limit_s(moved, working_set, figures, gpu)
+    compute = dims[_FLOPS, row] / devices.peak[launches.dtype[row], gpu]
+    return float(limit if np.isnan(compute) else max(limit, compute))
+
+
+@compiled
+def _fill(launches: Launches, devices: Devices, unit: Floats, limit: Floats) -> None:
+    one = np.empty(5)
+    for q in range(len(limit)):
+        limit[q] = unit_times(launches, q, devices, one)
+        unit[:, q] = one
+
+
+def bottlenecks(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Bottlenecks:
+    """Bottlenecks of operator row `i[q]` on GPU row `j[q]`."""
+    unit, limit = np.empty((len(BOTTLENECKS), len(i))), np.empty(len(i))
+    _fill(Launches.of(ops, i, j), Devices.of(gpus), unit, limit)
+    return Bottlenecks(limit, unit)

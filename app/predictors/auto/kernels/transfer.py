@@ -1,0 +1,128 @@
+"""From measured launches to other GPUs, sizes and kernels: a mixture over bottlenecks.
+
+Under the hypothesis that one bottleneck holds a kernel up, each measurement fixes that bottleneck's cost and
+so predicts the query. Which hypothesis is true is uncertain: its weight is a prior from what the launch says
+of itself, times how well the sources agree with one another under it, times what training rows of the same
+kernel showed. The answer is the weighted geometric mean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.ops.kernel import MECHANISMS
+from app.runtime.compiled import compiled
+
+Floats = NDArray[np.float64]
+
+# A launch's fixed cost where its GPU was never measured: empty kernels take 2 to 5 us on NVIDIA GPUs since 2015.
+FLOOR_S = 4e-6
+# On some machines (other drivers, other systems) they take up to twice as long.
+LONGEST_FLOOR_S = 1e-5
+# Traffic becomes the bottleneck around `Shares.traffic` of the measured work, over this logistic width.
+TRAFFIC_WIDTH = 0.08
+# Prior of (latency, issue, arithmetic, serial) where traffic is not the bottleneck, by mechanism.
+MECHANISM_PRIOR = np.array(
+    [
+        [0.85, 0.10, 0.05, 1e-4],  # operands
+        [0.10, 0.60, 0.30, 1e-4],  # loops
+        [0.02, 0.10, 0.02, 0.86],  # serial
+    ]
+)
+assert len(MECHANISM_PRIOR) == len(MECHANISMS)
+LEAST_PRIOR = 1e-4
+# Share of the measured time that is work at least, whatever the launch floor.
+LEAST_WORK = 0.02
+# Log-space spread of a source's answer by its relation (app.predictors.intervals.conformal.GROUPS, the weakest unused),
+# and per unit of log distance in lane operations: sizes far apart say less.
+SPREAD = np.array([0.03, 0.10, 0.20, 0.25, 0.60, 1.0])
+SPREAD_PER_LOG_SIZE = 0.3
+# Spread of one kernel's true cost about a true bottleneck, across GPUs.
+AGREEMENT_SPREAD = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """The two figures chosen by holding each GPU out.
+
+    floor    part of the launch floor that adds to the work; the rest overlaps with it
+    traffic  traffic over measured work at which traffic becomes the likely bottleneck
+    """
+
+    floor: float = 0.8
+    traffic: float = 0.65
+
+
+@compiled
+def work_s(latency_s: float, floor_s: float, limit_s: float, floor_share: float) -> float:
+    """Measured time less the launch floor: never under the hardware limit, nor under 2 % of the time."""
+    least = min(max(limit_s, LEAST_WORK * latency_s), latency_s)
+    return float(max(latency_s - floor_share * floor_s, least))
+
+
+@compiled
+def time_s(work: float, floor_s: float, floor_share: float) -> float:
+    """The inverse: work and launch floor to time."""
+    return float(max(floor_s, floor_share * floor_s + work))
+
+
+@compiled
+def carried(work: float, source: Floats, target: Floats, limit_s: float, log_work: Floats) -> None:
+    """Fill `log_work` [5] with the target's work under each hypothesis, from a source's work.
+
+    source, target  float64 [5], unit times
+    limit_s  the target's hardware limit
+
+    Work scales with the bottleneck's unit time; under hypotheses other than traffic the target must still move its
+    bytes, and under all it stays over the hardware limit.
+    """
+    for h in range(5):
+        least = limit_s if h == 0 else max(target[0], limit_s)
+        log_work[h] = np.log(max(work * target[h] / source[h], least))
+
+
+@compiled
+def traffic_probability(traffic_s: float, work: float, threshold: float) -> float:
+    """Probability that traffic is the bottleneck, from its share of the work."""
+    return float(1.0 / (1.0 + np.exp((threshold - traffic_s / work) / TRAFFIC_WIDTH)))
+
+
+@compiled
+def log_prior(mechanism: int, traffic: float, log_weight: Floats) -> None:
+    """Fill `log_weight` [5] with the hypotheses' log prior, from the mechanism and the probability of traffic."""
+    log_weight[0] = np.log(traffic + LEAST_PRIOR)
+    for h in range(4):
+        log_weight[1 + h] = np.log(MECHANISM_PRIOR[mechanism, h] * (1.0 - traffic) + LEAST_PRIOR)
+
+
+@compiled
+def normalise(log_weight: Floats, weight: Floats) -> None:
+    """Fill `weight` with normalised exponentials of `log_weight`."""
+    top = log_weight.max()
+    total = 0.0
+    for h in range(len(weight)):
+        weight[h] = np.exp(log_weight[h] - top)
+        total += weight[h]
+    for h in range(len(weight)):
+        weight[h] /= total
+
+
+@compiled
+def works_s(latency_s: Floats, floor_s: Floats, limit_s: Floats, floor_share: float) -> Floats:
+    """`work_s` of many rows, float64 [m]."""
+    work = np.empty(len(latency_s))
+    for k in range(len(work)):
+        work[k] = work_s(latency_s[k], floor_s[k], limit_s[k], floor_share)
+    return work
+
+
+@compiled
+def all_carried(work: Floats, source: Floats, target: Floats, limit_s: Floats) -> Floats:
+    """`carried` of many pairs, float64 [5, m], from unit times [5, m] of either side."""
+    log_work = np.empty((len(work), 5))
+    for k in range(len(work)):
+        carried(work[k], source[:, k], target[:, k], limit_s[k], log_work[k])
+    return log_work.T

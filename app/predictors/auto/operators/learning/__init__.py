@@ -1,0 +1,1 @@
+"""From measured rows to learned models of operators."""

@@ -1,0 +1,230 @@
+"""How the cell of one operator in one dtype is learned from measured rows (models.per_operator).
+
+A GPU with enough rows has constants and trees fitted to them. The model of all GPUs is learned with equal weight of
+each; off them it may do more harm than good, so of each constant as much is carried as makes agree on, of its trees
+what did best when each make was held out in turn. Few rows correct what their GPU would get without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.predictors.auto.operators.learning.calibration import Rows, calibrate
+from app.predictors.auto.operators.learning.distillation import taught_again
+from app.predictors.auto.operators.models.boosted_trees import NO_TREES, Growth, boosted
+from app.predictors.auto.operators.models.features import EAGER, ODDITY
+from app.predictors.auto.operators.models.gaussian_process import Kernels
+from app.predictors.auto.operators.models.per_operator import NOTHING_CARRIED, Cell, Model, Recipe, Strengths, answered
+from app.predictors.auto.operators.models.smooth import NOTHING
+from app.predictors.auto.operators.models.training_samples import Samples
+from app.predictors.auto.operators.physics.analytic_model import ANY_TILE
+from app.predictors.auto.operators.physics.physics_fit import FACTORS, fitted_factors
+from app.predictors.intervals.conformal import S_UNSEEN
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+# Rows of a GPU from which a model stands by itself; with fewer it corrects another.
+ENOUGH = 400
+# Rows per tree, those of eager rows, and the bounds of how many trees a model has.
+ROWS_PER_TREE, EAGER_ROWS_PER_TREE, LEAST_TREES, MOST_TREES = 4, 8, 80, 2000
+# Part of the features that each tree of a GPU's own model sees: chosen on configurations and sizes held out.
+OWN_FEATURES = 0.7
+# How far off, in log space, a row of CUDA graphs pulls trees in proportion: throttled runs, and kernels that no feature
+# tells, would draw the mean of their neighbours to them. Of eager rows squared error does better, in whole models of
+# GPUs left out (docs/explanation/notebook.md). A GPU's own trees end at a tenth of it, near the median of rows alike:
+# where a clock or a kernel changes by turns, times gather in two places, and their mean lies in neither.
+CLEAR, SETTLES = 0.1, 0.1
+# There rows also count by their relative error, which is what answers are judged by: where times gather in two places,
+# the shorter is the better answer, also if it is somewhat rarer.
+_OWN_EAGER = Growth(MOST_TREES, features=OWN_FEATURES)
+_OWN_OF_GRAPHS = replace(_OWN_EAGER, clear=CLEAR, settles=SETTLES, relative=True)
+# Where MOST_TREES are fewer than the rows would bear, each takes a larger step instead: rows from which on, and the
+# rate's bounds.
+ROWS_OF_RATE, RATE, MOST_RATE = 27_000, 0.1, 0.2
+# Rows of each GPU that the shared model sees at most, and its trees.
+SHARED_ROWS, SHARED_TREES = 4000, 200
+# Rows of a GPU that may do without others.
+LEAST_ALONE = 24
+# The same where only the strength is to be found.
+TRIAL_ROWS, TRIAL_TREES = 800, 80
+# Parts of what trees say that may be carried to other makes.
+STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
+# Makes from which anything may be carried to another: two agree by chance.
+LEAST_MAKES = 3
+
+
+def learn(samples: Samples, shape_features: int, before: Cell | None, usual: Samples | None) -> Cell:
+    """The cell that these samples teach; what `before` knows of other GPUs stays.
+
+    `usual`: the same with the usual tiles, for what is carried to a GPU whose tile nobody knows.
+    """
+    codes = np.unique(samples.gpu).tolist()
+    names = {samples.names[code] for code in codes}
+    old = before or Cell()
+    shape = samples.features[:shape_features]
+    low, high = shape.min(axis=1).astype(np.float64), shape.max(axis=1).astype(np.float64)
+    if before is not None and len(old.low) == len(low):
+        low, high = np.minimum(low, old.low), np.maximum(high, old.high)
+    shared, strength = old.shared, old.strength
+    if len(codes) > 1 and names >= set(old.own):
+        carried = samples if usual is None else usual
+        shared, strength = _shared(carried, codes, SHARED_ROWS, SHARED_TREES), _strength(carried, codes)
+    make = {**old.make, **{samples.names[code]: samples.makes[code] for code in codes}}
+    base = Cell({gpu: model for gpu, model in old.own.items() if gpu not in names}, make, shared, strength, low, high)
+    own = dict(base.own)
+    for code in codes:
+        rows = samples.of(np.flatnonzero(samples.gpu == code))
+        own[samples.names[code]] = _own(rows, code, base, taught=shared is not old.shared)
+    return Cell(own, make, shared, strength, low, high)
+
+
+def _own(samples: Samples, code: int, base: Cell, *, taught: bool) -> Model:
+    """The model of one GPU; `taught`: the shared model has seen these very rows."""
+    if len(samples.latency_s) >= ENOUGH:
+        return _with_apart(samples)
+    others = base.others(samples.names[code], samples.makes[code])
+    if taught and len(samples.latency_s) >= LEAST_ALONE:
+        # What a model leaves of rows that taught it says nothing of others.
+        return corrected(samples, others._replace(members=()), None, alone=True)
+    return corrected(samples, others, base.shared)
+
+
+def calibrated(samples: Samples, before: Cell) -> Cell:
+    """`before` with small corrections for the GPUs of these samples that have no model of their own."""
+    own, make = dict(before.own), dict(before.make)
+    for code in np.unique(samples.gpu).tolist():
+        name = samples.names[code]
+        if name not in own or not own[name].alone or name in before.lenders:
+            rows = samples.of(np.flatnonzero(samples.gpu == code))
+            own[name] = corrected(rows, before.others(name, samples.makes[code]), before.shared)
+            make[name] = samples.makes[code]
+    return replace(before, own=own, make=make)
+
+
+def _with_apart(samples: Samples) -> Model:
+    """The model of a GPU of many rows: those apart do not teach the others, only themselves what the others miss.
+
+    They follow the others' trees with trees of their own, whose first question keeps them from all other rows.
+    """
+    usual, n = np.flatnonzero(~samples.apart), int(samples.apart.sum())
+    if n == 0 or len(usual) < ENOUGH:
+        return fitted(samples, alone=True)
+    model = fitted(samples.of(usual), alone=True)
+    features = np.ascontiguousarray(samples.features)
+    left = samples.residual(model.factors) - model.mean - model.trees.sum(features)
+    growth = replace(_OWN_OF_GRAPHS, trees=_trees_of(n, eager=False), rate=rate_of(n), first=ODDITY)
+    grown = boosted(features, np.where(samples.apart, left, 0.0), np.ones(len(left)), growth)
+    return model._replace(trees=model.trees.and_then(grown))
+
+
+def fitted(samples: Samples, *, alone: bool, trees: int | None = None, weight: Floats | None = None) -> Model:
+    """Physics with its constants, and trees on what it misses."""
+    mass = np.ones(len(samples.latency_s)) if weight is None else weight
+    capped = alone and samples.waits
+    factors = fitted_factors(samples.terms, samples.latency_s, weight=mass, streams=samples.streams, capped=capped)
+    residual = samples.residual(factors)
+    mean = float(np.average(residual, weights=mass))
+    eager = bool(samples.features[EAGER].mean() > 0.5)
+    count = _trees_of(len(residual), eager=eager) if trees is None else trees
+    growth = Growth(count, clear=np.inf if eager else CLEAR)
+    if alone:
+        own = _OWN_EAGER if eager else _OWN_OF_GRAPHS
+        growth = replace(own, trees=count, rate=rate_of(len(residual)))
+    features, target = np.ascontiguousarray(samples.features), residual - mean
+    grown = boosted(features, target, mass, growth)
+    blank = samples.blank[0][:, samples.blank[1] == samples.gpu[0]]
+    if alone and not eager and blank.size:
+        room = replace(growth, trees=_trees_of(len(target) + blank.shape[1], eager=False))
+        grown = taught_again(features, target, grown, room, blank)
+    return Model(factors, mean, grown, NOTHING, alone, _tile(samples))
+
+
+def _trees_of(rows: int, *, eager: bool) -> int:
+    """How many trees rows bear."""
+    return min(max(rows // (EAGER_ROWS_PER_TREE if eager else ROWS_PER_TREE), LEAST_TREES), MOST_TREES)
+
+
+def rate_of(rows: int) -> float:
+    """How much of what is left each tree of a GPU's own model takes."""
+    return min(max(RATE * rows / ROWS_OF_RATE, RATE), MOST_RATE)
+
+
+def corrected(samples: Samples, others: Recipe, shared: Model | None, *, alone: bool = False) -> Model:
+    """What few rows of a GPU teach on top of what `others` did, or `alone`, where `others` has no models."""
+    n = len(samples.latency_s)
+    if n > ENOUGH:
+        samples = samples.of(np.random.default_rng(0).permutation(n)[:ENOUGH])
+    target = np.log(samples.latency_s) - answered(others, samples.features)
+    places = samples.own_places if alone else samples.places
+    rows = Rows(samples.terms, target, samples.features, places, samples.chosen)
+    return Model(*calibrate(rows, others.factors, kernels_of(shared)), alone, _tile(samples))
+
+
+def _tile(samples: Samples) -> int:
+    """The only tile of these rows; ANY_TILE where GPUs differ."""
+    return int(samples.tile[0]) if (samples.tile == samples.tile[0]).all() else ANY_TILE
+
+
+def kernels_of(shared: Model | None) -> Kernels:
+    """What rows have in common by the model of all GPUs."""
+    return Kernels.of(NO_TREES if shared is None else shared.trees)
+
+
+def _shared(samples: Samples, codes: Sequence[int], most: int, trees: int) -> Model:
+    """One model of all GPUs `codes`, each with the same weight and at most `most` rows."""
+    kept = [_some(samples, code, most) for code in codes]
+    weight = np.concatenate([np.full(len(part), 1.0 / len(part)) for part in kept])
+    return fitted(samples.of(np.concatenate(kept)), alone=False, trees=trees, weight=weight)
+
+
+def _some(samples: Samples, code: int, most: int) -> Ints:
+    """At most `most` rows of a GPU, at random but always the same."""
+    rows = np.flatnonzero(samples.gpu == code)
+    return np.random.default_rng(0).permutation(rows)[:most]
+
+
+def _strength(samples: Samples, codes: Sequence[int]) -> Strengths:
+    """Of constants as much as their makes agree on, and of trees the part with the least error on makes held out.
+
+    Of an operator that moves bytes no trees: on large rows of a GPU held out they did worse than none
+    (docs/explanation/notebook.md). One that only streams tells its own make no more, as bandwidth tells the rest. Of
+    fewer makes than LEAST_MAKES nothing.
+    """
+    makes = {code: samples.makes[code] or samples.names[code] for code in codes}
+    of_make = [[code for code in codes if makes[code] == make] for make in sorted(set(makes.values()))]
+    if len(of_make) < LEAST_MAKES:
+        return NOTHING_CARRIED
+    some = {code: samples.of(_some(samples, code, TRIAL_ROWS)) for code in codes}
+    carried = agreed(np.array([np.mean([_constants(some[code]) for code in make], axis=0) for make in of_make]))
+    if samples.moves:
+        return Strengths(carried, 0.0, kin=samples.streams)
+    errors = []
+    for make in of_make:
+        model = _shared(samples, [code for code in codes if code not in make], TRIAL_ROWS, TRIAL_TREES)
+        for rows in (some[code] for code in make):
+            full = answered(Recipe(model.factors, ((model, 1.0),), S_UNSEEN), rows.features)
+            left = rows.residual(model.factors**carried)
+            errors.append([np.abs(np.expm1(part * full - left)).mean() for part in STRENGTHS])
+    return Strengths(carried, STRENGTHS[np.mean(errors, axis=0).argmin()])
+
+
+def _constants(samples: Samples) -> Floats:
+    """Logarithms of the constants that fit one GPU by itself, [FACTORS]."""
+    return np.log(fitted_factors(samples.terms, samples.latency_s, streams=samples.streams))
+
+
+def agreed(constants: Floats) -> Floats:
+    """The part of each constant that is carried to a further make, [FACTORS].
+
+    Mean^2 / (mean^2 + d^2) over makes, d^2 the mean square difference between two of them; `constants` [makes, FACTORS]
+    are logarithms. Least squares would take the variance of the mean for d^2, but a constant too large costs more than
+    one too small, and that did worse on GPUs held out.
+    """
+    shared, differing = constants.mean(axis=0) ** 2, 2.0 * constants.var(axis=0, ddof=1)
+    part: Floats = np.divide(shared, shared + differing, out=np.zeros(FACTORS), where=shared > 0.0)
+    return part

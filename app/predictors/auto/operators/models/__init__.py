@@ -1,0 +1,1 @@
+"""What is learned of operators, as flat arrays that compiled code reads."""

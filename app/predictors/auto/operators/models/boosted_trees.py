@@ -1,0 +1,239 @@
+"""Gradient boosting with oblivious trees: every node of one level asks the same question.
+
+A tree of depth D is D questions (feature, threshold) and 2^D leaves, so that a block of rows goes through a tree in D
+vector comparisons and one gather (models.tree_sums), where an ordinary tree chases pointers.
+Training is exact greedy boosting on binned features (Friedman 2001; oblivious trees as in CatBoost, Prokhorenkova et
+al. 2018): squared error, absolute from where it is asked (Huber 1964), each tree on a random part of rows and features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.predictors.auto.operators.models.tree_sums import BLOCK, DEPTH, LEAVES, add_trees, questions_of
+from app.runtime.compiled import compiled
+
+Floats = NDArray[np.float64]
+Singles = NDArray[np.float32]
+Halves = NDArray[np.float16]
+Bins = NDArray[np.uint8]
+
+BINS = 64
+# A leaf of few rows is drawn towards zero as by this many rows of residual zero.
+SHRINKAGE = 2.0
+# How far off, in log space, a row's pull still goes by its ratio.
+STEEPEST = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How trees are grown: how many, how fast, the part of rows and of features that each one sees.
+
+    `clear`: how far a row may be off and still pull in proportion, in units of the target; none pulls more than there.
+    `settles`: the part of it that is left at the last tree, to which it falls from half way on. Trees so find means
+    first, which take few steps, and end at medians.
+    `first`: the feature that every tree asks first, whether it exceeds its least threshold; -1: whichever is best.
+    `relative`: whether the target is a logarithm whose error counts by its ratio, |predicted / true - 1|: twice as long
+    is then worse than half as long.
+    """
+
+    trees: int
+    rate: float = 0.1
+    rows: float = 0.8
+    features: float = 0.4
+    seed: int = 0
+    clear: float = np.inf
+    settles: float = 1.0
+    first: int = -1
+    relative: bool = False
+
+    @property
+    def clears(self) -> Floats:
+        """`clear` of every tree, float64 [trees]."""
+        fallen = np.maximum(2.0 * np.arange(self.trees) / self.trees - 1.0, 0.0)
+        clears: Floats = self.clear * self.settles**fallen
+        return clears
+
+
+class Trees(NamedTuple):
+    """A sum of oblivious trees.
+
+    feature    int16 [trees, DEPTH], row of the features that a level compares
+    threshold  float32 [trees, DEPTH], right where the feature exceeds it
+    value      float32 [trees, LEAVES], stored ones float16, as which they add up; level d decides bit d of the leaf
+    """
+
+    feature: NDArray[np.int16]
+    threshold: Singles
+    value: Singles | Halves
+
+    def sum(self, features: Singles) -> Floats:
+        """What the trees add up to, float64 [n], for features float32 [columns, n]."""
+        total, span = np.zeros(features.shape[1]), (0, len(self.feature))
+        cut, edge, begin = questions_of(self.feature, self.threshold, len(features))
+        trees, edges = (self.feature, cut, self.value.astype(np.float16).view(np.uint16)), (edge, begin)
+        for first in range(0, len(total), BLOCK):
+            block = np.ascontiguousarray(features[:, first : first + BLOCK])
+            add_trees(block, trees, edges, span, 1.0, total[first : first + BLOCK])
+        return total
+
+    def and_then(self, other: Trees) -> Trees:
+        """These trees and others, which follow what these leave."""
+        feature = np.concatenate([self.feature, other.feature])
+        threshold = np.concatenate([self.threshold, other.threshold])
+        return Trees(feature, threshold, np.concatenate([self.value, other.value]).astype(np.float32))
+
+    def state(self) -> dict[str, Any]:
+        """As arrays; leaves in half precision, which is a thousandth of their size."""
+        return {"feature": self.feature, "threshold": self.threshold, "value": self.value.astype(np.float16)}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
+        """The inverse of `state`."""
+        return cls(state["feature"], state["threshold"], state["value"])
+
+
+def leaves_of(features: Singles, trees: Trees) -> Bins:
+    """The leaf of every row in every tree, uint8 [n, trees], for features float32 [columns, n]."""
+    leaf = np.zeros((features.shape[1], len(trees.feature)), dtype=np.uint8)
+    for level in range(DEPTH):
+        right = trees.threshold[:, level] < features[trees.feature[:, level]].T
+        leaf |= right.astype(np.uint8) << np.uint8(level)
+    return leaf
+
+
+NO_TREES = Trees(np.empty((0, DEPTH), np.int16), np.empty((0, DEPTH), np.float32), np.empty((0, LEAVES), np.float32))
+
+
+def boosted(features: Singles, target: Floats, weight: Floats, growth: Growth) -> Trees:
+    """Trees whose sum follows `target` [n] given `features` float32 [columns, n]; `weight` [n] counts rows."""
+    edges = [_edges(column) for column in features]
+    bins = np.stack([np.searchsorted(edge, column) for edge, column in zip(edges, features, strict=True)], axis=1)
+    feature = np.zeros((growth.trees, DEPTH), dtype=np.int16)
+    cut = np.zeros((growth.trees, DEPTH), dtype=np.uint8)
+    value = np.zeros((growth.trees, LEAVES), dtype=np.float32)
+    settings = (growth.rate, growth.rows, growth.features, growth.relative)
+    draw = (growth.first, growth.seed)
+    relative = (weight / weight.mean()).astype(np.float32)
+    taught = (bins.astype(np.uint8), target.astype(np.float32), relative)
+    _grow(taught, settings, growth.clears, draw, (feature, cut, value))
+    padded = np.stack([np.append(edge, np.full(BINS - len(edge), np.inf)) for edge in edges]).astype(np.float32)
+    return Trees(feature, padded[feature, cut], value)
+
+
+def _edges(column: Singles) -> Singles:
+    """At most BINS - 1 thresholds: between all values where they are few, else quantiles."""
+    values = np.unique(column)
+    if len(values) < BINS:
+        return ((values[1:] + values[:-1]) / 2.0).astype(np.float32)
+    return np.unique(np.quantile(column, np.arange(1, BINS) / BINS).astype(np.float32))
+
+
+@compiled
+def _grow(
+    taught: tuple[Bins, Singles, Singles],
+    settings: tuple[float, float, float, bool],
+    clears: Floats,
+    draw: tuple[int, int],
+    trees: tuple[NDArray[np.int16], Bins, Singles],
+) -> None:
+    """Fill `trees`, feature, bin above which a row goes right, and value, by the bins, target and weight of rows.
+
+    `draw`: what is asked first, and a seed.
+    """
+    bins, target, weight = taught
+    rate, row_share, feature_share, relative = settings
+    first, seed = draw
+    feature, cut, value = trees
+    n, columns = bins.shape
+    np.random.seed(seed)
+    rest, leaf, pull = target.copy(), np.zeros(n, dtype=np.uint8), np.empty(n, dtype=np.float32)
+    rows, chosen = np.empty(n, dtype=np.int64), np.empty(columns, dtype=np.int64)
+    sums = np.empty((LEAVES // 2, columns, BINS, 2), dtype=np.float32)
+    for tree in range(len(feature)):
+        clear = clears[tree]
+        for row in range(n):
+            off = abs(rest[row])
+            pull[row] = weight[row] * (clear / off if off > clear else 1.0)
+            if relative:  # the slope of a ratio's error is the ratio itself
+                pull[row] *= np.exp(min(max(-rest[row], -STEEPEST), STEEPEST))
+        picked = rows[: _pick(n, row_share, rows)]
+        asked = chosen[: _pick(columns, feature_share, chosen)]
+        leaf[:] = 0
+        for level in range(DEPTH):
+            half = (1 << level) >> 1
+            sums[half : 1 << level] = 0.0
+            for row in picked:
+                if leaf[row] < half:
+                    continue  # went left at the last question: what its node has and the right one has not
+                here, gradient, mass = sums[leaf[row]], rest[row] * pull[row], pull[row]
+                for column in asked:
+                    cell = here[column, bins[row, column]]
+                    cell[0] += gradient
+                    cell[1] += mass
+            for left in range(half):
+                sums[left] -= sums[half + left]
+            best_column, best_bin = _best_question(sums, 1 << level, asked)
+            if level == 0 and first >= 0:
+                best_column, best_bin = first, 0
+            feature[tree, level], cut[tree, level] = best_column, best_bin
+            bit = np.uint8(1 << level)
+            for row in range(n):
+                if bins[row, best_column] > best_bin:
+                    leaf[row] |= bit
+        _fill_leaves(value[tree], picked, leaf, rest, pull)
+        value[tree] *= np.float32(rate)
+        for row in range(n):
+            rest[row] -= value[tree, leaf[row]]
+
+
+@compiled
+def _pick(n: int, share: float, picked: NDArray[np.int64]) -> int:
+    """Each of 0 ... n - 1 with probability `share`, at least one; how many were written to `picked`."""
+    count = 0
+    for k in range(n):
+        if np.random.random() < share:
+            picked[count] = k
+            count += 1
+    if count == 0:
+        picked[0] = np.random.randint(n)
+        count = 1
+    return count
+
+
+@compiled
+def _best_question(sums: Singles, leaves: int, asked: NDArray[np.int64]) -> tuple[int, int]:
+    """Column and bin whose split, the same in every leaf, explains most."""
+    best, best_column, best_bin = -1.0, asked[0], 0
+    score = np.empty(BINS)
+    for column in asked:
+        score[:] = 0.0
+        for leaf in range(leaves):
+            here = sums[leaf, column]
+            gradient, mass = here[:, 0].sum(), here[:, 1].sum()
+            left = left_mass = 0.0
+            for k in range(BINS - 1):
+                left += here[k, 0]
+                left_mass += here[k, 1]
+                right, right_mass = gradient - left, mass - left_mass
+                score[k] += left * left / (left_mass + SHRINKAGE) + right * right / (right_mass + SHRINKAGE)
+        for k in range(BINS - 1):
+            if score[k] > best:
+                best, best_column, best_bin = score[k], column, k
+    return best_column, best_bin
+
+
+@compiled
+def _fill_leaves(value: Singles, picked: NDArray[np.int64], leaf: Bins, rest: Singles, weight: Singles) -> None:
+    """Shrunk mean of what is left, per leaf."""
+    gradient, mass = np.zeros(LEAVES), np.zeros(LEAVES)
+    for row in picked:
+        gradient[leaf[row]] += rest[row] * weight[row]
+        mass[leaf[row]] += weight[row]
+    for k in range(LEAVES):
+        value[k] = gradient[k] / (mass[k] + SHRINKAGE)

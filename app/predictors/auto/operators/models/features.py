@@ -1,0 +1,288 @@
+"""What learned models see of an operator on a GPU: no raw figure of the GPU, only how the operator stands to it.
+
+Shape features are of the operator alone: logarithms of its dimensions, of its matrix products, and how far powers of
+two divide these. Relative features compare it with a GPU: waves and how full they are for every candidate tile
+(NeuSight, section 4), the balance of the physics' terms, bytes against the L2.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.ops import OPS
+from app.ops.base import COMMON, Products
+from app.ops.kinds import Kind
+from app.ops.moe import oddity
+from app.ops.tiles import CANDIDATES
+from app.predictors.auto.operators.physics.analytic_model import (
+    COMPUTE_S,
+    DRAM_S,
+    L2_S,
+    LEAST,
+    LIMIT,
+    LINK_S,
+    OVERHEAD,
+    TIME,
+    WORK_S,
+    Devices,
+    late_bytes,
+    lead,
+)
+from app.predictors.auto.operators.physics.operator_features import Traits
+from app.predictors.priors import IS_EAGER
+from app.runtime.compiled import compiled
+from app.tables.gpus import COLUMN_INDEX
+from app.tables.ops import OpTable
+
+Floats = NDArray[np.float64]
+Singles = NDArray[np.float32]
+Ints = NDArray[np.intp]
+
+# Products and quotients of dimensions that matter beside the dimensions themselves: names multiplied, then divided by.
+# The first of a list counts tasks that run at the same time, which a GPU deals to its SMs.
+_ATTENTION = (
+    (("batch", "kv_heads"), ()),
+    (("batch", "heads"), ()),
+    (("heads",), ("kv_heads",)),
+    (("query_length",), ("context_length",)),
+    (("batch", "query_length"), ()),
+    (("batch", "kv_heads", "context_length", "head_dim"), ()),
+)
+_ROWS = ((("b",), ()), (("b", "h"), ()))
+RATIOS = {
+    "attention": _ATTENTION,
+    "norm": _ROWS,
+    "softmax": _ROWS,
+    "elementwise": ((("b", "h"), ()),),
+    "moe": (
+        (("intermediate",), ("tensor_parallel",)),
+        (("experts",), ("expert_parallel",)),
+        (("tokens", "top_k"), ("experts",)),
+    ),
+    "conv2d": ((("out_channels",), ("groups",)),),
+}
+# A field that a row leaves out means another, or this number.
+_ABSENT = {
+    "kv_heads": "heads",
+    "query_length": "context_length",
+    "window": "context_length",
+    "stride_height": "kernel_size_height",
+    "stride_width": "kernel_size_width",
+}
+# Where the devices of a collective are says which link it takes (app.predictors.links), not how it fares there.
+_APART = {"spread", *(dim.name for dim in COMMON)}
+# Columns that are codes or exponents, not sizes.
+_PLAIN = ("distribution", "kv_dtype", "implementation")
+
+_PRODUCT_FEATURES = 11
+SHAPE_FEATURES = 27
+_TILES = len(CANDIDATES)
+RELATIVE_FEATURES = 10 + 2 * _TILES
+FEATURES = SHAPE_FEATURES + RELATIVE_FEATURES
+# The first and last feature: tasks that run at the same time, and whether the host launches the operator. The last but
+# one of experts: what sets a layer apart.
+_TASKS, ODDITY, EAGER = 0, SHAPE_FEATURES - 2, SHAPE_FEATURES - 1
+# Of a collective, its message, devices and library.
+MESSAGE, DEVICES, LIBRARY = 1, 2, 4
+# Relative features: compute against memory, work against what it costs to launch, the hardware limit against the whole,
+# the link or which algorithm of a convolution leads, waves of tasks, how full these are, and how often k may be cut.
+MEMORY_BALANCE, LAUNCH_BALANCE, LIMIT_SHARE, LEAD = (SHAPE_FEATURES + k for k in (0, 1, 3, 4))
+WAVES, FULL, SPLITS = (SHAPE_FEATURES + k for k in (7, 8, 9))
+# Blocks that loop over keys and share an SM.
+_BLOCKS_OF_SM = 2.0
+_SMS, _L2 = COLUMN_INDEX["sm_count"], COLUMN_INDEX["l2_bytes"]
+# Logarithms of times and ratios are kept within this.
+_FAR = 12.0
+
+
+@cache
+def own_dims(kind: int) -> tuple[str, ...]:
+    """Columns of an operator that its models see, in order."""
+    return tuple(name for name in OPS[kind].fields if name not in _APART)
+
+
+def size_columns(kind: int, *, product: bool) -> Ints:
+    """Rows of the shape features that hold the operator's own dimensions, and how it is launched."""
+    ratios = max(len(RATIOS.get(OPS[kind].group, ())) - 1, 0)
+    first = 1 + (_PRODUCT_FEATURES if product else 0) + ratios
+    return np.append(np.arange(first, min(first + len(own_dims(kind)), EAGER)), EAGER)
+
+
+class _Own(NamedTuple):
+    """Dimensions of an operator that are sizes, and of every ratio the places among them of its names, padded by -1."""
+
+    sizes: tuple[str, ...]
+    over: Ints
+    under: Ints
+
+
+@cache
+def _own(kind: int) -> _Own:
+    sizes = tuple(name for name in own_dims(kind) if name not in _PLAIN)
+    ratios = RATIOS.get(OPS[kind].group, ())
+    over, under = (np.full((len(ratios), len(sizes)), -1) for _ in range(2))
+    for row, names in enumerate(ratios):
+        for places, part in zip((over, under), names, strict=True):
+            places[row, : len(part)] = [sizes.index(name) for name in part]
+    return _Own(sizes, over, under)
+
+
+@compiled
+def _fill_ratios(sizes: Floats, over: Ints, under: Ints, ratios: Floats) -> None:
+    """Logarithms of ratios [ratios, n] from those of sizes [sizes, n]."""
+    for row in range(len(over)):
+        for q in range(sizes.shape[1]):
+            multiplied = divided = 0.0
+            for k in range(over.shape[1]):
+                if over[row, k] >= 0:
+                    multiplied += sizes[over[row, k], q]
+                if under[row, k] >= 0:
+                    divided += sizes[under[row, k], q]
+            ratios[row, q] = multiplied - divided
+
+
+def shape_features(kinds: list[Kind], products: list[Products | None], n: int) -> Singles:
+    """Shape features of every row, float32 [SHAPE_FEATURES, n]; zero where a family has fewer."""
+    if len(kinds) == 1:
+        return _of_kind(kinds[0], products[0])
+    features = np.zeros((SHAPE_FEATURES, n), dtype=np.float32)
+    for kind, product in zip(kinds, products, strict=True):
+        features[:, kind.rows] = _of_kind(kind, product)
+    return features
+
+
+def _of_kind(kind: Kind, product: Products | None) -> Singles:
+    """Shape features of one family's rows: tasks, products, ratios, dimensions."""
+    table = kind.table
+    n, names, own = len(table), own_dims(int(table.kind[0])), _own(int(table.kind[0]))
+    column = {name: _column(table, name) for name in names}
+    sizes = np.log(np.maximum(np.array([column[name] for name in own.sizes]), 0.5))  # over zero for their logarithms
+    ratios = np.empty((len(own.over), n))
+    if len(ratios):
+        _fill_ratios(sizes, own.over, own.under, ratios)
+    parts = [ratios[:1] if len(ratios) else sizes[:1]]
+    if product is not None:
+        parts.append(_product_features(product))
+    parts += [ratios[1:], sizes, *(column[name][None] for name in names if name in _PLAIN)]
+    if "window" in column:  # other kernels run with one, also where it is no shorter than the context
+        parts.append((table.column("window") > 0.0)[None].astype(np.float64))
+    if product is None:
+        parts += [_divisors(column[name])[None] for name in ("b", "h") if name in column]
+    features, at = np.zeros((SHAPE_FEATURES, n), dtype=np.float32), 0
+    for part in parts:
+        kept = part[: EAGER - at]
+        features[at : at + len(kept)] = kept
+        at += len(kept)
+    if OPS[int(table.kind[0])].group == "moe":
+        features[ODDITY] = oddity(table)
+    eager = table.column("eager")
+    features[EAGER] = np.where(np.isnan(eager), IS_EAGER[table.dtype], eager > 0.0)
+    return features
+
+
+def _column(table: OpTable, name: str) -> Floats:
+    """A dimension, with what absent means."""
+    given = table.column(name)
+    if name in _PLAIN:
+        return np.where(np.isnan(given), table.dtype.astype(np.float64), given) if name == "kv_dtype" else given
+    if name in _ABSENT:
+        return np.where(np.isnan(given) | (given == 0.0), table.column(_ABSENT[name]), given)
+    return given
+
+
+@compiled
+def _fill_products(sizes: Floats, features: Floats) -> None:
+    """Logarithms of sizes, operands and results, and the powers of two that divide m, n and k (up to 2^8).
+
+    Of batch, m, n and k, float64 [4, rows], into float64 [_PRODUCT_FEATURES, rows].
+    """
+    for q in range(sizes.shape[1]):
+        batch, m, n, k = np.log(sizes[0, q]), np.log(sizes[1, q]), np.log(sizes[2, q]), np.log(sizes[3, q])
+        features[0, q], features[1, q], features[2, q], features[3, q] = batch, m, n, k
+        features[4, q], features[5, q], features[6, q] = batch + m + n, batch + n + k, batch + m + k
+        features[7, q] = n - m
+        for d in range(3):
+            whole, power = int(max(sizes[1 + d, q], 1.0)), 0
+            while power < 8 and whole % 2 == 0:
+                whole //= 2
+                power += 1
+            features[8 + d, q] = power
+
+
+def _product_features(product: Products) -> Floats:
+    """As `_fill_products` has them, float64 [_PRODUCT_FEATURES, n]."""
+    features = np.empty((_PRODUCT_FEATURES, len(product.batch)))
+    _fill_products(np.array(product), features)
+    return features
+
+
+def _divisors(sizes: Floats) -> Floats:
+    """The power of two that divides a size, up to 8."""
+    divisors: Floats = np.log2(np.gcd(np.maximum(sizes, 1.0).astype(np.int64), 256))
+    return divisors
+
+
+@compiled
+def _log(ratio: float) -> float:
+    """A logarithm within bounds, also of zero and infinity."""
+    return float(min(max(np.log(max(ratio, 1e-30)), -_FAR), _FAR))
+
+
+@compiled
+def _fill_loops(loops: Floats, row: int, sms: float, features: Singles, k: int) -> None:
+    """How full waves of the blocks that loop over keys are, turns of each, and of all over those of SMs evenly at work.
+
+    A loop is cut into as many blocks as SMs hold at once. Such a row has no link, and no product's k to cut.
+    """
+    tasks, steps, slots = loops[0, row], loops[1, row], _BLOCKS_OF_SM * sms
+    parts = min(max(np.floor(slots / tasks), 1.0), loops[2, row])
+    turns, waves = np.ceil(steps / parts), tasks * parts / slots
+    features[FULL, k] = waves / np.ceil(waves)
+    features[LEAD, k], features[SPLITS, k] = _log(turns), _log(np.ceil(waves) * turns / (tasks * steps / slots))
+
+
+@compiled
+def fill_features(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not tables)
+    shape: Singles,
+    traits: Traits,
+    devices: Devices,
+    row: int,
+    gpu: int,
+    terms: Floats,
+    q: int,
+    features: Singles,
+    k: int,
+) -> None:
+    """Fill column `k` of `features` float32 [FEATURES, m] for operator `row` on `gpu`, with the terms in column q."""
+    for f in range(SHAPE_FEATURES):
+        features[f, k] = shape[f, row]
+    sms, l2, work = devices.figures[_SMS, gpu], devices.figures[_L2, gpu], terms[WORK_S, q]
+    at = SHAPE_FEATURES
+    memory = max(terms[DRAM_S, q], terms[L2_S, q])
+    features[MEMORY_BALANCE, k] = _log(terms[COMPUTE_S, q] / memory)
+    features[LAUNCH_BALANCE, k] = _log(work / max(terms[OVERHEAD, q], terms[LEAST, q]))
+    features[at + 2, k] = np.log(terms[TIME, q] + 1e-9)
+    features[LIMIT_SHARE, k] = _log(terms[LIMIT, q] / terms[TIME, q])
+    # No row has both a link and a choice of algorithms.
+    leads = lead(traits, row, devices, gpu) if traits.transformed.shape[0] else 0.0
+    features[LEAD, k] = _log(terms[LINK_S, q] / memory + leads)
+    late = late_bytes(traits.reread[row], traits.passed[row])
+    features[at + 5, k] = _log((traits.distinct[row] + traits.between[row] + late) / l2)
+    features[at + 6, k] = _log(traits.moved[row] / l2)
+    waves = np.exp(shape[_TASKS, row]) / sms
+    features[WAVES, k] = _log(waves)
+    features[FULL, k] = waves / np.ceil(waves)
+    # Zero of a row that is no matrix product, whatever else its table holds.
+    tiled = traits.blocks.shape[0] > 0 and traits.fill[0, row] > 0.0
+    features[SPLITS, k] = traits.splits[row] if tiled else 0.0
+    if traits.loops.shape[1] > 0 and traits.loops[0, row] > 0.0:
+        _fill_loops(traits.loops, row, sms, features, k)
+    at += 10
+    for tile in range(_TILES):
+        waves = traits.blocks[tile, row] / sms if tiled else 1.0
+        features[at + 2 * tile, k] = _log(waves)
+        features[at + 2 * tile + 1, k] = traits.fill[tile, row] * waves / np.ceil(waves) if tiled else 0.0

@@ -1,0 +1,186 @@
+"""What is known of one operator in one dtype: how its measured times deviate from the physics.
+
+Of the physics (physics.analytic_model) the constants, and of what it then misses a model over the features of
+models.features. A GPU with enough rows has a model of its own. One of the same make (architecture and
+kind of memory) borrows it. Others get `shared`, of all GPUs, as far as its `strength` says. A GPU with few rows
+corrects what it would get without them. How it is learned: learning.fitting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.predictors.auto.operators.models.boosted_trees import Trees
+from app.predictors.auto.operators.models.smooth import Smooth
+from app.predictors.auto.operators.physics.analytic_model import ANY_TILE
+from app.predictors.auto.operators.physics.physics_fit import FACTORS, NEUTRAL
+from app.predictors.intervals.conformal import S_CALIBRATED, S_SEEN, S_SIBLING, S_UNSEEN
+
+Floats = NDArray[np.float64]
+Singles = NDArray[np.float32]
+
+# GPUs of the same make that answer for one without rows of its own.
+MOST_KIN = 3
+
+
+class Strengths(NamedTuple):
+    """How much of a shared model counts on a GPU of a make that is none of its own: of each constant, of its trees.
+
+    `kin`: whether a model counts as little on other GPUs of its own make, where else it holds in full.
+    """
+
+    factors: Floats
+    trees: float
+    kin: bool = False
+
+
+NOTHING_CARRIED, ALL_CARRIED = Strengths(np.zeros(FACTORS), 0.0), Strengths(np.ones(FACTORS), 1.0)
+
+
+class Model(NamedTuple):
+    """Physics under `factors` [FACTORS], and log(measured / that) = mean + trees + smooth.
+
+    Trees of many rows, both of few. `alone`: by themselves, else on top of what others taught. `tile`: the only one
+    that the GPU's kernels have, a row of CANDIDATES, or ANY_TILE.
+    """
+
+    factors: Floats
+    mean: float
+    trees: Trees
+    smooth: Smooth
+    alone: bool
+    tile: int = ANY_TILE
+
+
+class Recipe(NamedTuple):
+    """What answers for a GPU: physics with `tile` under `factors`, corrected by models with weights.
+
+    `situation` is a code into SITUATIONS.
+    """
+
+    factors: Floats
+    members: tuple[tuple[Model, float], ...]
+    situation: int
+    tile: int = ANY_TILE
+
+
+def answered(recipe: Recipe, features: Singles) -> Floats:
+    """The log correction by the recipe's models of rows with these features, [n]."""
+    total = np.zeros(features.shape[1])
+    for model, weight in recipe.members:
+        total += weight * (model.mean + model.trees.sum(features) + model.smooth.sum(features))
+    return total
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Models of one operator in one dtype.
+
+    own       GPU id -> its model
+    make      GPU id -> its make
+    shared    model of all GPUs together; None where there is only one
+    strength  of `shared` on a GPU of a make that is none of theirs
+    low, high float64 [columns], range of the features that do not depend on the GPU
+    lent      whether it was learned from another dtype, and only told rows of its own
+    lenders   GPU id -> its model of that other dtype, on top of which those rows are
+    """
+
+    own: Mapping[str, Model] = field(default_factory=dict)
+    make: Mapping[str, str] = field(default_factory=dict)
+    shared: Model | None = None
+    strength: Strengths = NOTHING_CARRIED
+    low: Floats = field(default_factory=lambda: np.empty(0))
+    high: Floats = field(default_factory=lambda: np.empty(0))
+    lent: bool = False
+    lenders: Mapping[str, Model] = field(default_factory=dict)
+
+    @classmethod
+    def empty(cls, columns: int) -> Self:
+        """Nothing learned, of a range that holds everything."""
+        return cls(low=np.full(columns, -np.inf), high=np.full(columns, np.inf))
+
+    def as_lent(self, without: Collection[str]) -> Cell:
+        """The same for another dtype, without what the GPUs `without` taught."""
+        own = {gpu: model for gpu, model in self.own.items() if gpu not in without}
+        return replace(self, own=own, lent=True, lenders={gpu: model for gpu, model in own.items() if model.alone})
+
+    def recipe(self, gpu: str, make: str) -> Recipe:
+        """What answers for a GPU."""
+        mine = self.own.get(gpu)
+        if mine is not None and mine.alone:
+            return Recipe(mine.factors, ((mine, 1.0),), S_SEEN, mine.tile)
+        others = self.others(gpu, make)
+        if mine is not None:
+            return Recipe(mine.factors, (*others.members, (mine, 1.0)), S_CALIBRATED, mine.tile)
+        return others
+
+    def others(self, gpu: str, make: str) -> Recipe:
+        """What answers for a GPU without rows of its own."""
+        if gpu in self.lenders:
+            lender = self.lenders[gpu]
+            return Recipe(lender.factors, ((lender, 1.0),), S_SIBLING, lender.tile)
+        known = {**self.own, **self.lenders}.items()
+        kin = [model for name, model in known if self.make[name] == make and name != gpu and model.alone]
+        kin = kin[:MOST_KIN]
+        if kin and make:
+            carried = self.strength if self.strength.kin else ALL_CARRIED
+            factors = np.exp(carried.factors * np.mean([np.log(model.factors) for model in kin], axis=0))
+            members = tuple((model, carried.trees / len(kin)) for model in kin) if carried.trees else ()
+            alike = {model.tile for model in kin}
+            return Recipe(factors, members, S_SIBLING, alike.pop() if len(alike) == 1 else ANY_TILE)
+        tile = self._tile_of_chip(gpu, make)
+        if self.shared is None:
+            return Recipe(NEUTRAL, (), S_UNSEEN, tile)
+        members = ((self.shared, self.strength.trees),) if self.strength.trees else ()
+        return Recipe(self.shared.factors**self.strength.factors, members, S_UNSEEN, tile)
+
+    def _tile_of_chip(self, gpu: str, make: str) -> int:
+        """The only tile that other GPUs of an architecture have: kernels are built for it, whatever the memory."""
+        chip = make.partition("/")[0]
+        alike = {name for name, of in self.make.items() if chip and of.partition("/")[0] == chip and name != gpu}
+        tiles = {model.tile for name, model in self.own.items() if name in alike and model.alone}
+        return tiles.pop() if len(tiles) == 1 else ANY_TILE
+
+    def with_models(self, models: Mapping[int, Model]) -> Cell:
+        """The same with other models in their places, by the `id` of each."""
+        own = {gpu: models[id(model)] for gpu, model in self.own.items()}
+        return replace(self, own=own, shared=None if self.shared is None else models[id(self.shared)])
+
+    def tile(self, gpu: str, make: str) -> int:
+        """The only tile that others say a GPU's kernels have; ANY_TILE where they do not."""
+        return self.others(gpu, make).tile
+
+    def state(self) -> dict[str, Any]:
+        """As plain containers of arrays."""
+        models = {name: _model_state(model) for name, model in self.own.items()}
+        shared = None if self.shared is None else _model_state(self.shared)
+        told = {"own": models, "make": dict(self.make), "shared": shared, "strength": list(self.strength)}
+        return told | {"low": self.low, "high": self.high}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
+        """The inverse of `state`."""
+        own = {name: _model_from(model) for name, model in state["own"].items()}
+        shared = None if state["shared"] is None else _model_from(state["shared"])
+        return cls(own, dict(state["make"]), shared, Strengths(*state["strength"]), state["low"], state["high"])
+
+
+def _model_state(model: Model) -> dict[str, Any]:
+    told = {"factors": model.factors, "mean": model.mean, "alone": model.alone, "tile": model.tile}
+    return told | {"trees": model.trees.state(), "smooth": model.smooth.state()}
+
+
+def _model_from(state: Mapping[str, Any]) -> Model:
+    return Model(
+        state["factors"],
+        float(state["mean"]),
+        Trees.from_state(state["trees"]),
+        Smooth.from_state(state["smooth"]),
+        bool(state["alone"]),
+        int(state.get("tile", ANY_TILE)),  # what was learned before tiles were told has the usual ones
+    )

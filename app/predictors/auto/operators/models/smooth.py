@@ -1,0 +1,86 @@
+"""A smooth correction from few rows, which fades away from what was measured.
+
+The kernel (1 + r) exp(-r), Matérn 3/2 (Rasmussen and Williams 2006, section 4.2), r the distance over one length per
+column; fitted in learning.calibration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.runtime.compiled import compiled
+
+Floats = NDArray[np.float64]
+Singles = NDArray[np.float32]
+Ints = NDArray[np.intp]
+
+
+# Decimals of a column that single precision keeps: values that differ beyond them were one.
+_DIGITS = 4
+
+
+class Smooth(NamedTuple):
+    """Sum over p points of weight x (1 + r) exp(-r).
+
+    column  int16 [d], rows of the features that matter
+    scale   float32 [d], one over their lengths
+    point   float32 [p, d], measured rows, scaled
+    weight  float32 [p]
+    """
+
+    column: NDArray[np.int16]
+    scale: Singles
+    point: Singles
+    weight: Singles
+
+    def sum(self, features: Singles) -> Floats:
+        """The correction of rows with `features` float32 [columns, n], float64 [n]."""
+        total = np.zeros(features.shape[1])
+        parts = (self.column, self.scale, self.point, self.weight)
+        add_smooth(np.ascontiguousarray(features), parts, 1.0, total)
+        return total
+
+    def measured(self, column: int) -> Floats:
+        """The values of a column that were measured, in order; none where the part says nothing of it."""
+        here = np.flatnonzero(self.column == column)
+        if not len(here) or not len(self.point):
+            return np.empty(0)
+        values = self.point[:, here[0]].astype(np.float64) / self.scale[here[0]]
+        return np.unique(values.round(_DIGITS))
+
+    def state(self) -> dict[str, Any]:
+        """As arrays."""
+        return self._asdict()
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
+        """The inverse of `state`."""
+        return cls(*(state[name] for name in cls._fields))
+
+
+NOTHING = Smooth(np.empty(0, np.int16), np.empty(0, np.float32), np.empty((0, 0), np.float32), np.empty(0, np.float32))
+
+
+@compiled
+def add_smooth(
+    features: Singles,
+    smooth: tuple[NDArray[np.int16], Singles, Singles, Singles],
+    share: float,
+    total: Floats,
+) -> None:
+    """Add `share` times the correction to total [m], for features [columns, m]."""
+    column, scale, point, weight = smooth
+    for k in range(len(total)):
+        summed = 0.0
+        for p in range(len(weight)):
+            distance = 0.0
+            for d in range(len(column)):
+                gap = features[column[d], k] * scale[d] - point[p, d]
+                distance += gap * gap
+            distance = np.sqrt(distance)
+            summed += weight[p] * (1.0 + distance) * np.exp(-distance)
+        total[k] += share * summed

@@ -1,0 +1,208 @@
+"""What oblivious trees add up to for blocks of rows, in bytes and halves.
+
+A question compares a feature with one of the few thresholds that its model has for it. So each row is placed once among
+the thresholds of every feature, and a question compares its place, a byte, of which a vector holds four times as many
+as of singles. Leaves stand as halves, which is half of their memory, and are widened a few trees at a time.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.runtime.compiled import compiled
+
+Floats = NDArray[np.float64]
+Singles = NDArray[np.float32]
+Ints = NDArray[np.intp]
+Bytes = NDArray[np.uint8]
+Shorts = NDArray[np.int16]
+Words = NDArray[np.uint32]
+
+DEPTH = 6
+LEAVES = 1 << DEPTH
+# Rows of a block: no power of two, of which the columns would share few sets of the first cache.
+BLOCK = 544
+# Rows from which a block is quicker than row by row, trees whose leaves are read together, and thresholds likewise.
+_FEW, _TREES, _EDGES = 4, 4, 8
+# What a half counts in, by its sign and exponent.
+_UNIT = np.array([sign * 2.0 ** (max(exponent, 1) - 25) for sign in (1, -1) for exponent in range(32)], np.float32)
+
+
+class Questions(NamedTuple):
+    """What trees ask, by places among thresholds.
+
+    cut    uint8 [trees, DEPTH], right where more than so many of its feature's thresholds are exceeded
+    edge   float32 [edges], each feature's thresholds in order, one feature after another
+    begin  int [columns + 1], where each feature's begin
+    """
+
+    cut: Bytes
+    edge: Singles
+    begin: Ints
+
+
+def questions_of(feature: Shorts, threshold: Singles, columns: int) -> Questions:
+    """Of trees [trees, DEPTH] over so many features; ValueError where one has more thresholds than a byte counts."""
+    of, at = feature.ravel(), threshold.ravel()
+    order = np.lexsort((at, of))
+    of, at = of[order], at[order]
+    new = np.ones(len(of), dtype=np.bool_)
+    new[1:] = (of[1:] != of[:-1]) | (at[1:] != at[:-1])
+    begin = np.searchsorted(of[new], np.arange(columns + 1)).astype(np.intp)
+    if len(of) and np.diff(begin).max() > np.iinfo(np.uint8).max:
+        raise ValueError("trees have more thresholds of a feature than a byte counts")
+    cut = np.empty(len(of), dtype=np.uint8)
+    cut[order] = np.cumsum(new) - 1 - begin[of]
+    return Questions(cut.reshape(feature.shape), at[new], begin)
+
+
+@compiled
+def add_trees(
+    features: Singles,
+    trees: tuple[Shorts, Bytes, NDArray[np.uint16]],
+    edges: tuple[Singles, Ints],
+    span: tuple[int, int],
+    weight: float,
+    total: Floats,
+) -> None:
+    """Add `weight` times trees span[0] ... span[1] - 1 to total [m], m <= BLOCK, of features [columns, m].
+
+    `trees`: feature, cut, and the bits of leaves, float16 [trees, LEAVES]; `edges`: edge and begin of their Questions.
+    """
+    if span[0] == span[1]:
+        return
+    feature, cut, half = trees
+    m = len(total)
+    place = np.empty((len(edges[1]) - 1, m), dtype=np.uint8)
+    if m < _FEW:
+        for k in range(m):
+            _find_places(features, k, edges, place)
+            alone = np.float32(0.0)
+            for tree in range(span[0], span[1]):
+                alone += _single(half[tree, _leaf(place, k, feature[tree], cut[tree])])
+            total[k] += weight * alone
+        return
+    _fill_places(features, edges, place)
+    leaf, value = np.empty((_TREES, m), dtype=np.uint8), np.empty((_TREES, LEAVES), dtype=np.float32)
+    bits, least = np.empty(LEAVES, dtype=np.uint32), np.empty(LEAVES, dtype=np.uint32)
+    whole, taken, summed = bits.view(np.float32), least.view(np.float32), np.zeros(m, dtype=np.float32)
+    tree = span[0]
+    while tree + _TREES <= span[1]:
+        for k in range(_TREES):
+            _fill_leaves(place, feature[tree + k], cut[tree + k], leaf[k])
+            _fill_bits(half[tree + k], bits, least)
+            _fill_difference(whole, taken, value[k])
+        of_a, of_b, of_c, of_d = leaf[0], leaf[1], leaf[2], leaf[3]
+        a, b, c, d = value[0], value[1], value[2], value[3]
+        for k in range(m):
+            summed[k] += a[of_a[k]] + b[of_b[k]] + c[of_c[k]] + d[of_d[k]]
+        tree += _TREES
+    for rest in range(tree, span[1]):
+        _fill_leaves(place, feature[rest], cut[rest], leaf[0])
+        _fill_bits(half[rest], bits, least)
+        _fill_difference(whole, taken, value[0])
+        for k in range(m):
+            summed[k] += value[0, leaf[0, k]]
+    for k in range(m):
+        total[k] += weight * summed[k]
+
+
+@compiled
+def _fill_places(features: Singles, edges: tuple[Singles, Ints], place: Bytes) -> None:
+    """How many of its thresholds each feature of each row exceeds: counted, which makes vectors of rows."""
+    edge, begin = edges
+    count, one, none = np.empty(features.shape[1], dtype=np.int32), np.int32(1), np.int32(0)
+    for f in range(len(place)):
+        column, at = features[f], begin[f]
+        if at == begin[f + 1]:
+            continue  # nothing asks it
+        count[:] = 0
+        while at + _EDGES <= begin[f + 1]:  # that many at once, so that counts are read and written less often
+            a, b, c, d = edge[at], edge[at + 1], edge[at + 2], edge[at + 3]
+            e, g, h, i = edge[at + 4], edge[at + 5], edge[at + 6], edge[at + 7]
+            for k in range(len(count)):
+                x = column[k]
+                low = (one if x > a else none) + (one if x > b else none) + (one if x > c else none)
+                mid = (one if x > d else none) + (one if x > e else none) + (one if x > g else none)
+                count[k] += low + mid + (one if x > h else none) + (one if x > i else none)
+            at += _EDGES
+        for rest in range(at, begin[f + 1]):
+            over = edge[rest]
+            for k in range(len(count)):
+                count[k] += one if column[k] > over else none
+        for k in range(len(count)):
+            place[f, k] = count[k]
+
+
+@compiled
+def _find_places(features: Singles, k: int, edges: tuple[Singles, Ints], place: Bytes) -> None:
+    """The same of row k alone, by bisection."""
+    edge, begin = edges
+    for f in range(len(place)):
+        low, high = begin[f], begin[f + 1]
+        while low < high:
+            middle = (low + high) >> 1
+            if features[f, k] > edge[middle]:
+                low = middle + 1
+            else:
+                high = middle
+        place[f, k] = low - begin[f]
+
+
+@compiled
+def _leaf(place: Bytes, k: int, feature: Shorts, cut: Bytes) -> np.uint32:
+    """The leaf of row k in one tree; unsigned, as an index that may be negative is looked at first."""
+    leaf = np.uint32(0)
+    for level in range(DEPTH):
+        over = place[np.uint32(feature[level]), k] > cut[level]
+        leaf |= np.uint32(over) << np.uint32(level)
+    return leaf
+
+
+@compiled
+def _single(half: int) -> np.float32:
+    """The number whose bits as a half these are."""
+    fraction = (half & 0x3FF) + (0x400 if half & 0x7C00 else 0)
+    return np.float32(_UNIT[half >> 10] * np.float32(fraction))
+
+
+@compiled
+def _fill_leaves(place: Bytes, feature: Shorts, cut: Bytes, leaf: Bytes) -> None:
+    """The leaf of every row in one tree, [m].
+
+    All DEPTH questions in one pass: compilers make vectors of this, not of a loop over questions.
+    """
+    a, b, c = place[feature[0]], place[feature[1]], place[feature[2]]
+    d, e, f = place[feature[3]], place[feature[4]], place[feature[5]]
+    over_a, over_b, over_c = cut[0], cut[1], cut[2]
+    over_d, over_e, over_f = cut[3], cut[4], cut[5]
+    none, bit_a, bit_b, bit_c = np.uint8(0), np.uint8(1), np.uint8(2), np.uint8(4)
+    bit_d, bit_e, bit_f = np.uint8(8), np.uint8(16), np.uint8(32)
+    for k in range(len(leaf)):
+        low = (bit_a if a[k] > over_a else none) | (bit_b if b[k] > over_b else none)
+        low |= bit_c if c[k] > over_c else none
+        high = (bit_d if d[k] > over_d else none) | (bit_e if e[k] > over_e else none)
+        leaf[k] = low | high | (bit_f if f[k] > over_f else none)
+
+
+@compiled
+def _fill_bits(half: NDArray[np.uint16], bits: Words, least: Words) -> None:
+    """The bits of two singles whose difference is each of a tree's leaves: vectors of integers, as they are moved.
+
+    A half's exponent starts elsewhere. What is too small for it gets the least one, and that much is to be taken away.
+    """
+    for k in range(LEAVES):
+        leaf = np.uint32(half[k])
+        sign, rest = (leaf & np.uint32(0x8000)) << np.uint32(16), (leaf & np.uint32(0x7FFF)) << np.uint32(13)
+        small = rest < np.uint32(1 << 23)
+        bits[k] = sign | (rest + (np.uint32(113 << 23) if small else np.uint32(112 << 23)))
+        least[k] = (sign | np.uint32(113 << 23)) if small else np.uint32(0)
+
+
+@compiled
+def _fill_difference(one: Singles, other: Singles, single: Singles) -> None:
+    for k in range(LEAVES):
+        single[k] = one[k] - other[k]

@@ -1,0 +1,1 @@
+"""The analytic model of operators: features, clocks, time, and constants fitted to measured rows."""

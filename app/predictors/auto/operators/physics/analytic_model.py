@@ -1,0 +1,312 @@
+"""The time of deep-learning operators from physics and one documented constant per family: `auto` before it is trained.
+
+time = overhead + (compute^p + memory^p)^(1/p), never under the hardware limit; compute = FLOPs / (sustained rate x
+tile efficiency x the family's share, less of which is lost where tensor units are cut) + clocks that threads spend /
+(SMs x clock), memory = bytes that did not stay in the L2 / (sustained bandwidth x share), at least all bytes / L2
+bandwidth. Overhead is the host's per operator where PyTorch launches each (eager), else the device's per launch. No
+measurement of the row or its GPU is used.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.ops.tiles import CANDIDATES, wave_efficiency
+from app.predictors.auto.operators.physics.clock_model import (
+    BUSY,
+    COOL,
+    IN_NETWORK,
+    bandwidths,
+    compute_rates,
+    cuts,
+    l2_reach,
+)
+from app.predictors.auto.operators.physics.operator_features import SPACES, Traits, speed_of
+from app.predictors.priors import (
+    BY_KIND,
+    CHUNKS,
+    FAST_LINK_BYTES_PER_S,
+    FAST_SHARE,
+    GONE_FROM,
+    HOP_S,
+    HOST_SHARE,
+    IN_TURN_SHARE,
+    IS_EAGER,
+    IS_LINEAR,
+    KEPT_SHARE,
+    KEPT_TO,
+    L2_SHARE,
+    LOST_FROM,
+    QUANTISED_BYTES,
+    QUANTISING,
+    SLOW_SHARE,
+    STAYS_TO,
+    TILES_OF_KIND,
+)
+from app.predictors.roofline import memory_limit_s, peaks
+from app.runtime.compiled import compiled
+from app.tables.gpus import COLUMN_INDEX, GpuTable
+from app.tables.predictions import COMMUNICATION, COMPUTE, LAUNCH, MEMORY
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+
+_TILE_SPEED = speed_of(CANDIDATES) / speed_of(CANDIDATES).max()
+# Spaces of products: of the first there are kernels before Ampere only, of the third since; of the second where there
+# are tensor units, of the fourth where there are none; and the plain product.
+_OLD, _FUSED, _NEW, _GROUPED, _PLAIN = range(SPACES)
+_SMS, _CLOCK = COLUMN_INDEX["sm_count"], COLUMN_INDEX["boost_clock_hz"]
+_L2, _L2_BANDWIDTH = COLUMN_INDEX["l2_bytes"], COLUMN_INDEX["l2_bandwidth_bytes_per_s"]
+_BF16 = COLUMN_INDEX["peak_bf16_tensor_flops"]  # which GPUs have since Ampere
+_TENSOR = COLUMN_INDEX["peak_fp16_tensor_flops"]
+_LINK = COLUMN_INDEX["link_bandwidth_bytes_per_s"]
+
+
+# Rows of the terms that a time is made of, seconds each: what adds to the work, the shortest time, work by its
+# bottleneck (0 where a row has none), the hardware limit, the whole, and the work that its bottlenecks make.
+OVERHEAD, LEAST, COMPUTE_S, DRAM_S, L2_S, LINK_S, LIMIT, TIME, WORK_S = range(9)
+TERMS = 9
+
+
+# Of a GPU whose kernels have any of the usual tiles; else all have one, a row of CANDIDATES.
+ANY_TILE = -1
+
+
+class Devices(NamedTuple):
+    """The GPU table as compiled code reads it; `reach` is what an SM finds again in the L2, bytes [gpus]."""
+
+    rates: Floats
+    cuts: Floats
+    bandwidth: Floats
+    reach: Floats
+    peak: Floats
+    figures: Floats
+
+
+_waves = compiled(wave_efficiency)
+
+
+@compiled
+def is_eager(traits: Traits, row: int) -> bool:
+    """Whether the host launches the operator: as said, else as is usual for its dtype."""
+    return bool(IS_EAGER[traits.dtype[row]] if np.isnan(traits.eager[row]) else traits.eager[row] > 0.0)
+
+
+@compiled
+def run_state(traits: Traits, row: int) -> int:
+    """Row of the sustained rates: BUSY, COOL, or IN_NETWORK where PyTorch's own formats are not launched one by one."""
+    state = IN_NETWORK if IS_EAGER[traits.dtype[row]] and not is_eager(traits, row) else BUSY
+    return COOL if traits.burst[row] > 0.0 else state
+
+
+@compiled
+def best_tile(traits: Traits, row: int, devices: Devices, gpu: int, only: int) -> tuple[int, float]:
+    """The candidate tile that reaches most of the peak, and its share of it; -1 and 1 of a row that has none.
+
+    `only`: the one candidate that there is a kernel of; ANY_TILE of all that are usual.
+    """
+    best, best_share, sms = -1, 0.0, devices.figures[_SMS, gpu]
+    usual = min(traits.blocks.shape[0], TILES_OF_KIND[traits.kind[row]])
+    first, stop = (only, only + 1) if only >= 0 else (0, usual)
+    for tile in range(first, stop):
+        share = traits.fill[tile, row] * _TILE_SPEED[tile]
+        if share > best_share:
+            # Here, not in a function: of what most rows never have, even the call would cost.
+            if tile < traits.transformed.shape[0] and traits.transformed[_FUSED, row] > 0.0:
+                share = _share_in_space(traits, row, devices, gpu, tile)
+            else:
+                share *= _waves(traits.blocks[tile, row], traits.splits[row], sms, only >= 0)
+            if share > best_share:
+                best, best_share = tile, share
+    return best, best_share if best >= 0 else 1.0
+
+
+@compiled
+def lead(traits: Traits, row: int, devices: Devices, gpu: int) -> float:
+    """How many times the share of all else a row reaches whose products go through memory; 0 where there is none."""
+    if traits.transformed[_FUSED, row] == 0.0:
+        return 0.0
+    old, new = _share_in_space(traits, row, devices, gpu, _OLD), _share_in_space(traits, row, devices, gpu, _NEW)
+    others = _share_in_space(traits, row, devices, gpu, _PLAIN)
+    for space in (_FUSED, _GROUPED):
+        others = max(others, _share_in_space(traits, row, devices, gpu, space))
+    return float(max(old, new) / others)
+
+
+@compiled
+def _share_in_space(traits: Traits, row: int, devices: Devices, gpu: int, space: int) -> float:
+    """Share of the peak that products in another space reach, with what they wait for.
+
+    Zero where the GPU has no such kernels. Their grid is given: a last wave that is not full takes as long as one that
+    is, or less as far as board power kept the clock down.
+    """
+    if space == (_OLD if devices.figures[_BF16, gpu] > 0.0 else _NEW):
+        return 0.0
+    if space == (_GROUPED if devices.figures[_TENSOR, gpu] > 0.0 else _FUSED):
+        return 0.0
+    if space == _PLAIN:
+        full = traits.fill[space, row] * _TILE_SPEED[space]
+        return float(full * _waves(traits.blocks[space, row], 1.0, devices.figures[_SMS, gpu], True))
+    dtype, compute, memory = traits.dtype[row], BY_KIND[traits.kind[row], 0], BY_KIND[traits.kind[row], 1]
+    rate, boost = devices.rates[run_state(traits, row), dtype, gpu], devices.rates[COOL, dtype, gpu]
+    full, waves = traits.fill[space, row] * _TILE_SPEED[space], traits.blocks[space, row] / devices.figures[_SMS, gpu]
+    last = waves - np.floor(waves)
+    taken = np.floor(waves) + (max(last, rate / boost) if last > 0.0 else 0.0)
+    moved_s = traits.transformed[space, row] / (memory * devices.bandwidth[gpu])
+    return float(1.0 / (taken / (waves * full) + moved_s * compute * rate / traits.flops[row]))
+
+
+@compiled
+def _overhead_s(traits: Traits, row: int, eager: bool) -> tuple[float, float, float]:
+    """Seconds that add to the work, the shortest time, and bytes moved to quantise activations."""
+    kind, dtype = traits.kind[row], traits.dtype[row]
+    host, device = BY_KIND[kind, 2], BY_KIND[kind, 3] * traits.launches[row]
+    if eager:
+        return HOST_SHARE * host, max(host, device), 0.0
+    if not IS_LINEAR[kind] or QUANTISING[dtype, 0] == 0.0:
+        return device, device, 0.0
+    return device + QUANTISING[dtype, 0], QUANTISING[dtype, 1], QUANTISED_BYTES * traits.activations[row]
+
+
+@compiled
+def _of_cut(cut: float, used: float) -> float:
+    """Part of their time that products take where tensor units are cut `cut` times below their chip's.
+
+    What else they wait for (operands, exponentials, permutations) goes on at the chip's speed and overlaps with the
+    units as memory does with compute; uncut, the units are busy for `used` of the time.
+    """
+    part = 1.0 / (cut * cut)
+    return blend(1.0 / cut, used * np.sqrt(np.sqrt(1.0 - part * part)))
+
+
+@compiled
+def compute_s(traits: Traits, row: int, devices: Devices, gpu: int, only: int, slower: float) -> float:
+    """Seconds of the FLOPs, 0 in a dtype that the GPU lacks, where nothing is known, and of clocks spent besides.
+
+    `slower`: how many times as long as the priors say kernels take whose tensor units are not cut, so that these are
+    busy for a smaller part of the time.
+    """
+    dtype = traits.dtype[row]
+    meeting = float(traits.clocks[row] / (devices.figures[_SMS, gpu] * devices.figures[_CLOCK, gpu]))
+    rate = BY_KIND[traits.kind[row], 0] * devices.rates[run_state(traits, row), dtype, gpu]
+    tile, share = best_tile(traits, row, devices, gpu, only)
+    products = float(traits.flops[row] / (rate * share))
+    used = BY_KIND[traits.kind[row], 0] * (_TILE_SPEED[tile] if tile >= 0 else 1.0)
+    products *= _of_cut(devices.cuts[dtype, gpu], min(used / slower, 1.0))
+    return meeting + (0.0 if np.isnan(rate) else products)
+
+
+@compiled
+def late_bytes(reread: float, passed: float) -> float:
+    """Bytes read again so late that they alone push one another out of the L2, whatever else is in it."""
+    return reread if np.isinf(passed) else 0.0
+
+
+@compiled
+def _evicted(passing: float, l2: float) -> float:
+    """Part that has left the L2 when it is used again, after so many bytes have passed."""
+    return float(min(max((passing / l2 - STAYS_TO) / (GONE_FROM - STAYS_TO), 0.0), 1.0))
+
+
+@compiled
+def _memory_s(traits: Traits, row: int, quantised: float, devices: Devices, gpu: int) -> tuple[float, float]:
+    """Seconds of the bytes: what did not stay in the L2 from DRAM, and all of them through the L2."""
+    moved = traits.moved[row] + quantised
+    reach = devices.reach[gpu]
+    # What passes in all is known, not estimated: as long as it fits, it is kept.
+    full = (traits.in_flight[row] * devices.figures[_SMS, gpu] + KEPT_TO * traits.passed[row]) / reach
+    missed = traits.reread[row] * min(max((full - KEPT_TO) / (LOST_FROM - KEPT_TO), 0.0), 1.0)
+    distinct = traits.distinct[row] + quantised
+    late, l2 = late_bytes(traits.reread[row], traits.passed[row]), devices.figures[_L2, gpu]
+    evicted = _evicted(distinct + traits.between[row], l2)
+    lost = max(_evicted(late, l2) - evicted, 0.0) * late
+    from_dram = min(moved, distinct) + missed
+    if traits.eager[row] < 0.0:  # of what the row before has just written, the L2 still has as much as it holds
+        from_dram -= min(traits.handed[row], reach)
+    share = IN_TURN_SHARE if traits.between[row] > 0.0 else BY_KIND[traits.kind[row], 1]
+    dram_s = (evicted * from_dram + lost) / (share * devices.bandwidth[gpu])
+    return dram_s, moved / (L2_SHARE * devices.figures[_L2_BANDWIDTH, gpu])
+
+
+@compiled
+def _limit_s(traits: Traits, row: int, devices: Devices, gpu: int) -> float:
+    """The hardware limit (app.predictors.roofline); a dtype or link that the GPU lacks bounds nothing."""
+    limit = memory_limit_s(traits.moved[row], traits.distinct[row], devices.figures, gpu)
+    compute = traits.least_flops[row] / devices.peak[traits.dtype[row], gpu]
+    link = traits.sent[row] / devices.figures[_LINK, gpu]
+    limit = limit if np.isnan(compute) else max(limit, compute)
+    return float(limit if np.isnan(link) else max(limit, link))
+
+
+@compiled
+def composed(terms: Floats, q: int, work: float) -> float:
+    """Seconds of a query whose work takes `work`, never under the hardware limit."""
+    return float(max(terms[OVERHEAD, q] + work, terms[LEAST, q], terms[LIMIT, q]))
+
+
+@compiled
+def blend(compute_s: float, memory_s: float) -> float:
+    """Seconds of compute and memory, which overlap but for their ends: p = 4, whose powers and root are quick."""
+    compute, memory = compute_s * compute_s, memory_s * memory_s
+    return float(np.sqrt(np.sqrt(compute * compute + memory * memory)))
+
+
+@compiled
+def work_s(terms: Floats, q: int) -> float:
+    """Seconds of the work alone: compute and memory overlap but for their ends, a link does not."""
+    return float(max(blend(terms[COMPUTE_S, q], max(terms[DRAM_S, q], terms[L2_S, q])), terms[LINK_S, q]))
+
+
+@compiled
+def _link_s(traits: Traits, row: int, link: float, waits: float) -> float:
+    """Seconds that bytes take over a link, beyond `waits`, what messages wait for."""
+    if link <= FAST_LINK_BYTES_PER_S:  # False for NaN
+        return float(traits.sent[row] * np.sqrt(0.5 * max(traits.devices[row], 2.0)) / (SLOW_SHARE * link))
+    bytes_s = (traits.sent[row] + KEPT_SHARE * traits.kept[row]) / (FAST_SHARE * link)
+    return float(bytes_s + CHUNKS * np.sqrt(bytes_s * waits))
+
+
+@compiled
+def fill_terms(traits: Traits, devices: Devices, asked: tuple[Ints, Ints], only: Ints, terms: Floats) -> None:
+    """Fill `terms` float64 [TERMS, n] for operator row `i[q]` on GPU row `j[q]`, asked (i, j), with tile `only[q]`."""
+    i, j = asked
+    for q in range(len(i)):
+        row, gpu = i[q], j[q]
+        adds, least, quantised = _overhead_s(traits, row, is_eager(traits, row))
+        terms[COMPUTE_S, q] = compute_s(traits, row, devices, gpu, only[q], 1.0)
+        terms[DRAM_S, q], terms[L2_S, q] = _memory_s(traits, row, quantised, devices, gpu)
+        terms[LINK_S, q] = 0.0
+        if traits.sent[row] > 0.0:
+            waits = HOP_S * traits.hops[row]
+            adds += waits
+            link_s = _link_s(traits, row, devices.figures[_LINK, gpu], BY_KIND[traits.kind[row], 3] + waits)
+            terms[LINK_S, q] = 0.0 if np.isnan(link_s) else link_s
+        terms[OVERHEAD, q], terms[LEAST, q] = adds, least
+        terms[LIMIT, q] = _limit_s(traits, row, devices, gpu)
+        terms[WORK_S, q] = work_s(terms, q)
+        terms[TIME, q] = composed(terms, q, terms[WORK_S, q])
+
+
+@compiled
+def bound_of(terms: Floats, q: int) -> int:
+    """Code into BOUNDS: what the physics of a query waits for most."""
+    work = terms[WORK_S, q]
+    if work < 0.5 * max(terms[OVERHEAD, q] + work, terms[LEAST, q]):
+        return LAUNCH
+    if terms[LINK_S, q] >= work > 0.0:
+        return COMMUNICATION
+    return COMPUTE if terms[COMPUTE_S, q] > max(terms[DRAM_S, q], terms[L2_S, q]) else MEMORY
+
+
+def devices_of(gpus: GpuTable) -> Devices:
+    """The GPU table as compiled code reads it; put together once per table."""
+    if "devices" not in gpus.memo:
+        gpus.memo["devices"] = Devices(
+            compute_rates(gpus), cuts(gpus), bandwidths(gpus), l2_reach(gpus), peaks(gpus), gpus.values
+        )
+    known: Devices = gpus.memo["devices"]
+    return known

@@ -1,0 +1,229 @@
+"""What the physics of operators needs of rows, whatever GPU they run on: an array per figure, for compiled code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.ops.attention import fill_tiles
+from app.ops.base import Loops, Products, Queries, Rereads
+from app.ops.kinds import Kind, least_flops_of, link_bytes_of, passing_of, work_of
+from app.ops.tiles import CANDIDATES, TRANSFORMED, Grid, as_batches, fill_grid
+from app.predictors.priors import IN_TURN, IS_EAGER, TILE_EDGE
+from app.runtime.compiled import compiled
+from app.tables.ops import WEIGHT_BYTES, OpTable
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+# Bytes that other layers move per weight of a `linear`, by dtype: none where PyTorch runs it again and again.
+_IN_TURN_BYTES = np.where(IS_EAGER, 0.0, (IN_TURN - 1.0) * WEIGHT_BYTES)
+# Spaces of products, which take the places of the first candidate tiles; rows that have them have no other tile.
+SPACES = len(TRANSFORMED)
+
+
+def speed_of(tiles: Floats) -> Floats:
+    """Share of the peak that full tiles [tiles, 2] reach: what an edge costs is spread over fewer results."""
+    speed: Floats = 1.0 / (1.0 + TILE_EDGE * (1.0 / tiles).sum(axis=1))
+    return speed
+
+
+# How fast tiles of these are, over the candidates in whose place they stand.
+_SPACE_SPEED = (speed_of(TRANSFORMED) / speed_of(CANDIDATES)[:SPACES])[:, None]
+
+_fill_grid = compiled(fill_grid)
+_fill_tiles = compiled(fill_tiles)
+
+
+class Traits(NamedTuple):
+    """What rows ask of any device, float64 [n] each unless said.
+
+    flops, least_flops  work as kernels do it, and by the cheapest algorithm known
+    moved, distinct     bytes
+    activations         elements that a stack which quantises would quantise first; 0 of all but `linear`
+    reread, in_flight, passed  bytes read again where what is in flight, per SM and in all, does not stay in the L2
+    clocks              that SMs spend where threads meet to reduce a row, draw random numbers, begin a tile; 0 of most
+    handed              bytes that in a network the row before has just written
+    between             bytes of other layers' weights that pass before a serving stack runs a `linear` again; else 0
+    launches            launches that wait for one another
+    sent                bytes over the link, of collectives; else 0
+    hops, kept, devices  as in app.ops.base.Passing, of the same
+    eager, burst, backward  as the columns of these names
+    transformed  bytes moved while none of the first candidates' products is computed, of rows for which these are of
+                 another space (app.ops.base.Transformed), [spaces, n]; else 0
+    blocks, fill, splits  as in app.ops.tiles.Grid, [candidates, n]; a row that is no product fills none
+    loops               as in app.ops.base.Loops, [3, n]; 0 of a row that has none, and [3, 0] where no row has
+    kind, dtype         int [n], codes
+    """
+
+    flops: Floats
+    least_flops: Floats
+    moved: Floats
+    distinct: Floats
+    activations: Floats
+    reread: Floats
+    in_flight: Floats
+    passed: Floats
+    clocks: Floats
+    handed: Floats
+    between: Floats
+    launches: Floats
+    sent: Floats
+    hops: Floats
+    kept: Floats
+    devices: Floats
+    eager: Floats
+    burst: Floats
+    backward: Floats
+    transformed: Floats
+    blocks: Floats
+    fill: Floats
+    splits: Floats
+    loops: Floats
+    kind: Ints
+    dtype: Ints
+
+
+def products_of(kinds: list[Kind]) -> list[Products | None]:
+    """The matrix products that each family's rows are; None where they are none."""
+    return [kind.op.products(kind.table) for kind in kinds]
+
+
+def _grid(kind: Kind, products: Products) -> Grid:
+    """Tiles of one family's rows."""
+    tiles = Grid.empty(len(products.batch))
+    _fill_grid(Products(*(np.ascontiguousarray(part) for part in products)), tiles)
+    if kind.op.group == "bmm":
+        as_batches(products, tiles)
+    return tiles
+
+
+def _grid_of(n: int, kinds: list[Kind], products: list[Products | None]) -> Grid:
+    """Tiles of every row; a row that is no product fills none."""
+    found = [(kind, part) for kind, part in zip(kinds, products, strict=True) if part is not None]
+    if not found:
+        return Grid(np.zeros((0, n)), np.zeros((0, n)), np.zeros(n))
+    if len(kinds) == 1:
+        return _grid(*found[0])
+    tiles = Grid(np.ones((len(CANDIDATES), n)), np.zeros((len(CANDIDATES), n)), np.ones(n))
+    for kind, of_kind in found:
+        for whole, part in zip(tiles, _grid(kind, of_kind), strict=True):
+            whole[..., kind.rows] = part
+    return tiles
+
+
+def _in_other_spaces(grid: Grid, kinds: list[Kind]) -> tuple[Grid, Floats]:
+    """`grid` with the products that rows may have in another space, and bytes that these move besides [spaces, n].
+
+    Such rows have no other tiles, and none of their kernels cuts the summed dimension.
+    """
+    able = [(kind.rows, kind.op.transformed(kind.table)) for kind in kinds if kind.op.transformed is not None]
+    some = any(len(found.rows) for _, found in able)  # else nobody asks how many spaces there are
+    bytes_of = np.zeros((SPACES if some else 0, len(grid.splits)))
+    for rows, found in able if some else ():
+        here = np.arange(len(grid.splits))[rows][found.rows]
+        grid.blocks[:SPACES, here], bytes_of[:, here] = found.blocks, found.bytes
+        grid.fill[:SPACES, here] = found.fill * _SPACE_SPEED
+        grid.fill[SPACES:, here], grid.splits[here] = 0.0, 1.0
+    return grid, bytes_of
+
+
+def _of_kinds(ops: OpTable, kinds: list[Kind], figure: Callable[[Kind], Floats]) -> Floats:
+    """A figure of every row, each family's by itself."""
+    if len(kinds) == 1:
+        return figure(kinds[0])
+    column = np.empty(len(ops))
+    for kind in kinds:
+        column[kind.rows] = figure(kind)
+    return column
+
+
+def _launches(kind: Kind) -> Floats:
+    return kind.op.launches(kind.table)
+
+
+def _handed(kind: Kind) -> Floats:
+    return kind.op.handed(kind.table)
+
+
+def _activations(kind: Kind) -> Floats:
+    if kind.op.group != "linear":
+        return np.zeros(len(kind.table))
+    return kind.table.column("m") * kind.table.column("k")
+
+
+def _between(kind: Kind) -> Floats:
+    table = kind.table
+    if kind.op.group != "linear":
+        return np.zeros(len(table))
+    weights: Floats = table.column("n") * table.column("k") * _IN_TURN_BYTES[table.dtype]
+    return weights * ~(table.column("eager") > 0.0)
+
+
+def _rereads(nothing: Floats, kinds: list[Kind]) -> Rereads:
+    """What every row reads again, and what it costs to reduce one; `nothing` [n] of most."""
+    again = [(kind, kind.op.rereads) for kind in kinds if kind.op.rereads is not None]
+    if not again:
+        return Rereads(nothing, nothing, nothing, nothing)
+    rows = Rereads(*(nothing.copy() for _ in Rereads._fields))
+    for kind, rereads in again:
+        for whole, part in zip(rows, rereads(kind.table), strict=True):
+            whole[kind.rows] = part
+    return rows
+
+
+def _with_tiles(flops: Floats, rereads: Rereads, kinds: list[Kind]) -> tuple[Floats, Rereads]:
+    """FLOPs of every row as its kernels do them, and the clocks that tiles of queries take besides."""
+    tiled = [(kind.rows, kind.op.queries(kind.table)) for kind in kinds if kind.op.queries is not None]
+    if not tiled:
+        return flops, rereads
+    flops, clocks = flops.copy(), rereads.clocks.copy()
+    for rows, queries in tiled:
+        padding, spent = (np.empty(len(queries.batch)) for _ in range(2))
+        _fill_tiles(Queries(*(np.ascontiguousarray(part) for part in queries)), padding, spent)
+        flops[rows] *= padding
+        clocks[rows] += spent
+    return flops, rereads._replace(clocks=clocks)
+
+
+def _loops(n: int, kinds: list[Kind]) -> Floats:
+    """As Traits has them."""
+    looping = [(kind.rows, kind.op.loops(kind.table)) for kind in kinds if kind.op.loops is not None]
+    found = np.zeros((len(Loops._fields), n if looping else 0))
+    for rows, loops in looping:
+        for whole, part in zip(found, loops, strict=True):
+            whole[rows] = part
+    return found
+
+
+def traits_of(ops: OpTable, kinds: list[Kind], products: list[Products | None]) -> Traits:
+    """Traits of every row."""
+    work, sent = work_of(ops, kinds), link_bytes_of(ops, kinds)
+    nothing, eager = np.zeros(len(ops)), np.ascontiguousarray(ops.column("eager"))
+    in_network = bool((eager < 0.0).any())  # else nobody asks what was handed on
+    flops, rereads = _with_tiles(work.flops, _rereads(nothing, kinds), kinds)
+    grid, transformed = _in_other_spaces(_grid_of(len(ops), kinds, products), kinds)
+    return Traits(
+        flops,
+        least_flops_of(work.flops, kinds),
+        work.bytes,
+        work.working_set_bytes,
+        _of_kinds(ops, kinds, _activations),
+        *rereads,
+        _of_kinds(ops, kinds, _handed) if in_network else nothing,
+        _of_kinds(ops, kinds, _between),
+        _of_kinds(ops, kinds, _launches),
+        nothing if sent is None else sent,
+        *passing_of(ops, kinds, nothing),
+        eager,
+        np.ascontiguousarray(ops.column("burst")),
+        np.ascontiguousarray(ops.column("backward")),
+        transformed,
+        *grid,
+        _loops(len(ops), kinds),
+        ops.kind,
+        ops.dtype,
+    )

@@ -1,0 +1,174 @@
+"""Our own predictor: `auto`.
+
+Two views of a launch, blended evenly in log space where both exist: what its sources imply under a mixture of
+bottlenecks (app.predictors.auto.kernels.transfer), and the costs fitted to all training rows of the same kernel
+(app.predictors.auto.kernels.kernel_knowledge). Without training it runs on documented priors and the request's own
+evidence.
+Deep-learning operators: operators.model.
+Kernel names only join rows; nothing branches on one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import product
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.ops import OP_CODE
+from app.predictors.auto.kernels.bottlenecks import Devices, Launches
+from app.predictors.auto.kernels.kernel_knowledge import (
+    PRIOR_COST,
+    KernelKnowledge,
+    launch_floors,
+    learn_kernels,
+    like_pairs,
+)
+from app.predictors.auto.kernels.launch_time import Knowledge, Question, Times, fill_times
+from app.predictors.auto.kernels.transfer import FLOOR_S, Shares
+from app.predictors.auto.operators.learning import learn as learning
+from app.predictors.auto.operators.model import Learned, with_hits
+from app.predictors.intervals.conformal import SUPPORT_OF_GROUP
+from app.tables.gpus import GpuTable
+from app.tables.measurements import Evidence, Measurements
+from app.tables.operator_runs import OperatorRuns
+from app.tables.ops import OpTable
+from app.tables.predictions import Estimate
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+FLOOR_CHOICES = (0.6, 0.8, 1.0)
+TRAFFIC_CHOICES = (0.5, 0.65, 0.8)
+
+_KERNEL = OP_CODE["kernel"]
+
+
+@dataclass(frozen=True, eq=False)
+class Auto:
+    """Mixture of bottlenecks, blended with fitted kernel costs where the kernel was trained on."""
+
+    name: ClassVar[str] = "auto"
+    trainable: ClassVar[bool] = True
+    needs_training: ClassVar[bool] = False
+
+    shares_: Shares = field(default_factory=Shares)
+    floors_: Mapping[str, float] = field(default_factory=dict)
+    default_floor_: float = FLOOR_S
+    prior_cost_: Floats = field(default_factory=lambda: PRIOR_COST)
+    kernels_: KernelKnowledge = field(default_factory=KernelKnowledge.none)
+    operators_: Learned = field(default_factory=Learned)
+
+    def floors_s(self, gpus: GpuTable) -> Floats:
+        """Launch floor of every GPU of the table, seconds [g]; derived once per table.
+
+        As learned from its rows, else as measured of it; NaN where it is not known.
+        """
+        key = ("floors", self)
+        if key not in gpus.memo:
+            learned = np.array([self.floors_.get(gpu, np.nan) for gpu in gpus.ids])
+            gpus.memo[key] = np.where(np.isnan(learned), gpus.column("launch_overhead_s"), learned)
+        known: Floats = gpus.memo[key]
+        return known
+
+    def predict(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, *, evidence: Evidence) -> Estimate:
+        """Latency of operator row `i[q]` on GPU row `j[q]`, float64 [n] seconds; supports every row.
+
+        A table holds either launches or deep-learning operators.
+        """
+        if len(ops) and ops.kind[0] != _KERNEL:
+            return with_hits(self.operators_.estimate(ops, gpus, i, j), ops, i, evidence)
+        rows = evidence.rows
+        times = Times.empty(len(i))
+        sources = Launches.of(rows.ops, np.arange(len(evidence)), rows.gpu)
+        fill_times(
+            Question(Launches.of(ops, i, j), sources, rows.latency_s, evidence.query),
+            Devices.of(gpus),
+            self.floors_s(gpus),
+            self._knowledge,
+            times,
+        )
+        return Estimate(times.latency_s, times.bound, SUPPORT_OF_GROUP[times.group], times.group)
+
+    @cached_property
+    def _knowledge(self) -> Knowledge:
+        kernels = self.kernels_
+        return Knowledge(
+            self.shares_.floor,
+            self.shares_.traffic,
+            self.default_floor_,
+            self.prior_cost_,
+            kernels.label,
+            np.ascontiguousarray(kernels.log_likelihood),
+            np.ascontiguousarray(kernels.cost),
+        )
+
+    def fit(self, measurements: Measurements, gpus: GpuTable, *, target_gpu: str | None = None) -> Auto:
+        """Learn launch floors, mechanisms and costs; choose the two shares by holding each GPU out in turn.
+
+        All rows teach, whichever GPU the result is for: a version for `target_gpu` differs by its intervals.
+        """
+        trained = [int(g) for g in np.unique(measurements.gpu)]
+        choices = [Shares(*pair) for pair in product(FLOOR_CHOICES, TRAFFIC_CHOICES)]
+        shares = Shares()
+        if len(trained) >= 3:
+            errors = [_held_out_error(measurements, gpus, trained, one) for one in choices]
+            shares = choices[int(np.argmin(errors))]
+        return replace(_learn(measurements, gpus, shares), operators_=self.operators_)
+
+    def fit_operators(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Auto:
+        """Itself with the operators and dtypes of `runs` learned (learning.learn)."""
+        return replace(self, operators_=learning.fit(self.operators_, runs, gpus))
+
+    def with_measured(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Auto:
+        """Itself corrected for GPUs of which `runs` hold some rows: takes seconds, and needs no training."""
+        return replace(self, operators_=learning.with_measured(self.operators_, runs, gpus))
+
+    def state(self) -> dict[str, Any]:
+        """Plain containers and arrays."""
+        return {
+            "shares": [self.shares_.floor, self.shares_.traffic],
+            "floors": dict(self.floors_),
+            "default_floor": self.default_floor_,
+            "prior_cost": self.prior_cost_,
+            "label": self.kernels_.label,
+            "log_likelihood": self.kernels_.log_likelihood,
+            "cost": self.kernels_.cost,
+            "operators": self.operators_.state(),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
+        """The inverse of `state`."""
+        kernels = KernelKnowledge(state["label"], state["log_likelihood"], state["cost"])
+        learned = Learned.from_state(state["operators"])
+        shares = Shares(*state["shares"])
+        return cls(shares, state["floors"], state["default_floor"], state["prior_cost"], kernels, learned)
+
+
+def _learn(measurements: Measurements, gpus: GpuTable, shares: Shares) -> Auto:
+    floors = launch_floors(measurements, gpus)
+    # Too long a floor doubles a short kernel's time, too short a one at most halves it: take the least.
+    default = min(floors.values(), default=FLOOR_S)
+    floor_s = np.array([floors[gpus.ids[g]] for g in measurements.gpu])
+    kernels, cost = learn_kernels(measurements, gpus, floor_s, shares)
+    return Auto(shares, floors, default, cost, kernels)
+
+
+def _held_out_error(measurements: Measurements, gpus: GpuTable, trained: list[int], shares: Shares) -> float:
+    """Mean absolute log error of single sources, each GPU held out in turn."""
+    errors = []
+    for gpu in trained:
+        fitted = _learn(measurements.take(np.flatnonzero(measurements.gpu != gpu)), gpus, shares)
+        source, target = like_pairs(measurements)
+        chosen = measurements.gpu[target] == gpu
+        source, target = source[chosen], target[chosen]
+        if len(source):
+            evidence = Evidence(measurements.take(source), np.arange(len(source)))
+            answer = fitted.predict(measurements.ops, gpus, target, measurements.gpu[target], evidence=evidence)
+            errors.append(np.abs(np.log(answer.latency_s / measurements.latency_s[target])).mean())
+    return float(np.mean(errors)) if errors else np.inf

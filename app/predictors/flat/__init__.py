@@ -1,0 +1,1 @@
+"""Fitted scikit-learn estimators as flat arrays, for fast prediction."""

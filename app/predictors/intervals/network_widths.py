@@ -1,0 +1,37 @@
+"""How far a whole network may be from the sum of its rows, by what stands behind them.
+
+Rows of one GPU err together (its clock, its card, its software), and a lowering leaves things out: residuals of rows
+tell neither, but where these are of GPUs held out they tell of the first. Half-widths in log space that hold 80 % of
+NeuSight's measured models together with the rows' own intervals: as it ships, on the GPUs whose operators were learned
+from, and with each of these left out in turn (docs/explanation/notebook.md).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.predictors.intervals.conformal import GROUPS, SITUATIONS, width_at
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+_WIDTHS = {
+    "measured": 0.08,
+    "seen": 0.05,
+    "seen_outside": 0.05,
+    "calibrated": 0.05,
+    "sibling": 0.05,
+    "unseen": 0.04,
+    "unseen_outside": 0.04,
+    "untrained": 0.20,
+}
+_OF_SITUATION = np.array([_WIDTHS[situation] for situation in SITUATIONS])
+
+
+def network_widths(group: Ints, coverage: float) -> Floats:
+    """Half-widths at a coverage of rows in residual groups (app.predictors.intervals.conformal), shaped as these."""
+    # An answer that is no operator's (the hardware limit) is as good as untrained.
+    situation = np.where(group < len(GROUPS), len(SITUATIONS) - 1, (group - len(GROUPS)) % len(SITUATIONS))
+    widths: Floats = width_at(coverage) * _OF_SITUATION[situation]
+    return widths

@@ -1,0 +1,1 @@
+"""The published methods, a folder each."""

@@ -1,0 +1,1 @@
+"""The cross-GPU kernels paper: efficiency transfer (`efficiency`) and seven regressors over pairs of GPUs."""

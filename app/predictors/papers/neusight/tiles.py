@@ -1,0 +1,164 @@
+"""Tiles as measured kernels cut their outputs, and which tile an operator that was not measured gets.
+
+A kernel's tile is in its name (`ampere_sgemm_128x64_tn`, `Cijk_..._MT128x96x32_...`: columns of the output by rows,
+as BLAS counts them) or follows from its grid. NeuSight gives an operator the tile of the nearest measured one, by its
+dimensions and the GPU's figures at once. Here the GPU comes first: the same GPU where the operator was measured on
+it, else the one nearest in table 3's figures; then the nearest dimensions, in log2, since sizes span five decades.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.predictors.nearest import nearest, nearest_of
+from app.runtime.compiled import compiled
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+# Measured shapes per operator, dtype and GPU that the choice is made from; then those are dropped that the others
+# already answer for.
+MOST_SHAPES = 4000
+_SIZES = re.compile(r"(\d+)x(\d+)")
+# Two numbers of a name that are less are vector widths, or pieces of a block.
+_LEAST_EDGE = 8
+
+
+def tile_of_kernel(name: str) -> tuple[float, float]:
+    """Rows and columns of the output tile that a matrix kernel's name tells, NaN where it tells none."""
+    for match in _SIZES.finditer(name):
+        columns, rows = int(match[1]), int(match[2])
+        if min(columns, rows) >= _LEAST_EDGE:
+            return float(rows), float(columns)
+    return np.nan, np.nan
+
+
+def tiles_of_kernels(kernel: Ints, names: Sequence[str]) -> Floats:
+    """Tiles of rows by the code of their kernel (-1 unknown), rows and columns, float64 [2, n]."""
+    known = np.array([*(tile_of_kernel(name) for name in names), (np.nan, np.nan)])
+    tiles: Floats = np.ascontiguousarray(known[kernel].T)
+    return tiles
+
+
+def tiles_of_grids(elements: Floats, grid: Floats) -> Floats:
+    """Elements of a block's share of `elements` [n], cut up by `grid` [3, n] blocks: the next power of two, [2, n].
+
+    An element-wise kernel's blocks take whole vectors, so only the last one's share is less than that.
+    """
+    return np.stack([np.ones(len(elements)), 2.0 ** np.ceil(np.log2(elements / grid.prod(axis=0)))])
+
+
+@compiled
+def _condense(point: NDArray[np.float32], tile: NDArray[np.uint16], kept: Ints) -> int:
+    """How many points of a GPU are enough to give all of them their own tile, their positions in `kept` (Hart 1968)."""
+    stored = np.empty_like(point)
+    used = np.zeros(len(point), dtype=np.bool_)
+    count, missed = 0, True
+    while missed:
+        missed = False
+        for k in range(len(point)):
+            if used[k]:
+                continue
+            like = nearest(stored, point[k], 0, count)
+            if like < 0 or (tile[kept[like]] != tile[k]).any():
+                stored[count], kept[count], used[k] = point[k], k, True
+                count += 1
+                missed = True
+    return count
+
+
+def log_sizes(sizes: Floats) -> NDArray[np.float32]:
+    """Log2 of dimensions [4, n], the way points are stored, float32 [n, 4]."""
+    return np.ascontiguousarray(np.log2(sizes).T.astype(np.float32))
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Measured tiles of one operator in one dtype, by GPU.
+
+    gpus     GPU ids, g of them
+    figures  float64 [figures, g], natural logs of what GPUs are compared by
+    first    int [g + 1], where each GPU's points start
+    point    float32 [points, 4], log2 of dimensions
+    tile     uint16 [points, 2], rows and columns of the output tile
+    """
+
+    gpus: tuple[str, ...]
+    figures: Floats
+    first: Ints
+    point: NDArray[np.float32]
+    tile: NDArray[np.uint16]
+
+    @classmethod
+    def measured(cls, sizes: Floats, tiles: Floats, gpu: Ints, ids: Sequence[str], figures: Floats) -> Self:
+        """From rows of dimensions [4, n] and tiles [2, n] on GPUs; `figures` [figures, gpus] of every GPU of `ids`.
+
+        Rows without a tile tell nothing. Where a GPU has more rows than MOST_SHAPES, evenly many over its rows as
+        sorted by their dimensions.
+        """
+        known = np.isfinite(tiles).all(axis=0)
+        on, points, kept = [], [], []
+        for code in np.unique(gpu[known]).tolist():
+            rows = np.flatnonzero(known & (gpu == code))
+            rows = rows[np.lexsort(sizes[:, rows])]
+            rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), MOST_SHAPES)).astype(np.intp)]
+            # Neighbours in that order are alike, and condensing starts better from points far apart.
+            rows = rows[np.random.default_rng(0).permutation(len(rows))]
+            point, tile = log_sizes(sizes[:, rows]), tiles[:, rows].T.astype(np.uint16)
+            enough = np.empty(len(rows), dtype=np.intp)
+            enough = enough[: _condense(point, tile, enough)]
+            on.append(code)
+            points.append(point[enough])
+            kept.append(tile[enough])
+        first = np.concatenate([[0], np.cumsum([len(part) for part in points], dtype=np.intp)]).astype(np.intp)
+        empty = np.empty((0, 4), dtype=np.float32), np.empty((0, 2), dtype=np.uint16)
+        return cls(
+            tuple(ids[code] for code in on),
+            figures[:, on],
+            first,
+            np.concatenate([empty[0], *points]),
+            np.concatenate([empty[1], *kept]),
+        )
+
+    def over(self, old: Tiles) -> Tiles:
+        """These, and those of `old` on GPUs that these do not have."""
+        kept = [k for k, gpu in enumerate(old.gpus) if gpu not in self.gpus]
+        spans = [slice(old.first[k], old.first[k + 1]) for k in kept]
+        counts = np.concatenate([np.diff(self.first), np.diff(old.first)[kept]])
+        return Tiles(
+            (*self.gpus, *(old.gpus[k] for k in kept)),
+            np.concatenate([self.figures, old.figures[:, kept]], axis=1),
+            np.concatenate([[0], np.cumsum(counts)]).astype(np.intp),
+            np.concatenate([self.point, *(old.point[span] for span in spans)]),
+            np.concatenate([self.tile, *(old.tile[span] for span in spans)]),
+        )
+
+    def nearest_gpus(self, ids: Sequence[str], figures: Floats) -> Ints:
+        """Whose tiles each GPU uses, positions in `gpus`, int [len(ids)]; figures [figures, len(ids)].
+
+        Its own where it has some, else those of the GPU at the least distance in the figures' logs.
+        """
+        distance = ((figures[:, :, None] - self.figures[:, None, :]) ** 2).sum(axis=0)
+        position = {gpu: k for k, gpu in enumerate(self.gpus)}
+        return np.array([position.get(gpu, int(distance[k].argmin())) for k, gpu in enumerate(ids)], dtype=np.intp)
+
+    def choose(self, sizes: Floats, gpu: Ints) -> Floats:
+        """Tiles of dimensions [4, n] by the measured ones of `gpus[gpu[q]]`, rows and columns, float64 [2, n]."""
+        found = np.empty(sizes.shape[1], dtype=np.intp)
+        nearest_of(self.point, log_sizes(sizes), self.first[gpu], self.first[gpu + 1], found)
+        return np.ascontiguousarray(self.tile[found].T.astype(np.float64))
+
+    def state(self) -> dict[str, Any]:
+        """As a plain container of arrays."""
+        return {name: getattr(self, name) for name in ("gpus", "figures", "first", "point", "tile")}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
+        """The inverse of `state`."""
+        return cls(tuple(state["gpus"]), state["figures"], state["first"], state["point"], state["tile"])

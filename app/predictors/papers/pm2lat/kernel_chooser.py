@@ -1,0 +1,87 @@
+"""Which kernel a library picks for a shape, where it cannot be asked: a small decision tree as flat arrays.
+
+PM2Lat asks cublasLtMatmulAlgoGetHeuristic on the device (section III.B); a service has no device, so the kernels that
+were seen to run are learned from their shapes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.ops.base import Products
+from app.predictors.flat.trees import FlatTrees
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+# A leaf with fewer shapes follows noise (chosen on a validation part of the FP32 training rows: 1, 3, 10, 20, 40).
+LEAST_LEAF = 10
+# Tiles whose waves and fill are features.
+_TILES = ((128, 128), (64, 64), (128, 64), (32, 128), (128, 32))
+
+
+def product_features(products: Products, sms: Floats | float) -> Floats:
+    """What libraries choose by, float64 [n, 22]: log sizes, aspect, and waves and fill at common tiles."""
+    batch, m, n, k = (np.maximum(size, 1e-9) for size in products)
+    outputs = batch * m * n
+    columns = [*np.log2([batch, m, n, k, outputs, outputs * k, m / n])]
+    for rows, width in _TILES:
+        blocks = batch * np.ceil(m / rows) * np.ceil(n / width)
+        waves = blocks / sms
+        columns += [np.log2(waves), waves / np.ceil(waves), outputs / (blocks * rows * width)]
+    return np.stack(columns, axis=1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelChooser:
+    """Features float64 [n, columns] to kernels, codes int [n]; `tree` is None where there is one kernel only."""
+
+    tree: FlatTrees | None
+
+    @classmethod
+    def fitted(cls, features: Floats, kernel: Ints) -> Self:
+        """From shapes and the kernels that ran, codes from 0."""
+        from sklearn.tree import DecisionTreeClassifier  # noqa: PLC0415  (serving never fits)
+
+        if len(np.unique(kernel)) < 2:
+            return cls(None)
+        grown = DecisionTreeClassifier(min_samples_leaf=LEAST_LEAF, random_state=0).fit(features, kernel)
+        return cls(FlatTrees.from_sklearn([_Winner(grown)], scale=1.0))
+
+    def choose(self, features: Floats) -> Ints:
+        """The kernel of every shape."""
+        if self.tree is None:
+            return np.zeros(len(features), dtype=np.intp)
+        return self.tree.predict(features).astype(np.intp)
+
+    def state(self) -> Any:
+        """As a plain container of arrays."""
+        if self.tree is None:
+            return None
+        state = self.tree.state()
+        return state | {"value": state["value"].astype(np.int16)}
+
+    @classmethod
+    def from_state(cls, state: Any) -> Self:
+        """The inverse of `state`."""
+        if state is None:
+            return cls(None)
+        return cls(FlatTrees.from_state(state | {"value": state["value"].astype(np.float64)}))
+
+
+class _Winner:
+    """A fitted classifier in the form of a regressor whose leaves hold the code of their commonest class."""
+
+    def __init__(self, classifier: Any) -> None:
+        self.tree_ = _WinnerTree(classifier.tree_, classifier.classes_)
+
+
+class _WinnerTree:
+    def __init__(self, tree: Any, classes: Ints) -> None:
+        self.children_left, self.feature, self.threshold = tree.children_left, tree.feature, tree.threshold
+        self.children_right, self.max_depth = tree.children_right, tree.max_depth
+        self.value = classes[tree.value[:, 0].argmax(axis=1)][:, None, None].astype(np.float64)

@@ -1,0 +1,223 @@
+"""`kernel_table`: PM2Lat (equations 1 and 2) on the rows that there are.
+
+Each operator on each GPU has its kernels, told apart by name; each kernel a table of throughput at powers of two of K
+(papers.pm2lat.throughput_table), or, where memory bounds the operator, a line in bytes and instructions
+(papers.pm2lat.memory_kernels); and a chooser of the kernel from the shape. As in the paper a GPU needs
+measurements of its own. Where it has none, one of the same architecture lends its table, device time carried over by
+wave scaling; else the row is not supported. Nor are collectives, recurrent layers, and backward phases of all but
+matrix products, which are two more products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.errors import NotTrained
+from app.ops import OP_CODE, OPS
+from app.ops.base import Op, Products
+from app.predictors.papers.habitat.wave_scaling import distance, memory_share, scaled
+from app.predictors.papers.known_gpus import KnownGpus, figures_of
+from app.predictors.papers.pm2lat.kernel_names import identity, parse
+from app.predictors.papers.pm2lat.memory_kernels import Counts, MemoryKernels
+from app.predictors.papers.pm2lat.product_kernels import ProductKernels, Shapes
+from app.predictors.papers.queries import Cell, cell_key, estimate, of_each_gpu, points, shape_names
+from app.predictors.roofline import peaks
+from app.tables.gpus import COLUMN_INDEX, GpuTable
+from app.tables.measurements import Evidence
+from app.tables.operator_runs import OperatorRuns
+from app.tables.ops import DTYPE_CODE, OpTable
+from app.tables.predictions import Estimate
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+# Operators whose kernels see nothing but their products.
+PLAIN = ("linear", "bmm")
+UNSUPPORTED = ("recurrent", "collective")
+_SMS, _L2 = COLUMN_INDEX["sm_count"], COLUMN_INDEX["l2_bytes"]
+_BANDWIDTH = COLUMN_INDEX["memory_bandwidth_bytes_per_s"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tables:
+    """One cell: the kernels of each GPU in `gpus`, in order, and the range of log2 dimensions learned from, [d]."""
+
+    gpus: KnownGpus
+    kernels: tuple[ProductKernels | MemoryKernels, ...]
+    low: Floats
+    high: Floats
+
+    def joined(self, newer: Tables) -> Tables:
+        """These, and the newer ones instead where both know a GPU."""
+        gpus, keep = self.gpus.joined(newer.gpus)
+        kept = tuple(self.kernels[k] for k in keep)
+        return Tables(gpus, kept + newer.kernels, np.minimum(self.low, newer.low), np.maximum(self.high, newer.high))
+
+    def sources(self, gpus: GpuTable, j: Ints) -> Ints:
+        """Whose table answers for GPU row `j[q]`: its own, else the most similar of its architecture, else -1."""
+        own = self.gpus.find(gpus, j)
+        apart = np.where(self.gpus.siblings(gpus, j), distance(self.gpus.figures, figures_of(gpus, j)), np.inf)
+        lent = np.where(np.isfinite(apart).any(axis=0), apart.argmin(axis=0), -1)
+        return np.where(own >= 0, own, lent)
+
+    def state(self) -> dict[str, Any]:
+        """As plain containers and arrays."""
+        kernels = [one.state() for one in self.kernels]
+        return {"gpus": self.gpus.state(), "kernels": kernels, "low": self.low, "high": self.high}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
+        """The inverse of `state`."""
+        kernels = tuple(
+            (MemoryKernels if "coefficients" in one else ProductKernels).from_state(one) for one in state["kernels"]
+        )
+        return cls(KnownGpus.from_state(state["gpus"]), kernels, state["low"], state["high"])
+
+
+@dataclass(frozen=True, eq=False)
+class KernelTable:
+    """Kernels with their throughput tables and lines, per operator, dtype and GPU."""
+
+    name: ClassVar[str] = "kernel_table"
+    trainable: ClassVar[bool] = True
+    needs_training: ClassVar[bool] = True
+
+    cells_: Mapping[str, Tables] = field(default_factory=dict)
+
+    def fit_operators(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Self:
+        """Itself with the kernels of every GPU of every cell in `runs`; NotTrained where none has rows enough."""
+        learned: dict[str, Tables] = {}
+        for run in runs:
+            if (new := _tables(run, gpus)) is not None:
+                key = cell_key(run.op, run.dtype)
+                learned[key] = self.cells_[key].joined(new) if key in self.cells_ else new
+        if not learned:
+            raise NotTrained(f"'{self.name}' learns from rows of one operator on one GPU; there are too few.")
+        return type(self)({**self.cells_, **learned})
+
+    def predict(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, *, evidence: Evidence) -> Estimate:
+        """Latency of operator row `i[q]` on GPU row `j[q]`, float64 [n] seconds; evidence is not used."""
+
+        def answer(cell: Cell) -> tuple[Floats, Ints] | None:
+            tables = self.cells_.get(cell.key)
+            if tables is None:
+                return None
+            shape = points(cell.ops, shape_names(cell.op.fields))
+            beyond = (shape < tables.low) | (shape > tables.high)
+            outside = np.logical_or.reduce(beyond, axis=1) | (cell.ops.column("backward") > 0)
+            return _answer(cell, tables, gpus), tables.gpus.situations(gpus, cell.gpu, outside)
+
+        return estimate(ops, gpus, i, j, answer)
+
+    def state(self) -> dict[str, Any]:
+        """Per cell its GPUs and their kernels."""
+        return {key: tables.state() for key, tables in self.cells_.items()}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
+        """The inverse of `state`."""
+        return cls({key: Tables.from_state(of) for key, of in state.items()})
+
+
+def _answer(cell: Cell, tables: Tables, gpus: GpuTable) -> Floats:
+    """Seconds of a cell's queries, [m]."""
+    seconds = np.full(len(cell.gpu), np.nan)
+    source = tables.sources(gpus, cell.gpu)
+    for known in np.unique(source[source >= 0]):
+        mine = np.flatnonzero(source == known)
+        ops, kernels = cell.ops.take(mine), tables.kernels[known]
+        found = _seconds(cell.op, ops, kernels)
+        lent = tables.gpus.find(gpus, cell.gpu[mine]) < 0
+        if lent.any():
+            ratio = _carried(cell, mine, tables.gpus.figures[:, [known]], gpus)
+            found = np.where(lent, kernels.overhead_s + (found - kernels.overhead_s) * ratio, found)
+        seconds[mine] = found
+    return seconds
+
+
+def _carried(cell: Cell, mine: Ints, origin: Floats, gpus: GpuTable) -> Floats:
+    """Device time on the GPU asked about over that on the GPU of the table, by wave scaling, [m]."""
+    work, gpu = cell.op.work(cell.ops.take(mine)), cell.gpu[mine]
+    ridge = peaks(gpus)[DTYPE_CODE[cell.dtype], gpu] / gpus.values[_BANDWIDTH, gpu]
+    share = memory_share(work.flops / work.bytes, ridge)
+    return scaled(np.broadcast_to(origin, (len(origin), len(mine))), figures_of(gpus, gpu), share)
+
+
+def _seconds(op: Op, ops: OpTable, kernels: ProductKernels | MemoryKernels) -> Floats:
+    """Seconds of rows by one GPU's kernels, [m]."""
+    if isinstance(kernels, MemoryKernels):
+        return kernels.predict(counts_of(op, ops, kernels.l2_bytes))
+    forward = kernels.predict(shapes_of(op, ops))
+    back = ops.column("backward") > 0
+    if not back.any():
+        return forward
+    if op.name not in PLAIN:
+        return np.where(back, np.nan, forward)
+    b, m, n, k = shapes_of(op, ops).products
+    none = np.empty((len(ops), 0))
+    # dX = dY W and dW = dY^T X.
+    twice = [kernels.predict(Shapes(Products(b, *sizes), none)) for sizes in ((m, k, n), (k, n, m))]
+    return np.where(back, twice[0] + twice[1], forward)
+
+
+def shapes_of(op: Op, ops: OpTable) -> Shapes:
+    """Rows as products: K is the FLOPs per output, so that attention loops over its keys and MoE over both layers."""
+    products = op.products(ops)
+    if products is None:
+        raise ValueError(f"{op.name} is no matrix product")
+    if op.name in PLAIN:
+        return Shapes(products, np.empty((len(ops), 0)))
+    b, m, n, _ = products
+    flops = op.work(ops).flops / (1.0 + (ops.column("backward") > 0))
+    return Shapes(Products(b, m, n, flops / (2.0 * b * m * n)), points(ops, shape_names(op.fields)))
+
+
+def counts_of(op: Op, ops: OpTable, l2_bytes: float) -> Counts:
+    """Rows as bytes, bytes that an L2 of `l2_bytes` cannot keep, instructions, and rows of the operator."""
+    work = op.work(ops)
+    spilled = np.minimum(work.bytes, np.maximum(work.working_set_bytes - l2_bytes, 0.0))
+    rows = ops.column("b") if "b" in op.fields else np.zeros(len(ops))
+    return Counts(np.stack([work.bytes, spilled, work.flops, rows]), points(ops, shape_names(op.fields)))
+
+
+def _tables(run: OperatorRuns, gpus: GpuTable) -> Tables | None:
+    """The kernels of one cell, from its forward rows; None where no GPU has rows enough, or nothing can be learned."""
+    op = OPS[OP_CODE[run.op]]
+    run = run.take(np.flatnonzero(run.rows.ops.column("backward") == 0))
+    if op.group in UNSUPPORTED or not len(run):
+        return None
+    kernel, tiles = _kernels(run)
+    found: dict[int, ProductKernels | MemoryKernels] = {}
+    for gpu, rows in of_each_gpu(run):
+        part = run.rows.take(rows)
+        one = _fitted(op, part.ops, part.latency_s, kernel[rows], tiles, gpus.values[[_SMS, _L2], gpu])
+        if one is not None:
+            found[gpu] = one
+    if not found:
+        return None
+    shape = points(run.rows.ops, shape_names(op.fields))
+    return Tables(KnownGpus.of(gpus, list(found)), tuple(found.values()), shape.min(axis=0), shape.max(axis=0))
+
+
+def _fitted(
+    op: Op, ops: OpTable, latency_s: Floats, kernel: Ints, tiles: Sequence[tuple[int, int]], figures: Floats
+) -> ProductKernels | MemoryKernels | None:
+    """The kernels of one GPU; `figures` are its SMs and bytes of L2."""
+    sms, l2_bytes = figures.tolist()
+    if op.products(ops) is None:
+        return MemoryKernels.fitted(counts_of(op, ops, l2_bytes), latency_s, kernel, l2_bytes)
+    return ProductKernels.fitted(shapes_of(op, ops), latency_s, kernel, tiles, sms)
+
+
+def _kernels(run: OperatorRuns) -> tuple[Ints, list[tuple[int, int]]]:
+    """Which kernel each row ran, int [n], by the identity of its name, and the tile of each; unknown names are one."""
+    names = [*run.kernels, ""]
+    known: dict[str, int] = {}
+    code = np.array([known.setdefault(identity(name), len(known)) for name in names], dtype=np.intp)
+    tiles = {code[position]: parse(name).tile for position, name in reversed([*enumerate(names)])}
+    return code[run.kernel], [tiles[position] for position in range(len(known))]

@@ -1,0 +1,101 @@
+"""Queries by cell, the rows of one operator in one dtype: what predictors of operators learn and answer by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.ops.base import COMMON, Op, Work
+from app.ops.kinds import kinds_of
+from app.predictors.intervals.conformal import S_UNTRAINED, SUPPORT_OF_SITUATION, operator_codes
+from app.predictors.roofline import hardware_limit
+from app.tables.gpus import GpuTable
+from app.tables.operator_runs import OperatorRuns
+from app.tables.ops import DTYPES, OpTable
+from app.tables.predictions import Estimate
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+# With fewer rows of a GPU in a cell nothing is fitted to them.
+LEAST_ROWS = 8
+
+_COMMON = {name for dim in COMMON for name in dim.columns}
+
+
+class Cell(NamedTuple):
+    """Queries of one cell.
+
+    op, dtype  the operator, and the name of the number format
+    query      int [m], positions of these queries among all
+    ops        OpTable of m rows, one per query
+    gpu        int [m], rows of the GpuTable asked about
+    """
+
+    op: Op
+    dtype: str
+    query: Ints
+    ops: OpTable
+    gpu: Ints
+
+    @property
+    def key(self) -> str:
+        """Name of the cell in a state."""
+        return cell_key(self.op.name, self.dtype)
+
+    @property
+    def work(self) -> Work:
+        """FLOPs and bytes of every query."""
+        return self.op.work(self.ops)
+
+
+def cell_key(op: str, dtype: str) -> str:
+    """Name of a cell in a state."""
+    return f"{op} {dtype}"
+
+
+def cells(ops: OpTable, i: Ints, j: Ints) -> Iterator[Cell]:
+    """The cells of the queries (`i[q]`, `j[q]`), whose operators may be of one family or mixed."""
+    asked = ops.take(i)
+    for op, rows, table in kinds_of(asked):
+        query = np.arange(len(i))[rows]
+        for code in np.unique(table.dtype):
+            mine = np.flatnonzero(table.dtype == code)
+            part = table if len(mine) == len(table) else table.take(mine)
+            yield Cell(op, DTYPES[code], query[mine], part, j[query[mine]])
+
+
+def estimate(
+    ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, answer: Callable[[Cell], tuple[Floats, Ints] | None]
+) -> Estimate:
+    """What `answer` says of each cell, (seconds [m], situation codes [m]); NaN where it says None."""
+    latency, situation = np.full(len(i), np.nan), np.full(len(i), S_UNTRAINED)
+    for cell in cells(ops, i, j):
+        if (found := answer(cell)) is not None:
+            latency[cell.query], situation[cell.query] = found
+    bound = hardware_limit(ops, gpus, i, j).bound
+    group = operator_codes(ops.kind[i], ops.dtype[i], situation)
+    return Estimate(latency, bound, SUPPORT_OF_SITUATION[situation], group)
+
+
+def of_each_gpu(runs: OperatorRuns) -> Iterator[tuple[int, Ints]]:
+    """Every GPU with enough rows to learn from: its row of the GpuTable, and its rows of the cell."""
+    for gpu in np.unique(runs.rows.gpu):
+        rows = np.flatnonzero(runs.rows.gpu == gpu)
+        if len(rows) >= LEAST_ROWS:
+            yield int(gpu), rows
+
+
+def points(ops: OpTable, names: list[str]) -> Floats:
+    """Shapes as log2(1 + dimension), float64 [n, names]; absent ones are 0."""
+    shape = np.stack([ops.column(name) for name in names], axis=1)
+    logs: Floats = np.log2(1.0 + np.nan_to_num(shape))
+    return logs
+
+
+def shape_names(fields: Mapping[str, int]) -> list[str]:
+    """The columns of an operator that say its shape."""
+    return [name for name in fields if name not in _COMMON]

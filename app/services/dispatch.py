@@ -1,0 +1,30 @@
+"""Any request of POST /predict to whoever answers its kind of workload."""
+
+from __future__ import annotations
+
+from app.engine.gpu_rows import Snapshot
+from app.services.graphs.stored import Graphs
+from app.services.kernels.predict import predict
+from app.services.models.predict import predict_network
+from app.services.operators.predict import predict_operators
+from app.services.operators.tables import predict_table
+from app.wire.models.requests import GraphRequest, ModelRequest
+from app.wire.operators.requests import OperatorsRequest
+from app.wire.prediction_form import PredictRequest
+from app.wire.requests import Request, Response
+
+
+def reply(
+    snapshot: Snapshot, request: Request, *, max_rows: int, graphs: Graphs | None = None, advise: bool = True
+) -> Response:
+    """Answer a request; NotFound, BadInput, TooLarge or NotTrained say what to send instead.
+
+    `graphs` are those stored by POST /graphs, which a request may name; `advise` adds what would make a network fit.
+    """
+    if isinstance(request, PredictRequest):
+        return predict(snapshot, request)
+    if isinstance(request, OperatorsRequest):
+        return predict_operators(snapshot, request, max_rows=max_rows)
+    if isinstance(request, ModelRequest | GraphRequest):
+        return predict_network(snapshot, request, max_rows=max_rows, graphs=graphs, advise=advise)
+    return predict_table(snapshot, request, max_rows=max_rows)

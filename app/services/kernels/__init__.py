@@ -1,0 +1,1 @@
+"""Single kernel launches: predicted, checked and rendered."""

@@ -1,0 +1,76 @@
+"""Warnings beside a prediction: what a caller should know before acting on the number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+import numpy as np
+
+from app.predictors.intervals.conformal import NO_EVIDENCE, RELATED
+from app.predictors.launches.sound import none_under_limit
+from app.predictors.roofline import hardware_limit
+from app.tables.gpus import GpuSpec, GpuTable
+from app.tables.measurements import Measurements
+from app.tables.predictions import EXTRAPOLATED
+from app.wire.kernel_workload import KernelWorkload
+from app.wire.prediction_form import PredictRequest
+
+# Room for clocks above the data sheet's and rounded counts.
+LIMIT_TOLERANCE = 0.05
+
+
+def about_answer(
+    request: PredictRequest, spec: GpuSpec, group: int, support: int, answered: bool, *, guest: bool
+) -> list[str]:
+    """Warnings of one query; `guest` is a GPU that is no row of the catalogue."""
+    words = []
+    if not answered:
+        words.append(f"{request.predictor} cannot answer for this launch: this is the hardware limit")
+    elif request.predictor == "roofline":
+        words.append("this is the hardware limit, not an expectation: kernels seldom reach it")
+    elif group == NO_EVIDENCE:
+        words.append("no measurement of this kernel is known: expect the time anywhere in the wide interval")
+    elif group == RELATED:
+        words.append("only measurements of other kernels bear on this one")
+    elif support == EXTRAPOLATED:
+        words.append("the launch lies outside what was measured: extrapolated")
+    if request.workload.working_set_bytes > spec.memory_bytes:
+        words.append(f"the working set does not fit in the memory of {spec.id}")
+    if guest and (inferred := sum(source == "inferred" for source in spec.provenance.values())):
+        words.append(f"of {spec.id}, {inferred} figures are inferred from its architecture, not stated")
+    return words
+
+
+def about_measured(workloads: Sequence[KernelWorkload], gpus: GpuTable, given: Measurements) -> list[list[str]]:
+    """Per workload: measured times that cannot be, and sizes whose counts were left as they are.
+
+    `given` holds the measured rows of all workloads, in order.
+    """
+    if not len(given):
+        return [[] for _ in workloads]
+    if none_under_limit(given, gpus, LIMIT_TOLERANCE):
+        return [_same_counts(workload) for workload in workloads]
+    limits = hardware_limit(given.ops, gpus, np.arange(len(given)), given.gpu).latency_s.tolist()
+    each = zip([gpus.ids[gpu] for gpu in given.gpu.tolist()], limits, strict=True)
+    return [
+        _too_fast(workload, list(islice(each, len(workload.measured)))) + _same_counts(workload)
+        for workload in workloads
+    ]
+
+
+def _too_fast(workload: KernelWorkload, limits: Sequence[tuple[str, float]]) -> list[str]:
+    return [
+        f"measured[{k}]: {row.latency_ms:.6g} ms is more than {LIMIT_TOLERANCE:.0%} under the hardware limit of "
+        f"{gpu}, {limit * 1e3:.6g} ms: check the time, FLOPs, bytes and working set"
+        for k, (row, (gpu, limit)) in enumerate(zip(workload.measured, limits, strict=True))
+        if row.latency_ms < (1 - LIMIT_TOLERANCE) * limit * 1e3
+    ]
+
+
+def _same_counts(workload: KernelWorkload) -> list[str]:
+    return [
+        f"measured[{k}]: another size with the same flops and bytes; send those of that size too"
+        for k, row in enumerate(workload.measured)
+        if row.size is not None and row.size != workload.size and row.flops is None and row.bytes is None
+    ]

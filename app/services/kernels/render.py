@@ -1,0 +1,101 @@
+"""Finished answers in the words and units of the HTTP contract."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.engine import Engine
+from app.engine.gpu_rows import GpuRows
+from app.predictors.launches.occupancy import resident_blocks
+from app.services.kernels.advice import about_answer, about_measured
+from app.tables.gpus import GpuTable
+from app.tables.measurements import Measurements
+from app.tables.ops import OpTable
+from app.tables.predictions import BOUNDS, SUPPORTS, Predictions
+from app.wire.prediction_form import (
+    AnsweredBy,
+    Interval,
+    MemoryUse,
+    OperatorRow,
+    Prediction,
+    PredictRequest,
+    Share,
+)
+
+Ints = NDArray[np.intp]
+_ROOFLINE = "roofline"
+
+
+class Finished(NamedTuple):
+    """What the engine was asked and has answered: operator row `i[q]` on GPU row `j[q]`, and `given` measurements."""
+
+    engine: Engine
+    rows: GpuRows
+    gpus: GpuTable
+    ops: OpTable
+    i: Ints
+    j: Ints
+    given: Measurements
+    answer: Predictions
+
+
+def rendered(done: Finished, asked: Sequence[tuple[PredictRequest, Sequence[int]]]) -> list[Prediction]:
+    """One prediction per query, in order; `asked` holds each request with its GPU rows."""
+    shared = about_measured([request.workload for request, _ in asked], done.gpus, done.given)
+    answer = done.answer
+    columns = zip(
+        (answer.latency_s * 1e3).tolist(),
+        (answer.low_s * 1e3).tolist(),
+        (answer.high_s * 1e3).tolist(),
+        answer.bound.tolist(),
+        answer.support.tolist(),
+        answer.group.tolist(),
+        answer.answered.tolist(),
+        strict=True,
+    )
+    predictions: list[Prediction] = []
+    for (request, targets), words in zip(asked, shared, strict=True):
+        coverage, required = request.coverage, request.workload.working_set_bytes
+        for target in targets:
+            middle, low, high, bound, support, group, answered = next(columns)
+            spec = done.rows.spec(target)
+            name = request.predictor if answered else _ROOFLINE
+            own = about_answer(request, spec, group, support, answered, guest=done.rows.is_guest(target))
+            detail = [_operator(done, request, len(predictions))] if request.detail else None
+            predictions.append(
+                Prediction(
+                    spec.id,
+                    middle,
+                    Interval(low, high, coverage),
+                    BOUNDS[bound],  # type: ignore[arg-type]
+                    AnsweredBy(name, done.engine.version_of(name, spec.id)),
+                    SUPPORTS[support],  # type: ignore[arg-type]
+                    MemoryUse(required, spec.memory_bytes, required <= spec.memory_bytes),
+                    [Share("kernel", middle, 1.0, 1)],
+                    words + own,
+                    detail,
+                )
+            )
+    return predictions
+
+
+def _operator(done: Finished, request: PredictRequest, q: int) -> OperatorRow:
+    """The one operator of a kernel request in detail."""
+    workload, answer = request.workload, done.answer
+    resident = resident_blocks(done.ops, done.gpus, done.i[q : q + 1], done.j[q : q + 1])
+    return OperatorRow(
+        op="kernel",
+        name=workload.name,
+        latency_ms=float(answer.latency_s[q]) * 1e3,
+        low_ms=float(answer.low_s[q]) * 1e3,
+        high_ms=float(answer.high_s[q]) * 1e3,
+        limit_ms=float(answer.limit_s[q]) * 1e3,
+        bound=BOUNDS[answer.bound[q]],
+        flops=workload.flops,
+        bytes=workload.bytes,
+        blocks_per_sm=float(resident.blocks[0]),
+    )

@@ -1,0 +1,1 @@
+"""Bytes to typed requests and answers to bytes: JSON, CSV, Arrow, Parquet. No rule of any use case."""

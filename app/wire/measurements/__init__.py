@@ -1,0 +1,1 @@
+"""Measurements as bodies and files hold them: JSON, CSV and Parquet."""

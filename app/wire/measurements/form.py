@@ -1,0 +1,90 @@
+"""The JSON form of one measurement, as POST /measurements takes it and GET /measurements gives it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal, TypeAlias
+
+from msgspec import Meta, Struct
+
+from app.wire.kernel_workload import KERNEL_EXAMPLE, GpuRef, Milliseconds, Name
+from app.wire.models.requests import ModelWorkload
+
+Spread: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
+Runs: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Phase: TypeAlias = Literal["forward", "backward", "update", "communication"]
+_Extent: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Dims: TypeAlias = _Extent | Annotated[list[_Extent], Meta(min_length=1, max_length=3)]
+_REF = "#/components/schemas/{name}"
+_ONE_OPERATOR = {
+    "type": "object",
+    "description": "one operator: `kind` operator, `op` and its own fields, as in a list of operators",
+    "properties": {"kind": {"const": "operator"}, "op": {"type": "string"}},
+    "required": ["kind", "op"],
+}
+WORKLOADS = [
+    {"$ref": _REF.format(name="KernelWorkload")},
+    _ONE_OPERATOR,
+    {"$ref": _REF.format(name="OperatorsWorkload")},
+    {"$ref": _REF.format(name="MeasuredModel")},
+]
+
+# Symbols of C++ templates are long.
+Symbol: TypeAlias = Annotated[str, Meta(min_length=1, max_length=2000, pattern="^[^\\x00-\\x1f\\x7f]+$")]
+
+
+class LaunchedKernel(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
+    """The device function that ran: its symbol, and its grid and block, one number or up to three."""
+
+    name: Symbol | None = None
+    grid: Dims | None = None
+    block: Dims | None = None
+
+
+class MeasuredModel(ModelWorkload, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
+    """One step of a network, as POST /predict asks for it; a `name` may also be one that is not known here.
+
+    `compiled` says that a graph compiler ran (torch.compile), like `fused`.
+    """
+
+    memory_format: Literal["channels_first", "channels_last"] | None = None
+    compiled: bool = False
+
+
+class MeasurementIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """One measured time of a kernel, an operator or a model. `gpu` is an id, an alias or a whole specification."""
+
+    gpu: GpuRef
+    software: Name
+    workload: Annotated[dict[str, Any], Meta(extra_json_schema={"anyOf": WORKLOADS})]
+    latency_ms: Milliseconds
+    source: Name
+    latency_std_ms: Spread | None = None
+    runs: Runs | None = None
+    phases_ms: dict[Phase, Spread] | None = None
+    kernel: LaunchedKernel | None = None
+    clock_hz: Annotated[float, Meta(gt=0, le=1e12)] | None = None
+    power_w: Annotated[float, Meta(ge=0, le=1e6)] | None = None
+    measured_at: Annotated[datetime, Meta(tz=True)] | None = None
+
+
+MEASUREMENT_EXAMPLE: dict[str, Any] = {
+    "gpu": "titan-v",
+    "software": "cuda-12.4",
+    "workload": {name: value for name, value in KERNEL_EXAMPLE.items() if name != "measured"},
+    "latency_ms": 0.91,
+    "latency_std_ms": 0.01,
+    "runs": 100,
+    "source": "my benchmark",
+    "measured_at": "2026-03-01T12:00:00Z",
+}
+
+MODEL_EXAMPLE: dict[str, Any] = {
+    "kind": "model",
+    "name": "resnet50",
+    "mode": "training",
+    "batch": 256,
+    "image_size": 224,
+    "dtype": "fp16",
+    "memory_format": "channels_last",
+}

@@ -1,0 +1,115 @@
+"""Rows of Parquet, in the API's JSON form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from app.errors import BadInput, FieldError, TooLarge
+from app.wire.measurements.row_columns import (
+    DIMS,
+    FLAG,
+    NUMBER,
+    OBJECT,
+    READ,
+    Column,
+    header,
+    measurement,
+    wrong_cells,
+)
+from app.wire.measurements.upload import Objects
+
+Ints = NDArray[np.intp]
+
+# A small file can hold a column of one value repeated for gigabytes.
+MAX_PARQUET_BYTES = 1 << 30
+# Of a timestamp's units a second has so many; the year 9892, which every time zone has.
+_TICKS, _MOST_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}, 250_000_000_000
+
+
+def rows_of_parquet(table: pa.Table, position: Ints) -> Objects:
+    """Rows of a table whose columns have known names, each where `position` says, int [n].
+
+    Cells of the wrong type are refused by column.
+    """
+    columns = header(table.column_names, "Parquet file")
+    _check_types(table.schema, columns)
+    cells = [_plain(table.column(k), column, position) for k, column in enumerate(columns)]
+    return Objects([measurement(columns, row) for row in zip(*cells, strict=True)], position)
+
+
+def refuse_huge(metadata: Any, max_rows: int) -> None:
+    """TooLarge for a Parquet file of too many rows, or of more bytes than are read at once."""
+    if metadata.num_rows > max_rows:
+        raise TooLarge(f"At most {max_rows} rows are taken at once; this file has {metadata.num_rows}.")
+    size = sum(metadata.row_group(k).total_byte_size for k in range(metadata.num_row_groups))
+    if size > MAX_PARQUET_BYTES:
+        raise TooLarge(f"The Parquet file unpacks to {size} bytes; at most {MAX_PARQUET_BYTES} are read at once.")
+
+
+def _fits(kind: pa.DataType, holds: str) -> bool:
+    if pa.types.is_null(kind):
+        return True
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    whole_or_float = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    if holds == NUMBER:
+        return bool(whole_or_float)
+    if holds == FLAG:
+        return bool(pa.types.is_boolean(kind))
+    if holds == DIMS:
+        nested = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+        return bool(text or pa.types.is_integer(kind) or (nested and pa.types.is_integer(kind.value_type)))
+    return bool(text or pa.types.is_timestamp(kind))
+
+
+def _check_types(schema: pa.Schema, columns: Sequence[Column]) -> None:
+    errors = [
+        FieldError((field.name,), f"a column of {field.type} where {READ[column.holds][1]} is wanted")
+        for field, column in zip(schema, columns, strict=True)
+        if not _fits(field.type, column.holds)
+    ]
+    if errors:
+        raise BadInput("Columns of the Parquet file have the wrong type.", errors=errors)
+
+
+def moments(times: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Times in microseconds, as Python's datetime has them; those beyond its years are 1970, which no row may say.
+
+    Nanoseconds say nothing about when a kernel ran.
+    """
+    ticks = times.cast(pa.int64())
+    most = min(_MOST_S * _TICKS[times.type.unit], 2**63 - 1)
+    odd = pc.or_(pc.less(ticks, 0), pc.greater(ticks, most))
+    known = pc.if_else(odd, pa.scalar(0, pa.int64()), ticks).cast(times.type)
+    return known.cast(pa.timestamp("us", tz=times.type.tz), safe=False)
+
+
+def _plain(values: pa.ChunkedArray, column: Column, position: Ints) -> list[Any]:
+    """Cells of one column as Python values."""
+    if pa.types.is_timestamp(values.type):
+        values = moments(values)
+    cells: list[Any] = values.to_pylist()
+    if column.holds in (DIMS, OBJECT):
+        return [_written(number, column, cell) for number, cell in zip(position.tolist(), cells, strict=True)]
+    if pa.types.is_floating(values.type):
+        # A data frame keeps whole numbers with gaps as floats.
+        return [int(cell) if cell is not None and cell.is_integer() else cell for cell in cells]
+    return [cell.isoformat() if isinstance(cell, datetime) else cell for cell in cells]
+
+
+def _written(number: int, column: Column, cell: Any) -> Any:
+    """A cell that may be written as text."""
+    read, wanted = READ[column.holds]
+    try:
+        return read(cell) if isinstance(cell, str) else cell
+    except ValueError:
+        error = FieldError((number, ".".join(column.path)), f"{cell[:40]!r} is not {wanted}")
+        raise wrong_cells([error], "Parquet file") from None

@@ -1,0 +1,1 @@
+"""Whole networks as requests describe them."""

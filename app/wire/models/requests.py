@@ -1,0 +1,149 @@
+"""Whole networks as POST /predict has them: a model by its configuration or name, or a graph, and how it is run."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from msgspec import Meta, Struct
+
+from app.graphs.run import Attention, Mode, Optimizer, PipelineSchedule
+from app.wire.graph_form import GRAPH_EXAMPLE
+from app.wire.kernel_workload import Dtype, Name
+from app.wire.prediction_form import Asking
+
+# Beyond these a unit is wrong; sums over them stay far from the ends of float64.
+MOST_BATCH, _MOST_TOKENS, _MOST_PIXELS, _MOST_DEVICES = 2**24, 2**24, 2**14, 2**16
+# Whole numbers, also when a client writes them as 4.0.
+_WHOLE: dict[str, Any] = {"multiple_of": 1.0, "extra_json_schema": {"type": "integer"}}
+Batch: TypeAlias = Annotated[float, Meta(ge=1, le=MOST_BATCH, **_WHOLE)]
+Tokens: TypeAlias = Annotated[float, Meta(ge=1, le=_MOST_TOKENS, **_WHOLE)]
+Pixels: TypeAlias = Annotated[float, Meta(ge=1, le=_MOST_PIXELS, **_WHOLE)]
+Devices: TypeAlias = Annotated[float, Meta(ge=1, le=_MOST_DEVICES, **_WHOLE)]
+Samples: TypeAlias = Annotated[float, Meta(ge=1, le=1e15, **_WHOLE)]
+Extent: TypeAlias = Annotated[float, Meta(ge=1, le=2**31, **_WHOLE)]
+Dim: TypeAlias = Annotated[str, Meta(min_length=1, max_length=100)]
+
+
+class ParallelismIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """How a network is split over devices, data x tensor x pipeline of them on `nodes` machines.
+
+    `microbatches` counts those of a step per data-parallel replica. `expert` devices out of data x tensor share the
+    experts. `sequence` splits what lies between tensor-parallel layers, `zero` is the stage of ZeRO.
+    """
+
+    data: Devices = 1
+    tensor: Devices = 1
+    pipeline: Devices = 1
+    expert: Devices = 1
+    microbatches: Devices = 1
+    nodes: Devices = 1
+    sequence: bool = False
+    zero: Literal[0, 1, 2, 3] = 0
+    schedule: PipelineSchedule = "1f1b"
+    network_bytes_per_s: Annotated[
+        float, Meta(ge=1e6, le=1e13, description="what a device can send to other nodes, one way")
+    ] = 25e9
+
+
+class Running(Struct, kw_only=True, frozen=True):
+    """How a network is run: what models and graphs have in common.
+
+    `batch` is global, over all data-parallel devices and accumulated steps; `optimizer` "none" leaves the update out;
+    `software` decides whether the host launches each operator: PyTorch does, serving stacks replay CUDA graphs.
+    """
+
+    batch: Batch = 1
+    fused: Annotated[bool, Meta(description="Element-wise operators run with those that feed them")] = False
+    optimizer: Optimizer = "adam"
+    recompute: Annotated[bool, Meta(description="Backward computes activations again, layer by layer")] = False
+    gradient_accumulation: Annotated[Devices, Meta(description="Steps whose gradients add up to one update")] = 1
+    parallelism: ParallelismIn = ParallelismIn()
+    dataset_size: Annotated[Samples | None, Meta(description="Sequences or images of an epoch")] = None
+    software: Name | None = None
+
+
+class ModelWorkload(Running, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """One step of a network: `config` is a Hugging Face config.json, or `name` a built-in transformer or ConvNet.
+
+    `sequence` is tokens per sequence: all of them in inference, training and prefill; in decode the keys that the one
+    new token sees, itself included. `image_size` is pixels of one side. With `output_tokens`, the answer adds the
+    figures of serving requests of `sequence` tokens each. `attention` is "eager" unless said, in prefill and decode
+    "flash".
+    """
+
+    kind: Literal["model"]
+    config: dict[str, Any] | None = None
+    name: Name | None = None
+    mode: Mode = "inference"
+    sequence: Tokens | None = None
+    image_size: Pixels | None = None
+    dtype: Dtype = "fp32"
+    attention: Attention | None = None
+    output_tokens: Tokens | None = None
+
+
+class GraphWorkload(Running, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """One step of a network given as a graph: `graph` in the project's JSON form, or the `graph_id` of POST /graphs.
+
+    `dims` gives sizes to the graph's named dimensions; the usual names are bound by `batch` and `sequence`. `dtype`,
+    where given, takes the place of the graph's own.
+    """
+
+    kind: Literal["graph"]
+    graph: dict[str, Any] | None = None
+    graph_id: Name | None = None
+    dims: dict[Dim, Extent] = {}
+    mode: Literal["inference", "training"] = "inference"
+    sequence: Tokens | None = None
+    dtype: Dtype | None = None
+
+
+class ModelRequest(Asking, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """A network on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
+
+    workload: ModelWorkload
+
+
+class GraphRequest(Asking, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """A graph on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
+
+    workload: GraphWorkload
+
+
+NetworkRequest: TypeAlias = ModelRequest | GraphRequest
+NetworkWorkload: TypeAlias = ModelWorkload | GraphWorkload
+
+GPT2_LARGE: dict[str, Any] = {
+    "model_type": "gpt2",
+    "architectures": ["GPT2LMHeadModel"],
+    "n_embd": 1280,
+    "n_head": 20,
+    "n_layer": 36,
+    "n_positions": 1024,
+    "vocab_size": 50257,
+}
+MODEL_EXAMPLE: dict[str, Any] = {
+    "gpu": "nvidia-l4",
+    "workload": {
+        "kind": "model",
+        "config": GPT2_LARGE,
+        "mode": "inference",
+        "batch": 4,
+        "sequence": 1024,
+        "dtype": "fp32",
+        "attention": "eager",
+        "fused": False,
+        "optimizer": "adam",
+        "parallelism": {"data": 1, "tensor": 1, "pipeline": 1, "microbatches": 1, "nodes": 1},
+    },
+    "predictor": "auto",
+    "coverage": 0.8,
+    "detail": False,
+}
+GRAPH_REQUEST_EXAMPLE: dict[str, Any] = {
+    "gpu": "nvidia-l4",
+    "workload": {"kind": "graph", "graph": GRAPH_EXAMPLE, "batch": 32, "mode": "training", "optimizer": "adam"},
+    "predictor": "auto",
+    "coverage": 0.8,
+    "detail": False,
+}

@@ -1,0 +1,1 @@
+"""Deep-learning operators as requests describe them: rows and columns."""

@@ -1,0 +1,130 @@
+"""Deep-learning operators as POST /predict and POST /predict/batch have them: rows, columns, and their answers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
+
+from app.tables.ops import DTYPES
+from app.wire.operators.forms import COLUMN_FIELDS, FORMS, Operator
+from app.wire.prediction_form import AnsweredBy, Asking, Skipped
+
+_STRICT: dict[str, Any] = {"forbid_unknown_fields": True, "kw_only": True, "frozen": True}
+
+
+class OperatorsWorkload(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """Deep-learning operators that run one after another: their times add up."""
+
+    kind: Literal["operators"]
+    operators: Annotated[list[Operator], Meta(min_length=1)]
+
+
+class OperatorsRequest(Asking, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """Operators on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
+
+    workload: OperatorsWorkload
+
+
+_OPS = Meta(extra_json_schema={"enum": list(FORMS)})
+_DTYPE = Meta(description=f"one of {', '.join(DTYPES)}")
+_OPERATOR: tuple[str, Any] = ("op", Annotated[str, _OPS])
+_DTYPES: tuple[str, Any, Any] = ("dtype", Annotated[str | list[str | None] | None, _DTYPE], None)
+
+OperatorTableWorkload = defstruct(
+    "OperatorTableWorkload",
+    [("kind", Literal["operator_table"]), _OPERATOR, _DTYPES, *COLUMN_FIELDS],
+    namespace={"__doc__": "One operator in columns: each field one value for all rows, or a list of one per row."},
+    module=__name__,
+    **_STRICT,
+)
+OperatorBatch = defstruct(
+    "OperatorBatch",
+    [
+        ("op", Annotated[str | list[str], Meta(description="the operator of every row, or of each")]),
+        ("gpu", Annotated[str | list[str | None] | None, Meta(description="instead of the parameter `gpu`")], None),
+        _DTYPES,
+        *COLUMN_FIELDS,
+    ],
+    namespace={"__doc__": "Operator rows in columns: each field one value for all rows, or a list of one per row."},
+    module=__name__,
+    **_STRICT,
+)
+
+
+class OperatorTableRequest(Asking, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """Columns of one operator on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
+
+    workload: OperatorTableWorkload  # type: ignore[valid-type]
+
+
+class TablePrediction(Struct, frozen=True):
+    """The answer for one GPU, row for row: milliseconds of all `count` repetitions of a row together."""
+
+    gpu: str
+    latency_ms: list[float]
+    low_ms: list[float]
+    high_ms: list[float]
+    bound: list[str]
+    coverage: float
+    predictor: AnsweredBy
+    warnings: list[str]
+
+
+class TableResponse(Struct, frozen=True, omit_defaults=True):
+    """One entry per GPU in the order asked."""
+
+    predictions: list[TablePrediction]
+    skipped: list[Skipped] = []
+    id: int | UnsetType = UNSET
+
+
+class BatchResponse(Struct, frozen=True):
+    """The answer row for row; `predictors` and `warnings` say for each GPU who answered and what to know of it."""
+
+    latency_ms: list[float]
+    low_ms: list[float]
+    high_ms: list[float]
+    bound: list[str]
+    coverage: float
+    predictors: dict[str, AnsweredBy]
+    warnings: dict[str, list[str]]
+
+
+OPERATORS_EXAMPLE: dict[str, Any] = {
+    "gpu": "nvidia-l4",
+    "workload": {
+        "kind": "operators",
+        "operators": [
+            {"op": "linear", "m": 4096, "n": 3840, "k": 1280, "dtype": "fp32", "count": 36},
+            {"op": "bmm", "b": 80, "m": 1024, "n": 1024, "k": 64, "dtype": "fp32"},
+            {"op": "softmax", "b": 81920, "h": 1024, "dtype": "fp32"},
+        ],
+    },
+    "predictor": "auto",
+    "coverage": 0.8,
+    "detail": False,
+}
+OPERATOR_TABLE_EXAMPLE: dict[str, Any] = {
+    "gpus": ["nvidia-l4", "h100-sxm5-80gb"],
+    "workload": {
+        "kind": "operator_table",
+        "op": "linear",
+        "dtype": "bf16",
+        "m": [1, 128, 4096],
+        "n": 3840,
+        "k": [1280, 1280, 5120],
+    },
+    "predictor": "auto",
+    "coverage": 0.8,
+    "detail": False,
+}
+BATCH_EXAMPLE: dict[str, Any] = {
+    "op": ["linear", "softmax"],
+    "dtype": "bf16",
+    "m": [4096, None],
+    "n": [3840, None],
+    "k": [1280, None],
+    "b": [None, 81920],
+    "h": [None, 1024],
+}
