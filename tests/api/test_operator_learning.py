@@ -18,7 +18,7 @@ from app.training.candidate import candidate
 from app.training.operator_start import Start
 from tests.kernels_data import made_up
 from tests.service import Service
-from tests.unit.test_candidate import made, material
+from tests.unit.training.test_candidate import made, material
 
 V100 = "tesla-v100-pcie-32gb"
 

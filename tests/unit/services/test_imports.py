@@ -13,7 +13,7 @@ from app.services.measurements.imports import import_folder, importer_named
 from app.store import gpus, measurements
 from app.store.measurements import MeasurementRow
 from app.store.session import Database
-from tests.unit.test_importer import HOT, SAXPY, folder
+from tests.unit.services.test_importer import HOT, SAXPY, folder
 
 # 3 MB in a tenth of a microsecond: no TITAN V can.
 IMPOSSIBLE = SAXPY.replace("0.0041", "0.0001")

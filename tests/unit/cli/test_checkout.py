@@ -21,7 +21,7 @@ NOT_FOR_OTHERS = re.compile(
     re.IGNORECASE,
 )
 # Read as text by this test and by nothing else: it spells out what it looks for.
-EXEMPT = {"tests/unit/test_checkout.py", "requirements/lock.py"}
+EXEMPT = {"tests/unit/cli/test_checkout.py", "requirements/lock.py"}
 
 
 def committed() -> list[Path]:

@@ -14,7 +14,7 @@ from app.tables.measurements import Measurements
 from app.wire.measurements.upload import Objects, Upload
 from tests.api.test_operator_learning import uploads
 from tests.kernels_data import SAXPY
-from tests.unit.test_candidate import made
+from tests.unit.training.test_candidate import made
 
 V100 = "tesla-v100-pcie-32gb"
 MODEL = {"kind": "model", "name": "resnet18", "mode": "inference", "batch": 8, "image_size": 224, "dtype": "fp32"}

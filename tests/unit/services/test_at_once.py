@@ -19,8 +19,8 @@ from app.store.session import Database
 from app.tables.catalog import Catalog
 from app.tables.complete import complete
 from app.wire.measurements.upload import Objects
-from tests.unit.test_ingest import ROW, SMALL
-from tests.unit.test_stored_operators import linear
+from tests.unit.engine.test_stored_operators import linear
+from tests.unit.services.test_ingest import ROW, SMALL
 
 Change = Callable[[Connection], object]
 AHEAD_S = 0.3

@@ -13,7 +13,7 @@ from app.bootstrap.train_shipped import NETWORKS, OPERATORS, OWN, sources_of, tr
 from app.engine.shipped import shipped_versions, write_list
 from app.errors import BadInput
 from app.store import artifacts
-from tests.unit.test_operator_importers import TIMM
+from tests.unit.services.test_operator_importers import TIMM
 
 
 @pytest.fixture

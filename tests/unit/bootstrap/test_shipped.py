@@ -23,7 +23,7 @@ from app.tables.predictions import INTERPOLATED
 from app.training.candidate import candidate
 from app.training.operator_start import Start
 from tests.unit.operators import operators
-from tests.unit.test_candidate import made, material
+from tests.unit.training.test_candidate import made, material
 
 SHIPPED = sorted(shipped_versions(SHIPPED_MODELS).items())
 

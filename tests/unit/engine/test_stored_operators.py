@@ -20,7 +20,7 @@ from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
 from app.wire.measurements.upload import Objects
 from tests.kernels_data import SAXPY
-from tests.unit.test_ingest import SMALL
+from tests.unit.services.test_ingest import SMALL
 
 SPECS = [complete(SMALL), complete(SMALL | {"id": "other", "name": "Other GPU", "aliases": []})]
 GPUS = GpuTable.from_specs(SPECS)
