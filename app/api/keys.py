@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.deps import SOUND, DatabaseDep, HolderDep
 from app.store import keys
-from app.store.keys import Key, Role, RoleName
+from app.store.keys import Key
+from app.store.roles import Role, RoleName
 
 router = APIRouter(tags=["Access"])
 

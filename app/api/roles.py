@@ -7,7 +7,7 @@ from typing import Final
 
 from starlette.routing import compile_path
 
-from app.store.keys import Role
+from app.store.roles import Role
 
 OPEN: Final = None  # to everybody, with or without a key
 READ, PREDICT, CONTRIBUTE, ADMIN = Role

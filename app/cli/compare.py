@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from app.cli.charts import Bar, interval_chart
@@ -32,11 +31,11 @@ from app.cli.options import (
     request_of,
     snapshot_of,
 )
-from app.cli.tables import as_csv
 from app.config import Settings
-from app.services.compare.compare import compare, figure_of
-from app.services.compare.request import read_compare
-from app.wire.compare_form import RANKINGS, Compared, CompareResponse
+from app.wire.rankings import RANKINGS
+
+if TYPE_CHECKING:
+    from app.wire.compare_form import Compared, CompareResponse
 
 _UNITS = {"latency": "milliseconds", "throughput": "per second", "cost": "US dollars", "energy": "joules"}
 _NAMES = {"latency": "Latency", "throughput": "Throughput", "cost": "Cost", "energy": "Energy"}
@@ -66,6 +65,12 @@ def command(  # noqa: PLR0913 - one parameter per option
     plot: Plot = None,
 ) -> None:
     """Rank GPUs (all, unless some are named) by what a workload takes on them: time, money or energy."""
+    import msgspec
+
+    from app.cli.tables import as_csv
+    from app.services.compare.compare import compare
+    from app.services.compare.request import read_compare
+
     refuse_other(plot)
     how = {"mode": mode, "batch": batch, "sequence": sequence, "image_size": image_size, "dtype": dtype}
     said = {
@@ -123,6 +128,8 @@ def _alike(row: Compared) -> str:
 
 def _drawn(answer: CompareResponse) -> Drawing:
     """The figure ranked by with its interval, those of the Pareto set marked."""
+    from app.services.compare.compare import figure_of
+
     rank_by = answer.rank_by
     found = [(row, *figure_of(row, rank_by)) for row in answer.ranking]
     bars = [Bar(row.gpu, figure, ends.low, ends.high, row.pareto) for row, figure, ends in found if figure and ends]

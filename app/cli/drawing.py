@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from PIL import Image, ImageDraw, ImageFont
+if TYPE_CHECKING:
+    from PIL import ImageDraw
 
 from app.errors import BadInput, FieldError
 
@@ -103,6 +104,8 @@ def _element(shape: Shape) -> str:
 
 
 def _png(drawing: Drawing) -> bytes:
+    from PIL import Image, ImageDraw
+
     scale = _PIXELS * _FINER
     paper = Image.new("RGB", (drawing.width * scale, drawing.height * scale), "white")
     pen = ImageDraw.Draw(paper)
@@ -115,6 +118,8 @@ def _png(drawing: Drawing) -> bytes:
 
 
 def _paint(pen: ImageDraw.ImageDraw, shape: Shape, scale: int) -> None:
+    from PIL import ImageFont
+
     if isinstance(shape, Rule):
         ends = [scale * end for end in (shape.x1, shape.y1, shape.x2, shape.y2)]
         pen.line(ends, fill=shape.colour, width=scale * shape.width)

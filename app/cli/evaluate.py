@@ -6,25 +6,16 @@ import json
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from app.cli.options import DATA_VARIABLE, Data, DataIfAny
 from app.errors import BadInput
-from app.evaluation import calibration as calibrations
-from app.evaluation import calibration_report, model_report, models_left_out, ranking_report
-from app.evaluation.convmeter import published
-from app.evaluation.convmeter_report import lines as convmeter_lines
-from app.evaluation.convnets_by_operators import convmeter_cells
-from app.evaluation.models import evaluate_models, read_study
-from app.evaluation.operator_report import body, lines, record
-from app.evaluation.operators import MOST_TEST_ROWS, evaluate_operators
-from app.evaluation.papers import Cell, evaluate_cross_gpu_kernels
-from app.evaluation.pm2lat import evaluate_pm2lat
-from app.evaluation.pm2lat import lines as pm2lat_lines
-from app.evaluation.ranking import evaluate_ranking
-from app.training.operator_validation import MOST_LEARNED
+from app.training.row_limits import MOST_LEARNED, MOST_TEST_ROWS, MOST_TRAIN
+
+if TYPE_CHECKING:
+    from app.evaluation.papers import Cell
 
 METRICS = ("mape", "median_ape", "median_ratio", "within_10", "within_25", "within_50", "coverage_80")
 TITLES = {
@@ -51,6 +42,8 @@ def cross_gpu_kernels(
 
     DIR may also be the folder of the authors' CSV files and gpu_metrics.json itself.
     """
+    from app.evaluation.papers import evaluate_cross_gpu_kernels
+
     if json_file is not None:
         _refuse_unwritable(json_file)
     study = evaluate_cross_gpu_kernels(inside if (inside := data / "cuda_kernels").is_dir() else data)
@@ -85,6 +78,9 @@ def operators(  # noqa: PLR0913, PLR0917  (typer makes an option of each)
     ] = False,
 ) -> None:
     """Predictors of deep-learning operators on rows, configurations and GPUs that they did not learn from."""
+    from app.evaluation.operator_report import body, lines, record
+    from app.evaluation.operators import evaluate_operators
+
     if json_file is not None:
         _refuse_unwritable(json_file)
     if results and family:
@@ -114,7 +110,7 @@ def calibration(
     gpu: Annotated[list[str] | None, typer.Option(help="hold out only this GPU; repeat for several")] = None,
     rows: Annotated[
         int, typer.Option(min=1, help="train on at most this many rows per operator, dtype and GPU")
-    ] = calibrations.MOST_TRAIN,
+    ] = MOST_TRAIN,
     results: Annotated[
         bool,
         typer.Option(
@@ -125,13 +121,14 @@ def calibration(
     ] = False,
 ) -> None:
     """A GPU held out: nothing measured on it, 32 shapes as the plan chooses them, as many at random."""
+    from app.evaluation import calibration_report
+    from app.evaluation.calibration import evaluate_calibration
+
     if json_file is not None:
         _refuse_unwritable(json_file)
     if results and (family or gpu):
         raise BadInput("--results records every family and GPU: leave out --family and --gpu.")
-    study = calibrations.evaluate_calibration(
-        data, families=family or (), gpus=gpu or (), most_train=rows, progress=_said
-    )
+    study = evaluate_calibration(data, families=family or (), gpus=gpu or (), most_train=rows, progress=_said)
     print("\n".join(calibration_report.lines(study)))
     if json_file is not None:
         json_file.write_text(json.dumps(calibration_report.body(study), indent=1) + "\n", "utf-8")
@@ -145,6 +142,9 @@ def pm2lat(
     json_file: Annotated[Path | None, typer.Option("--json", help="also write every cell to this file")] = None,
 ) -> None:
     """PM2Lat's tables II and VI, and our errors on the same layers and GPUs where the data have them."""
+    from app.evaluation.pm2lat import evaluate_pm2lat
+    from app.evaluation.pm2lat import lines as pm2lat_lines
+
     if json_file is not None:
         _refuse_unwritable(json_file)
     cells = evaluate_pm2lat(data, lambda line: typer.echo(line, err=True))
@@ -164,6 +164,10 @@ def convmeter(
     ] = None,
 ) -> None:
     """ConvMeter's tables 1 to 3: the paper's figures, and ours on measured networks that were held out."""
+    from app.evaluation.convmeter import published
+    from app.evaluation.convmeter_report import lines as convmeter_lines
+    from app.evaluation.convnets_by_operators import convmeter_cells
+
     if json_file is not None:
         _refuse_unwritable(json_file)
     if data is None and not own:
@@ -198,6 +202,9 @@ def neusight_models(
     ] = False,
 ) -> None:
     """Whole models end to end against NeuSight's measured ones, on GPUs learned from and never seen."""
+    from app.evaluation import model_report, models_left_out
+    from app.evaluation.models import evaluate_models, read_study
+
     if json_file is not None:
         _refuse_unwritable(json_file)
     study = read_study(data)
@@ -220,6 +227,10 @@ def ranking(
     ] = MOST_LEARNED,
 ) -> None:
     """Whole models on GPUs that were left out: the predicted order of the GPUs against the measured one."""
+    from app.evaluation import ranking_report
+    from app.evaluation.models import read_study
+    from app.evaluation.ranking import evaluate_ranking
+
     if json_file is not None:
         _refuse_unwritable(json_file)
     found = evaluate_ranking(read_study(data), most=rows, progress=_said)

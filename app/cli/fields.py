@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from app.errors import BadInput, FieldError
-from app.wire.decoding import plain
 
 _TRUTHS = {"true": True, "false": False}
 
 
 def read_json(file: Path) -> Any:
     """The JSON of a file; - is standard input."""
+    from app.wire.decoding import plain
+
     try:
         return plain(sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes())
     except OSError as error:

@@ -7,18 +7,17 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.bootstrap.runtime import Runtime, open_runtime
 from app.config import Settings
-from app.engine import catalogue
 from app.errors import Conflict, Malformed
-from app.store import gpus
-from app.tables.catalog import Catalog
-from app.tables.complete import complete, spec_to_dict
-from app.tables.gpus import GpuSpec
+
+if TYPE_CHECKING:
+    from app.bootstrap.runtime import Runtime
+    from app.tables.catalog import Catalog
+    from app.tables.gpus import GpuSpec
 
 command = typer.Typer(no_args_is_help=True, help="List, show and add GPUs.")
 
@@ -28,6 +27,9 @@ _Name = Annotated[str, typer.Argument(help="An id, an alias, or any GPU's name."
 
 @contextmanager
 def _open() -> Iterator[tuple[Runtime, Catalog]]:
+    from app.bootstrap.runtime import open_runtime
+    from app.engine import catalogue
+
     with open_runtime(Settings.from_env()) as runtime:
         with runtime.database.begin() as connection:
             known = catalogue.load_catalog(connection)
@@ -37,6 +39,8 @@ def _open() -> Iterator[tuple[Runtime, Catalog]]:
 @command.command("list")
 def list_gpus(as_json: _AsJson = False) -> None:
     """List the GPUs of this installation."""
+    from app.tables.complete import spec_to_dict
+
     with _open() as (_, known):
         specs = known.specs
     if as_json:
@@ -57,6 +61,8 @@ def _line(spec: GpuSpec, width: int) -> str:
 @command.command("show")
 def show(name: _Name) -> None:
     """Show everything known of one GPU, and where each figure comes from."""
+    from app.tables.complete import spec_to_dict
+
     with _open() as (_, known):
         spec = known.resolve(name)
     print(json.dumps(spec_to_dict(spec), indent=2))
@@ -65,6 +71,9 @@ def show(name: _Name) -> None:
 @command.command("add")
 def add(file: Annotated[Path, typer.Argument(help="JSON file of one GPU; - reads standard input.")]) -> None:
     """Add a GPU, also one that does not exist yet; what the file leaves out is inferred."""
+    from app.store import gpus
+    from app.tables.complete import complete
+
     spec = complete(_read(file))
     with _open() as (runtime, known):
         clashes = known.taken(spec)

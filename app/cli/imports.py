@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.bootstrap.runtime import open_runtime
 from app.config import Settings
 from app.errors import BadInput
-from app.services.measurements.import_parts import PartsReport, import_parts
-from app.services.measurements.importers import IMPORTERS
-from app.services.measurements.importers.base import PartsImporter
-from app.services.measurements.importers.profiles import ProfileImporter, Told
-from app.services.measurements.imports import ImportReport, import_folder, importer_named
+from app.services.measurements.importers import FORMS
 
-_FORMS = "; ".join(f"{importer.name}: {importer.summary}" for importer in IMPORTERS)
+if TYPE_CHECKING:
+    from app.services.measurements.import_parts import PartsReport
+    from app.services.measurements.imports import ImportReport
+
+_FORMS = "; ".join(f"{name}: {summary}" for name, (_, summary) in FORMS.items())
 
 
 def command(
@@ -38,6 +37,12 @@ def command(
     software: Annotated[str | None, typer.Option(help="nsys, ncu: the software stack.", show_default="cuda")] = None,
 ) -> None:
     """Bring in measurements; says which rows it leaves out, and why."""
+    from app.bootstrap.runtime import open_runtime
+    from app.services.measurements.import_parts import import_parts
+    from app.services.measurements.importers.base import PartsImporter
+    from app.services.measurements.importers.profiles import ProfileImporter, Told
+    from app.services.measurements.imports import import_folder, importer_named
+
     importer = importer_named(form)
     if isinstance(importer, ProfileImporter):
         importer = importer.told(Told(gpu, software or "cuda", work))

@@ -6,10 +6,8 @@ from typing import Annotated
 
 import typer
 
-from app.bootstrap.runtime import open_runtime
 from app.config import Settings
-from app.store import keys
-from app.store.keys import Role, RoleName
+from app.store.roles import Role, RoleName
 
 command = typer.Typer(no_args_is_help=True, help="Create, list and revoke API keys.")
 
@@ -20,6 +18,9 @@ def create(
     role: Annotated[RoleName, typer.Option(help="What it may do; each role also what those before it may.")],
 ) -> None:
     """Make a key and print it: this once, for only its SHA-256 is kept."""
+    from app.bootstrap.runtime import open_runtime
+    from app.store import keys
+
     with open_runtime(Settings.from_env()) as runtime, runtime.database.begin() as connection:
         _, secret = keys.create(connection, name, Role[role.upper()])
     print(secret)
@@ -28,6 +29,9 @@ def create(
 @command.command("list")
 def list_keys() -> None:
     """List every key, those revoked too."""
+    from app.bootstrap.runtime import open_runtime
+    from app.store import keys
+
     with open_runtime(Settings.from_env()) as runtime, runtime.database.begin() as connection:
         found = keys.listed(connection)
     for key in found:
@@ -38,6 +42,9 @@ def list_keys() -> None:
 @command.command("revoke")
 def revoke(key_id: Annotated[int, typer.Argument(metavar="ID", help="As `gpucast keys list` shows it.")]) -> None:
     """Revoke a key: running services refuse it within a second."""
+    from app.bootstrap.runtime import open_runtime
+    from app.store import keys
+
     with open_runtime(Settings.from_env()) as runtime, runtime.database.begin() as connection:
         keys.revoke(connection, key_id)
     print(f"Revoked {key_id}.")

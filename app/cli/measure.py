@@ -11,22 +11,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import psutil
 import typer
 
 from app.errors import BadInput
-from app.measure.campaign import DeviceLost, facts, measure_all, name_kernels, pending
-from app.measure.data_parallel import Peers
-from app.measure.device import Device, find
-from app.measure.device_figures import figures, summary
-from app.measure.output import Output, alone
-from app.measure.plan import planned
-from app.measure.point import Point
-from app.measure.runner import Runner
-from app.measure.suites import ALWAYS, SUITES, points_of
-from app.measure.upload import Server, Told
+
+if TYPE_CHECKING:
+    from app.measure.device import Device
+    from app.measure.output import Output
+    from app.measure.point import Point
+    from app.measure.runner import Runner
+    from app.measure.upload import Server, Told
 
 _S_PER_MINUTE = 60.0
 _REASONS_SHOWN = 10
@@ -71,6 +67,12 @@ def command(  # noqa: PLR0913 - one parameter per option
     ] = 0.1,
 ) -> None:
     """Measure this machine's GPU, or its CPU where it has none."""
+    from app.measure.campaign import DeviceLost, facts
+    from app.measure.device_figures import figures, summary
+    from app.measure.output import Output, alone
+    from app.measure.runner import Runner
+    from app.measure.upload import Server
+
     began, seconds = time.monotonic(), minutes * _S_PER_MINUTE
     device = _together(_device(gpu, software, threads, dtype), devices)
     if device.peers is not None and (plan or suite != ["models"]):
@@ -113,6 +115,8 @@ def command(  # noqa: PLR0913 - one parameter per option
 
 def _device(gpu: str | None, software: str | None, threads: int | None, dtypes: Sequence[str] | None) -> Device:
     """The device under the names and with the formats asked for."""
+    from app.measure.device import find
+
     device = find(threads)
     unknown = [dtype for dtype in dtypes or () if dtype not in device.dtypes]
     if unknown:
@@ -128,6 +132,10 @@ def _device(gpu: str | None, software: str | None, threads: int | None, dtypes: 
 
 def _together(device: Device, devices: int) -> Device:
     """The device as one of a group, where there are cores enough for all of it."""
+    import psutil
+
+    from app.measure.data_parallel import Peers
+
     if devices == 1:
         return device
     cores, needed = psutil.cpu_count() or 1, devices * device.sm_count
@@ -140,6 +148,8 @@ def _asked(
     suites: Sequence[str] | None, only: Sequence[str] | None, device: Device
 ) -> list[tuple[str, Sequence[Point]]]:
     """The points asked for of each suite, in the suites' own order."""
+    from app.measure.suites import SUITES, points_of
+
     unknown = [name for name in suites or () if name not in SUITES]
     if unknown:
         raise BadInput(f"{unknown[0]!r} is no suite: {', '.join(SUITES)} are.")
@@ -153,6 +163,8 @@ def _asked(
 
 def _planned(server: Server, device: Device, workload: Path | None) -> tuple[str, Sequence[Point]]:
     """The points of a server's plan, and a word on those that cannot be measured here."""
+    from app.measure.plan import planned
+
     points, others = planned(server, device, workload)
     if others:
         print(f"not measured here: {', '.join(sorted(set(others)))}", file=sys.stderr)
@@ -178,6 +190,9 @@ def _again(minutes: float) -> None:
 
 def _run(runner: Runner, output: Output, asked: Sequence[tuple[str, Sequence[Point]]], end: float) -> None:
     """Each suite has an equal share of the time until `end`, but those that are always run whole; then come names."""
+    from app.measure.campaign import name_kernels, pending
+    from app.measure.suites import ALWAYS
+
     named = [points for name, points in asked if name in _NAMED and runner.device.kind == "cuda"]
     timed = end - _NAMED_SHARE * (end - time.monotonic()) * len(named) / len(asked)
     for k, (name, points) in enumerate(asked):
@@ -190,6 +205,8 @@ def _run(runner: Runner, output: Output, asked: Sequence[tuple[str, Sequence[Poi
 
 def _measured(runner: Runner, output: Output, label: str, points: Sequence[Point], until: float) -> None:
     """Measure with a bar of the points, which says what is measured; without a terminal, with a line now and then."""
+    from app.measure.campaign import measure_all
+
     bar: Any
     said = time.monotonic()
     with typer.progressbar(length=len(points), label=label, file=sys.stderr, item_show_func=_shown) as bar:

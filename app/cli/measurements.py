@@ -6,11 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from app.bootstrap.runtime import open_runtime
 from app.config import Settings
-from app.engine.catalogue import load_catalog
-from app.services.measurements.removal import remove
-from app.store.page import Filters
 
 command = typer.Typer(no_args_is_help=True, help="Delete stored measurements.")
 
@@ -26,6 +22,11 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
 ) -> None:
     """Delete the measurements that agree with every option given; asks first, with their number."""
+    from app.bootstrap.runtime import open_runtime
+    from app.engine.catalogue import load_catalog
+    from app.services.measurements.removal import remove
+    from app.store.page import Filters
+
     with open_runtime(Settings.from_env()) as runtime:
         if gpu is not None:
             with runtime.database.begin() as connection:

@@ -6,18 +6,18 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from app.bootstrap.assemble import assemble_for
-from app.bootstrap.runtime import open_runtime
 from app.cli.fields import pair, put_fields, read_json, value_of
 from app.cli.models import model_workload
 from app.config import Settings
-from app.engine.gpu_rows import Snapshot
 from app.errors import BadInput
-from app.services.graphs.stored import Graphs
+
+if TYPE_CHECKING:
+    from app.engine.gpu_rows import Snapshot
+    from app.services.graphs.stored import Graphs
 
 File: TypeAlias = Annotated[
     Path | None, typer.Argument(help="JSON of a workload, or of a whole request; - reads standard input.")
@@ -89,6 +89,11 @@ def by_gpu(options: list[str] | None, name: str) -> dict[str, object] | None:
 @contextmanager
 def snapshot_of(settings: Settings) -> Iterator[tuple[Snapshot, Graphs]]:
     """What this installation answers from; says on standard error which versions it had to refuse."""
+    from app.bootstrap.assemble import assemble_for
+    from app.bootstrap.runtime import open_runtime
+    from app.engine.gpu_rows import Snapshot
+    from app.services.graphs.stored import Graphs
+
     with open_runtime(settings) as runtime:
         engine, refused = assemble_for(runtime)
         for problem in refused:

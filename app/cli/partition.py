@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
-from app.bootstrap.assemble import installed_snapshot
 from app.config import Settings
 from app.errors import BadInput
-from app.services.models.partition import cut_network, read_partition
-from app.wire.decoding import plain
-from app.wire.partition_form import PartitionResponse
+
+if TYPE_CHECKING:
+    from app.wire.partition_form import PartitionResponse
 
 
 def command(  # noqa: PLR0913 - one parameter per option
@@ -31,6 +29,11 @@ def command(  # noqa: PLR0913 - one parameter per option
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer of POST /partition.")] = False,
 ) -> None:
     """Find the cuts of a network over two GPUs or more whose slowest stage is the fastest."""
+    import msgspec
+
+    from app.bootstrap.assemble import installed_snapshot
+    from app.services.models.partition import cut_network, read_partition
+
     workload: dict[str, Any] = {"kind": "model", "batch": batch, "mode": mode, "dtype": dtype}
     workload |= _network(model) | ({} if sequence is None else {"sequence": sequence})
     request = {"gpus": gpu, "workload": workload, "predictor": predictor, "link_latency_ms": link_latency_ms}
@@ -45,6 +48,8 @@ def command(  # noqa: PLR0913 - one parameter per option
 
 
 def _network(model: str) -> dict[str, Any]:
+    from app.wire.decoding import plain
+
     path = Path(model)
     if path.suffix != ".json":
         return {"name": model}

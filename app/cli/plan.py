@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from app.cli.charts import Bar, interval_chart
@@ -32,10 +31,10 @@ from app.cli.options import (
     request_of,
     snapshot_of,
 )
-from app.cli.tables import as_csv
 from app.config import Settings
-from app.services.compare.plan import plan
-from app.wire.plan_form import Choice, PlanResponse, read_plan
+
+if TYPE_CHECKING:
+    from app.wire.plan_form import Choice, PlanResponse
 
 Steps = Annotated[float | None, typer.Option(help="Runs of the workload in the job; unset: 1, or one epoch.")]
 Deadline = Annotated[float | None, typer.Option("--deadline", metavar="SECONDS", help="For the whole job.")]
@@ -72,6 +71,12 @@ def command(  # noqa: PLR0913 - one parameter per option
     plot: Plot = None,
 ) -> None:
     """Find the cheapest GPUs (of all, unless some are named) that meet a deadline, a budget or a throughput."""
+    import msgspec
+
+    from app.cli.tables import as_csv
+    from app.services.compare.plan import plan
+    from app.wire.plan_form import read_plan
+
     refuse_other(plot)
     how = {"mode": mode, "batch": batch, "sequence": sequence, "image_size": image_size, "dtype": dtype}
     said = {

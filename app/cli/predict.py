@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from app.cli.charts import Bar, interval_chart
@@ -29,12 +28,10 @@ from app.cli.options import (
     request_of,
     snapshot_of,
 )
-from app.cli.tables import as_csv
 from app.config import Settings
-from app.services.dispatch import reply
-from app.wire.operators.requests import TableResponse
-from app.wire.prediction_form import Prediction, PredictResponse
-from app.wire.requests import read_request, write_response
+
+if TYPE_CHECKING:
+    from app.wire.prediction_form import Prediction, PredictResponse
 
 _COLUMNS = f"{'GPU':<26}{'ms':>12}  {'interval':<27}{'bound':<9}{'support':<14}predictor"
 
@@ -59,6 +56,13 @@ def command(  # noqa: PLR0913 - one parameter per option
     plot: Plot = None,
 ) -> None:
     """Predict how long a kernel, a list of operators or a whole network takes on one GPU, on several or on all."""
+    import msgspec
+
+    from app.cli.tables import as_csv
+    from app.services.dispatch import reply
+    from app.wire.operators.requests import TableResponse
+    from app.wire.requests import read_request, write_response
+
     refuse_other(plot)
     how = {"mode": mode, "batch": batch, "sequence": sequence, "image_size": image_size, "dtype": dtype}
     said = {"predictor": predictor, "coverage": coverage, "detail": detail or None}

@@ -5,16 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 
-from app.bootstrap.runtime import open_runtime
 from app.config import Settings
-from app.engine.catalogue import load_catalog
-from app.engine.prices import PriceBook, listed, today_utc
 from app.errors import BadInput
-from app.services.compare.price_rows import add_prices
-from app.store import prices
 
 command = typer.Typer(no_args_is_help=True, help="Bring in and list prices of GPUs.")
 
@@ -26,6 +20,10 @@ def import_prices(
     ],
 ) -> None:
     """Bring in a price table, all rows or none; what is there already stays as it is."""
+    from app.bootstrap.runtime import open_runtime
+    from app.engine.catalogue import load_catalog
+    from app.services.compare.price_rows import add_prices
+
     try:
         body = file.read_bytes()
     except OSError as error:
@@ -43,6 +41,13 @@ def list_prices(
     as_json: Annotated[bool, typer.Option("--json", help="Print the items of GET /prices.")] = False,
 ) -> None:
     """List every price; * marks those that comparisons use today."""
+    import msgspec
+
+    from app.bootstrap.runtime import open_runtime
+    from app.engine.catalogue import load_catalog
+    from app.engine.prices import PriceBook, listed, today_utc
+    from app.store import prices
+
     with open_runtime(Settings.from_env()) as runtime, runtime.database.begin() as connection:
         rows = prices.load(connection)
         wanted = None if gpu is None else load_catalog(connection).resolve(gpu).id

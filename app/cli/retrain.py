@@ -8,16 +8,16 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.bootstrap.runtime import Runtime, open_runtime
 from app.config import Settings
-from app.engine.catalogue import load_catalog
 from app.errors import GpucastError
-from app.services.learning.requests import ask_for_retraining
-from app.store import jobs, queue
+
+if TYPE_CHECKING:
+    from app.bootstrap.runtime import Runtime
+    from app.store import jobs
 
 POLL_S = 0.2
 
@@ -28,6 +28,10 @@ def command(
     wait: Annotated[bool, typer.Option(help="Wait for the result.")] = True,
 ) -> None:
     """Retrain a predictor through the queue; a worker is started for the occasion if none is alive."""
+    from app.bootstrap.runtime import open_runtime
+    from app.engine.catalogue import load_catalog
+    from app.services.learning.requests import ask_for_retraining
+
     with open_runtime(Settings.from_env()) as runtime:
         with runtime.database.begin() as connection:
             catalog = load_catalog(connection)
@@ -43,6 +47,8 @@ def command(
 @contextmanager
 def _worker(runtime: Runtime) -> Iterator[None]:
     """A worker as long as this lasts, unless one is alive already."""
+    from app.store import queue
+
     with runtime.database.begin() as connection:
         alive = queue.workers_alive(connection, stalled_after_s=runtime.settings.stalled_after_s)
     if alive:
@@ -61,6 +67,8 @@ def _worker(runtime: Runtime) -> Iterator[None]:
 
 def _follow(runtime: Runtime, job_id: int) -> jobs.Job:
     """Say when the job changes state, and return it once it is over."""
+    from app.store import jobs
+
     seen, began = "", time.monotonic()
     while True:
         with runtime.database.begin() as connection:

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 
 from app.cli.fields import pair
@@ -29,10 +28,8 @@ from app.cli.options import (
 from app.cli.plan import Budget, Deadline, MaxDevices, Probability, Steps
 from app.config import Settings
 from app.errors import BadInput
-from app.services.compare.plan import plan
-from app.services.scheduling.slurm import SINFO, partitions_of, proposed
-from app.wire.plan_form import read_plan
 
+SINFO = ("sinfo", "--noheader", "--format", "%R %l %G")
 # Without a deadline the job may take as long as a partition lets it.
 _ANY_S = 1e9
 
@@ -59,6 +56,12 @@ def command(  # noqa: PLR0913 - one parameter per option
     submit: Annotated[bool, typer.Option("--submit", help="Run the command, do not only print it.")] = False,
 ) -> None:
     """Propose partition, GPUs and time limit for a job, and submit it if asked to."""
+    import msgspec
+
+    from app.services.compare.plan import plan
+    from app.services.scheduling.slurm import partitions_of, proposed
+    from app.wire.plan_form import read_plan
+
     settings, names = Settings.from_env(), dict(pair(text, "--name") for text in name or [])
     lines = _sinfo() if partitions is None else partitions.read_text("utf-8").splitlines()
     with snapshot_of(settings) as (snapshot, graphs):

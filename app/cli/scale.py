@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
 from app.cli.charts import line_chart
@@ -14,9 +13,9 @@ from app.cli.models import model_workload
 from app.cli.options import snapshot_of
 from app.config import Settings
 from app.errors import BadInput, FieldError
-from app.services.models.scaling import Point, curves
-from app.wire.models.requests import ModelRequest
-from app.wire.requests import read_request
+
+if TYPE_CHECKING:
+    from app.services.models.scaling import Point
 
 
 def command(  # noqa: PLR0913 - one parameter per option
@@ -36,6 +35,12 @@ def command(  # noqa: PLR0913 - one parameter per option
     plot: Annotated[Path | None, typer.Option(metavar="FILE.svg|.png", help="Draw the curves.")] = None,
 ) -> None:
     """Predict throughput over numbers of devices and batch sizes."""
+    import msgspec
+
+    from app.services.models.scaling import curves
+    from app.wire.models.requests import ModelRequest
+    from app.wire.requests import read_request
+
     refuse_other(plot)
     counts, sizes = _numbers(devices, "--devices"), _numbers(batches, "--batches")
     options = {"mode": mode, "sequence": sequence, "image_size": image_size, "dtype": dtype}

@@ -12,13 +12,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TYPE_CHECKING
 
-import uvicorn
-
-from app.bootstrap.runtime import Runtime, open_runtime
 from app.config import Settings
 from app.errors import Unavailable
-from app.runtime import logs
+
+if TYPE_CHECKING:
+    from app.bootstrap.runtime import Runtime
 
 LOG = logging.getLogger("gpucast")
 WATCH_S = 0.5
@@ -27,6 +27,9 @@ RESTART_S = 2.0  # a worker that dies at once is not started in a tight loop
 
 def command() -> None:
     """Start database (unless DATABASE_URL is set), API and worker; Ctrl-C stops all of them."""
+    from app.bootstrap.runtime import open_runtime
+    from app.runtime import logs
+
     settings = Settings.from_env()
     logs.configure(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -44,6 +47,8 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 def _serve(settings: Settings) -> None:
     """Answer requests until a signal; in this process, or in several that it watches."""
+    import uvicorn
+
     os.environ.update(settings.environment())  # what `create_app` builds its settings from
     address = f"http://{settings.host}:{settings.port}"
     print(f"gpucast starts on {address}, documentation at /docs, Ctrl-C stops it", flush=True)

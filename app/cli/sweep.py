@@ -8,10 +8,8 @@ from typing import Annotated
 
 import typer
 
-from app.bootstrap.assemble import installed_snapshot
 from app.config import Settings
-from app.services.sweep.chunks import CHUNK_ROWS, here, on_dask, opened, part, planned
-from app.services.sweep.rows import rows_of
+from app.services.sweep.chunk_rows import CHUNK_ROWS
 
 
 def command(  # noqa: PLR0913 - one parameter per option
@@ -37,6 +35,10 @@ def command(  # noqa: PLR0913 - one parameter per option
     restart: Annotated[bool, typer.Option("--restart", help="Drop what the folder holds, and begin again.")] = False,
 ) -> None:
     """Predict a whole table of operators, or of models, on one GPU or several."""
+    from app.bootstrap.assemble import installed_snapshot
+    from app.services.sweep.chunks import here, on_dask, opened, part, planned
+    from app.services.sweep.rows import rows_of
+
     snapshot, refused = installed_snapshot(Settings.from_env())
     for problem in refused:
         print(f"gpucast: {problem}", file=sys.stderr)

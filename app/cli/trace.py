@@ -8,14 +8,14 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
 from app.errors import BadInput
-from app.graphs.importers.aten import BUFFER, GETITEM, INPUT, PARAMETER, Record, Ref, graph
-from app.services.graphs.files import read_graph
+
+if TYPE_CHECKING:
+    from app.graphs.importers.aten import Record
 
 _NO_TORCH = "gpucast trace needs PyTorch: install the extra `torch` (pip install 'gpucast[torch]')."
 
@@ -29,6 +29,11 @@ def command(
     name: Annotated[str | None, typer.Option(help="What to call the network; without one, its class.")] = None,
 ) -> None:
     """Write the JSON graph of a PyTorch model, for POST /graphs or `gpucast predict`."""
+    import msgspec
+
+    from app.graphs.importers.aten import graph
+    from app.services.graphs.files import read_graph
+
     try:
         torch: Any = import_module("torch")
     except ModuleNotFoundError:
@@ -64,6 +69,8 @@ def _made(factory: str) -> tuple[Any, tuple[Any, ...]]:
 
 def _records(torch: Any, model: Any, inputs: tuple[Any, ...]) -> list[Record]:
     """By torch.export; where it refuses, by tracing one run with torch.fx."""
+    from app.graphs.importers.aten import BUFFER, INPUT, PARAMETER
+
     try:
         program = torch.export.export(model, inputs)
     except Exception as error:
@@ -81,6 +88,8 @@ def _records(torch: Any, model: Any, inputs: tuple[Any, ...]) -> list[Record]:
 
 def _traced(torch: Any, model: Any, inputs: tuple[Any, ...]) -> list[Record]:
     """ATen calls of one run, with parameters as inputs."""
+    from app.graphs.importers.aten import BUFFER, INPUT, PARAMETER
+
     weights = dict(model.named_parameters()) | dict(model.named_buffers())
     learned = {name for name, _ in model.named_parameters()}
 
@@ -100,6 +109,8 @@ def _traced(torch: Any, model: Any, inputs: tuple[Any, ...]) -> list[Record]:
 
 def _record(node: Any, kind: str) -> Record:
     """One node of PyTorch's graph in plain values; `kind` is what it is where it comes from outside."""
+    from app.graphs.importers.aten import GETITEM, Record
+
     value = node.meta.get("val")
     tensors = value if isinstance(value, list | tuple) else [value]
     outputs = [(list(t.shape), str(t.dtype).removeprefix("torch.")) for t in tensors if hasattr(t, "shape")]
@@ -113,6 +124,8 @@ def _record(node: Any, kind: str) -> Record:
 
 def _plain(argument: Any) -> Any:
     """Numbers, words, names of nodes, and lists of these."""
+    from app.graphs.importers.aten import Ref
+
     if isinstance(argument, list | tuple):
         return [_plain(item) for item in argument]
     if isinstance(argument, bool | int | float | str) or argument is None:

@@ -7,14 +7,15 @@ from typing import Annotated
 import typer
 
 from app.config import Settings
-from app.runtime import logs
-from app.worker import run
 
 
 def command(
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
 ) -> None:
     """Take retrainings from the queue until SIGTERM or Ctrl-C; the running one is finished first."""
+    from app.runtime import logs
+    from app.worker import run
+
     settings = Settings.from_env()
     logs.configure(settings)
     run(settings, with_parent=with_parent)

@@ -18,11 +18,10 @@ from app.tables.gpus import GpuTable
 from app.training.calibration_trial import NONE, PLAN, RANDOM, Trial, trials
 from app.training.operator_folds import Cell, first_rows
 from app.training.operator_validation import HeldOut, covered
+from app.training.row_limits import MOST_TRAIN
 
 Result = Mapping[str, Any]
 ALL, NOT_CHOSEN_ON = "all", "not chosen on"
-# Rows of each operator, dtype and GPU that teach: of one software stack there are then enough for trees.
-MOST_TRAIN = 600
 COVERAGE = 0.8
 # The GPUs on which the constants of models.gaussian_process were set; figures are of the others.
 VALIDATION = (

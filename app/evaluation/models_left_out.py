@@ -16,7 +16,8 @@ from app.evaluation.models import Ready, Study, answered_models
 from app.predictors.auto.predictor import Auto
 from app.tables.operator_runs import OperatorRuns
 from app.training.operator_folds import NEUSIGHT_TRAINING, TRAIN
-from app.training.operator_validation import GPU_HELD_OUT, MOST_ASKED, MOST_LEARNED, HeldOut, answers
+from app.training.operator_validation import GPU_HELD_OUT, MOST_ASKED, HeldOut, answers
+from app.training.row_limits import MOST_LEARNED
 
 PART = "left_out"
 

@@ -27,6 +27,7 @@ from app.tables.operator_runs import OperatorRuns
 from app.training.operator_folds import PROTOCOLS, Ask, Cell, Ints, Rows, operator_folds
 from app.training.operator_scores import ALL, Answers, Errors, score_rows
 from app.training.operator_training import trained
+from app.training.row_limits import MOST_TEST_ROWS
 from app.wire.kernel_workload import NOTHING_MEASURED
 
 Result = Mapping[str, Any]
@@ -34,7 +35,6 @@ Ready = tuple[Any, Intervals]
 
 NO_EVIDENCE = Evidence(NOTHING_MEASURED, np.empty(0, dtype=np.intp))
 COVERAGE = 0.8
-MOST_TEST_ROWS = 4_000
 # Predictors that also get intervals from rows held out inside each fold, some ten fits more; the others have documented
 # ones, and are compared by their errors.
 WITH_INTERVALS = ("auto",)

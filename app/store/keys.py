@@ -7,30 +7,18 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
-from enum import IntEnum
-from typing import Any, Literal
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from app.errors import NotFound
 from app.store import revision
+from app.store.roles import Role
 from app.store.rows import API_KEYS as KEYS
 
 PREFIX = "gpucast_"  # by which a key is known as one where it should not be: in a repository, say
 LOCK = 0x6B657973  # "keys": two processes that start at once make one first key
-
-
-class Role(IntEnum):
-    """What a key may do: each role everything that those before it may."""
-
-    READ = 1
-    PREDICT = 2
-    CONTRIBUTE = 3
-    ADMIN = 4
-
-
-RoleName = Literal["read", "predict", "contribute", "admin"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

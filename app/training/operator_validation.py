@@ -28,6 +28,7 @@ from app.tables.measurements import Evidence
 from app.tables.operator_runs import OperatorRuns
 from app.training.operator_folds import configurations, fifths, hashed, mixed
 from app.training.operator_start import Start
+from app.training.row_limits import MOST_LEARNED
 from app.training.validate import few
 
 Floats = NDArray[np.float64]
@@ -40,10 +41,8 @@ GPU_HELD_OUT, FEW_MEASURED, CONFIGURATION_HELD_OUT = range(3)
 FEW = 32
 # With fewer configurations, rows are held out by their dimensions.
 LEAST_CONFIGURATIONS = 20
-# Rows of each operator, dtype and GPU that are asked, and those that teach where a GPU is held out (errors on another
-# GPU change little with more of them) or configurations: time is bounded, and fewer rows err a little more, not less.
+# Rows of each operator, dtype and GPU that are asked.
 MOST_ASKED = 256
-MOST_LEARNED = 1000
 MOST_OF_CONFIGURATIONS = 10_000
 # Residuals that a group of intervals keeps, evenly over their order.
 MOST_KEPT = 401

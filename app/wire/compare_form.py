@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from app.wire.kernel_workload import GpuRef
 from app.wire.models.requests import MODEL_EXAMPLE
 from app.wire.prediction_form import MAX_GPUS, AnsweredBy, Interval, MemoryUse, Skipped
+from app.wire.rankings import RankBy
 
-RANKINGS = ("latency", "throughput", "cost", "energy")
-RankBy: TypeAlias = Literal["latency", "throughput", "cost", "energy"]
 # Beyond this many the search over parallel sizes would take seconds, and links between racks are not modelled.
 MOST_DEVICES = 64
 _REF = "#/components/schemas/{name}"

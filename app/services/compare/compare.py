@@ -21,9 +21,10 @@ from app.services.compare.request import Asked, Entrant, asked_of, entrants
 from app.services.compare.splits import devices_of, feasible
 from app.services.dispatch import reply
 from app.services.graphs.stored import Graphs
-from app.wire.compare_form import Compared, CompareRequest, CompareResponse, RankBy, Split
+from app.wire.compare_form import Compared, CompareRequest, CompareResponse, Split
 from app.wire.models.requests import GraphRequest, ModelRequest, NetworkWorkload
 from app.wire.prediction_form import Interval, Prediction, PredictResponse
+from app.wire.rankings import RankBy
 
 # What each ranking looks at: the figure, and its interval.
 _FIGURES: Mapping[RankBy, tuple[str, str]] = {

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 
 from sqlalchemy import Connection
 
 from app.engine.catalogue import load_catalog
 from app.errors import BadInput, NotFound
-from app.services.measurements.importers import IMPORTERS
+from app.services.measurements import importers
+from app.services.measurements.importers import FORMS
 from app.services.measurements.importers.base import Importer, PartsImporter, Skipped
 from app.services.measurements.importers.profiles import ProfileImporter
 from app.services.measurements.ingest import Checked, check, save
@@ -40,10 +42,10 @@ class ImportReport:
 
 def importer_named(name: str) -> Importer | PartsImporter | ProfileImporter:
     """The registered importer; NotFound lists those there are."""
-    for importer in IMPORTERS:
-        if importer.name == name:
-            return importer
-    raise NotFound(f"No importer is called {name!r}; there are: {', '.join(item.name for item in IMPORTERS)}.")
+    if name not in FORMS:
+        raise NotFound(f"No importer is called {name!r}; there are: {', '.join(FORMS)}.")
+    found: Importer | PartsImporter | ProfileImporter = import_module(f"{importers.__name__}.{FORMS[name][0]}").IMPORTER
+    return found
 
 
 def import_folder(database: Database, importer: Importer, folder: Path, *, dry_run: bool = False) -> ImportReport:

@@ -19,8 +19,9 @@ from app.errors import BadInput, FieldError, GpucastError, NotFound
 from app.services.compare.compare import figure_of
 from app.services.compare.odds import probability_within
 from app.services.compare.request import read_compare
-from app.wire.compare_form import RANKINGS, Compared, CompareRequest, CompareResponse, RankBy
+from app.wire.compare_form import Compared, CompareRequest, CompareResponse
 from app.wire.json_text import refuse_unsound
+from app.wire.rankings import RANKINGS, RankBy
 
 WORKLOAD, RANK_BY = "gpucast/workload", "gpucast/rank-by"
 DEADLINE, PROBABILITY = "gpucast/deadline-ms", "gpucast/probability"

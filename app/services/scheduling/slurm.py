@@ -16,7 +16,6 @@ from app.errors import BadInput, FieldError, NotFound
 from app.tables.catalog import Catalog
 from app.wire.plan_form import Choice
 
-SINFO = ("sinfo", "--noheader", "--format", "%R %l %G")
 # [days-]hours:minutes:seconds, or fewer parts from the right.
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")
 _GPU = re.compile(r"gpu:(?P<type>[^:,()\s]+):(?P<count>\d+)")

@@ -21,12 +21,12 @@ from app.engine.gpu_rows import GpuRows, Snapshot
 from app.errors import BadInput, GpucastError
 from app.services.operators.answers import require_predictor
 from app.services.operators.batches import BatchOptions, predict_batch
+from app.services.sweep.chunk_rows import CHUNK_ROWS
 from app.services.sweep.model_columns import of_models
 from app.services.sweep.models import Asked, predict_models
 from app.services.sweep.rows import Rows, rows_of
 from app.store.artifacts import write_whole
 
-CHUNK_ROWS = 1 << 18
 PLAN = "_sweep.json"  # readers of Parquet folders leave out names that begin with _
 _ARROW = "application/vnd.apache.arrow.stream"
 Open = Callable[[Settings], tuple[Snapshot, tuple[str, ...]]]

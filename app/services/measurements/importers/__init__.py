@@ -1,13 +1,12 @@
-"""Other people's measurements, brought in through the one ingestion service. Registered in IMPORTERS."""
+"""Other people's measurements, brought in through the one ingestion service. Registered in FORMS."""
 
-from app.services.measurements.importers import aiconfigurator, cuda_kernels, measurements, ncu, neusight, nsys, timm
-
-IMPORTERS = (
-    cuda_kernels.IMPORTER,
-    neusight.IMPORTER,
-    aiconfigurator.IMPORTER,
-    timm.IMPORTER,
-    nsys.IMPORTER,
-    ncu.IMPORTER,
-    measurements.IMPORTER,
-)
+# Name -> module of this package, whose IMPORTER is imported when it is asked for, and one line of help.
+FORMS = {
+    "cuda-kernels": ("cuda_kernels", "the cross-GPU kernels paper's CSV files, or a folder in their form"),
+    "neusight": ("neusight", "NeuSight's operators, operators_fp32.parquet; convolutions without drift"),
+    "aiconfigurator": ("aiconfigurator", "aiconfigurator's modern operators, Parquet files as gemm.parquet"),
+    "timm": ("timm", "timm's step times of ConvNets, vision_models.parquet"),
+    "nsys": ("nsys", "Nsight Systems, CSV files of `nsys stats` or a folder of them"),
+    "ncu": ("ncu", "Nsight Compute, CSV files of `ncu --csv` or a folder of them"),
+    "measurements": ("measurements", "gpucast's own form, a .json, .csv or .parquet file or a folder of them"),
+}

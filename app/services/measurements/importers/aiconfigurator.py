@@ -127,4 +127,4 @@ def _context(table: pa.Table, file: _File) -> Numbers:
     return Numbers(new.values + past.values, new.absent | past.absent, False)
 
 
-IMPORTER = PartsImporter(SOURCE, "aiconfigurator's modern operators, Parquet files as gemm.parquet", read)
+IMPORTER = PartsImporter(SOURCE, read)

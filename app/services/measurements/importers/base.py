@@ -44,10 +44,9 @@ class Imported:
 
 @dataclass(frozen=True, slots=True)
 class Importer:
-    """A form of measurements: its name on the command line, one line of help, and how to read a folder of it."""
+    """A form of measurements: its name on the command line, and how to read a folder of it."""
 
     name: str
-    summary: str
     read: Callable[[Path], Imported]
 
 
@@ -79,5 +78,4 @@ class PartsImporter:
     """A form of measurements that may be large: read part by part, checked and stored before the next one."""
 
     name: str
-    summary: str
     read: Callable[[Path], Iterator[Part]]

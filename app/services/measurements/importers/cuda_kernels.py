@@ -189,4 +189,4 @@ def read(folder: Path) -> Imported:
     )
 
 
-IMPORTER = Importer("cuda-kernels", "the cross-GPU kernels paper's CSV files, or a folder in their form", read)
+IMPORTER = Importer("cuda-kernels", read)

@@ -29,4 +29,4 @@ def read(path: Path) -> Iterator[Part]:
             yield Part(file.name, sent, None, device=upload.device)
 
 
-IMPORTER = PartsImporter("measurements", "gpucast's own form, a .json, .csv or .parquet file or a folder of them", read)
+IMPORTER = PartsImporter("measurements", read)

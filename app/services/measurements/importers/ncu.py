@@ -142,4 +142,4 @@ def _lacks(launch: Launch, times: Times) -> str | None:
     return f"{' and '.join(missing)} were not counted, and no file of work tells them" if missing else None
 
 
-IMPORTER = ProfileImporter("ncu", "Nsight Compute, CSV files of `ncu --csv` or a folder of them", read)
+IMPORTER = ProfileImporter("ncu", read)

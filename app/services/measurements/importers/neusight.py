@@ -96,4 +96,4 @@ def _software(table: pa.Table) -> Column:
     return found._replace(words=(*found.words, STACK), codes=codes)
 
 
-IMPORTER = PartsImporter(SOURCE, f"NeuSight's operators, {FILE}; convolutions without drift", read)
+IMPORTER = PartsImporter(SOURCE, read)

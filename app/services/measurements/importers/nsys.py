@@ -156,4 +156,4 @@ _REPORTS: dict[str, tuple[set[str], Callable[[Iterable[Cells]], Found]]] = {
     _SUMS: ({"Total Time", "Instances", "Name"}, _sums),
 }
 
-IMPORTER = ProfileImporter("nsys", "Nsight Systems, CSV files of `nsys stats` or a folder of them", read)
+IMPORTER = ProfileImporter("nsys", read)

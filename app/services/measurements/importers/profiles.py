@@ -108,12 +108,11 @@ class ProfileImporter:
     """A profiler's exports: as PartsImporter, where `read` also takes what the user tells."""
 
     name: str
-    summary: str
     read: Callable[[Path, Told], Iterator[Part]]
 
     def told(self, told: Told) -> PartsImporter:
         """The importer for that."""
-        return PartsImporter(self.name, self.summary, lambda path: self.read(path, told))
+        return PartsImporter(self.name, lambda path: self.read(path, told))
 
 
 class Work(NamedTuple):

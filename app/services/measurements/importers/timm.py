@@ -92,4 +92,4 @@ def _columns(table: pa.Table) -> dict[str, Column]:
     return columns
 
 
-IMPORTER = PartsImporter(SOURCE, f"timm's step times of ConvNets, {FILE}", read)
+IMPORTER = PartsImporter(SOURCE, read)
