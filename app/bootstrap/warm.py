@@ -66,11 +66,16 @@ def warm(snapshot: Snapshot) -> None:
             predict_network(snapshot, staged, max_rows=_MOST_ROWS)
 
 
-def main() -> None:
-    """Warm up on the shipped catalogue and artefacts, without a database."""
+def shipped_snapshot() -> Snapshot:
+    """The shipped catalogue and artefacts, without a database."""
     specs = load_seed_specs()
     served, _ = ready_versions([], Stores.of(Settings.from_env()), None)
-    warm(Snapshot.of(Engine(Catalog(specs), GpuTable.from_specs(specs), served)))
+    return Snapshot.of(Engine(Catalog(specs), GpuTable.from_specs(specs), served))
+
+
+def main() -> None:
+    """Warm up on what ships."""
+    warm(shipped_snapshot())
     FOLDER.mkdir(parents=True, exist_ok=True)
     _COMPILED.touch()
 

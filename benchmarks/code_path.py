@@ -1,0 +1,61 @@
+"""Files of `app` that one request visits, and how often execution moves from one to another.
+
+A request is read from its bytes and rendered to its answer; code compiled by numba is counted where it is called.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import msgspec
+
+from app.bootstrap.warm import shipped_snapshot
+from app.config import CHECKOUT
+from app.engine.gpu_rows import Snapshot
+from app.services.dispatch import reply
+from app.wire.json_text import refuse_unsound
+from app.wire.models.requests import MODEL_EXAMPLE
+from app.wire.operators.requests import OPERATORS_EXAMPLE
+from app.wire.prediction_form import PREDICT_EXAMPLE
+from app.wire.requests import read_request
+
+APP = str(CHECKOUT / "app") + "/"
+
+
+def visited(snapshot: Snapshot, body: bytes) -> list[str]:
+    """Files in the order they are entered, each as often as execution comes to it from another."""
+    path: list[str] = []
+
+    def enter(frame: FrameType, event: str, _: Any) -> None:
+        file = frame.f_code.co_filename
+        if event == "call" and file.startswith(APP) and (not path or path[-1] != file):
+            path.append(file)
+
+    sys.setprofile(enter)
+    try:
+        refuse_unsound(body)
+        msgspec.json.encode(reply(snapshot, read_request(body), max_rows=10_000))
+    finally:
+        sys.setprofile(None)
+    return path
+
+
+def main() -> None:
+    """A kernel, an operator and a model, each asked once before it is counted."""
+    snapshot = shipped_snapshot()
+    workload = OPERATORS_EXAMPLE["workload"]
+    operator = OPERATORS_EXAMPLE | {"workload": workload | {"operators": workload["operators"][:1]}}
+    for name, example in (("kernel", PREDICT_EXAMPLE), ("operator", operator), ("model", MODEL_EXAMPLE)):
+        body = msgspec.json.encode(example)
+        visited(snapshot, body)
+        path = visited(snapshot, body)
+        print(f"{name:10} {len(set(path)):3} files, {len(path) - 1:4} changes of file")
+        if "--files" in sys.argv:
+            print("\n".join(f"  {Path(file).relative_to(APP)}" for file in sorted(set(path))))
+
+
+if __name__ == "__main__":
+    main()
