@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from app.bootstrap.train_shipped import train_shipped, trainable
 from app.cli.options import Data
 from app.config import SHIPPED_MODELS
 
@@ -21,6 +20,8 @@ def command(
     predictor: Annotated[list[str] | None, typer.Option(help="One of them; repeat for several. Default: all.")] = None,
 ) -> None:
     """Train predictors of operators and networks in a throw-away database, and write what ships with the code."""
+    from app.bootstrap.train_shipped import train_shipped, trainable
+
     began = time.monotonic()
 
     def tell(what: str) -> None:
