@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.predictors.auto.operators.models.features import DEVICES, EAGER, FEATURES, LIBRARY, fill_features
+from app.predictors.auto.operators.models.features import DEVICES, EAGER, FEATURES, fill_features
 from app.predictors.auto.operators.models.packed import Packed, Recipes
-from app.predictors.auto.operators.models.per_operator import MOST_KIN
+from app.predictors.auto.operators.models.ranges import beyond, cells_of, most_devices
 from app.predictors.auto.operators.models.sibling_transfer import busier, cut_s, dram_scale
 from app.predictors.auto.operators.models.smooth import add_smooth
 from app.predictors.auto.operators.models.tree_sums import BLOCK, add_trees
@@ -19,13 +19,14 @@ from app.predictors.auto.operators.physics.analytic_model import (
     DRAM_S,
     LIMIT,
     TERMS,
-    Devices,
+    best_tile,
     bound_of,
     composed,
     fill_terms,
 )
 from app.predictors.auto.operators.physics.operator_features import Traits
 from app.predictors.auto.operators.physics.physics_fit import FACTORS, scaled_s, scaled_work_s
+from app.predictors.auto.operators.queries import MEMBERS, Answers, Queries, Rows, Trace
 from app.predictors.intervals.conformal import (
     S_CALIBRATED,
     S_SEEN,
@@ -42,42 +43,27 @@ from app.runtime.compiled import compiled
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
 Ints = NDArray[np.intp]
+Bools = NDArray[np.bool_]
 
-MEMBERS = MOST_KIN + 1
 # How fast what was learned fades out of the range it was learned in, per factor of e.
 FADING = 0.1
 # An answer further out of the range learned from errs more: its interval grows by this part per factor of e.
 STRETCH = 0.25
 # Part of its bytes in which a row that two L2s keep alike may differ.
 KEPT_ALIKE = 0.1
-# How far out of a range a shape may be, as features are rounded.
-_ROUNDED = 1e-3
-# Further than any size, as a logarithm: the kernels of one library say less of another's than of messages of any size.
-_OTHER_LIBRARY = 100.0
 
 _group_of = compiled(operator_codes)
 
 
 @compiled
-def fill_answers(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not tables)
-    shape: Singles,
-    traits: Traits,
-    devices: Devices,
-    asked: tuple[Ints, Ints, Ints, Ints, Ints, Floats],
-    terms: Floats,
-    packed: Packed,
-    recipes: Recipes,
-    times: tuple[Floats, Floats],
-    codes: tuple[Ints, Ints, Ints],
+def fill_answers(
+    rows: Rows, packed: Packed, recipes: Recipes, queries: Queries, answers: Answers, trace: Trace
 ) -> None:
-    """Queries in `order`, as many of one cell and GPU at once as there are; their physics go into `terms`.
-
-    Asked (i, j, order, twin, other, share): each is corrected as query `twin[q]`, most as themselves, and by `share[q]`
-    as query `other[q]`.
-    """
-    i, j, order = asked[0], asked[1], asked[2]
+    """Answer the queries in `order`, as many of one cell and GPU at once as there are."""
+    shape, traits = rows.shape, rows.traits
+    i, j, order = queries.row, queries.gpu, queries.order
     cells = cells_of(shape, (traits.kind, traits.dtype), (i, j), packed, recipes)
-    fill_terms(traits, devices, (i, j), _tiles_of(cells, j, recipes), terms)
+    fill_terms(traits, rows.devices, (i, j), _tiles_of(cells, j, recipes), rows.terms)
     far, correction, neutral, first = np.empty(BLOCK), np.empty(BLOCK), np.ones(FACTORS), 0
     everywhere = (np.full(EAGER + 1, -np.inf), np.full(EAGER + 1, np.inf))
     while first < len(order):
@@ -89,95 +75,93 @@ def fill_answers(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not ta
             situation, teacher = recipes.situation[cell, gpu], recipes.teacher[cell, gpu, 0]
             factors, reach = recipes.factors[cell, gpu], (packed.low[cell], packed.high[cell])
             most = most_devices(recipes, cell, gpu) if IS_COLLECTIVE[kind] else np.inf
-        _fill_far(shape, i, block, reach, far)
+        for k in range(len(block)):
+            far[k] = beyond(shape, i[block[k]], reach[0], reach[1])
         correction[: len(block)] = 0.0
         if cell >= 0:
-            _add_corrections(shape, traits, devices, asked, terms, packed, recipes, cell, block, far, correction)
+            _add_corrections(rows, packed, recipes, queries, (cell, block), far, correction, trace)
         told_in = dtype if cell == recipes.cell[kind, dtype, 0] else recipes.dtype[cell]
-        known, unlike = (situation, recipes.lent[kind, dtype], most), (traits.backward, traits.burst)
-        _fill_codes(shape, unlike, i, block, terms, known, (kind, told_in), far, codes)
+        known = (situation, recipes.lent[kind, dtype], most)
+        _fill_codes(rows, i, block, known, (kind, told_in), far, answers)
+        if len(trace.cell):
+            _trace_physics(rows, recipes, queries, (cell, block), trace)
         if teacher >= 0:
-            _put_right(traits, devices, i, block, terms, recipes, (cell, gpu, teacher), factors, correction)
-        _fill_times(shape, i, block, terms, reach, factors, far, correction, times)
+            _put_right(rows, i, block, recipes, (cell, gpu, teacher), factors, correction)
+        _fill_times(rows, i, block, reach, factors, far, correction, answers)
+        if len(trace.cell):
+            _trace_members(rows, queries, block, reach, factors, trace)
         first += len(block)
 
 
 @compiled
-def _fill_far(shape: Singles, i: Ints, block: Ints, reach: tuple[Floats, Floats], far: Floats) -> None:
-    """How far each row of a block is out of `reach`, the range (low, high) learned from."""
-    for k in range(len(block)):
-        far[k] = beyond(shape, i[block[k]], reach[0], reach[1])
-
-
-@compiled
-def _add_corrections(  # noqa: PLR0913, PLR0917
-    shape: Singles,
-    traits: Traits,
-    devices: Devices,
-    asked: tuple[Ints, Ints, Ints, Ints, Ints, Floats],
-    terms: Floats,
+def _add_corrections(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not tables)
+    rows: Rows,
     packed: Packed,
     recipes: Recipes,
-    cell: int,
-    block: Ints,
+    queries: Queries,
+    on: tuple[int, Ints],
     far: Floats,
     correction: Floats,
+    trace: Trace,
 ) -> None:
-    """Add what a cell's models say of each query of a block, in log space, fading out of its range."""
-    (i, j, _, twin, other, share), count = asked, len(block)
-    gpu, ones = j[block[0]], twin[block]
-    _add_models(shape, traits, devices, (i[ones], ones, gpu), terms, packed, recipes, cell, correction)
-    if IS_COLLECTIVE[traits.kind[i[block[0]]]] and share[block].any():
-        ones, more = other[block], np.zeros(count)
-        _add_models(shape, traits, devices, (i[ones], ones, gpu), terms, packed, recipes, cell, more)
+    """Add what a cell's models say of each query of a block, `on`, in log space, fading out of its range."""
+    (cell, block), count, share = on, len(on[1]), queries.share
+    gpu, ones = queries.gpu[block[0]], queries.twin[block]
+    said = np.zeros((MEMBERS if len(trace.cell) else 0, count))
+    _add_models(rows, packed, recipes, (queries.row[ones], ones, gpu, cell), correction, said)
+    if IS_COLLECTIVE[rows.traits.kind[queries.row[block[0]]]] and share[block].any():
+        ones, more, also = queries.other[block], np.zeros(count), np.zeros_like(said)
+        _add_models(rows, packed, recipes, (queries.row[ones], ones, gpu, cell), more, also)
         correction[:count] += share[block] * (more - correction[:count])
+        said += share[block] * (also - said)
     for k in range(count):
+        fading = 1.0
         if far[k] > 0.0:
-            correction[k] *= np.exp(-FADING * beyond(shape, i[twin[block[k]]], packed.low[cell], packed.high[cell]))
+            row = queries.row[queries.twin[block[k]]]
+            fading = np.exp(-FADING * beyond(rows.shape, row, packed.low[cell], packed.high[cell]))
+            correction[k] *= fading
+        if len(said):
+            trace.fading[block[k]] = fading
+            trace.correction[:, block[k]] = said[:, k]
 
 
 @compiled
-def _fill_codes(  # noqa: PLR0913, PLR0917
-    shape: Singles,
-    unlike: tuple[Floats, Floats],
+def _fill_codes(
+    rows: Rows,
     i: Ints,
     block: Ints,
-    terms: Floats,
     known: tuple[int, bool, float],
     told: tuple[Any, Any],
     far: Floats,
-    codes: tuple[Ints, Ints, Ints],
+    answers: Answers,
 ) -> None:
     """What bounds each query of a block, what supports its answer, and the group of its interval.
 
-    `unlike`: flags of rows that none like them taught. `known`: the situation, whether it was lent by another dtype,
-    and the most devices (as a logarithm) taught with: how a machine wires more is up to the machine. `told`: operator
-    and dtype of what taught.
+    `known`: the situation, whether it was lent by another dtype, and the most devices (as a logarithm) taught with:
+    how a machine wires more is up to the machine. `told`: operator and dtype of what taught.
     """
-    (bound, supported, group), (backward, burst) = codes, unlike
     usual, lent, most = known
     for k in range(len(block)):
-        q = block[k]
-        situation = _known(S_UNSEEN if shape[DEVICES, i[q]] > most else usual, far[k])
-        situation = _stepped_back(situation, lent, backward[i[q]] > 0.0 or burst[i[q]] > 0.0)
-        bound[q], supported[q] = bound_of(terms, q), _supporting(situation, far[k])
-        group[q] = _group_of(told[0], told[1], situation)
+        q, row = block[k], i[block[k]]
+        situation = _known(S_UNSEEN if rows.shape[DEVICES, row] > most else usual, far[k])
+        # No backward pass and no burst taught anything.
+        situation = _stepped_back(situation, lent, rows.traits.backward[row] > 0.0 or rows.traits.burst[row] > 0.0)
+        answers.bound[q], answers.situation[q] = bound_of(rows.terms, q), _supporting(situation, far[k])
+        answers.group[q] = _group_of(told[0], told[1], situation)
 
 
 @compiled
-def _put_right(  # noqa: PLR0913, PLR0917
-    traits: Traits,
-    devices: Devices,
+def _put_right(
+    rows: Rows,
     i: Ints,
     block: Ints,
-    terms: Floats,
     recipes: Recipes,
     on: tuple[int, int, int],
     factors: Floats,
     correction: Floats,
 ) -> None:
     """Put right the physics of a block that its cell, GPU and teacher (`on`) show to be others on this GPU."""
-    cell, gpu, teacher = on
+    (traits, devices, terms), (cell, gpu, teacher) = (rows.traits, rows.devices, rows.terms), on
     edge, cut = recipes.edge[cell, gpu], busier(devices, traits.dtype[i[block[0]]], gpu, teacher)
     for k in range(len(block)):
         q = block[k]
@@ -190,52 +174,60 @@ def _put_right(  # noqa: PLR0913, PLR0917
 
 @compiled
 def _fill_times(  # noqa: PLR0913, PLR0917
-    shape: Singles,
+    rows: Rows,
     i: Ints,
     block: Ints,
-    terms: Floats,
     reach: tuple[Floats, Floats],
     factors: Floats,
     far: Floats,
     correction: Floats,
-    times: tuple[Floats, Floats],
+    answers: Answers,
 ) -> None:
     """Seconds of each query of a block, and how much wider than usual its interval is."""
-    latency, stretch = times
     for k in range(len(block)):
         q = block[k]
-        alike = reach[0][EAGER] <= shape[EAGER, i[q]] <= reach[1][EAGER]
-        latency[q], stretch[q] = corrected_s(terms, q, factors, correction[k], alike), 1.0 + STRETCH * far[k]
+        whole = reach[0][EAGER] <= rows.shape[EAGER, i[q]] <= reach[1][EAGER]
+        answers.latency_s[q] = corrected_s(rows.terms, q, factors, correction[k], whole)
+        answers.stretch[q] = 1.0 + STRETCH * far[k]
 
 
 @compiled
-def most_devices(recipes: Recipes, cell: int, gpu: int) -> float:
-    """The logarithm of the most devices that a cell was taught with on a GPU, rounded up; infinite where none tells."""
-    most = -np.inf
-    for devices in recipes.devices[cell, gpu]:
-        if np.isfinite(devices):
-            most = devices + _ROUNDED
-    return most if np.isfinite(most) else np.inf
+def _trace_physics(rows: Rows, recipes: Recipes, queries: Queries, on: tuple[int, Ints], trace: Trace) -> None:
+    """The cell of a block, its tiles, and its DRAM seconds as they are before a sibling changes them."""
+    cell, block = on
+    gpu = queries.gpu[block[0]]
+    only = recipes.tile[cell, gpu] if cell >= 0 else ANY_TILE
+    for q in block:
+        trace.cell[q], trace.dram_s[q] = cell, rows.terms[DRAM_S, q]
+        trace.tile[q], _ = best_tile(rows.traits, queries.row[q], rows.devices, gpu, only)
 
 
 @compiled
-def _add_models(  # noqa: PLR0913, PLR0917
-    shape: Singles,
-    traits: Traits,
-    devices: Devices,
-    asked: tuple[Ints, Ints, int],
-    terms: Floats,
-    packed: Packed,
-    recipes: Recipes,
-    cell: int,
-    total: Floats,
+def _trace_members(
+    rows: Rows, queries: Queries, block: Ints, reach: tuple[Floats, Floats], factors: Floats, trace: Trace
+) -> None:
+    """What the physics of each query of a block says, and each model alone; corrections become those of the time."""
+    terms = rows.terms
+    for q in block:
+        whole = reach[0][EAGER] <= rows.shape[EAGER, queries.row[q]] <= reach[1][EAGER]
+        trace.whole[q], trace.physics_s[q] = whole, corrected_s(terms, q, factors, 0.0, whole)
+        share = 1.0 if whole else min(scaled_work_s(terms, q, factors) / scaled_s(terms, q, factors), 1.0)
+        for k in range(MEMBERS):
+            trace.member_s[k, q] = corrected_s(terms, q, factors, trace.correction[k, q] * trace.fading[q], whole)
+            trace.correction[k, q] *= share
+
+
+@compiled
+def _add_models(
+    rows: Rows, packed: Packed, recipes: Recipes, asked: tuple[Ints, Ints, int, int], total: Floats, said: Floats
 ) -> None:
     """Add to `total` [m] what the models of a cell say of operator rows, whose terms are in columns `block`.
 
-    `asked`: rows [m], block [m], and the GPU. A sibling's model is asked about the sibling itself.
+    `asked`: rows [m], block [m], the GPU and the cell. A sibling's model is asked about the sibling itself. What each
+    model says at full weight goes into `said` [MEMBERS, m] unless that is empty.
     """
-    rows, block, gpu = asked
-    count, shown = len(rows), -1
+    i, block, gpu, cell = asked
+    count, shown = len(i), -1
     features = np.empty((FEATURES, count), dtype=np.float32)  # in one piece, to be read as vectors
     for k in range(MEMBERS):
         model, teacher = recipes.member[cell, gpu, k], recipes.teacher[cell, gpu, k]
@@ -244,43 +236,39 @@ def _add_models(  # noqa: PLR0913, PLR0917
         on = gpu if teacher < 0 else teacher
         if on != shown and on == gpu:
             for n in range(count):
-                fill_features(shape, traits, devices, rows[n], gpu, terms, block[n], features, n)
+                fill_features(rows.shape, rows.traits, rows.devices, i[n], gpu, rows.terms, block[n], features, n)
         elif on != shown:
-            fill_taught(shape, traits, devices, (rows, block, gpu, on), recipes.tile[cell, gpu], terms, features)
+            _fill_taught(rows, (i, block, gpu, on), recipes.tile[cell, gpu], features)
         shown, weight = on, recipes.weight[cell, gpu, k]
+        if len(said):
+            said[k] = -total[:count] / weight
         total[:count] += weight * packed.mean[model]
         trees, edges = (packed.feature, packed.cut, packed.value), (packed.edge, packed.edges[model])
         add_trees(features, trees, edges, (packed.first[model], packed.stop[model]), weight, total[:count])
         points = slice(packed.begin[model], packed.end[model])
         smooth = (packed.column[model], packed.scale[model], packed.point[points], packed.weight[points])
         add_smooth(features, smooth, weight, total[:count])
+        if len(said):
+            said[k] += total[:count] / weight
 
 
 @compiled
-def fill_taught(
-    shape: Singles,
-    traits: Traits,
-    devices: Devices,
-    asked: tuple[Ints, Ints, int, int],
-    only: int,
-    terms: Floats,
-    features: Singles,
-) -> None:
+def _fill_taught(rows: Rows, asked: tuple[Ints, Ints, int, int], only: int, features: Singles) -> None:
     """Fill `features` [FEATURES, m] for operator rows, whose terms are in columns `block`, with a teacher's in mind.
 
     `asked`: rows [m], block [m], the GPU and its teacher. On the teacher, but for rows of which the L2 there keeps
     another part: what the teacher teaches of these is where its own L2 ends.
     """
-    rows, block, gpu, teacher = asked
-    there = np.empty((TERMS, len(rows)))
-    fill_terms(traits, devices, (rows, np.full(len(rows), teacher)), np.full(len(rows), only), there)
-    for n in range(len(rows)):
+    (i, block, gpu, teacher), (shape, traits, devices, terms) = asked, rows
+    there = np.empty((TERMS, len(i)))
+    fill_terms(traits, devices, (i, np.full(len(i), teacher)), np.full(len(i), only), there)
+    for n in range(len(i)):
         bytes_here = terms[DRAM_S, block[n]] * devices.bandwidth[gpu]
         bytes_there = there[DRAM_S, n] * devices.bandwidth[teacher]
         if abs(bytes_here - bytes_there) <= KEPT_ALIKE * max(bytes_here, bytes_there):
-            fill_features(shape, traits, devices, rows[n], teacher, there, n, features, n)
+            fill_features(shape, traits, devices, i[n], teacher, there, n, features, n)
         else:
-            fill_features(shape, traits, devices, rows[n], gpu, terms, block[n], features, n)
+            fill_features(shape, traits, devices, i[n], gpu, terms, block[n], features, n)
 
 
 @compiled
@@ -294,44 +282,6 @@ def _together(traits: Traits, asked: tuple[Ints, Ints, Ints], cells: Ints, first
         if j[q] != j[one] or cells[q] != cells[one] or traits.kind[i[q]] != kind or traits.dtype[i[q]] != dtype:
             return place - first
     return stop - first
-
-
-@compiled
-def cells_of(
-    shape: Singles, codes: tuple[Ints, Ints], asked: tuple[Ints, Ints], packed: Packed, recipes: Recipes
-) -> Ints:
-    """The cell that answers for operator row `i[q]` on GPU row `j[q]`, asked (i, j), -1 none, [n].
-
-    `codes`: kind and dtype of every row. Of cells that may answer, the one whose range holds the row, or is nearest to
-    it, a cell of its library before any other; of such the first if it knows the GPU itself, else the one that knows
-    the GPU best.
-    """
-    (kind, dtype), (i, j), most = codes, asked, recipes.cell.shape[2]
-    found = np.empty(len(i), dtype=np.intp)
-    for q in range(len(i)):
-        row, gpu = i[q], j[q]
-        best = recipes.cell[kind[row], dtype[row], 0]
-        if most > 1 and recipes.cell[kind[row], dtype[row], 1] >= 0:
-            nearest, known = _distance(shape, row, packed, best), recipes.situation[best, gpu]
-            if known <= S_CALIBRATED:
-                known = 0
-            for k in range(1, most):
-                cell = recipes.cell[kind[row], dtype[row], k]
-                if cell < 0:
-                    break
-                far, situation = _distance(shape, row, packed, cell), recipes.situation[cell, gpu]
-                if far < nearest or (far == nearest and situation < known):
-                    best, nearest, known = cell, far, situation
-        found[q] = best
-    return found
-
-
-@compiled
-def _distance(shape: Singles, row: int, packed: Packed, cell: int) -> float:
-    """How far a collective is out of the range of a cell; of another library further than of any size."""
-    low, high, library = packed.low[cell], packed.high[cell], shape[LIBRARY, row]
-    other = max(low[LIBRARY] - library, library - high[LIBRARY], 0.0)
-    return float(beyond(shape, row, low, high) + _OTHER_LIBRARY * other)
 
 
 @compiled
@@ -364,15 +314,6 @@ def _stepped_back(situation: int, lent: bool, otherwise: bool) -> int:
 def _supporting(situation: int, far: float) -> int:
     """What supports the answer: of a sibling out of range no interpolation, though its interval stays a sibling's."""
     return S_SEEN_OUTSIDE if far > 0.0 and situation == S_SIBLING else situation
-
-
-@compiled
-def beyond(shape: Singles, row: int, low: Floats, high: Floats) -> float:
-    """How far the row's shape is out of the range learned from, as a logarithm; 0 inside."""
-    far = 0.0
-    for f in range(EAGER):
-        far = max(far, low[f] - shape[f, row], shape[f, row] - high[f])
-    return float(far) if far > _ROUNDED else 0.0
 
 
 @compiled

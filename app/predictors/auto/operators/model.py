@@ -1,6 +1,6 @@
 """`auto` for deep-learning operators: physics, and what measurements taught about where it errs.
 
-What answers, on which GPU, by which cell. How it is learned: learning.learn.
+What answers, on which GPU, by which cell. How it is learned: app.predictors.auto.operators.learning.learn.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from app.ops import OP_CODE, OPS
 from app.ops.kinds import kinds_of
 from app.predictors.auto.operators.collectives.extrapolation import stand_ins, with_stand_ins
-from app.predictors.auto.operators.inference import MEMBERS, cells_of, fill_answers
+from app.predictors.auto.operators.inference import fill_answers
 from app.predictors.auto.operators.models.features import DEVICES, LIBRARY, shape_features
 from app.predictors.auto.operators.models.packed import EMPTY, MOST_NUMBERS, Packed, Recipes, Shelf, packed
 from app.predictors.auto.operators.models.per_operator import Cell, Model, Recipe
@@ -25,6 +25,7 @@ from app.predictors.auto.operators.models.training_samples import makes_of
 from app.predictors.auto.operators.physics.analytic_model import LIMIT, TERMS, devices_of
 from app.predictors.auto.operators.physics.operator_features import products_of, traits_of
 from app.predictors.auto.operators.physics.physics_fit import FACTORS, OF_WORK
+from app.predictors.auto.operators.queries import MEMBERS, UNTRACED, Answers, Queries, Rows, Trace
 from app.predictors.intervals.conformal import S_CALIBRATED, S_MEASURED, S_SEEN, SUPPORT_OF_SITUATION, operator_codes
 from app.predictors.links import linked
 from app.predictors.priors import IS_COLLECTIVE, IS_LINEAR
@@ -47,21 +48,19 @@ _LENT_WITH_CARE = "int8"
 # Cards that are fed by their slot alone run long products at a clock that their temperature decides, so measured rows
 # tell of one state out of several: whole models on NeuSight's T4 and P4 ran up to 1.4 and 1.8 times as fast as products
 # measured one by one say, and half way from these to the physics is best, whichever way products are launched
-# (docs/explanation/notebook.md). Such an answer is no better known than one that few rows correct.
+# (docs/accuracy.md). Such an answer is no better known than one that few rows correct.
 UNSTEADY_W, UNSTEADY_TRUST = 75.0, 0.5
 
 
-class Corrected(NamedTuple):
-    """Rows as they are corrected, [n]: as `one`, and by `share` as `other`.
+class Traced(NamedTuple):
+    """Answers and their terms; query q is on row `gpu[q]` of `gpus`, which has GPUs over their slots too."""
 
-    Most as themselves; collectives as the nearest that were learned from. `keys` are operator and dtype of the cell
-    that corrects each, None where none does.
-    """
-
-    one: OpTable
-    other: OpTable
-    share: Floats
-    keys: list[CellKey | None]
+    estimate: Estimate
+    trace: Trace
+    rows: Rows
+    recipes: Recipes
+    gpus: GpuTable
+    gpu: Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +72,13 @@ class Learned:
 
     def estimate(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Estimate:
         """Operator row `i[q]` on GPU row `j[q]`."""
+        return self._answered(ops, gpus, i, j, UNTRACED).estimate
+
+    def traced(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Traced:
+        """The same with the terms of each answer."""
+        return self._answered(ops, gpus, i, j, Trace.of(len(i)))
+
+    def _answered(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, trace: Trace) -> Traced:
         n, kinds = len(i), kinds_of(ops)
         collective = any(kind.op.group == "collective" for kind in kinds)
         if collective:
@@ -92,23 +98,17 @@ class Learned:
                 products = products_of(kinds)
                 shape = shape_features(kinds, products, len(ops))
         traits = traits_of(ops, kinds, products)
-        terms, latency, stretch = np.empty((TERMS, len(i))), np.empty(n), np.empty(n)
-        bound, situation, group = (np.empty(n, dtype=np.intp) for _ in range(3))
-        asked, times, codes = (i, j, order, twin, other, share), (latency, stretch), (bound, situation, group)
-        fill_answers(shape, traits, devices_of(gpus), asked, terms, self._packed, recipes, times, codes)
-        return Estimate(latency, bound, SUPPORT_OF_SITUATION[situation], group, stretch, terms[LIMIT, :n])
+        asked = Rows(shape, traits, devices_of(gpus), np.empty((TERMS, len(i))))
+        answers = Answers.of(n)
+        fill_answers(asked, self._packed, recipes, Queries(i, j, order, twin, other, share), answers, trace)
+        support, limit_s = SUPPORT_OF_SITUATION[answers.situation], asked.terms[LIMIT, :n]
+        estimate = Estimate(answers.latency_s, answers.bound, support, answers.group, answers.stretch, limit_s)
+        return Traced(estimate, trace, asked, recipes, gpus, j[:n])
 
-    def as_corrected(self, ops: OpTable, gpus: GpuTable, target: int) -> Corrected:
-        """Rows as they are corrected on GPU row `target`."""
-        kinds, codes, keys = kinds_of(ops), (ops.kind, ops.dtype), [*self.cell_rows.values(), None]
-        asked, recipes = (np.arange(len(ops)), np.full(len(ops), target)), self._recipes(gpus)
-        shape = shape_features(kinds, products_of(kinds), len(ops))
-        cells = cells_of(shape, codes, asked, self._packed, recipes)
-        held = stand_ins(shape, codes, asked, self._packed, recipes)
-        every = np.hstack([with_stand_ins(ops, held.query, held).dims, ops.dims]) if len(held.query) else ops.dims
-        own = len(held.query) + np.arange(len(ops))
-        one, other = (replace(ops, dims=every[:, np.where(at < 0, own, at)]) for at in (held.one, held.other))
-        return Corrected(one, other, held.share, [keys[row] for row in cells.tolist()])
+    def cells_behind(self, found: Traced) -> list[CellKey | None]:
+        """Operator and dtype of the cell behind each answer, None where nothing was learned."""
+        keys = [*self.cell_rows.values(), None]
+        return [keys[row] for row in found.trace.cell.tolist()]
 
     @cached_property
     def _models(self) -> list[Model]:
@@ -128,7 +128,7 @@ class Learned:
         return {id(model): number for number, model in enumerate(self._models)}
 
     @cached_property
-    def _home_of_model(self) -> list[str | None]:
+    def home_of_model(self) -> list[str | None]:
         """The GPU that each model is of; None of those of several."""
         home = {
             id(model): gpu for cell in self.cells.values() for gpu, model in (*cell.lenders.items(), *cell.own.items())
@@ -219,7 +219,7 @@ class Learned:
             np.stack(part, axis=1) for part in zip(*rows, strict=True)
         )
         dtype = np.array([DTYPE_CODE[of] for _, of in self.cell_rows.values()], dtype=np.intp)
-        teacher, edge = teachers_of(gpus, member, situation, self._home_of_model)
+        teacher, edge = teachers_of(gpus, member, situation, self.home_of_model)
         told = (factors, member, weight, teacher, edge, situation, tile)
         return Recipes(*told, self.cell_of, self._lent, dtype, devices, library)
 

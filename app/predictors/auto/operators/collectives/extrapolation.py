@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.predictors.auto.operators.inference import cells_of
 from app.predictors.auto.operators.models.features import DEVICES, LIBRARY, MESSAGE
 from app.predictors.auto.operators.models.packed import Packed, Recipes
+from app.predictors.auto.operators.models.ranges import cells_of
 from app.predictors.priors import IS_COLLECTIVE
 from app.runtime.compiled import compiled
 from app.tables.ops import OpTable

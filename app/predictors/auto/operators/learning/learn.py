@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from app.ops import OP_CODE, OPS
 from app.ops.kinds import kinds_of
 from app.predictors.auto.operators.collectives.interpolation import joined, with_sisters
-from app.predictors.auto.operators.inference import beyond
 from app.predictors.auto.operators.learning.distillation_inputs import unmeasured
 from app.predictors.auto.operators.learning.fitting import calibrated, kernels_of, learn
 from app.predictors.auto.operators.learning.tile_choice import tiled
@@ -24,6 +23,7 @@ from app.predictors.auto.operators.model import CellKey, Learned, lent_with_care
 from app.predictors.auto.operators.models.features import SHAPE_FEATURES, shape_features
 from app.predictors.auto.operators.models.gaussian_process import View, expected
 from app.predictors.auto.operators.models.per_operator import Cell
+from app.predictors.auto.operators.models.ranges import beyond
 from app.predictors.auto.operators.models.training_samples import makes_of, samples, told_apart, usual_rows
 from app.predictors.auto.operators.physics.analytic_model import ANY_TILE
 from app.predictors.auto.operators.physics.operator_features import products_of
