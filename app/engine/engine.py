@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app import __version__
+from app.engine.exact_hits import NO_OPERATORS, OperatorIndex
 from app.engine.measured_networks import MeasuredModels
 from app.engine.power_model import PowerModel
 from app.engine.prices import PriceBook
 from app.errors import BadInput, FieldError, NotTrained
 from app.ops.network import NETWORK
 from app.predictors import BY_NAME, learns_kernels, learns_only, learns_operators
-from app.predictors.auto.operators.lookup import NO_OPERATORS, OperatorIndex
 from app.predictors.base import Predictor
 from app.predictors.finish import finished
 from app.predictors.intervals.conformal import Intervals

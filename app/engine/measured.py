@@ -10,9 +10,9 @@ import numpy as np
 from sqlalchemy import Connection
 
 from app.engine.engine import Engine, MeasuredOperators, Served
+from app.engine.exact_hits import OperatorIndex
 from app.engine.stored_operators import stored_operators
 from app.ops import OPS
-from app.predictors.auto.operators.lookup import OperatorIndex
 from app.store import operators
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from app.errors import BadInput
 from app.ops.base import Work
 from app.ops.kinds import kinds_of, work_of
-from app.predictors.auto.operators.lookup import mixed
+from app.predictors.operator_digests import mixed
 from app.runtime.compiled import compiled
 from app.tables.ops import OpTable
 from app.tables.workload import Workload
@@ -152,7 +152,7 @@ def once(ops: OpTable) -> Once:
 
 @compiled
 def _digests(rows: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Of each row, [n] of [n, words]: two that share one are as good as alike (operators.lookup)."""
+    """Of each row, [n] of [n, words]: two that share one are as good as alike (app.predictors.operator_digests)."""
     digests = np.zeros(len(rows), dtype=np.uint64)
     for k in range(rows.shape[0]):
         for word in rows[k]:

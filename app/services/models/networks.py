@@ -18,7 +18,7 @@ from app.graphs.run import Run
 from app.graphs.training_pass import training
 from app.ops.base import Work
 from app.ops.kinds import kinds_of, work_of
-from app.predictors.auto.operators.lookup import digests, first_seen
+from app.predictors.operator_digests import digests, first_seen
 from app.services.graphs.stored import Recent
 from app.tables.ops import OpTable
 from app.tables.workload import UPDATE, Workload

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from app.engine.engine import Engine, MeasuredOperators, Served
+from app.engine.exact_hits import NO_OPERATORS, OperatorIndex
 from app.graphs.collectives import in_racks, within_nodes
 from app.predictors.auto.operators.explain import explained
 from app.predictors.auto.operators.learning.learn import expected_errors
-from app.predictors.auto.operators.lookup import NO_OPERATORS, OperatorIndex
 from app.predictors.auto.predictor import Auto
 from app.predictors.intervals.conformal import Intervals
 from app.predictors.links import linked, named, not_joined

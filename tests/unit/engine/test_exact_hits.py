@@ -5,8 +5,9 @@ import time
 import numpy as np
 import pytest
 
+from app.engine.exact_hits import NO_OPERATORS, OperatorIndex
 from app.ops import OP_CODE, OPS
-from app.predictors.auto.operators.lookup import NO_OPERATORS, OperatorIndex, digests
+from app.predictors.operator_digests import digests
 from app.tables.measurements import Measurements
 from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import DTYPE_CODE, OpTable

@@ -1,0 +1,96 @@
+"""What an operator is, in 64 bits: equal operators are found by these, one of a table and one that was measured.
+
+Two of 1.2 million rows share a digest with a probability of 4e-8, and a query hits a foreign row with one of 7e-14.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.ops import OPS
+from app.predictors.priors import IS_EAGER
+from app.runtime.compiled import compiled
+from app.tables.ops import OpTable
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+Digests = NDArray[np.uint64]
+
+# SplitMix64 (Steele et al. 2014).
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_BY_30, _BY_27, _BY_31 = np.uint64(30), np.uint64(27), np.uint64(31)
+_ABSENT = np.uint64(0x7FF8000000000000)
+# How often an operator runs is no part of what it is, and the stack is resolved by dtype first.
+_APART = ("count", "eager")
+
+
+@compiled
+def mixed(digest: np.uint64, value: np.uint64) -> np.uint64:
+    """The digest of what it was of, and of one word more."""
+    digest = (digest ^ value) + _STEP
+    digest = (digest ^ (digest >> _BY_30)) * _FIRST
+    digest = (digest ^ (digest >> _BY_27)) * _SECOND
+    return digest ^ (digest >> _BY_31)
+
+
+@compiled
+def _digest(table: tuple[Ints, Ints, Floats, Digests], used: Ints, eager: int, digest: Digests) -> None:
+    """`used` [kinds, ...] are the rows of `dims` that say what an operator of a kind is, behind how many they are."""
+    kind, dtype, dims, bits = table
+    for k in range(len(digest)):
+        stack = dims[eager, k]
+        graph = not IS_EAGER[dtype[k]] if np.isnan(stack) else stack <= 0.0
+        value = mixed(np.uint64(kind[k]), np.uint64(2 * dtype[k] + graph))
+        for field in used[kind[k], 1 : 1 + used[kind[k], 0]]:
+            value = mixed(value, _ABSENT if np.isnan(dims[field, k]) else bits[field, k])
+        digest[k] = value
+
+
+def digests(ops: OpTable) -> Digests:
+    """What every row is, whatever the GPU: operator, dtype, dimensions, and whether the host launches it, uint64 [n].
+
+    The same for a row of its family's own table and for one of a table that mixes families.
+    """
+    digest = np.empty(len(ops), dtype=np.uint64)
+    used = np.zeros((len(OPS), 1 + len(ops.fields)), dtype=np.intp)
+    for kind in np.flatnonzero(np.bincount(ops.kind)).tolist():
+        rows = [ops.fields[name] for name in OPS[kind].fields if name not in _APART]
+        used[kind, : 1 + len(rows)] = (len(rows), *rows)
+    dims = np.ascontiguousarray(ops.dims)
+    _digest((ops.kind, ops.dtype, dims, dims.view(np.uint64)), used, ops.fields["eager"], digest)
+    return digest
+
+
+class Seen(NamedTuple):
+    """Distinct digests in the order in which they come: where each is first seen, [u], and each row's, [n]."""
+
+    first: Ints
+    of: Ints
+
+
+def first_seen(digest: Digests) -> Seen:
+    """Equal digests once."""
+    n = len(digest)
+    bits = max(int(2 * n - 1).bit_length(), 1)
+    first, of = np.empty(n, dtype=np.intp), np.empty(n, dtype=np.intp)
+    count = _fill_seen(digest, np.full(2**bits, -1, dtype=np.int32), np.uint64(64 - bits), first, of)
+    return Seen(first[:count], of)
+
+
+@compiled
+def _fill_seen(digest: Digests, slots: NDArray[np.int32], shift: np.uint64, first: Ints, of: Ints) -> int:
+    """By a table of at least twice as many slots, a power of two; returns how many are distinct."""
+    count = 0
+    for k in range(len(digest)):
+        at = np.intp(digest[k] >> shift)
+        while slots[at] >= 0 and digest[first[slots[at]]] != digest[k]:
+            at = (at + 1) % len(slots)
+        if slots[at] < 0:
+            slots[at], first[count] = count, k
+            count += 1
+        of[k] = slots[at]
+    return count
