@@ -21,6 +21,7 @@ from typing import NamedTuple
 from app import __version__
 from app.bootstrap.runtime import Runtime, open_runtime
 from app.config import Settings
+from app.engine.payloads import load_payload
 from app.engine.shipped import shipped_versions, write_list
 from app.errors import BadInput, GpucastError
 from app.predictors import OPERATOR_PREDICTORS, learns_operators
@@ -162,7 +163,7 @@ def _published(runtime: Runtime, folder: Path, version: Version) -> str:
     sources = [{"origin": source.origin, "licence": source.licence} for source in sources_of(version.predictor)]
     if any(runtime.settings.seed_measurements_dir.glob("*.parquet")):
         sources.append(OWN)
-    payload = artifacts.load(runtime.settings.models_dir, version.artifact_sha256)
+    payload = load_payload(runtime.settings.models_dir, version.artifact_sha256)
     told = {
         "predictor": version.predictor,
         "gpu_id": version.gpu_id,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from app.engine.payloads import load_payload
 from app.predictors import BY_NAME
 from app.store import artifacts
 from app.store.artifacts import ArtifactRefused
@@ -40,7 +41,7 @@ class Shipped:
 
     def payload(self) -> dict[str, Any]:
         """What it is made of; ArtifactRefused if that is not what the list names."""
-        return artifacts.load(self.folder, self.sha256)
+        return load_payload(self.folder, self.sha256)
 
 
 def shipped_versions(folder: Path) -> dict[str, Shipped]:

@@ -12,10 +12,11 @@ from sqlalchemy import Connection
 
 from app.config import Settings
 from app.engine.engine import Engine, Served, untrained
+from app.engine.payloads import load_payload
 from app.engine.shipped import shipped_versions
 from app.predictors import BY_NAME
 from app.predictors.intervals.conformal import Intervals
-from app.store import artifacts, versions
+from app.store import versions
 from app.store.artifacts import ArtifactRefused
 from app.store.versions import POOLED, Version
 from app.training.operator_start import learned_from
@@ -101,7 +102,7 @@ def _loaded(wanted: Sequence[_Wanted], last: Engine | None, refused: list[str]) 
 
 
 def _own(version: Version, stores: Stores) -> Served:
-    return _from(partial(artifacts.load, stores.own, version.artifact_sha256), version.predictor)
+    return _from(partial(load_payload, stores.own, version.artifact_sha256), version.predictor)
 
 
 def _from(payload_of: Callable[[], Mapping[str, Any]], name: str) -> Served:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from app.predictors.intervals.conformal import NO_EVIDENCE
+from app.predictors.intervals.groups import NO_EVIDENCE
 from app.predictors.roofline import Limit
 from app.runtime.compiled import compiled
 from app.tables.predictions import EXTRAPOLATED, Estimate, Predictions

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from app.ops.base import Work
 from app.ops.kinds import kinds_of, least_flops_of, link_bytes_of, work_of
-from app.predictors.intervals.conformal import NO_EVIDENCE
+from app.predictors.intervals.groups import NO_EVIDENCE
 from app.predictors.links import linked
 from app.runtime.compiled import compiled
 from app.tables.gpus import COLUMN_INDEX, GpuTable

@@ -23,7 +23,7 @@ class Estimate:
     latency_s  float64 [n], seconds; NaN where the predictor does not support the row
     bound      int [n], code into BOUNDS
     support    int [n], code into SUPPORTS
-    group      int [n], residual group: code into the GROUPS of app.predictors.intervals.conformal
+    group      int [n], residual group: code into the NAMES of app.predictors.intervals.groups
     stretch    float64 [n], how many times as wide as its group's a row's interval is, in log space; None: once
     limit_s    float64 [n], the hardware limit where the predictor has found it, and all its own answers keep to it
     """

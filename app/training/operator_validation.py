@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import NotTrained
-from app.predictors.intervals.conformal import LEAST_RESIDUALS, Intervals, of_other_gpus
+from app.predictors.intervals.conformal import LEAST_RESIDUALS, Intervals
+from app.predictors.intervals.groups import of_other_gpus
 from app.predictors.roofline import hardware_limit
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence

@@ -28,7 +28,7 @@ class Residuals:
     row        int [n], row of the Measurements table
     gpu        int [n], its GPU
     kernel     int [n], its kernel's label
-    group      int [n], code into app.predictors.intervals.conformal.GROUPS
+    group      int [n], code into app.predictors.intervals.groups.GROUPS
     split      int [n], code into the `splits` asked for
     """
 

@@ -9,7 +9,8 @@ import pytest
 from app.engine.engine import Engine, Served
 from app.errors import NotTrained
 from app.predictors import OPERATOR_PREDICTORS, learns_only
-from app.predictors.intervals.conformal import OPERATOR_GROUPS, SUPPORT_OF_SITUATION, Intervals, operator_codes
+from app.predictors.intervals.conformal import Intervals
+from app.predictors.intervals.groups import OPERATOR_GROUPS, SUPPORT_OF_SITUATION, operator_codes
 from app.predictors.roofline import hardware_limit
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable

@@ -8,7 +8,8 @@ import pytest
 
 from app.engine.engine import Engine, Served
 from app.predictors import PREDICTORS
-from app.predictors.intervals.conformal import GROUPS, Intervals
+from app.predictors.intervals.conformal import Intervals
+from app.predictors.intervals.groups import GROUPS
 from app.predictors.roofline import hardware_limit
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable

@@ -32,7 +32,7 @@ from app.predictors.auto.kernels.launch_time import Knowledge, Question, Times, 
 from app.predictors.auto.kernels.transfer import FLOOR_S, Shares
 from app.predictors.auto.operators.learning import learn as learning
 from app.predictors.auto.operators.model import Learned, with_hits
-from app.predictors.intervals.conformal import SUPPORT_OF_GROUP
+from app.predictors.intervals.groups import SUPPORT_OF_GROUP
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.tables.operator_runs import OperatorRuns

@@ -11,7 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from app.predictors.intervals.conformal import GROUPS, SITUATIONS, width_at
+from app.predictors.intervals.groups import SITUATIONS, situations_of
+from app.predictors.intervals.prior import width_at
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -30,8 +31,6 @@ _OF_SITUATION = np.array([_WIDTHS[situation] for situation in SITUATIONS])
 
 
 def network_widths(group: Ints, coverage: float) -> Floats:
-    """Half-widths at a coverage of rows in residual groups (app.predictors.intervals.conformal), shaped as these."""
-    # An answer that is no operator's (the hardware limit) is as good as untrained.
-    situation = np.where(group < len(GROUPS), len(SITUATIONS) - 1, (group - len(GROUPS)) % len(SITUATIONS))
-    widths: Floats = width_at(coverage) * _OF_SITUATION[situation]
+    """Half-widths at a coverage of rows in residual groups (app.predictors.intervals.groups), shaped as these."""
+    widths: Floats = width_at(coverage) * _OF_SITUATION[situations_of(group)]
     return widths

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.predictors.intervals.conformal import NO_EVIDENCE, SUPPORT_OF_GROUP, best_group, relations
+from app.predictors.intervals.groups import NO_EVIDENCE, SUPPORT_OF_GROUP
+from app.predictors.launches.relations import best_group, relations
 from app.tables.measurements import Evidence
 from app.tables.ops import OpTable
 

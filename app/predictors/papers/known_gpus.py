@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from app.predictors.intervals.conformal import S_SEEN, S_SIBLING, S_UNSEEN, S_UNSEEN_OUTSIDE, SITUATIONS
+from app.predictors.intervals.groups import S_SEEN, S_SIBLING, S_UNSEEN, S_UNSEEN_OUTSIDE, SITUATIONS
 from app.tables.gpus import COLUMN_INDEX, SM_LIMITS, GpuTable
 
 Floats = NDArray[np.float64]

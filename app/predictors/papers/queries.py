@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from app.ops.base import COMMON, Op, Work
 from app.ops.kinds import kinds_of
-from app.predictors.intervals.conformal import S_UNTRAINED, SUPPORT_OF_SITUATION, operator_codes
+from app.predictors.intervals.groups import S_UNTRAINED, SUPPORT_OF_SITUATION, operator_codes
 from app.predictors.roofline import hardware_limit
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns

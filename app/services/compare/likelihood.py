@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from app.predictors.intervals.conformal import normal_quantile
+from app.predictors.intervals.prior import normal_quantile
 from app.wire.prediction_form import Interval
 
 Floats = NDArray[np.float64]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import exp, inf, log
 from statistics import NormalDist
 
-from app.predictors.intervals.conformal import normal_quantile
+from app.predictors.intervals.prior import normal_quantile
 from app.wire.prediction_form import Interval
 
 _TINY = 1e-300

@@ -8,6 +8,7 @@ from typing import Any
 
 from app.config import Settings
 from app.engine.engine import import_hint
+from app.engine.payloads import load_payload
 from app.engine.shipped import shipped_version
 from app.errors import BadInput, GpucastError, NotFound, NotTrained, Unavailable
 from app.predictors import BY_NAME
@@ -112,7 +113,7 @@ def _served_payload(settings: Settings, database: Database, job: jobs.Job) -> di
     if not served:
         return None
     try:
-        return artifacts.load(settings.models_dir, served[0].artifact_sha256)
+        return load_payload(settings.models_dir, served[0].artifact_sha256)
     except ArtifactRefused as error:
         LOG.warning("the served version of %s cannot be compared with: %s", job.predictor, error.detail)
         return None

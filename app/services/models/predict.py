@@ -14,7 +14,7 @@ from app.errors import BadInput, FieldError, TooLarge
 from app.graphs.run import Run
 from app.ops.stacks import doubts
 from app.predictors.auto.predictor import Auto
-from app.predictors.intervals.conformal import EXACT
+from app.predictors.intervals.groups import EXACT
 from app.services.graphs.stored import Graphs
 from app.services.models.answers import Answering
 from app.services.models.hits import key_of

@@ -19,8 +19,8 @@ from app.graphs.many import figures, once
 from app.graphs.run import Run
 from app.graphs.schedule import EAGER_GAP_S, EAGER_HOST_S, EAGER_HOST_SPREAD, Schedule, schedule
 from app.graphs.step_interval import step_interval
-from app.predictors.intervals.conformal import width_at
 from app.predictors.intervals.network_widths import network_widths
+from app.predictors.intervals.prior import width_at
 from app.services.models.networks import Prepared
 from app.services.operators.between_nodes import answered_on
 from app.tables.gpus import GpuTable

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from app.predictors.auto.operators.explain import Explanation as Found
 from app.predictors.auto.operators.explain import Member, explained
 from app.predictors.auto.predictor import Auto
-from app.predictors.intervals.conformal import S_UNTRAINED, SITUATIONS
+from app.predictors.intervals.groups import S_UNTRAINED, SITUATIONS
 from app.predictors.links import named
 from app.services.operators.between_nodes import Asking
 from app.tables.predictions import Predictions
@@ -25,7 +25,7 @@ from app.wire.prediction_form import (
     TileUse,
 )
 
-_UNTRAINED = list(SITUATIONS)[S_UNTRAINED]
+_UNTRAINED = SITUATIONS[S_UNTRAINED]
 
 
 def explanations(asking: Asking, target: int, answer: Predictions) -> Sequence[Explanation | UnsetType]:

@@ -13,7 +13,7 @@ from app.engine.curated import load_seed_specs
 from app.errors import NotTrained
 from app.evaluation import operators as service
 from app.evaluation.operators import contenders, evaluate_operators
-from app.predictors.intervals.conformal import S_SEEN, operator_codes
+from app.predictors.intervals.groups import S_SEEN, operator_codes
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence
 from app.tables.operator_runs import OperatorRuns

@@ -4,20 +4,18 @@ import numpy as np
 import pytest
 
 from app.ops import OPS
-from app.predictors.intervals.conformal import (
+from app.predictors.intervals.conformal import LEAST_RESIDUALS, Intervals
+from app.predictors.intervals.groups import (
     GROUPS,
-    LEAST_RESIDUALS,
     NO_EVIDENCE,
     OPERATOR_GROUPS,
     OTHER_GPU,
-    PRIOR_HALF_WIDTH,
     S_UNSEEN,
-    Intervals,
-    best_group,
     of_other_gpus,
     operator_codes,
-    width_at,
 )
+from app.predictors.intervals.prior import PRIOR_HALF_WIDTH, width_at
+from app.predictors.launches.relations import best_group
 from tests.unit.kernels import index
 
 

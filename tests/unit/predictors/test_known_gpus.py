@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.predictors.intervals.conformal import EXTRAPOLATED, SITUATIONS, SUPPORT_OF_SITUATION
+from app.predictors.intervals.groups import SITUATIONS, SUPPORT_OF_SITUATION
 from app.predictors.papers.known_gpus import KnownGpus
 from app.tables.gpus import GpuTable
+from app.tables.predictions import EXTRAPOLATED
 from tests.unit.kernels import TURING, VOLTA
 
 GPUS = GpuTable.from_specs([TURING, replace(TURING, id="twin"), VOLTA])

@@ -12,7 +12,7 @@ import pytest
 from app.predictors.auto.operators.collectives.interpolation import joined
 from app.predictors.auto.operators.learning.learn import expected_errors
 from app.predictors.auto.predictor import Auto
-from app.predictors.intervals.conformal import SITUATIONS
+from app.predictors.intervals.groups import SITUATIONS
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.tables.operator_runs import OperatorRuns

@@ -12,7 +12,7 @@ from app.ops.tiles import CANDIDATES, Grid, fill_grid, wave_efficiency
 from app.predictors.auto.operators.model import Learned
 from app.predictors.auto.operators.physics.clock_model import LANES_CAP, bandwidths, compute_rates
 from app.predictors.auto.operators.physics.operator_features import Traits, products_of, traits_of
-from app.predictors.intervals.conformal import PRIOR_HALF_WIDTH
+from app.predictors.intervals.prior import PRIOR_HALF_WIDTH
 from app.predictors.priors import HOP_S, IN_TURN_SHARE, PRIORS
 from app.predictors.roofline import hardware_limit
 from app.tables.catalog import Catalog

@@ -8,7 +8,7 @@ import pytest
 
 from app.errors import NotTrained
 from app.ops import OP_CODE, OPS
-from app.predictors.intervals.conformal import S_SEEN, S_UNTRAINED, operator_codes
+from app.predictors.intervals.groups import S_SEEN, S_UNTRAINED, operator_codes
 from app.predictors.papers.neusight.cells import even_tiles
 from app.predictors.papers.neusight.equations import Decomposed, decompose, devices_of, kernels_of
 from app.predictors.papers.neusight.learning import evenly

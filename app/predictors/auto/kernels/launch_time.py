@@ -20,7 +20,8 @@ from app.predictors.auto.kernels.transfer import (
     traffic_probability,
     work_s,
 )
-from app.predictors.intervals.conformal import NO_EVIDENCE, OTHER_GPU_AND_SIZE, RELATED, RELATION, SAME_GPU
+from app.predictors.intervals.groups import NO_EVIDENCE, OTHER_GPU_AND_SIZE, RELATED, SAME_GPU
+from app.predictors.launches.relations import RELATION
 from app.runtime.compiled import compiled
 from app.tables.predictions import COMPUTE, LAUNCH, MEMORY
 

@@ -36,7 +36,7 @@ assert len(MECHANISM_PRIOR) == len(MECHANISMS)
 LEAST_PRIOR = 1e-4
 # Share of the measured time that is work at least, whatever the launch floor.
 LEAST_WORK = 0.02
-# Log-space spread of a source's answer by its relation (app.predictors.intervals.conformal.GROUPS, the weakest unused),
+# Log-space spread of a source's answer by its relation (app.predictors.intervals.groups.GROUPS, the weakest unused),
 # and per unit of log distance in lane operations: sizes far apart say less.
 SPREAD = np.array([0.03, 0.10, 0.20, 0.25, 0.60, 1.0])
 SPREAD_PER_LOG_SIZE = 0.3

@@ -29,7 +29,7 @@ from app.predictors.auto.operators.physics.analytic_model import (
 from app.predictors.auto.operators.physics.clock_model import sustained_clocks
 from app.predictors.auto.operators.physics.physics_fit import NEUTRAL
 from app.predictors.auto.operators.queries import MEMBERS
-from app.predictors.intervals.conformal import GROUPS, S_MEASURED, SITUATIONS
+from app.predictors.intervals.groups import S_MEASURED, SITUATIONS, situations_of
 from app.predictors.priors import BY_KIND
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
@@ -120,7 +120,7 @@ def explained(learned: Learned, ops: OpTable, gpus: GpuTable, target: int, answe
     found = learned.traced(ops, gpus, np.arange(len(ops)), np.full(len(ops), target))
     trace, keys = found.trace, learned.cells_behind(found)
     clocks, flops = sustained_clocks(found.gpus), work_of(ops, kinds_of(ops)).flops
-    situation = (answer.group - len(GROUPS)) % len(SITUATIONS)
+    situation = situations_of(answer.group)
     told = []
     for q, key in enumerate(keys):
         latency_s = float(answer.latency_s[q])
@@ -130,7 +130,7 @@ def explained(learned: Learned, ops: OpTable, gpus: GpuTable, target: int, answe
             members.append(Member("measured", found.gpus.ids[found.gpu[q]], 1.0, 0.0, latency_s))
         told.append(
             Explanation(
-                list(SITUATIONS)[situation[q]],
+                SITUATIONS[situation[q]],
                 None if key is None else key[1],
                 float(clocks[run_state(found.rows.traits, q), ops.dtype[q], found.gpu[q]]),
                 _roof(found, q, float(flops[q]), latency_s),

@@ -27,7 +27,7 @@ from app.predictors.auto.operators.physics.analytic_model import (
 from app.predictors.auto.operators.physics.operator_features import Traits
 from app.predictors.auto.operators.physics.physics_fit import FACTORS, scaled_s, scaled_work_s
 from app.predictors.auto.operators.queries import MEMBERS, Answers, Queries, Rows, Trace
-from app.predictors.intervals.conformal import (
+from app.predictors.intervals.groups import (
     S_CALIBRATED,
     S_SEEN,
     S_SEEN_OUTSIDE,

@@ -26,7 +26,7 @@ from app.predictors.auto.operators.physics.analytic_model import LIMIT, TERMS, d
 from app.predictors.auto.operators.physics.operator_features import products_of, traits_of
 from app.predictors.auto.operators.physics.physics_fit import FACTORS, OF_WORK
 from app.predictors.auto.operators.queries import MEMBERS, UNTRACED, Answers, Queries, Rows, Trace
-from app.predictors.intervals.conformal import S_CALIBRATED, S_MEASURED, S_SEEN, SUPPORT_OF_SITUATION, operator_codes
+from app.predictors.intervals.groups import S_CALIBRATED, S_MEASURED, S_SEEN, SUPPORT_OF_SITUATION, operator_codes
 from app.predictors.links import linked
 from app.predictors.priors import IS_COLLECTIVE, IS_LINEAR
 from app.predictors.roofline import peaks

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from app.errors import NotTrained
 from app.ops.network import BACKWARD, BACKWARD_UPDATE, FORWARD, NETWORK, PASSES, STEP, UPDATE
-from app.predictors.intervals.conformal import S_UNTRAINED
+from app.predictors.intervals.groups import S_UNTRAINED
 from app.predictors.papers.convmeter.fit import NON_NEGATIVE, PLAIN, TERMS, Method, terms
 from app.predictors.papers.known_gpus import KnownGpus
 from app.predictors.papers.queries import Cell, estimate, of_each_gpu

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.ops.kernel import FIELD_INDEX
-from app.predictors.intervals.conformal import OTHER_GPU_AND_SIZE
+from app.predictors.intervals.groups import OTHER_GPU_AND_SIZE
 from app.predictors.launches.occupancy import paper_occupancy
 from app.predictors.launches.sources import Sources
 from app.predictors.roofline import peaks

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from app.ops.base import Op
 from app.ops.tiles import CANDIDATES
-from app.predictors.intervals.conformal import S_SEEN
+from app.predictors.intervals.groups import S_SEEN
 from app.predictors.papers.known_gpus import KnownGpus
 from app.predictors.papers.neusight.equations import (
     PRODUCTS,

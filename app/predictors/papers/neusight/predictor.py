@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from app.errors import NotTrained
 from app.ops import OPS
-from app.predictors.intervals.conformal import S_UNTRAINED
+from app.predictors.intervals.groups import S_UNTRAINED
 from app.predictors.papers.neusight.cells import Learned
 from app.predictors.papers.neusight.equations import ELEMENTWISE, family_of
 from app.predictors.papers.neusight.learning import LEAST_ROWS, learn

@@ -23,7 +23,7 @@ from app.predictors.auto.operators.models.smooth import NOTHING
 from app.predictors.auto.operators.models.training_samples import Samples
 from app.predictors.auto.operators.physics.analytic_model import ANY_TILE
 from app.predictors.auto.operators.physics.physics_fit import FACTORS, fitted_factors
-from app.predictors.intervals.conformal import S_UNSEEN
+from app.predictors.intervals.groups import S_UNSEEN
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]

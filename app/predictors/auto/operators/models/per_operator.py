@@ -19,7 +19,7 @@ from app.predictors.auto.operators.models.boosted_trees import Trees
 from app.predictors.auto.operators.models.smooth import Smooth
 from app.predictors.auto.operators.physics.analytic_model import ANY_TILE
 from app.predictors.auto.operators.physics.physics_fit import FACTORS, NEUTRAL
-from app.predictors.intervals.conformal import S_CALIBRATED, S_SEEN, S_SIBLING, S_UNSEEN
+from app.predictors.intervals.groups import S_CALIBRATED, S_SEEN, S_SIBLING, S_UNSEEN
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]

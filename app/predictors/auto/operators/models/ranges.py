@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from app.predictors.auto.operators.models.features import EAGER, LIBRARY
 from app.predictors.auto.operators.models.packed import Packed, Recipes
-from app.predictors.intervals.conformal import S_CALIBRATED
+from app.predictors.intervals.groups import S_CALIBRATED
 from app.runtime.compiled import compiled
 
 Floats = NDArray[np.float64]

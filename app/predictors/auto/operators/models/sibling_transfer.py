@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from app.predictors.auto.operators.physics.analytic_model import Devices, compute_s
 from app.predictors.auto.operators.physics.operator_features import Traits
 from app.predictors.auto.operators.physics.physics_fit import COMPUTE, DRAM
-from app.predictors.intervals.conformal import S_SIBLING
+from app.predictors.intervals.groups import S_SIBLING
 from app.predictors.priors import BY_KIND, IN_TURN_SHARE, IS_COLLECTIVE
 from app.runtime.compiled import compiled
 from app.tables.gpus import GpuTable

@@ -1,0 +1,91 @@
+"""Residual groups of prediction intervals: what stands behind an answer, by name and by code.
+
+Artefacts hold the names ("linear/bf16/seen"). Codes index the arrays of one process; they follow from the present lists
+of operators and dtypes and are never stored.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.ops import OPS
+from app.tables.ops import DTYPES
+from app.tables.predictions import EXTRAPOLATED, INTERPOLATED, MEASURED
+
+Ints = NDArray[np.intp]
+
+# What the best evidence of a kernel launch is, from strongest to weakest.
+GROUPS = (
+    "exact",  # this launch, measured on this GPU
+    "same_gpu",  # this kernel at another size, on this GPU
+    "other_gpu",  # this launch, on another GPU
+    "other_gpu_and_size",  # this kernel at another size, on another GPU
+    "related",  # another kernel
+    "none",
+)
+EXACT, SAME_GPU, OTHER_GPU, OTHER_GPU_AND_SIZE, RELATED, NO_EVIDENCE = range(6)
+# How well each group supports an answer: the launch itself on the target; one step away (another size, or another
+# GPU); further.
+SUPPORT_OF_GROUP = np.array([MEASURED, INTERPOLATED, INTERPOLATED, EXTRAPOLATED, EXTRAPOLATED, EXTRAPOLATED])
+
+# What stands behind an answer for a deep-learning operator, from strongest to weakest. "Outside" is beyond the range of
+# shapes that were learned from.
+SITUATIONS = (
+    "measured",  # this operator, on this GPU and stack
+    "seen",  # the GPU was learned from
+    "seen_outside",
+    "calibrated",  # a few rows of the GPU correct what others taught
+    "sibling",  # a GPU of the same architecture was learned from
+    "unseen",  # GPUs of other architectures were learned from
+    "unseen_outside",
+    "untrained",
+)
+S_MEASURED, S_SEEN, S_SEEN_OUTSIDE, S_CALIBRATED, S_SIBLING, S_UNSEEN, S_UNSEEN_OUTSIDE, S_UNTRAINED = range(8)
+# Answers whose residuals are of GPUs that were held out, though a few rows of them may have been told.
+OTHER_GPUS = (S_CALIBRATED, S_SIBLING, S_UNSEEN, S_UNSEEN_OUTSIDE)
+SUPPORT_OF_SITUATION = np.array([MEASURED] + [INTERPOLATED] + [EXTRAPOLATED] + [INTERPOLATED] * 2 + [EXTRAPOLATED] * 3)
+
+# Decoding has little in common with other attention.
+_APART = ("attention_decode",)
+
+
+def _line(name: str, group: str) -> str:
+    """Whose residuals an operator's go with: those of its line of the breakdown, or its own."""
+    return name if name in _APART else group
+
+
+_LINES = [_line(op.name, op.group) for op in OPS[1:]]
+# Each has a group per dtype and situation.
+OPERATOR_GROUPS = tuple(dict.fromkeys(_LINES))
+# Line of the breakdown whose prior each takes.
+PRIOR_OF_GROUP = {line: op.group for line, op in zip(_LINES, OPS[1:], strict=True)}
+_GROUP_OF_KIND = np.array([0] + [OPERATOR_GROUPS.index(line) for line in _LINES])
+_FIRST, _DTYPES, _SITUATIONS = len(GROUPS), len(DTYPES), len(SITUATIONS)
+
+# Of every code.
+NAMES = (
+    *GROUPS,
+    *(f"{line}/{dtype}/{situation}" for line in OPERATOR_GROUPS for dtype in DTYPES for situation in SITUATIONS),
+)
+CODES = {name: code for code, name in enumerate(NAMES)}
+
+
+def operator_codes(kind: Ints, dtype: Ints, situation: Ints | int) -> Ints:
+    """Residual groups of operators of these kinds, dtypes and situations (codes into SITUATIONS), int [n].
+
+    Compiled, of single ones, where it is asked row by row.
+    """
+    codes: Ints = _FIRST + (_GROUP_OF_KIND[kind] * _DTYPES + dtype) * _SITUATIONS + situation
+    return codes
+
+
+def situations_of(group: Ints) -> Ints:
+    """Situations of residual groups, shaped as these; an answer that is no operator's counts as untrained."""
+    situation: Ints = np.where(group < _FIRST, S_UNTRAINED, (group - _FIRST) % _SITUATIONS)
+    return situation
+
+
+def of_other_gpus(group: int) -> bool:
+    """Whether answers of this residual group are for GPUs that were not learned from, while others were."""
+    return group >= _FIRST and (group - _FIRST) % _SITUATIONS in OTHER_GPUS

@@ -1,0 +1,38 @@
+"""How measured launches relate to the launch that is asked for: the residual group of its best evidence."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.ops.kernel import FIELD_INDEX
+from app.predictors.intervals.groups import EXACT, NO_EVIDENCE, OTHER_GPU, OTHER_GPU_AND_SIZE, RELATED, SAME_GPU
+from app.tables.measurements import Evidence
+from app.tables.ops import OpTable
+
+Ints = NDArray[np.intp]
+
+_LAUNCH = FIELD_INDEX["launch"]
+# Relation by what a row shares with its query: 4 for the kernel, 2 for the launch, 1 for the GPU.
+RELATION = np.array([RELATED] * 4 + [OTHER_GPU_AND_SIZE, SAME_GPU, OTHER_GPU, EXACT])
+
+
+def relations(ops: OpTable, i: Ints, j: Ints, evidence: Evidence) -> Ints:
+    """How each evidence row relates to its query: code into GROUPS, int [m].
+
+    `ops`, `i`, `j` are the query's.
+    """
+    rows, query = evidence.rows, i[evidence.query]
+    kernel = rows.ops.label == ops.label[query]
+    launch = rows.ops.dims[_LAUNCH] == ops.dims[_LAUNCH, query]
+    relation: Ints = RELATION[4 * kernel + 2 * launch + (rows.gpu == j[evidence.query])]
+    return relation
+
+
+def best_group(relation: Ints, query: Ints, n: int) -> Ints:
+    """The strongest relation of every query, int [n]; NO_EVIDENCE where a query has no row."""
+    if len(query) == n == 1:
+        return relation
+    group = np.full(n, NO_EVIDENCE)
+    np.minimum.at(group, query, relation)
+    return group

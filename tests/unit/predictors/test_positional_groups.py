@@ -1,0 +1,40 @@
+"""Interval groups as version 0.1.0 numbered them."""
+
+import numpy as np
+import pytest
+
+from app.predictors.intervals.conformal import Intervals
+from app.predictors.intervals.positional import from_positional_groups_of_0_1_0, group_name
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        (0, "exact"),
+        (5, "none"),
+        (39, "attention/bf16/seen"),
+        (122, "bmm/fp32/sibling"),
+        (1367, "network/fp32/seen"),
+        (1565, "attention_decode/w4a8_mxfp4_mxfp8/untrained"),
+    ],
+)
+def test_a_number_is_the_group_that_it_was(code: int, name: str) -> None:
+    assert group_name(code) == name
+
+
+def test_a_number_that_had_no_group_is_none() -> None:
+    with pytest.raises(IndexError):
+        group_name(1566)
+
+
+def test_an_old_state_reads_as_the_new_one() -> None:
+    residuals = np.linspace(-0.3, 0.4, 21)
+    old = {"residuals": {1367: residuals}, "units": {1367: 21}, "gpus": {1367: 5}}
+    new = {
+        "residuals": {"network/fp32/seen": residuals},
+        "units": {"network/fp32/seen": 21},
+        "gpus": {"network/fp32/seen": 5},
+    }
+    read = Intervals.from_state(from_positional_groups_of_0_1_0(old))
+    np.testing.assert_array_equal(read.log_offsets(0.8), Intervals.from_state(new).log_offsets(0.8))
+    assert read.state() == new
