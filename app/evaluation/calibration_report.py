@@ -54,8 +54,8 @@ def _good(cell: Result) -> bool:
 def _said(study: CalibrationStudy) -> str:
     return (
         f"MAPE, %, of a GPU held out: nothing measured on it, {SHAPES} shapes of each family and dtype as planned"
-        f", as many at random (mean of {DRAWS} draws). {study.most_train:,} rows taught and {ASKED} asked per"
-        " operator, dtype and GPU."
+        f", as many at random (mean of {DRAWS} draws). {study.most_train:,} training rows and {ASKED} test rows"
+        " per operator, dtype and GPU."
     )
 
 

@@ -18,13 +18,13 @@ from app.training.operator_scores import ALL
 
 FIGURES = ("n", "mape", "median_ape", "p95_ape", "median_ratio", "coverage_80", "width_80", "answered")
 TITLES = {
-    ("neusight", "seen"): "NeuSight's GPUs, its test dimensions (convolutions: a fifth of the rows held out)",
-    ("neusight", "unseen"): "NeuSight's unseen GPUs L4 and A100 80GB, its test dimensions",
-    ("neusight", "seen_amd"): "AMD MI100 and MI210 learned from, configurations held out",
-    ("neusight", "as_measured"): "a fifth of the rows held out, with the drift of the process that measured them",
-    ("configurations", "seen"): "whole configurations held out, GPUs learned from",
+    ("neusight", "seen"): "GPUs seen, NeuSight's test dimensions (convolutions: a fifth of the rows held out)",
+    ("neusight", "unseen"): "GPUs never seen (L4, A100 80GB), NeuSight's test dimensions",
+    ("neusight", "seen_amd"): "AMD MI100 and MI210 seen, configurations held out",
+    ("neusight", "as_measured"): "a fifth of the rows held out, with host drift",
+    ("configurations", "seen"): "GPUs seen, whole configurations held out",
     ("leave_one_gpu_out", "unseen"): "each GPU left out, known by its datasheet",
-    ("leave_one_gpu_out", "as_measured"): "each GPU left out, with the drift of the process that measured its rows",
+    ("leave_one_gpu_out", "as_measured"): "each GPU left out, with host drift",
     ("few_shot", "8_rows"): "each GPU left out, 8 of its rows per operator and dtype measured",
     ("few_shot", "32_rows"): "the same with 32 rows",
     ("few_shot", "128_rows"): "the same with 128 rows",
@@ -164,10 +164,10 @@ def table(run: Mapping[str, Any]) -> list[str]:
 
 
 def _limits(limits: Mapping[str, Any]) -> str:
-    trained = f" and trained on {limits['rows']:,}" if limits["rows"] else ""
+    trained = f" and {limits['rows']:,} training rows" if limits["rows"] else ""
     documented = "" if limits["intervals"] else "; documented intervals"
-    elsewhere = "" if limits["rows"] else f"; {MOST_ELSEWHERE:,} trained on where a GPU is left out, else all"
-    return f"At most {limits['test_rows']:,} rows asked{trained} per operator, dtype and GPU{elsewhere}{documented}"
+    elsewhere = "" if limits["rows"] else f"; {MOST_ELSEWHERE:,} training rows where a GPU is left out, else all"
+    return f"At most {limits['test_rows']:,} test rows{trained} per operator, dtype and GPU{elsewhere}{documented}"
 
 
 def record(study: Study) -> None:

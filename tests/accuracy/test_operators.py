@@ -106,7 +106,7 @@ def test_command_prints_and_writes_every_cell(tmp_path: Path) -> None:
         [*command, "--json", str(tmp_path / "cells.json")], capture_output=True, text=True, check=False, timeout=250
     )
     assert done.returncode == 0, done.stderr
-    assert "NeuSight's GPUs, its test dimensions" in done.stdout and "tesla-p4 left out: roofline" in done.stderr
+    assert "GPUs seen, NeuSight's test dimensions" in done.stdout and "tesla-p4 left out: roofline" in done.stderr
     written = json.loads((tmp_path / "cells.json").read_text())
     assert written["limits"] == {"test_rows": 4000, "rows": None, "intervals": True}
     found = {(c["protocol"], c["part"], c["op"], c["gpu"]): c["n"] for c in written["cells"]}

@@ -47,7 +47,7 @@ def result(predictor: str, mape: float) -> dict[str, Any]:
 
 def test_a_figure_that_reaches_its_goal_is_bold() -> None:
     assert markdown([result("auto", 9.04), result("tilewave", 8.0)], GOALS)[-3:] == [
-        "| MAPE, %: NeuSight's GPUs, its test dimensions (convolutions: a fifth of the rows held out) | goal | `auto` "
+        "| MAPE, %: GPUs seen, NeuSight's test dimensions (convolutions: a fifth of the rows held out) | goal | `auto` "
         "| `tilewave` | held, % |",
         "|---|---|---|---|---|",
         "| linear FP32, without P4 † | 9 | **9.0** | 8.0 | 80 |",
