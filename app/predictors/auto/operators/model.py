@@ -48,7 +48,7 @@ _LENT_WITH_CARE = "int8"
 # Cards that are fed by their slot alone run long products at a clock that their temperature decides, so measured rows
 # tell of one state out of several: whole models on NeuSight's T4 and P4 ran up to 1.4 and 1.8 times as fast as products
 # measured one by one say, and half way from these to the physics is best, whichever way products are launched
-# (docs/accuracy.md). Such an answer is no better known than one that few rows correct.
+# (docs/reference/results.md, "In-sample figures"). Such an answer is no better known than one that few rows correct.
 UNSTEADY_W, UNSTEADY_TRUST = 75.0, 0.5
 
 
