@@ -1,1 +1,1 @@
-"""Models and machines: importers to a Workload, passes over it, its schedule, memory and serving figures."""
+"""Networks as graphs of operators: importers, passes, schedule, memory and serving figures."""

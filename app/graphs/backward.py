@@ -1,13 +1,14 @@
-"""What backward of each operator runs, as forward operators wherever it is such: those are what predictors learned.
+"""Backward of each operator, expressed where possible in forward operators, which predictors have learned.
 
-As PyTorch's autograd does it. A product runs two: by data, dX = dY W, and by weight, dW = dY^T X, and sums a bias's
-gradient over rows. Element-wise ones read dY and what forward kept, and write dX: `mul` in traffic. Backward of `add`,
-`add_strided` and `add_scalar` runs nothing, dY passes through; a tensor that several rows read adds its gradients up
-instead (`training_pass`). Softmax reads dY and Y and writes dX; layer norm does so with X, and reads both once more for
-the gradients of its parameters; batch norm sums over the batch first. An all_gather's backward is a reduce_scatter and
-the reverse; an all_reduce's is one (Megatron-LM, Shoeybi et al. 2019). Others run themselves with `backward` 1.
+The rules follow PyTorch's autograd. A matrix product runs two products, dX = dY W and dW = dY^T X, and sums the bias
+gradient over rows. Element-wise operators read dY and a saved tensor and write dX: the traffic of `mul`. Backward of
+`add`, `add_strided` and `add_scalar` runs nothing, since dY passes through; where several rows read one tensor, their
+gradients are added (`training_pass`). Softmax reads dY and Y and writes dX; layer norm reads dY and X and writes dX,
+and reads both again for its parameter gradients; batch norm first sums over the batch. Backward of all_gather is
+reduce_scatter and vice versa; of all_reduce it is all_reduce (Megatron-LM, Shoeybi et al. 2019). Every other operator
+runs as itself with `backward` 1.
 
-Rules say where each column of a step comes from, so that all steps of all rows are one gather.
+A rule maps each column of a step to a column of the forward row, so that all steps of all rows are one gather.
 """
 
 from __future__ import annotations
@@ -19,28 +20,30 @@ from typing import NamedTuple
 
 import numpy as np
 
+from app.graphs.batched import as_batched
 from app.graphs.build import DEFAULTS
-from app.graphs.many import placed
 from app.ops import OP_CODE, OPS
 from app.tables.ops import DTYPE_BYTES, OUTPUT_BYTES, OpTable
 from app.tables.workload import Bools, Floats, Ints
 
-# What a row must be for a step to run.
+# Conditions under which a step runs: always; the input needs a gradient; there is a bias; there are two operands.
 ALWAYS, FED, BIASED, OF_TWO = range(4)
-# Figures of rows beside their own columns, in this order behind them: bytes that a launch writes, that a norm reads for
-# its parameters and a batch norm for the batch, launches for each factor that has a gradient, and twice the launches.
+# Columns derived per row and appended to its own, in this order: bytes that a launch writes, bytes that a norm reads
+# for its parameters, bytes that a batch norm reads for the batch, launches times factors with a gradient, 2 x launches.
 _WRITTEN, _BOTH_READ, _BATCH_READ, _OF_FACTORS, _TWICE = _DERIVED = (
     *("written", "both_read", "batch_read", "of_factors", "twice"),
 )
-# Columns of a step that are numbers, whatever the row; the last is of columns that an operator lacks.
+# Constant columns of steps; the last (NaN) fills the columns that an operator does not have.
 _DEFAULTS = {value for row in DEFAULTS.values() for value in row.values() if value is not None}
 _NUMBERS = (*sorted(value for value in _DEFAULTS if np.isfinite(value)), np.nan)
 
 
 class Step(NamedTuple):
-    """One thing that backward runs: an operator (none: the row itself), its columns by the row's, and `needs`.
+    """One operator that backward runs.
 
-    Columns left out are at their defaults; of the row itself, as they are.
+    op       its name; None: the forward operator itself
+    columns  its columns, each a column of the forward row or a constant; the rest have defaults (op None: as forward)
+    needs    the condition under which it runs
     """
 
     op: str | None
@@ -53,7 +56,7 @@ def _of(op: str, *same: str, needs: int = ALWAYS, **columns: str) -> Step:
 
 
 def _like(*ops: str) -> tuple[Step, ...]:
-    """Element-wise operators of the forward row's size, one after another."""
+    """Return steps of element-wise operators of the forward row's size, in sequence."""
     return tuple(_of(op, "b", "h") for op in ops)
 
 
@@ -63,9 +66,9 @@ def _collective(op: str) -> tuple[Step]:
 
 _ITSELF, _SAME = Step(None, {"backward": 1.0}), Step(None, {})
 _BIAS = _of("memory", bytes=_WRITTEN, needs=BIASED)
-# By data and by weight: products of the same size and about the same form (convolutions, experts).
+# Gradients of data and of weights: two operators of the forward's size and similar shape (convolutions, experts).
 _PAIR = (_SAME._replace(needs=FED), _SAME, _BIAS)
-# By data, then by parameters, which reads dY and X.
+# Gradient of the input, then of the parameters, which reads dY and X.
 _NORM = (_of("mul", "b", "h"), _of("memory", bytes=_BOTH_READ))
 _RULES: Mapping[str, tuple[Step, ...]] = {
     "linear": (_of("linear", "m", n="k", k="n", needs=FED), _of("linear", m="n", n="k", k="m"), _BIAS),
@@ -102,14 +105,14 @@ _NEEDS = np.array([step.needs for _, step in _STEPS])
 
 
 class Forward(NamedTuple):
-    """Forward rows, n of them.
+    """n forward rows.
 
     ops        OpTable of n rows
-    producers  int [n], rows of its block that feed each
-    learning   bool [n], whether its output has a gradient
-    fed        bool [n], whether what a row reads needs a gradient (the network's input does not)
-    bias       bool [n], whether it adds a bias
-    output     float64 [n] (or [c, n]), bytes that a launch writes
+    producers  int [n], number of rows of the same block that feed each row
+    learning   bool [n], True if the output has a gradient
+    fed        bool [n], True if the input needs a gradient (the network's input does not)
+    bias       bool [n], True if the row adds a bias
+    output     float64 [n] or [c, n], bytes that a launch writes
     """
 
     ops: OpTable
@@ -121,7 +124,11 @@ class Forward(NamedTuple):
 
 
 class Backward(NamedTuple):
-    """What backward runs: m rows, the forward row that each stems from, and the how-many-eth of its steps it is."""
+    """m rows of backward.
+
+    source  int [m], the forward row of each
+    number  int [m], its position among the steps of that row, from 0
+    """
 
     ops: OpTable
     source: Ints
@@ -129,7 +136,7 @@ class Backward(NamedTuple):
 
 
 def backward(forward: Forward) -> Backward:
-    """Every step of every row that has a gradient, forward row by forward row."""
+    """Return the steps of every row that has a gradient, ordered by forward row."""
     ops = forward.ops
     count = np.where(forward.learning, _COUNT[ops.kind], 0)
     source = np.repeat(np.arange(len(ops)), count)
@@ -148,7 +155,7 @@ def backward(forward: Forward) -> Backward:
 
 
 def _figures(forward: Forward) -> OpTable:
-    """The rows with their columns, _DERIVED and _NUMBERS, one behind another."""
+    """Return the rows with _DERIVED and _NUMBERS appended to their columns."""
     ops = forward.ops
     elements, count = ops.column("b") * ops.column("h"), ops.column("count")
     derived = (
@@ -162,7 +169,7 @@ def _figures(forward: Forward) -> OpTable:
     if ops.place is None and forward.output.ndim == 1:
         return replace(ops, dims=np.concatenate([ops.dims, derived, np.repeat(numbers, n, axis=1)]))
     c = len(forward.output) if ops.place is None else ops.dims.shape[1]
-    ops = placed(ops, c)
+    ops = as_batched(ops, c)
     assert ops.place is not None
     added = [np.broadcast_to(column, (c, n)).T for column in derived]
     at = len(ops.dims) + np.arange(len(derived) * n).reshape(-1, n)
@@ -173,7 +180,7 @@ def _figures(forward: Forward) -> OpTable:
 
 @lru_cache(maxsize=256)
 def _places(fields: tuple[tuple[str, int], ...]) -> Ints:
-    """Of every step and column the row of `_figures` that it is, int [steps, columns]."""
+    """Return the row of `_figures` that holds each column of each step, int [steps, columns]."""
     row_of = dict(fields)
     columns = 1 + max(row_of.values())
     figure_of: dict[str | float | None, int] = {name: columns + k for k, name in enumerate(_DERIVED)}

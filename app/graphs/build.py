@@ -1,4 +1,4 @@
-"""Writing a Workload row by row: importers call `add` in the order operators run."""
+"""Builder of a Workload: importers call `add` once per operator, in execution order."""
 
 from __future__ import annotations
 
@@ -8,43 +8,43 @@ from typing import Any
 
 import numpy as np
 
-from app.graphs.kept import kept
-from app.graphs.many import array_of, differing
+from app.graphs.batched import array_of, distinct_values
+from app.graphs.saved_tensors import is_saved
 from app.ops import MIXED_FIELDS, OP_CODE, OPS
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
 from app.tables.workload import FORWARD, Workload
 
-# Per operator, what a field left out is (None: it may not be).
+# Default of each operator's fields (None: the field is required).
 DEFAULTS: Mapping[str, dict[str, float | None]] = {
     op.name: {column: dim.default for dim in op.dims for column in dim.columns} | {"eager": -1.0} for op in OPS[1:]
 }
 
 
-# Operators that passes add to a network's own: of many configurations a table has the columns of these alone.
+# Operators that passes insert. A table of batched configurations has columns for the network's operators and these.
 _ADDED = ("linear", "bmm", "add", "memory", "all_reduce")
 
 
 @lru_cache(maxsize=256)
 def _fields_of(ops: frozenset[str]) -> Mapping[str, int]:
-    """MIXED_FIELDS, those that none of these operators has all as one column, the last."""
+    """Return MIXED_FIELDS with one shared last column for all fields that none of these operators has."""
     names = dict.fromkeys(name for op in sorted({*ops, *_ADDED}) for name in OPS[OP_CODE[op]].fields)
     return dict.fromkeys(MIXED_FIELDS, len(names)) | {name: k for k, name in enumerate(names)}
 
 
-# Of a row: operator and dtype, by number; elements written, held and kept; bytes of keys and values.
+# Per row: codes of operator and dtype; elements of output, parameters and saved tensors; bytes of keys and values.
 _SIZES = 6
 
 
 class Builder:
-    """Rows of a network, in the order they run; `dtype` is that of rows that name none."""
+    """Rows of a network in execution order; `dtype` is the default of rows."""
 
     def __init__(self, dtype: str) -> None:
         self.dtype = dtype
-        # One flat list is several times faster to make a table of than a list of rows.
+        # NumPy converts one flat list several times faster than a list of rows.
         self._ops: list[str] = []
         self._figures: list[float | None] = []  # per row, the operator's columns
         self._sizes: list[float | None] = []  # per row, _SIZES
-        self._like: list[int] = []  # per row, the one of those above that it is
+        self._like: list[int] = []  # per row, its index into the lists above
         self._blocks: list[int] = []
         self._names: list[str] = []
         self._repeats: list[float] = []
@@ -52,7 +52,7 @@ class Builder:
         self._unknown: dict[str, int] = {}
 
     def begin(self, repeats: float = 1.0) -> None:
-        """What is added from here on is a block that runs `repeats` times."""
+        """Start a block that runs `repeats` times; rows added from here on belong to it."""
         self._repeats.append(repeats)
 
     def add(  # noqa: PLR0913  the figures of one row, by name
@@ -68,11 +68,13 @@ class Builder:
         kv_bytes: float = 0.0,
         **dims: float,
     ) -> int:
-        """One operator, its fields as columns of the table (words as their codes); its row, for its consumers.
+        """Add one operator and return its row number, which its consumers list in `inputs`.
 
-        `outputs`, `parameters` and `saved` count elements: written, held, and kept for backward in place of what the
-        operator itself needs of what it reads and writes (absent: that, app/graphs/kept.py).
-        ValueError for a field that the operator lacks or needs.
+        outputs, parameters  elements written, and of weights
+        saved                elements saved for backward (None: by the rules of app/graphs/saved_tensors.py)
+        dims                 the operator's fields as columns of the table, named values as their codes
+
+        Raises ValueError for an unknown or a missing field.
         """
         if not self._repeats:
             self.begin()
@@ -87,7 +89,7 @@ class Builder:
         return self._placed(len(self._ops) - 1, inputs, name or op)
 
     def add_again(self, row: int, inputs: Sequence[int], name: str) -> int:
-        """A row like an earlier one, of other inputs."""
+        """Add a copy of an earlier row with other inputs, and return its row number."""
         return self._placed(self._like[row], inputs, name)
 
     def _placed(self, like: int, inputs: Sequence[int], name: str) -> int:
@@ -100,17 +102,17 @@ class Builder:
         return row
 
     def add_unknown(self, op: str, inputs: Sequence[int] = (), *, moved_bytes: float, **row: Any) -> int:
-        """An operator that nobody knows: bound by the bytes it reads and writes (NeuSight's rule), and counted.
+        """Add an unknown operator as a memory-bound row (NeuSight's rule), count it, and return its row number.
 
-        `row` is as in `add`.
+        `moved_bytes` are all bytes it reads and writes; `row` are further arguments of `add`.
         """
         self._unknown[op] = self._unknown.get(op, 0) + 1
         return self.add("memory", inputs, bytes=max(moved_bytes, 1.0), **row)
 
     def build(self) -> Workload:
-        """The workload so far, all of it forward."""
+        """Return the workload added so far, all of it forward."""
         n, u = len(self._like), len(self._ops)
-        figures, which = differing(self._figures)
+        figures, which = distinct_values(self._figures)
         fields = MIXED_FIELDS if figures.ndim == 1 else _fields_of(frozenset(self._ops))
         place = np.zeros((1 + max(fields.values()), u), dtype=np.intp)
         if u:
@@ -123,15 +125,15 @@ class Builder:
         sizes = array_of(self._sizes)
         columns = np.moveaxis(sizes.reshape(u, _SIZES, *sizes.shape[1:]), 1, 0)
         columns = columns[:, self._like] if u < n else columns.copy()  # each contiguous
-        # What a row is, all configurations share.
+        # All configurations share operators and dtypes.
         kind, dtype = (columns[:2] if columns.ndim == 2 else columns[:2, :, 0]).astype(np.intp)
         outputs, parameters, saved, kv_bytes = (column.T for column in columns[2:])
         block = np.array(self._blocks, dtype=np.intp)
         edges = np.array(self._edges, dtype=np.intp).reshape(-1, 2).T
-        # Less a last block of no rows.
+        # Drop a last block without rows.
         repeats = array_of(self._repeats[: int(block.max(initial=-1)) + 1]).T
         own = ~np.isnan(np.atleast_2d(saved)[0])
-        saved = outputs * kept(kind, block, edges, own) + np.where(own, saved, 0.0)
+        saved = outputs * is_saved(kind, block, edges, own) + np.where(own, saved, 0.0)
         label = np.zeros(n, dtype=np.intp)
         if figures.ndim == 1:
             ops = OpTable(kind, dtype, label, fields, figures[place])

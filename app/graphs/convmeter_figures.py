@@ -1,4 +1,4 @@
-"""ConvMeter's figures of a network (section 3), what equations 2 and 3 are linear in, and two of our own."""
+"""ConvMeter's metrics of a network (section 3), in which its equations 2 and 3 are linear, and two of our own."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Figures(NamedTuple):
     flops    floating-point operations of convolutions and matrix products, a multiply-add counting two (F)
     weights  trainable numbers (W)
     layers   layers that have any (L)
-    depthwise  of `flops`, those of convolutions that read one channel each: far slower than others, above all backward
-    operators  operators that run forward, weights or not: what the host launches
+    depthwise  FLOPs of depthwise convolutions, included in `flops`: far slower than others, above all backward
+    operators  operators that the host launches in forward, with or without weights
     """
 
     inputs: float
@@ -34,7 +34,7 @@ class Figures(NamedTuple):
 
 
 def figures(w: Workload) -> Figures:
-    """ConvMeter's figures; inputs, outputs and FLOPs grow with the batch, weights and layers do not."""
+    """Return ConvMeter's metrics; inputs, outputs and FLOPs grow with the batch, weights and layers do not."""
     forward = w.phase == FORWARD
     runs = np.where(forward, w.runs, 0.0)
     rows = np.flatnonzero(forward & (w.ops.kind == OP_CODE["conv2d"]))

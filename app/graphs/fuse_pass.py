@@ -1,13 +1,13 @@
-"""Fusion as torch.compile does it: what is bound by memory and follows one another becomes one kernel.
+"""Fusion as torch.compile does it: consecutive memory-bound operators become one kernel.
 
-NeuSight's rule for fused operators: the traffic of tensors that stay inside is removed, the operators' own work adds
-up. Which operators fuse is declared here: element-wise ones, norms, softmax, copies and reductions, that follow one
-another in a block without a product between and pass tensors on. Products keep to themselves (in Inductor, products in
-the GEMM library's kernels take no epilogue). The fused kernel moves what its rows read from outside, each tensor once,
-and what of theirs is read outside.
+By NeuSight's rule for fused operators, traffic of intermediate tensors is removed and the operators' work adds up.
+Element-wise operators, norms, softmax, copies and reductions fuse if they are consecutive in a block, pass tensors on,
+and no matrix product is between them. Products do not fuse (Inductor gives products in the GEMM library's kernels no
+epilogue). A fused kernel reads each outside tensor once and writes the tensors that are read outside.
 
-Attention written as softmax(scale x scores + mask) is found and runs as one kernel (PyTorch 2.1, `fuse_attention`):
-what lies between its two products stays on the chip. Masks that overwrite scores (GPT-2) are not found.
+Attention written as softmax(scale x scores + mask) is recognised and runs as one kernel (PyTorch 2.1,
+`fuse_attention`): tensors between its two products stay on the chip. Masks that overwrite scores (GPT-2) are not
+recognised.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.graphs.many import alike, work
-from app.graphs.rows import stacked, table_of
+from app.graphs.batched import same_in_all, work_of_rows
+from app.graphs.inserted_rows import stacked, table_of
 from app.ops import OP_CODE
 from app.ops.elementwise import ELEMENTWISE_OPS
 from app.tables.ops import OpTable
 from app.tables.workload import Bools, Floats, Ints, Workload
 
 _FUSIBLE = [OP_CODE[op.name] for op in ELEMENTWISE_OPS]
-# What PyTorch finds between the products of attention.
+# Operators that PyTorch's pattern allows between the two products of attention.
 _SCALING = [OP_CODE[name] for name in ("div_scalar", "mul_scalar")]
 _BETWEEN = [*_SCALING, *(OP_CODE[name] for name in ("add_scalar", "add", "softmax"))]
 _FUSIBLE += [OP_CODE[name] for name in ("softmax", "layer_norm", "rms_norm", "batch_norm", "copy", "memory")]
 
 
 def fused(w: Workload) -> Workload:
-    """A forward workload, its fusible rows merged: each group a `memory` row in place of its last row."""
+    """Return the forward workload with each group of fusible rows merged into a `memory` row in place of its last."""
     group = _groups(w)
     size = np.bincount(group)
     last = np.zeros(len(size), dtype=np.intp)
     last[group] = np.arange(len(w))  # the last one stays
-    kept = np.sort(last)
-    place = np.searchsorted(kept, last)[group]
-    merged = size[group[kept]] > 1
+    tails = np.sort(last)
+    place = np.searchsorted(tails, last)[group]
+    merged = size[group[tails]] > 1
     outside = _read_outside(w, group)
 
     by_place = np.argsort(place, kind="stable")
-    starts = np.searchsorted(place[by_place], np.arange(len(kept)))
+    starts = np.searchsorted(place[by_place], np.arange(len(tails)))
 
     def summed(values: Floats) -> Floats:
         return np.add.reduceat(values.T[by_place], starts, axis=0).T
@@ -50,26 +50,26 @@ def fused(w: Workload) -> Workload:
     edges = place[w.edges]
     return replace(
         w,
-        ops=_merged(w.ops.take(kept), np.flatnonzero(merged), summed(_traffic(w, group, outside))),
-        names=_names(w, place, kept, merged),
-        phase=w.phase[kept],
-        source=np.arange(len(kept)),
-        block=w.block[kept],
+        ops=_merged(w.ops.take(tails), np.flatnonzero(merged), summed(_traffic(w, group, outside))),
+        names=_names(w, place, tails, merged),
+        phase=w.phase[tails],
+        source=np.arange(len(tails)),
+        block=w.block[tails],
         edges=np.unique(edges[:, edges[0] != edges[1]], axis=1),
         parameters=summed(w.parameters),
         weight_bytes=summed(w.weight_bytes),
         output_bytes=summed(w.output_bytes * outside),
-        saved_bytes=summed(w.saved_bytes * outside),  # backward computes what stayed inside again
+        saved_bytes=summed(w.saved_bytes * outside),  # backward recomputes intermediate tensors
         kv_bytes=summed(w.kv_bytes),
-        overlapped=w.overlapped[kept],
+        overlapped=w.overlapped[tails],
     )
 
 
 def _groups(w: Workload) -> Ints:
-    """The group of every row, int [n]: rows that pass tensors on, in one run of fusible rows of a block."""
+    """Return the group of every row, int [n]: connected rows within a run of fusible rows of one block."""
     n = len(w)
     fusible = np.isin(w.ops.kind, _FUSIBLE)
-    if w.unknown:  # among the `memory` rows are operators that nobody knows
+    if w.unknown:  # some `memory` rows stand for unknown operators
         fusible &= w.ops.kind != OP_CODE["memory"]
     run = np.cumsum(~fusible) + np.cumsum(np.diff(w.block, prepend=0))
     a, b = w.edges
@@ -81,7 +81,7 @@ def _groups(w: Workload) -> Ints:
 
 
 def _joined(n: int, a: Ints, b: Ints) -> Ints:
-    """The number of the group of each of n rows, which edges a to b join (union-find, Tarjan 1975)."""
+    """Return the group of each of n rows joined by the edges a to b, int [n] (union-find, Tarjan 1975)."""
     root = list(range(n))
 
     def root_of(row: int) -> int:
@@ -89,21 +89,21 @@ def _joined(n: int, a: Ints, b: Ints) -> Ints:
             root[row] = row = root[root[row]]
         return row
 
-    for one, other in zip(a.tolist(), b.tolist(), strict=True):
-        first, second = sorted((root_of(one), root_of(other)))
+    for producer, consumer in zip(a.tolist(), b.tolist(), strict=True):
+        first, second = sorted((root_of(producer), root_of(consumer)))
         root[second] = first
     return np.unique([root_of(row) for row in range(n)], return_inverse=True)[1]
 
 
 def _drawn(w: Workload) -> Ints:
-    """Random numbers of the row behind them, which nobody else reads: fused, they stay in registers."""
-    rows = np.flatnonzero(alike(w.output_bytes == 0) & (w.ops.kind == OP_CODE["memory"]))
+    """Return rows that draw random numbers for the next row only: fused, the numbers stay in registers."""
+    rows = np.flatnonzero(same_in_all(w.output_bytes == 0) & (w.ops.kind == OP_CODE["memory"]))
     drawn: Ints = rows[rows + 1 < len(w)]
     return drawn
 
 
 def _read_outside(w: Workload, group: Ints) -> Bools:
-    """Rows whose output others than their group read: later rows, or (nobody in the block) the next block."""
+    """Return rows whose output is read outside their group: by other rows, or by the next block."""
     inside = w.edges[:, group[w.edges[0]] == group[w.edges[1]]]
     readers = np.bincount(w.edges[0], minlength=len(w))
     outside: Bools = (readers == 0) | (np.bincount(inside[0], minlength=len(w)) < readers)
@@ -111,13 +111,13 @@ def _read_outside(w: Workload, group: Ints) -> Bools:
 
 
 def _traffic(w: Workload, group: Ints, outside: Bools) -> Floats:
-    """What each row adds to the bytes that its group moves, float64 [..., n]."""
-    traffic = work(w.ops).bytes * w.ops.column("count") - np.where(outside, 0.0, w.output_bytes)
+    """Return the bytes that each row adds to its group's traffic, float64 [..., n]."""
+    traffic = work_of_rows(w.ops).bytes * w.ops.column("count") - np.where(outside, 0.0, w.output_bytes)
     added, written = traffic.T, w.output_bytes.T
     from_group, into_group = group[w.edges]
     inside = from_group == into_group
     np.subtract.at(added, w.edges[1, inside], written[w.edges[0, inside]])
-    # A tensor from outside that several rows of a group read is read once.
+    # A group reads each outside tensor once.
     producer, reader = w.edges[:, ~inside]
     _, first = np.unique(np.stack([producer, into_group[~inside]]), axis=1, return_index=True)
     again = np.ones(len(producer), dtype=np.bool_)
@@ -131,7 +131,7 @@ def _traffic(w: Workload, group: Ints, outside: Bools) -> Floats:
 
 
 def _in_attention(w: Workload, group: Ints) -> Bools:
-    """Groups that lie between the two products of an attention that is found, bool [groups]."""
+    """Return groups that lie between the two products of a recognised attention, bool [groups]."""
     kind, product = w.ops.kind, OP_CODE["bmm"]
     producer, consumer = w.edges[:, group[w.edges[0]] != group[w.edges[1]]]
     found: Bools = np.bincount(group, weights=kind == OP_CODE["softmax"]) > 0
@@ -144,7 +144,7 @@ def _in_attention(w: Workload, group: Ints) -> Bools:
 
 
 def _merged(ops: OpTable, rows: Ints, moved: Floats) -> OpTable:
-    """The table with `memory` in place of the given rows."""
+    """Return the table with the given rows replaced by `memory` rows of `moved` bytes."""
     moved, burst = np.maximum(moved[..., rows], 1.0), ops.column("burst")[..., rows]
     memory = table_of("memory", ops.dtype[rows], ops.fields, bytes=moved, burst=burst)
     place = np.arange(len(ops))
@@ -152,9 +152,9 @@ def _merged(ops: OpTable, rows: Ints, moved: Floats) -> OpTable:
     return stacked([ops, memory]).take(place)
 
 
-def _names(w: Workload, place: Ints, kept: Ints, merged: Bools) -> tuple[str, ...]:
-    """Names of a group's rows, joined."""
-    names = [w.names[row] for row in kept.tolist()]
+def _names(w: Workload, place: Ints, tails: Ints, merged: Bools) -> tuple[str, ...]:
+    """Return one name per merged row: the names of its group's rows, joined."""
+    names = [w.names[row] for row in tails.tolist()]
     parts: dict[int, list[str]] = {k: [] for k in np.flatnonzero(merged).tolist()}
     for row, k in enumerate(place.tolist()):
         if k in parts:

@@ -1,4 +1,4 @@
-"""What rows of a block are fed with: by rows of the block, or by what ran before it."""
+"""Inputs of rows: from rows of the same block, or from the block before."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.graphs.many import alike
+from app.graphs.batched import same_in_all
 from app.ops import OP_CODE
 from app.ops.elementwise import FLAT_OPS
 from app.tables.workload import FORWARD, Bools, Ints, Workload
 
-# Rows without a producer in their block that read something else than its input: tables, masks, buffers.
+# Operators without a producer in their block that do not read its input, but tables, masks or buffers.
 _OWN_INPUT = [OP_CODE[name] for name in ("embedding", "memory", "copy")]
 _FLAT = [OP_CODE[op.name] for op in FLAT_OPS]
 
 
 class Operands(NamedTuple):
-    """Of every row, [n].
+    """Inputs and consumers of every row, [n] each.
 
-    producers, consumers  rows of its block that feed it, and that it feeds
-    from_outside          whether it reads the block's input
-    learning              whether its output has a gradient: it holds weights, or what it reads has one
-    fed                   whether what it reads has a gradient
+    producers, consumers  number of rows of its block that feed it, and that it feeds
+    from_outside          True if it reads the block's input
+    learning              True if its output has a gradient: it has weights, or its input has a gradient
+    fed                   True if its input has a gradient
     """
 
     producers: Ints
@@ -33,16 +33,16 @@ class Operands(NamedTuple):
 
 
 def operands(w: Workload) -> Operands:
-    """Who reads what, by the edges.
+    """Return the operands of every row, from the edges.
 
-    A block's input has no edge within it: rows that have no producer there read it, and so does an addition that has
-    one (the residual), unless a softmax follows, at once or behind another element-wise row: then it adds a mask.
+    A block's input has no edge within the block. It is read by rows without a producer there, and by an addition with
+    one producer (a residual), unless a softmax follows directly or behind an element-wise row: that adds a mask.
     """
     return Operands(*fed_by(w), *_gradients(w))
 
 
 def fed_by(w: Workload) -> tuple[Ints, Ints, Bools]:
-    """The first three of `operands`."""
+    """Return `producers`, `consumers` and `from_outside` of `operands`."""
     n = len(w)
     edges = w.edges[:, w.block[w.edges[0]] == w.block[w.edges[1]]]
     producers, consumers = np.bincount(edges[1], minlength=n), np.bincount(edges[0], minlength=n)
@@ -55,10 +55,10 @@ def fed_by(w: Workload) -> tuple[Ints, Ints, Bools]:
 
 
 def _gradients(w: Workload) -> tuple[Bools, Bools]:
-    """`learning` and `fed`: what enters later blocks has a gradient; a row that gives nothing on has none."""
-    fed = (w.block > 0) & alike(w.output_bytes > 0)
-    # Tables may be tied, and held elsewhere.
-    learning = fed | alike(w.parameters > 0) | (w.ops.kind == OP_CODE["embedding"])
+    """Return `learning` and `fed`. The input of every block but the first has a gradient; an unread output has none."""
+    fed = (w.block > 0) & same_in_all(w.output_bytes > 0)
+    # Tied embedding tables have their parameters at another row.
+    learning = fed | same_in_all(w.parameters > 0) | (w.ops.kind == OP_CODE["embedding"])
     for producer, consumer in w.edges[:, np.argsort(w.edges[1], kind="stable")].T.tolist():
         if learning[producer]:
             fed[consumer] = learning[consumer] = True

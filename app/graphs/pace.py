@@ -1,17 +1,18 @@
-"""How a run of rows moves time on: the host that launches, the device and its communication stream, in closed form.
+"""Progress of host, compute stream and communication stream over a sequence of rows, in closed form.
 
-Times are a state (h, d, c): when the host, the device's compute stream and its communication stream are free. A row of
-`count` launches of t seconds each, launched by the host `host` seconds apart,
+The state (h, d, c) is when the host, the device's compute stream and its communication stream become free. A row has
+`count` launches of t seconds each, which the host issues `host` seconds apart. It advances the state as follows:
 
-    computes:             h' = h + count host; d' = d, then max(d', its launch) + t for each launch
-    communicates beside:  the same on c, not before d (a reduction sends what was computed; a gather does not wait)
+    compute row:          h' = h + count host; d' = d, then max(d', its launch) + t for each launch
+    overlapped transfer:  the same on c, and not before d (a reduction sends computed data; a gather does not wait)
 
-which is linear in (max, +) algebra (Baccelli et al. 1992), and so is any sequence of rows: a `Pace`, six numbers,
+This is linear in (max, +) algebra (Baccelli et al. 1992), and so is any sequence of rows: a `Pace` of six numbers,
 
     h' = h + host;  d' = max(d + device, h + drain);  c' = max(c + link, d + send, h + push).
 
-Composed, paces stay paces, and R repetitions of one have a closed form: every path through the repetitions spends them
-on host, device and link in turn, its length is linear in how many on each, so the longest spends them all on one.
+Compositions of paces are paces, and R repetitions of one have a closed form: a path through the repetitions spends some
+on the host, then some on the device, then some on the link; its length is linear in these numbers, so the longest path
+spends all repetitions on one of them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ NEVER = -np.inf
 
 
 class State(NamedTuple):
-    """When host, device and communication stream are free, seconds, float64 [g] each."""
+    """Times at which host, device and communication stream become free, seconds, float64 [g] each."""
 
     host: Floats
     device: Floats
@@ -34,7 +35,7 @@ class State(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """What a sequence of rows does to a state, seconds, float64 [g] each (the module's equations)."""
+    """Advance of the state by a sequence of rows, seconds, float64 [g] each (the module's equations)."""
 
     host: Floats
     device: Floats
@@ -44,7 +45,7 @@ class Pace(NamedTuple):
     push: Floats
 
     def then(self, after: Pace) -> Pace:
-        """Both in sequence, `after` second."""
+        """Return the pace of this sequence followed by `after`."""
         return Pace(
             self.host + after.host,
             self.device + after.device,
@@ -55,7 +56,7 @@ class Pace(NamedTuple):
         )
 
     def times(self, repeats: float | Floats) -> Pace:
-        """The sequence `repeats` times over: whole numbers that broadcast; nothing of it where they are 0."""
+        """Return the pace of `repeats` repetitions, whole numbers that broadcast; 0 repetitions have the empty pace."""
         again = np.asarray(repeats) - 1.0
         never = np.where(again < 0.0, NEVER, 0.0)
         push = self.push + again * np.maximum(self.host, self.link)
@@ -72,7 +73,7 @@ class Pace(NamedTuple):
         )
 
     def move(self, state: State) -> State:
-        """The state after these rows."""
+        """Return the state after these rows."""
         h, d, c = state
         return State(
             h + self.host,
@@ -82,12 +83,12 @@ class Pace(NamedTuple):
 
 
 def start(g: int) -> State:
-    """Everything is free."""
+    """Return the initial state: all free at 0."""
     return State(*np.zeros((3, g)))
 
 
 def still(g: int) -> Pace:
-    """No rows."""
+    """Return the pace of an empty sequence."""
     zero, never = np.zeros(g), np.full(g, NEVER)
     return Pace(zero, zero, zero, never, never, never)
 
@@ -95,24 +96,24 @@ def still(g: int) -> Pace:
 class Launches(NamedTuple):
     """k rows of one block.
 
-    seconds   float64 [k, g], of one launch
-    host      float64 [k, g] or [g], seconds of the host per launch
-    launches  float64 [k, 1] or [k, g]
-    beside    bool [k], which communicate beside computation
-    waits     bool [k], which of those wait for the computation before them
+    seconds     float64 [k, g], device seconds per launch
+    host        float64 [k, g] or [g], host seconds per launch
+    launches    float64 [k, 1] or [k, g]
+    overlapped  bool [k], True for communication that overlaps computation
+    waits       bool [k], True if such communication waits for the computation before it
     """
 
     seconds: Floats
     host: Floats
     launches: Floats
-    beside: Bools
+    overlapped: Bools
     waits: Bools
 
 
 def _ends(rows: Launches) -> tuple[Floats, Floats, Floats]:
-    """When the last launch of each row is out, what each takes, and when it ends at the earliest, [k, g] each.
+    """Return when each row's last launch is issued, its device time and its earliest end, seconds, [k, g] each.
 
-    The longest from the host's start to the end of a row: its launches wait for the first or the last of them.
+    A row's earliest end follows from its first launch and all device time, or from its last launch and one of them.
     """
     launched = np.cumsum(rows.launches * rows.host, axis=0)
     first = launched - np.maximum(rows.launches - 1.0, 0.0) * rows.host
@@ -121,26 +122,26 @@ def _ends(rows: Launches) -> tuple[Floats, Floats, Floats]:
 
 
 def paces_of(rows: Launches, starts: Ints) -> Floats:
-    """Runs of rows that all compute, [6, runs, g] as Pace has them; `starts` [runs] are their first rows."""
+    """Return the paces of runs of compute rows, [6, runs, g] in the order of Pace; `starts`, int [runs], first rows."""
     launched, each, ends = _ends(rows)
     done = np.cumsum(each, axis=0)
     last = np.append(starts[1:], len(each)) - 1
     drain = np.maximum.reduceat(ends - done, starts)
     host, device = (np.diff(total[last], axis=0, prepend=0.0) for total in (launched, done))
-    # What the host and the device had behind them at the first row.
+    # Count from each run's first row.
     drain -= (launched - done)[last] - (host - device)
     zero, never = np.zeros_like(host), np.full_like(host, NEVER)
     return np.array([host, device, zero, device + drain, never, never])
 
 
 def pace_of(rows: Launches) -> Pace:
-    """The rows once, some of which communicate beside the others."""
+    """Return the pace of rows some of which overlap the others."""
     launched, each, ends = _ends(rows)
-    beside = rows.beside[:, None]
-    sends = beside & (rows.launches > 0)  # of several configurations, some send nothing here
-    done, sent = np.cumsum(np.where(beside, 0.0, each), axis=0), np.cumsum(np.where(beside, each, 0.0), axis=0)
-    ready = np.maximum.accumulate(np.where(beside, NEVER, ends - done), axis=0)
-    rest = np.where(sends, sent[-1] - sent, NEVER)  # what the link has left behind a row
+    overlapped = rows.overlapped[:, None]
+    sends = overlapped & (rows.launches > 0)  # with several configurations, some send nothing here
+    done, sent = np.cumsum(np.where(overlapped, 0.0, each), axis=0), np.cumsum(np.where(overlapped, each, 0.0), axis=0)
+    ready = np.maximum.accumulate(np.where(overlapped, NEVER, ends - done), axis=0)
+    rest = np.where(sends, sent[-1] - sent, NEVER)  # link time that follows a row
     behind = np.where(sends & rows.waits[:, None], rest + each + done, NEVER)
     return Pace(
         launched[-1],

@@ -1,9 +1,9 @@
-"""Cutting a network over unequal GPUs so that the slowest stage is as fast as can be (PM2Lat, section IV-D).
+"""Partition of a network over unequal GPUs that minimises the time of the slowest stage (PM2Lat, section IV-D).
 
-Stages hold consecutive units (a repetition of a block, or a row of a block that runs once); the stages' GPUs are given
-in order. A stage's time is that of its units and of the link that brings its input; requests that follow one another
-finish one per slowest stage, and one alone takes the sum of all. Found exactly: best[s, u], the least bottleneck of
-the first u units on the first s GPUs, from best[s - 1] (the dynamic program that the paper's text refers to).
+Stages hold consecutive units (a repetition of a block, or a row of a block that runs once) on GPUs given in order. A
+stage's time is that of its units plus the transfer of its input. The slowest stage sets the throughput; the latency of
+a single request is the sum over stages. An exact dynamic program (the paper's text refers to it) computes best[s, u],
+the least bottleneck of the first u units on the first s GPUs, from best[s - 1].
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Ints = NDArray[np.intp]
 
 
 class Units(NamedTuple):
-    """What may be cut apart, u units in the order they run.
+    """u consecutive units of a network, in execution order.
 
-    block, row     int [u], block of the workload, and its row where the unit is one row (-1: a whole repetition)
-    resident_bytes float64 [u], weights and KV cache
-    working_bytes  float64 [u], most that is live at once while it runs
-    sent_bytes     float64 [u], what has to cross a cut behind it
+    block, row      int [u], block of the workload, and the row (-1: a whole repetition of the block)
+    resident_bytes  float64 [u], weights and KV cache
+    working_bytes   float64 [u], peak of live activations while it runs
+    sent_bytes      float64 [u], activations that cross a cut after it
     """
 
     block: Ints
@@ -36,12 +36,12 @@ class Units(NamedTuple):
 
 
 class Partition(NamedTuple):
-    """The best cuts found.
+    """The best partition into s stages.
 
-    first     int [s + 1], first unit of every stage, and the number of units
-    stage_s   float64 [s], time of every stage, its input's transfer included
-    bytes     float64 [s], memory that every stage needs
-    capacity_bytes  float64 [s], memory that it has
+    first           int [s + 1], first unit of every stage, and the number of units
+    stage_s         float64 [s], time of every stage, including the transfer of its input
+    bytes           float64 [s], memory that every stage needs
+    capacity_bytes  float64 [s], memory of its GPU
     """
 
     first: Ints
@@ -51,23 +51,23 @@ class Partition(NamedTuple):
 
     @property
     def fits(self) -> NDArray[np.bool_]:
-        """Which stages have room, bool [s]."""
+        """True for stages that fit into their GPU's memory, bool [s]."""
         enough: NDArray[np.bool_] = self.bytes <= self.capacity_bytes
         return enough
 
     @property
     def bottleneck_s(self) -> float:
-        """Time from one finished request to the next."""
+        """Time between finished requests, seconds."""
         return float(self.stage_s.max())
 
     @property
     def latency_s(self) -> float:
-        """Time of a single request."""
+        """Time of a single request, seconds."""
         return float(self.stage_s.sum())
 
 
 def units_of(workload: Workload) -> Units:
-    """Units of a forward workload: a repetition of each block that repeats, each row of those that run once."""
+    """Return the units of a forward workload: repetitions of blocks that repeat, rows of blocks that run once."""
     block, row = [], []
     for k, repeats in enumerate(workload.repeats.tolist()):
         rows = np.flatnonzero(workload.block == k).tolist()
@@ -78,7 +78,7 @@ def units_of(workload: Workload) -> Units:
 
 
 def _measured(workload: Workload, block: Ints, row: Ints) -> Units:
-    """The units' sizes."""
+    """Return the units with their sizes."""
     held = workload.weight_bytes + workload.kv_bytes
     live = _live_bytes(workload)
     blocks = len(workload.repeats)
@@ -99,20 +99,20 @@ def _measured(workload: Workload, block: Ints, row: Ints) -> Units:
 
 
 def _starts(block: Ints) -> Ints:
-    """First row of every block that has rows."""
+    """Return the first row of every block that has rows."""
     starts: Ints = np.flatnonzero(np.concatenate([[True], block[1:] != block[:-1]]))
     return starts
 
 
 def _last_use(workload: Workload) -> Ints:
-    """Last row that reads what each row writes; the row itself where none does."""
+    """Return the last reader of each row's output, int [n]; the row itself if it has none."""
     last = np.arange(len(workload))
     np.maximum.at(last, workload.edges[0], workload.edges[1])
     return last
 
 
 def _crossing(workload: Workload) -> Floats:
-    """Bytes that rows up to each one wrote and later rows read; a row read by none feeds the next."""
+    """Return bytes written up to each row and read after it, float64 [n]; a row without readers feeds the next."""
     n, last = len(workload), _last_use(workload)
     ends = np.minimum(np.where(last == np.arange(n), last + 1, last), n)
     change = np.zeros(n + 1)
@@ -123,7 +123,7 @@ def _crossing(workload: Workload) -> Floats:
 
 
 def _live_bytes(workload: Workload) -> Floats:
-    """Bytes of activations alive while each row runs: what it reads, what it writes, what waits for later rows."""
+    """Return live bytes of activations while each row runs, float64 [n]: its inputs, output and tensors read later."""
     crossing = _crossing(workload)
     read = np.zeros(len(workload))
     ended = _last_use(workload)[workload.edges[0]] == workload.edges[1]
@@ -134,14 +134,14 @@ def _live_bytes(workload: Workload) -> Floats:
 
 
 def partition(units: Units, time_s: Floats, link_s: Floats, capacity_bytes: Floats, reserve_bytes: float) -> Partition:
-    """The cuts of least bottleneck that fit; where nothing fits, those of least bottleneck, with `fits` False.
+    """Return the partition of least bottleneck that fits into memory; if none fits, that of least bottleneck.
 
     time_s          float64 [u, s], time of unit u on the GPU of stage s
-    link_s          float64 [u, s], time to bring what crosses the cut before unit u to stage s (stage 0: 0)
+    link_s          float64 [u, s], transfer time to stage s of the tensors that cross a cut before unit u (stage 0: 0)
     capacity_bytes  float64 [s], memory of every stage's GPU
-    reserve_bytes   what a process takes on each GPU beside the network
+    reserve_bytes   memory that a process takes on each GPU in addition to the network
 
-    Every stage has at least one unit; ValueError with fewer units than stages.
+    Every stage has at least one unit; raises ValueError with fewer units than stages.
     """
     n, stages = time_s.shape
     if n < stages:
@@ -159,14 +159,14 @@ def partition(units: Units, time_s: Floats, link_s: Floats, capacity_bytes: Floa
 
 
 def _stage_costs(time_s: Floats, link_s: Floats) -> Floats:
-    """Time of a stage that runs units a ... b - 1, at [a, b]; infinite without any."""
+    """Return the time of a stage of units a to b - 1, at [a, b]; infinite if empty."""
     total = np.concatenate([[0.0], np.cumsum(time_s)])
     cost = total[None, :] - total[:, None] + np.append(link_s, 0.0)[:, None]
     return np.where(np.arange(len(total))[None, :] > np.arange(len(total))[:, None], cost, np.inf)
 
 
 def _needed(units: Units, reserve_bytes: float) -> Floats:
-    """Memory of a stage that runs units a ... b - 1, at [a, b]."""
+    """Return the memory of a stage of units a to b - 1, at [a, b]."""
     n = len(units.block)
     held = np.concatenate([[0.0], np.cumsum(units.resident_bytes)])
     most = np.zeros((n + 1, n + 1))
@@ -177,9 +177,9 @@ def _needed(units: Units, reserve_bytes: float) -> Floats:
 
 
 def _best_cuts(cost: list[Floats]) -> Ints | None:
-    """First units of every stage, and the end; None where every cut costs infinitely much."""
+    """Return the first units of every stage, and the end; None if every partition has infinite cost."""
     n = len(cost[0]) - 1
-    best = cost[0][0]  # of the first stage alone: units 0 ... u - 1
+    best = cost[0][0]  # the first stage alone: units 0 to u - 1
     chosen = []
     for stage in cost[1:]:
         worst = np.maximum(best[:, None], stage)  # [cut, u]

@@ -1,4 +1,4 @@
-"""Refusing one field of a request."""
+"""Refusal of one field of a request."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from app.errors import BadInput, FieldError
 
 
 def refuse(loc: tuple[str | int, ...], why: str) -> NoReturn:
-    """BadInput about one field."""
+    """Raise BadInput for the field at `loc`."""
     raise BadInput(f"{'.'.join(map(str, loc[1:]))}: {why}", errors=[FieldError(loc, why)])

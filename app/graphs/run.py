@@ -1,4 +1,4 @@
-"""How a network is run: what importers, passes, schedule and memory are told about it."""
+"""Settings of a run: mode, batch, sequence, number format, parallelism, optimiser."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ PipelineSchedule = Literal["gpipe", "1f1b"]
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """Sizes by which a network is split; devices = data x tensor x pipeline (experts are spread over data x tensor).
+    """Degrees of parallelism; devices = data x tensor x pipeline (experts are spread over data x tensor).
 
-    `microbatches` counts those of a step per data-parallel replica; `zero` is the stage of ZeRO (0: none);
-    `network_bytes_per_s` is what a device can send to other nodes, one way (the default: 200 Gb/s, a NIC per device).
+    microbatches         microbatches of a step per data-parallel replica
+    zero                 ZeRO stage (0: none)
+    network_bytes_per_s  bandwidth of a device to other nodes, one way (default: 200 Gb/s, a NIC per device)
     """
 
     data: int = 1
@@ -33,7 +34,7 @@ class Parallelism:
 
     @property
     def devices(self) -> int:
-        """All of them."""
+        """Number of devices."""
         return self.data * self.tensor * self.pipeline
 
 
@@ -41,13 +42,12 @@ class Parallelism:
 class Run:
     """One step of a network.
 
-    batch       sequences or images of a step, over all data-parallel devices
-    sequence    tokens per sequence: all of them in inference, training and prefill; in decode the keys seen by the
-                one new token, itself included
-    image_size  pixels of one side, of networks that take images
-    accumulation  steps whose gradients add up before one update
-    emptied     whether PyTorch's allocator holds nothing as the step begins, as in a first one (app.graphs.allocator)
-    recompute   whether backward computes each block's activations again instead of keeping them
+    batch         sequences or images per step, over all data-parallel devices
+    sequence      tokens per sequence; in decode the context length: keys seen by the new token, itself included
+    image_size    pixels per side, for networks that take images
+    accumulation  steps whose gradients are accumulated before an update
+    emptied       True if the step starts with an empty allocator cache, as the first one does (app.graphs.allocator)
+    recompute     True if backward recomputes each block's activations instead of saving them
     """
 
     mode: Mode = "inference"
@@ -65,12 +65,12 @@ class Run:
 
     @property
     def device_batch(self) -> int:
-        """Sequences or images that one device works on at a time (one microbatch of its replica)."""
+        """Sequences or images that one device processes at a time (one microbatch of its replica)."""
         return max(self.batch // (self.parallelism.data * self.parallelism.microbatches * self.accumulation), 1)
 
 
 def spanned(devices: int, stride: int, run: Run) -> int:
-    """Nodes that hold a group of `devices`, every `stride`-th of the run's: tensor ranks are neighbours."""
+    """Return the number of nodes over which a group of `devices` spreads, every `stride`-th device of the run."""
     per_node = max(run.parallelism.devices // run.parallelism.nodes, 1)
     least = min(-(-devices * stride // per_node), devices)
     return next(nodes for nodes in range(least, devices + 1) if devices % nodes == 0)

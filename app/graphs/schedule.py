@@ -1,16 +1,16 @@
-"""From row latencies to the time of a step: launches, streams, microbatches, pipeline stages.
+"""Time of a step from row latencies: launches, streams, microbatches, pipeline stages.
 
-Within a block, over its repetitions and from block to block, time moves in closed form (`pace`). A step is
+Within a block, over its repetitions and from block to block, time advances in closed form (`pace`). A step consists of
 
-    microbatches - 1 passes forward and backward, one more whose gradients are exchanged beside its backward, the wait
-    for that exchange, and the update.
+    microbatches - 1 forward and backward passes, one more whose gradient exchange overlaps its backward, the wait for
+    that exchange, and the update.
 
-A pipeline of P stages with M microbatches takes, in GPipe (Huang et al. 2019) as in 1F1B (PipeDream-flush, Narayanan
-et al. 2021), once through all stages and M - 1 times the slowest one (GPipe: the slowest forward and the slowest
-backward); they differ in what they keep in memory. Activations (backward: their gradients) take `transfer_s` from a
-stage to the next: GPipe waits for them on the way there and back only, 1F1B also in between, where neighbours work for
-one another in turn. Even stages idle (P - 1) / (M + P - 1) of the step. Simulated microbatch by microbatch, GPipe takes
-just that, and 1F1B on uneven stages a few percent less.
+A pipeline of P stages with M microbatches takes one pass through all stages plus M - 1 times the slowest stage, in
+GPipe (Huang et al. 2019; the slowest forward plus the slowest backward) as in 1F1B (PipeDream-flush, Narayanan et al.
+2021); they differ in memory. Activations, and in backward their gradients, take `transfer_s` between stages. GPipe
+waits for transfers only while the pipeline fills and drains; 1F1B also in between, where neighbours alternate. Equal
+stages idle (P - 1) / (M + P - 1) of the step. In a simulation of every microbatch, GPipe takes exactly this time and
+1F1B on unequal stages a few percent less.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.graphs.many import by_row
+from app.graphs.batched import by_row
 from app.graphs.pace import Launches, Pace, State, pace_of, paces_of, start, still
 from app.graphs.run import Run
 from app.graphs.stages import stage_repeats
@@ -32,21 +32,21 @@ STEP_PHASES = (*PHASES, "communication")
 _IS_COLLECTIVE = np.array([op in COLLECTIVE_OPS for op in OPS])
 _GATHER = OP_CODE["all_gather"]
 
-# PyTorch eager: the host needs this long to launch an operator, and kernels that follow one another on the device have
-# this gap between them. In a captured graph (CUDA graph) the host launches nothing, and gaps are in the measured rows.
+# PyTorch eager: host seconds per operator launch, and the gap between consecutive kernels. In a captured CUDA graph the
+# host launches nothing, and measured rows include the gaps.
 EAGER_HOST_S, EAGER_GAP_S = 6e-6, 3e-6
-# Half-width in log space of what a host needs: a slow one, or one behind much Python, takes five times as long. People
-# report 10 to 45 us a kernel of small networks (pytorch/benchmark 706, sam2 768).
+# Half-width of the host time's interval in log space: a slow host, or one with much Python, takes five times as long.
+# Users report 10 to 45 us per kernel of small networks (pytorch/benchmark 706, sam2 768).
 EAGER_HOST_SPREAD = 1.6
 
 
 class Schedule(NamedTuple):
-    """A step on g GPUs.
+    """Time of a step on g GPUs, seconds.
 
-    step_s    float64 [g], seconds
-    phases_s  float64 [4, g], by STEP_PHASES; communication is what computation waits for; they sum to the step
-    bubble_s  float64 [g], how long the average pipeline stage idles
-    rows_s    float64 [n, g], device seconds of each row in a step, over all its runs and stages
+    step_s    float64 [g]
+    phases_s  float64 [4, g], by STEP_PHASES, which sum to the step; communication: the time computation waits for it
+    bubble_s  float64 [g], idle time of the average pipeline stage
+    rows_s    float64 [n, g], device time of each row in a step, over all its runs and stages
     launches  float64 [1 or g], operators that the host of the average pipeline stage launches
     """
 
@@ -58,11 +58,11 @@ class Schedule(NamedTuple):
 
 
 class _Stage(NamedTuple):
-    """One stage, seconds.
+    """Times of one pipeline stage, seconds.
 
-    spent     float64 [3, g], by PHASES: its microbatches' passes and its update, waiting for collectives included
-    waited    float64 [3, g], that waiting
-    exchange  float64 [g], what the exchange of gradients adds behind the last backward
+    spent     float64 [3, g], by PHASES: passes of its microbatches and its update, including waits for collectives
+    waited    float64 [3, g], these waits
+    exchange  float64 [g], time of the gradient exchange that is not hidden by the last backward
     """
 
     spent: Floats
@@ -79,11 +79,12 @@ def schedule(
     gap_s: Floats | float = 0.0,
     transfer_s: Floats | float = 0.0,
 ) -> Schedule:
-    """Time of a step.
+    """Return the time of a step.
 
-    latency_s [n, g] is of one launch of a row on each GPU (on one of `w` in c configurations: g = c); host_s [g] or
-    [n, g] what the host needs per launch (0: captured); gap_s alike what a launch costs the device; transfer_s [g]
-    passing activations from a stage to the next.
+    latency_s   float64 [n, g], seconds per launch of each row on each GPU; for c configurations on one GPU, g = c
+    host_s      float64 [g] or [n, g], host seconds per launch (0: captured graph)
+    gap_s       float64 [g] or [n, g], device seconds between launches
+    transfer_s  float64 [g], seconds to pass activations to the next stage
     """
     g = latency_s.shape[1]
     host = np.broadcast_to(np.asarray(host_s, dtype=np.float64), latency_s.shape)
@@ -92,14 +93,14 @@ def schedule(
     micro = run.parallelism.microbatches * run.accumulation
     blocks = _Blocks(w, seconds, host)
     split = stage_repeats(w, run.parallelism.pipeline)
-    every = run.parallelism.zero >= 2  # gradients are scattered as they come: no room to sum them up whole
+    every = run.parallelism.zero >= 2  # gradients are scattered in every pass: no device holds all of them
     if len(split) == 1:
-        one = _stage(w, blocks, split[0], passes=micro, every=every)
-        phases, bubble = _phases(*one), np.zeros(g)
+        stage = _stage(w, blocks, split[0], passes=micro, every=every)
+        phases, bubble = _phases(*stage), np.zeros(g)
     else:
-        alike, which = np.unique(split, axis=0, return_inverse=True)
-        distinct = [_stage(w, blocks, repeats, passes=1, every=every) for repeats in alike]
-        stages = [distinct[k] for k in which.ravel().tolist()]
+        distinct, which = np.unique(split, axis=0, return_inverse=True)
+        by_kind = [_stage(w, blocks, repeats, passes=1, every=every) for repeats in distinct]
+        stages = [by_kind[k] for k in which.ravel().tolist()]
         both = bool((w.phase == BACKWARD).any())
         in_turn = both and run.parallelism.schedule == "1f1b"
         phases, bubble = _piped(stages, transfer, micro, ways=1 + both, in_turn=in_turn)
@@ -109,11 +110,12 @@ def schedule(
 
 
 class _Blocks:
-    """Every block once: its pace with the exchange of gradients and without, and what it waits for collectives.
+    """Pace and waits of one repetition of every block.
 
-    full, alone  float64 [6, blocks, g], as Pace has them; a block without rows does nothing
-    waited       float64 [blocks, g]; None where nothing waits
-    phase        int [blocks], code into PHASES
+    full    float64 [6, blocks, g], paces in the order of Pace, with the gradient exchange
+    alone   the same without the gradient exchange
+    waited  float64 [blocks, g], seconds spent waiting for collectives; None if there are none
+    phase   int [blocks], code into PHASES; -1 for a block without rows, which takes no time
     """
 
     def __init__(self, w: Workload, seconds: Floats, host: Floats) -> None:
@@ -131,8 +133,8 @@ class _Blocks:
             self.alone = self.full.copy()
             for block in np.unique(w.block[w.overlapped]).tolist():
                 here = w.block == block
-                self.full[:, block] = pace_of(_kept(rows, here))
-                self.alone[:, block] = pace_of(_kept(rows, here & ~(rows.beside & rows.waits)))
+                self.full[:, block] = pace_of(_select(rows, here))
+                self.alone[:, block] = pace_of(_select(rows, here & ~(rows.overlapped & rows.waits)))
         collective = _IS_COLLECTIVE[w.ops.kind] & ~w.overlapped
         self.waited = None
         if collective.any():
@@ -140,12 +142,12 @@ class _Blocks:
             np.add.at(self.waited, w.block[collective], (count * seconds)[collective])
 
 
-def _kept(rows: Launches, keep: Bools) -> Launches:
-    return Launches(rows.seconds[keep], rows.host[keep], rows.launches[keep], rows.beside[keep], rows.waits[keep])
+def _select(rows: Launches, keep: Bools) -> Launches:
+    return Launches(rows.seconds[keep], rows.host[keep], rows.launches[keep], rows.overlapped[keep], rows.waits[keep])
 
 
 def _sequence(blocks: _Blocks, paces: Floats, runs: Floats, phase: int) -> Pace:
-    """A phase: its blocks in order, each as often as it runs, [blocks, 1 or g]."""
+    """Return the pace of a phase: its blocks in order, each repeated `runs` times, [blocks, 1 or g]."""
     here = blocks.phase == phase
     if not here.any():
         return still(blocks.g)
@@ -154,7 +156,7 @@ def _sequence(blocks: _Blocks, paces: Floats, runs: Floats, phase: int) -> Pace:
 
 
 def _waited(blocks: _Blocks, runs: Floats, phase: int) -> Floats:
-    """What a phase waits for collectives, [g]."""
+    """Return the seconds that a phase waits for collectives, [g]."""
     here = blocks.phase == phase
     if blocks.waited is None or not here.any():
         return np.zeros(blocks.g)
@@ -163,7 +165,10 @@ def _waited(blocks: _Blocks, runs: Floats, phase: int) -> Floats:
 
 
 def _stage(w: Workload, blocks: _Blocks, repeats: Floats, *, passes: int, every: bool) -> _Stage:
-    """A stage that runs each forward block `repeats` times; gradients are exchanged in `every` pass or the last."""
+    """Return the times of a stage that runs each forward block `repeats` times.
+
+    Gradients are exchanged in `every` pass, or only in the last one.
+    """
     runs = by_row(repeats[..., w.origin])
     forward, backward, update = (_sequence(blocks, blocks.full, runs, phase) for phase in (FORWARD, BACKWARD, UPDATE))
     begun = start(blocks.g)
@@ -175,7 +180,7 @@ def _stage(w: Workload, blocks: _Blocks, repeats: Floats, *, passes: int, every:
     joined = State(done.host, np.maximum(done.device, done.link), done.link)
     ended = update.move(joined)
     waited = [_waited(blocks, runs, phase) for phase in (FORWARD, BACKWARD, UPDATE)]
-    # The passes before the last take their phases in the last one's proportion.
+    # Earlier passes split into phases in the proportion of the last one.
     last = done.device - begun.device
     scale = np.divide(done.device, last, out=np.ones_like(last), where=last > 0)
     spent = [
@@ -188,28 +193,28 @@ def _stage(w: Workload, blocks: _Blocks, repeats: Floats, *, passes: int, every:
 
 
 def _phases(spent: Floats, waited: Floats, communication: Floats) -> Floats:
-    """Phases [4, g]: waiting for collectives [3, g] is taken out of the others [3, g]."""
+    """Return the phases [4, g]: waits for collectives [3, g] move from the others [3, g] to communication."""
     return np.concatenate([spent - waited, (waited.sum(axis=0) + communication)[None]])
 
 
 def _piped(stages: list[_Stage], transfer: Floats, micro: int, *, ways: int, in_turn: bool) -> tuple[Floats, Floats]:
-    """Phases [4, g] of a pipeline, and its average stage's bubble.
+    """Return the phases [4, g] of a pipeline, and the bubble [g] of its average stage, seconds.
 
-    `ways` 2: activations there, gradients back; `in_turn`: forward and backward of microbatches alternate.
+    `ways` is 2 if gradients return as activations go; `in_turn`: forward and backward of microbatches alternate.
     """
     spent, waited = (np.array(part) for part in zip(*((stage.spent, stage.waited) for stage in stages), strict=True))
     passes = spent[:, FORWARD] + spent[:, BACKWARD]
-    used = (spent > 0).any(axis=1).sum(axis=0)  # too few layers leave some empty
+    used = (spent > 0).any(axis=1).sum(axis=0)  # with fewer layers than stages some are empty
     slowest = spent.argmax(axis=0)
     if in_turn:
         slowest[[FORWARD, BACKWARD]] = passes.argmax(axis=0)
-    # Once through all stages and again through the slowest; updates run side by side.
+    # One pass through all stages and micro - 1 through the slowest; updates run concurrently.
     again = np.array([micro - 1.0, micro - 1.0, 1.0])[:, None]
     through = np.array([1.0, 1.0, 0.0])[:, None]
     phase, gpu = np.indices(slowest.shape)
     spent, waited = (through * part.sum(axis=0) + again * part[slowest, phase, gpu] for part in (spent, waited))
     hops = used - 1 + np.where(in_turn and used > 1, micro - 1, 0)
-    # The first stage ends last; the others exchange gradients while those before them still run backward.
+    # The first stage ends last; the others exchange gradients while the stages before them still run backward.
     ahead = np.cumsum([transfer * 0.0, *(stage.spent[BACKWARD] + transfer for stage in stages[:-1])], axis=0)
     exchange = np.maximum((np.array([stage.exchange for stage in stages]) - ahead).max(axis=0), 0.0)
     bubble = spent[FORWARD] + spent[BACKWARD] - micro * passes.sum(axis=0) / used

@@ -1,8 +1,8 @@
-"""Serving figures from the times of single steps: closed forms, with their definitions beside the numbers.
+"""Serving metrics from the times of single steps, in closed form, with their definitions.
 
-A batch of requests of `prompt` tokens is prefilled in one step, which also makes its first token; each later token is
-a decode step of the whole batch, whose context is one longer than the one before. A decode step's time is affine in
-the context (weights are read once, keys and values grow), so a few sampled contexts give the mean exactly enough.
+One prefill step processes a batch of requests of `prompt` tokens and generates the first token; each later token is a
+decode step of the whole batch, with a context one token longer. A decode step's time is nearly affine in the context
+(weights are read once, keys and values grow), so a few sampled contexts determine the mean.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DEFINITIONS: Mapping[str, str] = {
 
 
 class Serving(NamedTuple):
-    """Figures of DEFINITIONS on g GPUs, float64 [g] each: seconds, and rates per second."""
+    """The metrics of DEFINITIONS on g GPUs, float64 [g] each: seconds, and rates per second."""
 
     ttft_s: Floats
     tpot_s: Floats
@@ -35,11 +35,14 @@ class Serving(NamedTuple):
     requests_per_s: Floats
 
 
-_SAMPLES = 3  # decode steps that are predicted; the others lie on lines between them
+_SAMPLES = 3  # decode steps that are predicted; the others are interpolated
 
 
 def decode_contexts(prompt: int, output: int) -> list[int]:
-    """Contexts (keys seen, the new token included) of which to predict decode steps: first to last, evenly spread."""
+    """Return the context lengths of the decode steps to predict, evenly spaced from the first to the last.
+
+    A context length counts the keys that the new token sees, itself included.
+    """
     if output < 2:
         return []
     contexts = np.linspace(prompt + 1, prompt + output - 1, min(_SAMPLES, output - 1))
@@ -47,10 +50,10 @@ def decode_contexts(prompt: int, output: int) -> list[int]:
 
 
 def serving(prefill_s: Floats, decode_s: Floats, contexts: list[int], *, batch: int, output: int) -> Serving:
-    """Figures for `batch` requests (over all replicas) of `output` tokens out.
+    """Return the metrics of `batch` requests (over all replicas) of `output` generated tokens each.
 
-    prefill_s [g] is the prefill step, decode_s [samples, g] the decode steps at `contexts` (decode_contexts); between
-    them time is taken as linear.
+    prefill_s  float64 [g], seconds of the prefill step
+    decode_s   float64 [samples, g], seconds of the decode steps at `contexts` (decode_contexts), interpolated linearly
     """
     tpot = _mean(decode_s, contexts, output)
     request = prefill_s + (output - 1) * tpot
@@ -59,15 +62,14 @@ def serving(prefill_s: Floats, decode_s: Floats, contexts: list[int], *, batch: 
 
 
 def _mean(decode_s: Floats, contexts: list[int], output: int) -> Floats:
-    """Mean over every context from the first to the last of the line through the samples, [g]."""
+    """Return the mean time over all contexts from the first to the last, interpolated between samples, [g]."""
     if output < 2:
         return np.zeros(decode_s.shape[1])
     x, n = np.array(contexts, dtype=np.float64), float(output - 1)
     if len(x) == 1:
-        only: Floats = decode_s[0]
-        return only
-    # Sums of whole numbers between the samples, each piece a line: every token belongs to the piece that ends at or
-    # behind it.
+        single: Floats = decode_s[0]
+        return single
+    # Sum over the integer contexts of each linear piece; a piece includes its end, not its start.
     total = decode_s[0].copy()
     for k in range(1, len(x)):
         steps = x[k] - x[k - 1]

@@ -1,25 +1,25 @@
-"""Cutting a network into pipeline stages: whole layers, in order, so that the largest stage is as small as can be."""
+"""Split of a network into pipeline stages of whole consecutive layers that minimises the largest stage."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from app.graphs.many import work
+from app.graphs.batched import work_of_rows
 from app.runtime.compiled import compiled
 from app.tables.workload import FORWARD, Floats, Workload
 
-# FLOPs in whose time a device moves a byte: about what tensor cores and HBM give in 16 bits. Layers of a transformer
-# are alike, so it matters little: only the embedding and the head differ from them.
+# FLOPs per byte of bandwidth: about the ratio of tensor cores to HBM in 16 bits. It hardly matters: layers of a
+# transformer are equal, only the embedding and the head differ.
 _FLOPS_PER_BYTE = 100.0
 _HALVINGS = 50
-# Of a layer, by which a stage may be over what it has room for: rounding.
+# Rounding tolerance of a stage's limit, in layers.
 _TOLERANCE = 1e-9
 
 
 def stage_repeats(w: Workload, stages: int) -> Floats:
-    """How often each forward block runs on each stage, float64 [stages, blocks]; too few layers leave some empty.
+    """Return how often each forward block runs on each stage, float64 [stages, blocks] or [stages, c, blocks].
 
-    Of c configurations [stages, c, blocks].
+    With fewer layers than stages some stages are empty.
     """
     repeats = w.repeats[..., : w.blocks]
     if stages == 1:
@@ -32,26 +32,29 @@ def stage_repeats(w: Workload, stages: int) -> Floats:
 
 
 def _costs(w: Workload) -> Floats:
-    """Of one repetition of every forward block, in FLOPs."""
-    of_rows = work(w.ops)
-    each = np.maximum(of_rows.flops, _FLOPS_PER_BYTE * of_rows.bytes) * w.ops.column("count") * (w.phase == FORWARD)
-    return w.per_block(each)
+    """Return the cost of one repetition of every forward block, in FLOPs."""
+    work = work_of_rows(w.ops)
+    flops = np.maximum(work.flops, _FLOPS_PER_BYTE * work.bytes) * w.ops.column("count") * (w.phase == FORWARD)
+    return w.per_block(flops)
 
 
 @compiled
 def _deal(cost: Floats, repeats: Floats, dealt: Floats) -> None:
-    """Layers of c configurations, [c, blocks], dealt to stages, [stages, c, blocks], the largest as small as can be."""
+    """Fill `dealt` [stages, c, blocks] with the layers of each stage, minimising the largest stage by bisection.
+
+    cost, repeats  float64 [c, blocks], cost of one layer of each block, and its number of layers
+    """
     for k in range(len(cost)):
         whole = np.sum(cost[k] * repeats[k])
         low, high = max(np.max(cost[k]), whole / len(dealt)), whole
-        found = _filled(cost[k], repeats[k], high, dealt[:, k])
+        fits = _filled(cost[k], repeats[k], high, dealt[:, k])
         for _ in range(_HALVINGS):
             middle = 0.5 * (low + high)
             if _filled(cost[k], repeats[k], middle, dealt[:, k]):
-                found, high = True, middle
+                fits, high = True, middle
             else:
                 low = middle
-        if found:
+        if fits:
             _filled(cost[k], repeats[k], high, dealt[:, k])
         else:
             dealt[:, k] = 0.0
@@ -60,7 +63,7 @@ def _deal(cost: Floats, repeats: Floats, dealt: Floats) -> None:
 
 @compiled
 def _filled(cost: Floats, repeats: Floats, most: float, dealt: Floats) -> bool:
-    """Layers dealt in order, none of the stages, [stages, blocks], over `most`; False where they do not fit."""
+    """Fill `dealt` [stages, blocks] in order with no stage above cost `most`; return False if the layers do not fit."""
     dealt[:] = 0.0
     stage, room = 0, most
     for block in range(len(cost)):

@@ -1,6 +1,8 @@
-"""From the intervals of rows to that of a step."""
+"""Interval of a step from the intervals of its rows."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,26 +12,45 @@ from app.tables.predictions import Predictions
 from app.tables.workload import Floats, Ints
 
 
+class _Rows(NamedTuple):
+    """Rows of a step on g GPUs, and the u predictions they refer to.
+
+    rows_s    float64 [n, g], seconds of each row in the step
+    of        int [n, g], prediction of each row on each GPU
+    group     int [n], interval group of each row
+    relative  float64 [u, 4], per prediction and relative to its time: lower deviation (negative), upper deviation,
+              log-space width, hardware limit
+    """
+
+    rows_s: Floats
+    of: Ints
+    group: Ints
+    relative: Floats
+
+
 def step_interval(done: Schedule, answer: Predictions, of: Ints, group: Ints, width: Floats) -> tuple[Floats, Floats]:
-    """Ends of the step's interval, seconds, float64 [g] each, from `answer` to u rows.
+    """Return the lower and upper end of the step's interval, seconds, float64 [g] each.
 
-    `of` int [n, g] is which of these each row of the step is on each GPU; `group` int [n]; `width` float64 [u].
+    answer  predictions of u distinct rows
+    of      int [n, g], the prediction of each row of the step on each GPU
+    group   int [n], interval group of each row
+    width   float64 [u], log-space half-width of the error that all rows share
 
-    Within a group of rows errors are one (a GPU that is slow at one product is slow at the next), so there the ends add
-    up as the middles do; groups err independently, so deviations add up in squares. So does what all rows share:
-    `width` in log space, averaged over the time. The step deviates in the proportion of its rows' time: where it waits
-    (for the host, or for another stage) it is known no better. It is not under what it takes at the hardware limit.
+    Errors within a group are fully correlated (a GPU that is slow at one product is slow at the next), so deviations
+    add up linearly there; groups are independent, so theirs add up in squares, as does the shared error, averaged over
+    time. The step deviates by its rows' relative deviation: waits (for the host, or another stage) are known no better.
+    The lower end is at least the hardware limit.
     """
     known = answer.latency_s > 0
     least = np.where(known, answer.latency_s, 1.0)
     below, above = answer.low_s - answer.latency_s, answer.high_s - answer.latency_s
-    each = np.stack([below / least, above / least, width, np.where(known, answer.limit_s / least, 1.0)], axis=1)
-    apart = np.zeros((2, int(group.max(initial=0)) + 1, of.shape[1]))
-    shared = np.zeros((3, of.shape[1]))
-    _add_up(np.ascontiguousarray(done.rows_s), np.ascontiguousarray(of), group, each, apart, shared)
-    # One after another as well: NumPy's own sum adds a GPU alone in another order than among others.
-    squares = np.cumsum(apart**2, axis=1)[:, -1]
-    whole, wide, limit = shared
+    relative = np.stack([below / least, above / least, width, np.where(known, answer.limit_s / least, 1.0)], axis=1)
+    by_group = np.zeros((2, int(group.max(initial=0)) + 1, of.shape[1]))
+    total = np.zeros((3, of.shape[1]))
+    _add_up(_Rows(np.ascontiguousarray(done.rows_s), np.ascontiguousarray(of), group, relative), by_group, total)
+    # A cumulative sum has a fixed order: np.sum's depends on the number of GPUs.
+    squares = np.cumsum(by_group**2, axis=1)[:, -1]
+    whole, wide, limit = total
     whole = np.maximum(whole, np.finfo(np.float64).tiny)
     below, above = (
         np.sqrt(square / whole**2 + np.expm1(sign * wide / whole) ** 2)
@@ -40,14 +61,17 @@ def step_interval(done: Schedule, answer: Predictions, of: Ints, group: Ints, wi
 
 
 @compiled
-def _add_up(rows_s: Floats, of: Ints, group: Ints, each: Floats, apart: Floats, shared: Floats) -> None:
-    """Sums over rows, one after another, whatever else is asked: deviations of groups, and seconds, widths, limits."""
-    for k in range(rows_s.shape[0]):
-        line = group[k]
-        for q in range(rows_s.shape[1]):
-            seconds, row = rows_s[k, q], of[k, q]
-            apart[0, line, q] += seconds * each[row, 0]
-            apart[1, line, q] += seconds * each[row, 1]
-            shared[0, q] += seconds
-            shared[1, q] += seconds * each[row, 2]
-            shared[2, q] += seconds * each[row, 3]
+def _add_up(rows: _Rows, by_group: Floats, total: Floats) -> None:
+    """Add the rows' deviations to `by_group` [2, groups, g]; their seconds, widths and limits to `total` [3, g].
+
+    Rows are added in order, so that a GPU's sums do not depend on the other GPUs.
+    """
+    for k in range(rows.rows_s.shape[0]):
+        group = rows.group[k]
+        for q in range(rows.rows_s.shape[1]):
+            seconds, row = rows.rows_s[k, q], rows.of[k, q]
+            by_group[0, group, q] += seconds * rows.relative[row, 0]
+            by_group[1, group, q] += seconds * rows.relative[row, 1]
+            total[0, q] += seconds
+            total[1, q] += seconds * rows.relative[row, 2]
+            total[2, q] += seconds * rows.relative[row, 3]

@@ -1,12 +1,11 @@
-"""Training: backward rows behind the forward ones, block by block in reverse, then the optimiser's update.
+"""Training pass: appends backward rows, block by block in reverse, and the optimiser's update.
 
-A backward block runs as often as its forward block. Where it recomputes, the block's forward rows run again first
-(Chen et al. 2016); the last block's activations are still there when backward begins, so it does not, unless it
-repeats. Gradients that meet, because several rows read one tensor, are added; a step of several microbatches also
-adds each one's weight gradients to the sum so far, from the second on; without an optimiser nobody clears them, and the
-first adds to those of steps before.
+A backward block runs as often as its forward block. With recomputation, the block's forward rows run again first (Chen
+et al. 2016), except in the last block if it does not repeat: its activations are still in memory when backward begins.
+Where several rows read one tensor, their gradients are added. With several microbatches, weight gradients are
+accumulated from the second microbatch on; without an optimiser nothing clears them, so the first one accumulates too.
 
-The update is one fused launch per block and repetition (PyTorch's fused and multi-tensor optimisers), bound by memory.
+The update is one fused, memory-bound launch per block and repetition (PyTorch's fused and multi-tensor optimisers).
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from dataclasses import replace
 import numpy as np
 
 from app.graphs.backward import Forward, backward
-from app.graphs.many import alike
+from app.graphs.batched import same_in_all
+from app.graphs.inserted_rows import InsertedRows, inserted, table_of, with_column
 from app.graphs.operands import Operands, operands
-from app.graphs.rows import Rows, inserted, table_of, with_column
 from app.graphs.run import Run
 from app.ops import OP_CODE
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OUTPUT_BYTES
@@ -28,14 +27,14 @@ from app.tables.workload import BACKWARD, FORWARD, UPDATE, Bools, Floats, Ints, 
 # v. With 16-bit weights the FP32 master copy is read and written in place of p, and the 16-bit p written, which comes
 # to the same: g 2 + master 8 (+ m 8 + v 8) + p 2.
 UPDATE_BYTES = {"sgd": 12.0, "adam": 28.0, "adamw": 28.0}
-# Steps of one row's backward, at most; room between orders.
+# Space between the positions of two rows' backward steps; at least the most steps of one row.
 _ROOM = 8.0
 
 
 def training(w: Workload, run: Run) -> Workload:
-    """A forward workload with backward and, unless `run.optimizer` is none, the update.
+    """Return the forward workload with backward and, unless `run.optimizer` is none, the update.
 
-    `run` says what is recomputed, how many microbatches add up and over how many devices ZeRO spreads the update.
+    `run` gives recomputation, the number of microbatches, and the devices over which ZeRO spreads the update.
     """
     blocks = w.blocks
     known = operands(w)
@@ -51,51 +50,51 @@ def training(w: Workload, run: Run) -> Workload:
         origin.append(forward)
     w = replace(w, repeats=np.concatenate(repeats, axis=-1), origin=np.concatenate(origin))
     w = inserted(w, parts)
-    # Each result has memory of its own until backward reads it: no row finds in the L2 what the one before wrote.
+    # Each output has its own memory until backward reads it, so no row finds the previous row's output in the L2.
     return replace(w, ops=with_column(w.ops, "eager", 0.0))
 
 
 def recomputed(w: Workload) -> Bools:
-    """Forward blocks whose activations recomputation drops, bool [..., blocks]."""
+    """Return True for forward blocks whose activations recomputation drops, bool [..., blocks]."""
     last = np.arange(w.blocks) == w.blocks - 1
     dropped: Bools = ~last | (w.repeats[..., : w.blocks] > 1)
     return dropped
 
 
-def _backward(w: Workload, known: Operands, target: Ints) -> Rows:
+def _backward(w: Workload, known: Operands, target: Ints) -> InsertedRows:
     output = w.output_bytes / w.ops.column("count")
-    found = backward(Forward(w.ops, known.producers, known.learning, known.fed, _biased(w), output))
-    order = _order(len(w), found.source) + found.number
-    return Rows(found.ops, found.source, target[w.block[found.source]], order, BACKWARD)
+    steps = backward(Forward(w.ops, known.producers, known.learning, known.fed, _biased(w), output))
+    order = _order(len(w), steps.source) + steps.number
+    return InsertedRows(steps.ops, steps.source, target[w.block[steps.source]], order, BACKWARD)
 
 
-def _statistics(w: Workload) -> Rows:
-    """What batch norm does in training only, before it normalises: it reads its input for the batch's statistics."""
+def _statistics(w: Workload) -> InsertedRows:
+    """Return rows in which batch norm reads its input for the batch statistics, which it does only in training."""
     source = np.flatnonzero(w.ops.kind == OP_CODE["batch_norm"])
     rows = w.ops.take(source)
     moved = rows.column("b") * rows.column("h") * DTYPE_BYTES[rows.dtype]
     count, burst = rows.column("count"), rows.column("burst")
     ops = table_of("memory", rows.dtype, rows.fields, bytes=moved, count=count, burst=burst)
-    return Rows(ops, source, w.block[source], source.astype(np.float64) - 0.5, FORWARD)
+    return InsertedRows(ops, source, w.block[source], source.astype(np.float64) - 0.5, FORWARD)
 
 
 def _order(n: int, source: Ints) -> Floats:
-    """Where backward of a row stands: after all forward rows, the last first."""
+    """Return the position of a row's backward: after all forward rows, in reverse order."""
     return (n + _ROOM * (n - source)).astype(np.float64)
 
 
 def _biased(w: Workload) -> Bools:
-    """Products that hold more parameters than their matrices."""
+    """Return True for products with a bias: those with more parameters than their weight matrix, bool [n]."""
     column = w.ops.column
     held = w.parameters / column("count")
     linear, conv = (w.ops.kind == OP_CODE[name] for name in ("linear", "conv2d"))
     window = column("kernel_size_height") * column("kernel_size_width")
     weights = column("out_channels") * column("in_channels") / column("groups") * window
-    return alike(np.where(linear, held > column("n") * column("k"), conv & (held > weights)))
+    return same_in_all(np.where(linear, held > column("n") * column("k"), conv & (held > weights)))
 
 
-def _sums(w: Workload, known: Operands, target: Ints) -> list[Rows]:
-    """Additions of gradients that meet: of rows with several consumers, and of the input of blocks but the first."""
+def _sums(w: Workload, known: Operands, target: Ints) -> list[InsertedRows]:
+    """Return additions of gradients: of rows with several consumers, and of block inputs with several readers."""
     n = len(w)
     shared = np.flatnonzero(known.consumers > 1)
     order = _order(n, shared) - 1.0
@@ -108,10 +107,10 @@ def _sums(w: Workload, known: Operands, target: Ints) -> list[Rows]:
     return parts
 
 
-def _additions(w: Workload, source: Ints, times: Ints, block: Ints, order: Floats, target: Ints) -> Rows:
+def _additions(w: Workload, source: Ints, times: Ints, block: Ints, order: Floats, target: Ints) -> InsertedRows:
     dtype = w.ops.dtype[source]
     elements = np.maximum(w.output_bytes[..., source] / OUTPUT_BYTES[dtype], 1.0)
-    return Rows(
+    return InsertedRows(
         table_of("add", dtype, w.ops.fields, b=1.0, h=elements, count=times.astype(np.float64)),
         source,
         target[block],
@@ -120,8 +119,8 @@ def _additions(w: Workload, source: Ints, times: Ints, block: Ints, order: Float
     )
 
 
-def _accumulated(w: Workload, run: Run, target: Ints) -> list[Rows]:
-    """Weight gradients added to those before: reads both, writes one; the first after an update just stays."""
+def _accumulated(w: Workload, run: Run, target: Ints) -> list[InsertedRows]:
+    """Return rows that accumulate weight gradients (two reads, one write); the first after an update needs none."""
     micro = run.accumulation * run.parallelism.microbatches
     adding = micro if run.optimizer == "none" else micro - 1
     if not adding:
@@ -131,7 +130,7 @@ def _accumulated(w: Workload, run: Run, target: Ints) -> list[Rows]:
     return [_per_block(w, moved, target, BACKWARD)]
 
 
-def _update(w: Workload, run: Run, first: int) -> Rows:
+def _update(w: Workload, run: Run, first: int) -> InsertedRows:
     held = w.per_block(w.parameters)
     moved = held * UPDATE_BYTES[run.optimizer]
     if run.parallelism.zero:
@@ -139,16 +138,16 @@ def _update(w: Workload, run: Run, first: int) -> Rows:
     return _per_block(w, moved, first + np.arange(w.blocks), UPDATE)
 
 
-def _per_block(w: Workload, moved: Floats, target: Ints, phase: int) -> Rows:
-    """One memory-bound row per block that moves anything, behind its other rows."""
-    block = np.flatnonzero(alike(moved > 0))
+def _per_block(w: Workload, moved: Floats, target: Ints, phase: int) -> InsertedRows:
+    """Return one memory-bound row per block with `moved` bytes, after the block's other rows."""
+    block = np.flatnonzero(same_in_all(moved > 0))
     dtype = np.full(len(block), DTYPE_CODE["fp32"], dtype=np.intp)
     ops = table_of("memory", dtype, w.ops.fields, bytes=moved[..., block])
     order = np.full(len(block), _order(len(w), np.array([-2]))[0])
-    return Rows(ops, np.searchsorted(w.block, block), target[block], order, phase)
+    return InsertedRows(ops, np.searchsorted(w.block, block), target[block], order, phase)
 
 
-def _recomputed(w: Workload, target: Ints) -> Rows:
-    """Forward rows once more, before backward of their block."""
-    source = np.flatnonzero(alike(recomputed(w))[w.block])
-    return Rows(w.ops.take(source), source, target[w.block[source]], source.astype(np.float64), BACKWARD)
+def _recomputed(w: Workload, target: Ints) -> InsertedRows:
+    """Return copies of the forward rows to recompute, before their block's backward."""
+    source = np.flatnonzero(same_in_all(recomputed(w))[w.block])
+    return InsertedRows(w.ops.take(source), source, target[w.block[source]], source.astype(np.float64), BACKWARD)

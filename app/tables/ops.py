@@ -48,8 +48,8 @@ class OpTable:
     label  int [n], joins rows of one kernel (same name, same label); never a feature
     dims   float64 [fields, n], C-contiguous (compiled code is compiled once per memory layout), one row per name
            of `fields`; absent figures are NaN
-    place  None; of a network in c configurations at once (app/graphs/many.py) int [fields, n], the row of `dims` that
-           each figure is: there `dims` is [figures, c], and a column [c, n]
+    place  None, or in a network of c batched configurations (app/graphs/batched.py) int [fields, n], the row of `dims`
+           that holds each figure: there `dims` is [figures, c], and a column [c, n]
     """
 
     kind: Ints

@@ -1,4 +1,4 @@
-"""ConvNets by torchvision's names, as Workloads: parameters and shapes are those of its models."""
+"""ConvNets by torchvision's names, as Workloads with the parameters and shapes of torchvision's models."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _BY_FAMILY: Mapping[str, Mapping[str, Constructor]] = {
 CONVNETS: Mapping[str, Constructor] = {
     name: constructor for networks in _BY_FAMILY.values() for name, constructor in networks.items()
 }
-# A network's line of descent: ResNeXt and Wide ResNet are ResNets, and of others all versions are one family.
+# Family of each network: ResNeXt and Wide ResNet are ResNets, and all versions of a network are one family.
 FAMILIES: Mapping[str, str] = {name: family for family, networks in _BY_FAMILY.items() for name in networks}
 DTYPES = ("fp32", "tf32", "fp16", "bf16")
 MODES = ("inference", "training")
@@ -51,11 +51,10 @@ MOST_PIXELS = 4096
 
 
 def lower(name: str, run: Run) -> Workload:
-    """The forward pass of the network `name` for `run.device_batch` images of `run.image_size` pixels a side.
+    """Return the forward pass of the network `name` for `run.device_batch` images of `run.image_size` pixels per side.
 
-    In training also what runs then only (dropout, stochastic depth, auxiliary classifiers). A name such as
-    `resnet50/Bottleneck4` is one of its blocks. BadInput for a name that is none, an image that is too small for the
-    network, and a run that ConvNets do not have.
+    Training adds dropout, stochastic depth and auxiliary classifiers. A name such as `resnet50/Bottleneck4` stands for
+    one block. Raises BadInput for an unknown name, an image too small for the network, or an unsupported run.
     """
     network, of, block = name.partition("/")
     if of:
@@ -67,19 +66,19 @@ def lower(name: str, run: Run) -> Workload:
 
 
 def is_convnet(name: str) -> bool:
-    """Whether the name is that of a ConvNet, or of what may be a block of one."""
+    """Return True for the name of a ConvNet, or of a possible block of one."""
     return name.partition("/")[0] in CONVNETS
 
 
 def blocks(name: str, run: Run) -> dict[str, Workload]:
-    """Each block of the network as a workload of its own, in order: ConvMeter predicts them one by one (table 2).
+    """Return each block of the network as a workload, in order: ConvMeter predicts blocks one by one (table 2).
 
-    Named by kind and number from 1 (`Bottleneck4`); blocks that are alike share one workload. Errors as `lower`.
+    Blocks are named by kind and number from 1 (`Bottleneck4`); equal blocks share one workload. Raises as `lower` does.
     """
-    found = _walk(name, run)
-    whole = scaled(found, run.device_batch, run.dtype)
+    network = _walk(name, run)
+    whole = scaled(network, run.device_batch, run.dtype)
     parts: dict[str, Workload] = {}
-    for k, block in enumerate(found.blocks):
+    for k, block in enumerate(network.blocks):
         workload = part(whole, k)
         parts |= {f"{block.kind}{block.first + i}": workload for i in range(block.repeats)}
     return parts
@@ -100,7 +99,7 @@ def _walk(name: str, run: Run) -> Walk:
 
 
 def _check(run: Run) -> None:
-    """Refuse what ConvNets are not run with."""
+    """Raise BadInput for settings that ConvNets do not support."""
     if run.parallelism.tensor > 1:
         refuse(("workload", "parallelism", "tensor"), "ConvNets are not split by tensor parallelism: must be 1")
     if run.mode not in MODES:
@@ -113,7 +112,7 @@ def _check(run: Run) -> None:
 
 @cache
 def _least_side(constructor: Constructor, training: bool) -> int:
-    """The smallest image that the network takes, by bisection."""
+    """Return the smallest image side that the network accepts, in pixels, by bisection."""
     low, high = 0, MOST_PIXELS
     while high - low > 1:
         middle = (low + high) // 2

@@ -10,7 +10,7 @@ _BOTTLENECK = 4  # channels of the 1x1 convolution, in growths
 
 
 def densenet(net: Net, depths: tuple[int, ...], *, growth: int, stem: int) -> None:
-    """Dense blocks, in which each layer reads what all before it wrote, halved in channels and sides in between."""
+    """Add dense blocks, whose layers read all earlier outputs, with transitions that halve channels and sides."""
     net.begin("Stem")
     x = net.max_pool(net.conv_norm(net.image, stem, 7, 2), 3, 2, padding=1)
     for k, depth in enumerate(depths):
@@ -19,7 +19,7 @@ def densenet(net: Net, depths: tuple[int, ...], *, growth: int, stem: int) -> No
             x = net.avg_pool(net.conv(_norm_act(net, x), x.channels // 2, 1), 2, 2)
         for layer in range(depth):
             net.begin("DenseLayer")
-            # PyTorch's concatenation of the one tensor that there is at first copies it, too.
+            # PyTorch copies even the concatenation of a single tensor.
             x = _dense_layer(net, x if layer else net.concat([x]), growth)
     net.begin("Head")
     net.linear(net.mean(_norm_act(net, x)), net.classes)

@@ -10,7 +10,7 @@ from app.graphs.convnets.net import Constructor, Net, Tensor, divisible
 
 
 class Stage(NamedTuple):
-    """`depth` blocks of which the first has the stride; `fused`: one convolution in place of two."""
+    """`depth` blocks, the first with the stride; `fused` replaces expansion and depthwise convolution by one."""
 
     expansion: int
     kernel: int
@@ -21,7 +21,7 @@ class Stage(NamedTuple):
 
 
 def efficientnet(net: Net, stem: int, stages: tuple[Stage, ...], last: int) -> None:
-    """`stem` and `last` are the channels of the first and the last convolution."""
+    """Add an EfficientNet; `stem` and `last` are the channels of the first and the last convolution."""
     net.begin("Stem")
     x = net.conv_norm(net.image, stem, 3, 2, act="silu")
     for stage in stages:
@@ -66,7 +66,7 @@ _B0 = (
     Stage(6, 5, 2, 192, 4),
     Stage(6, 3, 1, 320, 1),
 )
-# Factors of B0's widths and depths.
+# Width and depth factors relative to B0.
 _SCALES = ((1.0, 1.0), (1.0, 1.1), (1.1, 1.2), (1.2, 1.4), (1.4, 1.8), (1.6, 2.2), (1.8, 2.6), (2.0, 3.1))
 
 

@@ -8,7 +8,7 @@ from app.graphs.convnets.net import Constructor, Net, Tensor
 
 
 class Module(NamedTuple):
-    """Channels of an Inception module's branches: 1x1, two of 3x3 with what they are reduced to, after pooling."""
+    """Channels of an Inception module's branches: 1x1, two of 3x3 with their reductions before, and after pooling."""
 
     one: int
     reduced: int
@@ -31,7 +31,7 @@ _AUXILIARY_AFTER = (2, 5)  # modules
 
 
 def googlenet(net: Net) -> None:
-    """In training with its two auxiliary classifiers, which stand last here."""
+    """Add GoogLeNet, in training with its two auxiliary classifiers, placed last."""
     net.begin("Stem")
     x = net.max_pool(net.conv_norm(net.image, 64, 7, 2), ceil=True)
     x = net.max_pool(net.conv_norm(net.conv_norm(x, 64, 1), 192, 3), ceil=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from app.graphs.convnets.net import Constructor, Net, Sides, Tensor
 
-# Channels, window, stride and padding of the first convolutions, and whether a pooling follows.
+# Channels, window, stride and padding of the first convolutions; True if a pooling follows.
 _STEM = ((32, 3, 2, 0, False), (32, 3, 1, 0, False), (64, 3, 1, 1, True), (80, 1, 1, 0, False), (192, 3, 1, 0, True))
 _ROW, _COLUMN = (1, 7), (7, 1)
 
 
 def inception_v3(net: Net) -> None:
-    """In training with its auxiliary classifier, which stands last here."""
+    """Add Inception v3, in training with its auxiliary classifier, placed last."""
     x = _stem(net)
     for pooled in (32, 64, 64):
         net.begin("InceptionA")
@@ -46,7 +46,7 @@ def _stem(net: Net) -> Tensor:
 
 
 def _chain(net: Net, x: Tensor, *layers: tuple[int, Sides]) -> Tensor:
-    """Convolutions one after another, (channels, window) each."""
+    """Add convolutions in sequence, (channels, window) each."""
     for channels, kernel in layers:
         x = net.conv_norm(x, channels, kernel)
     return x

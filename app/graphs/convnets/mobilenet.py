@@ -9,7 +9,7 @@ from app.graphs.convnets.net import Constructor, Net, Tensor, divisible
 
 
 class Layer(NamedTuple):
-    """An inverted residual block: widths, window, and what is in it."""
+    """An inverted residual block: window, widths, stride, activation, squeeze-and-excitation."""
 
     kernel: int
     expanded: int
@@ -75,7 +75,7 @@ _LARGE = (
 
 
 def mobilenet_v3(net: Net, layers: tuple[Layer, ...], features: int) -> None:
-    """Layers of the paper's tables 1 and 2; `features` is the width before the last layer."""
+    """Add the layers of the paper's tables 1 and 2; `features` is the width before the last layer."""
     net.begin("Stem")
     x = net.conv_norm(net.image, 16, 3, 2, act="hardswish")
     for layer in layers:
@@ -87,7 +87,7 @@ def mobilenet_v3(net: Net, layers: tuple[Layer, ...], features: int) -> None:
 
 
 def inverted_residual(net: Net, x: Tensor, layer: Layer) -> Tensor:
-    """Expand, convolve each channel alone, gate, project; the input is added where the shape stays."""
+    """Add expansion, depthwise convolution, gate and projection, and the input if the shape is unchanged."""
     y = x
     if layer.expanded != x.channels:
         y = net.conv_norm(y, layer.expanded, 1, act=layer.act)

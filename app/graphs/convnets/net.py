@@ -1,7 +1,7 @@
-"""Layers of ConvNets: each adds its rows, for one image, and gives what it writes.
+"""Layers of ConvNets for one image: each method adds rows and returns its output tensor.
 
-Names and defaults are torchvision's. Images are square and every layer keeps them so; a layer's output has side
-floor((side + 2 padding - kernel) / stride) + 1, of a pooling in `ceil` mode the ceiling.
+Names and defaults are torchvision's. Images are square in every layer; a layer's output has side
+floor((side + 2 padding - kernel) / stride) + 1, or the ceiling for a pooling in `ceil` mode.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from app.graphs.build import Builder
 
 Sides = int | tuple[int, int]
-# The operator that stands for an activation: as many tensors read and written, about as many operations.
+# Operator with which an activation is predicted: the same tensors read and written, about as many operations.
 _ACTIVATIONS = {
     "relu": "relu",
     "relu6": "relu",
@@ -24,11 +24,11 @@ _ACTIVATIONS = {
 
 
 class TooSmall(Exception):
-    """The image is smaller than a layer's window by the time it gets there."""
+    """A layer's input is smaller than its window."""
 
 
 class Tensor(NamedTuple):
-    """What a layer writes for one image: `channels` planes of side x side; `row` wrote it (None: the input image)."""
+    """A layer's output for one image: `channels` planes of side x side, written by `row` (None: the input image)."""
 
     row: int | None
     channels: int
@@ -41,12 +41,12 @@ class Tensor(NamedTuple):
 
     @property
     def elements(self) -> int:
-        """All of them."""
+        """Elements of all planes."""
         return self.channels * self.area
 
 
 class Block(NamedTuple):
-    """A block that runs `repeats` times: the `first`-th to (first + repeats - 1)-th of its kind, from 1."""
+    """A block that runs `repeats` times: numbers `first` to first + repeats - 1 of its kind, from 1."""
 
     kind: str
     first: int
@@ -54,10 +54,9 @@ class Block(NamedTuple):
 
 
 class Net:
-    """A network of one image of `side` pixels a side: its rows in the order they run, in named blocks.
+    """Rows of a network for one image of `side` pixels per side, in execution order and in named blocks.
 
-    `training` adds what runs then only: dropout, stochastic depth, auxiliary classifiers. `classes` is the width of
-    the last layer.
+    `training` adds dropout, stochastic depth and auxiliary classifiers. `classes` is the width of the last layer.
     """
 
     def __init__(self, side: int, *, training: bool, classes: int = 1000) -> None:
@@ -68,7 +67,7 @@ class Net:
         self.rows = Builder("fp32")
 
     def begin(self, kind: str, repeats: int = 1) -> None:
-        """What follows is a block that runs `repeats` times."""
+        """Start a block that runs `repeats` times."""
         first = 1 + sum(block.repeats for block in self.blocks if block.kind == kind)
         self.blocks.append(Block(kind, first, repeats))
         self.rows.begin(repeats)
@@ -84,7 +83,7 @@ class Net:
         groups: int = 1,
         bias: bool = False,
     ) -> Tensor:
-        """A convolution; `padding` left out keeps the side at stride 1."""
+        """Add a convolution; the default padding keeps the side at stride 1."""
         height, width = kernel if isinstance(kernel, tuple) else (kernel, kernel)
         pads = ((height - 1) // 2, (width - 1) // 2) if padding is None else (padding, padding)
         side = _slid(x.side, height, stride, pads[0])
@@ -101,12 +100,12 @@ class Net:
         )
 
     def norm(self, x: Tensor) -> Tensor:
-        """Batch normalisation: a scale and a shift per channel."""
+        """Add a batch norm, with a scale and a shift per channel."""
         parameters = 2 * x.channels
         return self.layer("batch_norm", "batch_norm", (x,), x[1:], parameters=parameters, b=x.area, h=x.channels)
 
     def act(self, x: Tensor, kind: str = "relu") -> Tensor:
-        """An activation."""
+        """Add an activation."""
         return self._elementwise(_ACTIVATIONS[kind], kind, x)
 
     def conv_norm(
@@ -120,52 +119,52 @@ class Net:
         padding: int | None = None,
         groups: int = 1,
     ) -> Tensor:
-        """A convolution without bias, its normalisation, and its activation where it has one."""
+        """Add a convolution without bias, a batch norm, and an activation (None: no activation)."""
         x = self.norm(self.conv(x, channels, kernel, stride, padding=padding, groups=groups))
         return self.act(x, act) if act else x
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
-        """The sum of two."""
+        """Add the sum of two tensors."""
         return self._elementwise("add", "add", x, y)
 
     def excite(self, x: Tensor, squeezed: int, act: str = "relu", gate: str = "sigmoid") -> Tensor:
-        """Squeeze and excitation (Hu et al. 2018): each channel times a gate that two 1x1 convolutions make."""
+        """Add squeeze and excitation (Hu et al. 2018): each channel times a gate computed by two 1x1 convolutions."""
         gates = self.act(self.conv(self.mean(x), squeezed, 1, bias=True), act)
         gates = self.act(self.conv(gates, x.channels, 1, bias=True), gate)
-        # One gate per channel is next to nothing to read; backward passes over the whole tensor for its gradient.
+        # Forward reads one gate per channel; backward reads the whole tensor for the gate's gradient.
         return self._elementwise("mul" if self.training else "mul_scalar", "excite", x, gates)
 
     def drop(self, x: Tensor) -> Tensor:
-        """Dropout or stochastic depth: a multiplication by a mask, in training only."""
+        """Add dropout or stochastic depth, a multiplication by a mask, in training only."""
         return self._elementwise("mul_scalar", "drop", x) if self.training else x
 
     def max_pool(self, x: Tensor, kernel: int = 3, stride: int = 2, *, padding: int = 0, ceil: bool = False) -> Tensor:
-        """The maximum of each window; with `ceil` the last may reach over the edge, to where the input is padded."""
+        """Add a max pooling; with `ceil` the last window may extend beyond the padded input."""
         size = x.side
         if ceil:
             steps = -((kernel - size - 2 * padding) // stride)
-            steps -= steps * stride >= size + padding  # no window starts behind the edge (PyTorch's rule)
+            steps -= steps * stride >= size + padding  # no window starts outside the input (PyTorch's rule)
             size = max(size, steps * stride + kernel - 2 * padding)
         return self._pool("max_pool2d", x, size, kernel, stride, padding)
 
     def avg_pool(self, x: Tensor, kernel: int, stride: int, *, padding: int = 0) -> Tensor:
-        """The mean of each window."""
+        """Add an average pooling."""
         return self._pool("avg_pool2d", x, x.side, kernel, stride, padding)
 
     def mean(self, x: Tensor, side: int = 1) -> Tensor:
-        """Means over `side` x `side` parts of each plane (adaptive pooling); of a smaller plane elements repeat."""
+        """Add an adaptive average pooling to `side` x `side`; a smaller plane's elements repeat."""
         if x.side < side:
             return self.layer("copy", "repeat", (x,), (x.channels, side), b=1, h=x.channels * side * side)
         stride = x.side // side
         return self.avg_pool(x, x.side - (side - 1) * stride, stride)
 
     def linear(self, x: Tensor, features: int) -> Tensor:
-        """A fully connected layer, with bias, on all elements."""
+        """Add a fully connected layer with bias, on all elements."""
         parameters = features * (x.elements + 1)
         return self.layer("linear", "linear", (x,), (features, 1), parameters, m=1, n=features, k=x.elements)
 
     def concat(self, parts: Sequence[Tensor], name: str = "concat") -> Tensor:
-        """The channels of all parts one behind another: a copy."""
+        """Add a concatenation along channels, which copies."""
         channels, side = sum(part.channels for part in parts), parts[0].side
         return self.layer("copy", name, parts, (channels, side), b=1, h=channels * side * side)
 
@@ -187,7 +186,7 @@ class Net:
         parameters: float = 0.0,
         **dims: float,
     ) -> Tensor:
-        """Every layer comes through here: the operator that it is, what it reads, and channels and side it writes."""
+        """Add the row of a layer and return its output of `shape` (channels, side); all layers use this."""
         channels, side = shape
         block = self.blocks[-1]
         row = self.rows.add(
@@ -205,7 +204,7 @@ Constructor = Callable[[Net], None]
 
 
 def divisible(value: float, by: int = 8) -> int:
-    """The multiple of `by` nearest to `value`, but not under 90 % of it: how MobileNets and their kin round widths."""
+    """Return the multiple of `by` nearest to `value`, at least 90 % of it: MobileNets' rounding of widths."""
     rounded = max(by, int(value + by / 2) // by * by)
     return rounded if rounded >= 0.9 * value else rounded + by
 

@@ -11,7 +11,7 @@ from app.graphs.convnets.net import Constructor, Net, Tensor, divisible
 
 
 class Rule(NamedTuple):
-    """Widths of the blocks by the paper's equations 2 to 4, and what a group of channels is."""
+    """Parameters of the block widths (the paper's equations 2 to 4), and channels per group."""
 
     depth: int
     initial_width: int
@@ -21,7 +21,7 @@ class Rule(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """Blocks of one width."""
+    """Consecutive blocks of one width."""
 
     channels: int
     depth: int
@@ -29,16 +29,16 @@ class Stage(NamedTuple):
 
 
 def stages_of(rule: Rule) -> list[Stage]:
-    """Stages: block j wants w_0 + w_a j, takes the nearest power w_0 w_m^s, in eights, then in whole groups."""
-    wanted = [rule.initial_width + rule.slope * j for j in range(rule.depth)]
-    powers = [round(math.log(width / rule.initial_width) / math.log(rule.factor)) for width in wanted]
+    """Return the stages: block j has the power w_0 w_m^s nearest to w_0 + w_a j, rounded to eights and to groups."""
+    linear = [rule.initial_width + rule.slope * j for j in range(rule.depth)]
+    powers = [round(math.log(width / rule.initial_width) / math.log(rule.factor)) for width in linear]
     widths = [8 * round(rule.initial_width * rule.factor**power / 8) for power in powers]
     runs = [(width, len(list(run))) for width, run in groupby(widths)]
     return [Stage(divisible(width, min(rule.group, width)), n, min(rule.group, width)) for width, n in runs]
 
 
 def regnet(net: Net, rule: Rule, *, excited: bool) -> None:
-    """A stem and stages of residual bottlenecks; `excited` (RegNetY) with squeeze and excitation."""
+    """Add a stem and stages of residual bottlenecks; `excited` (RegNetY) adds squeeze and excitation."""
     net.begin("Stem")
     x = net.conv_norm(net.image, 32, 3, 2)
     for stage in stages_of(rule):

@@ -11,7 +11,7 @@ _PLANES = (64, 128, 256, 512)
 
 
 def resnet(net: Net, depths: tuple[int, ...], *, bottleneck: bool, groups: int = 1, width: int = 64) -> None:
-    """Four stages of residual blocks; `width` is that of a group where the stage has 64 planes."""
+    """Add four stages of residual blocks; `width` is a group's width in the stage of 64 planes."""
     net.begin("Stem")
     x = net.max_pool(net.conv_norm(net.image, 64, 7, 2), 3, 2, padding=1)
     for stage, (planes, depth) in enumerate(zip(_PLANES, depths, strict=True)):

@@ -10,14 +10,14 @@ _DEPTHS = (4, 8, 4)
 
 
 def shufflenet_v2(net: Net, channels: tuple[int, int, int], last: int) -> None:
-    """Three stages; `last` is the width of the last convolution."""
+    """Add three stages; `last` is the width of the last convolution."""
     net.begin("Stem")
     x = net.max_pool(net.conv_norm(net.image, 24, 3, 2), 3, 2, padding=1)
     for width, depth in zip(channels, _DEPTHS, strict=True):
         net.begin("InvertedResidual")
         x = _shuffle(net, _alone(net, x, width // 2, 2), _branch(net, x, width // 2, 2))
         net.begin("InvertedResidual", depth - 1)
-        # Half of the channels stay as they are; the other half is no contiguous tensor before it is copied.
+        # Half of the channels pass unchanged; the other half is a strided view, which is copied.
         half = x._replace(channels=width // 2)
         x = _shuffle(net, half, _branch(net, net.concat([half], "half"), width // 2, 1))
     net.begin("Head")
@@ -34,7 +34,7 @@ def _alone(net: Net, x: Tensor, channels: int, stride: int) -> Tensor:
 
 
 def _shuffle(net: Net, x: Tensor, y: Tensor) -> Tensor:
-    """Both together, then their channels in turn: a second copy."""
+    """Add the concatenation of both, and the copy that interleaves their channels."""
     return net.concat([net.concat([x, y])], "shuffle")
 
 

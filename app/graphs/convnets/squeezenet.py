@@ -8,7 +8,7 @@ from app.graphs.convnets.net import Constructor, Net, Tensor
 
 
 def squeezenet(net: Net, stem: tuple[int, int], modules: tuple[tuple[tuple[int, int], ...], ...]) -> None:
-    """`stem` is channels and window of the first convolution; fire modules (squeezed, expanded) follow each pooling."""
+    """Add a stem of (channels, window), and fire modules of (squeezed, expanded) channels after each pooling."""
     net.begin("Stem")
     channels, kernel = stem
     x = net.act(net.conv(net.image, channels, kernel, 2, padding=0, bias=True))

@@ -11,7 +11,7 @@ _DEPTHS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2
 
 
 def vgg(net: Net, depth: int, *, norm: bool) -> None:
-    """Five stages of 3x3 convolutions, each ended by a pooling, and three fully connected layers."""
+    """Add five stages of 3x3 convolutions, each with a pooling at its end, and three fully connected layers."""
     x = net.image
     for channels, convolutions in zip(_CHANNELS, _DEPTHS[depth], strict=True):
         net.begin("Stage")

@@ -1,4 +1,4 @@
-"""From a constructor to a Workload: walked once for one image, then scaled to the batch and the number format."""
+"""ConvNet constructors to Workloads: constructed once for one image, then scaled to the batch and number format."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from app.graphs.batched import Diverged, PerConfiguration, expanded, per_configuration
 from app.graphs.convnets.net import Block, Constructor, Net
-from app.graphs.many import Figures, Parting, figures, repeated
-from app.graphs.rows import with_column
+from app.graphs.inserted_rows import with_column
 from app.ops import OP_CODE
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OUTPUT_BYTES, WEIGHT_BYTES
 from app.tables.workload import Workload
@@ -20,20 +20,20 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 CLASSES = 1000
 
-# What PyTorch's autograd keeps (rectifiers work in place): these read their inputs again, and these their results.
-_KEEP_INPUTS = ("conv2d", "linear", "batch_norm", "max_pool2d", "silu", "mul")
-_KEEP_OUTPUTS = ("relu", "tanh")
-_INDEX_BYTES = 8.0  # of a maximum, per output
+# Tensors that PyTorch's autograd saves (rectifiers work in place): inputs of the first, outputs of the second.
+_SAVE_INPUTS = ("conv2d", "linear", "batch_norm", "max_pool2d", "silu", "mul")
+_SAVE_OUTPUTS = ("relu", "tanh")
+_INDEX_BYTES = 8.0  # per output of a max pooling
 
 
 class Walk(NamedTuple):
     """A network for one image.
 
     workload  its rows in FP32
-    blocks    what its blocks are
-    outputs   elements that each row writes, float64 [n]
-    saved     of them, and of the input image, those kept for backward, float64 [n]
-    indices   bytes kept beside, whatever the dtype, float64 [n]
+    blocks    its blocks
+    outputs   float64 [n], elements that each row writes
+    saved     float64 [n], those saved for backward; the input image's are counted with row 0
+    indices   float64 [n], bytes of saved indices, the same for every dtype
     """
 
     workload: Workload
@@ -44,20 +44,20 @@ class Walk(NamedTuple):
 
 
 def walk(constructor: Constructor, side: int, training: bool) -> Walk:
-    """The network for one image of `side` pixels a side; TooSmall where a window does not fit."""
-    if not isinstance(side, Figures):
+    """Return the network for one image of `side` pixels per side; raises TooSmall if a window does not fit."""
+    if not isinstance(side, PerConfiguration):
         return _remembered(constructor, side, training)
     sides, of = np.unique(np.asarray(side), return_inverse=True)
     try:
-        return _repeated(_of_sides(constructor, tuple(sides.tolist()), training), of)
-    except Parting as parting:
-        raise Parting(parting.these[of]) from None
+        return _expanded(_of_sides(constructor, tuple(sides.tolist()), training), of)
+    except Diverged as diverged:
+        raise Diverged(diverged.mask[of]) from None
 
 
-def _repeated(walk: Walk, of: Ints) -> Walk:
-    """A walk for several sides, as one for images each of which has one of them."""
+def _expanded(walk: Walk, of: Ints) -> Walk:
+    """Return a network of several image sides with configuration j at side `of[j]`."""
     figures = {name: getattr(walk, name).T.take(of, axis=1).T for name in ("outputs", "saved", "indices")}
-    return walk._replace(workload=repeated(walk.workload, of), **figures)
+    return walk._replace(workload=expanded(walk.workload, of), **figures)
 
 
 def _walked(constructor: Constructor, side: int, training: bool) -> Walk:
@@ -65,10 +65,10 @@ def _walked(constructor: Constructor, side: int, training: bool) -> Walk:
     constructor(net)
     w = net.rows.build()
     outputs = w.output_bytes / OUTPUT_BYTES[w.ops.dtype]
-    kept = np.isin(w.ops.kind, [OP_CODE[op] for op in _KEEP_OUTPUTS])
+    saved_rows = np.isin(w.ops.kind, [OP_CODE[op] for op in _SAVE_OUTPUTS])
     producers, consumers = w.edges
-    kept[producers[np.isin(w.ops.kind[consumers], [OP_CODE[op] for op in _KEEP_INPUTS])]] = True
-    saved = np.where(kept, outputs, 0.0)
+    saved_rows[producers[np.isin(w.ops.kind[consumers], [OP_CODE[op] for op in _SAVE_INPUTS])]] = True
+    saved = np.where(saved_rows, outputs, 0.0)
     saved[..., 0] += net.image.elements  # the first row is a convolution of the image
     indices = np.where(w.ops.kind == OP_CODE["max_pool2d"], _INDEX_BYTES * outputs, 0.0)
     return Walk(w, tuple(net.blocks), outputs, saved, indices)
@@ -79,11 +79,11 @@ _remembered = lru_cache(maxsize=128)(_walked)
 
 @lru_cache(maxsize=32)
 def _of_sides(constructor: Constructor, sides: tuple[float, ...], training: bool) -> Walk:
-    return _walked(constructor, figures(sides), training)
+    return _walked(constructor, per_configuration(sides), training)
 
 
 def scaled(walk: Walk, batch: int, dtype: str) -> Workload:
-    """The network for a batch in a number format: rows of images grow with the batch, weights do not."""
+    """Return the network for a batch in a number format; weights do not scale with the batch."""
     w = walk.workload
     images = np.asarray(batch, dtype=np.float64)[..., None]  # [1], or [c, 1]
     code = DTYPE_CODE[dtype]
@@ -100,7 +100,7 @@ def scaled(walk: Walk, batch: int, dtype: str) -> Workload:
 
 
 def part(w: Workload, block: int) -> Workload:
-    """One run of a block, as a network of its own."""
+    """Return one repetition of a block as a workload."""
     rows = np.flatnonzero(w.block == block)
     first, end = rows[0], rows[-1] + 1
     inside = (w.edges >= first).all(axis=0) & (w.edges < end).all(axis=0)

@@ -1,1 +1,1 @@
-"""Transformers as traits (architecture.py), and one lowering from these to rows (lowering.py)."""
+"""Transformers: a description of their architecture (architecture.py), and its lowering to rows (lowering.py)."""

@@ -1,7 +1,7 @@
-"""What a transformer is made of: traits that a configuration is read into, and from which one lowering writes rows.
+"""Description of a transformer's architecture: families read configurations into it, one lowering writes rows from it.
 
-Sizes are of the whole model, in elements; splitting them over devices is the lowering's. `False`, 0 and None mean that
-the part is not there.
+Sizes are of the whole model, in elements; the lowering splits them over devices. `False`, 0 and None mean that the part
+is absent.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-# Layers' order: norm before each part; after each residual sum; before and after each part; or one norm for both
-# parts side by side (GPT-J, Phi).
+# Place of norms in a layer: before each part; after each residual sum; before and after each part; or one norm for both
+# parts in parallel (GPT-J, Phi).
 Order = Literal["pre", "post", "sandwich", "parallel"]
 NormKind = Literal["layer_norm", "rms_norm"]
 
 
 @dataclass(frozen=True, slots=True)
 class Latent:
-    """Multi-head latent attention (DeepSeek-V2, 2024): what queries and keys are compressed to.
+    """Multi-head latent attention (DeepSeek-V2, 2024).
 
-    query      features that queries pass through (0: none), normalised
-    keys       features that keys and values are kept as, normalised
-    plain      elements of a head without position, beside `Attention.rotary` with
-    value      elements of a head's value
+    query  features that queries are compressed to (0: not compressed), normalised
+    keys   features that keys and values are compressed to and cached as, normalised
+    plain  elements of a head without rotary position, in addition to `Attention.rotary` with it
+    value  elements of a head's value
     """
 
     query: int
@@ -33,21 +33,21 @@ class Latent:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """One attention, and how its Hugging Face module computes it.
+    """An attention layer, and how its Hugging Face module computes it.
 
     heads, kv_heads, head_dim  query heads, heads of keys and values, elements of each
-    one_linear   queries, keys and values come from one linear
-    bias, out_bias  of these linears, and of the one after
-    rotary       elements of a head that turn with position
+    one_linear   queries, keys and values come from one linear layer
+    bias, out_bias  biases of these linear layers, and of the output projection
+    rotary       elements of a head that are rotated with position
     head_norm    queries and keys are normalised per head
-    scale        where 1 / sqrt(head_dim) is multiplied, in eager
-    mask         how eager hides keys; `selected` overwrites scores, `added` adds to them
-    biased       scores get a bias per pair and head (T5), stored as they are or with heads last
+    scale        where eager applies 1 / sqrt(head_dim)
+    mask         how eager masks keys: `selected` overwrites scores, `added` adds to them
+    biased       scores get a bias per pair and head (T5), stored in the scores' layout or with heads last
     softcap      scores pass through a scaled tanh (Gemma 2)
-    window       keys that a query looks back on, itself included
-    floored      eager keeps masked scores from passing the least number there is (OPT)
-    copied       when eager copies queries, keys and values to the layout of the product: `batched`, where heads and
-                 sequences are two strides that only one sequence makes one
+    window       sliding window: keys that a query sees, itself included
+    floored      eager clamps masked scores to the smallest finite number (OPT)
+    copied       when eager copies queries, keys and values to the product's layout; `batched`: with more than one
+                 sequence, whose stride then differs from the heads'
     latent       multi-head latent attention
     """
 
@@ -72,9 +72,11 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class FeedForward:
-    """Two linears around an activation; `gated`: a third, multiplied in; `one_linear`: both of these in one.
+    """Two linear layers around an activation.
 
-    drops   training drops some of what is inside (T5)
+    gated       a third linear layer's output multiplies the activation
+    one_linear  gate and up projection are one linear layer
+    drops       training applies dropout inside (T5)
     """
 
     inner: int
@@ -90,11 +92,11 @@ class Experts:
     """A mixture of `count` experts, `top_k` per token.
 
     each         one expert
-    capacity     most tokens of a sequence that one expert takes (Switch); 0: all
-    shared       an expert that every token passes through
-    shared_gate  its result is scaled by a learned figure per token (Qwen2-MoE)
-    router_bias  a figure per expert beside the router's weights
-    jitter       training multiplies noise into what is routed
+    capacity     most tokens of a sequence that one expert processes (Switch); 0: no limit
+    shared       an expert that processes every token
+    shared_gate  its output is scaled by a learned gate per token (Qwen2-MoE)
+    router_bias  the router has a bias per expert
+    jitter       training multiplies the router's input by noise
     """
 
     count: int
@@ -109,7 +111,7 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Attention, attention on the encoder's output (`cross`), and a feed-forward part."""
+    """Self-attention, attention to the encoder's output (`cross`), and a feed-forward part."""
 
     attention: Attention
     feed_forward: FeedForward | Experts
@@ -119,7 +121,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Patches:
-    """An image cut into squares of `size` pixels of `channels`, on a side of `image_size`."""
+    """Square patches of `size` pixels per side with `channels`, from an image of `image_size` pixels per side."""
 
     image_size: int
     size: int
@@ -127,28 +129,28 @@ class Patches:
 
     @property
     def count(self) -> int:
-        """Squares of an image."""
+        """Patches of an image."""
         return (self.image_size // self.size) ** 2
 
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """What tokens become on entering.
+    """Embedding of tokens or image patches.
 
-    vocabulary  rows of the table of words, `width` wide (then brought to the stack's width where it differs)
-    positions   rows of a learned table of positions; `reach` of them may be used
-    segments    rows of a table of segments (BERT)
-    norm        a norm follows
-    scaled      multiplied by a constant (Gemma)
-    drops       training drops some of it
-    shared      the table is another stack's
-    patches     an image's in place of words
+    vocabulary     rows of the token table, `width` wide (projected to the stack's width if that differs)
+    positions      rows of a learned position table, of which `max_positions` may be used
+    segments       rows of a segment table (BERT)
+    norm           a norm follows
+    scaled         multiplied by a constant (Gemma)
+    drops          training applies dropout
+    shared         the table belongs to another stack
+    patches        image patches in place of tokens
     """
 
     width: int
     vocabulary: int = 0
     positions: int = 0
-    reach: int = 0
+    max_positions: int = 0
     segments: int = 0
     norm: bool = False
     scaled: bool = False
@@ -159,9 +161,9 @@ class Embedding:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Layers that follow one another: each distinct one with how often it occurs.
+    """A sequence of layers: each distinct layer with its number of occurrences.
 
-    relative   buckets of a bias by distance that all layers add to their scores, computed once (T5)
+    relative  buckets of a relative position bias that all layers add to their scores, computed once (T5)
     """
 
     width: int
@@ -174,13 +176,13 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What follows the last layer: any of these, in this order.
+    """Output layers, any of these in this order.
 
-    pooled       a linear and tanh on each sequence's first token
-    vocabulary   a linear to words, on all tokens
-    tied         its weights are the embedding's
-    transform    activation of a linear and a norm before it (BERT)
-    labels       a linear to labels, on each `of`
+    pooled      a linear layer and tanh on each sequence's first token
+    vocabulary  logits over the vocabulary, for all tokens
+    tied        the logits' weights are the embedding's
+    transform   activation after a linear layer, before a norm and the logits (BERT)
+    labels      a linear layer to class labels, for each `of`
     """
 
     pooled: bool = False
@@ -197,10 +199,10 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """A model: a decoder, an encoder, or an encoder and then a decoder.
+    """A model: a decoder, an encoder, or an encoder followed by a decoder.
 
-    generates     whether it writes one token after another (prefill and decode exist)
-    drops, drops_attention  whether training drops activations, and attention weights
+    generates               True if it generates tokens (has the modes prefill and decode)
+    drops, drops_attention  True if training applies dropout to activations, and to attention weights
     """
 
     stacks: tuple[Stack, ...]

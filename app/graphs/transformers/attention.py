@@ -1,7 +1,7 @@
 """Rows of attention: eager as its Hugging Face module computes it, or fused as FlashAttention.
 
-Tensor parallelism is Megatron's (Shoeybi et al. 2019): heads are dealt to devices; where there are fewer heads of keys
-and values than devices, each device holds a copy of one.
+Tensor parallelism is Megatron's (Shoeybi et al. 2019): heads are split over devices; with fewer heads of keys and
+values than devices, each device holds a copy of one.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from app.graphs.transformers.architecture import Attention
-from app.graphs.transformers.rows import Flow, Rows
+from app.graphs.transformers.row_writer import Flow, RowWriter
 
 
 class Span(NamedTuple):
-    """Sequences of one device, new tokens of each, and keys that these see."""
+    """Sequences of one device, new tokens per sequence, and keys that these see."""
 
     batch: float
     queries: float
@@ -21,12 +21,12 @@ class Span(NamedTuple):
 
     @property
     def tokens(self) -> float:
-        """New tokens in all."""
+        """New tokens of all sequences."""
         return self.batch * self.queries
 
 
-def self_attention(rows: Rows, x: Flow, spec: Attention, span: Span, width: float) -> Flow:
-    """Attention of the new tokens on all keys, out of `width` features and back into them."""
+def self_attention(rows: RowWriter, x: Flow, spec: Attention, span: Span, width: float) -> Flow:
+    """Add attention of the new tokens to all keys, from `width` features and back, and return its output rows."""
     x = rows.gathered(x, span.tokens, width)
     qkv = _rotated(rows, _projected(rows, x, spec, span.tokens, width), spec, span)
     y = _attended(rows, qkv, spec, span)
@@ -35,8 +35,11 @@ def self_attention(rows: Rows, x: Flow, spec: Attention, span: Span, width: floa
     return rows.summed(y, span.tokens, width)
 
 
-def cross_attention(rows: Rows, x: Flow, encoded: Flow, spec: Attention, span: Span, width: float) -> Flow:
-    """Attention on what the encoder wrote; its keys and values are computed once, in decode their weights lie idle."""
+def cross_attention(rows: RowWriter, x: Flow, encoded: Flow, spec: Attention, span: Span, width: float) -> Flow:
+    """Add attention to the encoder's output, and return its output rows.
+
+    Keys and values are computed once, in prefill; in decode their weights are resident but unused.
+    """
     heads, shared = _dealt(spec, rows.tensor)
     x = rows.gathered(x, span.tokens, width)
     wide, held = heads * spec.head_dim, shared * spec.head_dim
@@ -52,12 +55,12 @@ def cross_attention(rows: Rows, x: Flow, encoded: Flow, spec: Attention, span: S
 
 
 def _dealt(spec: Attention, tensor: int) -> tuple[float, float]:
-    """Heads, and heads of keys and values, of one device."""
+    """Return the query heads, and the heads of keys and values, of one device."""
     return spec.heads / tensor, max(spec.kv_heads / tensor, 1.0)
 
 
-def _projected(rows: Rows, x: Flow, spec: Attention, tokens: float, width: float) -> tuple[Flow, Flow, Flow]:
-    """Queries, keys and values of the new tokens."""
+def _projected(rows: RowWriter, x: Flow, spec: Attention, tokens: float, width: float) -> tuple[Flow, Flow, Flow]:
+    """Add the projections to queries, keys and values of the new tokens, and return their rows."""
     heads, shared = _dealt(spec, rows.tensor)
     wide, held = heads * spec.head_dim, shared * spec.head_dim
     if spec.one_linear:
@@ -71,8 +74,8 @@ def _projected(rows: Rows, x: Flow, spec: Attention, tokens: float, width: float
     return q, k, v
 
 
-def _rotated(rows: Rows, qkv: tuple[Flow, Flow, Flow], spec: Attention, span: Span) -> tuple[Flow, Flow, Flow]:
-    """Queries and keys normalised per head and turned by position."""
+def _rotated(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention, span: Span) -> tuple[Flow, Flow, Flow]:
+    """Add per-head norms and rotary positions of queries and keys, and return the rows of queries, keys and values."""
     q, k, v = qkv
     heads, shared = _dealt(spec, rows.tensor)
     if spec.head_norm:
@@ -86,23 +89,26 @@ def _rotated(rows: Rows, qkv: tuple[Flow, Flow, Flow], spec: Attention, span: Sp
     return q, k, v
 
 
-def rotation(rows: Rows, x: Flow, b: float, h: float, name: str) -> Flow:
-    """Heads turned by position in eager, x cos + rotate_half(x) sin: a half negated, halves swapped, two products."""
+def rotation(rows: RowWriter, x: Flow, b: float, h: float, name: str) -> Flow:
+    """Add an eager rotary embedding, x cos + rotate_half(x) sin, and return its rows.
+
+    It negates a half, swaps halves, and multiplies twice.
+    """
     turned = rows.each("mul_scalar", x, b, h / 2.0, f"{name}.negated")
     turned = rows.each("copy", (*x, *turned), b, h, f"{name}.half")
     turned = rows.each("mul_scalar", turned, b, h, f"{name}.sine")
-    kept = rows.each("mul_scalar", x, b, h, f"{name}.cosine")
-    return rows.each("add", (*kept, *turned), b, h, f"{name}.rotary")
+    straight = rows.each("mul_scalar", x, b, h, f"{name}.cosine")
+    return rows.each("add", (*straight, *turned), b, h, f"{name}.rotary")
 
 
-def _attended(rows: Rows, qkv: tuple[Flow, Flow, Flow], spec: Attention, span: Span) -> Flow:
-    """What the heads make of queries, keys and values, heads side by side."""
+def _attended(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention, span: Span) -> Flow:
+    """Add attention of all heads, and return the rows of their concatenated outputs."""
     heads, shared = _dealt(spec, rows.tensor)
-    kept = min(span.keys, spec.window or span.keys)
-    kv_bytes = 2.0 * span.batch * kept * shared * spec.head_dim * rows.size if rows.caches else 0.0
+    cached = min(span.keys, spec.window or span.keys)
+    kv_bytes = 2.0 * span.batch * cached * shared * spec.head_dim * rows.size if rows.caches else 0.0
     if rows.eager:
         return _eager(rows, qkv, spec, span, kv_bytes)
-    # Where every query sees all keys, it is as if each looked back on a window of them: the same pairs.
+    # Without a causal mask, a window as long as the keys gives the same pairs of query and key.
     everything = not spec.causal and span.queries > 1
     row = rows.add(
         "attention_decode" if rows.run.mode == "decode" else "attention_prefill",
@@ -121,8 +127,8 @@ def _attended(rows: Rows, qkv: tuple[Flow, Flow, Flow], spec: Attention, span: S
     return (row,)
 
 
-def _eager(rows: Rows, qkv: tuple[Flow, Flow, Flow], spec: Attention, span: Span, kv_bytes: float) -> Flow:
-    """Scores, softmax and values as products of their own; a copy puts heads side by side again."""
+def _eager(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention, span: Span, kv_bytes: float) -> Flow:
+    """Add scores, softmax and the product with values as separate kernels, and a copy that concatenates the heads."""
     (q, k, v), (heads, shared) = qkv, _dealt(spec, rows.tensor)
     keys, batched = span.keys, span.batch * heads
     appends = rows.run.mode == "decode" and spec.causal  # the new token, to copies of the cache
@@ -154,11 +160,13 @@ def _eager(rows: Rows, qkv: tuple[Flow, Flow, Flow], spec: Attention, span: Span
     return rows.each("copy", (row,), batched * span.queries, spec.head_dim, "attention.merge")
 
 
-def softmax(rows: Rows, scores: Flow, spec: Attention, sizes: tuple[float, float, float]) -> Flow:
-    """Scores scaled, capped, biased, masked and normalised; sizes are of heads in all sequences, queries and keys.
+def softmax(rows: RowWriter, scores: Flow, spec: Attention, sizes: tuple[float, float, float]) -> Flow:
+    """Add scaling, softcap, bias, mask and softmax of the scores, and return the softmax's rows.
 
-    A causal mask that is added has a number for each of a head's scores: it is read again for every head, as all of
-    one's pass in between. One that tells of keys alone costs no traffic.
+    sizes  heads of all sequences, queries, keys
+
+    An added causal mask has a number for each score of a head; it is read again for every head, since a head's scores
+    displace it from the cache. A mask of keys alone costs no traffic.
     """
     batched, queries, keys = sizes
     b = batched * queries
@@ -174,14 +182,14 @@ def softmax(rows: Rows, scores: Flow, spec: Attention, sizes: tuple[float, float
     if spec.mask != "none":
         added = "add" if spec.causal and rows.run.mode != "decode" else "add_scalar"
         scores = rows.each(added if spec.mask == "added" else "copy", scores, b, keys, "attention.mask")
-    if spec.floored:  # a maximum with a constant, whose backward compares, halves and selects: a power's comes closest
+    if spec.floored:  # a maximum with a constant; its backward compares, halves and selects, which a power's resembles
         scores = rows.each("pow_scalar", scores, b, keys, "attention.floor")
     weights = rows.each("softmax", scores, b, keys, "attention.softmax")
     return rows.dropout(weights, b, keys, attention=True)
 
 
-def _biased(rows: Rows, scores: Flow, heads: float, sizes: tuple[float, float, float]) -> Flow:
-    """Scores with a bias that came out of its table heads last (T5)."""
+def _biased(rows: RowWriter, scores: Flow, heads: float, sizes: tuple[float, float, float]) -> Flow:
+    """Add the scores' bias, which is stored with heads last (T5), and return the sum's rows."""
     batched, queries, keys = sizes
     row = rows.add(
         "add_strided", scores, outputs=batched * queries * keys, name="attention.bias", b=batched, h=queries * keys,
@@ -190,8 +198,8 @@ def _biased(rows: Rows, scores: Flow, heads: float, sizes: tuple[float, float, f
     return (row,)
 
 
-def softcapped(rows: Rows, x: Flow, b: float, h: float, name: str) -> Flow:
-    """Scores or logits held under a cap, cap tanh(x / cap) (Gemma 2)."""
+def softcapped(rows: RowWriter, x: Flow, b: float, h: float, name: str) -> Flow:
+    """Add a softcap of scores or logits, cap tanh(x / cap) (Gemma 2), and return its rows."""
     x = rows.each("div_scalar", x, b, h, f"{name}.div")
     x = rows.each("tanh", x, b, h, f"{name}.tanh")
     return rows.each("mul_scalar", x, b, h, f"{name}.mul")

@@ -1,8 +1,8 @@
-"""Rows of what follows attention: a feed-forward part, or a mixture of experts.
+"""Rows of a feed-forward part or a mixture of experts.
 
-Tensor parallelism is Megatron's: the inner features are dealt to devices. Experts are dealt to `expert` groups, first
-over the data-parallel replicas, which swap tokens with them by two all-to-alls (GShard, Lepikhin et al. 2020), then
-over tensor ranks, which hold the same tokens anyway.
+Tensor parallelism is Megatron's: inner features are split over devices. Experts are split over `expert` groups: first
+over data-parallel replicas, which exchange tokens by two all-to-alls (GShard, Lepikhin et al. 2020), then over tensor
+ranks, which hold the same tokens anyway.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 from app.graphs.run import spanned
 from app.graphs.transformers.architecture import Experts, FeedForward
-from app.graphs.transformers.rows import ACTIVATIONS, Flow, Rows
+from app.graphs.transformers.row_writer import ACTIVATIONS, Flow, RowWriter
 
 
 def feed_forward(
-    rows: Rows, x: Flow, spec: FeedForward | Experts, sequences: float, tokens: float, width: float
+    rows: RowWriter, x: Flow, spec: FeedForward | Experts, sequences: float, tokens: float, width: float
 ) -> Flow:
-    """`tokens` of some sequences out of `width` features and back into them."""
+    """Add a feed-forward part of `tokens`, from `width` features and back, and return its output rows."""
     x = rows.gathered(x, tokens, width)
     if isinstance(spec, FeedForward):
         y = dense(rows, x, spec, tokens, width, "mlp", rows.tensor)
@@ -28,8 +28,8 @@ def feed_forward(
     return rows.summed(y, tokens, width)
 
 
-def dense(rows: Rows, x: Flow, spec: FeedForward, tokens: float, width: float, name: str, shards: int) -> Flow:
-    """Two linears around an activation, the inner features dealt to `shards` devices."""
+def dense(rows: RowWriter, x: Flow, spec: FeedForward, tokens: float, width: float, name: str, shards: int) -> Flow:
+    """Add linear layers around an activation, inner features split over `shards` devices; return the output rows."""
     inner, bias = spec.inner / shards, spec.bias
     if not spec.gated:
         y = rows.linear(x, tokens, inner, width, f"{name}.up", bias=bias)
@@ -48,8 +48,8 @@ def dense(rows: Rows, x: Flow, spec: FeedForward, tokens: float, width: float, n
     return rows.linear(y, tokens, width, inner, f"{name}.down", bias=bias)
 
 
-def _routed(rows: Rows, x: Flow, spec: Experts, tokens: float, width: float) -> Flow:
-    """Each token's experts and their weights."""
+def _routed(rows: RowWriter, x: Flow, spec: Experts, tokens: float, width: float) -> Flow:
+    """Add the router, which selects each token's experts and their weights, and return its rows."""
     bias = spec.count if spec.router_bias else 0
     held = width * spec.count + bias
     if spec.jitter and rows.run.mode == "training":
@@ -62,9 +62,12 @@ def _routed(rows: Rows, x: Flow, spec: Experts, tokens: float, width: float) -> 
 
 
 class _Deal(NamedTuple):
-    """How experts are dealt: replicas that swap tokens, devices that share an expert, experts of a device.
+    """Placement of experts.
 
-    pairs   of token and expert that a device sends to the replicas; its tensor-parallel peers send those of theirs
+    replicas  data-parallel replicas that exchange tokens
+    shards    devices that share an expert
+    experts   experts per device
+    pairs     pairs of token and expert that a device sends to the replicas, its share of the tensor-parallel group's
     """
 
     replicas: int
@@ -73,15 +76,15 @@ class _Deal(NamedTuple):
     pairs: float
 
 
-def _dealt(rows: Rows, spec: Experts, tokens: float) -> _Deal:
+def _dealt(rows: RowWriter, spec: Experts, tokens: float) -> _Deal:
     run = rows.run.parallelism
     replicas = min(run.expert, run.data)
     shards = rows.tensor * replicas // run.expert
     return _Deal(replicas, shards, spec.count / run.expert, tokens * spec.top_k * replicas / run.expert)
 
 
-def _swapped(rows: Rows, x: Flow, deal: _Deal, width: float) -> Flow:
-    """Tokens to their experts' devices, or back; nothing where replicas hold all experts."""
+def _swapped(rows: RowWriter, x: Flow, deal: _Deal, width: float) -> Flow:
+    """Add the all-to-all that sends tokens to their experts' devices or back; none if replicas hold all experts."""
     if deal.replicas == 1:
         return x
     outputs = deal.pairs * width
@@ -99,8 +102,8 @@ def _swapped(rows: Rows, x: Flow, deal: _Deal, width: float) -> Flow:
     return (row,)
 
 
-def _mixture(rows: Rows, x: Flow, spec: Experts, tokens: float, width: float) -> Flow:
-    """Gated experts, all at once; then those that every token passes through."""
+def _mixture(rows: RowWriter, x: Flow, spec: Experts, tokens: float, width: float) -> Flow:
+    """Add gated experts as one grouped operator, then the shared expert, and return the output rows."""
     deal = _dealt(rows, spec, tokens)
     inner = spec.each.inner / deal.shards
     y = _swapped(rows, (*x, *_routed(rows, x, spec, tokens, width)), deal, width)
@@ -130,12 +133,12 @@ def _mixture(rows: Rows, x: Flow, spec: Experts, tokens: float, width: float) ->
     return rows.each("add", (*y, *always), tokens, width, "experts.sum")
 
 
-def _one_by_one(rows: Rows, x: Flow, spec: Experts, sequences: float, tokens: float, width: float) -> Flow:
-    """Plain experts, each run for itself on as many tokens as it takes (Switch Transformers)."""
+def _one_by_one(rows: RowWriter, x: Flow, spec: Experts, sequences: float, tokens: float, width: float) -> Flow:
+    """Add ungated experts, each as operators of its own on its tokens (Switch Transformers); return the output rows."""
     deal, each = _dealt(rows, spec, tokens), spec.each
     y = _routed(rows, x, spec, tokens, width)
     x = _swapped(rows, (*x, *y), deal, width)
-    if spec.capacity:  # each expert's tokens are numbered, and those beyond its capacity masked
+    if spec.capacity:  # each expert's tokens are numbered, and those over its capacity masked
         moved = 2.0 * tokens * spec.count * rows.size
         counted = rows.add("memory", y, outputs=tokens * spec.count, name="experts.cumsum", bytes=moved)
         y = rows.each("mul", (*y, counted), tokens, spec.count, "experts.mask")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from app.graphs.transformers.architecture import Attention, Latent
 from app.graphs.transformers.attention import Span, rotation, softmax
-from app.graphs.transformers.rows import Flow, Rows
+from app.graphs.transformers.row_writer import Flow, RowWriter
 
 
-def latent_attention(rows: Rows, x: Flow, spec: Attention, latent: Latent, span: Span, width: float) -> Flow:
-    """Attention of the new tokens on all keys, out of `width` features and back into them."""
+def latent_attention(rows: RowWriter, x: Flow, spec: Attention, latent: Latent, span: Span, width: float) -> Flow:
+    """Add attention of the new tokens to all keys, from `width` features and back, and return its output rows."""
     y = _attended(rows, rows.gathered(x, span.tokens, width), spec, latent, span, width)
     y = rows.linear(
         y, span.tokens, width, spec.heads * latent.value / rows.tensor, "attention.output", bias=spec.out_bias
@@ -16,8 +16,8 @@ def latent_attention(rows: Rows, x: Flow, spec: Attention, latent: Latent, span:
     return rows.summed(y, span.tokens, width)
 
 
-def _attended(rows: Rows, x: Flow, spec: Attention, latent: Latent, span: Span, width: float) -> Flow:
-    """Compressed queries and keys, then attention per head on what they expand to."""
+def _attended(rows: RowWriter, x: Flow, spec: Attention, latent: Latent, span: Span, width: float) -> Flow:
+    """Add the compression of queries and keys and the attention of all heads, and return the heads' output rows."""
     heads, tokens = spec.heads / rows.tensor, span.tokens
     scored, compressed = latent.plain + spec.rotary, latent.keys + spec.rotary
     q, depth = x, width
@@ -37,8 +37,8 @@ def _attended(rows: Rows, x: Flow, spec: Attention, latent: Latent, span: Span, 
     return _fused(rows, q, k, spec, latent, span)
 
 
-def _fused(rows: Rows, q: Flow, k: Flow, spec: Attention, latent: Latent, span: Span) -> Flow:
-    """One kernel; in decode it reads latent keys as they are, and queries and values pass through the expansion."""
+def _fused(rows: RowWriter, q: Flow, k: Flow, spec: Attention, latent: Latent, span: Span) -> Flow:
+    """Add one fused kernel; in decode it reads the cached latent keys, and queries and values are expanded outside."""
     heads, tokens, decode = spec.heads / rows.tensor, span.tokens, rows.run.mode == "decode"
     if decode:
         into = (heads, tokens, latent.keys, latent.plain)
@@ -46,13 +46,13 @@ def _fused(rows: Rows, q: Flow, k: Flow, spec: Attention, latent: Latent, span: 
     else:
         expanded = heads * (latent.plain + latent.value)
         k = rows.linear(k, tokens, expanded, latent.keys, "attention.key_up")
-    kept = span.batch * span.keys * (latent.keys + spec.rotary)
+    cached = span.batch * span.keys * (latent.keys + spec.rotary)
     row = rows.add(
         "attention_mla",
         (*q, *k),
         outputs=tokens * heads * (latent.keys if decode else latent.value),
         name="attention",
-        kv_bytes=kept * rows.size if rows.caches else 0.0,
+        kv_bytes=cached * rows.size if rows.caches else 0.0,
         batch=span.batch,
         heads=heads,
         head_dim=latent.plain,
@@ -67,14 +67,14 @@ def _fused(rows: Rows, q: Flow, k: Flow, spec: Attention, latent: Latent, span: 
     return rows.bmm((row,), out, "attention.expand", parameters=heads * latent.value * latent.keys)
 
 
-def _eager(rows: Rows, qkv: tuple[Flow, Flow, Flow], spec: Attention, latent: Latent, span: Span) -> Flow:
-    """The expanded keys and values, which eager also caches."""
+def _eager(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention, latent: Latent, span: Span) -> Flow:
+    """Add eager attention on expanded keys and values, which eager also caches."""
     (q, k, v), heads = qkv, spec.heads / rows.tensor
     batched, scored = span.batch * heads, latent.plain + spec.rotary
-    kept = batched * span.keys
-    k = rows.each("copy", k, kept, scored, "attention.key_cache")
+    cached = batched * span.keys
+    k = rows.each("copy", k, cached, scored, "attention.key_cache")
     if rows.run.mode == "decode":
-        v = rows.each("copy", v, kept, latent.value, "attention.value_cache")
+        v = rows.each("copy", v, cached, latent.value, "attention.value_cache")
     q = rows.each("copy", q, batched * span.queries, scored, "attention.query_join")
     scores = rows.bmm((*q, *k), (batched, span.queries, span.keys, scored), "attention.scores")
     weights = softmax(rows, scores, spec, (batched, span.queries, span.keys))
@@ -84,7 +84,7 @@ def _eager(rows: Rows, qkv: tuple[Flow, Flow, Flow], spec: Attention, latent: La
         outputs=batched * span.queries * latent.value,
         name="attention.values",
         dtype=rows.product_dtype,
-        kv_bytes=kept * (scored + latent.value) * rows.size if rows.caches else 0.0,
+        kv_bytes=cached * (scored + latent.value) * rows.size if rows.caches else 0.0,
         b=batched,
         m=span.queries,
         n=latent.value,

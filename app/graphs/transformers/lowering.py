@@ -1,9 +1,9 @@
-"""The lowering of transformers: one way from an Architecture's traits to the rows of one device.
+"""Lowering of transformers: an Architecture to the rows of one device.
 
-Blocks: what enters a stack, one per distinct layer with its repeats, the head. Inference, training and prefill run all
-tokens, decode one new token per sequence on `run.sequence` keys. The head works on all tokens, as PyTorch does, and in
-prefill on the last of each sequence. An encoder-decoder has `run.sequence` tokens on both sides; its prefill encodes
-them and decodes the first token, its decode has as many keys on both sides.
+Blocks: a stack's embedding, one per distinct layer with its repeats, the head. Inference, training and prefill process
+all tokens, decode one new token per sequence with `run.sequence` keys. The head processes all tokens, as in PyTorch,
+and in prefill the last one of each sequence. An encoder-decoder has `run.sequence` tokens on both sides: prefill
+encodes them and decodes the first token, decode has as many keys on both sides.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from app.graphs.transformers.architecture import Architecture, Embedding, Head, 
 from app.graphs.transformers.attention import Span, cross_attention, self_attention, softcapped
 from app.graphs.transformers.feed_forward import feed_forward
 from app.graphs.transformers.latent import latent_attention
-from app.graphs.transformers.rows import Flow, Rows
+from app.graphs.transformers.row_writer import Flow, RowWriter
 from app.tables.workload import Workload
 
 
 def write(architecture: Architecture, run: Run) -> Workload:
-    """Rows of one device; the architecture can be run and split as asked (`splitting.check`)."""
-    rows = Rows(architecture, run)
+    """Return the rows of one device; `splitting.check` has accepted the run."""
+    rows = RowWriter(architecture, run)
     x: Flow = ()
     spans = spans_of(architecture, run)
     for stack, span in zip(architecture.stacks, spans, strict=True):
@@ -36,7 +36,7 @@ def write(architecture: Architecture, run: Run) -> Workload:
 
 
 def spans_of(architecture: Architecture, run: Run) -> list[Span | None]:
-    """What each stack works on; None: it does not run."""
+    """Return the tokens that each stack processes; None for a stack that does not run."""
     patches = architecture.stacks[0].embedding.patches
     sequence = patches.count + 1 if patches else run.sequence
     whole = Span(run.device_batch, sequence, sequence)
@@ -49,14 +49,14 @@ def spans_of(architecture: Architecture, run: Run) -> list[Span | None]:
 
 
 def _held(architecture: Architecture, stack: Stack, run: Run) -> float:
-    """Weights of a stack that does not run, which its device holds all the same."""
+    """Return the number of weights of a stack that does not run, which stay in memory."""
     alone = write(replace(architecture, stacks=(stack,), head=Head()), replace(run, mode="inference"))
     held: float = (alone.parameters * alone.repeats[..., alone.block]).sum(axis=-1)
     return held
 
 
-def _stack(rows: Rows, stack: Stack, span: Span, encoded: Flow) -> Flow:
-    """A stack's embedding, layers and final norm, which opens the block of the head."""
+def _stack(rows: RowWriter, stack: Stack, span: Span, encoded: Flow) -> Flow:
+    """Add a stack's embedding, layers and final norm, which opens the head's block, and return the output rows."""
     rows.builder.begin()
     _embedded(rows, stack, span)
     for layer, repeats in stack.layers:
@@ -68,8 +68,8 @@ def _stack(rows: Rows, stack: Stack, span: Span, encoded: Flow) -> Flow:
     return rows.gathered(x, span.tokens, stack.width)
 
 
-def _embedded(rows: Rows, stack: Stack, span: Span) -> None:
-    """Words or patches, positions, segments; what follows is in the next block."""
+def _embedded(rows: RowWriter, stack: Stack, span: Span) -> None:
+    """Add the embedding of tokens or patches, positions and segments, as a block of its own."""
     spec, tokens = stack.embedding, span.tokens
     local, width = tokens / rows.split, stack.width
     x = _patched(rows, spec, span) if spec.patches else _looked_up(rows, spec, tokens)
@@ -94,8 +94,8 @@ def _embedded(rows: Rows, stack: Stack, span: Span) -> None:
         _relative_bias(rows, stack, span)
 
 
-def _looked_up(rows: Rows, spec: Embedding, tokens: float) -> Flow:
-    """Words in a table that is dealt to the tensor-parallel group, padded as Megatron does."""
+def _looked_up(rows: RowWriter, spec: Embedding, tokens: float) -> Flow:
+    """Add the token lookup, in a table split over the tensor-parallel group and padded as Megatron does."""
     vocabulary = -(-spec.vocabulary // rows.tensor)
     held = (0.0 if spec.shared and rows.together else vocabulary * spec.width) + rows.idle
     row = rows.add(
@@ -105,8 +105,8 @@ def _looked_up(rows: Rows, spec: Embedding, tokens: float) -> Flow:
     return (row,)
 
 
-def _patched(rows: Rows, spec: Embedding, span: Span) -> Flow:
-    """Patches of an image by a convolution, a learned token before them, and learned positions."""
+def _patched(rows: RowWriter, spec: Embedding, span: Span) -> Flow:
+    """Add the patch convolution, a learned token in front, and learned positions."""
     patches, width = spec.patches, spec.width
     assert patches is not None
     held = patches.channels * patches.size**2 * width + width
@@ -132,12 +132,12 @@ def _patched(rows: Rows, spec: Embedding, span: Span) -> Flow:
     return (row,)
 
 
-# What eager computes of every pair of query and key to find its bucket (T5).
+# Operators with which eager computes the bucket of every pair of query and key (T5).
 _BUCKETS = ("mul_scalar", "add_scalar", "div_scalar", "div_scalar", "mul_scalar", "add_scalar", "copy", "add")
 
 
-def _relative_bias(rows: Rows, stack: Stack, span: Span) -> None:
-    """A learned figure per head and distance (T5), with the mask added once for all layers."""
+def _relative_bias(rows: RowWriter, stack: Stack, span: Span) -> None:
+    """Add the relative position bias per head (T5), with the mask added once for all layers."""
     heads = stack.layers[0][0].attention.heads / rows.tensor
     if rows.eager:
         for op in _BUCKETS:
@@ -151,8 +151,8 @@ def _relative_bias(rows: Rows, stack: Stack, span: Span) -> None:
         rows.each("add_scalar", (row,), span.batch * heads * span.queries, span.keys, "bias.mask")
 
 
-def _layer(rows: Rows, layer: Layer, span: Span, stack: Stack, encoded: Flow) -> None:
-    """One layer: its parts, each with its norms and its residual sum; it begins and ends between blocks."""
+def _layer(rows: RowWriter, layer: Layer, span: Span, stack: Stack, encoded: Flow) -> None:
+    """Add one layer as a block: its parts, each with its norms and residual sum."""
     width, tokens = stack.width, span.tokens
 
     def attended(x: Flow) -> Flow:
@@ -187,8 +187,8 @@ def _layer(rows: Rows, layer: Layer, span: Span, stack: Stack, encoded: Flow) ->
         x = rows.residual(x, normed(y, f"{name}.post_norm") if layer.order == "sandwich" else y, tokens, width)
 
 
-def _head(rows: Rows, x: Flow, head: Head, span: Span, stack: Stack) -> None:
-    """Pooling, words and labels, each from the final norm; in prefill from each sequence's last token."""
+def _head(rows: RowWriter, x: Flow, head: Head, span: Span, stack: Stack) -> None:
+    """Add pooling, logits and labels, each from the final norm; in prefill from each sequence's last token."""
     width, batch = stack.width, span.batch
     tokens = batch if rows.run.mode == "prefill" else span.tokens
     pooled = x
@@ -196,14 +196,14 @@ def _head(rows: Rows, x: Flow, head: Head, span: Span, stack: Stack) -> None:
         pooled = rows.linear(x, batch, width, width, "pooler", bias=True)
         pooled = rows.each("tanh", pooled, batch, width, "pooler.tanh")
     if head.vocabulary:
-        _words(rows, x, head, tokens, stack)
+        _logits(rows, x, head, tokens, stack)
     if head.labels:
         source, b = (pooled, batch) if head.of == "sequence" else (x, tokens)
         rows.linear(source, b, head.labels, width, "labels", bias=head.labels_bias, dtype=rows.product_dtype)
 
 
-def _words(rows: Rows, x: Flow, head: Head, tokens: float, stack: Stack) -> None:
-    """Logits of `tokens`, their columns dealt to the tensor-parallel group and gathered where one is chosen."""
+def _logits(rows: RowWriter, x: Flow, head: Head, tokens: float, stack: Stack) -> None:
+    """Add the logits of `tokens`, split over the tensor-parallel group and, outside of training, gathered."""
     width, vocabulary = stack.width, -(-head.vocabulary // rows.tensor)
     if head.transform:
         x = rows.linear(x, tokens, width, width, "transform", bias=True)

@@ -1,4 +1,4 @@
-"""Whether a transformer can be run and split as a request asks: refused with the field to change."""
+"""Checks that a transformer supports a run's mode, sizes and parallelism."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _EXPERT = ("workload", "parallelism", "expert")
 
 
 def check(architecture: Architecture, run: Run) -> None:
-    """BadInput for a mode that the model lacks, too many tokens, or sizes that do not divide."""
+    """Raise BadInput, naming the field, for an unsupported mode, too many tokens, or sizes that do not divide."""
     if run.mode in ("prefill", "decode") and not architecture.generates:
         refuse(("workload", "mode"), "the model generates no tokens: inference or training")
     patches = architecture.stacks[0].embedding.patches
     if patches and run.image_size not in (patches.image_size, Run().image_size):
         refuse(("workload", "image_size"), f"the model has positions for images of {patches.image_size} pixels a side")
     for stack in architecture.stacks:
-        reach = stack.embedding.reach
-        if reach and run.sequence > reach:
-            refuse(("workload", "sequence"), f"the model has positions for {reach} tokens")
+        max_positions = stack.embedding.max_positions
+        if max_positions and run.sequence > max_positions:
+            refuse(("workload", "sequence"), f"the model has positions for {max_positions} tokens")
         for layer, _ in stack.layers:
             _attention(layer.attention, run)
             if layer.cross:
@@ -40,7 +40,7 @@ def check(architecture: Architecture, run: Run) -> None:
 
 
 def _attention(spec: Attention, run: Run) -> None:
-    """Heads can be dealt."""
+    """Refuse tensor parallelism that does not divide the heads."""
     tensor = run.parallelism.tensor
     if spec.heads % tensor:
         refuse(_TENSOR, f"must divide the {spec.heads} attention heads")
@@ -49,7 +49,7 @@ def _attention(spec: Attention, run: Run) -> None:
 
 
 def _inner(spec: FeedForward | Experts, run: Run) -> None:
-    """Inner features and experts can be dealt."""
+    """Refuse parallelism that does not divide inner features or experts."""
     tensor, expert, data = run.parallelism.tensor, run.parallelism.expert, run.parallelism.data
     if isinstance(spec, FeedForward):
         if spec.inner % tensor:
@@ -66,7 +66,7 @@ def _inner(spec: FeedForward | Experts, run: Run) -> None:
 
 
 def _tokens(architecture: Architecture, run: Run) -> None:
-    """Tokens can be dealt between the parts (sequence parallelism)."""
+    """Refuse sequence parallelism that does not divide the tokens."""
     for span in spans_of(architecture, run):
         if span is not None and span.tokens % run.parallelism.tensor:
             refuse(_TENSOR, f"must divide the {span.tokens:.0f} tokens of a device where sequence is true")

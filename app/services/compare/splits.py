@@ -12,7 +12,7 @@ from itertools import product
 from msgspec import structs
 
 from app.errors import BadInput
-from app.graphs.memory import memory
+from app.graphs.step_memory import memory
 from app.services.graphs.stored import Graphs
 from app.services.models.networks import check_stages, forward_of
 from app.services.models.scaling import DEVICES_PER_NODE

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 from msgspec import structs
 
 from app.errors import BadInput
-from app.graphs.memory import Memory, memory
 from app.graphs.run import Run
+from app.graphs.step_memory import Memory, memory
 from app.services.models.networks import Network, Prepared, bytes_with, check_stages, forward_of
 from app.wire.models.requests import MOST_BATCH, NetworkWorkload
 from app.wire.prediction_form import Suggestion

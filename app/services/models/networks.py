@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from app.engine.operator_rows import Distinct
 from app.errors import BadInput, FieldError
+from app.graphs.batched import by_row, per_configuration, unique_rows
 from app.graphs.data_parallel import with_gradient_exchange
 from app.graphs.fuse_pass import fused
-from app.graphs.many import by_row, figures, once
-from app.graphs.memory import Memory, memories
 from app.graphs.run import Run
+from app.graphs.step_memory import Memory, memories
 from app.graphs.training_pass import training
 from app.ops.base import Work
 from app.ops.kinds import kinds_of, work_of
@@ -83,7 +83,7 @@ def forward_of(network: Network, run: Run) -> Workload:
 
 def check_stages(rows: Workload, run: Run) -> None:
     """BadInput where there are more pipeline stages than layers."""
-    parts = figures(np.atleast_1d(rows.repeats[..., : rows.blocks].sum(axis=-1)))
+    parts = per_configuration(np.atleast_1d(rows.repeats[..., : rows.blocks].sum(axis=-1)))
     if run.parallelism.pipeline > parts:
         message = f"this network can be cut into {parts:.0f} stages at most, one layer or block each"
         raise BadInput(message, errors=[FieldError(("workload", "parallelism", "pipeline"), message)])
@@ -140,9 +140,9 @@ def rows_prepared(workload: Workload, kept: Memory, fixed_bytes: float) -> Prepa
 def distinct(ops: OpTable) -> Distinct:
     """Rows of a network, equal ones once, in the order in which they stand.
 
-    Of c configurations (app/graphs/many.py), in whatever order; `row` and `repeats` are those of row k from k c on.
+    Of c configurations (app/graphs/batched.py), in whatever order; `row` and `repeats` are those of row k from k c on.
     """
-    every = once(ops)
+    every = unique_rows(ops)
     first, row = first_seen(digests(every.table))
     table = every.table.take(first)
     table.dims[table.fields["count"]] = 1.0

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from app.engine.engine import Engine
 from app.engine.gpu_rows import GpuRows, Snapshot
 from app.errors import BadInput, FieldError
-from app.graphs.memory import RESERVE_BYTES
 from app.graphs.partition import Partition, Units, partition, units_of
 from app.graphs.schedule import EAGER_GAP_S, EAGER_HOST_S
+from app.graphs.step_memory import RESERVE_BYTES
 from app.services.graphs.stored import Graphs
 from app.services.models.networks import Prepared, prepared
 from app.services.models.runs import is_host_launched

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from app.engine.engine import Engine
 from app.graphs.allocator import allocating
+from app.graphs.batched import per_configuration, unique_rows
 from app.graphs.build import Builder
-from app.graphs.many import figures, once
 from app.graphs.run import Run
 from app.graphs.schedule import EAGER_GAP_S, EAGER_HOST_S, EAGER_HOST_SPREAD, Schedule, schedule
 from app.graphs.step_interval import step_interval
@@ -138,5 +138,7 @@ def passed_on(rows: Workload, run: Run) -> OpTable:
     builder = Builder(run.dtype)
     split = run.parallelism
     nodes, spread = 2.0 if split.nodes > 1 else 1.0, float(split.devices)
-    builder.add("send_recv", outputs=0.0, message_bytes=figures(message), devices=2.0, nodes=nodes, spread=spread)
-    return once(builder.build().ops).table
+    builder.add(
+        "send_recv", outputs=0.0, message_bytes=per_configuration(message), devices=2.0, nodes=nodes, spread=spread
+    )
+    return unique_rows(builder.build().ops).table

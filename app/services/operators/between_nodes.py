@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.engine import Engine
-from app.graphs.collectives import Across, in_racks, over_nodes, within_nodes
+from app.graphs.internode_collectives import Across, in_racks, over_nodes, within_nodes
 from app.graphs.run import Parallelism
 from app.predictors.priors import IS_COLLECTIVE
 from app.services.operators.answers import answered

@@ -15,8 +15,8 @@ from app.graphs.convnets import lower as lower_convnet
 from app.graphs.importers import hf
 from app.graphs.run import Run
 from app.graphs.transformers.architecture import Architecture
+from app.graphs.transformers.batched import split_sizes, with_sizes
 from app.graphs.transformers.lowering import write
-from app.graphs.transformers.many import resized, sized
 from app.graphs.transformers.splitting import check
 from app.services.models.builtin import config_of
 from app.services.models.networks import Network
@@ -51,7 +51,7 @@ class Model(NamedTuple):
         if self.architecture is None:
             assert isinstance(self.form, str)
             return Network(self.key, partial(lower_convnet, self.form))
-        architecture = resized(self.architecture, sizes)
+        architecture = with_sizes(self.architecture, sizes)
 
         def lower(run: Run) -> Workload:
             check(architecture, run)
@@ -69,6 +69,6 @@ def model_of(cells: Mapping[str, Any]) -> Model | None:
     config = config_of(workload.name) if workload.name is not None else workload.config
     if config is None:
         return None
-    form, sizes, architecture = sized(hf.read(config))
+    form, sizes, architecture = split_sizes(hf.read(config))
     side = IMAGE_SIZE if "patch_size" in config else np.nan
     return Model(form, ("config", msgspec.json.encode(config, order="sorted")), sizes, architecture, side)

@@ -15,7 +15,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from app.errors import BadInput
-from app.graphs.many import Lowered, figures, lowered
+from app.graphs.batched import LoweredGroup, lower_groups, per_configuration
 from app.graphs.run import Run
 from app.services.models.networks import workload_of as rows_of
 from app.services.models.runs import attention_of, is_host_launched, run_of
@@ -57,15 +57,18 @@ class Group(NamedTuple):
             rows=self.rows[here], sizes=self.sizes[here], batch=self.batch[here], length=self.length[here]
         )
 
-    def lowered(self) -> Iterator[Lowered]:
+    def lower_groups(self) -> Iterator[LoweredGroup]:
         """Their rows, those that go the same way together."""
 
         def lower(these: Ints) -> Workload:
-            run, length = replace(self.run, batch=figures(self.batch[these])), figures(self.length[these])
+            run, length = (
+                replace(self.run, batch=per_configuration(self.batch[these])),
+                per_configuration(self.length[these]),
+            )
             run = replace(run, image_size=length) if self.like.of_images else replace(run, sequence=length)
             return rows_of(self.like.network(self.sizes[these]), run)
 
-        return lowered(len(self.rows), lower)
+        return lower_groups(len(self.rows), lower)
 
 
 class Plan(NamedTuple):

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from app.engine.gpu_rows import Snapshot
 from app.errors import GpucastError
-from app.graphs.memory import memory
 from app.graphs.run import Run
 from app.graphs.schedule import STEP_PHASES
+from app.graphs.step_memory import memory
 from app.ops import OPS
 from app.ops.kinds import kinds_of, work_of
 from app.predictors.roofline import peaks
@@ -78,7 +78,7 @@ def predict_models(table: pa.Table, asked: Asked) -> pa.Table:
         while first < len(group.rows):
             part = group.part(first, first + at_once)
             first += at_once
-            for of, workload in part.lowered():
+            for of, workload in part.lower_groups():
                 answers = None if workload is None else _together(workload, len(of), part, asked)
                 if workload is None or answers is None:
                     one_by_one(np.sort(part.rows[of]).tolist())  # which names the row

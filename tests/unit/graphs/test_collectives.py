@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.graphs.collectives import over_nodes, within_nodes
-from app.graphs.rows import table_of
+from app.graphs.inserted_rows import table_of
+from app.graphs.internode_collectives import over_nodes, within_nodes
 from app.ops import MIXED_FIELDS, OPS
 from app.tables.ops import DTYPE_CODE, OpTable
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from app.graphs.build import Builder
 from app.graphs.data_parallel import with_gradient_exchange
+from app.graphs.inserted_rows import with_column
 from app.graphs.pace import Launches, pace_of, start
-from app.graphs.rows import with_column
 from app.graphs.run import Parallelism, Run
 from app.graphs.schedule import schedule
 from app.graphs.step_interval import step_interval

@@ -10,7 +10,7 @@ import pytest
 
 from app.engine.engine import Engine, MeasuredOperators, Served
 from app.engine.exact_hits import NO_OPERATORS, OperatorIndex
-from app.graphs.collectives import in_racks, within_nodes
+from app.graphs.internode_collectives import in_racks, within_nodes
 from app.predictors.auto.operators.explain import explained
 from app.predictors.auto.operators.learning.learn import expected_errors
 from app.predictors.auto.predictor import Auto

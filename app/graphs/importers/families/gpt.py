@@ -5,7 +5,7 @@ from __future__ import annotations
 from app.graphs.importers.families.decoder import causal_head
 from app.graphs.importers.families.fields import Fields
 from app.graphs.transformers.architecture import Architecture, Attention, Embedding, FeedForward, Layer, Stack
-from app.graphs.transformers.rows import ACTIVATIONS
+from app.graphs.transformers.row_writer import ACTIVATIONS
 
 # OPT's table of positions begins two rows late (padding, as in fairseq).
 _OPT_OFFSET = 2

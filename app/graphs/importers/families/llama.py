@@ -7,7 +7,7 @@ from dataclasses import replace
 from app.graphs.importers.families.decoder import causal_head
 from app.graphs.importers.families.fields import Fields
 from app.graphs.transformers.architecture import Architecture, Attention, Embedding, FeedForward, Layer, Stack
-from app.graphs.transformers.rows import ACTIVATIONS
+from app.graphs.transformers.row_writer import ACTIVATIONS
 
 
 def heads_of(fields: Fields) -> Attention:

@@ -8,7 +8,7 @@ from app.graphs.importers.families.decoder import causal_head
 from app.graphs.importers.families.fields import Fields
 from app.graphs.importers.families.llama import decoder, gated, heads_of
 from app.graphs.transformers.architecture import Architecture, Embedding, FeedForward, Layer, Stack
-from app.graphs.transformers.rows import ACTIVATIONS
+from app.graphs.transformers.row_writer import ACTIVATIONS
 
 
 def phi(fields: Fields) -> Architecture:

@@ -19,7 +19,7 @@ from app.graphs.transformers.architecture import (
     Layer,
     Stack,
 )
-from app.graphs.transformers.rows import ACTIVATIONS
+from app.graphs.transformers.row_writer import ACTIVATIONS
 
 _HEADS = {"ForConditionalGeneration": "words", "WithLMHeadModel": "words", "Model": "none"}
 # `feed_forward_proj` by what it stands for: gated, and the activation.

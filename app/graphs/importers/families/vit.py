@@ -14,7 +14,7 @@ from app.graphs.transformers.architecture import (
     Patches,
     Stack,
 )
-from app.graphs.transformers.rows import ACTIVATIONS
+from app.graphs.transformers.row_writer import ACTIVATIONS
 
 _HEADS = {"ForImageClassification": "labels", "Model": "pooled"}
 

@@ -1,8 +1,8 @@
-"""Rows of one device of a transformer: linears, norms, activations and collectives as a run has them.
+"""Writer of a transformer's rows on one device: linear layers, norms, activations and collectives of a run.
 
-`eager` writes what the Hugging Face module launches in PyTorch, one row a kernel: RMS norms and tanh-GELU in parts (as
-NeuSight's graphs have them). Otherwise norms, activations and rotations are one kernel each, as serving stacks fuse
-them. An operand that is a constant, broadcast (a mask of keys, a scale), costs no traffic: such rows are scalar forms.
+`eager` writes one row per kernel that the Hugging Face module launches in PyTorch: RMS norms and tanh-GELU in parts (as
+in NeuSight's graphs). Otherwise norms, activations and rotary embeddings are one kernel each, as serving stacks fuse
+them. A broadcast constant operand (a mask of keys, a scale) costs no traffic: such rows are scalar operators.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from app.graphs.transformers.architecture import Architecture, NormKind
 from app.ops.elementwise import MASK_BYTES
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, WEIGHT_DTYPES
 
-# Rows that a row reads.
+# Producer rows of a tensor.
 Flow = tuple[int, ...]
 
-# What everything but the linears is in, where it is not what the linears are: products of few bits are written in BF16.
+# Format of all but the linear layers, where it differs from theirs: low-precision products write BF16.
 _BESIDE = {"fp8": "bf16", "fp8_block": "bf16", "int8": "bf16", "nvfp4": "bf16", "tf32": "fp32"}
 _BESIDE |= dict.fromkeys(WEIGHT_DTYPES, "bf16")
 
 _TANH_GELU = ("mul_scalar", "pow_scalar", "mul_scalar", "add", "mul_scalar", "tanh", "add_scalar", "mul")
-# Activations by Hugging Face's names: kernels in eager (of one operand, or with the row before last), and fused.
+# Activations by Hugging Face's names: kernels in eager (binary ones also read the activation's input), and fused.
 ACTIVATIONS: dict[str, tuple[tuple[str, ...], str]] = {
     "relu": (("relu",), "relu"),
     "gelu": (("gelu",), "gelu"),
@@ -33,8 +33,8 @@ ACTIVATIONS: dict[str, tuple[tuple[str, ...], str]] = {
 }
 
 
-class Rows:
-    """What all parts of a model write with."""
+class RowWriter:
+    """Adds the rows of a model's parts to one Builder, with the formats and parallelism of a run."""
 
     def __init__(self, architecture: Architecture, run: Run) -> None:
         parallelism = run.parallelism
@@ -49,10 +49,10 @@ class Rows:
         self.caches = run.mode in ("prefill", "decode")
         self.drops = architecture.drops and run.mode == "training"
         self.drops_attention = architecture.drops_attention and run.mode == "training"
-        # Sequence parallelism: between the parts each device holds its share of the tokens.
+        # Sequence parallelism: between the parts of a layer each device holds its share of the tokens.
         self.split = self.tensor if parallelism.sequence else 1
-        self.together = parallelism.pipeline == 1  # first and last stage are one: tied weights are there once
-        self.idle = 0.0  # weights of a stack that does not run, which the first row holds beside its own
+        self.together = parallelism.pipeline == 1  # first and last stage are the same: tied weights are stored once
+        self.idle = 0.0  # weights of a stack that does not run, counted with the first row's
         self.nodes = spanned(self.tensor, 1, run)
         self.builder = Builder(self.dtype)
         self.add = self.builder.add
@@ -70,7 +70,7 @@ class Rows:
         parameters: float | None = None,
         count: float = 1.0,
     ) -> Flow:
-        """y[m, n] = x[m, k] W + bias, `count` of them."""
+        """Add `count` products y[m, n] = x[m, k] W + bias, and return their row."""
         held = (n * k + n if bias else n * k) if parameters is None else parameters
         row = self.add(
             "linear", x, outputs=count * m * n, name=name, dtype=dtype or self.linear_dtype, parameters=count * held,
@@ -79,7 +79,7 @@ class Rows:
         return (row,)
 
     def bmm(self, x: Flow, sizes: tuple[float, float, float, float], name: str, *, parameters: float = 0.0) -> Flow:
-        """`b` products (m x k)(k x n); sizes are b, m, n, k."""
+        """Add `b` products (m x k)(k x n), and return their row; `sizes` are b, m, n, k."""
         b, m, n, k = sizes
         row = self.add(
             "bmm", x, outputs=b * m * n, name=name, dtype=self.product_dtype, parameters=parameters, b=b, m=m, n=n, k=k
@@ -87,11 +87,11 @@ class Rows:
         return (row,)
 
     def each(self, op: str, x: Flow, b: float, h: float, name: str, count: float = 1.0) -> Flow:
-        """An element-wise operator, softmax or copy, on `b` rows of `h`."""
+        """Add an element-wise operator, softmax or copy on `b` vectors of `h` elements, and return its row."""
         return (self.add(op, x, outputs=count * b * h, name=name, b=b, h=h, count=count),)
 
     def norm(self, x: Flow, b: float, h: float, name: str, kind: NormKind | None = None) -> Flow:
-        """A norm of `b` rows of `h`."""
+        """Add a norm of `b` vectors of `h` elements, and return its output row."""
         kind = kind or self.norm_kind
         if kind == "layer_norm" or not self.eager:
             held = 2.0 * h if kind == "layer_norm" else h
@@ -103,9 +103,9 @@ class Rows:
         scaled = self.each("mul", (*x, *root), b, h, f"{name}.scale")
         return (self.add("mul", scaled, outputs=b * h, name=f"{name}.weight", parameters=h, b=b, h=h),)
 
-    def activation(self, x: Flow, b: float, h: float, word: str, name: str) -> Flow:
-        """An activation by its Hugging Face name."""
-        steps, fused = ACTIVATIONS[word]
+    def activation(self, x: Flow, b: float, h: float, function: str, name: str) -> Flow:
+        """Add an activation `function` by its Hugging Face name, and return its output row."""
+        steps, fused = ACTIVATIONS[function]
         if not self.eager:
             return self.each(fused, x, b, h, name)
         y = x
@@ -114,7 +114,7 @@ class Rows:
         return y
 
     def dropout(self, x: Flow, b: float, h: float, *, attention: bool = False, count: float = 1.0) -> Flow:
-        """In training, where the model drops; the mask is kept."""
+        """Add dropout, which saves its mask, if training applies it here; return the output rows."""
         if not (self.drops_attention if attention else self.drops):
             return x
         elements = count * b * h
@@ -122,20 +122,20 @@ class Rows:
         return (self.add("dropout", x, outputs=elements, name="dropout", saved=mask, b=b, h=h, count=count),)
 
     def residual(self, x: Flow, y: Flow, tokens: float, width: float) -> Flow:
-        """Sum of x and y on the tokens that this device holds between the parts."""
+        """Add the residual sum of x and y on this device's tokens, and return its row."""
         rows = tokens / self.split
         return self.each("add", (*x, *self.dropout(y, rows, width)), rows, width, "residual")
 
     def summed(self, x: Flow, tokens: float, width: float) -> Flow:
-        """The sum over the tensor-parallel group, each device with all tokens or (sequence) its share."""
+        """Add the sum over the tensor-parallel group: all_reduce, or reduce_scatter with sequence parallelism."""
         return self.collective("reduce_scatter" if self.split > 1 else "all_reduce", x, tokens, width)
 
     def gathered(self, x: Flow, tokens: float, width: float) -> Flow:
-        """All tokens of the tensor-parallel group, where each device held its share."""
+        """Add the all_gather of the tensor-parallel group's tokens; none without sequence parallelism."""
         return self.collective("all_gather", x, tokens, width) if self.split > 1 else x
 
     def collective(self, op: str, x: Flow, tokens: float, width: float) -> Flow:
-        """A collective of the tensor-parallel group on tokens x width elements; nothing on one device."""
+        """Add a collective of the tensor-parallel group on tokens x width elements; none on one device."""
         if self.tensor == 1:
             return x
         whole = tokens * width

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from app.graphs.build import Builder
-from app.graphs.memory import RESERVE_BYTES, memory
 from app.graphs.run import Parallelism, Run
+from app.graphs.step_memory import RESERVE_BYTES, memory
 from app.graphs.training_pass import training
 from tests.unit.networks import gpt2
 

@@ -1,4 +1,4 @@
-"""Rows that passes write: whole columns at a time, and their place among the rows of a workload."""
+"""Rows that passes insert into a workload, as whole columns."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import NamedTuple
 
 import numpy as np
 
+from app.graphs.batched import as_batched
 from app.graphs.build import DEFAULTS
-from app.graphs.many import placed
 from app.ops import OP_CODE
 from app.tables.ops import OpTable, concatenate
 from app.tables.workload import Floats, Ints, Workload
 
 
-class Rows(NamedTuple):
-    """Rows to be added: m of them.
+class InsertedRows(NamedTuple):
+    """m rows to insert.
 
     ops         OpTable of m rows
-    source      int [m], the row of the workload that each stems from, whose name it takes
+    source      int [m], the row of the workload that each derives from and whose name it takes
     block       int [m]
-    order       float64 [m], where in its block a row stands; rows of the workload stand at their own number
+    order       float64 [m], position within the block; rows of the workload are at their own row number
     phase       code into PHASES
-    overlapped  whether they are communication beside computation
+    overlapped  True for communication that overlaps computation
     """
 
     ops: OpTable
@@ -35,23 +35,23 @@ class Rows(NamedTuple):
 
 
 def table_of(op: str, dtype: Ints, fields: Mapping[str, int], **columns: Floats | float) -> OpTable:
-    """A mixed table of one family, a row per entry of `dtype`; columns left out are at their defaults."""
-    many = {name: column for name, column in columns.items() if np.ndim(column) > 1}
+    """Return a table of operator `op` with a row per entry of `dtype`; columns not given have their defaults."""
+    batched = {name: column for name, column in columns.items() if np.ndim(column) > 1}
     dims = np.full((1 + max(fields.values()), len(dtype)), np.nan)
     for name, default in DEFAULTS[op].items():
-        dims[fields[name]] = np.nan if name in many else columns.get(name, default)
+        dims[fields[name]] = np.nan if name in batched else columns.get(name, default)
     kind = np.full(len(dtype), OP_CODE[op], dtype=np.intp)
     ops = OpTable(kind, dtype, np.zeros(len(dtype), dtype=np.intp), fields, dims)
-    for name, column in many.items():
+    for name, column in batched.items():
         ops = with_column(ops, name, column)
     return ops
 
 
 def with_column(ops: OpTable, name: str, values: Floats | float) -> OpTable:
-    """The rows with one column changed, to one number, [n] or [c, n]."""
+    """Return the rows with one column replaced by a number, [n] or [c, n]."""
     row = ops.fields[name]
     if np.ndim(values) > 1:
-        ops = placed(ops, len(np.asarray(values)))
+        ops = as_batched(ops, len(np.asarray(values)))
     if ops.place is None:
         dims = ops.dims.copy()
         dims[row] = values
@@ -63,13 +63,13 @@ def with_column(ops: OpTable, name: str, values: Floats | float) -> OpTable:
 
 
 def stacked(tables: Sequence[OpTable]) -> OpTable:
-    """Tables of one configuration or, some of them, of as many as the others (app/graphs/many.py)."""
+    """Return the tables one after another; batched ones (app/graphs/batched.py) have equally many configurations."""
     c = max((table.dims.shape[1] for table in tables if table.place is not None), default=0)
-    return concatenate([placed(table, c) for table in tables] if c else tables)
+    return concatenate([as_batched(table, c) for table in tables] if c else tables)
 
 
-def inserted(w: Workload, parts: Sequence[Rows]) -> Workload:
-    """The workload and added rows, by block and order; added rows hold no weights and keep nothing."""
+def inserted(w: Workload, parts: Sequence[InsertedRows]) -> Workload:
+    """Return the workload with the rows inserted by block and order; they have no weights and save no tensors."""
     if not parts:
         return w
     n, sizes = len(w), [len(part.source) for part in parts]
@@ -83,7 +83,7 @@ def inserted(w: Workload, parts: Sequence[Rows]) -> Workload:
     place = np.empty(len(by), dtype=np.intp)
     place[by] = np.arange(len(by))
 
-    def sized(values: Floats) -> Floats:
+    def spread(values: Floats) -> Floats:
         rows = np.zeros((len(by), *values.shape[:-1]))
         rows[place[:n]] = values.T
         return rows.T
@@ -97,9 +97,9 @@ def inserted(w: Workload, parts: Sequence[Rows]) -> Workload:
         block=block[by],
         edges=place[w.edges],
         overlapped=overlapped[by],
-        parameters=sized(w.parameters),
-        weight_bytes=sized(w.weight_bytes),
-        output_bytes=sized(w.output_bytes),
-        saved_bytes=sized(w.saved_bytes),
-        kv_bytes=sized(w.kv_bytes),
+        parameters=spread(w.parameters),
+        weight_bytes=spread(w.weight_bytes),
+        output_bytes=spread(w.output_bytes),
+        saved_bytes=spread(w.saved_bytes),
+        kv_bytes=spread(w.kv_bytes),
     )

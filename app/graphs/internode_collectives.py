@@ -1,12 +1,12 @@
-"""Collectives between nodes, by alpha-beta models of rings and trees (Thakur et al. 2005; NCCL's double trees).
+"""Collectives over several nodes, by alpha-beta models of rings and trees (Thakur et al. 2005; NCCL's double trees).
 
-Within a node predictors know collectives, as they were measured there. Over N nodes of L devices each, n = N L, a ring
-moves S (n - 1) / n over each link, those within a node and its node's L network adapters, which rings share out: it
-takes as long as the slower of the two, what a node takes for so many bytes (`within_nodes`) and its adapters. What
-messages wait for at other nodes comes on top: of a ring N hops between nodes and those within the others, all_reduce
-twice; or, if sooner, of a tree over log2 N levels of nodes, which moves the same, as NCCL picks. all_to_all sends S / n
-to every other device, those on other nodes through the device's own adapter, beside those within; send_recv passes S
-through it. Machines whose devices one link joins (a rack's: NVL72) are as one node, and several racks as several.
+Predictors cover collectives within a node, where they were measured. Over N nodes of L devices each (n = N L), a ring
+moves S (n - 1) / n bytes over each link within a node and over the node's L network adapters together. Its time is the
+larger of the node's own time for those bytes (`within_nodes`) and the adapters' time, plus latency: N hops between
+nodes and the hops within the other nodes, twice for all_reduce; or, if shorter, a tree of log2 N levels that moves the
+same bytes (NCCL picks the faster). all_to_all sends S / n to every other device: to other nodes through the device's
+own adapter, concurrently within the node. send_recv passes S through the adapter. Machines joined by one link domain
+(a rack such as NVL72) count as one node, several racks as several nodes.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from app.predictors.priors import IS_COLLECTIVE
 from app.tables.ops import OpTable
 from app.tables.workload import Floats
 
-# Launch and protocol, and a hop within a node: of NCCL on eight devices of A100, H100 and B200 (NVLink).
+# Launch and protocol overhead, and a hop within a node: NCCL on eight A100, H100 and B200 (NVLink).
 _BASE_S, _HOP_S = 9e-6, 1e-6
-# A hop through adapters and switches, and the part of an adapter's bandwidth that is payload: InfiniBand, RoCE.
+# A hop through adapters and switches, and the payload share of an adapter's bandwidth: InfiniBand, RoCE.
 _NETWORK_HOP_S, _NETWORK_SHARE = 5e-6, 0.9
 
 
 def in_racks(ops: OpTable, joined: float) -> OpTable:
-    """Collectives over machines whose devices a link joins, `joined` of them: by racks in place of machines.
+    """Return the collectives with racks in place of nodes; `joined` devices share one link domain.
 
-    Racks hold equally many; at least one row is of a collective.
+    Every rack holds equally many devices; at least one row is a collective.
     """
     rows = np.flatnonzero(IS_COLLECTIVE[ops.kind])
     n, spread = ops.column("devices")[rows], ops.column("spread")[rows]
@@ -47,7 +47,7 @@ def in_racks(ops: OpTable, joined: float) -> OpTable:
 
 
 def within_nodes(ops: OpTable) -> OpTable:
-    """Collectives over several nodes as one node runs its part: as many bytes over each link of its own devices."""
+    """Return each collective's part within one node: as many bytes over each of the node's own links."""
     size, n, nodes = (ops.column(name) for name in ("message_bytes", "devices", "nodes"))
     each, dims = n / nodes, ops.dims.copy()
     sent = np.where(ops.kind == OP_CODE["all_to_all"], each / n, (n - 1.0) / n * each / np.maximum(each - 1.0, 1.0))
@@ -58,11 +58,11 @@ def within_nodes(ops: OpTable) -> OpTable:
 
 
 class Across(NamedTuple):
-    """Collectives over several nodes by their parts, seconds, float64 [n, g] each.
+    """Parts of the time of collectives over several nodes, seconds, float64 [n, g] each.
 
-    node      what a node takes for its part; 0 where its devices have none
-    adapters  launch, and the bytes through a node's network adapters, at the same time
-    hops      what messages wait for at other nodes, on top
+    node      time of the part within a node; 0 where there is none
+    adapters  launch overhead and the bytes through a node's network adapters, concurrent with `node`
+    hops      latency at other nodes, in addition
     """
 
     node: Floats
@@ -71,16 +71,17 @@ class Across(NamedTuple):
 
     @property
     def seconds(self) -> Floats:
-        """The whole, float64 [n, g]."""
+        """Total time, seconds, float64 [n, g]."""
         whole: Floats = np.maximum(self.node, self.adapters) + self.hops
         return whole
 
 
 def over_nodes(ops: OpTable, within_s: Floats, network_bytes_per_s: float) -> Across:
-    """Collectives over several nodes.
+    """Return the parts of the time of collectives over several nodes.
 
-    within_s [n, g] is what predictors say of `within_nodes`, on each GPU; NaN of one that has no link: each byte leaves
-    and enters through an adapter.
+    within_s             float64 [n, g], predicted seconds of `within_nodes` on each GPU; NaN for a GPU without a link,
+                         whose bytes all pass through an adapter
+    network_bytes_per_s  bandwidth of one adapter, one way
     """
     size, n, nodes = (ops.column(name)[:, None] for name in ("message_bytes", "devices", "nodes"))
     each = n / nodes
@@ -97,13 +98,13 @@ def over_nodes(ops: OpTable, within_s: Floats, network_bytes_per_s: float) -> Ac
         "all_reduce": Across(near, _BASE_S + 2.0 * moved, 2.0 * np.minimum(ring, tree)),
         "all_gather": once,
         "reduce_scatter": once,
-        # Every device sends to the others at its own pace: what a message waits for passes while the node sends, too.
+        # Devices send independently, so the node's sending overlaps the latency of messages.
         "all_to_all": Across(near, _BASE_S + away, np.zeros_like(near)),
         "send_recv": Across(np.zeros_like(near), _BASE_S + size / adapter, np.full_like(near, _NETWORK_HOP_S)),
     }
-    found = Across(*np.zeros((3, *near.shape)))
+    total = Across(*np.zeros((3, *near.shape)))
     for name, across in parts.items():
         rows = (ops.kind == OP_CODE[name])[:, None]
         if rows.any():
-            found = Across(*(np.where(rows, part, rest) for part, rest in zip(across, found, strict=True)))
-    return found
+            total = Across(*(np.where(rows, part, rest) for part, rest in zip(across, total, strict=True)))
+    return total

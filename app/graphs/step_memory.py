@@ -1,16 +1,16 @@
-"""What a step keeps in the memory of one device: the fullest of its pipeline stages.
+"""Memory of a step on one device: that of the pipeline stage that needs most.
 
-Weights, their gradients, the optimiser's states and, with 16-bit weights, its FP32 master copy (16 bytes per parameter
-with Adam in either case; ZeRO, Rajbhandari et al. 2020, section 3). ZeRO divides the optimiser's by the data-parallel
-devices from stage 1, gradients from 2, weights from 3.
+Parameters: weights, their gradients, the optimiser's states and, with 16-bit weights, its FP32 master copy (16 bytes
+per parameter with Adam in either case; ZeRO, Rajbhandari et al. 2020, section 3). ZeRO divides the optimiser's part by
+the data-parallel devices from stage 1, gradients from stage 2, weights from stage 3.
 
-Activations: in training what backward needs, of every microbatch that a stage has begun and not ended: all of them in
-GPipe, at most the stages from it to the last in 1F1B; recomputation keeps what enters each repetition of a block, and
-one repetition's activations. In inference what is live at once: a row's output from its launch to its last reader.
+Activations: in training the saved tensors of every microbatch in flight: all of them in GPipe, in 1F1B at most as many
+as there are stages from this one to the last. Recomputation saves the input of each repetition of a block, and one
+repetition's activations. In inference the live tensors: an output lives from its launch to its last reader.
 
-Workspace: the GEMM library's, and in training the gradients of the largest output and of what it was computed from;
-with several data-parallel devices also the buckets that gradients are copied into (DistributedDataParallel's default),
-or with ZeRO 3 the largest layer's weights, gathered. Reserve: the CUDA context with its kernels.
+Workspace: the GEMM library's; in training also the gradients of the largest output and of its input; with several
+data-parallel devices also the gradient buckets (DistributedDataParallel's default), or with ZeRO 3 the largest layer's
+gathered weights. Reserve: the CUDA context with its kernels.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from app.graphs.stages import stage_repeats
 from app.graphs.training_pass import recomputed
 from app.tables.workload import FORWARD, Floats, Ints, Workload
 
-# Bytes per parameter: FP32 states of the optimiser.
+# FP32 states of the optimiser, bytes per parameter.
 STATE_BYTES = {"none": 0.0, "sgd": 0.0, "adam": 8.0, "adamw": 8.0}
 _MASTER_BYTES = 4.0
-# cuBLAS's workspace, and what a context with PyTorch's kernels loaded takes before the first tensor.
+# cuBLAS's workspace, and the memory of a context with PyTorch's kernels before the first tensor.
 _GEMM_WORKSPACE_BYTES = 32.0 * 2**20
 RESERVE_BYTES = 500.0 * 2**20
 
 
 class Memory(NamedTuple):
-    """Bytes on the fullest device; of c configurations float64 [c] each."""
+    """Bytes on the device that needs most; with c configurations float64 [c] each."""
 
     weights: float
     gradients: float
@@ -47,20 +47,20 @@ class Memory(NamedTuple):
 
     @property
     def required_bytes(self) -> float:
-        """All of it."""
+        """Total bytes."""
         required: float = sum(self)
         return required
 
 
 def memory(w: Workload, run: Run) -> Memory:
-    """Memory of a step; `w` is forward, with or without the passes behind it."""
+    """Return the memory of a step; `w` is the forward workload, before or after the passes."""
     return memories(w, run, (1.0,))[0]
 
 
 def memories(w: Workload, run: Run, shares: Sequence[float]) -> list[Memory]:
-    """Memory of steps whose batch is each of `shares` of the one that `w` was written for.
+    """Return the memory of a step for each of `shares`, fractions of the batch that `w` was lowered for.
 
-    Weights and their like stay as they are; outputs, what is kept of them, and keys and values grow with the batch.
+    Outputs, saved tensors, keys and values scale with the batch; weights, gradients and optimiser states do not.
     """
     training = run.mode == "training"
     ranks = stage_repeats(w, run.parallelism.pipeline)
@@ -72,7 +72,7 @@ def memories(w: Workload, run: Run, shares: Sequence[float]) -> list[Memory]:
     states = STATE_BYTES[run.optimizer] * parameters + masters * (run.optimizer != "none")
     optimizer = states * training / (data if zero >= 1 else 1)
     weights = weights / (data if zero >= 3 and training else 1)
-    activations = _kept(w, run, ranks) if training else _live(w, ranks)
+    activations = _saved(w, run, ranks) if training else _live(w, ranks)
     workspace, flowing = np.full_like(weights, _GEMM_WORKSPACE_BYTES), np.zeros_like(weights)
     if training:
         flowing = flowing + 2.0 * w.output_bytes.max(axis=-1, initial=0.0)
@@ -84,32 +84,35 @@ def memories(w: Workload, run: Run, shares: Sequence[float]) -> list[Memory]:
 
 
 def _fullest(parts: Floats) -> Memory:
-    """Of parts [figures, stages, c] those of the stage that keeps most."""
+    """Return the memory of the stage that needs most, from parts [figures, stages, c]."""
     fullest = parts.sum(axis=0).argmax(axis=0)
     parts = parts[:, fullest, np.arange(len(fullest))]
-    found: list[Any] = parts[:, 0].tolist() if len(fullest) == 1 else list(parts)
-    return Memory._make([*found, RESERVE_BYTES])
+    figures: list[Any] = parts[:, 0].tolist() if len(fullest) == 1 else list(parts)
+    return Memory._make([*figures, RESERVE_BYTES])
 
 
 def _most(ranks: Floats, values: Floats) -> Floats:
-    """The most of a figure of blocks, [..., blocks], on each stage, [stages, ...]."""
+    """Return the maximum over each stage's blocks of a figure [..., blocks], as [stages, ...]."""
     most: Floats = ((ranks > 0) * values).max(axis=-1)
     return most
 
 
 def _masters(w: Workload) -> Floats:
-    """Bytes of FP32 copies of narrower weights."""
+    """Return bytes of the FP32 copies of narrower weights, per row."""
     return np.where(w.weight_bytes < _MASTER_BYTES * w.parameters, _MASTER_BYTES * w.parameters, 0.0)
 
 
 def _ends(w: Workload) -> Ints:
-    """Each forward block's last row."""
+    """Return the last row of each forward block, int [blocks]."""
     ends: Ints = np.searchsorted(w.block, np.arange(w.blocks), side="right") - 1
     return ends
 
 
-def _kept(w: Workload, run: Run, ranks: Floats) -> Floats:
-    """Activations kept for backward on each stage, float64 [stages, c]; `ranks` is [stages, c, blocks]."""
+def _saved(w: Workload, run: Run, ranks: Floats) -> Floats:
+    """Return bytes of activations saved for backward, float64 [stages, c].
+
+    `ranks`, float64 [stages, c, blocks], is how often each stage runs each block.
+    """
     saved = w.per_block(w.saved_bytes)
     again = np.zeros_like(saved)
     if run.recompute:
@@ -125,13 +128,13 @@ def _kept(w: Workload, run: Run, ranks: Floats) -> Floats:
     if run.parallelism.schedule == "1f1b":
         begun = np.minimum(begun, stages - np.arange(stages))
     if stages == 1:
-        begun = np.ones(1)  # one microbatch after another: each is gone before the next
-    kept: Floats = begun[:, None] * (ranks * saved).sum(axis=-1) + _most(ranks, again)
-    return kept
+        begun = np.ones(1)  # one microbatch at a time
+    activations: Floats = begun[:, None] * (ranks * saved).sum(axis=-1) + _most(ranks, again)
+    return activations
 
 
 def _live(w: Workload, ranks: Floats) -> Floats:
-    """Most that outputs take at once, on each stage, float64 [stages, c]; `ranks` is [stages, c, blocks]."""
+    """Return peak bytes of live outputs, float64 [stages, c]; `ranks` as in `_saved`."""
     n = int((w.phase == FORWARD).sum())
     if not n:
         return np.zeros(ranks.shape[:2])
@@ -147,7 +150,7 @@ def _live(w: Workload, ranks: Floats) -> Floats:
     change[:n] += written
     np.subtract.at(change, last + 1, written)
     live = np.cumsum(change[:n], axis=0)
-    # Within a block that repeats, what enters the second repetition is its own output, as large as what entered.
+    # The second repetition of a block reads the first one's output, which is as large as the first one's input.
     peak = np.zeros((w.blocks, *written.shape[1:]))
     np.maximum.at(peak, w.block[:n], live)
     return _most(ranks, peak.T)

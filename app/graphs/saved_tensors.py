@@ -1,7 +1,7 @@
-"""Which of what forward wrote backward needs, as PyTorch's autograd keeps it (derivatives.yaml).
+"""Tensors that PyTorch's autograd saves for backward (derivatives.yaml).
 
-Products, norms, attention, powers, gates and smooth activations need what they read; softmax, relu, tanh and attention
-what they wrote; sums, scales and copies neither.
+Matrix products, norms, attention, powers, gates and smooth activations save their inputs; softmax, relu, tanh and
+attention save their outputs; sums, scales and copies save neither.
 """
 
 from __future__ import annotations
@@ -23,10 +23,14 @@ _WRITTEN = _ATTENTION | {"softmax", "relu", "tanh", "recurrent", "memory"}
 NEEDS_READ, NEEDS_WRITTEN = (np.array([op.name in names for op in OPS]) for names in (_READ, _WRITTEN))
 
 
-def kept(kind: Ints, block: Ints, edges: Ints, own: Bools) -> Bools:
-    """Whether each row's output is kept, bool [n]; rows in `own` need neither what they read nor what they wrote.
+def is_saved(kind: Ints, block: Ints, edges: Ints, own: Bools) -> Bools:
+    """Return True for rows whose output is saved for backward, bool [n].
 
-    A block's last row is what the next one's norm or product reads.
+    kind, block  int [n], operator code and block of each row
+    edges        int [2, e], producer and consumer rows
+    own          bool [n], rows that state their saved bytes themselves, to which the rules do not apply
+
+    A block's last row is always saved: the next block's norm or product reads it.
     """
     needed = NEEDS_WRITTEN[kind] & ~own
     needed[edges[0, (NEEDS_READ[kind] & ~own)[edges[1]]]] = True
