@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from app.config import CHECKOUT
 from app.evaluation.model_report import BEGIN, END, RECORD, means, table
 from app.evaluation.operator_report import RESULTS, with_table
 
@@ -12,6 +13,14 @@ def test_the_results_page_shows_the_recorded_run() -> None:
     text = RESULTS.read_text("utf-8")
     assert with_table(text, lines, BEGIN, END) == text, "run gpucast evaluate neusight-models --results"
     assert lines[0].endswith("| held, % (in-sample) |")
+
+
+def test_readme_and_summary_state_the_recorded_error() -> None:
+    cells = json.loads(RECORD.read_text("utf-8"))["cells"]
+    errors = [abs(c["error"]) for c in cells if c["part"] == "unseen" and c["predictor"] == "auto"]
+    figure = f"{sum(errors) / len(errors):.1f}"
+    assert f"the mean error is {figure} %" in (CHECKOUT / "README.md").read_text("utf-8")
+    assert f"| {figure} (6; published NeuSight: 10.0) |" in RESULTS.read_text("utf-8")
 
 
 def cell(part: str, error: float, *, held: bool = True, **published: float) -> dict[str, Any]:
