@@ -8,29 +8,7 @@ import typer
 
 from app.cli.charts import Bar, interval_chart
 from app.cli.drawing import Drawing, refuse_other
-from app.cli.options import (
-    AsJson,
-    Batch,
-    Coverage,
-    Csv,
-    Dtype,
-    Fields,
-    File,
-    Gpus,
-    ImageSize,
-    Measured,
-    Mode,
-    Model,
-    Plot,
-    Powers,
-    Predictor,
-    Prices,
-    Sequence,
-    by_gpu,
-    gpus_of,
-    request_of,
-    snapshot_of,
-)
+from app.cli.options import Powers, Prices, WorkloadOptions, by_gpu, snapshot_of, with_options
 from app.config import Settings
 from app.wire.rankings import RANKINGS
 
@@ -41,60 +19,36 @@ _UNITS = {"latency": "milliseconds", "throughput": "per second", "cost": "US dol
 _NAMES = {"latency": "Latency", "throughput": "Throughput", "cost": "Cost", "energy": "Energy"}
 
 
-def command(  # noqa: PLR0913 - one parameter per option
-    file: File = None,
+@with_options(WorkloadOptions)
+def command(
+    workload: WorkloadOptions,
     *,
-    gpu: Gpus = None,
     by: Annotated[str | None, typer.Option(help=f"{', '.join(RANKINGS)}.")] = None,
     price: Prices = None,
     power: Powers = None,
     search: Annotated[bool, typer.Option("--search", help="Try other splits over devices too.")] = False,
     max_devices: Annotated[int | None, typer.Option(help="At most so many of a GPU; unset: 8.")] = None,
-    model: Model = None,
-    mode: Mode = None,
-    batch: Batch = None,
-    sequence: Sequence = None,
-    image_size: ImageSize = None,
-    dtype: Dtype = None,
-    fields: Fields = None,
-    measured: Measured = None,
-    predictor: Predictor = None,
-    coverage: Coverage = None,
-    as_json: AsJson = False,
-    csv: Csv = False,
-    plot: Plot = None,
 ) -> None:
     """Rank GPUs (all, unless some are named) by what a workload takes on them: time, money or energy."""
     import msgspec
 
-    from app.cli.tables import as_csv
     from app.services.compare.compare import compare
     from app.services.compare.request import read_compare
 
-    refuse_other(plot)
-    how = {"mode": mode, "batch": batch, "sequence": sequence, "image_size": image_size, "dtype": dtype}
-    said = {
-        "gpus": gpus_of(gpu) if gpu else None,
-        "rank_by": by,
-        "prices": by_gpu(price, "--price"),
-        "powers_w": by_gpu(power, "--power"),
-        "search_parallelism": search or None,
-        "max_devices": max_devices,
-        "predictor": predictor,
-        "coverage": coverage,
-    }
-    request = read_compare(msgspec.json.encode(request_of(file, model, how, fields or [], measured or [], said)))
+    refuse_other(workload.plot)
+    request = workload.asked(
+        gpus=workload.gpus,
+        rank_by=by,
+        prices=by_gpu(price, "--price"),
+        powers_w=by_gpu(power, "--power"),
+        search_parallelism=search or None,
+        max_devices=max_devices,
+    )
+    asked = read_compare(msgspec.json.encode(request))
     settings = Settings.from_env()
     with snapshot_of(settings) as (snapshot, graphs):
-        answer = compare(snapshot, request, max_rows=settings.max_batch_rows, graphs=graphs)
-    if plot is not None:
-        _drawn(answer).write(plot)
-    if as_json:
-        print(msgspec.json.encode(answer).decode())
-    elif csv:
-        print(as_csv(answer.ranking), end="")
-    else:
-        _show(answer)
+        answer = compare(snapshot, asked, max_rows=settings.max_batch_rows, graphs=graphs)
+    workload.show(answer, answer.ranking, lambda: _show(answer), lambda: _drawn(answer))
 
 
 def _show(answer: CompareResponse) -> None:

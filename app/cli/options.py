@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from dataclasses import fields as fields_of
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_type_hints
 
+import msgspec
 import typer
 
 from app.cli.fields import pair, put_fields, read_json, value_of
@@ -16,6 +20,7 @@ from app.config import Settings
 from app.errors import BadInput
 
 if TYPE_CHECKING:
+    from app.cli.drawing import Drawing
     from app.engine.gpu_rows import Snapshot
     from app.services.graphs.stored import Graphs
 
@@ -58,27 +63,102 @@ Plot: TypeAlias = Annotated[
 ]
 
 
-def request_of(
-    file: Path | None,
-    model: str | None,
-    how: Mapping[str, Any],
-    fields: list[str],
-    measured: list[str],
-    said: Mapping[str, Any],
-) -> dict[str, Any]:
-    """The request as the file and the options describe it; the file may hold the workload alone.
+@dataclass(frozen=True)
+class ModelOptions:
+    """Options that say which network is meant, and how it runs."""
 
-    `how` is of a model, `said` of the request; what is None was not said.
-    """
-    request = _of_file(file, fields, measured) if model is None else {"workload": model_workload(model, how, fields)}
-    if request.get("save"):
-        raise BadInput("save: a running service keeps answers; send the request to it.")
-    return request | {name: value for name, value in said.items() if value is not None}
+    model: Model = None
+    mode: Mode = None
+    batch: Batch = None
+    sequence: Sequence = None
+    image_size: ImageSize = None
+    dtype: Dtype = None
+    fields: Fields = None
+
+    def request(self, file: Path | None, **own: Any) -> dict[str, Any]:
+        """The request as file and options describe it; `own` are fields of its own, None: not given.
+
+        The file may hold the workload alone.
+        """
+        if self.model is None:
+            request = _of_file(file, self.fields or [], self._measured)
+        else:
+            how = {name: getattr(self, name) for name in ("mode", "batch", "sequence", "image_size", "dtype")}
+            request = {"workload": model_workload(self.model, how, self.fields or [])}
+        if request.get("save"):
+            raise BadInput("save: a running service keeps answers; send the request to it.")
+        return request | {name: value for name, value in own.items() if value is not None}
+
+    @property
+    def _measured(self) -> list[str]:
+        return []
 
 
-def gpus_of(names: list[str]) -> list[str] | Literal["all"]:
-    """What a request says for these options."""
-    return "all" if names == ["all"] else names
+@dataclass(frozen=True)
+class WorkloadOptions(ModelOptions):
+    """Options of commands that answer about one workload on GPUs."""
+
+    file: File = None
+    gpu: Gpus = None
+    measured: Measured = None
+    predictor: Predictor = None
+    coverage: Coverage = None
+    as_json: AsJson = False
+    csv: Csv = False
+    plot: Plot = None
+
+    @property
+    def gpus(self) -> list[str] | Literal["all"] | None:
+        """What a request says for `--gpu`; None where it was not given."""
+        return "all" if self.gpu == ["all"] else self.gpu or None
+
+    def asked(self, **own: Any) -> dict[str, Any]:
+        """The request as `request` has it, of the file, predictor and coverage given."""
+        return self.request(self.file, **own, predictor=self.predictor, coverage=self.coverage)
+
+    def show(self, answer: Any, rows: list[Any], table: Callable[[], None], drawing: Callable[[], Drawing]) -> None:
+        """Print an answer: as JSON, its `rows` as CSV, or by `table`; and draw it where that was asked."""
+        if self.plot is not None:
+            drawing().write(self.plot)
+        if self.as_json:
+            print(msgspec.json.encode(answer).decode())
+        elif self.csv:
+            from app.cli.tables import as_csv
+
+            print(as_csv(rows), end="")
+        else:
+            table()
+
+    @property
+    def _measured(self) -> list[str]:
+        return self.measured or []
+
+
+# Options that come before a command's own.
+_FIRST = ("file", "gpu")
+
+
+def with_options(shared: type[ModelOptions]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorator of `command(shared options, own ones)`: Typer sees an option for every field of `shared`."""
+    hints = get_type_hints(shared, include_extras=True)
+    options = [
+        Parameter(one.name, Parameter.KEYWORD_ONLY, default=one.default, annotation=hints[one.name])
+        for one in fields_of(shared)
+    ]
+    first, last = ([one for one in options if (one.name in _FIRST) == early] for early in (True, False))
+
+    def taken(command: Callable[..., None]) -> Callable[..., None]:
+        def run(**given: Any) -> None:
+            command(shared(**{one.name: given.pop(one.name) for one in options}), **given)
+
+        _, *own = signature(command, eval_str=True).parameters.values()
+        every = [*first, *(one.replace(kind=Parameter.KEYWORD_ONLY) for one in own), *last]
+        run.__doc__ = command.__doc__
+        run.__annotations__ = {one.name: one.annotation for one in every}
+        run.__signature__ = Signature(every)  # type: ignore[attr-defined]  # a function may have one
+        return run
+
+    return taken
 
 
 def by_gpu(options: list[str] | None, name: str) -> dict[str, object] | None:

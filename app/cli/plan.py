@@ -8,29 +8,7 @@ import typer
 
 from app.cli.charts import Bar, interval_chart
 from app.cli.drawing import Drawing, refuse_other
-from app.cli.options import (
-    AsJson,
-    Batch,
-    Coverage,
-    Csv,
-    Dtype,
-    Fields,
-    File,
-    Gpus,
-    ImageSize,
-    Measured,
-    Mode,
-    Model,
-    Plot,
-    Powers,
-    Predictor,
-    Prices,
-    Sequence,
-    by_gpu,
-    gpus_of,
-    request_of,
-    snapshot_of,
-)
+from app.cli.options import Powers, Prices, WorkloadOptions, by_gpu, snapshot_of, with_options
 from app.config import Settings
 
 if TYPE_CHECKING:
@@ -44,10 +22,10 @@ Probability = Annotated[float | None, typer.Option(help="With which all goals mu
 MaxDevices = Annotated[int | None, typer.Option(help="At most so many of a GPU; unset: 8.")]
 
 
+@with_options(WorkloadOptions)
 def command(  # noqa: PLR0913 - one parameter per option
-    file: File = None,
+    workload: WorkloadOptions,
     *,
-    gpu: Gpus = None,
     steps: Steps = None,
     deadline: Deadline = None,
     budget: Budget = None,
@@ -56,54 +34,30 @@ def command(  # noqa: PLR0913 - one parameter per option
     price: Prices = None,
     power: Powers = None,
     max_devices: MaxDevices = None,
-    model: Model = None,
-    mode: Mode = None,
-    batch: Batch = None,
-    sequence: Sequence = None,
-    image_size: ImageSize = None,
-    dtype: Dtype = None,
-    fields: Fields = None,
-    measured: Measured = None,
-    predictor: Predictor = None,
-    coverage: Coverage = None,
-    as_json: AsJson = False,
-    csv: Csv = False,
-    plot: Plot = None,
 ) -> None:
     """Find the cheapest GPUs (of all, unless some are named) that meet a deadline, a budget or a throughput."""
     import msgspec
 
-    from app.cli.tables import as_csv
     from app.services.compare.plan import plan
     from app.wire.plan_form import read_plan
 
-    refuse_other(plot)
-    how = {"mode": mode, "batch": batch, "sequence": sequence, "image_size": image_size, "dtype": dtype}
-    said = {
-        "gpus": gpus_of(gpu) if gpu else None,
-        "steps": steps,
-        "deadline_s": deadline,
-        "budget_usd": budget,
-        "throughput_per_s": throughput,
-        "probability": probability,
-        "prices": by_gpu(price, "--price"),
-        "powers_w": by_gpu(power, "--power"),
-        "max_devices": max_devices,
-        "predictor": predictor,
-        "coverage": coverage,
-    }
-    request = read_plan(msgspec.json.encode(request_of(file, model, how, fields or [], measured or [], said)))
+    refuse_other(workload.plot)
+    request = workload.asked(
+        gpus=workload.gpus,
+        steps=steps,
+        deadline_s=deadline,
+        budget_usd=budget,
+        throughput_per_s=throughput,
+        probability=probability,
+        prices=by_gpu(price, "--price"),
+        powers_w=by_gpu(power, "--power"),
+        max_devices=max_devices,
+    )
+    asked = read_plan(msgspec.json.encode(request))
     settings = Settings.from_env()
     with snapshot_of(settings) as (snapshot, graphs):
-        answer = plan(snapshot, request, max_rows=settings.max_batch_rows, graphs=graphs)
-    if plot is not None:
-        _drawn(answer).write(plot)
-    if as_json:
-        print(msgspec.json.encode(answer).decode())
-    elif csv:
-        print(as_csv(answer.choices), end="")
-    else:
-        _show(answer)
+        answer = plan(snapshot, asked, max_rows=settings.max_batch_rows, graphs=graphs)
+    workload.show(answer, answer.choices, lambda: _show(answer), lambda: _drawn(answer))
 
 
 def _show(answer: PlanResponse) -> None:

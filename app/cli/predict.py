@@ -8,26 +8,7 @@ import typer
 
 from app.cli.charts import Bar, interval_chart
 from app.cli.drawing import Drawing, refuse_other
-from app.cli.options import (
-    AsJson,
-    Batch,
-    Coverage,
-    Csv,
-    Dtype,
-    Fields,
-    File,
-    Gpus,
-    ImageSize,
-    Measured,
-    Mode,
-    Model,
-    Plot,
-    Predictor,
-    Sequence,
-    gpus_of,
-    request_of,
-    snapshot_of,
-)
+from app.cli.options import WorkloadOptions, snapshot_of, with_options
 from app.config import Settings
 
 if TYPE_CHECKING:
@@ -36,40 +17,24 @@ if TYPE_CHECKING:
 _COLUMNS = f"{'GPU':<26}{'ms':>12}  {'interval':<27}{'bound':<9}{'support':<14}predictor"
 
 
-def command(  # noqa: PLR0913 - one parameter per option
-    file: File = None,
+@with_options(WorkloadOptions)
+def command(
+    workload: WorkloadOptions,
     *,
-    gpu: Gpus = None,
-    model: Model = None,
-    mode: Mode = None,
-    batch: Batch = None,
-    sequence: Sequence = None,
-    image_size: ImageSize = None,
-    dtype: Dtype = None,
-    fields: Fields = None,
-    measured: Measured = None,
-    predictor: Predictor = None,
-    coverage: Coverage = None,
     detail: Annotated[bool, typer.Option("--detail", help="Add one row per operator (with --json).")] = False,
-    as_json: AsJson = False,
-    csv: Csv = False,
-    plot: Plot = None,
 ) -> None:
     """Predict how long a kernel, a list of operators or a whole network takes on one GPU, on several or on all."""
     import msgspec
 
-    from app.cli.tables import as_csv
     from app.services.dispatch import reply
     from app.wire.operators.requests import TableResponse
     from app.wire.requests import read_request, write_response
 
-    refuse_other(plot)
-    how = {"mode": mode, "batch": batch, "sequence": sequence, "image_size": image_size, "dtype": dtype}
-    said = {"predictor": predictor, "coverage": coverage, "detail": detail or None}
-    request = request_of(file, model, how, fields or [], measured or [], said)
-    if gpu:
+    refuse_other(workload.plot)
+    request = workload.asked(detail=detail or None)
+    if workload.gpus is not None:
         request.pop("gpu", None)
-        request["gpus"] = gpus_of(gpu)
+        request["gpus"] = workload.gpus
     asked = read_request(msgspec.json.encode(request))
     settings = Settings.from_env()
     with snapshot_of(settings) as (snapshot, graphs):
@@ -77,14 +42,7 @@ def command(  # noqa: PLR0913 - one parameter per option
     if isinstance(response, TableResponse):
         print(write_response(response).decode())
         return
-    if plot is not None:
-        _drawn(response).write(plot)
-    if as_json:
-        print(write_response(response).decode())
-    elif csv:
-        print(as_csv(response.predictions), end="")
-    else:
-        _show(response)
+    workload.show(response, response.predictions, lambda: _show(response), lambda: _drawn(response))
 
 
 def _show(response: PredictResponse) -> None:

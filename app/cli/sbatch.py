@@ -12,19 +12,7 @@ from typing import Annotated
 import typer
 
 from app.cli.fields import pair
-from app.cli.options import (
-    Batch,
-    Dtype,
-    Fields,
-    ImageSize,
-    Mode,
-    Model,
-    Prices,
-    Sequence,
-    by_gpu,
-    request_of,
-    snapshot_of,
-)
+from app.cli.options import ModelOptions, Prices, by_gpu, snapshot_of, with_options
 from app.cli.plan import Budget, Deadline, MaxDevices, Probability, Steps
 from app.config import Settings
 from app.errors import BadInput
@@ -34,7 +22,9 @@ SINFO = ("sinfo", "--noheader", "--format", "%R %l %G")
 _ANY_S = 1e9
 
 
+@with_options(ModelOptions)
 def command(  # noqa: PLR0913 - one parameter per option
+    network: ModelOptions,
     script: Annotated[list[str], typer.Argument(help="What sbatch takes: a script, and its arguments.")],
     *,
     workload: Annotated[Path | None, typer.Option(help="JSON of what one step runs; or use --model.")] = None,
@@ -46,13 +36,6 @@ def command(  # noqa: PLR0913 - one parameter per option
     max_devices: MaxDevices = None,
     partitions: Annotated[Path | None, typer.Option(help=f"Lines as {' '.join(SINFO)} prints; unset: asks it.")] = None,
     name: Annotated[list[str] | None, typer.Option(metavar="WORD=GPU", help="Which GPU Slurm's word means.")] = None,
-    model: Model = None,
-    mode: Mode = None,
-    batch: Batch = None,
-    sequence: Sequence = None,
-    image_size: ImageSize = None,
-    dtype: Dtype = None,
-    fields: Fields = None,
     submit: Annotated[bool, typer.Option("--submit", help="Run the command, do not only print it.")] = False,
 ) -> None:
     """Propose partition, GPUs and time limit for a job, and submit it if asked to."""
@@ -69,18 +52,18 @@ def command(  # noqa: PLR0913 - one parameter per option
         for words in partitions_found.without:
             print(f"gpucast: {words}", file=sys.stderr)
         places = partitions_found.known
-        how = {"mode": mode, "batch": batch, "sequence": sequence, "image_size": image_size, "dtype": dtype}
-        said = {
-            "gpus": sorted({place.gpu for place in places}),
-            "steps": steps,
-            "deadline_s": deadline or _ANY_S,
-            "budget_usd": budget,
-            "probability": probability,
-            "prices": by_gpu(price, "--price"),
-            "max_devices": max_devices,
-        }
-        request = read_plan(msgspec.json.encode(request_of(workload, model, how, fields or [], [], said)))
-        answer = plan(snapshot, request, max_rows=settings.max_batch_rows, graphs=graphs)
+        request = network.request(
+            workload,
+            gpus=sorted({place.gpu for place in places}),
+            steps=steps,
+            deadline_s=deadline or _ANY_S,
+            budget_usd=budget,
+            probability=probability,
+            prices=by_gpu(price, "--price"),
+            max_devices=max_devices,
+        )
+        asked = read_plan(msgspec.json.encode(request))
+        answer = plan(snapshot, asked, max_rows=settings.max_batch_rows, graphs=graphs)
     found = proposed(answer.choices, places)
     if found is None:
         missing = "; ".join(f"{one.gpu}: {words}" for one in answer.choices for words in one.missing)
