@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from app.errors import MAX_ERRORS, BadInput, FieldError
 from app.ops import MIXED_FIELDS, OPS
+from app.predictors.operator_digests import digests, first_seen
 from app.tables.ops import DTYPE_CODE, OpTable
 from app.wire.decoding import summary
 from app.wire.operators.forms import FORM_OF, SPELLED, Form
@@ -20,7 +21,6 @@ Ints = NDArray[np.intp]
 Path = tuple[str | int, ...]
 
 _LOC = ("workload", "operators")
-_COUNT = MIXED_FIELDS["count"]
 
 
 class Distinct(NamedTuple):
@@ -97,17 +97,8 @@ def _refuse(errors: list[FieldError]) -> None:
 
 
 def distinct(table: OpTable) -> Distinct:
-    """Equal rows once, by their bytes: absent figures (NaN) are equal, which `np.unique` over rows denies.
-
-    The table, with MIXED_FIELDS, is the caller's to give away: its counts become 1.
-    """
-    count = table.dims[_COUNT].copy()
-    table.dims[_COUNT] = 1.0
-    if len(table) == 1:
-        return Distinct(table, np.zeros(1, dtype=np.intp), count)
-    keyed = np.ascontiguousarray(np.column_stack([table.dims.T, table.kind, table.dtype]))
-    _, first, row = np.unique(keyed.view(np.dtype((np.void, keyed.strides[0]))), return_index=True, return_inverse=True)
-    order = np.argsort(first)  # as asked
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
-    return Distinct(table.take(first[order]), rank[row.reshape(-1)], count)
+    """Equal rows once, in the order in which they come; how often each runs is no part of what it is."""
+    first, row = first_seen(digests(table))
+    once = table.take(first)
+    once.dims[once.fields["count"]] = 1.0
+    return Distinct(once, row, table.column("count").copy())

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.operator_rows import Distinct
+from app.engine.operator_rows import Distinct, distinct
 from app.errors import BadInput, FieldError
 from app.graphs.batched import by_row, per_configuration, unique_rows
 from app.graphs.data_parallel import with_gradient_exchange
@@ -18,7 +18,6 @@ from app.graphs.step_memory import Memory, memories
 from app.graphs.training_pass import training
 from app.ops.base import Work
 from app.ops.kinds import kinds_of, work_of
-from app.predictors.operator_digests import digests, first_seen
 from app.services.graphs.stored import Recent
 from app.tables.ops import OpTable
 from app.tables.workload import UPDATE, Workload
@@ -119,7 +118,7 @@ def _prepared(network: Network, run: Run) -> Prepared:
 
 def rows_prepared(workload: Workload, kept: Memory, fixed_bytes: float) -> Prepared:
     """These rows of one device, which keeps so much."""
-    found = distinct(workload.ops)
+    found = distinct_rows(workload.ops)
     kinds = kinds_of(found.table)
     groups = tuple(dict.fromkeys(kind.op.group for kind in kinds))
     group = np.empty(len(found.table), dtype=np.intp)
@@ -137,16 +136,14 @@ def rows_prepared(workload: Workload, kept: Memory, fixed_bytes: float) -> Prepa
     )
 
 
-def distinct(ops: OpTable) -> Distinct:
+def distinct_rows(ops: OpTable) -> Distinct:
     """Rows of a network, equal ones once, in the order in which they stand.
 
     Of c configurations (app/graphs/batched.py), in whatever order; `row` and `repeats` are those of row k from k c on.
     """
     every = unique_rows(ops)
-    first, row = first_seen(digests(every.table))
-    table = every.table.take(first)
-    table.dims[table.fields["count"]] = 1.0
-    return Distinct(table, every.rows(row).reshape(-1), by_row(ops.column("count")).reshape(-1))
+    found = distinct(every.table)
+    return Distinct(found.table, every.rows(found.row).reshape(-1), by_row(ops.column("count")).reshape(-1))
 
 
 _remembered: Recent[Prepared] = Recent(_REMEMBERED_BYTES)

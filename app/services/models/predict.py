@@ -25,12 +25,13 @@ from app.services.models.serving import serving_figures
 from app.services.models.sources import asked_network
 from app.services.models.steps import Step, timed
 from app.services.models.whole_networks import NOTE, as_one_row, knows_networks_only
-from app.services.operators.answers import lacks_among, refused, require_predictor
-from app.tables.gpus import GpuTable
+from app.services.operators.answers import lacks_among, require_predictor, runnable
+from app.tables.ops import OpTable
 from app.wire.models.requests import ModelWorkload, NetworkRequest, NetworkWorkload
-from app.wire.prediction_form import PredictResponse, Skipped
+from app.wire.prediction_form import PredictResponse
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
 
 _UNKNOWN_SHOWN = 5
 _HOST_BOUND = (
@@ -63,7 +64,8 @@ def predict_network(
         asked_for = f"{len(ready.workload):,} operators on {len(targets)} GPUs"
         raise TooLarge(f"At most {max_rows:,} rows are taken at once; {asked_for} are more.")
     gpus = rows.table()
-    targets, skipped = _runnable(engine, ready, gpus, targets, lenient=request.gpus == "all")
+    refusal = None if request.gpus == "all" else partial(_refusal, ready.distinct.table)
+    targets, skipped = runnable(engine, ready.distinct.table, ready.work, gpus, targets, refusal)
     if not targets:
         return PredictResponse([], skipped)
     launched = is_host_launched(asked.software, run.mode, run.dtype) and not whole
@@ -102,22 +104,10 @@ def predict_network(
     return PredictResponse(answering.predictions(), skipped)
 
 
-def _runnable(
-    engine: Engine, ready: Prepared, gpus: GpuTable, targets: list[int], *, lenient: bool
-) -> tuple[list[int], list[Skipped]]:
-    """Targets that have every dtype; of "all", those that do not are left out, otherwise they are refused."""
-    keep, skipped, table = [], [], ready.distinct.table
-    for target in targets:
-        missing = np.flatnonzero(refused(engine, table, ready.work, gpus, target))
-        if not len(missing):
-            keep.append(target)
-            continue
-        reason = lacks_among(gpus.ids[target], table, missing)
-        if not lenient:
-            message = f"The network cannot run: {reason}."
-            raise BadInput(message, errors=[FieldError(("workload", "dtype"), reason)])
-        skipped.append(Skipped(gpus.ids[target], reason))
-    return keep, skipped
+def _refusal(table: OpTable, gpu: str, missing: Ints) -> BadInput:
+    """That a GPU lacks a number format of the network."""
+    reason = lacks_among(gpu, table, missing)
+    return BadInput(f"The network cannot run: {reason}.", errors=[FieldError(("workload", "dtype"), reason)])
 
 
 def _with_measured(

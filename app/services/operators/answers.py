@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +18,7 @@ from app.predictors.roofline import peaks
 from app.tables.gpus import MOST_IN_A_MACHINE, GpuSpec, GpuTable
 from app.tables.ops import DTYPES, OpTable
 from app.tables.predictions import Predictions
+from app.wire.prediction_form import Skipped
 
 Ints = NDArray[np.intp]
 Bools = NDArray[np.bool_]
@@ -57,6 +60,30 @@ def lacks_among(gpu: str, ops: OpTable, rows: Ints) -> str:
     """Why a network cannot run: every dtype of these rows, as one asked for in FP8 computes in others beside it."""
     names = dict.fromkeys(DTYPES[code] for code in sorted(ops.dtype[rows].tolist(), reverse=True))
     return f"{gpu} does not compute in {' nor '.join(names)}"
+
+
+def runnable(
+    engine: Engine,
+    ops: OpTable,
+    work: Work,
+    gpus: GpuTable,
+    targets: Sequence[int],
+    refusal: Callable[[str, Ints], BadInput] | None,
+) -> tuple[list[int], list[Skipped]]:
+    """Targets that have every dtype, and those left out; where there is a `refusal` the first of these is refused.
+
+    refusal  id of a GPU and the rows that it cannot run -> what says so
+    """
+    keep, skipped = [], []
+    for target in targets:
+        missing, gpu = np.flatnonzero(refused(engine, ops, work, gpus, target)), gpus.ids[target]
+        if not len(missing):
+            keep.append(target)
+        elif refusal is not None:
+            raise refusal(gpu, missing)
+        else:
+            skipped.append(Skipped(gpu, lacks_among(gpu, ops, missing)))
+    return keep, skipped
 
 
 def answered(  # noqa: PLR0913  what is asked, and of whom

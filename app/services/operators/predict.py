@@ -8,11 +8,11 @@ up as the middles do; groups err independently of one another, so their deviatio
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.engine import Engine
 from app.engine.gpu_rows import GpuRows, Snapshot
 from app.engine.operator_rows import Distinct, read_rows
 from app.errors import MAX_ERRORS, BadInput, FieldError, TooLarge
@@ -20,7 +20,15 @@ from app.ops import OPS
 from app.ops.base import Work
 from app.ops.kinds import kinds_of, work_of
 from app.ops.stacks import doubts
-from app.services.operators.answers import ROOFLINE, lacks, over_slot, refused, require_predictor, warnings
+from app.services.operators.answers import (
+    ROOFLINE,
+    lacks,
+    lacks_among,
+    over_slot,
+    require_predictor,
+    runnable,
+    warnings,
+)
 from app.services.operators.between_nodes import Asking, answered_on
 from app.services.operators.explanations import explanations
 from app.tables.gpus import GpuTable
@@ -35,7 +43,6 @@ from app.wire.prediction_form import (
     Prediction,
     PredictResponse,
     Share,
-    Skipped,
 )
 
 Floats = NDArray[np.float64]
@@ -73,10 +80,12 @@ def predict_operators(snapshot: Snapshot, request: OperatorsRequest, *, max_rows
     require_predictor(snapshot.engine, rows, request.predictor, targets)
     asked = _chain(read_rows(operators), doubts(operator.software for operator in operators))
     gpus = rows.table()
-    targets, skipped = _runnable(snapshot.engine, asked, gpus, targets, lenient=request.gpus == "all")
+    table, work = asked.distinct.table, asked.work
+    refusal = None if request.gpus == "all" else partial(_refusal, asked.distinct)
+    targets, skipped = runnable(snapshot.engine, table, work, gpus, targets, refusal)
     if not targets:
         return PredictResponse([], skipped)
-    u, table = len(asked.runs), asked.distinct.table
+    u = len(asked.runs)
     answer = answered_on(snapshot.engine, table, gpus, targets, predictor=request.predictor, coverage=request.coverage)
     predictions = [
         _prediction(snapshot, rows, gpus, request, asked, target, _part(answer, k * u, u))
@@ -96,28 +105,15 @@ def _chain(distinct: Distinct, unheard: list[str]) -> Chain:
     return Chain(distinct, work_of(table, kinds), runs, group, groups, unheard)
 
 
-def _runnable(
-    engine: Engine, asked: Chain, gpus: GpuTable, targets: list[int], *, lenient: bool
-) -> tuple[list[int], list[Skipped]]:
-    """Targets that have every dtype; of "all", those that do not are left out, otherwise they are refused."""
-    keep, skipped = [], []
-    table = asked.distinct.table
-    for target in targets:
-        missing = np.flatnonzero(refused(engine, table, asked.work, gpus, target))
-        if not len(missing):
-            keep.append(target)
-            continue
-        reason = lacks(gpus.ids[target], table, int(missing[0]))
-        if not lenient:
-            wrong = np.flatnonzero(np.isin(asked.distinct.row, missing))[:MAX_ERRORS].tolist()
-            places = [("workload", "operators", k, "dtype") for k in wrong]
-            errors = [
-                FieldError(place, lacks(gpus.ids[target], table, int(asked.distinct.row[k])))
-                for place, k in zip(places, wrong, strict=True)
-            ]
-            raise BadInput(f"The operators cannot run: {reason}.", errors=errors)
-        skipped.append(Skipped(gpus.ids[target], reason))
-    return keep, skipped
+def _refusal(distinct: Distinct, gpu: str, missing: Ints) -> BadInput:
+    """Which operators a GPU has no dtype for, by their places in the request."""
+    wrong = np.flatnonzero(np.isin(distinct.row, missing))[:MAX_ERRORS].tolist()
+    rows = [int(row) for row in distinct.row[wrong]]
+    errors = [
+        FieldError(("workload", "operators", k, "dtype"), lacks(gpu, distinct.table, row))
+        for k, row in zip(wrong, rows, strict=True)
+    ]
+    return BadInput(f"The operators cannot run: {lacks_among(gpu, distinct.table, missing)}.", errors=errors)
 
 
 def _part(answer: Predictions, first: int, n: int) -> Predictions:

@@ -23,7 +23,7 @@ from app.graphs.step_memory import memory
 from app.ops import OPS
 from app.ops.kinds import kinds_of, work_of
 from app.predictors.roofline import peaks
-from app.services.models.networks import distinct
+from app.services.models.networks import distinct_rows
 from app.services.models.predict import predict_network
 from app.services.models.steps import passed_on, timeline
 from app.services.models.whole_networks import knows_networks_only
@@ -103,7 +103,7 @@ def _alone(workload: ModelWorkload, asked: Asked) -> list[float]:
 
 def _together(w: Workload, c: int, group: Group, asked: Asked) -> Floats | None:
     """FIGURES of c configurations that have their rows in common, [figures, c]; None where they cannot run."""
-    table, row, _ = distinct(w.ops)
+    table, row, _ = distinct_rows(w.ops)
     if _lacks_dtypes(table, asked):
         return None
     answer = _answered(table, group.run, asked)
