@@ -14,8 +14,8 @@ from app.bootstrap.assemble import installed_snapshot
 from app.config import Settings
 from app.engine.gpu_rows import Snapshot
 from app.services.dispatch import reply
-from app.wire.operators.requests import TablePrediction, TableResponse
-from app.wire.requests import read_request
+from app.wire.operators.operators_form import TablePrediction, TableResponse
+from app.wire.predict_body import read_request
 
 Floats = NDArray[np.float64]
 

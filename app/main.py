@@ -16,17 +16,17 @@ from app import __version__
 from app.api import (
     batch,
     compare,
-    gpu_plan,
     gpus,
     graphs,
+    job_plan,
     jobs,
     keys,
+    measurement_plan,
     measurements,
     openapi,
     operations,
     pages,
     partition,
-    plan,
     predictions,
     predictors,
     prices,
@@ -47,7 +47,7 @@ from app.config import Settings
 from app.engine import long_tail
 from app.engine.snapshot import SnapshotHolder
 from app.engine.versions import Stores
-from app.runtime.memory_return import share_arena
+from app.runtime.allocator_trim import share_arena
 from app.services.graphs.stored import Graphs
 
 # Allocations, and young collections, between two collections: requests leave no cycles, so looking often finds nothing.
@@ -57,13 +57,13 @@ COLLECT_AFTER = (50_000, 20, 20)
 STRICT = (
     batch.router,
     gpus.router,
-    gpu_plan.router,
+    measurement_plan.router,
     graphs.router,
     measurements.router,
     jobs.router,
     keys.router,
     partition.router,
-    plan.router,
+    job_plan.router,
     compare.router,
     prices.router,
     predictions.router,

@@ -20,7 +20,7 @@ from procrastinate.exceptions import ProcrastinateException
 from app.bootstrap.runtime import Runtime, open_runtime
 from app.config import Settings
 from app.errors import Unavailable
-from app.runtime.lifeline import follow_parent
+from app.runtime.parent_watch import follow_parent
 from app.services.learning.retrain_process import DATABASE_AWAY, ONE_THREAD
 from app.store import jobs, queue
 

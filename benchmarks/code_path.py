@@ -16,11 +16,11 @@ from app.bootstrap.warm import shipped_snapshot
 from app.config import CHECKOUT
 from app.engine.gpu_rows import Snapshot
 from app.services.dispatch import reply
-from app.wire.json_text import refuse_unsound
-from app.wire.models.requests import MODEL_EXAMPLE
-from app.wire.operators.requests import OPERATORS_EXAMPLE
+from app.wire.json_text import check_json_text
+from app.wire.network_form import MODEL_EXAMPLE
+from app.wire.operators.operators_form import OPERATORS_EXAMPLE
+from app.wire.predict_body import read_request
 from app.wire.prediction_form import PREDICT_EXAMPLE
-from app.wire.requests import read_request
 
 APP = str(CHECKOUT / "app") + "/"
 
@@ -36,7 +36,7 @@ def visited(snapshot: Snapshot, body: bytes) -> list[str]:
 
     sys.setprofile(enter)
     try:
-        refuse_unsound(body)
+        check_json_text(body)
         msgspec.json.encode(reply(snapshot, read_request(body), max_rows=10_000))
     finally:
         sys.setprofile(None)

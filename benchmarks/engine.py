@@ -23,9 +23,9 @@ from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.tables.ops import OpTable
-from app.wire.kernel_workload import KERNEL_EXAMPLE, KernelWorkload, with_measured
+from app.wire.kernel_workload import KERNEL_EXAMPLE, KernelWorkload, tables_with_measured
+from app.wire.predict_body import read_request, write_response
 from app.wire.prediction_form import PredictRequest
-from app.wire.requests import read_request, write_response
 
 GOAL_US = 60.0
 LOOPS, REPEATS = 200, 50
@@ -81,7 +81,7 @@ def _single(snapshot: Snapshot, predictor: str, measured: int) -> float:
 def _tables(snapshot: Snapshot, measured: int) -> tuple[OpTable, Measurements]:
     workload = _read(_body("auto", measured)).workload
     assert isinstance(workload, KernelWorkload)
-    return with_measured([workload], [snapshot.row_of[SOURCE]] * measured)
+    return tables_with_measured([workload], [snapshot.row_of[SOURCE]] * measured)
 
 
 def _request(snapshot: Snapshot, predictor: str) -> float:

@@ -23,9 +23,9 @@ from app.config import Settings
 from app.engine.gpu_rows import Snapshot
 from app.services.dispatch import reply
 from app.services.models import networks
-from app.wire.models.requests import GPT2_LARGE
+from app.wire.network_form import GPT2_LARGE
+from app.wire.predict_body import read_request, write_response
 from app.wire.prediction_form import PredictResponse
-from app.wire.requests import read_request, write_response
 
 ONE_GPU_MS, GPUS, MANY_GPUS_MS = 5.0, 30, 60.0
 REPEATS = 15

@@ -13,7 +13,7 @@ from app.api.deps import BodyDep, HolderDep, SettingsDep
 from app.api.openapi import BINARY, ref
 from app.errors import UnsupportedMedia
 from app.services.operators.batches import JSON, MEDIA, BatchOptions, predict_batch
-from app.wire.operators.requests import BATCH_EXAMPLE
+from app.wire.operators.operators_form import BATCH_EXAMPLE
 
 router = APIRouter(tags=["Prediction"])
 

@@ -11,8 +11,8 @@ from app.config import Settings
 from app.engine.snapshot import SnapshotHolder
 from app.services.graphs.stored import Graphs
 from app.store.session import Database
-from app.wire.decoding import plain
-from app.wire.json_text import refuse_unsound
+from app.wire.decoding import decode_plain
+from app.wire.json_text import check_json_text
 
 
 def _runtime(request: Request) -> Runtime:
@@ -43,11 +43,11 @@ async def _body(request: Request) -> bytes:
 
 
 async def _json_body(request: Request) -> Any:
-    return plain(await request.body())
+    return decode_plain(await request.body())
 
 
 async def _sound(request: Request) -> None:
-    refuse_unsound(await request.body())
+    check_json_text(await request.body())
 
 
 RuntimeDep = Annotated[Runtime, Depends(_runtime)]

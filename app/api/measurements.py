@@ -20,7 +20,7 @@ from app.services.measurements.listing import page
 from app.services.measurements.removal import remove
 from app.store.measurements import MeasurementRow
 from app.store.page import Filters, Page
-from app.wire.measurements.form import MEASUREMENT_EXAMPLE
+from app.wire.measurements.measurement_form import MEASUREMENT_EXAMPLE
 
 router = APIRouter(tags=["Measurements"])
 

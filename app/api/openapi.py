@@ -15,11 +15,12 @@ from app.services.compare.price_rows import PriceIn
 from app.services.scheduling.extender import FilterResult, HostPriority
 from app.wire.compare_form import CompareRequest, CompareResponse
 from app.wire.graph_form import Graph
+from app.wire.job_plan_form import PlanRequest, PlanResponse
 from app.wire.kernel_workload import KernelWorkload
 from app.wire.measurement_plan_form import MeasurementPlan, MeasurementPlanRequest
-from app.wire.measurements.form import MeasuredModel, MeasurementIn
-from app.wire.models.requests import GRAPH_REQUEST_EXAMPLE, MODEL_EXAMPLE, GraphRequest, ModelRequest
-from app.wire.operators.requests import (
+from app.wire.measurements.measurement_form import MeasuredModel, MeasurementIn
+from app.wire.network_form import GRAPH_REQUEST_EXAMPLE, MODEL_EXAMPLE, GraphRequest, ModelRequest
+from app.wire.operators.operators_form import (
     OPERATOR_TABLE_EXAMPLE,
     OPERATORS_EXAMPLE,
     BatchResponse,
@@ -29,7 +30,6 @@ from app.wire.operators.requests import (
     TableResponse,
 )
 from app.wire.partition_form import PartitionRequest, PartitionResponse
-from app.wire.plan_form import PlanRequest, PlanResponse
 from app.wire.prediction_form import PREDICT_EXAMPLE, PredictRequest, PredictResponse
 
 # Structs decoded and encoded by msgspec; routes refer to them as "#/components/schemas/<name>".

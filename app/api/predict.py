@@ -16,10 +16,10 @@ from app.errors import NotFound
 from app.services.dispatch import reply
 from app.services.kernels.predict import predict_many
 from app.services.quotes.save import kept
-from app.wire.models.requests import ModelRequest
-from app.wire.operators.requests import OperatorsRequest
+from app.wire.network_form import ModelRequest
+from app.wire.operators.operators_form import OperatorsRequest
+from app.wire.predict_body import Request, Response, read_request, write_response
 from app.wire.prediction_form import MAX_GPUS, PredictRequest, PredictResponse
-from app.wire.requests import Request, Response, read_request, write_response
 
 # Over so many pairs of GPU and measurement or operator, the work leaves the event loop; so do long bodies.
 INLINE_PAIRS = 512

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.api.deps import BodyDep, DatabaseDep, HolderDep
 from app.api.listing import MOST_ID, Limit, Text
 from app.api.openapi import ref
-from app.engine.prices import Listed, listed, today_utc
+from app.engine.prices import Listed, to_listing, today_utc
 from app.services.compare.price_rows import PRICE_EXAMPLE, PriceReport, add_prices
 from app.services.gpus import find
 from app.store.prices import page
@@ -74,5 +74,5 @@ def list_prices(wanted: Annotated[PriceQuery, Query()], database: DatabaseDep, h
     with database.begin() as connection:
         rows = page(connection, after=wanted.after, limit=wanted.limit + 1, gpu_id=gpu_id, **filters)
     book, today = holder.engine.prices, today_utc()
-    items = [listed(row, book, today) for row in rows[: wanted.limit]]
+    items = [to_listing(row, book, today) for row in rows[: wanted.limit]]
     return PricePage(items=items, next=items[-1].id if len(rows) > wanted.limit else None)

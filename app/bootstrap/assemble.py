@@ -1,4 +1,4 @@
-"""An engine from the database and the artefact stores."""
+"""Build an engine from the database and the artefact stores."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from app.config import Settings
 from app.engine.catalogue import load_catalog
 from app.engine.engine import Engine, KernelIndex
 from app.engine.gpu_rows import Snapshot
-from app.engine.measured import measured_operators
+from app.engine.measured_operators import measured_operators
 from app.engine.power_model import measured_power
 from app.engine.prices import PriceBook
 from app.engine.stored_kernels import stored_kernels
@@ -20,10 +20,10 @@ from app.tables.gpus import GpuTable
 
 
 def assemble(stores: Stores, connection: Connection, last: Engine | None) -> tuple[Engine, tuple[str, ...]]:
-    """The engine that the database describes, and why each version left out was refused.
+    """Return the engine that the database describes, and one message per version that was refused.
 
-    Where the database serves nothing, the shipped version answers. A version that `last` serves already is taken
-    from there; a refused one leaves the predictor on what `last` serves, or on what ships or needs no training.
+    The shipped version is used where the database serves none. A version that `last` already serves is reused. If a
+    version is refused, the predictor keeps what `last` serves, or else what ships or needs no training.
     """
     value = revision.current(connection)
     catalog = load_catalog(connection)
@@ -40,15 +40,15 @@ def assemble(stores: Stores, connection: Connection, last: Engine | None) -> tup
 
 
 def assemble_for(runtime: Runtime) -> tuple[Engine, tuple[str, ...]]:
-    """The engine of an installation for one use, and why each version left out was refused."""
+    """Return the engine of an installation, and one message per version that was refused."""
     with runtime.database.begin() as connection:
         return assemble(Stores.of(runtime.settings), connection, None)
 
 
 def installed_snapshot(settings: Settings) -> tuple[Snapshot, tuple[str, ...]]:
-    """What an installation answers now, for a process that is no service, and why each version left out was refused.
+    """Return a snapshot of an installation for a process that is not the service, and one message per refused version.
 
-    The database is closed again before it returns.
+    The database is closed before this returns.
     """
     with open_runtime(settings) as runtime:
         engine, refused = assemble_for(runtime)

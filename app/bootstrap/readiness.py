@@ -1,4 +1,4 @@
-"""Whether this process can do its work: database, queue and model store."""
+"""Report whether this process can work: database, queue and model store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.store import queue
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One thing that is needed: `problem` is empty while it works; `notes` are no reason to stop."""
+    """State of one dependency. `problem` is empty while it works; `notes` are warnings that do not stop the service."""
 
     name: str
     problem: str = ""
@@ -21,7 +21,7 @@ class Part:
 
 
 def readiness(runtime: Runtime, holder: SnapshotHolder) -> tuple[Part, ...]:
-    """Every part, looked at now."""
+    """Return the state of every dependency, checked now."""
     return (*_database_and_queue(runtime), _store(runtime, holder))
 
 
@@ -33,12 +33,12 @@ def _database_and_queue(runtime: Runtime) -> tuple[Part, Part]:
             waiting = queue.waiting(connection)
     except Unavailable as error:
         return Part("database", error.detail), Part("queue", "the database does not answer")
-    notes = () if workers or not waiting else (f"{waiting} jobs wait and no worker is running",)
+    notes = () if workers or not waiting else (f"{waiting} jobs are waiting and no worker is running",)
     return Part("database"), Part("queue", notes=notes)
 
 
 def _store(runtime: Runtime, holder: SnapshotHolder) -> Part:
     folder = runtime.settings.models_dir
     present = next((path for path in (folder, *folder.parents) if path.exists()), folder)
-    problem = "" if os.access(present, os.W_OK) else "the folder of the model store cannot be written"
+    problem = "" if os.access(present, os.W_OK) else "the model store folder is not writable"
     return Part("store", problem, holder.health.artifacts)

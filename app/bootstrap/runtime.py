@@ -1,4 +1,4 @@
-"""What every process needs before its work: a database that answers, migrated and seeded."""
+"""Open an installation: a database that answers, migrated and seeded."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from app.store.session import Database
 
 
 def _nothing() -> None:
-    """Another installation looks after its own server."""
+    """Do nothing: a database server outside this installation is not ours to restart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """An installation that is ready; `settings.database_url` names the server in use, embedded or not.
+    """An installation ready for use. `settings.database_url` names the server in use, embedded or external.
 
-    `ensure_database` starts the embedded server again if it died, and does nothing for another.
+    `ensure_database` restarts the embedded server if it died, and does nothing for an external one.
     """
 
     settings: Settings
@@ -35,7 +35,7 @@ class Runtime:
 
 @contextmanager
 def open_runtime(settings: Settings) -> Iterator[Runtime]:
-    """Start or join the embedded server unless DATABASE_URL names one; migrate to head; seed GPUs and measurements.
+    """Yield an installation: start or join the embedded server unless DATABASE_URL is set; migrate and seed it.
 
     Any number of processes may do this at once. The last one to leave stops the embedded server.
     """
@@ -47,14 +47,14 @@ def open_runtime(settings: Settings) -> Iterator[Runtime]:
 
 
 def seed(database: Database) -> None:
-    """Bring the shipped GPUs into the catalogue; rows that a user changed stay as they are."""
+    """Insert or update the shipped GPUs in the catalogue. Rows that a user changed are left as they are."""
     with database.begin() as connection:
         gpus.seed(connection, load_seed_specs())
 
 
 @contextmanager
 def open_database(settings: Settings) -> Iterator[Runtime]:
-    """The server alone, as it is: neither migrated nor seeded."""
+    """Yield an installation whose database is neither migrated nor seeded."""
     embedded = EmbeddedPostgres(settings.data_dir / "postgres") if settings.database_url is None else None
     holder: Any = embedded or nullcontext()
     with holder:

@@ -1,7 +1,7 @@
-"""Measurements that ship with the code, brought in by whichever process starts first.
+"""Import the measurements that ship with the code. The first process to start does it, once per database.
 
-They are brought in by a process of its own, `python -m app.bootstrap.seeded FILE...`: what reading and
-checking them takes, over 100 MB, would stay with a server for as long as it runs.
+The import runs in a subprocess, `python -m app.bootstrap.seeded FILE...`, because the memory it needs (over 100 MB)
+would otherwise stay with the server.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ LOG = logging.getLogger(__name__)
 
 
 def seed_measurements(database: Database, settings: Settings) -> None:
-    """Bring in the Parquet files of the settings' folder that this database has not seen, as they are now.
+    """Import the Parquet files of `settings.seed_measurements_dir` that this database does not have yet.
 
-    A file that cannot be read is logged and left out: a service without these rows answers, if less well.
+    A file that cannot be read is logged and skipped: the service still answers without these rows, less accurately.
     """
     files = {_sha256(path): path for path in sorted(settings.seed_measurements_dir.glob("*.parquet"))}
     if not files:
@@ -40,7 +40,7 @@ def seed_measurements(database: Database, settings: Settings) -> None:
             command = [sys.executable, "-m", __name__, *new]
             code = subprocess.run(command, env={**os.environ, **settings.environment()}, check=False).returncode
             if code != 0:
-                LOG.error("the process that brings in shipped measurements ended with code %d", code)
+                LOG.error("the import of shipped measurements exited with code %d", code)
 
 
 def _sha256(path: Path) -> str:
@@ -48,7 +48,7 @@ def _sha256(path: Path) -> str:
 
 
 def _bring_in(database: Database, path: Path) -> bool:
-    # A start that only looks need not load what brings in.
+    # Imported here because a start that has nothing to import should not load the importers.
     from app.services.measurements.import_parts import import_parts  # noqa: PLC0415
     from app.services.measurements.importers.measurements import IMPORTER  # noqa: PLC0415
 
@@ -56,15 +56,15 @@ def _bring_in(database: Database, path: Path) -> bool:
     try:
         report = import_parts(database, IMPORTER, path)
     except (BadInput, NotFound) as error:
-        LOG.error("%s was not brought in: %s", path.name, error.detail)
+        LOG.error("%s was not imported: %s", path.name, error.detail)
         return False
     seconds = time.monotonic() - began
-    LOG.info("%s: %d measurements brought in within %.1f s", path.name, report.inserted, seconds)
+    LOG.info("%s: %d measurements imported in %.1f s", path.name, report.inserted, seconds)
     return True
 
 
 def main() -> None:
-    """Bring in the files that the arguments name; the process that started this one holds the lock."""
+    """Import the files named by the arguments. The parent process holds the lock."""
     settings = Settings.from_env()
     logs.configure(settings)
     database = Database(settings.database_url or "")

@@ -1,8 +1,8 @@
-"""The artefacts that ship with the code, made the way that every version is made: import, then retrain jobs.
+"""Train the artefacts that ship with the code, with the same import and retrain jobs as any other version.
 
-In a throw-away database: an embedded PostgreSQL in a temporary folder. Kernel measurements are not used, for those at
-hand carry no licence that allows a model of them to be given away. Predictors of whole networks come last: their rows
-are brought in when those that learn every operator have learned.
+This runs in a throw-away database, an embedded PostgreSQL in a temporary folder. Kernel measurements are not used,
+because the licences of those available do not allow a derived model to be distributed. Predictors of whole networks
+are trained last: their rows are imported after the predictors that learn from every operator are trained.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from app.store import artifacts, jobs, versions
 from app.store.versions import Version
 
 MOST_BYTES = 30_000_000
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 class Source(NamedTuple):
-    """Measurements to learn from: their folder, the importer that reads it, and what they may be used for."""
+    """A training data set: its folder, the importer that reads it, its origin and its licence."""
 
     folder: str
     importer: str
@@ -52,53 +52,55 @@ OPERATORS = (
     Source("modern_operators", "aiconfigurator", "github.com/ai-dynamo/aiconfigurator", "Apache-2.0"),
 )
 NETWORKS = (Source("vision_models", "timm", "github.com/huggingface/pytorch-image-models", "Apache-2.0"),)
-# Brought in by every start, that of the throw-away installation included.
+# Every start imports these, so the throw-away installation has them too.
 OWN = {"origin": "seed_data/measurements", "licence": "Apache-2.0"}
 
 
 def trainable() -> list[str]:
-    """Predictors that ship trained: those that learn from operators, whole networks among them."""
+    """Return the names of predictors that ship trained: those that learn from operators or whole networks."""
     return [predictor.name for predictor in OPERATOR_PREDICTORS if learns_operators(predictor.name)]
 
 
 def sources_of(predictor: str) -> tuple[Source, ...]:
-    """What it ships trained on."""
+    """Return the data sets that the shipped version of a predictor is trained on."""
     return NETWORKS if knows_networks_only(predictor) else OPERATORS
 
 
-def train_shipped(data: Path, out: Path, predictors: Sequence[str], tell: Tell) -> int:
-    """Train the predictors on the folders of `data` and write their artefacts to `out`; returns the bytes there.
+def train_shipped(data: Path, out: Path, predictors: Sequence[str], report: Report) -> int:
+    """Train the predictors on the folders of `data`, write their artefacts to `out` and return the bytes in `out`.
 
-    Of what `out` holds, artefacts of other predictors that ship are kept as they are, and nothing else. BadInput where
-    a folder or predictor is missing, GpucastError where a job fails or the artefacts are too large together.
+    Shipped artefacts of other predictors in `out` are kept; everything else there is removed. Raises BadInput if a
+    folder or predictor is missing, and GpucastError if a job fails or the artefacts exceed MOST_BYTES together.
     """
     unknown = [name for name in predictors if name not in trainable()]
     if unknown:
         raise BadInput(f"{', '.join(unknown)} cannot ship trained; those that can: {', '.join(trainable())}.")
     stages = list(_stages(predictors))
-    missing = [str(data / one.folder) for sources, _ in stages for one in sources if not (data / one.folder).is_dir()]
+    missing = [
+        str(data / source.folder) for sources, _ in stages for source in sources if not (data / source.folder).is_dir()
+    ]
     if missing:
-        raise BadInput(f"There are no measurements in {', '.join(missing)}.")
-    kept = {name: one.sha256 for name, one in shipped_versions(out).items() if name in {*trainable()} - {*predictors}}
+        raise BadInput(f"No measurements found in {', '.join(missing)}.")
+    kept = {name: item.sha256 for name, item in shipped_versions(out).items() if name in {*trainable()} - {*predictors}}
     with _throw_away() as runtime:
         for sources, names in stages:
             for importer, folder in _folders(data, sources):
-                report = import_parts(runtime.database, importer, folder)
-                tell(f"{folder.name}: {report.inserted:,} of {report.received:,} rows taken in")
+                imported = import_parts(runtime.database, importer, folder)
+                report(f"{folder.name}: {imported.inserted:,} of {imported.received:,} rows imported")
             for name in names:
-                _retrain(runtime, name, tell)
-        return _write(runtime, out, kept, tell)
+                _retrain(runtime, name, report)
+        return _write(runtime, out, kept, report)
 
 
 def _stages(predictors: Sequence[str]) -> Iterator[tuple[tuple[Source, ...], list[str]]]:
-    """What to bring in, and who then learns: whole networks last, for others would learn them as one more operator."""
+    """Yield the data sets to import and the predictors then trained; networks last, else all would learn them."""
     for sources in (OPERATORS, NETWORKS):
         if names := [name for name in predictors if sources_of(name) == sources]:
             yield sources, names
 
 
 def _folders(data: Path, sources: Sequence[Source]) -> Iterator[tuple[PartsImporter, Path]]:
-    """What to import: the data sets."""
+    """Yield the importer and folder of each data set."""
     for source in sources:
         importer = importer_named(source.importer)
         if isinstance(importer, PartsImporter):
@@ -107,7 +109,7 @@ def _folders(data: Path, sources: Sequence[Source]) -> Iterator[tuple[PartsImpor
 
 @contextmanager
 def _throw_away() -> Iterator[Runtime]:
-    """An installation of its own, which nothing ships with."""
+    """Yield an empty installation in a temporary folder, with no shipped artefacts."""
     with tempfile.TemporaryDirectory(prefix="gpucast-train-") as folder:
         settings = dataclasses.replace(
             Settings.from_env(), database_url=None, data_dir=Path(folder), shipped_dir=Path(folder) / "nothing"
@@ -116,8 +118,8 @@ def _throw_away() -> Iterator[Runtime]:
             yield runtime
 
 
-def _retrain(runtime: Runtime, name: str, tell: Tell) -> None:
-    """The job of a retraining, run at once in a process like the worker's."""
+def _retrain(runtime: Runtime, name: str, report: Report) -> None:
+    """Run one retrain job now, in a subprocess like the worker's."""
     job_id = request_retrain(runtime.database, name, None)
     process = subprocess.Popen(
         [sys.executable, "-m", "app.services.learning.retrain_process", str(job_id)],
@@ -132,24 +134,24 @@ def _retrain(runtime: Runtime, name: str, tell: Tell) -> None:
     with runtime.database.begin() as connection:
         job = jobs.get(connection, job_id)
     if job.state != "succeeded" or job.finished_at is None or job.started_at is None:
-        raise GpucastError(f"Training {name} failed: {job.reason or 'its process ended'}")
-    tell(f"{name}: trained in {(job.finished_at - job.started_at).total_seconds():.0f} s")
+        raise GpucastError(f"Training {name} failed: {job.reason or 'its process exited'}")
+    report(f"{name}: trained in {(job.finished_at - job.started_at).total_seconds():.0f} s")
 
 
-def _write(runtime: Runtime, out: Path, kept: Mapping[str, str], tell: Tell) -> int:
-    """What was trained, beside the artefacts of `out` that are kept; returns the bytes of all together."""
+def _write(runtime: Runtime, out: Path, kept: Mapping[str, str], report: Report) -> int:
+    """Write the trained artefacts beside the kept ones and return the bytes of all of them."""
     with runtime.database.begin() as connection:
         served = versions.served(connection)
     with tempfile.TemporaryDirectory(prefix="gpucast-shipped-") as folder:
         made = Path(folder)
         named = {version.predictor: _published(runtime, made, version) for version in served}
         for name, sha256 in named.items():
-            tell(f"{name}: {(made / f'{sha256}.joblib').stat().st_size / 1e6:.2f} MB")
-        stay = [path for sha256 in kept.values() for path in out.glob(f"{sha256}.*")]
-        total = sum(path.stat().st_size for path in (*made.iterdir(), *stay))
+            report(f"{name}: {(made / f'{sha256}.joblib').stat().st_size / 1e6:.2f} MB")
+        kept_paths = [path for sha256 in kept.values() for path in out.glob(f"{sha256}.*")]
+        total = sum(path.stat().st_size for path in (*made.iterdir(), *kept_paths))
         if total >= MOST_BYTES:
             raise GpucastError(
-                f"The artefacts take {total / 1e6:.1f} MB together: {MOST_BYTES / 1e6:.0f} MB is the limit."
+                f"The artefacts take {total / 1e6:.1f} MB together; the limit is {MOST_BYTES / 1e6:.0f} MB."
             )
         out.mkdir(parents=True, exist_ok=True)
         for path in made.iterdir():
@@ -159,12 +161,12 @@ def _write(runtime: Runtime, out: Path, kept: Mapping[str, str], tell: Tell) -> 
 
 
 def _published(runtime: Runtime, folder: Path, version: Version) -> str:
-    """The artefact again, its manifest with what a reader elsewhere wants to know."""
+    """Publish an artefact with a manifest of origin, licence and code version. Return its SHA-256."""
     sources = [{"origin": source.origin, "licence": source.licence} for source in sources_of(version.predictor)]
     if any(runtime.settings.seed_measurements_dir.glob("*.parquet")):
         sources.append(OWN)
     payload = load_payload(runtime.settings.models_dir, version.artifact_sha256)
-    told = {
+    manifest = {
         "predictor": version.predictor,
         "gpu_id": version.gpu_id,
         "training_set_sha256": version.training_set_sha256,
@@ -172,4 +174,4 @@ def _published(runtime: Runtime, folder: Path, version: Version) -> str:
         "code_version": __version__,
         "sources": sources,
     }
-    return artifacts.publish(folder, payload, told)
+    return artifacts.publish(folder, payload, manifest)

@@ -1,4 +1,4 @@
-"""Compiled code made ready before the first caller needs it; `python -m app.bootstrap.warm` does so before a start."""
+"""Compile code before the first request needs it. `python -m app.bootstrap.warm` does so before a start."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ from app.services.models.predict import predict_network
 from app.services.operators.predict import predict_operators
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
-from app.wire.json_text import refuse_unsound
+from app.wire.json_text import check_json_text
 from app.wire.kernel_workload import KERNEL_EXAMPLE
-from app.wire.models.requests import MODEL_EXAMPLE, ModelRequest
-from app.wire.operators.requests import OPERATORS_EXAMPLE, OperatorsRequest
+from app.wire.network_form import MODEL_EXAMPLE, ModelRequest
+from app.wire.operators.operators_form import OPERATORS_EXAMPLE, OperatorsRequest
 from app.wire.prediction_form import PredictRequest
 
 LOG = logging.getLogger(__name__)
 _MOST_ROWS = 1_000  # more than the example network has
-_COMPILED = FOLDER / "compiled"  # there once all is
+_COMPILED = FOLDER / "compiled"  # exists once everything is compiled
 
 
 def compile_apart() -> None:
-    """Compile in a process of its own what is not compiled yet: a compiler's memory would stay with this one."""
+    """Compile in a subprocess what is not compiled yet, because a compiler's memory would stay with this process."""
     if not _COMPILED.exists():
         code = subprocess.run([sys.executable, "-m", __name__], check=False).returncode
         if code != 0:
-            LOG.warning("the process that compiles ended with code %d: this one compiles what it needs", code)
+            LOG.warning("the compiling process exited with code %d: this process compiles what it needs", code)
 
 
 def warm(snapshot: Snapshot) -> None:
-    """Answer the example requests by every predictor that can: compiles once per installation, then loads.
+    """Answer the example requests with every predictor: compiles code once per installation, loads it after that.
 
-    A predictor without training, or a catalogue without the example's GPUs, is nothing that stops a start.
+    An untrained predictor, or a catalogue without the example's GPUs, does not stop a start.
     """
-    refuse_unsound(msgspec.json.encode(KERNEL_EXAMPLE))
+    check_json_text(msgspec.json.encode(KERNEL_EXAMPLE))
     gpu, operators = snapshot.engine.gpus.ids[0], OPERATORS_EXAMPLE["workload"]
     for predictor in PREDICTORS:
         request = {"gpu": gpu, "workload": KERNEL_EXAMPLE, "predictor": predictor.name, "detail": True}
@@ -67,14 +67,14 @@ def warm(snapshot: Snapshot) -> None:
 
 
 def shipped_snapshot() -> Snapshot:
-    """The shipped catalogue and artefacts, without a database."""
+    """Return a snapshot of the shipped catalogue and artefacts, without a database."""
     specs = load_seed_specs()
     served, _ = ready_versions([], Stores.of(Settings.from_env()), None)
     return Snapshot.of(Engine(Catalog(specs), GpuTable.from_specs(specs), served))
 
 
 def main() -> None:
-    """Warm up on what ships."""
+    """Warm up with the shipped catalogue and artefacts."""
     warm(shipped_snapshot())
     FOLDER.mkdir(parents=True, exist_ok=True)
     _COMPILED.touch()

@@ -14,10 +14,10 @@ _TRUTHS = {"true": True, "false": False}
 
 def read_json(file: Path) -> Any:
     """The JSON of a file; - is standard input."""
-    from app.wire.decoding import plain
+    from app.wire.decoding import decode_plain
 
     try:
-        return plain(sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes())
+        return decode_plain(sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes())
     except OSError as error:
         raise BadInput(f"{file} cannot be read: {error.strerror}.") from error
 

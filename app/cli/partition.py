@@ -48,13 +48,13 @@ def command(  # noqa: PLR0913 - one parameter per option
 
 
 def _network(model: str) -> dict[str, Any]:
-    from app.wire.decoding import plain
+    from app.wire.decoding import decode_plain
 
     path = Path(model)
     if path.suffix != ".json":
         return {"name": model}
     try:
-        return {"config": plain(path.read_bytes())}
+        return {"config": decode_plain(path.read_bytes())}
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror}.") from error
 

@@ -12,7 +12,7 @@ from app.cli.options import Powers, Prices, WorkloadOptions, by_gpu, snapshot_of
 from app.config import Settings
 
 if TYPE_CHECKING:
-    from app.wire.plan_form import Choice, PlanResponse
+    from app.wire.job_plan_form import Choice, PlanResponse
 
 Steps = Annotated[float | None, typer.Option(help="Runs of the workload in the job; unset: 1, or one epoch.")]
 Deadline = Annotated[float | None, typer.Option("--deadline", metavar="SECONDS", help="For the whole job.")]
@@ -38,8 +38,8 @@ def command(  # noqa: PLR0913 - one parameter per option
     """Find the cheapest GPUs (of all, unless some are named) that meet a deadline, a budget or a throughput."""
     import msgspec
 
-    from app.services.compare.plan import plan
-    from app.wire.plan_form import read_plan
+    from app.services.compare.job_plan import plan
+    from app.wire.job_plan_form import read_plan
 
     refuse_other(workload.plot)
     request = workload.asked(

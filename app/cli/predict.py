@@ -27,8 +27,8 @@ def command(
     import msgspec
 
     from app.services.dispatch import reply
-    from app.wire.operators.requests import TableResponse
-    from app.wire.requests import read_request, write_response
+    from app.wire.operators.operators_form import TableResponse
+    from app.wire.predict_body import read_request, write_response
 
     refuse_other(workload.plot)
     request = workload.asked(detail=detail or None)

@@ -45,14 +45,14 @@ def list_prices(
 
     from app.bootstrap.runtime import open_runtime
     from app.engine.catalogue import load_catalog
-    from app.engine.prices import PriceBook, listed, today_utc
+    from app.engine.prices import PriceBook, to_listing, today_utc
     from app.store import prices
 
     with open_runtime(Settings.from_env()) as runtime, runtime.database.begin() as connection:
         rows = prices.load(connection)
         wanted = None if gpu is None else load_catalog(connection).resolve(gpu).id
     book, today = PriceBook.of(rows), today_utc()
-    items = [listed(row, book, today) for row in rows if wanted in (None, row.gpu_id)]
+    items = [to_listing(row, book, today) for row in rows if wanted in (None, row.gpu_id)]
     if as_json:
         print(msgspec.json.encode({"items": items}).decode())
         return

@@ -41,9 +41,9 @@ def command(  # noqa: PLR0913 - one parameter per option
     """Propose partition, GPUs and time limit for a job, and submit it if asked to."""
     import msgspec
 
-    from app.services.compare.plan import plan
+    from app.services.compare.job_plan import plan
     from app.services.scheduling.slurm import partitions_of, proposed
-    from app.wire.plan_form import read_plan
+    from app.wire.job_plan_form import read_plan
 
     settings, names = Settings.from_env(), dict(pair(text, "--name") for text in name or [])
     lines = _sinfo() if partitions is None else partitions.read_text("utf-8").splitlines()

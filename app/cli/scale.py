@@ -38,8 +38,8 @@ def command(  # noqa: PLR0913 - one parameter per option
     import msgspec
 
     from app.services.models.scaling import curves
-    from app.wire.models.requests import ModelRequest
-    from app.wire.requests import read_request
+    from app.wire.network_form import ModelRequest
+    from app.wire.predict_body import read_request
 
     refuse_other(plot)
     counts, sizes = _numbers(devices, "--devices"), _numbers(batches, "--batches")

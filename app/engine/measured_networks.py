@@ -1,4 +1,4 @@
-"""Measured times of whole networks, as the engine holds them."""
+"""Measured times of whole networks, as the engine keeps them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 
 class MeasuredModels(NamedTuple):
-    """Seconds of networks measured whole, by what they are and by GPU id, the median of equal rows.
+    """Measured seconds by network key and GPU id, the median of equal rows.
 
-    `seen` says which stored rows they are from.
+    `fingerprint` identifies the stored rows that they come from.
     """
 
     times: Mapping[Hashable, Mapping[str, float]] = {}
-    seen: str = ""
+    fingerprint: str = ""
 
     def on(self, gpu: str) -> list[Hashable]:
-        """Keys of those that were measured on a GPU."""
+        """Return the keys of networks that were measured on a GPU."""
         return [key for key, by_gpu in self.times.items() if gpu in by_gpu]

@@ -1,4 +1,4 @@
-"""Checked operators as blocks that the store takes, and stored blocks as tables that predictors learn from."""
+"""Convert checked operators to blocks for the store, and stored blocks to training tables for predictors."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from app.tables.gpus import GpuSpec, GpuTable
 from app.tables.measurements import Measurements
 from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
-from app.wire.operators.columns import Words
-from app.wire.operators.forms import FORMS, Form
+from app.wire.operators.operator_columns import Words
+from app.wire.operators.row_forms import FORMS, Form
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
-# Columns of every operator that are not stored: a row is the time of one run, and the software says who launches.
+# Columns that are not stored: a row is the time of one run, and `eager` follows from the software.
 _NOT_STORED = ("count", "eager")
 
 
-class Facts(NamedTuple):
-    """What n measured rows say beside their operator; absent figures are NaN, as in `OperatorBlock`.
+class MeasurementColumns(NamedTuple):
+    """Columns of n measurements besides their operator. Missing figures are NaN, as in `OperatorBlock`.
 
     `gpu` is int [n] into `specs`.
     """
@@ -45,9 +45,9 @@ class Facts(NamedTuple):
     grid: Floats
     block: Floats
 
-    def take(self, rows: Ints) -> Facts:
-        """The rows given."""
-        return Facts(
+    def take(self, rows: Ints) -> MeasurementColumns:
+        """Return the given rows."""
+        return MeasurementColumns(
             self.specs,
             self.gpu[rows],
             self.software._replace(codes=self.software.codes[rows]),
@@ -64,48 +64,55 @@ class Facts(NamedTuple):
         )
 
 
-def blocks_of(form: Form, table: OpTable, facts: Facts) -> Iterator[tuple[OperatorBlock, Ints]]:
-    """Rows of one operator by dtype and by the fields that they hold, each block with its rows."""
-    given = _given(form, table)
-    bits = 1 << np.arange(len(given))
-    pattern = bits @ given + (table.dtype << len(given))
+def to_blocks(form: Form, table: OpTable, measured: MeasurementColumns) -> Iterator[tuple[OperatorBlock, Ints]]:
+    """Yield blocks of one operator, split by dtype and by the fields that are stored, with the rows of each block."""
+    stored = _stored_fields(form, table)
+    bits = 1 << np.arange(len(stored))
+    pattern = bits @ stored + (table.dtype << len(stored))
     for number in np.unique(pattern).tolist():
         rows = np.flatnonzero(pattern == number)
-        held = np.flatnonzero(given[:, rows[0]])
+        held = np.flatnonzero(stored[:, rows[0]])
         fields = tuple(name for name, column in form.op.fields.items() if column in held)
         dims = np.ascontiguousarray(table.dims[np.ix_(held, rows)])
-        mine = facts.take(rows)
+        mine = measured.take(rows)
         contexts, context = _contexts(form.op.name, DTYPES[table.dtype[rows[0]]], fields, mine)
         yield OperatorBlock(contexts, context, dims, *mine[5:]), rows
 
 
-def _given(form: Form, table: OpTable) -> NDArray[np.bool_]:
-    """Which figures say more than their default, bool [fields, n]; those that have none always do."""
-    given = np.zeros(table.dims.shape, dtype=np.bool_)
+def _stored_fields(form: Form, table: OpTable) -> NDArray[np.bool_]:
+    """Return which figures are stored, bool [fields, n]: those without a default or different from it."""
+    stored = np.zeros(table.dims.shape, dtype=np.bool_)
     for dim in form.op.dims:
         for name in dim.columns:
             column = form.op.fields[name]
             if dim.default is None:
-                given[column] = True
+                stored[column] = True
             elif name not in _NOT_STORED:
-                given[column] = ~np.isnan(table.dims[column]) & (table.dims[column] != dim.default)
-    return given
+                stored[column] = ~np.isnan(table.dims[column]) & (table.dims[column] != dim.default)
+    return stored
 
 
-def _contexts(op: str, dtype: str, fields: tuple[str, ...], facts: Facts) -> tuple[tuple[Context, ...], Ints]:
-    """What rows have in common, without repetition, and the code of each row's, int [n]."""
-    columns = (facts.gpu, facts.software.codes, facts.source.codes, facts.kernel.codes + 1)
-    sizes = (len(facts.specs), len(facts.software.words), len(facts.source.words), len(facts.kernel.words) + 1)
+def _contexts(
+    op: str, dtype: str, fields: tuple[str, ...], measured: MeasurementColumns
+) -> tuple[tuple[Context, ...], Ints]:
+    """Return the distinct contexts (operator, GPU, software, source, kernel), and each row's index, int [n]."""
+    columns = (measured.gpu, measured.software.codes, measured.source.codes, measured.kernel.codes + 1)
+    sizes = (
+        len(measured.specs),
+        len(measured.software.words),
+        len(measured.source.words),
+        len(measured.kernel.words) + 1,
+    )
     joined, context = np.unique(np.ravel_multi_index(columns, sizes), return_inverse=True)
     contexts = [
         Context(
             op,
             dtype,
             fields,
-            facts.specs[gpu].id,
-            facts.software.words[software],
-            facts.source.words[source],
-            facts.kernel.words[kernel - 1] if kernel else None,
+            measured.specs[gpu].id,
+            measured.software.words[software],
+            measured.source.words[source],
+            measured.kernel.words[kernel - 1] if kernel else None,
         )
         for gpu, software, source, kernel in zip(*np.unravel_index(joined, sizes), strict=True)
     ]
@@ -113,7 +120,7 @@ def _contexts(op: str, dtype: str, fields: tuple[str, ...], facts: Facts) -> tup
 
 
 def operator_table(block: OperatorBlock) -> OpTable:
-    """The rows with every column of their operator."""
+    """Return the rows of a block with all columns of their operator, defaults filled in."""
     first = block.contexts[0]
     op, n = OPS[OP_CODE[first.op]], len(block)
     held = dict(zip(first.fields, block.dims, strict=True))
@@ -127,42 +134,42 @@ def operator_table(block: OperatorBlock) -> OpTable:
     return OpTable(code, np.full(n, DTYPE_CODE[first.dtype]), np.zeros(n, dtype=np.intp), op.fields, dims)
 
 
-def measured_of(block: OperatorBlock, gpus: GpuTable) -> Measurements:
-    """The rows on the GPUs of `gpus`, which holds them all."""
+def to_measurements(block: OperatorBlock, gpus: GpuTable) -> Measurements:
+    """Return the rows as measurements. `gpus` must have all of their GPUs."""
     gpu = np.array([gpus.ids.index(item.gpu_id) for item in block.contexts], dtype=np.intp)
     return Measurements(operator_table(block), gpu[block.context], block.latency_s)
 
 
 class TaggedBlock(NamedTuple):
-    """A block, the identities of its rows, uint8 [n, 16], and a number that each carries along, int [n]."""
+    """A block, the identities of its rows, uint8 [n, 16], and one integer tag per row, int [n]."""
 
     block: OperatorBlock
     ids: Bytes
     tag: Ints
 
 
-def runs_of(blocks: Iterable[tuple[OperatorBlock, Bytes]], gpus: GpuTable) -> list[OperatorRuns]:
-    """Blocks with the identities of their rows as one table per operator and dtype, in the order of OPS and DTYPES.
+def to_runs(blocks: Iterable[tuple[OperatorBlock, Bytes]], gpus: GpuTable) -> list[OperatorRuns]:
+    """Return one table per operator and dtype, in the order of OPS and DTYPES, from blocks and their row identities.
 
-    Rows are in the order of their identities, each once; those of GPUs that are not in `gpus` are left out.
+    Rows are ordered by identity, each once. Rows of GPUs that are not in `gpus` are left out.
     """
     tagged = (TaggedBlock(block, ids, np.zeros(len(block), dtype=np.intp)) for block, ids in blocks)
-    return [runs for runs, _ in tagged_runs_of(tagged, gpus)]
+    return [runs for runs, _ in to_tagged_runs(tagged, gpus)]
 
 
-def tagged_runs_of(blocks: Iterable[TaggedBlock], gpus: GpuTable) -> list[tuple[OperatorRuns, Ints]]:
-    """As `runs_of`, each table with the tags of its rows; of rows that are the same, the least tag."""
+def to_tagged_runs(blocks: Iterable[TaggedBlock], gpus: GpuTable) -> list[tuple[OperatorRuns, Ints]]:
+    """Return the tables of `to_runs` and the tag of each row. Of identical rows the least tag is kept."""
     cells: dict[tuple[int, int], list[TaggedBlock]] = {}
     for tagged in blocks:
         first = tagged.block.contexts[0]
         if first.op in FORMS:
             cells.setdefault((OP_CODE[first.op], DTYPE_CODE[first.dtype]), []).append(tagged)
-    found = [_cell(cells[key], gpus) for key in sorted(cells)]
-    return [(runs, tags) for runs, tags in found if len(runs)]
+    tables = [_merge_blocks(cells[key], gpus) for key in sorted(cells)]
+    return [(runs, tags) for runs, tags in tables if len(runs)]
 
 
-def _cell(tagged: Sequence[TaggedBlock], gpus: GpuTable) -> tuple[OperatorRuns, Ints]:
-    """One operator in one dtype."""
+def _merge_blocks(tagged: Sequence[TaggedBlock], gpus: GpuTable) -> tuple[OperatorRuns, Ints]:
+    """Return the rows of one operator in one dtype as one table, and their tags."""
     parts = [item.block for item in tagged]
     contexts = tuple(dict.fromkeys(item for block in parts for item in block.contexts))
     code = {item: k for k, item in enumerate(contexts)}
@@ -173,7 +180,7 @@ def _cell(tagged: Sequence[TaggedBlock], gpus: GpuTable) -> tuple[OperatorRuns, 
     kernel_code: dict[str | None, int] = {name: k for k, name in enumerate(kernels)}
     gpu = np.array([row_of.get(item.gpu_id, -1) for item in contexts])[context]
     ids, tags = (np.concatenate(column) for column in list(zip(*tagged, strict=True))[1:])
-    order = _once(ids, tags, gpu >= 0)
+    order = _unique_rows(ids, tags, gpu >= 0)
     tables = [operator_table(block) for block in parts]
     first = tables[0]
     ops = OpTable(
@@ -191,23 +198,23 @@ def _cell(tagged: Sequence[TaggedBlock], gpus: GpuTable) -> tuple[OperatorRuns, 
         np.array([kernel_code.get(item.kernel, -1) for item in contexts])[context][order],
         np.concatenate([block.grid for block in parts], axis=1)[:, order],
         np.concatenate([block.block for block in parts], axis=1)[:, order],
-        _halves(ids[order])[0],
+        _as_integers(ids[order])[0],
         stacks,
         kernels,
     )
     return runs, tags[order]
 
 
-def _halves(ids: Bytes) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Identities as two numbers each, in the order of their bytes."""
+def _as_integers(ids: Bytes) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Return each identity as two uint64 (high, low), ordered like its bytes."""
     numbers = np.ascontiguousarray(ids).view(">u8").astype(np.uint64)
     return numbers[:, 0], numbers[:, 1]
 
 
-def _once(ids: Bytes, tags: Ints, wanted: NDArray[np.bool_]) -> Ints:
-    """Rows wanted in the order of their identities, each identity once, with its least tag, int [m]."""
-    high, low = _halves(ids)
+def _unique_rows(ids: Bytes, tags: Ints, mask: NDArray[np.bool_]) -> Ints:
+    """Return the rows of `mask` in the order of their identities, each identity once with its least tag, int [m]."""
+    high, low = _as_integers(ids)
     order = np.lexsort((tags, low, high))
     new = np.ones(len(order), dtype=np.bool_)
     new[1:] = (np.diff(high[order]) != 0) | (np.diff(low[order]) != 0)
-    return order[new & wanted[order]]
+    return order[new & mask[order]]

@@ -14,7 +14,7 @@ from app.ops import MIXED_FIELDS, OPS
 from app.predictors.operator_digests import digests, first_seen
 from app.tables.ops import DTYPE_CODE, OpTable
 from app.wire.decoding import summary
-from app.wire.operators.forms import FORM_OF, SPELLED, Form
+from app.wire.operators.row_forms import FORM_BY_TYPE, REQUEST_NAMES, Form
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -36,7 +36,7 @@ class Distinct(NamedTuple):
     repeats: Floats
 
 
-def read_rows(operators: Sequence[Any]) -> Distinct:
+def read_operators(operators: Sequence[Any]) -> Distinct:
     """Operators (structs of ROW_FORMS) as a table; BadInput names the row and field that breaks a rule."""
     kind, dtype = np.empty(len(operators), dtype=np.intp), np.empty(len(operators), dtype=np.intp)
     figures: dict[int, list[list[float]]] = {}
@@ -44,7 +44,7 @@ def read_rows(operators: Sequence[Any]) -> Distinct:
     columns: dict[int, list[int]] = {}
     errors: list[FieldError] = []
     for k, operator in enumerate(operators):
-        form = FORM_OF[type(operator)]
+        form = FORM_BY_TYPE[type(operator)]
         kind[k], dtype[k] = form.code, DTYPE_CODE[operator.dtype]
         figures.setdefault(form.code, []).append(_figures(form, operator, k, errors))
         places.setdefault(form.code, []).append(k)
@@ -55,7 +55,7 @@ def read_rows(operators: Sequence[Any]) -> Distinct:
         dims[np.ix_(columns[code], places[code])] = np.array(rows).T
     table = OpTable(kind, dtype, np.zeros(len(operators), dtype=np.intp), MIXED_FIELDS, dims)
     _check(table, places)
-    return distinct(table)
+    return deduplicate(table)
 
 
 def _figures(form: Form, operator: Any, k: int, errors: list[FieldError]) -> list[float]:
@@ -84,7 +84,7 @@ def _check(table: OpTable, places: dict[int, list[int]]) -> None:
         for broken in OPS[code].check(table.take(np.array(rows))):
             bad = np.flatnonzero(broken.rows)[:MAX_ERRORS]
             errors += [
-                FieldError((*_LOC, rows[q], SPELLED.get(broken.field, broken.field)), broken.message)
+                FieldError((*_LOC, rows[q], REQUEST_NAMES.get(broken.field, broken.field)), broken.message)
                 for q in bad.tolist()
             ]
     _refuse(errors)
@@ -96,7 +96,7 @@ def _refuse(errors: list[FieldError]) -> None:
         raise BadInput(summary(errors), errors=errors[:MAX_ERRORS])
 
 
-def distinct(table: OpTable) -> Distinct:
+def deduplicate(table: OpTable) -> Distinct:
     """Equal rows once, in the order in which they come; how often each runs is no part of what it is."""
     first, row = first_seen(digests(table))
     once = table.take(first)

@@ -1,4 +1,4 @@
-"""What a device draws while it works, and so what energy a workload takes: E = P x t (PM2Lat, equation 3)."""
+"""Power draw of a device, and so the energy of a workload: E = P x t (PM2Lat, equation 3)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from app.tables.gpus import GpuSpec
 GIVEN, MEASURED, ELSEWHERE, BOARD = "request", "measured", "measured on other GPUs", "board power"
 NOTES = {
     BOARD: (
-        f"energy_j with power_source {BOARD!r} takes the board power, the most that a card draws; its interval begins "
-        f"at {IDLE_SHARE:.0%} of it, what an idle card draws"
+        f"energy_j with power_source {BOARD!r} assumes the board power, an upper bound; its interval begins "
+        f"at {IDLE_SHARE:.0%} of it, the draw of an idle card"
     ),
     ELSEWHERE: (
-        f"energy_j with power_source {ELSEWHERE!r} takes the share of the board power that other GPUs draw when as "
-        f"busy; its interval is from {IDLE_SHARE:.0%} of the board power, what an idle card draws, to all of it"
+        f"energy_j with power_source {ELSEWHERE!r} assumes the share of the board power that other GPUs draw when as "
+        f"busy; its interval spans {IDLE_SHARE:.0%} of the board power, the draw of an idle card, to all of it"
     ),
 }
 
 
 class Power(NamedTuple):
-    """Watts of one device: the middle, the ends of its interval, and where they come from."""
+    """Watts of one device: the estimate, the ends of its interval, and the source."""
 
     middle: float
     low: float
@@ -30,18 +30,18 @@ class Power(NamedTuple):
     source: str
 
 
-def notes_of(sources: Iterable[str | None]) -> list[str]:
-    """What answers whose powers are from these should say once for all of them."""
+def power_notes(sources: Iterable[str | None]) -> list[str]:
+    """Return the notes about these power sources, each once."""
     known = set(sources)
-    return [words for source, words in NOTES.items() if source in known]
+    return [note for source, note in NOTES.items() if source in known]
 
 
-def given(watts: float) -> Power:
-    """What the request says, taken as exact."""
+def stated_power(watts: float) -> Power:
+    """Return the power that a request states, taken as exact."""
     return Power(watts, watts, watts, GIVEN)
 
 
-def of_board(spec: GpuSpec) -> Power | None:
-    """Between an idle card and a card at its limit; None where the board power is not known."""
+def board_power(spec: GpuSpec) -> Power | None:
+    """Return the range between an idle card and a card at its power limit; None if the board power is unknown."""
     most = spec.board_power_w
     return None if most is None else Power(most, IDLE_SHARE * most, most, BOARD)

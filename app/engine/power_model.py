@@ -1,9 +1,9 @@
-"""A power model from measured power: P = c0 + c1 u_compute + c2 u_memory, by how busy a device's units are.
+"""Power model fitted to measured power: P = c0 + c1 u_compute + c2 u_memory, from the utilisation of a device's units.
 
-u_compute is the part of the time that a workload's FLOPs take at the peaks of their number formats, u_memory that of
-its bytes at the bandwidth of the memory. Coefficients are not negative, and fitted to relative errors. Of a GPU with
-rows of its own in watts, with the spread of its residuals; of others in shares of the board power, the mean over GPUs
-that were measured, anywhere between an idle card and its limit: one card tells little of another one's spread.
+u_compute is the fraction of the time that a workload's FLOPs take at the peaks of their number formats, u_memory that
+of its bytes at the memory bandwidth. Coefficients are non-negative and minimise relative errors. A GPU with enough rows
+of its own gets a fit in watts with the spread of its residuals. Other GPUs get the mean of the fits as a share of the
+board power, with an interval from idle to the power limit, because one card's spread does not carry over to another.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection
 
 from app.engine.operator_blocks import operator_table
-from app.engine.power import ELSEWHERE, MEASURED, Power, of_board
+from app.engine.power import ELSEWHERE, MEASURED, Power, board_power
 from app.ops.kinds import kinds_of, work_of
 from app.predictors.auto.operators.physics.clock_model import IDLE_SHARE
 from app.predictors.roofline import peaks
@@ -31,12 +31,12 @@ from app.wire.kernel_workload import KernelWorkload, kernel_table
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
-# Rows without which a GPU has no fit of its own; more than MOST_ROWS of one operator and GPU say nothing new.
+# Fewer rows give no fit of a GPU's own; more than MOST_ROWS of one operator and GPU add no information.
 LEAST_ROWS, MOST_ROWS = 16, 500
 
 
 class Load(NamedTuple):
-    """What a device computes and moves in a step: FLOPs per dtype, float64 [dtypes], and bytes."""
+    """Work of a device in one step: FLOPs per dtype, float64 [dtypes], and bytes."""
 
     flops: Floats
     bytes: float
@@ -44,7 +44,7 @@ class Load(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Coefficients [3] of (1, u_compute, u_memory), and ln(measured / fitted) of the rows, ascending."""
+    """Coefficients [3] of (1, u_compute, u_memory), and the rows' ln(measured / fitted), ascending."""
 
     coefficients: Floats
     residuals: Floats
@@ -52,18 +52,18 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class PowerModel:
-    """What is known of power: fits in watts by GPU id, and the mean of their shares of the board power.
+    """Fits in watts by GPU id, and their mean as a share of the board power.
 
-    `seen` says which stored rows it was made from.
+    `fingerprint` identifies the stored rows that the model was fitted to.
     """
 
     own: Mapping[str, Fit] = field(default_factory=dict)
     pooled: Floats | None = None
-    seen: object = None
+    fingerprint: object = None
 
     def power(self, spec: GpuSpec, load: Load, seconds: float, coverage: float) -> Power | None:
-        """Of one device that takes so long; None where nothing is known, not even the board power."""
-        fit, board = self.own.get(spec.id), of_board(spec)
+        """Return the power of a device that takes `seconds` for `load`; None if not even the board power is known."""
+        fit, board = self.own.get(spec.id), board_power(spec)
         coefficients = self.pooled if fit is None else fit.coefficients
         busy = _busy(load, spec, seconds)
         if coefficients is None or busy is None:
@@ -89,19 +89,19 @@ class PoweredRows(NamedTuple):
 def measured_power(
     connection: Connection, gpus: GpuTable, kernels: Sequence[MeasurementRow], last: PowerModel | None
 ) -> PowerModel:
-    """From every stored row of operators and kernels that has its power; `last` where the rows are the same."""
+    """Return the model of all stored operator and kernel rows with measured power; `last` if the rows are the same."""
     powered = [row for row in kernels if row.power_w and row.gpu_id in gpus.ids]
-    seen = (operators.contents(connection), training_set_hash(kernels), gpus.ids)
-    if last is not None and last.seen == seen:
+    fingerprint = (operators.contents(connection), training_set_hash(kernels), gpus.ids)
+    if last is not None and last.fingerprint == fingerprint:
         return last
-    parts = [*_of_operators(connection, gpus), *([_of_kernels(powered, gpus)] if powered else [])]
-    return fitted(parts, gpus, seen)
+    parts = [*_operator_rows(connection, gpus), *([_kernel_rows(powered, gpus)] if powered else [])]
+    return fit_power_model(parts, gpus, fingerprint)
 
 
-def fitted(parts: Sequence[PoweredRows], gpus: GpuTable, seen: object = None) -> PowerModel:
-    """The model of these rows."""
+def fit_power_model(parts: Sequence[PoweredRows], gpus: GpuTable, fingerprint: object = None) -> PowerModel:
+    """Return the model fitted to these rows."""
     if not parts:
-        return PowerModel(seen=seen)
+        return PowerModel(fingerprint=fingerprint)
     rows = PoweredRows(*(np.concatenate(column) for column in zip(*parts, strict=True)))
     own: dict[str, Fit] = {}
     shares: list[Floats] = []
@@ -113,31 +113,31 @@ def fitted(parts: Sequence[PoweredRows], gpus: GpuTable, seen: object = None) ->
         board = float(gpus.column("board_power_w")[gpu])
         if np.isfinite(board):
             shares.append(fit.coefficients / board)
-    return PowerModel(own, np.mean(shares, axis=0) if shares else None, seen)
+    return PowerModel(own, np.mean(shares, axis=0) if shares else None, fingerprint)
 
 
-def measured_rows(table: OpTable, gpus: GpuTable, gpu: Ints, latency_s: Floats, watts: Floats) -> PoweredRows:
-    """Measured rows from a table of operators, the GPU row and seconds of each."""
+def powered_rows(table: OpTable, gpus: GpuTable, gpu: Ints, latency_s: Floats, watts: Floats) -> PoweredRows:
+    """Return measured rows from operators `table`, and the GPU row, seconds and watts of each, [n]."""
     work = work_of(table, kinds_of(table))
     compute = np.divide(work.flops, peaks(gpus)[table.dtype, gpu], out=np.zeros(len(gpu)), where=work.flops > 0)
     memory = work.bytes / gpus.column("memory_bandwidth_bytes_per_s")[gpu]
-    return PoweredRows(gpu, _shares(compute / latency_s, memory / latency_s), watts)
+    return PoweredRows(gpu, _utilisation(compute / latency_s, memory / latency_s), watts)
 
 
-def _shares(compute: Floats, memory: Floats) -> Floats:
+def _utilisation(compute: Floats, memory: Floats) -> Floats:
     busy = np.column_stack([np.ones(len(compute)), compute, memory])
     return np.minimum(busy, 1.0)
 
 
 def _busy(load: Load, spec: GpuSpec, seconds: float) -> Floats | None:
-    """(1, u_compute, u_memory) [3]; None where the GPU has no peak for a format, or where there is no time."""
+    """Return (1, u_compute, u_memory) [3]; None if the GPU has no peak for a format, or if the time is 0."""
     each = np.divide(
         load.flops, peaks(GpuTable.from_specs([spec]))[:, 0], out=np.zeros(len(DTYPES)), where=load.flops > 0
     )
     if seconds <= 0 or np.isnan(each).any():
         return None
     memory = load.bytes / spec.memory_bandwidth_bytes_per_s
-    busy: Floats = _shares(np.array([each.sum() / seconds]), np.array([memory / seconds]))[0]
+    busy: Floats = _utilisation(np.array([each.sum() / seconds]), np.array([memory / seconds]))[0]
     return busy
 
 
@@ -148,20 +148,20 @@ def _fit(busy: Floats, watts: Floats) -> Fit:
     return Fit(coefficients, np.sort(np.log(watts / (busy @ coefficients))))
 
 
-def _of_operators(connection: Connection, gpus: GpuTable) -> Iterable[PoweredRows]:
+def _operator_rows(connection: Connection, gpus: GpuTable) -> Iterable[PoweredRows]:
     row_of = {gpu_id: j for j, gpu_id in enumerate(gpus.ids)}
     for block, _ in operators.load(connection, powered=True):
         gpu = np.array([row_of.get(item.gpu_id, -1) for item in block.contexts])[block.context]
-        kept = [np.flatnonzero(gpu == one)[:MOST_ROWS] for one in np.unique(gpu[gpu >= 0])]
+        kept = [np.flatnonzero(gpu == row)[:MOST_ROWS] for row in np.unique(gpu[gpu >= 0])]
         if kept:
             rows = np.concatenate(kept)
             table = operator_table(block).take(rows)
-            yield measured_rows(table, gpus, gpu[rows], block.latency_s[rows], block.power_w[rows])
+            yield powered_rows(table, gpus, gpu[rows], block.latency_s[rows], block.power_w[rows])
 
 
-def _of_kernels(rows: Sequence[MeasurementRow], gpus: GpuTable) -> PoweredRows:
+def _kernel_rows(rows: Sequence[MeasurementRow], gpus: GpuTable) -> PoweredRows:
     table = kernel_table(msgspec.convert([row.workload for row in rows], list[KernelWorkload]))
     gpu = np.array([gpus.ids.index(row.gpu_id) for row in rows], dtype=np.intp)
     columns = zip(*((row.latency_s, row.power_w) for row in rows), strict=True)
     latency_s, watts = (np.array(column, dtype=np.float64) for column in columns)
-    return measured_rows(table, gpus, gpu, latency_s, watts)
+    return powered_rows(table, gpus, gpu, latency_s, watts)

@@ -1,6 +1,6 @@
-"""What an hour of a GPU costs: what the user imported; nothing is invented.
+"""GPU prices per hour, as imported by the user.
 
-Of each offer (GPU, provider, region) the newest price not after today counts, of a GPU's offers the cheapest.
+Of each offer (GPU, provider, region) the newest price up to today counts, and of a GPU's offers the cheapest.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from dataclasses import dataclass, field
 
 from app.store.prices import Price
 
-# Rents move by tens of percent a year: older prices are still used, and said to be old.
+# Rents move by tens of percent a year: older prices are used with a warning.
 STALE_DAYS = 90
 
 
 @dataclass(frozen=True, slots=True)
 class PriceBook:
-    """Every stored price by GPU id, in the order stored."""
+    """All stored prices by GPU id, in the order stored."""
 
     rows: Mapping[str, tuple[Price, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, prices: Iterable[Price]) -> PriceBook:
-        """From rows in the order stored."""
+        """Return the book of these prices, given in the order stored."""
         rows: dict[str, list[Price]] = {}
         for price in prices:
             rows.setdefault(price.gpu_id, []).append(price)
         return cls({gpu: tuple(each) for gpu, each in rows.items()})
 
     def find(self, gpu_id: str, today: datetime.date) -> Price | None:
-        """The price that counts today, if there is one; of one day's, that stored last."""
+        """Return the price that counts today, or None. Of several prices of one day the last one stored counts."""
         offers: dict[tuple[str, str], Price] = {}
         for price in sorted(self.rows.get(gpu_id, ()), key=lambda price: price.dated):
             if price.dated <= today:
@@ -40,7 +40,7 @@ class PriceBook:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One stored price as it is listed; `counts` says whether comparisons use it today."""
+    """A stored price in a listing. `counts` is whether comparisons use it today."""
 
     id: int
     gpu: str
@@ -53,8 +53,8 @@ class Listed:
     counts: bool
 
 
-def listed(price: Price, book: PriceBook, today: datetime.date) -> Listed:
-    """A price of the book in a listing."""
+def to_listing(price: Price, book: PriceBook, today: datetime.date) -> Listed:
+    """Return a price of the book as an item of a listing."""
     return Listed(
         price.id,
         price.gpu_id,
@@ -68,16 +68,16 @@ def listed(price: Price, book: PriceBook, today: datetime.date) -> Listed:
     )
 
 
-def words_of(price: Price) -> str:
-    """Where a price comes from."""
+def describe_source(price: Price) -> str:
+    """Return where a price comes from: provider, region, source and date."""
     return ", ".join(part for part in (price.provider, price.region, price.source, f"{price.dated}") if part)
 
 
 def age_days(price: Price, today: datetime.date) -> int:
-    """Days since it was offered; negative where it is not yet."""
+    """Return days since the price was offered; negative if it lies in the future."""
     return (today - price.dated).days
 
 
 def today_utc() -> datetime.date:
-    """Today, wherever the server stands."""
+    """Return today's date in UTC."""
     return datetime.datetime.now(datetime.UTC).date()

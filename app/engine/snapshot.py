@@ -1,7 +1,7 @@
-"""What an API process serves from: one immutable engine, swapped whole when the database says that something changed.
+"""The snapshot that an API process serves from: one immutable engine, replaced when the database's revision changes.
 
-Requests in flight finish on the engine they started with. While the database is away, or an artefact is refused, the
-last good engine keeps answering, and `problems` says so.
+Requests in flight finish on the engine they started with. While the database is unreachable, or an artefact is refused,
+the last good engine keeps answering, and `health` reports the problem.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from app.engine.engine import Engine
 from app.engine.gpu_rows import Snapshot
 from app.errors import GpucastError, Unavailable
-from app.runtime.memory_return import return_memory
+from app.runtime.allocator_trim import trim_allocator
 from app.store import keys, revision
 from app.store.keys import Key
 from app.store.session import Database
@@ -26,20 +26,20 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What is wrong at present: an empty `database` and no `artifacts` is all well."""
+    """Current problems. An empty `database` and no `artifacts` mean healthy."""
 
     database: str = ""
     artifacts: tuple[str, ...] = ()
 
 
-# The engine that a database describes, given the one before, and why each version left out was refused.
+# Builds the engine of a database, given the engine before; also returns one message per refused version.
 Assemble = Callable[[Connection, Engine | None], tuple[Engine, tuple[str, ...]]]
 
 
 class SnapshotHolder:
     """The current snapshot, and the thread that keeps it current.
 
-    `assemble` makes its engine; `warm` makes a snapshot ready before it answers anybody.
+    `assemble` builds its engine; `warm` prepares a snapshot before it serves.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class SnapshotHolder:
 
     @property
     def snapshot(self) -> Snapshot:
-        """What to answer from; hold on to it for the length of a request."""
+        """The snapshot to answer from; keep a reference for the length of a request."""
         return self._snapshot
 
     @property
@@ -74,16 +74,16 @@ class SnapshotHolder:
 
     @property
     def keys(self) -> Mapping[bytes, Key]:
-        """API keys in use, by their SHA-256."""
+        """Active API keys by their SHA-256."""
         return self._keys
 
     @property
     def health(self) -> Health:
-        """As of the last look."""
+        """Health as of the last poll."""
         return self._health
 
     def refresh(self) -> bool:
-        """Look now; swap when the revision moved. True if it did; Unavailable while the database is away."""
+        """Poll now; replace the snapshot and return True if the revision moved. Raises Unavailable without database."""
         with self._loading:
             with self._database.begin() as connection:
                 moved = revision.current(connection) != self._snapshot.engine.revision
@@ -93,12 +93,12 @@ class SnapshotHolder:
             return moved
 
     def start(self) -> None:
-        """Look every `poll_s` seconds from now on."""
+        """Poll every `poll_s` seconds from now on."""
         self._thread = threading.Thread(target=self._watch, name="snapshot", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop looking."""
+        """Stop polling."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -110,9 +110,9 @@ class SnapshotHolder:
             except Unavailable as error:
                 self._lost(error)
             except GpucastError as error:
-                log.error("the catalogue could not be loaded, the last good one serves on: %s", error.detail)
+                log.error("the catalogue could not be loaded, the last good one keeps serving: %s", error.detail)
             except Exception:
-                log.exception("the catalogue could not be loaded, the last good one serves on")
+                log.exception("the catalogue could not be loaded, the last good one keeps serving")
 
     def _lost(self, error: Unavailable) -> None:
         if not self._health.database:
@@ -126,12 +126,14 @@ class SnapshotHolder:
     def _load(self) -> Snapshot:
         last = self._snapshot.engine if hasattr(self, "_snapshot") else None
         with self._database.begin() as connection:
-            self._keys = keys.active(connection)  # before what may be refused: a revoked key must not outlive it
+            self._keys = keys.active(
+                connection
+            )  # first, so that a key revoked meanwhile is dropped even if an artefact is refused
             engine, refused = self._assemble(connection, last)
         for problem in refused:
             log.error("%s", problem)
         self._health = Health("", refused)
         snapshot = Snapshot.of(engine)
         self._warm(snapshot)
-        return_memory()  # unpacked artefacts, and rows that were read
+        trim_allocator()  # unpacked artefacts and the rows read leave free memory behind
         return snapshot

@@ -1,4 +1,4 @@
-"""Stored measurements of kernels as a table that predictors learn from and transfer from."""
+"""Convert stored kernel measurements to a table that predictors train on and transfer from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.wire.kernel_workload import KernelWorkload, kernel_table
 
 
 def stored_kernels(rows: Sequence[MeasurementRow], gpus: GpuTable) -> tuple[Measurements, list[str]]:
-    """The rows whose GPU is in `gpus` as a table, and the id of each; `Measurements.gpu` are rows of `gpus`."""
+    """Return the rows whose GPU is in `gpus` as a table, and their ids. `Measurements.gpu` are rows of `gpus`."""
     position = {gpu_id: j for j, gpu_id in enumerate(gpus.ids)}
     known = [row for row in rows if row.kind == "kernel" and row.gpu_id in position]
     table = Measurements(

@@ -1,4 +1,4 @@
-"""Stored measurements of operators as tables that predictors learn from."""
+"""Load stored operator measurements as training tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from sqlalchemy import Connection
 
-from app.engine.operator_blocks import runs_of
+from app.engine.operator_blocks import to_runs
 from app.store import operators
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
@@ -19,8 +19,8 @@ def stored_operators(
     gpu_ids: Collection[str] | None = None,
     ops: Collection[str] | None = None,
 ) -> list[OperatorRuns]:
-    """Stored rows on GPUs of `gpus`, of `gpu_ids` and `ops` where given: one table per operator and dtype.
+    """Return stored rows on GPUs of `gpus`, optionally only of `gpu_ids` and `ops`: one table per operator and dtype.
 
-    Tables come in the order of OPS and DTYPES, their rows in the order of their keys; `rows.gpu` are rows of `gpus`.
+    Tables are in the order of OPS and DTYPES, their rows in the order of their keys. `rows.gpu` are rows of `gpus`.
     """
-    return runs_of(operators.load(connection, gpu_ids=gpu_ids, ops=ops), gpus)
+    return to_runs(operators.load(connection, gpu_ids=gpu_ids, ops=ops), gpus)

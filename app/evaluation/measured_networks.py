@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from app.engine.curated import load_seed_specs
-from app.engine.operator_blocks import TaggedBlock, tagged_runs_of
+from app.engine.operator_blocks import TaggedBlock, to_tagged_runs
 from app.errors import NotFound
 from app.services.measurements.importers import timm
 from app.services.measurements.importers.columns import read_table
@@ -60,7 +60,7 @@ def read_networks(folder: Path) -> list[NetworkRuns]:
     about = _about(folder / FOLDER / timm.FILE)
     blocks = [block for part in timm.read(folder / FOLDER) for block in _blocks(part.sent, gpus)]
     found = []
-    for runs, row in tagged_runs_of(blocks, GpuTable.from_specs(specs)):
+    for runs, row in to_tagged_runs(blocks, GpuTable.from_specs(specs)):
         name, family, batch_of, size = about
         found.append(NetworkRuns(runs, name[row], family[row], batch_of[row], size[row]))
     return found

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.curated import load_seed_specs
-from app.engine.operator_blocks import TaggedBlock, tagged_runs_of
+from app.engine.operator_blocks import TaggedBlock, to_tagged_runs
 from app.errors import BadInput, FieldError, NotFound
 from app.services.measurements.importers import aiconfigurator, neusight
 from app.services.measurements.importers.base import Part
@@ -60,7 +60,7 @@ def read_operator_files(folder: Path) -> list[FileRuns]:
         drift_s.append(np.zeros(rows) if part.drift_s is None else part.drift_s)
         read += rows
     drift = np.concatenate(drift_s)
-    runs = tagged_runs_of(blocks, GpuTable.from_specs(specs))
+    runs = to_tagged_runs(blocks, GpuTable.from_specs(specs))
     return [FileRuns(some, tag // _PER_SPLIT, drift[tag % _PER_SPLIT]) for some, tag in runs]
 
 

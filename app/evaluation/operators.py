@@ -28,12 +28,12 @@ from app.training.operator_folds import PROTOCOLS, Ask, Cell, Ints, Rows, operat
 from app.training.operator_scores import ALL, Answers, Errors, score_rows
 from app.training.operator_training import trained
 from app.training.row_limits import MOST_TEST_ROWS
-from app.wire.kernel_workload import NOTHING_MEASURED
+from app.wire.kernel_workload import NO_MEASUREMENTS
 
 Result = Mapping[str, Any]
 Ready = tuple[Any, Intervals]
 
-NO_EVIDENCE = Evidence(NOTHING_MEASURED, np.empty(0, dtype=np.intp))
+NO_EVIDENCE = Evidence(NO_MEASUREMENTS, np.empty(0, dtype=np.intp))
 COVERAGE = 0.8
 # Predictors that also get intervals from rows held out inside each fold, some ten fits more; the others have documented
 # ones, and are compared by their errors.

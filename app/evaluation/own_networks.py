@@ -12,7 +12,7 @@ import numpy as np
 
 from app.config import SEED_DATA
 from app.engine.curated import load_seed_specs
-from app.engine.operator_blocks import TaggedBlock, tagged_runs_of
+from app.engine.operator_blocks import TaggedBlock, to_tagged_runs
 from app.errors import NotFound
 from app.evaluation.measured_networks import NetworkRuns
 from app.graphs.convnets import FAMILIES
@@ -47,7 +47,7 @@ def read_own(folder: Path = FOLDER) -> list[NetworkRuns]:
 
 def _runs(times: list[NetworkTime], gpus: GpuTable) -> NetworkRuns:
     block = network_block(times)
-    ((runs, row),) = tagged_runs_of([TaggedBlock(block, identities(block), np.arange(len(times)))], gpus)
+    ((runs, row),) = to_tagged_runs([TaggedBlock(block, identities(block), np.arange(len(times)))], gpus)
     kept = [times[k] for k in row.tolist()]
     return NetworkRuns(
         runs,

@@ -1,6 +1,6 @@
-"""Where compiled functions are kept: by the syntax of the code that they came from, not by its bytes.
+"""Cache compiled functions by the syntax tree of the code, not by its bytes.
 
-Numba's own cache goes by the bytes of a function's file and by its line there, so that a docstring would cost a
+Numba's own cache keys a function by the bytes of its file and its line there, so a changed docstring would cost a
 compilation; and two processes that compile a function for different types may overwrite each other's code.
 """
 
@@ -20,19 +20,19 @@ from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataC
 from app.runtime.syntax import syntax_digest, syntax_digests
 
 _APP = Path(__file__).parent.parent
-# Where a function or constant that is compiled into another function may come from.
+# Folders whose functions and constants may be compiled into other functions.
 _SOURCES = ("runtime", "tables", "ops", "predictors")
 
 
 def _writable_base() -> Path:
-    """A folder beside the sources, or else among the user's temporary files."""
+    """Return a folder beside the sources if writable, else one among the user's temporary files."""
     beside = Path(__file__).parent / "__pycache__"
     writable = os.access(beside if beside.exists() else beside.parent, os.W_OK)
     return beside if writable else Path(tempfile.gettempdir()) / f"gpucast-{os.getuid()}"
 
 
 def _cache_folder() -> Path:
-    """Named by a digest of all sources: a function's own file does not tell whether one that it calls has changed."""
+    """Return the cache folder, named by a digest of all sources, since callees may be in other files."""
     base = _writable_base()
     sources = (source for folder in _SOURCES for source in (_APP / folder).rglob("*.py"))
     digests = syntax_digests(_APP, sources, base)
@@ -49,7 +49,7 @@ def _digest(file: Path) -> str:
 
 
 class _SourceLocator(_CacheLocator):
-    """The files of one function: by the folder and the name of its module, whatever line it stands on."""
+    """Cache location of one function: the folder and name of its module, regardless of its line."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -63,7 +63,7 @@ class _SourceLocator(_CacheLocator):
         return str(FOLDER / (self._file.parent.relative_to(_APP) if inside else self._file.parent.name))
 
     def get_source_stamp(self) -> str:
-        """What else the code follows from than the folders whose digest names FOLDER: a file outside of them."""
+        """Return a digest of the function's file if it lies outside the folders whose digest names FOLDER."""
         inside = any(self._file.is_relative_to(_APP / folder) for folder in _SOURCES)
         return "" if inside else _digest(self._file)
 
@@ -72,13 +72,13 @@ class _SourceLocator(_CacheLocator):
 
 
 class _Locations(CompileResultCacheImpl):
-    """Numba's form of compiled code, in our folder."""
+    """Numba's format of compiled code, in our folder."""
 
     _locator_classes = [_SourceLocator]  # type: ignore[list-item]  # noqa: RUF012 - as Numba declares it
 
 
 class _LockedFiles(IndexDataCacheFile):
-    """An index with numbered files of code; writers take turns, else two could take the same number."""
+    """An index with numbered code files. Writers lock, because two of them could take the same number."""
 
     def save(self, key: object, data: object) -> None:
         with Path(self._cache_path, "lock").open("ab") as lock:
@@ -87,7 +87,7 @@ class _LockedFiles(IndexDataCacheFile):
 
 
 class CodeCache(FunctionCache):
-    """The compiled code of one function without a closure."""
+    """Compiled code of one function without closure."""
 
     _impl_class = _Locations
 
@@ -97,5 +97,5 @@ class CodeCache(FunctionCache):
         self._cache_file = _LockedFiles(self._cache_path, names, stamp)  # type: ignore[no-untyped-call]
 
     def _index_key(self, types: object, codegen: Any) -> object:
-        """Types of the arguments, and the processor; Numba's own has the bytecode too, which a docstring changes."""
+        """Return the key: argument types and processor. Numba's own adds the bytecode, which docstrings change."""
         return types, codegen.magic_tuple()

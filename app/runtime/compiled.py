@@ -1,7 +1,7 @@
-"""Physics is written once, for one row, and compiled over rows.
+"""Compile functions that are written for one row, to run over many rows.
 
-A NumPy call costs about a microsecond however short the array, and one prediction needs a hundred of them; the
-same arithmetic compiled takes a few microseconds for one row and tens of nanoseconds a row in bulk.
+A NumPy call costs about a microsecond however short the array, and one prediction needs a hundred of them. The same
+arithmetic compiled takes a few microseconds for one row and tens of nanoseconds per row in bulk.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 def compiled(function: F) -> F:
-    """Compile a function of numbers and arrays; division by zero gives infinity, as in NumPy.
+    """Return the compiled form of a function of numbers and arrays. Division by zero gives infinity, as in NumPy.
 
-    One that is called for every row is put where it is called, and better takes few arrays and returns in one place:
-    else each array may be counted in and out of use at every call, which takes longer than the arithmetic.
+    A function called for every row is inlined. Give it few arrays and one return: otherwise the reference count of each
+    array may change at every call, which takes longer than the arithmetic.
     """
-    found: Any = njit(nogil=True, error_model="numpy", forceinline=True)(function)
-    if found is not function:  # as NUMBA_DISABLE_JIT leaves it
-        found._cache = CodeCache(function)
-    return cast(F, found)
+    dispatcher: Any = njit(nogil=True, error_model="numpy", forceinline=True)(function)
+    if dispatcher is not function:  # with NUMBA_DISABLE_JIT the function itself comes back
+        dispatcher._cache = CodeCache(function)
+    return cast(F, dispatcher)

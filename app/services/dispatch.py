@@ -8,10 +8,10 @@ from app.services.kernels.predict import predict
 from app.services.models.predict import predict_network
 from app.services.operators.predict import predict_operators
 from app.services.operators.tables import predict_table
-from app.wire.models.requests import GraphRequest, ModelRequest
-from app.wire.operators.requests import OperatorsRequest
+from app.wire.network_form import GraphRequest, ModelRequest
+from app.wire.operators.operators_form import OperatorsRequest
+from app.wire.predict_body import Request, Response
 from app.wire.prediction_form import PredictRequest
-from app.wire.requests import Request, Response
 
 
 def reply(

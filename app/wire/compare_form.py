@@ -1,4 +1,4 @@
-"""POST /compare as the wire has it: milliseconds, bytes, US dollars, joules."""
+"""JSON structs of POST /compare: milliseconds, bytes, US dollars, joules."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from app.wire.kernel_workload import GpuRef
-from app.wire.models.requests import MODEL_EXAMPLE
+from app.wire.network_form import MODEL_EXAMPLE
 from app.wire.prediction_form import MAX_GPUS, AnsweredBy, Interval, MemoryUse, Skipped
 from app.wire.rankings import RankBy
 
-# Beyond this many the search over parallel sizes would take seconds, and links between racks are not modelled.
+# With more devices the search over parallel sizes takes seconds, and links between racks are not modelled.
 MOST_DEVICES = 64
 _REF = "#/components/schemas/{name}"
 _KINDS = ("KernelWorkload", "OperatorsWorkload", "ModelWorkload", "GraphWorkload")
@@ -19,11 +19,11 @@ WORKLOADS = [{"$ref": _REF.format(name=name)} for name in _KINDS]
 
 
 class CompareRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """One workload of any kind but columns on many GPUs: a list of names and specifications, or "all".
+    """One workload of any kind except columns, on many GPUs: a list of names and specifications, or "all".
 
-    `prices` (US dollars per hour of one device) and `powers_w` (watts of one device) are by any of a GPU's names; they
-    go before stored prices and before what is known of power. Networks that do not fit one device, with
-    `search_parallelism` all networks, are tried on up to `max_devices`.
+    `prices` (US dollars per hour of one device) and `powers_w` (watts of one device) are keyed by any name of a GPU,
+    and override stored prices and measured power. Networks that do not fit one device are tried on up to `max_devices`;
+    with `search_parallelism` all networks are.
     """
 
     workload: Annotated[dict[str, Any], Meta(extra_json_schema={"anyOf": WORKLOADS})]
@@ -40,7 +40,7 @@ class CompareRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
 
 
 class Split(Struct, frozen=True):
-    """How a network is split over devices; the fields are those of a workload's `parallelism`."""
+    """How a network is split over devices, with the fields of a workload's `parallelism`."""
 
     data: int
     tensor: int
@@ -51,12 +51,13 @@ class Split(Struct, frozen=True):
 
 
 class Compared(Struct, frozen=True):
-    """One GPU: its figures are of one step of a network, one launch of a kernel, one run of a list of operators.
+    """One GPU's figures for one step of a network, one launch of a kernel, or one run of a list of operators.
 
-    Null is unknown: no price, no power, or a workload that takes no time. `cost_usd` is time x devices x price,
-    `energy_j` time x devices x power of a device; the throughput per dollar and per joule is of the middle figures.
-    `memory` is of one device. `pareto` says that no other GPU is as fast, as cheap and as frugal and in one of these
-    better. `indistinguishable_from` are GPUs whose order with this one, by the figure ranked by, is not sure.
+    Null means unknown: no price, no power, or a workload that takes no time. `cost_usd` is time x devices x price,
+    `energy_j` is time x devices x power per device; throughput per dollar and per joule come from the central
+    estimates. `memory` is per device. `pareto` is true if no other GPU is at least as fast, cheap and frugal and better
+    in one of these. `indistinguishable_from` lists GPUs whose order relative to this one, by the ranked figure, is not
+    statistically certain.
     """
 
     rank: int
@@ -87,9 +88,9 @@ class Compared(Struct, frozen=True):
 
 
 class CompareResponse(Struct, frozen=True):
-    """The GPUs in their order; `skipped` are those of "all" that cannot run the workload, `notes` hold for all rows.
+    """The GPUs in ranked order. `skipped` are those of "all" that cannot run the workload; `notes` apply to all rows.
 
-    GPUs that lack the figure ranked by, then those whose memory is too small, stand last.
+    GPUs without the ranked figure, and after them those with too little memory, come last.
     """
 
     rank_by: RankBy

@@ -1,7 +1,7 @@
-"""Bytes to typed structs, with every wrong field named.
+"""Decode bytes into typed structs, and report every wrong field.
 
-msgspec is quick and stops at the first error. The happy path costs nothing more; a refused body is looked at
-again: each wrong place is noted, mended from a valid example, and the rest is checked until nothing is left.
+msgspec is fast and stops at the first error. Valid bodies cost nothing more. A refused body is checked again: each
+wrong place is recorded and replaced from a valid example, until the rest is valid.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from app.errors import MAX_ERRORS, BadInput, FieldError, Malformed
-from app.wire.json_text import Path, every_value, refuse_unsound
+from app.wire.json_text import Path, check_json_text, every_value
 
 T = TypeVar("T")
 
@@ -27,30 +27,30 @@ _BAD_CHOICE = re.compile(r"^Invalid enum value (.*)$", re.DOTALL)
 
 
 def decode(decoder: msgspec.json.Decoder[T], body: bytes, *, example: Mapping[str, Any]) -> T:
-    """One struct from JSON; raises Malformed (400) or BadInput (422) that lists every wrong field.
+    """Return one struct from JSON. Raises Malformed (400), or BadInput (422) that lists every wrong field.
 
-    `example` is a valid instance in plain containers, used to look past one wrong field at the next.
+    `example` is a valid instance in plain containers, used to repair one wrong field and find the next.
     """
-    refuse_unsound(body)
+    check_json_text(body)
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raw = _plain(body, error)
+        raw = _decode_leniently(body, error)
     errors = field_errors(raw, decoder.type, example=example)
     if not errors and (place := _not_finite(raw)) is not None:  # in an object of any fields
         errors = [FieldError(place, "must be a finite number")]
-    if not errors:  # JSON to Python and not to the standard: a lone surrogate, say
+    if not errors:  # Python accepts it, the standard does not: a lone surrogate, for example
         raise Malformed("The body is not valid JSON in UTF-8.")
     raise BadInput(summary(errors), errors=errors)
 
 
-def plain(body: bytes) -> Any:
-    """Any JSON document as plain containers; NaN and Infinity pass, for the reader of the field to refuse."""
-    refuse_unsound(body)
+def decode_plain(body: bytes) -> Any:
+    """Return any JSON document in plain containers. NaN and Infinity pass; the reader of the field refuses them."""
+    check_json_text(body)
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raw = _plain(body, error)
+        raw = _decode_leniently(body, error)
     try:
         msgspec.json.encode(raw)
     except UnicodeEncodeError:
@@ -59,7 +59,7 @@ def plain(body: bytes) -> Any:
 
 
 def convert(raw: object, form: type[T], *, example: Mapping[str, Any], loc: Path = ()) -> T:
-    """One struct from plain containers; raises BadInput that lists every wrong field under `loc`."""
+    """Return one struct from plain containers. Raises BadInput that lists every wrong field under `loc`."""
     try:
         return msgspec.convert(raw, form)
     except msgspec.ValidationError:
@@ -68,7 +68,7 @@ def convert(raw: object, form: type[T], *, example: Mapping[str, Any], loc: Path
 
 
 def summary(errors: list[FieldError]) -> str:
-    """The first wrong field in one sentence, and how many more there are."""
+    """Return the first wrong field in one sentence, and the number of others."""
     first = errors[0]
     where = ".".join(str(part) for part in first.loc) or "body"
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
@@ -76,28 +76,28 @@ def summary(errors: list[FieldError]) -> str:
 
 
 def field_errors(raw: object, form: Any, *, example: Mapping[str, Any], loc: Path = ()) -> list[FieldError]:
-    """Every wrong field of `raw`, at most MAX_ERRORS, in the order found; empty when it is valid."""
-    mended = copy.deepcopy(raw)
+    """Return every wrong field of `raw` in the order found, at most MAX_ERRORS; empty if it is valid."""
+    repaired = copy.deepcopy(raw)
     errors: list[FieldError] = []
     while len(errors) < MAX_ERRORS:
         try:
-            msgspec.convert(mended, form)
+            msgspec.convert(repaired, form)
             break
-        except UnicodeEncodeError:  # a lone surrogate in a field's name: what holds it is no JSON
+        except UnicodeEncodeError:  # a lone surrogate in a field's name: the enclosing document is not valid JSON
             break
         except msgspec.ValidationError as error:
             path, message = _split(str(error))
-            path, message = _pointed(path, message)
-            if any(error.loc == loc + path for error in errors):  # it was taken out: nothing is known to put there
+            path, message = _point_at_field(path, message)
+            if any(error.loc == loc + path for error in errors):  # the repair took it out and has nothing to put there
                 break
-            errors.append(FieldError(loc + path, _helped(message, path, mended, form)))
-            if not _mend(mended, path, example):
+            errors.append(FieldError(loc + path, _improve_message(message, path, repaired, form)))
+            if not _repair(repaired, path, example):
                 break
     return errors
 
 
-def _plain(body: bytes, error: Exception) -> Any:
-    """The body as Python sees it: NaN and Infinity pass here, so that the field holding one can be named."""
+def _decode_leniently(body: bytes, error: Exception) -> Any:
+    """Return the body as Python decodes it: NaN and Infinity pass, so that the field that has one can be named."""
     try:
         return json.loads(body.decode("utf-8-sig"))
     except ValueError:
@@ -105,22 +105,22 @@ def _plain(body: bytes, error: Exception) -> Any:
 
 
 def _not_finite(raw: Any) -> Path | None:
-    """Where a NaN or infinity is."""
+    """Return the path of a NaN or infinity, or None."""
     wrong = (path for path, value in every_value(raw) if isinstance(value, float) and not isfinite(value))
     return next(wrong, None)
 
 
 def _split(text: str) -> tuple[Path, str]:
-    """A msgspec message into (path, message): "Expected ... - at `$.a[0].b`"."""
+    """Split a msgspec message "Expected ... - at `$.a[0].b`" into (path, message)."""
     message, _, place = text.rpartition(" - at `$")
     if not message:
         return (), text
-    found = _PLACE.findall(place.removesuffix("`").replace("[...]", ""))  # some value of a map: msgspec names no key
+    found = _PLACE.findall(place.removesuffix("`").replace("[...]", ""))  # msgspec names no key for a value of a map
     return tuple(name or int(index) for name, index in found), message
 
 
-def _pointed(path: Path, message: str) -> tuple[Path, str]:
-    """Point at the unknown or missing field itself, not at the object around it."""
+def _point_at_field(path: Path, message: str) -> tuple[Path, str]:
+    """Point at the unknown or missing field itself, not at the enclosing object."""
     if unknown := _UNKNOWN.match(message):
         return (*path, unknown[1]), "unknown field"
     if missing := _MISSING.match(message):
@@ -128,8 +128,8 @@ def _pointed(path: Path, message: str) -> tuple[Path, str]:
     return path, message
 
 
-def _helped(message: str, path: Path, raw: Any, form: Any) -> str:
-    """Add the valid choices to a refused one, and plain words for a number that is none."""
+def _improve_message(message: str, path: Path, raw: Any, form: Any) -> str:
+    """Return the message with the valid choices added, and numbers described in plain terms."""
     value = _get(raw, path)
     if isinstance(value, float) and not abs(value) < float("inf"):
         return f"must be a finite number, got {value}"
@@ -164,7 +164,7 @@ def _types(form: Any) -> Iterator[msgspec.inspect.Type]:
 
 
 def _choices(form: Any, path: Path, raw: Any) -> list[str]:
-    """The literals that the field of `raw` at `path` accepts."""
+    """Return the literals that the field of `raw` at `path` accepts."""
     found = [msgspec.inspect.type_info(form)]
     for depth, part in enumerate(path):
         inner: list[msgspec.inspect.Type] = []
@@ -181,8 +181,8 @@ def _choices(form: Any, path: Path, raw: Any) -> list[str]:
     return list(dict.fromkeys(str(value) for option in literals for value in option.values))
 
 
-def _mend(raw: Any, path: Path, example: Any) -> bool:
-    """Put the example's value at `path`, or take the field out; False where neither can be."""
+def _repair(raw: Any, path: Path, example: Any) -> bool:
+    """Put the example's value at `path`, or remove the field. Returns False if neither is possible."""
     if not path:
         return False
     holder, last = _get(raw, path[:-1]), path[-1]

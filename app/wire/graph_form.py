@@ -1,4 +1,4 @@
-"""The project's JSON graph (docs/reference/graphs.md): types and ranges, checked before anything is lowered."""
+"""JSON structs of the project's graph format (docs/reference/graphs.md): types and ranges, checked before lowering."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ TensorDtype = Literal[TENSOR_DTYPES]  # type: ignore[valid-type]
 
 
 class GraphTensor(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
-    """A tensor that a node writes; without `dtype`, of the graph's."""
+    """A tensor that a node writes. Its `dtype` defaults to the graph's."""
 
     shape: Shape
     dtype: TensorDtype | None = None
 
 
 class GraphInput(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
-    """A tensor that comes from outside."""
+    """An input tensor of the graph."""
 
     name: TensorName
     shape: Shape
@@ -47,10 +47,11 @@ class GraphInput(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, 
 class GraphNode(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
     """One operator.
 
-    `op` is an operator of POST /predict, a view (`reshape`, `transpose`, `slice` ...: costs nothing), or anything else:
-    bound by the bytes of its tensors, and reported. `inputs` name inputs of the graph, nodes (their first output) or
-    `node:1` (their second). `attributes` are the operator's fields; those that the tensors tell may be left out.
-    `parameters` are weights that it holds and that are no tensor of the graph, elements; absent: what the fields say.
+    `op` is an operator of POST /predict, a view (`reshape`, `transpose`, `slice` ...: no cost), or anything else, which
+    is costed by the bytes of its tensors and reported. `inputs` name inputs of the graph, nodes (their first output) or
+    `node:1` (their second). `attributes` are the operator's fields; those implied by the tensors may be omitted.
+    `parameters` is the number of weights that the node holds beyond the graph's tensors; if absent, the fields imply
+    it.
     """
 
     name: TensorName
@@ -63,7 +64,7 @@ class GraphNode(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, o
 
 
 class Graph(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
-    """A network as a graph of operators; `dtype` is that of tensors that name none."""
+    """A network as a graph of operators. `dtype` applies to tensors without their own."""
 
     name: Name = "graph"
     dtype: Dtype = "fp32"
@@ -90,16 +91,16 @@ GRAPH_EXAMPLE: dict[str, Any] = {
 }
 
 
-def checked(raw: object, loc: tuple[str | int, ...] = ("workload", "graph")) -> Mapping[str, Any]:
-    """A graph in plain containers whose types and ranges are right; BadInput that names every wrong field under `loc`.
+def check_graph(raw: object, loc: tuple[str | int, ...] = ("workload", "graph")) -> Mapping[str, Any]:
+    """Return a graph in plain containers after checking types and ranges. Raises BadInput that names all wrong fields.
 
-    Its own containers, unchanged: what is left out stays so.
+    `loc` is where the graph stands in the request. Returns `raw` itself, unchanged: omitted fields stay omitted.
     """
     convert(raw, Graph, example=GRAPH_EXAMPLE, loc=loc)
     assert isinstance(raw, dict)
     return raw
 
 
-def canonical(graph: Mapping[str, Any]) -> bytes:
-    """The same bytes for graphs that say the same."""
+def canonical_json(graph: Mapping[str, Any]) -> bytes:
+    """Return the canonical JSON of a graph: equal for graphs with equal content."""
     return msgspec.json.encode(msgspec.convert(graph, Graph), order="sorted")

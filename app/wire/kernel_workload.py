@@ -1,4 +1,4 @@
-"""What a caller may ask about: the request's workload, checked field by field, as rows of the operator table."""
+"""JSON structs of a kernel workload, checked field by field, and their conversion to rows of the operator table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Ints = NDArray[np.intp]
 # An id, an alias, or a whole specification inline.
 GpuRef: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)] | dict[str, Any]
 
-_NAME_CHARACTERS = "^[^\\x00-\\x1f\\x7f]+$"  # control characters only hide in logs, and PostgreSQL stores no NUL
+_NAME_CHARACTERS = "^[^\\x00-\\x1f\\x7f]+$"  # control characters are invisible in logs, and PostgreSQL stores no NUL
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200, pattern=_NAME_CHARACTERS)]
 Count: TypeAlias = Annotated[float, Meta(ge=0, le=1e18)]
 Flops: TypeAlias = Annotated[Count, Meta(description="Operations of the whole grid; a fused multiply-add is two")]
@@ -31,21 +31,21 @@ Stride: TypeAlias = Annotated[Count, Meta(description="Bytes between what neighb
 Atomics: TypeAlias = Annotated[Count, Meta(description="Atomic operations of the whole grid")]
 Addresses: TypeAlias = Annotated[Count, Meta(description="Distinct addresses of the atomic operations")]
 LaneOperations: TypeAlias = Annotated[Count, Meta(description="Loads, stores, atomics and loop steps of all lanes")]
-# Whole numbers, also when a client writes them as 256.0.
+# Whole numbers, also if a client writes them as 256.0.
 Threads: TypeAlias = Annotated[float, Meta(ge=1, le=1e6, multiple_of=1, description="Threads of a block")]
 Blocks: TypeAlias = Annotated[float, Meta(ge=1, le=1e15, multiple_of=1, description="Blocks of the grid")]
 Registers: TypeAlias = Annotated[float, Meta(ge=0, le=65_536, multiple_of=1, description="32-bit ones of a thread")]
 Bytes: TypeAlias = Annotated[float, Meta(ge=0, le=1e12, multiple_of=1, description="Bytes of shared memory of a block")]
 Fraction: TypeAlias = Annotated[float, Meta(ge=0, le=1, description="0: none; 1: every branch splits its warp")]
 Ways: TypeAlias = Annotated[float, Meta(ge=0, le=1024, description="Lanes of a warp that meet in one bank")]
-# Under a nanosecond no kernel runs, over ten days none is waited for: outside, the unit is wrong.
+# No kernel runs under a nanosecond or over ten days: outside this range the unit is wrong.
 Milliseconds: TypeAlias = Annotated[float, Meta(ge=1e-6, le=1e9, description="Time on the device, milliseconds")]
 AccessPattern: TypeAlias = Literal["coalesced", "strided", "random", "broadcast"]
 Dtype: TypeAlias = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp8_block", "int8", "nvfp4"]
 
 
 class KernelSize(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
-    """The problem's size in the kernel's own terms; what does not apply is left out or 0."""
+    """The problem's size in the kernel's own terms. What does not apply is left out or 0."""
 
     n: Count | None = None
     rows: Count | None = None
@@ -54,9 +54,9 @@ class KernelSize(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, 
 
 
 class MeasuredKernel(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
-    """One measured launch: of this kernel on another GPU, or of another size or kernel where fields are overridden.
+    """One measured launch: this kernel on another GPU, or another size or kernel where fields are overridden.
 
-    What is left out is as in the workload around it; the compiler may give each GPU its own registers.
+    Omitted fields are those of the enclosing workload; the compiler may give each GPU its own registers.
     """
 
     gpu: GpuRef
@@ -81,10 +81,10 @@ class MeasuredKernel(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
 
 
 class KernelWorkload(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
-    """One launch of any CUDA-like kernel. Sizes are bytes, counts are per launch, of the whole grid.
+    """One launch of any CUDA-like kernel. Sizes are bytes; counts are per launch, over the whole grid.
 
-    `branch_divergence` is 0 (none) to 1 (every branch splits its warp); `lane_operations` counts loads, stores,
-    atomics and loop operations per lane; `working_set_bytes` is distinct bytes touched.
+    `branch_divergence` is 0 (none) to 1 (every branch splits its warp); `lane_operations` counts loads, stores, atomics
+    and loop operations per lane; `working_set_bytes` is distinct bytes touched.
     """
 
     kind: Literal["kernel"]
@@ -108,7 +108,7 @@ class KernelWorkload(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
     measured: Annotated[list[MeasuredKernel], Meta(max_length=500)] = []
 
     def __post_init__(self) -> None:
-        """Counts are 0 or at least 1, and a launch does something."""
+        """Check that counts are 0 or at least 1, and that the launch does some work."""
         if 0 < self.flops < 1 or 0 < self.bytes < 1 or 0 < self.working_set_bytes < 1:
             raise ValueError("flops, bytes and working_set_bytes are counts: 0, or at least 1")
         if not (self.flops or self.bytes or self.lane_operations or self.atomic_operations):
@@ -132,54 +132,53 @@ KERNEL_EXAMPLE: dict[str, Any] = {
 }
 
 _KERNEL = OP_CODE["kernel"]
-# Fields that a measured row may override and that are columns of the same name and value.
+# Fields that a measured row may override and that map to a column of the same name.
 _OVERRIDES = tuple(
     (name, FIELD_INDEX[name])
     for name in GIVEN
     if name in KernelWorkload.__struct_fields__ and name not in ("access_pattern", "size")
 )
-# A measured row beyond its GPU and time, where it overrides nothing.
+# Fields of a measured row after GPU and time if it overrides nothing.
 _AS_THE_WORKLOAD = (None,) * (len(MeasuredKernel.__struct_fields__) - 2)
 _SIZES = tuple((name, FIELD_INDEX[name]) for name in KernelSize.__struct_fields__)
 
 
 @lru_cache(maxsize=65_536)
-def label_of(name: str) -> int:
-    """A number that stands for a kernel's name, the same in every process: 56 bits of its BLAKE2b."""
+def kernel_label(name: str) -> int:
+    """Return an integer label of a kernel name, the same in every process: 56 bits of its BLAKE2b."""
     return int.from_bytes(blake2b(name.encode("utf-8", "surrogatepass"), digest_size=7).digest(), "big")
 
 
 def kernel_table(workloads: Sequence[KernelWorkload]) -> OpTable:
-    """One row per workload, in order; figures left out are NaN."""
+    """Return one row per workload, in order; omitted figures are NaN."""
     return _table(
         [filled(_figures(workload)) for workload in workloads],
-        [label_of(workload.name) for workload in workloads],
+        [kernel_label(workload.name) for workload in workloads],
         [DTYPE_CODE[workload.dtype] for workload in workloads],
     )
 
 
-def with_measured(workloads: Sequence[KernelWorkload], gpu: Sequence[int]) -> tuple[OpTable, Measurements]:
-    """One row per workload, and beside it the `measured` rows of all workloads, in order.
+def tables_with_measured(workloads: Sequence[KernelWorkload], gpu: Sequence[int]) -> tuple[OpTable, Measurements]:
+    """Return one row per workload, and the `measured` rows of all workloads, in order.
 
-    A measured row is its workload with that row's overrides; `gpu` holds the row of the GPU table used beside the
-    result, one per measured row.
+    A measured row is its workload with that row's overrides. `gpu` is the row of the GPU table for each measured row.
     """
     if not gpu:
-        return kernel_table(workloads), NOTHING_MEASURED
+        return kernel_table(workloads), NO_MEASUREMENTS
     rows = [filled(_figures(workload)) for workload in workloads]
-    labels = [label_of(workload.name) for workload in workloads]
+    labels = [kernel_label(workload.name) for workload in workloads]
     dtypes = [DTYPE_CODE[workload.dtype] for workload in workloads]
     latency_s, n = [], len(workloads)
     for position, workload in enumerate(workloads):
         for row in workload.measured:
-            as_it_is = structs.astuple(row)[2:] == _AS_THE_WORKLOAD
-            rows.append(rows[position] if as_it_is else filled(_overridden(workload, row)))
-            labels.append(labels[position] if row.name is None else label_of(row.name))
+            unchanged = structs.astuple(row)[2:] == _AS_THE_WORKLOAD
+            rows.append(rows[position] if unchanged else filled(_with_overrides(workload, row)))
+            labels.append(labels[position] if row.name is None else kernel_label(row.name))
             dtypes.append(dtypes[position] if row.dtype is None else DTYPE_CODE[row.dtype])
             latency_s.append(row.latency_ms * 1e-3)
     both = _table(rows, labels, dtypes)
-    measured = Measurements(_between(both, n, None), np.array(gpu, dtype=np.intp), np.array(latency_s))
-    return _between(both, 0, n), measured
+    measured = Measurements(_slice(both, n, None), np.array(gpu, dtype=np.intp), np.array(latency_s))
+    return _slice(both, 0, n), measured
 
 
 def _table(rows: Sequence[Sequence[float | None]], labels: list[int], dtypes: list[int]) -> OpTable:
@@ -188,18 +187,18 @@ def _table(rows: Sequence[Sequence[float | None]], labels: list[int], dtypes: li
     return OpTable(kind, np.array(dtypes, dtype=np.intp), np.array(labels, dtype=np.intp), FIELD_INDEX, dims)
 
 
-def _between(table: OpTable, start: int, stop: int | None) -> OpTable:
-    """Consecutive rows."""
+def _slice(table: OpTable, start: int, stop: int | None) -> OpTable:
+    """Return consecutive rows."""
     part = slice(start, stop)
     dims = np.ascontiguousarray(table.dims[:, part])
     return OpTable(table.kind[part], table.dtype[part], table.label[part], table.fields, dims)
 
 
-NOTHING_MEASURED = Measurements(_table([], [], []), np.empty(0, dtype=np.intp), np.empty(0))
+NO_MEASUREMENTS = Measurements(_table([], [], []), np.empty(0, dtype=np.intp), np.empty(0))
 
 
 def _figures(workload: KernelWorkload) -> tuple[float | None, ...]:
-    """One row in the order of GIVEN; NumPy reads None as NaN."""
+    """Return one row in the order of GIVEN; NumPy converts None to NaN."""
     size = workload.size or _NO_SIZE
     return (
         workload.flops,
@@ -226,7 +225,7 @@ def _figures(workload: KernelWorkload) -> tuple[float | None, ...]:
 _NO_SIZE = KernelSize()
 
 
-def _overridden(workload: KernelWorkload, row: MeasuredKernel) -> Sequence[float | None]:
+def _with_overrides(workload: KernelWorkload, row: MeasuredKernel) -> Sequence[float | None]:
     figures = list(_figures(workload))
     for name, column in _OVERRIDES:
         value = getattr(row, name)

@@ -1,4 +1,4 @@
-"""GET and POST /gpus/{name}/plan as the wire has them: milliseconds."""
+"""JSON structs of GET and POST /gpus/{name}/plan: milliseconds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from app.wire.models.requests import MODEL_EXAMPLE
+from app.wire.network_form import MODEL_EXAMPLE
 from app.wire.prediction_form import AnsweredBy
 
 MOST_MEASUREMENTS = 256
@@ -17,21 +17,21 @@ Count = Annotated[float, Meta(ge=1, le=MOST_MEASUREMENTS, multiple_of=1.0, extra
 
 
 class MeasurementPlanRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """The workload whose times are to be known better, of kind operators, model or graph, in `count` measurements."""
+    """The workload to predict better, of kind operators, model or graph, and the number of measurements."""
 
     workload: Annotated[dict[str, Any], Meta(extra_json_schema={"anyOf": _WORKLOADS})]
     count: Count = 32
 
 
 class Gain(Struct, frozen=True):
-    """The workload's expected error (mean over its time, in percent) before and after a measurement and all above."""
+    """The workload's expected error (mean over its time, percent) before and after this and all rows above."""
 
     error_before: float
     error_after: float
 
 
 class PlannedMeasurement(Struct, frozen=True):
-    """A row of POST /measurements but for its time; `estimated_ms` is how long it should take."""
+    """A row of POST /measurements without its time. `estimated_ms` is how long it should take."""
 
     workload: dict[str, Any]
     expected_gain: Gain
@@ -39,7 +39,7 @@ class PlannedMeasurement(Struct, frozen=True):
 
 
 class WorkloadInterval(Struct, frozen=True):
-    """Where the workload's time lies with the probability `coverage`, its operators one after another."""
+    """The workload's time lies in this interval with probability `coverage`, its operators run one after another."""
 
     low_ms: float
     high_ms: float
@@ -47,9 +47,9 @@ class WorkloadInterval(Struct, frozen=True):
 
 
 class MeasurementPlan(Struct, frozen=True):
-    """What to measure on a GPU, best first; `measured` is how many rows of operators are stored of it.
+    """What to measure on a GPU, best first. `measured` is the number of operator rows already stored for it.
 
-    `interval_after` is what is expected once all of them are measured. `notes` say what cannot be helped by this.
+    `interval_after` is expected once all are measured. `notes` describe what measuring cannot improve.
     """
 
     gpu: str

@@ -1,4 +1,4 @@
-"""POST /partition as the wire has it: milliseconds and bytes."""
+"""JSON structs of POST /partition: milliseconds and bytes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from app.wire.kernel_workload import GpuRef
-from app.wire.models.requests import MODEL_EXAMPLE
+from app.wire.network_form import MODEL_EXAMPLE
 from app.wire.prediction_form import AnsweredBy, Interval, MemoryUse, Skipped
 
 MOST_STAGES = 16
 
 
 class PartitionRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """A network (a workload of kind `model` or `graph`) over GPUs in the order that requests pass them."""
+    """A network (a workload of kind `model` or `graph`) and the GPUs in pipeline order."""
 
     gpus: Annotated[list[GpuRef], Meta(min_length=2, max_length=MOST_STAGES)]
     workload: dict[str, Any]
@@ -22,15 +22,16 @@ class PartitionRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=
     coverage: Annotated[float, Meta(gt=0, lt=1, description="Share of true times the interval should hold")] = 0.8
     link_bandwidth_bytes_per_s: Annotated[
         Annotated[float, Meta(ge=1e3, le=1e15)] | None,
-        Meta(description="Between neighbours; absent: the slower of both GPUs' links"),
+        Meta(description="Between neighbours; default: the slower link of the two GPUs"),
     ] = None
-    link_latency_ms: Annotated[float, Meta(ge=0, le=1e6, description="Of one transfer, beside its bytes")] = 0.02
+    link_latency_ms: Annotated[float, Meta(ge=0, le=1e6, description="Fixed latency of one transfer")] = 0.02
 
 
 class Stage(Struct, frozen=True):
-    """What one GPU runs: units `first_unit` to `last_unit`, counted from 0, `first` and `last` by name.
+    """What one GPU runs: units `first_unit` to `last_unit`, counted from 0, with the names `first` and `last`.
 
-    `latency_ms` includes `transfer_ms`, in which what the stage before wrote arrives. `sent_bytes` is what goes on.
+    `latency_ms` includes `transfer_ms`, the time to receive the previous stage's output. `sent_bytes` is its own
+    output.
     """
 
     gpu: str
@@ -46,7 +47,7 @@ class Stage(Struct, frozen=True):
 
 
 class Cut(Struct, frozen=True):
-    """A way to cut: requests that follow one another end every `bottleneck_ms`, one alone takes `latency_ms`."""
+    """One partition: consecutive requests finish every `bottleneck_ms`, a single one takes `latency_ms`."""
 
     stages: list[Stage]
     bottleneck_ms: float
@@ -60,7 +61,7 @@ class Cut(Struct, frozen=True):
 
 
 class PartitionResponse(Struct, frozen=True):
-    """The cut whose slowest stage is the fastest, beside the time on each GPU alone (null where it does not fit)."""
+    """The partition with the fastest slowest stage, and the time on each GPU alone (null where it does not fit)."""
 
     partition: Cut
     alone_ms: list[float | None]

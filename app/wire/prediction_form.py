@@ -1,4 +1,4 @@
-"""POST /predict as the wire has it: milliseconds and bytes, names and units of the HTTP contract."""
+"""JSON structs of POST /predict: milliseconds and bytes, names and units of the HTTP contract."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from app.wire.kernel_workload import KERNEL_EXAMPLE, GpuRef, KernelWorkload
 MAX_GPUS = 500
 
 
-class Asking(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+class BaseRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """One workload on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
 
     gpu: GpuRef | None = None
@@ -22,14 +22,14 @@ class Asking(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     save: Annotated[bool, Meta(description="Keep the answer: it gets an `id`, for GET /predictions/{id}")] = False
 
 
-class PredictRequest(Asking, forbid_unknown_fields=True, kw_only=True, frozen=True):
+class PredictRequest(BaseRequest, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """A kernel on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
 
     workload: KernelWorkload
 
 
 class Interval(Struct, frozen=True):
-    """Where the true figure lies with the probability `coverage`, in the unit that the field's name says."""
+    """The interval that holds the true figure with probability `coverage`, in the unit of the field's name."""
 
     low: float
     high: float
@@ -44,7 +44,7 @@ class AnsweredBy(Struct, frozen=True):
 
 
 class MemoryParts(Struct, frozen=True):
-    """What a network keeps on the fullest of its devices, bytes."""
+    """Bytes that a network keeps on the fullest of its devices."""
 
     weights_bytes: float
     gradients_bytes: float
@@ -56,9 +56,9 @@ class MemoryParts(Struct, frozen=True):
 
 
 class MemoryUse(Struct, frozen=True):
-    """Bytes that a device must hold beside those that it has.
+    """Bytes that a device must hold, and bytes that it has.
 
-    Of kernels and operators the distinct bytes touched; of a network all that stays, and the most at work at a time.
+    For kernels and operators the distinct bytes touched; for a network all that stays, plus the most in use at a time.
     """
 
     required_bytes: float
@@ -68,7 +68,7 @@ class MemoryUse(Struct, frozen=True):
 
 
 class Share(Struct, frozen=True):
-    """A group of operators and its part of the time."""
+    """A group of operators and its share of the time."""
 
     group: str
     latency_ms: float
@@ -77,10 +77,10 @@ class Share(Struct, frozen=True):
 
 
 class RooflinePosition(Struct, frozen=True):
-    """Where the operator stands under the sustained roofline; null where a figure is not known.
+    """Position of the operator under the sustained roofline; null where a figure is unknown.
 
-    `compute_share` is the part of `flop_per_s` that it attains, `dram_share` of `dram_bytes_per_s`, by the bytes that
-    cannot stay in the L2; over 1 where what was measured of the card is faster than physics has it.
+    `compute_share` is the fraction of `flop_per_s` that it attains, `dram_share` that of `dram_bytes_per_s`, counting
+    bytes that do not fit the L2. Over 1 if the card was measured to be faster than the physics allows.
     """
 
     intensity_flop_per_byte: float | None
@@ -92,7 +92,7 @@ class RooflinePosition(Struct, frozen=True):
 
 
 class TileUse(Struct, frozen=True):
-    """The candidate tile that suits best: its blocks, their waves over the SMs, and the part of these that is busy."""
+    """The best candidate tile: its blocks, their waves over the SMs, and the fraction of SM time that is busy."""
 
     rows: int
     columns: int
@@ -102,7 +102,7 @@ class TileUse(Struct, frozen=True):
 
 
 class PhysicsTerms(Struct, frozen=True):
-    """Time of each part by physics, under the constants fitted to measurements; `shortest` is the least of any call."""
+    """Time of each part by the physics model, with its fitted constants; `shortest_ms` is the minimum of any call."""
 
     overhead_ms: float
     shortest_ms: float
@@ -114,10 +114,10 @@ class PhysicsTerms(Struct, frozen=True):
 
 
 class MemberAnswer(Struct, frozen=True):
-    """A part of the answer, and what it says alone.
+    """One member of the answer, and what it predicts alone.
 
-    The learned models correct the physics: `log_correction` is the logarithm of measured over physics that one
-    expects, of this `gpu`, of a `sibling`, or `shared` by all.
+    Learned models correct the physics: `log_correction` is the expected logarithm of measured over physics, from this
+    `gpu`'s own model, a `sibling`'s, or the one `shared` by all.
     """
 
     source: Literal["physics", "own", "sibling", "shared", "measured"]
@@ -128,11 +128,11 @@ class MemberAnswer(Struct, frozen=True):
 
 
 class NetworkParts(Struct, frozen=True):
-    """A collective over several nodes, of one repetition: the longer of `node_ms` and `adapters_ms`, and `hops_ms`.
+    """A collective over several nodes, per repetition: the longer of `node_ms` and `adapters_ms`, plus `hops_ms`.
 
-    Never under the hardware limit `limit_ms`; `bound` says which counts. `node_ms` is what a node takes for its part, 0
-    where it has none, `adapters_ms` a launch and what goes through the nodes' network adapters at the same time,
-    `hops_ms` what messages wait for at other nodes. `nodes` are racks where a link joins the devices of one.
+    Never below the hardware limit `limit_ms`; `bound` names the term that counts. `node_ms` is the time within a node
+    (0 if none), `adapters_ms` a launch and the simultaneous traffic through the nodes' network adapters, `hops_ms` the
+    waiting for messages of other nodes. `nodes` are racks where a link joins the devices of a rack.
     """
 
     nodes: int
@@ -144,13 +144,14 @@ class NetworkParts(Struct, frozen=True):
 
 
 class Explanation(Struct, frozen=True):
-    """Why `auto` says so, of one repetition.
+    """How `auto` arrived at its answer, per repetition.
 
-    The latency is that of `measured` where the operator was; else the physics' times exp(`fading` x sum of weight x
-    log_correction), never under the limit. `fading` is what is left of the corrections at this distance from the shapes
-    learned from; `corrects` says whether they go for the whole time or only for its work, where the operator is
-    launched in another way than those measured. `learned_dtype` is the number format that they were learned in.
-    Of a collective over several nodes `network` makes up the latency, and all else is of the part that one node runs.
+    The latency is that of member `measured` if the operator was measured; otherwise the physics' times exp(`fading` x
+    sum of weight x log_correction), never below the limit. `fading` is the fraction of the corrections left at this
+    distance from the training range. `corrects` is whether they apply to the whole time or only to the work, for
+    operators launched differently from the measured ones. `learned_dtype` is the number format that the corrections
+    were learned in. For a collective over several nodes `network` makes up the latency, and all else describes the part
+    within one node.
     """
 
     situation: str
@@ -168,8 +169,8 @@ class Explanation(Struct, frozen=True):
 class OperatorRow(Struct, frozen=True, omit_defaults=True):
     """One operator in detail; `limit_ms` is the hardware limit.
 
-    A kernel has its `name` and `blocks_per_sm`, how many are resident at once. A deep-learning operator has its
-    `count`: its times, FLOPs and bytes are those of all repetitions together; `explanation` is of `auto` only.
+    A kernel has its `name` and `blocks_per_sm`, the number resident at once. A deep-learning operator has its `count`:
+    times, FLOPs and bytes are for all repetitions together; only `auto` gives an `explanation`.
     """
 
     op: str
@@ -192,7 +193,7 @@ class OperatorRow(Struct, frozen=True, omit_defaults=True):
 
 
 class Phases(Struct, frozen=True):
-    """A step by its phases, milliseconds; `communication` is what no computation hides."""
+    """A step by phase, milliseconds; `communication` is the part not hidden by computation."""
 
     forward: float
     backward: float
@@ -201,14 +202,14 @@ class Phases(Struct, frozen=True):
 
 
 class Suggestion(Struct, frozen=True):
-    """Fields of the workload to send instead, with which it fits, and the bytes that it then takes."""
+    """Workload fields to change so that it fits, and the bytes it then needs."""
 
     change: dict[str, Any]
     required_bytes: float
 
 
 class ServingFigures(Struct, frozen=True):
-    """What a user of a served model sees; `definitions` says what each figure means."""
+    """Figures that a user of a served model sees; `definitions` explains each."""
 
     ttft_ms: float
     tpot_ms: float
@@ -222,9 +223,9 @@ class ServingFigures(Struct, frozen=True):
 class Prediction(Struct, frozen=True, omit_defaults=True):
     """The answer for one GPU; `operators` only with `detail`.
 
-    Of networks alone: `devices` taken, `phases_ms` of the step, `throughput_per_s` in sequences or images (tokens in
-    mode decode), `epoch_ms` with a `dataset_size`, `largest_batch` that fits (0: none does), `suggestions` of what
-    would make it fit, `serving` with `output_tokens`.
+    Only for networks: `devices` used, `phases_ms` of the step, `throughput_per_s` in sequences or images (tokens in
+    mode decode), `epoch_ms` with a `dataset_size`, `largest_batch` that fits (0: none), `suggestions` to make it fit,
+    `serving` with `output_tokens`.
     """
 
     gpu: str
@@ -254,7 +255,7 @@ class Skipped(Struct, frozen=True):
 
 
 class PredictResponse(Struct, frozen=True, omit_defaults=True):
-    """One entry per GPU in the order asked; `skipped` names those of "all" that cannot run the workload."""
+    """One entry per GPU in request order; `skipped` are those of "all" that cannot run the workload."""
 
     predictions: list[Prediction]
     skipped: list[Skipped] = []

@@ -490,7 +490,7 @@ class KeyOut(TypedDict):
 
 
 class Listed(TypedDict):
-    """One stored price as it is listed; `counts` says whether comparisons use it today."""
+    """A stored price in a listing. `counts` is whether comparisons use it today."""
 
     id: int
     gpu: str
@@ -664,11 +664,11 @@ class PredictRequest(TypedDict):
 
 
 class KernelWorkload(TypedDict):
-    """One launch of any CUDA-like kernel. Sizes are bytes, counts are per launch, of the whole grid.
+    """One launch of any CUDA-like kernel. Sizes are bytes; counts are per launch, over the whole grid.
 
         `branch_divergence` is 0 (none) to 1 (every branch splits its warp); `lane_operations` counts
-    loads, stores,
-        atomics and loop operations per lane; `working_set_bytes` is distinct bytes touched.
+    loads, stores, atomics
+        and loop operations per lane; `working_set_bytes` is distinct bytes touched.
     """
 
     kind: Literal["kernel"]
@@ -693,7 +693,7 @@ class KernelWorkload(TypedDict):
 
 
 class KernelSize(TypedDict):
-    """The problem's size in the kernel's own terms; what does not apply is left out or 0."""
+    """The problem's size in the kernel's own terms. What does not apply is left out or 0."""
 
     n: NotRequired[float | None]
     rows: NotRequired[float | None]
@@ -702,10 +702,10 @@ class KernelSize(TypedDict):
 
 
 class MeasuredKernel(TypedDict):
-    """One measured launch: of this kernel on another GPU, or of another size or kernel where fields are
+    """One measured launch: this kernel on another GPU, or another size or kernel where fields are
     overridden.
 
-        What is left out is as in the workload around it; the compiler may give each GPU its own
+        Omitted fields are those of the enclosing workload; the compiler may give each GPU its own
     registers.
     """
 
@@ -731,7 +731,7 @@ class MeasuredKernel(TypedDict):
 
 
 class PredictResponse(TypedDict):
-    """One entry per GPU in the order asked; `skipped` names those of "all" that cannot run the workload."""
+    """One entry per GPU in request order; `skipped` are those of "all" that cannot run the workload."""
 
     predictions: list[Prediction]
     skipped: NotRequired[list[Skipped]]
@@ -741,11 +741,11 @@ class PredictResponse(TypedDict):
 class Prediction(TypedDict):
     """The answer for one GPU; `operators` only with `detail`.
 
-        Of networks alone: `devices` taken, `phases_ms` of the step, `throughput_per_s` in sequences or
+        Only for networks: `devices` used, `phases_ms` of the step, `throughput_per_s` in sequences or
     images (tokens in
-        mode decode), `epoch_ms` with a `dataset_size`, `largest_batch` that fits (0: none does),
-    `suggestions` of what
-        would make it fit, `serving` with `output_tokens`.
+        mode decode), `epoch_ms` with a `dataset_size`, `largest_batch` that fits (0: none),
+    `suggestions` to make it fit,
+        `serving` with `output_tokens`.
     """
 
     gpu: str
@@ -768,7 +768,9 @@ class Prediction(TypedDict):
 
 
 class Interval(TypedDict):
-    """Where the true figure lies with the probability `coverage`, in the unit that the field's name says."""
+    """The interval that holds the true figure with probability `coverage`, in the unit of the field's
+    name.
+    """
 
     low: float
     high: float
@@ -783,10 +785,10 @@ class AnsweredBy(TypedDict):
 
 
 class MemoryUse(TypedDict):
-    """Bytes that a device must hold beside those that it has.
+    """Bytes that a device must hold, and bytes that it has.
 
-        Of kernels and operators the distinct bytes touched; of a network all that stays, and the most
-    at work at a time.
+        For kernels and operators the distinct bytes touched; for a network all that stays, plus the
+    most in use at a time.
     """
 
     required_bytes: float
@@ -796,7 +798,7 @@ class MemoryUse(TypedDict):
 
 
 class MemoryParts(TypedDict):
-    """What a network keeps on the fullest of its devices, bytes."""
+    """Bytes that a network keeps on the fullest of its devices."""
 
     weights_bytes: float
     gradients_bytes: float
@@ -808,7 +810,7 @@ class MemoryParts(TypedDict):
 
 
 class Share(TypedDict):
-    """A group of operators and its part of the time."""
+    """A group of operators and its share of the time."""
 
     group: str
     latency_ms: float
@@ -819,10 +821,9 @@ class Share(TypedDict):
 class OperatorRow(TypedDict):
     """One operator in detail; `limit_ms` is the hardware limit.
 
-        A kernel has its `name` and `blocks_per_sm`, how many are resident at once. A deep-learning
-    operator has its
-        `count`: its times, FLOPs and bytes are those of all repetitions together; `explanation` is of
-    `auto` only.
+        A kernel has its `name` and `blocks_per_sm`, the number resident at once. A deep-learning
+    operator has its `count`:
+        times, FLOPs and bytes are for all repetitions together; only `auto` gives an `explanation`.
     """
 
     op: str
@@ -845,18 +846,19 @@ class OperatorRow(TypedDict):
 
 
 class Explanation(TypedDict):
-    """Why `auto` says so, of one repetition.
+    """How `auto` arrived at its answer, per repetition.
 
-        The latency is that of `measured` where the operator was; else the physics' times exp(`fading` x
-    sum of weight x
-        log_correction), never under the limit. `fading` is what is left of the corrections at this
-    distance from the shapes
-        learned from; `corrects` says whether they go for the whole time or only for its work, where the
-    operator is
-        launched in another way than those measured. `learned_dtype` is the number format that they were
-    learned in.
-        Of a collective over several nodes `network` makes up the latency, and all else is of the part
-    that one node runs.
+        The latency is that of member `measured` if the operator was measured; otherwise the physics'
+    times exp(`fading` x
+        sum of weight x log_correction), never below the limit. `fading` is the fraction of the
+    corrections left at this
+        distance from the training range. `corrects` is whether they apply to the whole time or only to
+    the work, for
+        operators launched differently from the measured ones. `learned_dtype` is the number format that
+    the corrections
+        were learned in. For a collective over several nodes `network` makes up the latency, and all
+    else describes the part
+        within one node.
     """
 
     situation: str
@@ -872,11 +874,12 @@ class Explanation(TypedDict):
 
 
 class RooflinePosition(TypedDict):
-    """Where the operator stands under the sustained roofline; null where a figure is not known.
+    """Position of the operator under the sustained roofline; null where a figure is unknown.
 
-        `compute_share` is the part of `flop_per_s` that it attains, `dram_share` of `dram_bytes_per_s`,
-    by the bytes that
-        cannot stay in the L2; over 1 where what was measured of the card is faster than physics has it.
+        `compute_share` is the fraction of `flop_per_s` that it attains, `dram_share` that of
+    `dram_bytes_per_s`, counting
+        bytes that do not fit the L2. Over 1 if the card was measured to be faster than the physics
+    allows.
     """
 
     intensity_flop_per_byte: float | None
@@ -888,8 +891,8 @@ class RooflinePosition(TypedDict):
 
 
 class TileUse(TypedDict):
-    """The candidate tile that suits best: its blocks, their waves over the SMs, and the part of these that
-    is busy.
+    """The best candidate tile: its blocks, their waves over the SMs, and the fraction of SM time that is
+    busy.
     """
 
     rows: int
@@ -900,7 +903,7 @@ class TileUse(TypedDict):
 
 
 class PhysicsTerms(TypedDict):
-    """Time of each part by physics, under the constants fitted to measurements; `shortest` is the least of
+    """Time of each part by the physics model, with its fitted constants; `shortest_ms` is the minimum of
     any call.
     """
 
@@ -914,11 +917,11 @@ class PhysicsTerms(TypedDict):
 
 
 class MemberAnswer(TypedDict):
-    """A part of the answer, and what it says alone.
+    """One member of the answer, and what it predicts alone.
 
-        The learned models correct the physics: `log_correction` is the logarithm of measured over
-    physics that one
-        expects, of this `gpu`, of a `sibling`, or `shared` by all.
+        Learned models correct the physics: `log_correction` is the expected logarithm of measured over
+    physics, from this
+        `gpu`'s own model, a `sibling`'s, or the one `shared` by all.
     """
 
     source: Literal["measured", "own", "physics", "shared", "sibling"]
@@ -929,15 +932,14 @@ class MemberAnswer(TypedDict):
 
 
 class NetworkParts(TypedDict):
-    """A collective over several nodes, of one repetition: the longer of `node_ms` and `adapters_ms`, and
+    """A collective over several nodes, per repetition: the longer of `node_ms` and `adapters_ms`, plus
     `hops_ms`.
 
-        Never under the hardware limit `limit_ms`; `bound` says which counts. `node_ms` is what a node
-    takes for its part, 0
-        where it has none, `adapters_ms` a launch and what goes through the nodes' network adapters at
-    the same time,
-        `hops_ms` what messages wait for at other nodes. `nodes` are racks where a link joins the
-    devices of one.
+        Never below the hardware limit `limit_ms`; `bound` names the term that counts. `node_ms` is the
+    time within a node
+        (0 if none), `adapters_ms` a launch and the simultaneous traffic through the nodes' network
+    adapters, `hops_ms` the
+        waiting for messages of other nodes. `nodes` are racks where a link joins the devices of a rack.
     """
 
     nodes: int
@@ -949,7 +951,7 @@ class NetworkParts(TypedDict):
 
 
 class Phases(TypedDict):
-    """A step by its phases, milliseconds; `communication` is what no computation hides."""
+    """A step by phase, milliseconds; `communication` is the part not hidden by computation."""
 
     forward: float
     backward: float
@@ -958,14 +960,14 @@ class Phases(TypedDict):
 
 
 class Suggestion(TypedDict):
-    """Fields of the workload to send instead, with which it fits, and the bytes that it then takes."""
+    """Workload fields to change so that it fits, and the bytes it then needs."""
 
     change: dict[str, Any]
     required_bytes: float
 
 
 class ServingFigures(TypedDict):
-    """What a user of a served model sees; `definitions` says what each figure means."""
+    """Figures that a user of a served model sees; `definitions` explains each."""
 
     ttft_ms: float
     tpot_ms: float
@@ -996,7 +998,7 @@ class OperatorsRequest(TypedDict):
 
 
 class OperatorsWorkload(TypedDict):
-    """Deep-learning operators that run one after another: their times add up."""
+    """Deep-learning operators that run one after another. Their times add up."""
 
     kind: Literal["operators"]
     operators: list[
@@ -1690,7 +1692,7 @@ OperatorTableWorkload = TypedDict(
 
 
 class TableResponse(TypedDict):
-    """One entry per GPU in the order asked."""
+    """One entry per GPU, in request order."""
 
     predictions: list[TablePrediction]
     skipped: NotRequired[list[Skipped]]
@@ -1698,7 +1700,9 @@ class TableResponse(TypedDict):
 
 
 class TablePrediction(TypedDict):
-    """The answer for one GPU, row for row: milliseconds of all `count` repetitions of a row together."""
+    """The answer for one GPU, one entry per row: milliseconds for all `count` repetitions of a row
+    together.
+    """
 
     gpu: str
     latency_ms: list[float]
@@ -1776,9 +1780,7 @@ OperatorBatch = TypedDict(
 
 
 class BatchResponse(TypedDict):
-    """The answer row for row; `predictors` and `warnings` say for each GPU who answered and what to know
-    of it.
-    """
+    """The answer, one entry per row. `predictors` and `warnings` are per GPU."""
 
     latency_ms: list[float]
     low_ms: list[float]
@@ -1805,13 +1807,12 @@ class ModelWorkload(TypedDict):
     """One step of a network: `config` is a Hugging Face config.json, or `name` a built-in transformer or
     ConvNet.
 
-        `sequence` is tokens per sequence: all of them in inference, training and prefill; in decode the
-    keys that the one
-        new token sees, itself included. `image_size` is pixels of one side. With `output_tokens`, the
-    answer adds the
-        figures of serving requests of `sequence` tokens each. `attention` is "eager" unless said, in
-    prefill and decode
-        "flash".
+        `sequence` is tokens per sequence: all tokens in inference, training and prefill; in decode the
+    keys that the new
+        token attends to, itself included. `image_size` is pixels per side. With `output_tokens` the
+    answer adds figures of
+        serving requests of `sequence` tokens each. `attention` defaults to "eager", in prefill and
+    decode to "flash".
     """
 
     batch: NotRequired[float]
@@ -1834,12 +1835,11 @@ class ModelWorkload(TypedDict):
 
 
 class ParallelismIn(TypedDict):
-    """How a network is split over devices, data x tensor x pipeline of them on `nodes` machines.
+    """How a network is split over data x tensor x pipeline devices on `nodes` machines.
 
-        `microbatches` counts those of a step per data-parallel replica. `expert` devices out of data x
-    tensor share the
-        experts. `sequence` splits what lies between tensor-parallel layers, `zero` is the stage of
-    ZeRO.
+        `microbatches` is per step and data-parallel replica. `expert` devices out of data x tensor
+    share the experts.
+        `sequence` also splits the layers between tensor-parallel ones, `zero` is the stage of ZeRO.
     """
 
     data: NotRequired[float]
@@ -1870,9 +1870,9 @@ class GraphWorkload(TypedDict):
     """One step of a network given as a graph: `graph` in the project's JSON form, or the `graph_id` of
     POST /graphs.
 
-        `dims` gives sizes to the graph's named dimensions; the usual names are bound by `batch` and
-    `sequence`. `dtype`,
-        where given, takes the place of the graph's own.
+        `dims` gives sizes for the graph's named dimensions; the usual names are bound by `batch` and
+    `sequence`. `dtype`
+        overrides the graph's own.
     """
 
     batch: NotRequired[float]
@@ -1893,7 +1893,7 @@ class GraphWorkload(TypedDict):
 
 
 class PartitionRequest(TypedDict):
-    """A network (a workload of kind `model` or `graph`) over GPUs in the order that requests pass them."""
+    """A network (a workload of kind `model` or `graph`) and the GPUs in pipeline order."""
 
     gpus: list[str | dict[str, Any]]
     workload: dict[str, Any]
@@ -1904,8 +1904,8 @@ class PartitionRequest(TypedDict):
 
 
 class PartitionResponse(TypedDict):
-    """The cut whose slowest stage is the fastest, beside the time on each GPU alone (null where it does
-    not fit).
+    """The partition with the fastest slowest stage, and the time on each GPU alone (null where it does not
+    fit).
     """
 
     partition: Cut
@@ -1914,9 +1914,7 @@ class PartitionResponse(TypedDict):
 
 
 class Cut(TypedDict):
-    """A way to cut: requests that follow one another end every `bottleneck_ms`, one alone takes
-    `latency_ms`.
-    """
+    """One partition: consecutive requests finish every `bottleneck_ms`, a single one takes `latency_ms`."""
 
     stages: list[Stage]
     bottleneck_ms: float
@@ -1930,10 +1928,12 @@ class Cut(TypedDict):
 
 
 class Stage(TypedDict):
-    """What one GPU runs: units `first_unit` to `last_unit`, counted from 0, `first` and `last` by name.
+    """What one GPU runs: units `first_unit` to `last_unit`, counted from 0, with the names `first` and
+    `last`.
 
-        `latency_ms` includes `transfer_ms`, in which what the stage before wrote arrives. `sent_bytes`
-    is what goes on.
+        `latency_ms` includes `transfer_ms`, the time to receive the previous stage's output.
+    `sent_bytes` is its own
+        output.
     """
 
     gpu: str
@@ -1949,13 +1949,13 @@ class Stage(TypedDict):
 
 
 class CompareRequest(TypedDict):
-    """One workload of any kind but columns on many GPUs: a list of names and specifications, or "all".
+    """One workload of any kind except columns, on many GPUs: a list of names and specifications, or "all".
 
-        `prices` (US dollars per hour of one device) and `powers_w` (watts of one device) are by any of
-    a GPU's names; they
-        go before stored prices and before what is known of power. Networks that do not fit one device,
-    with
-        `search_parallelism` all networks, are tried on up to `max_devices`.
+        `prices` (US dollars per hour of one device) and `powers_w` (watts of one device) are keyed by
+    any name of a GPU,
+        and override stored prices and measured power. Networks that do not fit one device are tried on
+    up to `max_devices`;
+        with `search_parallelism` all networks are.
     """
 
     workload: KernelWorkload | OperatorsWorkload | ModelWorkload | GraphWorkload
@@ -1972,10 +1972,10 @@ class CompareRequest(TypedDict):
 
 
 class CompareResponse(TypedDict):
-    """The GPUs in their order; `skipped` are those of "all" that cannot run the workload, `notes` hold for
-    all rows.
+    """The GPUs in ranked order. `skipped` are those of "all" that cannot run the workload; `notes` apply
+    to all rows.
 
-        GPUs that lack the figure ranked by, then those whose memory is too small, stand last.
+        GPUs without the ranked figure, and after them those with too little memory, come last.
     """
 
     rank_by: Literal["cost", "energy", "latency", "throughput"]
@@ -1986,17 +1986,18 @@ class CompareResponse(TypedDict):
 
 
 class Compared(TypedDict):
-    """One GPU: its figures are of one step of a network, one launch of a kernel, one run of a list of
+    """One GPU's figures for one step of a network, one launch of a kernel, or one run of a list of
     operators.
 
-        Null is unknown: no price, no power, or a workload that takes no time. `cost_usd` is time x
+        Null means unknown: no price, no power, or a workload that takes no time. `cost_usd` is time x
     devices x price,
-        `energy_j` time x devices x power of a device; the throughput per dollar and per joule is of the
-    middle figures.
-        `memory` is of one device. `pareto` says that no other GPU is as fast, as cheap and as frugal
-    and in one of these
-        better. `indistinguishable_from` are GPUs whose order with this one, by the figure ranked by, is
-    not sure.
+        `energy_j` is time x devices x power per device; throughput per dollar and per joule come from
+    the central
+        estimates. `memory` is per device. `pareto` is true if no other GPU is at least as fast, cheap
+    and frugal and better
+        in one of these. `indistinguishable_from` lists GPUs whose order relative to this one, by the
+    ranked figure, is not
+        statistically certain.
     """
 
     rank: int
@@ -2027,7 +2028,7 @@ class Compared(TypedDict):
 
 
 class Split(TypedDict):
-    """How a network is split over devices; the fields are those of a workload's `parallelism`."""
+    """How a network is split over devices, with the fields of a workload's `parallelism`."""
 
     data: int
     tensor: int
@@ -2038,18 +2039,18 @@ class Split(TypedDict):
 
 
 class PlanRequest(TypedDict):
-    """A job, what it must meet, and the GPUs to choose from; at least one of deadline, budget and
-    throughput.
+    """A job, its goals, and the GPUs to choose from. At least one of deadline, budget and throughput is
+    required.
 
-        The job is `steps` runs of the workload (default 1; of a network with a `dataset_size` one
-    epoch). Steps of a
-        training follow one another on one set of devices; those of anything else are independent, and
-    copies share them.
-        `deadline_s` and `budget_usd` are for the whole job, `throughput_per_s` counts sequences or
-    images of a network,
-        runs of anything else, of all copies together. All goals must hold at once with `probability`.
-    The time limit is
-        what the job keeps with `limit_probability`. The other fields are those of POST /compare.
+        The job is `steps` runs of the workload (default 1; one epoch of a network with a
+    `dataset_size`). Training steps
+        run one after another on one set of devices; all other steps are independent, and copies share
+    them. `deadline_s`
+        and `budget_usd` are for the whole job; `throughput_per_s` counts sequences or images of a
+    network, runs of anything
+        else, over all copies. All goals must hold together with `probability`. The time limit holds
+    with
+        `limit_probability`. The other fields are those of POST /compare.
     """
 
     workload: KernelWorkload | OperatorsWorkload | ModelWorkload | GraphWorkload
@@ -2070,9 +2071,9 @@ class PlanRequest(TypedDict):
 
 
 class PlanResponse(TypedDict):
-    """Choices in their order: those that meet the goals, cheapest first; then those that come closest.
+    """Choices in order: those that meet the goals, cheapest first; then those that come closest.
 
-    `best` is the first that meets them all, null where none does. `faster` compares the first few.
+    `best` is the first that meets all goals, or null. `faster` compares the first few.
     """
 
     steps: float
@@ -2086,15 +2087,14 @@ class PlanResponse(TypedDict):
 
 
 class Choice(TypedDict):
-    """One type of GPU with the count of it that is cheapest among those that meet the goals, or else comes
-    closest.
+    """One GPU type with the count that is cheapest among those that meet the goals, or else comes closest.
 
-        `devices` are those of all `copies`, each split as `parallelism` says. `probability` is that of
-    every goal being
-        met at once; null where it hangs on an unknown price. `missing` says, goal by goal, by how much
-    the expected time
-        is too long. `time_limit_s` is what to ask a scheduler for. `cost_usd` and `energy_j` are the
-    whole job's.
+        `devices` counts all `copies`, each split as in `parallelism`. `probability` is that of meeting
+    all goals together;
+        null if it depends on an unknown price. `missing` lists, per goal, by how much the expected time
+    is too long.
+        `time_limit_s` is the limit to request from a scheduler. `cost_usd` and `energy_j` are for the
+    whole job.
     """
 
     rank: int
@@ -2125,7 +2125,7 @@ class Choice(TypedDict):
 
 
 class IntervalS(TypedDict):
-    """An interval in seconds, which holds the true time with probability `coverage`."""
+    """An interval in seconds that holds the true time with probability `coverage`."""
 
     low: float
     high: float
@@ -2133,18 +2133,18 @@ class IntervalS(TypedDict):
 
 
 class Faster(TypedDict):
-    """The probability that the job takes less time on one choice than on others, by their GPUs."""
+    """The probability that the job takes less time on one choice than on each of the others, by GPU."""
 
     gpu: str
     than: dict[str, float]
 
 
 class Sensitivity(TypedDict):
-    """What `factor` times as much of one figure of the first choice's GPU would do to a step and to what
-    fits.
+    """Effect of `factor` times as much of one figure of the first choice's GPU on a step and on what fits.
 
-        `change` (-0.05: 5 % less time) is what the physics says: corrections learned of the GPU as it
-    is stay as they are.
+        `change` (-0.05: 5 % less time) comes from the physics alone; corrections learned for the actual
+    GPU are not
+        changed.
     """
 
     gpu: str
@@ -2183,10 +2183,9 @@ class PriceIn(TypedDict):
 
 
 class MeasuredModel(TypedDict):
-    """One step of a network, as POST /predict asks for it; a `name` may also be one that is not known
-    here.
+    """One step of a network, as in POST /predict; a `name` may also be unknown here.
 
-        `compiled` says that a graph compiler ran (torch.compile), like `fused`.
+    `compiled` is whether a graph compiler ran (torch.compile), like `fused`.
     """
 
     batch: NotRequired[float]
@@ -2237,7 +2236,7 @@ class MeasurementInWorkload(TypedDict):
 
 
 class LaunchedKernel(TypedDict):
-    """The device function that ran: its symbol, and its grid and block, one number or up to three."""
+    """The device function that ran: its symbol, and its grid and block with one to three sizes."""
 
     name: NotRequired[str | None]
     grid: NotRequired[int | list[int] | None]
@@ -2245,10 +2244,11 @@ class LaunchedKernel(TypedDict):
 
 
 class MeasurementPlan(TypedDict):
-    """What to measure on a GPU, best first; `measured` is how many rows of operators are stored of it.
+    """What to measure on a GPU, best first. `measured` is the number of operator rows already stored for
+    it.
 
-        `interval_after` is what is expected once all of them are measured. `notes` say what cannot be
-    helped by this.
+        `interval_after` is expected once all are measured. `notes` describe what measuring cannot
+    improve.
     """
 
     gpu: str
@@ -2262,7 +2262,9 @@ class MeasurementPlan(TypedDict):
 
 
 class WorkloadInterval(TypedDict):
-    """Where the workload's time lies with the probability `coverage`, its operators one after another."""
+    """The workload's time lies in this interval with probability `coverage`, its operators run one after
+    another.
+    """
 
     low_ms: float
     high_ms: float
@@ -2270,7 +2272,7 @@ class WorkloadInterval(TypedDict):
 
 
 class PlannedMeasurement(TypedDict):
-    """A row of POST /measurements but for its time; `estimated_ms` is how long it should take."""
+    """A row of POST /measurements without its time. `estimated_ms` is how long it should take."""
 
     workload: dict[str, Any]
     expected_gain: Gain
@@ -2278,8 +2280,8 @@ class PlannedMeasurement(TypedDict):
 
 
 class Gain(TypedDict):
-    """The workload's expected error (mean over its time, in percent) before and after a measurement and
-    all above.
+    """The workload's expected error (mean over its time, percent) before and after this and all rows
+    above.
     """
 
     error_before: float
@@ -2287,16 +2289,14 @@ class Gain(TypedDict):
 
 
 class MeasurementPlanRequest(TypedDict):
-    """The workload whose times are to be known better, of kind operators, model or graph, in `count`
-    measurements.
-    """
+    """The workload to predict better, of kind operators, model or graph, and the number of measurements."""
 
     workload: OperatorsWorkload | ModelWorkload | GraphWorkload
     count: NotRequired[float]
 
 
 class Graph(TypedDict):
-    """A network as a graph of operators; `dtype` is that of tensors that name none."""
+    """A network as a graph of operators. `dtype` applies to tensors without their own."""
 
     name: NotRequired[str]
     dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]]
@@ -2305,7 +2305,7 @@ class Graph(TypedDict):
 
 
 class GraphInput(TypedDict):
-    """A tensor that comes from outside."""
+    """An input tensor of the graph."""
 
     name: str
     shape: list[int | str]
@@ -2333,14 +2333,15 @@ class GraphInput(TypedDict):
 class GraphNode(TypedDict):
     """One operator.
 
-        `op` is an operator of POST /predict, a view (`reshape`, `transpose`, `slice` ...: costs
-    nothing), or anything else:
-        bound by the bytes of its tensors, and reported. `inputs` name inputs of the graph, nodes (their
-    first output) or
-        `node:1` (their second). `attributes` are the operator's fields; those that the tensors tell may
-    be left out.
-        `parameters` are weights that it holds and that are no tensor of the graph, elements; absent:
-    what the fields say.
+        `op` is an operator of POST /predict, a view (`reshape`, `transpose`, `slice` ...: no cost), or
+    anything else, which
+        is costed by the bytes of its tensors and reported. `inputs` name inputs of the graph, nodes
+    (their first output) or
+        `node:1` (their second). `attributes` are the operator's fields; those implied by the tensors
+    may be omitted.
+        `parameters` is the number of weights that the node holds beyond the graph's tensors; if absent,
+    the fields imply
+        it.
     """
 
     name: str
@@ -2353,7 +2354,7 @@ class GraphNode(TypedDict):
 
 
 class GraphTensor(TypedDict):
-    """A tensor that a node writes; without `dtype`, of the graph's."""
+    """A tensor that a node writes. Its `dtype` defaults to the graph's."""
 
     shape: list[int | str]
     dtype: NotRequired[

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from app.cli import compare, predict
 from app.config import Settings
 from app.errors import BadInput
-from app.wire.operators.requests import OPERATORS_EXAMPLE
+from app.wire.operators.operators_form import OPERATORS_EXAMPLE
 
 GPUS = ["nvidia-l4", "h100-sxm5-80gb"]
 OPTIONS = [f"--gpu={gpu}" for gpu in GPUS]

@@ -14,7 +14,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.config import CHECKOUT, Settings
-from app.wire.models.requests import GPT2_LARGE
+from app.wire.network_form import GPT2_LARGE
 
 
 def gpucast(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[str]:

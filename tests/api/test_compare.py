@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.wire.compare_form import COMPARE_EXAMPLE
-from app.wire.operators.requests import OPERATORS_EXAMPLE
+from app.wire.operators.operators_form import OPERATORS_EXAMPLE
 
 GPUS = ["nvidia-l4", "a100-sxm4-80gb", "h100-sxm5-80gb"]
 PRICES = {"nvidia-l4": 0.8, "a100-sxm4-80gb": 1.5, "h100-sxm5-80gb": 3.0}

@@ -17,7 +17,7 @@ from app.predictors import OPERATOR_PREDICTORS
 from app.services.models.sources import network_names
 from app.services.models.whole_networks import knows_networks_only
 from app.wire.graph_form import GRAPH_EXAMPLE
-from app.wire.models.requests import GPT2_LARGE, MODEL_EXAMPLE
+from app.wire.network_form import GPT2_LARGE, MODEL_EXAMPLE
 
 Body = dict[str, Any]
 SMALL = GPT2_LARGE | {"n_embd": 768, "n_head": 12, "n_layer": 12}

@@ -10,7 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.wire.graph_form import GRAPH_EXAMPLE
-from app.wire.models.requests import GPT2_LARGE
+from app.wire.network_form import GPT2_LARGE
 
 Body = dict[str, Any]
 NAN, INF = float("nan"), float("inf")

@@ -10,8 +10,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.ops import OPS
-from app.wire.operators.forms import FORMS
-from app.wire.operators.requests import OPERATOR_TABLE_EXAMPLE, OPERATORS_EXAMPLE
+from app.wire.operators.operators_form import OPERATOR_TABLE_EXAMPLE, OPERATORS_EXAMPLE
+from app.wire.operators.row_forms import FORMS
 from tests.service import PREDICTION_FIELDS
 
 Row = dict[str, Any]

@@ -13,7 +13,7 @@ from app.api.pages.shell import AskedDep, as_json, command, page, wants_json
 from app.errors import GpucastError
 from app.services.pages.form import controls
 from app.services.pages.scaling import BATCHES, DEVICES, MOST_GPUS, scaling
-from app.wire.requests import read_request
+from app.wire.predict_body import read_request
 
 router = APIRouter(include_in_schema=False)
 

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import structs
 
 from app.engine.gpu_rows import Snapshot
-from app.engine.power import Power, given, notes_of, of_board
+from app.engine.power import Power, board_power, power_notes, stated_power
 from app.engine.prices import today_utc
 from app.services.compare.figures import compared
 from app.services.compare.likelihood import Figures, alike
@@ -22,7 +22,7 @@ from app.services.compare.splits import devices_of, feasible
 from app.services.dispatch import reply
 from app.services.graphs.stored import Graphs
 from app.wire.compare_form import Compared, CompareRequest, CompareResponse, Split
-from app.wire.models.requests import GraphRequest, ModelRequest, NetworkWorkload
+from app.wire.network_form import GraphRequest, ModelRequest, NetworkWorkload
 from app.wire.prediction_form import Interval, Prediction, PredictResponse
 from app.wire.rankings import RankBy
 
@@ -58,7 +58,7 @@ def compare(
     for row in comparing.searched(rows):
         rows[row.gpu] = min(rows[row.gpu], row, key=lambda one: _order(one, request.rank_by))
     ranked = _ranked([*rows.values()], request.rank_by)
-    notes = notes_of(row.power_source for row in ranked)
+    notes = power_notes(row.power_source for row in ranked)
     return CompareResponse(request.rank_by, ranked, answer.skipped, notes)
 
 
@@ -110,9 +110,9 @@ class Comparing:
         """The request's word, else what was measured, else what the board allows."""
         known = self.snapshot.engine.power
         if entrant.watts is not None:
-            return given(entrant.watts)
+            return stated_power(entrant.watts)
         if known.pooled is None and not known.own:
-            return of_board(entrant.spec)
+            return board_power(entrant.spec)
         load = load_of(workload, self.graphs)
         return known.power(entrant.spec, load, found.latency_ms / 1e3, self.request.coverage)
 

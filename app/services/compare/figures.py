@@ -9,7 +9,7 @@ from typing import NamedTuple
 from msgspec import UNSET
 
 from app.engine.power import Power
-from app.engine.prices import STALE_DAYS, age_days, words_of
+from app.engine.prices import STALE_DAYS, age_days, describe_source
 from app.store.prices import Price
 from app.wire.compare_form import Compared, Split
 from app.wire.prediction_form import Interval, Prediction
@@ -29,7 +29,7 @@ class Rate(NamedTuple):
     @classmethod
     def of(cls, price: Price, today: date) -> Rate:
         """A stored price, with its age where it is old."""
-        age, source = age_days(price, today), words_of(price)
+        age, source = age_days(price, today), describe_source(price)
         words = f"the price of {price.gpu_id} is {age} days old ({source})" if age > STALE_DAYS else ""
         return cls(price.usd_per_hour, source, words)
 

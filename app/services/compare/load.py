@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.operator_rows import Distinct, read_rows
+from app.engine.operator_rows import Distinct, read_operators
 from app.engine.power_model import Load
 from app.ops.base import Work
 from app.ops.kinds import kinds_of, work_of
@@ -16,8 +16,8 @@ from app.services.models.networks import prepared, times_of
 from app.services.models.sources import asked_network
 from app.tables.ops import DTYPE_CODE, DTYPES
 from app.wire.kernel_workload import KernelWorkload
-from app.wire.models.requests import NetworkWorkload
-from app.wire.operators.requests import OperatorsWorkload
+from app.wire.network_form import NetworkWorkload
+from app.wire.operators.operators_form import OperatorsWorkload
 
 Floats = NDArray[np.float64]
 
@@ -31,7 +31,7 @@ def load_of(workload: AskedWorkload, graphs: Graphs | None) -> Load:
         flops[DTYPE_CODE[workload.dtype]] = workload.flops
         return Load(flops, workload.bytes)
     if isinstance(workload, OperatorsWorkload):
-        distinct = read_rows(workload.operators)
+        distinct = read_operators(workload.operators)
         return _load(distinct, work_of(distinct.table, kinds_of(distinct.table)), distinct.repeats)
     network, run = asked_network(workload, graphs)
     rows = prepared(network, run)

@@ -13,7 +13,7 @@ from app.store import prices as store
 from app.store.prices import Price
 from app.store.session import Database
 from app.tables.catalog import Catalog
-from app.wire.decoding import convert, plain
+from app.wire.decoding import convert, decode_plain
 from app.wire.kernel_workload import Name
 from app.wire.measurements.csv_rows import read_columns
 from app.wire.measurements.row_columns import NUMBER, TEXT, Column
@@ -74,7 +74,7 @@ def _rows(body: bytes, media: str) -> list[Any]:
     if media == _CSV:
         rows: Any = read_columns(body, _COLUMNS, max_rows=MOST_ROWS)
     elif media == _JSON:
-        rows = plain(body)
+        rows = decode_plain(body)
     else:
         raise UnsupportedMedia(f"Prices are read as {_JSON} or {_CSV}; this is {media!r}.")
     if not isinstance(rows, list) or not rows:

@@ -19,10 +19,10 @@ from app.tables.names import normalise
 from app.wire.compare_form import COMPARE_EXAMPLE, CompareRequest
 from app.wire.decoding import decode
 from app.wire.kernel_workload import GpuRef
-from app.wire.models.requests import GraphRequest, ModelRequest
-from app.wire.operators.requests import OperatorsRequest
+from app.wire.network_form import GraphRequest, ModelRequest
+from app.wire.operators.operators_form import OperatorsRequest
+from app.wire.predict_body import read_request
 from app.wire.prediction_form import PredictRequest
-from app.wire.requests import read_request
 
 Asked = PredictRequest | OperatorsRequest | ModelRequest | GraphRequest
 

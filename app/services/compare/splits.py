@@ -17,7 +17,7 @@ from app.services.graphs.stored import Graphs
 from app.services.models.networks import check_stages, forward_of
 from app.services.models.scaling import DEVICES_PER_NODE
 from app.services.models.sources import asked_network
-from app.wire.models.requests import NetworkWorkload, ParallelismIn
+from app.wire.network_form import NetworkWorkload, ParallelismIn
 
 # So many microbatches for each pipeline stage leave a fifth of the time to bubbles at most.
 _MICROBATCHES = 4

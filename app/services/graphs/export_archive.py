@@ -17,7 +17,7 @@ from typing import Any
 from app.errors import BadInput, FieldError, Malformed, TooLarge
 from app.graphs.importers.aten import graph
 from app.services.graphs.export_program import decoded, records
-from app.wire.graph_form import checked
+from app.wire.graph_form import check_graph
 
 MAX_ENTRIES = 20_000  # one for each weight
 MAX_PROGRAM_BYTES = 64 * 2**20  # of JSON, unpacked
@@ -33,7 +33,7 @@ def read_archive(body: bytes) -> Mapping[str, Any]:
     name, place, text = _program(body)
     found = records(decoded(text, place), place)
     try:
-        return checked(graph(name, found), loc=(place,))
+        return check_graph(graph(name, found), loc=(place,))
     except ValueError as error:
         raise BadInput(f"{place}: {error}", errors=[FieldError((place,), str(error))]) from None
 

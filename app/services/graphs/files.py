@@ -8,8 +8,8 @@ from app.errors import BadInput, FieldError, UnsupportedMedia
 from app.graphs.importers import onnx_file
 from app.services.graphs.export_archive import read_archive
 from app.services.graphs.source import JSON, ONNX, Source
-from app.wire.decoding import plain
-from app.wire.graph_form import checked
+from app.wire.decoding import decode_plain
+from app.wire.graph_form import check_graph
 
 MEDIA_JSON = "application/json"
 MEDIA_ZIP = "application/zip"
@@ -32,7 +32,7 @@ def read_graph(body: bytes, media: str) -> Source:
     if media == MEDIA_ZIP or body.startswith(_ZIP):
         return Source(JSON, read_archive(body))
     if media == MEDIA_JSON or body[:64].lstrip()[:1] == b"{":
-        return Source(JSON, checked(plain(body), loc=()))
+        return Source(JSON, check_graph(decode_plain(body), loc=()))
     return Source(ONNX, onnx_file.stripped(body))
 
 

@@ -12,7 +12,7 @@ import msgspec
 from app.graphs.importers import onnx_file
 from app.graphs.importers.json_graph import DEFAULT_DTYPE
 from app.graphs.importers.tensors import free_dims
-from app.wire.graph_form import canonical
+from app.wire.graph_form import canonical_json
 
 JSON, ONNX = "json", "onnx"
 
@@ -51,7 +51,7 @@ class Source:
 
     def canonical(self) -> bytes:
         """The same bytes for what says the same."""
-        return canonical(self.body) if self.form == JSON else msgspec.json.encode(self.body, order="sorted")
+        return canonical_json(self.body) if self.form == JSON else msgspec.json.encode(self.body, order="sorted")
 
     def named(self) -> tuple[str, bytes]:
         """The id, a SHA-256 of the form and the canonical JSON, and that JSON."""

@@ -18,7 +18,7 @@ from app.store import graphs as store
 from app.store.graphs import GraphRow
 from app.store.session import Database
 from app.tables.workload import Workload
-from app.wire.graph_form import checked
+from app.wire.graph_form import check_graph
 
 T = TypeVar("T")
 
@@ -84,7 +84,7 @@ class Graphs:
             message = "give either graph or graph_id" if graph is None else "give graph or graph_id, not both"
             raise refusal([FieldError(GRAPH_LOC, message)])
         if graph_id is None:
-            return Source(JSON, checked(graph))
+            return Source(JSON, check_graph(graph))
         found = self._sources.get(graph_id)
         if found is None:
             with self._database.begin() as connection:

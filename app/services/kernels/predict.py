@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.engine.evidence import Wanted, gather
+from app.engine.evidence import KernelQueries, gather_evidence
 from app.engine.gpu_rows import GpuRows, Snapshot
 from app.errors import BadInput, FieldError, GpucastError
 from app.predictors import BY_NAME, PREDICTORS
@@ -21,7 +21,7 @@ from app.services.kernels.render import Finished, rendered
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.tables.ops import OpTable
-from app.wire.kernel_workload import with_measured
+from app.wire.kernel_workload import tables_with_measured
 from app.wire.prediction_form import Prediction, PredictRequest, PredictResponse, Skipped
 
 _OF_KERNELS = tuple(predictor.name for predictor in PREDICTORS)
@@ -71,7 +71,7 @@ def _group(snapshot: Snapshot, requests: Sequence[PredictRequest]) -> list[Predi
     asked = [one for one in answers if isinstance(one, Asked)]
     gpus = rows.table()
     sources = [source for one in asked for source in one.sources]
-    ops, given = with_measured([one.request.workload for one in asked], sources)
+    ops, given = tables_with_measured([one.request.workload for one in asked], sources)
     refusals = _refusals(ops, gpus, asked)
     answered = iter(_answered(snapshot, rows, Tables(gpus, ops, given), [*zip(asked, refusals, strict=True)]))
     return [next(answered) if isinstance(one, Asked) else one for one in answers]
@@ -134,7 +134,7 @@ def _answered(
     for row, (one, refusal) in enumerate(checked):
         last = first + len(one.sources)
         targets = one.targets if refusal is None else ()
-        wanted.append(Wanted(targets, range(first, last)))
+        wanted.append(KernelQueries(targets, range(first, last)))
         i.extend([row] * len(targets))
         first = last
     predictions = iter(_asked_of_engine(snapshot, rows, tables, i, wanted, [one.request for one, _ in checked]))
@@ -148,14 +148,14 @@ def _asked_of_engine(
     rows: GpuRows,
     tables: Tables,
     i: Sequence[int],
-    wanted: Sequence[Wanted],
+    wanted: Sequence[KernelQueries],
     requests: Sequence[PredictRequest],
 ) -> list[Prediction]:
     """Predictions of all queries: operator row `i[q]`, GPU rows as `wanted`."""
     if not i:
         return []
     row, gpu = np.array(i), np.array([target for one in wanted for target in one.targets])
-    evidence = gather(snapshot.engine.kernels, tables.ops, wanted, tables.given)
+    evidence = gather_evidence(snapshot.engine.kernels, tables.ops, wanted, tables.given)
     answer = snapshot.engine.predict(
         tables.ops,
         tables.gpus,

@@ -64,7 +64,7 @@ def rendered(done: Finished, asked: Sequence[tuple[PredictRequest, Sequence[int]
             middle, low, high, bound, support, group, answered = next(columns)
             spec = done.rows.spec(target)
             name = request.predictor if answered else _ROOFLINE
-            own = about_answer(request, spec, group, support, answered, guest=done.rows.is_guest(target))
+            own = about_answer(request, spec, group, support, answered, guest=done.rows.is_uncatalogued(target))
             detail = [_operator(done, request, len(predictions))] if request.detail else None
             predictions.append(
                 Prediction(

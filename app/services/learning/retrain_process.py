@@ -14,7 +14,7 @@ import sys
 from app.config import Settings
 from app.errors import Unavailable
 from app.runtime import logs
-from app.runtime.lifeline import follow_parent
+from app.runtime.parent_watch import follow_parent
 
 NICENESS = 10
 DATABASE_AWAY = 75  # EX_TEMPFAIL of sysexits.h

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from app.wire.operators.forms import ROW_FORMS
+from app.wire.operators.row_forms import ROW_FORMS
 
 # Rows of an operator and dtype that stand for its usual shapes.
 DESIGNED = 48

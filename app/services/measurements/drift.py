@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.engine import Engine
-from app.engine.evidence import bearing
+from app.engine.evidence import kernel_evidence
 from app.ops import OP_CODE
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.tables.ops import concatenate
-from app.wire.kernel_workload import NOTHING_MEASURED
+from app.wire.kernel_workload import NO_MEASUREMENTS
 
 PREDICTOR = "auto"
 COVERAGE = 0.8
@@ -82,10 +82,10 @@ def _compared(engine: Engine, measured: Measurements, gpus: GpuTable) -> tuple[F
 def _evidence(engine: Engine, measured: Measurements, target: Ints) -> Evidence:
     """What is stored about each row's kernel, as a prediction of it would use; nothing of operators."""
     if measured.ops.kind[0] != OP_CODE["kernel"]:
-        return Evidence(NOTHING_MEASURED, np.empty(0, dtype=np.intp))
+        return Evidence(NO_MEASUREMENTS, np.empty(0, dtype=np.intp))
     nothing = measured.take(np.empty(0, dtype=np.intp))
     parts = [
-        bearing(engine.kernels, measured.ops.take(np.array([k])), target[k : k + 1], nothing)
+        kernel_evidence(engine.kernels, measured.ops.take(np.array([k])), target[k : k + 1], nothing)
         for k in range(len(measured))
     ]
     rows = [part.rows for part in parts]

@@ -19,15 +19,15 @@ from app.services.measurements import operator_uploads
 from app.services.measurements.metadata import DEVICE
 from app.services.measurements.mixed import OUTCOME, REMARKS, Cells, known_names, split
 from app.services.measurements.operator_uploads import csv_names, own_name
-from app.wire.decoding import plain
-from app.wire.measurements.csv_rows import read_csv, rows_of_text
-from app.wire.measurements.parquet_rows import refuse_huge, rows_of_parquet
-from app.wire.measurements.row_columns import wrong_cells
+from app.wire.decoding import decode_plain
+from app.wire.measurements.csv_rows import read_csv, read_text_table
+from app.wire.measurements.parquet_rows import check_parquet_size, read_parquet_table
+from app.wire.measurements.row_columns import cell_errors
 from app.wire.measurements.upload import Objects, Upload
 
 _AS_TABLE = {"op", OUTCOME, *REMARKS}
-_PARQUET = Cells(operator_uploads.columns_of_parquet, rows_of_parquet)
-_TEXT = Cells(operator_uploads.columns_of_text, rows_of_text)
+_PARQUET = Cells(operator_uploads.columns_of_parquet, read_parquet_table)
+_TEXT = Cells(operator_uploads.columns_of_text, read_text_table)
 
 
 def read_measurements(body: bytes, content_type: str | None, *, max_rows: int) -> Upload:
@@ -44,14 +44,14 @@ def read_measurements(body: bytes, content_type: str | None, *, max_rows: int) -
 
 def _json(body: bytes, max_rows: int) -> Upload:
     """A list of objects, already in the API's form."""
-    rows = plain(body)
+    rows = decode_plain(body)
     if not isinstance(rows, list):
         raise BadInput("Send a JSON list of measurements, also for a single one.")
     if len(rows) > max_rows:
         raise TooLarge(f"At most {max_rows} rows are taken at once; this list has {len(rows)}.")
     errors = [FieldError((k,), "a measurement is an object") for k, row in enumerate(rows) if not isinstance(row, dict)]
     if errors:
-        raise wrong_cells(errors, "list")
+        raise cell_errors(errors, "list")
     return Upload((Objects.of(rows),))
 
 
@@ -69,7 +69,7 @@ def _parquet(body: bytes, max_rows: int) -> Upload:
     with _readable():
         source = pq.ParquetFile(pa.BufferReader(body))
         names = known_names(source.schema_arrow.names)
-        refuse_huge(source.metadata, max_rows)
+        check_parquet_size(source.metadata, max_rows)
         return split(source.read().rename_columns(names), _PARQUET, _device(source.schema_arrow.metadata))
 
 
@@ -86,7 +86,7 @@ def _device(metadata: Mapping[bytes, bytes] | None) -> Mapping[str, Any] | None:
     told = (metadata or {}).get(DEVICE)
     if told is None:
         return None
-    device = plain(told)
+    device = decode_plain(told)
     if not isinstance(device, dict):
         where = DEVICE.decode()
         raise BadInput(f"{where} is no GPU.", errors=[FieldError((where,), "must be a GPU's specification in JSON")])

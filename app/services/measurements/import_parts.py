@@ -16,7 +16,7 @@ from app.errors import BadInput, FieldError
 from app.services.measurements.importers.base import Part, PartsImporter
 from app.services.measurements.ingest import Checked, check, count_new, save
 from app.store.session import Database
-from app.wire.measurements.upload import Sent
+from app.wire.measurements.upload import UploadPart
 
 # Rows checked and stored at once.
 CHUNK = 100_000
@@ -83,12 +83,12 @@ def import_parts(
     return report
 
 
-def _chunks(sent: Sent) -> Iterator[Sent]:
+def _chunks(sent: UploadPart) -> Iterator[UploadPart]:
     for first in range(0, len(sent), CHUNK):
         yield sent.part(slice(first, first + CHUNK))
 
 
-def _take_in(connection: Connection, part: Part, sent: Sent, report: PartsReport, dry_run: bool) -> None:
+def _take_in(connection: Connection, part: Part, sent: UploadPart, report: PartsReport, dry_run: bool) -> None:
     checked = check(load_catalog(connection), sent, device=part.device)
     if checked.operators is not None and not checked.operators.readable:
         errors = [FieldError((part.file, *error.loc), error.msg) for error in checked.operators.errors]

@@ -17,7 +17,7 @@ import numpy as np
 from sqlalchemy import Connection
 
 from app.engine.engine import Engine
-from app.engine.operator_blocks import measured_of
+from app.engine.operator_blocks import to_measurements
 from app.errors import BadInput, Conflict, FieldError
 from app.predictors.launches.occupancy import LIMITS, resident_blocks
 from app.predictors.roofline import hardware_limit
@@ -39,9 +39,9 @@ from app.tables.gpus import GpuSpec, GpuTable
 from app.tables.measurements import Measurements
 from app.tables.predictions import BOUNDS
 from app.wire.kernel_workload import KernelWorkload, kernel_table
-from app.wire.measurements.form import MeasuredModel
+from app.wire.measurements.measurement_form import MeasuredModel
 from app.wire.measurements.row_columns import MAX_REPORTED
-from app.wire.measurements.upload import Objects, Sent, Upload
+from app.wire.measurements.upload import Objects, Upload, UploadPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Report:
     dry_run: bool
 
 
-def check(catalog: Catalog, *sent: Sent, device: Mapping[str, Any] | None = None) -> Checked:
+def check(catalog: Catalog, *sent: UploadPart, device: Mapping[str, Any] | None = None) -> Checked:
     """Check every row's form, GPU, launch and time; wrong rows come back as errors, the others ready to store.
 
     `device` is the specification of a GPU that the catalogue need not know for rows to name it.
@@ -273,5 +273,5 @@ def _drift(connection: Connection, engine: Engine, checked: Checked) -> Drift | 
             part = block.take(chosen[(chosen >= first) & (chosen < first + len(block))] - first)
             first += len(block)
             new = np.flatnonzero(~operator_store.known(connection, identities(part)))
-            fresh.append(measured_of(part.take(new), checked.gpus))
+            fresh.append(to_measurements(part.take(new), checked.gpus))
     return drift(engine, [table for table in fresh if len(table)], checked.gpus)

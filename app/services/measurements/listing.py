@@ -15,7 +15,7 @@ from app.store.operator_pages import StoredOperator
 from app.store.operators import KIND
 from app.store.page import Page
 from app.tables.ops import DTYPES, OpTable
-from app.wire.operators.forms import FORMS, SPELLED
+from app.wire.operators.row_forms import FORMS, REQUEST_NAMES
 
 Workload = dict[str, Any]
 
@@ -71,7 +71,7 @@ def _spoken(op: str, dtype: str, held: Mapping[str, float]) -> Workload:
         figures = [held.get(name, dim.default) for name in dim.columns]
         if not held.keys() & set(dim.columns):
             continue
-        if dim.name in SPELLED or dim.choices:
+        if dim.name in REQUEST_NAMES or dim.choices:
             said[field.name] = field.words[int(figures[0] or 0)]
         elif dim.write is not None:
             said[field.name] = dim.write(figures[0] or 0.0)

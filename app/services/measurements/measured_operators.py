@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.operator_blocks import Facts, blocks_of
+from app.engine.operator_blocks import MeasurementColumns, to_blocks
 from app.errors import BadInput, FieldError
 from app.predictors.roofline import hardware_limit
 from app.services.measurements.operator_facts import ROW_COLUMNS, facts_of
@@ -18,7 +18,7 @@ from app.store.operator_blocks import OperatorBlock
 from app.tables.predictions import BOUNDS
 from app.wire.measurements.row_columns import MAX_REPORTED
 from app.wire.measurements.upload import OperatorColumns
-from app.wire.operators.columns import Family, Problems, read_families
+from app.wire.operators.operator_columns import Family, Problems, read_families
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -76,7 +76,7 @@ def check_operators(gpus: UploadGpus, sent: OperatorColumns) -> CheckedOperators
     blocks, positions = [], []
     for family in families:
         sound = _possible(family, facts, gpus, sent, limits)
-        for block, rows in blocks_of(family.form, family.table.take(sound), facts.take(family.rows[sound])):
+        for block, rows in to_blocks(family.form, family.table.take(sound), facts.take(family.rows[sound])):
             blocks.append(block)
             positions.append(sent.position[family.rows[sound[rows]]])
     return CheckedOperators(tuple(blocks), tuple(positions), tuple(limits.errors), limits.wrong, limits.reasons)
@@ -89,7 +89,7 @@ def placed(error: FieldError, position: Ints) -> FieldError:
     return FieldError((*(int(position[int(k)]) for k in row), *field), error.msg)
 
 
-def _read(gpus: UploadGpus, sent: OperatorColumns, problems: Problems) -> tuple[Facts, list[Family]]:
+def _read(gpus: UploadGpus, sent: OperatorColumns, problems: Problems) -> tuple[MeasurementColumns, list[Family]]:
     columns, every = sent.columns, np.arange(len(sent))
     facts = facts_of(gpus, columns, every, problems)
     own = {name: column for name, column in columns.items() if name not in ROW_COLUMNS or name == "software"}
@@ -111,7 +111,9 @@ class _Limits:
     reasons: Counter[str]
 
 
-def _possible(family: Family, facts: Facts, gpus: UploadGpus, sent: OperatorColumns, limits: _Limits) -> Ints:
+def _possible(
+    family: Family, facts: MeasurementColumns, gpus: UploadGpus, sent: OperatorColumns, limits: _Limits
+) -> Ints:
     """The rows of a family, int [m], that are not under the hardware limit; the others are noted.
 
     A dtype that the data sheet lacks is shown to run by the very measurement.

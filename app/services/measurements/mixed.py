@@ -15,8 +15,8 @@ from app.errors import BadInput, FieldError
 from app.services.measurements.operator_uploads import OPERATOR_COLUMNS, own_name
 from app.services.operators.batch_files import is_words
 from app.wire.measurements.row_columns import COLUMNS, MAX_REPORTED
-from app.wire.measurements.upload import Objects, OperatorColumns, Sent, Upload
-from app.wire.operators.columns import Problems
+from app.wire.measurements.upload import Objects, OperatorColumns, Upload, UploadPart
+from app.wire.operators.operator_columns import Problems
 
 Ints = NDArray[np.intp]
 
@@ -94,7 +94,7 @@ def _measured(table: pa.Table) -> tuple[pa.Table, Ints, Counter[str]]:
     return table.filter(measured), position[measured.to_numpy()], skipped
 
 
-def _by_kind(table: pa.Table, position: Ints, cells: Cells) -> Iterator[Sent]:
+def _by_kind(table: pa.Table, position: Ints, cells: Cells) -> Iterator[UploadPart]:
     """Operators in columns and other rows as objects."""
     operator = _operators(table)
     unsaid = table.drop_columns(["kind"]) if "kind" in table.schema.names else table

@@ -13,15 +13,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.operator_blocks import Facts
+from app.engine.operator_blocks import MeasurementColumns
 from app.errors import GpucastError
 from app.ops.base import Dim
 from app.services.measurements.upload_gpus import UploadGpus
 from app.store.operator_blocks import NO_TIME
 from app.wire.kernel_workload import Name
-from app.wire.measurements.form import Symbol
-from app.wire.operators.columns import Column, Numbers, Problems, Words, figures, spoken
-from app.wire.operators.forms import Field
+from app.wire.measurements.measurement_form import Symbol
+from app.wire.operators.operator_columns import Column, Numbers, Problems, Words, figures, text_to_numbers
+from app.wire.operators.row_forms import Field
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -44,7 +44,7 @@ ROW_COLUMNS = (*WORDS, *FIGURES)
 _LARGEST_EXTENT = 2**31 - 1
 
 
-def facts_of(gpus: UploadGpus, columns: Mapping[str, Column], every: Ints, problems: Problems) -> Facts:
+def facts_of(gpus: UploadGpus, columns: Mapping[str, Column], every: Ints, problems: Problems) -> MeasurementColumns:
     """Facts of rows `every`, int [n], seconds and SI units; `gpus` learns those that are named."""
     fields = [Field(dim.name, dim, dim.help) for dim in _FIGURES]
     values = [figures("a measurement", field, columns.get(field.name), every, problems)[0] for field in fields]
@@ -52,7 +52,7 @@ def facts_of(gpus: UploadGpus, columns: Mapping[str, Column], every: Ints, probl
     gpu = _numbers("gpu", columns, every, problems, lambda word: float(_gpu(gpus, word)), required=True)
     when = _numbers("measured_at", columns, every, problems, _moment)
     # An unresolved GPU is refused below, with all that is wrong.
-    return Facts(
+    return MeasurementColumns(
         gpus.specs,
         np.nan_to_num(gpu).astype(np.intp),
         _named("software", columns, every, problems, Name),
@@ -106,7 +106,7 @@ def _numbers(
         if required:
             problems.add(name, "required field is missing")
         return found
-    numbers = spoken(name, column, number, None if column.single else every, problems)
+    numbers = text_to_numbers(name, column, number, None if column.single else every, problems)
     if required and (column.codes < 0).any():
         problems.add(name, "required field is missing", np.flatnonzero(column.codes < 0))
     return np.broadcast_to(numbers, len(every))

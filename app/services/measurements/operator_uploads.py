@@ -23,11 +23,11 @@ from app.services.measurements.measured_operators import placed
 from app.services.measurements.operator_facts import ROW_COLUMNS, WORDS
 from app.services.operators.batch_files import is_numbers, is_words, numbers_of, words_of
 from app.wire.decoding import summary
-from app.wire.measurements.parquet_rows import moments
+from app.wire.measurements.parquet_rows import to_microseconds
 from app.wire.measurements.row_columns import MAX_REPORTED
 from app.wire.measurements.upload import OperatorColumns
-from app.wire.operators.columns import Column, Numbers, Problems
-from app.wire.operators.forms import COLUMN_NAMES, PAIR_FIELDS, WORD_FIELDS
+from app.wire.operators.operator_columns import Column, Numbers, Problems
+from app.wire.operators.row_forms import COLUMN_NAMES, PAIR_FIELDS, WORD_FIELDS
 
 Ints = NDArray[np.intp]
 
@@ -85,7 +85,7 @@ def _as_text(cells: pa.ChunkedArray) -> pa.ChunkedArray:
     if is_words(cells.type):
         return cells
     if pa.types.is_timestamp(cells.type):
-        cells = moments(cells)
+        cells = to_microseconds(cells)
     return pa.chunked_array([[None if cell is None else _text(cell) for cell in cells.to_pylist()]], pa.string())
 
 

@@ -19,11 +19,11 @@ from app.services.operators.tables import json_columns
 from app.store.measurements import MeasurementRow
 from app.wire.decoding import convert
 from app.wire.kernel_workload import KERNEL_EXAMPLE, KernelWorkload
-from app.wire.measurements.form import MEASUREMENT_EXAMPLE, MODEL_EXAMPLE, MeasuredModel, MeasurementIn
+from app.wire.measurements.measurement_form import MEASUREMENT_EXAMPLE, MODEL_EXAMPLE, MeasuredModel, MeasurementIn
 from app.wire.measurements.row_columns import MAX_REPORTED
 from app.wire.measurements.upload import Objects, OperatorColumns
-from app.wire.operators.forms import ROW_FORMS, WORD_FIELDS, unknown_op
-from app.wire.operators.requests import OPERATORS_EXAMPLE
+from app.wire.operators.operators_form import OPERATORS_EXAMPLE
+from app.wire.operators.row_forms import ROW_FORMS, WORD_FIELDS, unknown_op
 
 _T = TypeVar("_T")
 Row = Mapping[str, Any]

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from sqlalchemy import Connection
 
-from app.engine.operator_blocks import runs_of
+from app.engine.operator_blocks import to_runs
 from app.errors import BadInput
 from app.ops.network import BACKWARD, BACKWARD_UPDATE, FORWARD, NETWORK, STEP, UPDATE
 from app.services.models.hits import request_for
@@ -27,7 +27,7 @@ from app.store.measurements import MeasurementRow
 from app.store.operator_blocks import NO_TIME, Bytes, Context, OperatorBlock, identities
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
-from app.wire.measurements.form import MeasuredModel
+from app.wire.measurements.measurement_form import MeasuredModel
 
 # What says how a row was run rather than which network it is, and is not stored.
 _FIELDS = tuple(name for name in NETWORK.fields if name not in ("count", "eager"))
@@ -51,7 +51,7 @@ class NetworkTime(NamedTuple):
 def stored_networks(connection: Connection, gpus: GpuTable) -> list[OperatorRuns]:
     """Stored networks on GPUs of `gpus`: one table per dtype, as `stored_operators` gives operators."""
     models = network_blocks(measurements.load(connection, kind="model"))
-    return runs_of(chain(operators.load(connection, ops=(NETWORK.name,)), models), gpus)
+    return to_runs(chain(operators.load(connection, ops=(NETWORK.name,)), models), gpus)
 
 
 def network_blocks(rows: Sequence[MeasurementRow]) -> Iterator[tuple[OperatorBlock, Bytes]]:

@@ -25,7 +25,7 @@ from app.tables.gpus import GpuTable
 from app.tables.ops import DTYPES
 from app.tables.predictions import BOUNDS, COMMUNICATION, EXTRAPOLATED, LAUNCH, MEASURED, SUPPORTS, Predictions
 from app.tables.workload import PHASES
-from app.wire.models.requests import NetworkRequest
+from app.wire.network_form import NetworkRequest
 from app.wire.prediction_form import (
     AnsweredBy,
     Interval,
@@ -92,7 +92,7 @@ def _prediction(asked: Answering, k: int) -> Prediction:
     seconds = asked.step.done.rows_s[:, k]
     unanswered = int((~part.answered).sum())
     name = ROOFLINE if unanswered == len(part.answered) else request.predictor
-    guest = asked.gpus.is_guest(target)
+    guest = asked.gpus.is_uncatalogued(target)
     measured = bool(asked.step.measured[k])
     alone = 0 if measured else int((part.support == EXTRAPOLATED).sum())
     slotted = over_slot(asked.rows.distinct.table, asked.table, target)

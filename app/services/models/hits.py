@@ -19,8 +19,8 @@ from app.services.models.runs import is_host_launched
 from app.services.models.sources import asked_network, is_known
 from app.store.measurements import MeasurementRow, training_set_hash
 from app.tables.gpus import GpuTable
-from app.wire.measurements.form import MeasuredModel
-from app.wire.models.requests import ModelWorkload
+from app.wire.measurements.measurement_form import MeasuredModel
+from app.wire.network_form import ModelWorkload
 
 Floats = NDArray[np.float64]
 
@@ -32,8 +32,8 @@ def key_of(network: Network, run: Run, *, launched: bool) -> Hashable:
 
 def measured_models(rows: Sequence[MeasurementRow], last: MeasuredModels | None) -> MeasuredModels:
     """Stored rows of kind `model`; `last` where they are the same."""
-    seen = training_set_hash(rows)
-    if last is not None and last.seen == seen:
+    fingerprint = training_set_hash(rows)
+    if last is not None and last.fingerprint == fingerprint:
         return last
     found: dict[Hashable, dict[str, list[float]]] = {}
     for row in rows:
@@ -41,7 +41,7 @@ def measured_models(rows: Sequence[MeasurementRow], last: MeasuredModels | None)
         if key is not None:
             found.setdefault(key, {}).setdefault(row.gpu_id, []).append(row.latency_s)
     times = {key: {gpu: median(each) for gpu, each in by_gpu.items()} for key, by_gpu in found.items()}
-    return MeasuredModels(times, seen)
+    return MeasuredModels(times, fingerprint)
 
 
 def request_for(measured: MeasuredModel) -> ModelWorkload | None:

@@ -14,7 +14,7 @@ from app.errors import BadInput
 from app.graphs.run import Run
 from app.graphs.step_memory import Memory, memory
 from app.services.models.networks import Network, Prepared, bytes_with, check_stages, forward_of
-from app.wire.models.requests import MOST_BATCH, NetworkWorkload
+from app.wire.network_form import MOST_BATCH, NetworkWorkload
 from app.wire.prediction_form import Suggestion
 
 # Over how many devices a suggestion splits a network that was to run on one.

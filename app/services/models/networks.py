@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.operator_rows import Distinct, distinct
+from app.engine.operator_rows import Distinct, deduplicate
 from app.errors import BadInput, FieldError
 from app.graphs.batched import by_row, per_configuration, unique_rows
 from app.graphs.data_parallel import with_gradient_exchange
@@ -142,7 +142,7 @@ def distinct_rows(ops: OpTable) -> Distinct:
     Of c configurations (app/graphs/batched.py), in whatever order; `row` and `repeats` are those of row k from k c on.
     """
     every = unique_rows(ops)
-    found = distinct(every.table)
+    found = deduplicate(every.table)
     return Distinct(found.table, every.rows(found.row).reshape(-1), by_row(ops.column("count")).reshape(-1))
 
 

@@ -24,10 +24,10 @@ from app.services.operators.answers import lacks_among, refused, require_predict
 from app.tables.gpus import GpuSpec, GpuTable
 from app.tables.predictions import EXTRAPOLATED
 from app.wire.decoding import decode
-from app.wire.models.requests import GraphRequest, ModelRequest, NetworkRequest
+from app.wire.network_form import GraphRequest, ModelRequest, NetworkRequest
 from app.wire.partition_form import PARTITION_EXAMPLE, Cut, PartitionRequest, PartitionResponse, Stage
+from app.wire.predict_body import read_request
 from app.wire.prediction_form import AnsweredBy, Interval, MemoryUse
-from app.wire.requests import read_request
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -220,7 +220,7 @@ def _notes(
             unanswered=unanswered[k],
             alone=alone[k],
             slotted=_slot(rows.spec(target)) is not None and bool(over_slot[max(k - 1, 0) : k + 1].any()),
-            guest=rows.is_guest(target),
+            guest=rows.is_uncatalogued(target),
         )
         notes += [f"{rows.id(target)}: {one}" for one in words]
         if not found.fits[k]:

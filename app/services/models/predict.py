@@ -27,7 +27,7 @@ from app.services.models.steps import Step, timed
 from app.services.models.whole_networks import NOTE, as_one_row, knows_networks_only
 from app.services.operators.answers import lacks_among, require_predictor, runnable
 from app.tables.ops import OpTable
-from app.wire.models.requests import ModelWorkload, NetworkRequest, NetworkWorkload
+from app.wire.network_form import ModelWorkload, NetworkRequest, NetworkWorkload
 from app.wire.prediction_form import PredictResponse
 
 Floats = NDArray[np.float64]

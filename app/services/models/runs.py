@@ -6,7 +6,7 @@ from app.errors import BadInput, FieldError
 from app.graphs.run import Parallelism, Run
 from app.ops.stacks import is_eager
 from app.wire.decoding import summary
-from app.wire.models.requests import ModelWorkload, NetworkWorkload, ParallelismIn
+from app.wire.network_form import ModelWorkload, NetworkWorkload, ParallelismIn
 
 _LOC = ("workload",)
 # Formats in which PyTorch, eager, is the stack unless the request names another.

@@ -9,7 +9,7 @@ from msgspec import Struct, structs
 
 from app.engine.gpu_rows import Snapshot
 from app.services.models.predict import predict_network
-from app.wire.models.requests import ModelRequest
+from app.wire.network_form import ModelRequest
 
 # Devices of one machine.
 DEVICES_PER_NODE = 8

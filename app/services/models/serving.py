@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from app.errors import BadInput, FieldError
 from app.graphs.run import Mode
 from app.graphs.serving import DEFINITIONS, decode_contexts, serving
-from app.wire.models.requests import ModelWorkload
+from app.wire.network_form import ModelWorkload
 from app.wire.prediction_form import ServingFigures
 
 Floats = NDArray[np.float64]

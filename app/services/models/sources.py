@@ -20,8 +20,8 @@ from app.services.graphs.stored import Graphs, lowered
 from app.services.models import builtin as builtin_models
 from app.services.models.networks import Network
 from app.services.models.runs import attention_of, run_of
-from app.wire.graph_form import checked
-from app.wire.models.requests import GraphWorkload, ModelWorkload, NetworkWorkload
+from app.wire.graph_form import check_graph
+from app.wire.network_form import GraphWorkload, ModelWorkload, NetworkWorkload
 
 _LOC = ("workload",)
 # Pixels of a side where a request says none: ImageNet's usual crop, and what needs another.
@@ -106,7 +106,7 @@ def _graph(workload: GraphWorkload, graphs: Graphs | None) -> tuple[Network, Run
     if graphs is not None:
         source = graphs.source(workload.graph, workload.graph_id)
     elif workload.graph is not None and workload.graph_id is None:
-        source = Source(JSON, checked(workload.graph))
+        source = Source(JSON, check_graph(workload.graph))
     else:
         raise _refused("graph", "send the graph itself: none are stored here")
     dims = {name: int(size) for name, size in workload.dims.items()}

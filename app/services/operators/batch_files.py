@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from app.errors import Malformed, TooLarge
 from app.tables.predictions import BOUNDS
-from app.wire.measurements.parquet_rows import refuse_huge
-from app.wire.operators.columns import Column, Numbers, Problems, Words
-from app.wire.operators.forms import COLUMN_NAMES, PAIR_FIELDS, WORD_FIELDS
+from app.wire.measurements.parquet_rows import check_parquet_size
+from app.wire.operators.operator_columns import Column, Numbers, Problems, Words
+from app.wire.operators.row_forms import COLUMN_NAMES, PAIR_FIELDS, WORD_FIELDS
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -58,7 +58,7 @@ def _read_parquet(body: bytes, max_rows: int) -> dict[str, Column]:
     try:
         source = pq.ParquetFile(pa.BufferReader(body))
         _check_schema(source.schema_arrow)
-        refuse_huge(source.metadata, max_rows)
+        check_parquet_size(source.metadata, max_rows)
         return _columns(source.read())
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise Malformed(f"The Parquet file cannot be read: {str(error)[:200]}") from error

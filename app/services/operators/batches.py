@@ -14,14 +14,22 @@ from numpy.typing import NDArray
 from app.engine.gpu_rows import GpuRows, Snapshot
 from app.errors import MAX_ERRORS, BadInput, FieldError, NotFound
 from app.ops.stacks import doubts
-from app.runtime.memory_return import LARGE_BODY, return_memory
+from app.runtime.allocator_trim import LARGE_BODY, trim_allocator
 from app.services.operators.answers import ROOFLINE, lacks, require_predictor, warnings
 from app.services.operators.batch_files import FILES
 from app.services.operators.tables import bound_names, json_columns, lacking_rows, times_of
-from app.wire.decoding import decode, plain
-from app.wire.json_text import refuse_unsound
-from app.wire.operators.columns import Column, Family, Problems, Words, read_families, row_count, spoken
-from app.wire.operators.requests import BATCH_EXAMPLE, BatchResponse, OperatorBatch
+from app.wire.decoding import decode, decode_plain
+from app.wire.json_text import check_json_text
+from app.wire.operators.operator_columns import (
+    Column,
+    Family,
+    Problems,
+    Words,
+    read_families,
+    row_count,
+    text_to_numbers,
+)
+from app.wire.operators.operators_form import BATCH_EXAMPLE, BatchResponse, OperatorBatch
 from app.wire.prediction_form import AnsweredBy
 
 Floats = NDArray[np.float64]
@@ -63,7 +71,7 @@ def predict_batch(snapshot: Snapshot, body: bytes, media: str, options: BatchOpt
     """Answer a body of one of MEDIA in the same form; BadInput, NotFound or TooLarge say what to send instead."""
     answer = _bytes(snapshot, body, media, options)
     if len(body) >= LARGE_BODY:
-        return_memory()
+        trim_allocator()
     return answer
 
 
@@ -81,12 +89,12 @@ def _bytes(snapshot: Snapshot, body: bytes, media: str, options: BatchOptions) -
 
 def _json(body: bytes) -> dict[str, Column]:
     """Columns of a JSON body; NaN, which is no JSON, is named with its row by whoever reads the column."""
-    refuse_unsound(body)
+    check_json_text(body)
     try:
         batch: Any = _DECODER.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         try:
-            batch = msgspec.convert(plain(body), OperatorBatch)
+            batch = msgspec.convert(decode_plain(body), OperatorBatch)
         except (msgspec.ValidationError, OverflowError):
             batch = decode(_DECODER, body, example=BATCH_EXAMPLE)
     return json_columns(structs.asdict(batch).items())
@@ -127,7 +135,7 @@ def _answered(snapshot: Snapshot, columns: Mapping[str, Column], options: BatchO
             unanswered=int(unanswered),
             alone=int(alone),
             slotted=bool(slotted),
-            guest=rows.is_guest(gpu),
+            guest=rows.is_uncatalogued(gpu),
         )
         words[spec.id] += unheard
     return BatchAnswer(times_ms, bound, predictors, words)
@@ -159,7 +167,7 @@ def _named(rows: GpuRows, column: Column, n: int) -> Floats:
         except NotFound as error:
             raise ValueError(error.detail) from error
 
-    found = spoken("gpu", column, number, None if column.single else np.arange(n), problems)
+    found = text_to_numbers("gpu", column, number, None if column.single else np.arange(n), problems)
     if problems.errors:
         missing = NotFound(problems.errors[0].msg)
         missing.errors = problems.errors

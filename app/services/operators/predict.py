@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.gpu_rows import GpuRows, Snapshot
-from app.engine.operator_rows import Distinct, read_rows
+from app.engine.operator_rows import Distinct, read_operators
 from app.errors import MAX_ERRORS, BadInput, FieldError, TooLarge
 from app.ops import OPS
 from app.ops.base import Work
@@ -34,7 +34,7 @@ from app.services.operators.explanations import explanations
 from app.tables.gpus import GpuTable
 from app.tables.ops import DTYPES
 from app.tables.predictions import BOUNDS, EXTRAPOLATED, SUPPORTS, Predictions
-from app.wire.operators.requests import OperatorsRequest
+from app.wire.operators.operators_form import OperatorsRequest
 from app.wire.prediction_form import (
     AnsweredBy,
     Interval,
@@ -78,7 +78,7 @@ def predict_operators(snapshot: Snapshot, request: OperatorsRequest, *, max_rows
         asked_for = f"{len(operators):,} operators on {len(targets)} GPUs"
         raise TooLarge(f"At most {max_rows:,} rows are taken at once; {asked_for} are more.")
     require_predictor(snapshot.engine, rows, request.predictor, targets)
-    asked = _chain(read_rows(operators), doubts(operator.software for operator in operators))
+    asked = _chain(read_operators(operators), doubts(operator.software for operator in operators))
     gpus = rows.table()
     table, work = asked.distinct.table, asked.work
     refusal = None if request.gpus == "all" else partial(_refusal, asked.distinct)
@@ -146,7 +146,7 @@ def _prediction(
         unanswered=unanswered,
         alone=alone,
         slotted=over_slot(asked.distinct.table, gpus, target),
-        guest=rows.is_guest(target),
+        guest=rows.is_uncatalogued(target),
     )
     words += asked.doubts
     if required > spec.memory_bytes:

@@ -19,9 +19,9 @@ from app.services.operators.between_nodes import answered_on
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
 from app.tables.predictions import BOUNDS, EXTRAPOLATED
-from app.wire.operators.columns import Column, Family, Numbers, Problems, Words, read_families, row_count
-from app.wire.operators.forms import FORMS, WORD_FIELDS, unknown_op
-from app.wire.operators.requests import OperatorTableRequest, TablePrediction, TableResponse
+from app.wire.operators.operator_columns import Column, Family, Numbers, Problems, Words, read_families, row_count
+from app.wire.operators.operators_form import OperatorTableRequest, TablePrediction, TableResponse
+from app.wire.operators.row_forms import FORMS, WORD_FIELDS, unknown_op
 from app.wire.prediction_form import AnsweredBy, Skipped
 
 Floats = NDArray[np.float64]
@@ -163,7 +163,7 @@ def _rendered(
     spec = rows.spec(target)
     n = len(times.bound)
     name = ROOFLINE if times.unanswered == n else request.predictor
-    guest, named = rows.is_guest(target), structs.asdict(request.workload)["software"]
+    guest, named = rows.is_uncatalogued(target), structs.asdict(request.workload)["software"]
     middle, low, high = times.times_ms.tolist()
     return TablePrediction(
         spec.id,

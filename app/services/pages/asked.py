@@ -12,7 +12,7 @@ import msgspec
 
 from app.errors import BadInput, FieldError, GpucastError, TooLarge
 from app.services.pages.fields import KINDS, MOST_TYPED, Field, example, fields_of
-from app.wire.decoding import plain
+from app.wire.decoding import decode_plain
 
 ALL, INLINE = "all", "inline"
 # What is asked where the address names no GPU: one of each class that people rent or own today.
@@ -210,7 +210,7 @@ def _number(text: str) -> int | float | str:
 
 def _json(name: str, loc: tuple[str | int, ...], text: str) -> Any:
     try:
-        return plain(text.encode("utf-8", "surrogatepass"))
+        return decode_plain(text.encode("utf-8", "surrogatepass"))
     except BadInput as error:
         message = f"{name} is not valid JSON: {error.detail.removeprefix('The body is not valid JSON: ')}"
         raise BadInput(message, errors=[FieldError(loc, message)]) from None

@@ -11,8 +11,8 @@ from app.engine.gpu_rows import Snapshot
 from app.errors import BadInput
 from app.services.dispatch import reply
 from app.services.graphs.stored import Graphs
+from app.wire.predict_body import Request
 from app.wire.prediction_form import OperatorRow, Prediction, PredictResponse
-from app.wire.requests import Request
 
 # Lines of the tables; the JSON has all.
 MOST_OPERATORS = 100

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from app.graphs.run import MODES, Attention, Optimizer
 from app.services.models.sources import network_names
 from app.wire.kernel_workload import KERNEL_EXAMPLE, AccessPattern, Dtype
-from app.wire.operators.forms import FORMS
+from app.wire.operators.row_forms import FORMS
 
 Control = Literal["number", "text", "choice", "check", "json", "pairs"]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from app.engine.gpu_rows import Snapshot
 from app.errors import BadInput, FieldError
 from app.services.models.scaling import Point, curves
-from app.wire.models.requests import ModelRequest
-from app.wire.requests import Request
+from app.wire.network_form import ModelRequest
+from app.wire.predict_body import Request
 
 # Curves that can still be told apart, and points that are answered well within a second.
 MOST_GPUS, MOST_SIZES = 6, 10

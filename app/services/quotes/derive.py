@@ -20,12 +20,12 @@ from app import __version__
 from app.engine.catalogue import catalog_of
 from app.engine.engine import POOLED, Engine, Served
 from app.engine.gpu_rows import Snapshot
-from app.engine.measured import measured_operators
+from app.engine.measured_operators import measured_operators
 from app.engine.prices import PriceBook
 from app.engine.versions import Stores, load_version
 from app.errors import GpucastError, Unavailable
 from app.services.compare.compare import compare
-from app.services.compare.plan import plan
+from app.services.compare.job_plan import plan
 from app.services.compare.request import read_compare
 from app.services.dispatch import reply
 from app.services.graphs.stored import Graphs
@@ -37,8 +37,8 @@ from app.store.quotes import Saved
 from app.store.session import Database
 from app.tables.complete import spec_from_dict
 from app.tables.gpus import GpuTable
-from app.wire.plan_form import read_plan
-from app.wire.requests import read_request
+from app.wire.job_plan_form import read_plan
+from app.wire.predict_body import read_request
 
 Pins = Mapping[str, Any]
 

@@ -17,8 +17,8 @@ from app.store import measurements, quotes
 from app.store.session import Database
 from app.tables.complete import spec_to_dict
 from app.wire.compare_form import CompareRequest, CompareResponse
-from app.wire.plan_form import PlanRequest, PlanResponse
-from app.wire.requests import Request, Response
+from app.wire.job_plan_form import PlanRequest, PlanResponse
+from app.wire.predict_body import Request, Response
 
 MAX_BYTES = 4 * 2**20
 Asked = Request | CompareRequest | PlanRequest

@@ -20,7 +20,7 @@ from app.services.compare.compare import figure_of
 from app.services.compare.odds import probability_within
 from app.services.compare.request import read_compare
 from app.wire.compare_form import Compared, CompareRequest, CompareResponse
-from app.wire.json_text import refuse_unsound
+from app.wire.json_text import check_json_text
 from app.wire.rankings import RANKINGS, RankBy
 
 WORKLOAD, RANK_BY = "gpucast/workload", "gpucast/rank-by"
@@ -73,7 +73,7 @@ class FilterResult(Struct, rename="pascal", frozen=True):
 
 def read_question(body: bytes) -> Question:
     """ExtenderArgs, whose keys are read in any case, as Go reads them; BadInput where it is none."""
-    refuse_unsound(body)
+    check_json_text(body)
     try:
         given = {key.lower(): value for key, value in msgspec.json.decode(body, type=dict[str, msgspec.Raw]).items()}
         pod = msgspec.json.decode(given.get("pod", b"{}"), type=_Item)

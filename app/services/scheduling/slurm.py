@@ -14,7 +14,7 @@ from math import ceil, inf
 
 from app.errors import BadInput, FieldError, NotFound
 from app.tables.catalog import Catalog
-from app.wire.plan_form import Choice
+from app.wire.job_plan_form import Choice
 
 # [days-]hours:minutes:seconds, or fewer parts from the right.
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")

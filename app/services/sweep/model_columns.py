@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from app.errors import BadInput, FieldError
 from app.services.models.builtin import config_of
 from app.wire.decoding import convert
-from app.wire.models.requests import MODEL_EXAMPLE, ModelWorkload, ParallelismIn
+from app.wire.network_form import MODEL_EXAMPLE, ModelWorkload, ParallelismIn
 
 Ints = NDArray[np.intp]
 

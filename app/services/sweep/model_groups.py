@@ -22,7 +22,7 @@ from app.services.models.runs import attention_of, is_host_launched, run_of
 from app.services.sweep.model_columns import CONFIG, Columns, Values, workload_of
 from app.services.sweep.model_forms import Model, model_of
 from app.tables.workload import Workload
-from app.wire.models.requests import ModelWorkload
+from app.wire.network_form import ModelWorkload
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]

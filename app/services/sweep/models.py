@@ -34,7 +34,7 @@ from app.services.sweep.model_groups import Group, Table
 from app.tables.ops import OpTable
 from app.tables.predictions import Predictions
 from app.tables.workload import Workload
-from app.wire.models.requests import ModelRequest, ModelWorkload
+from app.wire.network_form import ModelRequest, ModelWorkload
 from app.wire.prediction_form import MemoryParts, Phases
 
 Floats = NDArray[np.float64]

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 
 from app.errors import BadInput, FieldError
 from app.services.sweep.model_columns import of_models, require_known
-from app.wire.decoding import plain
-from app.wire.operators.forms import COLUMN_NAMES
+from app.wire.decoding import decode_plain
+from app.wire.operators.row_forms import COLUMN_NAMES
 
 MOST_ROWS = 10**12
 
@@ -62,7 +62,7 @@ class GridRows:
             body = path.read_bytes()
         except OSError as error:
             raise BadInput(f"{path} cannot be read: {error.strerror}.") from error
-        self._values = _grid(plain(body))
+        self._values = _grid(decode_plain(body))
         self.count = prod(len(values) for values in self._values.values())
         if not 0 < self.count <= MOST_ROWS:
             raise BadInput(f"The grid of {path} has {self.count:,} rows; from 1 to {MOST_ROWS:,} are taken.")

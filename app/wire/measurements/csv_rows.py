@@ -1,4 +1,4 @@
-"""Rows of CSV, in the API's JSON form."""
+"""Read measurements from CSV into the API's JSON form."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from app.wire.measurements.row_columns import (
     Column,
     Row,
     assemble,
+    cell_errors,
+    default_kind,
     header,
     measurement,
-    with_kind,
-    wrong_cells,
 )
 from app.wire.measurements.upload import Objects
 
 
 def read_csv(body: bytes, *, max_rows: int) -> list[Row]:
-    """Measurements of a CSV body."""
-    return [with_kind(row) for row in read_columns(body, COLUMNS, max_rows=max_rows)]
+    """Return the measurements of a CSV body."""
+    return [default_kind(row) for row in read_columns(body, COLUMNS, max_rows=max_rows)]
 
 
 def read_columns(body: bytes, known: Mapping[str, Column], *, max_rows: int) -> list[Row]:
-    """Rows of a CSV body with a header line of `known` columns, UTF-8, comma separated."""
+    """Return the rows of a CSV body in UTF-8, comma separated, whose header line names `known` columns."""
     try:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -65,7 +65,7 @@ def _csv_rows(reader: Any, names: Sequence[str], columns: Sequence[Column], max_
             continue
         rows.append(assemble(columns, _csv_cells(number, names, columns, cells, errors)))
     if errors:
-        raise wrong_cells(errors, "CSV")
+        raise cell_errors(errors, "CSV")
     return rows
 
 
@@ -75,21 +75,21 @@ def _csv_cells(
     values: list[Any] = []
     for name, column, raw in zip(names, columns, cells, strict=True):
         cell, value = (raw or "").strip(), None
-        read, wanted = READ[column.holds]
+        read, expected = READ[column.holds]
         try:
             value = read(cell) if cell else None
         except ValueError:
-            errors.append(FieldError((number, name), f"{cell[:40]!r} is not {wanted}"))
+            errors.append(FieldError((number, name), f"{cell[:40]!r} is not {expected}"))
         values.append(value)
     return values
 
 
-def rows_of_text(table: pa.Table, position: NDArray[np.intp]) -> Objects:
-    """Rows of a table of text whose columns have known names, each where `position` says, int [n]."""
+def read_text_table(table: pa.Table, position: NDArray[np.intp]) -> Objects:
+    """Return the rows of a text table with known column names; `position` is each row's place in the file, int [n]."""
     names, errors = table.column_names, list[FieldError]()
     columns = header(names, "CSV")
     rows = zip(position.tolist(), *(cells.to_pylist() for cells in table.columns), strict=True)
     read = [measurement(columns, _csv_cells(number, names, columns, cells, errors)) for number, *cells in rows]
     if errors:
-        raise wrong_cells(errors, "CSV")
+        raise cell_errors(errors, "CSV")
     return Objects(read, position)

@@ -1,4 +1,4 @@
-"""Rows of Parquet, in the API's JSON form."""
+"""Read measurements from Parquet into the API's JSON form."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from app.wire.measurements.row_columns import (
     OBJECT,
     READ,
     Column,
+    cell_errors,
     header,
     measurement,
-    wrong_cells,
 )
 from app.wire.measurements.upload import Objects
 
 Ints = NDArray[np.intp]
 
-# A small file can hold a column of one value repeated for gigabytes.
+# Run-length encoding lets a small file hold gigabytes.
 MAX_PARQUET_BYTES = 1 << 30
-# Of a timestamp's units a second has so many; the year 9892, which every time zone has.
+# Ticks per second of each timestamp unit. The limit is the year 9892, valid in every time zone.
 _TICKS, _MOST_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}, 250_000_000_000
 
 
-def rows_of_parquet(table: pa.Table, position: Ints) -> Objects:
-    """Rows of a table whose columns have known names, each where `position` says, int [n].
+def read_parquet_table(table: pa.Table, position: Ints) -> Objects:
+    """Return the rows of a table with known column names; `position` is each row's place in the file, int [n].
 
     Cells of the wrong type are refused by column.
     """
@@ -44,8 +44,8 @@ def rows_of_parquet(table: pa.Table, position: Ints) -> Objects:
     return Objects([measurement(columns, row) for row in zip(*cells, strict=True)], position)
 
 
-def refuse_huge(metadata: Any, max_rows: int) -> None:
-    """TooLarge for a Parquet file of too many rows, or of more bytes than are read at once."""
+def check_parquet_size(metadata: Any, max_rows: int) -> None:
+    """Raise TooLarge for a Parquet file of more than `max_rows` rows or MAX_PARQUET_BYTES bytes."""
     if metadata.num_rows > max_rows:
         raise TooLarge(f"At most {max_rows} rows are taken at once; this file has {metadata.num_rows}.")
     size = sum(metadata.row_group(k).total_byte_size for k in range(metadata.num_row_groups))
@@ -72,7 +72,7 @@ def _fits(kind: pa.DataType, holds: str) -> bool:
 
 def _check_types(schema: pa.Schema, columns: Sequence[Column]) -> None:
     errors = [
-        FieldError((field.name,), f"a column of {field.type} where {READ[column.holds][1]} is wanted")
+        FieldError((field.name,), f"a column of {field.type} where {READ[column.holds][1]} is expected")
         for field, column in zip(schema, columns, strict=True)
         if not _fits(field.type, column.holds)
     ]
@@ -80,36 +80,36 @@ def _check_types(schema: pa.Schema, columns: Sequence[Column]) -> None:
         raise BadInput("Columns of the Parquet file have the wrong type.", errors=errors)
 
 
-def moments(times: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Times in microseconds, as Python's datetime has them; those beyond its years are 1970, which no row may say.
+def to_microseconds(times: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return times in microseconds. Times out of the range of Python's datetime become 1970, which no row has.
 
-    Nanoseconds say nothing about when a kernel ran.
+    Nanoseconds carry no information on when a kernel ran.
     """
     ticks = times.cast(pa.int64())
     most = min(_MOST_S * _TICKS[times.type.unit], 2**63 - 1)
-    odd = pc.or_(pc.less(ticks, 0), pc.greater(ticks, most))
-    known = pc.if_else(odd, pa.scalar(0, pa.int64()), ticks).cast(times.type)
+    out_of_range = pc.or_(pc.less(ticks, 0), pc.greater(ticks, most))
+    known = pc.if_else(out_of_range, pa.scalar(0, pa.int64()), ticks).cast(times.type)
     return known.cast(pa.timestamp("us", tz=times.type.tz), safe=False)
 
 
 def _plain(values: pa.ChunkedArray, column: Column, position: Ints) -> list[Any]:
-    """Cells of one column as Python values."""
+    """Return the cells of one column as Python values."""
     if pa.types.is_timestamp(values.type):
-        values = moments(values)
+        values = to_microseconds(values)
     cells: list[Any] = values.to_pylist()
     if column.holds in (DIMS, OBJECT):
-        return [_written(number, column, cell) for number, cell in zip(position.tolist(), cells, strict=True)]
+        return [_parse_text(number, column, cell) for number, cell in zip(position.tolist(), cells, strict=True)]
     if pa.types.is_floating(values.type):
-        # A data frame keeps whole numbers with gaps as floats.
+        # A data frame stores whole numbers with gaps as floats.
         return [int(cell) if cell is not None and cell.is_integer() else cell for cell in cells]
     return [cell.isoformat() if isinstance(cell, datetime) else cell for cell in cells]
 
 
-def _written(number: int, column: Column, cell: Any) -> Any:
-    """A cell that may be written as text."""
-    read, wanted = READ[column.holds]
+def _parse_text(number: int, column: Column, cell: Any) -> Any:
+    """Return the value of a cell that may be text."""
+    read, expected = READ[column.holds]
     try:
         return read(cell) if isinstance(cell, str) else cell
     except ValueError:
-        error = FieldError((number, ".".join(column.path)), f"{cell[:40]!r} is not {wanted}")
-        raise wrong_cells([error], "Parquet file") from None
+        error = FieldError((number, ".".join(column.path)), f"{cell[:40]!r} is not {expected}")
+        raise cell_errors([error], "Parquet file") from None

@@ -1,4 +1,4 @@
-"""Columns that a row flattens into, as CSV and Parquet have them: which there are, what cells hold, rows made of them.
+"""Columns of a measurement row in CSV and Parquet: their names, cell types, and assembly into JSON rows.
 
 A column is a field of the row (`gpu`, `software`, `latency_ms`, `source`, ...) or of its workload (`kind`, `name`,
 `flops`, ...; a leading `workload.` is allowed). Fields of the workload's size are `n`, `rows`, `cols`, `iterations`,
@@ -15,13 +15,13 @@ from typing import Any, get_args
 
 from app.errors import BadInput, FieldError, Malformed
 from app.ops.kernel import GIVEN, SIZE_FIELDS
-from app.wire.decoding import plain
-from app.wire.measurements.form import Phase
+from app.wire.decoding import decode_plain
+from app.wire.measurements.measurement_form import Phase
 
 Row = dict[str, Any]
 Path = tuple[str, ...]
 
-# Errors that an answer tells of at most.
+# Most errors that one answer lists.
 MAX_REPORTED = 1000
 
 NUMBER, TEXT = "number", "text"
@@ -53,14 +53,14 @@ _WORKLOAD = {
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Where a column's cells go in a row, and what they hold: number, text, dims, flag, or an object in JSON."""
+    """Path of a column's cells in a row, and their type: number, text, dims, flag, or an object in JSON."""
 
     path: Path
     holds: str
 
 
 def _columns() -> dict[str, Column]:
-    """Every accepted column by name."""
+    """Return every accepted column by name."""
     known = {name: Column(tuple(name.split(".")), holds) for name, holds in _ROW_FIELDS.items()}
     for phase in get_args(Phase):
         known[f"phases_ms.{phase}"] = Column(("phases_ms", phase), NUMBER)
@@ -75,17 +75,17 @@ def _columns() -> dict[str, Column]:
 COLUMNS = _columns()
 
 
-def wrong_cells(errors: Sequence[FieldError], what: str) -> BadInput:
-    """What to raise of cells of a CSV, Parquet file or list, MAX_REPORTED of them told."""
+def cell_errors(errors: Sequence[FieldError], what: str) -> BadInput:
+    """Return the error for wrong cells of a CSV, Parquet file or list, with up to MAX_REPORTED of them."""
     shown = f" The first {MAX_REPORTED} are listed." if len(errors) > MAX_REPORTED else ""
     count = "1 cell is" if len(errors) == 1 else f"{len(errors)} cells are"
     return BadInput(f"{count} wrong in this {what}; nothing was stored.{shown}", errors=errors[:MAX_REPORTED])
 
 
 def header(names: Sequence[str], what: str, known: Mapping[str, Column] = COLUMNS) -> list[Column]:
-    """The columns behind a header; unknown and repeated ones are refused by name."""
+    """Return the columns of a header. Raises BadInput that names unknown and repeated columns."""
     errors, columns, taken = [], [], dict[Path, str]()
-    for name in names[: len(known) + MAX_REPORTED]:  # of more some are wrong by here, and that many are told
+    for name in names[: len(known) + MAX_REPORTED]:  # of more names some are surely wrong, and enough are reported
         column = known.get(name)
         if column is None:
             errors.append(FieldError((name,), f"unknown column; known are {', '.join(sorted(known))}"))
@@ -101,7 +101,7 @@ def header(names: Sequence[str], what: str, known: Mapping[str, Column] = COLUMN
 
 
 def _number(cell: str) -> float | int:
-    # "1_000" is a Python literal and a mistake in data.
+    # "1_000" is valid Python and a mistake in data.
     if "_" in cell:
         raise ValueError(cell)
     value = float(cell)
@@ -120,7 +120,7 @@ def _flag(cell: str) -> bool:
 
 def _object(cell: str) -> dict[str, Any]:
     try:
-        found = plain(cell.encode())
+        found = decode_plain(cell.encode())
     except Malformed as error:
         raise ValueError(cell) from error
     if not isinstance(found, dict):
@@ -128,7 +128,7 @@ def _object(cell: str) -> dict[str, Any]:
     return found
 
 
-# What reads each kind of cell as text, and what it wants.
+# Parser of each cell type from text, and its description.
 READ: dict[str, tuple[Callable[[str], Any], str]] = {
     NUMBER: (_number, "a number"),
     TEXT: (str, "text"),
@@ -145,7 +145,7 @@ def _put(row: Row, path: Path, value: Any) -> None:
 
 
 def assemble(columns: Sequence[Column], cells: Iterable[Any]) -> Row:
-    """One row from its cells; absent (None) cells leave no field."""
+    """Return one row from its cells. Missing (None) cells add no field."""
     row: Row = {}
     for column, value in zip(columns, cells, strict=True):
         if value is not None:
@@ -154,11 +154,11 @@ def assemble(columns: Sequence[Column], cells: Iterable[Any]) -> Row:
 
 
 def measurement(columns: Sequence[Column], cells: Iterable[Any]) -> Row:
-    """One measurement from its cells: of a kernel, unless it says otherwise."""
-    return with_kind(assemble(columns, cells))
+    """Return one measurement from its cells; its kind defaults to kernel."""
+    return default_kind(assemble(columns, cells))
 
 
-def with_kind(row: Row) -> Row:
-    """A kernel, unless it says otherwise."""
+def default_kind(row: Row) -> Row:
+    """Set the workload's kind to kernel if it has none, and return the row."""
     row.setdefault("workload", {}).setdefault("kind", "kernel")
     return row

@@ -1,4 +1,4 @@
-"""What one body or file of measurements holds, before anything is checked."""
+"""Parts of one upload of measurements, before validation."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from app.wire.operators.columns import Column, cut
+from app.wire.operators.operator_columns import Column, slice_cells
 
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """Measurements as objects in the API's form; `position` says where each stood in what was sent, int [n]."""
+    """Measurements as objects in the API's form; `position` is each row's place in the upload, int [n]."""
 
     rows: Sequence[Mapping[str, Any]]
     position: NDArray[np.intp]
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, Any]]) -> Self:
-        """All that was sent."""
+        """Return all rows, in order."""
         return cls(rows, np.arange(len(rows)))
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def part(self, rows: slice) -> Objects:
-        """Consecutive rows."""
+        """Return consecutive rows."""
         return Objects(self.rows[rows], self.position[rows])
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorColumns:
-    """Measurements of operators as they were sent: n rows in columns, a measurement's and its operator's.
+    """Measurements of operators in columns: n rows, with the fields of the measurement and of its operator.
 
-    `position` says where each row stood in what was sent, int [n].
+    `position` is each row's place in the upload, int [n].
     """
 
     columns: Mapping[str, Column]
@@ -47,24 +47,26 @@ class OperatorColumns:
         return len(self.position)
 
     def part(self, rows: slice) -> OperatorColumns:
-        """Consecutive rows."""
-        return OperatorColumns({name: cut(column, rows) for name, column in self.columns.items()}, self.position[rows])
+        """Return consecutive rows."""
+        return OperatorColumns(
+            {name: slice_cells(column, rows) for name, column in self.columns.items()}, self.position[rows]
+        )
 
 
-Sent: TypeAlias = Objects | OperatorColumns
+UploadPart: TypeAlias = Objects | OperatorColumns
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """One body or file.
+    """One request body or file.
 
-    parts    its measured rows: operators in columns, others as objects
-    skipped  rows that were not measured: why, and how many
-    ignored  columns that are read by people only: how many rows have them
-    device   the specification of the GPU that it was measured on, as POST /gpus takes it, where the file carries one
+    parts    measured rows: operators in columns, others as objects
+    skipped  reason -> number of rows that hold no measurement
+    ignored  column -> number of rows, for columns that are only for human readers
+    device   the specification of the measured GPU, as POST /gpus takes it, if the file has one
     """
 
-    parts: tuple[Sent, ...]
+    parts: tuple[UploadPart, ...]
     skipped: Counter[str] = field(default_factory=Counter)
     ignored: Counter[str] = field(default_factory=Counter)
     device: Mapping[str, Any] | None = None

@@ -33,7 +33,9 @@ def stored(database: Database) -> int:
         return measurements.counts(connection).get(("operator", "l40s"), 0)
 
 
-def test_each_file_comes_in_once(settings: Settings, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_each_shipped_file_is_imported_once(
+    settings: Settings, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     settings = dataclasses.replace(settings, seed_measurements_dir=tmp_path)
     write(tmp_path / "l40s.parquet", 1.0, 2.0)
 
@@ -51,7 +53,7 @@ def test_each_file_comes_in_once(settings: Settings, tmp_path: Path, capfd: pyte
     assert start() == 3
     (tmp_path / "broken.parquet").write_bytes(b"PAR1")
     assert start() == 3
-    assert "broken.parquet was not brought in" in capfd.readouterr().err
+    assert "broken.parquet was not imported" in capfd.readouterr().err
     with open_runtime(settings) as runtime, runtime.database.begin() as connection:
         assert sorted(connection.execute(sa.select(SEED_FILES.c.name)).scalars()) == ["l40s.parquet", "l40s.parquet"]
 

@@ -6,7 +6,7 @@ from msgspec import convert
 
 from app.engine.curated import load_seed_specs
 from app.engine.power import BOARD, ELSEWHERE, MEASURED
-from app.engine.power_model import LEAST_ROWS, Load, PoweredRows, fitted, measured_rows
+from app.engine.power_model import LEAST_ROWS, Load, PoweredRows, fit_power_model, powered_rows
 from app.predictors.roofline import peaks
 from app.services.compare.load import load_of
 from app.tables.gpus import GpuTable
@@ -37,11 +37,11 @@ def rows(count: int) -> PoweredRows:
     ]
     watts = (IDLE + LANES * compute + MEMORY * memory) * np.exp(draw.normal(0, 0.05, count))
     gpu = np.full(count, L4)
-    return measured_rows(kernel_table(kernels), GPUS, gpu, np.full(count, 1e-3), watts)
+    return powered_rows(kernel_table(kernels), GPUS, gpu, np.full(count, 1e-3), watts)
 
 
 def test_the_coefficients_are_found_again() -> None:
-    model = fitted([rows(400)], GPUS)
+    model = fit_power_model([rows(400)], GPUS)
     assert model.own["nvidia-l4"].coefficients == pytest.approx([IDLE, LANES, MEMORY], rel=0.1)
     spec = SPECS["nvidia-l4"]
     half = load(0.5 * float(peaks(GPUS)[DTYPE_CODE["fp32"], L4]), 0.25 * spec.memory_bandwidth_bytes_per_s)
@@ -53,7 +53,7 @@ def test_the_coefficients_are_found_again() -> None:
 
 
 def test_other_gpus_take_the_share_of_the_board_power() -> None:
-    model = fitted([rows(400)], GPUS)
+    model = fit_power_model([rows(400)], GPUS)
     h100 = SPECS["h100-sxm5-80gb"]  # 700 W
     power = model.power(h100, load(0.0, h100.memory_bandwidth_bytes_per_s), 1.0, 0.8)
     assert power is not None and power.source == ELSEWHERE
@@ -62,13 +62,13 @@ def test_other_gpus_take_the_share_of_the_board_power() -> None:
 
 
 def test_too_few_rows_teach_nothing() -> None:
-    model = fitted([rows(LEAST_ROWS - 1)], GPUS)
+    model = fit_power_model([rows(LEAST_ROWS - 1)], GPUS)
     power = model.power(SPECS["nvidia-l4"], load(1e9, 1e6), 1e-3, 0.8)
     assert power is not None and power.source == BOARD and power.middle == 72.0
 
 
 def test_a_workload_without_time_takes_the_board_power() -> None:
-    power = fitted([rows(100)], GPUS).power(SPECS["nvidia-l4"], load(1.0, 1.0), 0.0, 0.8)
+    power = fit_power_model([rows(100)], GPUS).power(SPECS["nvidia-l4"], load(1.0, 1.0), 0.0, 0.8)
     assert power is not None and power.source == BOARD
 
 

@@ -16,7 +16,7 @@ from app.ops import OPS
 from app.ops.kinds import kinds_of
 from app.tables.ops import DTYPES
 from app.tables.workload import Workload
-from app.wire.graph_form import checked
+from app.wire.graph_form import check_graph
 
 Shape = Sequence[int]
 
@@ -32,7 +32,7 @@ def call(name: str, target: str, args: Sequence[Any], *shapes: Shape, **kwargs: 
 
 
 def lowered(*records: Record) -> Workload:
-    return lower(checked(graph("net", records)), Run())
+    return lower(check_graph(graph("net", records)), Run())
 
 
 def ops(workload: Workload) -> list[str]:

@@ -18,7 +18,7 @@ from app.ops import OPS
 from app.ops.kinds import kinds_of, work_of
 from app.tables.ops import DTYPES
 from app.tables.workload import Workload
-from app.wire.graph_form import GRAPH_EXAMPLE, canonical, checked
+from app.wire.graph_form import GRAPH_EXAMPLE, canonical_json, check_graph
 
 Graph = dict[str, Any]
 
@@ -34,7 +34,7 @@ def graph(*nodes: Graph, **inputs: list[Any]) -> Graph:
 
 
 def lowered(given: Graph, **dims: int) -> Workload:
-    return lower(checked(given), Run(batch=4), dims)
+    return lower(check_graph(given), Run(batch=4), dims)
 
 
 def ops(workload: Workload) -> list[str]:
@@ -133,7 +133,7 @@ def test_order_is_found() -> None:
 def test_the_request_s_dtype_replaces_the_graph_s_own() -> None:
     given = graph(node("a", "relu", ["x"], [8]), node("b", "relu", ["a"], [8]), x=[8])
     given["nodes"][1]["outputs"][0]["dtype"] = "fp64"
-    workload = lower(checked(given), Run(dtype="bf16"))
+    workload = lower(check_graph(given), Run(dtype="bf16"))
     assert [DTYPES[code] for code in workload.ops.dtype] == ["bf16", "fp64"]
 
 
@@ -236,8 +236,8 @@ def test_tensor_parallelism_is_refused() -> None:
 def test_the_same_graph_has_the_same_bytes() -> None:
     other = copy.deepcopy(GRAPH_EXAMPLE) | {"dtype": "fp32"}
     other["nodes"][0]["repeats"] = 1
-    assert canonical(other) == canonical(GRAPH_EXAMPLE)
-    assert canonical(other | {"dtype": "bf16"}) != canonical(GRAPH_EXAMPLE)
+    assert canonical_json(other) == canonical_json(GRAPH_EXAMPLE)
+    assert canonical_json(other | {"dtype": "bf16"}) != canonical_json(GRAPH_EXAMPLE)
 
 
 def test_rows_have_no_host_time() -> None:

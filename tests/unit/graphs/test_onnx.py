@@ -16,13 +16,13 @@ from app.graphs.run import Run
 from app.ops import OPS
 from app.ops.kinds import kinds_of, work_of
 from app.tables.workload import Workload
-from app.wire.graph_form import checked
+from app.wire.graph_form import check_graph
 from tests.onnx_bytes import FLOAT, field, integers, model, node, perceptron, tensor, value, varint
 
 
 def lowered(data: bytes, **dims: int) -> Workload:
     graph = read(data, dims)
-    return lower(checked(graph), Run(), dims)
+    return lower(check_graph(graph), Run(), dims)
 
 
 def ops(workload: Workload) -> list[str]:
@@ -189,7 +189,7 @@ def survived(data: bytes) -> None:
     """Answered or refused as a caller can see, whatever the bytes."""
     try:
         graph = read(data, {"batch": 2})
-        lower(checked(graph), Run(), {})
+        lower(check_graph(graph), Run(), {})
     except (BadInput, TooLarge):
         pass
 

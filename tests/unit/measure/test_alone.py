@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.config import CHECKOUT
-from app.engine.operator_rows import read_rows
-from app.wire.operators.forms import ROW_FORMS
+from app.engine.operator_rows import read_operators
+from app.wire.operators.row_forms import ROW_FORMS
 
 pytest.importorskip("torch")
 
@@ -91,7 +91,7 @@ def test_rows_are_read_as_the_service_reads_them(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(design, "fits", lambda wanted, device: np.ones(len(wanted), dtype=np.bool_))
     rows = design.rows(gpu)
     forms = [{name: value for name, value in row.items() if name != "kind"} for row in rows]
-    read = read_rows([msgspec.convert(form, ROW_FORMS[form["op"]]) for form in forms])
+    read = read_operators([msgspec.convert(form, ROW_FORMS[form["op"]]) for form in forms])
     ours, services = table_of(rows), read.table.take(read.row)
     np.testing.assert_array_equal(ours.dims, services.dims)
     np.testing.assert_array_equal([ours.kind, ours.dtype], [services.kind, services.dtype])

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from app.engine.operator_rows import read_rows
+from app.engine.operator_rows import read_operators
 from app.errors import BadInput
 from app.measure.device import Device
 from app.measure.operators.attention import absorbed
@@ -23,7 +23,7 @@ from app.measure.operators.suite import FAMILIES, point_of
 from app.ops import OPS
 from app.ops.kinds import kinds_of, work_of
 from app.tables.gpus import GpuSpec
-from app.wire.operators.forms import ROW_FORMS
+from app.wire.operators.row_forms import ROW_FORMS
 
 DESCRIPTION = {
     "name": "a GPU",
@@ -65,7 +65,7 @@ def small(op: str, **more: Any) -> dict[str, Any]:
 
 def flops(row: dict[str, Any]) -> float:
     """What app.ops says of a row."""
-    table = read_rows([msgspec.convert(row, ROW_FORMS[row["op"]])]).table
+    table = read_operators([msgspec.convert(row, ROW_FORMS[row["op"]])]).table
     return float(work_of(table, kinds_of(table)).flops[0])
 
 

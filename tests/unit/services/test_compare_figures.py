@@ -9,7 +9,7 @@ from msgspec import structs
 from scipy.stats import norm
 
 from app.engine.curated import load_seed_specs
-from app.engine.power import of_board
+from app.engine.power import board_power
 from app.engine.prices import PriceBook
 from app.services.compare.figures import Rate, compared
 from app.services.compare.likelihood import Figures, alike, probability_faster, probability_less
@@ -39,7 +39,7 @@ def test_a_step_costs_time_times_devices_times_price() -> None:
 
 def test_energy_is_power_times_time() -> None:
     # Equation 3 of PM2Lat: 2 s x 72 W; the interval goes down to what an idle card draws, a fifth.
-    found = compared(prediction(2000.0, 1000.0, 4000.0), None, None, of_board(L4))
+    found = compared(prediction(2000.0, 1000.0, 4000.0), None, None, board_power(L4))
     assert found.energy_j == pytest.approx(144.0) and found.power_w == 72.0
     assert found.energy_interval_j is not None
     assert found.energy_interval_j.low == pytest.approx(144.0 * exp(-sqrt(log(2) ** 2 + log(5) ** 2)))
@@ -49,7 +49,7 @@ def test_energy_is_power_times_time() -> None:
 
 
 def test_what_takes_no_time_has_no_throughput() -> None:
-    found = compared(prediction(0.0, 0.0, 0.0), None, Rate(1.0, "x"), of_board(L4))
+    found = compared(prediction(0.0, 0.0, 0.0), None, Rate(1.0, "x"), board_power(L4))
     assert (found.throughput_per_s, found.throughput_per_usd, found.cost_usd, found.energy_j) == (None, None, 0.0, 0.0)
 
 

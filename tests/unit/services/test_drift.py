@@ -12,7 +12,7 @@ from app.evaluation.operator_files import NEUSIGHT, NEUSIGHT_FILE
 from app.services.measurements.importers.drift import LAST_ROWS, drift
 from app.services.measurements.importers.neusight import read
 from app.wire.measurements.upload import OperatorColumns
-from app.wire.operators.columns import Numbers, Words
+from app.wire.operators.operator_columns import Numbers, Words
 
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
 

@@ -19,9 +19,9 @@ from app.services.kernels.predict import predict, predict_many
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
-from app.wire.kernel_workload import KERNEL_EXAMPLE, with_measured
+from app.wire.kernel_workload import KERNEL_EXAMPLE, tables_with_measured
+from app.wire.predict_body import read_request
 from app.wire.prediction_form import PredictRequest, PredictResponse
-from app.wire.requests import read_request
 
 BASE = {"workload": KERNEL_EXAMPLE, "gpu": "rtx-4070"}
 SKETCH = {
@@ -46,7 +46,7 @@ def stored(specs: list[Any], rows: int) -> KernelIndex:
     """That many measurements of the example kernel, on as many GPUs as there are."""
     measured = [{"gpu": "x", "latency_ms": 0.5 + k / rows, "blocks": 64 + k} for k in range(rows)]
     workload = asked(workload=kernel(name="stored", measured=measured)).workload
-    _, table = with_measured([workload], [k % len(specs) for k in range(rows)])
+    _, table = tables_with_measured([workload], [k % len(specs) for k in range(rows)])
     return KernelIndex.build(Measurements(table.ops, table.gpu, table.latency_s))
 
 

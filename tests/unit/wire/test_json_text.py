@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import Malformed
-from app.wire.json_text import MOST_DEPTH, refuse_unsound
+from app.wire.json_text import MOST_DEPTH, check_json_text
 
 # Few letters, so that names meet; escapes, quotes and brackets, which a reader of bytes may stumble over.
 NAMES = st.text(alphabet='ab"\\/{}[]:,\u00e9\n', max_size=3)
@@ -19,7 +19,7 @@ NAMES = st.text(alphabet='ab"\\/{}[]:,\u00e9\n', max_size=3)
 def places(body: bytes) -> list[tuple[str | int, ...]]:
     """Where names stand more than once, as the refusal tells."""
     try:
-        refuse_unsound(body)
+        check_json_text(body)
     except Malformed as error:
         return [wrong.loc for wrong in error.errors]
     return []
@@ -50,15 +50,15 @@ def test_all_names_that_stand_twice_are_told() -> None:
     "body", [b"", b"{", b'"', b'"\\', b'{"\\', b'{"a": 1, "a"', b'{"a": 1, "a": }', b"]}", b"\xff"]
 )
 def test_what_is_no_json_is_left_to_its_reader(body: bytes) -> None:
-    refuse_unsound(body)
+    check_json_text(body)
 
 
 @pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}"), (b'[{"a":', b"}]")])
 def test_depth_has_an_end(opening: bytes, closing: bytes) -> None:
     levels = MOST_DEPTH // len(closing)
-    refuse_unsound(opening * levels + b"0" + closing * levels)
+    check_json_text(opening * levels + b"0" + closing * levels)
     with pytest.raises(Malformed, match="nested too deeply: at most 100 levels"):
-        refuse_unsound(opening * (levels + 1))
+        check_json_text(opening * (levels + 1))
 
 
 VALUES = st.recursive(
@@ -70,7 +70,7 @@ VALUES = st.recursive(
 
 @given(VALUES, st.booleans(), st.sampled_from([None, 1]))
 def test_nothing_sound_is_refused(value: Any, ascii_only: bool, indent: int | None) -> None:
-    refuse_unsound(json.dumps(value, ensure_ascii=ascii_only, indent=indent).encode())
+    check_json_text(json.dumps(value, ensure_ascii=ascii_only, indent=indent).encode())
 
 
 @given(st.dictionaries(NAMES, VALUES, min_size=1, max_size=3), VALUES, st.booleans(), st.data())

@@ -17,7 +17,7 @@ from app.errors import NotFound
 from app.services.measurements.importers.base import Part, PartsImporter
 from app.services.measurements.importers.columns import figures, joined, one, read_table, words
 from app.wire.measurements.upload import OperatorColumns
-from app.wire.operators.columns import Column, Numbers, Words
+from app.wire.operators.operator_columns import Column, Numbers, Words
 
 SOURCE = "aiconfigurator"
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16"}

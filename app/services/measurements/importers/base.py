@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.wire.measurements.upload import Sent
+from app.wire.measurements.upload import UploadPart
 
 Row = dict[str, Any]
 
@@ -64,7 +64,7 @@ class Part:
     """
 
     file: str
-    sent: Sent
+    sent: UploadPart
     test: NDArray[np.bool_] | None
     skipped: Counter[str] = field(default_factory=Counter)
     ignored: Counter[str] = field(default_factory=Counter)

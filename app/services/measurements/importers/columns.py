@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from app.errors import BadInput, FieldError, Malformed
 from app.services.operators.batch_files import is_numbers, is_words, numbers_of, words_of
-from app.wire.operators.columns import Numbers, Words
+from app.wire.operators.operator_columns import Numbers, Words
 
 
 def read_table(

@@ -20,7 +20,7 @@ from app.services.measurements.importers.base import Part, PartsImporter
 from app.services.measurements.importers.columns import figures, one, read_table, stacked, words
 from app.services.measurements.importers.drift import drift
 from app.wire.measurements.upload import OperatorColumns
-from app.wire.operators.columns import Column
+from app.wire.operators.operator_columns import Column
 
 FILE = "operators_fp32.parquet"
 SOURCE = "neusight"

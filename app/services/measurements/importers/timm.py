@@ -20,7 +20,7 @@ from app.ops.network import NETWORK, PASSES, STEP
 from app.services.measurements.importers.base import Part, PartsImporter
 from app.services.measurements.importers.columns import figures, one, read_table, words
 from app.wire.measurements.upload import OperatorColumns
-from app.wire.operators.columns import Column, Numbers
+from app.wire.operators.operator_columns import Column, Numbers
 
 FILE = "vision_models.parquet"
 SOURCE = "timm"

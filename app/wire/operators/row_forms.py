@@ -1,4 +1,4 @@
-"""The request form of every deep-learning operator, built from its family in OPS: fields, ranges, words, defaults."""
+"""Request structs of every deep-learning operator, generated from OPS: fields, ranges, choices, defaults."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from app.ops.base import Dim, Op
 from app.ops.stacks import is_eager
 from app.wire.kernel_workload import Name
 
-# Fields that every operator has, as requests spell them beside the column of app.ops.base.COMMON that they fill.
+# Fields that every operator has. Requests spell some of the columns of app.ops.base.COMMON differently.
 PHASES = ("forward", "backward")
 RUN_STATES = ("sustained", "burst")
 _SOFTWARE_HELP = "software stack, pytorch-2.1 or vllm-0.24 for example"
-# Bytes move alike in every format, so operators of these groups may leave the dtype out.
+# Bytes move alike in every format, so operators of these groups need no dtype.
 _DTYPE_OF_GROUP = {"collective": "bf16", "memory": "fp32"}
 
 
 class Field(NamedTuple):
-    """A field as requests spell it, and the dim that it fills.
+    """A field as requests spell it, and the dimension that it sets.
 
-    A word becomes a number by `number`, which raises ValueError on a word that is none; `words` are the valid ones
-    where they can be listed.
+    `number` converts text to a number and raises ValueError for invalid text; `words` are the valid texts if
+    enumerable.
     """
 
     name: str
@@ -35,16 +35,16 @@ class Field(NamedTuple):
 
     @property
     def required(self) -> bool:
-        """Whether a row may not leave it out."""
+        """Whether a row must have it."""
         return self.dim.default is None
 
 
-# What requests call a column that they spell in another way.
-SPELLED = {"backward": "phase", "burst": "run_state", "eager": "software"}
+# Request name of columns that requests spell differently.
+REQUEST_NAMES = {"backward": "phase", "burst": "run_state", "eager": "software"}
 
 
 class Form(NamedTuple):
-    """How requests write an operator: its code in OPS, its fields in the order of its columns, and its dtypes."""
+    """How requests write an operator: its code in OPS, its fields in column order, and its default dtype."""
 
     code: int
     op: Op
@@ -53,11 +53,11 @@ class Form(NamedTuple):
 
     @property
     def names(self) -> str:
-        """Its fields, for messages."""
+        """Names of its fields, for messages."""
         return ", ".join([*(field.name for field in self.fields), "dtype"])
 
 
-def _code_in(words: tuple[str, ...]) -> Callable[[str], float]:
+def _code_lookup(words: tuple[str, ...]) -> Callable[[str], float]:
     codes = {word: float(code) for code, word in enumerate(words)}
 
     def number(word: str) -> float:
@@ -71,15 +71,19 @@ def _code_in(words: tuple[str, ...]) -> Callable[[str], float]:
 def _field(dim: Dim) -> Field:
     if dim.name == "backward":
         return Field(
-            SPELLED[dim.name], dim, "backward: the gradients of all inputs and weights", PHASES, _code_in(PHASES)
+            REQUEST_NAMES[dim.name],
+            dim,
+            "backward: the gradients of all inputs and weights",
+            PHASES,
+            _code_lookup(PHASES),
         )
     if dim.name == "burst":
         help_ = "sustained: a busy card; burst: a cool one"
-        return Field(SPELLED[dim.name], dim, help_, RUN_STATES, _code_in(RUN_STATES))
+        return Field(REQUEST_NAMES[dim.name], dim, help_, RUN_STATES, _code_lookup(RUN_STATES))
     if dim.name == "eager":
-        return Field(SPELLED[dim.name], dim, _SOFTWARE_HELP, number=is_eager)
+        return Field(REQUEST_NAMES[dim.name], dim, _SOFTWARE_HELP, number=is_eager)
     if dim.choices:
-        return Field(dim.name, dim, dim.help, dim.choices, _code_in(dim.choices))
+        return Field(dim.name, dim, dim.help, dim.choices, _code_lookup(dim.choices))
     return Field(dim.name, dim, f"{dim.help}: {dim.words}" if dim.words else dim.help, number=dim.read)
 
 
@@ -91,12 +95,12 @@ OP_NAMES = ", ".join(FORMS)
 
 
 def unknown_op(name: object) -> str:
-    """What to send instead of an operator that is not known."""
+    """Return the message for an unknown operator."""
     return f"unknown operator {str(name)[:100]!r}; for anything else send memory with its bytes; known: {OP_NAMES}"
 
 
 def _cell(field: Field) -> Any:
-    """Type of the field in one row."""
+    """Return the type of the field in one row."""
     dim = field.dim
     cell: Any
     if field.words:
@@ -112,7 +116,7 @@ def _cell(field: Field) -> Any:
 
 
 def _pair(cell: Any) -> Any:
-    """Two of them; not `tuple[cell, cell]`, over which msgspec 0.22 breaks when garbage is collected meanwhile."""
+    """Return the type of two cells. msgspec 0.22 fails on `tuple[cell, cell]` during garbage collection."""
     return Annotated[list[cell], Meta(min_length=2, max_length=2)]
 
 
@@ -121,7 +125,7 @@ def _described(kind: Any, words: str) -> Any:
 
 
 def _row_form(name: str, form: Form) -> type[Struct]:
-    """The struct of one row: fields in the order of its columns, then the dtype."""
+    """Return the struct of one row: fields in the order of its columns, then the dtype."""
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
     for field in form.fields:
         cell = _cell(field)
@@ -137,30 +141,30 @@ def _row_form(name: str, form: Form) -> type[Struct]:
 
 
 ROW_FORMS = {name: _row_form(name, form) for name, form in FORMS.items()}
-FORM_OF: Mapping[type, Form] = {ROW_FORMS[name]: form for name, form in FORMS.items()}
+FORM_BY_TYPE: Mapping[type, Form] = {ROW_FORMS[name]: form for name, form in FORMS.items()}
 Operator: Any = Union[tuple(ROW_FORMS.values())]  # noqa: UP007  built from a tuple
 
 
-def _columns_of(fields: list[Field]) -> Any:
-    """Type of a field in columns: one cell for all rows, or a list with null where a row has none."""
+def _column_type(fields: list[Field]) -> Any:
+    """Return the type of a field in columns: one cell for all rows, or a list with null where a row has none."""
     cell: Any = str if fields[0].number is not None else float
     inner: Any = cell | _pair(float) if any(field.dim.pair for field in fields) else cell
     return _described(cell | list[inner | None] | None, fields[0].help)
 
 
 def _column_fields() -> list[tuple[str, Any, Any]]:
-    """Every field of every operator, as columns."""
+    """Return every field of every operator, as columns."""
     same: dict[str, list[Field]] = {}
     for form in FORMS.values():
         for field in form.fields:
             same.setdefault(field.name, []).append(field)
-    return [(name, _columns_of(fields), None) for name, fields in same.items()]
+    return [(name, _column_type(fields), None) for name, fields in same.items()]
 
 
 COLUMN_FIELDS = _column_fields()
 COLUMN_NAMES = ("op", "gpu", "dtype", *(name for name, _, _ in COLUMN_FIELDS))
 PAIR_FIELDS = {field.name for form in FORMS.values() for field in form.fields if field.dim.pair}
-# Columns whose cells are words; those of the others are numbers.
+# Columns whose cells are text; the others are numbers.
 WORD_FIELDS = {"op", "gpu", "dtype"} | {
     field.name for form in FORMS.values() for field in form.fields if field.number is not None
 }

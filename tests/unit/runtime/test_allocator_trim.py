@@ -4,23 +4,23 @@ import sys
 import psutil
 import pytest
 
-from app.runtime import memory_return
+from app.runtime import allocator_trim
 
 
-@pytest.mark.skipif(memory_return._TRIM is None, reason="not the C library that can be told to")
-def test_what_was_freed_under_something_in_use_goes_back() -> None:
+@pytest.mark.skipif(allocator_trim._TRIM is None, reason="the C library has no such call")
+def test_memory_freed_below_a_live_allocation_returns_to_the_system() -> None:
     freed = [bytes(2000) for _ in range(50_000)]
     kept = bytes(2000)  # on top of the heap, which does not shrink below it by itself
     del freed
     before = psutil.Process().memory_info().rss
-    memory_return.return_memory()
+    allocator_trim.trim_allocator()
     assert before - psutil.Process().memory_info().rss > 50e6
     assert len(kept) == 2000
 
 
 _BODIES = """
 import psutil
-from app.runtime.memory_return import share_arena
+from app.runtime.allocator_trim import share_arena
 
 share_arena()
 kept, before = [], psutil.Process().memory_info().rss
@@ -32,7 +32,7 @@ print(psutil.Process().memory_info().rss - before)
 """
 
 
-@pytest.mark.skipif(memory_return._OPTION is None, reason="not the C library that can be told to")
-def test_a_large_body_goes_back_when_it_is_freed() -> None:
-    told = subprocess.run([sys.executable, "-c", _BODIES], check=True, capture_output=True, text=True)
-    assert int(told.stdout) < 10e6
+@pytest.mark.skipif(allocator_trim._OPTION is None, reason="the C library has no such call")
+def test_a_large_body_returns_to_the_system_when_freed() -> None:
+    process = subprocess.run([sys.executable, "-c", _BODIES], check=True, capture_output=True, text=True)
+    assert int(process.stdout) < 10e6

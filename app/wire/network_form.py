@@ -1,4 +1,4 @@
-"""Whole networks as POST /predict has them: a model by its configuration or name, or a graph, and how it is run."""
+"""JSON structs of whole networks in POST /predict: a model by configuration or name, or a graph, and how it is run."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from msgspec import Meta, Struct
 from app.graphs.run import Attention, Mode, Optimizer, PipelineSchedule
 from app.wire.graph_form import GRAPH_EXAMPLE
 from app.wire.kernel_workload import Dtype, Name
-from app.wire.prediction_form import Asking
+from app.wire.prediction_form import BaseRequest
 
-# Beyond these a unit is wrong; sums over them stay far from the ends of float64.
+# Beyond these limits the unit is wrong; sums stay far from the limits of float64.
 MOST_BATCH, _MOST_TOKENS, _MOST_PIXELS, _MOST_DEVICES = 2**24, 2**24, 2**14, 2**16
-# Whole numbers, also when a client writes them as 4.0.
+# Whole numbers, also if a client writes them as 4.0.
 _WHOLE: dict[str, Any] = {"multiple_of": 1.0, "extra_json_schema": {"type": "integer"}}
 Batch: TypeAlias = Annotated[float, Meta(ge=1, le=MOST_BATCH, **_WHOLE)]
 Tokens: TypeAlias = Annotated[float, Meta(ge=1, le=_MOST_TOKENS, **_WHOLE)]
@@ -25,10 +25,10 @@ Dim: TypeAlias = Annotated[str, Meta(min_length=1, max_length=100)]
 
 
 class ParallelismIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """How a network is split over devices, data x tensor x pipeline of them on `nodes` machines.
+    """How a network is split over data x tensor x pipeline devices on `nodes` machines.
 
-    `microbatches` counts those of a step per data-parallel replica. `expert` devices out of data x tensor share the
-    experts. `sequence` splits what lies between tensor-parallel layers, `zero` is the stage of ZeRO.
+    `microbatches` is per step and data-parallel replica. `expert` devices out of data x tensor share the experts.
+    `sequence` also splits the layers between tensor-parallel ones, `zero` is the stage of ZeRO.
     """
 
     data: Devices = 1
@@ -45,10 +45,10 @@ class ParallelismIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
     ] = 25e9
 
 
-class Running(Struct, kw_only=True, frozen=True):
-    """How a network is run: what models and graphs have in common.
+class RunOptions(Struct, kw_only=True, frozen=True):
+    """How a network is run: the fields that models and graphs share.
 
-    `batch` is global, over all data-parallel devices and accumulated steps; `optimizer` "none" leaves the update out;
+    `batch` is global, over all data-parallel devices and accumulated steps. `optimizer` "none" leaves the update out.
     `software` decides whether the host launches each operator: PyTorch does, serving stacks replay CUDA graphs.
     """
 
@@ -62,13 +62,12 @@ class Running(Struct, kw_only=True, frozen=True):
     software: Name | None = None
 
 
-class ModelWorkload(Running, forbid_unknown_fields=True, kw_only=True, frozen=True):
+class ModelWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """One step of a network: `config` is a Hugging Face config.json, or `name` a built-in transformer or ConvNet.
 
-    `sequence` is tokens per sequence: all of them in inference, training and prefill; in decode the keys that the one
-    new token sees, itself included. `image_size` is pixels of one side. With `output_tokens`, the answer adds the
-    figures of serving requests of `sequence` tokens each. `attention` is "eager" unless said, in prefill and decode
-    "flash".
+    `sequence` is tokens per sequence: all tokens in inference, training and prefill; in decode the keys that the new
+    token attends to, itself included. `image_size` is pixels per side. With `output_tokens` the answer adds figures of
+    serving requests of `sequence` tokens each. `attention` defaults to "eager", in prefill and decode to "flash".
     """
 
     kind: Literal["model"]
@@ -82,11 +81,11 @@ class ModelWorkload(Running, forbid_unknown_fields=True, kw_only=True, frozen=Tr
     output_tokens: Tokens | None = None
 
 
-class GraphWorkload(Running, forbid_unknown_fields=True, kw_only=True, frozen=True):
+class GraphWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """One step of a network given as a graph: `graph` in the project's JSON form, or the `graph_id` of POST /graphs.
 
-    `dims` gives sizes to the graph's named dimensions; the usual names are bound by `batch` and `sequence`. `dtype`,
-    where given, takes the place of the graph's own.
+    `dims` gives sizes for the graph's named dimensions; the usual names are bound by `batch` and `sequence`. `dtype`
+    overrides the graph's own.
     """
 
     kind: Literal["graph"]
@@ -98,13 +97,13 @@ class GraphWorkload(Running, forbid_unknown_fields=True, kw_only=True, frozen=Tr
     dtype: Dtype | None = None
 
 
-class ModelRequest(Asking, forbid_unknown_fields=True, kw_only=True, frozen=True):
+class ModelRequest(BaseRequest, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """A network on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
 
     workload: ModelWorkload
 
 
-class GraphRequest(Asking, forbid_unknown_fields=True, kw_only=True, frozen=True):
+class GraphRequest(BaseRequest, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """A graph on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
 
     workload: GraphWorkload

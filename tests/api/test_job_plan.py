@@ -9,7 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 from scipy.special import ndtr, ndtri
 
-from app.wire.plan_form import PLAN_EXAMPLE
+from app.wire.job_plan_form import PLAN_EXAMPLE
 
 GPUS = ["nvidia-l4", "a100-sxm4-80gb", "h100-sxm5-80gb"]
 PRICES = {"nvidia-l4": 0.8, "a100-sxm4-80gb": 1.5, "h100-sxm5-80gb": 3.0}

@@ -40,11 +40,11 @@ def test_rows_are_read_again_only_when_there_are_more(settings: Settings, databa
     assert again.operators is first.operators
     assert all(again.served[key] is one for key, one in first.served.items())
     auto = first.served["auto", "*"]
-    assert auto.plain is not None
+    assert auto.uncalibrated is not None
     ingest(database, again, upload(made(V100, seed=7).rows))
     more = look(again)
     assert more.operators.counts == {V100: 54}
-    assert more.served["auto", "*"].plain is auto.plain
+    assert more.served["auto", "*"].uncalibrated is auto.uncalibrated
 
 
 def test_as_many_other_rows_are_read_again_and_none_are_forgotten(settings: Settings, database: Database) -> None:
@@ -72,5 +72,5 @@ def test_as_many_other_rows_are_read_again_and_none_are_forgotten(settings: Sett
     remove(database, Filters(source="made up"))
     last = look(then)
     assert (len(last.operators.index), last.models.times, last.kernels.rows) == (0, {}, None)
-    assert last.served["auto", "*"].plain is None
-    assert last.served["auto", "*"].predictor is first.served["auto", "*"].plain
+    assert last.served["auto", "*"].uncalibrated is None
+    assert last.served["auto", "*"].predictor is first.served["auto", "*"].uncalibrated

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.gpu_rows import GpuRows, Snapshot
-from app.engine.operator_rows import read_rows
+from app.engine.operator_rows import read_operators
 from app.engine.stored_operators import stored_operators
 from app.ops import MIXED_FIELDS, OPS
 from app.ops.kinds import kinds_of, work_of
@@ -22,7 +22,7 @@ from app.predictors.auto.predictor import Auto
 from app.services.graphs.stored import Graphs
 from app.services.measurements.design import DESIGNED, RANGES, design
 from app.services.measurements.listing import in_words
-from app.services.measurements.plan_mix import Mix, mix_of_operators, mix_of_workload
+from app.services.measurements.measurement_plan_mix import Mix, mix_of_operators, mix_of_workload
 from app.services.operators.answers import answered
 from app.store.session import Database
 from app.tables.gpus import GpuTable
@@ -134,7 +134,7 @@ def _planned(
     gpu = rows.id(target)
     return MeasurementPlan(
         gpu,
-        0 if rows.is_guest(target) else engine.operators.counts.get(gpu, 0),
+        0 if rows.is_uncatalogued(target) else engine.operators.counts.get(gpu, 0),
         AnsweredBy(Auto.name, engine.version_of(Auto.name, gpu)),
         1e3 * float(runs @ answer.latency_s),
         now,
@@ -203,7 +203,7 @@ def _cell(  # noqa: PLR0913, PLR0917  (who asks, and columns of the rows asked)
 ) -> _Cell | None:
     """One of them; None where the GPU has a model of its own."""
     gpus, op, dtype = rows.table(), OPS[asked.kind[0]].name, DTYPES[asked.dtype[0]]
-    designed = read_rows(design(op, dtype, DESIGNED)).table if op in RANGES else asked.take(mine[:0])
+    designed = read_operators(design(op, dtype, DESIGNED)).table if op in RANGES else asked.take(mine[:0])
     known = _known(database, gpus, rows, target, op, dtype)
     table = _together([asked, designed, *known])
     measured = np.arange(len(asked) + len(designed), len(table))
@@ -232,7 +232,7 @@ def _cell(  # noqa: PLR0913, PLR0917  (who asks, and columns of the rows asked)
 
 def _known(database: Database, gpus: GpuTable, rows: GpuRows, target: int, op: str, dtype: str) -> list[OpTable]:
     """Stored rows of the GPU, as rows of any operator."""
-    if rows.is_guest(target):
+    if rows.is_uncatalogued(target):
         return []
     with database.begin() as connection:
         found = stored_operators(connection, gpus, gpu_ids=[rows.id(target)], ops=[op])

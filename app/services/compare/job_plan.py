@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import convert, structs
 
 from app.engine.gpu_rows import Snapshot
-from app.engine.power import notes_of
+from app.engine.power import power_notes
 from app.errors import BadInput, FieldError
 from app.services.compare.compare import Comparing
 from app.services.compare.likelihood import Figures, probability_less
@@ -24,8 +24,8 @@ from app.services.compare.sensitivity import sensitivities
 from app.services.compare.splits import devices_of
 from app.services.graphs.stored import Graphs
 from app.wire.compare_form import Compared, CompareRequest
-from app.wire.models.requests import NetworkWorkload
-from app.wire.plan_form import Choice, Faster, IntervalS, PlanRequest, PlanResponse
+from app.wire.job_plan_form import Choice, Faster, IntervalS, PlanRequest, PlanResponse
+from app.wire.network_form import NetworkWorkload
 from app.wire.prediction_form import Interval
 
 _HOUR_S = 3600.0
@@ -68,7 +68,7 @@ def plan(
         faster=_faster(choices[:_COMPARED]),
         sensitivities=sensitivities(comparing, choices[0]) if choices else [],
         skipped=found.skipped,
-        notes=[*([_TRAINING] if goals.in_turn else []), *notes_of(one.power_source for one in choices)],
+        notes=[*([_TRAINING] if goals.in_turn else []), *power_notes(one.power_source for one in choices)],
     )
 
 

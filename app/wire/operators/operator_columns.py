@@ -1,6 +1,6 @@
-"""Operator rows in columns, whatever form they came in: checked as arrays, then tables of one operator each.
+"""Validate operator rows in columns as arrays, and split them into one table per operator.
 
-Refusals name the field and the row; a single cell for all rows has no row.
+Errors name the field and the row; a single cell for all rows has no row.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from app.errors import MAX_ERRORS, BadInput, FieldError, TooLarge
 from app.ops.base import Broken
 from app.tables.ops import DTYPE_CODE, OpTable
 from app.wire.decoding import summary
-from app.wire.operators.forms import FORMS, SPELLED, Field, Form, unknown_op
+from app.wire.operators.row_forms import FORMS, REQUEST_NAMES, Field, Form, unknown_op
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -24,11 +24,11 @@ Path = tuple[str | int, ...]
 
 
 class Numbers(NamedTuple):
-    """Figures of a column.
+    """A column of numbers.
 
-    values  float64 [m] or [m, 2] of pairs; m is 1 for a single cell for all rows
-    absent  bool [m], where there is no cell
-    single  whether the one cell stands for all rows
+    values  float64 [m], or [m, 2] for pairs; m is 1 for a single cell for all rows
+    absent  bool [m], true where the cell is missing
+    single  whether one cell holds for all rows
     """
 
     values: Floats
@@ -37,7 +37,7 @@ class Numbers(NamedTuple):
 
 
 class Words(NamedTuple):
-    """Words of a column: `codes` int [m] into `words`, -1 where there is no cell; `single` as in Numbers."""
+    """A column of text: `codes` int [m] into `words`, -1 where the cell is missing; `single` as in Numbers."""
 
     words: tuple[str, ...]
     codes: Ints
@@ -47,8 +47,8 @@ class Words(NamedTuple):
 Column: TypeAlias = Numbers | Words
 
 
-def cut(column: Column, rows: slice) -> Column:
-    """Consecutive cells; a single one for all rows stays."""
+def slice_cells(column: Column, rows: slice) -> Column:
+    """Return consecutive cells; a single cell for all rows is returned as it is."""
     if column.single:
         return column
     if isinstance(column, Words):
@@ -57,7 +57,7 @@ def cut(column: Column, rows: slice) -> Column:
 
 
 class Family(NamedTuple):
-    """Rows of one operator: their table, and where they stand among all rows, int [m]."""
+    """Rows of one operator: their table, and their places among all rows, int [m]."""
 
     form: Form
     table: OpTable
@@ -65,7 +65,7 @@ class Family(NamedTuple):
 
 
 class Problems:
-    """What is wrong with columns, at most `most` places; `loc` is the path of the object that holds them."""
+    """Errors found in columns, at most `most`; `loc` is the path of the object that holds the columns."""
 
     def __init__(self, loc: Path, *, most: int = MAX_ERRORS) -> None:
         self._loc = loc
@@ -73,28 +73,28 @@ class Problems:
         self._errors: list[FieldError] = []
 
     def add(self, name: str, message: str, rows: Ints | None = None) -> None:
-        """A column that is wrong, or its cells at `rows`."""
+        """Add an error of a column, or of its cells at `rows`."""
         places: Sequence[Path] = [(name,)] if rows is None else [(name, row) for row in rows[: self._most].tolist()]
         self._errors += [FieldError((*self._loc, *place), message) for place in places]
 
     def refuse(self) -> None:
-        """BadInput if anything was wrong."""
+        """Raise BadInput if there are errors."""
         if self._errors:
             raise BadInput(summary(self._errors), errors=self.errors)
 
     @property
     def errors(self) -> tuple[FieldError, ...]:
-        """What was wrong."""
+        """The errors so far."""
         return tuple(self._errors[: self._most])
 
     def refuse_field(self, name: str, message: str) -> NoReturn:
-        """BadInput, with this one besides."""
+        """Raise BadInput with the errors so far and this one."""
         self.add(name, message)
         raise BadInput(summary(self._errors), errors=self.errors)
 
 
 def row_count(columns: Mapping[str, Column], problems: Problems, *, max_rows: int) -> int:
-    """Rows that the columns have: 1 where all are single cells. Unequal lengths and too many rows are refused."""
+    """Return the number of rows, 1 if all are single cells. Raises BadInput for unequal lengths, or TooLarge."""
     lengths = {name: _length(column) for name, column in columns.items() if not column.single}
     n = max(lengths.values(), default=1)
     if n > max_rows:
@@ -114,15 +114,15 @@ def _length(column: Column) -> int:
 
 
 def read_families(columns: Mapping[str, Column], n: int, problems: Problems) -> list[Family]:
-    """Rows as one table per operator; `columns` hold `op`, `dtype` and fields of the operators."""
+    """Return one table per operator. `columns` have `op`, `dtype` and fields of the operators."""
     ops = columns.get("op")
     if not isinstance(ops, Words):
-        problems.refuse_field("op", "required: the operator, a word" if ops is None else "must be a word")
+        problems.refuse_field("op", "required: the operator, as text" if ops is None else "must be text")
     every = np.arange(n)
-    codes = np.broadcast_to(spoken("op", ops, _op_code, None if ops.single else every, problems), n)
+    codes = np.broadcast_to(text_to_numbers("op", ops, _op_code, None if ops.single else every, problems), n)
     problems.refuse()
     if np.isnan(codes).any():
-        problems.add("op", "required: the operator, a word", np.flatnonzero(np.isnan(codes)))
+        problems.add("op", "required: the operator, as text", np.flatnonzero(np.isnan(codes)))
     problems.refuse()
     found = np.unique(codes).tolist()
     families = []
@@ -142,13 +142,15 @@ def _op_code(word: str) -> float:
     return float(FORMS[word].code)
 
 
-def spoken(name: str, column: Words, number: Callable[[str], float], rows: Ints | None, problems: Problems) -> Floats:
-    """Numbers behind the words at `rows` (None: the single cell), float64; NaN where there is none.
+def text_to_numbers(
+    name: str, column: Words, number: Callable[[str], float], rows: Ints | None, problems: Problems
+) -> Floats:
+    """Return the numbers of the words at `rows` (None: of the single cell), float64; NaN where the cell is missing.
 
-    `number` raises ValueError on a word that it does not know.
+    `number` raises ValueError for an unknown word.
     """
     codes = column.codes if rows is None else column.codes[rows]
-    numbers = np.full(len(column.words) + 1, np.nan)  # the last entry answers for -1
+    numbers = np.full(len(column.words) + 1, np.nan)  # index -1 picks the last entry
     for code in np.unique(codes[codes >= 0]).tolist():
         try:
             numbers[code] = number(column.words[code])
@@ -158,7 +160,7 @@ def spoken(name: str, column: Words, number: Callable[[str], float], rows: Ints 
 
 
 def _family(form: Form, columns: Mapping[str, Column], rows: Ints, problems: Problems) -> Family:
-    """The rows of one operator, checked."""
+    """Return the checked rows of one operator."""
     _refuse_foreign(form, columns, rows, problems)
     dims, first = np.empty((len(form.op.fields), len(rows))), 0
     for field in form.fields:
@@ -175,8 +177,8 @@ def _family(form: Form, columns: Mapping[str, Column], rows: Ints, problems: Pro
 
 
 def _blame(broken: Broken, columns: Mapping[str, Column], rows: Ints, problems: Problems) -> None:
-    """Point at the rows that break a rule between fields; where the field is the same for all, in words."""
-    name, bad = SPELLED.get(broken.field, broken.field), rows[broken.rows]
+    """Report the rows that break a rule between fields; if one cell holds for all rows, the message names the row."""
+    name, bad = REQUEST_NAMES.get(broken.field, broken.field), rows[broken.rows]
     column = columns.get(name)
     if column is not None and not column.single:
         problems.add(name, broken.message, bad)
@@ -185,12 +187,12 @@ def _blame(broken: Broken, columns: Mapping[str, Column], rows: Ints, problems: 
 
 
 def _refuse_foreign(form: Form, columns: Mapping[str, Column], rows: Ints, problems: Problems) -> None:
-    """Fields that only other operators have must be empty in these rows."""
+    """Report fields of other operators that are not empty in these rows."""
     known = {"op", "dtype", *(field.name for field in form.fields)}
     for name in columns.keys() - known:
         column = columns[name]
         cells = column.codes >= 0 if isinstance(column, Words) else ~column.absent
-        message = f"is no field of {form.op.name}; its fields are {form.names}"
+        message = f"is not a field of {form.op.name}; its fields are {form.names}"
         if column.single:
             problems.add(name, message)
         elif cells[rows].any():
@@ -198,7 +200,7 @@ def _refuse_foreign(form: Form, columns: Mapping[str, Column], rows: Ints, probl
 
 
 def figures(owner: str, field: Field, column: Column | None, rows: Ints, problems: Problems) -> Floats:
-    """The columns of one field, float64 [1 or 2, rows or 1]: checked, defaults filled in; `owner` is what has it."""
+    """Return the checked columns of one field, float64 [1 or 2, rows or 1]; `owner` names its operator."""
     missing = f"required for {owner}: {field.help}"
     default = np.nan if field.dim.default is None else field.dim.default
     nothing = np.full((1, 1), default)
@@ -211,11 +213,11 @@ def figures(owner: str, field: Field, column: Column | None, rows: Ints, problem
         if field.number is None:
             problems.add(field.name, "must be a number")
             return nothing
-        values = spoken(field.name, column, field.number, at, problems)
+        values = text_to_numbers(field.name, column, field.number, at, problems)
         absent = (column.codes if at is None else column.codes[at]) < 0
     else:
         if field.number is not None:
-            problems.add(field.name, "must be a word")
+            problems.add(field.name, "must be text")
             return nothing
         values = column.values if at is None else column.values[at]
         absent = column.absent if at is None else column.absent[at]
@@ -228,7 +230,7 @@ def figures(owner: str, field: Field, column: Column | None, rows: Ints, problem
 
 
 def _refuse_numbers(field: Field, values: Floats, absent: Bools, rows: Ints | None, problems: Problems) -> None:
-    """Figures that are not finite, out of range, fractional where whole ones are wanted, or two where one is."""
+    """Report numbers that are not finite, out of range, fractional for integer fields, or unexpected pairs."""
     dim = field.dim
     if values.ndim > 1 and not dim.pair:
         problems.add(field.name, "must be one number a row, not a pair")
@@ -238,14 +240,14 @@ def _refuse_numbers(field: Field, values: Floats, absent: Bools, rows: Ints | No
         good &= values == np.floor(values)
     bad = ~(good if values.ndim == 1 else good.all(axis=1)) & ~absent
     if bad.any():
-        wanted = f"must be a {'whole ' * dim.whole}number from {dim.least:.15g} to {dim.most:.15g}"
+        expected = f"must be a {'whole ' * dim.whole}number from {dim.least:.15g} to {dim.most:.15g}"
         for k in np.flatnonzero(bad)[:MAX_ERRORS].tolist():
             got = ", ".join(f"{value:.17g}" for value in np.ravel(values[k]).tolist())
-            problems.add(field.name, f"{wanted}, got {got}", None if rows is None else rows[k : k + 1])
+            problems.add(field.name, f"{expected}, got {got}", None if rows is None else rows[k : k + 1])
 
 
 def _dtypes(form: Form, column: Column | None, rows: Ints, problems: Problems) -> Ints:
-    """Codes into DTYPES, int [rows]."""
+    """Return codes into DTYPES, int [rows]."""
     valid = ", ".join(form.op.dtypes)
     default = np.nan if form.default_dtype is None else DTYPE_CODE[form.default_dtype]
 
@@ -255,10 +257,10 @@ def _dtypes(form: Form, column: Column | None, rows: Ints, problems: Problems) -
         return float(DTYPE_CODE[word])
 
     if isinstance(column, Words):
-        codes = spoken("dtype", column, number, None if column.single else rows, problems)
+        codes = text_to_numbers("dtype", column, number, None if column.single else rows, problems)
     else:
         if column is not None:
-            problems.add("dtype", f"must be a word: {valid}")
+            problems.add("dtype", f"must be text: {valid}")
         codes = np.full(1, np.nan)
     problems.refuse()
     codes = np.where(np.isnan(codes), default, codes)

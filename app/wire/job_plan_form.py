@@ -1,4 +1,4 @@
-"""POST /plan as the wire has it: seconds for a job, milliseconds for a step, US dollars, joules."""
+"""JSON structs of POST /plan: seconds for a job, milliseconds for a step, US dollars, joules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from app.wire.compare_form import COMPARE_EXAMPLE, MOST_DEVICES, WORKLOADS, Split
 from app.wire.decoding import decode
 from app.wire.kernel_workload import GpuRef
-from app.wire.models.requests import Samples
+from app.wire.network_form import Samples
 from app.wire.prediction_form import MAX_GPUS, AnsweredBy, Interval, MemoryUse, Skipped
 
 Positive: TypeAlias = Annotated[float, Meta(ge=1e-12, le=1e15)]
@@ -18,13 +18,13 @@ Share: TypeAlias = Annotated[float, Meta(gt=0, lt=1)]
 
 
 class PlanRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """A job, what it must meet, and the GPUs to choose from; at least one of deadline, budget and throughput.
+    """A job, its goals, and the GPUs to choose from. At least one of deadline, budget and throughput is required.
 
-    The job is `steps` runs of the workload (default 1; of a network with a `dataset_size` one epoch). Steps of a
-    training follow one another on one set of devices; those of anything else are independent, and copies share them.
-    `deadline_s` and `budget_usd` are for the whole job, `throughput_per_s` counts sequences or images of a network,
-    runs of anything else, of all copies together. All goals must hold at once with `probability`. The time limit is
-    what the job keeps with `limit_probability`. The other fields are those of POST /compare.
+    The job is `steps` runs of the workload (default 1; one epoch of a network with a `dataset_size`). Training steps
+    run one after another on one set of devices; all other steps are independent, and copies share them. `deadline_s`
+    and `budget_usd` are for the whole job; `throughput_per_s` counts sequences or images of a network, runs of anything
+    else, over all copies. All goals must hold together with `probability`. The time limit holds with
+    `limit_probability`. The other fields are those of POST /compare.
     """
 
     workload: Annotated[dict[str, Any], Meta(extra_json_schema={"anyOf": WORKLOADS})]
@@ -45,7 +45,7 @@ class PlanRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
 
 
 class IntervalS(Struct, frozen=True):
-    """An interval in seconds, which holds the true time with probability `coverage`."""
+    """An interval in seconds that holds the true time with probability `coverage`."""
 
     low: float
     high: float
@@ -53,11 +53,11 @@ class IntervalS(Struct, frozen=True):
 
 
 class Choice(Struct, frozen=True):
-    """One type of GPU with the count of it that is cheapest among those that meet the goals, or else comes closest.
+    """One GPU type with the count that is cheapest among those that meet the goals, or else comes closest.
 
-    `devices` are those of all `copies`, each split as `parallelism` says. `probability` is that of every goal being
-    met at once; null where it hangs on an unknown price. `missing` says, goal by goal, by how much the expected time
-    is too long. `time_limit_s` is what to ask a scheduler for. `cost_usd` and `energy_j` are the whole job's.
+    `devices` counts all `copies`, each split as in `parallelism`. `probability` is that of meeting all goals together;
+    null if it depends on an unknown price. `missing` lists, per goal, by how much the expected time is too long.
+    `time_limit_s` is the limit to request from a scheduler. `cost_usd` and `energy_j` are for the whole job.
     """
 
     rank: int
@@ -88,16 +88,17 @@ class Choice(Struct, frozen=True):
 
 
 class Faster(Struct, frozen=True):
-    """The probability that the job takes less time on one choice than on others, by their GPUs."""
+    """The probability that the job takes less time on one choice than on each of the others, by GPU."""
 
     gpu: str
     than: dict[str, float]
 
 
 class Sensitivity(Struct, frozen=True):
-    """What `factor` times as much of one figure of the first choice's GPU would do to a step and to what fits.
+    """Effect of `factor` times as much of one figure of the first choice's GPU on a step and on what fits.
 
-    `change` (-0.05: 5 % less time) is what the physics says: corrections learned of the GPU as it is stay as they are.
+    `change` (-0.05: 5 % less time) comes from the physics alone; corrections learned for the actual GPU are not
+    changed.
     """
 
     gpu: str
@@ -110,9 +111,9 @@ class Sensitivity(Struct, frozen=True):
 
 
 class PlanResponse(Struct, frozen=True):
-    """Choices in their order: those that meet the goals, cheapest first; then those that come closest.
+    """Choices in order: those that meet the goals, cheapest first; then those that come closest.
 
-    `best` is the first that meets them all, null where none does. `faster` compares the first few.
+    `best` is the first that meets all goals, or null. `faster` compares the first few.
     """
 
     steps: float
@@ -140,5 +141,5 @@ _DECODER = msgspec.json.Decoder(PlanRequest)
 
 
 def read_plan(body: bytes) -> PlanRequest:
-    """From JSON; Malformed or BadInput that names every wrong field."""
+    """Return the request from JSON. Raises Malformed, or BadInput that names every wrong field."""
     return decode(_DECODER, body, example=PLAN_EXAMPLE)

@@ -1,4 +1,4 @@
-"""Deep-learning operators as POST /predict and POST /predict/batch have them: rows, columns, and their answers."""
+"""JSON structs of deep-learning operators in POST /predict and POST /predict/batch: rows, columns and answers."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
 
 from app.tables.ops import DTYPES
-from app.wire.operators.forms import COLUMN_FIELDS, FORMS, Operator
-from app.wire.prediction_form import AnsweredBy, Asking, Skipped
+from app.wire.operators.row_forms import COLUMN_FIELDS, FORMS, Operator
+from app.wire.prediction_form import AnsweredBy, BaseRequest, Skipped
 
 _STRICT: dict[str, Any] = {"forbid_unknown_fields": True, "kw_only": True, "frozen": True}
 
 
 class OperatorsWorkload(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Deep-learning operators that run one after another: their times add up."""
+    """Deep-learning operators that run one after another. Their times add up."""
 
     kind: Literal["operators"]
     operators: Annotated[list[Operator], Meta(min_length=1)]
 
 
-class OperatorsRequest(Asking, forbid_unknown_fields=True, kw_only=True, frozen=True):
+class OperatorsRequest(BaseRequest, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Operators on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
 
     workload: OperatorsWorkload
@@ -41,7 +41,7 @@ OperatorTableWorkload = defstruct(
 OperatorBatch = defstruct(
     "OperatorBatch",
     [
-        ("op", Annotated[str | list[str], Meta(description="the operator of every row, or of each")]),
+        ("op", Annotated[str | list[str], Meta(description="the operator of all rows, or one per row")]),
         ("gpu", Annotated[str | list[str | None] | None, Meta(description="instead of the parameter `gpu`")], None),
         _DTYPES,
         *COLUMN_FIELDS,
@@ -52,14 +52,14 @@ OperatorBatch = defstruct(
 )
 
 
-class OperatorTableRequest(Asking, forbid_unknown_fields=True, kw_only=True, frozen=True):
+class OperatorTableRequest(BaseRequest, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Columns of one operator on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
 
     workload: OperatorTableWorkload  # type: ignore[valid-type]
 
 
 class TablePrediction(Struct, frozen=True):
-    """The answer for one GPU, row for row: milliseconds of all `count` repetitions of a row together."""
+    """The answer for one GPU, one entry per row: milliseconds for all `count` repetitions of a row together."""
 
     gpu: str
     latency_ms: list[float]
@@ -72,7 +72,7 @@ class TablePrediction(Struct, frozen=True):
 
 
 class TableResponse(Struct, frozen=True, omit_defaults=True):
-    """One entry per GPU in the order asked."""
+    """One entry per GPU, in request order."""
 
     predictions: list[TablePrediction]
     skipped: list[Skipped] = []
@@ -80,7 +80,7 @@ class TableResponse(Struct, frozen=True, omit_defaults=True):
 
 
 class BatchResponse(Struct, frozen=True):
-    """The answer row for row; `predictors` and `warnings` say for each GPU who answered and what to know of it."""
+    """The answer, one entry per row. `predictors` and `warnings` are per GPU."""
 
     latency_ms: list[float]
     low_ms: list[float]

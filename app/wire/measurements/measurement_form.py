@@ -1,4 +1,4 @@
-"""The JSON form of one measurement, as POST /measurements takes it and GET /measurements gives it."""
+"""JSON structs of one measurement, in POST and GET /measurements."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import Meta, Struct
 
 from app.wire.kernel_workload import KERNEL_EXAMPLE, GpuRef, Milliseconds, Name
-from app.wire.models.requests import ModelWorkload
+from app.wire.network_form import ModelWorkload
 
 Spread: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
 Runs: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
@@ -29,12 +29,12 @@ WORKLOADS = [
     {"$ref": _REF.format(name="MeasuredModel")},
 ]
 
-# Symbols of C++ templates are long.
+# C++ template symbols are long.
 Symbol: TypeAlias = Annotated[str, Meta(min_length=1, max_length=2000, pattern="^[^\\x00-\\x1f\\x7f]+$")]
 
 
 class LaunchedKernel(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
-    """The device function that ran: its symbol, and its grid and block, one number or up to three."""
+    """The device function that ran: its symbol, and its grid and block with one to three sizes."""
 
     name: Symbol | None = None
     grid: Dims | None = None
@@ -42,9 +42,9 @@ class LaunchedKernel(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
 
 
 class MeasuredModel(ModelWorkload, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
-    """One step of a network, as POST /predict asks for it; a `name` may also be one that is not known here.
+    """One step of a network, as in POST /predict; a `name` may also be unknown here.
 
-    `compiled` says that a graph compiler ran (torch.compile), like `fused`.
+    `compiled` is whether a graph compiler ran (torch.compile), like `fused`.
     """
 
     memory_format: Literal["channels_first", "channels_last"] | None = None

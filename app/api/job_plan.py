@@ -10,9 +10,9 @@ from app.api.current import current
 from app.api.deps import BodyDep, DatabaseDep, GraphsDep, HolderDep, SettingsDep
 from app.api.openapi import json_answer, json_body, ref
 from app.engine.gpu_rows import Snapshot
-from app.services.compare.plan import plan
+from app.services.compare.job_plan import plan
 from app.services.quotes.save import kept
-from app.wire.plan_form import PLAN_EXAMPLE, PlanResponse, read_plan
+from app.wire.job_plan_form import PLAN_EXAMPLE, PlanResponse, read_plan
 
 router = APIRouter(tags=["Deciding"])
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.gpu_rows import GpuRows, Snapshot
-from app.engine.operator_rows import read_rows
+from app.engine.operator_rows import read_operators
 from app.errors import BadInput, FieldError, TooLarge
 from app.ops import OPS
 from app.services.graphs.stored import Graphs
@@ -21,10 +21,10 @@ from app.services.operators.answers import lacks
 from app.services.operators.tables import lacking_rows
 from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
 from app.wire.measurement_plan_form import MeasurementPlanRequest
-from app.wire.models.requests import GraphRequest, ModelRequest
-from app.wire.operators.forms import FORMS, unknown_op
-from app.wire.operators.requests import OperatorsRequest
-from app.wire.requests import read_request
+from app.wire.network_form import GraphRequest, ModelRequest
+from app.wire.operators.operators_form import OperatorsRequest
+from app.wire.operators.row_forms import FORMS, unknown_op
+from app.wire.predict_body import read_request
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -51,7 +51,7 @@ def mix_of_workload(
     """The operators of a workload; BadInput, NotFound (a graph) or TooLarge say what to send instead."""
     asked = read_request(msgspec.json.encode({"workload": request.workload, "gpu": rows.id(target)}))
     if isinstance(asked, OperatorsRequest):
-        found = read_rows(asked.workload.operators)
+        found = read_operators(asked.workload.operators)
         mix = Mix(found.table, _counted(found.row, found.repeats, len(found.table)))
     elif isinstance(asked, ModelRequest | GraphRequest):
         ready = prepared(*asked_network(asked.workload, graphs))
@@ -83,7 +83,7 @@ def mix_of_operators(snapshot: Snapshot, rows: GpuRows, target: int, ops: Sequen
         for row in design(op, dtype, DESIGNED)
     ]
     if asked:
-        table = read_rows(asked).table
+        table = read_operators(asked).table
         lacking = lacking_rows(snapshot.engine, table, rows.table(), target)
         if len(lacking) < len(table):
             return Mix(table.take(np.delete(np.arange(len(table)), lacking)), None)

@@ -1,4 +1,4 @@
-"""Bodies of POST /predict in and out: a kernel first, for it is asked most; then the other kinds of workload."""
+"""Read the bodies of POST /predict and write its answers. Kernels are tried first, as the most frequent kind."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import msgspec
 from msgspec import Struct
 
 from app.errors import MAX_ERRORS, BadInput, FieldError
-from app.wire.decoding import decode, plain, summary
-from app.wire.json_text import refuse_unsound
-from app.wire.models.requests import GRAPH_REQUEST_EXAMPLE, MODEL_EXAMPLE, GraphRequest, ModelRequest
-from app.wire.operators.forms import FORMS, unknown_op
-from app.wire.operators.requests import (
+from app.wire.decoding import decode, decode_plain, summary
+from app.wire.json_text import check_json_text
+from app.wire.network_form import GRAPH_REQUEST_EXAMPLE, MODEL_EXAMPLE, GraphRequest, ModelRequest
+from app.wire.operators.operators_form import (
     OPERATOR_TABLE_EXAMPLE,
     OPERATORS_EXAMPLE,
     OperatorsRequest,
     OperatorTableRequest,
     TableResponse,
 )
+from app.wire.operators.row_forms import FORMS, unknown_op
 from app.wire.prediction_form import PREDICT_EXAMPLE, PredictRequest, PredictResponse
 
 Request: TypeAlias = PredictRequest | OperatorsRequest | OperatorTableRequest | ModelRequest | GraphRequest
@@ -36,13 +36,13 @@ class _Workload(Struct):
 
 
 class _Kind(Struct):
-    """A body of which only the kind is read."""
+    """The kind of a body, and nothing else of it."""
 
     workload: _Workload
 
 
 _PEEK = msgspec.json.Decoder(_Kind)
-# Per kind: its form, and a valid request from which wrong fields are mended to look for the next one.
+# Decoder per kind, and a valid request to repair wrong fields from while looking for the next one.
 _KINDS: Mapping[str, tuple[msgspec.json.Decoder[Any], dict[str, Any]]] = {
     "kernel": (_KERNEL, PREDICT_EXAMPLE | {"gpus": _GPUS}),
     "operators": (msgspec.json.Decoder(OperatorsRequest), OPERATORS_EXAMPLE | {"gpus": _GPUS}),
@@ -53,8 +53,8 @@ _KINDS: Mapping[str, tuple[msgspec.json.Decoder[Any], dict[str, Any]]] = {
 
 
 def read_request(body: bytes) -> Request:
-    """From JSON; Malformed or BadInput that names every wrong field."""
-    refuse_unsound(body)
+    """Return the request from JSON. Raises Malformed, or BadInput that names every wrong field."""
+    check_json_text(body)
     try:
         return _KERNEL.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -64,21 +64,21 @@ def read_request(body: bytes) -> Request:
         request: Request = decoder.decode(body)
         return request
     except (KeyError, msgspec.DecodeError, UnicodeDecodeError):
-        return _looked_at_again(body)
+        return _explain_refusal(body)
 
 
-def _looked_at_again(body: bytes) -> Request:
-    """A body that no form takes: what is wrong with it, by the form of its kind."""
-    raw = plain(body)
+def _explain_refusal(body: bytes) -> Request:
+    """Raise BadInput for a body that no struct accepts, by the struct of its kind."""
+    raw = decode_plain(body)
     workload = raw.get("workload") if isinstance(raw, dict) else None
     kind = workload.get("kind") if isinstance(workload, dict) else None
     if isinstance(workload, dict) and not (isinstance(kind, str) and kind in _KINDS):
         _refuse_kind(f"{str(kind)[:100]!r} is unknown" if "kind" in workload else "required field is missing")
     decoder, example = _KINDS[kind or "kernel"]
     if kind == "operators" and isinstance(workload, dict):
-        _refuse_unknown(workload)
+        _check_operator_names(workload)
     if kind == "operator_table":
-        try:  # NaN, which is no JSON, is named with its row by whoever reads the column
+        try:  # the reader of the column reports NaN, which is not JSON, with its row
             return msgspec.convert(raw, OperatorTableRequest)
         except (msgspec.ValidationError, OverflowError):
             pass
@@ -92,8 +92,8 @@ def _refuse_kind(why: str) -> NoReturn:
     raise BadInput(f"{'.'.join(loc)}: {message}", errors=[FieldError(loc, message)])
 
 
-def _refuse_unknown(workload: Mapping[str, Any]) -> None:
-    """BadInput that names every unknown operator, before fields are judged by an operator that was not meant."""
+def _check_operator_names(workload: Mapping[str, Any]) -> None:
+    """Raise BadInput for unknown operators, before fields are judged by an operator that was not meant."""
     given = workload.get("operators")
     rows = enumerate(given if isinstance(given, list) else ())
     named = [(k, row.get("op")) for k, row in rows if isinstance(row, dict)]
@@ -104,5 +104,5 @@ def _refuse_unknown(workload: Mapping[str, Any]) -> None:
 
 
 def write_response(response: Response) -> bytes:
-    """As JSON."""
+    """Return the response as JSON."""
     return _ENCODER.encode(response)

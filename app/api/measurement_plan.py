@@ -13,7 +13,7 @@ from app.api.deps import BodyDep, DatabaseDep, GraphsDep, HolderDep, SettingsDep
 from app.api.gpus import GpuName
 from app.api.openapi import json_answer, json_body, ref
 from app.errors import BadInput, FieldError
-from app.services.measurements.plan import plan_measurements, plan_operators, read_plan_request
+from app.services.measurements.measurement_plan import plan_measurements, plan_operators, read_plan_request
 from app.wire.measurement_plan_form import MOST_MEASUREMENTS, PLAN_EXAMPLE, MeasurementPlan, MeasurementPlanRequest
 
 router = APIRouter(tags=["GPUs"])

@@ -1,1 +1,0 @@
-"""Whole networks as requests describe them."""
