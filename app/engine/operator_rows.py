@@ -1,4 +1,4 @@
-"""Operator rows of a request as one table: equal rows once, and how often each row runs."""
+"""Convert the operators of a request to one table of distinct rows, with repeat counts."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _LOC = ("workload", "operators")
 
 
 class Distinct(NamedTuple):
-    """Rows of which no two are alike, and where every row asked for stands among them.
+    """Distinct operator rows, and the index of every requested row among them.
 
     table    the distinct rows, each with a count of 1
-    row      int [n], row of `table` behind each operator asked for
+    row      int [n], row of `table` for each requested operator
     repeats  float64 [n], how often that operator runs
     """
 
@@ -37,7 +37,7 @@ class Distinct(NamedTuple):
 
 
 def read_operators(operators: Sequence[Any]) -> Distinct:
-    """Operators (structs of ROW_FORMS) as a table; BadInput names the row and field that breaks a rule."""
+    """Return operators (structs of ROW_FORMS) as a table. Raises BadInput that names wrong rows and fields."""
     kind, dtype = np.empty(len(operators), dtype=np.intp), np.empty(len(operators), dtype=np.intp)
     figures: dict[int, list[list[float]]] = {}
     places: dict[int, list[int]] = {}
@@ -59,7 +59,7 @@ def read_operators(operators: Sequence[Any]) -> Distinct:
 
 
 def _figures(form: Form, operator: Any, k: int, errors: list[FieldError]) -> list[float]:
-    """One row in the order of its operator's columns."""
+    """Return one row in the order of its operator's columns."""
     row: list[float] = []
     for field, value in zip(form.fields, structs.astuple(operator), strict=False):  # the dtype comes last
         if value is None:
@@ -78,7 +78,7 @@ def _figures(form: Form, operator: Any, k: int, errors: list[FieldError]) -> lis
 
 
 def _check(table: OpTable, places: dict[int, list[int]]) -> None:
-    """The rules between fields, family by family."""
+    """Check the rules between fields, operator by operator."""
     errors = []
     for code, rows in places.items():
         for broken in OPS[code].check(table.take(np.array(rows))):
@@ -97,7 +97,7 @@ def _refuse(errors: list[FieldError]) -> None:
 
 
 def deduplicate(table: OpTable) -> Distinct:
-    """Equal rows once, in the order in which they come; how often each runs is no part of what it is."""
+    """Return equal rows once, in order of first occurrence. Rows that differ only in `count` are equal."""
     first, row = first_seen(digests(table))
     once = table.take(first)
     once.dims[once.fields["count"]] = 1.0

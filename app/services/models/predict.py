@@ -117,7 +117,7 @@ def _with_measured(
     found = engine.models.times.get(key)
     if found is None or request.predictor != Auto.name:
         return step
-    known = [np.nan if rows.is_guest(target) else found.get(rows.id(target), np.nan) for target in targets]
+    known = [np.nan if rows.is_uncatalogued(target) else found.get(rows.id(target), np.nan) for target in targets]
     offsets = engine.serving(request.predictor, rows.id(targets[0])).log_offsets(request.coverage)
     return step.with_measured(np.array(known), offsets[:, EXACT])
 
