@@ -1,19 +1,14 @@
 """Backward of each operator, expressed where possible in forward operators, which predictors have learned.
 
-The rules follow PyTorch's autograd. A matrix product runs two products, dX = dY W and dW = dY^T X, and sums the bias
-gradient over rows. Element-wise operators read dY and a saved tensor and write dX: the traffic of `mul`. Backward of
-`add`, `add_strided` and `add_scalar` runs nothing, since dY passes through; where several rows read one tensor, their
-gradients are added (`training_pass`). Softmax reads dY and Y and writes dX; layer norm reads dY and X and writes dX,
-and reads both again for its parameter gradients; batch norm first sums over the batch. Backward of all_gather is
-reduce_scatter and vice versa; of all_reduce it is all_reduce (Megatron-LM, Shoeybi et al. 2019). Every other operator
-runs as itself with `backward` 1.
+Each operator has its rule (`Op.backward`, app.ops.gradient), which follows PyTorch's autograd: a matrix product runs
+two products and sums the bias gradient over rows; an operator without a rule runs as itself with `backward` 1. Where
+several rows read one tensor, their gradients are added (`training_pass`).
 
 A rule maps each column of a step to a column of the forward row, so that all steps of all rows are one gather.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -23,81 +18,14 @@ import numpy as np
 from app.graphs.batched import as_batched
 from app.graphs.build import DEFAULTS
 from app.ops import OP_CODE, OPS
+from app.ops.gradient import DERIVED
 from app.tables.ops import DTYPE_BYTES, OUTPUT_BYTES, OpTable
 from app.tables.workload import Bools, Floats, Ints
 
-# Conditions under which a step runs: always; the input needs a gradient; there is a bias; there are two operands.
-ALWAYS, FED, BIASED, OF_TWO = range(4)
-# Columns derived per row and appended to its own, in this order: bytes that a launch writes, bytes that a norm reads
-# for its parameters, bytes that a batch norm reads for the batch, launches times factors with a gradient, 2 x launches.
-_WRITTEN, _BOTH_READ, _BATCH_READ, _OF_FACTORS, _TWICE = _DERIVED = (
-    *("written", "both_read", "batch_read", "of_factors", "twice"),
-)
 # Constant columns of steps; the last (NaN) fills the columns that an operator does not have.
 _DEFAULTS = {value for row in DEFAULTS.values() for value in row.values() if value is not None}
 _NUMBERS = (*sorted(value for value in _DEFAULTS if np.isfinite(value)), np.nan)
-
-
-class Step(NamedTuple):
-    """One operator that backward runs.
-
-    op       its name; None: the forward operator itself
-    columns  its columns, each a column of the forward row or a constant; the rest have defaults (op None: as forward)
-    needs    the condition under which it runs
-    """
-
-    op: str | None
-    columns: Mapping[str, str | float]
-    needs: int = ALWAYS
-
-
-def _of(op: str, *same: str, needs: int = ALWAYS, **columns: str) -> Step:
-    return Step(op, {"count": "count", "burst": "burst"} | {name: name for name in same} | columns, needs)
-
-
-def _like(*ops: str) -> tuple[Step, ...]:
-    """Return steps of element-wise operators of the forward row's size, in sequence."""
-    return tuple(_of(op, "b", "h") for op in ops)
-
-
-def _collective(op: str) -> tuple[Step]:
-    return (_of(op, "message_bytes", "devices", "nodes", "spread", "implementation"),)
-
-
-_ITSELF, _SAME = Step(None, {"backward": 1.0}), Step(None, {})
-_BIAS = _of("memory", bytes=_WRITTEN, needs=BIASED)
-# Gradients of data and of weights: two operators of the forward's size and similar shape (convolutions, experts).
-_PAIR = (_SAME._replace(needs=FED), _SAME, _BIAS)
-# Gradient of the input, then of the parameters, which reads dY and X.
-_NORM = (_of("mul", "b", "h"), _of("memory", bytes=_BOTH_READ))
-_RULES: Mapping[str, tuple[Step, ...]] = {
-    "linear": (_of("linear", "m", n="k", k="n", needs=FED), _of("linear", m="n", n="k", k="m"), _BIAS),
-    "bmm": (_of("bmm", "b", "m", n="k", k="n"), _of("bmm", "b", "n", m="k", k="m")),
-    "conv2d": _PAIR,
-    "moe": _PAIR,
-    "attention_decode": _PAIR,
-    "add": (),
-    "add_strided": (),
-    "add_scalar": (),
-    "mul": (_of("mul", "b", "h", count=_OF_FACTORS),),
-    "div": (_of("div", "b", "h"), _of("mul", "b", "h", count=_TWICE, needs=OF_TWO)),
-    "pow": _like("pow", "mul"),
-    "pow_scalar": _like("pow_scalar", "mul_scalar", "mul"),
-    "mul_scalar": (_SAME,),
-    "div_scalar": (_SAME,),
-    **dict.fromkeys(("relu", "gelu", "tanh", "silu", "softmax", "dropout"), _like("mul")),
-    "layer_norm": _NORM,
-    "rms_norm": _NORM,
-    "batch_norm": (_of("memory", bytes=_BATCH_READ), _ITSELF),
-    "copy": (_SAME,),
-    "memory": (_SAME,),
-    "all_reduce": _collective("all_reduce"),
-    "all_to_all": _collective("all_to_all"),
-    "send_recv": _collective("send_recv"),
-    "all_gather": _collective("reduce_scatter"),
-    "reduce_scatter": _collective("all_gather"),
-}
-_STEPS = [(kind, step) for kind, op in enumerate(OPS) for step in _RULES.get(op.name, (_ITSELF,))]
+_STEPS = [(kind, step) for kind, op in enumerate(OPS) for step in op.backward]
 _COUNT = np.bincount([kind for kind, _ in _STEPS], minlength=len(OPS))
 _FIRST = np.cumsum(_COUNT) - _COUNT
 _KIND = np.array([kind if step.op is None else OP_CODE[step.op] for kind, step in _STEPS])
@@ -155,7 +83,7 @@ def backward(forward: Forward) -> Backward:
 
 
 def _figures(forward: Forward) -> OpTable:
-    """Return the rows with _DERIVED and _NUMBERS appended to their columns."""
+    """Return the rows with DERIVED and _NUMBERS appended to their columns."""
     ops = forward.ops
     elements, count = ops.column("b") * ops.column("h"), ops.column("count")
     derived = (
@@ -183,9 +111,9 @@ def _places(fields: tuple[tuple[str, int], ...]) -> Ints:
     """Return the row of `_figures` that holds each column of each step, int [steps, columns]."""
     row_of = dict(fields)
     columns = 1 + max(row_of.values())
-    figure_of: dict[str | float | None, int] = {name: columns + k for k, name in enumerate(_DERIVED)}
-    figure_of |= {number: columns + len(_DERIVED) + k for k, number in enumerate(_NUMBERS)}
-    absent = columns + len(_DERIVED) + len(_NUMBERS) - 1
+    figure_of: dict[str | float | None, int] = {name: columns + k for k, name in enumerate(DERIVED)}
+    figure_of |= {number: columns + len(DERIVED) + k for k, number in enumerate(_NUMBERS)}
+    absent = columns + len(DERIVED) + len(_NUMBERS) - 1
     places = np.empty((len(_STEPS), columns), dtype=np.intp)
     for row, (_, step) in zip(places, _STEPS, strict=True):
         row[:] = np.arange(columns) if step.op is None else absent

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import BadInput
-from app.ops.base import Work
+from app.ops.figures import Work
 from app.ops.kinds import kinds_of, work_of
 from app.predictors.operator_digests import mixed
 from app.runtime.compiled import compiled

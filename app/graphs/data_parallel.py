@@ -16,11 +16,12 @@ import numpy as np
 from app.graphs.batched import same_in_all
 from app.graphs.inserted_rows import InsertedRows, inserted, table_of
 from app.graphs.run import Run, spanned
-from app.ops import OP_CODE
+from app.ops import OPS
 from app.tables.ops import DTYPE_CODE, OpTable
 from app.tables.workload import BACKWARD, FORWARD, UPDATE, Floats, Ints, Workload
 
 BUCKET_BYTES = 25.0 * 2**20
+_HAS_EXPERTS = np.array(["expert_parallel" in op.fields for op in OPS])
 
 
 def with_gradient_exchange(w: Workload, run: Run) -> Workload:
@@ -53,7 +54,7 @@ def _exchange(w: Workload, run: Run) -> Iterator[InsertedRows]:
 def _held(w: Workload, run: Run) -> Floats:
     """Return gradient bytes that each row reduces with other devices; experts spread over all devices reduce none."""
     parallelism = run.parallelism
-    dealt = (w.ops.kind == OP_CODE["moe"]) & (parallelism.expert >= parallelism.data * parallelism.tensor)
+    dealt = _HAS_EXPERTS[w.ops.kind] & (parallelism.expert >= parallelism.data * parallelism.tensor)
     return np.where(dealt, 0.0, w.weight_bytes)
 
 

@@ -1,9 +1,10 @@
 """Fusion as torch.compile does it: consecutive memory-bound operators become one kernel.
 
 By NeuSight's rule for fused operators, traffic of intermediate tensors is removed and the operators' work adds up.
-Element-wise operators, norms, softmax, copies and reductions fuse if they are consecutive in a block, pass tensors on,
-and no matrix product is between them. Products do not fuse (Inductor gives products in the GEMM library's kernels no
-epilogue). A fused kernel reads each outside tensor once and writes the tensors that are read outside.
+Operators that say so (`Op.fusible`: element-wise ones, norms, softmax, copies and reductions) fuse if they are
+consecutive in a block, pass tensors on, and no matrix product is between them. Products do not fuse (Inductor gives
+products in the GEMM library's kernels no epilogue). A fused kernel reads each outside tensor once and writes the
+tensors that are read outside.
 
 Attention written as softmax(scale x scores + mask) is recognised and runs as one kernel (PyTorch 2.1,
 `fuse_attention`): tensors between its two products stay on the chip. Masks that overwrite scores (GPT-2) are not
@@ -18,16 +19,14 @@ import numpy as np
 
 from app.graphs.batched import same_in_all, work_of_rows
 from app.graphs.inserted_rows import stacked, table_of
-from app.ops import OP_CODE
-from app.ops.elementwise import ELEMENTWISE_OPS
+from app.ops import OP_CODE, OPS
 from app.tables.ops import OpTable
 from app.tables.workload import Bools, Floats, Ints, Workload
 
-_FUSIBLE = [OP_CODE[op.name] for op in ELEMENTWISE_OPS]
+_FUSIBLE = np.flatnonzero([op.fusible for op in OPS])
 # Operators that PyTorch's pattern allows between the two products of attention.
 _SCALING = [OP_CODE[name] for name in ("div_scalar", "mul_scalar")]
 _BETWEEN = [*_SCALING, *(OP_CODE[name] for name in ("add_scalar", "add", "softmax"))]
-_FUSIBLE += [OP_CODE[name] for name in ("softmax", "layer_norm", "rms_norm", "batch_norm", "copy", "memory")]
 
 
 def fused(w: Workload) -> Workload:

@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.ops import OP_CODE
+from app.ops import OPS
+from app.ops.figures import Pattern
 from app.predictors.priors import IS_COLLECTIVE
 from app.tables.ops import OpTable
 from app.tables.workload import Floats
@@ -50,11 +51,14 @@ def within_nodes(ops: OpTable) -> OpTable:
     """Return each collective's part within one node: as many bytes over each of the node's own links."""
     size, n, nodes = (ops.column(name) for name in ("message_bytes", "devices", "nodes"))
     each, dims = n / nodes, ops.dims.copy()
-    sent = np.where(ops.kind == OP_CODE["all_to_all"], each / n, (n - 1.0) / n * each / np.maximum(each - 1.0, 1.0))
+    sent = np.where(_IS_EXCHANGE[ops.kind], each / n, (n - 1.0) / n * each / np.maximum(each - 1.0, 1.0))
     dims[ops.fields["message_bytes"]] = np.maximum(size * sent, 1.0)
     dims[ops.fields["spread"]] /= nodes
     dims[ops.fields["devices"]], dims[ops.fields["nodes"]] = each, 1.0
     return replace(ops, dims=dims)
+
+
+_IS_EXCHANGE = np.array([op.pattern == Pattern("exchange") for op in OPS])
 
 
 class Across(NamedTuple):
@@ -95,16 +99,15 @@ def over_nodes(ops: OpTable, within_s: Floats, network_bytes_per_s: float) -> Ac
     away = size * (n - each) / n / adapter + (nodes - 1.0) * _NETWORK_HOP_S
     once = Across(near, _BASE_S + moved, ring)
     parts = {
-        "all_reduce": Across(near, _BASE_S + 2.0 * moved, 2.0 * np.minimum(ring, tree)),
-        "all_gather": once,
-        "reduce_scatter": once,
+        Pattern("ring", 2): Across(near, _BASE_S + 2.0 * moved, 2.0 * np.minimum(ring, tree)),
+        Pattern("ring", 1): once,
         # Devices send independently, so the node's sending overlaps the latency of messages.
-        "all_to_all": Across(near, _BASE_S + away, np.zeros_like(near)),
-        "send_recv": Across(np.zeros_like(near), _BASE_S + size / adapter, np.full_like(near, _NETWORK_HOP_S)),
+        Pattern("exchange"): Across(near, _BASE_S + away, np.zeros_like(near)),
+        Pattern("send"): Across(np.zeros_like(near), _BASE_S + size / adapter, np.full_like(near, _NETWORK_HOP_S)),
     }
     total = Across(*np.zeros((3, *near.shape)))
-    for name, across in parts.items():
-        rows = (ops.kind == OP_CODE[name])[:, None]
+    for pattern, across in parts.items():
+        rows = np.isin(ops.kind, [kind for kind, op in enumerate(OPS) if op.pattern == pattern])[:, None]
         if rows.any():
             total = Across(*(np.where(rows, part, rest) for part, rest in zip(across, total, strict=True)))
     return total

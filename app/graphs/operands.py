@@ -7,13 +7,13 @@ from typing import NamedTuple
 import numpy as np
 
 from app.graphs.batched import same_in_all
-from app.ops import OP_CODE
-from app.ops.elementwise import FLAT_OPS
+from app.ops import OP_CODE, OPS
 from app.tables.workload import FORWARD, Bools, Ints, Workload
 
 # Operators without a producer in their block that do not read its input, but tables, masks or buffers.
-_OWN_INPUT = [OP_CODE[name] for name in ("embedding", "memory", "copy")]
-_FLAT = [OP_CODE[op.name] for op in FLAT_OPS]
+_OWN_INPUT = np.flatnonzero([op.own_input for op in OPS])
+_FLAT = np.flatnonzero([op.traffic == "streams" and op.rereads is None for op in OPS])
+_TIED = np.flatnonzero([op.tied for op in OPS])
 
 
 class Operands(NamedTuple):
@@ -58,7 +58,7 @@ def _gradients(w: Workload) -> tuple[Bools, Bools]:
     """Return `learning` and `fed`. The input of every block but the first has a gradient; an unread output has none."""
     fed = (w.block > 0) & same_in_all(w.output_bytes > 0)
     # Tied embedding tables have their parameters at another row.
-    learning = fed | same_in_all(w.parameters > 0) | (w.ops.kind == OP_CODE["embedding"])
+    learning = fed | same_in_all(w.parameters > 0) | np.isin(w.ops.kind, _TIED)
     for producer, consumer in w.edges[:, np.argsort(w.edges[1], kind="stable")].T.tolist():
         if learning[producer]:
             fed[consumer] = learning[consumer] = True

@@ -1,8 +1,4 @@
-"""Tensors that PyTorch's autograd saves for backward (derivatives.yaml).
-
-Matrix products, norms, attention, powers, gates and smooth activations save their inputs; softmax, relu, tanh and
-attention save their outputs; sums, scales and copies save neither.
-"""
+"""Tensors that PyTorch's autograd saves for backward, by what each operator says of itself (`Op.saves`)."""
 
 from __future__ import annotations
 
@@ -14,13 +10,7 @@ from app.ops import OPS
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.intp]
 
-_ATTENTION = {"attention_prefill", "attention_decode", "attention_mla"}
-_READ = _ATTENTION | {
-    *("linear", "bmm", "conv2d", "layer_norm", "rms_norm", "batch_norm", "max_pool2d", "recurrent", "moe"),
-    *("mul", "div", "pow", "pow_scalar", "gelu", "silu"),
-}
-_WRITTEN = _ATTENTION | {"softmax", "relu", "tanh", "recurrent", "memory"}
-NEEDS_READ, NEEDS_WRITTEN = (np.array([op.name in names for op in OPS]) for names in (_READ, _WRITTEN))
+NEEDS_READ, NEEDS_WRITTEN = (np.array([what in op.saves for op in OPS]) for what in ("input", "output"))
 
 
 def is_saved(kind: Ints, block: Ints, edges: Ints, own: Bools) -> Bools:

@@ -24,12 +24,11 @@ from app.graphs.batched import by_row
 from app.graphs.pace import Launches, Pace, State, pace_of, paces_of, start, still
 from app.graphs.run import Run
 from app.graphs.stages import stage_repeats
-from app.ops import OP_CODE, OPS
-from app.ops.collective import COLLECTIVE_OPS
+from app.ops import OP_CODE
+from app.predictors.priors import IS_COLLECTIVE
 from app.tables.workload import BACKWARD, FORWARD, PHASES, UPDATE, Bools, Floats, Workload
 
 STEP_PHASES = (*PHASES, "communication")
-_IS_COLLECTIVE = np.array([op in COLLECTIVE_OPS for op in OPS])
 _GATHER = OP_CODE["all_gather"]
 
 # PyTorch eager: host seconds per operator launch, and the gap between consecutive kernels. In a captured CUDA graph the
@@ -135,7 +134,7 @@ class _Blocks:
                 here = w.block == block
                 self.full[:, block] = pace_of(_select(rows, here))
                 self.alone[:, block] = pace_of(_select(rows, here & ~(rows.overlapped & rows.waits)))
-        collective = _IS_COLLECTIVE[w.ops.kind] & ~w.overlapped
+        collective = IS_COLLECTIVE[w.ops.kind] & ~w.overlapped
         self.waited = None
         if collective.any():
             self.waited = np.zeros((blocks, self.g))

@@ -19,7 +19,7 @@ from app.graphs.batched import same_in_all
 from app.graphs.inserted_rows import InsertedRows, inserted, table_of, with_column
 from app.graphs.operands import Operands, operands
 from app.graphs.run import Run
-from app.ops import OP_CODE
+from app.ops import OPS
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OUTPUT_BYTES
 from app.tables.workload import BACKWARD, FORWARD, UPDATE, Bools, Floats, Ints, Workload
 
@@ -29,6 +29,8 @@ from app.tables.workload import BACKWARD, FORWARD, UPDATE, Bools, Floats, Ints, 
 UPDATE_BYTES = {"sgd": 12.0, "adam": 28.0, "adamw": 28.0}
 # Space between the positions of two rows' backward steps; at least the most steps of one row.
 _ROOM = 8.0
+_OF_BATCH = np.array([op.batch_statistics for op in OPS])
+_WEIGHTED = [kind for kind, op in enumerate(OPS) if op.weights is not None]
 
 
 def training(w: Workload, run: Run) -> Workload:
@@ -70,7 +72,7 @@ def _backward(w: Workload, known: Operands, target: Ints) -> InsertedRows:
 
 def _statistics(w: Workload) -> InsertedRows:
     """Return rows in which batch norm reads its input for the batch statistics, which it does only in training."""
-    source = np.flatnonzero(w.ops.kind == OP_CODE["batch_norm"])
+    source = np.flatnonzero(_OF_BATCH[w.ops.kind])
     rows = w.ops.take(source)
     moved = rows.column("b") * rows.column("h") * DTYPE_BYTES[rows.dtype]
     count, burst = rows.column("count"), rows.column("burst")
@@ -85,12 +87,13 @@ def _order(n: int, source: Ints) -> Floats:
 
 def _biased(w: Workload) -> Bools:
     """Return True for products with a bias: those with more parameters than their weight matrix, bool [n]."""
-    column = w.ops.column
-    held = w.parameters / column("count")
-    linear, conv = (w.ops.kind == OP_CODE[name] for name in ("linear", "conv2d"))
-    window = column("kernel_size_height") * column("kernel_size_width")
-    weights = column("out_channels") * column("in_channels") / column("groups") * window
-    return same_in_all(np.where(linear, held > column("n") * column("k"), conv & (held > weights)))
+    held = w.parameters / w.ops.column("count")
+    more = np.zeros_like(held, dtype=np.bool_)
+    for kind in _WEIGHTED:
+        weights = OPS[kind].weights
+        if weights is not None and (rows := w.ops.kind == kind).any():
+            more = more | (rows & (held > weights(w.ops)))
+    return same_in_all(more)
 
 
 def _sums(w: Workload, known: Operands, target: Ints) -> list[InsertedRows]:

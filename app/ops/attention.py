@@ -13,55 +13,35 @@ on keys and values expanded to `head_dim` per head, 2 (head + rope) + 2 head.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from app.ops.base import COMMON, Broken, Dim, Floats, Loops, Op, Products, Queries, Work
+from app.ops.attention_tiles import (
+    decode_loops,
+    decode_products,
+    either,
+    products,
+    queries_of,
+    reach,
+    shared_heads,
+)
+from app.ops.base import COMMON, Dim, Op
+from app.ops.figures import Broken, Floats, Ratio, Work
+from app.ops.gradient import BY_DATA_AND_WEIGHT
+from app.ops.prior import Prior
+from app.ops.suite import NARROW, Axis, Log, Made, Maker, Pick, Row, Sizes, Space
 from app.tables.ops import ACTIVATION_DTYPES, DTYPE_BYTES, OUTPUT_BYTES, OpTable
 
 BACKWARD_FLOPS = 2.5
 
 
-class Reach(NamedTuple):
-    """What the queries of one sequence see, float64 [n] each."""
-
-    queries: Floats
-    pairs: Floats  # (query, key)
-    keys: Floats  # that any query sees
-
-
-def _pairs_to(position: Floats, window: Floats) -> Floats:
-    """Keys seen by all queries at the first `position` positions: sum of min(x, window)."""
-    short = np.minimum(position, window)
-    pairs: Floats = 0.5 * short * (short + 1.0) + (position - short) * window
-    return pairs
-
-
-def reach(table: OpTable) -> Reach:
-    """Queries, pairs and keys of one sequence."""
-    context, queries, window = (table.column(name) for name in ("context_length", "query_length", "window"))
-    queries = np.where(np.isnan(queries), context, queries)
-    window = np.where((window == 0) | (window > context), context, window)
-    pairs = _pairs_to(context, window) - _pairs_to(context - queries, window)
-    return Reach(queries, pairs, np.minimum(context, window + queries - 1.0))
-
-
-def _or(given: Floats, default: Floats) -> Floats:
-    chosen: Floats = np.where(np.isnan(given), default, given)
-    return chosen
-
-
 def _key_bytes(table: OpTable) -> Floats:
     """Bytes of an element of the KV cache; its dtype is the row's unless given."""
-    code = _or(table.column("kv_dtype"), table.dtype.astype(np.float64))
+    code = either(table.column("kv_dtype"), table.dtype.astype(np.float64))
     size: Floats = DTYPE_BYTES[code.astype(np.intp)]
     return size
-
-
-def _shared(table: OpTable) -> Floats:
-    """Heads of keys and values."""
-    return _or(table.column("kv_heads"), table.column("heads"))
 
 
 def _fused(table: OpTable, flops: Floats, queries: Floats, keys: Floats) -> Work:
@@ -77,7 +57,7 @@ def work(table: OpTable) -> Work:
     """Work of attention with keys and values per KV head."""
     queries, pairs, keys = reach(table)
     heads, batch, width = table.column("heads"), table.column("batch"), table.column("head_dim")
-    shared = _shared(table)
+    shared = shared_heads(table)
     flops = 4.0 * batch * heads * width * pairs
     return _fused(table, flops, batch * heads * queries * width, 2.0 * batch * shared * keys * width)
 
@@ -94,79 +74,10 @@ def mla_work(table: OpTable) -> Work:
     return _fused(table, flops, batch * heads * queries * 0.5 * (scored + valued), batch * keys * kept)
 
 
-def products(table: OpTable) -> Products:
-    """Tiles of queries, per sequence and head: one tile loops over all its keys, which are not split."""
-    queries = _or(table.column("query_length"), table.column("context_length"))
-    width = table.column("head_dim")
-    return Products(table.column("batch") * table.column("heads"), queries, width, width)
-
-
-def decode_products(table: OpTable) -> Products:
-    """Scores of the query heads that share a KV head, per sequence; keys are dealt to tiles (Flash-Decoding)."""
-    heads, keys = table.column("heads"), reach(table).keys
-    shared = _shared(table)
-    return Products(table.column("batch") * shared, heads / shared, keys, table.column("head_dim"))
-
-
-# Keys that a block of FlashAttention-2 reads at a turn, by how wide heads are at most (its `set_params_splitkv`).
-_WIDTHS, _KEYS_OF_TURN = np.array([64.0, 128.0]), np.array([256.0, 128.0, 64.0])
-
-
-def decode_loops(table: OpTable) -> Loops:
-    """As FlashAttention-2 deals one query per sequence to blocks.
-
-    Query heads that share a KV head are rows of one block, and its keys are dealt to more blocks where SMs would be
-    idle (Flash-Decoding); with a window, and where no heads share one, each head is a block that is not cut.
-    """
-    heads, shared = table.column("heads"), _shared(table)
-    context, window = table.column("context_length"), table.column("window")
-    windowed = window > 0.0
-    together = (heads > shared) & ~windowed
-    keys = np.where(windowed, np.minimum(context, window), context)
-    steps = np.ceil(keys / _KEYS_OF_TURN[np.searchsorted(_WIDTHS, table.column("head_dim"))])
-    return Loops(table.column("batch") * np.where(together, shared, heads), steps, np.where(together, steps, 1.0))
-
-
-# Queries of a tile, of all heads that share a KV head one after another, and clocks of an SM to begin and end one: of
-# A100, B200 and L40S (docs/explanation/notebook.md).
-_TILE_ROWS, _TILE_CLOCKS = 64.0, 6000.0
-
-
-def queries_of(table: OpTable) -> Queries:
-    """What `fill_tiles` takes."""
-    return Queries(*(table.column(name) for name in Queries._fields))
-
-
-def fill_tiles(queries: Queries, padding: Floats, clocks: Floats) -> None:
-    """FLOPs that are done for each that is asked, and clocks of SMs besides, [n] each; compiled where it is used.
-
-    A tile works on every key that one of its queries sees, and on all its rows; backward on as many tiles again.
-    """
-    for q in range(len(padding)):
-        context, window = queries.context_length[q], queries.window[q]
-        length = context if np.isnan(queries.query_length[q]) else queries.query_length[q]
-        shared = queries.heads[q] if np.isnan(queries.kv_heads[q]) else queries.kv_heads[q]
-        if window == 0 or window > context:
-            window = context
-        group = queries.heads[q] / shared
-        tiles = np.ceil(length * group / _TILE_ROWS)
-        span = min(length, max(_TILE_ROWS / group, 1.0))
-        # The last query of a tile sees most: (span - 1) / 2 keys more than the mean one.
-        asked = visited = 0.0
-        for position, sign in ((context, 1.0), (context - length, -1.0)):
-            short = min(position, window)
-            asked += sign * (0.5 * short * (short + 1.0) + (position - short) * window)
-            last, wide = position + 0.5 * (span - 1.0), window + span - 1.0
-            short = min(last, wide)
-            visited += sign * (0.5 * short * (short + 1.0) + (last - short) * wide)
-        padding[q] = tiles * _TILE_ROWS / (length * group) * visited / asked
-        clocks[q] = _TILE_CLOCKS * queries.batch[q] * shared * tiles * (1.0 + queries.backward[q])
-
-
 def check(table: OpTable) -> list[Broken]:
     """KV heads divide the heads; new queries are part of the context."""
     heads, context = table.column("heads"), table.column("context_length")
-    shared, queries = _shared(table), _or(table.column("query_length"), context)
+    shared, queries = shared_heads(table), either(table.column("query_length"), context)
     return [
         Broken("kv_heads must divide heads", heads % shared != 0, "kv_heads"),
         Broken("query_length exceeds context_length, which counts all keys", queries > context, "query_length"),
@@ -182,22 +93,129 @@ def check_decode(table: OpTable) -> list[Broken]:
     ]
 
 
+def build_prefill(make: Maker, row: Row) -> Made:
+    """Causal: the last query sees every key; queries may be fewer than keys (a chunk of a longer prompt)."""
+    query, key, value = _operands(make, row, row.get("query_length", row["context_length"]))
+    grouped = query.shape[1] != key.shape[1]
+    return Made(lambda: _causal(make, query, key, value, enable_gqa=grouped), (query, key, value))
+
+
+def build_decode(make: Maker, row: Row) -> Made:
+    """One query per sequence, which sees every key."""
+    query, key, value = _operands(make, row, 1)
+    grouped, compute = query.shape[1] != key.shape[1], make.torch.nn.functional.scaled_dot_product_attention
+    return Made(lambda: compute(query, key, value, enable_gqa=grouped), ())
+
+
+def build_latent(make: Maker, row: Row) -> Made:
+    """Multi-head latent attention: one query on what is kept of every key, more on keys and values expanded of it."""
+    width, rope, kept = row["head_dim"], row.get("rope_dim", 64), row.get("latent_dim", 512)
+    batch, heads, context = row["batch"], row["heads"], row["context_length"]
+    queries = row.get("query_length", context)
+    if queries == 1:
+        query, cache = make.normal(batch, heads, kept + rope), make.normal(batch, context, kept + rope)
+        return Made(lambda: absorbed(make.torch, query, cache, kept, width + rope), ())
+    query = make.normal(batch, heads, queries, width + rope)
+    key, value = make.normal(batch, heads, context, width + rope), make.normal(batch, heads, context, width)
+    return Made(lambda: _causal(make, query, key, value), (query, key, value))
+
+
+def _operands(make: Maker, row: Row, queries: int) -> tuple[Any, Any, Any]:
+    """Queries, keys, values: [batch, heads, length, head_dim]."""
+    batch, heads, width = row["batch"], row["heads"], row["head_dim"]
+    kept = (batch, row.get("kv_heads", heads), row["context_length"], width)
+    return make.normal(batch, heads, queries, width), make.normal(*kept), make.normal(*kept)
+
+
+def _causal(make: Maker, query: Any, key: Any, value: Any, **more: bool) -> Any:
+    queries, keys, nn = query.shape[2], key.shape[2], make.torch.nn
+    mask = None if queries == keys else nn.attention.bias.causal_lower_right(queries, keys)
+    attention = nn.functional.scaled_dot_product_attention
+    return attention(query, key, value, attn_mask=mask, is_causal=mask is None, **more)
+
+
+def absorbed(torch: Any, query: Any, cache: Any, kept: int, scaled_by: int) -> Any:
+    """Attention of one query [batch, heads, kept + rope] on the cache [batch, keys, kept + rope] itself.
+
+    Expansion to keys and values is absorbed into the products before and after it (DeepSeek-V2, 2024, section 2.1.2);
+    scores are divided by the root of `scaled_by`, the width of an expanded key.
+    """
+    scores = torch.bmm(query, cache.transpose(1, 2)) / scaled_by**0.5
+    return torch.bmm(torch.softmax(scores, -1), cache[..., :kept])
+
+
+def _shared(sizes: Sizes) -> Sizes:
+    """KV heads from heads and how many of them share one."""
+    sharing = sizes.pop("sharing")
+    kv_heads = sizes["heads"] // sharing if sizes["heads"] % sharing == 0 else sizes["heads"]
+    return sizes | {"kv_heads": kv_heads}
+
+
+def _chunk(sizes: Sizes) -> Sizes | None:
+    """New queries: the share of the context that `new` says; decode where it is 0."""
+    new = sizes.pop("new")
+    queries = max(2, sizes["context_length"] // new) if new else 1
+    return sizes | {"query_length": min(queries, sizes["context_length"])}
+
+
+def _prefill(sizes: Sizes) -> Sizes | None:
+    return _chunk(_shared(sizes))
+
+
+_CONTEXT = Log(16, 1 << 17)
+_AXES: Mapping[str, Axis] = {
+    "batch": Log(1, 128),
+    "heads": Pick((8, 12, 16, 20, 32, 40, 64, 128)),
+    "sharing": Pick((1, 4, 8)),
+    "head_dim": Pick((64, 128, 80, 96, 256)),
+    "context_length": _CONTEXT,
+}
+_USUAL = {"heads": (8, 64), "kv_heads": (1, 8), "head_dim": (64, 128)}
+_EXAMPLE = {"batch": 8, "heads": 32, "head_dim": 128, "context_length": 2048}
+_LAYER = ("heads", "kv_heads", "head_dim", "window")
+
+
 def _dims(query_length: Dim, *own: Dim) -> tuple[Dim, ...]:
     return (
         Dim("batch", "sequences"),
         Dim("heads", "query heads"),
-        Dim("kv_heads", "heads of keys and values; absent: heads", default=np.nan),
+        Dim("kv_heads", "heads of keys and values; absent: heads", default=np.nan, absent="heads"),
         Dim("head_dim", "elements of a head"),
         query_length,
         Dim("context_length", "all keys, those of the new queries included"),
-        Dim("window", "keys a query looks back on, itself included; 0: all", least=0.0, default=0.0),
-        Dim("kv_dtype", "number format of the KV cache; absent: dtype", default=np.nan, choices=ACTIVATION_DTYPES),
+        Dim(
+            "window",
+            "keys a query looks back on, itself included; 0: all",
+            least=0.0,
+            default=0.0,
+            absent="context_length",
+        ),
+        # Other kernels read a KV cache in another number format, which one GPU has to convert and another reads as is.
+        Dim(
+            "kv_dtype",
+            "number format of the KV cache; absent: dtype",
+            default=np.nan,
+            choices=ACTIVATION_DTYPES,
+            feature="code",
+            stretch=3.0,
+        ),
         *own,
         *COMMON,
     )
 
 
-_QUERIES = Dim("query_length", "new queries per sequence; absent: context_length", default=np.nan)
+_QUERIES = Dim(
+    "query_length", "new queries per sequence; absent: context_length", default=np.nan, absent="context_length"
+)
+_PRIOR = Prior(0.45, 0.90, 60e-6, 12e-6, 0.90)
+_RATIOS = (
+    Ratio(("batch", "kv_heads")),
+    Ratio(("batch", "heads")),
+    Ratio(("heads",), ("kv_heads",)),
+    Ratio(("query_length",), ("context_length",)),
+    Ratio(("batch", "query_length")),
+    Ratio(("batch", "kv_heads", "context_length", "head_dim")),
+)
 ATTENTION_OPS = (
     Op(
         "attention_prefill",
@@ -205,17 +223,34 @@ ATTENTION_OPS = (
         _dims(_QUERIES),
         work,
         check=check,
+        prior=_PRIOR._replace(compute=0.60),  # on tiles whose padding is counted
         products=products,
         queries=queries_of,
+        ratios=_RATIOS,
+        configuration=_LAYER,
+        saves=("input", "output"),
+        suite=Space({**_AXES, "new": Pick((1, 1, 4))}, NARROW, build_prefill, _prefill, share=2),
+        usual={**_USUAL, "batch": (1, 16), "context_length": (128, 8192)},
+        example=_EXAMPLE,
     ),
     Op(
         "attention_decode",
         "attention",
-        _dims(Dim("query_length", "1", default=1.0)),
+        _dims(Dim("query_length", "1", default=1.0, absent="context_length")),
         work,
         check=check_decode,
+        prior=_PRIOR,
         products=decode_products,
         loops=decode_loops,
+        ratios=_RATIOS,
+        waits=True,
+        interval_apart=True,  # decoding has little in common with other attention
+        configuration=_LAYER,
+        backward=BY_DATA_AND_WEIGHT,
+        saves=("input", "output"),
+        suite=Space(_AXES, NARROW, build_decode, _shared, back=False, share=2),
+        usual={**_USUAL, "batch": (1, 256), "context_length": (128, 32768)},
+        example=_EXAMPLE,
     ),
     Op(
         "attention_mla",
@@ -227,5 +262,23 @@ ATTENTION_OPS = (
         ),
         mla_work,
         check=check,
+        prior=_PRIOR,
+        ratios=_RATIOS,
+        configuration=_LAYER,
+        saves=("input", "output"),
+        suite=Space(
+            {
+                "batch": Log(1, 128),
+                "heads": Pick((16, 32, 64, 128)),
+                "head_dim": Pick((128,)),
+                "context_length": _CONTEXT,
+                "new": Pick((0, 1, 4)),
+            },
+            NARROW,
+            build_latent,
+            _chunk,
+            back=False,
+        ),
+        example=_EXAMPLE,
     ),
 )

@@ -4,119 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import partial
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from app.ops.figures import (
+    Broken,
+    Floats,
+    Loops,
+    Passing,
+    Pattern,
+    Products,
+    Queries,
+    Ratio,
+    Rereads,
+    Transformed,
+    Work,
+)
+from app.ops.gradient import ITSELF, Step
+from app.ops.prior import STREAMED, Prior
+from app.ops.suite import Space
 from app.tables.ops import ACTIVATION_DTYPES, DTYPE_BYTES, OpTable
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
-Ints = NDArray[np.intp]
 
 # Most of a length or a count, and of bytes: beyond, a unit is wrong.
 MOST = 2.0**40
 MOST_BYTES = 1e15
-
-
-class Work(NamedTuple):
-    """What rows ask of a device, float64 [n] each.
-
-    flops              floating-point (or integer) operations
-    bytes              bytes read and written, each counted once per use that leaves the SM
-    working_set_bytes  distinct bytes touched
-    """
-
-    flops: Floats
-    bytes: Floats
-    working_set_bytes: Floats
-
-
-class Products(NamedTuple):
-    """Matrix products that rows are, float64 [n] each: `batch` times (m x k)(k x n)."""
-
-    batch: Floats
-    m: Floats
-    n: Floats
-    k: Floats
-
-
-class Queries(NamedTuple):
-    """Attention of several queries, float64 [n] each, as the fields of these names; NaN where a row leaves one out."""
-
-    batch: Floats
-    heads: Floats
-    kv_heads: Floats
-    query_length: Floats
-    context_length: Floats
-    window: Floats
-    backward: Floats
-
-
-class Loops(NamedTuple):
-    """How a kernel is dealt to SMs whose blocks loop over the keys of a sequence, float64 [n] each.
-
-    tasks  loops that may run at the same time
-    steps  turns of each
-    parts  into how many blocks a loop may be cut at most, for SMs that would be idle; 1 where it is not
-    """
-
-    tasks: Floats
-    steps: Floats
-    parts: Floats
-
-
-class Transformed(NamedTuple):
-    """The same products in a space with fewer of them, of those `rows`, int [m], for which kernels for that exist.
-
-    By algorithm, float64 [algorithms, m] each:
-
-    blocks  tiles of all products
-    fill    FLOPs of the row, as it is defined, by those that its tiles do
-    bytes   that are moved while no product is computed
-    """
-
-    rows: Ints
-    blocks: Floats
-    fill: Floats
-    bytes: Floats
-
-
-class Rereads(NamedTuple):
-    """What is read more than once, float64 [n] each: again from DRAM where what is in flight does not stay in the L2.
-
-    bytes      read again in all
-    in_flight  bytes that pass between a byte's first and last read, per SM
-    passed     the same, of the whole device
-    clocks     that SMs spend in all besides: where threads meet to reduce a row, or draw random numbers
-    """
-
-    bytes: Floats
-    in_flight: Floats
-    passed: Floats
-    clocks: Floats
-
-
-class Passing(NamedTuple):
-    """How messages of several devices pass, float64 [n] each.
-
-    hops     messages that wait for one another, as many as the time of one
-    kept     bytes that a device copies from its own input to its own result
-    devices  devices that take part
-    """
-
-    hops: Floats
-    kept: Floats
-    devices: Floats
-
-
-class Broken(NamedTuple):
-    """A rule between fields that some rows break: what it says, which rows, and the field to blame."""
-
-    message: str
-    rows: Bools
-    field: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +39,10 @@ class Dim:
     `default` is the value of a row that leaves the field out (NaN: absent), None where it may not. A field with
     `choices` is one of these words, its column their code; one with `read` is a word too, turned into the column's
     number and back by `write`, and `words` says which. A `pair` is one number for both directions, or [height, width].
+
+    To learned models a column is a `size` (its logarithm counts), a `code` (itself counts), or nothing (`unseen`).
+    Where a row leaves it out, or has 0, they see the column of the same pair part that `absent` names; and `stretch`
+    is how much farther apart, than those of other columns, its values lie for a Gaussian process.
     """
 
     name: str
@@ -139,6 +56,9 @@ class Dim:
     write: Callable[[float], str] | None = None
     words: str = ""
     pair: bool = False
+    feature: Literal["size", "code", "unseen"] = "size"
+    absent: str = ""
+    stretch: float = 1.0
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -146,12 +66,13 @@ class Dim:
         return (f"{self.name}_height", f"{self.name}_width") if self.pair else (self.name,)
 
 
+_unseen = partial(Dim, feature="unseen")
 # Every deep-learning operator also carries these.
 COMMON = (
-    Dim("count", "how often the operator runs, one after another", default=1.0),
-    Dim("backward", "0 forward, 1 backward: gradients of all inputs and weights", least=0.0, default=0.0, most=1.0),
-    Dim("burst", "0 on a busy card (sustained clocks), 1 on a cool one", least=0.0, default=0.0, most=1.0),
-    Dim(
+    _unseen("count", "how often the operator runs, one after another", default=1.0),
+    _unseen("backward", "0 forward, 1 backward: gradients of all inputs and weights", least=0.0, default=0.0, most=1.0),
+    _unseen("burst", "0 on a busy card (sustained clocks), 1 on a cool one", least=0.0, default=0.0, most=1.0),
+    _unseen(
         "eager",
         "1 where the host launches each operator (PyTorch eager), 0 in a CUDA graph, -1 in one of a network, after the "
         "row that wrote what it reads; absent: by dtype",
@@ -195,25 +116,53 @@ def columns(dims: Iterable[Dim]) -> Mapping[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """An operator family.
+    """An operator family, and all that is known of it: nothing outside its file asks for its name.
 
+    What it is:
     name      as requests call it
     group     line of the breakdown that it adds to
     dims      fields of its rows
     work      FLOPs, bytes and working set of rows, one repetition each
     check     rules between fields that rows break
-    products  the matrix products that its work is, if it is
+    dtypes    number formats that it exists in; `default_dtype` where bytes move alike in all and a row may leave it out
+    fields    its columns, derived from `dims`
+
+    How its kernels run:
+    prior     efficiencies and times before anything was measured
+    products  the matrix products that its work is, if it is; `batched`: in kernels for batches of products
     rereads   what its blocks read more than once, where they do
     handed    bytes of the operand that in a network the row before has just written
-    queries   what its kernels deal to tiles of queries (app.ops.attention.fill_tiles), if they do
+    queries   what its kernels deal to tiles of queries (app.ops.attention_tiles.fill_tiles), if they do
     loops     how its kernels' blocks loop over keys, if they do
     transformed  the same products in another space, if kernels may do them there
     saving    by how much a known algorithm may cut the FLOPs (Winograd), where one may
     launches  launches that wait for one another
-    link_bytes  bytes that each device sends over its link, of an operator of several devices
-    passing  how they pass, of the same
-    dtypes    number formats that it exists in
-    fields    its columns, derived from `dims`
+    weights   elements of its weights without a bias, of an operator that multiplies by some
+    quantised elements of the activations that a serving stack quantises first, where one does
+    link_bytes  bytes that each device sends over its link, of a collective; None: it runs on one device
+    passing  how they pass, of the same; `pattern`: in which order
+    traffic   "computes"; "moves": does little but move bytes; "streams": moves them through, once
+
+    What learned models see of it:
+    ratios    features beside its dimensions; the first counts tasks that run at the same time
+    kernel_class  code of what sets kernels apart that no dimension tells, where something does (app.ops.moe)
+    waits     whether much of its time is waiting that no term of the physics names
+    interval_apart  whether its intervals are apart from those of its group
+    configuration  dims that a layer of a model fixes; those left are what it runs with
+    few_configurations  whether data sets hold a handful of them
+
+    In a network:
+    backward  what its backward pass runs (app.ops.gradient)
+    saves     what of its "input" and "output" backward needs (PyTorch's derivatives.yaml)
+    fusible   whether torch.compile fuses it with its neighbours
+    own_input whether a row without a producer in its block reads something else than the block's input: a table, a mask
+    tied      whether its output has a gradient though it may hold no weights itself: tables are shared
+    batch_statistics  whether in training it first reads its input for the batch's statistics
+
+    How it is measured:
+    suite     sizes that the measuring suite draws, and how it runs them; None: not measured
+    usual     field -> least and most, or the one value, of rows that a measurement plan draws from; empty: none
+    example   a row to start from, field -> value; required fields left out are at their least
     """
 
     name: str
@@ -221,7 +170,12 @@ class Op:
     dims: tuple[Dim, ...]
     work: Callable[[OpTable], Work]
     check: Callable[[OpTable], list[Broken]] = nothing_broken
+    dtypes: tuple[str, ...] = ACTIVATION_DTYPES
+    default_dtype: str | None = None
+
+    prior: Prior = STREAMED
     products: Callable[[OpTable], Products | None] = no_products
+    batched: bool = False
     launches: Callable[[OpTable], Floats] = one_launch
     rereads: Callable[[OpTable], Rereads] | None = None
     handed: Callable[[OpTable], Floats] = nothing_handed
@@ -229,11 +183,38 @@ class Op:
     loops: Callable[[OpTable], Loops] | None = None
     transformed: Callable[[OpTable], Transformed] | None = None
     saving: Callable[[OpTable], Floats] | None = None
+    weights: Callable[[OpTable], Floats] | None = None
+    quantised: Callable[[OpTable], Floats] | None = None
     link_bytes: Callable[[OpTable], Floats] | None = None
     passing: Callable[[OpTable], Passing] | None = None
-    dtypes: tuple[str, ...] = ACTIVATION_DTYPES
+    pattern: Pattern | None = None
+    traffic: Literal["computes", "moves", "streams"] = "computes"
+
+    ratios: tuple[Ratio, ...] = ()
+    kernel_class: Callable[[OpTable], Floats] | None = None
+    waits: bool = False
+    interval_apart: bool = False
+    configuration: tuple[str, ...] = ()
+    few_configurations: bool = False
+
+    backward: tuple[Step, ...] = (ITSELF,)
+    saves: tuple[Literal["input", "output"], ...] = ()
+    fusible: bool = False
+    own_input: bool = False
+    tied: bool = False
+    batch_statistics: bool = False
+
+    suite: Space | None = None
+    usual: Mapping[str, tuple[int, int] | int] = field(default_factory=dict)
+    example: Mapping[str, int] = field(default_factory=dict)
+
     fields: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Derive the columns."""
         object.__setattr__(self, "fields", columns(self.dims))
+
+    @property
+    def interval_group(self) -> str:
+        """The group of residuals that its intervals are of."""
+        return self.name if self.interval_apart else self.group

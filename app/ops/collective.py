@@ -16,7 +16,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from app.ops.base import COMMON, MOST_BYTES, Broken, Dim, Floats, Op, Passing, Work
+from app.ops.base import COMMON, MOST_BYTES, Dim, Op
+from app.ops.figures import Broken, Floats, Passing, Pattern, Work
+from app.ops.gradient import step
+from app.ops.prior import Prior
 from app.tables.ops import OpTable
 
 IMPLEMENTATIONS = ("nccl", "oneccl", "custom")
@@ -67,24 +70,44 @@ def check(table: OpTable) -> list[Broken]:
 
 _DIMS = (
     Dim("message_bytes", "bytes of one device's whole buffer", most=MOST_BYTES),
-    Dim("devices", "devices that take part", most=1e6),
+    # Four cards may be wired unlike two, so one says little of the other.
+    Dim("devices", "devices that take part", most=1e6, stretch=12.0),
     Dim("nodes", "machines that hold them", default=1.0, most=1e6),
     Dim(
         "spread",
         "neighbouring devices among which they are, as every second of eight; absent: as many as take part",
         default=np.nan,
         most=1e6,
+        feature="unseen",  # it says which link a collective takes (app.predictors.links), not how it fares there
     ),
-    Dim("implementation", "library", default=0.0, choices=IMPLEMENTATIONS),
+    Dim("implementation", "library", default=0.0, choices=IMPLEMENTATIONS, feature="code"),
     *COMMON,
 )
+_PASSED = ("message_bytes", "devices", "nodes", "spread", "implementation")
+# Of each: how its messages pass, the bytes over a link, and the collective that its backward is (Megatron-LM, Shoeybi
+# et al. 2019).
 COLLECTIVE_OPS = tuple(
-    Op(name, "collective", _DIMS, work, check=check, link_bytes=link_bytes, passing=passing)
-    for name, link_bytes, passing in (
-        ("all_reduce", _ring(2.0), _passing(2.0)),
-        ("all_gather", _ring(1.0), _passing(1.0)),
-        ("reduce_scatter", _ring(1.0), _passing(1.0)),
-        ("all_to_all", _ring(1.0), _passing(AT_ONCE)),
-        ("send_recv", _passed_on, _passing_on),
+    Op(
+        name,
+        "collective",
+        _DIMS,
+        work,
+        check=check,
+        default_dtype="bf16",
+        prior=Prior(1.0, 0.80, 32e-6, 6e-6, 0.75),
+        link_bytes=link_bytes,
+        passing=passing,
+        pattern=pattern,
+        configuration=("devices", "message_bytes"),
+        few_configurations=True,
+        backward=(step(back, *_PASSED),),
+        example={"message_bytes": 100_000_000, "devices": 4},
+    )
+    for name, pattern, link_bytes, passing, back in (
+        ("all_reduce", Pattern("ring", 2), _ring(2.0), _passing(2.0), "all_reduce"),
+        ("all_gather", Pattern("ring", 1), _ring(1.0), _passing(1.0), "reduce_scatter"),
+        ("reduce_scatter", Pattern("ring", 1), _ring(1.0), _passing(1.0), "all_gather"),
+        ("all_to_all", Pattern("exchange"), _ring(1.0), _passing(AT_ONCE), "all_to_all"),
+        ("send_recv", Pattern("send"), _passed_on, _passing_on, "send_recv"),
     )
 )

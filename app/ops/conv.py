@@ -21,7 +21,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.ops.base import COMMON, Bools, Broken, Dim, Floats, Op, Products, Transformed, Work
+from app.ops.base import COMMON, Dim, Op
+from app.ops.figures import Bools, Broken, Floats, Products, Ratio, Transformed, Work
+from app.ops.gradient import BY_DATA_AND_WEIGHT
+from app.ops.prior import Prior
+from app.ops.suite import PRODUCTS, Log, Made, Maker, Pick, Row, Sizes, Space, pair
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
 
 # Winograd's F(4x4, 3x3) needs 36 multiplications for 144 (Lavin and Gray 2016); the FFT saves no more on small windows.
@@ -140,6 +144,16 @@ def _groups(images: Floats, out: Plane) -> tuple[Floats, Floats]:
     return counts[0], np.where(fewest < _WORTH * counts[0], fewest, counts[0])
 
 
+def _weights(table: OpTable) -> Floats:
+    """Elements of the filters."""
+    return (
+        table.column("out_channels")
+        * table.column("in_channels")
+        / table.column("groups")
+        * (plane(table, "kernel_size").area)
+    )
+
+
 def fits(table: OpTable) -> list[Broken]:
     """The window fits into the padded input."""
     return [
@@ -163,6 +177,24 @@ def check(table: OpTable) -> list[Broken]:
             for name in ("in_channels", "out_channels")
         ),
     ]
+
+
+def _depthwise(sizes: Sizes) -> Sizes | None:
+    """As many groups and channels out as channels in where `depthwise`."""
+    groups = sizes["in_channels"] if sizes.pop("depthwise") else 1
+    out = groups if groups > 1 else sizes["out_channels"]
+    kernel = sizes["kernel_size"]
+    return sizes | {"out_channels": out, "groups": groups, "padding": kernel // 2}
+
+
+def _build(make: Maker, row: Row) -> Made:
+    """NCHW, without a bias."""
+    groups, kernel = row.get("groups", 1), pair(row["kernel_size"])
+    x = make.normal(row["b"], row["in_channels"], *pair(row["input_size"]))
+    weight = make.normal(row["out_channels"], row["in_channels"] // groups, *kernel)
+    stride, padding = pair(row.get("stride", 1)), pair(row.get("padding", 0))
+    conv2d = make.torch.nn.functional.conv2d
+    return Made(lambda: conv2d(x, weight, None, stride, padding, 1, groups), (x, weight))
 
 
 WINDOW_DIMS = (
@@ -191,5 +223,34 @@ CONV_OPS = (
         transformed=transformed,
         handed=handed,
         saving=saving,
+        prior=Prior(1.0, 0.80, 60e-6, 6e-6, 0.75),
+        weights=_weights,
+        ratios=(Ratio(("out_channels",), ("groups",)),),
+        backward=BY_DATA_AND_WEIGHT,
+        saves=("input",),
+        suite=Space(
+            {
+                "b": Log(1, 256),
+                "in_channels": Log(3, 2048),
+                "out_channels": Log(8, 2048),
+                "kernel_size": Pick((1, 3, 5, 7)),
+                "input_size": Log(7, 256),
+                "stride": Pick((1, 1, 2)),
+                "depthwise": Pick((False, False, False, True)),
+            },
+            PRODUCTS,
+            _build,
+            _depthwise,
+            share=2,
+        ),
+        usual={
+            "b": (1, 64),
+            "in_channels": (16, 512),
+            "out_channels": (16, 512),
+            "input_size": (8, 128),
+            "kernel_size": 3,
+            "padding": 1,
+        },
+        example={"b": 32, "in_channels": 128, "out_channels": 128, "kernel_size": 3, "input_size": 56},
     ),
 )

@@ -17,12 +17,17 @@ than its bytes keep the DRAM: x in, y and a byte of the mask out, and dY and tha
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from app.ops.base import COMMON, Dim, Floats, Op, Rereads, Work, handed_rows
+from app.ops.base import COMMON, Dim, Op, handed_rows
+from app.ops.figures import Floats, Ratio, Rereads, Work
+from app.ops.gradient import OF_FACTORS, OF_TWO, SAME, TWICE, Step, rowwise, step
+from app.ops.prior import Prior
+from app.ops.suite import PLAIN, ROWS, WIDTH, Axis, Family, Log, Made, Maker, Pick, Row, Sizes, Space, unary
 from app.tables.ops import DTYPE_BYTES, OUTPUT_BYTES, OpTable
 
 
@@ -90,33 +95,114 @@ def _dropout_rereads(table: OpTable) -> Rereads:
 
 
 _ROWS = (Dim("b", "rows"), Dim("h", "elements of a row"))
-_COSTS = {
-    "add": (Cost(1, 2, 1), Cost(2, 1, 2)),
-    "mul": (Cost(1, 2, 1), Cost(2, 3, 2)),
-    "div": (Cost(2, 2, 1), Cost(6, 3, 2)),
-    "pow": (Cost(4, 2, 1), Cost(12, 4, 2)),
-    "relu": (Cost(1, 1, 1), Cost(1, 2, 1)),
-    "gelu": (Cost(8, 1, 1), Cost(14, 2, 1)),
-    "tanh": (Cost(2, 1, 1), Cost(3, 2, 1)),
-    "silu": (Cost(4, 1, 1), Cost(8, 2, 1)),
-    "add_scalar": (Cost(1, 1, 1), Cost(1, 1, 1)),
-    "mul_scalar": (Cost(1, 1, 1), Cost(1, 1, 1)),
-    "div_scalar": (Cost(2, 1, 1), Cost(2, 1, 1)),
-    "pow_scalar": (Cost(4, 1, 1), Cost(6, 2, 1)),
-}
-
-FLAT_OPS = tuple(
-    Op(name, "elementwise", (*_ROWS, *COMMON), _work(forward, backward), handed=handed_rows)
-    for name, (forward, backward) in _COSTS.items()
-)
 _STRIDE = Dim("stride", "elements between a row's neighbours in the tensor that is added")
-ADD_STRIDED = Op(
-    "add_strided",
-    "elementwise",
-    (*_ROWS, _STRIDE, *COMMON),
-    _strided_work,
+
+
+def _binary(compute: Callable[[Any, Any, Any], Any]) -> Family:
+    def build(make: Maker, row: Row) -> Made:
+        x, y = make.positive(row["b"], row["h"]), make.positive(row["b"], row["h"])
+        return Made(lambda: compute(make.torch, x, y), (x, y))
+
+    return build
+
+
+def _build_strided(make: Maker, row: Row) -> Made:
+    """Groups of `stride` rows, whose added tensor has these rows innermost."""
+    groups, stride, width = row["b"] // row["stride"], row["stride"], row["h"]
+    x, y = make.normal(groups, stride, width), make.normal(groups, width, stride)
+    return Made(lambda: make.torch.add(x, y.transpose(1, 2)), (x, y))
+
+
+def _interleaved(sizes: Sizes) -> Sizes:
+    """Groups of as many rows as lie interleaved."""
+    return {"b": sizes.pop("groups") * sizes["stride"], **sizes}
+
+
+class _Form(NamedTuple):
+    """An operator on tensors that all lie alike."""
+
+    forward: Cost
+    backward: Cost
+    build: Family
+    steps: tuple[Step, ...]
+    saves: tuple[Literal["input", "output"], ...] = ()
+
+
+# Backward of sums runs nothing: dY passes through.
+_DIV = (step("div", "b", "h"), step("mul", "b", "h", count=TWICE, needs=OF_TWO))
+_FORMS = {
+    "add": _Form(Cost(1, 2, 1), Cost(2, 1, 2), _binary(lambda torch, x, y: torch.add(x, y)), ()),
+    "mul": _Form(
+        *(Cost(1, 2, 1), Cost(2, 3, 2), _binary(lambda torch, x, y: torch.mul(x, y))),
+        *((step("mul", "b", "h", count=OF_FACTORS),), ("input",)),
+    ),
+    "div": _Form(Cost(2, 2, 1), Cost(6, 3, 2), _binary(lambda torch, x, y: torch.div(x, y)), _DIV, ("input",)),
+    "pow": _Form(
+        *(Cost(4, 2, 1), Cost(12, 4, 2), _binary(lambda torch, x, y: torch.pow(x, y))),
+        *(rowwise("pow", "mul"), ("input",)),
+    ),
+    "relu": _Form(Cost(1, 1, 1), Cost(1, 2, 1), unary(lambda torch, x: torch.relu(x)), rowwise("mul"), ("output",)),
+    "gelu": _Form(
+        *(Cost(8, 1, 1), Cost(14, 2, 1), unary(lambda torch, x: torch.nn.functional.gelu(x))),
+        *(rowwise("mul"), ("input",)),
+    ),
+    "tanh": _Form(Cost(2, 1, 1), Cost(3, 2, 1), unary(lambda torch, x: torch.tanh(x)), rowwise("mul"), ("output",)),
+    "silu": _Form(
+        *(Cost(4, 1, 1), Cost(8, 2, 1), unary(lambda torch, x: torch.nn.functional.silu(x))),
+        *(rowwise("mul"), ("input",)),
+    ),
+    "add_scalar": _Form(Cost(1, 1, 1), Cost(1, 1, 1), unary(lambda torch, x: x + 1.5), ()),
+    "mul_scalar": _Form(Cost(1, 1, 1), Cost(1, 1, 1), unary(lambda torch, x: x * 1.5), (SAME,)),
+    "div_scalar": _Form(Cost(2, 1, 1), Cost(2, 1, 1), unary(lambda torch, x: x / 1.5), (SAME,)),
+    "pow_scalar": _Form(
+        *(Cost(4, 1, 1), Cost(6, 2, 1), unary(lambda torch, x: x**3.0)),
+        *(rowwise("pow_scalar", "mul_scalar", "mul"), ("input",)),
+    ),
+}
+_AXES: Mapping[str, Axis] = {"b": ROWS, "h": WIDTH}
+_USUAL = {"b": (64, 65536), "h": (128, 16384)}
+
+
+def _op(name: str, form: _Form) -> Op:
+    return Op(
+        name,
+        "elementwise",
+        (*_ROWS, *COMMON),
+        _work(form.forward, form.backward),
+        prior=Prior(1.0, 1.0, 28e-6, 2.5e-6, 0.40),
+        handed=handed_rows,
+        traffic="streams",
+        ratios=(Ratio(("b", "h")),),
+        backward=form.steps,
+        saves=form.saves,
+        fusible=True,
+        # Much alike: each is measured in every third round.
+        suite=Space(_AXES, PLAIN, form.build, every=3),
+        usual=_USUAL if name in ("add", "gelu") else {},
+        example={"b": 4096, "h": 4096},
+    )
+
+
+FLAT_OPS = tuple(_op(name, form) for name, form in _FORMS.items())
+ADD_STRIDED = replace(
+    FLAT_OPS[0],
+    name="add_strided",
+    dims=(*_ROWS, _STRIDE, *COMMON),
+    work=_strided_work,
     rereads=_strided_rereads,
-    handed=handed_rows,
+    suite=Space(
+        {"groups": Log(1, 32), "h": Log(64, 1 << 20), "stride": Pick((8, 16, 32))}, PLAIN, _build_strided, _interleaved
+    ),
+    usual={},
+    example={"b": 4096, "h": 4096, "stride": 16},
 )
-DROPOUT = Op("dropout", "elementwise", (*_ROWS, *COMMON), _dropout_work, rereads=_dropout_rereads, handed=handed_rows)
+DROPOUT = replace(
+    FLAT_OPS[0],
+    name="dropout",
+    work=_dropout_work,
+    rereads=_dropout_rereads,
+    backward=rowwise("mul"),
+    suite=Space(_AXES, PLAIN, unary(lambda torch, x: torch.nn.functional.dropout(x)), every=3),
+    usual={},
+)
 ELEMENTWISE_OPS = (*FLAT_OPS, ADD_STRIDED, DROPOUT)

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.ops.base import COMMON, Dim, Op, Work
+from app.ops.base import COMMON, Dim, Op
+from app.ops.figures import Work
+from app.ops.prior import Prior
+from app.ops.suite import PLAIN, ROWS, Log, Made, Maker, Row, Space
 from app.tables.ops import DTYPE_BYTES, OpTable
 
 _INDEX_BYTES = 8.0
@@ -25,6 +28,12 @@ def work(table: OpTable) -> Work:
     return Work(back * rows * table.column("h"), moved, distinct)
 
 
+def _build(make: Maker, row: Row) -> Made:
+    vocabulary = row["vocabulary"]
+    table, chosen = make.normal(vocabulary, row["h"]), make.whole(vocabulary, row["b"])
+    return Made(lambda: make.torch.nn.functional.embedding(chosen, table), (table,))
+
+
 EMBEDDING_OPS = (
     Op(
         "embedding",
@@ -36,5 +45,11 @@ EMBEDDING_OPS = (
             *COMMON,
         ),
         work,
+        prior=Prior(1.0, 0.75, 30e-6, 3e-6, 0.70),  # a guess: no rows are behind it
+        traffic="moves",
+        own_input=True,
+        tied=True,
+        suite=Space({"b": ROWS, "h": Log(32, 8192), "vocabulary": Log(512, 1 << 18)}, PLAIN, _build),
+        example={"b": 4096, "h": 4096},
     ),
 )

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from app.ops.base import COMMON, Dim, Floats, Op, Products, Work
+from app.ops.base import COMMON, Dim, Op
+from app.ops.figures import Floats, Products, Work
+from app.ops.gradient import BIAS, FED, step
+from app.ops.prior import Prior
+from app.ops.suite import PRODUCTS, Log, Made, Maker, Row, Space
 from app.tables.ops import DTYPE_BYTES, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
 
 
@@ -59,20 +63,78 @@ _ROWS = Dim("m", "rows of the first matrix (linear: batch x sequence)")
 _COLUMNS = Dim("n", "columns of the second matrix (linear: features out)")
 _DEPTH = Dim("k", "the dimension summed over (linear: features in)")
 
+
+def _weights(table: OpTable) -> Floats:
+    """Elements of W."""
+    return table.column("n") * table.column("k")
+
+
+def _activations(table: OpTable) -> Floats:
+    """Elements of x."""
+    return table.column("m") * table.column("k")
+
+
+def _build_linear(make: Maker, row: Row) -> Made:
+    """y[m, n] = x[m, k] W[n, k]^T, without a bias."""
+    x, weight = make.normal(row["m"], row["k"]), make.normal(row["n"], row["k"])
+    return Made(lambda: make.torch.nn.functional.linear(x, weight), (x, weight))
+
+
+def _build_scaled(make: Maker, row: Row) -> Made:
+    """The same in FP8 scaled per tensor: activations arrive in BF16 and are converted first, results are BF16."""
+    torch, wide = make.torch, make.torch.bfloat16
+    activations = torch.randn(row["m"], row["k"], dtype=wide, device=make.device)
+    weight = torch.randn(row["n"], row["k"], device=make.device).to(make.dtype).t()
+    scale = torch.ones((), device=make.device)
+    return Made(lambda: torch._scaled_mm(activations.to(make.dtype), weight, scale, scale, out_dtype=wide), ())
+
+
+def _build_bmm(make: Maker, row: Row) -> Made:
+    """`b` products."""
+    first, second = make.normal(row["b"], row["m"], row["k"]), make.normal(row["b"], row["k"], row["n"])
+    return Made(lambda: make.torch.bmm(first, second), (first, second))
+
+
 LINEAR = Op(
     "linear",
     "linear",
     (_ROWS, _COLUMNS, _DEPTH, *COMMON),
     linear_work,
+    prior=Prior(0.92, 0.70, 40e-6, 3.5e-6, 0.65),
     products=linear_products,
     handed=_handed(linear_products),
+    weights=_weights,
+    quantised=_activations,
+    configuration=("n", "k"),
+    backward=(step("linear", "m", n="k", k="n", needs=FED), step("linear", m="n", n="k", k="m"), BIAS),
+    saves=("input",),
+    suite=Space(
+        {"m": Log(1, 1 << 16), "n": Log(8, 1 << 16), "k": Log(8, 1 << 15)},
+        (*PRODUCTS, "fp8"),
+        _build_linear,
+        share=4,
+        build_fp8=_build_scaled,
+        aligned=("n", "k"),
+        swept={},
+    ),
+    usual={"m": (1, 16384), "n": (256, 16384), "k": (256, 16384)},
+    example=dict.fromkeys("mnk", 4096),
 )
 BMM = Op(
     "bmm",
     "bmm",
     (Dim("b", "matrices in the batch"), _ROWS, _COLUMNS, _DEPTH, *COMMON),
     bmm_work,
+    prior=Prior(0.90, 0.80, 36e-6, 3.5e-6, 0.55),
     products=bmm_products,
+    batched=True,
     handed=_handed(bmm_products),
+    backward=(step("bmm", "b", "m", n="k", k="n"), step("bmm", "b", "n", m="k", k="m")),
+    saves=("input",),
+    suite=Space(
+        {"b": Log(1, 1024), **{name: Log(8, 8192) for name in "mnk"}}, PRODUCTS, _build_bmm, share=2, swept={"b": 8}
+    ),
+    usual={"b": (1, 512), **dict.fromkeys("mnk", (32, 2048))},
+    example={"b": 64, "m": 1024, "n": 1024, "k": 128},
 )
 GEMM_OPS = (LINEAR, BMM)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from app.ops.base import Dim, Op, Work
+from app.ops.base import Dim, Op
+from app.ops.figures import Work
 from app.tables.ops import OpTable
 
 ACCESS_PATTERNS = ("coalesced", "strided", "random", "broadcast")

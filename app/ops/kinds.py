@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.ops import OPS
-from app.ops.base import Floats, Op, Passing, Work
+from app.ops.base import Op
+from app.ops.figures import Floats, Passing, Work
 from app.tables.ops import OpTable
 
 Ints = NDArray[np.intp]

@@ -6,7 +6,10 @@ of `memory` is all that is read and written. Backward of a copy is a copy; of `m
 
 from __future__ import annotations
 
-from app.ops.base import COMMON, MOST_BYTES, Dim, Floats, Op, Work, handed_rows
+from app.ops.base import COMMON, MOST_BYTES, Dim, Op, handed_rows
+from app.ops.figures import Floats, Work
+from app.ops.gradient import SAME
+from app.ops.suite import PLAIN, ROWS, WIDTH, Log, Made, Maker, Row, Space
 from app.tables.ops import DTYPE_BYTES, OpTable
 
 
@@ -27,8 +30,46 @@ def _half(table: OpTable) -> Floats:
     return 0.5 * table.column("bytes")
 
 
-COPY = Op("copy", "memory", (Dim("b", "rows"), Dim("h", "elements of a row"), *COMMON), copy_work, handed=handed_rows)
+def _build_copy(make: Maker, row: Row) -> Made:
+    x = make.normal(row["b"], row["h"])
+    y = make.torch.empty_like(x)
+    return Made(lambda: y.copy_(x), ())
+
+
+def _build_memory(make: Maker, row: Row) -> Made:
+    """Half of the bytes read, half written."""
+    x = make.torch.randint(256, (row["bytes"] // 2,), dtype=make.torch.uint8, device=make.device)
+    y = make.torch.empty_like(x)
+    return Made(lambda: y.copy_(x), ())
+
+
+COPY = Op(
+    "copy",
+    "memory",
+    (Dim("b", "rows"), Dim("h", "elements of a row"), *COMMON),
+    copy_work,
+    default_dtype="fp32",
+    handed=handed_rows,
+    traffic="moves",
+    backward=(SAME,),
+    fusible=True,
+    own_input=True,
+    suite=Space({"b": ROWS, "h": WIDTH}, PLAIN, _build_copy, back=False),
+    example={"b": 4096, "h": 4096},
+)
 MEMORY = Op(
-    "memory", "memory", (Dim("bytes", "bytes read and written", most=MOST_BYTES), *COMMON), memory_work, handed=_half
+    "memory",
+    "memory",
+    (Dim("bytes", "bytes read and written", most=MOST_BYTES), *COMMON),
+    memory_work,
+    default_dtype="fp32",
+    handed=_half,
+    traffic="moves",
+    backward=(SAME,),
+    saves=("output",),
+    fusible=True,
+    own_input=True,
+    suite=Space({"bytes": Log(1 << 10, 1 << 33, step=2)}, ("fp32",), _build_memory, back=False),
+    example={"bytes": 1_000_000_000},
 )
 MEMORY_OPS = (COPY, MEMORY)

@@ -17,11 +17,16 @@ from __future__ import annotations
 
 import re
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.ops.base import COMMON, Broken, Dim, Floats, Op, Products, Rereads, Work
+from app.ops.base import COMMON, Dim, Op
+from app.ops.figures import Broken, Floats, Products, Ratio, Rereads, Work
+from app.ops.gradient import BY_DATA_AND_WEIGHT
+from app.ops.prior import Prior
+from app.ops.suite import Log, Made, Maker, Pick, Row, Sizes, Space
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, DTYPES, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
 
 Bools = NDArray[np.bool_]
@@ -189,6 +194,49 @@ def check(table: OpTable) -> list[Broken]:
     ]
 
 
+def _build(make: Maker, row: Row) -> Made:
+    """Experts chosen beforehand: the router is an operator of its own."""
+    experts, top_k, hidden, torch = row["experts"], row["top_k"], row["hidden"], make.torch
+    inner = row["intermediate"] // row.get("tensor_parallel", 1)
+    counts = loads(row["tokens"], experts, top_k, distribution(row.get("distribution", "balanced")))
+    x, gate_up = make.normal(row["tokens"], hidden), make.normal(experts, 2 * inner, hidden)
+    down = make.normal(experts, hidden, inner)
+    ends = torch.from_numpy(np.cumsum(counts)).to(make.device, torch.int32)
+    # Which tokens an expert gets does not matter to time; that they lie scattered does.
+    token = torch.randperm(int(counts.sum()), device=make.device) % row["tokens"]
+    return Made(lambda: layer(torch, x, gate_up, down, token, ends), (x, gate_up, down))
+
+
+def layer(torch: Any, x: Any, gate_up: Any, down: Any, token: Any, ends: Any) -> Any:
+    """[tokens, hidden]: of each pair (token, expert), sorted by expert and ending at `ends`, silu(x G) (x U) D.
+
+    gate_up [experts, 2 inner, hidden], down [experts, hidden, inner], token int [pairs], ends int32 [experts].
+    """
+    functional = torch.nn.functional
+    both = functional.grouped_mm(x[token], gate_up.transpose(1, 2), offs=ends)
+    gate, up = both.chunk(2, dim=-1)
+    result = functional.grouped_mm(functional.silu(gate) * up, down.transpose(1, 2), offs=ends)
+    return torch.zeros_like(x).index_add_(0, token, result)
+
+
+def loads(tokens: int, experts: int, top_k: int, exponent: float) -> Any:
+    """Tokens of every expert, int [experts]: as equal as can be, or the quantiles of the density x^-a."""
+    pairs = tokens * top_k
+    if exponent == BALANCED:
+        return pairs // experts + (np.arange(experts) < pairs % experts)
+    low, high = (1.0, max(_LARGEST_SHARE * tokens, 2.0)) if pairs > experts else _FEW
+    share = (np.arange(experts) + 0.5) / experts
+    power = (1.0 - exponent) or _NEAR_ZERO
+    drawn = (low**power + share * (high**power - low**power)) ** (1.0 / power)
+    ends = np.rint(np.cumsum(drawn) / drawn.sum() * pairs).astype(np.int64)
+    return np.diff(ends, prepend=0)
+
+
+def _even(sizes: Sizes) -> Sizes | None:
+    """An expert's part stays a multiple of 16 elements, as grouped products want it."""
+    return sizes if sizes["intermediate"] % (16 * sizes["tensor_parallel"]) == 0 else None
+
+
 MOE_OPS = (
     Op(
         "moe",
@@ -211,6 +259,7 @@ MOE_OPS = (
                 read=distribution,
                 write=distribution_name,
                 words="balanced, or power_law_ and an exponent (power_law_1.01)",
+                feature="code",
             ),
             *COMMON,
         ),
@@ -219,5 +268,38 @@ MOE_OPS = (
         products=products,
         rereads=rereads,
         dtypes=DTYPES,
+        prior=Prior(0.40, 0.72, 150e-6, 25e-6, 0.75),  # many small products between two permutations
+        ratios=(
+            Ratio(("intermediate",), ("tensor_parallel",)),
+            Ratio(("experts",), ("expert_parallel",)),
+            Ratio(("tokens", "top_k"), ("experts",)),
+        ),
+        kernel_class=oddity,
+        configuration=("hidden", "intermediate", "experts", "top_k"),
+        few_configurations=True,
+        backward=BY_DATA_AND_WEIGHT,
+        saves=("input",),
+        suite=Space(
+            {
+                "tokens": Log(1, 1 << 15),
+                "hidden": Log(256, 8192, step=64),
+                "intermediate": Log(256, 16384, step=64),
+                "experts": Pick((8, 16, 32, 64, 128, 256)),
+                "top_k": Pick((1, 2, 4, 8)),
+                "tensor_parallel": Pick((1, 1, 2, 4)),
+                "distribution": Pick(("balanced", "power_law_1.01", "power_law_1.2")),
+            },
+            ("bf16",),
+            _build,
+            _even,
+        ),
+        usual={
+            "tokens": (1, 16384),
+            "hidden": (1024, 8192),
+            "intermediate": (512, 16384),
+            "experts": (8, 128),
+            "top_k": (1, 8),
+        },
+        example={"tokens": 2048, "hidden": 4096, "intermediate": 1536, "experts": 64, "top_k": 8},
     ),
 )

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.ops.base import COMMON, MOST_BYTES, Broken, Dim, Floats, Op, Work
+from app.ops.base import COMMON, MOST_BYTES, Dim, Op
 from app.ops.conv import WINOGRAD
+from app.ops.figures import Broken, Floats, Work
+from app.ops.prior import Prior
 from app.tables.ops import DTYPE_BYTES, WEIGHT_BYTES, OpTable
 
 PASSES = ("forward", "backward", "update", "backward_update", "step")
@@ -74,7 +76,7 @@ NETWORK = Op(
             whole=False,
         ),
         Dim("operators", "operators that run forward; 0: not counted", least=0.0, default=0.0, most=1e6),
-        Dim("devices", "devices that share the batch, each with `batch` images", default=1.0, most=1e6),
+        Dim("devices", "devices that share the batch, each with `batch` images", default=1.0, most=1e6, stretch=12.0),
         Dim("nodes", "machines that hold them", default=1.0, most=1e6),
         Dim("pass", "what of a training step", least=0.0, default=0.0, choices=PASSES),
         Dim("channels_last", "1 where tensors keep the channels of a pixel together", least=0.0, default=0.0, most=1.0),
@@ -84,5 +86,8 @@ NETWORK = Op(
     work,
     check=check,
     saving=saving,
+    prior=Prior(0.50, 0.20, 2e-3, 5e-4, 0.90),
+    configuration=("weights",),
+    example={"batch": 8, "flops": 4_000_000_000, "outputs": 10_000_000, "weights": 25_000_000},
 )
 NETWORK_OPS = (NETWORK,)

@@ -12,10 +12,16 @@ a row of whole loads in shared memory, which its two reductions then read.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from math import isqrt
 
 import numpy as np
 
-from app.ops.base import COMMON, Dim, Op, Rereads, Work, handed_rows
+from app.ops.base import COMMON, Dim, Op, handed_rows
+from app.ops.figures import Ratio, Rereads, Work
+from app.ops.gradient import BATCH_READ, BOTH_READ, ITSELF, rowwise, step
+from app.ops.prior import Prior
+from app.ops.suite import PLAIN, ROWS, WIDTH, Log, Made, Maker, Row, Sizes, Space, unary
 from app.tables.ops import DTYPE_BYTES, OUTPUT_BYTES, OpTable
 
 
@@ -85,12 +91,88 @@ def _norm_rereads(clocks_per_thread: float) -> Callable[[OpTable], Rereads]:
 
 _DIMS = (Dim("b", "rows (batch_norm: batch x height x width)"), Dim("h", "elements of a row (batch_norm: channels)"))
 
-NORM_OPS = tuple(
-    Op(name, group, (*_DIMS, *COMMON), _work(flops, parameters), rereads=rereads, handed=handed_rows)
-    for name, group, flops, parameters, rereads in (
-        ("layer_norm", "norm", (8.0, 14.0), 2.0, _norm_rereads(_CLOCKS_PER_THREAD)),
-        ("rms_norm", "norm", (5.0, 10.0), 1.0, _norm_rereads(_RMS_CLOCKS_PER_THREAD)),
-        ("batch_norm", "norm", (8.0, 14.0), 4.0, None),
-        ("softmax", "softmax", (6.0, 4.0), 0.0, _softmax_rereads),
-    )
+
+def _build_layer_norm(make: Maker, row: Row) -> Made:
+    width, compute = row["h"], make.torch.nn.functional.layer_norm
+    x, weight, bias = make.normal(row["b"], width), make.normal(width), make.normal(width)
+    return Made(lambda: compute(x, (width,), weight, bias), (x, weight, bias))
+
+
+def _build_rms_norm(make: Maker, row: Row) -> Made:
+    x, weight = make.normal(row["b"], row["h"]), make.normal(row["h"])
+    return Made(lambda: make.torch.nn.functional.rms_norm(x, (row["h"],), weight), (x, weight))
+
+
+# Images of batch normalisation have at most this side.
+_LARGEST_SIDE = 112
+
+
+def _build_batch_norm(make: Maker, row: Row) -> Made:
+    """Images as square as `b` allows; forward with the statistics kept, as in inference, backward with the batch's."""
+    channels, compute = row["h"], make.torch.nn.functional.batch_norm
+    side = max(side for side in range(1, min(_LARGEST_SIDE, isqrt(row["b"])) + 1) if row["b"] % side**2 == 0)
+    x = make.normal(row["b"] // side**2, channels, side, side)
+    mean, variance = make.normal(channels), make.positive(channels)
+    weight, bias = make.normal(channels), make.normal(channels)
+    training = row.get("phase") == "backward"
+    return Made(lambda: compute(x, mean, variance, weight, bias, training=training), (x, weight, bias))
+
+
+def _images(sizes: Sizes) -> Sizes | None:
+    """Rows of batch_norm: images times their area."""
+    return {"b": sizes["images"] * sizes["side"] ** 2, "h": sizes["channels"]}
+
+
+# One softmax, or one norm: dX from dY and Y (norms: X), then by parameters, which reads dY and X once more.
+_BACKWARD = (step("mul", "b", "h"), step("memory", bytes=BOTH_READ))
+_NORM = Op(
+    "layer_norm",
+    "norm",
+    (*_DIMS, *COMMON),
+    _work((8.0, 14.0), 2.0),
+    prior=Prior(1.0, 1.0, 44e-6, 3e-6, 0.50),
+    rereads=_norm_rereads(_CLOCKS_PER_THREAD),
+    handed=handed_rows,
+    traffic="moves",
+    ratios=(Ratio(("b",)), Ratio(("b", "h"))),
+    backward=_BACKWARD,
+    saves=("input",),
+    fusible=True,
+    suite=Space({"b": ROWS, "h": WIDTH}, PLAIN, _build_layer_norm),
+    usual={"b": (64, 65536), "h": (128, 16384)},
+    example={"b": 4096, "h": 4096},
+)
+NORM_OPS = (
+    _NORM,
+    replace(
+        _NORM,
+        name="rms_norm",
+        work=_work((5.0, 10.0), 1.0),
+        rereads=_norm_rereads(_RMS_CLOCKS_PER_THREAD),
+        suite=Space({"b": ROWS, "h": WIDTH}, PLAIN, _build_rms_norm),
+        usual={},
+    ),
+    replace(
+        _NORM,
+        name="batch_norm",
+        work=_work((8.0, 14.0), 4.0),
+        rereads=None,
+        backward=(step("memory", bytes=BATCH_READ), ITSELF),
+        batch_statistics=True,
+        suite=Space(
+            {"images": Log(1, 256), "side": Log(1, 112), "channels": Log(8, 2048)}, PLAIN, _build_batch_norm, _images
+        ),
+        usual={},
+    ),
+    replace(
+        _NORM,
+        name="softmax",
+        group="softmax",
+        work=_work((6.0, 4.0), 0.0),
+        prior=Prior(1.0, 1.0, 36e-6, 3e-6, 0.50),
+        rereads=_softmax_rereads,
+        backward=rowwise("mul"),
+        saves=("output",),
+        suite=Space({"b": ROWS, "h": WIDTH}, PLAIN, unary(lambda torch, x: torch.softmax(x, -1))),
+    ),
 )

@@ -7,15 +7,20 @@ input + output, each once. Backward writes the input's gradient from the output'
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Literal
 
 import numpy as np
 
-from app.ops.base import COMMON, Dim, Floats, Op, Work
+from app.ops.base import COMMON, Dim, Op
 from app.ops.conv import PADDING, WINDOW_DIMS, Plane, fits, plane, slid
+from app.ops.figures import Floats, Work
+from app.ops.prior import Prior
+from app.ops.suite import PLAIN, Axis, Family, Log, Made, Maker, Pick, Row, Sizes, Space, pair
 from app.tables.ops import DTYPE_BYTES, OUTPUT_BYTES, OpTable
 
 _INDEX_BYTES = 8.0
+_INPUT: tuple[Literal["input"], ...] = ("input",)
 
 
 def _side(size: Floats, kernel: Floats, stride: Floats, padding: Floats) -> Floats:
@@ -48,11 +53,47 @@ _DIMS = (
     Dim("b", "images"),
     Dim("channels", "channels"),
     *WINDOW_DIMS,
-    Dim("stride", "step of the window; absent: the window", default=np.nan, pair=True),
+    Dim("stride", "step of the window; absent: the window", default=np.nan, pair=True, absent="kernel_size"),
     PADDING,
     *COMMON,
 )
+
+
+def _build(name: str) -> Family:
+    def build(make: Maker, row: Row) -> Made:
+        compute = getattr(make.torch.nn.functional, name)
+        x = make.normal(row["b"], row["channels"], *pair(row["input_size"]))
+        kernel, padding = pair(row["kernel_size"]), pair(row.get("padding", 0))
+        stride = pair(row.get("stride", kernel))
+        return Made(lambda: compute(x, kernel, stride, padding), (x,))
+
+    return build
+
+
+def _within(sizes: Sizes) -> Sizes | None:
+    return sizes if sizes["kernel_size"] <= sizes["input_size"] else None
+
+
+_AXES: Mapping[str, Axis] = {
+    "b": Log(1, 256),
+    "channels": Log(1, 2048),
+    "kernel_size": Pick((2, 3, 7)),
+    "input_size": Log(7, 256),
+    "stride": Pick((1, 2)),
+}
 POOL_OPS = tuple(
-    Op(name, "pool", _DIMS, _work(index_bytes), check=fits, handed=_handed)
-    for name, index_bytes in (("max_pool2d", _INDEX_BYTES), ("avg_pool2d", 0.0))
+    Op(
+        name,
+        "pool",
+        _DIMS,
+        _work(index_bytes),
+        check=fits,
+        prior=Prior(1.0, 0.75, 32e-6, 3e-6, 0.70),  # a guess: no rows are behind it
+        handed=_handed,
+        traffic="moves",
+        saves=saves,
+        suite=Space(_AXES, PLAIN, _build(name), _within),
+        example={"b": 32, "channels": 128, "kernel_size": 3, "input_size": 56},
+    )
+    for name, index_bytes, saves in (("max_pool2d", _INDEX_BYTES, _INPUT), ("avg_pool2d", 0.0, ()))
 )

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.ops.base import COMMON, Dim, Floats, Op, Work
+from app.ops.base import COMMON, Dim, Op
+from app.ops.figures import Floats, Work
+from app.ops.prior import Prior
+from app.ops.suite import Log, Made, Maker, Pick, Row, Space
 from app.tables.ops import DTYPE_BYTES, WEIGHT_BYTES, OpTable
 
 CELLS = ("rnn", "gru", "lstm")
@@ -35,6 +38,16 @@ def launches(table: OpTable) -> Floats:
     return (1.0 + table.column("backward")) * table.column("steps")
 
 
+def _build(make: Maker, row: Row) -> Made:
+    """One layer of `steps` steps, without biases; forward as in inference, which keeps nothing for backward."""
+    nn = make.torch.nn
+    kind, where = getattr(nn, row.get("cell", "lstm").upper()), {"device": make.device, "dtype": make.dtype}
+    layer = kind(row["input"], row["hidden"], bias=False, **where)
+    layer.requires_grad_(False).train(row.get("phase") == "backward")
+    x = make.normal(row["steps"], row["batch"], row["input"])
+    return Made(lambda: layer(x)[0], (x, *layer.parameters()))
+
+
 RECURRENT_OPS = (
     Op(
         "recurrent",
@@ -49,5 +62,19 @@ RECURRENT_OPS = (
         ),
         work,
         launches=launches,
+        prior=Prior(0.6, 0.60, 80e-6, 5e-6, 1.0),  # a guess: no rows are behind it
+        saves=("input", "output"),
+        suite=Space(
+            {
+                "batch": Log(1, 512),
+                "input": Log(16, 4096),
+                "hidden": Log(16, 4096),
+                "steps": Log(1, 512),
+                "cell": Pick(("lstm", "gru", "rnn")),
+            },
+            ("fp32", "bf16", "fp16"),
+            _build,
+        ),
+        example={"batch": 8, "input": 1024, "hidden": 4096, "steps": 128},
     ),
 )

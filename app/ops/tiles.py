@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.ops.base import Floats, Products
+from app.ops.figures import Floats, Products
 
 CANDIDATES = np.array(
     [(256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (32, 32), (16, 64)],

@@ -1,11 +1,10 @@
-"""One constant per family of operators and software stack, for want of measurements of the row in question.
+"""Constants of hardware and software stacks, for want of measurements of the row in question.
 
-Set by hand while looking at NeuSight's and aiconfigurator's published rows, all GPUs together; no GPU has its own.
+Set by hand while looking at NeuSight's and aiconfigurator's published rows, all GPUs together, so errors of the
+untrained predictor on those rows are in-sample; no GPU has its own. Those of an operator are its own (app.ops.prior).
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import numpy as np
 
@@ -13,46 +12,6 @@ from app.ops import OPS
 from app.ops.tiles import BATCHED_CANDIDATES, CANDIDATES
 from app.tables.ops import DTYPES
 
-
-class Prior(NamedTuple):
-    """What the families of one line of the breakdown are known for.
-
-    compute   share of the sustained rate that their kernels reach on full tiles
-    memory    share of the sustained bandwidth
-    host_s    shortest time of an operator that PyTorch launches by itself, seconds
-    device_s  time of an operator of no work in a CUDA graph, seconds
-    width     half-width in log space of an interval that holds 80 %
-    """
-
-    compute: float
-    memory: float
-    host_s: float
-    device_s: float
-    width: float
-
-
-# By line, or by operator where it differs. Host times: near the shortest calls of PyTorch, eager (NeuSight); device
-# times: of vLLM in CUDA graphs. Attention interleaves exponentials with two products, of prefill on tiles whose padding
-# is counted (app.ops.attention); decoding reads its cache in pieces; experts are many small products between two
-# permutations. `pool`, `embedding`, `recurrent`, `memory` and host times of what NeuSight did not measure are guesses
-# without rows behind them. Widths: docs/explanation/notebook.md.
-PRIORS = {
-    "linear": Prior(0.92, 0.70, 40e-6, 3.5e-6, 0.65),
-    "bmm": Prior(0.90, 0.80, 36e-6, 3.5e-6, 0.55),
-    "conv2d": Prior(1.0, 0.80, 60e-6, 6e-6, 0.75),
-    "norm": Prior(1.0, 1.0, 44e-6, 3e-6, 0.50),
-    "softmax": Prior(1.0, 1.0, 36e-6, 3e-6, 0.50),
-    "pool": Prior(1.0, 0.75, 32e-6, 3e-6, 0.70),
-    "elementwise": Prior(1.0, 1.0, 28e-6, 2.5e-6, 0.40),
-    "embedding": Prior(1.0, 0.75, 30e-6, 3e-6, 0.70),
-    "recurrent": Prior(0.6, 0.60, 80e-6, 5e-6, 1.0),
-    "attention": Prior(0.45, 0.90, 60e-6, 12e-6, 0.90),
-    "attention_prefill": Prior(0.60, 0.90, 60e-6, 12e-6, 0.90),
-    "moe": Prior(0.40, 0.72, 150e-6, 25e-6, 0.75),
-    "collective": Prior(1.0, 0.80, 32e-6, 6e-6, 0.75),
-    "memory": Prior(1.0, 0.95, 20e-6, 2.5e-6, 0.50),
-    "network": Prior(0.50, 0.20, 2e-3, 5e-4, 0.90),
-}
 # A `linear` whose activations a serving stack quantises first: seconds that this adds, and the shortest time. Products
 # in FP8 by blocks take 60 to 340 us in the data however small; the host's time seems to show.
 QUANTISING_S = {"fp8": (3.5e-6, 0.0), "nvfp4": (4e-6, 0.0), "fp8_block": (4e-6, 165e-6)}
@@ -88,11 +47,11 @@ CHUNKS = 1.0
 # Seconds of a message that the next waits for.
 HOP_S = 0.9e-6
 
-# By code into OPS (kernels have none) and DTYPES.
-BY_KIND = np.array([(PRIORS.get(op.name) or PRIORS.get(op.group, PRIORS["memory"]))[:4] for op in OPS])
+# By code into OPS and DTYPES.
+BY_KIND = np.array([op.prior[:4] for op in OPS])
 QUANTISING = np.array([QUANTISING_S.get(dtype, (0.0, 0.0)) for dtype in DTYPES])
 IS_EAGER = np.array([dtype in EAGER_DTYPES for dtype in DTYPES])
-IS_LINEAR = np.array([op.group == "linear" for op in OPS])
-IS_COLLECTIVE = np.array([op.group == "collective" for op in OPS])
+IS_LINEAR = np.array([op.quantised is not None for op in OPS])
+IS_COLLECTIVE = np.array([op.link_bytes is not None for op in OPS])
 # How many of the candidate tiles an operator's kernels have, from the largest.
-TILES_OF_KIND = np.array([BATCHED_CANDIDATES if op.group == "bmm" else len(CANDIDATES) for op in OPS])
+TILES_OF_KIND = np.array([BATCHED_CANDIDATES if op.batched else len(CANDIDATES) for op in OPS])

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from app.ops.base import Work
+from app.ops.figures import Work
 from app.ops.kinds import kinds_of, least_flops_of, link_bytes_of, work_of
 from app.predictors.intervals.groups import NO_EVIDENCE
 from app.predictors.links import linked

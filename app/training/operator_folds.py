@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.ops import OP_CODE, OPS
+from app.ops.base import Op
 from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import OpTable
 
@@ -40,19 +41,6 @@ HELD_OUT = 0.2
 SHOTS = (8, 32, 128)
 # Rows per cell and GPU that teach where another GPU is asked: errors there hardly change with more.
 MOST_ELSEWHERE = 800
-# What makes a configuration: a layer of a model, whatever the number of tokens it runs with; a network, whatever its
-# images.
-_CONFIGURATION = {
-    "linear": ("n", "k"),
-    "attention_prefill": ("heads", "kv_heads", "head_dim", "window"),
-    "attention_decode": ("heads", "kv_heads", "head_dim", "window"),
-    "moe": ("hidden", "intermediate", "experts", "top_k"),
-    "network": ("weights",),
-}
-_COLLECTIVE = ("devices", "message_bytes")
-# Groups of which a fifth would be a handful of configurations, and no configuration at all of some dtypes; of
-# collectives one fifth comes out up to two points from another.
-_FEW_CONFIGURATIONS = ("moe", "collective")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +56,14 @@ class Cell:
     drift_s: Floats
 
     @property
+    def op(self) -> Op:
+        """Its operator."""
+        return OPS[OP_CODE[self.runs.op]]
+
+    @property
     def group(self) -> str:
         """Its operator's line of the breakdown."""
-        return OPS[OP_CODE[self.runs.op]].group
+        return self.op.group
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +147,7 @@ def _configurations(cells: Sequence[Cell]) -> Iterator[OperatorFold]:
     """A fifth of the configurations held out; of families that have few, every fifth in turn."""
     fifth = {k: fifths(configurations(cell.runs)) for k, cell in enumerate(cells) if (cell.split == NO_SPLIT).all()}
     for part in range(5):
-        held = {k: of == part for k, of in fifth.items() if part == 0 or cells[k].group in _FEW_CONFIGURATIONS}
+        held = {k: of == part for k, of in fifth.items() if part == 0 or cells[k].op.few_configurations}
         # A GPU is seen where other configurations of the cell were learned from it.
         test = {}
         for k, rows in held.items():
@@ -194,7 +187,7 @@ def _two_points(cells: Sequence[Cell], here: Mapping[int, Bools]) -> Ask:
     given = {}
     for k, rows in here.items():
         table = cells[k].runs.rows.ops
-        if cells[k].group == "collective":
+        if cells[k].op.link_bytes is not None:
             message, setting = table.column("message_bytes"), hashed(table, _but_message(table))
             among = [np.flatnonzero(rows & (setting == one)) for one in np.unique(setting[rows])]
             ends = [part[[np.argmin(message[part]), np.argmax(message[part])]] for part in among]
@@ -239,12 +232,16 @@ def first_rows(rows: Ints, key: Hashes, most: int, *, salt: int) -> Ints:
 
 
 def configurations(runs: OperatorRuns) -> Hashes:
-    """A hash of every row's configuration, the same for all GPUs and dtypes, uint64 [n]."""
-    table = runs.rows.ops
-    if OPS[OP_CODE[runs.op]].group == "collective":
-        # By its name: its place among the operators moves when another comes in.
-        return mixed(hashed(table, _COLLECTIVE), np.uint64(crc32(runs.op.encode())))
-    return hashed(table, _CONFIGURATION.get(runs.op, ()))
+    """A hash of every row's configuration, the same for all GPUs and dtypes, uint64 [n].
+
+    That is a layer of a model, whatever the number of tokens it runs with; a network, whatever its images; of a
+    collective its devices and bytes.
+    """
+    op, found = OPS[OP_CODE[runs.op]], hashed(runs.rows.ops, OPS[OP_CODE[runs.op]].configuration)
+    if op.link_bytes is None:
+        return found
+    # By its name: its place among the operators moves when another comes in.
+    return mixed(found, np.uint64(crc32(runs.op.encode())))
 
 
 def hashed(table: OpTable, names: Sequence[str] = ()) -> Hashes:

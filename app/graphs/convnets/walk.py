@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from app.graphs.batched import Diverged, PerConfiguration, expanded, per_configuration
 from app.graphs.convnets.net import Block, Constructor, Net
 from app.graphs.inserted_rows import with_column
+from app.graphs.saved_tensors import NEEDS_READ, NEEDS_WRITTEN
 from app.ops import OP_CODE
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OUTPUT_BYTES, WEIGHT_BYTES
 from app.tables.workload import Workload
@@ -20,9 +21,6 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 CLASSES = 1000
 
-# Tensors that PyTorch's autograd saves (rectifiers work in place): inputs of the first, outputs of the second.
-_SAVE_INPUTS = ("conv2d", "linear", "batch_norm", "max_pool2d", "silu", "mul")
-_SAVE_OUTPUTS = ("relu", "tanh")
 _INDEX_BYTES = 8.0  # per output of a max pooling
 
 
@@ -65,9 +63,9 @@ def _walked(constructor: Constructor, side: int, training: bool) -> Walk:
     constructor(net)
     w = net.rows.build()
     outputs = w.output_bytes / OUTPUT_BYTES[w.ops.dtype]
-    saved_rows = np.isin(w.ops.kind, [OP_CODE[op] for op in _SAVE_OUTPUTS])
+    saved_rows = NEEDS_WRITTEN[w.ops.kind]
     producers, consumers = w.edges
-    saved_rows[producers[np.isin(w.ops.kind[consumers], [OP_CODE[op] for op in _SAVE_INPUTS])]] = True
+    saved_rows[producers[NEEDS_READ[w.ops.kind[consumers]]]] = True
     saved = np.where(saved_rows, outputs, 0.0)
     saved[..., 0] += net.image.elements  # the first row is a convolution of the image
     indices = np.where(w.ops.kind == OP_CODE["max_pool2d"], _INDEX_BYTES * outputs, 0.0)

@@ -17,7 +17,6 @@ Fields = dict[str, float]
 
 # A graph is forward and runs on the device: those of every operator that say otherwise are no attributes.
 _NOT_OF_GRAPHS = ("backward", "burst", "eager")
-_WINDOWS = ("conv2d", "max_pool2d", "avg_pool2d")
 _DILATION = Dim("dilation", "steps between elements of the window", default=1.0, pair=True)
 _CAUSAL = Dim("causal", "whether a query sees only keys up to its own", least=0.0, most=1.0, default=1.0)
 
@@ -32,7 +31,7 @@ class Mistake(Exception):
 
 def _dims(op: str) -> dict[str, Dim]:
     own = {dim.name: dim for dim in OPS[OP_CODE[op]].dims if dim.name not in _NOT_OF_GRAPHS}
-    more = [_DILATION] * (op in _WINDOWS) + [_CAUSAL] * (op == "attention_prefill")
+    more = [_DILATION] * ("kernel_size" in own) + [_CAUSAL] * (op == "attention_prefill")
     return own | {dim.name: dim for dim in more}
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from app.errors import FieldError
-from app.ops.base import Dim, Floats
+from app.ops.base import Dim
+from app.ops.figures import Floats
 from app.ops.kinds import kinds_of
 from app.tables.ops import OpTable
 

@@ -9,7 +9,7 @@ kernel's throughput). So any beginning of the list covers the operators, and one
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from scipy.stats import qmc
 
 from app.measure.device import Device
-from app.measure.operators.spaces import SPACES, Axis, Log, Sizes, Space
 from app.measure.operators.table import table_of
-from app.ops import OP_CODE
+from app.ops import OP_CODE, OPS
 from app.ops.kinds import kinds_of, work_of
+from app.ops.suite import Axis, Log, Sizes, Space
 from app.tables.complete import complete
 from app.tables.gpus import GpuSpec
 from app.tables.ops import DTYPES
@@ -31,12 +31,16 @@ ALIGNED, FP8_ALIGNED = 64, 16
 MEMORY_SHARE, LONGEST_S = 0.2, 0.03
 SWEEP_SIDES, SWEEP_DEPTHS = (1024, 2048, 4096), tuple(1 << power for power in range(5, 15))
 Row = dict[str, Any]
+# Those with most points first.
+SPACES: Mapping[str, Space] = {
+    op.name: op.suite for op in sorted(OPS, key=lambda op: -op.suite.share if op.suite else 0) if op.suite is not None
+}
 
 
 def rows(device: Device) -> list[Row]:
     """Workloads in the measurements form, in the order to measure them."""
     dealt = [(space.share, space.every, _drawn(op, space, device.dtypes)) for op, space in SPACES.items()]
-    dealt += [(1, 1, _swept(op, device.dtypes)) for op in ("linear", "bmm")]
+    dealt += [(1, 1, _swept(op, space, device.dtypes)) for op, space in SPACES.items() if space.swept is not None]
     kept = iter(fits([row for _, _, series in dealt for row in series], device).tolist())
     queues = [(share, every, [row for row in series if next(kept)]) for share, every, series in dealt]
     turns = [
@@ -62,7 +66,7 @@ def _drawn(op: str, space: Space, dtypes: Sequence[str]) -> list[Row]:
         at = zip(space.axes.items(), point, strict=True)
         sizes = space.finish({name: _size(axis, share, step) for (name, axis), share in at})
         if sizes is not None and dtype == "fp8":
-            sizes |= {side: -(-sizes[side] // FP8_ALIGNED) * FP8_ALIGNED for side in ("n", "k")}
+            sizes |= {side: -(-sizes[side] // FP8_ALIGNED) * FP8_ALIGNED for side in space.aligned}
         if sizes is not None:
             found.append(_row(op, dtype, phase, sizes))
     return found
@@ -77,10 +81,10 @@ def _size(axis: Axis, at: float, step: int) -> Any:
     return max(step, round(raw / step) * step)
 
 
-def _swept(op: str, dtypes: Sequence[str]) -> list[Row]:
+def _swept(op: str, space: Space, dtypes: Sequence[str]) -> list[Row]:
     """K sweeps of products of one square per dtype."""
-    batch: Sizes = {"b": 8} if op == "bmm" else {}
-    known = [dtype for dtype in dtypes if dtype in SPACES[op].dtypes]
+    batch: Sizes = dict(space.swept or {})
+    known = [dtype for dtype in dtypes if dtype in space.dtypes]
     return [
         _row(op, dtype, "forward", batch | {"m": side, "n": side, "k": depth})
         for side in SWEEP_SIDES

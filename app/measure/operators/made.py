@@ -1,54 +1,44 @@
-"""What a family builds of a row: tensors, and the call that computes the operator."""
+"""What operators are built with on the device that is measured (app.ops.suite.Maker), and their backward passes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.attention.bias  # which `torch` alone does not bring
 
 from app.measure.device import Device, torch_dtypes
-
-Row = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """An operator ready to run: `forward` computes it, `learned` are the tensors that backward finds gradients of."""
-
-    forward: Callable[[], Any]
-    learned: tuple[Any, ...]
+from app.ops.suite import Made
 
 
 @dataclass(frozen=True, slots=True)
-class Maker:
+class Tensors:
     """Random tensors on one device in one format: zeros would draw less power, and so run faster, than data does."""
 
-    device: Device
+    device: torch.device
     dtype: Any
+    torch: Any = torch
 
     @classmethod
-    def of(cls, device: Device, dtype: str) -> Maker:
+    def of(cls, device: Device, dtype: str) -> Tensors:
         """That of an API's dtype; tf32 is fp32 whose products may be rounded."""
         is_tf32 = dtype == "tf32"
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = is_tf32
-        return cls(device, torch_dtypes()[dtype])
+        return cls(device.handle, torch_dtypes()[dtype])
 
     def normal(self, *shape: int) -> Any:
         """Normal numbers."""
-        return torch.randn(shape, dtype=self.dtype, device=self.device.handle)
+        return torch.randn(shape, dtype=self.dtype, device=self.device)
 
     def positive(self, *shape: int) -> Any:
         """Numbers between 0.5 and 1.5."""
-        return torch.rand(shape, dtype=self.dtype, device=self.device.handle) + 0.5
+        return torch.rand(shape, dtype=self.dtype, device=self.device) + 0.5
 
     def whole(self, below: int, *shape: int) -> Any:
         """64-bit numbers from 0."""
-        return torch.randint(below, shape, device=self.device.handle)
-
-
-Family = Callable[[Maker, Row], Made]
+        return torch.randint(below, shape, device=self.device)
 
 
 def backward(made: Made) -> Callable[[], Any]:

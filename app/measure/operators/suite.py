@@ -9,24 +9,11 @@ from typing import Any
 from app.errors import BadInput
 from app.measure.cuda_graph import replayed
 from app.measure.device import Device, torch_dtypes
-from app.measure.operators import attention, products
-from app.measure.operators.design import rows
-from app.measure.operators.made import Family, Maker, backward
-from app.measure.operators.moe import moe
-from app.measure.operators.rowwise import ROWWISE
+from app.measure.operators.design import SPACES, rows
+from app.measure.operators.made import Tensors, backward
 from app.measure.point import Point, Prepared
+from app.ops.suite import Family
 
-FAMILIES: Mapping[str, Family] = {
-    "linear": products.linear,
-    "bmm": products.bmm,
-    "conv2d": products.conv2d,
-    "recurrent": products.recurrent,
-    "attention_prefill": attention.prefill,
-    "attention_decode": attention.decode,
-    "attention_mla": attention.latent,
-    "moe": moe,
-    **ROWWISE,
-}
 _REPLAYED = ("bf16", "fp16", "fp8")
 
 
@@ -36,9 +23,15 @@ def points(device: Device) -> Sequence[Point]:
 
 
 def is_measured(workload: Mapping[str, Any]) -> bool:
-    """Whether PyTorch has the operator in its format: FP8 is a plain product's alone."""
-    op, dtype = workload["op"], workload["dtype"]
-    return op in FAMILIES and dtype in torch_dtypes() and (dtype != "fp8" or op == "linear")
+    """Whether PyTorch has the operator in its format."""
+    return workload["dtype"] in torch_dtypes() and _family(workload["op"], workload["dtype"]) is not None
+
+
+def _family(op: str, dtype: str) -> Family | None:
+    """What builds the operator's rows in a format; None where PyTorch has none."""
+    if op not in SPACES:
+        return None
+    return SPACES[op].build_fp8 if dtype == "fp8" else SPACES[op].build
 
 
 def point_of(device: Device, workload: Mapping[str, Any]) -> Point:
@@ -46,15 +39,15 @@ def point_of(device: Device, workload: Mapping[str, Any]) -> Point:
 
     Narrow formats run forward as serving stacks run them, in a CUDA graph; the rest as PyTorch launches it.
     """
-    if not is_measured(workload):
+    family = _family(workload["op"], workload["dtype"])
+    if family is None or not is_measured(workload):
         raise BadInput(f"{workload['op']} in {workload['dtype']} is not measured here.")
     is_replayed = workload["dtype"] in _REPLAYED and workload.get("phase") != "backward"
     software = device.replayed if is_replayed else device.software
-    return Point("operators", workload, partial(_prepared, device, workload, software), software)
+    return Point("operators", workload, partial(_prepared, device, workload, family, software), software)
 
 
-def _prepared(device: Device, workload: Mapping[str, Any], software: str) -> Prepared:
-    make = Maker.of(device, workload["dtype"])
-    made = (products.scaled_linear if workload["dtype"] == "fp8" else FAMILIES[workload["op"]])(make, workload)
+def _prepared(device: Device, workload: Mapping[str, Any], family: Family, software: str) -> Prepared:
+    made = family(Tensors.of(device, workload["dtype"]), workload)
     run = backward(made) if workload.get("phase") == "backward" else made.forward
     return Prepared({"": run if software == device.software else replayed(run)})

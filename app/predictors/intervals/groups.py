@@ -46,20 +46,9 @@ S_MEASURED, S_SEEN, S_SEEN_OUTSIDE, S_CALIBRATED, S_SIBLING, S_UNSEEN, S_UNSEEN_
 OTHER_GPUS = (S_CALIBRATED, S_SIBLING, S_UNSEEN, S_UNSEEN_OUTSIDE)
 SUPPORT_OF_SITUATION = np.array([MEASURED] + [INTERPOLATED] + [EXTRAPOLATED] + [INTERPOLATED] * 2 + [EXTRAPOLATED] * 3)
 
-# Decoding has little in common with other attention.
-_APART = ("attention_decode",)
-
-
-def _line(name: str, group: str) -> str:
-    """Whose residuals an operator's go with: those of its line of the breakdown, or its own."""
-    return name if name in _APART else group
-
-
-_LINES = [_line(op.name, op.group) for op in OPS[1:]]
+_LINES = [op.interval_group for op in OPS[1:]]
 # Each has a group per dtype and situation.
 OPERATOR_GROUPS = tuple(dict.fromkeys(_LINES))
-# Line of the breakdown whose prior each takes.
-PRIOR_OF_GROUP = {line: op.group for line, op in zip(_LINES, OPS[1:], strict=True)}
 _GROUP_OF_KIND = np.array([0] + [OPERATOR_GROUPS.index(line) for line in _LINES])
 _FIRST, _DTYPES, _SITUATIONS = len(GROUPS), len(DTYPES), len(SITUATIONS)
 

@@ -7,8 +7,8 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from app.predictors.intervals.groups import OPERATOR_GROUPS, PRIOR_OF_GROUP, SITUATIONS
-from app.predictors.priors import PRIORS
+from app.ops import OPS
+from app.predictors.intervals.groups import OPERATOR_GROUPS, SITUATIONS
 from app.tables.ops import DTYPES
 
 Floats = NDArray[np.float64]
@@ -28,12 +28,13 @@ _SHARE = {
     "unseen_outside": 1.0,
     "untrained": 1.0,
 }
+_WIDTH_OF_GROUP = {op.interval_group: op.prior.width for op in OPS[1:]}
 # Half-widths in log space at PRIOR_COVERAGE of every group without a single held-out residual, float64 [groups].
 PRIOR_HALF_WIDTH = np.concatenate(
     [
         _OF_EVIDENCE,
         np.multiply.outer(
-            np.repeat([PRIORS[PRIOR_OF_GROUP[line]].width for line in OPERATOR_GROUPS], len(DTYPES)),
+            np.repeat([_WIDTH_OF_GROUP[line] for line in OPERATOR_GROUPS], len(DTYPES)),
             [_SHARE[situation] for situation in SITUATIONS],
         ).ravel(),
     ]

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.ops.base import COMMON, Op, Work
+from app.ops.base import COMMON, Op
+from app.ops.figures import Work
 from app.ops.kinds import kinds_of
 from app.predictors.intervals.groups import S_UNTRAINED, SUPPORT_OF_SITUATION, operator_codes
 from app.predictors.roofline import hardware_limit

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from app.engine.operator_rows import Distinct, read_operators
 from app.engine.power_model import Load
-from app.ops.base import Work
+from app.ops.figures import Work
 from app.ops.kinds import kinds_of, work_of
 from app.services.graphs.stored import Graphs
 from app.services.models.networks import prepared, times_of

@@ -13,38 +13,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from app.ops import OPS
 from app.wire.operators.row_forms import ROW_FORMS
 
 # Rows of an operator and dtype that stand for its usual shapes.
 DESIGNED = 48
-# Operator -> its fields' least and most, or the single value that they have.
-_ROWS = {"b": (64, 65536), "h": (128, 16384)}
-_HEADS = {"batch": (1, 64), "heads": (8, 64), "kv_heads": (1, 8), "head_dim": (64, 128)}
-RANGES: Mapping[str, Mapping[str, tuple[int, int] | int]] = {
-    "linear": {"m": (1, 16384), "n": (256, 16384), "k": (256, 16384)},
-    "bmm": {"b": (1, 512), "m": (32, 2048), "n": (32, 2048), "k": (32, 2048)},
-    "conv2d": {
-        "b": (1, 64),
-        "in_channels": (16, 512),
-        "out_channels": (16, 512),
-        "input_size": (8, 128),
-        "kernel_size": 3,
-        "padding": 1,
-    },
-    "layer_norm": _ROWS,
-    "softmax": _ROWS,
-    "add": _ROWS,
-    "gelu": _ROWS,
-    "attention_prefill": _HEADS | {"batch": (1, 16), "context_length": (128, 8192)},
-    "attention_decode": _HEADS | {"batch": (1, 256), "context_length": (128, 32768)},
-    "moe": {
-        "tokens": (1, 16384),
-        "hidden": (1024, 8192),
-        "intermediate": (512, 16384),
-        "experts": (8, 128),
-        "top_k": (1, 8),
-    },
-}
+RANGES: Mapping[str, Mapping[str, tuple[int, int] | int]] = {op.name: op.usual for op in OPS if op.usual}
 
 
 @cache

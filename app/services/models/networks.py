@@ -16,7 +16,7 @@ from app.graphs.fuse_pass import fused
 from app.graphs.run import Run
 from app.graphs.step_memory import Memory, memories
 from app.graphs.training_pass import training
-from app.ops.base import Work
+from app.ops.figures import Work
 from app.ops.kinds import kinds_of, work_of
 from app.services.graphs.stored import Recent
 from app.tables.ops import OpTable

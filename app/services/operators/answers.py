@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from app.engine.engine import Engine
 from app.engine.gpu_rows import GpuRows
 from app.errors import BadInput, FieldError
-from app.ops.base import Work
+from app.ops.figures import Work
 from app.predictors import OPERATOR_PREDICTORS
 from app.predictors.auto.predictor import Auto
 from app.predictors.links import not_joined

@@ -17,7 +17,7 @@ from app.engine.gpu_rows import GpuRows, Snapshot
 from app.engine.operator_rows import Distinct, read_operators
 from app.errors import MAX_ERRORS, BadInput, FieldError, TooLarge
 from app.ops import OPS
-from app.ops.base import Work
+from app.ops.figures import Work
 from app.ops.kinds import kinds_of, work_of
 from app.ops.stacks import doubts
 from app.services.operators.answers import (

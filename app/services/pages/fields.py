@@ -135,26 +135,19 @@ def _operator_fields(op: str) -> tuple[Field, ...]:
     return tuple(fields)
 
 
-# A workload to start from where the address names none: sizes that every operator's form can take.
-_SIZES: Mapping[str, str] = {
-    "m": "4096", "n": "4096", "k": "4096", "b": "4096", "h": "4096", "bytes": "1000000000",
-    "in_channels": "128", "out_channels": "128", "channels": "128", "kernel_size": "3", "input_size": "56",
-    "batch": "8", "input": "1024", "hidden": "4096", "steps": "128", "heads": "32", "head_dim": "128",
-    "context_length": "2048", "tokens": "2048", "intermediate": "1536", "experts": "64", "top_k": "8",
-    "message_bytes": "100000000", "devices": "4", "flops": "4000000000", "outputs": "10000000", "weights": "25000000",
-}  # fmt: skip
-_FEWER = {"bmm": {"b": "64", "m": "1024", "n": "1024", "k": "128"}, "conv2d": {"b": "32"}}
-_POOLS = {"max_pool2d": {"b": "32"}, "avg_pool2d": {"b": "32"}}
+def _example_row(op: str) -> dict[str, str]:
+    """Every required field of an operator: its example, or the least."""
+    if op not in FORMS:
+        return {}
+    known = FORMS[op].op.example
+    return {item.name: f"{known.get(item.name, item.dim.least):.15g}" for item in FORMS[op].fields if item.required}
 
 
 def example(kind: str, op: str) -> dict[str, str]:
     """A valid workload as it would have been typed."""
     if kind == "operators":
         op = op or "linear"
-        own = {field.name: _SIZES[field.name] for field in _operator_fields(op) if field.name in _SIZES}
-        required = {item.name for item in FORMS[op].fields if item.required} if op in FORMS else set()
-        own = {name: value for name, value in own.items() if name in required}
-        return {"op": op, **own, **(_FEWER | _POOLS).get(op, {}), "dtype": "bf16"}
+        return {"op": op, **_example_row(op), "dtype": "bf16"}
     if kind == "kernel":
         return _typed(KERNEL_EXAMPLE, KERNEL_FIELDS)
     if kind == "graph":

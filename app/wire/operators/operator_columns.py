@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import MAX_ERRORS, BadInput, FieldError, TooLarge
-from app.ops.base import Broken
+from app.ops.figures import Broken
 from app.tables.ops import DTYPE_CODE, OpTable
 from app.wire.decoding import summary
 from app.wire.operators.row_forms import FORMS, REQUEST_NAMES, Field, Form, unknown_op

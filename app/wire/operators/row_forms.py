@@ -16,8 +16,6 @@ from app.wire.kernel_workload import Name
 PHASES = ("forward", "backward")
 RUN_STATES = ("sustained", "burst")
 _SOFTWARE_HELP = "software stack, pytorch-2.1 or vllm-0.24 for example"
-# Bytes move alike in every format, so operators of these groups need no dtype.
-_DTYPE_OF_GROUP = {"collective": "bf16", "memory": "fp32"}
 
 
 class Field(NamedTuple):
@@ -87,10 +85,7 @@ def _field(dim: Dim) -> Field:
     return Field(dim.name, dim, f"{dim.help}: {dim.words}" if dim.words else dim.help, number=dim.read)
 
 
-FORMS = {
-    op.name: Form(OP_CODE[op.name], op, tuple(_field(dim) for dim in op.dims), _DTYPE_OF_GROUP.get(op.group))
-    for op in OPS[1:]
-}
+FORMS = {op.name: Form(OP_CODE[op.name], op, tuple(_field(dim) for dim in op.dims), op.default_dtype) for op in OPS[1:]}
 OP_NAMES = ", ".join(FORMS)
 
 

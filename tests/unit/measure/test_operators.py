@@ -14,14 +14,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from app.engine.operator_rows import read_operators
 from app.errors import BadInput
 from app.measure.device import Device
-from app.measure.operators.attention import absorbed
-from app.measure.operators.design import rows
-from app.measure.operators.made import Maker, backward
-from app.measure.operators.moe import layer, loads
-from app.measure.operators.spaces import SPACES
-from app.measure.operators.suite import FAMILIES, point_of
+from app.measure.operators.design import SPACES, rows
+from app.measure.operators.made import Tensors, backward
+from app.measure.operators.suite import point_of
 from app.ops import OPS
+from app.ops.attention import absorbed
 from app.ops.kinds import kinds_of, work_of
+from app.ops.moe import layer, loads
 from app.tables.gpus import GpuSpec
 from app.wire.operators.row_forms import ROW_FORMS
 
@@ -72,7 +71,7 @@ def flops(row: dict[str, Any]) -> float:
 def test_every_operator_is_measured_but_collectives_and_networks() -> None:
     # Collectives need several devices, and a network is no operator of its own.
     others = {op.name for op in OPS[1:] if op.group in ("collective", "network")}
-    assert set(FAMILIES) == set(SPACES) == {op.name for op in OPS[1:]} - others
+    assert set(SPACES) == {op.name for op in OPS[1:]} - others
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +170,7 @@ def test_latent_decode_counts_as_its_operator_and_equals_the_expanded_keys() -> 
         weight = torch.softmax(query[0, head] @ key.T / (width + rope) ** 0.5, -1)
         expected.append(weight @ (latent @ to_value[head].T))
     into = torch.einsum("hw,hwk->hk", query[0, :, :width], to_key)
-    got = absorbed(torch.cat([into, query[0, :, width:]], 1)[None], cache, kept, width + rope)
+    got = absorbed(torch, torch.cat([into, query[0, :, width:]], 1)[None], cache, kept, width + rope)
     assert torch.allclose(torch.einsum("hk,hwk->hw", got[0], to_value), torch.stack(expected), atol=1e-4)
 
 
@@ -184,7 +183,7 @@ def test_a_mixture_equals_its_experts_one_by_one() -> None:
     for pair, expert in enumerate([0, 0, 2, 2, 2]):
         gate, up = (gate_up[expert] @ x[token[pair]]).chunk(2)
         expected[token[pair]] += down[expert] @ (torch.nn.functional.silu(gate) * up)
-    assert torch.allclose(layer(x, gate_up, down, token, ends), expected, atol=1e-3)
+    assert torch.allclose(layer(torch, x, gate_up, down, token, ends), expected, atol=1e-3)
 
 
 def test_loads_share_out_every_pair() -> None:
@@ -197,7 +196,7 @@ def test_loads_share_out_every_pair() -> None:
 
 
 def test_backward_finds_the_gradients_of_everything_learned() -> None:
-    made = FAMILIES["linear"](Maker.of(CPU, "fp32"), small("linear"))
+    made = SPACES["linear"].build(Tensors.of(CPU, "fp32"), small("linear"))
     assert [tuple(one.shape) for one in backward(made)()] == [(5, 24), (16, 24)]
 
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from app.ops import OP_CODE, OPS
-from app.ops.attention import decode_loops, fill_tiles, queries_of, reach
-from app.ops.base import Work
+from app.ops.attention_tiles import decode_loops, fill_tiles, queries_of, reach
 from app.ops.collective import AT_ONCE
 from app.ops.conv import transformed
+from app.ops.figures import Work
 from app.ops.moe import GROUPED, OTHER_GATE, USUAL, distribution, load, oddity
 from app.tables.ops import OpTable
 from tests.unit.operators import operators

@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 
 from app.engine.curated import load_seed_specs
-from app.ops.base import Products
+from app.ops import OPS
+from app.ops.figures import Products
 from app.ops.kinds import kinds_of
 from app.ops.tiles import CANDIDATES, Grid, fill_grid, wave_efficiency
 from app.predictors.auto.operators.model import Learned
 from app.predictors.auto.operators.physics.clock_model import LANES_CAP, bandwidths, compute_rates
 from app.predictors.auto.operators.physics.operator_features import Traits, products_of, traits_of
 from app.predictors.intervals.prior import PRIOR_HALF_WIDTH
-from app.predictors.priors import HOP_S, IN_TURN_SHARE, PRIORS
+from app.predictors.priors import HOP_S, IN_TURN_SHARE
 from app.predictors.roofline import hardware_limit
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
@@ -21,6 +22,7 @@ from app.tables.ops import DTYPE_CODE, OpTable
 from app.tables.predictions import BOUNDS, Estimate
 from tests.unit.operators import mixed, operators
 
+PRIOR_OF = {op.name: op.prior for op in OPS}
 CATALOG = Catalog(load_seed_specs())
 NAMES = ("h100-sxm5-80gb", "nvidia-l4", "l40s", "tesla-p100-pcie-16gb", "amd-instinct-mi210")
 GPUS = GpuTable.from_specs([CATALOG.resolve(name) for name in NAMES])
@@ -143,15 +145,15 @@ def test_small_operators_take_the_launch() -> None:
         ask(operators("relu", tiny | {"eager": 0}), H100),
         ask(operators("relu", tiny, dtype="bf16"), H100),
     )
-    assert eager.latency_s[0] == PRIORS["elementwise"].host_s
-    assert graph.latency_s[0] == pytest.approx(PRIORS["elementwise"].device_s, rel=0.01)
+    assert eager.latency_s[0] == PRIOR_OF["add"].host_s
+    assert graph.latency_s[0] == pytest.approx(PRIOR_OF["add"].device_s, rel=0.01)
     assert half.latency_s[0] == pytest.approx(graph.latency_s[0], rel=0.01)
     assert BOUNDS[eager.bound[0]] == "launch"
 
 
 def test_large_elementwise_takes_its_bytes() -> None:
     answer = ask(operators("add", {"b": 65536, "h": 8192, "eager": 0}), H100)
-    moved_s = 3 * 4 * 65536 * 8192 / (PRIORS["elementwise"].memory * bandwidths(GPUS)[H100])
+    moved_s = 3 * 4 * 65536 * 8192 / (PRIOR_OF["add"].memory * bandwidths(GPUS)[H100])
     assert answer.latency_s[0] == pytest.approx(moved_s, rel=0.02)
     assert BOUNDS[answer.bound[0]] == "memory"
 
@@ -168,16 +170,16 @@ def test_weights_of_a_stack_come_from_dram_though_they_would_fit_the_l2() -> Non
     row = {"m": 8, "n": 4096, "k": 4096}  # 32 MiB of the L40S's 96, and of six layers in turn
     in_turn, again = ask(operators("linear", row, row | {"eager": 1}, dtype="bf16"), L40S).latency_s
     weights_s = 2 * 4096 * 4096 / (IN_TURN_SHARE * bandwidths(GPUS)[L40S])
-    assert in_turn - PRIORS["linear"].device_s == pytest.approx(weights_s, rel=0.01)
-    assert again == PRIORS["linear"].host_s
+    assert in_turn - PRIOR_OF["linear"].device_s == pytest.approx(weights_s, rel=0.01)
+    assert again == PRIOR_OF["linear"].host_s
 
 
 def test_what_experts_hand_on_leaves_the_l2_though_their_weights_would_fit() -> None:
     # A rank has one expert of 11 MiB, but its kernels pass on rows of all 131,072 pairs
     layer = {"hidden": 2816, "intermediate": 704, "experts": 128, "top_k": 8, "expert_parallel": 128}
     few, many = ask(operators("moe", *(layer | {"tokens": n} for n in (16, 16384)), dtype="bf16"), L40S).latency_s
-    handed_on_s = 2 * 2 * 131072 * (2 * 704 + 2816) / (PRIORS["moe"].memory * bandwidths(GPUS)[L40S])
-    assert few < 2 * PRIORS["moe"].device_s
+    handed_on_s = 2 * 2 * 131072 * (2 * 704 + 2816) / (PRIOR_OF["moe"].memory * bandwidths(GPUS)[L40S])
+    assert few < 2 * PRIOR_OF["moe"].device_s
     assert handed_on_s < many < 1.2 * handed_on_s
 
 
@@ -337,7 +339,7 @@ def test_a_dtype_that_the_gpu_lacks_is_answered_by_its_bytes() -> None:
 
 def test_groups_have_their_own_widths() -> None:
     answer = ask(operators("softmax", {"b": 8, "h": 8}), L40S)
-    assert PRIOR_HALF_WIDTH[answer.group[0]] == PRIORS["softmax"].width
+    assert PRIOR_HALF_WIDTH[answer.group[0]] == PRIOR_OF["softmax"].width
 
 
 def test_a_row_of_whole_loads_is_read_once_in_the_formats_of_newer_stacks() -> None:

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.ops.base import Op, Products, Work
+from app.ops.base import Op
+from app.ops.figures import Products, Work
 from app.predictors.roofline import peaks
 from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OUTPUT_BYTES, WEIGHT_BYTES, OpTable

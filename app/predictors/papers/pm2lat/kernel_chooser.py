@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from app.ops.base import Products
+from app.ops.figures import Products
 from app.predictors.flat.trees import FlatTrees
 
 Floats = NDArray[np.float64]

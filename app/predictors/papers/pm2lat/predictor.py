@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from app.errors import NotTrained
 from app.ops import OP_CODE, OPS
-from app.ops.base import Op, Products
+from app.ops.base import Op
+from app.ops.figures import Products
 from app.predictors.papers.habitat.wave_scaling import distance, memory_share, scaled
 from app.predictors.papers.known_gpus import KnownGpus, figures_of
 from app.predictors.papers.pm2lat.kernel_names import identity, parse

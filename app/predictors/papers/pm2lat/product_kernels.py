@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from app.ops.base import Products
+from app.ops.figures import Products
 from app.predictors.papers.pm2lat.kernel_chooser import KernelChooser, product_features
 from app.predictors.papers.pm2lat.throughput_table import Layout, fit_table, place, throughput
 from app.predictors.papers.queries import LEAST_ROWS

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.ops.base import Products
+from app.ops.figures import Products
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]

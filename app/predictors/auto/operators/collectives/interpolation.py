@@ -35,7 +35,6 @@ LEVEL, SMOOTH, STEPS, DTYPE, NOISE = 3.0, 0.5, 0.1, 0.05, 0.04
 FAR, NEAR = 8.0, 0.8
 # How alike two operators are: rings among one another, rings that pass all once, what is no ring; and two libraries.
 RINGS, ONE_PASS, NO_RING, LIBRARIES = 0.5, 0.8, 0.2, 0.1
-_PASSES = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2}
 # Rows of a GPU, told and asked for, beyond which its collectives are learned one by one: they hold sizes enough.
 MOST = 1000
 
@@ -103,7 +102,7 @@ def _covariance(table: OpTable) -> Floats:
 
 def _operators(kind: Ints) -> Floats:
     """How alike the operators of rows are, float64 [n, n]."""
-    passes = np.array([_PASSES.get(OPS[code].name, 0) for code in kind])
+    passes = np.array([0 if (pattern := OPS[code].pattern) is None else pattern.rounds for code in kind])
     ring = (passes[:, None] > 0) & (passes > 0)
     alike = np.where(ring, np.where(_same(passes) & (passes == 1), ONE_PASS, RINGS), NO_RING)
     found: Floats = np.where(_same(kind), 1.0, alike)

@@ -38,7 +38,7 @@ def unmeasured(rows: Measurements) -> Measurements:
     """
     parts = [rows.take(np.empty(0, dtype=np.intp))]
     if len(rows):
-        attends = OPS[int(rows.ops.kind[0])].group == "attention"
+        attends = OPS[int(rows.ops.kind[0])].fields.keys() >= {*LAYER}
         steady = IS_LINEAR[rows.ops.kind[0]] and rows.ops.dtype[0] in [DTYPE_CODE[name] for name in STEADY]
         for mine in (np.flatnonzero(rows.gpu == gpu) for gpu in np.unique(rows.gpu)):
             if steady and len(mine) >= LEAST_ROWS:

@@ -29,7 +29,7 @@ LEAST_ROWS, BETTER = 16, 0.8
 
 def tiles(kind: int) -> range:
     """Rows of CANDIDATES that may be the only one of an operator, by its code; none of what has many kernels."""
-    return range(TILES_OF_KIND[kind] if OPS[kind].group == "bmm" else 0)
+    return range(TILES_OF_KIND[kind] if OPS[kind].batched else 0)
 
 
 def tiled(rows: Measurements, gpus: GpuTable, known: Callable[[str, str], int]) -> Samples:

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.ops import OPS
-from app.ops.base import COMMON, Products
+from app.ops.figures import Products
 from app.ops.kinds import Kind
-from app.ops.moe import oddity
 from app.ops.tiles import CANDIDATES
 from app.predictors.auto.operators.physics.analytic_model import (
     COMPUTE_S,
@@ -42,42 +41,6 @@ Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
 Ints = NDArray[np.intp]
 
-# Products and quotients of dimensions that matter beside the dimensions themselves: names multiplied, then divided by.
-# The first of a list counts tasks that run at the same time, which a GPU deals to its SMs.
-_ATTENTION = (
-    (("batch", "kv_heads"), ()),
-    (("batch", "heads"), ()),
-    (("heads",), ("kv_heads",)),
-    (("query_length",), ("context_length",)),
-    (("batch", "query_length"), ()),
-    (("batch", "kv_heads", "context_length", "head_dim"), ()),
-)
-_ROWS = ((("b",), ()), (("b", "h"), ()))
-RATIOS = {
-    "attention": _ATTENTION,
-    "norm": _ROWS,
-    "softmax": _ROWS,
-    "elementwise": ((("b", "h"), ()),),
-    "moe": (
-        (("intermediate",), ("tensor_parallel",)),
-        (("experts",), ("expert_parallel",)),
-        (("tokens", "top_k"), ("experts",)),
-    ),
-    "conv2d": ((("out_channels",), ("groups",)),),
-}
-# A field that a row leaves out means another, or this number.
-_ABSENT = {
-    "kv_heads": "heads",
-    "query_length": "context_length",
-    "window": "context_length",
-    "stride_height": "kernel_size_height",
-    "stride_width": "kernel_size_width",
-}
-# Where the devices of a collective are says which link it takes (app.predictors.links), not how it fares there.
-_APART = {"spread", *(dim.name for dim in COMMON)}
-# Columns that are codes or exponents, not sizes.
-_PLAIN = ("distribution", "kv_dtype", "implementation")
-
 _PRODUCT_FEATURES = 11
 SHAPE_FEATURES = 27
 _TILES = len(CANDIDATES)
@@ -102,12 +65,26 @@ _FAR = 12.0
 @cache
 def own_dims(kind: int) -> tuple[str, ...]:
     """Columns of an operator that its models see, in order."""
-    return tuple(name for name in OPS[kind].fields if name not in _APART)
+    return tuple(name for dim in OPS[kind].dims if dim.feature != "unseen" for name in dim.columns)
+
+
+@cache
+def _codes(kind: int) -> tuple[str, ...]:
+    """Columns of an operator that are codes or exponents, not sizes."""
+    return tuple(name for dim in OPS[kind].dims if dim.feature == "code" for name in dim.columns)
+
+
+@cache
+def _absent(kind: int) -> dict[str, str]:
+    """Columns of an operator that mean another one where a row leaves them out, and that other one."""
+    dims = {dim.name: dim for dim in OPS[kind].dims}
+    meant = ((dim, dims[dim.absent]) for dim in dims.values() if dim.absent)
+    return {name: other for dim, of in meant for name, other in zip(dim.columns, of.columns, strict=True)}
 
 
 def size_columns(kind: int, *, product: bool) -> Ints:
     """Rows of the shape features that hold the operator's own dimensions, and how it is launched."""
-    ratios = max(len(RATIOS.get(OPS[kind].group, ())) - 1, 0)
+    ratios = max(len(OPS[kind].ratios) - 1, 0)
     first = 1 + (_PRODUCT_FEATURES if product else 0) + ratios
     return np.append(np.arange(first, min(first + len(own_dims(kind)), EAGER)), EAGER)
 
@@ -122,8 +99,8 @@ class _Own(NamedTuple):
 
 @cache
 def _own(kind: int) -> _Own:
-    sizes = tuple(name for name in own_dims(kind) if name not in _PLAIN)
-    ratios = RATIOS.get(OPS[kind].group, ())
+    sizes = tuple(name for name in own_dims(kind) if name not in _codes(kind))
+    ratios = OPS[kind].ratios
     over, under = (np.full((len(ratios), len(sizes)), -1) for _ in range(2))
     for row, names in enumerate(ratios):
         for places, part in zip((over, under), names, strict=True):
@@ -158,7 +135,8 @@ def shape_features(kinds: list[Kind], products: list[Products | None], n: int) -
 def _of_kind(kind: Kind, product: Products | None) -> Singles:
     """Shape features of one family's rows: tasks, products, ratios, dimensions."""
     table = kind.table
-    n, names, own = len(table), own_dims(int(table.kind[0])), _own(int(table.kind[0]))
+    n, code = len(table), int(table.kind[0])
+    names, own, codes = own_dims(code), _own(code), _codes(code)
     column = {name: _column(table, name) for name in names}
     sizes = np.log(np.maximum(np.array([column[name] for name in own.sizes]), 0.5))  # over zero for their logarithms
     ratios = np.empty((len(own.over), n))
@@ -167,7 +145,7 @@ def _of_kind(kind: Kind, product: Products | None) -> Singles:
     parts = [ratios[:1] if len(ratios) else sizes[:1]]
     if product is not None:
         parts.append(_product_features(product))
-    parts += [ratios[1:], sizes, *(column[name][None] for name in names if name in _PLAIN)]
+    parts += [ratios[1:], sizes, *(column[name][None] for name in names if name in codes)]
     if "window" in column:  # other kernels run with one, also where it is no shorter than the context
         parts.append((table.column("window") > 0.0)[None].astype(np.float64))
     if product is None:
@@ -177,8 +155,9 @@ def _of_kind(kind: Kind, product: Products | None) -> Singles:
         kept = part[: EAGER - at]
         features[at : at + len(kept)] = kept
         at += len(kept)
-    if OPS[int(table.kind[0])].group == "moe":
-        features[ODDITY] = oddity(table)
+    kernel_class = OPS[code].kernel_class
+    if kernel_class is not None:
+        features[ODDITY] = kernel_class(table)
     eager = table.column("eager")
     features[EAGER] = np.where(np.isnan(eager), IS_EAGER[table.dtype], eager > 0.0)
     return features
@@ -186,11 +165,11 @@ def _of_kind(kind: Kind, product: Products | None) -> Singles:
 
 def _column(table: OpTable, name: str) -> Floats:
     """A dimension, with what absent means."""
-    given = table.column(name)
-    if name in _PLAIN:
-        return np.where(np.isnan(given), table.dtype.astype(np.float64), given) if name == "kv_dtype" else given
-    if name in _ABSENT:
-        return np.where(np.isnan(given) | (given == 0.0), table.column(_ABSENT[name]), given)
+    given, kind = table.column(name), int(table.kind[0])
+    if name in _codes(kind):  # of a number format that is left out, the row's
+        return np.where(np.isnan(given), table.dtype.astype(np.float64), given)
+    if name in _absent(kind):
+        return np.where(np.isnan(given) | (given == 0.0), table.column(_absent(kind)[name]), given)
     return given
 
 

@@ -46,9 +46,6 @@ CONSTANTS = np.array([0.5, 0.5, 0.5, 0.3, 0.3, 0.5])
 STRENGTH, LEAF = 0.5, 0.3
 # Columns beside an operator's own sizes that the smooth rest depends on.
 BALANCES = np.array([MEMORY_BALANCE, LAUNCH_BALANCE, WAVES])
-# Columns that are stretched: four cards may be wired unlike two, so one says little of the other; and other kernels
-# read a KV cache in another number format, which one GPU has to convert and another reads as it is.
-_STRETCH = {"devices": 12.0, "kv_dtype": 3.0}
 # A library takes its kernel by the size of one product; a batch is as many of them. So rows that differ in their batch,
 # and with it in their waves and in their work over its launch, miss the physics alike.
 _BATCH_STRETCH = 0.1
@@ -111,9 +108,10 @@ class Places(NamedTuple):
         """Of an operator's code; `product`: it is one of matrices."""
         sizes = size_columns(kind, product=product)
         stretch = np.ones(len(sizes) + len(BALANCES))
+        stretches = {name: dim.stretch for dim in OPS[kind].dims for name in dim.columns}
         for k, name in enumerate(own_dims(kind)[: len(sizes) - 1]):
-            stretch[k] = _STRETCH.get(name, 1.0)
-        if OPS[kind].group == "bmm":
+            stretch[k] = stretches[name]
+        if OPS[kind].batched:
             stretch[[own_dims(kind).index("b"), -2, -1]] = _BATCH_STRETCH
         return cls(np.concatenate([sizes, BALANCES]), stretch)
 

@@ -27,9 +27,6 @@ Singles = NDArray[np.float32]
 Ints = NDArray[np.intp]
 Bools = NDArray[np.bool_]
 
-# Lines of the breakdown whose operators do little but move bytes.
-_MOVERS = ("elementwise", "norm", "softmax", "pool", "embedding", "memory")
-
 
 @dataclass(frozen=True, slots=True)
 class Samples:
@@ -116,21 +113,17 @@ def samples(rows: Measurements, gpus: GpuTable, tile: Ints | None = None) -> Sam
     fill_all(shape_features(kinds, products, len(i)), traits, devices, rows.gpu, terms, features)
     kind, product = int(rows.ops.kind[0]), products[0] is not None
     places, own_places = Places.of_few(kind, product=product), Places.of(kind, product=product)
-    group = OPS[kind].group
-    names, makes = gpus.ids, makes_of(gpus, collective=group == "collective")
-    moves, streams, waits = (
-        group in _MOVERS,
-        group == "elementwise",
-        OPS[kind].name == "attention_decode",
-    )
+    op = OPS[kind]
+    names, makes = gpus.ids, makes_of(gpus, collective=op.link_bytes is not None)
+    moves, streams = op.traffic != "computes", op.traffic == "streams"
     apart = np.zeros(len(i), dtype=np.bool_)
     told = (features, terms, rows.latency_s, rows.gpu, only, names, makes, places, own_places)
-    return Samples(*told, moves, streams, waits, chooses(kind), apart)
+    return Samples(*told, moves, streams, op.waits, chooses(kind), apart)
 
 
 def told_apart(found: Samples, runs: OperatorRuns) -> Samples:
     """Samples of these runs; of experts, with the rows that tell of no other layers, as kernels' names say."""
-    if OPS[int(runs.rows.ops.kind[0])].group != "moe":
+    if OPS[int(runs.rows.ops.kind[0])].kernel_class is None:
         return found
     return replace(found, apart=_apart(found.features[ODDITY], runs.rows.gpu, runs.kernel))
 

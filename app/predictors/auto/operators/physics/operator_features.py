@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.ops.attention import fill_tiles
-from app.ops.base import Loops, Products, Queries, Rereads
+from app.ops.attention_tiles import fill_tiles
+from app.ops.figures import Loops, Products, Queries, Rereads
 from app.ops.kinds import Kind, least_flops_of, link_bytes_of, passing_of, work_of
 from app.ops.tiles import CANDIDATES, TRANSFORMED, Grid, as_batches, fill_grid
 from app.predictors.priors import IN_TURN, IS_EAGER, TILE_EDGE
@@ -96,7 +96,7 @@ def _grid(kind: Kind, products: Products) -> Grid:
     """Tiles of one family's rows."""
     tiles = Grid.empty(len(products.batch))
     _fill_grid(Products(*(np.ascontiguousarray(part) for part in products)), tiles)
-    if kind.op.group == "bmm":
+    if kind.op.batched:
         as_batches(products, tiles)
     return tiles
 
@@ -150,16 +150,15 @@ def _handed(kind: Kind) -> Floats:
 
 
 def _activations(kind: Kind) -> Floats:
-    if kind.op.group != "linear":
-        return np.zeros(len(kind.table))
-    return kind.table.column("m") * kind.table.column("k")
+    quantised = kind.op.quantised
+    return np.zeros(len(kind.table)) if quantised is None else quantised(kind.table)
 
 
 def _between(kind: Kind) -> Floats:
     table = kind.table
-    if kind.op.group != "linear":
+    if kind.op.quantised is None or kind.op.weights is None:
         return np.zeros(len(table))
-    weights: Floats = table.column("n") * table.column("k") * _IN_TURN_BYTES[table.dtype]
+    weights: Floats = kind.op.weights(table) * _IN_TURN_BYTES[table.dtype]
     return weights * ~(table.column("eager") > 0.0)
 
 

@@ -1,0 +1,118 @@
+"""How kernels of attention deal queries and keys to blocks (FlashAttention-2, Dao 2023).
+
+What the queries of a sequence see is counted here too. Causal: the query at position p sees min(p + 1, w) keys, w the
+window (0, or C and more: all).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from app.ops.figures import Floats, Loops, Products, Queries
+from app.tables.ops import OpTable
+
+
+class Reach(NamedTuple):
+    """What the queries of one sequence see, float64 [n] each."""
+
+    queries: Floats
+    pairs: Floats  # (query, key)
+    keys: Floats  # that any query sees
+
+
+def _pairs_to(position: Floats, window: Floats) -> Floats:
+    """Keys seen by all queries at the first `position` positions: sum of min(x, window)."""
+    short = np.minimum(position, window)
+    pairs: Floats = 0.5 * short * (short + 1.0) + (position - short) * window
+    return pairs
+
+
+def reach(table: OpTable) -> Reach:
+    """Queries, pairs and keys of one sequence."""
+    context, queries, window = (table.column(name) for name in ("context_length", "query_length", "window"))
+    queries = np.where(np.isnan(queries), context, queries)
+    window = np.where((window == 0) | (window > context), context, window)
+    pairs = _pairs_to(context, window) - _pairs_to(context - queries, window)
+    return Reach(queries, pairs, np.minimum(context, window + queries - 1.0))
+
+
+def either(given: Floats, default: Floats) -> Floats:
+    """`given` where it is, else `default`."""
+    chosen: Floats = np.where(np.isnan(given), default, given)
+    return chosen
+
+
+def shared_heads(table: OpTable) -> Floats:
+    """Heads of keys and values."""
+    return either(table.column("kv_heads"), table.column("heads"))
+
+
+def products(table: OpTable) -> Products:
+    """Tiles of queries, per sequence and head: one tile loops over all its keys, which are not split."""
+    queries = either(table.column("query_length"), table.column("context_length"))
+    width = table.column("head_dim")
+    return Products(table.column("batch") * table.column("heads"), queries, width, width)
+
+
+def decode_products(table: OpTable) -> Products:
+    """Scores of the query heads that share a KV head, per sequence; keys are dealt to tiles (Flash-Decoding)."""
+    heads, keys = table.column("heads"), reach(table).keys
+    shared = shared_heads(table)
+    return Products(table.column("batch") * shared, heads / shared, keys, table.column("head_dim"))
+
+
+# Keys that a block of FlashAttention-2 reads at a turn, by how wide heads are at most (its `set_params_splitkv`).
+_WIDTHS, _KEYS_OF_TURN = np.array([64.0, 128.0]), np.array([256.0, 128.0, 64.0])
+
+
+def decode_loops(table: OpTable) -> Loops:
+    """As FlashAttention-2 deals one query per sequence to blocks.
+
+    Query heads that share a KV head are rows of one block, and its keys are dealt to more blocks where SMs would be
+    idle (Flash-Decoding); with a window, and where no heads share one, each head is a block that is not cut.
+    """
+    heads, shared = table.column("heads"), shared_heads(table)
+    context, window = table.column("context_length"), table.column("window")
+    windowed = window > 0.0
+    together = (heads > shared) & ~windowed
+    keys = np.where(windowed, np.minimum(context, window), context)
+    steps = np.ceil(keys / _KEYS_OF_TURN[np.searchsorted(_WIDTHS, table.column("head_dim"))])
+    return Loops(table.column("batch") * np.where(together, shared, heads), steps, np.where(together, steps, 1.0))
+
+
+# Queries of a tile, of all heads that share a KV head one after another, and clocks of an SM to begin and end one: of
+# A100, B200 and L40S (docs/explanation/notebook.md).
+_TILE_ROWS, _TILE_CLOCKS = 64.0, 6000.0
+
+
+def queries_of(table: OpTable) -> Queries:
+    """What `fill_tiles` takes."""
+    return Queries(*(table.column(name) for name in Queries._fields))
+
+
+def fill_tiles(queries: Queries, padding: Floats, clocks: Floats) -> None:
+    """FLOPs that are done for each that is asked, and clocks of SMs besides, [n] each; compiled where it is used.
+
+    A tile works on every key that one of its queries sees, and on all its rows; backward on as many tiles again.
+    """
+    for q in range(len(padding)):
+        context, window = queries.context_length[q], queries.window[q]
+        length = context if np.isnan(queries.query_length[q]) else queries.query_length[q]
+        shared = queries.heads[q] if np.isnan(queries.kv_heads[q]) else queries.kv_heads[q]
+        if window == 0 or window > context:
+            window = context
+        group = queries.heads[q] / shared
+        tiles = np.ceil(length * group / _TILE_ROWS)
+        span = min(length, max(_TILE_ROWS / group, 1.0))
+        # The last query of a tile sees most: (span - 1) / 2 keys more than the mean one.
+        asked = visited = 0.0
+        for position, sign in ((context, 1.0), (context - length, -1.0)):
+            short = min(position, window)
+            asked += sign * (0.5 * short * (short + 1.0) + (position - short) * window)
+            last, wide = position + 0.5 * (span - 1.0), window + span - 1.0
+            short = min(last, wide)
+            visited += sign * (0.5 * short * (short + 1.0) + (last - short) * wide)
+        padding[q] = tiles * _TILE_ROWS / (length * group) * visited / asked
+        clocks[q] = _TILE_CLOCKS * queries.batch[q] * shared * tiles * (1.0 + queries.backward[q])

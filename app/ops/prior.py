@@ -1,0 +1,30 @@
+"""What is expected of an operator's kernels before any of them was measured on the GPU in question."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Prior(NamedTuple):
+    """Efficiencies and times of an operator that hold on every GPU.
+
+    Set by hand while looking at NeuSight's and aiconfigurator's published rows, all GPUs together, so errors of the
+    untrained predictor on those rows are in-sample (docs/reference/results.md); no GPU has its own.
+
+    compute   share of the sustained rate that its kernels reach on full tiles
+    memory    share of the sustained bandwidth
+    host_s    shortest time of an operator that PyTorch launches by itself, seconds
+    device_s  time of an operator of no work in a CUDA graph, seconds
+    width     half-width in log space of an interval that holds 80 %; equal in an interval group (docs/explanation/
+              notebook.md)
+    """
+
+    compute: float
+    memory: float
+    host_s: float
+    device_s: float
+    width: float
+
+
+# Of whatever only moves bytes. Host time: a guess, no rows are behind it.
+STREAMED = Prior(1.0, 0.95, 20e-6, 2.5e-6, 0.50)
