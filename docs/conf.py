@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
+
+from app.ops import OPS
+from app.ops.reference import fields_table
 
 _VERSION = re.search(
     r'^__version__ = "(.+)"', (Path(__file__).parents[1] / "app/__init__.py").read_text(), re.MULTILINE
@@ -25,3 +29,14 @@ myst_enable_extensions = ["colon_fence", "deflist"]
 # Headings down to this level can be linked to.
 myst_heading_anchors = 4
 nitpicky = True
+
+
+def _with_operators(app: Any, page: str, source: list[str]) -> None:
+    """Put the fields of all operators where the nomenclature asks for them."""
+    if page == "reference/nomenclature":
+        source[0] = source[0].replace("<!-- operator fields -->", fields_table(OPS[1:]))
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx."""
+    app.connect("source-read", _with_operators)

@@ -230,7 +230,7 @@ ATTENTION_OPS = (
         configuration=_LAYER,
         saves=("input", "output"),
         suite=Space({**_AXES, "new": Pick((1, 1, 4))}, NARROW, build_prefill, _prefill, share=2),
-        usual={**_USUAL, "batch": (1, 16), "context_length": (128, 8192)},
+        usual={"batch": (1, 16), **_USUAL, "context_length": (128, 8192)},
         example=_EXAMPLE,
     ),
     Op(
@@ -249,7 +249,7 @@ ATTENTION_OPS = (
         backward=BY_DATA_AND_WEIGHT,
         saves=("input", "output"),
         suite=Space(_AXES, NARROW, build_decode, _shared, back=False, share=2),
-        usual={**_USUAL, "batch": (1, 256), "context_length": (128, 32768)},
+        usual={"batch": (1, 256), **_USUAL, "context_length": (128, 32768)},
         example=_EXAMPLE,
     ),
     Op(

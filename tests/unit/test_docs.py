@@ -8,13 +8,15 @@ import subprocess
 import pytest
 
 from app.config import CHECKOUT
-from app.ops import MIXED_FIELDS
+from app.ops import MIXED_FIELDS, OPS
 from app.ops.kernel import FIELDS as KERNEL_FIELDS
+from app.ops.reference import fields_table
 from app.tables.fields import FIELDS as GPU_FIELDS
 from app.tables.gpus import PIPES
 
 TEXT = (CHECKOUT / "docs" / "reference" / "nomenclature.md").read_text("utf-8")
-WORDS = set(re.findall(r"\w+", TEXT))
+# The site puts the fields of operators in where the page asks for them (docs/conf.py).
+WORDS = set(re.findall(r"\w+", TEXT.replace("<!-- operator fields -->", fields_table(OPS[1:]))))
 SHELVES = ("tutorial", "how-to", "reference", "explanation")
 
 

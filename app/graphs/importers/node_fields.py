@@ -10,6 +10,7 @@ from math import prod
 
 from app.graphs.importers.attributes import Fields, Mistake
 from app.graphs.importers.tensors import Tensor
+from app.ops import OP_CODE, OPS
 
 Tensors = Sequence[Tensor]
 Rule = Callable[[Fields, Tensors, Tensors], float]
@@ -23,7 +24,7 @@ def completed(op: str, given: Fields, inputs: Tensors, outputs: Tensors) -> tupl
 
     Mistake names the tensor that cannot be.
     """
-    rule = _RULES.get(op)
+    rule = _RULES.get(op) or (_elementwise if OPS[OP_CODE[op]].fields.keys() >= _OF_ROWS else None)
     if rule is None:
         return op, 0.0
     if op in _BINARY and inputs and _with_scalar(inputs, outputs[0]):
@@ -226,10 +227,10 @@ def _all_keys(given: Fields) -> None:
         given["context_length"], given["window"] = keys + queries, keys
 
 
+# Any other operator on rows is as an element-wise one: as large as its output, its inputs broadcast to that.
+_OF_ROWS = {"b", "h"}
 _RULES: Mapping[str, Rule] = (
-    dict.fromkeys((*_BINARY, "relu", "gelu", "tanh", "silu"), _elementwise)
-    | {f"{op}_scalar": _elementwise for op in _BINARY}
-    | {"linear": _linear, "bmm": _bmm, "conv2d": _conv2d, "max_pool2d": _pool, "avg_pool2d": _pool}
+    {"linear": _linear, "bmm": _bmm, "conv2d": _conv2d, "max_pool2d": _pool, "avg_pool2d": _pool}
     | {"softmax": _normed(0.0), "layer_norm": _normed(2.0), "rms_norm": _normed(1.0), "batch_norm": _batch_norm}
     | {"copy": _normed(0.0), "embedding": _embedding}
     | {"attention_prefill": _attention, "attention_decode": _attention}

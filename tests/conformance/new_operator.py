@@ -1,0 +1,173 @@
+"""What adding an operator costs: one file, one line of OPS; run by test_new_operator.py in a copy of the tree."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+FILE = '''"""`limit_rows`: `b` rows of `h` clipped at `edges` values each; a group of its own."""
+
+from __future__ import annotations
+
+from app.ops.base import COMMON, Dim, Op, handed_rows
+from app.ops.figures import Ratio, Work
+from app.ops.gradient import rowwise
+from app.ops.prior import Prior
+from app.ops.suite import PLAIN, ROWS, WIDTH, Log, Space, unary
+from app.tables.ops import DTYPE_BYTES, OpTable
+
+
+def work(table: OpTable) -> Work:
+    """Each element once in, once out."""
+    elements = table.column("b") * table.column("h")
+    moved = 2.0 * elements * DTYPE_BYTES[table.dtype]
+    return Work(table.column("edges") * elements, moved, moved)
+
+
+LIMIT_ROWS = Op(
+    "limit_rows",
+    "limiting",
+    (Dim("b", "rows"), Dim("h", "elements of a row"), Dim("edges", "values that clip a row", default=2.0), *COMMON),
+    work,
+    prior=Prior(1.0, 0.9, 25e-6, 2e-6, 0.6),
+    handed=handed_rows,
+    traffic="streams",
+    ratios=(Ratio(("b", "h")),),
+    backward=rowwise("mul"),
+    saves=("input",),
+    fusible=True,
+    suite=Space({"b": ROWS, "h": WIDTH, "edges": Log(1, 16)}, PLAIN, unary(lambda torch, x: torch.clamp(x, -1, 1))),
+    usual={"b": (64, 65536), "h": (128, 16384)},
+    example={"b": 4096, "h": 4096},
+)
+'''
+GPUS = ["nvidia-l4", "h100-sxm5-80gb"]
+
+
+def add(app: Path) -> None:
+    """The file, and the line of OPS behind all others."""
+    (app / "ops" / "limit_rows.py").write_text(FILE, "utf-8")
+    listed = app / "ops" / "__init__.py"
+    text = listed.read_text("utf-8").replace("    *NETWORK_OPS,\n", "    *NETWORK_OPS,\n    LIMIT_ROWS,\n")
+    listed.write_text(
+        text.replace("from app.ops.base", "from app.ops.limit_rows import LIMIT_ROWS\nfrom app.ops.base"), "utf-8"
+    )
+
+
+def main() -> None:
+    """Print what each part of the project makes of the operator."""
+    checks = (predicted, compared, trained_network, fused, documented, measured, planned)
+    print(json.dumps({check.__name__: check() for check in checks}))
+
+
+def _reply(workload: dict[str, object], predictor: str = "auto") -> dict[str, object]:
+    import msgspec  # here and below: `add` runs without the project
+    from app.wire.requests import read_request
+
+    from app.config import CHECKOUT
+    from app.engine.curated import load_seed_specs
+    from app.engine.engine import Engine, Served, untrained
+    from app.engine.gpu_rows import Snapshot
+    from app.engine.shipped import shipped_version
+    from app.predictors.auto.predictor import Auto
+    from app.predictors.intervals.conformal import Intervals
+    from app.services.dispatch import reply
+    from app.tables.catalog import Catalog
+    from app.tables.gpus import GpuTable
+
+    specs = [spec for spec in load_seed_specs() if spec.id in GPUS]
+    ships = shipped_version("auto", CHECKOUT / "models_store")
+    assert ships is not None
+    payload = ships.payload()
+    auto = Served(Auto.from_state(payload["state"]), Intervals.from_state(payload["intervals"]), "shipped")
+    served = untrained() | {("auto", "*"): auto}
+    snapshot = Snapshot.of(Engine(Catalog(specs), GpuTable.from_specs(specs), served))
+    question = {"workload": workload, "gpus": GPUS, "predictor": predictor}
+    answer = reply(snapshot, read_request(msgspec.json.encode(question)), max_rows=1000)
+    return msgspec.to_builtins(answer)
+
+
+def _node(name: str, op: str, source: str) -> dict[str, object]:
+    return {"name": name, "op": op, "inputs": [source], "outputs": [{"shape": ["batch", 4096]}]}
+
+
+def _graph(op: str) -> dict[str, object]:
+    nodes = [_node("y", "linear", "x"), _node("z", op, "y"), _node("u", "relu", "z"), _node("v", "linear", "u")]
+    return {"inputs": [{"name": "x", "shape": ["batch", 4096]}], "nodes": nodes}
+
+
+def predicted() -> object:
+    """Latency and interval of a row, with shipped artefacts that know nothing of it."""
+    row = {"op": "limit_rows", "b": 65536, "h": 4096, "edges": 4, "dtype": "fp32"}
+    return _reply({"kind": "operators", "operators": [row]})
+
+
+def compared() -> object:
+    """An operator of the artefacts is answered with their interval still."""
+    return _reply({"kind": "operators", "operators": [{"op": "linear", **dict.fromkeys("mnk", 4096), "dtype": "bf16"}]})
+
+
+def trained_network() -> object:
+    """A graph with it in training: time, memory, breakdown."""
+    return _reply({"kind": "graph", "graph": _graph("limit_rows"), "mode": "training", "batch": 64})
+
+
+def fused() -> object:
+    """Names of the rows of the graph once it is fused."""
+    from app.graphs.fuse_pass import fused as fuse
+    from app.graphs.importers.json_graph import lower
+    from app.graphs.run import Run
+    from app.wire.graph_form import checked
+
+    return list(fuse(lower(checked(_graph("limit_rows")), Run(batch=4), {})).names)
+
+
+def documented() -> object:
+    """Whether OpenAPI, the page's form and the nomenclature have it."""
+    from app.api.openapi import _document
+    from app.config import Settings
+    from app.main import create_app
+    from app.ops import OPS
+    from app.ops.reference import fields_table
+    from app.services.pages.fields import example
+
+    schemas = _document(create_app(Settings(data_dir=Path("data"))))["components"]["schemas"]
+    words = set(re.findall(r"\w+", fields_table(OPS[1:])))
+    return [sorted(schemas["LimitRowsOperator"]["properties"]), example("operators", "limit_rows"), "edges" in words]
+
+
+def measured() -> object:
+    """Rows of it that the measuring suite draws, and the shape of what one computes."""
+    from app.measure.device import Device
+    from app.measure.operators.design import rows
+    from app.measure.operators.made import Tensors
+    from app.ops import OPS
+
+    described = {
+        **{"name": "a CPU", "compute_capability": "9.0", "sm_count": 1, "boost_clock_hz": 2e9},
+        **{"memory_bytes": 16e9, "memory_bandwidth_bytes_per_s": 1e11},
+    }
+    cpu = Device("cpu", "a CPU", ("fp32",), 16e9, 1, "pytorch-2", "pytorch-2", described)
+    suite = OPS[-1].suite
+    assert suite is not None
+    made = suite.build(Tensors.of(cpu, "fp32"), {"b": 3, "h": 5})
+    return [sum(row["op"] == "limit_rows" for row in rows(cpu)), list(made.forward().shape)]
+
+
+def planned() -> object:
+    """How many shapes a measurement plan draws from, and the columns that learned models see."""
+    from app.engine.operator_rows import read_rows
+    from app.ops import OPS
+    from app.predictors.auto.operators.models.features import own_dims
+    from app.services.measurements.design import design
+
+    return [len(read_rows(design("limit_rows", "fp32", 48)).table), list(own_dims(len(OPS) - 1))]
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        add(Path(sys.argv[1]))
+    else:
+        main()
