@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from app.bootstrap.assemble import installed_snapshot
 from app.config import Settings
 from app.engine.gpu_rows import Snapshot
-from app.services.dispatch import reply
+from app.services.dispatch import predict_workload
 from app.wire.operators.operators_form import TablePrediction, TableResponse
 from app.wire.predict_body import read_request
 
@@ -70,7 +70,9 @@ class LatencyRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
         figures = dict(zip(self.columns, rows.T.tolist(), strict=True))
         workload = {"kind": "operator_table", "op": self.op, **(self.fixed or {}), **figures}
         question = {"workload": workload, "gpu": self.gpu, "predictor": self.predictor, "coverage": self.coverage}
-        found = reply(self._served(), read_request(msgspec.json.encode(question)), max_rows=max(len(rows), 1))
+        found = predict_workload(
+            self._served(), read_request(msgspec.json.encode(question)), max_rows=max(len(rows), 1)
+        )
         assert isinstance(found, TableResponse)
         return found.predictions[0]
 

@@ -48,7 +48,7 @@ from app.engine import long_tail
 from app.engine.snapshot import SnapshotHolder
 from app.engine.versions import Stores
 from app.runtime.allocator_trim import share_arena
-from app.services.graphs.stored import Graphs
+from app.services.graphs.graph_store import Graphs
 
 # Allocations, and young collections, between two collections: requests leave no cycles, so looking often finds nothing.
 COLLECT_AFTER = (50_000, 20, 20)

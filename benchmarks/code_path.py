@@ -15,7 +15,7 @@ import msgspec
 from app.bootstrap.warm import shipped_snapshot
 from app.config import CHECKOUT
 from app.engine.gpu_rows import Snapshot
-from app.services.dispatch import reply
+from app.services.dispatch import predict_workload
 from app.wire.json_text import check_json_text
 from app.wire.network_form import MODEL_EXAMPLE
 from app.wire.operators.operators_form import OPERATORS_EXAMPLE
@@ -37,7 +37,7 @@ def visited(snapshot: Snapshot, body: bytes) -> list[str]:
     sys.setprofile(enter)
     try:
         check_json_text(body)
-        msgspec.json.encode(reply(snapshot, read_request(body), max_rows=10_000))
+        msgspec.json.encode(predict_workload(snapshot, read_request(body), max_rows=10_000))
     finally:
         sys.setprofile(None)
     return path

@@ -9,7 +9,7 @@ from fastapi import Depends, Request
 from app.bootstrap.runtime import Runtime
 from app.config import Settings
 from app.engine.snapshot import SnapshotHolder
-from app.services.graphs.stored import Graphs
+from app.services.graphs.graph_store import Graphs
 from app.store.session import Database
 from app.wire.decoding import decode_plain
 from app.wire.json_text import check_json_text

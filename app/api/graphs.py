@@ -13,7 +13,7 @@ from app.api.deps import GraphsDep
 from app.api.listing import Limit
 from app.api.openapi import BINARY, ref
 from app.errors import BadInput, FieldError
-from app.services.graphs.files import MEDIA_FILES, MEDIA_JSON, read_dims, read_graph
+from app.services.graphs.graph_bodies import MEDIA_FILES, MEDIA_JSON, read_dims, read_graph
 from app.store.graphs import GraphRow
 from app.wire.graph_form import GRAPH_EXAMPLE
 
@@ -94,7 +94,7 @@ def post_graph(
 ) -> GraphOut:
     """Check and keep a network."""
     sizes = read_dims(dims)
-    return _out(graphs.post(read_graph(*body), sizes))
+    return _out(graphs.add(read_graph(*body), sizes))
 
 
 @router.get("/graphs", response_model_exclude_none=True)

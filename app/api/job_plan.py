@@ -10,7 +10,7 @@ from app.api.current import current
 from app.api.deps import BodyDep, DatabaseDep, GraphsDep, HolderDep, SettingsDep
 from app.api.openapi import json_answer, json_body, ref
 from app.engine.gpu_rows import Snapshot
-from app.services.compare.job_plan import plan
+from app.services.compare.job_plan import choose_gpus
 from app.services.quotes.save import kept
 from app.wire.job_plan_form import PLAN_EXAMPLE, PlanResponse, read_plan
 
@@ -37,7 +37,7 @@ def plan_job(
     request, most = read_plan(body), settings.max_batch_rows
 
     def answered(snapshot: Snapshot) -> PlanResponse:
-        answer = plan(snapshot, request, max_rows=most, graphs=graphs)
+        answer = choose_gpus(snapshot, request, max_rows=most, graphs=graphs)
         return kept(database, snapshot, "plan", request, answer) if request.save else answer
 
     answer = current(holder, answered)

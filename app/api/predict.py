@@ -13,7 +13,7 @@ from app.api.metrics import Metrics
 from app.api.service import Service
 from app.engine.snapshot import SnapshotHolder
 from app.errors import NotFound
-from app.services.dispatch import reply
+from app.services.dispatch import predict_workload
 from app.services.kernels.predict import predict_many
 from app.services.quotes.save import kept
 from app.wire.network_form import ModelRequest
@@ -74,7 +74,7 @@ class PredictRoute:
         def written() -> tuple[Response, bytes]:
             most: int = state.runtime.settings.max_batch_rows
             snapshot = holder.snapshot
-            answer = reply(snapshot, request, max_rows=most, graphs=state.graphs)
+            answer = predict_workload(snapshot, request, max_rows=most, graphs=state.graphs)
             if request.save:
                 answer = kept(state.runtime.database, snapshot, "predict", request, answer)
             return answer, write_response(answer)

@@ -12,7 +12,7 @@ from app.api.openapi import json_answer, json_body, ref
 from app.config import Settings
 from app.engine.gpu_rows import Snapshot
 from app.services.compare.compare import compare
-from app.services.graphs.stored import Graphs
+from app.services.graphs.graph_store import Graphs
 from app.services.scheduling.extender import EXTENDER_EXAMPLE, Compare, filtered, prioritised, read_question
 from app.wire.compare_form import CompareRequest, CompareResponse
 

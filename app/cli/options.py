@@ -22,7 +22,7 @@ from app.errors import BadInput
 if TYPE_CHECKING:
     from app.cli.drawing import Drawing
     from app.engine.gpu_rows import Snapshot
-    from app.services.graphs.stored import Graphs
+    from app.services.graphs.graph_store import Graphs
 
 File: TypeAlias = Annotated[
     Path | None, typer.Argument(help="JSON of a workload, or of a whole request; - reads standard input.")
@@ -172,7 +172,7 @@ def snapshot_of(settings: Settings) -> Iterator[tuple[Snapshot, Graphs]]:
     from app.bootstrap.assemble import assemble_for
     from app.bootstrap.runtime import open_runtime
     from app.engine.gpu_rows import Snapshot
-    from app.services.graphs.stored import Graphs
+    from app.services.graphs.graph_store import Graphs
 
     with open_runtime(settings) as runtime:
         engine, refused = assemble_for(runtime)

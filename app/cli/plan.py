@@ -38,7 +38,7 @@ def command(  # noqa: PLR0913 - one parameter per option
     """Find the cheapest GPUs (of all, unless some are named) that meet a deadline, a budget or a throughput."""
     import msgspec
 
-    from app.services.compare.job_plan import plan
+    from app.services.compare.job_plan import choose_gpus
     from app.wire.job_plan_form import read_plan
 
     refuse_other(workload.plot)
@@ -56,7 +56,7 @@ def command(  # noqa: PLR0913 - one parameter per option
     asked = read_plan(msgspec.json.encode(request))
     settings = Settings.from_env()
     with snapshot_of(settings) as (snapshot, graphs):
-        answer = plan(snapshot, asked, max_rows=settings.max_batch_rows, graphs=graphs)
+        answer = choose_gpus(snapshot, asked, max_rows=settings.max_batch_rows, graphs=graphs)
     workload.show(answer, answer.choices, lambda: _show(answer), lambda: _drawn(answer))
 
 

@@ -26,7 +26,7 @@ def command(
     """Predict how long a kernel, a list of operators or a whole network takes on one GPU, on several or on all."""
     import msgspec
 
-    from app.services.dispatch import reply
+    from app.services.dispatch import predict_workload
     from app.wire.operators.operators_form import TableResponse
     from app.wire.predict_body import read_request, write_response
 
@@ -38,7 +38,7 @@ def command(
     asked = read_request(msgspec.json.encode(request))
     settings = Settings.from_env()
     with snapshot_of(settings) as (snapshot, graphs):
-        response = reply(snapshot, asked, max_rows=settings.max_batch_rows, graphs=graphs)
+        response = predict_workload(snapshot, asked, max_rows=settings.max_batch_rows, graphs=graphs)
     if isinstance(response, TableResponse):
         print(write_response(response).decode())
         return

@@ -41,7 +41,7 @@ def command(  # noqa: PLR0913 - one parameter per option
     """Propose partition, GPUs and time limit for a job, and submit it if asked to."""
     import msgspec
 
-    from app.services.compare.job_plan import plan
+    from app.services.compare.job_plan import choose_gpus
     from app.services.scheduling.slurm import partitions_of, proposed
     from app.wire.job_plan_form import read_plan
 
@@ -63,7 +63,7 @@ def command(  # noqa: PLR0913 - one parameter per option
             max_devices=max_devices,
         )
         asked = read_plan(msgspec.json.encode(request))
-        answer = plan(snapshot, asked, max_rows=settings.max_batch_rows, graphs=graphs)
+        answer = choose_gpus(snapshot, asked, max_rows=settings.max_batch_rows, graphs=graphs)
     found = proposed(answer.choices, places)
     if found is None:
         missing = "; ".join(f"{one.gpu}: {words}" for one in answer.choices for words in one.missing)

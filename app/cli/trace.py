@@ -32,7 +32,7 @@ def command(
     import msgspec
 
     from app.graphs.importers.aten import graph
-    from app.services.graphs.files import read_graph
+    from app.services.graphs.graph_bodies import read_graph
 
     try:
         torch: Any = import_module("torch")

@@ -1,9 +1,9 @@
-"""Any request of POST /predict to whoever answers its kind of workload."""
+"""Route a POST /predict request to the use case of its workload's kind."""
 
 from __future__ import annotations
 
 from app.engine.gpu_rows import Snapshot
-from app.services.graphs.stored import Graphs
+from app.services.graphs.graph_store import Graphs
 from app.services.kernels.predict import predict
 from app.services.models.predict import predict_network
 from app.services.operators.predict import predict_operators
@@ -14,12 +14,13 @@ from app.wire.predict_body import Request, Response
 from app.wire.prediction_form import PredictRequest
 
 
-def reply(
+def predict_workload(
     snapshot: Snapshot, request: Request, *, max_rows: int, graphs: Graphs | None = None, advise: bool = True
 ) -> Response:
-    """Answer a request; NotFound, BadInput, TooLarge or NotTrained say what to send instead.
+    """Return the answer to a request. Raises NotFound, BadInput, TooLarge or NotTrained with what to send instead.
 
-    `graphs` are those stored by POST /graphs, which a request may name; `advise` adds what would make a network fit.
+    `graphs` holds those stored by POST /graphs, which a request may name; `advise` adds suggestions for networks that
+    do not fit.
     """
     if isinstance(request, PredictRequest):
         return predict(snapshot, request)

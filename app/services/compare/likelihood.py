@@ -1,8 +1,8 @@
-"""How likely one GPU is to be the faster one: two predictions as log-normal, each as wide as its interval.
+"""Probability that one predicted figure is less than another, as log-normals as wide as their intervals.
 
 A time has the half-widths ln(high / middle) / z and ln(middle / low) / z in log space, z the normal quantile of the
 interval's coverage. Of two times only the halves that face each other matter: P(A < B) = Phi(ln(b / a) / s), s^2 =
-s_A^2 + s_B^2 - 2 rho s_A s_B. `CORRELATION` says where rho comes from.
+s_A^2 + s_B^2 - 2 rho s_A s_B. `CORRELATION` is rho.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 # Correlation of the errors of two GPUs on one workload, in units of their intervals. On NeuSight's measured models,
-# each GPU left out in turn, it comes out as 0.05 (`gpucast evaluate ranking --rows 250`): too little to build on.
+# each GPU left out in turn, it is 0.05 (`gpucast evaluate ranking --rows 250`): too small to use.
 CORRELATION = 0.0
-# Ends of intervals farther from the middle than this are as good as unknown; less than this apart are one figure.
+# Clip of interval ends in log space, and the least spread: closer figures count as equal.
 _WIDEST, _LEAST = 30.0, 1e-12
 
 
@@ -31,7 +31,7 @@ class Timed(Protocol):
 
     @property
     def latency_ms(self) -> float:
-        """The middle."""
+        """The estimated time, ms."""
 
     @property
     def interval_ms(self) -> Interval:
@@ -39,7 +39,7 @@ class Timed(Protocol):
 
 
 class Figures(NamedTuple):
-    """One figure of n GPUs, float64 [n] each: the middle, and the ends of an interval of some coverage."""
+    """One figure of n GPUs, float64 [n] each: the estimates, and the ends of their intervals of one coverage."""
 
     middle: Floats
     low: Floats
@@ -48,14 +48,14 @@ class Figures(NamedTuple):
 
 
 def probability_faster(a: Timed, b: Timed) -> float:
-    """The probability that `a` takes less time than `b`."""
-    both = [(one.latency_ms, one.interval_ms.low, one.interval_ms.high) for one in (a, b)]
+    """Return the probability that `a` takes less time than `b`."""
+    both = [(timed.latency_ms, timed.interval_ms.low, timed.interval_ms.high) for timed in (a, b)]
     middle, low, high = np.array(both, dtype=np.float64).T
     return float(probability_less(Figures(middle, low, high, a.interval_ms.coverage))[0, 1])
 
 
 def probability_less(figures: Figures) -> Floats:
-    """The probability that figure i is less than figure j, float64 [n, n]; the diagonal is a half."""
+    """Return the probability that figure i is less than figure j, float64 [n, n]; 0.5 on the diagonal."""
     middle = np.maximum(figures.middle, np.finfo(np.float64).tiny)
     z = max(normal_quantile(0.5 + 0.5 * figures.coverage), _LEAST)
     down = _log_ratio(middle, figures.low) / z
@@ -65,13 +65,13 @@ def probability_less(figures: Figures) -> Floats:
     theirs = np.where(gap >= 0, down[None, :], up[None, :])
     spread = np.sqrt(np.maximum(mine**2 + theirs**2 - 2.0 * CORRELATION * mine * theirs, _LEAST**2))
     apart = gap / (spread * -sqrt(2.0))
-    return np.array([0.5 * erfc(one) for one in apart.ravel().tolist()]).reshape(apart.shape)
+    return np.array([0.5 * erfc(x) for x in apart.ravel().tolist()]).reshape(apart.shape)
 
 
-def alike(figures: Figures) -> Bools:
-    """Pairs that cannot be told apart, bool [n, n]: neither order is as likely as an end of the interval is sure.
+def are_tied(figures: Figures) -> Bools:
+    """Return statistically tied pairs, bool [n, n]; a figure is not tied with itself.
 
-    With 80 % intervals, neither is less than the other with a probability of 90 %. No figure is its own pair.
+    With 80 % intervals a pair is tied if neither order has a probability of 90 %.
     """
     probability = probability_less(figures)
     sure: Bools = np.maximum(probability, 1.0 - probability) >= 0.5 + 0.5 * figures.coverage
@@ -81,7 +81,7 @@ def alike(figures: Figures) -> Bools:
 
 
 def _log_ratio(high: Floats, low: Floats) -> Floats:
-    """ln(high / low), within 0 and _WIDEST."""
+    """Return ln(high / low), clipped to 0 and _WIDEST."""
     ratio = np.log(np.maximum(high, np.finfo(np.float64).tiny)) - np.log(np.maximum(low, np.finfo(np.float64).tiny))
     within: Floats = np.clip(ratio, 0.0, _WIDEST)
     return within

@@ -1,4 +1,4 @@
-"""Which GPUs are worth a look: those that no other one beats in every respect."""
+"""The Pareto set: rows that no other row beats in every respect."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 
 def pareto(costs: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Rows of `costs` [n, criteria], less is better, that no other row dominates, bool [n].
+    """Return whether each row of `costs` [n, criteria] (less is better) is undominated, bool [n].
 
-    One row dominates another that is nowhere better and somewhere worse. An unknown cost (NaN) is the worst there is.
+    A row dominates another if it is nowhere worse and somewhere better. An unknown cost (NaN) counts as infinite.
     """
     known = np.where(np.isnan(costs), np.inf, costs)
     no_worse = np.all(known[:, None, :] <= known[None, :, :], axis=2)

@@ -1,4 +1,4 @@
-"""Prices in: a JSON list or a CSV file, every row checked, then all stored or none."""
+"""Import prices from a JSON list or a CSV file. All rows are checked first; then all are stored, or none."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from app.wire.kernel_workload import Name
 from app.wire.measurements.csv_rows import read_columns
 from app.wire.measurements.row_columns import NUMBER, TEXT, Column
 
-# All prices are kept in memory beside the catalogue.
+# All prices are held in memory with the catalogue.
 MOST_ROWS = 20_000
-# Wrong rows are looked for until there are so many: finding the names closest to an unknown one takes its time.
+# Most wrong rows looked for: finding the names closest to an unknown one takes time.
 _MOST_ERRORS = 100
-# Beyond this the unit is wrong.
+# Above this the unit is wrong.
 MOST_USD = 1e6
 _JSON, _CSV = "application/json", "text/csv"
 
 
 class PriceIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """US dollars for an hour of one device: who says so, and on which day. `gpu` is any name of a GPU."""
+    """US dollars for one hour of one device on one day, and the source. `gpu` is any name of a GPU."""
 
     gpu: Name
     usd_per_hour: Annotated[float, Meta(ge=0, le=MOST_USD)]
@@ -59,8 +59,8 @@ class PriceReport:
 
 
 def add_prices(database: Database, catalog: Catalog, body: bytes, content_type: str | None) -> PriceReport:
-    """Store every row of a body, or none and say what is wrong with each; JSON where no media type is named."""
-    rows = _checked(_rows(body, _media(content_type)), catalog)
+    """Store every row of a body, JSON by default. Raises BadInput with the errors of all rows, and then stores none."""
+    rows = _check_rows(_rows(body, _media(content_type)), catalog)
     with database.begin() as connection:
         inserted = store.insert(connection, rows)
     return PriceReport(len(rows), inserted, len(rows) - inserted)
@@ -80,16 +80,16 @@ def _rows(body: bytes, media: str) -> list[Any]:
     if not isinstance(rows, list) or not rows:
         raise BadInput("Send a list of prices, also for a single one.")
     if len(rows) > MOST_ROWS:
-        raise TooLarge(f"At most {MOST_ROWS:,} prices are taken at once; this list has {len(rows):,}.")
+        raise TooLarge(f"At most {MOST_ROWS:,} prices are accepted at once; this list has {len(rows):,}.")
     return rows
 
 
-def _checked(rows: list[Any], catalog: Catalog) -> list[Price]:
-    found: list[Price] = []
+def _check_rows(rows: list[Any], catalog: Catalog) -> list[Price]:
+    prices: list[Price] = []
     errors: list[FieldError] = []
     for k, row in enumerate(rows):
         try:
-            found.append(_price(row, k, catalog))
+            prices.append(_price(row, k, catalog))
         except BadInput as error:
             errors += error.errors
         except NotFound as error:
@@ -99,7 +99,7 @@ def _checked(rows: list[Any], catalog: Catalog) -> list[Price]:
     if errors:
         wrong = f"{'at least ' * (len(errors) >= _MOST_ERRORS)}{len({error.loc[0] for error in errors})}"
         raise BadInput(f"{wrong} of {len(rows)} prices cannot be stored, so none was.", errors=errors)
-    return found
+    return prices
 
 
 def _price(row: Any, k: int, catalog: Catalog) -> Price:

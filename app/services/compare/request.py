@@ -1,4 +1,4 @@
-"""What a request of POST /compare asks: the workload, the GPUs, and what an hour and a second of each take."""
+"""Resolve a POST /compare request: its workload, its GPUs, and the price and power of each."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from app.wire.operators.operators_form import OperatorsRequest
 from app.wire.predict_body import read_request
 from app.wire.prediction_form import PredictRequest
 
-Asked = PredictRequest | OperatorsRequest | ModelRequest | GraphRequest
+SingleWorkloadRequest = PredictRequest | OperatorsRequest | ModelRequest | GraphRequest
 
-# Beyond this the unit is wrong.
+# Above this the unit is wrong.
 _MOST_WATTS = 1e6
 _DECODER = msgspec.json.Decoder(CompareRequest)
 
 
 @dataclass(frozen=True, slots=True)
-class Entrant:
-    """A GPU that is compared: how the request names it, what it is, its price, and its watts where they are given."""
+class Candidate:
+    """A GPU to compare: its name in the request, its specification, its price, and its power if stated."""
 
     ref: GpuRef
     spec: GpuSpec
@@ -42,41 +42,43 @@ class Entrant:
 
 
 def read_compare(body: bytes) -> CompareRequest:
-    """From JSON; Malformed or BadInput that names every wrong field."""
+    """Return the request from JSON. Raises Malformed, or BadInput that names every wrong field."""
     return decode(_DECODER, body, example=COMPARE_EXAMPLE)
 
 
-def asked_of(request: CompareRequest) -> Asked:
-    """The same as a request of POST /predict; BadInput names every wrong field of the workload."""
+def to_predict_request(request: CompareRequest) -> SingleWorkloadRequest:
+    """Return the equivalent POST /predict request. Raises BadInput that names every wrong field of the workload."""
     if request.currency != "USD":
-        words = f"{request.currency[:20]!r} cannot be used: no exchange rate is known here; send prices in USD"
-        raise _refused(("currency",), words)
+        message = f"{request.currency[:20]!r} cannot be used: no exchange rate is known here; send prices in USD"
+        raise _refused(("currency",), message)
     inner = {name: getattr(request, name) for name in ("workload", "gpus", "predictor", "coverage")}
-    asked = read_request(msgspec.json.encode(inner))
-    if not isinstance(asked, Asked):
-        raise _refused(("workload", "kind"), "columns are many workloads: send kernel, operators, model or graph")
-    return asked
+    predict_request = read_request(msgspec.json.encode(inner))
+    if not isinstance(predict_request, SingleWorkloadRequest):
+        raise _refused(("workload", "kind"), "columns hold many workloads: send kernel, operators, model or graph")
+    return predict_request
 
 
-def entrants(snapshot: Snapshot, request: CompareRequest, asked: Asked, today: date) -> list[Entrant]:
-    """The GPUs in the order asked, each once; NotFound or BadInput point at the name or figure that is wrong."""
+def resolve_candidates(
+    snapshot: Snapshot, request: CompareRequest, predict_request: SingleWorkloadRequest, today: date
+) -> list[Candidate]:
+    """Return the GPUs in request order, each once. Raises NotFound or BadInput at the wrong name or figure."""
     rows = GpuRows(snapshot)
-    targets = rows.targets(asked)
+    targets = rows.targets(predict_request)
     refs = [rows.id(target) for target in targets] if request.gpus == "all" else request.gpus
     first = {target: k for k, target in reversed([*enumerate(targets)])}
-    found = sorted((k, refs[k], rows.spec(target)) for target, k in first.items())
+    resolved = sorted((k, refs[k], rows.spec(target)) for target, k in first.items())
     owner: dict[str, int] = {}
-    for k, _, spec in found:
+    for k, _, spec in resolved:
         if owner.setdefault(spec.id, k) != k:
-            raise _refused(("gpus", k), f"another GPU compared is called {spec.id!r} too: send another id")
-    specs = [spec for _, _, spec in found]
+            raise _refused(("gpus", k), f"another GPU in this request also has the id {spec.id!r}: send another id")
+    specs = [spec for _, _, spec in resolved]
     prices = _by_gpu(snapshot, request.prices, "prices", specs, MOST_USD)
     watts = _by_gpu(snapshot, request.powers_w, "powers_w", specs, _MOST_WATTS)
-    return [Entrant(ref, spec, _rate(snapshot, prices, spec, today), watts.get(spec.id)) for _, ref, spec in found]
+    return [Candidate(ref, spec, _rate(snapshot, prices, spec, today), watts.get(spec.id)) for _, ref, spec in resolved]
 
 
 def _rate(snapshot: Snapshot, prices: Mapping[str, float], spec: GpuSpec, today: date) -> Rate | None:
-    """The request's price, else the stored one that counts today."""
+    """Return the request's price, else the stored one that applies today."""
     if spec.id in prices:
         return Rate(prices[spec.id], GIVEN)
     stored = snapshot.engine.prices.find(spec.id, today)
@@ -86,9 +88,9 @@ def _rate(snapshot: Snapshot, prices: Mapping[str, float], spec: GpuSpec, today:
 def _by_gpu(
     snapshot: Snapshot, figures: Mapping[str, float], field: str, specs: Sequence[GpuSpec], most: float
 ) -> dict[str, float]:
-    """Figures by GPU id, from any of the GPUs' names; those of GPUs that are not compared are checked alike."""
+    """Return figures by GPU id, keyed by any name of a GPU. Names of GPUs that are not compared are checked too."""
     names = {normalise(name): spec.id for spec in specs for name in (*spec.aliases, spec.name, spec.id)}
-    found: dict[str, float] = {}
+    by_id: dict[str, float] = {}
     for name, figure in figures.items():
         if not (isfinite(figure) and 0 <= figure <= most):
             raise _refused((field, name), f"must be between 0 and {most:,.0f}, got {figure:g}")
@@ -97,10 +99,10 @@ def _by_gpu(
         except NotFound as error:
             error.errors = (FieldError((field, name), error.detail),)
             raise
-        if found.setdefault(gpu, figure) != figure:
-            raise _refused((field, name), f"another name of {gpu} has {found[gpu]:g}: send one of them")
-    return found
+        if by_id.setdefault(gpu, figure) != figure:
+            raise _refused((field, name), f"another name of {gpu} has {by_id[gpu]:g}: send only one")
+    return by_id
 
 
-def _refused(loc: tuple[str | int, ...], words: str) -> BadInput:
-    return BadInput(f"{'.'.join(map(str, loc))}: {words}.", errors=[FieldError(loc, words)])
+def _refused(loc: tuple[str | int, ...], message: str) -> BadInput:
+    return BadInput(f"{'.'.join(map(str, loc))}: {message}.", errors=[FieldError(loc, message)])

@@ -1,4 +1,4 @@
-"""What more bandwidth, clock or memory would bring: a GPU's datasheet changed field by field."""
+"""Predict the effect of more bandwidth, clock or memory: change a GPU's data sheet field by field."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import UNSET, structs
 
 from app.engine.engine import untrained
 from app.engine.gpu_rows import Snapshot
-from app.services.compare.compare import Comparing
+from app.services.compare.compare import Comparison
 from app.tables.complete import revise, spec_to_dict
 from app.tables.gpus import GpuSpec
 from app.wire.job_plan_form import Choice, Sensitivity
@@ -18,7 +18,7 @@ from app.wire.network_form import NetworkWorkload
 from app.wire.prediction_form import Prediction
 
 FACTOR = 1.1
-# Fields of a GPU, and what is changed with each: rates that were measured follow the figure that they are a share of.
+# Fields of a GPU, and measured rates that scale with each.
 FIELDS: dict[str, tuple[str, ...]] = {
     "memory_bandwidth_bytes_per_s": ("triad_bandwidth_bytes_per_s", "sustained_bandwidth_bytes_per_s"),
     "boost_clock_hz": ("base_clock_hz", "sustained_compute_flops"),
@@ -29,39 +29,45 @@ FIELDS: dict[str, tuple[str, ...]] = {
 }
 
 
-def sensitivities(comparing: Comparing, choice: Choice) -> list[Sensitivity]:
-    """A step on the choice's GPU with more of each figure that its specification has, split in the same way."""
-    spec = comparing.entered[choice.gpu].spec
+def sensitivities(comparison: Comparison, choice: Choice) -> list[Sensitivity]:
+    """Return a step on the choice's GPU with more of each figure in its specification, with the same split."""
+    spec = comparison.candidates[choice.gpu].spec
     fields = [name for name in FIELDS if getattr(spec, name) is not None]
-    # As it is, too, but not under its own name: measurements of it tell nothing of a changed one.
-    guests = [_guest(spec, "as-is", {}), *(_guest(spec, name, dict(_more(spec, name))) for name in fields)]
-    asked = comparing.asked
-    workload: Any = asked.workload
+    # The unchanged GPU gets another name too: measurements of the actual GPU do not apply to a changed one.
+    specs = [
+        _modified_spec(spec, "as-is", {}),
+        *(_modified_spec(spec, name, dict(_scaled(spec, name))) for name in fields),
+    ]
+    request = comparison.predict_request
+    workload: Any = request.workload
     if isinstance(workload, NetworkWorkload) and choice.parallelism is not None:
         parallelism = structs.replace(workload.parallelism, **structs.asdict(choice.parallelism))
         workload = structs.replace(workload, parallelism=parallelism)
-    physics = replace(comparing, snapshot=_physics(comparing.snapshot))
-    found = physics.predicted(structs.replace(asked, workload=workload, gpus=guests)).predictions
-    return [_sensitivity(choice, name, found[0], one) for name, one in zip(fields, found[1:], strict=True)]
+    physics = replace(comparison, snapshot=_physics_only(comparison.snapshot))
+    predictions = physics.predict(structs.replace(request, workload=workload, gpus=specs)).predictions
+    return [
+        _sensitivity(choice, name, predictions[0], prediction)
+        for name, prediction in zip(fields, predictions[1:], strict=True)
+    ]
 
 
-def _physics(snapshot: Snapshot) -> Snapshot:
-    """Predictors as they are before any training, where they answer so."""
+def _physics_only(snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot with untrained predictors, where they can answer untrained."""
     engine = snapshot.engine
     return Snapshot.of(replace(engine, served={**engine.served, **untrained()}))
 
 
-def _more(spec: GpuSpec, name: str) -> Iterator[tuple[str, float]]:
+def _scaled(spec: GpuSpec, name: str) -> Iterator[tuple[str, float]]:
     for field in (name, *FIELDS[name]):
         figure = getattr(spec, field)
         if figure is not None:
             yield field, figure * FACTOR
 
 
-def _guest(spec: GpuSpec, words: str, changes: dict[str, float]) -> dict[str, Any]:
-    """The GPU with changes, as an inline specification."""
+def _modified_spec(spec: GpuSpec, suffix: str, changes: dict[str, float]) -> dict[str, Any]:
+    """Return the GPU with changes, as an inline specification."""
     changed = spec_to_dict(revise(spec, changes))
-    return changed | {"id": f"{spec.id}-{words}".replace("_", "-"), "name": f"{spec.name}, {words}", "aliases": []}
+    return changed | {"id": f"{spec.id}-{suffix}".replace("_", "-"), "name": f"{spec.name}, {suffix}", "aliases": []}
 
 
 def _sensitivity(choice: Choice, field: str, before: Prediction, after: Prediction) -> Sensitivity:

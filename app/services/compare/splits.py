@@ -1,7 +1,8 @@
-"""Ways to split a network over devices: data, tensor and pipeline parallel sizes, and the stage of ZeRO.
+"""Enumerate splits of a network over devices: data, tensor and pipeline parallel sizes, and the stage of ZeRO.
 
-Sizes are powers of two. Tensor ranks stay within one machine, as everybody runs them; microbatches fill a pipeline as
-far as the batch can be cut; of ZeRO the first stage that makes it fit, for the later ones only cost time.
+Sizes are powers of two. Tensor ranks stay within one machine, as is common practice. Microbatches fill a pipeline as
+far
+as the batch divides. The first stage of ZeRO that fits is used, because later ones only cost time.
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ from msgspec import structs
 
 from app.errors import BadInput
 from app.graphs.step_memory import memory
-from app.services.graphs.stored import Graphs
+from app.services.graphs.graph_store import Graphs
 from app.services.models.networks import check_stages, forward_of
 from app.services.models.scaling import DEVICES_PER_NODE
 from app.services.models.sources import asked_network
 from app.wire.network_form import NetworkWorkload, ParallelismIn
 
-# So many microbatches for each pipeline stage leave a fifth of the time to bubbles at most.
+# With this many microbatches per pipeline stage, bubbles take at most a fifth of the time.
 _MICROBATCHES = 4
 _ZERO: tuple[int, ...] = (0, 1, 2, 3)
 
 
-def feasible(
+def feasible_splits(
     workload: NetworkWorkload, most: int, capacity_bytes: Sequence[float], graphs: Graphs | None
 ) -> Iterator[tuple[NetworkWorkload, list[int]]]:
-    """Every split over at most `most` devices that is possible, with the GPUs (rows of `capacity_bytes`) it fits."""
+    """Yield possible splits over at most `most` devices, with the GPUs (rows of `capacity_bytes`) where each fits."""
     for data, tensor, pipeline in _sizes(most):
         left = list(range(len(capacity_bytes)))
         for zero in _ZERO if workload.mode == "training" and data > 1 else _ZERO[:1]:
@@ -50,11 +51,11 @@ def _sizes(most: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _split(workload: NetworkWorkload, data: int, tensor: int, pipeline: int, zero: int) -> NetworkWorkload | None:
-    """The workload so split; None where the batch cannot be dealt."""
+    """Return the workload with this split; None if the batch does not divide."""
     each, rest = divmod(int(workload.batch), data * int(workload.gradient_accumulation))
     if rest:
         return None
-    asked = workload.parallelism
+    parallelism = workload.parallelism
     filling = [m for m in (2**k for k in range((_MICROBATCHES * pipeline).bit_length())) if each % m == 0]
     fields: dict[str, object] = {
         "data": data,
@@ -62,15 +63,15 @@ def _split(workload: NetworkWorkload, data: int, tensor: int, pipeline: int, zer
         "pipeline": pipeline,
         "microbatches": filling[-1] if pipeline > 1 else 1,
         "nodes": max(data * tensor * pipeline // DEVICES_PER_NODE, 1),
-        "sequence": asked.sequence and tensor > 1,
-        "expert": asked.expert if data * tensor % asked.expert == 0 else 1,
+        "sequence": parallelism.sequence and tensor > 1,
+        "expert": parallelism.expert if data * tensor % parallelism.expert == 0 else 1,
         "zero": zero,
     }
-    return structs.replace(workload, parallelism=structs.replace(asked, **fields))
+    return structs.replace(workload, parallelism=structs.replace(parallelism, **fields))
 
 
 def _required_bytes(workload: NetworkWorkload, graphs: Graphs | None) -> float | None:
-    """Bytes on the fullest device; None where the network cannot be split so."""
+    """Return bytes on the fullest device; None if the network cannot be split this way."""
     try:
         network, run = asked_network(workload, graphs)
         rows = forward_of(network, run)
@@ -80,6 +81,6 @@ def _required_bytes(workload: NetworkWorkload, graphs: Graphs | None) -> float |
     return memory(rows, run).required_bytes
 
 
-def devices_of(split: ParallelismIn) -> int:
-    """How many devices a workload asks for."""
+def device_count(split: ParallelismIn) -> int:
+    """Return the number of devices of a split."""
     return int(split.data * split.tensor * split.pipeline)

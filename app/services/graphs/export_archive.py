@@ -1,7 +1,7 @@
-"""torch.export archives (.pt2): the JSON program inside, and nothing else of them.
+"""Read torch.export archives (.pt2): the JSON program inside, and nothing else.
 
-The file is untrusted. Weights, constants and examples, some of them pickles, are never opened; no size that the file
-states is believed.
+The file is untrusted. Weights, constants and examples, some of them pickles, are never opened, and sizes stated in the
+file are not trusted.
 """
 
 from __future__ import annotations
@@ -16,59 +16,59 @@ from typing import Any
 
 from app.errors import BadInput, FieldError, Malformed, TooLarge
 from app.graphs.importers.aten import graph
-from app.services.graphs.export_program import decoded, records
+from app.services.graphs.export_program import decode_program, to_records
 from app.wire.graph_form import check_graph
 
 MAX_ENTRIES = 20_000  # one for each weight
 MAX_PROGRAM_BYTES = 64 * 2**20  # of JSON, unpacked
 _ENTRY = b"PK\x01\x02"
-# Where PyTorch writes programs, up to 2.7 and since, each perhaps in a folder that has the archive's name.
+# Paths of the program, in PyTorch up to 2.7 and later, optionally in a folder named like the archive.
 _PROGRAM = re.compile(r"(?:([^/]+)/)?(?:serialized_exported_program|models/[^/]+)\.json")
-_PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # what can be unpacked up to a limit
+_PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # methods that can be unpacked up to a limit
 _BROKEN = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, ValueError, OverflowError)
 
 
 def read_archive(body: bytes) -> Mapping[str, Any]:
-    """The JSON graph of an archive; Malformed, TooLarge or BadInput name the place in it that cannot be."""
+    """Return the JSON graph of an archive. Raises Malformed, TooLarge or BadInput that name the place in it."""
     name, place, text = _program(body)
-    found = records(decoded(text, place), place)
+    calls = to_records(decode_program(text, place), place)
     try:
-        return check_graph(graph(name, found), loc=(place,))
+        return check_graph(graph(name, calls), loc=(place,))
     except ValueError as error:
         raise BadInput(f"{place}: {error}", errors=[FieldError((place,), str(error))]) from None
 
 
 def _program(body: bytes) -> tuple[str, str, bytes]:
-    """What the network is called, where its program stands, and the program's JSON."""
-    if body.count(_ENTRY) > MAX_ENTRIES:  # counted, because a reader takes all that there are
+    """Return the network's name, the path of its program, and the program's JSON."""
+    if body.count(_ENTRY) > MAX_ENTRIES:  # counted first, because ZipFile reads all entries
         raise TooLarge(f"The archive has more than {MAX_ENTRIES:,} entries.")
     try:
         with zipfile.ZipFile(io.BytesIO(body)) as archive:
-            entry = _found(archive)
+            entry = _find_program(archive)
             with archive.open(entry) as file:
                 text = file.read(MAX_PROGRAM_BYTES + 1)
     except _BROKEN as error:
         raise Malformed(
-            f"The archive is cut off, or no zip file: {str(error)[:200] or type(error).__name__}."
+            f"The archive is truncated, or not a zip file: {str(error)[:200] or type(error).__name__}."
         ) from None
     place = entry.filename
     if len(text) > MAX_PROGRAM_BYTES:
         raise TooLarge(f"{place[:200]}: more than {MAX_PROGRAM_BYTES:,} bytes, unpacked.")
     if len(text) != entry.file_size:
-        raise Malformed(f"{place[:200]}: {len(text):,} bytes, where the archive says {entry.file_size:,}.")
+        raise Malformed(f"{place[:200]}: {len(text):,} bytes, but the archive states {entry.file_size:,}.")
     match = _PROGRAM.fullmatch(place)
     return (match and match[1]) or "exported", place, text
 
 
-def _found(archive: zipfile.ZipFile) -> zipfile.ZipInfo:
-    """The one program."""
+def _find_program(archive: zipfile.ZipFile) -> zipfile.ZipInfo:
+    """Return the entry of the program."""
     programs = [
         entry for entry in archive.infolist() if len(entry.filename) < 500 and _PROGRAM.fullmatch(entry.filename)
     ]
     if len(programs) != 1:
-        held = ", ".join(entry.filename for entry in programs[:5]) or "nothing of the kind"
-        wanted = "one program, models/<name>.json or serialized_exported_program.json"
-        raise BadInput(f"An archive of torch.export holds {wanted}; this one has {held[:500]}.")
+        held = ", ".join(entry.filename for entry in programs[:5]) or "none"
+        expected = "one program, models/<name>.json or serialized_exported_program.json"
+        raise BadInput(f"A torch.export archive has {expected}; this one has {held[:500]}.")
     if programs[0].compress_type not in _PACKED or programs[0].flag_bits & 1:
-        raise Malformed(f"{programs[0].filename}: encrypted, or packed otherwise than by deflate.")
+        raise Malformed(f"{programs[0].filename}: encrypted, or compressed by another method than deflate.")
     return programs[0]

@@ -1,7 +1,7 @@
-"""The JSON program of a torch.export archive as records of ATen calls: what `gpucast trace` takes from PyTorch itself.
+"""Convert the JSON program of a torch.export archive to records of ATen calls, as `gpucast trace` does in PyTorch.
 
-Fields are those of PyTorch's torch/_export/serde/schema.py, as far as shapes depend on them; others, and so those that
-later versions add, are passed over. Sizes that an export left open have the value that they had in its example.
+Fields are those of PyTorch's torch/_export/serde/schema.py that shapes depend on. Others, and so those of later
+versions, are ignored. Sizes that an export left dynamic take their value from its example.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from app.ops.base import MOST_BYTES
 from app.wire.graph_form import MAX_NODES, MAX_RANK, MAX_TENSORS
 
 MAX_BRACKETS = 2_000_000  # each opens an object of some 200 bytes
-# PyTorch before 2.6 writes these numbers, which JSON does not have; no shape depends on them.
+# PyTorch before 2.6 writes these numbers, which are not JSON; no shape depends on them.
 _NO_NUMBER = re.compile(rb"(?<=[:,\[ ])(?:-?Infinity|NaN)(?=[,\]} ])")
-# ScalarType, as torch.dtype is called.
+# ScalarType codes, by the names of torch.dtype.
 _DTYPES = dict(enumerate(("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"), start=1)) | {
     12: "bool", 13: "bfloat16", 28: "int16", 29: "float8_e4m3fn", 30: "float8_e5m2", 31: "float8_e4m3fn",
     32: "float8_e5m2",
@@ -126,8 +126,8 @@ _DECODER = msgspec.json.Decoder(Program)
 _KEYWORD = 2
 
 
-def decoded(text: bytes, place: str) -> Program:
-    """A program from its JSON; Malformed, TooLarge or BadInput name what is wrong after `place`, its file."""
+def decode_program(text: bytes, place: str) -> Program:
+    """Return a program from JSON. Raises Malformed, TooLarge or BadInput, with `place`, its file."""
     if text.count(b"{") + text.count(b"[") > MAX_BRACKETS:
         raise TooLarge(f"{place}: more than {MAX_BRACKETS:,} objects and lists.")
     try:
@@ -135,26 +135,26 @@ def decoded(text: bytes, place: str) -> Program:
     except msgspec.ValidationError as error:
         raise BadInput(f"{place}: {error}", errors=[FieldError((place,), str(error))]) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Malformed(f"{place}: no valid JSON: {error}.") from None
+        raise Malformed(f"{place}: invalid JSON: {error}.") from None
     except RecursionError:
         raise Malformed(f"{place}: nested too deeply.") from None
 
 
-def records(program: Program, place: str) -> list[Record]:
-    """What comes from outside, and then every call that writes a tensor; BadInput names the tensor that cannot be."""
+def to_records(program: Program, place: str) -> list[Record]:
+    """Return the inputs, then every call that writes a tensor. Raises BadInput that names the wrong tensor."""
     reader = _Reader(program.graph_module.graph, place)
     return list(reader.inputs(program.graph_module.signature)) + list(reader.calls())
 
 
 class _Reader:
-    """One program: its tensors and open sizes by name."""
+    """Reader of one program, with its tensors and dynamic sizes by name."""
 
     def __init__(self, graph: _Graph, place: str) -> None:
         self._graph = graph
         self._place = f"{place}: graph_module.graph"
 
     def inputs(self, signature: _Signature) -> Iterator[Record]:
-        """Weights, buffers and what the caller gives."""
+        """Yield records of weights, buffers and inputs."""
         specs = signature.input_specs
         kinds = {spec.parameter.arg.name: PARAMETER for spec in specs if spec.parameter}
         kinds |= {held.arg.name: BUFFER for spec in specs if (held := spec.buffer or spec.tensor_constant)}
@@ -164,7 +164,7 @@ class _Reader:
                 yield Record(name, kinds.get(name, INPUT), (), {}, [self._tensor(name)])
 
     def calls(self) -> Iterator[Record]:
-        """Calls, and of those with several results each result, as PyTorch's graph has them."""
+        """Yield records of calls; for calls with several results also one per result, as in PyTorch's graph."""
         for k, node in enumerate(self._graph.nodes):
             names = list(_written(node.outputs))
             if not any(names):  # sizes and checks
@@ -179,46 +179,47 @@ class _Reader:
                 for j, written in enumerate(names):
                     yield Record(written, GETITEM, (Ref(name), j), {}, [self._tensor(written)])
 
-    def _plain(self, given: _Argument) -> Any:
-        """Numbers, words, names of tensors, and lists of these; anything else is None."""
-        lists = given.as_tensors, given.as_optional_tensors, given.as_sym_ints
+    def _plain(self, argument: _Argument) -> Any:
+        """Return numbers, strings, tensor names, and lists of these; None for anything else."""
+        lists = argument.as_tensors, argument.as_optional_tensors, argument.as_sym_ints
         several = next((items for items in lists if items is not None), None)
         if several is not None:
-            return [self._one(item) for item in several]
-        single = given.as_tensor or given.as_optional_tensor or given.as_sym_int
+            return [self._value(item) for item in several]
+        single = argument.as_tensor or argument.as_optional_tensor or argument.as_sym_int
         if single:
-            return self._one(single)
-        plain = given.as_int, given.as_ints, given.as_bool, given.as_string
+            return self._value(single)
+        plain = argument.as_int, argument.as_ints, argument.as_bool, argument.as_string
         return next((value for value in plain if value is not None), None)
 
-    def _one(self, given: _Named | _Maybe | _SizeArgument) -> Ref | int | None:
-        """One tensor or size."""
-        if isinstance(given, _Named):
-            return Ref(given.name)
-        if isinstance(given, _Maybe):
-            found = given.as_tensor
-            return None if found is None else Ref(found if isinstance(found, str) else found.name)
-        if given.as_name is None:
-            return given.as_int
-        size = self._graph.sym_int_values.get(given.as_name)
+    def _value(self, item: _Named | _Maybe | _SizeArgument) -> Ref | int | None:
+        """Return one tensor or size."""
+        if isinstance(item, _Named):
+            return Ref(item.name)
+        if isinstance(item, _Maybe):
+            tensor = item.as_tensor
+            return None if tensor is None else Ref(tensor if isinstance(tensor, str) else tensor.name)
+        if item.as_name is None:
+            return item.as_int
+        size = self._graph.sym_int_values.get(item.as_name)
         return None if size is None else _size(size)
 
     def _tensor(self, name: str) -> tuple[Sequence[int], str]:
-        """Shape and dtype; a result that is none has the place of a number."""
+        """Return shape and dtype; results that are not tensors count as a scalar."""
         if not name:
             return (), "float32"
         meta = self._graph.tensor_values.get(name)
         if meta is None:
-            raise self._refusal(f"tensor_values has no {name!r}, which a node or input is")
+            raise self._refusal(f"tensor_values lacks {name!r}, which a node or input refers to")
         sizes = [_size(size) for size in meta.sizes]
         if None in sizes:
             k = sizes.index(None)
-            said = meta.sizes[k].as_expr
-            message = f"size {k} of {name!r} is open ({said.expr_str[:100] if said else 'nothing'}), without an example"
-            raise self._refusal(f"{message}: export it with one, or with fixed sizes")
+            expression = meta.sizes[k].as_expr
+            shown = expression.expr_str[:100] if expression else "no expression"
+            message = f"size {k} of {name!r} is dynamic ({shown}), without an example"
+            raise self._refusal(f"{message}: export with an example, or with fixed sizes")
         whole = [size for size in sizes if size is not None]
         if min(whole, default=0) < 0 or prod(whole) > MOST_BYTES:
-            raise self._refusal(f"shape {whole} of {name!r} is none, or has more than {MOST_BYTES:.0e} elements")
+            raise self._refusal(f"shape {whole} of {name!r} is invalid, or has more than {MOST_BYTES:.0e} elements")
         return whole, _DTYPES.get(meta.dtype, "float32")
 
     def _refusal(self, message: str) -> BadInput:
@@ -226,14 +227,14 @@ class _Reader:
 
 
 def _size(size: _Size) -> int | None:
-    """A number, that of the example where the size is open."""
+    """Return a size, for dynamic ones that of the example."""
     if size.as_expr is None:
         return size.as_int
     return size.as_expr.hint.as_int if isinstance(size.as_expr.hint, _Hint) else size.as_expr.hint
 
 
 def _written(outputs: Sequence[_Argument]) -> Iterator[str]:
-    """Names of results; an empty one holds the place of a result that is no tensor."""
+    """Yield names of results, empty for results that are not tensors."""
     for output in outputs:
         if output.as_tensors is not None:
             yield from (tensor.name for tensor in output.as_tensors)

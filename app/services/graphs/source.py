@@ -1,4 +1,4 @@
-"""A network as it came, from which a graph with all sizes bound is made: whatever its form, one way to use it."""
+"""The source of a network in any format, and its conversion to a graph with all sizes bound."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ JSON, ONNX = "json", "onnx"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """`body` in plain containers is a JSON graph, or what is left of an ONNX file without its weights.
+    """`body` in plain containers: a JSON graph, or an ONNX file without its weights.
 
     `id` is empty until it is stored.
     """
@@ -30,35 +30,35 @@ class Source:
 
     @property
     def name(self) -> str:
-        """What the network calls itself."""
+        """The network's own name."""
         return str(self.body.get("name") or "graph")
 
     @property
     def dtype(self) -> str:
-        """The format that its tensors have where they name none, and that a request's replaces."""
+        """Default format of its tensors, which a request can override."""
         return str(self.body.get("dtype") or DEFAULT_DTYPE)
 
     def graph(self, sizes: Mapping[str, int]) -> Mapping[str, Any]:
-        """In the project's JSON form; of an ONNX file, with every dimension bound by `sizes`."""
+        """Return the project's JSON graph; of an ONNX file, with every dimension bound by `sizes`."""
         return onnx_file.graph(self.body, sizes) if self.form == ONNX else self.body
 
     def free_dims(self) -> list[str]:
-        """Named dimensions of its tensors."""
+        """Return the named dimensions of its tensors."""
         tensors = list(self.body.get("inputs", ()))
         if self.form == JSON:
             tensors += [output for node in self.body["nodes"] for output in node["outputs"]]
         return free_dims([tensor["shape"] for tensor in tensors])
 
     def canonical(self) -> bytes:
-        """The same bytes for what says the same."""
+        """Return canonical bytes: equal for equal content."""
         return canonical_json(self.body) if self.form == JSON else msgspec.json.encode(self.body, order="sorted")
 
-    def named(self) -> tuple[str, bytes]:
-        """The id, a SHA-256 of the form and the canonical JSON, and that JSON."""
+    def identity(self) -> tuple[str, bytes]:
+        """Return the id, a SHA-256 of the format and the canonical JSON, and that JSON."""
         text = self.canonical()
         return hashlib.sha256(self.form.encode() + b"\n" + text).hexdigest(), text
 
 
-def stored(form: str, text: str, graph_id: str) -> Source:
-    """A network from the database."""
+def from_database(form: str, text: str, graph_id: str) -> Source:
+    """Return a network from its database row."""
     return Source(form, msgspec.json.decode(text), graph_id)

@@ -1,4 +1,4 @@
-"""Whether a launch can run on a GPU at all, and which limit it breaks where it cannot."""
+"""Check whether a launch can run on a GPU, and name the limits it exceeds."""
 
 from __future__ import annotations
 
@@ -31,42 +31,43 @@ _LIMIT_NAMES = (
 
 
 def check_launch(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> list[list[FieldError]]:
-    """Why operator row `i[q]` cannot run on GPU row `j[q]`: one list per query, empty where it can.
+    """Return the reasons why operator row `i[q]` cannot run on GPU row `j[q]`: one list per query, empty if it can.
 
-    `loc` of an error is the one field of the workload that breaks the limit. Absent limits (NaN) do not bind.
+    `loc` of an error is the field of the workload that exceeds the limit. Absent limits (NaN) do not apply.
     """
     columns = np.array([COLUMN_INDEX[name] for name in _LIMIT_NAMES])
     launches, limits = ops.dims[_LAUNCH[:, None], i].T.tolist(), gpus.values[columns[:, None], j].T.tolist()
-    lacking = np.isnan(peak_flops(gpus, j, ops.dtype[i])).tolist()
+    unsupported = np.isnan(peak_flops(gpus, j, ops.dtype[i])).tolist()
     return [
-        _over(gpus.ids[gpu], launch, limit) + _without_dtype(gpus.ids[gpu], launch[-1], lacks, ops.dtype[row])
-        for row, gpu, launch, limit, lacks in zip(i, j, launches, limits, lacking, strict=True)
+        _exceeded_limits(gpus.ids[gpu], launch, limit)
+        + _unsupported_dtype(gpus.ids[gpu], launch[-1], missing, ops.dtype[row])
+        for row, gpu, launch, limit, missing in zip(i, j, launches, limits, unsupported, strict=True)
     ]
 
 
-def _without_dtype(gpu: str, flops: float, lacks: bool, dtype: int) -> list[FieldError]:
-    if not lacks or not flops > 0:
+def _unsupported_dtype(gpu: str, flops: float, unsupported: bool, dtype: int) -> list[FieldError]:
+    if not unsupported or not flops > 0:
         return []
     return [FieldError(("dtype",), f"{gpu} does not compute in {DTYPES[dtype]}")]
 
 
-def _over(gpu: str, launch: list[float], limit: list[float]) -> list[FieldError]:
+def _exceeded_limits(gpu: str, launch: list[float], limit: list[float]) -> list[FieldError]:
     threads, registers, shared, _ = launch
     block_threads, sm_threads, thread_registers, file, unit, warp, block_shared, sm_shared, shared_unit = limit
-    broken = []
+    errors = []
     if threads > block_threads or threads > sm_threads:
         most = block_threads if threads > block_threads else sm_threads
-        broken.append(_error("threads_per_block", threads, most, gpu, "threads per block"))
+        errors.append(_error("threads_per_block", threads, most, gpu, "threads per block"))
     if registers > thread_registers:
-        broken.append(_error("registers_per_thread", registers, thread_registers, gpu, "registers per thread"))
-    elif not broken and threads > (most := warps_held(registers, file, unit, warp) * warp):
+        errors.append(_error("registers_per_thread", registers, thread_registers, gpu, "registers per thread"))
+    elif not errors and threads > (most := warps_held(registers, file, unit, warp) * warp):
         text = f"threads of {registers:,.0f} registers are at most {most:,.0f} per block, not {threads:,.0f}"
-        broken.append(FieldError(("registers_per_thread",), f"{text}; the register file of {gpu} has {file:,.0f}"))
+        errors.append(FieldError(("registers_per_thread",), f"{text}; the register file of {gpu} has {file:,.0f}"))
     if shared > block_shared:
-        broken.append(_error("shared_memory_per_block", shared, block_shared, gpu, "bytes of shared memory per block"))
+        errors.append(_error("shared_memory_per_block", shared, block_shared, gpu, "bytes of shared memory per block"))
     elif _rounded(shared, shared_unit) > sm_shared:
-        broken.append(_error("shared_memory_per_block", shared, sm_shared, gpu, "bytes of shared memory per SM"))
-    return broken
+        errors.append(_error("shared_memory_per_block", shared, sm_shared, gpu, "bytes of shared memory per SM"))
+    return errors
 
 
 def _error(field: str, value: float, most: float, gpu: str, what: str) -> FieldError:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from app.engine.engine import Engine
 from app.engine.gpu_rows import GpuRows
 from app.predictors.launches.occupancy import resident_blocks
-from app.services.kernels.advice import about_answer, about_measured
+from app.services.kernels.kernel_warnings import answer_warnings, measurement_warnings
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.tables.ops import OpTable
@@ -45,7 +45,7 @@ class Finished(NamedTuple):
 
 def rendered(done: Finished, asked: Sequence[tuple[PredictRequest, Sequence[int]]]) -> list[Prediction]:
     """One prediction per query, in order; `asked` holds each request with its GPU rows."""
-    shared = about_measured([request.workload for request, _ in asked], done.gpus, done.given)
+    shared = measurement_warnings([request.workload for request, _ in asked], done.gpus, done.given)
     answer = done.answer
     columns = zip(
         (answer.latency_s * 1e3).tolist(),
@@ -64,7 +64,9 @@ def rendered(done: Finished, asked: Sequence[tuple[PredictRequest, Sequence[int]
             middle, low, high, bound, support, group, answered = next(columns)
             spec = done.rows.spec(target)
             name = request.predictor if answered else _ROOFLINE
-            own = about_answer(request, spec, group, support, answered, guest=done.rows.is_uncatalogued(target))
+            own = answer_warnings(
+                request, spec, group, support, answered, uncatalogued=done.rows.is_uncatalogued(target)
+            )
             detail = [_operator(done, request, len(predictions))] if request.detail else None
             predictions.append(
                 Prediction(

@@ -19,7 +19,7 @@ from app.predictors.auto.operators.learning.active_selection import Prospect, ch
 from app.predictors.auto.operators.learning.learn import expected_errors
 from app.predictors.auto.operators.models.gaussian_process import expected_noise
 from app.predictors.auto.predictor import Auto
-from app.services.graphs.stored import Graphs
+from app.services.graphs.graph_store import Graphs
 from app.services.measurements.design import DESIGNED, RANGES, design
 from app.services.measurements.listing import in_words
 from app.services.measurements.measurement_plan_mix import Mix, mix_of_operators, mix_of_workload

@@ -13,7 +13,7 @@ from app.engine.gpu_rows import GpuRows, Snapshot
 from app.engine.operator_rows import read_operators
 from app.errors import BadInput, FieldError, TooLarge
 from app.ops import OPS
-from app.services.graphs.stored import Graphs
+from app.services.graphs.graph_store import Graphs
 from app.services.measurements.design import DESIGNED, RANGES, design
 from app.services.models.networks import prepared
 from app.services.models.sources import asked_network

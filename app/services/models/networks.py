@@ -18,7 +18,7 @@ from app.graphs.step_memory import Memory, memories
 from app.graphs.training_pass import training
 from app.ops.figures import Work
 from app.ops.kinds import kinds_of, work_of
-from app.services.graphs.stored import Recent
+from app.services.graphs.graph_store import SizedCache
 from app.tables.ops import OpTable
 from app.tables.workload import UPDATE, Workload
 
@@ -146,7 +146,7 @@ def distinct_rows(ops: OpTable) -> Distinct:
     return Distinct(found.table, every.rows(found.row).reshape(-1), by_row(ops.column("count")).reshape(-1))
 
 
-_remembered: Recent[Prepared] = Recent(_REMEMBERED_BYTES)
+_remembered: SizedCache[Prepared] = SizedCache(_REMEMBERED_BYTES)
 
 
 def forget() -> None:

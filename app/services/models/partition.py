@@ -15,7 +15,7 @@ from app.errors import BadInput, FieldError
 from app.graphs.partition import Partition, Units, partition, units_of
 from app.graphs.schedule import EAGER_GAP_S, EAGER_HOST_S
 from app.graphs.step_memory import RESERVE_BYTES
-from app.services.graphs.stored import Graphs
+from app.services.graphs.graph_store import Graphs
 from app.services.models.networks import Prepared, prepared
 from app.services.models.runs import is_host_launched
 from app.services.models.sources import asked_network

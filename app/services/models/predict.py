@@ -15,7 +15,7 @@ from app.graphs.run import Run
 from app.ops.stacks import doubts
 from app.predictors.auto.predictor import Auto
 from app.predictors.intervals.groups import EXACT
-from app.services.graphs.stored import Graphs
+from app.services.graphs.graph_store import Graphs
 from app.services.models.answers import Answering
 from app.services.models.hits import key_of
 from app.services.models.memory import Room

@@ -15,8 +15,8 @@ from app.graphs.convnets import CONVNETS, is_convnet
 from app.graphs.convnets import lower as lower_convnet
 from app.graphs.importers import hf
 from app.graphs.run import Run
+from app.services.graphs.graph_store import Graphs, lower_source
 from app.services.graphs.source import JSON, Source
-from app.services.graphs.stored import Graphs, lowered
 from app.services.models import builtin as builtin_models
 from app.services.models.networks import Network
 from app.services.models.runs import attention_of, run_of
@@ -113,7 +113,7 @@ def _graph(workload: GraphWorkload, graphs: Graphs | None) -> tuple[Network, Run
     workload = _with_batch(workload, dims.pop("batch", None))
     run = _whole(workload, dtype=workload.dtype or source.dtype)
     run = replace(run, sequence=int(workload.sequence or 1))
-    lower = lowered if graphs is None else graphs.workload
+    lower = lower_source if graphs is None else graphs.workload
     key = source.id.encode() or msgspec.json.encode(source.body)
     return Network(("graph", key, *sorted(dims.items())), partial(lower, source, dims), len(key)), run
 

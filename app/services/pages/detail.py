@@ -9,8 +9,8 @@ from msgspec import UnsetType
 
 from app.engine.gpu_rows import Snapshot
 from app.errors import BadInput
-from app.services.dispatch import reply
-from app.services.graphs.stored import Graphs
+from app.services.dispatch import predict_workload
+from app.services.graphs.graph_store import Graphs
 from app.wire.predict_body import Request
 from app.wire.prediction_form import OperatorRow, Prediction, PredictResponse
 
@@ -38,7 +38,7 @@ class Roof:
 
 def answered(snapshot: Snapshot, request: Request, *, max_rows: int, graphs: Graphs) -> PredictResponse:
     """The API's answer; BadInput, NotFound or TooLarge say what to send instead."""
-    answer = reply(snapshot, request, max_rows=max_rows, graphs=graphs)
+    answer = predict_workload(snapshot, request, max_rows=max_rows, graphs=graphs)
     if not isinstance(answer, PredictResponse):
         raise BadInput("Pages show kernels, operators, models and graphs; columns are for programs.")
     return answer

@@ -25,10 +25,10 @@ from app.engine.prices import PriceBook
 from app.engine.versions import Stores, load_version
 from app.errors import GpucastError, Unavailable
 from app.services.compare.compare import compare
-from app.services.compare.job_plan import plan
+from app.services.compare.job_plan import choose_gpus
 from app.services.compare.request import read_compare
-from app.services.dispatch import reply
-from app.services.graphs.stored import Graphs
+from app.services.dispatch import predict_workload
+from app.services.graphs.graph_store import Graphs
 from app.services.quotes.differences import Difference, differences
 from app.services.quotes.save import stored_measurements
 from app.store import prices
@@ -93,8 +93,8 @@ class Deriving:
         if saved.kind == "compare":
             return compare(snapshot, read_compare(body), max_rows=most, graphs=graphs, today=day)
         if saved.kind == "plan":
-            return plan(snapshot, read_plan(body), max_rows=most, graphs=graphs, today=day)
-        return reply(snapshot, read_request(body), max_rows=most, graphs=graphs)
+            return choose_gpus(snapshot, read_plan(body), max_rows=most, graphs=graphs, today=day)
+        return predict_workload(snapshot, read_request(body), max_rows=most, graphs=graphs)
 
 
 def _pinned(connection: Connection, engine: Engine, versions: Pins, stores: Stores) -> Engine:

@@ -17,8 +17,8 @@ from msgspec import Struct
 from app.engine.gpu_rows import Snapshot
 from app.errors import BadInput, FieldError, GpucastError, NotFound
 from app.services.compare.compare import figure_of
-from app.services.compare.odds import probability_within
 from app.services.compare.request import read_compare
+from app.services.compare.time_distribution import probability_within
 from app.wire.compare_form import Compared, CompareRequest, CompareResponse
 from app.wire.json_text import check_json_text
 from app.wire.rankings import RANKINGS, RankBy

@@ -8,7 +8,7 @@ from app.engine.curated import load_seed_specs
 from app.engine.power import BOARD, ELSEWHERE, MEASURED
 from app.engine.power_model import LEAST_ROWS, Load, PoweredRows, fit_power_model, powered_rows
 from app.predictors.roofline import peaks
-from app.services.compare.load import load_of
+from app.services.compare.device_load import device_load
 from app.tables.gpus import GpuTable
 from app.tables.ops import DTYPE_CODE, DTYPES
 from app.wire.kernel_workload import KERNEL_EXAMPLE, KernelWorkload, kernel_table
@@ -74,5 +74,5 @@ def test_a_workload_without_time_takes_the_board_power() -> None:
 
 def test_the_load_of_a_kernel_is_what_it_says() -> None:
     kernel = convert(KERNEL_EXAMPLE | {"measured": []}, KernelWorkload)
-    found = load_of(kernel, None)
+    found = device_load(kernel, None)
     assert found.flops.sum() == found.flops[DTYPE_CODE["fp32"]] == kernel.flops and found.bytes == kernel.bytes

@@ -11,8 +11,8 @@ from scipy.stats import norm
 from app.engine.curated import load_seed_specs
 from app.engine.power import board_power
 from app.engine.prices import PriceBook
-from app.services.compare.figures import Rate, compared
-from app.services.compare.likelihood import Figures, alike, probability_faster, probability_less
+from app.services.compare.figures import Rate, to_compared
+from app.services.compare.likelihood import Figures, are_tied, probability_faster, probability_less
 from app.services.compare.pareto import pareto
 from app.store.prices import Price
 from app.wire.prediction_form import AnsweredBy, Interval, MemoryUse, Prediction
@@ -30,7 +30,7 @@ def prediction(middle: float, low: float, high: float, **fields: float) -> Predi
 
 def test_a_step_costs_time_times_devices_times_price() -> None:
     # 1.8 s on four devices of 2.5 USD an hour.
-    found = compared(prediction(1800.0, 900.0, 3600.0, devices=4, throughput_per_s=10.0), None, Rate(2.5, "x"), None)
+    found = to_compared(prediction(1800.0, 900.0, 3600.0, devices=4, throughput_per_s=10.0), None, Rate(2.5, "x"), None)
     assert found.cost_usd == pytest.approx(1.8 / 3600 * 4 * 2.5) == pytest.approx(0.005)
     assert found.cost_interval_usd == Interval(pytest.approx(0.0025), pytest.approx(0.01), 0.8)
     assert found.throughput_per_usd == pytest.approx(10.0 * 3600 / 10.0)
@@ -39,7 +39,7 @@ def test_a_step_costs_time_times_devices_times_price() -> None:
 
 def test_energy_is_power_times_time() -> None:
     # Equation 3 of PM2Lat: 2 s x 72 W; the interval goes down to what an idle card draws, a fifth.
-    found = compared(prediction(2000.0, 1000.0, 4000.0), None, None, board_power(L4))
+    found = to_compared(prediction(2000.0, 1000.0, 4000.0), None, None, board_power(L4))
     assert found.energy_j == pytest.approx(144.0) and found.power_w == 72.0
     assert found.energy_interval_j is not None
     assert found.energy_interval_j.low == pytest.approx(144.0 * exp(-sqrt(log(2) ** 2 + log(5) ** 2)))
@@ -49,12 +49,12 @@ def test_energy_is_power_times_time() -> None:
 
 
 def test_what_takes_no_time_has_no_throughput() -> None:
-    found = compared(prediction(0.0, 0.0, 0.0), None, Rate(1.0, "x"), board_power(L4))
+    found = to_compared(prediction(0.0, 0.0, 0.0), None, Rate(1.0, "x"), board_power(L4))
     assert (found.throughput_per_s, found.throughput_per_usd, found.cost_usd, found.energy_j) == (None, None, 0.0, 0.0)
 
 
 def test_an_owned_gpu_costs_nothing() -> None:
-    found = compared(prediction(1.0, 1.0, 1.0), None, Rate(0.0, "request"), None)
+    found = to_compared(prediction(1.0, 1.0, 1.0), None, Rate(0.0, "request"), None)
     assert found.cost_usd == 0.0 and found.throughput_per_usd is None
 
 
@@ -73,7 +73,7 @@ def test_halves_that_face_each_other_count() -> None:
 
 def test_exact_figures_are_told_apart() -> None:
     exact = np.array([1.0, 2.0, 2.0])
-    found = alike(Figures(exact, exact, exact, 0.8))
+    found = are_tied(Figures(exact, exact, exact, 0.8))
     assert found.tolist() == [[False, False, False], [False, False, True], [False, True, False]]
 
 

@@ -1,4 +1,4 @@
-"""Warnings beside a prediction: what a caller should know before acting on the number."""
+"""Warnings of kernel predictions: what a caller should know before using the number."""
 
 from __future__ import annotations
 
@@ -16,43 +16,45 @@ from app.tables.predictions import EXTRAPOLATED
 from app.wire.kernel_workload import KernelWorkload
 from app.wire.prediction_form import PredictRequest
 
-# Room for clocks above the data sheet's and rounded counts.
+# Tolerance for clocks above the data sheet and rounded counts.
 LIMIT_TOLERANCE = 0.05
 
 
-def about_answer(
-    request: PredictRequest, spec: GpuSpec, group: int, support: int, answered: bool, *, guest: bool
+def answer_warnings(
+    request: PredictRequest, spec: GpuSpec, group: int, support: int, answered: bool, *, uncatalogued: bool
 ) -> list[str]:
-    """Warnings of one query; `guest` is a GPU that is no row of the catalogue."""
-    words = []
+    """Return the warnings of one query; `uncatalogued` means the GPU is not in the catalogue."""
+    warnings: list[str] = []
     if not answered:
-        words.append(f"{request.predictor} cannot answer for this launch: this is the hardware limit")
+        warnings.append(f"{request.predictor} cannot answer for this launch: this is the hardware limit")
     elif request.predictor == "roofline":
-        words.append("this is the hardware limit, not an expectation: kernels seldom reach it")
+        warnings.append("this is the hardware limit, not an expected time: kernels seldom reach it")
     elif group == NO_EVIDENCE:
-        words.append("no measurement of this kernel is known: expect the time anywhere in the wide interval")
+        warnings.append("no measurement of this kernel is known: expect the time anywhere in the wide interval")
     elif group == RELATED:
-        words.append("only measurements of other kernels bear on this one")
+        warnings.append("only measurements of other kernels inform this prediction")
     elif support == EXTRAPOLATED:
-        words.append("the launch lies outside what was measured: extrapolated")
+        warnings.append("the launch lies outside the measured range: extrapolated")
     if request.workload.working_set_bytes > spec.memory_bytes:
-        words.append(f"the working set does not fit in the memory of {spec.id}")
-    if guest and (inferred := sum(source == "inferred" for source in spec.provenance.values())):
-        words.append(f"of {spec.id}, {inferred} figures are inferred from its architecture, not stated")
-    return words
+        warnings.append(f"the working set does not fit in the memory of {spec.id}")
+    if uncatalogued and (inferred := sum(source == "inferred" for source in spec.provenance.values())):
+        warnings.append(f"{inferred} figures of {spec.id} are inferred from its architecture, not stated")
+    return warnings
 
 
-def about_measured(workloads: Sequence[KernelWorkload], gpus: GpuTable, given: Measurements) -> list[list[str]]:
-    """Per workload: measured times that cannot be, and sizes whose counts were left as they are.
+def measurement_warnings(
+    workloads: Sequence[KernelWorkload], gpus: GpuTable, measured: Measurements
+) -> list[list[str]]:
+    """Return, per workload, warnings about impossible measured times and about sizes whose counts were not overridden.
 
-    `given` holds the measured rows of all workloads, in order.
+    `measured` holds the measured rows of all workloads, in order.
     """
-    if not len(given):
+    if not len(measured):
         return [[] for _ in workloads]
-    if none_under_limit(given, gpus, LIMIT_TOLERANCE):
+    if none_under_limit(measured, gpus, LIMIT_TOLERANCE):
         return [_same_counts(workload) for workload in workloads]
-    limits = hardware_limit(given.ops, gpus, np.arange(len(given)), given.gpu).latency_s.tolist()
-    each = zip([gpus.ids[gpu] for gpu in given.gpu.tolist()], limits, strict=True)
+    limits = hardware_limit(measured.ops, gpus, np.arange(len(measured)), measured.gpu).latency_s.tolist()
+    each = zip([gpus.ids[gpu] for gpu in measured.gpu.tolist()], limits, strict=True)
     return [
         _too_fast(workload, list(islice(each, len(workload.measured)))) + _same_counts(workload)
         for workload in workloads

@@ -1,4 +1,4 @@
-"""Networks given as graphs: kept by their id, lowered once per batch, sizes and dtype."""
+"""Stored graphs: kept by id, and lowered once per batch, sizes and dtype."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.graphs.importers.json_graph import GRAPH_LOC, lower, refusal
 from app.graphs.importers.tensors import binding
 from app.graphs.run import Run
 from app.ops.kinds import kinds_of, work_of
-from app.services.graphs.source import JSON, Source, stored
+from app.services.graphs.source import JSON, Source, from_database
 from app.store import graphs as store
 from app.store.graphs import GraphRow
 from app.store.session import Database
@@ -22,12 +22,12 @@ from app.wire.graph_form import check_graph
 
 T = TypeVar("T")
 
-# Rows (of workloads) and nodes (of sources) that stay in memory, some 600 and 1,000 bytes each.
-KEPT_ROWS = 200_000
+# Limit on cached rows (of workloads) and nodes (of sources), about 600 and 1,000 bytes each.
+CACHED_ROWS = 200_000
 
 
-class Recent(Generic[T]):
-    """The last things used, up to a sum of their sizes; safe to share between threads."""
+class SizedCache(Generic[T]):
+    """Least-recently-used cache with a limit on the sum of item sizes. Thread-safe."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -36,7 +36,7 @@ class Recent(Generic[T]):
         self._lock = threading.Lock()
 
     def get(self, key: Hashable) -> T | None:
-        """What is kept under `key`, now the last one used."""
+        """Return the item of `key` and mark it as used; None if absent."""
         with self._lock:
             if key not in self._held:
                 return None
@@ -44,7 +44,7 @@ class Recent(Generic[T]):
             return self._held[key][0]
 
     def put(self, key: Hashable, thing: T, size: int) -> None:
-        """Keep it, unless it is larger than everything may be."""
+        """Keep an item, unless it alone exceeds the limit."""
         with self._lock:
             if key in self._held or size > self._most:
                 return
@@ -54,14 +54,14 @@ class Recent(Generic[T]):
                 self._sum -= self._held.popitem(last=False)[1][1]
 
     def clear(self) -> None:
-        """Drop everything."""
+        """Drop all items."""
         with self._lock:
             self._held.clear()
             self._sum = 0
 
 
-class Figures(NamedTuple):
-    """What a graph comes to, for the sizes in `dims`: one pass forward of one batch."""
+class GraphFigures(NamedTuple):
+    """Size of a graph for the dimensions `dims`: one forward pass of one batch."""
 
     nodes: int
     parameters: float
@@ -71,46 +71,46 @@ class Figures(NamedTuple):
 
 
 class Graphs:
-    """Graphs of this process: those of the database by id, and what was lately made of them."""
+    """Graphs of this process: those of the database by id, with recent results cached."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._sources: Recent[Source] = Recent(KEPT_ROWS)
-        self._workloads: Recent[Workload] = Recent(KEPT_ROWS)
+        self._sources: SizedCache[Source] = SizedCache(CACHED_ROWS)
+        self._workloads: SizedCache[Workload] = SizedCache(CACHED_ROWS)
 
     def source(self, graph: Mapping[str, Any] | None, graph_id: str | None) -> Source:
-        """A request's graph: in its own JSON, or stored by POST /graphs. BadInput, or NotFound for the id."""
+        """Return a request's graph, inline JSON or stored by POST /graphs. Raises BadInput, or NotFound for the id."""
         if (graph is None) == (graph_id is None):
             message = "give either graph or graph_id" if graph is None else "give graph or graph_id, not both"
             raise refusal([FieldError(GRAPH_LOC, message)])
         if graph_id is None:
             return Source(JSON, check_graph(graph))
-        found = self._sources.get(graph_id)
-        if found is None:
+        source = self._sources.get(graph_id)
+        if source is None:
             with self._database.begin() as connection:
                 form, text = store.body(connection, graph_id)
-            found = stored(form, text, graph_id)
-            self._sources.put(graph_id, found, len(found.body["nodes"]))
-        return found
+            source = from_database(form, text, graph_id)
+            self._sources.put(graph_id, source, len(source.body["nodes"]))
+        return source
 
     def workload(self, source: Source, dims: Mapping[str, int], run: Run) -> Workload:
-        """The rows of one device; BadInput names the node that cannot be, or the dimension that has no size."""
+        """Return the rows of one device. Raises BadInput that names the wrong node, or the dimension without a size."""
         if not source.id or run.parallelism.tensor > 1:
-            return lowered(source, dims, run)
+            return lower_source(source, dims, run)
         key = (source.id, run.device_batch, run.sequence, run.dtype, *sorted(dims.items()))
-        found = self._workloads.get(key)
-        if found is None:
-            found = lowered(source, dims, run)
-            self._workloads.put(key, found, len(found))
-        return found
+        workload = self._workloads.get(key)
+        if workload is None:
+            workload = lower_source(source, dims, run)
+            self._workloads.put(key, workload, len(workload))
+        return workload
 
-    def post(self, source: Source, dims: Mapping[str, int]) -> GraphRow:
-        """Check and keep a graph; sent again it has the same id and changes nothing.
+    def add(self, source: Source, dims: Mapping[str, int]) -> GraphRow:
+        """Check and store a graph, and return its row. A graph sent again has the same id and changes nothing.
 
-        Figures are for `dims`; a dimension that has no size there counts as 1.
+        Figures are for `dims`; a dimension without size there counts as 1.
         """
-        figures = figured(source, dims)
-        graph_id, text = source.named()
+        figures = graph_figures(source, dims)
+        graph_id, text = source.identity()
         row = GraphRow(id=graph_id, form=source.form, name=source.name, body=text.decode(), **figures._asdict())
         with self._database.begin() as connection:
             store.insert(connection, row)
@@ -118,25 +118,25 @@ class Graphs:
         return row
 
     def get(self, graph_id: str) -> tuple[GraphRow, Mapping[str, Any]]:
-        """What is known of a graph, and its JSON form for the sizes of its figures; NotFound otherwise."""
+        """Return a graph's row, and its JSON for the sizes of its figures. Raises NotFound."""
         with self._database.begin() as connection:
             row = store.get(connection, graph_id)
         return row, self.source(None, graph_id).graph(row.dims)
 
     def page(self, *, after: str | None, limit: int) -> list[GraphRow]:
-        """Up to `limit` graphs in the order of their ids, the first one after the id `after`."""
+        """Return up to `limit` graphs ordered by id, starting after the id `after`."""
         with self._database.begin() as connection:
             return store.page(connection, after=after, limit=limit)
 
 
-def lowered(source: Source, dims: Mapping[str, int], run: Run) -> Workload:
-    """The rows of one device."""
+def lower_source(source: Source, dims: Mapping[str, int], run: Run) -> Workload:
+    """Return the rows of one device."""
     sizes = binding(dims, run.device_batch, run.sequence)
     return lower(source.graph(sizes), run, sizes)
 
 
-def figured(source: Source, dims: Mapping[str, int]) -> Figures:
-    """What a graph comes to; BadInput under the places of the graph or file itself."""
+def graph_figures(source: Source, dims: Mapping[str, int]) -> GraphFigures:
+    """Return the size of a graph. Raises BadInput with places in the graph or file itself."""
     known = binding(dims, 1, 1)
     sizes = {name: known.get(name, 1) for name in source.free_dims()} | dict(dims)
     try:
@@ -147,4 +147,4 @@ def figured(source: Source, dims: Mapping[str, int]) -> Figures:
         raise type(error)(error.detail + f" (with {assumed[:500]})" * bool(assumed), errors=error.errors) from None
     flops = work_of(workload.ops, kinds_of(workload.ops)).flops * workload.runs
     parameters = float(workload.parameters.sum())
-    return Figures(len(graph["nodes"]), parameters, float(flops.sum()), workload.unknown, sizes)
+    return GraphFigures(len(graph["nodes"]), parameters, float(flops.sum()), workload.unknown, sizes)

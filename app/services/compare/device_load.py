@@ -1,4 +1,4 @@
-"""What one device computes and moves in a step of a workload."""
+"""Work of one device in one step of a workload, for the power model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from app.engine.operator_rows import Distinct, read_operators
 from app.engine.power_model import Load
 from app.ops.figures import Work
 from app.ops.kinds import kinds_of, work_of
-from app.services.graphs.stored import Graphs
+from app.services.graphs.graph_store import Graphs
 from app.services.models.networks import prepared, times_of
 from app.services.models.sources import asked_network
 from app.tables.ops import DTYPE_CODE, DTYPES
@@ -21,11 +21,11 @@ from app.wire.operators.operators_form import OperatorsWorkload
 
 Floats = NDArray[np.float64]
 
-AskedWorkload: TypeAlias = KernelWorkload | OperatorsWorkload | NetworkWorkload
+ComparableWorkload: TypeAlias = KernelWorkload | OperatorsWorkload | NetworkWorkload
 
 
-def load_of(workload: AskedWorkload, graphs: Graphs | None) -> Load:
-    """The FLOPs by number format and the bytes; of a network, what the mean pipeline stage does."""
+def device_load(workload: ComparableWorkload, graphs: Graphs | None) -> Load:
+    """Return FLOPs by number format and bytes; for a pipelined network those of the mean stage."""
     if isinstance(workload, KernelWorkload):
         flops = np.zeros(len(DTYPES))
         flops[DTYPE_CODE[workload.dtype]] = workload.flops
@@ -39,7 +39,7 @@ def load_of(workload: AskedWorkload, graphs: Graphs | None) -> Load:
 
 
 def _load(distinct: Distinct, work: Work, times: Floats) -> Load:
-    """Of rows that run so often, float64 [n]; `work` is of each distinct row."""
+    """Return the load of rows that run `times` often, float64 [n]; `work` is per distinct row."""
     runs = np.bincount(distinct.row, weights=times, minlength=len(distinct.table))
     flops = np.bincount(distinct.table.dtype, weights=work.flops * runs, minlength=len(DTYPES))
     return Load(flops.astype(np.float64), float(work.bytes @ runs))

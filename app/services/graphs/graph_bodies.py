@@ -1,4 +1,4 @@
-"""Bodies of POST /graphs: which form they are in, by what they begin with; and sizes of dimensions from words."""
+"""Read bodies of POST /graphs, with the format detected from the first bytes, and NAME=SIZE dimensions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.wire.graph_form import check_graph
 
 MEDIA_JSON = "application/json"
 MEDIA_ZIP = "application/zip"
-# What files of any form come as: ONNX has no registered type of its own.
+# Media types of files in any format; ONNX has no registered type.
 MEDIA_FILES = (
     "application/octet-stream",
     MEDIA_ZIP,
@@ -21,12 +21,12 @@ MEDIA_FILES = (
     "application/onnx",
     "application/x-protobuf",
 )
-_ZIP = (b"PK\x03\x04", b"PK\x05\x06")  # with entries, and without
+_ZIP = (b"PK\x03\x04", b"PK\x05\x06")  # with and without entries
 MAX_EXTENT = 2**31
 
 
 def read_graph(body: bytes, media: str) -> Source:
-    """A network from the body of an upload; Malformed, BadInput or UnsupportedMedia say what is wrong with it."""
+    """Return the network of an upload. Raises Malformed, BadInput or UnsupportedMedia."""
     if media not in (MEDIA_JSON, *MEDIA_FILES):
         raise UnsupportedMedia(f"A graph is read as {', '.join((MEDIA_JSON, *MEDIA_FILES))}; this is {media!r}.")
     if media == MEDIA_ZIP or body.startswith(_ZIP):
@@ -36,13 +36,13 @@ def read_graph(body: bytes, media: str) -> Source:
     return Source(ONNX, onnx_file.stripped(body))
 
 
-def read_dims(words: Iterable[str]) -> dict[str, int]:
-    """Sizes from NAME=SIZE each; BadInput names the one that is none."""
+def read_dims(texts: Iterable[str]) -> dict[str, int]:
+    """Return sizes from NAME=SIZE texts. Raises BadInput that names an invalid one."""
     dims: dict[str, int] = {}
-    for k, word in enumerate(words):
-        name, separator, size = word.partition("=")
+    for k, text in enumerate(texts):
+        name, separator, size = text.partition("=")
         if not (separator and name and size.isascii() and size.isdigit() and 0 < int(size[:11]) <= MAX_EXTENT):
-            message = f"send NAME=SIZE with a size from 1 to {MAX_EXTENT}, not {word[:100]!r}"
+            message = f"send NAME=SIZE with a size from 1 to {MAX_EXTENT}, not {text[:100]!r}"
             raise BadInput(f"dims: {message}", errors=[FieldError(("dims", k), message)])
         dims[name] = int(size)
     return dims

@@ -1,4 +1,4 @@
-"""How sure a predicted time is: log-normal, as wide on either side of the middle as its interval says."""
+"""Log-normal distribution of a predicted time, as wide on each side of the estimate as its interval."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TINY = 1e-300
 
 
 def probability_within(middle_ms: float, interval: Interval, allowed_ms: float) -> float:
-    """The probability that the true time is at most `allowed_ms`."""
+    """Return the probability that the true time is at most `allowed_ms`."""
     if allowed_ms <= 0 or middle_ms <= 0:
         return 1.0 if middle_ms <= 0 <= allowed_ms else 0.0
     if allowed_ms == inf:
@@ -24,14 +24,14 @@ def probability_within(middle_ms: float, interval: Interval, allowed_ms: float) 
     return NormalDist().cdf(gap / spread)
 
 
-def kept_with(middle_ms: float, interval: Interval, probability: float) -> float:
-    """The time that is kept with a probability, milliseconds."""
+def time_quantile_ms(middle_ms: float, interval: Interval, probability: float) -> float:
+    """Return the time, ms, that is not exceeded with `probability`."""
     z = normal_quantile(probability)
     return middle_ms * exp(z * _spread(middle_ms, interval, later=z >= 0))
 
 
 def _spread(middle_ms: float, interval: Interval, *, later: bool) -> float:
-    """Standard deviation in log space, of times longer than the middle or of shorter ones."""
+    """Return the standard deviation in log space above (`later`) or below the estimate."""
     z = normal_quantile(0.5 + 0.5 * interval.coverage)
     middle = max(middle_ms, _TINY)
     end = log(interval.high / middle) if later else log(middle / max(interval.low, _TINY))
