@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.predictors.priors import IS_COLLECTIVE
-from app.tables.gpus import COLUMN_INDEX, MOST_IN_A_MACHINE, GpuTable
+from app.tables.gpus import COLUMN_INDEX, MOST_IN_A_MACHINE, GpuTable, once_per_table
 from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import OpTable
 
@@ -71,14 +71,12 @@ def _bridged(gpus: GpuTable) -> Bools:
     return bridged
 
 
+@once_per_table
 def _with_slots(gpus: GpuTable) -> GpuTable:
-    """The table, and behind its rows those `_bridged` over their slots; put together once per table."""
-    if "slots" not in gpus.memo:
-        slots = gpus.take(np.flatnonzero(_bridged(gpus)))
-        slots.values[_LINK] = np.fmin(slots.values[_LINK], slots.values[_SLOT])  # of an unknown slot the link
-        slots.values[_DOMAIN] = np.nan
-        ids = tuple(f"{gpu}{_OVER_SLOT}" for gpu in slots.ids)
-        values = np.ascontiguousarray(np.concatenate([gpus.values, slots.values], axis=1))
-        gpus.memo["slots"] = GpuTable(gpus.ids + ids, values, gpus.architectures + slots.architectures)
-    known: GpuTable = gpus.memo["slots"]
-    return known
+    """The table, and behind its rows those `_bridged` over their slots."""
+    slots = gpus.take(np.flatnonzero(_bridged(gpus)))
+    slots.values[_LINK] = np.fmin(slots.values[_LINK], slots.values[_SLOT])  # of an unknown slot the link
+    slots.values[_DOMAIN] = np.nan
+    ids = tuple(f"{gpu}{_OVER_SLOT}" for gpu in slots.ids)
+    values = np.ascontiguousarray(np.concatenate([gpus.values, slots.values], axis=1))
+    return GpuTable(gpus.ids + ids, values, gpus.architectures + slots.architectures)

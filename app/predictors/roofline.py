@@ -17,7 +17,7 @@ from app.ops.kinds import kinds_of, least_flops_of, link_bytes_of, work_of
 from app.predictors.intervals.groups import NO_EVIDENCE
 from app.predictors.links import linked
 from app.runtime.compiled import compiled
-from app.tables.gpus import COLUMN_INDEX, GpuTable
+from app.tables.gpus import COLUMN_INDEX, GpuTable, once_per_table
 from app.tables.measurements import Evidence
 from app.tables.ops import DTYPES, OpTable
 from app.tables.predictions import COMMUNICATION, COMPUTE, EXTRAPOLATED, MEMORY, Estimate
@@ -50,15 +50,13 @@ _BANDWIDTH = COLUMN_INDEX["memory_bandwidth_bytes_per_s"]
 _LINK = COLUMN_INDEX["link_bandwidth_bytes_per_s"]
 
 
+@once_per_table
 def peaks(gpus: GpuTable) -> Floats:
-    """Peak of the fastest pipe per dtype, FLOP/s [dtypes, gpus], derived once per table."""
-    if "peaks" not in gpus.memo:
-        peak = np.stack([np.fmax.reduce(gpus.values[columns]) for columns in _COLUMNS])
-        # Where the FP16 pipe is the slow one (compute capability 6.1), kernels convert and compute in FP32.
-        peak[_FP16] = np.maximum(peak[_FP16], peak[_FP32])
-        gpus.memo["peaks"] = peak
-    known: Floats = gpus.memo["peaks"]
-    return known
+    """Peak of the fastest pipe per dtype, FLOP/s [dtypes, gpus]."""
+    peak: Floats = np.stack([np.fmax.reduce(gpus.values[columns]) for columns in _COLUMNS])
+    # Where the FP16 pipe is the slow one (compute capability 6.1), kernels convert and compute in FP32.
+    peak[_FP16] = np.maximum(peak[_FP16], peak[_FP32])
+    return peak
 
 
 def peak_flops(gpus: GpuTable, j: Ints, dtype: Ints) -> Floats:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from app.tables.architectures import by_capability
 
 Floats = NDArray[np.float64]
+T = TypeVar("T")
 
 # A pipe is "<dtype>" for the SIMT lanes and "<dtype>_tensor" for the tensor (matrix) cores.
 PIPES = (
@@ -180,3 +182,16 @@ class GpuTable:
         """The rows `j`, repeats allowed: figures aligned with a query."""
         made = tuple(self.architectures[k] for k in j) if self.architectures else ()
         return GpuTable(tuple(self.ids[k] for k in j), np.take(self.values, j, axis=1), made)
+
+
+def once_per_table(derive: Callable[[GpuTable], T]) -> Callable[[GpuTable], T]:
+    """A function of a GPU table that derives its result once per table, and then returns what the table keeps."""
+
+    @wraps(derive)
+    def derived(gpus: GpuTable) -> T:
+        if derive not in gpus.memo:
+            gpus.memo[derive] = derive(gpus)
+        known: T = gpus.memo[derive]
+        return known
+
+    return derived

@@ -22,7 +22,7 @@ from app.ops.kernel import FIELD_INDEX
 from app.predictors.launches.occupancy import blocks_allowed
 from app.predictors.roofline import memory_limit_s, peaks
 from app.runtime.compiled import compiled
-from app.tables.gpus import COLUMN_INDEX, GpuTable
+from app.tables.gpus import COLUMN_INDEX, GpuTable, once_per_table
 from app.tables.ops import OpTable
 
 Floats = NDArray[np.float64]
@@ -57,28 +57,27 @@ class Bottlenecks:
     unit_s: Floats
 
 
+@once_per_table
 def rates(gpus: GpuTable) -> Floats:
-    """Figures derived once per table, float64 [6, gpus].
+    """What each bottleneck passes, float64 [6, gpus].
 
     Seconds per byte from L2 and DRAM, and seconds per lane operation of the last four bottlenecks (latency: with
     one resident thread).
     """
-    if "rates" not in gpus.memo:
-        triad, peak = gpus.column("triad_bandwidth_bytes_per_s"), gpus.column("memory_bandwidth_bytes_per_s")
-        serial = 1.0 / gpus.column("boost_clock_hz")
-        issue = serial / gpus.column("sm_count")
-        gpus.memo["rates"] = np.stack(
-            [
-                1.0 / (L2_SHARE * gpus.column("l2_bandwidth_bytes_per_s")),
-                1.0 / np.where(np.isnan(triad), STREAMING_SHARE * peak, triad),
-                issue,
-                issue,
-                issue / gpus.column("fp32_lanes_per_sm"),
-                serial,
-            ]
-        )
-    known: Floats = gpus.memo["rates"]
-    return known
+    triad, peak = gpus.column("triad_bandwidth_bytes_per_s"), gpus.column("memory_bandwidth_bytes_per_s")
+    serial = 1.0 / gpus.column("boost_clock_hz")
+    issue = serial / gpus.column("sm_count")
+    found: Floats = np.stack(
+        [
+            1.0 / (L2_SHARE * gpus.column("l2_bandwidth_bytes_per_s")),
+            1.0 / np.where(np.isnan(triad), STREAMING_SHARE * peak, triad),
+            issue,
+            issue,
+            issue / gpus.column("fp32_lanes_per_sm"),
+            serial,
+        ]
+    )
+    return found
 
 
 class Launches(NamedTuple):

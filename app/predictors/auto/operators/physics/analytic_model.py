@@ -48,7 +48,7 @@ from app.predictors.priors import (
 )
 from app.predictors.roofline import memory_limit_s, peaks
 from app.runtime.compiled import compiled
-from app.tables.gpus import COLUMN_INDEX, GpuTable
+from app.tables.gpus import COLUMN_INDEX, GpuTable, once_per_table
 from app.tables.predictions import COMMUNICATION, COMPUTE, LAUNCH, MEMORY
 
 Floats = NDArray[np.float64]
@@ -302,11 +302,7 @@ def bound_of(terms: Floats, q: int) -> int:
     return COMPUTE if terms[COMPUTE_S, q] > max(terms[DRAM_S, q], terms[L2_S, q]) else MEMORY
 
 
+@once_per_table
 def devices_of(gpus: GpuTable) -> Devices:
-    """The GPU table as compiled code reads it; put together once per table."""
-    if "devices" not in gpus.memo:
-        gpus.memo["devices"] = Devices(
-            compute_rates(gpus), cuts(gpus), bandwidths(gpus), l2_reach(gpus), peaks(gpus), gpus.values
-        )
-    known: Devices = gpus.memo["devices"]
-    return known
+    """The GPU table as compiled code reads it."""
+    return Devices(compute_rates(gpus), cuts(gpus), bandwidths(gpus), l2_reach(gpus), peaks(gpus), gpus.values)

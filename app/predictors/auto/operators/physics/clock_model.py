@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.predictors.roofline import PIPES_OF_DTYPE
-from app.tables.gpus import COLUMN_INDEX, GpuTable
+from app.tables.gpus import COLUMN_INDEX, GpuTable, once_per_table
 from app.tables.ops import DTYPES
 
 Floats = NDArray[np.float64]
@@ -71,15 +71,9 @@ def _clock_share(gpus: GpuTable, pipe: str, rate: Floats, drawn: float) -> Float
     return share
 
 
+@once_per_table
 def sustained_clocks(gpus: GpuTable) -> Floats:
     """Clock that the fastest pipe per dtype keeps up in each run state, Hz [3, dtypes, gpus]."""
-    if "sustained_clocks" not in gpus.memo:
-        gpus.memo["sustained_clocks"] = _clocks(gpus)
-    known: Floats = gpus.memo["sustained_clocks"]
-    return known
-
-
-def _clocks(gpus: GpuTable) -> Floats:
     boost, best = gpus.column("boost_clock_hz"), compute_rates(gpus)
     clocks = np.full(best.shape, np.nan)
     for code, dtype in enumerate(DTYPES):
@@ -99,16 +93,14 @@ def _pipes(gpus: GpuTable, dtype: str) -> Iterator[tuple[Floats, Floats]]:
         yield rate, np.array([busy, np.ones_like(busy), between])
 
 
+@once_per_table
 def compute_rates(gpus: GpuTable) -> Floats:
     """Sustained rate of the fastest pipe per dtype in each run state, FLOP/s [3, dtypes, gpus]."""
-    if "compute_rates" not in gpus.memo:
-        rates = np.full((3, len(DTYPES), len(gpus)), np.nan)
-        for code, dtype in enumerate(DTYPES):
-            for rate, shares in _pipes(gpus, dtype):
-                rates[:, code] = np.fmax(rates[:, code], rate * shares)
-        gpus.memo["compute_rates"] = rates
-    known: Floats = gpus.memo["compute_rates"]
-    return known
+    rates = np.full((3, len(DTYPES), len(gpus)), np.nan)
+    for code, dtype in enumerate(DTYPES):
+        for rate, shares in _pipes(gpus, dtype):
+            rates[:, code] = np.fmax(rates[:, code], rate * shares)
+    return rates
 
 
 def cuts(gpus: GpuTable) -> Floats:
@@ -123,20 +115,16 @@ def cuts(gpus: GpuTable) -> Floats:
     return found
 
 
+@once_per_table
 def bandwidths(gpus: GpuTable) -> Floats:
     """DRAM bandwidth that streaming kernels get, B/s [gpus]."""
-    if "bandwidths" not in gpus.memo:
-        share = np.where(gpus.column("hbm") > 0, HBM_SHARE, GDDR_SHARE)
-        gpus.memo["bandwidths"] = share * gpus.column("memory_bandwidth_bytes_per_s")
-    known: Floats = gpus.memo["bandwidths"]
-    return known
+    share: Floats = np.where(gpus.column("hbm") > 0, HBM_SHARE, GDDR_SHARE)
+    return share * gpus.column("memory_bandwidth_bytes_per_s")
 
 
+@once_per_table
 def l2_reach(gpus: GpuTable) -> Floats:
     """Bytes of the L2 that hold different data for one SM, [gpus]: half of it where it has two partitions."""
-    if "l2_reach" not in gpus.memo:
-        makes = gpus.architectures or ("",) * len(gpus)
-        share = np.array([1.0 / _PARTITIONS.get(make, 1) for make in makes])
-        gpus.memo["l2_reach"] = share * gpus.column("l2_bytes")
-    known: Floats = gpus.memo["l2_reach"]
-    return known
+    makes = gpus.architectures or ("",) * len(gpus)
+    share: Floats = np.array([1.0 / _PARTITIONS.get(make, 1) for make in makes])
+    return share * gpus.column("l2_bytes")
