@@ -19,7 +19,11 @@ ifneq ($(shell test -w "$$HOME" && echo yes),yes)
 export UV_CACHE_DIR := $(CURDIR)/.venv/cache
 endif
 
-.PHONY: client serve train measure test check docs lock install clean
+# Processes are many, so bytecode is kept even where the environment asks for none.
+unexport PYTHONDONTWRITEBYTECODE
+
+CHECKS := types site style layers locks
+.PHONY: client serve train measure test check $(CHECKS) compile docs lock install clean
 
 serve: $(INSTALLED)
 	@$(BIN)/gpucast serve
@@ -32,16 +36,35 @@ measure: .venv/.measure
 
 # Files run whole in one of two processes, each with a PostgreSQL of its own; WORKERS=0 runs all in one.
 WORKERS ?= 2
+# A process computes on one thread: more would wait for one another on the cores that the other process uses.
+ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-test: check
-	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile
+# The checks, the compiler and the installation of PyTorch need little of one another, and two cores are there.
+test: .venv/.dev
+	@$(MAKE) --no-print-directory -j 3 .venv/.torch compile $(CHECKS)
+	$(ONE_THREAD) $(BIN)/pytest -q -n $(WORKERS) --dist loadfile --durations 30 --durations-min 1
+
+# What answers requests, compiled once before two processes would each do it.
+compile: $(INSTALLED)
+	@$(BIN)/python -m app.bootstrap.warm
 
 check: .venv/.dev
+	@$(MAKE) --no-print-directory -j 2 $(CHECKS)
+
+style: .venv/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+types: .venv/.dev
 	$(BIN)/mypy
+
+layers: .venv/.dev
 	$(BIN)/lint-imports
+
+locks: .venv/.dev
 	$(BIN)/python requirements/lock.py --check
+
+site: .venv/.dev
 	$(SITE)
 
 # Strict: a warning, such as a link to nothing, is an error. All pages are read anew, so that none hides one.
@@ -68,13 +91,15 @@ clean:
 	@echo "installing from $<"
 	@$(UV) pip sync --quiet --require-hashes --python $(BIN)/python $<
 	@$(UV) pip install --quiet --no-deps --no-build-isolation --offline --python $(BIN)/python --editable .
-	@$(if $(filter %.dev,$@),$(TORCH) --requirement requirements/torch.txt)
 	@touch $@
 
-.venv/.dev: requirements/torch.txt
+# PyTorch, for the tests. After the locked packages, as these remove all others.
+.venv/.torch: requirements/torch.txt .venv/.dev
+	@echo "installing PyTorch"
+	@$(TORCH) --no-compile --requirement requirements/torch.txt
+	@touch $@
 
-# The machine's own pip chooses PyTorch's build (CPU or CUDA), so no hash of it can be locked. After the locked packages,
-# as these remove all others.
+# The machine's own pip chooses PyTorch's build (CPU or CUDA), so no hash of it can be locked.
 TORCH = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements/torch.txt
 
 .venv/.measure: $(INSTALLED) requirements/torch.txt

@@ -13,7 +13,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -45,10 +45,14 @@ SERVER_OPTIONS = (
 
 
 class EmbeddedPostgres:
-    """A server on the data folder `root`; a context manager that keeps it running while held."""
+    """A server on the data folder `root`; a context manager that keeps it running while held.
 
-    def __init__(self, root: Path) -> None:
+    `options` are server settings ("name=value") beside `SERVER_OPTIONS`, of the one who starts it.
+    """
+
+    def __init__(self, root: Path, options: Sequence[str] = ()) -> None:
         self._root = root
+        self._options = (*SERVER_OPTIONS, *options)
         self._data = root / DATA
         self._log = root / "server.log"
         self._users: IO[bytes] | None = None
@@ -115,7 +119,7 @@ class EmbeddedPostgres:
             remains.unlink(missing_ok=True)
         # Seen from the data folder, where the server works; pg_ctl hands these words and all paths to a shell.
         place = f"../{SOCKET}" if folder.parent == self._root else str(folder)
-        options = " ".join(f"-c {option}" for option in (*SERVER_OPTIONS, f"unix_socket_directories='{place}'"))
+        options = " ".join(f"-c {option}" for option in (*self._options, f"unix_socket_directories='{place}'"))
         self._pg_ctl("start", "-t", str(START_TIMEOUT_S), "-l", self._log.name, "-o", options)
         if self._ping() != Ping.OK:
             raise Unavailable(f"The embedded PostgreSQL started but does not answer; see {self._log}.")

@@ -37,12 +37,12 @@ from tests.unit.learned import (
     SEEN_TOO,
     SIBLING,
     THIRD,
-    TRAINED,
     UNSEEN,
     error,
     law,
     runs,
     situation,
+    trained_auto,
     untrained,
 )
 from tests.unit.measured import measured, no_evidence, random_shapes
@@ -119,8 +119,8 @@ def test_no_bottleneck_alone_takes_longer_than_was_measured() -> None:
 
 
 def test_a_gpu_that_was_learned_from_is_answered_well() -> None:
-    assert error(TRAINED, SEEN) < 0.06
-    assert error(TRAINED, SEEN, op="softmax", names="bh") < 0.06
+    assert error(trained_auto(), SEEN) < 0.06
+    assert error(trained_auto(), SEEN, op="softmax", names="bh") < 0.06
     assert error(Auto(), SEEN) > 0.2
 
 
@@ -142,19 +142,19 @@ def test_half_is_kept_of_what_products_on_a_card_fed_by_its_slot_ran_like(eager:
 
 
 def test_a_sibling_borrows_and_others_share() -> None:
-    assert error(TRAINED, SIBLING) < 0.10
-    assert error(TRAINED, UNSEEN) < 0.20
+    assert error(trained_auto(), SIBLING) < 0.10
+    assert error(trained_auto(), UNSEEN) < 0.20
     ops = operators("linear", {"m": 512, "n": 512, "k": 512}, {"m": 2.0**20, "n": 512, "k": 512})
-    assert situation(TRAINED, ops, SEEN) == ["seen", "seen_outside"]
-    assert situation(TRAINED, ops, SIBLING)[0] == "sibling"
-    assert situation(TRAINED, ops, UNSEEN) == ["unseen", "unseen_outside"]
-    assert situation(TRAINED, operators("relu", {"b": 64, "h": 64}), SEEN) == ["untrained"]
+    assert situation(trained_auto(), ops, SEEN) == ["seen", "seen_outside"]
+    assert situation(trained_auto(), ops, SIBLING)[0] == "sibling"
+    assert situation(trained_auto(), ops, UNSEEN) == ["unseen", "unseen_outside"]
+    assert situation(trained_auto(), operators("relu", {"b": 64, "h": 64}), SEEN) == ["untrained"]
 
 
 @pytest.mark.parametrize("target", [SEEN, SIBLING])
 def test_out_of_the_range_learned_from_nothing_is_interpolated(target: int) -> None:
     ops = operators("linear", {"m": 512, "n": 512, "k": 512}, {"m": 2.0**20, "n": 512, "k": 512})
-    answer = TRAINED.predict(ops, GPUS, np.arange(2), np.full(2, target), evidence=no_evidence(ops))
+    answer = trained_auto().predict(ops, GPUS, np.arange(2), np.full(2, target), evidence=no_evidence(ops))
     assert answer.support.tolist() == [INTERPOLATED, EXTRAPOLATED]
     assert answer.stretch is not None
     assert answer.stretch[0] == 1.0 < answer.stretch[1]
@@ -162,7 +162,7 @@ def test_out_of_the_range_learned_from_nothing_is_interpolated(target: int) -> N
 
 def test_constants_of_two_makes_are_not_carried_to_a_third() -> None:
     two = Auto().fit_operators([runs("linear", "mnk", 900, (SEEN, SEEN_TOO))], GPUS).operators_.cells["linear", "fp32"]
-    three = TRAINED.operators_.cells["linear", "fp32"]
+    three = trained_auto().operators_.cells["linear", "fp32"]
     assert (two.strength.factors == 0.0).all()
     assert (three.strength.factors > 0.0).any()
     np.testing.assert_array_equal(two.recipe("other", "other").factors, NEUTRAL)
@@ -196,7 +196,7 @@ def test_few_rows_of_a_gpu_do_not_lean_on_a_model_that_saw_them() -> None:
 def test_what_no_model_has_seen_is_no_better_known_for_it() -> None:
     shape = {"m": 512.0, "n": 512.0, "k": 512.0}
     ops = operators("linear", shape | {"backward": 1.0}, shape | {"burst": 1.0})
-    assert situation(TRAINED, ops, SEEN) == ["untrained", "untrained"]
+    assert situation(trained_auto(), ops, SEEN) == ["untrained", "untrained"]
     half = Auto().fit_operators([measured("linear", random_shapes("mnk", 450), GPUS, (SEEN,), law, dtype="bf16")], GPUS)
     assert situation(half, operators("linear", shape, dtype="bf16"), SEEN) == ["seen"]
     assert situation(half, operators("linear", shape, dtype="fp16"), SEEN) == ["sibling"]
@@ -226,7 +226,7 @@ def test_int8_does_not_borrow_from_a_gpu_that_ran_fp8_on_no_pipe() -> None:
 def test_backward_rows_do_not_blur_forward_ones() -> None:
     shapes = [shape | {"backward": 1.0} for shape in random_shapes("mnk", 450)]
     backward = measured("linear", shapes, GPUS, (SEEN,), lambda ops, gpus, gpu: 5.0 * law(ops, gpus, gpu))
-    assert error(TRAINED.fit_operators([backward], GPUS), SEEN) == error(TRAINED, SEEN)
+    assert error(trained_auto().fit_operators([backward], GPUS), SEEN) == error(trained_auto(), SEEN)
 
 
 def test_a_few_measured_rows_correct_at_once() -> None:
@@ -238,10 +238,10 @@ def test_a_few_measured_rows_correct_at_once() -> None:
     asked = (fresh.ops, GPUS, np.arange(len(fresh)), fresh.gpu)
     errors = [
         float(np.abs(one.predict(*asked, evidence=no_evidence(fresh.ops)).latency_s / fresh.latency_s - 1.0).mean())
-        for one in (TRAINED, TRAINED.with_measured([few], GPUS))
+        for one in (trained_auto(), trained_auto().with_measured([few], GPUS))
     ]
     assert errors[1] < 0.5 * errors[0]
-    assert error(TRAINED.with_measured([few], GPUS), SEEN) == error(TRAINED, SEEN)
+    assert error(trained_auto().with_measured([few], GPUS), SEEN) == error(trained_auto(), SEEN)
 
 
 def test_few_rows_correct_a_dtype_that_borrows_though_the_gpu_has_a_model_of_what_it_borrows() -> None:
@@ -305,10 +305,10 @@ def test_the_only_tile_of_a_library_is_found_and_lent_to_siblings(tile: tuple[in
 
 
 def test_what_the_new_rows_lack_stays_known() -> None:
-    more = TRAINED.fit_operators([runs("linear", "mnk", 500, (UNSEEN,), seed=5)], GPUS)
+    more = trained_auto().fit_operators([runs("linear", "mnk", 500, (UNSEEN,), seed=5)], GPUS)
     # The range learned from may grow, beyond which corrections fade.
-    assert error(more, SEEN) == pytest.approx(error(TRAINED, SEEN), rel=0.02)
-    assert error(more, SEEN, op="softmax", names="bh") == error(TRAINED, SEEN, op="softmax", names="bh")
+    assert error(more, SEEN) == pytest.approx(error(trained_auto(), SEEN), rel=0.02)
+    assert error(more, SEEN, op="softmax", names="bh") == error(trained_auto(), SEEN, op="softmax", names="bh")
     assert error(more, UNSEEN) < 0.03
 
 
@@ -319,10 +319,10 @@ def test_a_row_is_answered_alike_alone_and_among_others() -> None:
     ]
     together = mixed(parts)
     i, j = np.arange(len(together)), np.full(len(together), SEEN)
-    whole = TRAINED.predict(together, GPUS, i, j, evidence=no_evidence(together)).latency_s
+    whole = trained_auto().predict(together, GPUS, i, j, evidence=no_evidence(together)).latency_s
     alone = np.concatenate(
         [
-            TRAINED.predict(one, GPUS, np.array([k]), j[:1], evidence=no_evidence(one)).latency_s
+            trained_auto().predict(one, GPUS, np.array([k]), j[:1], evidence=no_evidence(one)).latency_s
             for one in parts
             for k in range(len(one))
         ]
@@ -331,12 +331,12 @@ def test_a_row_is_answered_alike_alone_and_among_others() -> None:
 
 
 def test_stored_and_read_again_it_answers_alike() -> None:
-    again = Auto.from_state(TRAINED.state())
-    assert error(again, SEEN) == pytest.approx(error(TRAINED, SEEN), abs=2e-3)  # leaves in half precision
+    again = Auto.from_state(trained_auto().state())
+    assert error(again, SEEN) == pytest.approx(error(trained_auto(), SEEN), abs=2e-3)  # leaves in half precision
 
 
 def test_trees_that_were_loaded_are_in_memory_once() -> None:
-    again = Auto.from_state(TRAINED.state()).operators_
+    again = Auto.from_state(trained_auto().state()).operators_
     read = again._packed  # what compiled code reads
     trees = [model.trees for model in again._models]
     assert all(np.shares_memory(part.value, read.value) for part in trees)
@@ -348,5 +348,6 @@ def test_trees_that_were_loaded_are_in_memory_once() -> None:
 
 def test_a_product_in_a_graph_does_without_the_host() -> None:
     ops = operators("linear", {"m": 64, "n": 64, "k": 64}, {"m": 64, "n": 64, "k": 64, "eager": 0.0})
-    eager, graph = TRAINED.predict(ops, GPUS, np.arange(2), np.zeros(2, np.intp), evidence=no_evidence(ops)).latency_s
+    answer = trained_auto().predict(ops, GPUS, np.arange(2), np.zeros(2, np.intp), evidence=no_evidence(ops))
+    eager, graph = answer.latency_s
     assert graph < 0.5 * eager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -83,13 +84,16 @@ def messages(implementation: float, dtype: str) -> OpTable:
     return operators("all_reduce", *[{**one, "implementation": implementation} for one in MESSAGES[1::9]], dtype=dtype)
 
 
-TWO_LIBRARIES = Auto().fit_operators(
-    [
-        by_library(NCCL, dtype="fp16", on=(SEEN, SEEN_TOO, SEEN_THREE), times=4.0),
-        by_library(CUSTOM, dtype="bf16", on=(SEEN, SEEN_TOO), times=2.0),
-    ],
-    GPUS,
-)
+@cache
+def two_libraries() -> Auto:
+    """`auto` trained on all-reduces of two libraries."""
+    return Auto().fit_operators(
+        [
+            by_library(NCCL, dtype="fp16", on=(SEEN, SEEN_TOO, SEEN_THREE), times=4.0),
+            by_library(CUSTOM, dtype="bf16", on=(SEEN, SEEN_TOO), times=2.0),
+        ],
+        GPUS,
+    )
 
 
 @pytest.mark.parametrize("asked", ["fp16", "bf16"])
@@ -98,25 +102,25 @@ def test_a_collective_takes_the_cell_of_any_dtype_that_holds_it(asked: str, targ
     """In one table, row by row; `SEEN_THREE` has NCCL only."""
     ops = mixed([messages(NCCL, asked), messages(CUSTOM, asked)]).take(np.argsort(np.arange(36) % 18, kind="stable"))
     place = np.full(len(ops), target)
-    answer = TWO_LIBRARIES.predict(ops, GPUS, np.arange(len(ops)), place, evidence=no_evidence(ops))
+    answer = two_libraries().predict(ops, GPUS, np.arange(len(ops)), place, evidence=no_evidence(ops))
     ratio, nccl = answer.latency_s / untrained(ops, place), ops.column("implementation") == NCCL
     assert ratio[nccl] == pytest.approx(4.0, rel=0.1)
-    assert set(np.array(situation(TWO_LIBRARIES, ops, target))[nccl]) == {of}
+    assert set(np.array(situation(two_libraries(), ops, target))[nccl]) == {of}
     assert set(answer.support[nccl]) == {INTERPOLATED}
     dtype = (answer.group - 6) // len(SITUATIONS) % len(DTYPES)  # intervals are of what was learned from
     assert {DTYPES[code] for code in dtype[nccl]} == {"fp16"} and {DTYPES[code] for code in dtype[~nccl]} == {"bf16"}
     if target != SEEN_THREE:
         assert ratio[~nccl] == pytest.approx(2.0, rel=0.1)
-    assert set(np.array(situation(TWO_LIBRARIES, ops, target))[~nccl]) == {"unseen" if target == SEEN_THREE else of}
+    assert set(np.array(situation(two_libraries(), ops, target))[~nccl]) == {"unseen" if target == SEEN_THREE else of}
 
 
 def test_a_collective_that_no_dtype_holds_takes_the_nearest() -> None:
     """A message of any size is its own library's."""
     for (implementation, of), size in itertools.product(((NCCL, "fp16"), (CUSTOM, "bf16")), (2.0, 30.0, 38.0)):
         ops = operators("all_reduce", {"message_bytes": 2.0**size, "devices": 8, "implementation": implementation})
-        answer = TWO_LIBRARIES.predict(ops, GPUS, np.arange(1), np.array([SEEN]), evidence=no_evidence(ops))
+        answer = two_libraries().predict(ops, GPUS, np.arange(1), np.array([SEEN]), evidence=no_evidence(ops))
         assert answer.support[0] == EXTRAPOLATED
-        learned = TWO_LIBRARIES.operators_
+        learned = two_libraries().operators_
         assert learned.cells_behind(learned.traced(ops, GPUS, np.arange(1), np.array([SEEN]))) == [("all_reduce", of)]
 
 
@@ -125,7 +129,7 @@ def test_larger_messages_miss_the_physics_as_the_largest_does(target: int) -> No
     """Three doublings on: neither is what was learned lost, nor does it go on growing."""
     ops = operators("all_reduce", *[{"message_bytes": 2.0**size, "devices": 4} for size in (27.7, 31.0)], dtype="fp16")
     place = np.full(2, target)
-    answer = TWO_LIBRARIES.predict(ops, GPUS, np.arange(2), place, evidence=no_evidence(ops))
+    answer = two_libraries().predict(ops, GPUS, np.arange(2), place, evidence=no_evidence(ops))
     within, beyond = answer.latency_s / untrained(ops, place)
     assert beyond == pytest.approx(within, rel=0.02)
     assert answer.support.tolist() == [INTERPOLATED, EXTRAPOLATED]
@@ -194,7 +198,7 @@ def test_a_library_that_a_gpu_lacks_is_answered_as_the_one_that_it_has() -> None
 def test_smaller_messages_miss_the_physics_as_the_smallest_does() -> None:
     ops = operators("all_reduce", *[{"message_bytes": 2.0**size, "devices": 4} for size in (12.1, 8.0)], dtype="fp16")
     place = np.full(2, SEEN)
-    answer = TWO_LIBRARIES.predict(ops, GPUS, np.arange(2), place, evidence=no_evidence(ops))
+    answer = two_libraries().predict(ops, GPUS, np.arange(2), place, evidence=no_evidence(ops))
     within, beyond = answer.latency_s / untrained(ops, place)
     assert beyond == pytest.approx(within, rel=0.02)
 
@@ -207,18 +211,18 @@ def test_what_is_told_of_a_collective_teaches_the_cell_that_answers_for_it() -> 
     place = np.full(len(ops), UNSEEN)
     before, after = (
         predictor.predict(ops, GPUS, np.arange(len(ops)), place, evidence=no_evidence(ops)).latency_s
-        for predictor in (TWO_LIBRARIES, TWO_LIBRARIES.with_measured([few], GPUS))
+        for predictor in (two_libraries(), two_libraries().with_measured([few], GPUS))
     )
     nccl = ops.column("implementation") == NCCL
     assert after[nccl] / untrained(ops, place)[nccl] == pytest.approx(9.0, rel=0.1)
     assert after[~nccl] == pytest.approx(before[~nccl])
-    told = TWO_LIBRARIES.with_measured([few, by_library(NCCL, dtype="fp16", on=(UNSEEN,), times=9.0)], GPUS)
+    told = two_libraries().with_measured([few, by_library(NCCL, dtype="fp16", on=(UNSEEN,), times=9.0)], GPUS)
     assert set(situation(told, ops, UNSEEN)[: nccl.sum()]) == {"calibrated"}
 
 
 def test_what_is_told_of_one_library_leaves_as_much_unknown_of_another() -> None:
     ops = concatenate([messages(NCCL, "bf16"), messages(CUSTOM, "bf16")])
-    learned, nothing = TWO_LIBRARIES.operators_, np.ones(len(ops))
+    learned, nothing = two_libraries().operators_, np.ones(len(ops))
     covariance = expected_errors(learned, Measurements(ops, np.full(len(ops), UNSEEN), nothing), GPUS)
     assert covariance is not None
     nccl = ops.column("implementation") == NCCL

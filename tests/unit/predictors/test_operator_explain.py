@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -45,13 +46,18 @@ def slow(ops: OpTable, gpus: GpuTable, gpu: Any) -> Any:
     return 3e-5 + (1.8 + 0.3 * np.sin(np.arange(len(gpu)))) * limit
 
 
-TRAINED = Auto().fit_operators(
-    [
-        measured("linear", random_shapes("mnk", 450), GPUS, (SEEN, FED_BY_SLOT), slow),
-        measured("softmax", random_shapes("bh", 60), GPUS, (SEEN,), slow),
-    ],
-    GPUS,
-)
+@cache
+def trained_auto() -> Auto:
+    """`auto` trained on operators of GPUs that it has seen."""
+    return Auto().fit_operators(
+        [
+            measured("linear", random_shapes("mnk", 450), GPUS, (SEEN, FED_BY_SLOT), slow),
+            measured("softmax", random_shapes("bh", 60), GPUS, (SEEN,), slow),
+        ],
+        GPUS,
+    )
+
+
 ASKED = mixed(
     [
         operators("linear", {"m": 512, "n": 640, "k": 320}, {"m": 2**17, "n": 640, "k": 320}),
@@ -87,7 +93,7 @@ def combine(answer: Predictions, found: list[Explanation]) -> None:
 
 @pytest.mark.parametrize("target", [SEEN, UNSEEN, FED_BY_SLOT, SIBLING])
 def test_members_combine_to_the_answer(target: int) -> None:
-    combine(*ask(TRAINED, ASKED, target))
+    combine(*ask(trained_auto(), ASKED, target))
 
 
 def test_a_collective_told_by_another_dtype_says_so() -> None:
@@ -114,15 +120,15 @@ def test_a_number_of_devices_between_two_is_told_by_both(target: int) -> None:
 
 
 def test_who_answers_and_in_what_situation() -> None:
-    _, seen = ask(TRAINED, ASKED, SEEN)
+    _, seen = ask(trained_auto(), ASKED, SEEN)
     assert [[member.source for member in one.members] for one in seen] == [["physics", "own"]] * 4 + [["physics"]]
     assert [one.situation for one in seen] == ["seen", "seen_outside", "seen", "calibrated", "untrained"]
     assert [one.learned for one in seen] == ["fp32"] * 4 + [None]
     assert [one.whole for one in seen] == [True, True, False, True, True]
     assert seen[1].fading < seen[0].fading == 1.0
-    _, unseen = ask(TRAINED, ASKED, UNSEEN)
+    _, unseen = ask(trained_auto(), ASKED, UNSEEN)
     assert [(member.source, member.gpu) for member in unseen[0].members[1:]] == [("sibling", GPUS.ids[SEEN])]
-    _, slot = ask(TRAINED, ASKED, FED_BY_SLOT)
+    _, slot = ask(trained_auto(), ASKED, FED_BY_SLOT)
     assert [one.members[1].weight for one in slot[:3]] == [0.5] * 3
     assert [one.situation for one in slot[:3]] == ["calibrated", "seen_outside", "calibrated"]
 
@@ -130,7 +136,7 @@ def test_who_answers_and_in_what_situation() -> None:
 def test_a_measured_operator_is_answered_by_its_measurement() -> None:
     first = np.array([0])
     hit = Evidence(Measurements(ASKED.take(first), np.array([SEEN]), np.array([1e-3])), first)
-    answer, found = ask(TRAINED, ASKED, SEEN, hit)
+    answer, found = ask(trained_auto(), ASKED, SEEN, hit)
     assert [one.situation for one in found[:2]] == ["measured", "seen_outside"]
     assert [(member.source, member.weight) for member in found[0].members] == [
         ("physics", 0.0),
