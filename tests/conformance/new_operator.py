@@ -1,59 +1,41 @@
-"""What adding an operator costs: one file, one line of OPS; run by test_new_operator.py in a copy of the tree."""
+"""What the parts of the project make of an operator that test_new_operator.py adds to a copy of the tree."""
 
 from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 
-FILE = '''"""`limit_rows`: `b` rows of `h` clipped at `edges` values each; a group of its own."""
+import msgspec
 
-from __future__ import annotations
+from app.api.openapi import _document
+from app.config import CHECKOUT, Settings
+from app.engine.curated import load_seed_specs
+from app.engine.engine import Engine, Served, untrained
+from app.engine.gpu_rows import Snapshot
+from app.engine.operator_rows import read_operators
+from app.engine.shipped import shipped_version
+from app.graphs.fuse_pass import fused as fuse
+from app.graphs.importers.json_graph import lower
+from app.graphs.run import Run
+from app.main import create_app
+from app.measure.device import Device
+from app.measure.operators.design import rows
+from app.measure.operators.made import Tensors
+from app.ops import OPS
+from app.ops.reference import fields_table
+from app.predictors.auto.operators.models.features import own_dims
+from app.predictors.auto.predictor import Auto
+from app.predictors.intervals.conformal import Intervals
+from app.services.dispatch import predict_workload
+from app.services.measurements.design import design
+from app.services.pages.fields import example
+from app.tables.catalog import Catalog
+from app.tables.gpus import GpuTable
+from app.wire.graph_form import check_graph
+from app.wire.predict_body import read_request
 
-from app.ops.base import COMMON, Dim, Op, handed_rows
-from app.ops.figures import Ratio, Work
-from app.ops.gradient import rowwise
-from app.ops.prior import Prior
-from app.ops.suite import PLAIN, ROWS, WIDTH, Log, Space, unary
-from app.tables.ops import DTYPE_BYTES, OpTable
-
-
-def work(table: OpTable) -> Work:
-    """Each element once in, once out."""
-    elements = table.column("b") * table.column("h")
-    moved = 2.0 * elements * DTYPE_BYTES[table.dtype]
-    return Work(table.column("edges") * elements, moved, moved)
-
-
-LIMIT_ROWS = Op(
-    "limit_rows",
-    "limiting",
-    (Dim("b", "rows"), Dim("h", "elements of a row"), Dim("edges", "values that clip a row", default=2.0), *COMMON),
-    work,
-    prior=Prior(1.0, 0.9, 25e-6, 2e-6, 0.6),
-    handed=handed_rows,
-    traffic="streams",
-    ratios=(Ratio(("b", "h")),),
-    backward=rowwise("mul"),
-    saves=("input",),
-    fusible=True,
-    suite=Space({"b": ROWS, "h": WIDTH, "edges": Log(1, 16)}, PLAIN, unary(lambda torch, x: torch.clamp(x, -1, 1))),
-    usual={"b": (64, 65536), "h": (128, 16384)},
-    example={"b": 4096, "h": 4096},
-)
-'''
 GPUS = ["nvidia-l4", "h100-sxm5-80gb"]
-
-
-def add(app: Path) -> None:
-    """The file, and the line of OPS behind all others."""
-    (app / "ops" / "limit_rows.py").write_text(FILE, "utf-8")
-    listed = app / "ops" / "__init__.py"
-    text = listed.read_text("utf-8").replace("    *NETWORK_OPS,\n", "    *NETWORK_OPS,\n    LIMIT_ROWS,\n")
-    listed.write_text(
-        text.replace("from app.ops.base", "from app.ops.limit_rows import LIMIT_ROWS\nfrom app.ops.base"), "utf-8"
-    )
 
 
 def main() -> None:
@@ -63,20 +45,6 @@ def main() -> None:
 
 
 def _reply(workload: dict[str, object], predictor: str = "auto") -> dict[str, object]:
-    import msgspec  # here and below: `add` runs without the project
-    from app.wire.requests import read_request
-
-    from app.config import CHECKOUT
-    from app.engine.curated import load_seed_specs
-    from app.engine.engine import Engine, Served, untrained
-    from app.engine.gpu_rows import Snapshot
-    from app.engine.shipped import shipped_version
-    from app.predictors.auto.predictor import Auto
-    from app.predictors.intervals.conformal import Intervals
-    from app.services.dispatch import reply
-    from app.tables.catalog import Catalog
-    from app.tables.gpus import GpuTable
-
     specs = [spec for spec in load_seed_specs() if spec.id in GPUS]
     ships = shipped_version("auto", CHECKOUT / "models_store")
     assert ships is not None
@@ -85,7 +53,7 @@ def _reply(workload: dict[str, object], predictor: str = "auto") -> dict[str, ob
     served = untrained() | {("auto", "*"): auto}
     snapshot = Snapshot.of(Engine(Catalog(specs), GpuTable.from_specs(specs), served))
     question = {"workload": workload, "gpus": GPUS, "predictor": predictor}
-    answer = reply(snapshot, read_request(msgspec.json.encode(question)), max_rows=1000)
+    answer = predict_workload(snapshot, read_request(msgspec.json.encode(question)), max_rows=1000)
     return msgspec.to_builtins(answer)
 
 
@@ -116,23 +84,11 @@ def trained_network() -> object:
 
 def fused() -> object:
     """Names of the rows of the graph once it is fused."""
-    from app.graphs.fuse_pass import fused as fuse
-    from app.graphs.importers.json_graph import lower
-    from app.graphs.run import Run
-    from app.wire.graph_form import checked
-
-    return list(fuse(lower(checked(_graph("limit_rows")), Run(batch=4), {})).names)
+    return list(fuse(lower(check_graph(_graph("limit_rows")), Run(batch=4), {})).names)
 
 
 def documented() -> object:
     """Whether OpenAPI, the page's form and the nomenclature have it."""
-    from app.api.openapi import _document
-    from app.config import Settings
-    from app.main import create_app
-    from app.ops import OPS
-    from app.ops.reference import fields_table
-    from app.services.pages.fields import example
-
     schemas = _document(create_app(Settings(data_dir=Path("data"))))["components"]["schemas"]
     words = set(re.findall(r"\w+", fields_table(OPS[1:])))
     return [sorted(schemas["LimitRowsOperator"]["properties"]), example("operators", "limit_rows"), "edges" in words]
@@ -140,11 +96,6 @@ def documented() -> object:
 
 def measured() -> object:
     """Rows of it that the measuring suite draws, and the shape of what one computes."""
-    from app.measure.device import Device
-    from app.measure.operators.design import rows
-    from app.measure.operators.made import Tensors
-    from app.ops import OPS
-
     described = {
         **{"name": "a CPU", "compute_capability": "9.0", "sm_count": 1, "boost_clock_hz": 2e9},
         **{"memory_bytes": 16e9, "memory_bandwidth_bytes_per_s": 1e11},
@@ -158,16 +109,8 @@ def measured() -> object:
 
 def planned() -> object:
     """How many shapes a measurement plan draws from, and the columns that learned models see."""
-    from app.engine.operator_rows import read_rows
-    from app.ops import OPS
-    from app.predictors.auto.operators.models.features import own_dims
-    from app.services.measurements.design import design
-
-    return [len(read_rows(design("limit_rows", "fp32", 48)).table), list(own_dims(len(OPS) - 1))]
+    return [len(read_operators(design("limit_rows", "fp32", 48)).table), list(own_dims(len(OPS) - 1))]
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        add(Path(sys.argv[1]))
-    else:
-        main()
+    main()

@@ -13,9 +13,54 @@ from typing import Any
 import pytest
 
 from app.config import CHECKOUT
-from tests.conformance import new_operator
 
 Found = dict[str, Any]
+FILE = '''"""`limit_rows`: `b` rows of `h` clipped at `edges` values each; a group of its own."""
+
+from __future__ import annotations
+
+from app.ops.base import COMMON, Dim, Op, handed_rows
+from app.ops.figures import Ratio, Work
+from app.ops.gradient import rowwise
+from app.ops.prior import Prior
+from app.ops.suite import PLAIN, ROWS, WIDTH, Log, Space, unary
+from app.tables.ops import DTYPE_BYTES, OpTable
+
+
+def work(table: OpTable) -> Work:
+    """Each element once in, once out."""
+    elements = table.column("b") * table.column("h")
+    moved = 2.0 * elements * DTYPE_BYTES[table.dtype]
+    return Work(table.column("edges") * elements, moved, moved)
+
+
+LIMIT_ROWS = Op(
+    "limit_rows",
+    "limiting",
+    (Dim("b", "rows"), Dim("h", "elements of a row"), Dim("edges", "values that clip a row", default=2.0), *COMMON),
+    work,
+    prior=Prior(1.0, 0.9, 25e-6, 2e-6, 0.6),
+    handed=handed_rows,
+    traffic="streams",
+    ratios=(Ratio(("b", "h")),),
+    backward=rowwise("mul"),
+    saves=("input",),
+    fusible=True,
+    suite=Space({"b": ROWS, "h": WIDTH, "edges": Log(1, 16)}, PLAIN, unary(lambda torch, x: torch.clamp(x, -1, 1))),
+    usual={"b": (64, 65536), "h": (128, 16384)},
+    example={"b": 4096, "h": 4096},
+)
+'''
+
+
+def add(app: Path) -> None:
+    """The file, and the line of OPS behind all others."""
+    (app / "ops" / "limit_rows.py").write_text(FILE, "utf-8")
+    listed = app / "ops" / "__init__.py"
+    text = listed.read_text("utf-8").replace("    *NETWORK_OPS,\n", "    *NETWORK_OPS,\n    LIMIT_ROWS,\n")
+    listed.write_text(
+        text.replace("from app.ops.base", "from app.ops.limit_rows import LIMIT_ROWS\nfrom app.ops.base"), "utf-8"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -25,9 +70,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     shutil.copytree(CHECKOUT / "app", tree / "app", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("seed_data", "models_store", "migrations", "docs"):
         (tree / name).symlink_to(CHECKOUT / name)
-    new_operator.add(tree / "app")
+    add(tree / "app")
     environment = os.environ | {"NUMBA_DISABLE_JIT": "1", "PYTHONPATH": str(tree)}
-    script = Path(new_operator.__file__)
+    script = Path(__file__).with_name("new_operator.py")
     done = subprocess.run([sys.executable, script], cwd=tree, env=environment, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
     parsed: Found = json.loads(done.stdout)
