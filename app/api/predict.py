@@ -24,6 +24,8 @@ from app.wire.prediction_form import MAX_GPUS, PredictRequest, PredictResponse
 # Over so many pairs of GPU and measurement or operator, the work leaves the event loop; so do long bodies.
 INLINE_PAIRS = 512
 INLINE_BYTES = 65_536
+# Of a caller that has just stored something, in another process: then the database is looked into first.
+_NOTHING_OLDER = (b"cache-control", b"no-cache")
 # A network by its configuration or name is as much work as this many operators; its serving figures are a few networks.
 _ROWS_OF_MODEL = 256
 
@@ -44,6 +46,9 @@ class PredictRoute:
         """Answer one request; errors go to the application's handlers."""
         scope["route"] = self  # what metrics count under
         app: Service = scope["app"]
+        if _NOTHING_OLDER in scope["headers"]:
+            holder: SnapshotHolder = app.state.holder
+            await run_in_threadpool(moved, holder, holder.snapshot)
         given = await _body(receive)
         request = read_request(given) if len(given) <= INLINE_BYTES else await run_in_threadpool(read_request, given)
         body = await self._answer(app, request)

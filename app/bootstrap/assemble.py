@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from sqlalchemy import Connection
 
 from app.bootstrap.runtime import Runtime, open_runtime
@@ -13,22 +15,25 @@ from app.engine.measured_operators import measured_operators
 from app.engine.power_model import measured_power
 from app.engine.prices import PriceBook
 from app.engine.stored_kernels import stored_kernels
-from app.engine.versions import Stores, ready_versions
+from app.engine.versions import ALL, Stores, ready_versions
 from app.services.models.hits import measured_models
 from app.store import measurements, prices, revision, versions
 from app.tables.gpus import GpuTable
 
 
-def assemble(stores: Stores, connection: Connection, last: Engine | None) -> tuple[Engine, tuple[str, ...]]:
+def assemble(
+    stores: Stores, connection: Connection, last: Engine | None, *, only: Collection[str] = ALL
+) -> tuple[Engine, tuple[str, ...]]:
     """Return the engine that the database describes, and one message per version that was refused.
 
-    The shipped version is used where the database serves none. A version that `last` already serves is reused. If a
-    version is refused, the predictor keeps what `last` serves, or else what ships or needs no training.
+    Only artefacts of the predictors in `only` are read. The shipped version is used where the database serves none. A
+    version that `last` already serves is reused. If a version is refused, the predictor keeps what `last` serves, or
+    else what ships or needs no training.
     """
     value = revision.current(connection)
     catalog = load_catalog(connection)
     table = GpuTable.from_specs(catalog.specs)
-    served, refused = ready_versions(versions.served(connection), stores, last)
+    served, refused = ready_versions(versions.served(connection), stores, last, only=only)
     launched = measurements.load(connection, kind="kernel")
     kernels, _ = stored_kernels(launched, table)
     operators, ready = measured_operators(connection, table, served, last)
@@ -39,10 +44,10 @@ def assemble(stores: Stores, connection: Connection, last: Engine | None) -> tup
     return engine, tuple(refused)
 
 
-def assemble_for(runtime: Runtime) -> tuple[Engine, tuple[str, ...]]:
-    """Return the engine of an installation, and one message per version that was refused."""
+def assemble_for(runtime: Runtime, *, only: Collection[str] = ALL) -> tuple[Engine, tuple[str, ...]]:
+    """Return the engine of an installation with the predictors `only`, and one message per version that was refused."""
     with runtime.database.begin() as connection:
-        return assemble(Stores.of(runtime.settings), connection, None)
+        return assemble(Stores.of(runtime.settings), connection, None, only=only)
 
 
 def installed_snapshot(settings: Settings) -> tuple[Snapshot, tuple[str, ...]]:

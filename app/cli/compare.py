@@ -46,7 +46,7 @@ def command(
     )
     asked = read_compare(msgspec.json.encode(request))
     settings = Settings.from_env()
-    with snapshot_of(settings) as (snapshot, graphs):
+    with snapshot_of(settings, asked.predictor) as (snapshot, graphs):
         answer = compare(snapshot, asked, max_rows=settings.max_batch_rows, graphs=graphs)
     workload.show(answer, answer.ranking, lambda: _show(answer), lambda: _drawn(answer))
 

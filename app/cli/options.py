@@ -167,15 +167,20 @@ def by_gpu(options: list[str] | None, name: str) -> dict[str, object] | None:
 
 
 @contextmanager
-def snapshot_of(settings: Settings) -> Iterator[tuple[Snapshot, Graphs]]:
-    """What this installation answers from; says on standard error which versions it had to refuse."""
+def snapshot_of(settings: Settings, predictor: str | None = None) -> Iterator[tuple[Snapshot, Graphs]]:
+    """What this installation answers from; says on standard error which versions it had to refuse.
+
+    Only the artefacts of `predictor` are read, and auto's, which also tells what the others cannot; None: all.
+    """
     from app.bootstrap.assemble import assemble_for
     from app.bootstrap.runtime import open_runtime
     from app.engine.gpu_rows import Snapshot
+    from app.engine.versions import ALL
+    from app.predictors.auto.predictor import Auto
     from app.services.graphs.graph_store import Graphs
 
     with open_runtime(settings) as runtime:
-        engine, refused = assemble_for(runtime)
+        engine, refused = assemble_for(runtime, only=ALL if predictor is None else {predictor, Auto.name})
         for problem in refused:
             print(f"gpucast: {problem}", file=sys.stderr)
         yield Snapshot.of(engine), Graphs(runtime.database)

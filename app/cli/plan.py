@@ -55,7 +55,7 @@ def command(  # noqa: PLR0913 - one parameter per option
     )
     asked = read_plan(msgspec.json.encode(request))
     settings = Settings.from_env()
-    with snapshot_of(settings) as (snapshot, graphs):
+    with snapshot_of(settings, asked.predictor) as (snapshot, graphs):
         answer = choose_gpus(snapshot, asked, max_rows=settings.max_batch_rows, graphs=graphs)
     workload.show(answer, answer.choices, lambda: _show(answer), lambda: _drawn(answer))
 

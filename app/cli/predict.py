@@ -1,4 +1,4 @@
-"""`gpucast predict`: how long a workload takes, without a running service."""
+"""`gpucast predict`: how long a workload takes, from the running service or without one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from app.cli.charts import Bar, interval_chart
 from app.cli.drawing import Drawing, refuse_other
 from app.cli.options import WorkloadOptions, snapshot_of, with_options
 from app.config import Settings
+from app.runtime.service_file import answer_of_service
 
 if TYPE_CHECKING:
     from app.wire.prediction_form import Prediction, PredictResponse
@@ -26,23 +27,30 @@ def command(
     """Predict how long a kernel, a list of operators or a whole network takes on one GPU, on several or on all."""
     import msgspec
 
-    from app.services.dispatch import predict_workload
-    from app.wire.operators.operators_form import TableResponse
-    from app.wire.predict_body import read_request, write_response
+    from app.wire.prediction_form import PredictResponse
 
     refuse_other(workload.plot)
     request = workload.asked(detail=detail or None)
     if workload.gpus is not None:
         request.pop("gpu", None)
         request["gpus"] = workload.gpus
-    asked = read_request(msgspec.json.encode(request))
-    settings = Settings.from_env()
-    with snapshot_of(settings) as (snapshot, graphs):
-        response = predict_workload(snapshot, asked, max_rows=settings.max_batch_rows, graphs=graphs)
-    if isinstance(response, TableResponse):
-        print(write_response(response).decode())
+    body, settings = msgspec.json.encode(request), Settings.from_env()
+    answer = answer_of_service(settings, "/predict", body) or _computed(settings, body)
+    if request["workload"].get("kind") == "operator_table":
+        print(answer.decode())
         return
+    response = msgspec.json.decode(answer, type=PredictResponse)
     workload.show(response, response.predictions, lambda: _show(response), lambda: _drawn(response))
+
+
+def _computed(settings: Settings, body: bytes) -> bytes:
+    """The answer of POST /predict, without a service."""
+    from app.services.dispatch import predict_workload
+    from app.wire.predict_body import read_request, write_response
+
+    request = read_request(body)
+    with snapshot_of(settings, request.predictor) as (snapshot, graphs):
+        return write_response(predict_workload(snapshot, request, max_rows=settings.max_batch_rows, graphs=graphs))
 
 
 def _show(response: PredictResponse) -> None:

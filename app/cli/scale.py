@@ -49,7 +49,7 @@ def command(  # noqa: PLR0913 - one parameter per option
     asked = read_request(msgspec.json.encode(request))
     assert isinstance(asked, ModelRequest)
     settings = Settings.from_env()
-    with snapshot_of(settings) as (snapshot, _):
+    with snapshot_of(settings, asked.predictor) as (snapshot, _):
         most = settings.max_batch_rows
         points = curves(snapshot, asked, devices=counts, batches=sizes, strong=strong, max_rows=most)
     if plot is not None:

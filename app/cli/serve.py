@@ -29,12 +29,13 @@ def command() -> None:
     """Start database (unless DATABASE_URL is set), API and worker; Ctrl-C stops all of them."""
     from app.bootstrap.runtime import open_runtime
     from app.runtime import logs
+    from app.runtime.service_file import announced
 
     settings = Settings.from_env()
     logs.configure(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
-    with open_runtime(settings) as runtime, _worker_running(settings, runtime):
+    with open_runtime(settings) as runtime, _worker_running(settings, runtime), announced(settings):
         _serve(runtime.settings)
 
 

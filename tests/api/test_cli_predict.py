@@ -13,6 +13,14 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.config import CHECKOUT, Settings
+from tests.service import Service
+
+# Says at the end whether the compiler was loaded.
+LOADED = """
+import atexit, sys
+from app.cli import main
+atexit.register(lambda: print("numba" in sys.modules, file=sys.stderr))
+"""
 
 
 def gpucast(settings: Settings, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -76,3 +84,22 @@ def test_one_error_is_told_once(settings: Settings) -> None:
     assert run.returncode == 1 and run.stderr.count("'operator' is unknown") == 1
     several = gpucast(settings, "--gpu", "rtx-4070")
     assert several.stderr.count("required field is missing") > several.stderr.count("(and ") == 1
+
+
+def test_a_running_service_answers_and_nothing_is_loaded(service: Service, settings: Settings) -> None:
+    known = service.client.get("/gpus/titan-v").raise_for_status().json()
+    mine = {**known, "id": "mine", "name": "Mine", "aliases": []}
+    service.client.post("/gpus", json=mine).raise_for_status()
+    words = ["predict", "--model", "resnet50", "--gpu", "mine", "--json"]
+    run = subprocess.run(
+        [sys.executable, "-c", f"{LOADED}\nsys.argv[1:] = {words}\nmain()"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=CHECKOUT,
+        env=os.environ | settings.environment(),
+    )
+    assert (run.returncode, run.stderr) == (0, "False\n")
+    request = {"gpus": ["mine"], "workload": {"kind": "model", "name": "resnet50"}}
+    assert json.loads(run.stdout) == service.client.post("/predict", json=request).raise_for_status().json()
