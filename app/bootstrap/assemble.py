@@ -33,15 +33,15 @@ def assemble(
     value = revision.current(connection)
     catalog = load_catalog(connection)
     table = GpuTable.from_specs(catalog.specs)
-    served, refused = ready_versions(versions.served(connection), stores, last, only=only)
+    served, refused = ready_versions(versions.served(connection), stores, table, last, only=only)
     launched = measurements.load(connection, kind="kernel")
     kernels, _ = stored_kernels(launched, table)
-    operators, ready = measured_operators(connection, table, served, last)
+    operators, ready, untold = measured_operators(connection, table, served, last)
     models = measured_models(measurements.load(connection, kind="model"), last.models if last else None)
     book = PriceBook.of(prices.load(connection))
     power = measured_power(connection, table, launched, last.power if last else None)
     engine = Engine(catalog, table, ready, KernelIndex.build(kernels), value, operators, models, book, power)
-    return engine, tuple(refused)
+    return engine, (*refused, *untold)
 
 
 def assemble_for(runtime: Runtime, *, only: Collection[str] = ALL) -> tuple[Engine, tuple[str, ...]]:

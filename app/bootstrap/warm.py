@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import msgspec
 from msgspec import structs
@@ -45,32 +46,44 @@ def compile_apart() -> None:
 def warm(snapshot: Snapshot) -> None:
     """Answer the example requests with every predictor: compiles code once per installation, loads it after that.
 
-    An untrained predictor, or a catalogue without the example's GPUs, does not stop a start.
+    An untrained predictor does not stop a start, and neither does one that fails: the log has it.
     """
     check_json_text(msgspec.json.encode(KERNEL_EXAMPLE))
     gpu, operators = snapshot.engine.gpus.ids[0], OPERATORS_EXAMPLE["workload"]
     for predictor in PREDICTORS:
         request = {"gpu": gpu, "workload": KERNEL_EXAMPLE, "predictor": predictor.name, "detail": True}
-        with suppress(GpucastError):
+        with _tolerant(predictor.name):
             predict(snapshot, msgspec.convert(request, PredictRequest))
     for of_operators in OPERATOR_PREDICTORS:
         request = {"gpu": gpu, "workload": operators, "predictor": of_operators.name, "detail": True}
-        with suppress(GpucastError):
+        with _tolerant(of_operators.name):
             rows = len(operators["operators"])
             predict_operators(snapshot, msgspec.convert(request, OperatorsRequest), max_rows=rows)
     example = msgspec.convert(MODEL_EXAMPLE | {"gpu": gpu}, ModelRequest)
     for stages in (1, 2):
         split = structs.replace(example.workload.parallelism, pipeline=stages)
         staged = structs.replace(example, workload=structs.replace(example.workload, parallelism=split))
-        with suppress(GpucastError):
+        with _tolerant(example.predictor):
             predict_network(snapshot, staged, max_rows=_MOST_ROWS)
+
+
+@contextmanager
+def _tolerant(predictor: str) -> Iterator[None]:
+    """Ignore that a predictor is not trained; log any other failure to answer."""
+    try:
+        yield
+    except GpucastError:
+        pass
+    except Exception:
+        LOG.exception("%s failed to answer an example", predictor)
 
 
 def shipped_snapshot() -> Snapshot:
     """Return a snapshot of the shipped catalogue and artefacts, without a database."""
     specs = load_seed_specs()
-    served, _ = ready_versions([], Stores.of(Settings.from_env()), None)
-    return Snapshot.of(Engine(Catalog(specs), GpuTable.from_specs(specs), served))
+    gpus = GpuTable.from_specs(specs)
+    served, _ = ready_versions([], Stores.of(Settings.from_env()), gpus, None)
+    return Snapshot.of(Engine(Catalog(specs), gpus, served))
 
 
 def main() -> None:

@@ -41,6 +41,8 @@ class Served:
 
     rows   operator rows that the version was trained on; empty if the predictor cannot be calibrated with others
     uncalibrated  the predictor before it was calibrated with newer rows; None if it was not calibrated
+    cells  operators and dtypes that it was trained on
+    gpus   ids of GPUs whose operators it was trained on
     """
 
     predictor: Predictor
@@ -48,6 +50,8 @@ class Served:
     version: str
     rows: tuple[KeySet, ...] = ()
     uncalibrated: Predictor | None = None
+    cells: tuple[tuple[str, str], ...] = ()
+    gpus: frozenset[str] = frozenset()
 
     @cached_property
     def log_offsets(self) -> Callable[[float], Floats]:

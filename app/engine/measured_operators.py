@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from app.engine.engine import Engine, MeasuredOperators, Served
 from app.engine.exact_hits import OperatorIndex
 from app.engine.stored_operators import stored_operators
+from app.engine.trial import tried
 from app.ops import OPS
 from app.store import operators
 from app.tables.gpus import GpuTable
@@ -25,8 +26,10 @@ Versions = Mapping[tuple[str, str], Served]
 
 def measured_operators(
     connection: Connection, gpus: GpuTable, served: Versions, last: Engine | None
-) -> tuple[MeasuredOperators, dict[tuple[str, str], Served]]:
+) -> tuple[MeasuredOperators, dict[tuple[str, str], Served], list[str]]:
     """Return the index of stored operator rows, and the versions calibrated with rows that they were not trained on.
+
+    A version that cannot be calibrated answers as it was trained; the third part has a message for each.
 
     Returns what `last` has if neither rows nor GPUs changed.
     """
@@ -38,12 +41,16 @@ def measured_operators(
         if hasattr(item.uncalibrated or item.predictor, "with_measured")
     }
     if same and last is not None and all(last.served.get(key) is item.version for key, item in fresh.items()):
-        return last.operators, dict(served)
+        return last.operators, dict(served), []
     index = OperatorIndex.build(_read(connection, gpus, fresh), len(gpus)) if counts else MeasuredOperators().index
-    return MeasuredOperators(index, counts, contents), {
-        **served,
-        **{key: item.calibrated(gpus) for key, item in fresh.items()},
-    }
+    ready, failed = dict(served), list[str]()
+    for key, item in fresh.items():
+        try:
+            ready[key] = item.calibrated(gpus)
+        except Exception as error:
+            failed.append(f"{key[0]} {item.version.version} for {key[1]} is not calibrated: {error!r}")
+            ready[key] = replace(item.version, predictor=item.uncalibrated, uncalibrated=None)
+    return MeasuredOperators(index, counts, contents), ready, failed
 
 
 @dataclass(slots=True)
@@ -52,6 +59,11 @@ class _NewRows:
 
     version: Served
     runs: list[OperatorRuns] = field(default_factory=list)
+
+    @property
+    def uncalibrated(self) -> Any:
+        """The predictor as it was trained."""
+        return self.version.uncalibrated or self.version.predictor
 
     def add(self, run: OperatorRuns) -> None:
         """Add the rows that the version was not trained on, at most MOST_CALIBRATION_ROWS per GPU."""
@@ -63,11 +75,11 @@ class _NewRows:
             self.runs.append(run.take(np.concatenate(parts)))
 
     def calibrated(self, gpus: GpuTable) -> Served:
-        """Return the version calibrated with the added rows."""
-        uncalibrated: Any = self.version.uncalibrated or self.version.predictor
+        """Return the version calibrated with the added rows, and tried since."""
+        plain = self.uncalibrated
         if not self.runs:
-            return replace(self.version, predictor=uncalibrated, uncalibrated=None)
-        return replace(self.version, predictor=uncalibrated.with_measured(self.runs, gpus), uncalibrated=uncalibrated)
+            return replace(self.version, predictor=plain, uncalibrated=None)
+        return tried(replace(self.version, predictor=plain.with_measured(self.runs, gpus), uncalibrated=plain), gpus)
 
 
 def _read(connection: Connection, gpus: GpuTable, fresh: Mapping[tuple[str, str], _NewRows]) -> Iterator[OperatorRuns]:

@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from app.predictors import BY_NAME
 from app.predictors.intervals.positional import from_positional_groups_of_0_1_0
 from app.store import artifacts
 from app.store.artifacts import ArtifactRefused
+from app.training.schemas import differences, schema_of_0_1_0
+
+MOST_SAID = 3
 
 
 def load_payload(folder: Path, sha256: str) -> dict[str, Any]:
-    """The payload of an artefact; ArtifactRefused says why it cannot be used."""
+    """The payload of an artefact; ArtifactRefused names what it relies on and this version of the code lacks."""
     payload = artifacts.load(folder, sha256)
     try:
-        return {**payload, "intervals": from_positional_groups_of_0_1_0(payload["intervals"])}
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise ArtifactRefused(f"Its intervals cannot be read: {error!r}.") from error
+        if "schema" not in payload:
+            payload = from_0_1_0(payload)
+        found = list(differences(payload))
+    except Exception as error:
+        raise ArtifactRefused(f"What it relies on cannot be read: {error!r}.") from error
+    if found:
+        more = f"; {len(found) - MOST_SAID} other differences" if len(found) > MOST_SAID else ""
+        raise ArtifactRefused(f"This version of the code reads it no more: {'; '.join(found[:MOST_SAID])}{more}.")
+    return payload
+
+
+def from_0_1_0(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """A payload of 0.1.0 as one of today: interval groups by name, and a schema."""
+    if payload["predictor"] not in BY_NAME:
+        raise ArtifactRefused(f"No predictor is called {payload['predictor']!r}.")
+    named = {**payload, "intervals": from_positional_groups_of_0_1_0(payload["intervals"])}
+    return {**named, "schema": schema_of_0_1_0(named).state()}

@@ -14,11 +14,13 @@ from app.config import Settings
 from app.engine.engine import Engine, Served, untrained
 from app.engine.payloads import load_payload
 from app.engine.shipped import shipped_versions
+from app.engine.trial import tried
 from app.predictors import BY_NAME
 from app.predictors.intervals.conformal import Intervals
 from app.store import versions
 from app.store.artifacts import ArtifactRefused
 from app.store.versions import POOLED, Version
+from app.tables.gpus import GpuTable
 from app.training.operator_start import learned_from
 
 Key = tuple[str, str]
@@ -38,30 +40,32 @@ class Stores:
         return cls(settings.models_dir, settings.shipped_dir)
 
 
-def load_version(connection: Connection, stores: Stores, predictor: str, gpu_id: str, version: str) -> Served:
-    """A version that may be served no more; ArtifactRefused says why where it is gone."""
-    plain = untrained().get((predictor, gpu_id))
+def load_version(connection: Connection, stores: Stores, gpus: GpuTable, key: Key, version: str) -> Served:
+    """A version that may be served no more, tried on `gpus`; ArtifactRefused says why where it is gone."""
+    predictor, gpu_id = key
+    plain = untrained().get(key)
     if plain is not None and plain.version == version:
         return plain
     ships = shipped_versions(stores.shipped).get(predictor)
     if ships is not None and ships.version == version:
-        return replace(_from(ships.payload, predictor), version=version)
+        return replace(_from(ships.payload, predictor, gpus), version=version)
     for item in versions.history(connection, predictor):
         if (item.gpu_id, item.version) == (gpu_id, version):
-            return replace(_own(item, stores), version=version)
+            return replace(_own(item, stores, gpus), version=version)
     raise ArtifactRefused(f"Version {version} of {predictor} is gone: neither this release nor this store has it.")
 
 
 def ready_versions(
-    found: Sequence[Version], stores: Stores, last: Engine | None, *, only: Collection[str] = ALL
+    found: Sequence[Version], stores: Stores, gpus: GpuTable, last: Engine | None, *, only: Collection[str] = ALL
 ) -> tuple[dict[Key, Served], list[str]]:
     """The versions `found`, where there is none what ships or needs no training; and why others were refused.
 
-    Of the predictors in `only`: reading an artefact takes up to half a second.
+    Of the predictors in `only`: reading an artefact takes up to half a second. Each is tried on `gpus` before it is
+    served.
     """
     refused: list[str] = []
     own = [
-        _Wanted((item.predictor, item.gpu_id), item.version, partial(_own, item, stores))
+        _Wanted((item.predictor, item.gpu_id), item.version, partial(_own, item, stores, gpus))
         for item in found
         if item.predictor in only
     ]
@@ -72,7 +76,7 @@ def ready_versions(
         refused.append(f"nothing that ships is served: {error.detail}")
         ships = {}
     missing = [
-        _Wanted((name, POOLED), item.version, partial(_from, item.payload, name))
+        _Wanted((name, POOLED), item.version, partial(_from, item.payload, name, gpus))
         for name, item in ships.items()
         if name in only and (name, POOLED) not in ready
     ]
@@ -109,18 +113,26 @@ def _loaded(wanted: Sequence[_Wanted], last: Engine | None, refused: list[str]) 
     return ready
 
 
-def _own(version: Version, stores: Stores) -> Served:
-    return _from(partial(load_payload, stores.own, version.artifact_sha256), version.predictor)
+def _own(version: Version, stores: Stores, gpus: GpuTable) -> Served:
+    return _from(partial(load_payload, stores.own, version.artifact_sha256), version.predictor, gpus)
 
 
-def _from(payload_of: Callable[[], Mapping[str, Any]], name: str) -> Served:
+def _from(payload_of: Callable[[], Mapping[str, Any]], name: str, gpus: GpuTable) -> Served:
     payload = payload_of()
-    if payload.get("predictor") != name or name not in BY_NAME:
-        raise ArtifactRefused(f"It holds {payload.get('predictor')!r}, not a known {name!r}.")
+    if payload["predictor"] != name or name not in BY_NAME:
+        raise ArtifactRefused(f"It holds {payload['predictor']!r}, not a known {name!r}.")
     predictor: Any = BY_NAME[name]
     try:
-        # Only what can be told of new rows need know the old ones.
-        rows = learned_from(payload)[1] if hasattr(predictor, "with_measured") else ()
-        return Served(predictor.from_state(payload["state"]), Intervals.from_state(payload["intervals"]), "", rows)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        learned, rows = learned_from(payload)
+        ready = Served(
+            predictor.from_state(payload["state"]),
+            Intervals.from_state(payload["intervals"]),
+            "",
+            # Only what can be told of new rows need know the old ones.
+            rows if hasattr(predictor, "with_measured") else (),
+            cells=tuple(predictor.learned_cells(payload["state"])),
+            gpus=learned,
+        )
+    except Exception as error:
         raise ArtifactRefused(f"Its state does not fit this version of the code: {error!r}.") from error
+    return tried(ready, gpus)

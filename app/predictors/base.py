@@ -22,8 +22,10 @@ class Predictor(Protocol):
     """Pure and vectorised; never raises on a valid row: no support is a NaN latency.
 
     One that learns (`trainable`) also has `fit(measurements, gpus, *, target_gpu=None)`, which returns it fitted, for
-    one GPU's id only if given; `state()`, what was learned as NumPy arrays and plain containers; and the class method
-    `from_state(state)`, which makes it ready to serve without scikit-learn.
+    one GPU's id only if given; `state()`, what was learned as NumPy arrays and plain containers; the class method
+    `from_state(state)`, which makes it ready to serve without scikit-learn; and two functions that say what a state
+    relies on: `learned_cells(state)`, the operators and dtypes that it knows, and `layout(operators)`, the
+    app.predictors.schema.Layout of a state that knows these operators.
     """
 
     name: ClassVar[str]

@@ -18,7 +18,9 @@ import joblib
 from app.errors import GpucastError
 from app.store.unpickle import UNREADABLE, inflated, read_plain
 
-FORMAT = 1  # of the payload as a whole; an artefact of another format is refused
+FORMAT = 2  # of the payload as a whole
+# Those that are read; others are refused. The first has no schema (app.engine.payloads).
+READABLE = (1, FORMAT)
 LIBRARIES = ("joblib", "numpy")  # what reads an artefact back; their major versions must match
 
 
@@ -39,7 +41,14 @@ def publish(root: Path, payload: Mapping[str, Any], manifest: Mapping[str, Any])
     data = buffer.getvalue()
     _read(data)  # what could not be loaded again is refused now, not when it should serve
     sha256 = hashlib.sha256(data).hexdigest()
-    told = {**manifest, "sha256": sha256, "format": FORMAT, "libraries": {name: version(name) for name in LIBRARIES}}
+    schema = {"schema": payload["schema"], "schema_sha256": _digest(payload["schema"])} if "schema" in payload else {}
+    told = {
+        **manifest,
+        **schema,
+        "sha256": sha256,
+        "format": FORMAT,
+        "libraries": {name: version(name) for name in LIBRARIES},
+    }
     root.mkdir(parents=True, exist_ok=True)
     write_whole(root / f"{sha256}.joblib", data)
     write_whole(root / f"{sha256}.json", json.dumps(told, indent=1, sort_keys=True).encode())
@@ -47,10 +56,14 @@ def publish(root: Path, payload: Mapping[str, Any], manifest: Mapping[str, Any])
 
 
 def load(root: Path, sha256: str) -> dict[str, Any]:
-    """The payload of that hash. The file is hashed before a byte of it is unpickled; ArtifactRefused otherwise."""
+    """The payload of that hash. The file is hashed before a byte of it is unpickled; ArtifactRefused otherwise.
+
+    Its schema has the hash that its manifest gives.
+    """
     if not re.fullmatch("[0-9a-f]{64}", sha256):
         raise ArtifactRefused(f"{sha256!r} is not a SHA-256.")
-    _check_manifest(manifest(root, sha256), sha256)
+    told = manifest(root, sha256)
+    _check_manifest(told, sha256)
     path = root / f"{sha256}.joblib"
     try:
         data = path.read_bytes()
@@ -58,7 +71,18 @@ def load(root: Path, sha256: str) -> dict[str, Any]:
         raise ArtifactRefused(f"{path} cannot be read: {error.strerror}.") from error
     if hashlib.sha256(data).hexdigest() != sha256:
         raise ArtifactRefused(f"{path} is damaged: its content does not have the hash of its name.")
-    return _read(data)
+    payload = _read(data)
+    if "schema" in payload and told.get("schema_sha256") != _digest(payload["schema"]):
+        raise ArtifactRefused(f"The schema of {sha256} is not the one that its manifest gives.")
+    return payload
+
+
+def _digest(schema: Any) -> str:
+    """SHA-256 of a schema, plain containers of text."""
+    try:
+        return hashlib.sha256(json.dumps(schema, sort_keys=True).encode()).hexdigest()
+    except (TypeError, ValueError) as error:
+        raise ArtifactRefused(f"The artefact's schema is not plain text: {error}.") from error
 
 
 def manifest(root: Path, sha256: str) -> dict[str, Any]:
@@ -74,7 +98,7 @@ def manifest(root: Path, sha256: str) -> dict[str, Any]:
 
 
 def _check_manifest(told: Mapping[str, Any], sha256: str) -> None:
-    if told.get("sha256") != sha256 or told.get("format") != FORMAT:
+    if told.get("sha256") != sha256 or told.get("format") not in READABLE:
         raise ArtifactRefused(f"The manifest of {sha256} belongs to another artefact or format.")
     libraries = told.get("libraries")
     if not isinstance(libraries, dict):

@@ -23,6 +23,7 @@ from app.training.fit import LEAST_ROWS, Trained, gate, software, train
 from app.training.operator_gate import operator_gate, remembered
 from app.training.operator_start import Start
 from app.training.operator_validation import HeldOut, card_rows, held_out
+from app.training.schemas import schema_of
 
 Report = Callable[[str], None]
 Card = Sequence[Mapping[str, Any]]
@@ -77,7 +78,8 @@ def candidate(
         "validation": [*_others(shipped_card, new), *new],
         "software": software(),
     }
-    return Candidate(Trained(trained.payload, card), held)
+    payload = {**trained.payload, "schema": schema_of(trained.payload).state()}
+    return Candidate(Trained(payload, card), held)
 
 
 def _too_few_kernels(name: str, material: Material) -> str:

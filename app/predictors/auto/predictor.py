@@ -30,6 +30,7 @@ from app.predictors.auto.kernels.kernel_knowledge import (
 )
 from app.predictors.auto.kernels.launch_time import Knowledge, Question, Times, fill_times
 from app.predictors.auto.kernels.transfer import FLOOR_S, Shares
+from app.predictors.auto.layout import layout, learned_cells
 from app.predictors.auto.operators.learning import learn as learning
 from app.predictors.auto.operators.model import Learned, with_hits
 from app.predictors.intervals.groups import SUPPORT_OF_GROUP
@@ -127,6 +128,9 @@ class Auto:
     def with_measured(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Auto:
         """Itself corrected for GPUs of which `runs` hold some rows: takes seconds, and needs no training."""
         return replace(self, operators_=learning.with_measured(self.operators_, runs, gpus))
+
+    layout = staticmethod(layout)
+    learned_cells = staticmethod(learned_cells)
 
     def state(self) -> dict[str, Any]:
         """Plain containers and arrays."""

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.predictors.intervals.groups import S_SEEN, S_SIBLING, S_UNSEEN, S_UNSEEN_OUTSIDE, SITUATIONS
+from app.predictors.schema import Layout
 from app.tables.gpus import COLUMN_INDEX, SM_LIMITS, GpuTable
 
 Floats = NDArray[np.float64]
@@ -25,6 +26,9 @@ FIGURES = ("sm_count", "boost_clock_hz", "memory_bandwidth_bytes_per_s", "memory
 _ALIKE_ROWS = [COLUMN_INDEX[name] for name in _ALIKE]
 _PRESENT_ROWS = [COLUMN_INDEX[name] for name in _PRESENT]
 _FIGURE_ROWS = [COLUMN_INDEX[name] for name in FIGURES]
+
+# Of what is kept of GPUs.
+LAYOUT = Layout({"architecture of GPUs": (*_ALIKE, *_PRESENT), "figures of GPUs": FIGURES})
 
 # The same situation with a shape outside the range learned from; of a sibling's it is no better known than another's.
 _OUTSIDE = np.array([CODE.get(f"{name}_outside", code) for code, name in enumerate(SITUATIONS)])

@@ -10,7 +10,7 @@ the median of the others'. Operators without FLOPs (collectives, copies) are not
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from app.errors import NotTrained
 from app.ops.kinds import kinds_of, work_of
-from app.predictors.papers.known_gpus import FIGURES, KnownGpus, figures_of
-from app.predictors.papers.queries import Cell, cell_key, estimate, of_each_gpu
+from app.predictors.papers.known_gpus import FIGURES, LAYOUT, KnownGpus, figures_of
+from app.predictors.papers.queries import Cell, cell_key, estimate, learned_cells, of_each_gpu
+from app.predictors.schema import Layout
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence
 from app.tables.operator_runs import OperatorRuns
@@ -118,6 +119,13 @@ class Li:
             return lines.predict(flops, gpus, cell.gpu), lines.gpus.situations(gpus, cell.gpu, outside)
 
         return estimate(ops, gpus, i, j, answer)
+
+    learned_cells = staticmethod(learned_cells)
+
+    @staticmethod
+    def layout(operators: Collection[str]) -> Layout:
+        """Of a state that knows these operators."""
+        return LAYOUT
 
     def state(self) -> dict[str, Any]:
         """Per cell its GPUs, overheads and rates."""

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from app.ops import OP_CODE, OPS
 from app.ops.base import COMMON, Op
 from app.ops.figures import Work
 from app.ops.kinds import kinds_of
 from app.predictors.intervals.groups import S_UNTRAINED, SUPPORT_OF_SITUATION, operator_codes
 from app.predictors.roofline import hardware_limit
+from app.predictors.schema import Layout
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import DTYPES, OpTable
@@ -56,6 +58,20 @@ class Cell(NamedTuple):
 def cell_key(op: str, dtype: str) -> str:
     """Name of a cell in a state."""
     return f"{op} {dtype}"
+
+
+def learned_cells(state: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the operators and dtypes of a state whose keys are cells."""
+    return [(op, dtype) for op, dtype in (key.split(" ") for key in state)]
+
+
+def shape_layout(operators: Collection[str]) -> Layout:
+    """Return the layout of `points` of these operators: their columns, and the choices of those that are codes."""
+    found = Layout()
+    for op in (OPS[OP_CODE[name]] for name in operators):
+        codes = {f"{op.name}.{dim.name}": dim.choices for dim in op.dims if dim.choices}
+        found = found.joined(Layout({f"shape of {op.name}": tuple(shape_names(op.fields))}, codes))
+    return found
 
 
 def cells(ops: OpTable, i: Ints, j: Ints) -> Iterator[Cell]:

@@ -118,14 +118,15 @@ def _loaded(
 ) -> dict[tuple[str, str], Served]:
     """The versions that are served no more, told of what was measured as those that are."""
     with _LOADING:
-        found = {key: _load(connection, stores, key, version) for key, version in pins.items() if key not in here}
-        return measured_operators(connection, engine.gpus, found, None)[1] if found else {}
+        gpus = engine.gpus
+        found = {key: _load(connection, stores, gpus, key, version) for key, version in pins.items() if key not in here}
+        return measured_operators(connection, gpus, found, None)[1] if found else {}
 
 
-def _load(connection: Connection, stores: Stores, key: tuple[str, str], version: str) -> Served:
+def _load(connection: Connection, stores: Stores, gpus: GpuTable, key: tuple[str, str], version: str) -> Served:
     """One version; why it is refused is for the log, with its paths."""
     try:
-        return load_version(connection, stores, *key, version)
+        return load_version(connection, stores, gpus, key, version)
     except ArtifactRefused as error:
         log.warning("%s", error.detail)
         raise ArtifactRefused(f"version {version} of {key[0]} is gone from the store of models") from error

@@ -11,7 +11,7 @@ that was not measured there is the sum of its parts (equation 1).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -22,8 +22,9 @@ from app.errors import NotTrained
 from app.ops.network import BACKWARD, BACKWARD_UPDATE, FORWARD, NETWORK, PASSES, STEP, UPDATE
 from app.predictors.intervals.groups import S_UNTRAINED
 from app.predictors.papers.convmeter.fit import NON_NEGATIVE, PLAIN, TERMS, Method, terms
-from app.predictors.papers.known_gpus import KnownGpus
+from app.predictors.papers.known_gpus import LAYOUT, KnownGpus
 from app.predictors.papers.queries import Cell, estimate, of_each_gpu
+from app.predictors.schema import Layout
 from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.measurements import Evidence
 from app.tables.operator_runs import OperatorRuns
@@ -188,6 +189,16 @@ class ConvMeter:
             return None
         seconds, situations = (np.stack(of) for of in zip(*sound, strict=True))
         return seconds.sum(axis=0), situations.max(axis=0)
+
+    @staticmethod
+    def learned_cells(state: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """Networks in the dtypes of a state's settings."""
+        return [(NETWORK.name, key.split(" ")[0]) for key in state]
+
+    @staticmethod
+    def layout(operators: Collection[str]) -> Layout:
+        """Of a state that knows networks."""
+        return LAYOUT.joined(Layout({"terms": TERMS}))
 
     def state(self) -> dict[str, Any]:
         """Per setting its GPUs, coefficients and ranges."""

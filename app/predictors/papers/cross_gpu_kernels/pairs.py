@@ -37,6 +37,14 @@ GPU_FEATURES = (
     ("warp_size", "warp_size", 1.0),
 )
 
+# Columns of a pair.
+PAIR_FEATURES = (
+    *("flops", "bytes", "flops/bytes"),
+    *LAUNCH_FEATURES,
+    "source_ms",
+    *(f"{side} {name}" for name, _, _ in GPU_FEATURES for side in ("source", "target")),
+)
+
 _FIGURE = np.array([COLUMN_INDEX[name] for name, _, _ in GPU_FEATURES])[:, None]
 _STAND_IN = np.array([COLUMN_INDEX[name] for _, name, _ in GPU_FEATURES])[:, None]
 _UNIT = np.array([unit for *_, unit in GPU_FEATURES])[:, None]

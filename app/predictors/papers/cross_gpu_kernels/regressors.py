@@ -6,7 +6,7 @@ the hyper-parameters are theirs. An eighth is a fitting function, its line in FI
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -18,12 +18,14 @@ from app.predictors.intervals.groups import RELATED
 from app.predictors.launches.sources import Sources
 from app.predictors.papers.cross_gpu_kernels.pairs import (
     MS_PER_S,
+    PAIR_FEATURES,
     gpu_features,
     one_row_per_gpu,
     ordered_pairs,
     pair_features,
 )
 from app.predictors.roofline import hardware_limit
+from app.predictors.schema import Layout
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.tables.ops import OpTable
@@ -78,6 +80,16 @@ class PairRegressor:
         )
         latency = sources.mean(self.model_.predict(features) / MS_PER_S)
         return Estimate(latency, hardware_limit(ops, gpus, i, j).bound, sources.support(), sources.group)
+
+    @staticmethod
+    def learned_cells(state: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """No operators: launches only."""
+        return []
+
+    @staticmethod
+    def layout(operators: Collection[str]) -> Layout:
+        """Of a fitted model."""
+        return Layout({"features of pairs": PAIR_FEATURES})
 
     def state(self) -> dict[str, Any]:
         """The fitted model as flat arrays."""

@@ -25,11 +25,14 @@ Bools = NDArray[np.bool_]
 LAYERS, ROUNDS = (64, 64), 60
 # From fewer GPUs a network learns nothing of another one.
 LEAST_GPUS = 3
-_NETWORK_FIGURES = [FIGURES.index(name) for name in ("memory_bytes", "memory_bandwidth_bytes_per_s", "sm_count")]
+_OF_FIGURES = ("memory_bytes", "memory_bandwidth_bytes_per_s", "sm_count")
+# Inputs of a network besides the shape.
+NETWORK_FIGURES = (*_OF_FIGURES, "peak")
+_NETWORK_ROWS = [FIGURES.index(name) for name in _OF_FIGURES]
 
 
 def _gpu_features(figures: Floats, peak: Floats) -> Floats:
-    logs: Floats = np.log(np.stack([*figures[_NETWORK_FIGURES], peak], axis=1))
+    logs: Floats = np.log(np.stack([*figures[_NETWORK_ROWS], peak], axis=1))
     return logs
 
 

@@ -12,7 +12,7 @@ operator measured; a service has not, so each cell keeps a sample of its rows. T
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
@@ -22,11 +22,21 @@ from numpy.typing import NDArray
 from app.errors import NotTrained
 from app.ops import OP_CODE, OPS
 from app.ops.kinds import kinds_of, work_of
-from app.predictors.papers.habitat.cells import Samples
+from app.predictors.papers.habitat.cells import NETWORK_FIGURES, Samples
 from app.predictors.papers.habitat.wave_scaling import memory_share, scaled
-from app.predictors.papers.known_gpus import KnownGpus, figures_of
-from app.predictors.papers.queries import Cell, cell_key, estimate, of_each_gpu, points, shape_names
+from app.predictors.papers.known_gpus import LAYOUT, KnownGpus, figures_of
+from app.predictors.papers.queries import (
+    Cell,
+    cell_key,
+    estimate,
+    learned_cells,
+    of_each_gpu,
+    points,
+    shape_layout,
+    shape_names,
+)
 from app.predictors.roofline import peaks
+from app.predictors.schema import Layout
 from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.measurements import Evidence
 from app.tables.operator_runs import OperatorRuns
@@ -81,6 +91,13 @@ class Habitat:
 
         found = estimate(ops, gpus, i, j, answer)
         return with_evidence(found, ops, gpus, i, j, evidence)
+
+    learned_cells = staticmethod(learned_cells)
+
+    @staticmethod
+    def layout(operators: Collection[str]) -> Layout:
+        """Of a state that knows these operators."""
+        return LAYOUT.joined(shape_layout(operators)).joined(Layout({"GPU's inputs of networks": NETWORK_FIGURES}))
 
     def state(self) -> dict[str, Any]:
         """Per cell its sample and network."""

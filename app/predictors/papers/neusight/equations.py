@@ -35,6 +35,11 @@ def family_of(op: Op) -> str | None:
     return name if name in FAMILIES else None
 
 
+# Dimensions of a kernel, and table 3's features of one.
+SIZES = ("batch", "rows", "columns", "depth")
+INPUTS = ("compute", "memory", "resident/L2", "resident/memory", "compute/memory")
+
+
 class Kernels(NamedTuple):
     """Launches of one family in one dtype, n of them, float64.
 

@@ -13,7 +13,7 @@ hardware limit, and so is a family in a dtype that was not learned.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -23,11 +23,13 @@ from numpy.typing import NDArray
 from app.errors import NotTrained
 from app.ops import OPS
 from app.predictors.intervals.groups import S_UNTRAINED
+from app.predictors.papers.known_gpus import LAYOUT
 from app.predictors.papers.neusight.cells import Learned
-from app.predictors.papers.neusight.equations import ELEMENTWISE, family_of
+from app.predictors.papers.neusight.equations import ELEMENTWISE, INPUTS, SIZES, Devices, family_of
 from app.predictors.papers.neusight.learning import LEAST_ROWS, learn
 from app.predictors.papers.neusight.network import Network
 from app.predictors.papers.queries import Cell, estimate
+from app.predictors.schema import Layout
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence
 from app.tables.operator_runs import OperatorRuns
@@ -82,6 +84,18 @@ class TileWave:
             return own
         alike = (one for (op, of), one in self.cells_.items() if of == cell.dtype and _FAMILY[op] == ELEMENTWISE)
         return next(alike, None)
+
+    @staticmethod
+    def learned_cells(state: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """Operators and dtypes that a state knows."""
+        return [(one["op"], one["dtype"]) for one in state["cells"]]
+
+    @staticmethod
+    def layout(operators: Collection[str]) -> Layout:
+        """Of a state that knows these operators."""
+        axes = {"inputs of networks": INPUTS, "dimensions": SIZES, "figures that tiles go by": Devices._fields}
+        families = {f"family of {name}": (_FAMILY[name] or "none",) for name in operators}
+        return LAYOUT.joined(Layout(axes | families))
 
     def state(self) -> dict[str, Any]:
         """Networks once each, and the cells with their network's position."""

@@ -22,6 +22,10 @@ Ints = NDArray[np.intp]
 LEAST_LEAF = 10
 # Tiles whose waves and fill are features.
 _TILES = ((128, 128), (64, 64), (128, 64), (32, 128), (128, 32))
+PRODUCT_FEATURES = (
+    *("batch", "m", "n", "k", "outputs", "outputs*k", "m/n"),
+    *(f"{what} of {rows}x{width}" for rows, width in _TILES for what in ("log2(waves)", "fullness", "fill")),
+)
 
 
 def product_features(products: Products, sms: Floats | float) -> Floats:

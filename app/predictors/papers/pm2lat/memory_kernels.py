@@ -25,6 +25,8 @@ Ints = NDArray[np.intp]
 FLOOR_QUANTILE, FLOOR_FACTOR = 0.01, 1.1
 # Rounds of reweighting towards the least absolute error, and the residual under which rows weigh alike.
 ROUNDS, LEAST_RESIDUAL = 6, 0.01
+# Of a row, by which a line is fitted.
+METRICS = ("bytes", "bytes beyond L2", "instructions", "rows")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,7 @@ matrix products, which are two more products.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -22,12 +22,24 @@ from app.ops import OP_CODE, OPS
 from app.ops.base import Op
 from app.ops.figures import Products
 from app.predictors.papers.habitat.wave_scaling import distance, memory_share, scaled
-from app.predictors.papers.known_gpus import KnownGpus, figures_of
+from app.predictors.papers.known_gpus import LAYOUT, KnownGpus, figures_of
+from app.predictors.papers.pm2lat.kernel_chooser import PRODUCT_FEATURES
 from app.predictors.papers.pm2lat.kernel_names import identity, parse
-from app.predictors.papers.pm2lat.memory_kernels import Counts, MemoryKernels
+from app.predictors.papers.pm2lat.memory_kernels import METRICS, Counts, MemoryKernels
 from app.predictors.papers.pm2lat.product_kernels import ProductKernels, Shapes
-from app.predictors.papers.queries import Cell, cell_key, estimate, of_each_gpu, points, shape_names
+from app.predictors.papers.pm2lat.throughput_table import AXES
+from app.predictors.papers.queries import (
+    Cell,
+    cell_key,
+    estimate,
+    learned_cells,
+    of_each_gpu,
+    points,
+    shape_layout,
+    shape_names,
+)
 from app.predictors.roofline import peaks
+from app.predictors.schema import Layout
 from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.measurements import Evidence
 from app.tables.operator_runs import OperatorRuns
@@ -114,6 +126,14 @@ class KernelTable:
             return _answer(cell, tables, gpus), tables.gpus.situations(gpus, cell.gpu, outside)
 
         return estimate(ops, gpus, i, j, answer)
+
+    learned_cells = staticmethod(learned_cells)
+
+    @staticmethod
+    def layout(operators: Collection[str]) -> Layout:
+        """Of a state that knows these operators."""
+        axes = {"features of products": PRODUCT_FEATURES, "metrics of rows": METRICS, "throughput table": AXES}
+        return LAYOUT.joined(shape_layout(operators)).joined(Layout(axes))
 
     def state(self) -> dict[str, Any]:
         """Per cell its GPUs and their kernels."""

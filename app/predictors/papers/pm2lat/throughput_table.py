@@ -26,6 +26,7 @@ Ints = NDArray[np.intp]
 MOST_LOG_K, LEAST_LOG_WAVES, MOST_LOG_WAVES = 17, -3, 10
 DEPTHS, WAVES = MOST_LOG_K + 1, MOST_LOG_WAVES - LEAST_LOG_WAVES + 1
 KNOTS = DEPTHS * WAVES
+AXES = (f"log2(k) to {MOST_LOG_K}", f"log2(waves) from {LEAST_LOG_WAVES} to {MOST_LOG_WAVES}")
 # How far apart the four knots around a product are.
 _BAND = WAVES + 1
 

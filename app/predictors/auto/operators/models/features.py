@@ -69,13 +69,13 @@ def own_dims(kind: int) -> tuple[str, ...]:
 
 
 @cache
-def _codes(kind: int) -> tuple[str, ...]:
+def code_dims(kind: int) -> tuple[str, ...]:
     """Columns of an operator that are codes or exponents, not sizes."""
     return tuple(name for dim in OPS[kind].dims if dim.feature == "code" for name in dim.columns)
 
 
 @cache
-def _absent(kind: int) -> dict[str, str]:
+def absent_dims(kind: int) -> dict[str, str]:
     """Columns of an operator that mean another one where a row leaves them out, and that other one."""
     dims = {dim.name: dim for dim in OPS[kind].dims}
     meant = ((dim, dims[dim.absent]) for dim in dims.values() if dim.absent)
@@ -99,7 +99,7 @@ class _Own(NamedTuple):
 
 @cache
 def _own(kind: int) -> _Own:
-    sizes = tuple(name for name in own_dims(kind) if name not in _codes(kind))
+    sizes = tuple(name for name in own_dims(kind) if name not in code_dims(kind))
     ratios = OPS[kind].ratios
     over, under = (np.full((len(ratios), len(sizes)), -1) for _ in range(2))
     for row, names in enumerate(ratios):
@@ -136,7 +136,7 @@ def _of_kind(kind: Kind, product: Products | None) -> Singles:
     """Shape features of one family's rows: tasks, products, ratios, dimensions."""
     table = kind.table
     n, code = len(table), int(table.kind[0])
-    names, own, codes = own_dims(code), _own(code), _codes(code)
+    names, own, codes = own_dims(code), _own(code), code_dims(code)
     column = {name: _column(table, name) for name in names}
     sizes = np.log(np.maximum(np.array([column[name] for name in own.sizes]), 0.5))  # over zero for their logarithms
     ratios = np.empty((len(own.over), n))
@@ -166,10 +166,10 @@ def _of_kind(kind: Kind, product: Products | None) -> Singles:
 def _column(table: OpTable, name: str) -> Floats:
     """A dimension, with what absent means."""
     given, kind = table.column(name), int(table.kind[0])
-    if name in _codes(kind):  # of a number format that is left out, the row's
+    if name in code_dims(kind):  # of a number format that is left out, the row's
         return np.where(np.isnan(given), table.dtype.astype(np.float64), given)
-    if name in _absent(kind):
-        return np.where(np.isnan(given) | (given == 0.0), table.column(_absent(kind)[name]), given)
+    if name in absent_dims(kind):
+        return np.where(np.isnan(given) | (given == 0.0), table.column(absent_dims(kind)[name]), given)
     return given
 
 

@@ -25,7 +25,8 @@ from app.runtime.compiled import compiled
 
 Floats = NDArray[np.float64]
 
-FACTORS = 6
+FACTOR_NAMES = ("overhead", "least", "compute", "DRAM", "L2", "link")
+FACTORS = len(FACTOR_NAMES)
 _OVERHEAD, _LEAST, COMPUTE, DRAM, _L2, _LINK = range(FACTORS)
 NEUTRAL = np.ones(FACTORS)
 # Those of the work, not of its launch.

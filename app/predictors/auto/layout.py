@@ -1,0 +1,45 @@
+"""What the arrays of an `auto` hold, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from math import isnan
+from typing import Any
+
+from app.ops import OP_CODE, OPS
+from app.predictors.auto.kernels.bottlenecks import BOTTLENECKS
+from app.predictors.auto.operators.models.feature_names import RELATIVE, REVISION, TILES, shape_feature_names
+from app.predictors.auto.operators.models.features import own_dims
+from app.predictors.auto.operators.physics.physics_fit import FACTOR_NAMES
+from app.predictors.schema import Layout
+from app.tables.ops import DTYPES
+
+
+def learned_cells(state: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Operators and dtypes that a state knows."""
+    return [(op, dtype) for op, dtype in (key.split(" ") for key in state["operators"])]
+
+
+def layout(operators: Collection[str]) -> Layout:
+    """Of a state that knows these operators."""
+    found = Layout({"bottlenecks of kernels": BOTTLENECKS})
+    if operators:
+        axes = {
+            "revision of features": (str(REVISION),),
+            "factors of the physics": FACTOR_NAMES,
+            "features relative to a GPU": RELATIVE,
+        }
+        found = found.joined(Layout(axes, {"tiles": TILES}))
+    for name in operators:
+        found = found.joined(_of_operator(name))
+    return found
+
+
+def _of_operator(name: str) -> Layout:
+    kind = OP_CODE[name]
+    op, seen = OPS[kind], own_dims(kind)
+    codes = {f"{name}.{dim.name}": dim.choices for dim in op.dims if dim.choices and dim.name in seen}
+    if any(dim.feature == "code" and isnan(dim.default or 0.0) for dim in op.dims):  # left out: the row's dtype
+        last = max(DTYPES.index(dtype) for dtype in op.dtypes)
+        codes[f"{name}.dtype"] = DTYPES[: last + 1]
+    return Layout({f"features of {name}": shape_feature_names(kind)}, codes)
