@@ -18,7 +18,7 @@ import numpy as np
 from app.engine.curated import load_seed_specs
 from app.engine.engine import Engine
 from app.engine.gpu_rows import Snapshot
-from app.services.kernels.predict import predict
+from app.services.kernels.predict_kernels import predict_kernel
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
@@ -86,7 +86,7 @@ def _tables(snapshot: Snapshot, measured: int) -> tuple[OpTable, Measurements]:
 
 def _request(snapshot: Snapshot, predictor: str) -> float:
     body = _body(predictor, 1)
-    return least(lambda: write_response(predict(snapshot, _read(body))))
+    return least(lambda: write_response(predict_kernel(snapshot, _read(body))))
 
 
 def _bulk(snapshot: Snapshot, predictor: str) -> float:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.deps import SOUND, DatabaseDep, HolderDep
 from app.api.listing import Id
-from app.services.learning.requests import ask_for_retraining
+from app.services.learning.manage_versions import request_retraining
 from app.store import jobs
 from app.store.jobs import Job
 from app.store.versions import POOLED
@@ -65,7 +65,7 @@ class JobList(BaseModel):
 def post_retrain(wanted: RetrainRequest, database: DatabaseDep, holder: HolderDep) -> RetrainAnswer:
     """Queue a retraining from the stored measurements; refused at once where it can only fail."""
     holder.refresh()
-    job_id = ask_for_retraining(database, holder.engine.catalog, wanted.predictor, wanted.gpu)
+    job_id = request_retraining(database, holder.engine.catalog, wanted.predictor, wanted.gpu)
     return RetrainAnswer(job_id=job_id)
 
 

@@ -14,9 +14,9 @@ from app.api.listing import Limit, Text
 from app.api.openapi import BINARY, ref
 from app.engine.snapshot import SnapshotHolder
 from app.services.gpus import find
-from app.services.measurements.files import READERS, read_measurements
 from app.services.measurements.ingest import ingest
 from app.services.measurements.listing import page
+from app.services.measurements.measurement_bodies import READERS, read_measurements
 from app.services.measurements.removal import remove
 from app.store.measurements import MeasurementRow
 from app.store.page import Filters, Page

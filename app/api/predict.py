@@ -14,7 +14,7 @@ from app.api.service import Service
 from app.engine.snapshot import SnapshotHolder
 from app.errors import NotFound
 from app.services.dispatch import predict_workload
-from app.services.kernels.predict import predict_many
+from app.services.kernels.predict_kernels import predict_kernels
 from app.services.quotes.save import kept
 from app.wire.network_form import ModelRequest
 from app.wire.operators.operators_form import OperatorsRequest
@@ -111,7 +111,7 @@ class PredictRoute:
 def _all(holder: SnapshotHolder, requests: Sequence[PredictRequest]) -> Sequence[PredictResponse | Exception]:
     """Every answer; a defect that one request brings out stays with that request."""
     try:
-        return predict_many(holder.snapshot, requests)
+        return predict_kernels(holder.snapshot, requests)
     except Exception as error:
         if len(requests) == 1:
             return [error]

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from app.api.deps import BodyDep, DatabaseDep, HolderDep, SettingsDep
 from app.engine.shipped import Shipped
 from app.errors import BadInput
-from app.services.learning.requests import Overview, overview, roll_back
+from app.services.learning.manage_versions import Overview, list_predictors, roll_back_version
 from app.store.versions import POOLED, Version
 
 router = APIRouter(tags=["Learning"])
@@ -62,7 +62,9 @@ class PredictorList(BaseModel):
 def get_predictors(database: DatabaseDep, holder: HolderDep, settings: SettingsDep) -> PredictorList:
     """Every predictor with the versions it serves, what they were trained on and their validated errors."""
     holder.refresh()
-    return PredictorList(items=[_predictor(item) for item in overview(database, holder.engine, settings.shipped_dir)])
+    return PredictorList(
+        items=[_predictor(item) for item in list_predictors(database, holder.engine, settings.shipped_dir)]
+    )
 
 
 @router.post("/predictors/{name}/rollback")
@@ -77,7 +79,7 @@ def post_rollback(
     """Serve the version that was served before the present one; 409 if there is none."""
     if body:  # a GPU named there, as POST /retrain has it, would roll back the pooled version instead
         raise BadInput("There is no body here; name the GPU as a parameter: ?gpu=NAME.")
-    version = roll_back(database, holder.engine.catalog, name, gpu, settings.shipped_dir)
+    version = roll_back_version(database, holder.engine.catalog, name, gpu, settings.shipped_dir)
     holder.refresh()
     return _shipped(version) if isinstance(version, Shipped) else _version(version)
 

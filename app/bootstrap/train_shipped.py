@@ -25,11 +25,11 @@ from app.engine.payloads import load_payload
 from app.engine.shipped import shipped_versions, write_list
 from app.errors import BadInput, GpucastError
 from app.predictors import OPERATOR_PREDICTORS, learns_operators
-from app.services.learning.retrain import request_retrain
+from app.services.learning.retrain import queue_retrain
 from app.services.learning.retrain_process import ONE_THREAD
 from app.services.measurements.import_parts import import_parts
 from app.services.measurements.importers.base import PartsImporter
-from app.services.measurements.imports import importer_named
+from app.services.measurements.imports import find_importer
 from app.services.models.whole_networks import knows_networks_only
 from app.store import artifacts, jobs, versions
 from app.store.versions import Version
@@ -102,7 +102,7 @@ def _stages(predictors: Sequence[str]) -> Iterator[tuple[tuple[Source, ...], lis
 def _folders(data: Path, sources: Sequence[Source]) -> Iterator[tuple[PartsImporter, Path]]:
     """Yield the importer and folder of each data set."""
     for source in sources:
-        importer = importer_named(source.importer)
+        importer = find_importer(source.importer)
         if isinstance(importer, PartsImporter):
             yield importer, data / source.folder
 
@@ -120,7 +120,7 @@ def _throw_away() -> Iterator[Runtime]:
 
 def _retrain(runtime: Runtime, name: str, report: Report) -> None:
     """Run one retrain job now, in a subprocess like the worker's."""
-    job_id = request_retrain(runtime.database, name, None)
+    job_id = queue_retrain(runtime.database, name, None)
     process = subprocess.Popen(
         [sys.executable, "-m", "app.services.learning.retrain_process", str(job_id)],
         stdin=subprocess.PIPE,

@@ -19,7 +19,7 @@ from app.engine.versions import Stores, ready_versions
 from app.errors import GpucastError
 from app.predictors import OPERATOR_PREDICTORS, PREDICTORS
 from app.runtime.code_cache import FOLDER
-from app.services.kernels.predict import predict
+from app.services.kernels.predict_kernels import predict_kernel
 from app.services.models.predict import predict_network
 from app.services.operators.predict import predict_operators
 from app.tables.catalog import Catalog
@@ -53,7 +53,7 @@ def warm(snapshot: Snapshot) -> None:
     for predictor in PREDICTORS:
         request = {"gpu": gpu, "workload": KERNEL_EXAMPLE, "predictor": predictor.name, "detail": True}
         with _tolerant(predictor.name):
-            predict(snapshot, msgspec.convert(request, PredictRequest))
+            predict_kernel(snapshot, msgspec.convert(request, PredictRequest))
     for of_operators in OPERATOR_PREDICTORS:
         request = {"gpu": gpu, "workload": operators, "predictor": of_operators.name, "detail": True}
         with _tolerant(of_operators.name):

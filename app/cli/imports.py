@@ -40,12 +40,12 @@ def command(
     from app.bootstrap.runtime import open_runtime
     from app.services.measurements.import_parts import import_parts
     from app.services.measurements.importers.base import PartsImporter
-    from app.services.measurements.importers.profiles import ProfileImporter, Told
-    from app.services.measurements.imports import import_folder, importer_named
+    from app.services.measurements.importers.profiles import ProfileImporter, ProfileOptions
+    from app.services.measurements.imports import find_importer, import_folder
 
-    importer = importer_named(form)
+    importer = find_importer(form)
     if isinstance(importer, ProfileImporter):
-        importer = importer.told(Told(gpu, software or "cuda", work))
+        importer = importer.with_options(ProfileOptions(gpu, software or "cuda", work))
     elif gpu or work or software:
         raise BadInput(f"--gpu, --work and --software belong to exports of profilers, not to {importer.name}.")
     elif not path.is_dir() and importer.name != "measurements":
@@ -77,7 +77,7 @@ def _tell_parts(report: PartsReport, dry_run: bool) -> None:
         print(f"note: {note}")
     for example in report.examples:
         print(f"skipped {example}")
-    for (what, dtype, gpu), rows in sorted(report.arrived.items()):
+    for (what, dtype, gpu), rows in sorted(report.accepted.items()):
         print(f"{what:<20}{dtype:<18}{gpu:<28}{rows:>10,}")
     for reason, rows in report.skipped.most_common():
         print(f"skipped {rows:,} rows: {reason}")

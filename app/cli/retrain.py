@@ -30,12 +30,12 @@ def command(
     """Retrain a predictor through the queue; a worker is started for the occasion if none is alive."""
     from app.bootstrap.runtime import open_runtime
     from app.engine.catalogue import load_catalog
-    from app.services.learning.requests import ask_for_retraining
+    from app.services.learning.manage_versions import request_retraining
 
     with open_runtime(Settings.from_env()) as runtime:
         with runtime.database.begin() as connection:
             catalog = load_catalog(connection)
-        job_id = ask_for_retraining(runtime.database, catalog, predictor, gpu)
+        job_id = request_retraining(runtime.database, catalog, predictor, gpu)
         print(f"job {job_id}: {predictor} for {gpu or 'all GPUs together'}", flush=True)
         if not wait:
             return

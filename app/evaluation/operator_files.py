@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from app.engine.curated import load_seed_specs
 from app.engine.operator_blocks import TaggedBlock, to_tagged_runs
 from app.errors import BadInput, FieldError, NotFound
+from app.services.measurements.check_operators import check_operators
 from app.services.measurements.importers import aiconfigurator, neusight
 from app.services.measurements.importers.base import Part
-from app.services.measurements.measured_operators import check_operators
 from app.services.measurements.upload_gpus import UploadGpus
 from app.store.operator_blocks import identities
 from app.tables.catalog import Catalog
@@ -57,7 +57,7 @@ def read_operator_files(folder: Path) -> list[FileRuns]:
     for part in _parts(folder):
         rows = len(part.sent)
         blocks += _blocks(part, gpus, np.arange(read, read + rows))
-        drift_s.append(np.zeros(rows) if part.drift_s is None else part.drift_s)
+        drift_s.append(np.zeros(rows) if part.host_drift_s is None else part.host_drift_s)
         read += rows
     drift = np.concatenate(drift_s)
     runs = to_tagged_runs(blocks, GpuTable.from_specs(specs))

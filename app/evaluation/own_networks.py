@@ -16,8 +16,8 @@ from app.engine.operator_blocks import TaggedBlock, to_tagged_runs
 from app.errors import NotFound
 from app.evaluation.measured_networks import NetworkRuns
 from app.graphs.convnets import FAMILIES
-from app.services.measurements.files import read_measurements
-from app.services.measurements.ingest import check, refuse_wrong
+from app.services.measurements.ingest import check, raise_errors
+from app.services.measurements.measurement_bodies import read_measurements
 from app.services.measurements.stored_networks import NetworkTime, network_block, network_times
 from app.store.operator_blocks import identities
 from app.tables.catalog import Catalog
@@ -36,7 +36,7 @@ def read_own(folder: Path = FOLDER) -> list[NetworkRuns]:
     for path in sorted(folder.glob("*.parquet")):
         upload = read_measurements(path.read_bytes(), _PARQUET, max_rows=_MOST_ROWS)
         checked = check(Catalog(specs), *upload.parts, device=upload.device)
-        refuse_wrong(checked, len(upload))
+        raise_errors(checked, len(upload))
         for one in (one for row in checked.rows if row.kind == "model" for one in network_times(row)):
             if _network(one) in FAMILIES:
                 by_dtype.setdefault(one.dtype, []).append(one)

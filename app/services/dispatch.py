@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.engine.gpu_rows import Snapshot
 from app.services.graphs.graph_store import Graphs
-from app.services.kernels.predict import predict
+from app.services.kernels.predict_kernels import predict_kernel
 from app.services.models.predict import predict_network
 from app.services.operators.predict import predict_operators
 from app.services.operators.tables import predict_table
@@ -23,7 +23,7 @@ def predict_workload(
     do not fit.
     """
     if isinstance(request, PredictRequest):
-        return predict(snapshot, request)
+        return predict_kernel(snapshot, request)
     if isinstance(request, OperatorsRequest):
         return predict_operators(snapshot, request, max_rows=max_rows)
     if isinstance(request, ModelRequest | GraphRequest):

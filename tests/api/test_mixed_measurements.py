@@ -12,7 +12,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.services.measurements.import_parts import import_parts
-from app.services.measurements.importers.measurements import IMPORTER
+from app.services.measurements.importers.native import IMPORTER
 from app.store.session import Database
 from tests.kernels_data import SAXPY
 
@@ -118,8 +118,8 @@ def test_what_is_wrong_is_named_by_its_row_in_the_file(client: TestClient, media
     ("row", "loc", "said"),
     [
         (ABOUT | GEMM | {"latency_ms": 1.0, "colour": "red"}, ["colour"], "unknown column"),
-        (ABOUT | GEMM | {"latency_ms": 1.0, "blocks": 2.0}, [0, "workload", "blocks"], "no field of rows"),
-        (ABOUT | KERNEL | {"latency_ms": 1.0, "op": "linear"}, [0, "workload", "op"], "no field of rows"),
+        (ABOUT | GEMM | {"latency_ms": 1.0, "blocks": 2.0}, [0, "workload", "blocks"], "not a field of rows"),
+        (ABOUT | KERNEL | {"latency_ms": 1.0, "op": "linear"}, [0, "workload", "op"], "not a field of rows"),
         (ABOUT | GPT2 | {"latency_ms": 1.0, "config": "[1]"}, [0, "workload.config"], "is not an object in JSON"),
         (ABOUT | GEMM | {"latency_ms": 1.0, "outcome": 3}, ["outcome"], "where words are wanted"),
         (ABOUT | GEMM | {"latency_ms": 1.0, "kind": 3}, ["kind"], "where words are wanted"),

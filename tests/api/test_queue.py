@@ -19,7 +19,7 @@ import pytest
 import sqlalchemy as sa
 
 from app.config import CHECKOUT, Settings
-from app.services.learning.retrain import request_retrain
+from app.services.learning.retrain import queue_retrain
 from app.store import artifacts, jobs, measurements, queue, versions
 from app.store.jobs import Job
 from app.store.session import Database
@@ -101,7 +101,7 @@ def over(database: Database, job_id: int) -> Job:
 def test_a_burst_is_one_job_that_outlives_silence_and_sigterm(
     settings: Settings, database: Database, tmp_path: Path
 ) -> None:
-    (job_id,) = {request_retrain(database, "ridge", None) for _ in range(5)}
+    (job_id,) = {queue_retrain(database, "ridge", None) for _ in range(5)}
     with database.begin() as connection:
         assert queue.waiting(connection) == 1
         assert queue.reap(connection, stalled_after_s=2, attempts=3) == [], "a waiting job is no orphan"
@@ -122,7 +122,7 @@ def test_a_burst_is_one_job_that_outlives_silence_and_sigterm(
 
 
 def test_kill_9_of_the_worker_loses_nothing(settings: Settings, database: Database, tmp_path: Path) -> None:
-    first = request_retrain(database, "linear", None)
+    first = queue_retrain(database, "linear", None)
     with worker(settings, tmp_path) as running, training_held(settings):
         job_when(database, first, "running")
         trainer = running.trainer()
@@ -131,14 +131,14 @@ def test_kill_9_of_the_worker_loses_nothing(settings: Settings, database: Databa
         assert not trainer.is_running() or trainer.status() == psutil.STATUS_ZOMBIE, "it ends with its worker"
     with worker(settings, tmp_path):
         assert over(database, first).state == "succeeded"
-        assert over(database, request_retrain(database, "linear", None)).state == "succeeded"
+        assert over(database, queue_retrain(database, "linear", None)).state == "succeeded"
 
 
 def test_a_follow_up_takes_over_from_a_killed_worker(settings: Settings, database: Database, tmp_path: Path) -> None:
-    first = request_retrain(database, "lasso", None)
+    first = queue_retrain(database, "lasso", None)
     with worker(settings, tmp_path) as running, training_held(settings):
         job_when(database, first, "running")
-        second = request_retrain(database, "lasso", None)
+        second = queue_retrain(database, "lasso", None)
         running.end(signal.SIGKILL)
     assert second != first
     with worker(settings, tmp_path):
@@ -148,25 +148,25 @@ def test_a_follow_up_takes_over_from_a_killed_worker(settings: Settings, databas
 
 
 def test_a_killed_training_process_fails_its_job(settings: Settings, database: Database, tmp_path: Path) -> None:
-    job_id = request_retrain(database, "ridge", None)
+    job_id = queue_retrain(database, "ridge", None)
     with worker(settings, tmp_path) as running:
         with training_held(settings):
             job_when(database, job_id, "running")
             running.trainer().kill()
             job = over(database, job_id)
         assert job.state == "failed" and "signal 9" in (job.reason or "")
-        assert over(database, request_retrain(database, "ridge", None)).state == "succeeded", "the next one runs"
+        assert over(database, queue_retrain(database, "ridge", None)).state == "succeeded", "the next one runs"
 
 
 def test_too_long_a_training_is_ended(settings: Settings, database: Database, tmp_path: Path) -> None:
-    job_id = request_retrain(database, "ridge", None)
+    job_id = queue_retrain(database, "ridge", None)
     with worker(replace(settings, retrain_timeout_s=2.0), tmp_path), training_held(settings):
         job = over(database, job_id)
     assert job.state == "failed" and "more than 2 s" in (job.reason or "")
 
 
 def test_a_job_that_kills_every_worker_is_given_up(database: Database) -> None:
-    job_id = request_retrain(database, "svr", None)
+    job_id = queue_retrain(database, "svr", None)
     for death in range(3):
         with database.begin() as connection:
             connection.execute(sa.text("UPDATE procrastinate_jobs SET status = 'doing' WHERE status = 'todo'"))

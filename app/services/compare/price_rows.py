@@ -51,7 +51,7 @@ _COLUMNS = {name: Column((name,), NUMBER if name == "usd_per_hour" else TEXT) fo
 
 @dataclass(frozen=True, slots=True)
 class PriceReport:
-    """What became of the rows: `unchanged` ones were stored before."""
+    """Rows of an import: `unchanged` ones were stored before."""
 
     received: int
     inserted: int

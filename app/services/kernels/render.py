@@ -1,4 +1,4 @@
-"""Finished answers in the words and units of the HTTP contract."""
+"""Render answers of the engine as predictions of the HTTP contract."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ Ints = NDArray[np.intp]
 _ROOFLINE = "roofline"
 
 
-class Finished(NamedTuple):
-    """What the engine was asked and has answered: operator row `i[q]` on GPU row `j[q]`, and `given` measurements."""
+class EngineAnswer(NamedTuple):
+    """A query of the engine and its answer: operator row `i[q]` on GPU row `j[q]`, with `measured` rows."""
 
     engine: Engine
     rows: GpuRows
@@ -39,14 +39,16 @@ class Finished(NamedTuple):
     ops: OpTable
     i: Ints
     j: Ints
-    given: Measurements
+    measured: Measurements
     answer: Predictions
 
 
-def rendered(done: Finished, asked: Sequence[tuple[PredictRequest, Sequence[int]]]) -> list[Prediction]:
-    """One prediction per query, in order; `asked` holds each request with its GPU rows."""
-    shared = measurement_warnings([request.workload for request, _ in asked], done.gpus, done.given)
-    answer = done.answer
+def render_predictions(
+    result: EngineAnswer, requests: Sequence[tuple[PredictRequest, Sequence[int]]]
+) -> list[Prediction]:
+    """Return one prediction per query, in order; `requests` holds each request with its GPU rows."""
+    shared = measurement_warnings([request.workload for request, _ in requests], result.gpus, result.measured)
+    answer = result.answer
     columns = zip(
         (answer.latency_s * 1e3).tolist(),
         (answer.low_s * 1e3).tolist(),
@@ -58,37 +60,37 @@ def rendered(done: Finished, asked: Sequence[tuple[PredictRequest, Sequence[int]
         strict=True,
     )
     predictions: list[Prediction] = []
-    for (request, targets), words in zip(asked, shared, strict=True):
+    for (request, targets), shared_warnings in zip(requests, shared, strict=True):
         coverage, required = request.coverage, request.workload.working_set_bytes
         for target in targets:
             middle, low, high, bound, support, group, answered = next(columns)
-            spec = done.rows.spec(target)
+            spec = result.rows.spec(target)
             name = request.predictor if answered else _ROOFLINE
             own = answer_warnings(
-                request, spec, group, support, answered, uncatalogued=done.rows.is_uncatalogued(target)
+                request, spec, group, support, answered, uncatalogued=result.rows.is_uncatalogued(target)
             )
-            detail = [_operator(done, request, len(predictions))] if request.detail else None
+            detail = [_operator(result, request, len(predictions))] if request.detail else None
             predictions.append(
                 Prediction(
                     spec.id,
                     middle,
                     Interval(low, high, coverage),
                     BOUNDS[bound],  # type: ignore[arg-type]
-                    AnsweredBy(name, done.engine.version_of(name, spec.id)),
+                    AnsweredBy(name, result.engine.version_of(name, spec.id)),
                     SUPPORTS[support],  # type: ignore[arg-type]
                     MemoryUse(required, spec.memory_bytes, required <= spec.memory_bytes),
                     [Share("kernel", middle, 1.0, 1)],
-                    words + own,
+                    shared_warnings + own,
                     detail,
                 )
             )
     return predictions
 
 
-def _operator(done: Finished, request: PredictRequest, q: int) -> OperatorRow:
-    """The one operator of a kernel request in detail."""
-    workload, answer = request.workload, done.answer
-    resident = resident_blocks(done.ops, done.gpus, done.i[q : q + 1], done.j[q : q + 1])
+def _operator(result: EngineAnswer, request: PredictRequest, q: int) -> OperatorRow:
+    """Return the kernel of a request in detail."""
+    workload, answer = request.workload, result.answer
+    resident = resident_blocks(result.ops, result.gpus, result.i[q : q + 1], result.j[q : q + 1])
     return OperatorRow(
         op="kernel",
         name=workload.name,

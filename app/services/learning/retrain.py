@@ -1,4 +1,4 @@
-"""Retraining: from stored measurements to a version that is served, or kept back for a reason."""
+"""Retrain: turn stored measurements into a version that is served, or held back with a reason."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from app.engine.payloads import load_payload
 from app.engine.shipped import shipped_version
 from app.errors import BadInput, GpucastError, NotFound, NotTrained, Unavailable
 from app.predictors import BY_NAME
-from app.services.learning.material import load_material
+from app.services.learning.training_data import load_training_data
 from app.store import artifacts, jobs, queue, versions
 from app.store.artifacts import ArtifactRefused
 from app.store.session import Database
@@ -25,11 +25,11 @@ LOG = logging.getLogger(__name__)
 
 
 class _OvertakenError(Exception):
-    """Somebody else restarted or ended the job while it ran here; nothing of this run is kept."""
+    """The job was restarted or ended elsewhere while it ran here. Nothing of this run is kept."""
 
 
-def request_retrain(database: Database, predictor: str, gpu: str | None) -> int:
-    """Ask for a retraining, pooled or for one GPU's id; returns the id of the job, shared by a burst of requests."""
+def queue_retrain(database: Database, predictor: str, gpu: str | None) -> int:
+    """Queue a retraining, pooled or for one GPU id, and return the job's id; simultaneous requests share one job."""
     _check_trainable(predictor)
     with database.begin() as connection:
         job, made = jobs.enqueue(connection, predictor, gpu or POOLED)
@@ -43,14 +43,14 @@ def _check_trainable(predictor: str) -> None:
     if predictor in trainable:
         return
     if predictor in BY_NAME:
-        raise BadInput(f"Predictor {predictor!r} learns nothing; trainable are: {', '.join(trainable)}.")
-    raise NotFound(f"No predictor is called {predictor!r}.", near=trainable)
+        raise BadInput(f"Predictor {predictor!r} cannot be trained; trainable predictors: {', '.join(trainable)}.")
+    raise NotFound(f"Unknown predictor {predictor!r}.", near=trainable)
 
 
 def run_job(settings: Settings, database_url: str, job_id: int) -> None:
-    """Run one job to its end: succeeded (served, or kept back with the reason) or failed with the reason.
+    """Run one job to its end: succeeded (served, or held back with a reason) or failed with a reason.
 
-    Safe to run twice. Raises Unavailable when the database goes away; the job is then still open.
+    Safe to run twice. Raises Unavailable if the database is lost; the job then stays open.
     """
     database = Database(database_url)
     try:
@@ -68,7 +68,7 @@ def run_job(settings: Settings, database_url: str, job_id: int) -> None:
             LOG.exception("retraining %s failed", job.predictor)
             _fail(database, job, f"Internal error: {type(error).__name__}: {error}")
     except (NotFound, _OvertakenError):
-        LOG.warning("job %d is not this process's to run any more", job_id)
+        LOG.warning("job %d was restarted or ended elsewhere", job_id)
     finally:
         database.close()
 
@@ -83,31 +83,31 @@ def _retrain(settings: Settings, database: Database, job: jobs.Job) -> None:
     report = partial(_report, database, job)
     report("reading measurements")
     with database.begin() as connection:
-        material, rows_hash = load_material(connection, job.predictor)
+        material, rows_hash = load_training_data(connection, job.predictor)
     if not material.rows:
         raise NotTrained(
             f"There are no measurements that {job.predictor} can learn from. {import_hint(job.predictor)}."
         )
-    ships = shipped_version(job.predictor, settings.shipped_dir)
-    start = Start.on(job.predictor, None if ships is None else ships.payload())
-    card = [] if ships is None else ships.card["validation"]
-    found = candidate(start, material, card, target_gpu=target, report=report)
+    shipped = shipped_version(job.predictor, settings.shipped_dir)
+    start = Start.on(job.predictor, None if shipped is None else shipped.payload())
+    card = [] if shipped is None else shipped.card["validation"]
+    trained = candidate(start, material, card, target_gpu=target, report=report)
     report("comparing with the served version")
     served = _served_payload(settings, database, job) or (start.payload if target is None else None)
-    reason = kept_back(found, served, material, settings.retrain_gate_tolerance)
+    reason = kept_back(trained, served, material, settings.retrain_gate_tolerance)
     report("publishing")
-    _publish(settings, database, job, found.trained, rows_hash, reason)
+    _publish(settings, database, job, trained.trained, rows_hash, reason)
 
 
 def _report(database: Database, job: jobs.Job, what: str) -> None:
-    """Say in the log and in the job what happens now."""
+    """Log the progress, and record it in the job."""
     LOG.info("job %d, %s: %s", job.id, job.predictor, what)
     with database.begin() as connection:
         jobs.tell(connection, job, f"{job.predictor}: {what}")
 
 
 def _served_payload(settings: Settings, database: Database, job: jobs.Job) -> dict[str, Any] | None:
-    """What the version in service was made of; None if there is none, or none that can be read any more."""
+    """Return the payload of the served version; None if there is none that can be read."""
     with database.begin() as connection:
         served = [v for v in versions.served(connection) if (v.predictor, v.gpu_id) == (job.predictor, job.gpu_id)]
     if not served:
@@ -115,14 +115,14 @@ def _served_payload(settings: Settings, database: Database, job: jobs.Job) -> di
     try:
         return load_payload(settings.models_dir, served[0].artifact_sha256)
     except ArtifactRefused as error:
-        LOG.warning("the served version of %s cannot be compared with: %s", job.predictor, error.detail)
+        LOG.warning("the served version of %s cannot be loaded for comparison: %s", job.predictor, error.detail)
         return None
 
 
 def _publish(
     settings: Settings, database: Database, job: jobs.Job, trained: Trained, rows_hash: str, reason: str | None
 ) -> None:
-    """The artefact to disk first; then version, pointer and the job's end in one transaction."""
+    """Write the artefact to disk; then version, pointer and the job's end in one transaction."""
     about = {"predictor": job.predictor, "gpu_id": job.gpu_id, "training_set_sha256": rows_hash}
     sha256 = artifacts.publish(settings.models_dir, trained.payload, {**about, "card": trained.card})
     with database.begin() as connection:

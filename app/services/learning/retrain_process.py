@@ -1,6 +1,6 @@
-"""One retraining in a process of its own: `python -m app.services.learning.retrain_process JOB_ID`.
+"""Run one retraining in a process of its own: `python -m app.services.learning.retrain_process JOB_ID`.
 
-It yields the processor to serving, ends with its worker, and says by its exit code whether the job is over.
+The process has low priority, ends with its worker, and reports through its exit code whether the job is over.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from app.runtime.parent_watch import follow_parent
 
 NICENESS = 10
 DATABASE_AWAY = 75  # EX_TEMPFAIL of sysexits.h
-# Linear algebra on every core would take them from serving, whatever the niceness.
+# Multi-threaded linear algebra would take cores from serving, whatever the niceness.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
 
 
@@ -27,7 +27,8 @@ def main() -> int:
     follow_parent(signal.SIGKILL)
     os.nice(NICENESS)
     settings = Settings.from_env()
-    # Private memory, not address space: NumPy and Numba reserve far more than they use.
+    # RLIMIT_DATA limits private memory. An address-space limit would not work: NumPy and Numba reserve more than they
+    # use.
     resource.setrlimit(resource.RLIMIT_DATA, (settings.retrain_memory_bytes, settings.retrain_memory_bytes))
     logs.configure(settings)
     from app.services.learning.retrain import run_job  # noqa: PLC0415 - heavy imports after the process has stepped back

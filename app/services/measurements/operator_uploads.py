@@ -1,4 +1,4 @@
-"""Measured operators of CSV and Parquet files, read into columns without a Python object per cell.
+"""Read measured operators from CSV and Parquet into columns, without a Python object per cell.
 
 Columns are fields of the measurement (`gpu`, `software`, `latency_ms`, `kernel.name`, `kernel.grid` as `64x64x1`, ...)
 and of the operator (`op`, `dtype`, `m`, ...; a leading `workload.` is allowed). An empty cell is an absent field.
@@ -19,9 +19,9 @@ import pyarrow.csv as pa_csv
 from numpy.typing import NDArray
 
 from app.errors import BadInput, Malformed
-from app.services.measurements.measured_operators import placed
-from app.services.measurements.operator_facts import ROW_COLUMNS, WORDS
-from app.services.operators.batch_files import is_numbers, is_words, numbers_of, words_of
+from app.services.measurements.check_operators import to_measurement_error
+from app.services.measurements.measurement_columns import ROW_COLUMNS, WORDS
+from app.services.operators.batch_files import is_numbers, is_words, to_numbers, to_words
 from app.wire.decoding import summary
 from app.wire.measurements.parquet_rows import to_microseconds
 from app.wire.measurements.row_columns import MAX_REPORTED
@@ -37,14 +37,14 @@ _EXTENTS = ("kernel.grid", "kernel.block")
 _PREFIX = "workload."
 
 
-def own_name(name: str) -> str:
-    """A column's name without the `workload.` that it may begin with."""
+def strip_prefix(name: str) -> str:
+    """Return a column's name without a leading `workload.`."""
     plain = name.strip().removeprefix(_PREFIX)
     return name.strip() if plain in ROW_COLUMNS else plain
 
 
 def csv_names(body: bytes) -> list[str]:
-    """Names in the header of a CSV body; empty where it cannot be read."""
+    """Return the names in the header of a CSV body; empty if unreadable."""
     first = body[: body.find(b"\n")] if b"\n" in body else body
     try:
         return next(csv.reader(io.StringIO(first.decode("utf-8-sig", "replace"))), [])
@@ -52,36 +52,36 @@ def csv_names(body: bytes) -> list[str]:
         return []
 
 
-def columns_of_parquet(table: pa.Table, position: Ints) -> OperatorColumns:
-    """Operators of a table whose columns are those of operators, each where `position` says, int [n].
+def read_parquet_columns(table: pa.Table, position: Ints) -> OperatorColumns:
+    """Return the operators of a table; `position` is each row's place in the file, int [n].
 
-    Cells of the wrong type are refused by column.
+    Raises BadInput for columns of the wrong type.
     """
     problems = Problems((), most=MAX_REPORTED)
     columns: dict[str, Column] = {}
     for name, cells in zip(table.column_names, table.columns, strict=True):
         if name in _EXTENTS or name == "measured_at":
-            columns[name] = words_of(_as_text(cells))
+            columns[name] = to_words(_as_text(cells))
         elif name in _WORDS and is_words(cells.type):
-            columns[name] = words_of(cells)
+            columns[name] = to_words(cells)
         elif name not in _WORDS and is_numbers(cells.type, pair=name in PAIR_FIELDS):
-            columns[name] = numbers_of(name, cells)
+            columns[name] = to_numbers(name, cells)
         else:
-            wanted = "words" if name in _WORDS else "numbers"
-            problems.add(name, f"a column of {cells.type} where {wanted} are wanted")
+            expected = "text" if name in _WORDS else "numbers"
+            problems.add(name, f"a column of {cells.type} where {expected} is expected")
     problems.refuse()
     return OperatorColumns(columns, position)
 
 
 def _refuse(problems: Problems, position: Ints) -> None:
-    """BadInput if any of the rows at `position` was wrong, with errors by row."""
+    """Raise BadInput if there are problems, with errors by row."""
     if problems.errors:
-        errors = [placed(error, position) for error in problems.errors]
+        errors = [to_measurement_error(error, position) for error in problems.errors]
         raise BadInput(summary(errors), errors=errors)
 
 
 def _as_text(cells: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Lists as 64x64x1 and times in ISO 8601."""
+    """Return lists as 64x64x1 and times in ISO 8601."""
     if is_words(cells.type):
         return cells
     if pa.types.is_timestamp(cells.type):
@@ -95,26 +95,26 @@ def _text(cell: Any) -> str:
     return "x".join(map(str, cell)) if isinstance(cell, list) else str(cell)
 
 
-def columns_of_text(table: pa.Table, position: Ints) -> OperatorColumns:
-    """Operators of a table of text whose columns are those of operators, each where `position` says, int [n]."""
+def read_text_columns(table: pa.Table, position: Ints) -> OperatorColumns:
+    """Return the operators of a text table; `position` is each row's place in the file, int [n]."""
     problems = Problems((), most=MAX_REPORTED)
     columns: dict[str, Column] = {}
     for name, cells in zip(table.column_names, table.columns, strict=True):
-        columns[name] = words_of(cells) if name in _WORDS else _parsed(name, cells, problems)
+        columns[name] = to_words(cells) if name in _WORDS else _parse_numbers(name, cells, problems)
     _refuse(problems, position)
     return OperatorColumns(columns, position)
 
 
 def text_table(body: bytes, names: Sequence[str]) -> pa.Table:
-    """Cells of a CSV body as text without the space around it, null where empty; `names` are its columns.
+    """Return the cells of a CSV body as stripped text, null where empty; `names` are its columns.
 
-    The body has a header line, is UTF-8 and comma separated.
+    The body is UTF-8, comma separated, with a header line.
     """
     problems = Problems((), most=MAX_REPORTED)
 
     def refuse(row: pa_csv.InvalidRow) -> str:
         cells = f"{row.actual_columns} cells where the header names {row.expected_columns} columns"
-        # The line of the header is row 1.
+        # The header is line 1.
         problems.add(names[min(row.actual_columns, len(names) - 1)], cells, np.array([(row.number or 2) - 2]))
         return "skip"
 
@@ -138,8 +138,8 @@ def text_table(body: bytes, names: Sequence[str]) -> pa.Table:
     return pa.table([pc.if_else(pc.equal(cells, ""), empty, cells) for cells in trimmed], names=list(names))
 
 
-def _parsed(name: str, cells: pa.ChunkedArray, problems: Problems) -> Numbers:
-    """Figures of text cells; a pair is written 3x5."""
+def _parse_numbers(name: str, cells: pa.ChunkedArray, problems: Problems) -> Numbers:
+    """Return the figures of text cells; a pair is written 3x5."""
     absent = cells.is_null().to_numpy()
     try:
         return Numbers(cells.cast(pa.float64()).to_numpy(), absent, False)

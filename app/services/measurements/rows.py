@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import structs
 
 from app.errors import BadInput, FieldError, GpucastError
-from app.services.measurements.operator_facts import EARLIEST, WORDS
+from app.services.measurements.measurement_columns import EARLIEST, WORDS
 from app.services.measurements.upload_gpus import UploadGpus
 from app.services.operators.tables import json_columns
 from app.store.measurements import MeasurementRow

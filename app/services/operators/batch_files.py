@@ -109,12 +109,12 @@ def _is_list(kind: pa.DataType) -> bool:
 
 def _columns(table: pa.Table) -> dict[str, Column]:
     return {
-        name: words_of(column) if name in WORD_FIELDS else numbers_of(name, column)
+        name: to_words(column) if name in WORD_FIELDS else to_numbers(name, column)
         for name, column in zip(table.column_names, table.columns, strict=True)
     }
 
 
-def words_of(column: pa.ChunkedArray) -> Words:
+def to_words(column: pa.ChunkedArray) -> Words:
     """A column of words, dictionary-encoded or not."""
     if pa.types.is_null(column.type):
         return Words((), np.full(len(column), -1), False)
@@ -126,12 +126,12 @@ def words_of(column: pa.ChunkedArray) -> Words:
     if isinstance(array, pa.ChunkedArray):  # no rows
         return Words((), np.empty(0, dtype=np.intp), False)
     if array.dictionary.null_count:  # a cell may be none by its index, or by the word that the index leads to
-        return words_of(pa.chunked_array([array.dictionary_decode()]))
+        return to_words(pa.chunked_array([array.dictionary_decode()]))
     codes = array.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.intp)
     return Words(tuple(array.dictionary.to_pylist()), codes, False)
 
 
-def numbers_of(name: str, column: pa.ChunkedArray) -> Numbers:
+def to_numbers(name: str, column: pa.ChunkedArray) -> Numbers:
     """A column of numbers, dictionary-encoded or not, or of pairs of them."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)

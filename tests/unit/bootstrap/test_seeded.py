@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from app.bootstrap.runtime import open_runtime
 from app.config import SEED_MEASUREMENTS, Settings
 from app.services.measurements.import_parts import import_parts
-from app.services.measurements.importers.measurements import IMPORTER
+from app.services.measurements.importers.native import IMPORTER
 from app.services.measurements.removal import remove
 from app.store import measurements
 from app.store.page import Filters

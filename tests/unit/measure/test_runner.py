@@ -21,7 +21,7 @@ from app.measure.output import POINTS, Output, alone
 from app.measure.point import Point, Prepared
 from app.measure.profile import longest
 from app.measure.runner import Runner, flat
-from app.services.measurements.files import read_measurements
+from app.services.measurements.measurement_bodies import read_measurements
 
 CPU = Device("cpu", "a CPU", ("fp32",), 16e9, 1, "pytorch-2", "pytorch-2")
 DESCRIPTION = {"name": "a CPU", "kind": "cpu"}

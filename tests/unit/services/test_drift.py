@@ -9,7 +9,7 @@ import pytest
 
 from app.config import CHECKOUT
 from app.evaluation.operator_files import NEUSIGHT, NEUSIGHT_FILE
-from app.services.measurements.importers.drift import LAST_ROWS, drift
+from app.services.measurements.importers.host_drift import LAST_ROWS, host_drift
 from app.services.measurements.importers.neusight import read
 from app.wire.measurements.upload import OperatorColumns
 from app.wire.operators.operator_columns import Numbers, Words
@@ -22,7 +22,7 @@ def test_a_floor_that_rises_is_taken_off_per_process() -> None:
     work, process = rng.exponential(1.0, 4000), np.repeat([0, 1], 2000)
     rise = np.tile(np.linspace(0.0, 3.0, 2000), 2)
     times = work + 0.1 + np.where(process == 0, rise, 0.0)
-    found = times - drift(times, process)
+    found = times - host_drift(times, process)
     assert np.abs(found - work - 0.1).max() < 0.4  # within what the shortest of the later rows worked
     assert np.abs(found - work - 0.1)[process == 1].max() < 0.1
     assert found.min() > 0.0
@@ -30,12 +30,12 @@ def test_a_floor_that_rises_is_taken_off_per_process() -> None:
 
 def test_few_rows_and_what_is_no_time_stay() -> None:
     few = np.array([1.0, 2.0, 3.0])
-    assert (drift(few, np.zeros(3, dtype=np.intp)) == 0.0).all()
+    assert (host_drift(few, np.zeros(3, dtype=np.intp)) == 0.0).all()
     odd = np.concatenate([[np.nan, -1.0, 0.0, np.inf], np.linspace(1.0, 2.0, 3 * LAST_ROWS)])
-    found = drift(odd, np.zeros(len(odd), dtype=np.intp))
+    found = host_drift(odd, np.zeros(len(odd), dtype=np.intp))
     assert (found[:5] == 0.0).all()
     assert found[-1] > 0.0
-    assert drift(odd[:0], np.empty(0, dtype=np.intp)).tolist() == []
+    assert host_drift(odd[:0], np.empty(0, dtype=np.intp)).tolist() == []
 
 
 def test_neusights_convolutions_come_in_without_drift_and_nothing_else_changes() -> None:
@@ -50,5 +50,5 @@ def test_neusights_convolutions_come_in_without_drift_and_nothing_else_changes()
         drifts = isinstance(op, Words) and op.words == ("conv2d",)
         assert np.median(taken) == (pytest.approx(0.17, abs=0.03) if drifts else 0.0)
         assert taken.max() == (pytest.approx(0.74, abs=0.05) if drifts else 0.0)
-        assert (part.drift_s is not None) == drifts
-        assert part.drift_s is None or part.drift_s * 1e3 == pytest.approx(taken, abs=1e-9)
+        assert (part.host_drift_s is not None) == drifts
+        assert part.host_drift_s is None or part.host_drift_s * 1e3 == pytest.approx(taken, abs=1e-9)

@@ -12,7 +12,7 @@ from app.config import CHECKOUT
 from app.errors import BadInput, Malformed, NotFound
 from app.services.measurements.importers import FORMS
 from app.services.measurements.importers.cuda_kernels import read
-from app.services.measurements.imports import importer_named
+from app.services.measurements.imports import find_importer
 
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data")) / "cuda_kernels"
 needs_data = pytest.mark.skipif(not DATA.exists(), reason="the paper's measurements are not on this machine")
@@ -155,5 +155,5 @@ def test_the_papers_own_folder() -> None:
 
 
 def test_every_importer_says_what_it_reads() -> None:
-    assert all(importer_named(name).name == name for name in FORMS)
+    assert all(find_importer(name).name == name for name in FORMS)
     assert all(summary for _, summary in FORMS.values())

@@ -9,7 +9,7 @@ import pytest
 
 from app.config import CHECKOUT, Settings
 from app.errors import BadInput, NotFound
-from app.services.measurements.imports import import_folder, importer_named
+from app.services.measurements.imports import find_importer, import_folder
 from app.store import gpus, measurements
 from app.store.measurements import MeasurementRow
 from app.store.session import Database
@@ -26,7 +26,7 @@ def stored(database: Database) -> list[MeasurementRow]:
 
 
 def test_a_folder_goes_in_once_and_says_what_it_leaves_out(database: Database, tmp_path: Path) -> None:
-    importer = importer_named("cuda-kernels")
+    importer = find_importer("cuda-kernels")
     data = folder(tmp_path, SAXPY, IMPOSSIBLE, HOT, NEVER_RAN)
     tried = import_folder(database, importer, data, dry_run=True)
     assert (tried.received, tried.inserted, len(tried.skipped)) == (4, 2, 2)
@@ -38,7 +38,7 @@ def test_a_folder_goes_in_once_and_says_what_it_leaves_out(database: Database, t
     assert (report.inserted, report.unchanged, list(report.gpus)) == (2, 0, ["titan-v"])
     reasons = {skip.where: skip.reason for skip in report.skipped}
     assert "hardware limit" in reasons["runs_titanv_final.csv:3"]
-    assert "never ran" in reasons["runs_titanv_final.csv:5"]
+    assert "cannot have run" in reasons["runs_titanv_final.csv:5"]
     assert {row.name for row in stored(database)} == {"saxpy", "spin"}
     with database.begin() as connection:
         spec = gpus.get_spec(connection, "titan-v")
@@ -51,19 +51,19 @@ def test_a_folder_goes_in_once_and_says_what_it_leaves_out(database: Database, t
 
 def test_unknown_gpus_are_left_out_and_named(database: Database, tmp_path: Path) -> None:
     data = folder(tmp_path, SAXPY, SAXPY.replace("NVIDIA TITAN V", "NVIDIA TITAN W"))
-    report = import_folder(database, importer_named("cuda-kernels"), data, dry_run=True)
+    report = import_folder(database, find_importer("cuda-kernels"), data, dry_run=True)
     assert any("TITAN W" in skip.reason for skip in report.skipped)
     assert any(skip.where == "NVIDIA TITAN W" for skip in report.skipped)
 
 
 def test_a_folder_without_one_sound_row_is_an_error(database: Database, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="None of the 1 rows"):
-        import_folder(database, importer_named("cuda-kernels"), folder(tmp_path, IMPOSSIBLE))
+        import_folder(database, find_importer("cuda-kernels"), folder(tmp_path, IMPOSSIBLE))
 
 
 def test_unknown_forms_list_the_known() -> None:
     with pytest.raises(NotFound, match="cuda-kernels"):
-        importer_named("excel")
+        find_importer("excel")
 
 
 def test_from_a_terminal(settings: Settings, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.errors import BadInput
-from app.services.measurements.ingest import Checked, check, refuse_wrong
+from app.services.measurements.ingest import Checked, check, raise_errors
 from app.tables.catalog import Catalog
 from app.tables.complete import complete
 from app.wire.measurements.row_columns import MAX_REPORTED
@@ -109,7 +109,7 @@ def test_a_time_under_the_hardware_limit_is_refused_with_the_limit() -> None:
 def test_a_launch_that_never_ran() -> None:
     loc, said = refused(with_workload(threads_per_block=1024, registers_per_thread=206))
     assert loc == (0, "workload", "registers_per_thread")
-    assert "never ran" in said
+    assert "cannot have run" in said
     assert refused(with_workload(threads_per_block=2048))[0] == (0, "workload", "threads_per_block")
 
 
@@ -132,5 +132,5 @@ def test_long_reports_are_cut() -> None:
     found = checked(*[ROW | {"latency_ms": -1}] * (MAX_REPORTED + 5))
     assert len(found.errors) == MAX_REPORTED + 5
     with pytest.raises(BadInput, match="1005 of 1005 measurements") as caught:
-        refuse_wrong(found, len(found.errors))
+        raise_errors(found, len(found.errors))
     assert len(caught.value.errors) == MAX_REPORTED

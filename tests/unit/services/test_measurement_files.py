@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.errors import BadInput, Malformed, TooLarge, UnsupportedMedia
-from app.services.measurements.files import read_measurements
+from app.services.measurements.measurement_bodies import read_measurements
 from app.wire.measurements.upload import Objects
 
 FLAT = {

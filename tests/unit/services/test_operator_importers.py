@@ -17,7 +17,7 @@ from app.errors import BadInput, Malformed, NotFound
 from app.evaluation.operator_files import NO_SPLIT, TEST, TRAIN, read_operator_files
 from app.services.measurements.import_parts import PartsReport, import_parts
 from app.services.measurements.importers.base import PartsImporter
-from app.services.measurements.imports import importer_named
+from app.services.measurements.imports import find_importer
 from app.services.measurements.listing import page
 from app.store.measurements import MeasurementRow
 from app.store.page import Page
@@ -111,7 +111,7 @@ def modern(folder: Path, **changes: dict[str, Any]) -> Path:
 
 
 def bring_in(database: Database, name: str, path: Path, **options: Any) -> PartsReport:
-    importer = importer_named(name)
+    importer = find_importer(name)
     assert isinstance(importer, PartsImporter)
     return import_parts(database, importer, path, **options)
 
@@ -129,7 +129,7 @@ def test_neusight_goes_in_once_and_says_what_it_leaves_out(database: Database, t
     told: list[str] = []
     report = bring_in(database, "neusight", folder, progress=told.append)
     assert (report.received, report.inserted, report.unchanged) == (6, 4, 1)
-    assert report.arrived == {
+    assert report.accepted == {
         ("linear", "fp32", "tesla-t4"): 3,
         ("add_scalar", "fp32", "amd-instinct-mi100"): 1,
         ("conv2d", "fp32", "tesla-t4"): 1,
@@ -192,7 +192,7 @@ def test_timm_brings_convnets(database: Database, tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "vision_models.parquet")
     report = bring_in(database, "timm", tmp_path)
     assert (report.received, report.inserted) == (4, 1)
-    assert report.skipped == {"not a ConvNet": 1, "no batch, step time or counts are told": 2}
+    assert report.skipped == {"not a ConvNet": 1, "no batch, step time or counts": 2}
     (row,) = stored(database, source="timm")
     assert (row.gpu_id, row.software, row.latency_s) == ("rtx-3090", "pytorch-1.13", 0.25)
     assert row.workload == {
@@ -307,4 +307,4 @@ def test_a_part_of_the_published_files(database: Database, tmp_path: Path, name:
     report = bring_in(database, name, tmp_path, dry_run=True)
     assert report.received > 3000
     assert report.skipped.total() < 0.01 * report.received
-    assert len({gpu for _, _, gpu in report.arrived}) == {"neusight": 9, "aiconfigurator": 5}[name]
+    assert len({gpu for _, _, gpu in report.accepted}) == {"neusight": 9, "aiconfigurator": 5}[name]

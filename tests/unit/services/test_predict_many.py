@@ -15,7 +15,7 @@ from app.errors import BadInput, GpucastError, NotFound, NotTrained
 from app.predictors.auto.kernels.launch_time import fill_times
 from app.predictors.finish import _fill as finish
 from app.predictors.roofline import _fill as limit
-from app.services.kernels.predict import predict, predict_many
+from app.services.kernels.predict_kernels import predict_kernel, predict_kernels
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
@@ -76,7 +76,7 @@ REQUESTS = (
 
 def alone(snapshot: Snapshot, request: PredictRequest) -> PredictResponse | tuple[type, str]:
     try:
-        return predict(snapshot, request)
+        return predict_kernel(snapshot, request)
     except GpucastError as error:
         return type(error), error.detail
 
@@ -86,13 +86,13 @@ def test_together_as_alone(snapshot: Snapshot, order: int) -> None:
     requests = REQUESTS[::order]
     together = [
         (type(answer), answer.detail) if isinstance(answer, GpucastError) else answer
-        for answer in predict_many(snapshot, requests)
+        for answer in predict_kernels(snapshot, requests)
     ]
     assert together == [alone(snapshot, request) for request in requests]
 
 
 def test_what_is_wrong_with_one_does_not_touch_the_others(snapshot: Snapshot) -> None:
-    kinds = [type(answer) for answer in predict_many(snapshot, REQUESTS)]
+    kinds = [type(answer) for answer in predict_kernels(snapshot, REQUESTS)]
     wrong = {6: NotFound, 8: BadInput, 10: NotTrained}
     assert kinds == [wrong.get(k, PredictResponse) for k in range(len(REQUESTS))]
 
@@ -100,11 +100,11 @@ def test_what_is_wrong_with_one_does_not_touch_the_others(snapshot: Snapshot) ->
 def test_no_request_after_the_warm_up_compiles_anything(snapshot: Snapshot) -> None:
     warm(snapshot)
     compiled = [len(function.signatures) for function in (fill_times, finish, limit)]
-    predict_many(snapshot, REQUESTS)
+    predict_kernels(snapshot, REQUESTS)
     for request in REQUESTS:
         alone(snapshot, request)
     assert [len(function.signatures) for function in (fill_times, finish, limit)] == compiled
 
 
 def test_nothing_asked_is_nothing_answered(snapshot: Snapshot) -> None:
-    assert predict_many(snapshot, []) == []
+    assert predict_kernels(snapshot, []) == []

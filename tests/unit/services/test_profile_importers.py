@@ -11,8 +11,8 @@ from app.cli import imports
 from app.config import CHECKOUT, Settings
 from app.errors import BadInput, NotFound
 from app.services.measurements.import_parts import PartsReport, import_parts
-from app.services.measurements.importers.profiles import ProfileImporter, Told, short
-from app.services.measurements.imports import importer_named
+from app.services.measurements.importers.profiles import ProfileImporter, ProfileOptions, short_name
+from app.services.measurements.imports import find_importer
 from app.services.measurements.listing import page
 from app.store.measurements import MeasurementRow
 from app.store.page import Page
@@ -51,10 +51,10 @@ EXECUTED = {f"{p}{k}": 0.0 for p in "dfh" for k in ("add", "mul", "fma")} | {"ff
 COUNTS = {f"sm__sass_thread_inst_executed_op_{name}_pred_on.sum": count for name, count in EXECUTED.items()}
 
 
-def bring_in(database: Database, name: str, path: Path, told: Told | None = None) -> PartsReport:
-    importer = importer_named(name)
+def bring_in(database: Database, name: str, path: Path, told: ProfileOptions | None = None) -> PartsReport:
+    importer = find_importer(name)
     assert isinstance(importer, ProfileImporter)
-    return import_parts(database, importer.told(told or Told()), path)
+    return import_parts(database, importer.with_options(told or ProfileOptions()), path)
 
 
 def stored(database: Database, software: str) -> list[MeasurementRow]:
@@ -72,16 +72,16 @@ def put(folder: Path, **files: str) -> Path:
 def test_a_trace_is_listed_and_with_its_work_told_measured(database: Database, tmp_path: Path) -> None:
     folder = put(tmp_path / "nsys", trace=TRACE, sums=SUMS)
     alone = bring_in(database, "nsys", folder)
-    told = "nothing tells its FLOPs and bytes, or its operator"
+    told = "neither its FLOPs and bytes nor its operator are known"
     assert (alone.received, alone.inserted) == (6, 0)
     assert alone.skipped == {
         f"{SAXPY}: {told} (3 launches, 91.0% of the GPU time)": 1,
         f"{GEMM}: {told} (2 launches, 6.7% of the GPU time)": 2,
         f"[CUDA memcpy Host-to-Device]: {told} (1 launches, 2.2% of the GPU time)": 1,
-        "kernels summed: the trace has each launch of them": 2,
+        "kernel sums: the trace has each of their launches": 2,
     }
     work = put(tmp_path / "work", work=WORK) / "work.csv"
-    report = bring_in(database, "nsys", folder, Told(software="traced", work=work))
+    report = bring_in(database, "nsys", folder, ProfileOptions(software="traced", work=work))
     assert report.inserted == 2
     assert f"{GEMM}: {told} (1 launches, 3.4% of the GPU time)" in report.skipped
     rows = {row.kind: row for row in stored(database, "traced")}
@@ -108,9 +108,9 @@ def test_a_range_that_says_its_operator_is_it(database: Database, tmp_path: Path
     folder = put(tmp_path, ranges=RANGES)
     with pytest.raises(BadInput, match="--gpu"):
         bring_in(database, "nsys", folder)
-    report = bring_in(database, "nsys", folder, Told(gpu=V100, software="ranges"))
+    report = bring_in(database, "nsys", folder, ProfileOptions(gpu=V100, software="ranges"))
     assert report.skipped == {
-        "step 3: nothing tells its FLOPs and bytes, or its operator (1 launches, 50.0% of the GPU time)": 1
+        "step 3: neither its FLOPs and bytes nor its operator are known (1 launches, 50.0% of the GPU time)": 1
     }
     (row,) = stored(database, "ranges")
     assert (row.name, row.runs, row.kernel) == ("linear", 4, None)
@@ -119,23 +119,23 @@ def test_a_range_that_says_its_operator_is_it(database: Database, tmp_path: Path
 
 def test_sums_alone(database: Database, tmp_path: Path) -> None:
     work = put(tmp_path / "work", work=WORK.replace("32x32x1", "")) / "work.csv"
-    told = Told(V100, "sums", work)
+    told = ProfileOptions(V100, "sums", work)
     report = bring_in(database, "nsys", put(tmp_path / "nsys", sums=SUMS) / "sums.csv", told)
     # A kernel's sum has no grid; an operator needs none.
     assert [row.latency_s for row in stored(database, "sums")] == [1e-3]
     assert report.skipped == {"threads_per_block: required field is missing": 1}
 
 
-def test_sums_without_medians_are_averages_and_say_so(database: Database, tmp_path: Path) -> None:
+def test_sums_without_medians_are_averages_with_a_note(database: Database, tmp_path: Path) -> None:
     """As nsys 2020 prints them."""
     old = f'''"Time(%)","Total Time (ns)","Instances","Average","Minimum","Maximum","Name"
 93.1,27000000,3,9000000.0,8000000,10000000,"{SAXPY}"
 6.9,3000000,2,1500000.0,1000000,2000000,"{GEMM}"
 '''
     work = put(tmp_path / "work", work=WORK.replace("32x32x1", "")) / "work.csv"
-    report = bring_in(database, "nsys", put(tmp_path / "nsys", old=old), Told(V100, "averages", work))
+    report = bring_in(database, "nsys", put(tmp_path / "nsys", old=old), ProfileOptions(V100, "averages", work))
     assert [(row.latency_s, row.runs) for row in stored(database, "averages")] == [(1.5e-3, 2)]
-    assert len(report.notes) == 1 and "old.csv: this nsys printed no medians" in report.notes[0]
+    assert len(report.notes) == 1 and "old.csv: this nsys version prints no medians" in report.notes[0]
 
 
 def long(*launches: tuple[str, dict[str, tuple[str, object]]]) -> str:
@@ -169,7 +169,7 @@ def test_a_metric_a_line(database: Database, tmp_path: Path) -> None:
             ("mma", PAGES | COUNTED | MOVED | {"sm__inst_executed_pipe_tensor.sum": ("inst", 7)}),
         ),
     )
-    report = bring_in(database, "ncu", file, Told(V100, "counted"))
+    report = bring_in(database, "ncu", file, ProfileOptions(V100, "counted"))
     (row,) = stored(database, "counted")
     assert (row.latency_s, row.runs, row.clock_hz) == (pytest.approx(8.50025e-3), 2, pytest.approx(1.31e9))
     assert row.workload == {
@@ -186,9 +186,9 @@ def test_a_metric_a_line(database: Database, tmp_path: Path) -> None:
         "dtype": "fp32",
     }
     assert [reason.partition(" (")[0] for reason in sorted(report.skipped)] == [
-        f"{GEMM}: flops were not counted, and no file of work tells them",
-        "copy: flops and bytes were not counted, and no file of work tells them",
-        "mma: flops were not counted, and no file of work tells them",
+        f"{GEMM}: flops were not counted, and no work file has them",
+        "copy: flops and bytes were not counted, and no work file has them",
+        "mma: flops were not counted, and no work file has them",
     ]
 
 
@@ -200,7 +200,7 @@ def test_a_launch_a_line(database: Database, tmp_path: Path) -> None:
     cells = ["0", SAXPY, "(256, 1, 1)", "(16384, 1, 1)", V100, 9000000, 12, 0, 0, *COUNTS.values(), 33.554, 16.777]
     lines = [units, units.values(), cells]
     text = "\n".join(",".join(f'"{cell}"' for cell in line) for line in lines)
-    report = bring_in(database, "ncu", put(tmp_path, raw=text), Told(software="raw"))
+    report = bring_in(database, "ncu", put(tmp_path, raw=text), ProfileOptions(software="raw"))
     assert (report.received, report.inserted) == (1, 1)
     (row,) = stored(database, "raw")
     assert (row.gpu_id, row.latency_s, row.workload["bytes"]) == ("tesla-v100-sxm2-16gb", pytest.approx(9e-3), 50331000)
@@ -223,24 +223,24 @@ def test_a_trace_in_other_forms(database: Database, tmp_path: Path, text: str | 
     work = put(tmp_path / "work", work=WORK) / "work.csv"
     trace = tmp_path / "trace.csv"
     trace.write_bytes(text.encode() if isinstance(text, str) else text)
-    bring_in(database, "nsys", trace, Told(V100, "other forms", work))
+    bring_in(database, "nsys", trace, ProfileOptions(V100, "other forms", work))
     rows = {row.kind: row for row in stored(database, "other forms")}
     assert [rows[kind].latency_s for kind in ("kernel", "operator")] == pytest.approx([9e-3, 1e-3])
 
 
-def test_reports_in_one_file_and_files_that_are_none_are_told(database: Database, tmp_path: Path) -> None:
+def test_several_reports_in_one_file_and_unknown_files_are_reported(database: Database, tmp_path: Path) -> None:
     both = TRACE.replace("9000000", "nan").replace("8000000", "") + RANGES.replace(":step", "Processing [a]\n:step")
     folder = put(tmp_path, all=both + "Cut,Push", other="a,b\n1,2\n", work=WORK)
-    report = bring_in(database, "nsys", folder, Told(V100, "both", folder / "work.csv"))
+    report = bring_in(database, "nsys", folder, ProfileOptions(V100, "both", folder / "work.csv"))
     assert sorted(row.latency_s for row in stored(database, "both")) == pytest.approx([1e-3, 2.1e-3, 1e-2])
     assert report.skipped[f"{SAXPY}: has no time (2 launches, 0.0% of the GPU time)"] == 1
-    assert report.skipped["other.csv: no report that is read"] == 1
+    assert report.skipped["other.csv: no known report"] == 1
     assert not [reason for reason in report.skipped if "work.csv" in reason or "step" in reason]
 
 
 def test_a_unit_that_is_unknown_is_no_time(database: Database, tmp_path: Path) -> None:
     weeks = put(tmp_path, trace=TRACE.replace("Duration (ns)", "Duration (weeks)"))
-    report = bring_in(database, "nsys", weeks, Told(work=put(tmp_path / "work", work=WORK) / "work.csv"))
+    report = bring_in(database, "nsys", weeks, ProfileOptions(work=put(tmp_path / "work", work=WORK) / "work.csv"))
     assert (report.inserted, report.skipped[f"{SAXPY}: has no time (3 launches, 0.0% of the GPU time)"]) == (0, 1)
 
 
@@ -251,7 +251,7 @@ def test_figures_with_decimal_commas(database: Database, tmp_path: Path) -> None
         **{name: ("inst", f"{count:,.0f}".replace(",", ".")) for name, count in COUNTS.items()},
         **{"dram__bytes.sum": ("Mbyte", "50,331648"), "Static Shared Memory Per Block": ("Kbyte/block", "1,02")},
     }
-    bring_in(database, "ncu", put(tmp_path, a=long((SAXPY, PAGES | german))), Told(V100, "german"))
+    bring_in(database, "ncu", put(tmp_path, a=long((SAXPY, PAGES | german))), ProfileOptions(V100, "german"))
     (row,) = stored(database, "german")
     assert (row.latency_s, row.clock_hz) == (pytest.approx(9e-3), pytest.approx(1.31e9))
     assert (row.workload["flops"], row.workload["bytes"]) == (8388608, 50331648)
@@ -268,14 +268,14 @@ def test_figures_with_decimal_commas(database: Database, tmp_path: Path) -> None
     ],
 )
 def test_a_kernels_name_keeps_its_templates_parameters(symbol: str, name: str) -> None:
-    assert short(symbol) == name
+    assert short_name(symbol) == name
 
 
 @pytest.mark.parametrize("name", ["nsys", "ncu"])
 def test_files_that_are_none(database: Database, tmp_path: Path, name: str) -> None:
     with pytest.raises(NotFound, match=r"no \.csv file"):
         bring_in(database, name, tmp_path)
-    with pytest.raises(BadInput, match="holds no"):
+    with pytest.raises(BadInput, match=r"has (none of the reports|no export)"):
         bring_in(database, name, put(tmp_path, other="a,b\n1,2\n"))
 
 
@@ -285,7 +285,7 @@ def test_files_that_are_none(database: Database, tmp_path: Path, name: str) -> N
 def test_a_file_of_work_that_tells_none(database: Database, tmp_path: Path, text: str, said: str) -> None:
     work = put(tmp_path / "work", work=text) / "work.csv"
     with pytest.raises(BadInput, match=said):
-        bring_in(database, "nsys", put(tmp_path / "nsys", trace=TRACE), Told(work=work))
+        bring_in(database, "nsys", put(tmp_path / "nsys", trace=TRACE), ProfileOptions(work=work))
 
 
 def test_from_a_terminal(settings: Settings, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""Other people's measurements, brought in through the one ingestion service. Registered in FORMS."""
+"""Importers of measurement formats, third-party and our own. Registered in FORMS."""
 
-# Name -> module of this package, whose IMPORTER is imported when it is asked for, and one line of help.
+# Name -> module of this package, whose IMPORTER is loaded on demand, and one line of help.
 FORMS = {
     "cuda-kernels": ("cuda_kernels", "the cross-GPU kernels paper's CSV files, or a folder in their form"),
     "neusight": ("neusight", "NeuSight's operators, operators_fp32.parquet; convolutions without drift"),
@@ -8,5 +8,5 @@ FORMS = {
     "timm": ("timm", "timm's step times of ConvNets, vision_models.parquet"),
     "nsys": ("nsys", "Nsight Systems, CSV files of `nsys stats` or a folder of them"),
     "ncu": ("ncu", "Nsight Compute, CSV files of `ncu --csv` or a folder of them"),
-    "measurements": ("measurements", "gpucast's own form, a .json, .csv or .parquet file or a folder of them"),
+    "measurements": ("native", "gpucast's own form, a .json, .csv or .parquet file or a folder of them"),
 }

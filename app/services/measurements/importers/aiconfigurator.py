@@ -1,7 +1,7 @@
-"""aiconfigurator's measurements of modern operators: gemm, attention, mixtures of experts and collectives.
+"""Read aiconfigurator's measurements of modern operators: gemm, attention, mixtures of experts and collectives.
 
-Latencies are milliseconds of device time in CUDA graphs. The kernel's name is `kernel_source`, `impl` of a collective;
-the software is the framework with its version, vllm-eager for collectives that the host launched.
+Latencies are milliseconds of device time in CUDA graphs. The kernel's name is `kernel_source`, for collectives `impl`.
+The software is the framework with its version, with vllm-eager for collectives launched by the host.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ import pyarrow as pa
 
 from app.errors import NotFound
 from app.services.measurements.importers.base import Part, PartsImporter
-from app.services.measurements.importers.columns import figures, joined, one, read_table, words
+from app.services.measurements.importers.table_columns import (
+    constant_column,
+    join_text,
+    number_column,
+    read_table,
+    text_column,
+)
 from app.wire.measurements.upload import OperatorColumns
 from app.wire.operators.operator_columns import Column, Numbers, Words
 
@@ -30,11 +36,11 @@ _KERNEL = "kernel_source"
 
 
 class _File(NamedTuple):
-    """What a file's columns mean.
+    """Meaning of a file's columns.
 
-    op       the operator, or None where a column says which
+    op       the operator, or None if a column has it
     numbers  our field -> its column
-    words    our field -> its column and how words are spelled here
+    words    our field -> its column, and its spelling -> ours
     kernel   column of the kernel's name
     """
 
@@ -81,11 +87,11 @@ FILES = {
 
 
 def read(folder: Path) -> Iterator[Part]:
-    """One part per file that is there."""
-    found = [name for name in FILES if (folder / name).is_file()]
-    if not found:
+    """Yield one part per file found."""
+    names = [name for name in FILES if (folder / name).is_file()]
+    if not names:
         raise NotFound(f"{folder} has none of {', '.join(FILES)}.")
-    for name in found:
+    for name in names:
         yield _part(name, FILES[name], folder / name)
 
 
@@ -94,36 +100,36 @@ def _part(name: str, file: _File, path: Path) -> Part:
     theirs = dict.fromkeys((*_STACK, file.kernel, *(column for column, _ in file.words.values())))
     table = read_table(path, tuple(theirs), (*file.numbers.values(), *past, "latency_ms"))
     columns: dict[str, Column] = {
-        "gpu": words(table, "gpu"),
-        "software": joined(_framework(table), words(table, "framework_version")),
-        "source": one(SOURCE),
-        "dtype": words(table, "dtype", _DTYPES),
-        "latency_ms": figures(table, "latency_ms"),
-        "kernel.name": words(table, file.kernel),
+        "gpu": text_column(table, "gpu"),
+        "software": join_text(_framework(table), text_column(table, "framework_version")),
+        "source": constant_column(SOURCE),
+        "dtype": text_column(table, "dtype", _DTYPES),
+        "latency_ms": number_column(table, "latency_ms"),
+        "kernel.name": text_column(table, file.kernel),
     }
     if file.op is not None:
-        columns["op"] = one(file.op)
-    columns |= {ours: figures(table, column) for ours, column in file.numbers.items()}
-    columns |= {ours: words(table, column, spelled) for ours, (column, spelled) in file.words.items()}
+        columns["op"] = constant_column(file.op)
+    columns |= {ours: number_column(table, column) for ours, column in file.numbers.items()}
+    columns |= {ours: text_column(table, column, spelled) for ours, (column, spelled) in file.words.items()}
     if past:
         columns["context_length"] = _context(table, file)
     return Part(name, OperatorColumns(columns, np.arange(table.num_rows)), None)
 
 
 def _framework(table: pa.Table) -> Words:
-    """The framework; `-eager` where the host launched its collective rather than a graph."""
-    found = words(table, "framework")
+    """Return the framework, with suffix `-eager` for collectives that the host launched instead of a graph."""
+    framework = text_column(table, "framework")
     if _IMPL not in table.column_names:
-        return found
-    impl = words(table, _IMPL)
+        return framework
+    impl = text_column(table, _IMPL)
     eager = np.array([word == _EAGER for word in (*impl.words, "")])[impl.codes]
-    codes = np.where(eager, found.codes + len(found.words), found.codes)
-    return found._replace(words=(*found.words, *(f"{word}-eager" for word in found.words)), codes=codes)
+    codes = np.where(eager, framework.codes + len(framework.words), framework.codes)
+    return framework._replace(words=(*framework.words, *(f"{word}-eager" for word in framework.words)), codes=codes)
 
 
 def _context(table: pa.Table, file: _File) -> Numbers:
-    """All keys: those of the past and the new ones."""
-    new, past = figures(table, file.numbers["query_length"]), figures(table, _PAST)
+    """Return the context length: past and new keys."""
+    new, past = number_column(table, file.numbers["query_length"]), number_column(table, _PAST)
     return Numbers(new.values + past.values, new.absent | past.absent, False)
 
 

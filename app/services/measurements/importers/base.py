@@ -1,4 +1,4 @@
-"""What an importer of other people's measurements provides."""
+"""Interface of importers of third-party measurements."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A row that was left out: where it stood, and why."""
+    """A skipped row: its place, and the reason."""
 
     where: str
     reason: str
@@ -26,12 +26,12 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What a folder holds, in the API's terms.
+    """Content of a folder in the API's terms.
 
     rows     measurements in the form of POST /measurements
     where    file and line of every row
-    figures  GPU's name -> measured fields of its specification, SI units
-    skipped  rows that the data set's own notes rule out
+    figures  GPU name -> measured fields of its specification, SI units
+    skipped  rows excluded by the data set's own notes
     notes    which of several files was preferred, and why
     """
 
@@ -44,7 +44,7 @@ class Imported:
 
 @dataclass(frozen=True, slots=True)
 class Importer:
-    """A form of measurements: its name on the command line, and how to read a folder of it."""
+    """A measurement format: its command-line name, one line of help, and the reader of a folder."""
 
     name: str
     read: Callable[[Path], Imported]
@@ -52,15 +52,15 @@ class Importer:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows of a file that are read at once.
+    """Rows of a file that are read together.
 
     sent      measurements, as objects in the API's form or as operators in columns
-    test      bool [n], rows that the data set's authors kept for testing; None where they say nothing
-    skipped   rows left out before: why, and how many
-    ignored   columns that are read by people only: how many rows have them
-    device    the specification of the GPU measured on, where the file carries one
-    drift_s   float64 [n], what the process that measured had grown slower by, which `sent` is without; None: nothing
-    notes     what else whoever brings it in should know
+    test      bool [n], rows that the data set's authors reserved for testing; None if not stated
+    skipped   reason -> number of rows skipped by the reader
+    ignored   column -> number of rows, for columns only for human readers
+    device    specification of the measured GPU, if the file has one
+    host_drift_s  float64 [n], launch-overhead growth already subtracted from `sent`; None if not corrected
+    notes     remarks for the user
     """
 
     file: str
@@ -69,13 +69,13 @@ class Part:
     skipped: Counter[str] = field(default_factory=Counter)
     ignored: Counter[str] = field(default_factory=Counter)
     device: Mapping[str, Any] | None = None
-    drift_s: NDArray[np.float64] | None = None
+    host_drift_s: NDArray[np.float64] | None = None
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PartsImporter:
-    """A form of measurements that may be large: read part by part, checked and stored before the next one."""
+    """A measurement format for large data: read part by part, each checked and stored before the next."""
 
     name: str
     read: Callable[[Path], Iterator[Part]]

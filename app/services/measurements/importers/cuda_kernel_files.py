@@ -1,4 +1,4 @@
-"""The files of the cross-GPU kernels paper's authors, cell by cell: what a column means is decided elsewhere."""
+"""Read the files of the cross-GPU kernels paper's authors, cell by cell, without interpreting columns."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _REQUIRED = (
     "gpu_device_name",
 )
 _OPTIONAL = ("iters", "reps", "has_branch_divergence", "atomic_ops_count", "calibrated_mem_bandwidth_gbps")
-# Labels, the GPU's data sheet and figures derived from the rest: known, and not needed.
+# Known columns that are not needed: labels, data-sheet values and derived figures.
 _UNUSED = (
     "size_kind",
     "shared_bytes",
@@ -98,9 +98,9 @@ def _cell(name: str, text: str) -> Any:
 
 
 def read_runs(path: Path, patterns: Collection[str]) -> list[dict[str, Any]]:
-    """Rows of one CSV: text for _TEXT, whole numbers as int, else a float, 0 where the cell is empty.
+    """Return the rows of one CSV: text for _TEXT, int or float otherwise, 0 for empty cells.
 
-    `patterns` are the known values of the column `mem_pattern`; another one is refused.
+    `patterns` are the known values of the column `mem_pattern`; others raise BadInput.
     """
     try:
         return _read_lines(path, patterns)
@@ -115,13 +115,13 @@ def _read_lines(path: Path, patterns: Collection[str]) -> list[dict[str, Any]]:
         reader = csv.reader(handle, strict=True)
         names = next(reader, [])
         _header(path.name, names)
-        wanted = [(k, name) for k, name in enumerate(names) if name not in _UNUSED]
+        used_columns = [(k, name) for k, name in enumerate(names) if name not in _UNUSED]
         for cells in reader:
             if len(cells) != len(names):
                 msg = f"{len(cells)} cells where the header names {len(names)} columns"
                 errors.append(FieldError((path.name, reader.line_num), msg))
                 continue
-            row = _read_line(path.name, reader.line_num, wanted, cells, errors)
+            row = _read_line(path.name, reader.line_num, used_columns, cells, errors)
             if row["mem_pattern"] not in patterns:
                 msg = f"unknown pattern {row['mem_pattern']!r}; known are {', '.join(patterns)}"
                 errors.append(FieldError((path.name, reader.line_num, "mem_pattern"), msg))
@@ -132,10 +132,10 @@ def _read_lines(path: Path, patterns: Collection[str]) -> list[dict[str, Any]]:
 
 
 def _read_line(
-    file: str, line: int, wanted: Sequence[tuple[int, str]], cells: Sequence[str], errors: list[FieldError]
+    file: str, line: int, used_columns: Sequence[tuple[int, str]], cells: Sequence[str], errors: list[FieldError]
 ) -> dict[str, Any]:
     row: dict[str, Any] = {"line": line}
-    for k, name in wanted:
+    for k, name in used_columns:
         try:
             row[name] = _cell(name, cells[k].strip())
         except ValueError:
@@ -144,7 +144,7 @@ def _read_line(
 
 
 def read_clean(path: Path) -> list[dict[str, Any]]:
-    """The cleaned rows; `csv_row` of each counts the lines of its GPU's CSV from 0."""
+    """Return the cleaned rows; `csv_row` is the line in its GPU's CSV, counted from 0."""
     try:
         table = pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
@@ -152,7 +152,7 @@ def read_clean(path: Path) -> list[dict[str, Any]]:
     missing = [name for name in _CLEAN_COLUMNS if name not in table.column_names]
     if missing:
         raise BadInput(
-            f"{path.name} lacks the columns {', '.join(missing)}.",
+            f"{path.name} is missing the columns {', '.join(missing)}.",
             errors=[FieldError((path.name, name), "this column is missing") for name in missing],
         )
     rows: list[dict[str, Any]] = table.select(list(_CLEAN_COLUMNS)).to_pylist()
@@ -160,7 +160,7 @@ def read_clean(path: Path) -> list[dict[str, Any]]:
 
 
 def read_figures(path: Path) -> dict[str, dict[str, float]]:
-    """Measured rates of every GPU by its device name, FLOP/s and B/s."""
+    """Return measured rates of every GPU by device name, FLOP/s and B/s."""
     try:
         gpus = json.loads(path.read_bytes())
         if not isinstance(gpus, list):
@@ -173,5 +173,5 @@ def read_figures(path: Path) -> dict[str, dict[str, float]]:
 def _rates(gpu: Mapping[str, Any]) -> dict[str, float]:
     rates = {field: float(gpu[name]) * 1e9 for name, field in _FIGURES.items() if name in gpu}
     if not all(math.isfinite(rate) and rate > 0 for rate in rates.values()):
-        raise ValueError(f"{gpu['device_name']} has a rate that is no positive number")
+        raise ValueError(f"{gpu['device_name']} has a rate that is not a positive number")
     return rates

@@ -1,7 +1,8 @@
-"""Measurements in the form of the cross-GPU kernels paper's authors: runs_*_final.csv and gpu_metrics.json.
+"""Read measurements in the format of the cross-GPU kernels paper's authors: runs_*_final.csv and gpu_metrics.json.
 
-Where the folder also holds `cuda_kernels.parquet`, the same rows with true sizes, one byte count for all GPUs, each
-GPU's own registers and lane operations, those clean rows are taken instead. Nothing is read off a kernel's name.
+If the folder has `cuda_kernels.parquet`, its cleaned rows are used instead: the same rows with true sizes, one byte
+count
+for all GPUs, and each GPU's own registers and lane operations. Nothing is derived from a kernel's name.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ _FLAGS = {
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
-    """What a value of the column `mem_pattern` says about a launch.
+    """Meaning of a value of the column `mem_pattern`.
 
-    `atomic_addresses` is the number of addresses that share the atomics, 0 without atomics; `repeats` says that
-    every element issues one atomic per iteration instead of one in all.
+    `atomic_addresses` is the number of addresses that share the atomics, 0 without atomics; `repeats` is whether every
+    element issues one atomic per iteration instead of one in total.
     """
 
     access: str
@@ -70,7 +71,7 @@ _PATTERNS = {
 
 
 def _workload(run: Mapping[str, Any]) -> dict[str, Any]:
-    """A kernel workload in the API's form; figures that do not apply are left out."""
+    """Return a kernel workload in the API's form, without figures that do not apply."""
     pattern = _PATTERNS[run["mem_pattern"]]
     iterations = run.get("iters", 0)
     atomics = 0
@@ -115,7 +116,7 @@ def _measurement(run: Mapping[str, Any], source: str) -> Row:
 
 
 def _cleaned(run: Mapping[str, Any], clean: Mapping[str, Any]) -> dict[str, Any]:
-    """An authors' row with the figures of its clean row in place of theirs."""
+    """Return an authors' row with the figures of its cleaned row."""
     flat = clean["dim_kind"] == "1d"
     size, edge = (clean["true_size"], 0) if flat else (0, clean["true_size"])
     return {name: value for name, value in run.items() if name != "atomic_ops_count"} | {
@@ -133,7 +134,7 @@ def _cleaned(run: Mapping[str, Any], clean: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _figures(folder: Path, runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, float]]:
-    """Measured figures of every GPU: sustained rates from the JSON, triad bandwidth from the CSVs' calibration."""
+    """Return measured figures per GPU: sustained rates from the JSON, triad bandwidth from the CSVs."""
     path = folder / GPU_FILE
     figures = read_figures(path) if path.exists() else {}
     triad: dict[str, list[float]] = {}
@@ -167,7 +168,7 @@ def _take_clean(
 
 
 def read(folder: Path) -> Imported:
-    """Read a folder of the authors' form; refuses unknown columns and patterns by name."""
+    """Return the measurements of a folder. Raises BadInput that names unknown columns and patterns."""
     files = sorted(folder.glob(RUNS))
     if not files:
         raise NotFound(f"No {RUNS} in {folder}.")
@@ -176,7 +177,7 @@ def read(folder: Path) -> Imported:
     clean = folder / CLEAN_FILE
     if clean.exists():
         rows, where, skipped = _take_clean(clean, runs)
-        note = f"{CLEAN_FILE} is there: its clean rows replace the CSVs' labels, byte counts and registers."
+        note = f"{CLEAN_FILE} found: its clean rows replace the CSVs' labels, byte counts and registers."
         return Imported(tuple(rows), tuple(where), figures, tuple(skipped), (note,))
     every = [(f"{file}:{run['line']}", run) for file, rows_of in runs.items() for run in rows_of]
     note = f"no {CLEAN_FILE}: the CSVs' rows are taken as they are, wrong size labels included."

@@ -1,8 +1,8 @@
-"""NeuSight's measurements of operators: operators_fp32.parquet, one operator a row, PyTorch eager in FP32.
+"""Read NeuSight's operator measurements: operators_fp32.parquet, one operator per row, PyTorch eager in FP32.
 
-Latencies are milliseconds; `k` is the dimension summed over; a trailing u is tensor with scalar. `split` (train or
-test dimensions, as the paper used them) is for evaluation: rows of both are stored alike. Convolutions are stored
-without what the measuring process added to them as it grew old (app.services.measurements.importers.drift).
+Latencies are milliseconds; `k` is the summed dimension; a trailing u means tensor with scalar. `split` (train or test
+dimensions, as in the paper) is for evaluation; rows of both are stored alike. Convolutions are stored without host
+drift (app.services.measurements.importers.host_drift).
 """
 
 from __future__ import annotations
@@ -17,8 +17,14 @@ import pyarrow.compute as pc
 from app.errors import BadInput, FieldError, NotFound
 from app.ops import OP_CODE, OPS
 from app.services.measurements.importers.base import Part, PartsImporter
-from app.services.measurements.importers.columns import figures, one, read_table, stacked, words
-from app.services.measurements.importers.drift import drift
+from app.services.measurements.importers.host_drift import host_drift
+from app.services.measurements.importers.table_columns import (
+    constant_column,
+    number_column,
+    read_table,
+    stack_numbers,
+    text_column,
+)
 from app.wire.measurements.upload import OperatorColumns
 from app.wire.operators.operator_columns import Column
 
@@ -38,12 +44,12 @@ _WORDS = ("op", "gpu", "torch", "kernel", "split")
 _OPTIONAL = (*_DIMS, *_GRID, *_BLOCK, "torch", "kernel", "split")
 _UNUSED = ("cudnn", "cuda", "warps_per_sm", "blocks_per_sm", "source_file", "kernels")
 SPLITS = ("train", "test")
-# Measured by processes that grew slower.
+# Operators measured by processes whose launches grew slower.
 DRIFTING = ("conv2d",)
 
 
 def read(folder: Path) -> Iterator[Part]:
-    """One part per operator; unknown operators and splits are refused by name."""
+    """Yield one part per operator. Raises BadInput that names unknown operators and splits."""
     path = folder / FILE
     if not path.is_file():
         raise NotFound(f"No {FILE} in {folder}.")
@@ -65,33 +71,33 @@ def _refuse_unknown(table: pa.Table, name: str, known: tuple[str, ...]) -> None:
 
 
 def _part(op: str, table: pa.Table, rows: np.ndarray[tuple[int], np.dtype[np.intp]], *, drifts: bool) -> Part:
-    gpu, latency = words(table, "gpu"), figures(table, "latency_ms")
-    slower = drift(latency.values, gpu.codes) if drifts else None
+    gpu, latency = text_column(table, "gpu"), number_column(table, "latency_ms")
+    slower = host_drift(latency.values, gpu.codes) if drifts else None
     columns: dict[str, Column] = {
-        "op": one(op),
-        "dtype": one("fp32"),
+        "op": constant_column(op),
+        "dtype": constant_column("fp32"),
         "gpu": gpu,
         "software": _software(table),
-        "source": one(SOURCE),
+        "source": constant_column(SOURCE),
         "latency_ms": latency if slower is None else latency._replace(values=latency.values - slower),
-        "kernel.name": words(table, "kernel"),
-        "kernel.grid": stacked(table, _GRID),
-        "kernel.block": stacked(table, _BLOCK),
+        "kernel.name": text_column(table, "kernel"),
+        "kernel.grid": stack_numbers(table, _GRID),
+        "kernel.block": stack_numbers(table, _BLOCK),
     }
-    columns |= {dim.name: figures(table, dim.name) for dim in OPS[OP_CODE[op]].dims if dim.name in _DIMS}
-    split = words(table, "split")
+    columns |= {dim.name: number_column(table, dim.name) for dim in OPS[OP_CODE[op]].dims if dim.name in _DIMS}
+    split = text_column(table, "split")
     test = np.array([word == SPLITS[1] for word in (*split.words, "")])
     return Part(
         FILE,
         OperatorColumns(columns, rows),
         test[split.codes] if (split.codes >= 0).any() else None,
-        drift_s=None if slower is None else slower / _MS_PER_S,
+        host_drift_s=None if slower is None else slower / _MS_PER_S,
     )
 
 
 def _software(table: pa.Table) -> Column:
-    """PyTorch and its version where it is told."""
-    found = words(table, "torch", lambda version: f"{STACK}-{version}")
+    """Return PyTorch with its version where known."""
+    found = text_column(table, "torch", lambda version: f"{STACK}-{version}")
     codes = np.where(found.codes < 0, len(found.words), found.codes)
     return found._replace(words=(*found.words, STACK), codes=codes)
 

@@ -1,4 +1,4 @@
-"""CSV as profilers print it: tables below other lines, figures with units, in any locale; files of a folder."""
+"""Read CSV as profilers print it: tables below other lines, figures with units, in any locale."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _UNITS = {
     **{"": 1.0, "register": 1.0, "block": 1.0, "thread": 1.0},
 }
 _DELIMITERS = ",;\t"
-_ENCODINGS = ((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))  # what PowerShell redirects
-# Figures that only a locale with decimal commas writes, and that none does: 9,000 is written in both.
+_ENCODINGS = ((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))  # as PowerShell redirects
+# Figures that are unambiguous in a locale with decimal commas, or with points: 9,000 is valid in both.
 _ONLY_COMMA = re.compile(r"\d{1,3}(\.\d{3})+,\d+|0,\d+|\d+,(\d{1,2}|\d{4,})|\d{4,},\d+")
 _ONLY_POINT = re.compile(r"\d{1,3}(,\d{3})+\.\d+|0\.\d+|\d+\.(\d{1,2}|\d{4,})|\d{4,}\.\d+|\d{1,3}(,\d{3}){2,}")
-_LOOKED_AT, _ENOUGH = 20_000, 100  # lines, and different figures, that tell a file's way
-_SPACES = re.compile(r"[\s'\u2019]")  # between thousands
-# What nsys says between two reports.
+_LOOKED_AT, _ENOUGH = 20_000, 100  # limits on lines, and on distinct figures, used to detect the locale
+_SPACES = re.compile(r"[\s'\u2019]")  # thousands separators
+# Printed by nsys between two reports.
 _NEXT = "Processing ["
 
 
-def figure(cell: str, unit: str = "") -> float | None:
-    """A figure in SI units; None where there is none, or the unit is unknown. Units may be per block or thread."""
+def to_si(cell: str, unit: str = "") -> float | None:
+    """Return a figure in SI units, also of units per block or thread; None if not a number or of unknown unit."""
     plain = unit.strip().lower()
     scale = _UNITS.get(plain, _UNITS.get(plain.partition("/")[0]))
     try:
@@ -46,7 +46,7 @@ def figure(cell: str, unit: str = "") -> float | None:
 
 
 class Sheet:
-    """Rows of a table in a CSV file, each by its columns; `cut` counts lines between them that have other columns."""
+    """Rows of a table in a CSV file, by column name; `cut` counts lines between them with another number of columns."""
 
     def __init__(self, names: Sequence[str], rows: Iterator[list[str]], *, comma: bool) -> None:
         self.names, self.cut, self._rows, self._comma = names, 0, rows, comma
@@ -61,10 +61,10 @@ class Sheet:
                 self.cut += bool(cells)
 
 
-def sheet(path: Path, known: Callable[[Sequence[str]], bool]) -> Sheet | None:
-    """The table of a CSV file below the first line that is a header to `known`; None where no line is.
+def find_table(path: Path, known: Callable[[Sequence[str]], bool]) -> Sheet | None:
+    """Return the table below the first line that `known` accepts as a header; None if there is none.
 
-    What a profiler prints before its table is passed over.
+    Lines before the table are skipped.
     """
     for delimiter in _DELIMITERS:
         rows = _rows(path, delimiter)
@@ -86,38 +86,38 @@ def _rows(path: Path, delimiter: str) -> Iterator[list[str]]:
 
 
 def _has_decimal_commas(path: Path, delimiter: str) -> bool:
-    """Whether its figures are written as 1.234,5.
+    """Return whether figures are written as 1.234,5.
 
-    More of them can only be that than only 1,234.5, as versions are.
+    True if more figures are unambiguous in that notation than in 1,234.5, since versions look like the latter.
     """
     commas, points = set[str](), set[str]()
     first = islice(_rows(path, delimiter), _LOOKED_AT)
     for cell in (cell for cells in first for cell in cells if cell[:1].isdigit()):
         plain = _SPACES.sub("", cell)
-        for found, pattern in ((commas, _ONLY_COMMA), (points, _ONLY_POINT)):
+        for figures, pattern in ((commas, _ONLY_COMMA), (points, _ONLY_POINT)):
             if pattern.fullmatch(plain):
-                found.add(plain)
+                figures.add(plain)
         if max(len(commas), len(points)) == _ENOUGH:
             break
     return len(commas) > len(points)
 
 
 def _with_point(cell: str) -> str:
-    """A figure with decimal commas as others write it; other cells as they are."""
+    """Return a figure with decimal commas in point notation; other cells unchanged."""
     digits = _SPACES.sub("", cell).removeprefix("-").replace(".", "").replace(",", "", 1)
     return cell.replace(".", "").replace(",", ".") if digits.isdecimal() else cell
 
 
 def csv_files(path: Path) -> list[Path]:
-    """The file, or the CSV files of a folder."""
-    found = sorted(path.glob("*.csv")) if path.is_dir() else [path]
-    if not found:
-        raise NotFound(f"{path} holds no .csv file.")
-    return found
+    """Return the file, or the CSV files of a folder."""
+    files = sorted(path.glob("*.csv")) if path.is_dir() else [path]
+    if not files:
+        raise NotFound(f"{path} has no .csv file.")
+    return files
 
 
-def extents(cells: Sequence[str]) -> tuple[int, ...] | None:
-    """A grid or a block; None where a cell is not a whole number of at least 1."""
+def read_extents(cells: Sequence[str]) -> tuple[int, ...] | None:
+    """Return a grid or a block; None if a cell is not a positive integer."""
     if len(cells) == 3 and all(cell.strip().isdecimal() and int(cell) > 0 for cell in cells):
         return tuple(int(cell) for cell in cells)
     return None

@@ -1,8 +1,8 @@
-"""What importers of profilers' exports share: launches that are alike, and what their work was.
+"""Shared by importers of profiler exports: group equal launches, and add their work.
 
-A profiler tells how long a kernel ran, and perhaps what it counted; what it computed is told by the user, in a file of
-work: CSV with a column `kernel` (the symbol, `*` for any part of it), if need be `grid` (64x64x1), and either the
-fields of a kernel (`flops`, `bytes`, ...) or those of an operator (`op`, `m`, ...) that one launch is.
+A profiler reports how long a kernel ran, and perhaps counters. The user describes its work in a work file: CSV with a
+column `kernel` (the symbol, `*` matches any part), optionally `grid` (64x64x1), and either the fields of a kernel
+(`flops`, `bytes`, ...) or those of an operator (`op`, `m`, ...) that one launch computes.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from typing import Any, NamedTuple
 from app.errors import BadInput, FieldError
 from app.ops.kernel import SIZE_FIELDS
 from app.services.measurements.importers.base import Part, PartsImporter
-from app.services.measurements.importers.profile_sheets import Cells, sheet
+from app.services.measurements.importers.profile_sheets import Cells, find_table
 from app.wire.measurements.upload import Objects
 
-# Kernels that are listed one by one where nothing is known of their work.
+# Kernels without known work that are listed individually.
 _LISTED = 30
 _LONGEST_NAME = 200
 _UNTIMED = "has no time"
 
 
 class Launch(NamedTuple):
-    """Launches that are alike: the symbol of the kernel, how it was launched, and FLOPs as counted.
+    """Equal launches: the kernel's symbol, launch configuration, and counted FLOPs.
 
-    None where the export does not say.
+    None where the export has no value.
     """
 
     kernel: str
@@ -44,14 +44,14 @@ class Launch(NamedTuple):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What it says of a kernel's workload."""
-        told = {
+        """Fields of a kernel's workload."""
+        fields = {
             "blocks": None if self.grid is None else _product(self.grid),
             "threads_per_block": None if self.block is None else _product(self.block),
             "registers_per_thread": self.registers_per_thread,
             "shared_memory_per_block": self.shared_memory_per_block,
         }
-        return {name: value for name, value in told.items() if value is not None}
+        return {name: value for name, value in fields.items() if value is not None}
 
 
 def _product(extents: Sequence[int]) -> int:
@@ -63,10 +63,10 @@ def _product(extents: Sequence[int]) -> int:
 
 @dataclass(slots=True)
 class Times:
-    """How long alike launches took, seconds each, and what else the export tells of them.
+    """Times of equal launches, seconds each, and other figures of the export.
 
-    `counted` are fields of a kernel's workload; `workload` is all of it where the export itself says what ran. `runs`
-    counts launches where `seconds` are not one by one, `untimed` those that the export has no time of.
+    `counted` are fields of a kernel's workload; `workload` is all of it if the export identifies it. `runs` counts
+    launches if `seconds` are not per launch; `untimed` counts launches without a time.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -77,7 +77,7 @@ class Times:
     clock_hz: float | None = None
 
     def add(self, seconds: float | None) -> None:
-        """A launch more."""
+        """Add one launch."""
         if seconds is not None and seconds > 0.0:
             self.seconds.append(seconds)
         else:
@@ -85,18 +85,18 @@ class Times:
 
     @property
     def launches(self) -> int:
-        """How many were timed."""
+        """Number of timed launches."""
         return self.runs or len(self.seconds)
 
     @property
     def total_s(self) -> float:
-        """Time of all, seconds."""
+        """Time of all launches, seconds."""
         return sum(self.seconds) * self.launches / max(len(self.seconds), 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What the user tells beside an export: the GPU in place of the export's, the software, and the file of work."""
+class ProfileOptions:
+    """Options of an import: the GPU instead of the export's, the software, and the work file."""
 
     gpu: str | None = None
     software: str = "cuda"
@@ -105,18 +105,18 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class ProfileImporter:
-    """A profiler's exports: as PartsImporter, where `read` also takes what the user tells."""
+    """Importer of a profiler's exports: like PartsImporter, but `read` also takes options."""
 
     name: str
-    read: Callable[[Path, Told], Iterator[Part]]
+    read: Callable[[Path, ProfileOptions], Iterator[Part]]
 
-    def told(self, told: Told) -> PartsImporter:
-        """The importer for that."""
-        return PartsImporter(self.name, lambda path: self.read(path, told))
+    def with_options(self, options: ProfileOptions) -> PartsImporter:
+        """Return the importer with these options."""
+        return PartsImporter(self.name, lambda path: self.read(path, options))
 
 
 class Work(NamedTuple):
-    """A line of the file of work: which launches it is of, and the workload of one, in the API's form."""
+    """A line of the work file: the launches it matches, and the workload of one launch in the API's form."""
 
     pattern: re.Pattern[str]
     grid: str | None
@@ -124,28 +124,28 @@ class Work(NamedTuple):
 
 
 def read_work(path: Path | None) -> list[Work]:
-    """Lines of the file of work; BadInput where it has no column `kernel`, or a line neither `op` nor `flops`."""
+    """Return the lines of the work file. Raises BadInput without a column `kernel`, or a line without work."""
     if path is None:
         return []
-    rows = sheet(path, lambda names: "kernel" in names)
+    rows = find_table(path, lambda names: "kernel" in names)
     if rows is None:
         raise BadInput(
-            f"{path.name}: a file of work has a column `kernel`.", errors=[FieldError(("kernel",), "missing")]
+            f"{path.name}: a work file needs a column `kernel`.", errors=[FieldError(("kernel",), "missing")]
         )
     return [_work(path.name, number, row) for number, row in enumerate(rows)]
 
 
 def _work(name: str, number: int, row: Cells) -> Work:
-    told = {key.strip(): _plain(cell.strip()) for key, cell in row.items() if cell.strip()}
-    kernel, grid = str(told.pop("kernel", "")), told.pop("grid", None)
-    if not kernel or not ("op" in told or "flops" in told or "bytes" in told):
-        message = "tell the kernel, and either its operator (op, ...) or its flops and bytes"
+    fields = {key.strip(): _plain(cell.strip()) for key, cell in row.items() if cell.strip()}
+    kernel, grid = str(fields.pop("kernel", "")), fields.pop("grid", None)
+    if not kernel or not ("op" in fields or "flops" in fields or "bytes" in fields):
+        message = "give the kernel, and either its operator (op, ...) or its flops and bytes"
         raise BadInput(f"{name} row {number}: {message}.", errors=[FieldError((number,), message)])
-    if "op" not in told:
-        size = {field: told.pop(field) for field in SIZE_FIELDS if field in told}
-        told |= {"size": size} if size else {}
+    if "op" not in fields:
+        size = {name: fields.pop(name) for name in SIZE_FIELDS if name in fields}
+        fields |= {"size": size} if size else {}
     pattern = re.compile(".*".join(map(re.escape, kernel.split("*"))), re.DOTALL)
-    return Work(pattern, None if grid is None else str(grid), told)
+    return Work(pattern, None if grid is None else str(grid), fields)
 
 
 def _plain(cell: str) -> Any:
@@ -156,40 +156,46 @@ def _plain(cell: str) -> Any:
     return int(value) if value.is_integer() else value
 
 
-def parts(
-    file: str, found: Mapping[Launch, Times], told: Told, lacks: Callable[[Launch, Times], str | None], cut: int
+def to_parts(
+    file: str,
+    launches: Mapping[Launch, Times],
+    options: ProfileOptions,
+    unknown_work: Callable[[Launch, Times], str | None],
+    cut: int,
 ) -> Iterator[Part]:
-    """Launches as measurements, and those that nothing tells the work of, by kernel with their share of the time.
+    """Yield launches as measurements, and launches of unknown work as skipped, per kernel with their share of the time.
 
-    `lacks` says what the export does not tell of a launch, None where it tells all; `cut` lines of it are no rows.
+    `unknown_work` returns what the export lacks of a launch, or None; `cut` is the number of lines that are not rows.
     """
-    work = read_work(told.work)
+    work = read_work(options.work)
     rows, left = list[dict[str, Any]](), dict[tuple[str, str], list[Times]]()
-    for launch, times in found.items():
+    for launch, times in launches.items():
         if times.untimed:
             left.setdefault((launch.kernel, _UNTIMED), []).append(Times(runs=times.untimed))
         if not times.seconds:
             continue
-        given = times.workload or _given(launch, work)
-        reason = None if given else lacks(launch, times)
+        described = times.workload or _described_work(launch, work)
+        reason = None if described else unknown_work(launch, times)
         if reason is None:
-            rows.append(_row(launch, times, told, given or {}))
+            rows.append(_row(launch, times, options, described or {}))
         else:
             left.setdefault((launch.kernel, reason), []).append(times)
-    total = sum(times.total_s for times in found.values()) or 1.0
-    skipped = _listed(left, total) + Counter({f"{file}: lines that are no rows of the table, as in a cut file": cut})
+    total = sum(times.total_s for times in launches.values()) or 1.0
+    skipped = _listed(left, total) + Counter(
+        {f"{file}: lines that are not rows of the table, as in a truncated file": cut}
+    )
     yield Part(file, Objects.of(rows), None, skipped)
 
 
-def unread(files: Iterable[Path], told: Told) -> Iterator[Part]:
-    """The files of a folder that nothing was read from, but the user's own."""
+def unread_files(files: Iterable[Path], options: ProfileOptions) -> Iterator[Part]:
+    """Yield a part for every unread file of a folder, except the user's work file."""
     for file in files:
-        if told.work is None or file.resolve() != told.work.resolve():
-            yield Part(file.name, Objects.of(()), None, Counter({f"{file.name}: no report that is read": 1}))
+        if options.work is None or file.resolve() != options.work.resolve():
+            yield Part(file.name, Objects.of(()), None, Counter({f"{file.name}: no known report": 1}))
 
 
-def _given(launch: Launch, work: Iterable[Work]) -> dict[str, Any] | None:
-    """What the first line of the file of work that fits says."""
+def _described_work(launch: Launch, work: Iterable[Work]) -> dict[str, Any] | None:
+    """Return the workload of the first matching line of the work file, or None."""
     grid = "x".join(map(str, launch.grid or ()))
     for line in work:
         if line.pattern.fullmatch(launch.kernel) and line.grid in (None, grid):
@@ -198,7 +204,7 @@ def _given(launch: Launch, work: Iterable[Work]) -> dict[str, Any] | None:
 
 
 def _listed(left: Mapping[tuple[str, str], Sequence[Times]], total_s: float) -> Counter[str]:
-    """Kernels left out, the longest first; those beyond _LISTED together."""
+    """Return the skipped kernels, longest first; those after the first _LISTED in one entry."""
     by_time = sorted(left.items(), key=lambda item: -sum(times.total_s for times in item[1]))
     listed = Counter[str]()
     for (kernel, reason), every in by_time[:_LISTED]:
@@ -213,13 +219,13 @@ def _share(every: Sequence[Times], total_s: float) -> str:
     return f"{launches:,} launches, {seconds / total_s:.1%} of the GPU time"
 
 
-def _row(launch: Launch, times: Times, told: Told, given: Mapping[str, Any]) -> dict[str, Any]:
-    """A measurement in the API's form: the median, for the first launches of a kernel are often slow."""
-    if "op" in given:
-        workload = {"kind": "operator", **given}
+def _row(launch: Launch, times: Times, options: ProfileOptions, described: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a measurement in the API's form, with the median time, because first launches are often slow."""
+    if "op" in described:
+        workload = {"kind": "operator", **described}
     else:
-        workload = {"kind": "kernel", "name": short(launch.kernel), **launch.fields, **times.counted, **given}
-        # Counted traffic holds what poor access wastes.
+        workload = {"kind": "kernel", "name": short_name(launch.kernel), **launch.fields, **times.counted, **described}
+        # Measured traffic already includes the cost of poor access patterns.
         workload.setdefault("access_pattern", "coalesced")
         workload.setdefault("dtype", "fp32")
         if "bytes" in workload:
@@ -227,8 +233,8 @@ def _row(launch: Launch, times: Times, told: Told, given: Mapping[str, Any]) -> 
     symbol = None if times.workload else launch.kernel[:2000]
     kernel = {"name": symbol, "grid": launch.grid, "block": launch.block}
     row = {
-        "gpu": device(launch.device, told),
-        "software": told.software,
+        "gpu": gpu_name(launch.device, options),
+        "software": options.software,
         "source": "profiler",
         "workload": workload,
         "latency_ms": median(times.seconds) * 1e3,
@@ -242,16 +248,18 @@ def _row(launch: Launch, times: Times, told: Told, given: Mapping[str, Any]) -> 
     return {name: value for name, value in row.items() if value is not None}
 
 
-def device(name: str | None, told: Told) -> str:
-    """The GPU's name; BadInput where neither the export nor the user says it."""
-    gpu = told.gpu or name
+def gpu_name(name: str | None, options: ProfileOptions) -> str:
+    """Return the GPU's name. Raises BadInput if neither the export nor the user names it."""
+    gpu = options.gpu or name
     if gpu is None:
-        raise BadInput("The export does not name its GPU: say it with --gpu.", errors=[FieldError(("gpu",), "missing")])
+        raise BadInput(
+            "The export does not name its GPU: give it with --gpu.", errors=[FieldError(("gpu",), "missing")]
+        )
     return gpu
 
 
-def short(symbol: str) -> str:
-    """A name within the API's length: without the arguments, the end of a longer one as a digest."""
+def short_name(symbol: str) -> str:
+    """Return a kernel name within the API's length: without arguments, and with a digest if too long."""
     plain = _without_arguments(symbol.removeprefix("void ")) or symbol
     if len(plain) <= _LONGEST_NAME:
         return plain
@@ -259,7 +267,7 @@ def short(symbol: str) -> str:
 
 
 def _without_arguments(symbol: str) -> str:
-    """Without the last parentheses, be there others in a template's parameters: f<(int)3>(float *) is f<(int)3>."""
+    """Return the symbol without its last parentheses: f<(int)3>(float *) becomes f<(int)3>."""
     depth = 0
     for k in range(len(symbol) - 1, -1, -1) if symbol.endswith(")") else ():
         depth += (symbol[k] == ")") - (symbol[k] == "(")

@@ -1,9 +1,9 @@
-"""timm's benchmarks of vision models as operators `network`: one step time a row, of which ConvNets are taken.
+"""Read timm's benchmarks of vision models as operators `network`: the step times of ConvNets, one per row.
 
-Step times are milliseconds of a whole step; `amp` is autocast to FP16; of training no split into phases is told.
-Multiply-adds (`gmacs`, billions) and activations (`macts`, millions) are of one image, parameters in millions; inputs
-of convolutions and layers are not told. Counts of attention models leave out fused attention, and rows without a batch,
-time or counts say nothing: they are left out.
+Step times are milliseconds of a whole step; `amp` is autocast to FP16; training is not split into phases. Multiply-adds
+(`gmacs`, billions) and activations (`macts`, millions) are per image, parameters in millions; inputs of convolutions
+and layers are not given. Attention models are skipped, since their counts omit fused attention, and so are rows without
+a batch, time or counts.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import pyarrow as pa
 from app.errors import BadInput, FieldError, NotFound
 from app.ops.network import NETWORK, PASSES, STEP
 from app.services.measurements.importers.base import Part, PartsImporter
-from app.services.measurements.importers.columns import figures, one, read_table, words
+from app.services.measurements.importers.table_columns import constant_column, number_column, read_table, text_column
 from app.wire.measurements.upload import OperatorColumns
 from app.wire.operators.operator_columns import Column, Numbers
 
 FILE = "vision_models.parquet"
 SOURCE = "timm"
 _WORDS = ("device", "framework", "precision", "layout", "compile_mode", "phase")
-# Columns of figures that a network needs, all above zero: its field, and how many of its unit one is.
+# Required figures of a network, all positive: our field, and the factor to its unit.
 _FIGURES = {
     "batch": ("batch", 1.0),
     "step_time_ms": ("latency_ms", 1.0),
@@ -50,11 +50,11 @@ _SPELLED: Mapping[str, Mapping[str, str]] = {
     "phase": {"infer": PASSES[0], "train": PASSES[STEP]},
 }
 _FLAGS = {"layout": ("channels_last", "nchw", "nhwc"), "compile_mode": ("compiled", "eager", "dynamo")}
-_NOT_CONVNET, _UNTOLD = "not a ConvNet", "no batch, step time or counts are told"
+_NOT_CONVNET, _INCOMPLETE = "not a ConvNet", "no batch, step time or counts"
 
 
 def read(folder: Path) -> Iterator[Part]:
-    """The one file as operators in columns; unknown words are refused by name."""
+    """Yield the file as operators in columns. Raises BadInput that names unknown values."""
     path = folder / FILE
     if not path.is_file():
         raise NotFound(f"No {FILE} in {folder}.")
@@ -66,28 +66,28 @@ def read(folder: Path) -> Iterator[Part]:
         if unknown:
             msg = f"unknown {name} {', '.join(map(repr, unknown[:20]))}; known are {', '.join(some)}"
             raise BadInput(f"{FILE}: {msg}", errors=[FieldError((FILE, name), msg)])
-    convnet = figures(table, _CONVNET).values == 1
-    told = np.all([figures(table, name).values > 0 for name in _FIGURES], axis=0)  # NaN is not
-    rows = np.flatnonzero(convnet & told)
-    skipped = Counter({_NOT_CONVNET: int((~convnet).sum()), _UNTOLD: int((convnet & ~told).sum())})
+    convnet = number_column(table, _CONVNET).values == 1
+    complete = np.all([number_column(table, name).values > 0 for name in _FIGURES], axis=0)  # NaN fails too
+    rows = np.flatnonzero(convnet & complete)
+    skipped = Counter({_NOT_CONVNET: int((~convnet).sum()), _INCOMPLETE: int((convnet & ~complete).sum())})
     yield Part(FILE, OperatorColumns(_columns(table.take(rows)), rows), None, +skipped)
 
 
 def _columns(table: pa.Table) -> dict[str, Column]:
     columns: dict[str, Column] = {
-        "op": one(NETWORK.name),
-        "source": one(SOURCE),
-        "gpu": words(table, "device"),
-        "software": words(table, "framework", lambda name: name.replace("torch-", "pytorch-")),
-        "dtype": words(table, "precision", _SPELLED["precision"]),
-        "pass": words(table, "phase", _SPELLED["phase"]),
+        "op": constant_column(NETWORK.name),
+        "source": constant_column(SOURCE),
+        "gpu": text_column(table, "device"),
+        "software": text_column(table, "framework", lambda name: name.replace("torch-", "pytorch-")),
+        "dtype": text_column(table, "precision", _SPELLED["precision"]),
+        "pass": text_column(table, "phase", _SPELLED["phase"]),
     }
     for name, (ours, scale) in _FIGURES.items():
-        found = figures(table, name)
-        columns[ours] = found._replace(values=np.rint(found.values * scale)) if scale > 1 else found
+        column = number_column(table, name)
+        columns[ours] = column._replace(values=np.rint(column.values * scale)) if scale > 1 else column
     for name, (ours, _, on) in _FLAGS.items():
-        said = words(table, name)
-        flag = np.array([float(word == on) for word in said.words])[said.codes]
+        flags = text_column(table, name)
+        flag = np.array([float(word == on) for word in flags.words])[flags.codes]
         columns[ours] = Numbers(flag, np.zeros(len(flag), dtype=np.bool_), False)
     return columns
 

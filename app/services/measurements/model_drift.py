@@ -1,4 +1,4 @@
-"""How far new measurements are from what would have been predicted for them."""
+"""Compare new measurements with what would have been predicted for them (model drift)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from app.wire.kernel_workload import NO_MEASUREMENTS
 
 PREDICTOR = "auto"
 COVERAGE = 0.8
-# A sample this large gives the median within a few percent, in a fraction of a second.
+# Enough rows for a median within a few percent, in a fraction of a second.
 MOST_ROWS = 200
 
 Floats = NDArray[np.float64]
@@ -27,9 +27,9 @@ Ints = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Predictions beside new measurements.
+    """Predictions compared with new measurements.
 
-    rows              how many were compared, a sample of at most MOST_ROWS
+    rows              number of compared rows, a sample of at most MOST_ROWS
     median_ape        median absolute error of the prediction, % of the measured time
     inside_interval   share of measured times within the 80 % interval, %
     """
@@ -39,15 +39,15 @@ class Drift:
     inside_interval: float
 
 
-def sample(n: int) -> Ints:
-    """At most MOST_ROWS of n rows, evenly spaced."""
+def sample_rows(n: int) -> Ints:
+    """Return at most MOST_ROWS of n row indices, evenly spaced."""
     return np.unique(np.linspace(0, n - 1, min(n, MOST_ROWS)).round().astype(np.intp))
 
 
-def drift(engine: Engine, measured: Sequence[Measurements], gpus: GpuTable) -> Drift | None:
-    """Compare rows that the engine has not seen; `measured.gpu` are rows of `gpus`. None where it knows no GPU.
+def model_drift(engine: Engine, measured: Sequence[Measurements], gpus: GpuTable) -> Drift | None:
+    """Return the drift of rows that the engine has not seen, or None if it has none of their GPUs.
 
-    Each table holds kernels, or one operator.
+    `measured.gpu` are rows of `gpus`. Each table holds kernels, or one operator.
     """
     compared = [part for table in measured if (part := _compared(engine, table, gpus)) is not None]
     if not compared:
@@ -57,7 +57,7 @@ def drift(engine: Engine, measured: Sequence[Measurements], gpus: GpuTable) -> D
 
 
 def _compared(engine: Engine, measured: Measurements, gpus: GpuTable) -> tuple[Floats, Floats] | None:
-    """Absolute relative error, and whether the time was inside the interval, of rows on GPUs that the engine knows."""
+    """Return the absolute relative errors and whether the times were inside the interval, for GPUs of the engine."""
     position = {gpu_id: j for j, gpu_id in enumerate(engine.gpus.ids)}
     target = np.array([position.get(gpus.ids[k], -1) for k in measured.gpu], dtype=np.intp)
     known = np.flatnonzero(target >= 0)
@@ -80,7 +80,7 @@ def _compared(engine: Engine, measured: Measurements, gpus: GpuTable) -> tuple[F
 
 
 def _evidence(engine: Engine, measured: Measurements, target: Ints) -> Evidence:
-    """What is stored about each row's kernel, as a prediction of it would use; nothing of operators."""
+    """Return the stored rows of each row's kernel, as a prediction would use them; nothing for operators."""
     if measured.ops.kind[0] != OP_CODE["kernel"]:
         return Evidence(NO_MEASUREMENTS, np.empty(0, dtype=np.intp))
     nothing = measured.take(np.empty(0, dtype=np.intp))

@@ -1,6 +1,6 @@
-"""What rows of measured operators say beside their operator: GPU, software, time and its spread, clock, power, launch.
+"""Read the columns of measured operators besides the operator: GPU, software, time and spread, clock, power, launch.
 
-Read in columns and checked; wrong cells are noted.
+Errors of cells are recorded.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from app.wire.operators.row_forms import Field
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
-# The first programmable GPUs; a clock that says otherwise was not set.
+# Before this year there were no programmable GPUs; an earlier date means an unset clock.
 EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 _ABSENT = float("nan")
-# Figures beside the operator's own, in the request's units.
+# Figures besides the operator's own, in the request's units.
 _FIGURES = (
     Dim("latency_ms", "time on the device, milliseconds", least=1e-6, whole=False, most=1e9),
     Dim("latency_std_ms", "its spread, milliseconds", least=0.0, default=_ABSENT, whole=False, most=1e9),
@@ -39,25 +39,27 @@ _FIGURES = (
 )
 FIGURES = tuple(dim.name for dim in _FIGURES)
 WORDS = ("gpu", "software", "source", "measured_at", "kernel.name", "kernel.grid", "kernel.block")
-# Columns of a measurement beside those of its operator; `software` is also the operator's.
+# Columns of a measurement besides its operator's; `software` is also one of the operator.
 ROW_COLUMNS = (*WORDS, *FIGURES)
 _LARGEST_EXTENT = 2**31 - 1
 
 
-def facts_of(gpus: UploadGpus, columns: Mapping[str, Column], every: Ints, problems: Problems) -> MeasurementColumns:
-    """Facts of rows `every`, int [n], seconds and SI units; `gpus` learns those that are named."""
+def read_measurement_columns(
+    gpus: UploadGpus, columns: Mapping[str, Column], every: Ints, problems: Problems
+) -> MeasurementColumns:
+    """Return the columns of rows `every`, int [n], in SI units. GPUs that rows name are added to `gpus`."""
     fields = [Field(dim.name, dim, dim.help) for dim in _FIGURES]
     values = [figures("a measurement", field, columns.get(field.name), every, problems)[0] for field in fields]
     latency_ms, std_ms, runs, clock_hz, power_w = (np.broadcast_to(column, len(every)) for column in values)
-    gpu = _numbers("gpu", columns, every, problems, lambda word: float(_gpu(gpus, word)), required=True)
-    when = _numbers("measured_at", columns, every, problems, _moment)
-    # An unresolved GPU is refused below, with all that is wrong.
+    gpu = _text_numbers("gpu", columns, every, problems, lambda word: float(_gpu(gpus, word)), required=True)
+    when = _text_numbers("measured_at", columns, every, problems, _microseconds)
+    # Unresolved GPUs are NaN here and refused by the caller, with all other errors.
     return MeasurementColumns(
         gpus.specs,
         np.nan_to_num(gpu).astype(np.intp),
-        _named("software", columns, every, problems, Name),
-        _named("source", columns, every, problems, Name),
-        _named("kernel.name", columns, every, problems, Symbol, required=False),
+        _name_column("software", columns, every, problems, Name),
+        _name_column("source", columns, every, problems, Name),
+        _name_column("kernel.name", columns, every, problems, Symbol, required=False),
         latency_ms / 1e3,
         std_ms / 1e3,
         runs,
@@ -76,19 +78,19 @@ def _gpu(gpus: UploadGpus, word: str) -> int:
         raise ValueError(error.detail) from error
 
 
-def _moment(word: str) -> float:
-    """Microseconds since 1970 of a time as ISO 8601 writes it."""
-    wanted = f"between {EARLIEST:%Y} and now, with a time zone"
+def _microseconds(word: str) -> float:
+    """Return microseconds since 1970 of an ISO 8601 time."""
+    expected = f"between {EARLIEST:%Y} and now, with a time zone"
     try:
         when = datetime.fromisoformat(word)
     except ValueError as error:
-        raise ValueError(f"invalid time {word[:50]!r}; {wanted}") from error
+        raise ValueError(f"invalid time {word[:50]!r}; {expected}") from error
     if when.tzinfo is None or not EARLIEST <= when <= datetime.now(UTC) + timedelta(days=1):
-        raise ValueError(wanted)
+        raise ValueError(expected)
     return float((when - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1))
 
 
-def _numbers(
+def _text_numbers(
     name: str,
     columns: Mapping[str, Column],
     every: Ints,
@@ -97,25 +99,25 @@ def _numbers(
     *,
     required: bool = False,
 ) -> Floats:
-    """Numbers behind words, float64 [n], NaN where there is none."""
+    """Return the numbers of text cells, float64 [n], NaN where missing."""
     column = columns.get(name)
     if column is not None and not isinstance(column, Words):
-        problems.refuse_field(name, "must be a word")
+        problems.refuse_field(name, "must be text")
     if column is None:
-        found = np.full(len(every), np.nan)
+        numbers = np.full(len(every), np.nan)
         if required:
             problems.add(name, "required field is missing")
-        return found
+        return numbers
     numbers = text_to_numbers(name, column, number, None if column.single else every, problems)
     if required and (column.codes < 0).any():
         problems.add(name, "required field is missing", np.flatnonzero(column.codes < 0))
     return np.broadcast_to(numbers, len(every))
 
 
-def _named(
+def _name_column(
     name: str, columns: Mapping[str, Column], every: Ints, problems: Problems, kind: Any, *, required: bool = True
 ) -> Words:
-    """A column of names: `words` without repetition."""
+    """Return a column of names, with distinct `words`."""
     codes: dict[str, int] = {}
 
     def number(word: str) -> float:
@@ -125,12 +127,12 @@ def _named(
             raise ValueError(str(error)) from error
         return float(codes.setdefault(word, len(codes)))
 
-    numbers = _numbers(name, columns, every, problems, number, required=required)
+    numbers = _text_numbers(name, columns, every, problems, number, required=required)
     return Words(tuple(codes), np.where(np.isnan(numbers), -1, np.nan_to_num(numbers)).astype(np.intp), False)
 
 
 def _extents(name: str, columns: Mapping[str, Column], every: Ints, problems: Problems) -> Floats:
-    """Sizes of a grid or block, float64 [3, n], NaN where there are none."""
+    """Return sizes of a grid or block, float64 [3, n], NaN where missing."""
     column = columns.get(name)
     if isinstance(column, Numbers):
         return np.broadcast_to(column.values, (len(every), 3)).T
@@ -138,12 +140,12 @@ def _extents(name: str, columns: Mapping[str, Column], every: Ints, problems: Pr
 
     def number(word: str) -> float:
         parts = word.replace(",", "x").split("x")
-        wanted = "one to three whole numbers as 64x64x1, each at least 1"
+        expected = "one to three whole numbers as 64x64x1, each at least 1"
         if len(parts) > 3 or not all(part.strip().isdecimal() and 1 <= int(part) <= _LARGEST_EXTENT for part in parts):
-            raise ValueError(f"{word[:40]!r} is not {wanted}")
+            raise ValueError(f"{word[:40]!r} is not {expected}")
         sizes.append((*map(float, parts), 1.0, 1.0)[:3])
         return float(len(sizes) - 1)
 
-    codes = _numbers(name, columns, every, problems, number)
+    codes = _text_numbers(name, columns, every, problems, number)
     table = np.array([*sizes, (np.nan, np.nan, np.nan)])
     return table[np.where(np.isnan(codes), len(sizes), np.nan_to_num(codes)).astype(np.intp)].T

@@ -1,4 +1,4 @@
-"""Measured operators in columns: every row checked against its form, its GPU and the hardware limit."""
+"""Check measured operators in columns: schema, GPU and hardware limit of every row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from app.engine.operator_blocks import MeasurementColumns, to_blocks
 from app.errors import BadInput, FieldError
 from app.predictors.roofline import hardware_limit
-from app.services.measurements.operator_facts import ROW_COLUMNS, facts_of
+from app.services.measurements.measurement_columns import ROW_COLUMNS, read_measurement_columns
 from app.services.measurements.upload_gpus import UploadGpus
 from app.store.operator_blocks import OperatorBlock
 from app.tables.predictions import BOUNDS
@@ -23,19 +23,19 @@ from app.wire.operators.operator_columns import Family, Problems, read_families
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
-# Room for clocks above the data sheet's and rounded counts; a time further under the limit is wrong, or its counts are.
+# Tolerance for clocks above the data sheet and rounded counts; times further below the limit are wrong.
 LIMIT_TOLERANCE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedOperators:
-    """The sound rows of what was sent, and what is wrong with the others.
+    """Valid rows of an upload, and the errors of the others.
 
-    blocks     sound rows, ready to store; none where a row is not in the form
-    position   int, one array per block: where its rows stood
-    errors     wrong rows, `loc` their position and field, MAX_REPORTED at most
-    wrong      how many rows are wrong
-    reasons    rows that cannot be true: why, and how many
+    blocks     valid rows, ready to store; empty if any row is malformed
+    position   int, one array per block: places of its rows in the upload
+    errors     errors of wrong rows, `loc` is position and field; at most MAX_REPORTED
+    wrong      number of wrong rows
+    reasons    reason -> number of impossible rows
     """
 
     blocks: tuple[OperatorBlock, ...]
@@ -49,12 +49,12 @@ class CheckedOperators:
 
     @property
     def readable(self) -> bool:
-        """Whether every row is in the form, though it may not be true."""
+        """Whether every row is well-formed, even if impossible."""
         return not self.errors or bool(self.reasons)
 
 
-def joined(parts: Sequence[CheckedOperators]) -> CheckedOperators:
-    """What was sent in several parts."""
+def join_checks(parts: Sequence[CheckedOperators]) -> CheckedOperators:
+    """Return the checks of several parts as one."""
     return CheckedOperators(
         tuple(block for part in parts for block in part.blocks),
         tuple(rows for part in parts for rows in part.position),
@@ -65,25 +65,25 @@ def joined(parts: Sequence[CheckedOperators]) -> CheckedOperators:
 
 
 def check_operators(gpus: UploadGpus, sent: OperatorColumns) -> CheckedOperators:
-    """Check every row; `gpus` learns the GPUs that are named."""
+    """Check every row. GPUs that rows name are added to `gpus`."""
     problems = Problems((), most=MAX_REPORTED)
     try:
-        facts, families = _read(gpus, sent, problems)
+        measured, families = _read(gpus, sent, problems)
     except BadInput as error:
-        errors = tuple(placed(item, sent.position) for item in error.errors)
+        errors = tuple(to_measurement_error(item, sent.position) for item in error.errors)
         return CheckedOperators((), (), errors, len({item.loc[0] for item in errors}), Counter())
     limits = _Limits([], 0, Counter())
     blocks, positions = [], []
     for family in families:
-        sound = _possible(family, facts, gpus, sent, limits)
-        for block, rows in to_blocks(family.form, family.table.take(sound), facts.take(family.rows[sound])):
+        possible = _possible(family, measured, gpus, sent, limits)
+        for block, rows in to_blocks(family.form, family.table.take(possible), measured.take(family.rows[possible])):
             blocks.append(block)
-            positions.append(sent.position[family.rows[sound[rows]]])
+            positions.append(sent.position[family.rows[possible[rows]]])
     return CheckedOperators(tuple(blocks), tuple(positions), tuple(limits.errors), limits.wrong, limits.reasons)
 
 
-def placed(error: FieldError, position: Ints) -> FieldError:
-    """An error of a column, (name, row), as one of a measurement, (position, field)."""
+def to_measurement_error(error: FieldError, position: Ints) -> FieldError:
+    """Convert an error of a column, (name, row), to one of a measurement, (position, field)."""
     name, *row = error.loc
     field = (*str(name).split("."),) if name in ROW_COLUMNS else ("workload", name)
     return FieldError((*(int(position[int(k)]) for k in row), *field), error.msg)
@@ -91,7 +91,7 @@ def placed(error: FieldError, position: Ints) -> FieldError:
 
 def _read(gpus: UploadGpus, sent: OperatorColumns, problems: Problems) -> tuple[MeasurementColumns, list[Family]]:
     columns, every = sent.columns, np.arange(len(sent))
-    facts = facts_of(gpus, columns, every, problems)
+    measured = read_measurement_columns(gpus, columns, every, problems)
     own = {name: column for name, column in columns.items() if name not in ROW_COLUMNS or name == "software"}
     families = read_families(own, len(sent), problems)
     for family in families:
@@ -99,12 +99,12 @@ def _read(gpus: UploadGpus, sent: OperatorColumns, problems: Problems) -> tuple[
         if repeated.any():
             problems.add("count", "must be 1: send the time of one run", family.rows[repeated])
     problems.refuse()
-    return facts, families
+    return measured, families
 
 
 @dataclass(slots=True)
 class _Limits:
-    """Rows under the hardware limit."""
+    """Rows below the hardware limit."""
 
     errors: list[FieldError]
     wrong: int
@@ -112,13 +112,13 @@ class _Limits:
 
 
 def _possible(
-    family: Family, facts: MeasurementColumns, gpus: UploadGpus, sent: OperatorColumns, limits: _Limits
+    family: Family, measured: MeasurementColumns, gpus: UploadGpus, sent: OperatorColumns, limits: _Limits
 ) -> Ints:
-    """The rows of a family, int [m], that are not under the hardware limit; the others are noted.
+    """Return the rows of a family, int [m], that are not below the hardware limit, and record the others.
 
-    A dtype that the data sheet lacks is shown to run by the very measurement.
+    A measurement proves that the dtype runs, even if the data sheet does not list it.
     """
-    latency_s, gpu = facts.latency_s[family.rows], facts.gpu[family.rows]
+    latency_s, gpu = measured.latency_s[family.rows], measured.gpu[family.rows]
     limit = hardware_limit(family.table, gpus.table(), np.arange(len(family.rows)), gpu)
     low = latency_s < (1 - LIMIT_TOLERANCE) * limit.latency_s
     wrong = np.flatnonzero(low)

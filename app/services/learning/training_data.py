@@ -1,4 +1,4 @@
-"""What a retraining learns from: the stored measurements that its predictor knows how to read."""
+"""The training data of a retraining: stored measurements that its predictor can read."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from app.training.candidate import Material
 
 
 def measured_gpus(connection: Connection, predictor: str) -> set[str]:
-    """Ids of the GPUs with rows that the predictor can learn from."""
-    found: set[str] = set()
+    """Return ids of GPUs with rows that the predictor can learn from."""
+    gpu_ids: set[str] = set()
     if learns_kernels(predictor):
-        found |= {gpu for kind, gpu in measurements.counts(connection) if kind == "kernel"}
+        gpu_ids |= {gpu for kind, gpu in measurements.counts(connection) if kind == "kernel"}
     if learns_operators(predictor):
-        found |= set(operators.counts(connection, ops=learns_only(predictor)))
+        gpu_ids |= set(operators.counts(connection, ops=learns_only(predictor)))
     if knows_networks_only(predictor):
-        found |= {gpu for kind, gpu in measurements.counts(connection) if kind == "model"}
-    return found
+        gpu_ids |= {gpu for kind, gpu in measurements.counts(connection) if kind == "model"}
+    return gpu_ids
 
 
-def load_material(connection: Connection, predictor: str) -> tuple[Material, str]:
-    """Every row that the predictor can learn from, and a SHA-256 that names the set of them."""
+def load_training_data(connection: Connection, predictor: str) -> tuple[Material, str]:
+    """Return all rows that the predictor can learn from, and a SHA-256 of their set."""
     table = GpuTable.from_specs(gpus.load_specs(connection))
     rows = measurements.load(connection, kind="kernel") if learns_kernels(predictor) else []
     kernels, ids = stored_kernels(rows, table)

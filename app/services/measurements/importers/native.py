@@ -1,4 +1,4 @@
-"""gpucast's own form, as POST /measurements takes it: JSON, CSV or Parquet, one file or a folder of them."""
+"""Read gpucast's own measurement format, as in POST /measurements: JSON, CSV or Parquet, a file or a folder."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from app.errors import NotFound
-from app.services.measurements.files import read_measurements
 from app.services.measurements.importers.base import Part, PartsImporter
+from app.services.measurements.measurement_bodies import read_measurements
 from app.wire.measurements.upload import Objects
 
 _MEDIA = {".json": "application/json", ".csv": "text/csv", ".parquet": "application/vnd.apache.parquet"}
-# A file on the own disk: only memory limits it.
+# For local files only memory is the limit.
 _MAX_ROWS = 100_000_000
 
 
 def read(path: Path) -> Iterator[Part]:
-    """The parts of each file: operators, and other rows."""
+    """Yield the parts of each file: operators, and other rows."""
     files = sorted(path.iterdir()) if path.is_dir() else [path]
-    found = [file for file in files if file.suffix in _MEDIA]
-    if not found:
+    readable = [file for file in files if file.suffix in _MEDIA]
+    if not readable:
         raise NotFound(f"{path} holds no measurements: a file is {', '.join(_MEDIA)}, or a folder of such files.")
-    for file in found:
+    for file in readable:
         upload = read_measurements(file.read_bytes(), _MEDIA[file.suffix], max_rows=_MAX_ROWS)
-        # What was left out and ignored is told once, also of a file without any measured row.
+        # Reported once per file, even if it has no measured row.
         yield Part(file.name, Objects.of(()), None, upload.skipped, upload.ignored)
         for sent in upload.parts:
             yield Part(file.name, sent, None, device=upload.device)

@@ -1,4 +1,4 @@
-"""Asking for a retraining, and which versions are served and why."""
+"""Request a retraining, list versions, and roll back."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from app.engine.engine import Engine, import_hint
 from app.engine.shipped import Shipped, shipped_versions
 from app.errors import BadInput, Conflict, FieldError
 from app.predictors import BY_NAME
-from app.services.learning.material import measured_gpus
-from app.services.learning.retrain import request_retrain
+from app.services.learning.retrain import queue_retrain
+from app.services.learning.training_data import measured_gpus
 from app.store import versions
 from app.store.artifacts import ArtifactRefused
 from app.store.session import Database
@@ -24,9 +24,9 @@ from app.tables.catalog import Catalog
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """One predictor: its stored versions, newest first, and what this process answers with, by GPU id or "*".
+    """One predictor: stored versions, newest first, and the versions that answer in this process, by GPU id or "*".
 
-    `shipped` came with the code, and answers where the database serves none.
+    `shipped` came with the code and answers where the database serves no version.
     """
 
     name: str
@@ -38,31 +38,31 @@ class Overview:
     shipped: Shipped | None
 
 
-def known_predictor(name: str) -> str:
-    """The name itself; BadInput lists those there are."""
+def check_predictor(name: str) -> str:
+    """Return the name itself. Raises BadInput that lists the known predictors."""
     if name not in BY_NAME:
-        msg = f"no predictor is called {name[:100]!r}; there are: {', '.join(BY_NAME)}"
+        msg = f"unknown predictor {name[:100]!r}; known: {', '.join(BY_NAME)}"
         raise BadInput(msg, errors=[FieldError(("predictor",), msg)])
     return name
 
 
-def ask_for_retraining(database: Database, catalog: Catalog, predictor: str, gpu: str | None) -> int:
-    """Queue a retraining, pooled or for one GPU by any of its names; returns the job's id.
+def request_retraining(database: Database, catalog: Catalog, predictor: str, gpu: str | None) -> int:
+    """Queue a retraining, pooled or for one GPU by any of its names, and return the job's id.
 
-    Refused before it is queued where it can only fail: an unknown predictor, GPU or one that learns nothing
-    (BadInput, NotFound), or no measurements to learn from (Conflict).
+    Refused at once if it can only fail: BadInput or NotFound for an unknown or untrainable predictor or an unknown GPU,
+    Conflict without measurements to learn from.
     """
-    _refuse_untrainable(known_predictor(predictor))
+    _refuse_untrainable(check_predictor(predictor))
     gpu_id = None if gpu is None else catalog.resolve(gpu).id
     with database.begin() as connection:
         _refuse_without_data(connection, predictor, gpu_id)
-    return request_retrain(database, predictor, gpu_id)
+    return queue_retrain(database, predictor, gpu_id)
 
 
 def _refuse_untrainable(name: str) -> None:
     if not BY_NAME[name].trainable:
         trainable = ", ".join(cls.name for cls in BY_NAME.values() if cls.trainable)
-        msg = f"{name} has nothing to learn; trainable are: {trainable}"
+        msg = f"{name} cannot be trained; trainable predictors: {trainable}"
         raise BadInput(msg, errors=[FieldError(("predictor",), msg)])
 
 
@@ -77,8 +77,8 @@ def _refuse_without_data(connection: Connection, predictor: str, gpu_id: str | N
         )
 
 
-def overview(database: Database, engine: Engine, shipped: Path) -> list[Overview]:
-    """Every predictor in the order of the registration; `shipped` is the folder of what came with the code."""
+def list_predictors(database: Database, engine: Engine, shipped: Path) -> list[Overview]:
+    """Return every predictor in registration order; `shipped` is the folder of shipped artefacts."""
     with database.begin() as connection:
         every = versions.history(connection)
     ships = _shipped(shipped)
@@ -88,7 +88,7 @@ def overview(database: Database, engine: Engine, shipped: Path) -> list[Overview
 
 
 def _shipped(folder: Path) -> dict[str, Shipped]:
-    """None where their list is damaged, which readiness tells."""
+    """Return the shipped versions; none if their list is damaged, which readiness reports."""
     try:
         return shipped_versions(folder)
     except ArtifactRefused:
@@ -107,11 +107,11 @@ def _overview(name: str, engine: Engine, stored: Sequence[Version], ships: Shipp
     )
 
 
-def roll_back(
+def roll_back_version(
     database: Database, catalog: Catalog, predictor: str, gpu: str | None, shipped: Path
 ) -> Version | Shipped:
-    """Serve the version before the present one again: a stored one, else what ships; Conflict if there is none."""
-    name = known_predictor(predictor)
+    """Serve the previous version again, stored or shipped, and return it. Raises Conflict if there is none."""
+    name = check_predictor(predictor)
     gpu_id = POOLED if gpu is None else catalog.resolve(gpu).id
     ships = _shipped(shipped).get(name) if gpu_id == POOLED else None
     with database.begin() as connection:

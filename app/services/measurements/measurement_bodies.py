@@ -1,8 +1,8 @@
-"""Bodies of measurements by their media type: CSV and Parquet hold rows of any kind together, a field a column.
+"""Read bodies of measurements by media type. CSV and Parquet may mix kinds of rows, one field per column.
 
-A column `kind` says what a row is: kernel, operator or model. Without it, rows that have the column `op` are operators
-and others kernels. A column `outcome` says what became of a run: of those that were not "measured", rows are skipped
-and counted. Operators are read in columns, however many; others as objects.
+A column `kind` gives a row's kind: kernel, operator or model. Without it, rows with a column `op` are operators and
+others kernels. A column `outcome` gives the result of a run: rows other than "measured" are skipped and counted.
+Operators are read in columns; other rows as objects.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from app.errors import BadInput, FieldError, Malformed, TooLarge, UnsupportedMedia
 from app.services.measurements import operator_uploads
 from app.services.measurements.metadata import DEVICE
-from app.services.measurements.mixed import OUTCOME, REMARKS, Cells, known_names, split
-from app.services.measurements.operator_uploads import csv_names, own_name
+from app.services.measurements.mixed_tables import OUTCOME, REMARKS, Cells, check_column_names, split_by_kind
+from app.services.measurements.operator_uploads import csv_names, strip_prefix
 from app.wire.decoding import decode_plain
 from app.wire.measurements.csv_rows import read_csv, read_text_table
 from app.wire.measurements.parquet_rows import check_parquet_size, read_parquet_table
@@ -26,29 +26,29 @@ from app.wire.measurements.row_columns import cell_errors
 from app.wire.measurements.upload import Objects, Upload
 
 _AS_TABLE = {"op", OUTCOME, *REMARKS}
-_PARQUET = Cells(operator_uploads.columns_of_parquet, read_parquet_table)
-_TEXT = Cells(operator_uploads.columns_of_text, read_text_table)
+_PARQUET = Cells(operator_uploads.read_parquet_columns, read_parquet_table)
+_TEXT = Cells(operator_uploads.read_text_columns, read_text_table)
 
 
 def read_measurements(body: bytes, content_type: str | None, *, max_rows: int) -> Upload:
-    """Measurements of a body by its media type; JSON where none is named. Empty bodies are refused."""
+    """Return the measurements of a body, JSON by default. Raises BadInput for an empty body."""
     media = (content_type or "application/json").partition(";")[0].strip().lower()
     reader = READERS.get(media)
     if reader is None:
         raise UnsupportedMedia(f"Measurements are read as {', '.join(READERS)}; this is {media!r}.")
     upload = reader(body, max_rows)
     if not len(upload):
-        raise BadInput("There is no measurement in the body.")
+        raise BadInput("The body has no measurement.")
     return upload
 
 
 def _json(body: bytes, max_rows: int) -> Upload:
-    """A list of objects, already in the API's form."""
+    """Read a list of objects that are already in the API's form."""
     rows = decode_plain(body)
     if not isinstance(rows, list):
         raise BadInput("Send a JSON list of measurements, also for a single one.")
     if len(rows) > max_rows:
-        raise TooLarge(f"At most {max_rows} rows are taken at once; this list has {len(rows)}.")
+        raise TooLarge(f"At most {max_rows} rows are accepted at once; this list has {len(rows)}.")
     errors = [FieldError((k,), "a measurement is an object") for k, row in enumerate(rows) if not isinstance(row, dict)]
     if errors:
         raise cell_errors(errors, "list")
@@ -57,20 +57,20 @@ def _json(body: bytes, max_rows: int) -> Upload:
 
 def _csv(body: bytes, max_rows: int) -> Upload:
     names = csv_names(body)
-    if _AS_TABLE.isdisjoint(map(own_name, names)):
+    if _AS_TABLE.isdisjoint(map(strip_prefix, names)):
         return Upload((Objects.of(read_csv(body, max_rows=max_rows)),))
-    table = operator_uploads.text_table(body, known_names(names))
+    table = operator_uploads.text_table(body, check_column_names(names))
     if table.num_rows > max_rows:
-        raise TooLarge(f"At most {max_rows:,} rows are taken at once; this file has {table.num_rows:,}.")
-    return split(table, _TEXT)
+        raise TooLarge(f"At most {max_rows:,} rows are accepted at once; this file has {table.num_rows:,}.")
+    return split_by_kind(table, _TEXT)
 
 
 def _parquet(body: bytes, max_rows: int) -> Upload:
     with _readable():
         source = pq.ParquetFile(pa.BufferReader(body))
-        names = known_names(source.schema_arrow.names)
+        names = check_column_names(source.schema_arrow.names)
         check_parquet_size(source.metadata, max_rows)
-        return split(source.read().rename_columns(names), _PARQUET, _device(source.schema_arrow.metadata))
+        return split_by_kind(source.read().rename_columns(names), _PARQUET, _device(source.schema_arrow.metadata))
 
 
 @contextmanager
@@ -82,14 +82,14 @@ def _readable() -> Iterator[None]:
 
 
 def _device(metadata: Mapping[bytes, bytes] | None) -> Mapping[str, Any] | None:
-    """The specification that a file carries."""
-    told = (metadata or {}).get(DEVICE)
-    if told is None:
+    """Return the GPU specification in a file's metadata, or None."""
+    specification = (metadata or {}).get(DEVICE)
+    if specification is None:
         return None
-    device = decode_plain(told)
+    device = decode_plain(specification)
     if not isinstance(device, dict):
         where = DEVICE.decode()
-        raise BadInput(f"{where} is no GPU.", errors=[FieldError((where,), "must be a GPU's specification in JSON")])
+        raise BadInput(f"{where} is not a GPU.", errors=[FieldError((where,), "must be a GPU's specification in JSON")])
     return device
 
 
