@@ -20,7 +20,7 @@ from app.predictors import BY_NAME, learns_kernels, learns_only, learns_operator
 from app.predictors.base import Predictor
 from app.predictors.finish import finished
 from app.predictors.intervals.conformal import Intervals
-from app.predictors.links import linked
+from app.predictors.links import by_link
 from app.predictors.roofline import Limit, hardware_limit
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
@@ -204,7 +204,7 @@ def _finish(
     """Predict with one version, and apply hardware limit and intervals."""
     estimate = served.predictor.predict(ops, gpus, i, j, evidence=evidence)
     if estimate.limit_s is None:
-        gpus, j = linked(ops, gpus, i, j)
+        gpus, j = by_link(ops, gpus, i, j)
         limit = hardware_limit(ops, gpus, i, j)
     elif len(
         evidence

@@ -1,4 +1,4 @@
-"""The form of a predictor."""
+"""Interface of predictors."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Ints = NDArray[np.intp]
 
 
 class Predictor(Protocol):
-    """Pure and vectorised; never raises on a valid row: no support is a NaN latency.
+    """A pure, vectorised predictor. It never raises on a valid row: an unsupported row has a NaN latency.
 
-    One that learns (`trainable`) also has `fit(measurements, gpus, *, target_gpu=None)`, which returns it fitted, for
-    one GPU's id only if given; `state()`, what was learned as NumPy arrays and plain containers; the class method
-    `from_state(state)`, which makes it ready to serve without scikit-learn; and two functions that say what a state
-    relies on: `learned_cells(state)`, the operators and dtypes that it knows, and `layout(operators)`, the
-    app.predictors.schema.Layout of a state that knows these operators.
+    A `trainable` predictor also has `fit(measurements, gpus, *, target_gpu=None)`, which returns it fitted, for one
+    GPU if its id is given; `state()`, its parameters as NumPy arrays and plain containers; the class method
+    `from_state(state)`, which restores it without scikit-learn; and two functions about states: `learned_cells(state)`,
+    the operators and dtypes that a state knows, and `layout(operators)`, the app.predictors.schema.Layout of a state
+    that knows these operators.
     """
 
     name: ClassVar[str]
@@ -33,17 +33,16 @@ class Predictor(Protocol):
     needs_training: ClassVar[bool]
 
     def predict(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, *, evidence: Evidence) -> Estimate:
-        """Latency of operator row `i[q]` on GPU row `j[q]` for every query q, given its evidence."""
+        """Return the estimate of operator row `i[q]` on GPU row `j[q]` for every query q, given its evidence."""
         ...
 
 
 class OperatorLearner(Predictor, Protocol):
-    """A predictor that learns deep-learning operators from measured rows."""
+    """A predictor that learns deep-learning operators from measurements."""
 
     def fit_operators(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Self:
-        """Itself with the operators and dtypes of `runs` learned; `self` does not change.
+        """Return a predictor with the operators and dtypes of `runs` learned; `self` does not change.
 
-        What was learned before from other operators, dtypes or GPUs than those of `runs` stays. NotTrained where
-        there is too little to learn anything from.
+        Models of operators, dtypes and GPUs that `runs` lacks are kept. Raises NotTrained if there are too few rows.
         """
         ...

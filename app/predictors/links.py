@@ -1,7 +1,7 @@
-"""Which link collectives take: the GPU's own, or its slot where that link does not join all that take part.
+"""Link that a collective uses: the GPU's own link, or its slot if the link does not join all participants.
 
-A GPU whose link joins some devices only (a bridge) is two rows to whoever predicts: as it is, and as it is over its
-slot alone, under another id, so that neither physics nor what was learned of one link is taken for the other's.
+A GPU whose link joins only some devices of a node (a bridge) has two rows: itself, and itself over its slot under
+another id, so that the physics and the models of one link are not applied to the other.
 """
 
 from __future__ import annotations
@@ -24,58 +24,61 @@ Bools = NDArray[np.bool_]
 _LINK, _DOMAIN, _SLOT = (
     COLUMN_INDEX[name] for name in ("link_bandwidth_bytes_per_s", "link_domain_gpus", "slot_bandwidth_bytes_per_s")
 )
-# Ends the id of a GPU over its slot; no id of the catalogue has a slash.
+# Suffix of the id of a GPU over its slot; no id of the catalogue has a slash.
 _OVER_SLOT = "/slot"
 
 
-def named(gpu: str) -> str:
-    """The id of the GPU that a row is of, over whichever link."""
+def gpu_id_of(gpu: str) -> str:
+    """Return the catalogue id of a row's GPU, over either link."""
     return gpu.removesuffix(_OVER_SLOT)
 
 
-def not_joined(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Bools | None:
-    """Collectives, operator row `i[q]`, of more devices of a machine than the link of GPU row `j[q]` joins, bool [n].
+def beyond_link_domain(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Bools | None:
+    """Return True for collectives of more devices of a node than the GPU's link joins, bool [n]; None if all False.
 
-    None where there are none.
+    Query q is operator row `i[q]` on GPU row `j[q]`.
     """
     domain = gpus.values[_DOMAIN][j]
     if not (domain <= MOST_IN_A_MACHINE).any() or not IS_COLLECTIVE[ops.kind].any():
         return None
     devices, nodes, spread = (ops.column(name) for name in ("devices", "nodes", "spread"))
     among = np.where(IS_COLLECTIVE[ops.kind] & (devices > nodes), np.fmax(spread, devices) / nodes, 1.0)
-    apart: Bools = (among[i] > domain) & (domain <= MOST_IN_A_MACHINE)
-    return apart if apart.any() else None
+    by_slot: Bools = (among[i] > domain) & (domain <= MOST_IN_A_MACHINE)
+    return by_slot if by_slot.any() else None
 
 
-def linked(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> tuple[GpuTable, Ints]:
-    """The table, and its rows [n], by which operator row `i[q]` is predicted on GPU row `j[q]`."""
-    apart = not_joined(ops, gpus, i, j)
-    if apart is None:
+def by_link(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> tuple[GpuTable, Ints]:
+    """Return a GPU table with rows over slots, and the row, int [n], to predict each query with.
+
+    Query q is operator row `i[q]` on GPU row `j[q]` of `gpus`.
+    """
+    by_slot = beyond_link_domain(ops, gpus, i, j)
+    if by_slot is None:
         return gpus, j
     place = len(gpus) + np.cumsum(_bridged(gpus)) - 1
-    return _with_slots(gpus), np.where(apart, place[j], j)
+    return _with_slots(gpus), np.where(by_slot, place[j], j)
 
 
-def linked_runs(runs: Sequence[OperatorRuns], gpus: GpuTable) -> tuple[Sequence[OperatorRuns], GpuTable]:
-    """Measured rows on the rows of a table by which they are predicted."""
-    found = [linked(run.rows.ops, gpus, np.arange(len(run)), run.rows.gpu) for run in runs]
-    table = max((table for table, _ in found), key=len, default=gpus)
+def runs_by_link(runs: Sequence[OperatorRuns], gpus: GpuTable) -> tuple[Sequence[OperatorRuns], GpuTable]:
+    """Return the runs with GPU rows of a table with rows over slots, and that table."""
+    resolved = [by_link(run.rows.ops, gpus, np.arange(len(run)), run.rows.gpu) for run in runs]
+    table = max((table for table, _ in resolved), key=len, default=gpus)
     if table is gpus:
         return runs, gpus
-    return [replace(run, rows=replace(run.rows, gpu=j)) for run, (_, j) in zip(runs, found, strict=True)], table
+    return [replace(run, rows=replace(run.rows, gpu=j)) for run, (_, j) in zip(runs, resolved, strict=True)], table
 
 
 def _bridged(gpus: GpuTable) -> Bools:
-    """GPUs whose link joins some devices of a machine only, bool [gpus]."""
+    """Return True for GPUs whose link joins only some devices of a node, bool [gpus]."""
     bridged: Bools = gpus.values[_DOMAIN] <= MOST_IN_A_MACHINE
     return bridged
 
 
 @once_per_table
 def _with_slots(gpus: GpuTable) -> GpuTable:
-    """The table, and behind its rows those `_bridged` over their slots."""
+    """Return the table with the `_bridged` GPUs over their slots appended."""
     slots = gpus.take(np.flatnonzero(_bridged(gpus)))
-    slots.values[_LINK] = np.fmin(slots.values[_LINK], slots.values[_SLOT])  # of an unknown slot the link
+    slots.values[_LINK] = np.fmin(slots.values[_LINK], slots.values[_SLOT])  # the link if the slot is unknown
     slots.values[_DOMAIN] = np.nan
     ids = tuple(f"{gpu}{_OVER_SLOT}" for gpu in slots.ids)
     values = np.ascontiguousarray(np.concatenate([gpus.values, slots.values], axis=1))

@@ -1,4 +1,4 @@
-"""The nearest of stored points: few enough that looking at each costs less than a tree of them, and SciPy's memory."""
+"""Nearest neighbour by linear search, which is faster than a tree for few points and does not load SciPy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Ints = NDArray[np.intp]
 
 @compiled
 def nearest(point: Points, shape: Points, first: int, past: int) -> int:
-    """The point of `point[first:past]` [points, axes] nearest to `shape` [axes]; the first of several; -1 of none."""
+    """Return the row of `point[first:past]` nearest to `shape` [axes], the first of equals; -1 if there are none."""
     best, least = -1, np.inf
     for k in range(first, past):
         distance = 0.0
@@ -26,7 +26,7 @@ def nearest(point: Points, shape: Points, first: int, past: int) -> int:
 
 
 @compiled
-def nearest_of(point: Points, shape: Points, first: Ints, past: Ints, found: Ints) -> None:
-    """Fill `found` [n] with what `nearest` says of `shape[q]` [n, axes] among `point[first[q]:past[q]]`."""
-    for q in range(len(found)):
-        found[q] = nearest(point, shape[q], first[q], past[q])
+def nearest_of(point: Points, shape: Points, first: Ints, past: Ints, row: Ints) -> None:
+    """Fill `row` [n] with `nearest` to `shape[q]` [n, axes] among `point[first[q]:past[q]]` for every q."""
+    for q in range(len(row)):
+        row[q] = nearest(point, shape[q], first[q], past[q])

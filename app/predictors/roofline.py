@@ -1,13 +1,13 @@
-"""The hardware limit: what no launch can beat.
+"""The hardware limit: a lower bound of every launch's time.
 
-limit = max(FLOPs / peak of the pipe, bytes / L2 bandwidth, bytes that cannot stay in L2 / DRAM bandwidth),
-the roofline of Williams et al. (2009) with a second roof for the L2; of a collective also bytes sent / link bandwidth.
+limit = max(FLOPs / peak of the pipe, bytes / L2 bandwidth, bytes that do not fit into the L2 / DRAM bandwidth), the
+roofline of Williams et al. (2009) with a second roof for the L2; for collectives also bytes sent / link bandwidth.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from app.ops.figures import Work
 from app.ops.kinds import kinds_of, least_flops_of, link_bytes_of, work_of
 from app.predictors.intervals.groups import NO_EVIDENCE
-from app.predictors.links import linked
+from app.predictors.links import by_link
 from app.runtime.compiled import compiled
 from app.tables.gpus import COLUMN_INDEX, GpuTable, once_per_table
 from app.tables.measurements import Evidence
@@ -25,7 +25,7 @@ from app.tables.predictions import COMMUNICATION, COMPUTE, EXTRAPOLATED, MEMORY,
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
-# The fastest pipe that computes in a dtype bounds it: a kernel may use tensor cores without saying so.
+# The fastest pipe of a dtype bounds it: a kernel may use tensor cores without declaring it.
 PIPES_OF_DTYPE = {
     "fp64": ("fp64", "fp64_tensor"),
     "fp32": ("fp32", "fp32_tensor"),
@@ -52,25 +52,46 @@ _LINK = COLUMN_INDEX["link_bandwidth_bytes_per_s"]
 
 @once_per_table
 def peaks(gpus: GpuTable) -> Floats:
-    """Peak of the fastest pipe per dtype, FLOP/s [dtypes, gpus]."""
+    """Return the peak of the fastest pipe per dtype, FLOP/s [dtypes, gpus]."""
     peak: Floats = np.stack([np.fmax.reduce(gpus.values[columns]) for columns in _COLUMNS])
-    # Where the FP16 pipe is the slow one (compute capability 6.1), kernels convert and compute in FP32.
+    # If the FP16 pipe is slower than FP32 (compute capability 6.1), kernels convert and compute in FP32.
     peak[_FP16] = np.maximum(peak[_FP16], peak[_FP32])
     return peak
 
 
 def peak_flops(gpus: GpuTable, j: Ints, dtype: Ints) -> Floats:
-    """Dense peak of the fastest pipe for `dtype[q]` on GPU `j[q]`, FLOP/s [n]; NaN where there is none."""
+    """Return the dense peak of the fastest pipe for `dtype[q]` on GPU row `j[q]`, FLOP/s [n]; NaN if unsupported."""
     peak: Floats = peaks(gpus)[dtype, j]
     return peak
+
+
+class GpuArrays(NamedTuple):
+    """A GPU table for compiled code: `peak` float64 [dtypes, gpus] as `peaks`, `figures` float64 [columns, gpus]."""
+
+    peak: Floats
+    figures: Floats
+
+
+@once_per_table
+def gpu_arrays(gpus: GpuTable) -> GpuArrays:
+    """Return the arrays of a table for compiled code."""
+    return GpuArrays(peaks(gpus), gpus.values)
+
+
+class _Queries(NamedTuple):
+    """n queries: dtype codes of all operator rows, and operator row `i[q]` and GPU row `j[q]` of each query."""
+
+    dtype: Ints
+    i: Ints
+    j: Ints
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
     """Hardware limit of n rows.
 
-    latency_s  float64 [n], the limit itself, seconds; a dtype that the GPU lacks bounds nothing
-    bound      int [n], code into BOUNDS of the roof that sets it
+    latency_s  float64 [n], seconds; an unsupported dtype has no compute limit
+    bound      int [n], code into BOUNDS of the roof that sets the limit
     """
 
     latency_s: Floats
@@ -79,49 +100,47 @@ class Limit:
 
 @compiled
 def memory_limit_s(moved: float, working_set: float, figures: Floats, gpu: int) -> float:
-    """Seconds that `moved` bytes take at least: all of them through the L2, what cannot stay there from DRAM."""
+    """Return the least seconds for `moved` bytes: all pass the L2, and those that do not fit into it come from DRAM."""
     spilled = min(moved, max(working_set - figures[_L2, gpu], 0.0))
     return float(max(moved / figures[_L2_BANDWIDTH, gpu], spilled / figures[_BANDWIDTH, gpu]))
 
 
 @compiled
-def _fill(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not tables)
-    work: Work, dtype: Ints, i: Ints, j: Ints, peak: Floats, figures: Floats, latency_s: Floats, bound: Ints
-) -> None:
-    for q in range(len(i)):
-        row = i[q]
-        compute_s = work.flops[row] / peak[dtype[row], j[q]]
-        memory_s = memory_limit_s(work.bytes[row], work.working_set_bytes[row], figures, j[q])
+def _fill(work: Work, queries: _Queries, gpus: GpuArrays, latency_s: Floats, bound: Ints) -> None:
+    for q in range(len(latency_s)):
+        row, gpu = queries.i[q], queries.j[q]
+        compute_s = work.flops[row] / gpus.peak[queries.dtype[row], gpu]
+        memory_s = memory_limit_s(work.bytes[row], work.working_set_bytes[row], gpus.figures, gpu)
         by_compute = compute_s > memory_s  # False for NaN
         latency_s[q] = compute_s if by_compute else memory_s
         bound[q] = COMPUTE if by_compute else MEMORY
 
 
 def hardware_limit(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Limit:
-    """Limit of operator row `i[q]` on GPU row `j[q]`."""
+    """Return the limit of operator row `i[q]` on GPU row `j[q]`."""
     kinds = kinds_of(ops)
     work = work_of(ops, kinds)
     work = work._replace(flops=least_flops_of(work.flops, kinds))
     limit = Limit(np.empty(len(i)), np.empty(len(i), dtype=np.intp))
-    _fill(work, ops.dtype, i, j, peaks(gpus), gpus.values, limit.latency_s, limit.bound)
+    _fill(work, _Queries(ops.dtype, i, j), gpu_arrays(gpus), limit.latency_s, limit.bound)
     sent = link_bytes_of(ops, kinds)
     if sent is not None:
-        link_s = np.nan_to_num(sent[i] / gpus.values[_LINK, j])  # an unknown link bounds nothing
+        link_s = np.nan_to_num(sent[i] / gpus.values[_LINK, j])  # an unknown link has no limit
         limit.bound[link_s > limit.latency_s] = COMMUNICATION
         np.maximum(limit.latency_s, link_s, out=limit.latency_s)
     return limit
 
 
 class Roofline:
-    """The hardware limit itself as a predictor: optimistic, needs nothing."""
+    """The hardware limit as a predictor: optimistic, needs no measurements."""
 
     name: ClassVar[str] = "roofline"
     trainable: ClassVar[bool] = False
     needs_training: ClassVar[bool] = False
 
     def predict(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, *, evidence: Evidence) -> Estimate:
-        """The limit of every query; evidence is not used."""
-        gpus, j = linked(ops, gpus, i, j)
+        """Return the limit of every query; evidence is not used."""
+        gpus, j = by_link(ops, gpus, i, j)
         limit = hardware_limit(ops, gpus, i, j)
         n = len(i)
         return Estimate(limit.latency_s, limit.bound, np.full(n, EXTRAPOLATED), np.full(n, NO_EVIDENCE))

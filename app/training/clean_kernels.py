@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from app.ops.kernel import FIELD_INDEX
 from app.predictors import PREDICTORS
-from app.predictors.auto.kernels.kernel_knowledge import launch_floors
+from app.predictors.auto.kernels.kernel_costs import launch_floors
 from app.predictors.base import Predictor
 from app.predictors.intervals.conformal import Intervals
-from app.predictors.launches.alike import launches
+from app.predictors.launches.identity import launch_ids
 from app.predictors.roofline import hardware_limit
 from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.measurements import Evidence, Measurements
@@ -86,7 +86,7 @@ def tasks(measurements: Measurements, kernels: NDArray[np.str_]) -> Iterator[Tas
         unknown = seen[~tested[seen]]
         yield Task("3", unknown, query[new], evidence[new], np.arange(np.count_nonzero(new)))
         yield Task("3-unmeasured", unknown, asked[tested[asked]], none, none)
-    for fold in folds(measurements, launches(measurements.ops)):
+    for fold in folds(measurements, launch_ids(measurements.ops)):
         if fold.split == "size_held_out":
             yield Task("2", fold.train, fold.query, fold.source, fold.position)
 
@@ -150,7 +150,7 @@ def _answer(predictor: Any, task: Task, measurements: Measurements, gpus: GpuTab
 def _intervals(predictor: Any, train: Measurements, gpus: GpuTable) -> Intervals:
     if not len(train):
         return Intervals.prior()
-    inner = list(folds(train, launches(train.ops)))
+    inner = list(folds(train, launch_ids(train.ops)))
     return residuals(lambda rows: _fit(predictor, rows, gpus), train, gpus, inner, SPLITS).intervals()
 
 

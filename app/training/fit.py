@@ -14,7 +14,7 @@ from app.errors import NotTrained
 from app.predictors import PREDICTORS
 from app.predictors.auto.predictor import Auto
 from app.predictors.base import Predictor
-from app.predictors.launches.alike import launches
+from app.predictors.launches.identity import launch_ids
 from app.predictors.papers.cross_gpu_kernels.regressors import PairRegressor
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
@@ -88,7 +88,7 @@ def _class_of(name: str) -> type[Auto] | type[PairRegressor]:
 def _validate(fit: Callable[[Measurements], Predictor], measurements: Measurements, gpus: GpuTable) -> Residuals:
     """Residuals over every fold that the predictor can be fitted on."""
     return residuals(
-        _or_unsupported(fit), measurements, gpus, list(folds(measurements, launches(measurements.ops))), SPLITS
+        _or_unsupported(fit), measurements, gpus, list(folds(measurements, launch_ids(measurements.ops))), SPLITS
     )
 
 
@@ -167,7 +167,7 @@ def _fresh_errors(
     if seen.all():
         return {}
     frozen = _class_of(served["predictor"]).from_state(served["state"])
-    launch = launches(measurements.ops)
+    launch = launch_ids(measurements.ops)
     unseen = _unseen(measurements, launch, seen)
     parts = [_only(fold, unseen[fold.split]) for fold in folds(measurements, launch)]
     return _per_row(residuals(lambda _: frozen, measurements, gpus, parts, SPLITS), row_ids)

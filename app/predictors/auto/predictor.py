@@ -1,9 +1,8 @@
-"""Our own predictor: `auto`.
+"""`auto`, the service's own predictor.
 
-Two views of a launch, blended evenly in log space where both exist: what its sources imply under a mixture of
-bottlenecks (app.predictors.auto.kernels.transfer), and the costs fitted to all training rows of the same kernel
-(app.predictors.auto.kernels.kernel_knowledge). Without training it runs on documented priors and the request's own
-evidence.
+Kernels: two estimates, averaged in log space if both exist: the transfer of source measurements under a mixture of
+bottlenecks (app.predictors.auto.kernels.transfer), and costs fitted to all training rows of the same kernel
+(app.predictors.auto.kernels.kernel_costs). Without training it uses documented priors and the request's own evidence.
 Deep-learning operators: operators.model.
 Kernel names only join rows; nothing branches on one.
 """
@@ -20,15 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.ops import OP_CODE
-from app.predictors.auto.kernels.bottlenecks import Devices, Launches
-from app.predictors.auto.kernels.kernel_knowledge import (
+from app.predictors.auto.kernels.bottlenecks import Launches, devices_of
+from app.predictors.auto.kernels.kernel_costs import (
     PRIOR_COST,
-    KernelKnowledge,
+    KernelCosts,
+    comparable_pairs,
+    fit_kernels,
     launch_floors,
-    learn_kernels,
-    like_pairs,
 )
-from app.predictors.auto.kernels.launch_time import Knowledge, Question, Times, fill_times
+from app.predictors.auto.kernels.launch_time import LaunchQueries, Parameters, Times, fill_times
 from app.predictors.auto.kernels.transfer import FLOOR_S, Shares
 from app.predictors.auto.layout import layout, learned_cells
 from app.predictors.auto.operators.learning import learn as learning
@@ -51,7 +50,7 @@ _KERNEL = OP_CODE["kernel"]
 
 @dataclass(frozen=True, eq=False)
 class Auto:
-    """Mixture of bottlenecks, blended with fitted kernel costs where the kernel was trained on."""
+    """Mixture of bottlenecks, averaged with fitted costs for trained kernels; learned models for operators."""
 
     name: ClassVar[str] = "auto"
     trainable: ClassVar[bool] = True
@@ -61,13 +60,13 @@ class Auto:
     floors_: Mapping[str, float] = field(default_factory=dict)
     default_floor_: float = FLOOR_S
     prior_cost_: Floats = field(default_factory=lambda: PRIOR_COST)
-    kernels_: KernelKnowledge = field(default_factory=KernelKnowledge.none)
+    kernels_: KernelCosts = field(default_factory=KernelCosts.none)
     operators_: Learned = field(default_factory=Learned)
 
     def floors_s(self, gpus: GpuTable) -> Floats:
-        """Launch floor of every GPU of the table, seconds [g]; derived once per table.
+        """Return the launch floor of every GPU of the table, seconds [g]; computed once per table.
 
-        As learned from its rows, else as measured of it; NaN where it is not known.
+        It is fitted to the GPU's rows, else the catalogue's measured figure, else NaN.
         """
         key = ("floors", self)
         if key not in gpus.memo:
@@ -77,9 +76,9 @@ class Auto:
         return known
 
     def predict(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, *, evidence: Evidence) -> Estimate:
-        """Latency of operator row `i[q]` on GPU row `j[q]`, float64 [n] seconds; supports every row.
+        """Return the estimates of operator row `i[q]` on GPU row `j[q]`; supports every row.
 
-        A table holds either launches or deep-learning operators.
+        A table holds either kernel launches or deep-learning operators.
         """
         if len(ops) and ops.kind[0] != _KERNEL:
             return with_hits(self.operators_.estimate(ops, gpus, i, j), ops, i, evidence)
@@ -87,18 +86,18 @@ class Auto:
         times = Times.empty(len(i))
         sources = Launches.of(rows.ops, np.arange(len(evidence)), rows.gpu)
         fill_times(
-            Question(Launches.of(ops, i, j), sources, rows.latency_s, evidence.query),
-            Devices.of(gpus),
+            LaunchQueries(Launches.of(ops, i, j), sources, rows.latency_s, evidence.query),
+            devices_of(gpus),
             self.floors_s(gpus),
-            self._knowledge,
+            self._parameters,
             times,
         )
         return Estimate(times.latency_s, times.bound, SUPPORT_OF_GROUP[times.group], times.group)
 
     @cached_property
-    def _knowledge(self) -> Knowledge:
+    def _parameters(self) -> Parameters:
         kernels = self.kernels_
-        return Knowledge(
+        return Parameters(
             self.shares_.floor,
             self.shares_.traffic,
             self.default_floor_,
@@ -109,31 +108,31 @@ class Auto:
         )
 
     def fit(self, measurements: Measurements, gpus: GpuTable, *, target_gpu: str | None = None) -> Auto:
-        """Learn launch floors, mechanisms and costs; choose the two shares by holding each GPU out in turn.
+        """Return `auto` with launch floors, mechanisms and costs fitted, and Shares chosen by holding out each GPU.
 
-        All rows teach, whichever GPU the result is for: a version for `target_gpu` differs by its intervals.
+        All rows are used, whatever `target_gpu` is: a version for one GPU differs in its intervals.
         """
         trained = [int(g) for g in np.unique(measurements.gpu)]
         choices = [Shares(*pair) for pair in product(FLOOR_CHOICES, TRAFFIC_CHOICES)]
         shares = Shares()
         if len(trained) >= 3:
-            errors = [_held_out_error(measurements, gpus, trained, one) for one in choices]
+            errors = [_held_out_error(measurements, gpus, trained, choice) for choice in choices]
             shares = choices[int(np.argmin(errors))]
         return replace(_learn(measurements, gpus, shares), operators_=self.operators_)
 
     def fit_operators(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Auto:
-        """Itself with the operators and dtypes of `runs` learned (learning.learn)."""
+        """Return `auto` with the operators and dtypes of `runs` learned (learning.learn)."""
         return replace(self, operators_=learning.fit(self.operators_, runs, gpus))
 
     def with_measured(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Auto:
-        """Itself corrected for GPUs of which `runs` hold some rows: takes seconds, and needs no training."""
+        """Return `auto` calibrated to the measured rows of `runs`, in seconds and without training."""
         return replace(self, operators_=learning.with_measured(self.operators_, runs, gpus))
 
     layout = staticmethod(layout)
     learned_cells = staticmethod(learned_cells)
 
     def state(self) -> dict[str, Any]:
-        """Plain containers and arrays."""
+        """Return plain containers and arrays."""
         return {
             "shares": [self.shares_.floor, self.shares_.traffic],
             "floors": dict(self.floors_),
@@ -147,8 +146,8 @@ class Auto:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """The inverse of `state`."""
-        kernels = KernelKnowledge(state["label"], state["log_likelihood"], state["cost"])
+        """Return the predictor of a `state`."""
+        kernels = KernelCosts(state["label"], state["log_likelihood"], state["cost"])
         learned = Learned.from_state(state["operators"])
         shares = Shares(*state["shares"])
         return cls(shares, state["floors"], state["default_floor"], state["prior_cost"], kernels, learned)
@@ -156,19 +155,19 @@ class Auto:
 
 def _learn(measurements: Measurements, gpus: GpuTable, shares: Shares) -> Auto:
     floors = launch_floors(measurements, gpus)
-    # Too long a floor doubles a short kernel's time, too short a one at most halves it: take the least.
+    # Too long a floor may double a short kernel's time, too short a floor at most halves it: take the least.
     default = min(floors.values(), default=FLOOR_S)
     floor_s = np.array([floors[gpus.ids[g]] for g in measurements.gpu])
-    kernels, cost = learn_kernels(measurements, gpus, floor_s, shares)
+    kernels, cost = fit_kernels(measurements, gpus, floor_s, shares)
     return Auto(shares, floors, default, cost, kernels)
 
 
 def _held_out_error(measurements: Measurements, gpus: GpuTable, trained: list[int], shares: Shares) -> float:
-    """Mean absolute log error of single sources, each GPU held out in turn."""
+    """Return the mean absolute log error of predictions from single sources, each GPU held out in turn."""
     errors = []
     for gpu in trained:
         fitted = _learn(measurements.take(np.flatnonzero(measurements.gpu != gpu)), gpus, shares)
-        source, target = like_pairs(measurements)
+        source, target = comparable_pairs(measurements)
         chosen = measurements.gpu[target] == gpu
         source, target = source[chosen], target[chosen]
         if len(source):

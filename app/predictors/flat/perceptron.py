@@ -1,4 +1,4 @@
-"""A multi-layer perceptron as plain arrays: what is left of scikit-learn's once it is fitted."""
+"""A multi-layer perceptron as plain arrays, converted from scikit-learn's after fitting."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ class FlatPerceptron:
 
     @classmethod
     def fitted(cls, features: Floats, target: Floats, *, layers: tuple[int, ...], rounds: int) -> Self:
-        """Least squares of target float64 [n] on features float64 [n, columns]: Adam, seed 0, `rounds` passes."""
+        """Return a perceptron fitted by least squares to target float64 [n]: Adam, seed 0, `rounds` epochs.
+
+        features  float64 [n, columns]
+        """
         import warnings  # noqa: PLC0415  (as scikit-learn: serving never fits)
 
         from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415
@@ -52,7 +55,7 @@ class FlatPerceptron:
         return cls(centre, spread, weights, tuple(b.astype(np.float32) for b in network.intercepts_), scale, offset)
 
     def predict(self, features: Floats) -> Floats:
-        """Answers float64 [n] for features float64 [n, columns]."""
+        """Return predictions float64 [n] for features float64 [n, columns]."""
         layer = (features - self.centre) / self.spread
         for k, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             layer = layer @ weight.astype(np.float64) + bias
@@ -61,7 +64,7 @@ class FlatPerceptron:
         return self.scale * layer[:, 0] + self.offset
 
     def state(self) -> dict[str, Any]:
-        """As a plain container of arrays."""
+        """Return a plain container of arrays."""
         return {
             "centre": self.centre,
             "spread": self.spread,
@@ -73,6 +76,6 @@ class FlatPerceptron:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """The inverse of `state`."""
+        """Return the model of a `state`."""
         weights, biases = tuple(state["weights"]), tuple(state["biases"])
         return cls(state["centre"], state["spread"], weights, biases, state["scale"], state["offset"])

@@ -1,4 +1,4 @@
-"""Regressors as plain arrays and one `predict`: what is left of an estimator once it is fitted."""
+"""Fitted regressors as plain arrays with a common `predict`."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from app.predictors.flat.trees import FlatTrees
 
 Floats = NDArray[np.float64]
 
-# Distances held at once: 4 MB.
+# Distances per chunk: 4 MB.
 _CHUNK = 1 << 19
 
 
 class FlatModel(Protocol):
-    """Features float64 [n, columns] to answers float64 [n]."""
+    """A fitted regressor: features float64 [n, columns] to predictions float64 [n]."""
 
     def predict(self, features: Floats) -> Floats:
-        """Answers, float64 [n]; one row alone gives what it gives among others."""
+        """Return predictions, float64 [n]; a row's prediction does not depend on other rows."""
         ...
 
     def state(self) -> dict[str, Any]:
-        """Arrays and numbers, with the model's kind under "kind"."""
+        """Return arrays and numbers, with the model's kind under "kind"."""
         ...
 
 
@@ -38,17 +38,17 @@ class Affine:
     intercept: float
 
     def predict(self, features: Floats) -> Floats:
-        """Summed row by row: a matrix product would round differently with the number of rows."""
+        """Return predictions; sums by row, since the rounding of a matrix product depends on the number of rows."""
         total: Floats = (features * self.coefficients).sum(axis=1)
         return total + self.intercept
 
     def state(self) -> dict[str, Any]:
-        """As a plain container of arrays."""
+        """Return a plain container of arrays."""
         return {"kind": self.kind, "coefficients": self.coefficients, "intercept": self.intercept}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """The inverse of `state`."""
+        """Return the model of a `state`."""
         return cls(state["coefficients"], state["intercept"])
 
 
@@ -66,7 +66,7 @@ class RadialBasis:
     intercept: float
 
     def predict(self, features: Floats) -> Floats:
-        """Chunked over rows."""
+        """Return predictions, in chunks of rows."""
         from scipy.spatial.distance import cdist  # noqa: PLC0415  (workers that do not serve it spare its memory)
 
         step = max(_CHUNK // max(len(self.centres), 1), 1)
@@ -78,7 +78,7 @@ class RadialBasis:
         return answer
 
     def state(self) -> dict[str, Any]:
-        """As a plain container of arrays."""
+        """Return a plain container of arrays."""
         return {
             "kind": self.kind,
             "centres": self.centres,
@@ -89,7 +89,7 @@ class RadialBasis:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """The inverse of `state`."""
+        """Return the model of a `state`."""
         return cls(state["centres"], state["weights"], state["gamma"], state["intercept"])
 
 
@@ -106,7 +106,7 @@ class Neighbours:
     k: int
 
     def predict(self, features: Floats) -> Floats:
-        """Chunked over rows; a tie at the k-th distance is broken by position."""
+        """Return predictions, in chunks of rows; a tie at the k-th distance is broken by position."""
         from scipy.spatial.distance import cdist  # noqa: PLC0415  (workers that do not serve it spare its memory)
 
         step = max(_CHUNK // len(self.points), 1)
@@ -119,12 +119,12 @@ class Neighbours:
         return answer
 
     def state(self) -> dict[str, Any]:
-        """As a plain container of arrays."""
+        """Return a plain container of arrays."""
         return {"kind": self.kind, "points": self.points, "values": self.values, "k": self.k}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """The inverse of `state`."""
+        """Return the model of a `state`."""
         return cls(state["points"], state["values"], state["k"])
 
 
@@ -137,5 +137,5 @@ FLAT_MODELS: tuple[type[Affine] | type[RadialBasis] | type[Neighbours] | type[Fl
 
 
 def flat_model(state: Mapping[str, Any]) -> FlatModel:
-    """The model that `state()` describes."""
+    """Return the model of a `state`, by its kind."""
     return next(model for model in FLAT_MODELS if model.kind == state["kind"]).from_state(state)

@@ -1,7 +1,7 @@
-"""Tree ensembles as flat arrays: every tree of every row moves down one level per step.
+"""Tree ensembles as flat arrays: every tree of every row descends one level per step.
 
-The two children of a node stand side by side (`child`, `child + 1`), and a leaf is its own child under a
-threshold of infinity, so a step is `node = child[node] + (x > threshold[node])` with no branch.
+The two children of a node are adjacent (`child`, `child + 1`), and a leaf is its own child with an infinite threshold,
+so a step is `node = child[node] + (x > threshold[node])` without a branch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
-# Trees times rows per step: the working arrays stay within a few MB of cache.
+# Trees times rows per chunk: the working arrays stay within a few MB of cache.
 _CHUNK = 1 << 18
 
 
@@ -28,7 +28,7 @@ class FlatTrees:
     feature    int [nodes], column compared; 0 at leaves
     threshold  float32 [nodes], go right where x > threshold; infinity at leaves
     child      int [nodes], left child, the right one follows it; itself at leaves
-    value      float64 [nodes], answer of a leaf; 0 elsewhere
+    value      float64 [nodes], prediction of a leaf; 0 elsewhere
     depth      steps from a root to the deepest leaf
     """
 
@@ -44,7 +44,7 @@ class FlatTrees:
 
     @classmethod
     def from_sklearn(cls, trees: Sequence[Any], *, scale: float, offset: float = 0.0) -> Self:
-        """From fitted `sklearn.tree` regressors."""
+        """Return the ensemble of fitted `sklearn.tree` regressors."""
         parts = [_breadth_first(tree.tree_) for tree in trees]
         sizes = np.array([len(part[0]) for part in parts])
         root = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.intp)
@@ -60,9 +60,9 @@ class FlatTrees:
         )
 
     def predict(self, features: Floats) -> Floats:
-        """Answers float64 [n] for features float64 [n, columns]."""
+        """Return predictions float64 [n] for features float64 [n, columns]."""
         step = max(_CHUNK // len(self.root), 1)
-        # scikit-learn compares in float32 too.
+        # scikit-learn also compares in float32.
         narrow = features.astype(np.float32)
         if len(narrow) <= step:
             return self._descend(narrow)
@@ -80,7 +80,7 @@ class FlatTrees:
         return self.offset + self.scale * total
 
     def state(self) -> dict[str, Any]:
-        """As a plain container of arrays, indices as narrow as they fit."""
+        """Return a plain container of arrays, indices in the narrowest type."""
         return {
             "kind": self.kind,
             "root": self.root.astype(np.int32),
@@ -95,7 +95,7 @@ class FlatTrees:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """The inverse of `state`; indices widen once, here, because gathers want the machine's word."""
+        """Return the ensemble of a `state`; indices are widened once, because gathers need machine words."""
         return cls(
             root=state["root"].astype(np.intp),
             feature=state["feature"].astype(np.intp),
@@ -109,7 +109,7 @@ class FlatTrees:
 
 
 def _breadth_first(tree: Any) -> tuple[Ints, NDArray[np.float32], Ints, Floats]:
-    """Feature, threshold, child and value of one scikit-learn tree, siblings side by side."""
+    """Return feature, threshold, child and value of one scikit-learn tree, with siblings adjacent."""
     order, level = [np.zeros(1, dtype=np.intp)], np.zeros(1, dtype=np.intp)
     while len(level):
         inner = level[tree.children_left[level] >= 0]
@@ -129,6 +129,6 @@ def _breadth_first(tree: Any) -> tuple[Ints, NDArray[np.float32], Ints, Floats]:
 
 
 def _round_down(threshold: Floats) -> NDArray[np.float32]:
-    """The largest float32 not above each threshold: x > it decides alike for every float32 x."""
+    """Return the largest float32 not above each threshold: comparisons with any float32 x are unchanged."""
     narrow = threshold.astype(np.float32)
     return np.where(narrow > threshold, np.nextafter(narrow, np.float32(-np.inf)), narrow)

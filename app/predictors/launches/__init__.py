@@ -1,1 +1,1 @@
-"""Single kernel launches: the cross-GPU kernels paper's methods, and what `auto` does for them."""
+"""Kernel launches: occupancy, identity, validity, and the relation of measurements to a query."""

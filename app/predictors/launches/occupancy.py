@@ -1,8 +1,8 @@
-"""How many blocks of a launch are resident on one SM.
+"""Occupancy: blocks of a launch that are resident on one SM.
 
-`resident_blocks` follows the hardware, as CUDA's occupancy calculator does (whole warps, register and shared-memory
-units, a register file in parts, shared memory that the system keeps);
-`paper_occupancy` follows the cross-GPU kernels paper, section 4.0.2, to the letter.
+`resident_blocks` follows the hardware, as CUDA's occupancy calculator does (whole warps, allocation units of registers
+and shared memory, a partitioned register file, reserved shared memory); `paper_occupancy` follows the cross-GPU kernels
+paper, section 4.0.2, exactly.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from app.tables.ops import OpTable
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
-# What can keep a further block off an SM; `Residency.limit` is a code into this tuple.
+# Resources that limit resident blocks; `Residency.limit` is a code into this tuple.
 LIMITS = ("threads", "blocks", "registers", "shared_memory")
 
 LAUNCH_FIELDS = ("threads_per_block", "registers_per_thread", "shared_memory_per_block")
@@ -36,25 +36,25 @@ _BLOCK_THREADS = COLUMN_INDEX["max_threads_per_block"]
 _THREAD_REGISTERS = COLUMN_INDEX["max_registers_per_thread"]
 _BLOCK_SHARED = COLUMN_INDEX["shared_memory_per_block_bytes"]
 
-# An SM's registers lie in as many parts as it has schedulers, and a warp's in one of them.
+# An SM's register file has one part per scheduler; a warp's registers are in one part.
 _PARTS = 4.0
-# Since compute capability 8.0 the system keeps this much of the shared memory of each block, which is why no block can
-# have all of an SM's.
+# Shared memory that the system reserves per block since compute capability 8.0, at most, bytes: no block can use all of
+# an SM's shared memory.
 _MOST_RESERVED = 1024.0
 
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """Blocks of n launches on one SM.
+    """Resident blocks of n launches on one SM.
 
-    caps  float64 [4, n], blocks that each of LIMITS allows, NaN where it does not bind
+    caps  float64 [4, n], blocks that each of LIMITS allows; NaN if it does not limit
     """
 
     caps: Floats
 
     @property
     def blocks(self) -> Floats:
-        """Blocks per SM, float64 [n], whole numbers; 0 where the launch cannot run at all."""
+        """Blocks per SM, float64 [n], whole numbers; 0 if the launch cannot run."""
         blocks: Floats = np.fmin.reduce(self.caps, axis=0)
         return blocks
 
@@ -67,14 +67,14 @@ class Residency:
 
 @compiled
 def warps_held(registers: float, file: float, unit: float, warp: float) -> float:
-    """Warps whose registers an SM's file of `file` registers holds, allotted in steps of `unit`; NaN if one is."""
+    """Return the warps whose registers fit into a file of `file` registers, allocated in units; NaN if any is NaN."""
     per_warp = max(np.ceil(registers * warp / unit) * unit, 1.0)
     return float(_PARTS * np.floor(file / _PARTS / per_warp))
 
 
 @compiled
 def blocks_allowed(dims: Floats, row: int, figures: Floats, gpu: int, caps: Floats) -> float:
-    """Fill `caps` [4] with the blocks that each of LIMITS allows on one SM, and return the least of them."""
+    """Fill `caps` [4] with the blocks per SM that each of LIMITS allows, and return the least of them."""
     threads, registers, shared = dims[_THREADS, row], dims[_REGISTERS, row], dims[_SHARED, row]
     warp = figures[_WARP, gpu]
     warps = np.ceil(threads / warp)
@@ -82,7 +82,7 @@ def blocks_allowed(dims: Floats, row: int, figures: Floats, gpu: int, caps: Floa
     reserved = most_shared - figures[_BLOCK_SHARED, gpu]
     if reserved <= _MOST_RESERVED:
         shared += reserved
-    # A launch that takes none of a resource may ask for one unit of it: that never binds.
+    # A launch that uses none of a resource counts as one unit, which never limits.
     caps[0] = np.floor(figures[_SM_THREADS, gpu] / (warps * warp))
     caps[1] = figures[_SM_BLOCKS, gpu]
     file, unit = figures[_SM_REGISTERS, gpu], figures[_REGISTER_UNIT, gpu]
@@ -96,7 +96,7 @@ def blocks_allowed(dims: Floats, row: int, figures: Floats, gpu: int, caps: Floa
         caps[3] = 0.0
     least = np.inf
     for cap in caps:
-        if not np.isnan(cap):  # an absent figure does not limit
+        if not np.isnan(cap):  # absent figures do not limit
             least = min(least, cap)
     return least
 
@@ -108,7 +108,7 @@ def _fill(dims: Floats, i: Ints, figures: Floats, j: Ints, caps: Floats) -> None
 
 
 def resident_blocks(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Residency:
-    """Blocks of operator row `i[q]` per SM of GPU row `j[q]`; absent (NaN) figures do not limit."""
+    """Return the resident blocks of operator row `i[q]` on GPU row `j[q]`; absent (NaN) figures do not limit."""
     caps = np.empty((len(i), len(LIMITS)))
     _fill(ops.dims, i, gpus.values, j, caps)
     return Residency(caps.T)
@@ -116,11 +116,11 @@ def resident_blocks(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Residency
 
 @compiled
 def paper_occupancy(dims: Floats, row: int, figures: Floats, gpu: int) -> float:
-    """Active over possible warps per SM of one launch, 0 to 1, by the four floors of section 4.0.2.
+    """Return the active over possible warps per SM of one launch, 0 to 1, by the paper's section 4.0.2.
 
-    B = min(floor(registers / (registers per thread x threads)), floor(shared / shared per block),
-    floor(max threads / threads), max blocks). As in the authors' results, a resource that the launch does
-    not use, and a limit that comes out as zero, is ignored.
+    Blocks are min(floor(registers / (registers per thread x threads)), floor(shared / shared per block),
+    floor(max threads / threads), max blocks). As in the authors' results, unused resources and limits of zero are
+    ignored.
     """
     threads, warp, sm_threads = dims[_THREADS, row], figures[_WARP, gpu], figures[_SM_THREADS, gpu]
     blocks = np.inf

@@ -1,4 +1,4 @@
-"""How measured launches relate to the launch that is asked for: the residual group of its best evidence."""
+"""Relation of measured launches to the queried launch, which selects the interval group."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from app.tables.ops import OpTable
 Ints = NDArray[np.intp]
 
 _LAUNCH = FIELD_INDEX["launch"]
-# Relation by what a row shares with its query: 4 for the kernel, 2 for the launch, 1 for the GPU.
+# Relation by the attributes that a row shares with its query: 4 for the kernel, 2 for the launch, 1 for the GPU.
 RELATION = np.array([RELATED] * 4 + [OTHER_GPU_AND_SIZE, SAME_GPU, OTHER_GPU, EXACT])
 
 
 def relations(ops: OpTable, i: Ints, j: Ints, evidence: Evidence) -> Ints:
-    """How each evidence row relates to its query: code into GROUPS, int [m].
+    """Return the relation of each evidence row to its query, int [m], code into GROUPS.
 
-    `ops`, `i`, `j` are the query's.
+    Query q is operator row `i[q]` of `ops` on GPU row `j[q]`.
     """
     rows, query = evidence.rows, i[evidence.query]
     kernel = rows.ops.label == ops.label[query]
@@ -30,7 +30,7 @@ def relations(ops: OpTable, i: Ints, j: Ints, evidence: Evidence) -> Ints:
 
 
 def best_group(relation: Ints, query: Ints, n: int) -> Ints:
-    """The strongest relation of every query, int [n]; NO_EVIDENCE where a query has no row."""
+    """Return the strongest relation of every query, int [n]; NO_EVIDENCE for a query without rows."""
     if len(query) == n == 1:
         return relation
     group = np.full(n, NO_EVIDENCE)

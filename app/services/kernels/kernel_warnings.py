@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 
 from app.predictors.intervals.groups import NO_EVIDENCE, RELATED
-from app.predictors.launches.sound import none_under_limit
+from app.predictors.launches.validity import none_below_limit
 from app.predictors.roofline import hardware_limit
 from app.tables.gpus import GpuSpec, GpuTable
 from app.tables.measurements import Measurements
@@ -51,7 +51,7 @@ def measurement_warnings(
     """
     if not len(measured):
         return [[] for _ in workloads]
-    if none_under_limit(measured, gpus, LIMIT_TOLERANCE):
+    if none_below_limit(measured, gpus, LIMIT_TOLERANCE):
         return [_same_counts(workload) for workload in workloads]
     limits = hardware_limit(measured.ops, gpus, np.arange(len(measured)), measured.gpu).latency_s.tolist()
     each = zip([gpus.ids[gpu] for gpu in measured.gpu.tolist()], limits, strict=True)

@@ -15,7 +15,7 @@ from app.engine.evidence import KernelQueries, gather_evidence
 from app.engine.gpu_rows import GpuRows, Snapshot
 from app.errors import BadInput, FieldError, GpucastError
 from app.predictors import BY_NAME, PREDICTORS
-from app.predictors.launches.sound import all_run
+from app.predictors.launches.validity import all_runnable
 from app.services.kernels.launch import check_launch
 from app.services.kernels.render import EngineAnswer, render_predictions
 from app.tables.gpus import GpuTable
@@ -105,7 +105,7 @@ def _launch_errors(ops: OpTable, gpus: GpuTable, resolved: Sequence[ResolvedRequ
     """Return the error per request whose launch cannot run; with "all", such GPUs are skipped instead."""
     i = np.array([k for k, item in enumerate(resolved) for _ in item.targets], dtype=np.intp)
     j = np.array([target for item in resolved for target in item.targets], dtype=np.intp)
-    if all_run(ops, gpus, i, j):
+    if all_runnable(ops, gpus, i, j):
         return [None] * len(resolved)
     each = iter(check_launch(ops, gpus, i, j))
     return [_launch_error(item, gpus, [next(each) for _ in item.targets]) for item in resolved]

@@ -13,7 +13,7 @@ from app.errors import BadInput, FieldError
 from app.ops.figures import Work
 from app.predictors import OPERATOR_PREDICTORS
 from app.predictors.auto.predictor import Auto
-from app.predictors.links import not_joined
+from app.predictors.links import beyond_link_domain
 from app.predictors.roofline import peaks
 from app.tables.gpus import MOST_IN_A_MACHINE, GpuSpec, GpuTable
 from app.tables.ops import DTYPES, OpTable
@@ -106,7 +106,7 @@ def over_slot(ops: OpTable, gpus: GpuTable, target: int) -> bool:
     """Whether rows are of more devices than the GPU's link joins."""
     if not gpus.column("link_domain_gpus")[target] <= MOST_IN_A_MACHINE:
         return False
-    return not_joined(ops, gpus, np.arange(len(ops)), np.full(len(ops), target)) is not None
+    return beyond_link_domain(ops, gpus, np.arange(len(ops)), np.full(len(ops), target)) is not None
 
 
 def warnings(spec: GpuSpec, predictor: str, *, unanswered: int, alone: int, slotted: bool, guest: bool) -> list[str]:

@@ -13,7 +13,7 @@ from app.predictors.auto.operators.explain import Explanation as Found
 from app.predictors.auto.operators.explain import Member, explained
 from app.predictors.auto.predictor import Auto
 from app.predictors.intervals.groups import S_UNTRAINED, SITUATIONS
-from app.predictors.links import named
+from app.predictors.links import gpu_id_of
 from app.services.operators.between_nodes import Asking
 from app.tables.predictions import Predictions
 from app.wire.prediction_form import (
@@ -79,7 +79,7 @@ def _worded(found: Found) -> Explanation:
 
 def _member(member: Member) -> MemberAnswer:
     source, gpu, weight, log_correction, latency_s = member
-    return MemberAnswer(source, None if gpu is None else named(gpu), weight, log_correction, latency_s * 1e3)  # type: ignore[arg-type]
+    return MemberAnswer(source, None if gpu is None else gpu_id_of(gpu), weight, log_correction, latency_s * 1e3)  # type: ignore[arg-type]
 
 
 def _known(figure: float) -> float | None:

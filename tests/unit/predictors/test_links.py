@@ -15,7 +15,7 @@ from app.predictors.auto.operators.explain import explained
 from app.predictors.auto.operators.learning.learn import expected_errors
 from app.predictors.auto.predictor import Auto
 from app.predictors.intervals.conformal import Intervals
-from app.predictors.links import linked, named, not_joined
+from app.predictors.links import beyond_link_domain, by_link, gpu_id_of
 from app.predictors.roofline import Roofline
 from app.services.operators.between_nodes import Asking, answered_on
 from app.services.operators.explanations import explanations
@@ -85,11 +85,11 @@ def test_what_joins_all_costs_no_second_table() -> None:
     every = np.arange(len(SIZES))
     ops = operators("all_reduce", *SIZES)
     for gpu in (SLOTS, SWITCH, RACK):
-        assert not_joined(ops, GPUS, every, np.full(len(every), gpu)) is None
+        assert beyond_link_domain(ops, GPUS, every, np.full(len(every), gpu)) is None
     fresh = GpuTable.from_specs(SPECS)
     products = operators("linear", *[{"m": 8, "n": 8, "k": 8}] * 2)
     for table, gpu in ((products, BRIDGE), (sent(devices=2), BRIDGE), (sent(devices=8), SWITCH)):
-        gpus, j = linked(table, fresh, np.arange(len(table)), np.full(len(table), gpu))
+        gpus, j = by_link(table, fresh, np.arange(len(table)), np.full(len(table), gpu))
         assert gpus is fresh and set(j.tolist()) == {gpu}
     assert "slots" not in fresh.memo
 
@@ -146,7 +146,7 @@ def engine(auto: Auto, index: OperatorIndex = NO_OPERATORS) -> Engine:
 def test_an_explanation_is_of_the_link_that_was_taken() -> None:
     auto, ops = taught((BRIDGE, False, 3.0), (SLOTS, True, 2.0)), concatenate([EIGHT, PAIR])
     answer = answered_on(engine(auto), ops, GPUS, [BRIDGE], predictor="auto", coverage=0.8)
-    assert [named(f"{gpu}/slot") for gpu in GPUS.ids] == list(GPUS.ids)
+    assert [gpu_id_of(f"{gpu}/slot") for gpu in GPUS.ids] == list(GPUS.ids)
     eight, pair = explained(auto.operators_, ops, GPUS, BRIDGE, answer)
     assert [one.gpu for one in eight.members if one.source != "physics"] == ["slotted"]
     assert [one.gpu for one in pair.members if one.source != "physics"] == ["bridged"]

@@ -9,12 +9,12 @@ import pytest
 from app.errors import NotTrained
 from app.ops import OP_CODE, OPS
 from app.predictors.intervals.groups import S_SEEN, S_UNTRAINED, operator_codes
-from app.predictors.papers.neusight.cells import even_tiles
 from app.predictors.papers.neusight.equations import Decomposed, decompose, devices_of, kernels_of
-from app.predictors.papers.neusight.learning import evenly
+from app.predictors.papers.neusight.fitting import evenly
+from app.predictors.papers.neusight.measured_tiles import Tiles, tile_of_kernel, tiles_of_grids
 from app.predictors.papers.neusight.network import LEAST_UTILISATION, Examples, Network, utilisation
+from app.predictors.papers.neusight.operator_model import even_tiles
 from app.predictors.papers.neusight.predictor import TileWave
-from app.predictors.papers.neusight.tiles import Tiles, tile_of_kernel, tiles_of_grids
 from app.predictors.papers.queries import Cell
 from app.tables.gpus import GpuTable
 from app.tables.ops import DTYPE_CODE, OpTable

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from app.errors import NotTrained
-from app.predictors.launches.alike import launches
+from app.predictors.launches.identity import launch_ids
 from app.predictors.papers.cross_gpu_kernels.regressors import Forest, RidgeRegression
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
@@ -22,7 +22,7 @@ def noisy(factor: float, seed: int = 0) -> Measurements:
 
 
 def test_no_fold_asks_a_row_that_it_trains_on() -> None:
-    for fold in folds(MEASURED, launches(MEASURED.ops)):
+    for fold in folds(MEASURED, launch_ids(MEASURED.ops)):
         assert not set(fold.query) & set(fold.train)
         assert len(fold.source) == len(fold.position)
         assert (np.diff(fold.position) >= 0).all()

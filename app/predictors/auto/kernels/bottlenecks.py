@@ -1,7 +1,7 @@
-"""What can hold a kernel launch up, in seconds per unit of cost.
+"""Bottlenecks of a kernel launch, in seconds per unit of cost.
 
-Five bottlenecks, each with its own scaling across GPUs and sizes. A kernel's measured time fixes the cost of
-one of them; the same cost on another GPU, or at another size, predicts its time there.
+There are five bottlenecks, each with its own scaling across GPUs and sizes. A kernel's measured time determines the
+cost of one of them; the same cost on another GPU, or at another size, predicts its time there.
 
 traffic     bytes / (DRAM or L2 bandwidth, by where the working set lives)
 latency     lane operations / (SMs x clock x resident threads): Little's law, loads waiting on memory
@@ -30,14 +30,14 @@ Ints = NDArray[np.intp]
 
 BOTTLENECKS = ("traffic", "latency", "issue", "arithmetic", "serial")
 
-# Share of the datasheet's DRAM bandwidth that a streaming kernel gets where no triad was measured:
-# BabelStream on P100, V100, A100 and GeForce cards lies between 0.85 and 0.93.
+# Share of the datasheet's DRAM bandwidth that a streaming kernel achieves, if no triad was measured:
+# BabelStream on P100, V100, A100 and GeForce cards achieves 0.85 to 0.93.
 STREAMING_SHARE = 0.88
-# Share of the L2 port width that kernels get; L2 read micro-benchmarks on Volta to Hopper reach 0.2 to 0.4.
+# Share of the L2 port width that kernels achieve; L2 read micro-benchmarks on Volta to Hopper achieve 0.2 to 0.4.
 L2_SHARE = 0.25
-# A working set stays in the L2 up to this multiple of its size, and is gone at the second (LRU thrashes).
+# A working set stays in the L2 up to the first multiple of its size; none of it from the second on (LRU thrashes).
 L2_STAYS, L2_GONE = 1.1, 1.25
-# Traffic of a launch that moves no bytes, seconds: too short to matter, and its logarithm exists.
+# Traffic time of a launch that moves no bytes, seconds: negligible, but with a logarithm.
 NO_TRAFFIC_S = 1e-15
 
 _FLOPS, _BYTES, _WORKING_SET = FIELD_INDEX["flops"], FIELD_INDEX["bytes"], FIELD_INDEX["working_set_bytes"]
@@ -47,9 +47,9 @@ _THREADS, _LANES = FIELD_INDEX["threads_per_block"], FIELD_INDEX["lane_operation
 
 @dataclass(frozen=True, slots=True)
 class Bottlenecks:
-    """Of n launches.
+    """Bottlenecks of n launches.
 
-    limit_s  float64 [n], the hardware limit, seconds
+    limit_s  float64 [n], hardware limit, seconds
     unit_s   float64 [5, n], seconds per unit of cost of every bottleneck (for traffic: seconds at cost 1)
     """
 
@@ -59,10 +59,9 @@ class Bottlenecks:
 
 @once_per_table
 def rates(gpus: GpuTable) -> Floats:
-    """What each bottleneck passes, float64 [6, gpus].
+    """Return seconds per byte from L2 and DRAM, and per lane operation of the last four bottlenecks, [6, gpus].
 
-    Seconds per byte from L2 and DRAM, and seconds per lane operation of the last four bottlenecks (latency: with
-    one resident thread).
+    Latency is that of one resident thread.
     """
     triad, peak = gpus.column("triad_bandwidth_bytes_per_s"), gpus.column("memory_bandwidth_bytes_per_s")
     serial = 1.0 / gpus.column("boost_clock_hz")
@@ -81,7 +80,7 @@ def rates(gpus: GpuTable) -> Floats:
 
 
 class Launches(NamedTuple):
-    """Launches on GPUs: columns of an OpTable, its rows `row` [n] and rows `gpu` [n] of the GPU table."""
+    """n launches: columns of an OpTable, and for each launch its row there, int [n], and its GPU row, int [n]."""
 
     dims: Floats
     label: Ints
@@ -91,21 +90,27 @@ class Launches(NamedTuple):
 
     @classmethod
     def of(cls, ops: OpTable, i: Ints, j: Ints) -> Launches:
-        """Operator row `i[q]` on GPU row `j[q]`."""
+        """Return the launches of operator row `i[q]` on GPU row `j[q]`."""
         return cls(ops.dims, ops.label, ops.dtype, i, j)
 
 
 class Devices(NamedTuple):
-    """The GPU table as compiled code reads it: `rates`, app.predictors.roofline.peaks, and its figures."""
+    """A GPU table for compiled code.
+
+    rate     float64 [6, gpus], as `rates`
+    peak     float64 [dtypes, gpus], as app.predictors.roofline.peaks
+    figures  float64 [columns, gpus]
+    """
 
     rate: Floats
     peak: Floats
     figures: Floats
 
-    @classmethod
-    def of(cls, gpus: GpuTable) -> Devices:
-        """Of a whole table."""
-        return cls(rates(gpus), peaks(gpus), gpus.values)
+
+@once_per_table
+def devices_of(gpus: GpuTable) -> Devices:
+    """Return the arrays of a table for compiled code."""
+    return Devices(rates(gpus), peaks(gpus), gpus.values)
 
 
 @compiled
@@ -127,14 +132,14 @@ def unit_times(launches: Launches, at: int, devices: Devices, unit: Floats) -> f
 
 @compiled
 def _fill(launches: Launches, devices: Devices, unit: Floats, limit: Floats) -> None:
-    one = np.empty(5)
+    of_launch = np.empty(5)
     for q in range(len(limit)):
-        limit[q] = unit_times(launches, q, devices, one)
-        unit[:, q] = one
+        limit[q] = unit_times(launches, q, devices, of_launch)
+        unit[:, q] = of_launch
 
 
 def bottlenecks(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Bottlenecks:
-    """Bottlenecks of operator row `i[q]` on GPU row `j[q]`."""
+    """Return the bottlenecks of operator row `i[q]` on GPU row `j[q]`."""
     unit, limit = np.empty((len(BOTTLENECKS), len(i))), np.empty(len(i))
-    _fill(Launches.of(ops, i, j), Devices.of(gpus), unit, limit)
+    _fill(Launches.of(ops, i, j), devices_of(gpus), unit, limit)
     return Bottlenecks(limit, unit)

@@ -1,4 +1,4 @@
-"""The time of launches from their evidence: `auto`'s arithmetic, row by row, compiled."""
+"""Times of kernel launches from their source measurements: `auto`'s arithmetic, compiled, row by row."""
 
 from __future__ import annotations
 
@@ -28,27 +28,31 @@ from app.tables.predictions import COMPUTE, LAUNCH, MEMORY
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
-# A kernel's own measured work outweighs its fitted costs from this multiple of the launch floor.
+# Measured work of at least this multiple of the launch floor fully corrects a kernel's fitted costs.
 TRUSTED_WORK = 6.0
-# Weight of the sources where the only ones are other kernels; the rest goes to the prior costs.
+# Weight of sources that are all of other kernels; the rest goes to the prior costs.
 RELATED_WEIGHT = 0.5
-# Weight of the fitted costs where the kernel was trained on; the rest goes to sources of the same kernel, if any.
+# Weight of the fitted costs of a trained kernel; the rest goes to sources of the same kernel, if any.
 FITTED_WEIGHT = 0.5
-# Beyond eight times or an eighth of every measured size (in the log), an answer counts as one from another size on
-# another GPU.
-FAR = np.log(8.0)
-# A fitted cost of nothing still predicts a time, seconds.
+# Extrapolation distance, in log size, above which an answer has the interval of another GPU and another size: more than
+# 8 times, or less than an eighth of, every measured size.
+EXTRAPOLATED_LOG_SIZE = np.log(8.0)
+# Least time predicted from fitted costs, which may be 0, seconds.
 _LEAST_S = 1e-12
 _ROUNDING = 1e-9
 _MECHANISM, _LANES, _LAUNCH = FIELD_INDEX["mechanism"], FIELD_INDEX["lane_operations"], FIELD_INDEX["launch"]
-# Where each hypothesis' answer and weight, and a source's unit times, are written to, [5] each.
-_Room = tuple[Floats, Floats, Floats]
-# Rows of the running sums over a query's sources, each per hypothesis; all but the first weighted by precision.
+# Rows of _Scratch.sums; all but the first are weighted by precision.
 _PRECISION, _ANSWER, _SQUARE, _PRIOR = range(4)
 
 
-class Question(NamedTuple):
-    """Queries and their sources: measured `source_s` [m], seconds, of query `query` [m], ascending."""
+class LaunchQueries(NamedTuple):
+    """Queries and their source measurements.
+
+    queries   the n launches to predict
+    sources   the m measured launches
+    source_s  float64 [m], measured seconds
+    query     int [m], the query of each source, ascending
+    """
 
     queries: Launches
     sources: Launches
@@ -56,11 +60,15 @@ class Question(NamedTuple):
     query: Ints
 
 
-class Knowledge(NamedTuple):
-    """What `auto` knows.
+class Parameters(NamedTuple):
+    """Fitted parameters of `auto` for kernels.
 
-    The two shares, the launch floor of a GPU without one of its own, prior costs [5], and per trained kernel
-    (`label` [k], sorted) the log likelihood [5, k] of the hypotheses and its fitted costs [5, k].
+    floor_share, traffic_share  app.predictors.auto.kernels.transfer.Shares
+    default_floor_s  launch floor of a GPU without a measured one, seconds
+    prior_cost       float64 [5], costs of an unmeasured kernel
+    label            int [k], trained kernels, sorted
+    log_likelihood   float64 [5, k], of the bottleneck hypotheses per kernel
+    cost             float64 [5, k], fitted costs per kernel
     """
 
     floor_share: float
@@ -73,7 +81,7 @@ class Knowledge(NamedTuple):
 
 
 class Times(NamedTuple):
-    """Answers to fill, [n] each: seconds, code into BOUNDS, code into GROUPS."""
+    """Predictions to fill, [n] each: seconds, code into BOUNDS, code into GROUPS."""
 
     latency_s: Floats
     bound: Ints
@@ -81,12 +89,36 @@ class Times(NamedTuple):
 
     @classmethod
     def empty(cls, n: int) -> Times:
-        """Room for n answers."""
+        """Return arrays for n predictions."""
         return cls(np.empty(n), *(np.empty(n, dtype=np.intp) for _ in range(2)))
 
 
+class _Inputs(NamedTuple):
+    """Arrays that every query reads; `floor_s` float64 [g] are the GPUs' launch floors, NaN if unknown."""
+
+    launches: LaunchQueries
+    devices: Devices
+    floor_s: Floats
+    parameters: Parameters
+
+
+class _Scratch(NamedTuple):
+    """Buffers of one query.
+
+    answer  float64 [5], log work under each hypothesis
+    weight  float64 [5], log weights, then weights of the hypotheses
+    source  float64 [5], unit times of one source
+    sums    float64 [4, 5], running sums over the query's sources per hypothesis
+    """
+
+    answer: Floats
+    weight: Floats
+    source: Floats
+    sums: Floats
+
+
 class _Query(NamedTuple):
-    """One query while it is answered: its unit times [5], hardware limit, and column in Knowledge or -1."""
+    """One query: its position, unit times [5], hardware limit, and column in Parameters (-1: untrained kernel)."""
 
     at: int
     unit: Floats
@@ -94,30 +126,34 @@ class _Query(NamedTuple):
     column: int
 
 
-class _Heard(NamedTuple):
-    """What a query's sources say beside the running sums over them.
+class _Aggregates(NamedTuple):
+    """Per-query aggregates over its sources, beside the running sums.
 
-    `stop` is the place after the last one, `floor_s` the launch floor, `group` the closest relation, code into GROUPS.
-    Of the sources of the query's own kernel: the distance of the `nearest`; their `surprise` together, and of how many.
+    stop      position after the query's last source
+    floor_s   launch floor, seconds
+    group     closest relation, code into GROUPS
+    nearest   least log-size distance among sources of the query's kernel
+    residual  sum of their log residuals from the kernel's fitted costs
+    own       their number
     """
 
     stop: int
     floor_s: float
     group: int
     nearest: float
-    surprise: float
+    residual: float
     own: int
 
 
 @compiled
-def _column(known: Knowledge, label: int) -> int:
+def _column(known: Parameters, label: int) -> int:
     column = int(np.searchsorted(known.label, label))
     return column if column < len(known.label) and known.label[column] == label else -1
 
 
 @compiled
-def _relation(question: Question, q: int, k: int) -> int:
-    """How source `k` relates to query `q`: code into GROUPS."""
+def _relation(question: LaunchQueries, q: int, k: int) -> int:
+    """Return the relation of source `k` to query `q`, code into GROUPS."""
     queries, sources = question.queries, question.sources
     mine, theirs = queries.row[q], sources.row[k]
     code = 4 * int(queries.label[mine] == sources.label[theirs])
@@ -126,8 +162,8 @@ def _relation(question: Question, q: int, k: int) -> int:
 
 
 @compiled
-def _distance(question: Question, q: int, k: int) -> float:
-    """How far a source's size is from the query's, in the log of lane operations."""
+def _distance(question: LaunchQueries, q: int, k: int) -> float:
+    """Return the distance between the sizes of source `k` and query `q`, in log lane operations."""
     mine = question.queries.dims[_LANES, question.queries.row[q]]
     theirs = question.sources.dims[_LANES, question.sources.row[k]]
     return float(abs(np.log(mine / theirs)))
@@ -144,7 +180,7 @@ def _add(answer: Floats, prior: Floats, spread: float, sums: Floats) -> None:
 
 @compiled
 def _combine(sums: Floats, sources: int, answer: Floats, log_weight: Floats) -> None:
-    """Mean answer of the sources, and their mean prior less half their squared disagreement."""
+    """Fill in the sources' mean answer, and as log weights their mean prior minus half their squared disagreement."""
     for h in range(5):
         answer[h] = sums[_ANSWER, h] / sums[_PRECISION, h]
         log_weight[h] = sums[_PRIOR, h] / sums[_PRECISION, h]
@@ -153,8 +189,8 @@ def _combine(sums: Floats, sources: int, answer: Floats, log_weight: Floats) -> 
 
 
 @compiled
-def _weigh(query: _Query, known: Knowledge, answer: Floats, weight: Floats) -> float:
-    """Normalise log weights in place, with what training says of the kernel; the weighted mean log work."""
+def _weigh(query: _Query, known: Parameters, answer: Floats, weight: Floats) -> float:
+    """Normalise the log weights in place, with the kernel's log likelihood, and return the weighted mean log work."""
     if query.column >= 0:
         weight += known.log_likelihood[:, query.column]
     normalise(weight, weight)
@@ -162,8 +198,8 @@ def _weigh(query: _Query, known: Knowledge, answer: Floats, weight: Floats) -> f
 
 
 @compiled
-def _unmeasured(query: _Query, mechanism: int, known: Knowledge, answer: Floats, weight: Floats) -> float:
-    """What a launch without any source takes: prior costs, its mechanism by its own description."""
+def _prior_log_work(query: _Query, mechanism: int, known: Parameters, answer: Floats, weight: Floats) -> float:
+    """Return the log work of a launch without sources: prior costs, weighted by its described mechanism."""
     least = max(query.unit[0] * known.prior_cost[0], query.limit_s)
     for h in range(5):
         answer[h] = np.log(max(query.unit[h] * known.prior_cost[h], least))
@@ -172,8 +208,8 @@ def _unmeasured(query: _Query, mechanism: int, known: Knowledge, answer: Floats,
 
 
 @compiled
-def _floor_of_source(floor_s: float, latency_s: float, expected_s: float, known: Knowledge) -> float:
-    """The launch floor in a source's time: its GPU's own, or else what a short time has beyond its expected work."""
+def _floor_of_source(floor_s: float, latency_s: float, expected_s: float, known: Parameters) -> float:
+    """Return the launch floor of a source: its GPU's, or else the excess of a short time over its expected work."""
     if not np.isnan(floor_s):
         return floor_s
     if latency_s > LONGEST_FLOOR_S:
@@ -182,15 +218,15 @@ def _floor_of_source(floor_s: float, latency_s: float, expected_s: float, known:
 
 
 @compiled
-def _surprise(source: Floats, work: float, floor_s: float, column: int, known: Knowledge) -> float:
-    """Log of a source's work over what its kernel's fitted costs expect, trusted as it exceeds the launch floor."""
+def _log_residual(source: Floats, work: float, floor_s: float, column: int, known: Parameters) -> float:
+    """Return the log of a source's work over its kernel's fitted costs, shrunk where the launch floor dominates."""
     expected = max((known.cost[:, column] * source).sum(), _LEAST_S)
     return float(min(work / (TRUSTED_WORK * floor_s), 1.0) * np.log(work / expected))
 
 
 @compiled
 def _bound(answer: Floats, weight: Floats, traffic_s: float, floor_s: float, latency_s: float) -> int:
-    """Launch when the floor is over half the time, else memory or compute by the weight of the hypotheses."""
+    """Return the bound: launch if the floor is over half the time, else memory or compute by the hypotheses' weight."""
     if floor_s > 0.5 * latency_s:
         return LAUNCH
     moving = weight[0]
@@ -201,43 +237,37 @@ def _bound(answer: Floats, weight: Floats, traffic_s: float, floor_s: float, lat
 
 
 @compiled
-def fill_times(question: Question, devices: Devices, floor_s: Floats, known: Knowledge, times: Times) -> None:
-    """Fill `times` for every query; `floor_s` [g] are the GPUs' launch floors, NaN where none is known."""
+def fill_times(question: LaunchQueries, devices: Devices, floor_s: Floats, known: Parameters, times: Times) -> None:
+    """Fill `times` for every query; `floor_s` float64 [g] are the GPUs' launch floors, NaN if unknown."""
     queries, unit, first = question.queries, np.empty(5), 0
-    room = (np.empty(5), np.empty(5), np.empty(5))
+    inputs = _Inputs(question, devices, floor_s, known)
+    scratch = _Scratch(np.empty(5), np.empty(5), np.empty(5), np.empty((4, 5)))
     for q in range(len(times.latency_s)):
-        limit, sums = unit_times(queries, q, devices, unit), np.zeros((4, 5))
+        limit = unit_times(queries, q, devices, unit)
         query = _Query(q, unit, limit, _column(known, queries.label[queries.row[q]]))
-        heard = _hear(question, query, first, devices, floor_s, known, room, sums)
-        log_work, group = _log_work(question, query, heard, heard.stop - first, known, room, sums)
-        times.latency_s[q] = time_s(max(np.exp(log_work), limit), heard.floor_s, known.floor_share)
-        times.bound[q] = _bound(room[0], room[1], unit[0], heard.floor_s, times.latency_s[q])
-        far = group < RELATED and first < heard.stop and heard.nearest > FAR
-        times.group[q] = max(group, OTHER_GPU_AND_SIZE) if far else group
-        first = heard.stop
+        sources = _aggregate(inputs, query, first, scratch)
+        log_work, group = _log_work(inputs, query, sources, sources.stop - first, scratch)
+        times.latency_s[q] = time_s(max(np.exp(log_work), limit), sources.floor_s, known.floor_share)
+        times.bound[q] = _bound(scratch.answer, scratch.weight, unit[0], sources.floor_s, times.latency_s[q])
+        extrapolated = group < RELATED and first < sources.stop and sources.nearest > EXTRAPOLATED_LOG_SIZE
+        times.group[q] = max(group, OTHER_GPU_AND_SIZE) if extrapolated else group
+        first = sources.stop
 
 
 @compiled
-def _hear(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not tables)
-    question: Question,
-    query: _Query,
-    first: int,
-    devices: Devices,
-    floor_s: Floats,
-    known: Knowledge,
-    room: _Room,
-    sums: Floats,
-) -> _Heard:
-    """Add the sources of a query, of which the first is at `first`, to `sums`."""
+def _aggregate(inputs: _Inputs, query: _Query, first: int, scratch: _Scratch) -> _Aggregates:
+    """Fill `scratch.sums` with the sums over a query's sources, from position `first` on, and return the aggregates."""
+    question, floor_s, known = inputs.launches, inputs.floor_s, inputs.parameters
     queries, sources, q, k = question.queries, question.sources, query.at, first
-    answer, weight, source = room
+    answer, weight, source, sums = scratch
+    sums[:] = 0.0
     floor = floor_s[queries.gpu[q]]
     floor = known.default_floor_s if np.isnan(floor) else floor
-    group, nearest, surprise, own = NO_EVIDENCE, np.inf, 0.0, 0
+    group, nearest, residual, own = NO_EVIDENCE, np.inf, 0.0, 0
     while k < len(question.query) and question.query[k] == q:
-        limit = unit_times(sources, k, devices, source)
+        limit = unit_times(sources, k, inputs.devices, source)
         mechanism = int(sources.dims[_MECHANISM, sources.row[k]])
-        expected = np.exp(_unmeasured(_Query(q, source, limit, -1), mechanism, known, answer, weight))
+        expected = np.exp(_prior_log_work(_Query(q, source, limit, -1), mechanism, known, answer, weight))
         source_floor = _floor_of_source(floor_s[sources.gpu[k]], question.source_s[k], expected, known)
         if sources.gpu[k] == queries.gpu[q]:
             floor = max(floor, source_floor)
@@ -247,38 +277,34 @@ def _hear(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not tables)
         distance = _distance(question, q, k)
         _add(answer, weight, np.hypot(SPREAD[relation], SPREAD_PER_LOG_SIZE * distance), sums)
         if query.column >= 0 and relation < RELATED:
-            surprise += _surprise(source, work, source_floor, query.column, known)
+            residual += _log_residual(source, work, source_floor, query.column, known)
             own += 1
         if relation < RELATED:
             nearest = min(nearest, distance)
         group = min(group, relation)
         k += 1
-    return _Heard(k, floor, group, nearest, surprise, own)
+    return _Aggregates(k, floor, group, nearest, residual, own)
 
 
 @compiled
-def _log_work(
-    question: Question,
-    query: _Query,
-    heard: _Heard,
-    sources: int,
-    known: Knowledge,
-    room: _Room,
-    sums: Floats,
-) -> tuple[float, int]:
-    """The log of a query's work, seconds, and its code into GROUPS; into `room` each hypothesis' answer and weight."""
-    (answer, weight, _), queries, group, log_work = room, question.queries, heard.group, 0.0
+def _log_work(inputs: _Inputs, query: _Query, sources: _Aggregates, count: int, scratch: _Scratch) -> tuple[float, int]:
+    """Return the log of a query's work in seconds, and its code into GROUPS, from `count` sources.
+
+    Fills `scratch.answer` and `scratch.weight` with each hypothesis' log work and weight.
+    """
+    queries, known = inputs.launches.queries, inputs.parameters
+    answer, weight, group, log_work = scratch.answer, scratch.weight, sources.group, 0.0
     if group < NO_EVIDENCE:
-        _combine(sums, sources, answer, weight)
+        _combine(scratch.sums, count, answer, weight)
         log_work = _weigh(query, known, answer, weight)
     if group >= RELATED:
         share = RELATED_WEIGHT if group == RELATED else 0.0
         mechanism = int(queries.dims[_MECHANISM, queries.row[query.at]])
-        log_work = share * log_work + (1.0 - share) * _unmeasured(query, mechanism, known, answer, weight)
-    # Rows of the target GPU itself say more than costs averaged over GPUs.
+        log_work = share * log_work + (1.0 - share) * _prior_log_work(query, mechanism, known, answer, weight)
+    # Rows measured on the target GPU itself are better evidence than costs averaged over GPUs.
     if query.column >= 0 and group > SAME_GPU:
         fitted = np.log(max((known.cost[:, query.column] * query.unit).sum(), query.limit_s))
-        fitted += heard.surprise / max(heard.own, 1)
+        fitted += sources.residual / max(sources.own, 1)
         share = 1.0 if group >= RELATED else FITTED_WEIGHT
         log_work = (1.0 - share) * log_work + share * fitted
         group = min(group, OTHER_GPU_AND_SIZE)

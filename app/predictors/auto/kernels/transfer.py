@@ -1,9 +1,8 @@
-"""From measured launches to other GPUs, sizes and kernels: a mixture over bottlenecks.
+"""Transfer of measured launches to other GPUs, sizes and kernels: a mixture over bottlenecks.
 
-Under the hypothesis that one bottleneck holds a kernel up, each measurement fixes that bottleneck's cost and
-so predicts the query. Which hypothesis is true is uncertain: its weight is a prior from what the launch says
-of itself, times how well the sources agree with one another under it, times what training rows of the same
-kernel showed. The answer is the weighted geometric mean.
+Under the hypothesis that one bottleneck limits a kernel, each measurement determines that bottleneck's cost and so
+predicts the query. A hypothesis' weight is a prior from the launch's description, times the agreement of the sources
+under it, times its likelihood on training rows of the same kernel. The prediction is the weighted geometric mean.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from app.runtime.compiled import compiled
 
 Floats = NDArray[np.float64]
 
-# A launch's fixed cost where its GPU was never measured: empty kernels take 2 to 5 us on NVIDIA GPUs since 2015.
+# Launch floor of an unmeasured GPU, seconds: empty kernels take 2 to 5 us on NVIDIA GPUs since 2015.
 FLOOR_S = 4e-6
-# On some machines (other drivers, other systems) they take up to twice as long.
+# Longest launch floor; some drivers and systems take twice as long.
 LONGEST_FLOOR_S = 1e-5
 # Traffic becomes the bottleneck around `Shares.traffic` of the measured work, over this logistic width.
 TRAFFIC_WIDTH = 0.08
@@ -34,19 +33,19 @@ MECHANISM_PRIOR = np.array(
 )
 assert len(MECHANISM_PRIOR) == len(MECHANISMS)
 LEAST_PRIOR = 1e-4
-# Share of the measured time that is work at least, whatever the launch floor.
+# Least share of the measured time that counts as work, whatever the launch floor.
 LEAST_WORK = 0.02
-# Log-space spread of a source's answer by its relation (app.predictors.intervals.groups.GROUPS, the weakest unused),
-# and per unit of log distance in lane operations: sizes far apart say less.
+# Log-space standard deviation of a source's answer by its relation (app.predictors.intervals.groups.GROUPS, the weakest
+# unused), and per unit of log distance in lane operations.
 SPREAD = np.array([0.03, 0.10, 0.20, 0.25, 0.60, 1.0])
 SPREAD_PER_LOG_SIZE = 0.3
-# Spread of one kernel's true cost about a true bottleneck, across GPUs.
+# Log-space standard deviation of one kernel's cost across GPUs under its true bottleneck.
 AGREEMENT_SPREAD = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """The two figures chosen by holding each GPU out.
+    """Two parameters chosen by holding each GPU out.
 
     floor    part of the launch floor that adds to the work; the rest overlaps with it
     traffic  traffic over measured work at which traffic becomes the likely bottleneck
@@ -58,26 +57,26 @@ class Shares:
 
 @compiled
 def work_s(latency_s: float, floor_s: float, limit_s: float, floor_share: float) -> float:
-    """Measured time less the launch floor: never under the hardware limit, nor under 2 % of the time."""
+    """Return the work in a measured time: without the launch floor, at least the hardware limit and 2 % of the time."""
     least = min(max(limit_s, LEAST_WORK * latency_s), latency_s)
     return float(max(latency_s - floor_share * floor_s, least))
 
 
 @compiled
 def time_s(work: float, floor_s: float, floor_share: float) -> float:
-    """The inverse: work and launch floor to time."""
+    """Return the time of work and launch floor: the inverse of `work_s`."""
     return float(max(floor_s, floor_share * floor_s + work))
 
 
 @compiled
 def carried(work: float, source: Floats, target: Floats, limit_s: float, log_work: Floats) -> None:
-    """Fill `log_work` [5] with the target's work under each hypothesis, from a source's work.
+    """Fill `log_work` [5] with the target's log work under each hypothesis, from a source's work.
 
     source, target  float64 [5], unit times
-    limit_s  the target's hardware limit
+    limit_s         the target's hardware limit, seconds
 
-    Work scales with the bottleneck's unit time; under hypotheses other than traffic the target must still move its
-    bytes, and under all it stays over the hardware limit.
+    Work scales with the bottleneck's unit time. It is at least the hardware limit and, under hypotheses other than
+    traffic, at least the traffic's time.
     """
     for h in range(5):
         least = limit_s if h == 0 else max(target[0], limit_s)
@@ -86,7 +85,7 @@ def carried(work: float, source: Floats, target: Floats, limit_s: float, log_wor
 
 @compiled
 def traffic_probability(traffic_s: float, work: float, threshold: float) -> float:
-    """Probability that traffic is the bottleneck, from its share of the work."""
+    """Return the probability that traffic is the bottleneck, from its share of the work."""
     return float(1.0 / (1.0 + np.exp((threshold - traffic_s / work) / TRAFFIC_WIDTH)))
 
 
@@ -112,7 +111,7 @@ def normalise(log_weight: Floats, weight: Floats) -> None:
 
 @compiled
 def works_s(latency_s: Floats, floor_s: Floats, limit_s: Floats, floor_share: float) -> Floats:
-    """`work_s` of many rows, float64 [m]."""
+    """Return `work_s` of m rows, float64 [m]."""
     work = np.empty(len(latency_s))
     for k in range(len(work)):
         work[k] = work_s(latency_s[k], floor_s[k], limit_s[k], floor_share)
@@ -121,7 +120,7 @@ def works_s(latency_s: Floats, floor_s: Floats, limit_s: Floats, floor_share: fl
 
 @compiled
 def all_carried(work: Floats, source: Floats, target: Floats, limit_s: Floats) -> Floats:
-    """`carried` of many pairs, float64 [5, m], from unit times [5, m] of either side."""
+    """Return `carried` of m pairs, float64 [5, m]; `source` and `target` are unit times [5, m]."""
     log_work = np.empty((len(work), 5))
     for k in range(len(work)):
         carried(work[k], source[:, k], target[:, k], limit_s[k], log_work[k])

@@ -27,7 +27,7 @@ from app.predictors.auto.operators.physics.operator_features import products_of,
 from app.predictors.auto.operators.physics.physics_fit import FACTORS, OF_WORK
 from app.predictors.auto.operators.queries import MEMBERS, UNTRACED, Answers, Queries, Rows, Trace
 from app.predictors.intervals.groups import S_CALIBRATED, S_MEASURED, S_SEEN, SUPPORT_OF_SITUATION, operator_codes
-from app.predictors.links import linked
+from app.predictors.links import by_link
 from app.predictors.priors import IS_COLLECTIVE, IS_LINEAR
 from app.predictors.roofline import peaks
 from app.tables.gpus import GpuTable
@@ -82,7 +82,7 @@ class Learned:
         n, kinds = len(i), kinds_of(ops)
         collective = any(kind.op.link_bytes is not None for kind in kinds)
         if collective:
-            gpus, j = linked(ops, gpus, i, j)
+            gpus, j = by_link(ops, gpus, i, j)
         order = np.arange(n) if _alike(ops, j) else np.lexsort((ops.dtype[i], ops.kind[i], j))
         twin, recipes, products = np.arange(n), self._recipes(gpus), products_of(kinds)
         other, share = twin, np.zeros(n)

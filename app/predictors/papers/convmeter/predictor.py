@@ -1,7 +1,7 @@
 """`convmeter` and `convmeter_ols`: ConvMeter's linear model of networks and blocks (Beringer et al., ICPP 2024).
 
 Per dtype, pass, one device or many, memory layout and compilation, and per GPU, time is linear in the figures of
-papers.convmeter.fit. `convmeter` fits them with coefficients of at least zero and relative errors;
+papers.convmeter.equations. `convmeter` fits them with coefficients of at least zero and relative errors;
 `convmeter_ols` as the paper does, by plain least squares, whose answers below zero are no answers.
 
 Coefficients are kept in units of the GPU: FLOPs over its FP32 rate (tensor rates follow kernels, not networks), bytes
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from app.errors import NotTrained
 from app.ops.network import BACKWARD, BACKWARD_UPDATE, FORWARD, NETWORK, PASSES, STEP, UPDATE
 from app.predictors.intervals.groups import S_UNTRAINED
-from app.predictors.papers.convmeter.fit import NON_NEGATIVE, PLAIN, TERMS, Method, terms
+from app.predictors.papers.convmeter.equations import NON_NEGATIVE, PLAIN, TERMS, Method, terms
 from app.predictors.papers.known_gpus import LAYOUT, KnownGpus
 from app.predictors.papers.queries import Cell, estimate, of_each_gpu
 from app.predictors.schema import Layout

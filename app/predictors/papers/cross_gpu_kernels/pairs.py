@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.ops.kernel import FIELD_INDEX, SIZE_FIELDS
-from app.predictors.launches.alike import launches
+from app.predictors.launches.identity import launch_ids
 from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.measurements import Measurements
 from app.tables.ops import OpTable
@@ -84,7 +84,7 @@ def pair_features(ops: OpTable, latency_s: Floats, source: Floats, target: Float
 def one_row_per_gpu(measurements: Measurements) -> tuple[Measurements, Ints]:
     """One row per launch and GPU: the first, with the median time. Also the launch of each, int [rows]."""
     ops = measurements.ops
-    launch = launches(ops)
+    launch = launch_ids(ops)
     key = np.stack([launch, measurements.gpu])
     _, first, group, count = np.unique(key, axis=1, return_index=True, return_inverse=True, return_counts=True)
     latency = measurements.latency_s[np.lexsort((measurements.latency_s, group.ravel()))]

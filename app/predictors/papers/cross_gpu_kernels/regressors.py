@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from app.errors import NotTrained
 from app.predictors.flat.regressors import FlatModel, flat_model
 from app.predictors.intervals.groups import RELATED
-from app.predictors.launches.sources import Sources
+from app.predictors.launches.strongest_evidence import Sources
 from app.predictors.papers.cross_gpu_kernels.pairs import (
     MS_PER_S,
     PAIR_FEATURES,

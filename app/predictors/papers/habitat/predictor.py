@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from app.errors import NotTrained
 from app.ops import OP_CODE, OPS
 from app.ops.kinds import kinds_of, work_of
-from app.predictors.papers.habitat.cells import NETWORK_FIGURES, Samples
+from app.predictors.papers.habitat.samples import NETWORK_FIGURES, Samples
 from app.predictors.papers.habitat.wave_scaling import memory_share, scaled
 from app.predictors.papers.known_gpus import LAYOUT, KnownGpus, figures_of
 from app.predictors.papers.queries import (

@@ -1,8 +1,8 @@
 """NeuSight's network (equations 7 and 8): utilisation = alpha - beta / waves, and alpha, beta = sigmoid(MLP(x)).
 
-Trained in plain NumPy on the latency that follows from the utilisation (equations 4 to 6), with the symmetric mean
-absolute percentage error as loss, by AdamW, as the authors' code. Theirs has eight layers of 512 with ReLU (1.6
-million weights); this one LAYERS of WIDTH, which answers in microseconds.
+The network is trained in plain NumPy on the latency that follows from the utilisation (equations 4 to 6), with the
+symmetric mean absolute percentage error as loss, by AdamW, as the authors' code does. Theirs has eight layers of 512
+units (1.6 million weights); this one has LAYERS of WIDTH, which predicts in microseconds.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
 
 WIDTH, LAYERS = 64, 4
-# A wave that waits for its launch or its memory alone may use this little of a GPU.
+# Lower bound of utilisation: a wave may only wait for its launch or for memory.
 LEAST_UTILISATION = 1e-4
 STEPS, LEAST_STEPS, EPOCHS, BATCH = 6000, 500, 200, 256
 RATE = 5e-3
-# Noise on the inputs while learning, standard deviations in log2. With five GPUs a network else tells them apart by
-# their L2 and memory, and is wrong on any other.
+# Noise on the inputs in training, standard deviations in log2. Without it a network trained on five GPUs identifies
+# them by their L2 and memory, and fails on any other.
 JITTER = np.array([0.0, 0.0, 0.2, 0.2, 0.0], dtype=np.float32)
 _FIRST_MOMENT, _SECOND_MOMENT, _EPSILON = 0.9, 0.999, 1e-8
 
 
 class Examples(NamedTuple):
-    """What is learned from, n rows.
+    """n training rows.
 
     inputs   float64 [n, 5], table 3's features
     waves    float64 [n]
     ideal_s  float64 [n], latency at full utilisation
-    latency_s  float64 [n], as measured
+    latency_s  float64 [n], measured
     """
 
     inputs: Floats
@@ -46,22 +46,22 @@ class Examples(NamedTuple):
     latency_s: Floats
 
     def take(self, rows: NDArray[np.intp]) -> Examples:
-        """The rows given."""
+        """Return the given rows."""
         return Examples(*(column[rows] for column in self))
 
 
 def utilisation(alpha: Floats, beta: Floats, waves: Floats) -> Floats:
-    """Equation 7, bounded: alpha - beta / waves in [LEAST_UTILISATION, 1]."""
+    """Return the utilisation by equation 7, alpha - beta / waves, clamped to [LEAST_UTILISATION, 1]."""
     return np.clip(alpha - beta / waves, LEAST_UTILISATION, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Weights and biases of the layers, and how inputs come to them.
+    """A trained network.
 
-    centre, scale  float32 [5], inputs are standardised by these
-    span     float32 [2, 5], least and most of each standardised input learned from; inputs beyond are taken as these
-    weights, biases  float32 [in, out] and [out] by layer
+    centre, scale    float32 [5], which standardise inputs
+    span             float32 [2, 5], training range of each standardised input, to which inputs are clamped
+    weights, biases  float32 [in, out] and [out] of each layer
     """
 
     centre: Singles
@@ -72,7 +72,7 @@ class Network:
 
     @classmethod
     def fit(cls, examples: Examples, *, decay: float) -> Self:
-        """Trained on the examples with this weight decay; the same examples give the same network."""
+        """Return a network trained on the examples with weight decay `decay`; deterministic."""
         inputs = examples.inputs.astype(np.float32)
         centre, scale = inputs.mean(axis=0), np.maximum(inputs.std(axis=0), np.float32(1e-3))
         draw = np.random.default_rng(0)
@@ -84,15 +84,16 @@ class Network:
         return cls(centre, scale, span, tuple(parameters[0::2]), tuple(parameters[1::2]))
 
     def predict(self, inputs: Floats) -> Floats:
-        """Alpha and beta of rows of features [n, 5], float64 [2, n]; a row's do not depend on the others'."""
+        """Return alpha and beta of features [n, 5], float64 [2, n]; a row's result does not depend on other rows."""
         x = np.clip((inputs.astype(np.float32) - self.centre) / self.scale, self.span[0], self.span[1])
         out = np.empty((2, len(x)))
-        inner = np.stack(self.weights[1:-1]), np.stack(self.biases[1:-1])
-        _forward(x, self.weights[0], self.biases[0], inner, self.weights[-1], self.biases[-1], out)
+        weights, biases = self.weights, self.biases
+        inner, inner_bias = np.stack(weights[1:-1]), np.stack(biases[1:-1])
+        _forward(_Layers(weights[0], biases[0], inner, inner_bias, weights[-1], biases[-1]), x, out)
         return out
 
     def state(self) -> dict[str, Any]:
-        """As a plain container of arrays."""
+        """Return the network as a plain container of arrays."""
         return {
             "centre": self.centre,
             "scale": self.scale,
@@ -103,8 +104,19 @@ class Network:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """The inverse of `state`."""
+        """Return the network of a `state`."""
         return cls(state["centre"], state["scale"], state["span"], tuple(state["weights"]), tuple(state["biases"]))
+
+
+class _Layers(NamedTuple):
+    """Weights [in, out] and biases [out] of the first, the stacked inner [d, ...] and the last layers, float32."""
+
+    first: Singles
+    first_bias: Singles
+    inner: Singles
+    inner_bias: Singles
+    last: Singles
+    last_bias: Singles
 
 
 @compiled
@@ -117,33 +129,30 @@ def _layer(x: Singles, weights: Singles, bias: Singles, out: Singles) -> None:
 
 
 @compiled
-def _forward(
-    x: Singles,
-    first: Singles,
-    first_bias: Singles,
-    inner: tuple[Singles, Singles],
-    last: Singles,
-    last_bias: Singles,
-    out: Floats,
-) -> None:
-    # Row by row: a product of matrices rounds differently with every number of rows.
-    now, after, end = np.empty_like(first_bias), np.empty_like(first_bias), np.empty_like(last_bias)
+def _forward(layers: _Layers, x: Singles, out: Floats) -> None:
+    """Fill `out` [2, n] with alpha and beta of standardised features `x` [n, 5]."""
+    # Row by row: the rounding of a matrix product depends on the number of rows.
+    now, after, end = (
+        np.empty_like(layers.first_bias),
+        np.empty_like(layers.first_bias),
+        np.empty_like(layers.last_bias),
+    )
     for q in range(len(x)):
-        _layer(x[q], first, first_bias, now)
-        for depth in range(len(inner[0])):
+        _layer(x[q], layers.first, layers.first_bias, now)
+        for depth in range(len(layers.inner)):
             for unit in range(len(now)):
                 now[unit] = max(now[unit], np.float32(0.0))
-            _layer(now, inner[0][depth], inner[1][depth], after)
+            _layer(now, layers.inner[depth], layers.inner_bias[depth], after)
             now, after = after, now
         for unit in range(len(now)):
             now[unit] = max(now[unit], np.float32(0.0))
-        _layer(now, last, last_bias, end)
+        _layer(now, layers.last, layers.last_bias, end)
         for head in range(2):
             out[head, q] = 1.0 / (1.0 + np.exp(-end[head]))
 
 
 def _initial(draw: np.random.Generator, features: int) -> list[Singles]:
-    """Weights and biases in turn; He et al. (2015) for ReLU."""
+    """Return initial weights and biases, alternating, by layer (He et al. 2015)."""
     sizes = [features, *[WIDTH] * (LAYERS - 1), 2]
     parameters: list[Singles] = []
     for before, after in pairwise(sizes):
@@ -153,29 +162,32 @@ def _initial(draw: np.random.Generator, features: int) -> list[Singles]:
 
 
 def _gradients(parameters: list[Singles], x: Singles, given: Singles) -> list[Singles]:
-    """Of the mean of |p - t| / (p + t) by every parameter; given: 1 / waves and ideal / measured latency t, [2, n]."""
+    """Return the gradients of the mean of |p - t| / (p + t) with respect to every parameter.
+
+    given  float32 [2, n], 1 / waves, and ideal / measured latency t
+    """
     layers = [x]
     for weights, bias in zip(parameters[0:-2:2], parameters[1:-2:2], strict=True):
         layers.append(np.maximum(layers[-1] @ weights + bias, 0.0))
     heads = 1.0 / (1.0 + np.exp(-(layers[-1] @ parameters[-2] + parameters[-1])))
     per_wave, ideal = given
-    # Below the bound the slope is the bound's, so that a row there finds its way out.
+    # Below the bound the gradient is the bound's, so that training can leave it.
     used = np.maximum(heads[:, 0] - heads[:, 1] * per_wave, LEAST_UTILISATION)
     ratio = ideal / used
     slope = np.sign(ratio - 1.0) * 2.0 / (ratio + 1.0) ** 2 * (-ratio / used) / len(x)
     back = np.stack([slope, -slope * per_wave], axis=1) * heads * (1.0 - heads)
-    found: list[Singles] = []
+    gradients: list[Singles] = []
     for depth in range(len(layers) - 1, -1, -1):
-        found[:0] = [layers[depth].T @ back, back.sum(axis=0)]
+        gradients[:0] = [layers[depth].T @ back, back.sum(axis=0)]
         if depth:
             back = (back @ parameters[2 * depth].T) * (layers[depth] > 0.0)
-    return found
+    return gradients
 
 
 def _descend(
     parameters: list[Singles], x: Singles, given: Singles, jitter: Singles, decay: float, draw: np.random.Generator
 ) -> None:
-    """AdamW (Loshchilov and Hutter 2019) in place, its rate falling to zero along a cosine; jitter float32 [5]."""
+    """Train in place by AdamW (Loshchilov and Hutter 2019), with a cosine learning rate; `jitter` float32 [5]."""
     first, second = ([np.zeros_like(p) for p in parameters] for _ in range(2))
     batches = max(1, len(x) // BATCH)
     steps = min(STEPS, max(LEAST_STEPS, EPOCHS * batches))

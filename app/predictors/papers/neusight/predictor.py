@@ -4,7 +4,7 @@ Five families, bmm, linear, element-wise, softmax and layer norm, have a network
 beta of utilisation = alpha - beta / waves from table 3's features (papers.neusight.equations, _network). Any
 other operator is taken as bound by memory: bytes / bandwidth.
 
-Differs from the paper: the choice of tiles (papers.neusight.tiles); element-wise tiles cut the flattened
+Differs from the paper: the choice of tiles (papers.neusight.measured_tiles); element-wise tiles cut the flattened
 tensor, as PyTorch's kernels do, rather than each row; FLOPs and bytes are those of app.ops; a smaller network, whose
 inputs stay within what it learned from. Launches and clocks are no inputs, as in the paper: what the host adds, and a
 clock under boost, end up in the utilisation. Collectives, which the paper predicts by their links, are left to the
@@ -24,10 +24,10 @@ from app.errors import NotTrained
 from app.ops import OPS
 from app.predictors.intervals.groups import S_UNTRAINED
 from app.predictors.papers.known_gpus import LAYOUT
-from app.predictors.papers.neusight.cells import Learned
 from app.predictors.papers.neusight.equations import ELEMENTWISE, INPUTS, SIZES, Devices, family_of
-from app.predictors.papers.neusight.learning import LEAST_ROWS, learn
+from app.predictors.papers.neusight.fitting import LEAST_ROWS, learn
 from app.predictors.papers.neusight.network import Network
+from app.predictors.papers.neusight.operator_model import OperatorModel
 from app.predictors.papers.queries import Cell, estimate
 from app.predictors.schema import Layout
 from app.tables.gpus import GpuTable
@@ -50,7 +50,7 @@ class TileWave:
     trainable: ClassVar[bool] = True
     needs_training: ClassVar[bool] = True
 
-    cells_: Mapping[tuple[str, str], Learned] = field(default_factory=dict)
+    cells_: Mapping[tuple[str, str], OperatorModel] = field(default_factory=dict)
 
     def fit_operators(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Self:
         """Itself with a network for every family and dtype of `runs`, shared by the family's operators in `runs`.
@@ -77,7 +77,7 @@ class TileWave:
 
         return estimate(ops, gpus, i, j, answer)
 
-    def _learned(self, cell: Cell) -> Learned | None:
+    def _learned(self, cell: Cell) -> OperatorModel | None:
         """The operator's own cell; an element-wise one that was never measured has any of its family's."""
         own = self.cells_.get((cell.op.name, cell.dtype))
         if own is not None or _FAMILY[cell.op.name] != ELEMENTWISE:
@@ -114,7 +114,9 @@ class TileWave:
         """The inverse of `state`."""
         networks = [Network.from_state(one) for one in state["networks"]]
         cells = state["cells"]
-        return cls({(one["op"], one["dtype"]): Learned.from_state(networks[one["network"]], one) for one in cells})
+        return cls(
+            {(one["op"], one["dtype"]): OperatorModel.from_state(networks[one["network"]], one) for one in cells}
+        )
 
 
 def _memory_bound(cell: Cell, gpus: GpuTable) -> tuple[Floats, Ints] | None:

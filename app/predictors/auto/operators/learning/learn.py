@@ -27,7 +27,7 @@ from app.predictors.auto.operators.models.ranges import beyond
 from app.predictors.auto.operators.models.training_samples import makes_of, samples, told_apart, usual_rows
 from app.predictors.auto.operators.physics.analytic_model import ANY_TILE
 from app.predictors.auto.operators.physics.operator_features import products_of
-from app.predictors.links import linked, linked_runs
+from app.predictors.links import by_link, runs_by_link
 from app.predictors.priors import IS_COLLECTIVE
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
@@ -40,7 +40,7 @@ Ints = NDArray[np.intp]
 
 def fit(known: Learned, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Learned:
     """What is `known` with what `runs` teach; that of other operators, dtypes and GPUs stays."""
-    runs, gpus = linked_runs(runs, gpus)
+    runs, gpus = runs_by_link(runs, gpus)
     cells = dict(known.cells)
     usual = {(run.op, run.dtype): usual_rows(run) for run in runs}
     for key, rows in _with_sisters({key: run.rows for key, run in usual.items()}, gpus).items():
@@ -56,7 +56,7 @@ def fit(known: Learned, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Learned
 
 def with_measured(known: Learned, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Learned:
     """Corrected, at once, for GPUs of which `runs` hold some rows; GPUs with a model of their own keep it."""
-    runs, gpus = linked_runs(runs, gpus)
+    runs, gpus = runs_by_link(runs, gpus)
     cells, told = dict(known.cells), dict[CellKey, list[Measurements]]()
     for run in runs:
         rows = usual_rows(run).rows
@@ -93,7 +93,7 @@ def expected_errors(known: Learned, rows: Measurements, gpus: GpuTable) -> Float
 
     Their times are not looked at. None where the GPU has a model of its own, which few rows do not change.
     """
-    gpus, on = linked(rows.ops, gpus, np.arange(len(rows)), rows.gpu)
+    gpus, on = by_link(rows.ops, gpus, np.arange(len(rows)), rows.gpu)
     rows = replace(rows, gpu=on)
     homes = [(key, here[on[here] == gpu]) for key, here in _homes(known, rows.ops) for gpu in np.unique(on[here])]
     parts = [(here, _expected_errors(_taught(known, key, gpus), rows.take(here), gpus)) for key, here in homes]

@@ -23,8 +23,8 @@ from app.predictors.papers.neusight.equations import (
     family_of,
     kernels_of,
 )
+from app.predictors.papers.neusight.measured_tiles import Tiles
 from app.predictors.papers.neusight.network import Network, utilisation
-from app.predictors.papers.neusight.tiles import Tiles
 from app.predictors.papers.queries import Cell
 from app.tables.gpus import GpuTable
 from app.tables.ops import DTYPE_CODE
@@ -37,7 +37,7 @@ ELEMENTS_OF_BLOCK = 512.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Learned:
+class OperatorModel:
     """One cell.
 
     network  shared by the operators of a family that were learned together

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from app.ops import OP_CODE, OPS
 from app.ops.base import Op
 from app.predictors.papers.known_gpus import KnownGpus
-from app.predictors.papers.neusight.cells import Learned, figures_of, tiles_for
 from app.predictors.papers.neusight.equations import PRODUCTS, Kernels, decompose, devices_of, family_of, kernels_of
+from app.predictors.papers.neusight.measured_tiles import Tiles, tiles_of_grids, tiles_of_kernels
 from app.predictors.papers.neusight.network import Examples, Network
-from app.predictors.papers.neusight.tiles import Tiles, tiles_of_grids, tiles_of_kernels
+from app.predictors.papers.neusight.operator_model import OperatorModel, figures_of, tiles_for
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import DTYPE_CODE
@@ -40,11 +40,11 @@ class Rows(NamedTuple):
 
 
 def learn(
-    runs: Sequence[OperatorRuns], gpus: GpuTable, known: Mapping[tuple[str, str], Learned]
-) -> dict[tuple[str, str], Learned]:
+    runs: Sequence[OperatorRuns], gpus: GpuTable, known: Mapping[tuple[str, str], OperatorModel]
+) -> dict[tuple[str, str], OperatorModel]:
     """Cells of the five families that have LEAST_ROWS in a dtype, by operator and dtype; tiles `known` stay."""
     families = {(family, run.dtype) for run in runs if (family := family_of(OPS[OP_CODE[run.op]])) is not None}
-    learned: dict[tuple[str, str], Learned] = {}
+    learned: dict[tuple[str, str], OperatorModel] = {}
     for family, dtype in sorted(families):
         of_it = (run for run in runs if (family_of(OPS[OP_CODE[run.op]]), run.dtype) == (family, dtype))
         rows = [part for part in map(measured, of_it) if len(part.gpu)]
@@ -70,7 +70,7 @@ def measured(run: OperatorRuns) -> Rows:
 
 def _family(
     rows: Sequence[Rows], dtype: str, gpus: GpuTable, known: Mapping[str, Tiles], decay: float
-) -> dict[str, Learned]:
+) -> dict[str, OperatorModel]:
     """Cells of one family's operators in one dtype, with one network."""
     tiles = [_tiles(part, dtype, gpus, known.get(part.op.name)) for part in rows]
     parts = [_examples(part, of_it, dtype, gpus) for part, of_it in zip(rows, tiles, strict=True)]
@@ -80,7 +80,9 @@ def _family(
     network = Network.fit(examples.take(chosen), decay=decay)
     seen = KnownGpus.of(gpus, np.unique(gpu[chosen]).tolist())
     return {
-        part.op.name: Learned(network, of_it, seen, np.stack([part.kernels.sizes.min(1), part.kernels.sizes.max(1)]))
+        part.op.name: OperatorModel(
+            network, of_it, seen, np.stack([part.kernels.sizes.min(1), part.kernels.sizes.max(1)])
+        )
         for part, of_it in zip(rows, tiles, strict=True)
     }
 

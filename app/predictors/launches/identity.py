@@ -1,4 +1,4 @@
-"""Which measured rows are one launch, whatever the GPU."""
+"""Identity of launches across GPUs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Ints = NDArray[np.intp]
 _IDENTITY = np.array([FIELD_INDEX[name] for name in IDENTITY_FIELDS])
 
 
-def launches(ops: OpTable) -> Ints:
-    """A number per row, int [rows], equal for rows of one launch; an absent figure is the same as 0."""
+def launch_ids(ops: OpTable) -> Ints:
+    """Return a number per row, int [rows], equal for rows of the same launch; an absent figure counts as 0."""
     codes = [np.unique(column, return_inverse=True)[1] for column in (ops.label, ops.kind, ops.dtype)]
     key = np.vstack([codes, np.nan_to_num(ops.dims[_IDENTITY])])
     numbers: Ints = np.unique(key, axis=1, return_inverse=True)[1].ravel()

@@ -1,4 +1,4 @@
-"""What training rows teach `auto`: launch floors, each kernel's mechanism, and its cost of every bottleneck."""
+"""Fit of `auto` for kernels: launch floors, and each kernel's mechanism and bottleneck costs."""
 
 from __future__ import annotations
 
@@ -24,25 +24,24 @@ from app.tables.measurements import Measurements
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
-# Costs of a kernel that nobody measured, in cycles per lane operation (traffic: times its streaming time):
-# an L1 hit takes some 30 cycles and an L2 hit some 200; an SM issues 4 warps of 32 lanes a cycle, one in four
-# of them a lane operation; a lane's loop takes some 4 instructions a step; and an L2 slice retires about 32
-# aggregated atomics on one address a cycle.
+# Costs of an unmeasured kernel, in cycles per lane operation (traffic: multiples of its streaming time). An L1 hit
+# takes some 30 cycles and an L2 hit some 200; an SM issues 4 warps of 32 lanes per cycle, one in four a lane operation;
+# a lane's loop takes some 4 instructions per step; an L2 slice retires about 32 atomics on one address per cycle.
 PRIOR_COST = np.array([1.1, 100.0, 1 / 32, 4.0, 1 / 32])
-# Rows teach the mechanism in pairs on two GPUs whose lane operations differ by at most this factor.
-LIKE_SIZED = 2.0
-# A GPU's shortest times are its launch floor when at least this many rows lie within a fifth of the shortest.
+# The mechanism is fitted to pairs of rows on two GPUs whose lane operations differ by at most this factor.
+MAX_SIZE_RATIO = 2.0
+# A GPU's shortest time is its launch floor if at least this many rows are within this factor of it.
 _FLOOR_ROWS, _FLOOR_BAND = 3, 1.2
-# Ridge of the cost fit, as a share of the rows' weight: what the rows cannot tell apart shares the cost.
+# Ridge of the cost fit, as a share of the rows' weight: costs that the rows do not identify are shared.
 _RIDGE = 0.1
 _LANES, _MECHANISM = FIELD_INDEX["lane_operations"], FIELD_INDEX["mechanism"]
-# Rows of one kernel that form pairs at most; beyond it pairs teach nothing new and grow with the square.
+# Most rows of one kernel that form pairs: the number of pairs grows with the square.
 _PAIRED_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class KernelKnowledge:
-    """Training rows condensed per kernel, L kernels.
+class KernelCosts:
+    """Fitted figures of L trained kernels.
 
     label  int [L], sorted
     log_likelihood  float64 [5, L] of the bottleneck hypotheses
@@ -55,12 +54,12 @@ class KernelKnowledge:
 
     @classmethod
     def none(cls) -> Self:
-        """Nothing measured yet."""
+        """Return the costs of no kernels."""
         return cls(np.empty(0, dtype=np.intp), np.empty((5, 0)), np.empty((5, 0)))
 
 
 def launch_floors(measurements: Measurements, gpus: GpuTable) -> dict[str, float]:
-    """Launch floor of every GPU with rows, seconds, by id."""
+    """Return the launch floor of every measured GPU, seconds, by id."""
     floors = {}
     for gpu in np.unique(measurements.gpu):
         times = measurements.latency_s[measurements.gpu == gpu]
@@ -70,24 +69,26 @@ def launch_floors(measurements: Measurements, gpus: GpuTable) -> dict[str, float
     return floors
 
 
-def like_pairs(measurements: Measurements) -> tuple[Ints, Ints]:
-    """(source, target) rows of one kernel on two GPUs, alike in size."""
+def comparable_pairs(measurements: Measurements) -> tuple[Ints, Ints]:
+    """Return (source, target) rows of one kernel on two GPUs, of comparable size."""
     lanes = np.log(measurements.ops.dims[_LANES])
     sources, targets = [np.empty(0, dtype=np.intp)], [np.empty(0, dtype=np.intp)]
     for label in np.unique(measurements.ops.label):
         rows = np.flatnonzero(measurements.ops.label == label)[:_PAIRED_ROWS]
         source, target = (side.ravel() for side in np.meshgrid(rows, rows, indexing="ij"))
-        alike = np.abs(lanes[source] - lanes[target]) < np.log(LIKE_SIZED)
-        alike &= measurements.gpu[source] != measurements.gpu[target]
-        sources.append(source[alike])
-        targets.append(target[alike])
+        comparable = np.abs(lanes[source] - lanes[target]) < np.log(MAX_SIZE_RATIO)
+        comparable &= measurements.gpu[source] != measurements.gpu[target]
+        sources.append(source[comparable])
+        targets.append(target[comparable])
     return np.concatenate(sources), np.concatenate(targets)
 
 
 def fit_costs(unit_s: Floats, work: Floats, latency_s: Floats) -> Floats:
-    """Costs [5] of one kernel: work = sum of cost x unit time, non-negative, least squares on relative error.
+    """Return the costs [5] of one kernel: work = sum of cost x unit time, by non-negative least squares.
 
-    From unit times [5, m], work [m] and measured time [m], seconds.
+    unit_s, work, latency_s  float64 [5, m], [m], [m]: unit times, work and measured times, seconds
+
+    Errors are relative to the measured time.
     """
     from scipy.optimize import nnls  # noqa: PLC0415  (serving never fits)
 
@@ -99,10 +100,10 @@ def fit_costs(unit_s: Floats, work: Floats, latency_s: Floats) -> Floats:
     return fitted
 
 
-def learn_kernels(
+def fit_kernels(
     measurements: Measurements, gpus: GpuTable, floor_s: Floats, shares: Shares
-) -> tuple[KernelKnowledge, Floats]:
-    """Knowledge of every kernel in the rows, and the mean cost [5] of a kernel that is not among them."""
+) -> tuple[KernelCosts, Floats]:
+    """Return the costs of every measured kernel, and the mean cost [5] for other kernels."""
     rows = np.arange(len(measurements))
     units = bottlenecks(measurements.ops, gpus, rows, measurements.gpu)
     work = works_s(measurements.latency_s, floor_s, units.limit_s, shares.floor)
@@ -113,16 +114,16 @@ def learn_kernels(
     for column, label in enumerate(labels):
         mine = measurements.ops.label == label
         if (pairs := paired == label).any():
-            # Rows of one GPU err together: a kernel seen on k GPUs is k - 1 independent comparisons.
+            # Errors of one GPU's rows are correlated: k GPUs give k - 1 independent comparisons.
             compared = len(np.unique(measurements.gpu[mine])) - 1
             likelihood[:, column] = -compared * errors[:, pairs].mean(axis=1) / (2 * AGREEMENT_SPREAD**2)
         cost[:, column] = fit_costs(units.unit_s[:, mine], work[mine], measurements.latency_s[mine])
-    return KernelKnowledge(labels, likelihood, cost), _mean_cost(measurements, units, work, labels, likelihood)
+    return KernelCosts(labels, likelihood, cost), _mean_cost(measurements, units, work, labels, likelihood)
 
 
 def _squared_errors(measurements: Measurements, units: Bottlenecks, work: Floats) -> tuple[Floats, Ints]:
-    """Squared log error of every hypothesis on pairs of rows, float64 [5, pairs], and each pair's label."""
-    source, target = like_pairs(measurements)
+    """Return the squared log error of every hypothesis on pairs of rows, float64 [5, pairs], and each pair's label."""
+    source, target = comparable_pairs(measurements)
     log_work = all_carried(work[source], units.unit_s[:, source], units.unit_s[:, target], units.limit_s[target])
     return (log_work - np.log(work[target])) ** 2, measurements.ops.label[source]
 
@@ -130,9 +131,9 @@ def _squared_errors(measurements: Measurements, units: Bottlenecks, work: Floats
 def _mean_cost(
     measurements: Measurements, units: Bottlenecks, work: Floats, labels: Ints, likelihood: Floats
 ) -> Floats:
-    """Cost [5] of an unmeasured kernel: the kernels' log mean, each weighted by how likely the bottleneck is its own.
+    """Return the costs [5] of an unmeasured kernel: the kernels' log mean, weighted by each bottleneck's probability.
 
-    The documented prior is one more kernel; rows half full of traffic say nothing of the SMs.
+    The documented prior counts as one kernel. Rows with traffic for over half their work do not count.
     """
     prior = MECHANISM_PRIOR[measurements.ops.dims[_MECHANISM].astype(np.intp)].T
     column = np.searchsorted(labels, measurements.ops.label)

@@ -1,4 +1,4 @@
-"""Several measurements that bear on one query: which count, and how their answers become one."""
+"""Selection of each query's strongest evidence, and the mean of predictions from several measurements."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Ints = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The strongest evidence of every query of n, as m pairs.
+    """The strongest evidence of n queries, as m pairs of evidence and query.
 
-    pair   int [m], rows of the evidence that count: those of their query's best relation
-    query  int [m], query of each
-    group  int [n], that relation, code into GROUPS
+    pair   int [m], evidence rows of their query's best relation
+    query  int [m], their queries
+    group  int [n], best relation of each query, code into GROUPS
     """
 
     pair: Ints
@@ -31,7 +31,7 @@ class Sources:
 
     @classmethod
     def strongest(cls, ops: OpTable, i: Ints, j: Ints, evidence: Evidence, *, weakest: int) -> Sources:
-        """Evidence of each query's best relation; relations weaker than `weakest` do not count."""
+        """Return the evidence of each query's best relation; relations weaker than `weakest` are ignored."""
         relation = relations(ops, i, j, evidence)
         group = best_group(relation, evidence.query, len(i))
         group[group > weakest] = NO_EVIDENCE
@@ -39,14 +39,14 @@ class Sources:
         return cls(pair, evidence.query[pair], group)
 
     def support(self) -> Ints:
-        """Support of every query, int [n], code into SUPPORTS."""
+        """Return the support of every query, int [n], code into SUPPORTS."""
         support: Ints = SUPPORT_OF_GROUP[self.group]
         return support
 
     def mean(self, latency_s: Floats) -> Floats:
-        """Geometric mean of the pairs' answers float64 [m] per query, float64 [n].
+        """Return the geometric mean of the pairs' times `latency_s` [m] per query, float64 [n].
 
-        Answers that are no time (NaN, zero, negative) do not count; a query left without one is NaN.
+        Invalid times (NaN, zero, negative) are ignored; a query without a valid one is NaN.
         """
         usable = np.isfinite(latency_s) & (latency_s > 0)
         query, n = self.query[usable], len(self.group)
