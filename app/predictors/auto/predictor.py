@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.ops import OP_CODE
-from app.predictors.auto.kernels.bottlenecks import Launches, devices_of
+from app.predictors.auto.kernels.bottlenecks import BOTTLENECKS, Launches, devices_of
 from app.predictors.auto.kernels.kernel_costs import (
     PRIOR_COST,
     KernelCosts,
@@ -33,6 +33,7 @@ from app.predictors.auto.layout import layout, learned_cells
 from app.predictors.auto.operators.learning import learn as learning
 from app.predictors.auto.operators.model import Learned, with_hits
 from app.predictors.intervals.groups import SUPPORT_OF_GROUP
+from app.predictors.shapes import check_shape
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.tables.operator_runs import OperatorRuns
@@ -148,6 +149,9 @@ class Auto:
     def from_state(cls, state: Mapping[str, Any]) -> Self:
         """Return the predictor of a `state`."""
         kernels = KernelCosts(state["label"], state["log_likelihood"], state["cost"])
+        check_shape("prior costs", state["prior_cost"], len(BOTTLENECKS))
+        for part in (kernels.log_likelihood, kernels.cost):
+            check_shape("figures of kernels", part, len(BOTTLENECKS), len(kernels.label))
         learned = Learned.from_state(state["operators"])
         shares = Shares(*state["shares"])
         return cls(shares, state["floors"], state["default_floor"], state["prior_cost"], kernels, learned)

@@ -15,6 +15,7 @@ from app.predictors.nearest import nearest_of
 from app.predictors.papers.habitat.wave_scaling import distance
 from app.predictors.papers.known_gpus import FIGURES, KnownGpus, figures_of
 from app.predictors.papers.queries import points
+from app.predictors.shapes import check_shape
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
 
@@ -136,6 +137,7 @@ class Samples:
     def from_state(cls, state: Mapping[str, Any]) -> Self:
         """The inverse of `state`."""
         parts = {name: state[name] for name in ("names", "peak", "gpu", "point", "log_moved", "log_latency")}
+        check_shape("points of a sample", parts["point"], len(parts["gpu"]), len(parts["names"]))
         network = None if state["network"] is None else FlatPerceptron.from_state(state["network"])
         return cls(KnownGpus.from_state(state["gpus"]), network=network, **parts)
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.predictors.nearest import nearest, nearest_of
+from app.predictors.shapes import check_below, check_shape
 from app.runtime.compiled import compiled
 
 Floats = NDArray[np.float64]
@@ -161,4 +162,9 @@ class Tiles:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
         """The inverse of `state`."""
-        return cls(tuple(state["gpus"]), state["figures"], state["first"], state["point"], state["tile"])
+        point, first = state["point"], state["first"]
+        check_shape("points of tiles", point, None, 4)
+        check_shape("tiles", state["tile"], len(point), 2)
+        check_shape("starts of GPUs", first, len(state["gpus"]) + 1)
+        check_below("starts of GPUs", first, len(point) + 1)
+        return cls(tuple(state["gpus"]), state["figures"], first, point, state["tile"])

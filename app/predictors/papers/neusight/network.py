@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from app.predictors.shapes import check_shape
 from app.runtime.compiled import compiled
 
 Floats = NDArray[np.float64]
@@ -105,7 +106,15 @@ class Network:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
         """Return the network of a `state`."""
-        return cls(state["centre"], state["scale"], state["span"], tuple(state["weights"]), tuple(state["biases"]))
+        weights, biases = tuple(state["weights"]), tuple(state["biases"])
+        inputs = len(weights[0])
+        check_shape("scales of inputs", state["scale"], inputs)
+        check_shape("span of inputs", state["span"], 2, inputs)
+        for weight, bias in zip(weights, biases, strict=True):
+            check_shape("weights of a layer", weight, inputs, len(bias))
+            inputs = len(bias)
+        check_shape("outputs", biases[-1], 2)
+        return cls(state["centre"], state["scale"], state["span"], weights, biases)
 
 
 class _Layers(NamedTuple):

@@ -16,10 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.predictors.auto.operators.models.boosted_trees import Trees
+from app.predictors.auto.operators.models.features import SHAPE_FEATURES
 from app.predictors.auto.operators.models.smooth import Smooth
+from app.predictors.auto.operators.models.sound import check_parts
 from app.predictors.auto.operators.physics.analytic_model import ANY_TILE
 from app.predictors.auto.operators.physics.physics_fit import FACTORS, NEUTRAL
 from app.predictors.intervals.groups import S_CALIBRATED, S_SEEN, S_SIBLING, S_UNSEEN
+from app.predictors.shapes import check_shape
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
@@ -167,6 +170,8 @@ class Cell:
         """The inverse of `state`."""
         own = {name: _model_from(model) for name, model in state["own"].items()}
         shared = None if state["shared"] is None else _model_from(state["shared"])
+        for end in ("low", "high"):
+            check_shape("ranges of features", state[end], SHAPE_FEATURES)
         return cls(own, dict(state["make"]), shared, Strengths(*state["strength"]), state["low"], state["high"])
 
 
@@ -176,11 +181,7 @@ def _model_state(model: Model) -> dict[str, Any]:
 
 
 def _model_from(state: Mapping[str, Any]) -> Model:
-    return Model(
-        state["factors"],
-        float(state["mean"]),
-        Trees.from_state(state["trees"]),
-        Smooth.from_state(state["smooth"]),
-        bool(state["alone"]),
-        int(state.get("tile", ANY_TILE)),  # what was learned before tiles were told has the usual ones
-    )
+    trees, smooth = Trees.from_state(state["trees"]), Smooth.from_state(state["smooth"])
+    tile = int(state.get("tile", ANY_TILE))  # what was learned before tiles were told has the usual ones
+    check_parts(state["factors"], trees, smooth, tile)
+    return Model(state["factors"], float(state["mean"]), trees, smooth, bool(state["alone"]), tile)

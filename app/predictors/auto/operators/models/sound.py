@@ -1,0 +1,27 @@
+"""Check a stored model of operators before compiled code reads it."""
+
+from __future__ import annotations
+
+from app.ops.tiles import CANDIDATES
+from app.predictors.auto.operators.models.boosted_trees import Trees
+from app.predictors.auto.operators.models.features import FEATURES
+from app.predictors.auto.operators.models.smooth import Smooth
+from app.predictors.auto.operators.models.tree_sums import DEPTH, LEAVES
+from app.predictors.auto.operators.physics.analytic_model import ANY_TILE
+from app.predictors.auto.operators.physics.physics_fit import FACTORS
+from app.predictors.shapes import check_below, check_shape
+
+
+def check_parts(factors: object, trees: Trees, smooth: Smooth, tile: int) -> None:
+    """Raise ValueError where a part of a model has another shape, or names a feature or tile that there is not."""
+    check_shape("factors", factors, FACTORS)
+    check_shape("features of trees", trees.feature, None, DEPTH)
+    check_shape("thresholds of trees", trees.threshold, len(trees.feature), DEPTH)
+    check_shape("leaves of trees", trees.value, len(trees.feature), LEAVES)
+    check_below("features of trees", trees.feature, FEATURES)
+    check_shape("columns of a smooth part", smooth.column, None)
+    check_shape("scales of a smooth part", smooth.scale, len(smooth.column))
+    check_shape("points of a smooth part", smooth.point, None, len(smooth.column))
+    check_shape("weights of a smooth part", smooth.weight, len(smooth.point))
+    check_below("columns of a smooth part", smooth.column, FEATURES)
+    check_below("tiles", tile, len(CANDIDATES), ANY_TILE)
