@@ -24,7 +24,7 @@ from app.config import Settings
 from app.engine.payloads import load_payload
 from app.engine.shipped import shipped_versions, write_list
 from app.errors import BadInput, GpucastError
-from app.predictors import OPERATOR_PREDICTORS, learns_operators
+from app.predictors import OPERATOR_PREDICTORS
 from app.services.learning.retrain import queue_retrain
 from app.services.learning.retrain_process import ONE_THREAD
 from app.services.measurements.import_parts import import_parts
@@ -58,7 +58,7 @@ OWN = {"origin": "seed_data/measurements", "licence": "Apache-2.0"}
 
 def trainable() -> list[str]:
     """Return the names of predictors that ship trained: those that learn from operators or whole networks."""
-    return [predictor.name for predictor in OPERATOR_PREDICTORS if learns_operators(predictor.name)]
+    return [predictor.name for predictor in OPERATOR_PREDICTORS if predictor.can.learns_operators]
 
 
 def sources_of(predictor: str) -> tuple[Source, ...]:

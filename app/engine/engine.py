@@ -15,8 +15,7 @@ from app.engine.measured_networks import MeasuredModels
 from app.engine.power_model import PowerModel
 from app.engine.prices import PriceBook
 from app.errors import BadInput, FieldError, NotTrained
-from app.ops.network import NETWORK
-from app.predictors import BY_NAME, learns_kernels, learns_only, learns_operators
+from app.predictors import BY_NAME, capabilities
 from app.predictors.base import Predictor
 from app.predictors.finish import finished
 from app.predictors.intervals.conformal import Intervals
@@ -61,8 +60,9 @@ class Served:
 
 def import_hint(predictor: str) -> str:
     """Return how to import measurements that a predictor can learn from, for error messages."""
-    kernels, operators = learns_kernels(predictor), learns_operators(predictor)
-    if learns_only(predictor) == (NETWORK.name,):
+    can = capabilities(predictor)
+    kernels, operators = can.learns_launches, can.learns_operators
+    if can.only_networks:
         ways = "'gpucast import timm DIR', 'gpucast measure --suite models' or POST /measurements"
         return f"Import measurements of networks ({ways})"
     of = "operators, kernels or both" if kernels and operators else "operators" if operators else "kernels"
@@ -76,7 +76,7 @@ def untrained() -> dict[tuple[str, str], Served]:
     return {
         (name, POOLED): Served(predictor(), Intervals.prior(), f"{__version__}+untrained")
         for name, predictor in BY_NAME.items()
-        if not predictor.needs_training
+        if not predictor.can.needs_training
     }
 
 

@@ -14,6 +14,7 @@ from app.engine.exact_hits import OperatorIndex
 from app.engine.stored_operators import stored_operators
 from app.engine.trial import tried
 from app.ops import OPS
+from app.predictors.base import calibrated
 from app.store import operators
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
@@ -35,11 +36,7 @@ def measured_operators(
     """
     counts, contents = operators.counts(connection), operators.contents(connection)
     same = last is not None and last.operators.contents == contents and last.gpus.ids == gpus.ids
-    fresh = {
-        key: _NewRows(item)
-        for key, item in served.items()
-        if hasattr(item.uncalibrated or item.predictor, "with_measured")
-    }
+    fresh = {key: _NewRows(item) for key, item in served.items() if calibrated(item.uncalibrated or item.predictor)}
     if same and last is not None and all(last.served.get(key) is item.version for key, item in fresh.items()):
         return last.operators, dict(served), []
     index = OperatorIndex.build(_read(connection, gpus, fresh), len(gpus)) if counts else MeasuredOperators().index

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from app.engine.engine import Served
 from app.ops import MIXED_FIELDS, OP_CODE, OPS
 from app.ops.base import Dim
-from app.predictors import learns_kernels
 from app.store.artifacts import ArtifactRefused
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence
@@ -45,7 +44,7 @@ def _ask(served: Served, gpus: GpuTable) -> None:
     if not np.isfinite(served.log_offsets(_COVERAGE)).all():
         raise ValueError("its intervals are not finite")
     on = np.array([0, *(row for row, gpu in enumerate(gpus.ids) if row and gpu in served.gpus)], dtype=np.intp)
-    if learns_kernels(served.predictor.name):
+    if served.predictor.can.learns_launches:
         ops, rows = tables_with_measured([msgspec.convert(KERNEL_EXAMPLE, KernelWorkload)], [0])
         first = np.zeros(len(on), dtype=np.intp)
         for evidence in (Evidence(rows.take(first), np.arange(len(on))), _NONE):

@@ -129,7 +129,7 @@ def _from(payload_of: Callable[[], Mapping[str, Any]], name: str, gpus: GpuTable
             Intervals.from_state(payload["intervals"]),
             "",
             # Only what can be told of new rows need know the old ones.
-            rows if hasattr(predictor, "with_measured") else (),
+            rows if predictor.can.takes_measured else (),
             cells=tuple(predictor.learned_cells(payload["state"])),
             gpus=learned,
         )

@@ -18,6 +18,7 @@ from app.evaluation.operator_cells import read_cells
 from app.evaluation.operator_goals import APART, GOALS, MUST_REACH, Where, published
 from app.evaluation.process_age import aged
 from app.predictors import OPERATOR_PREDICTORS
+from app.predictors.base import calibrated
 from app.predictors.finish import finished
 from app.predictors.intervals.conformal import Intervals
 from app.predictors.roofline import hardware_limit
@@ -66,10 +67,10 @@ def contenders() -> tuple[Contender, ...]:
     """Predictors that learn operators, and those that answer without."""
     found = []
     for predictor in OPERATOR_PREDICTORS:
-        learns = hasattr(predictor, "fit_operators")
+        learns = predictor.can.learns_operators
         if learns:
             found.append(Contender(predictor.name, predictor, True, predictor.name in WITH_INTERVALS))
-        if not predictor.needs_training:
+        if not predictor.can.needs_training:
             found.append(Contender(f"{predictor.name}-untrained" if learns else predictor.name, predictor, False))
     return tuple(found)
 
@@ -159,7 +160,7 @@ def _told(
     contender: Contender, fitted: Ready | None, cells: Sequence[Cell], train: Rows, ask: Ask, gpus: GpuTable
 ) -> Ready | None:
     """A predictor that was told measured rows: by its hook if it has one, else fitted anew with them."""
-    if fitted is not None and hasattr(fitted[0], "with_measured"):
+    if fitted is not None and calibrated(fitted[0]):
         return fitted[0].with_measured(_taken(cells, ask.given), gpus), fitted[1]
     if ask.part not in REFITTED:
         return None

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from app.ops.figures import Work
 from app.ops.kinds import kinds_of, least_flops_of, link_bytes_of, work_of
+from app.predictors.base import Capabilities
 from app.predictors.intervals.groups import NO_EVIDENCE
 from app.predictors.links import by_link
 from app.runtime.compiled import compiled
@@ -135,8 +136,7 @@ class Roofline:
     """The hardware limit as a predictor: optimistic, needs no measurements."""
 
     name: ClassVar[str] = "roofline"
-    trainable: ClassVar[bool] = False
-    needs_training: ClassVar[bool] = False
+    can: ClassVar[Capabilities] = Capabilities(("launches", "operators"))
 
     def predict(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, *, evidence: Evidence) -> Estimate:
         """Return the limit of every query; evidence is not used."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from app.errors import NotTrained
-from app.predictors import BY_NAME, learns_kernels, learns_operators
+from app.predictors import BY_NAME, capabilities
 from app.predictors.intervals.conformal import Intervals
 from app.tables.gpus import GpuTable
 from app.tables.key_set import KeySet
@@ -65,7 +65,7 @@ def candidate(
     trained = _with_kernels(start, material, target_gpu, report)
     held = None
     too_few: list[str] = []
-    if learns_operators(start.name) and material.operators:
+    if capabilities(start.name).learns_operators and material.operators:
         try:
             trained, held = _with_operators(start, trained, material, target_gpu, report)
         except NotTrained as error:
@@ -87,9 +87,10 @@ def _too_few_kernels(name: str, material: Material) -> str:
 
 
 def _with_kernels(start: Start, material: Material, target_gpu: str | None, report: Report) -> Trained | None:
-    if not learns_kernels(start.name) or (start.payload is not None and len(material.kernel_ids) < LEAST_ROWS):
+    can, few = capabilities(start.name), len(material.kernel_ids) < LEAST_ROWS
+    if not can.learns_launches or (few and start.payload is not None):
         return None
-    if material.operators and learns_operators(start.name) and len(material.kernel_ids) < LEAST_ROWS:
+    if few and can.learns_operators and material.operators:
         return None
     report(f"{len(material.kernel_ids)} kernel measurements")
     kernels = train(

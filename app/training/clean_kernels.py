@@ -111,7 +111,7 @@ def evaluate(
     cells: list[Cell] = []
     for predictor in predictors:
         for experiment in EXPERIMENTS:
-            if experiment == "1-untrained" and (predictor.needs_training or not predictor.trainable):
+            if experiment == "1-untrained" and (predictor.can.needs_training or not predictor.can.trainable):
                 continue
             if experiment == "1-launch" and predictor.name not in OURS:
                 continue
@@ -155,7 +155,7 @@ def _intervals(predictor: Any, train: Measurements, gpus: GpuTable) -> Intervals
 
 
 def _fit(predictor: Any, train: Measurements, gpus: GpuTable) -> Predictor:
-    fitted: Predictor = predictor().fit(train, gpus) if predictor.trainable and len(train) else predictor()
+    fitted: Predictor = predictor().fit(train, gpus) if predictor.can.trainable and len(train) else predictor()
     return fitted
 
 

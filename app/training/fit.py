@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 
 from app.errors import NotTrained
 from app.predictors import PREDICTORS
-from app.predictors.auto.predictor import Auto
-from app.predictors.base import Predictor
+from app.predictors.base import LaunchLearner, Predictor
 from app.predictors.launches.identity import launch_ids
-from app.predictors.papers.cross_gpu_kernels.regressors import PairRegressor
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.training.folds import SPLITS, Fold, folds
@@ -49,7 +47,7 @@ def train(
     row_ids: Sequence[str],
     *,
     target_gpu: str | None = None,
-    base: Auto | PairRegressor | None = None,
+    base: LaunchLearner | None = None,
 ) -> Trained:
     """Fit predictor `name` on all rows and validate it on GPUs, sizes and kernels held out.
 
@@ -61,7 +59,7 @@ def train(
     if len(row_ids) < LEAST_ROWS:
         raise NotTrained(f"{len(row_ids)} kernel measurements are too few to train on: at least {LEAST_ROWS}.")
 
-    def fit(rows: Measurements) -> Auto | PairRegressor:
+    def fit(rows: Measurements) -> LaunchLearner:
         return chosen().fit(rows, gpus, target_gpu=target_gpu)
 
     found = _validate(fit, measurements, gpus)
@@ -78,10 +76,11 @@ def train(
     return Trained(payload, _card(found, measurements, gpus))
 
 
-def _class_of(name: str) -> type[Auto] | type[PairRegressor]:
-    for predictor in PREDICTORS:
-        if predictor.name == name and issubclass(predictor, Auto | PairRegressor):
-            return predictor
+def _class_of(name: str) -> type[LaunchLearner]:
+    learners: dict[str, Any] = {predictor.name: predictor for predictor in PREDICTORS if predictor.can.learns_launches}
+    if name in learners:
+        learner: type[LaunchLearner] = learners[name]
+        return learner
     raise NotTrained(f"{name} does not learn from measurements.")
 
 

@@ -136,7 +136,7 @@ def _by_gpu(start: Start, runs: Sequence[OperatorRuns], gpus: GpuTable, report: 
 
 def _told_few(fitted: Any, runs: Sequence[OperatorRuns], gpus: GpuTable, query: Sequence[_Query]) -> list[HeldOut]:
     """The same GPU, a few of its rows told; nothing of a predictor that cannot be told."""
-    if not hasattr(fitted, "with_measured"):
+    if not fitted.can.takes_measured:
         return []
     told = fitted.with_measured([runs[one.table].take(one.rows[:FEW]) for one in query], gpus)
     rest = [_Query(one.table, one.rows[FEW:]) for one in query]

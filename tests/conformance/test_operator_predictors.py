@@ -8,7 +8,7 @@ import pytest
 
 from app.engine.engine import Engine, Served
 from app.errors import NotTrained
-from app.predictors import OPERATOR_PREDICTORS, learns_only
+from app.predictors import OPERATOR_PREDICTORS
 from app.predictors.intervals.conformal import Intervals
 from app.predictors.intervals.groups import OPERATOR_GROUPS, SUPPORT_OF_SITUATION, operator_codes
 from app.predictors.roofline import hardware_limit
@@ -25,7 +25,7 @@ NEW = replace(
 SPECS = [TURING, VOLTA, AMPERE, NEW]
 GPUS = GpuTable.from_specs(SPECS)
 LEARNED = (0, 1, 2)
-LEARNERS = [predictor for predictor in OPERATOR_PREDICTORS if predictor.needs_training]
+LEARNERS = [predictor for predictor in OPERATOR_PREDICTORS if predictor.can.needs_training]
 
 
 def time(ops: Any, gpus: Any, gpu: Any) -> Any:
@@ -66,7 +66,7 @@ STRANGE = mixed(
 
 def taught(predictor: Any) -> Any:
     """What this predictor learns from."""
-    return RUNS if learns_only(predictor.name) is None else NETWORKS
+    return NETWORKS if predictor.can.only_networks else RUNS
 
 
 def queries(predictor: Any) -> Any:
@@ -161,7 +161,7 @@ def test_the_same_rows_teach_the_same_and_a_state_answers_alike(learned: Any) ->
 
 def test_learning_more_keeps_what_was_known(learned: Any) -> None:
     other = measured("layer_norm", random_shapes("bh", 40), GPUS, LEARNED, time)
-    if learns_only(learned.name) is not None:
+    if learned.can.only_networks:
         other = measured("network", networks(), GPUS, LEARNED, time, dtype="fp16")
     more = learned.fit_operators([other], GPUS)
     np.testing.assert_array_equal(ask(learned).latency_s, ask(more).latency_s)

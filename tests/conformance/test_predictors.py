@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from app.engine.engine import Engine, Served
-from app.predictors import PREDICTORS
+from app.predictors import ALL, PREDICTORS
 from app.predictors.intervals.conformal import Intervals
 from app.predictors.intervals.groups import GROUPS
 from app.predictors.roofline import hardware_limit
@@ -58,7 +58,7 @@ EVIDENCE = Evidence(MEASURED.take(SOURCE), np.arange(len(ROWS)))
 
 
 def ready(predictor: Any) -> Any:
-    return predictor().fit(MEASURED, GPUS) if predictor.trainable else predictor()
+    return predictor().fit(MEASURED, GPUS) if predictor.can.trainable else predictor()
 
 
 @pytest.fixture(params=PREDICTORS, ids=lambda predictor: predictor.name, scope="module")
@@ -116,7 +116,7 @@ def test_no_evidence_is_answered_or_left_to_the_roofline(predictor: Any) -> None
     assert (np.isnan(latency) | (latency > 0)).all()
 
 
-TRAINABLE = [predictor for predictor in PREDICTORS if predictor.trainable]
+TRAINABLE = [predictor for predictor in PREDICTORS if predictor.can.trainable]
 
 
 @pytest.mark.parametrize("trainable", TRAINABLE, ids=lambda predictor: predictor.name)
@@ -126,3 +126,18 @@ def test_the_same_rows_teach_the_same(trainable: Any) -> None:
     answers = [one.predict(OPS, GPUS, ROWS, ON, evidence=EVIDENCE).latency_s for one in (first, again, restored)]
     np.testing.assert_array_equal(answers[0], answers[1])
     np.testing.assert_array_equal(answers[0], answers[2])
+
+
+@pytest.mark.parametrize("predictor", ALL, ids=lambda predictor: predictor.name)
+def test_what_a_predictor_declares_it_has(predictor: Any) -> None:
+    """And nothing that it does not declare."""
+    can = predictor.can
+    methods = {
+        "fit": can.learns_launches,
+        "fit_operators": can.learns_operators,
+        **dict.fromkeys(("state", "from_state"), can.trainable),
+        **dict.fromkeys(("with_measured", "ran_on", "expected_errors"), can.takes_measured),
+        "explained": can.explains,
+    }
+    assert {name: hasattr(predictor, name) for name in methods} == methods
+    assert can.trainable or not can.needs_training

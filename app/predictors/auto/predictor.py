@@ -30,15 +30,17 @@ from app.predictors.auto.kernels.kernel_costs import (
 from app.predictors.auto.kernels.launch_time import LaunchQueries, Parameters, Times, fill_times
 from app.predictors.auto.kernels.transfer import FLOOR_S, Shares
 from app.predictors.auto.layout import layout, learned_cells
+from app.predictors.auto.operators.explain import Explanation, explained
 from app.predictors.auto.operators.learning import learn as learning
 from app.predictors.auto.operators.model import Learned, with_hits
+from app.predictors.base import Capabilities
 from app.predictors.intervals.groups import SUPPORT_OF_GROUP
 from app.predictors.shapes import check_shape
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import OpTable
-from app.tables.predictions import Estimate
+from app.tables.predictions import Estimate, Predictions
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -54,8 +56,9 @@ class Auto:
     """Mixture of bottlenecks, averaged with fitted costs for trained kernels; learned models for operators."""
 
     name: ClassVar[str] = "auto"
-    trainable: ClassVar[bool] = True
-    needs_training: ClassVar[bool] = False
+    can: ClassVar[Capabilities] = Capabilities(
+        ("launches", "operators"), ("launches", "operators"), takes_measured=True, explains=True
+    )
 
     shares_: Shares = field(default_factory=Shares)
     floors_: Mapping[str, float] = field(default_factory=dict)
@@ -131,6 +134,18 @@ class Auto:
 
     layout = staticmethod(layout)
     learned_cells = staticmethod(learned_cells)
+
+    def ran_on(self, gpu: str) -> NDArray[np.bool_]:
+        """Operators and dtypes that were measured on a GPU, by its id, bool [kinds, dtypes]."""
+        return self.operators_.ran_on(gpu)
+
+    def expected_errors(self, rows: Measurements, gpus: GpuTable) -> Floats | None:
+        """Covariance of the errors of rows while none is measured (learning.expected_errors), float64 [n, n]."""
+        return learning.expected_errors(self.operators_, rows, gpus)
+
+    def explained(self, ops: OpTable, gpus: GpuTable, target: int, answer: Predictions) -> list[Explanation]:
+        """Why each row of `ops` on GPU row `target` has its `answer`."""
+        return explained(self.operators_, ops, gpus, target, answer)
 
     def state(self) -> dict[str, Any]:
         """Return plain containers and arrays."""

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from app.errors import NotTrained
 from app.ops.kinds import kinds_of, work_of
+from app.predictors.base import Capabilities
 from app.predictors.papers.known_gpus import FIGURES, LAYOUT, KnownGpus, figures_of
 from app.predictors.papers.queries import Cell, cell_key, estimate, learned_cells, of_each_gpu
 from app.predictors.schema import Layout
@@ -92,8 +93,7 @@ class Li:
     """Latency linear in FLOPs per operator and GPU; the rate linear in bandwidth across GPUs."""
 
     name: ClassVar[str] = "li"
-    trainable: ClassVar[bool] = True
-    needs_training: ClassVar[bool] = True
+    can: ClassVar[Capabilities] = Capabilities(("operators",), ("operators",), needs_training=True)
 
     cells_: Mapping[str, Lines] = field(default_factory=dict)
 

@@ -60,8 +60,8 @@ def request_retraining(database: Database, catalog: Catalog, predictor: str, gpu
 
 
 def _refuse_untrainable(name: str) -> None:
-    if not BY_NAME[name].trainable:
-        trainable = ", ".join(cls.name for cls in BY_NAME.values() if cls.trainable)
+    if not BY_NAME[name].can.trainable:
+        trainable = ", ".join(cls.name for cls in BY_NAME.values() if cls.can.trainable)
         msg = f"{name} cannot be trained; trainable predictors: {trainable}"
         raise BadInput(msg, errors=[FieldError(("predictor",), msg)])
 
@@ -98,8 +98,8 @@ def _shipped(folder: Path) -> dict[str, Shipped]:
 def _overview(name: str, engine: Engine, stored: Sequence[Version], ships: Shipped | None) -> Overview:
     return Overview(
         name=name,
-        trainable=BY_NAME[name].trainable,
-        needs_training=BY_NAME[name].needs_training,
+        trainable=BY_NAME[name].can.trainable,
+        needs_training=BY_NAME[name].can.needs_training,
         served=tuple(item for item in stored if item.state == "served"),
         history=tuple(stored),
         answering={gpu: ready.version for (predictor, gpu), ready in engine.served.items() if predictor == name},

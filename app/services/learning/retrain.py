@@ -39,7 +39,7 @@ def queue_retrain(database: Database, predictor: str, gpu: str | None) -> int:
 
 
 def _check_trainable(predictor: str) -> None:
-    trainable = sorted(name for name, cls in BY_NAME.items() if cls.trainable)
+    trainable = sorted(name for name, cls in BY_NAME.items() if cls.can.trainable)
     if predictor in trainable:
         return
     if predictor in BY_NAME:

@@ -9,7 +9,8 @@ from sqlalchemy import Connection
 
 from app.engine.stored_kernels import stored_kernels
 from app.engine.stored_operators import stored_operators
-from app.predictors import learns_kernels, learns_only, learns_operators
+from app.ops.network import NETWORK
+from app.predictors import capabilities
 from app.services.measurements.stored_networks import stored_networks
 from app.services.models.whole_networks import knows_networks_only
 from app.store import gpus, measurements, operators
@@ -21,24 +22,30 @@ from app.training.candidate import Material
 def measured_gpus(connection: Connection, predictor: str) -> set[str]:
     """Return ids of GPUs with rows that the predictor can learn from."""
     gpu_ids: set[str] = set()
-    if learns_kernels(predictor):
+    if capabilities(predictor).learns_launches:
         gpu_ids |= {gpu for kind, gpu in measurements.counts(connection) if kind == "kernel"}
-    if learns_operators(predictor):
-        gpu_ids |= set(operators.counts(connection, ops=learns_only(predictor)))
+    if capabilities(predictor).learns_operators:
+        gpu_ids |= set(operators.counts(connection, ops=_rows_of(predictor)))
     if knows_networks_only(predictor):
         gpu_ids |= {gpu for kind, gpu in measurements.counts(connection) if kind == "model"}
     return gpu_ids
 
 
+def _rows_of(predictor: str) -> tuple[str, ...] | None:
+    """Return the operators whose rows it learns from; None: all of them."""
+    return (NETWORK.name,) if knows_networks_only(predictor) else None
+
+
 def load_training_data(connection: Connection, predictor: str) -> tuple[Material, str]:
     """Return all rows that the predictor can learn from, and a SHA-256 of their set."""
     table = GpuTable.from_specs(gpus.load_specs(connection))
-    rows = measurements.load(connection, kind="kernel") if learns_kernels(predictor) else []
+    rows = measurements.load(connection, kind="kernel") if capabilities(predictor).learns_launches else []
     kernels, ids = stored_kernels(rows, table)
     if knows_networks_only(predictor):
         runs = stored_networks(connection, table)
     else:
-        runs = stored_operators(connection, table, ops=learns_only(predictor)) if learns_operators(predictor) else []
+        learns = capabilities(predictor).learns_operators
+        runs = stored_operators(connection, table, ops=_rows_of(predictor)) if learns else []
     material = Material(table, kernels, ids, [run for run in runs if len(run)])
     return material, _hash(material, training_set_hash(rows))
 

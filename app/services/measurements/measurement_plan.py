@@ -15,10 +15,10 @@ from app.engine.operator_rows import read_operators
 from app.engine.stored_operators import stored_operators
 from app.ops import MIXED_FIELDS, OPS
 from app.ops.kinds import kinds_of, work_of
+from app.predictors import DEFAULT
 from app.predictors.auto.operators.learning.active_selection import Prospect, chosen
-from app.predictors.auto.operators.learning.learn import expected_errors
 from app.predictors.auto.operators.models.gaussian_process import expected_noise
-from app.predictors.auto.predictor import Auto
+from app.predictors.base import calibrated
 from app.services.graphs.graph_store import Graphs
 from app.services.measurements.design import DESIGNED, RANGES, design
 from app.services.measurements.listing import operator_form
@@ -135,7 +135,7 @@ def _planned(
     return MeasurementPlan(
         gpu,
         0 if rows.is_uncatalogued(target) else engine.operators.counts.get(gpu, 0),
-        AnsweredBy(Auto.name, engine.version_of(Auto.name, gpu)),
+        AnsweredBy(DEFAULT, engine.version_of(DEFAULT, gpu)),
         1e3 * float(runs @ answer.latency_s),
         now,
         then,
@@ -163,7 +163,7 @@ def _is_usual(table: OpTable) -> NDArray[np.bool_]:
 
 def _answer(snapshot: Snapshot, gpus: GpuTable, target: int, table: OpTable) -> Predictions:
     i, j = np.arange(len(table)), np.full(len(table), target)
-    return answered(snapshot.engine, table, gpus, i, j, predictor=Auto.name, coverage=COVERAGE)
+    return answered(snapshot.engine, table, gpus, i, j, predictor=DEFAULT, coverage=COVERAGE)
 
 
 def _cells(
@@ -207,10 +207,10 @@ def _cell(  # noqa: PLR0913, PLR0917  (who asks, and columns of the rows asked)
     known = _known(database, gpus, rows, target, op, dtype)
     table = _together([asked, designed, *known])
     measured = np.arange(len(asked) + len(designed), len(table))
-    served = snapshot.engine.serving(Auto.name, rows.id(target)).predictor
-    assert isinstance(served, Auto)
+    served = snapshot.engine.serving(DEFAULT, rows.id(target)).predictor
+    assert calibrated(served)
     nothing = np.ones(len(table))
-    covariance = expected_errors(served.operators_, Measurements(table, np.full(len(table), target), nothing), gpus)
+    covariance = served.expected_errors(Measurements(table, np.full(len(table), target), nothing), gpus)
     if covariance is None:
         return None
     latency_s = _answer(snapshot, gpus, target, table).latency_s

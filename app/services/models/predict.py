@@ -13,7 +13,7 @@ from app.engine.gpu_rows import GpuRows, Snapshot
 from app.errors import BadInput, FieldError, TooLarge
 from app.graphs.run import Run
 from app.ops.stacks import doubts
-from app.predictors.auto.predictor import Auto
+from app.predictors import capabilities
 from app.predictors.intervals.groups import EXACT
 from app.services.graphs.graph_store import Graphs
 from app.services.models.answers import Answering
@@ -113,9 +113,9 @@ def _refusal(table: OpTable, gpu: str, missing: Ints) -> BadInput:
 def _with_measured(
     step: Step, engine: Engine, key: Hashable, rows: GpuRows, targets: list[int], request: NetworkRequest
 ) -> Step:
-    """The step with what was measured of this very network on the GPUs asked for; only `auto` looks at that."""
+    """The step with what was measured of this very network, if the predictor takes measured times."""
     found = engine.models.times.get(key)
-    if found is None or request.predictor != Auto.name:
+    if found is None or not capabilities(request.predictor).takes_measured:
         return step
     known = [np.nan if rows.is_uncatalogued(target) else found.get(rows.id(target), np.nan) for target in targets]
     offsets = engine.serving(request.predictor, rows.id(targets[0])).log_offsets(request.coverage)

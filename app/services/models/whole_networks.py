@@ -12,7 +12,7 @@ from app.graphs.convmeter_figures import Figures, figures
 from app.graphs.run import Run
 from app.ops import MIXED_FIELDS, OP_CODE
 from app.ops.network import FORWARD, NETWORK, STEP
-from app.predictors import learns_only
+from app.predictors import capabilities
 from app.services.models.networks import Prepared, rows_prepared
 from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
 from app.tables.workload import Workload
@@ -24,7 +24,7 @@ _ZERO = np.zeros(1, dtype=np.intp)
 
 def knows_networks_only(predictor: str) -> bool:
     """Whether this predictor answers for whole networks and for nothing else."""
-    return learns_only(predictor) == (NETWORK.name,)
+    return capabilities(predictor).only_networks
 
 
 def as_one_row(ready: Prepared, run: Run) -> Prepared:

@@ -11,8 +11,8 @@ from app.engine.engine import Engine
 from app.engine.gpu_rows import GpuRows
 from app.errors import BadInput, FieldError
 from app.ops.figures import Work
-from app.predictors import OPERATOR_PREDICTORS
-from app.predictors.auto.predictor import Auto
+from app.predictors import DEFAULT, OPERATOR_PREDICTORS
+from app.predictors.base import calibrated
 from app.predictors.links import beyond_link_domain
 from app.predictors.roofline import peaks
 from app.tables.gpus import MOST_IN_A_MACHINE, GpuSpec, GpuTable
@@ -45,9 +45,9 @@ def refused(engine: Engine, ops: OpTable, work: Work, gpus: GpuTable, target: in
     """Rows that compute in a dtype which the GPU lacks and that none was measured running there in, bool [n]."""
     missing = lacking(ops, work, gpus, target)
     if missing.any():
-        auto = engine.serving(Auto.name, gpus.ids[target]).predictor
-        if isinstance(auto, Auto):
-            missing &= ~auto.operators_.ran_on(gpus.ids[target])[ops.kind, ops.dtype]
+        served = engine.serving(DEFAULT, gpus.ids[target]).predictor
+        if calibrated(served):
+            missing &= ~served.ran_on(gpus.ids[target])[ops.kind, ops.dtype]
     return missing
 
 

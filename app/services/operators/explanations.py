@@ -1,4 +1,4 @@
-"""`detail` of operators: why `auto` answers what it does, in the words and units of the HTTP contract."""
+"""`detail` of operators: why a predictor answers what it does, in the words and units of the HTTP contract."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from app.predictors.auto.operators.explain import Explanation as Found
-from app.predictors.auto.operators.explain import Member, explained
-from app.predictors.auto.predictor import Auto
+from app.predictors.auto.operators.explain import Member
+from app.predictors.base import explainer
 from app.predictors.intervals.groups import S_UNTRAINED, SITUATIONS
 from app.predictors.links import gpu_id_of
 from app.services.operators.between_nodes import Asking
@@ -29,12 +29,12 @@ _UNTRAINED = SITUATIONS[S_UNTRAINED]
 
 
 def explanations(asking: Asking, target: int, answer: Predictions) -> Sequence[Explanation | UnsetType]:
-    """Of every row asked on GPU row `target`, as `answered_on` answered; other predictors than `auto` have none."""
+    """Of every row asked on GPU row `target`, as `answered_on` answered; predictors that do not explain have none."""
     served = asking.engine.serving(asking.predictor, asking.gpus.ids[target]).predictor
-    if not isinstance(served, Auto):
+    if not explainer(served):
         return [UNSET] * len(asking.said)
     asked = asking.made_of(answer, target)
-    told = [_worded(found) for found in explained(served.operators_, asked.ops, asking.gpus, target, asked.answer)]
+    told = [_worded(found) for found in served.explained(asked.ops, asking.gpus, target, asked.answer)]
     seconds = np.stack([*(part[:, 0] for part in asked.across), answer.limit_s[asked.several]], axis=1)
     for q, nodes, times in zip(asked.several.tolist(), asked.nodes.tolist(), seconds.tolist(), strict=True):
         told[q] = _over_nodes(told[q], int(nodes), times)

@@ -13,7 +13,7 @@ from app.bootstrap.train_shipped import MOST_BYTES, OWN, sources_of, trainable
 from app.config import SHIPPED_MODELS
 from app.engine.curated import load_seed_specs
 from app.engine.shipped import LIST, Shipped, shipped_versions, write_list
-from app.predictors import learns_operators
+from app.predictors import capabilities
 from app.predictors.auto.predictor import Auto
 from app.services.models.whole_networks import knows_networks_only
 from app.store import artifacts
@@ -47,7 +47,7 @@ def test_all_together_are_small_and_nothing_lies_beside_them() -> None:
 def test_a_shipped_artefact_is_what_its_manifest_says(name: str, shipped: Shipped) -> None:
     payload = shipped.payload()
     told: Any = shipped.manifest
-    assert learns_operators(name)
+    assert capabilities(name).learns_operators
     assert (payload["predictor"], told["predictor"], told["gpu_id"]) == (name, name, "*")
     assert sorted(shipped.card["trained_on"]["gpus"]) == sorted(payload["operators"]["gpus"])
     assert shipped.card["trained_on"]["rows"] > (10_000 if knows_networks_only(name) else 100_000)

@@ -13,6 +13,7 @@ from app.engine.curated import load_seed_specs
 from app.errors import NotTrained
 from app.evaluation import operators as service
 from app.evaluation.operators import contenders, evaluate_operators
+from app.predictors.base import Capabilities
 from app.predictors.intervals.groups import S_SEEN, operator_codes
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence
@@ -30,8 +31,7 @@ class Mean:
     """Predicts the mean of what it was fitted to, on every GPU; fitted anew when it is told of more rows."""
 
     name: ClassVar[str] = "mean"
-    trainable: ClassVar[bool] = True
-    needs_training: ClassVar[bool] = True
+    can: ClassVar[Capabilities] = Capabilities(("operators",), ("operators",), needs_training=True)
     told: ClassVar[list[int]] = []
 
     def __init__(self, mean_s: float = np.nan) -> None:
@@ -54,6 +54,7 @@ class Corrected(Mean):
     """The same, with the hook for measured rows."""
 
     name: ClassVar[str] = "corrected"
+    can: ClassVar[Capabilities] = Mean.can._replace(takes_measured=True)
     measured: ClassVar[list[int]] = []
 
     def with_measured(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Self:

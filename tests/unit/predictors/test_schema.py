@@ -17,7 +17,7 @@ from app.predictors.schema import Layout, Schema
 AXES = {"features": ("m", "n", "k"), "terms": ("flops", "bytes")}
 CHOICES = {"library": ("nccl", "vllm")}
 KNOWN = Schema(("linear", "bmm"), ("fp32", "bf16"), ("linear/fp32/seen",), Layout(AXES, CHOICES))
-TRAINABLE = [cls for cls in BY_NAME.values() if cls.trainable]
+TRAINABLE = [cls for cls in BY_NAME.values() if cls.can.trainable]
 
 
 def said(stored: Schema, known: Schema = KNOWN) -> list[str]:

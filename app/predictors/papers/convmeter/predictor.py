@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from app.errors import NotTrained
 from app.ops.network import BACKWARD, BACKWARD_UPDATE, FORWARD, NETWORK, PASSES, STEP, UPDATE
+from app.predictors.base import Capabilities
 from app.predictors.intervals.groups import S_UNTRAINED
 from app.predictors.papers.convmeter.equations import NON_NEGATIVE, PLAIN, TERMS, Method, terms
 from app.predictors.papers.known_gpus import LAYOUT, KnownGpus
@@ -121,9 +122,7 @@ class ConvMeter:
     """Time linear in ConvMeter's figures: coefficients of at least zero, relative errors."""
 
     name: ClassVar[str] = "convmeter"
-    trainable: ClassVar[bool] = True
-    needs_training: ClassVar[bool] = True
-    learns_from: ClassVar[tuple[str, ...]] = (NETWORK.name,)
+    can: ClassVar[Capabilities] = Capabilities(("networks",), ("networks",), needs_training=True)
     method: ClassVar[Method] = NON_NEGATIVE
 
     cells_: Mapping[str, Planes] = field(default_factory=dict)
@@ -131,7 +130,7 @@ class ConvMeter:
     def fit_operators(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Self:
         """Itself with a plane for every GPU and setting of the networks in `runs`; NotTrained where there is none."""
         known = dict(self.cells_)
-        learned = {key: planes for run in runs if run.op in self.learns_from for key, planes in self._planes(run, gpus)}
+        learned = {key: planes for run in runs if run.op == NETWORK.name for key, planes in self._planes(run, gpus)}
         if not learned:
             raise NotTrained(f"'{self.name}' learns from networks measured on one GPU; there are too few.")
         for key, planes in learned.items():

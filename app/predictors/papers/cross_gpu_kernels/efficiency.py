@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.ops.kernel import FIELD_INDEX
+from app.predictors.base import Capabilities
 from app.predictors.intervals.groups import OTHER_GPU_AND_SIZE
 from app.predictors.launches.occupancy import paper_occupancy
 from app.predictors.launches.strongest_evidence import Sources
@@ -91,8 +92,7 @@ class Efficiency:
     """The paper's analytical model; needs a measurement of the kernel on some GPU, at this size or another."""
 
     name: ClassVar[str] = "efficiency"
-    trainable: ClassVar[bool] = False
-    needs_training: ClassVar[bool] = False
+    can: ClassVar[Capabilities] = Capabilities(("launches",))
 
     def predict(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, *, evidence: Evidence) -> Estimate:
         """Return the transfer from each query's strongest evidence of its kernel; the geometric mean of several."""

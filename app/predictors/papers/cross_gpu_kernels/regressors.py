@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import NotTrained
+from app.predictors.base import Capabilities
 from app.predictors.flat.regressors import FlatModel, flat_model
 from app.predictors.intervals.groups import RELATED
 from app.predictors.launches.strongest_evidence import Sources
@@ -43,8 +44,7 @@ class PairRegressor:
     """One regressor as a predictor: every piece of evidence and its query is a pair to answer."""
 
     name: ClassVar[str]
-    trainable: ClassVar[bool] = True
-    needs_training: ClassVar[bool] = True
+    can: ClassVar[Capabilities] = Capabilities(("launches",), ("launches",), needs_training=True)
     model_: FlatModel
 
     def fit(self, measurements: Measurements, gpus: GpuTable, *, target_gpu: str | None = None) -> Self:

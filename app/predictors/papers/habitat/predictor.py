@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from app.errors import NotTrained
 from app.ops import OP_CODE, OPS
 from app.ops.kinds import kinds_of, work_of
+from app.predictors.base import Capabilities
 from app.predictors.papers.habitat.samples import NETWORK_FIGURES, Samples
 from app.predictors.papers.habitat.wave_scaling import memory_share, scaled
 from app.predictors.papers.known_gpus import LAYOUT, KnownGpus, figures_of
@@ -58,8 +59,7 @@ class Habitat:
     """Wave scaling, and a perceptron for operators whose kernels differ between GPUs."""
 
     name: ClassVar[str] = "habitat"
-    trainable: ClassVar[bool] = True
-    needs_training: ClassVar[bool] = True
+    can: ClassVar[Capabilities] = Capabilities(("operators",), ("operators",), needs_training=True)
 
     cells_: Mapping[str, Samples] = field(default_factory=dict)
 

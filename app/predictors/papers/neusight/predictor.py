@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from app.errors import NotTrained
 from app.ops import OPS
+from app.predictors.base import Capabilities
 from app.predictors.intervals.groups import S_UNTRAINED
 from app.predictors.papers.known_gpus import LAYOUT
 from app.predictors.papers.neusight.equations import ELEMENTWISE, INPUTS, SIZES, Devices, family_of
@@ -47,8 +48,7 @@ class TileWave:
     """NeuSight as a predictor of operators, from cells by operator and dtype."""
 
     name: ClassVar[str] = "tilewave"
-    trainable: ClassVar[bool] = True
-    needs_training: ClassVar[bool] = True
+    can: ClassVar[Capabilities] = Capabilities(("operators",), ("operators",), needs_training=True)
 
     cells_: Mapping[tuple[str, str], OperatorModel] = field(default_factory=dict)
 

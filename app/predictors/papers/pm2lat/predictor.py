@@ -21,6 +21,7 @@ from app.errors import NotTrained
 from app.ops import OP_CODE, OPS
 from app.ops.base import Op
 from app.ops.figures import Products
+from app.predictors.base import Capabilities
 from app.predictors.papers.habitat.wave_scaling import distance, memory_share, scaled
 from app.predictors.papers.known_gpus import LAYOUT, KnownGpus, figures_of
 from app.predictors.papers.pm2lat.kernel_chooser import PRODUCT_FEATURES
@@ -97,8 +98,7 @@ class KernelTable:
     """Kernels with their throughput tables and lines, per operator, dtype and GPU."""
 
     name: ClassVar[str] = "kernel_table"
-    trainable: ClassVar[bool] = True
-    needs_training: ClassVar[bool] = True
+    can: ClassVar[Capabilities] = Capabilities(("operators",), ("operators",), needs_training=True)
 
     cells_: Mapping[str, Tables] = field(default_factory=dict)
 
