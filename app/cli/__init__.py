@@ -8,7 +8,7 @@ from typing import Annotated
 
 try:
     import typer
-except ModuleNotFoundError as missing:  # a checkout on a machine to measure, where nothing was installed
+except ModuleNotFoundError as missing:  # a checkout without installed packages, on a machine to measure
     sys.exit(f"gpucast needs {missing.name}: `make measure`, or pip install {missing.name}")
 
 from app import __version__
@@ -17,41 +17,41 @@ from app.errors import GpucastError
 # (name, module of this package, one line of help). The module's `command` is a function or a Typer application.
 COMMANDS = (
     ("serve", "serve", "Start the whole service: database, API and worker."),
-    ("worker", "worker", "Take retrainings from the queue."),
+    ("worker", "worker", "Run queued retraining jobs."),
     ("predict", "predict", "Predict how long a workload takes on a GPU."),
     ("compare", "compare", "Rank GPUs by time, throughput, money or energy."),
     ("sbatch", "sbatch", "Propose partition, GPUs and time limit of a Slurm job."),
     ("plan", "plan", "Choose GPUs for a deadline, a budget or a throughput."),
-    ("partition", "partition", "Cut a network over unequal GPUs."),
-    ("sweep", "sweep", "Predict tables of millions of rows, into Parquet."),
+    ("partition", "partition", "Split a network into stages over unequal GPUs."),
+    ("sweep", "sweep", "Predict tables of millions of rows, to Parquet files."),
     ("scale", "scale", "Predict how throughput grows with devices and batch."),
-    ("prices", "prices", "Bring in and list prices of GPUs."),
+    ("prices", "prices", "Import and list GPU prices."),
     ("gpus", "gpus", "List, show and add GPUs."),
-    ("import", "imports", "Bring in a folder of measurements."),
+    ("import", "imports", "Import a folder of measurements."),
     ("measurements", "measurements", "Delete stored measurements."),
     ("retrain", "retrain", "Retrain a predictor from the stored measurements."),
-    ("measure", "measure", "Measure this machine's GPU or CPU, into a file."),
-    ("train", "train", "Make the trained predictors that ship with the code."),
+    ("measure", "measure", "Measure this machine's GPU or CPU, to a file."),
+    ("train", "train", "Train the predictors that ship with the code."),
     ("trace", "trace", "Write the JSON graph of a PyTorch model."),
-    ("evaluate", "evaluate", "Reproduce papers' tables, our own accuracy beside."),
+    ("evaluate", "evaluate", "Reproduce papers' tables and evaluate our own accuracy."),
     ("keys", "keys", "Create, list and revoke API keys."),
-    ("migrate", "migrate", "Bring the database to a version of its schema, or check it."),
+    ("migrate", "migrate", "Migrate the database to a schema version, or check it."),
 )
 
 
-def build(asked: str | None) -> typer.Typer:
-    """The application with the sub-command `asked` ready to run, and the others as lines of help."""
+def build(called: str | None) -> typer.Typer:
+    """Return the application with the sub-command `called` ready to run, and the others as lines of help."""
     app = typer.Typer(
         name="gpucast",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
-        rich_markup_mode=None,  # plain text: drawing frames takes 0.2 s more
+        rich_markup_mode=None,  # plain text: frames take 0.2 s more
     )
     app.callback()(_options)
     for name, module, line in COMMANDS:
-        if name != asked:
-            app.command(name, help=line)(_not_asked)
+        if name != called:
+            app.command(name, help=line)(_unused)
             continue
         command = import_module(f"app.cli.{module}").command
         if isinstance(command, typer.Typer):
@@ -62,10 +62,10 @@ def build(asked: str | None) -> typer.Typer:
 
 
 def main() -> None:
-    """Run `gpucast`; an error that a caller can see is one line on standard error and exit status 1."""
-    asked = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
+    """Run `gpucast`; a user error is one line on standard error and exit status 1."""
+    called = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
     try:
-        build(asked)()
+        build(called)()
     except GpucastError as error:
         print(f"gpucast: {error.detail}", file=sys.stderr)
         for wrong in (item for item in error.errors if len(error.errors) > 1 or item.msg not in error.detail):
@@ -74,12 +74,12 @@ def main() -> None:
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.partition(".")[0] == "app":
             raise
-        target = "measure" if asked == "measure" else "install"
-        sys.exit(f"gpucast {asked} needs {missing.name}: `make {target}`, or pip install {missing.name}")
+        target = "measure" if called == "measure" else "install"
+        sys.exit(f"gpucast {called} needs {missing.name}: `make {target}`, or pip install {missing.name}")
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(called: bool) -> None:
+    if called:
         print(__version__)
         raise typer.Exit
 
@@ -89,8 +89,8 @@ def _options(
         bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
-    """How long GPU work takes on any GPU, without running it there."""
+    """Predict how long GPU work takes on any GPU, without running it there."""
 
 
-def _not_asked() -> None:
+def _unused() -> None:
     raise AssertionError("only the sub-command on the command line is ever run")

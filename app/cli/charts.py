@@ -1,4 +1,4 @@
-"""The charts of the terminal's commands: scaling curves, and GPUs with their intervals. Axes are logarithmic."""
+"""Charts of the commands, with logarithmic axes: scaling curves, and GPUs with their intervals."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 from math import ceil, floor, log10
 from typing import NamedTuple
 
-from app.cli.drawing import Curve, Dot, Drawing, Rule, Shape, Words
+from app.cli.drawing import Curve, Dot, Drawing, Label, Rule, Shape
 from app.errors import BadInput
 
 Line = Sequence[tuple[float, float]]
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 720, 440, 80, 56, 52, 200
-# Names of GPUs stand to the left, a line each.
+# Width of the names to the left, and height of a row.
 _NAMES, _ROW = 200, 20
-# Okabe and Ito's colours, which most people can tell apart.
+# Okabe and Ito's palette, which colour-blind people can distinguish.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 
 
-# A low end farther below the middle than by this factor is drawn there.
+# Largest ratio of a figure to its drawn low end.
 _DEEPEST = 100.0
 
 
@@ -33,50 +33,50 @@ class Bar(NamedTuple):
 
 
 def line_chart(lines: Mapping[str, Line], *, title: str, x_label: str, y_label: str) -> Drawing:
-    """Named lines of positive (x, y) points."""
+    """Return a chart of named lines of positive (x, y) points."""
     points = [point for line in lines.values() for point in line]
     x = _Axis([p[0] for p in points], _LEFT, _WIDTH - _RIGHT)
     y = _Axis([p[1] for p in points], _HEIGHT - _BOTTOM, _TOP)
     shapes: list[Shape] = [
-        Words(_LEFT, 20, title, size=15),
-        Words(_LEFT, 40, y_label),
-        Words((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 12, x_label, "middle"),
+        Label(_LEFT, 20, title, size=15),
+        Label(_LEFT, 40, y_label),
+        Label((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 12, x_label, "middle"),
     ]
     for value in sorted({p[0] for p in points}):
-        shapes += [Rule(x(value), y.start, x(value), y.end), Words(x(value), y.start + 18, f"{value:g}", "middle")]
+        shapes += [Rule(x(value), y.start, x(value), y.end), Label(x(value), y.start + 18, f"{value:g}", "middle")]
     for value in y.decades():
-        shapes += [Rule(x.start, y(value), x.end, y(value)), Words(x.start - 6, y(value) + 4, f"{value:g}", "end")]
+        shapes += [Rule(x.start, y(value), x.end, y(value)), Label(x.start - 6, y(value) + 4, f"{value:g}", "end")]
     for k, (name, line) in enumerate(lines.items()):
         colour, at = _COLOURS[k % len(_COLOURS)], _TOP + 12 + 18 * k
         shapes.append(Curve([(x(a), y(b)) for a, b in line], colour))
         shapes += [Dot(x(a), y(b), colour) for a, b in line]
-        shapes += [Rule(x.end + 12, at, x.end + 32, at, colour, 2), Words(x.end + 38, at + 4, name)]
+        shapes += [Rule(x.end + 12, at, x.end + 32, at, colour, 2), Label(x.end + 38, at + 4, name)]
     return Drawing(_WIDTH, _HEIGHT, shapes)
 
 
 def interval_chart(bars: Sequence[Bar], *, title: str, x_label: str) -> Drawing:
-    """A line per figure from the low to the high end of its interval, a dot in the middle."""
+    """Return a chart with a line per figure from the low to the high end of its interval, and a dot at the figure."""
     if not bars:
         raise BadInput("There is no figure to draw.")
     bottom = _TOP + _ROW * len(bars)
     x = _Axis([end for bar in bars for end in (bar.middle, _low(bar), bar.high)], _NAMES, _WIDTH - 20)
-    shapes: list[Shape] = [Words(20, 20, title, size=15), Words((x.start + x.end) / 2, bottom + 44, x_label, "middle")]
+    shapes: list[Shape] = [Label(20, 20, title, size=15), Label((x.start + x.end) / 2, bottom + 44, x_label, "middle")]
     for value in x.decades():
-        shapes += [Rule(x(value), _TOP, x(value), bottom), Words(x(value), bottom + 18, f"{value:g}", "middle")]
+        shapes += [Rule(x(value), _TOP, x(value), bottom), Label(x(value), bottom + 18, f"{value:g}", "middle")]
     for k, bar in enumerate(bars):
         colour, at = _COLOURS[bar.marked], _TOP + _ROW * (k + 0.5)
-        shapes += [Words(_NAMES - 8, at + 4, bar.name, "end"), Rule(x(_low(bar)), at, x(bar.high), at, colour, 2)]
+        shapes += [Label(_NAMES - 8, at + 4, bar.name, "end"), Rule(x(_low(bar)), at, x(bar.high), at, colour, 2)]
         shapes.append(Dot(x(bar.middle), at, colour))
     return Drawing(_WIDTH, bottom + 56, shapes)
 
 
 def _low(bar: Bar) -> float:
-    """No logarithmic axis reaches zero."""
+    """Return the drawn low end: a logarithmic axis has no zero."""
     return max(bar.low, bar.middle / _DEEPEST)
 
 
 class _Axis:
-    """Values to positions between `start` and `end`, logarithmic."""
+    """A logarithmic axis: maps values to positions between `start` and `end`."""
 
     def __init__(self, values: Sequence[float], start: float, end: float) -> None:
         self.start, self.end = start, end
@@ -87,7 +87,7 @@ class _Axis:
         return self.start + (0.04 + 0.92 * share) * (self.end - self.start)
 
     def decades(self) -> list[float]:
-        """1, 2 and 5 of each power of ten within the axis."""
+        """Return 1, 2 and 5 times each power of ten within the axis."""
         powers = range(floor(self._low), ceil(self._high) + 1)
         every = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
         inside = [value for value in every if self._low - 0.05 <= log10(value) <= self._high + 0.05]

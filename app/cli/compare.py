@@ -1,4 +1,4 @@
-"""`gpucast compare`: a workload on many GPUs in time, throughput, money and energy, without a running service."""
+"""`gpucast compare`: ranks GPUs by time, throughput, cost or energy of a workload, without a running service."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _NAMES = {"latency": "Latency", "throughput": "Throughput", "cost": "Cost", "ene
 def command(
     workload: WorkloadOptions,
     *,
-    by: Annotated[str | None, typer.Option(help=f"{', '.join(RANKINGS)}.")] = None,
+    by: Annotated[str | None, typer.Option(metavar="FIGURE", help=f"Figure to rank by: {', '.join(RANKINGS)}.")] = None,
     price: Prices = None,
     power: Powers = None,
-    search: Annotated[bool, typer.Option("--search", help="Try other splits over devices too.")] = False,
-    max_devices: Annotated[int | None, typer.Option(help="At most so many of a GPU; unset: 8.")] = None,
+    search: Annotated[bool, typer.Option("--search", help="Also try other splits over devices.")] = False,
+    max_devices: Annotated[int | None, typer.Option(help="Largest number of devices of one GPU (default: 8).")] = None,
 ) -> None:
-    """Rank GPUs (all, unless some are named) by what a workload takes on them: time, money or energy."""
+    """Rank GPUs (default: all) by the time, throughput, cost or energy of a workload."""
     import msgspec
 
     from app.services.compare.compare import compare
     from app.services.compare.request import read_compare
 
     refuse_other(workload.plot)
-    request = workload.asked(
+    request = workload.full_request(
         gpus=workload.gpus,
         rank_by=by,
         prices=by_gpu(price, "--price"),
@@ -44,15 +44,15 @@ def command(
         search_parallelism=search or None,
         max_devices=max_devices,
     )
-    asked = read_compare(msgspec.json.encode(request))
+    parsed = read_compare(msgspec.json.encode(request))
     settings = Settings.from_env()
-    with snapshot_of(settings, asked.predictor) as (snapshot, graphs):
-        answer = compare(snapshot, asked, max_rows=settings.max_batch_rows, graphs=graphs)
+    with snapshot_of(settings, parsed.predictor) as (snapshot, graphs):
+        answer = compare(snapshot, parsed, max_rows=settings.max_batch_rows, graphs=graphs)
     workload.show(answer, answer.ranking, lambda: _show(answer), lambda: _drawn(answer))
 
 
 def _show(answer: CompareResponse) -> None:
-    print(f"{'':>4}{'GPU':<28}{'ms':>11}  {'interval':<22}{'per s':>10}{'USD':>11}{'J':>11}  fits  alike")
+    print(f"{'':>4}{'GPU':<28}{'ms':>11}  {'interval':<22}{'per s':>10}{'USD':>11}{'J':>11}  fits  tied with")
     for row in answer.ranking:
         interval = f"{row.interval_ms.low:.4g} to {row.interval_ms.high:.4g}"
         figures = f"{row.latency_ms:>11.4g}  {interval:<22}" + "".join(
@@ -60,11 +60,11 @@ def _show(answer: CompareResponse) -> None:
             for value, width in ((row.throughput_per_s, 10), (row.cost_usd, 11), (row.energy_j, 11))
         )
         name = f"{row.gpu}{f' x{row.devices}' if row.devices > 1 else ''}{' *' if row.pareto else ''}"
-        print(f"{row.rank:>3} {name:<28}{figures}  {'yes ' if row.memory.fits else 'no  '}  {_alike(row)}")
-    print("* no other GPU is as fast, as cheap and as frugal; alike: cannot be told apart by the figure ranked by")
+        print(f"{row.rank:>3} {name:<28}{figures}  {'yes ' if row.memory.fits else 'no  '}  {_tied(row)}")
+    print("* no other GPU is as fast, as cheap and as frugal; tied: statistically tied in the figure ranked by")
     for row in answer.ranking:
-        for words in row.warnings:
-            print(f"{row.gpu}: {words}")
+        for warning in row.warnings:
+            print(f"{row.gpu}: {warning}")
     for left_out in answer.skipped:
         print(f"{left_out.gpu} skipped: {left_out.reason}")
     for note in answer.notes:
@@ -75,13 +75,13 @@ def _figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
-def _alike(row: Compared) -> str:
+def _tied(row: Compared) -> str:
     first, *others = row.indistinguishable_from or ["-"]
     return f"{first} and {len(others)} more" if others else first
 
 
 def _drawn(answer: CompareResponse) -> Drawing:
-    """The figure ranked by with its interval, those of the Pareto set marked."""
+    """Return a chart of the ranked figure with its interval; GPUs of the Pareto set are marked."""
     from app.services.compare.compare import figure_of
 
     rank_by = answer.rank_by

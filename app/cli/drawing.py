@@ -1,4 +1,4 @@
-"""Charts as lists of shapes, and the two writers that know a file format: SVG and PNG."""
+"""Drawings as lists of shapes, and their writers of SVG and PNG."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 from app.errors import BadInput, FieldError
 
-# PNG pixels for one unit of a drawing, and how many times finer they are painted: smooth edges.
+# PNG pixels per unit of a drawing, and the oversampling that smooths edges.
 _PIXELS, _FINER = 2, 2
 _DOT = 3.0
 
@@ -50,8 +50,8 @@ class Dot:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
-    """A line of text, standing on y."""
+class Label:
+    """A line of text with its baseline at y."""
 
     x: float
     y: float
@@ -60,24 +60,24 @@ class Words:
     size: int = 12
 
 
-Shape: TypeAlias = Rule | Curve | Dot | Words
+Shape: TypeAlias = Rule | Curve | Dot | Label
 
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Shapes on white paper; x to the right, y down."""
+    """Shapes on a white background; x to the right, y down."""
 
     width: int
     height: int
     shapes: Sequence[Shape]
 
     def write(self, path: Path) -> None:
-        """To a file whose name ends as `refuse_other` allows."""
+        """Write the drawing to a file, in the format of its suffix."""
         path.write_bytes(_WRITERS[path.suffix.lower()](self))
 
 
 def refuse_other(path: Path | None) -> None:
-    """BadInput for a --plot that is neither SVG nor PNG: before the work, not after it."""
+    """Raise BadInput, before any work, for a --plot file that is neither SVG nor PNG."""
     if path is not None and path.suffix.lower() not in _WRITERS:
         message = f"{path} must end in {' or '.join(_WRITERS)}"
         raise BadInput(f"--plot: {message}.", errors=[FieldError(("--plot",), message)])

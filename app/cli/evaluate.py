@@ -1,4 +1,4 @@
-"""`gpucast evaluate`: a paper's tables as we reproduce them, and our own accuracy beside them."""
+"""`gpucast evaluate`: reproduced tables of papers, and our own accuracy."""
 
 from __future__ import annotations
 
@@ -30,17 +30,19 @@ command = typer.Typer(no_args_is_help=True)
 
 @command.callback()
 def studies() -> None:
-    """Reproduce a paper's tables, and our own accuracy beside them."""
+    """Reproduce papers' tables and evaluate our own accuracy."""
 
 
 @command.command("cross-gpu-kernels")
 def cross_gpu_kernels(
     data: Data,
-    json_file: Annotated[Path | None, typer.Option("--json", help="also write every cell to this file")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Also write every cell to this JSON file.")
+    ] = None,
 ) -> None:
-    """Tables 3 to 6 of the cross-GPU kernels paper, then the same experiments on clean rows.
+    """Reproduce tables 3 to 6 of the cross-GPU kernels paper, and repeat the experiments on cleaned rows.
 
-    DIR may also be the folder of the authors' CSV files and gpu_metrics.json itself.
+    DIR may also be the folder with the authors' CSV files and gpu_metrics.json.
     """
     from app.evaluation.papers import evaluate_cross_gpu_kernels
 
@@ -56,35 +58,46 @@ def cross_gpu_kernels(
 @command.command("operators")
 def operators(  # noqa: PLR0913, PLR0917  (typer makes an option of each)
     data: Data,
-    json_file: Annotated[Path | None, typer.Option("--json", help="also write every cell to this file")] = None,
-    predictor: Annotated[list[str] | None, typer.Option(help="only this one; repeat for several")] = None,
-    family: Annotated[list[str] | None, typer.Option(help="only this family of operators; repeat for several")] = None,
-    protocol: Annotated[list[str] | None, typer.Option(help="only this protocol; repeat for several")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Also write every cell to this JSON file.")
+    ] = None,
+    predictor: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Evaluate only this predictor; repeat for several.")
+    ] = None,
+    family: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Evaluate only this family of operators; repeat for several."),
+    ] = None,
+    protocol: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Evaluate only this protocol; repeat for several.")
+    ] = None,
     test_rows: Annotated[
-        int, typer.Option(min=1, help="ask at most this many rows per operator, dtype and GPU")
+        int, typer.Option(min=1, metavar="ROWS", help="Test on at most this many rows per operator, dtype and GPU.")
     ] = MOST_TEST_ROWS,
     rows: Annotated[
         int | None,
-        typer.Option(min=1, help="train on at most this many rows likewise; unset: all, 800 where a GPU is left out"),
+        typer.Option(
+            min=1, metavar="ROWS", help="Train on at most this many rows each (default: all; 800 with a GPU left out)."
+        ),
     ] = None,
     intervals: Annotated[
-        bool, typer.Option(help="intervals of `auto` from rows held out inside each fold: ten times slower")
+        bool, typer.Option(help="Fit the intervals of `auto` on rows held out in each fold (ten times slower).")
     ] = True,
     results: Annotated[
         bool,
         typer.Option(
-            "--results", "--readme", help="write the tables of docs/reference/results.md, and evaluation/operators.json"
+            "--results", "--readme", help="Write the tables of docs/reference/results.md and evaluation/operators.json."
         ),
     ] = False,
 ) -> None:
-    """Predictors of deep-learning operators on rows, configurations and GPUs that they did not learn from."""
+    """Evaluate predictors of deep-learning operators on rows, configurations and GPUs held out of training."""
     from app.evaluation.operator_report import body, lines, record
     from app.evaluation.operators import evaluate_operators
 
     if json_file is not None:
         _refuse_unwritable(json_file)
     if results and family:
-        raise BadInput("--results records whole protocols: leave out --family.")
+        raise BadInput("--results records whole protocols: omit --family.")
     study = evaluate_operators(
         data,
         predictors=predictor or (),
@@ -105,30 +118,37 @@ def operators(  # noqa: PLR0913, PLR0917  (typer makes an option of each)
 @command.command("calibration")
 def calibration(
     data: Data,
-    json_file: Annotated[Path | None, typer.Option("--json", help="also write every cell to this file")] = None,
-    family: Annotated[list[str] | None, typer.Option(help="only this family of operators; repeat for several")] = None,
-    gpu: Annotated[list[str] | None, typer.Option(help="hold out only this GPU; repeat for several")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Also write every cell to this JSON file.")
+    ] = None,
+    family: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Evaluate only this family of operators; repeat for several."),
+    ] = None,
+    gpu: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Hold out only this GPU; repeat for several.")
+    ] = None,
     rows: Annotated[
-        int, typer.Option(min=1, help="train on at most this many rows per operator, dtype and GPU")
+        int, typer.Option(min=1, metavar="ROWS", help="Train on at most this many rows per operator, dtype and GPU.")
     ] = MOST_TRAIN,
     results: Annotated[
         bool,
         typer.Option(
             "--results",
             "--readme",
-            help="write the tables of docs/reference/results.md, and evaluation/calibration.json",
+            help="Write the tables of docs/reference/results.md and evaluation/calibration.json.",
         ),
     ] = False,
 ) -> None:
-    """A GPU held out: nothing measured on it, 32 shapes as the plan chooses them, as many at random."""
+    """Evaluate a held-out GPU: without measurements, with 32 shapes chosen by the plan, and with 32 random shapes."""
     from app.evaluation import calibration_report
     from app.evaluation.calibration import evaluate_calibration
 
     if json_file is not None:
         _refuse_unwritable(json_file)
     if results and (family or gpu):
-        raise BadInput("--results records every family and GPU: leave out --family and --gpu.")
-    study = evaluate_calibration(data, families=family or (), gpus=gpu or (), most_train=rows, progress=_said)
+        raise BadInput("--results records every family and GPU: omit --family and --gpu.")
+    study = evaluate_calibration(data, families=family or (), gpus=gpu or (), most_train=rows, progress=_print_progress)
     print("\n".join(calibration_report.lines(study)))
     if json_file is not None:
         json_file.write_text(json.dumps(calibration_report.body(study), indent=1) + "\n", "utf-8")
@@ -139,9 +159,11 @@ def calibration(
 @command.command("pm2lat")
 def pm2lat(
     data: Data,
-    json_file: Annotated[Path | None, typer.Option("--json", help="also write every cell to this file")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Also write every cell to this JSON file.")
+    ] = None,
 ) -> None:
-    """PM2Lat's tables II and VI, and our errors on the same layers and GPUs where the data have them."""
+    """Reproduce PM2Lat's tables II and VI, and show our errors on the layers and GPUs that the data include."""
     from app.evaluation.pm2lat import evaluate_pm2lat
     from app.evaluation.pm2lat import lines as pm2lat_lines
 
@@ -156,14 +178,21 @@ def pm2lat(
 @command.command("convmeter")
 def convmeter(
     data: DataIfAny = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="also write every cell to this file")] = None,
-    own: Annotated[bool, typer.Option("--own", help="our own measurements alone, which need no data folder")] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Also write every cell to this JSON file.")
+    ] = None,
+    own: Annotated[
+        bool, typer.Option("--own", help="Use only our own measurements, which need no data folder.")
+    ] = False,
     held_out: Annotated[
         list[str] | None,
-        typer.Option(help="family, network, gpu, or operators (all networks); repeat for several; unset: all"),
+        typer.Option(
+            metavar="KIND",
+            help="Hold out by family, network, gpu, or operators (all networks); repeat for several (default: all).",
+        ),
     ] = None,
 ) -> None:
-    """ConvMeter's tables 1 to 3: the paper's figures, and ours on measured networks that were held out."""
+    """Show ConvMeter's tables 1 to 3: the paper's figures, and ours on held-out measured networks."""
     from app.evaluation.convmeter import published
     from app.evaluation.convmeter_report import lines as convmeter_lines
     from app.evaluation.convnets_by_operators import convmeter_cells
@@ -171,7 +200,7 @@ def convmeter(
     if json_file is not None:
         _refuse_unwritable(json_file)
     if data is None and not own:
-        raise BadInput(f"Say where the data sets are: --data DIR, or {DATA_VARIABLE}; or --own for ours alone.")
+        raise BadInput(f"Pass the data folder by --data DIR or {DATA_VARIABLE}, or --own for our own data only.")
     cells = convmeter_cells(None if own else data, held_out or (), lambda line: typer.echo(line, err=True))
     print("\n".join(convmeter_lines(published(), cells)))
     if json_file is not None:
@@ -182,35 +211,41 @@ def convmeter(
 @command.command("neusight-models")
 def neusight_models(
     data: Data,
-    json_file: Annotated[Path | None, typer.Option("--json", help="also write every run to this file")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Also write every run to this JSON file.")
+    ] = None,
     predictor: Annotated[
-        list[str] | None, typer.Option(help="this one instead of auto; repeat for several beside one another")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Evaluate this predictor instead of auto; repeat for several."),
     ] = None,
     rows: Annotated[
-        int | None, typer.Option(min=1, help="train on at most this many rows per operator and GPU; unset: all")
+        int | None,
+        typer.Option(
+            min=1, metavar="ROWS", help="Train on at most this many rows per operator and GPU (default: all)."
+        ),
     ] = None,
     left_out: Annotated[
-        bool, typer.Option("--left-out", help="also every GPU left out in turn, with intervals from the others")
+        bool, typer.Option("--left-out", help="Also leave out each GPU in turn, with intervals from the others.")
     ] = False,
     results: Annotated[
         bool,
         typer.Option(
             "--results",
             "--readme",
-            help="write the tables of docs/reference/results.md, and evaluation/neusight_models.json",
+            help="Write the tables of docs/reference/results.md and evaluation/neusight_models.json.",
         ),
     ] = False,
 ) -> None:
-    """Whole models end to end against NeuSight's measured ones, on GPUs learned from and never seen."""
+    """Compare whole models with NeuSight's measurements, on GPUs in training and on held-out GPUs."""
     from app.evaluation import model_report, models_left_out
     from app.evaluation.models import evaluate_models, read_study
 
     if json_file is not None:
         _refuse_unwritable(json_file)
     study = read_study(data)
-    cells = evaluate_models(study, predictors=predictor or (), most_train=rows, progress=_said)
+    cells = evaluate_models(study, predictors=predictor or (), most_train=rows, progress=_print_progress)
     if left_out:
-        cells += models_left_out.left_out(study, _said)
+        cells += models_left_out.left_out(study, _print_progress)
     print("\n".join(model_report.lines(cells)))
     if json_file is not None:
         json_file.write_text(json.dumps(model_report.body(cells), indent=1) + "\n", "utf-8")
@@ -221,30 +256,32 @@ def neusight_models(
 @command.command("ranking")
 def ranking(
     data: Data,
-    json_file: Annotated[Path | None, typer.Option("--json", help="also write every order to this file")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Also write every order to this JSON file.")
+    ] = None,
     rows: Annotated[
-        int, typer.Option(min=1, help="train on at most this many rows per operator and GPU")
+        int, typer.Option(min=1, metavar="ROWS", help="Train on at most this many rows per operator and GPU.")
     ] = MOST_LEARNED,
 ) -> None:
-    """Whole models on GPUs that were left out: the predicted order of the GPUs against the measured one."""
+    """Compare the predicted order of held-out GPUs on whole models with the measured order."""
     from app.evaluation import ranking_report
     from app.evaluation.models import read_study
     from app.evaluation.ranking import evaluate_ranking
 
     if json_file is not None:
         _refuse_unwritable(json_file)
-    found = evaluate_ranking(read_study(data), most=rows, progress=_said)
+    found = evaluate_ranking(read_study(data), most=rows, progress=_print_progress)
     print("\n".join(ranking_report.lines(found)))
     if json_file is not None:
         json_file.write_text(json.dumps(ranking_report.body(found), indent=1) + "\n", "utf-8")
 
 
-def _said(line: str) -> None:
+def _print_progress(line: str) -> None:
     typer.echo(line, err=True)
 
 
 def _refuse_unwritable(path: Path) -> None:
-    """Before the minute of work, not after it."""
+    """Raise BadInput, before any work, for a file that cannot be written."""
     try:
         path.open("a", encoding="utf-8").close()
     except OSError as error:
@@ -266,11 +303,11 @@ def _published(cells: Sequence[Cell]) -> list[str]:
 
 
 def _clean(cells: Sequence[Cell]) -> list[str]:
-    """A line per predictor, experiment and GPU, whose cells stand together."""
+    """Return a line per predictor, experiment and GPU, from consecutive cells."""
     if not cells:
         return []
     lines = [
-        "Clean rows, the experiments as the text describes them; each GPU held out in turn",
+        "Clean rows, experiments as the paper describes them; each GPU held out in turn",
         f"  {'experiment':<14}{'predictor':<12}{'gpu':<16}" + "".join(f"{name:>13}" for name in METRICS) + f"{'n':>6}",
     ]
     for (experiment, predictor, gpu), group in groupby(

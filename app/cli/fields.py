@@ -1,4 +1,4 @@
-"""Requests on the command line: JSON files, and fields as NAME=VALUE."""
+"""Parts of requests on the command line: JSON files, and NAME=VALUE fields."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TRUTHS = {"true": True, "false": False}
 
 
 def read_json(file: Path) -> Any:
-    """The JSON of a file; - is standard input."""
+    """Return the JSON of a file; - is standard input."""
     from app.wire.decoding import decode_plain
 
     try:
@@ -23,7 +23,7 @@ def read_json(file: Path) -> Any:
 
 
 def pair(text: str, option: str) -> tuple[str, str]:
-    """NAME=VALUE in two; a GPU's name may hold a = itself."""
+    """Split NAME=VALUE at the last =, since a GPU's name may contain one."""
     name, separator, value = text.rpartition("=") if option == "--measured" else text.partition("=")
     if not separator or not name:
         raise BadInput(f"{option} {text}: send NAME=VALUE.", errors=[FieldError((option,), f"{text!r} has no =")])
@@ -31,7 +31,7 @@ def pair(text: str, option: str) -> tuple[str, str]:
 
 
 def value_of(text: str) -> Any:
-    """A number, true or false where the text is one, otherwise the text."""
+    """Return the text as a number or truth value if it is one, else unchanged."""
     if text in _TRUTHS:
         return _TRUTHS[text]
     for kind in (int, float):
@@ -43,7 +43,7 @@ def value_of(text: str) -> Any:
 
 
 def put_fields(workload: dict[str, Any], fields: Sequence[str]) -> None:
-    """Set every FIELD=VALUE; dots lead into inner objects."""
+    """Set every FIELD=VALUE; dots separate the names of nested fields."""
     for item in fields:
         name, value = pair(item, "--set")
         _put(workload, name.split("."), value_of(value))
@@ -53,6 +53,6 @@ def _put(holder: dict[str, Any], path: list[str], value: Any) -> None:
     for name in path[:-1]:
         inner = holder.setdefault(name, {})
         if not isinstance(inner, dict):
-            raise BadInput(f"--set {'.'.join(path)}: {name} is no object.")
+            raise BadInput(f"--set {'.'.join(path)}: {name} is not an object.")
         holder = inner
     holder[path[-1]] = value

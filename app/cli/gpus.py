@@ -1,4 +1,4 @@
-"""`gpucast gpus`: the catalogue from a terminal."""
+"""`gpucast gpus`: the GPU catalogue."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 command = typer.Typer(no_args_is_help=True, help="List, show and add GPUs.")
 
-_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, as GET /gpus answers it.")]
-_Name = Annotated[str, typer.Argument(help="An id, an alias, or any GPU's name.")]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print the JSON of GET /gpus.")]
+_Name = Annotated[str, typer.Argument(help="A GPU's id, alias or name.")]
 
 
 @contextmanager
@@ -60,7 +60,7 @@ def _line(spec: GpuSpec, width: int) -> str:
 
 @command.command("show")
 def show(name: _Name) -> None:
-    """Show everything known of one GPU, and where each figure comes from."""
+    """Show all figures of a GPU and their sources."""
     from app.tables.complete import spec_to_dict
 
     with _open() as (_, known):
@@ -70,7 +70,7 @@ def show(name: _Name) -> None:
 
 @command.command("add")
 def add(file: Annotated[Path, typer.Argument(help="JSON file of one GPU; - reads standard input.")]) -> None:
-    """Add a GPU, also one that does not exist yet; what the file leaves out is inferred."""
+    """Add a GPU, existing or planned; figures missing from the file are inferred."""
     from app.store import gpus
     from app.tables.complete import complete
 

@@ -1,4 +1,4 @@
-"""`gpucast import`: other people's measurements into the database."""
+"""`gpucast import`: imports measurements from files into the database."""
 
 from __future__ import annotations
 
@@ -19,24 +19,31 @@ _FORMS = "; ".join(f"{name}: {summary}" for name, (_, summary) in FORMS.items())
 
 
 def command(
-    form: Annotated[str, typer.Argument(metavar="FORM", help=f"What the folder holds. {_FORMS}.")],
+    form: Annotated[str, typer.Argument(metavar="FORM", help=f"Format of the folder. {_FORMS}.")],
     path: Annotated[
-        Path, typer.Argument(metavar="DIR", exists=True, help="The folder; of measurements, nsys and ncu also a file.")
+        Path,
+        typer.Argument(
+            metavar="DIR", exists=True, help="Folder to import; for measurements, nsys and ncu also a file."
+        ),
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything and store nothing.")] = False,
-    gpu: Annotated[str | None, typer.Option(help="nsys, ncu: the GPU, in place of the export's name of it.")] = None,
+    gpu: Annotated[
+        str | None, typer.Option(metavar="NAME", help="nsys, ncu: GPU, instead of the one named in the export.")
+    ] = None,
     work: Annotated[
         Path | None,
         typer.Option(
             exists=True,
             dir_okay=False,
-            help="nsys, ncu: CSV with what a launch did: a column kernel (* for any part of its symbol), if need be"
+            help="nsys, ncu: CSV with the work of each launch: a column kernel (symbol, * matches any part), optionally"
             " grid (64x64x1), and flops, bytes, ... or op and the operator's fields.",
         ),
     ] = None,
-    software: Annotated[str | None, typer.Option(help="nsys, ncu: the software stack.", show_default="cuda")] = None,
+    software: Annotated[
+        str | None, typer.Option(metavar="NAME", help="nsys, ncu: software stack.", show_default="cuda")
+    ] = None,
 ) -> None:
-    """Bring in measurements; says which rows it leaves out, and why."""
+    """Import measurements, and report which rows are skipped and why."""
     from app.bootstrap.runtime import open_runtime
     from app.services.measurements.import_parts import import_parts
     from app.services.measurements.importers.base import PartsImporter
@@ -47,22 +54,22 @@ def command(
     if isinstance(importer, ProfileImporter):
         importer = importer.with_options(ProfileOptions(gpu, software or "cuda", work))
     elif gpu or work or software:
-        raise BadInput(f"--gpu, --work and --software belong to exports of profilers, not to {importer.name}.")
+        raise BadInput(f"--gpu, --work and --software apply to profiler exports, not to {importer.name}.")
     elif not path.is_dir() and importer.name != "measurements":
         raise BadInput(f"{path} is a file; {importer.name} reads a folder.")
     print(f"reading {path} as {importer.name} ...", flush=True)
     with open_runtime(Settings.from_env()) as runtime:
         if isinstance(importer, PartsImporter):
-            _tell_parts(import_parts(runtime.database, importer, path, dry_run=dry_run, progress=_progress), dry_run)
+            _report_parts(import_parts(runtime.database, importer, path, dry_run=dry_run, progress=_progress), dry_run)
         else:
-            _tell(import_folder(runtime.database, importer, path, dry_run=dry_run), dry_run)
+            _report(import_folder(runtime.database, importer, path, dry_run=dry_run), dry_run)
 
 
 def _progress(line: str) -> None:
     print(line, flush=True)
 
 
-def _tell(report: ImportReport, dry_run: bool) -> None:
+def _report(report: ImportReport, dry_run: bool) -> None:
     for note in report.notes:
         print(f"note: {note}")
     for skip in report.skipped:
@@ -72,7 +79,7 @@ def _tell(report: ImportReport, dry_run: bool) -> None:
     _total(report, len(report.skipped), dry_run)
 
 
-def _tell_parts(report: PartsReport, dry_run: bool) -> None:
+def _report_parts(report: PartsReport, dry_run: bool) -> None:
     for note in report.notes:
         print(f"note: {note}")
     for example in report.examples:
@@ -82,12 +89,12 @@ def _tell_parts(report: PartsReport, dry_run: bool) -> None:
     for reason, rows in report.skipped.most_common():
         print(f"skipped {rows:,} rows: {reason}")
     for column, rows in report.ignored.items():
-        print(f"ignored {column} of {rows:,} rows: nothing stores it")
+        print(f"ignored {column} of {rows:,} rows: it is not stored")
     _total(report, report.skipped.total(), dry_run)
 
 
 def _total(report: ImportReport | PartsReport, skipped: int, dry_run: bool) -> None:
     would = "would be " if dry_run else ""
-    print(f"{report.received} rows: {report.inserted} {would}new, {report.unchanged} already there, {skipped} skipped")
+    print(f"{report.received} rows: {report.inserted} {would}new, {report.unchanged} already stored, {skipped} skipped")
     if not dry_run:
         print("next: gpucast retrain PREDICTOR")

@@ -1,4 +1,4 @@
-"""`gpucast keys`: API keys from a terminal; also the way in where no key is known any more."""
+"""`gpucast keys`: API keys; also regains access when all keys are lost."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ command = typer.Typer(no_args_is_help=True, help="Create, list and revoke API ke
 
 @command.command("create")
 def create(
-    name: Annotated[str, typer.Argument(help="Whom the key is for.")],
-    role: Annotated[RoleName, typer.Option(help="What it may do; each role also what those before it may.")],
+    name: Annotated[str, typer.Argument(help="Owner of the key.")],
+    role: Annotated[RoleName, typer.Option(help="Permissions; each role includes those before it.")],
 ) -> None:
-    """Make a key and print it: this once, for only its SHA-256 is kept."""
+    """Create a key and print it; it is shown only once, because only its SHA-256 is stored."""
     from app.bootstrap.runtime import open_runtime
     from app.store import keys
 
@@ -28,7 +28,7 @@ def create(
 
 @command.command("list")
 def list_keys() -> None:
-    """List every key, those revoked too."""
+    """List all keys, including revoked ones."""
     from app.bootstrap.runtime import open_runtime
     from app.store import keys
 
@@ -40,7 +40,7 @@ def list_keys() -> None:
 
 
 @command.command("revoke")
-def revoke(key_id: Annotated[int, typer.Argument(metavar="ID", help="As `gpucast keys list` shows it.")]) -> None:
+def revoke(key_id: Annotated[int, typer.Argument(metavar="ID", help="Id from `gpucast keys list`.")]) -> None:
     """Revoke a key: running services refuse it within a second."""
     from app.bootstrap.runtime import open_runtime
     from app.store import keys

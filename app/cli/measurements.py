@@ -1,4 +1,4 @@
-"""`gpucast measurements`: stored measurements taken back."""
+"""`gpucast measurements`: deletes stored measurements."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ command = typer.Typer(no_args_is_help=True, help="Delete stored measurements.")
 
 @command.command("delete")
 def delete(
-    gpu: Annotated[str | None, typer.Option(help="Of this GPU, by any of its names.")] = None,
-    kind: Annotated[Literal["kernel", "operator", "model"] | None, typer.Option(help="Of this kind.")] = None,
-    name: Annotated[str | None, typer.Option(help="Of this kernel, operator or model.")] = None,
-    software: Annotated[str | None, typer.Option(help="Of this software stack.")] = None,
-    source: Annotated[str | None, typer.Option(help="Of this source.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what would go and delete nothing.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
+    gpu: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Delete those of this GPU (id, alias or name).")
+    ] = None,
+    kind: Annotated[
+        Literal["kernel", "operator", "model"] | None, typer.Option(help="Delete those of this kind.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Delete those of this kernel, operator or model.")] = None,
+    software: Annotated[str | None, typer.Option(metavar="NAME", help="Delete those of this software stack.")] = None,
+    source: Annotated[str | None, typer.Option(metavar="NAME", help="Delete those from this source.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the rows that would be deleted.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete without confirmation.")] = False,
 ) -> None:
-    """Delete the measurements that agree with every option given; asks first, with their number."""
+    """Delete the measurements that match all given options, after showing their number and asking."""
     from app.bootstrap.runtime import open_runtime
     from app.engine.catalogue import load_catalog
     from app.services.measurements.removal import remove
@@ -31,15 +35,15 @@ def delete(
         if gpu is not None:
             with runtime.database.begin() as connection:
                 gpu = load_catalog(connection).resolve(gpu).id
-        wanted = Filters(gpu=gpu, kind=kind, name=name, software=software, source=source)
-        found = remove(runtime.database, wanted, dry_run=True)
-        for (what, where), rows in found.items():
+        filters = Filters(gpu=gpu, kind=kind, name=name, software=software, source=source)
+        counts = remove(runtime.database, filters, dry_run=True)
+        for (what, where), rows in counts.items():
             print(f"{what:<10}{where:<28}{rows:>12,}")
-        total = sum(found.values())
+        total = sum(counts.values())
         if dry_run or not total:
-            print(f"{total:,} measurements would be deleted" if dry_run else "no measurement agrees with that")
+            print(f"{total:,} measurements would be deleted" if dry_run else "no measurement matches")
             return
         if not yes:
             typer.confirm(f"Delete {total:,} measurements?", abort=True)
-        total = sum(remove(runtime.database, wanted).values())
-    print(f"{total:,} measurements deleted\nnext: gpucast retrain PREDICTOR, where a version learned from them")
+        total = sum(remove(runtime.database, filters).values())
+    print(f"{total:,} measurements deleted\nnext: gpucast retrain PREDICTOR, for versions trained on them")

@@ -1,4 +1,4 @@
-"""Options that commands about one workload share: what is asked, on which GPUs, in which form the answer comes."""
+"""Options shared by commands about one workload: the request, the GPUs, the form of the answer."""
 
 from __future__ import annotations
 
@@ -25,47 +25,59 @@ if TYPE_CHECKING:
     from app.services.graphs.graph_store import Graphs
 
 File: TypeAlias = Annotated[
-    Path | None, typer.Argument(help="JSON of a workload, or of a whole request; - reads standard input.")
+    Path | None, typer.Argument(help="JSON file of a workload or of a whole request; - reads standard input.")
 ]
-Gpus: TypeAlias = Annotated[list[str] | None, typer.Option(help="A GPU by any of its names; again for more; or all.")]
-Model: TypeAlias = Annotated[str | None, typer.Option(help="A built-in network, or a Hugging Face config.json.")]
-Mode: TypeAlias = Annotated[str | None, typer.Option(help="inference, training, prefill or decode (of a model).")]
-Batch: TypeAlias = Annotated[int | None, typer.Option(help="Sequences or images of a step (of a model).")]
-Sequence: TypeAlias = Annotated[int | None, typer.Option(help="Tokens per sequence (of a model).")]
-ImageSize: TypeAlias = Annotated[int | None, typer.Option(help="Pixels of one side (of a model).")]
-Dtype: TypeAlias = Annotated[str | None, typer.Option(help="fp32, bf16, ... (of a model).")]
+Gpus: TypeAlias = Annotated[
+    list[str] | None, typer.Option(metavar="NAME", help="GPU (id, alias or name); repeat for several; all: every GPU.")
+]
+Model: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="NAME|FILE", help="Built-in network, or Hugging Face config.json.")
+]
+Mode: TypeAlias = Annotated[str | None, typer.Option(help="Mode of a model: inference, training, prefill or decode.")]
+Batch: TypeAlias = Annotated[int | None, typer.Option(help="Sequences or images per step of a model.")]
+Sequence: TypeAlias = Annotated[int | None, typer.Option(metavar="TOKENS", help="Tokens per sequence of a model.")]
+ImageSize: TypeAlias = Annotated[
+    int | None, typer.Option(metavar="PIXELS", help="Pixels per side of a model's images.")
+]
+Dtype: TypeAlias = Annotated[str | None, typer.Option(metavar="NAME", help="Number format of a model: fp32, bf16, ...")]
 Fields: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="FIELD=VALUE", help="A field of the workload: flops=2147483648, size.rows=1024."),
+    typer.Option("--set", metavar="FIELD=VALUE", help="Set a field of the workload: flops=2147483648, size.rows=1024."),
 ]
 Measured: TypeAlias = Annotated[
-    list[str] | None, typer.Option(metavar="GPU=MS", help="A measured time of this launch on another GPU.")
+    list[str] | None, typer.Option(metavar="GPU=MS", help="Measured time of this launch on another GPU, milliseconds.")
 ]
-Predictor: TypeAlias = Annotated[str | None, typer.Option(help="auto, or a predictor's name.")]
-Coverage: TypeAlias = Annotated[float | None, typer.Option(help="Share of true times the interval should hold.")]
+Predictor: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Predictor to answer with (default: auto).")
+]
+Coverage: TypeAlias = Annotated[
+    float | None, typer.Option(metavar="SHARE", help="Share of true times inside the interval, 0 to 1 (default: 0.8).")
+]
 Prices: TypeAlias = Annotated[
-    list[str] | None, typer.Option("--price", metavar="GPU=USD", help="Of an hour of one device.")
+    list[str] | None, typer.Option("--price", metavar="GPU=USD", help="Price of one device per hour, US dollars.")
 ]
-Powers: TypeAlias = Annotated[list[str] | None, typer.Option("--power", metavar="GPU=W", help="Of one device at work.")]
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the answer of the service.")]
-Csv: TypeAlias = Annotated[bool, typer.Option("--csv", help="Print a line per GPU, commas between the figures.")]
+Powers: TypeAlias = Annotated[
+    list[str] | None, typer.Option("--power", metavar="GPU=W", help="Power of one busy device, watts.")
+]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the service's JSON answer.")]
+Csv: TypeAlias = Annotated[bool, typer.Option("--csv", help="Print CSV, a line per GPU.")]
 DATA_VARIABLE = "GPUCAST_SHARED_DATA"
 _DATA = typer.Option(
     envvar=DATA_VARIABLE,
     file_okay=False,
     metavar="DIR",
-    help="Folder of the data sets: neusight, modern_operators, vision_models, cuda_kernels.",
+    help="Folder with the data sets neusight, modern_operators, vision_models and cuda_kernels.",
 )
 Data: TypeAlias = Annotated[Path, _DATA]
 DataIfAny: TypeAlias = Annotated[Path | None, _DATA]
 Plot: TypeAlias = Annotated[
-    Path | None, typer.Option(metavar="FILE.svg|.png", help="Also draw the figures with their intervals.")
+    Path | None, typer.Option(metavar="FILE.svg|.png", help="Also draw a chart of the figures with their intervals.")
 ]
 
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """Options that say which network is meant, and how it runs."""
+    """Options of a network and how it runs."""
 
     model: Model = None
     mode: Mode = None
@@ -76,9 +88,9 @@ class ModelOptions:
     fields: Fields = None
 
     def request(self, file: Path | None, **own: Any) -> dict[str, Any]:
-        """The request as file and options describe it; `own` are fields of its own, None: not given.
+        """Return the request of file and options, and of fields `own` that are not None.
 
-        The file may hold the workload alone.
+        The file may hold only the workload.
         """
         if self.model is None:
             request = _of_file(file, self.fields or [], self._measured)
@@ -109,15 +121,15 @@ class WorkloadOptions(ModelOptions):
 
     @property
     def gpus(self) -> list[str] | Literal["all"] | None:
-        """What a request says for `--gpu`; None where it was not given."""
+        """Return the request's `gpu` field; None if `--gpu` is not given."""
         return "all" if self.gpu == ["all"] else self.gpu or None
 
-    def asked(self, **own: Any) -> dict[str, Any]:
-        """The request as `request` has it, of the file, predictor and coverage given."""
+    def full_request(self, **own: Any) -> dict[str, Any]:
+        """Return `request` with the given file, predictor and coverage."""
         return self.request(self.file, **own, predictor=self.predictor, coverage=self.coverage)
 
     def show(self, answer: Any, rows: list[Any], table: Callable[[], None], drawing: Callable[[], Drawing]) -> None:
-        """Print an answer: as JSON, its `rows` as CSV, or by `table`; and draw it where that was asked."""
+        """Print an answer as JSON, its `rows` as CSV, or by `table`; with --plot also draw it."""
         if self.plot is not None:
             drawing().write(self.plot)
         if self.as_json:
@@ -134,27 +146,27 @@ class WorkloadOptions(ModelOptions):
         return self.measured or []
 
 
-# Options that come before a command's own.
+# Shared options that come before a command's own.
 _FIRST = ("file", "gpu")
 
 
 def with_options(shared: type[ModelOptions]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorator of `command(shared options, own ones)`: Typer sees an option for every field of `shared`."""
+    """Return a decorator of `command(shared, own options ...)` that gives Typer an option per field of `shared`."""
     hints = get_type_hints(shared, include_extras=True)
     options = [
-        Parameter(one.name, Parameter.KEYWORD_ONLY, default=one.default, annotation=hints[one.name])
-        for one in fields_of(shared)
+        Parameter(item.name, Parameter.KEYWORD_ONLY, default=item.default, annotation=hints[item.name])
+        for item in fields_of(shared)
     ]
-    first, last = ([one for one in options if (one.name in _FIRST) == early] for early in (True, False))
+    first, last = ([item for item in options if (item.name in _FIRST) == early] for early in (True, False))
 
     def taken(command: Callable[..., None]) -> Callable[..., None]:
         def run(**given: Any) -> None:
-            command(shared(**{one.name: given.pop(one.name) for one in options}), **given)
+            command(shared(**{item.name: given.pop(item.name) for item in options}), **given)
 
         _, *own = signature(command, eval_str=True).parameters.values()
-        every = [*first, *(one.replace(kind=Parameter.KEYWORD_ONLY) for one in own), *last]
+        every = [*first, *(item.replace(kind=Parameter.KEYWORD_ONLY) for item in own), *last]
         run.__doc__ = command.__doc__
-        run.__annotations__ = {one.name: one.annotation for one in every}
+        run.__annotations__ = {item.name: item.annotation for item in every}
         run.__signature__ = Signature(every)  # type: ignore[attr-defined]  # a function may have one
         return run
 
@@ -162,15 +174,15 @@ def with_options(shared: type[ModelOptions]) -> Callable[[Callable[..., None]], 
 
 
 def by_gpu(options: list[str] | None, name: str) -> dict[str, object] | None:
-    """GPU=FIGURE options; None where there are none."""
+    """Return GPU=FIGURE options by GPU; None if there are none."""
     return {gpu: value_of(figure) for gpu, figure in (pair(text, name) for text in options or [])} or None
 
 
 @contextmanager
 def snapshot_of(settings: Settings, predictor: str | None = None) -> Iterator[tuple[Snapshot, Graphs]]:
-    """What this installation answers from; says on standard error which versions it had to refuse.
+    """Yield this installation's snapshot and graphs; warns on standard error about refused versions.
 
-    Only the artefacts of `predictor` are read, and auto's, which also tells what the others cannot; None: all.
+    Loads only the artefacts of `predictor`, and auto's, which the warnings need; None loads all.
     """
     from app.bootstrap.assemble import assemble_for
     from app.bootstrap.runtime import open_runtime

@@ -1,4 +1,4 @@
-"""`gpucast partition`: where to cut a network over unequal GPUs."""
+"""`gpucast partition`: splits a network into stages over unequal GPUs."""
 
 from __future__ import annotations
 
@@ -16,19 +16,24 @@ if TYPE_CHECKING:
 
 
 def command(  # noqa: PLR0913 - one parameter per option
-    model: Annotated[str, typer.Argument(help="A built-in network by name, or a config.json of Hugging Face.")],
+    model: Annotated[str, typer.Argument(help="Built-in network, or Hugging Face config.json.")],
     *,
-    gpu: Annotated[list[str], typer.Option(help="A GPU by any of its names, in the order of the stages; again.")],
-    batch: Annotated[int, typer.Option(min=1, help="Sequences or images of a request.")] = 1,
-    sequence: Annotated[int | None, typer.Option(min=1, help="Tokens per sequence.")] = None,
-    mode: Annotated[str, typer.Option(help="inference, prefill or decode.")] = "inference",
+    gpu: Annotated[
+        list[str], typer.Option(metavar="NAME", help="GPU of the next stage (id, alias or name); repeat per stage.")
+    ],
+    batch: Annotated[int, typer.Option(min=1, help="Sequences or images per request.")] = 1,
+    sequence: Annotated[int | None, typer.Option(min=1, metavar="TOKENS", help="Tokens per sequence.")] = None,
+    mode: Annotated[str, typer.Option(help="Mode: inference, prefill or decode.")] = "inference",
     dtype: Annotated[str, typer.Option(help="Number format.")] = "bf16",
-    link_gb_per_s: Annotated[float | None, typer.Option(help="Between neighbours; absent: their own links'.")] = None,
-    link_latency_ms: Annotated[float, typer.Option(help="Of one transfer, beside its bytes.")] = 0.02,
-    predictor: Annotated[str, typer.Option(help="auto, or a predictor's name.")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the answer of POST /partition.")] = False,
+    link_gb_per_s: Annotated[
+        float | None,
+        typer.Option(metavar="GB/S", help="Bandwidth between neighbouring GPUs (default: of their links)."),
+    ] = None,
+    link_latency_ms: Annotated[float, typer.Option(metavar="MS", help="Latency of one transfer, milliseconds.")] = 0.02,
+    predictor: Annotated[str, typer.Option(metavar="NAME", help="Predictor to answer with.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the JSON answer of POST /partition.")] = False,
 ) -> None:
-    """Find the cuts of a network over two GPUs or more whose slowest stage is the fastest."""
+    """Find the partition of a network over two or more GPUs that minimises the time of the slowest stage."""
     import msgspec
 
     from app.bootstrap.assemble import installed_snapshot
@@ -39,11 +44,11 @@ def command(  # noqa: PLR0913 - one parameter per option
     request = {"gpus": gpu, "workload": workload, "predictor": predictor, "link_latency_ms": link_latency_ms}
     if link_gb_per_s is not None:
         request["link_bandwidth_bytes_per_s"] = link_gb_per_s * 1e9
-    asked = read_partition(msgspec.json.encode(request))
+    parsed = read_partition(msgspec.json.encode(request))
     snapshot, refused = installed_snapshot(Settings.from_env())
     for problem in refused:
         print(f"gpucast: {problem}", file=sys.stderr)
-    answer = cut_network(snapshot, *asked)
+    answer = cut_network(snapshot, *parsed)
     print(msgspec.json.encode(answer).decode() if as_json else _shown(answer))
 
 

@@ -1,4 +1,4 @@
-"""`gpucast plan`: which GPU and how many meet a deadline, a budget or a throughput, without a running service."""
+"""`gpucast plan`: chooses GPUs for a deadline, a budget or a throughput, without a running service."""
 
 from __future__ import annotations
 
@@ -14,12 +14,23 @@ from app.config import Settings
 if TYPE_CHECKING:
     from app.wire.job_plan_form import Choice, PlanResponse
 
-Steps = Annotated[float | None, typer.Option(help="Runs of the workload in the job; unset: 1, or one epoch.")]
-Deadline = Annotated[float | None, typer.Option("--deadline", metavar="SECONDS", help="For the whole job.")]
-Budget = Annotated[float | None, typer.Option("--budget", metavar="USD", help="For the whole job.")]
-Throughput = Annotated[float | None, typer.Option("--throughput", metavar="PER_S", help="Sequences, images or runs.")]
-Probability = Annotated[float | None, typer.Option(help="With which all goals must be met; unset: 0.9.")]
-MaxDevices = Annotated[int | None, typer.Option(help="At most so many of a GPU; unset: 8.")]
+Steps = Annotated[
+    float | None, typer.Option(metavar="RUNS", help="Runs of the workload per job (default: 1, or one epoch).")
+]
+Deadline = Annotated[
+    float | None, typer.Option("--deadline", metavar="SECONDS", help="Longest time of the whole job, seconds.")
+]
+Budget = Annotated[
+    float | None, typer.Option("--budget", metavar="USD", help="Highest cost of the whole job, US dollars.")
+]
+Throughput = Annotated[
+    float | None,
+    typer.Option("--throughput", metavar="PER_S", help="Lowest throughput: sequences, images or runs per second."),
+]
+Probability = Annotated[
+    float | None, typer.Option(help="Probability that every goal must be met with, 0 to 1 (default: 0.9).")
+]
+MaxDevices = Annotated[int | None, typer.Option(help="Largest number of devices of one GPU (default: 8).")]
 
 
 @with_options(WorkloadOptions)
@@ -35,14 +46,14 @@ def command(  # noqa: PLR0913 - one parameter per option
     power: Powers = None,
     max_devices: MaxDevices = None,
 ) -> None:
-    """Find the cheapest GPUs (of all, unless some are named) that meet a deadline, a budget or a throughput."""
+    """Find the cheapest GPUs (default: of all) that meet a deadline, a budget or a throughput."""
     import msgspec
 
     from app.services.compare.job_plan import choose_gpus
     from app.wire.job_plan_form import read_plan
 
     refuse_other(workload.plot)
-    request = workload.asked(
+    request = workload.full_request(
         gpus=workload.gpus,
         steps=steps,
         deadline_s=deadline,
@@ -53,20 +64,20 @@ def command(  # noqa: PLR0913 - one parameter per option
         powers_w=by_gpu(power, "--power"),
         max_devices=max_devices,
     )
-    asked = read_plan(msgspec.json.encode(request))
+    parsed = read_plan(msgspec.json.encode(request))
     settings = Settings.from_env()
-    with snapshot_of(settings, asked.predictor) as (snapshot, graphs):
-        answer = choose_gpus(snapshot, asked, max_rows=settings.max_batch_rows, graphs=graphs)
+    with snapshot_of(settings, parsed.predictor) as (snapshot, graphs):
+        answer = choose_gpus(snapshot, parsed, max_rows=settings.max_batch_rows, graphs=graphs)
     workload.show(answer, answer.choices, lambda: _show(answer), lambda: _drawn(answer))
 
 
 def _show(answer: PlanResponse) -> None:
     print(f"{'':>4}{'GPU':<30}{'sure':>6}{'job, s':>12}{'limit, s':>12}{'USD':>11}{'per s':>11}")
-    for one in answer.choices:
-        print(_line(one))
-    for one in answer.choices:
-        for words in (*one.missing, *one.warnings):
-            print(f"{one.gpu}: {words}")
+    for choice in answer.choices:
+        print(_line(choice))
+    for choice in answer.choices:
+        for warning in (*choice.missing, *choice.warnings):
+            print(f"{choice.gpu}: {warning}")
     if answer.best is None:
         print("none meets the goals; the closest are first")
     for row in answer.sensitivities:
@@ -77,18 +88,24 @@ def _show(answer: PlanResponse) -> None:
         print(f"note: {note}")
 
 
-def _line(one: Choice) -> str:
-    name = f"{one.gpu}{f' x{one.devices}' if one.devices > 1 else ''}{' *' if one.meets else ''}"
-    sure = "-" if one.probability is None else f"{one.probability:.0%}"
-    cost = "-" if one.cost_usd is None else f"{one.cost_usd:.4g}"
-    per_s = "-" if one.throughput_per_s is None else f"{one.throughput_per_s:.4g}"
-    return f"{one.rank:>3} {name:<30}{sure:>6}{one.job_s:>12.4g}{one.time_limit_s:>12.4g}{cost:>11}{per_s:>11}"
+def _line(choice: Choice) -> str:
+    name = f"{choice.gpu}{f' x{choice.devices}' if choice.devices > 1 else ''}{' *' if choice.meets else ''}"
+    sure = "-" if choice.probability is None else f"{choice.probability:.0%}"
+    cost = "-" if choice.cost_usd is None else f"{choice.cost_usd:.4g}"
+    per_s = "-" if choice.throughput_per_s is None else f"{choice.throughput_per_s:.4g}"
+    return f"{choice.rank:>3} {name:<30}{sure:>6}{choice.job_s:>12.4g}{choice.time_limit_s:>12.4g}{cost:>11}{per_s:>11}"
 
 
 def _drawn(answer: PlanResponse) -> Drawing:
-    """The job's time with its interval, choices that meet the goals marked."""
+    """Return a chart of the job's time with its interval; choices that meet the goals are marked."""
     bars = [
-        Bar(f"{one.gpu} x{one.devices}", one.job_s, one.job_interval_s.low, one.job_interval_s.high, one.meets)
-        for one in answer.choices
+        Bar(
+            f"{choice.gpu} x{choice.devices}",
+            choice.job_s,
+            choice.job_interval_s.low,
+            choice.job_interval_s.high,
+            choice.meets,
+        )
+        for choice in answer.choices
     ]
     return interval_chart(bars, title="Time of the job (orange: meets the goals)", x_label="seconds")

@@ -1,4 +1,4 @@
-"""`gpucast predict`: how long a workload takes, from the running service or without one."""
+"""`gpucast predict`: predicts the time of a workload, with or without a running service."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _COLUMNS = f"{'GPU':<26}{'ms':>12}  {'interval':<27}{'bound':<9}{'support':<14}p
 def command(
     workload: WorkloadOptions,
     *,
-    detail: Annotated[bool, typer.Option("--detail", help="Add one row per operator (with --json).")] = False,
+    detail: Annotated[bool, typer.Option("--detail", help="Include a row per operator (with --json).")] = False,
 ) -> None:
-    """Predict how long a kernel, a list of operators or a whole network takes on one GPU, on several or on all."""
+    """Predict the time of a kernel, a list of operators or a network on one GPU, several or all."""
     import msgspec
 
     from app.wire.prediction_form import PredictResponse
 
     refuse_other(workload.plot)
-    request = workload.asked(detail=detail or None)
+    request = workload.full_request(detail=detail or None)
     if workload.gpus is not None:
         request.pop("gpu", None)
         request["gpus"] = workload.gpus
@@ -44,7 +44,7 @@ def command(
 
 
 def _computed(settings: Settings, body: bytes) -> bytes:
-    """The answer of POST /predict, without a service."""
+    """Return the answer of POST /predict, without a running service."""
     from app.services.dispatch import predict_workload
     from app.wire.predict_body import read_request, write_response
 
@@ -58,8 +58,8 @@ def _show(response: PredictResponse) -> None:
     for item in response.predictions:
         print(_line(item))
     for item in response.predictions:
-        for words in item.warnings:
-            print(f"{item.gpu}: {words}")
+        for warning in item.warnings:
+            print(f"{item.gpu}: {warning}")
     for left_out in response.skipped:
         print(f"{left_out.gpu} skipped: {left_out.reason}")
 

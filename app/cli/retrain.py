@@ -1,4 +1,4 @@
-"""`gpucast retrain`: one predictor, learned anew from the stored measurements."""
+"""`gpucast retrain`: retrains one predictor from the stored measurements."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ POLL_S = 0.2
 
 def command(
     predictor: Annotated[str, typer.Argument(help="The predictor's name.")],
-    gpu: Annotated[str | None, typer.Option(help="Learn for this GPU alone; otherwise pooled over all.")] = None,
-    wait: Annotated[bool, typer.Option(help="Wait for the result.")] = True,
+    gpu: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Train a version for this GPU only (default: for all GPUs).")
+    ] = None,
+    wait: Annotated[bool, typer.Option(help="Wait until the job ends.")] = True,
 ) -> None:
-    """Retrain a predictor through the queue; a worker is started for the occasion if none is alive."""
+    """Retrain a predictor through the job queue; starts a temporary worker if none is running."""
     from app.bootstrap.runtime import open_runtime
     from app.engine.catalogue import load_catalog
     from app.services.learning.manage_versions import request_retraining
@@ -41,12 +43,12 @@ def command(
             return
         with _worker(runtime):
             job = _follow(runtime, job_id)
-    _tell(job)
+    _report(job)
 
 
 @contextmanager
 def _worker(runtime: Runtime) -> Iterator[None]:
-    """A worker as long as this lasts, unless one is alive already."""
+    """Run a temporary worker, unless one is running already."""
     from app.store import queue
 
     with runtime.database.begin() as connection:
@@ -66,7 +68,7 @@ def _worker(runtime: Runtime) -> Iterator[None]:
 
 
 def _follow(runtime: Runtime, job_id: int) -> jobs.Job:
-    """Say when the job changes state, and return it once it is over."""
+    """Print the job's changes of state, and return the finished job."""
     from app.store import jobs
 
     seen, began = "", time.monotonic()
@@ -81,7 +83,7 @@ def _follow(runtime: Runtime, job_id: int) -> jobs.Job:
         time.sleep(POLL_S)
 
 
-def _tell(job: jobs.Job) -> None:
+def _report(job: jobs.Job) -> None:
     if job.state == "failed":
         raise GpucastError(f"Job {job.id} failed: {job.reason}")
     kept_back = f", kept back: {job.reason}" if job.reason else ", served from now on"

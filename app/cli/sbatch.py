@@ -1,4 +1,4 @@
-"""`gpucast sbatch`: partition, GPUs and time limit of a Slurm job, from what it runs."""
+"""`gpucast sbatch`: proposes partition, GPUs and time limit of a Slurm job from its workload."""
 
 from __future__ import annotations
 
@@ -18,27 +18,35 @@ from app.config import Settings
 from app.errors import BadInput
 
 SINFO = ("sinfo", "--noheader", "--format", "%R %l %G")
-# Without a deadline the job may take as long as a partition lets it.
+# Deadline of a job without one, seconds: only the partition's time limit applies.
 _ANY_S = 1e9
 
 
 @with_options(ModelOptions)
 def command(  # noqa: PLR0913 - one parameter per option
     network: ModelOptions,
-    script: Annotated[list[str], typer.Argument(help="What sbatch takes: a script, and its arguments.")],
+    script: Annotated[list[str], typer.Argument(help="Script for sbatch, and its arguments.")],
     *,
-    workload: Annotated[Path | None, typer.Option(help="JSON of what one step runs; or use --model.")] = None,
+    workload: Annotated[
+        Path | None, typer.Option(help="JSON file with the workload of one step, instead of --model.")
+    ] = None,
     steps: Steps = None,
     deadline: Deadline = None,
     budget: Budget = None,
     probability: Probability = None,
     price: Prices = None,
     max_devices: MaxDevices = None,
-    partitions: Annotated[Path | None, typer.Option(help=f"Lines as {' '.join(SINFO)} prints; unset: asks it.")] = None,
-    name: Annotated[list[str] | None, typer.Option(metavar="WORD=GPU", help="Which GPU Slurm's word means.")] = None,
-    submit: Annotated[bool, typer.Option("--submit", help="Run the command, do not only print it.")] = False,
+    partitions: Annotated[
+        Path | None, typer.Option(help=f"File with the output of {' '.join(SINFO)} (default: run it).")
+    ] = None,
+    name: Annotated[
+        list[str] | None, typer.Option(metavar="WORD=GPU", help="Catalogue GPU of a Slurm GPU type.")
+    ] = None,
+    submit: Annotated[
+        bool, typer.Option("--submit", help="Submit the job instead of only printing the command.")
+    ] = False,
 ) -> None:
-    """Propose partition, GPUs and time limit for a job, and submit it if asked to."""
+    """Propose partition, GPUs and time limit of a job, and submit it with --submit."""
     import msgspec
 
     from app.services.compare.job_plan import choose_gpus
@@ -49,8 +57,8 @@ def command(  # noqa: PLR0913 - one parameter per option
     lines = _sinfo() if partitions is None else partitions.read_text("utf-8").splitlines()
     with snapshot_of(settings) as (snapshot, graphs):
         partitions_found = partitions_of(lines, names, snapshot.engine.catalog)
-        for words in partitions_found.without:
-            print(f"gpucast: {words}", file=sys.stderr)
+        for warning in partitions_found.without:
+            print(f"gpucast: {warning}", file=sys.stderr)
         places = partitions_found.known
         request = network.request(
             workload,
@@ -62,11 +70,11 @@ def command(  # noqa: PLR0913 - one parameter per option
             prices=by_gpu(price, "--price"),
             max_devices=max_devices,
         )
-        asked = read_plan(msgspec.json.encode(request))
-        answer = choose_gpus(snapshot, asked, max_rows=settings.max_batch_rows, graphs=graphs)
+        parsed = read_plan(msgspec.json.encode(request))
+        answer = choose_gpus(snapshot, parsed, max_rows=settings.max_batch_rows, graphs=graphs)
     found = proposed(answer.choices, places)
     if found is None:
-        missing = "; ".join(f"{one.gpu}: {words}" for one in answer.choices for words in one.missing)
+        missing = "; ".join(f"{choice.gpu}: {warning}" for choice in answer.choices for warning in choice.missing)
         raise BadInput(f"No partition has the GPUs and the time for this job. {missing}".rstrip())
     command_line = ["sbatch", *found.options, *script]
     if submit:

@@ -1,4 +1,4 @@
-"""`gpucast scale`: how throughput grows with devices and with the batch (ConvMeter's figures 8 and 9)."""
+"""`gpucast scale`: predicts throughput over devices and batch sizes (ConvMeter's figures 8 and 9)."""
 
 from __future__ import annotations
 
@@ -20,19 +20,27 @@ if TYPE_CHECKING:
 
 def command(  # noqa: PLR0913 - one parameter per option
     *,
-    model: Annotated[str, typer.Option(help="A built-in network, or a Hugging Face config.json.")],
-    gpu: Annotated[list[str], typer.Option(help="A GPU by any of its names; again for more.")],
-    devices: Annotated[str, typer.Option(help="Numbers of data-parallel devices, such as 1,2,4,8.")] = "1",
-    batches: Annotated[str, typer.Option(help="Batches per device; with --strong of the whole step.")] = "1",
-    strong: Annotated[bool, typer.Option("--strong", help="Split each batch over the devices.")] = False,
-    mode: Annotated[str, typer.Option(help="inference or training.")] = "training",
-    sequence: Annotated[int | None, typer.Option(help="Tokens per sequence.")] = None,
-    image_size: Annotated[int | None, typer.Option(help="Pixels of one side.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="fp32, bf16, ...")] = None,
-    fields: Annotated[list[str] | None, typer.Option("--set", metavar="FIELD=VALUE")] = None,
-    predictor: Annotated[str, typer.Option(help="auto, or a predictor's name.")] = "auto",
+    model: Annotated[str, typer.Option(metavar="NAME|FILE", help="Built-in network, or Hugging Face config.json.")],
+    gpu: Annotated[list[str], typer.Option(metavar="NAME", help="GPU (id, alias or name); repeat for several.")],
+    devices: Annotated[
+        str, typer.Option(metavar="N,...", help="Numbers of data-parallel devices, for example 1,2,4,8.")
+    ] = "1",
+    batches: Annotated[
+        str, typer.Option(metavar="N,...", help="Batch sizes per device; with --strong, of the whole step.")
+    ] = "1",
+    strong: Annotated[
+        bool, typer.Option("--strong", help="Strong scaling: split each batch over the devices.")
+    ] = False,
+    mode: Annotated[str, typer.Option(help="Mode: inference or training.")] = "training",
+    sequence: Annotated[int | None, typer.Option(metavar="TOKENS", help="Tokens per sequence.")] = None,
+    image_size: Annotated[int | None, typer.Option(metavar="PIXELS", help="Pixels per side of an image.")] = None,
+    dtype: Annotated[str | None, typer.Option(metavar="NAME", help="Number format: fp32, bf16, ...")] = None,
+    fields: Annotated[
+        list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Set a field of the workload.")
+    ] = None,
+    predictor: Annotated[str, typer.Option(metavar="NAME", help="Predictor to answer with.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the points as JSON.")] = False,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg|.png", help="Draw the curves.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg|.png", help="Also draw a chart of the curves.")] = None,
 ) -> None:
     """Predict throughput over numbers of devices and batch sizes."""
     import msgspec
@@ -46,12 +54,12 @@ def command(  # noqa: PLR0913 - one parameter per option
     options = {"mode": mode, "sequence": sequence, "image_size": image_size, "dtype": dtype}
     workload = model_workload(model, options, fields or [])
     request: Any = {"workload": workload, "gpus": gpu, "predictor": predictor}
-    asked = read_request(msgspec.json.encode(request))
-    assert isinstance(asked, ModelRequest)
+    parsed = read_request(msgspec.json.encode(request))
+    assert isinstance(parsed, ModelRequest)
     settings = Settings.from_env()
-    with snapshot_of(settings, asked.predictor) as (snapshot, _):
+    with snapshot_of(settings, parsed.predictor) as (snapshot, _):
         most = settings.max_batch_rows
-        points = curves(snapshot, asked, devices=counts, batches=sizes, strong=strong, max_rows=most)
+        points = curves(snapshot, parsed, devices=counts, batches=sizes, strong=strong, max_rows=most)
     if plot is not None:
         _drawn(points, model, over_devices=len(counts) > 1).write(plot)
     if as_json:
@@ -61,27 +69,27 @@ def command(  # noqa: PLR0913 - one parameter per option
 
 
 def _numbers(text: str, option: str) -> list[int]:
-    words = text.split(",")
-    if not all(word.strip().isdigit() and int(word) > 0 for word in words):
+    warning = text.split(",")
+    if not all(word.strip().isdigit() and int(word) > 0 for word in warning):
         message = f"send whole numbers with commas between them, not {text!r}"
         raise BadInput(f"{option}: {message}", errors=[FieldError((option,), message)])
-    return sorted({int(word) for word in words})
+    return sorted({int(word) for word in warning})
 
 
 def _show(points: list[Point]) -> None:
     print(f"{'GPU':<26}{'devices':>8}{'batch':>8}{'ms':>12}  {'interval':<22}{'per s':>10}{'efficiency':>12}  fits")
-    for one in points:
-        interval = f"{one.low_ms:.4g} to {one.high_ms:.4g}"
-        figures = f"{one.latency_ms:>12.4g}  {interval:<22}{one.throughput_per_s:>10.4g}{one.efficiency:>12.0%}"
-        print(f"{one.gpu:<26}{one.devices:>8}{one.batch:>8}{figures}  {'yes' if one.fits else 'no'}")
+    for point in points:
+        interval = f"{point.low_ms:.4g} to {point.high_ms:.4g}"
+        figures = f"{point.latency_ms:>12.4g}  {interval:<22}{point.throughput_per_s:>10.4g}{point.efficiency:>12.0%}"
+        print(f"{point.gpu:<26}{point.devices:>8}{point.batch:>8}{figures}  {'yes' if point.fits else 'no'}")
 
 
 def _drawn(points: list[Point], model: str, *, over_devices: bool) -> Drawing:
-    """Throughput over devices, a line per batch each; with one number of devices over the batch."""
+    """Return a chart of throughput over devices, a line per batch size; with one number of devices over the batch."""
     lines: dict[str, list[tuple[float, float]]] = {}
-    for one in points:
-        each = one.batch // one.devices if over_devices else 0
-        name = f"{one.gpu}, {each} each" if over_devices else one.gpu
-        lines.setdefault(name, []).append((one.devices if over_devices else one.batch, one.throughput_per_s))
-    words = {"x_label": "devices" if over_devices else "batch", "y_label": "sequences or images per second"}
-    return line_chart(lines, title=Path(model).stem, **words)
+    for point in points:
+        each = point.batch // point.devices if over_devices else 0
+        name = f"{point.gpu}, {each} each" if over_devices else point.gpu
+        lines.setdefault(name, []).append((point.devices if over_devices else point.batch, point.throughput_per_s))
+    warning = {"x_label": "devices" if over_devices else "batch", "y_label": "sequences or images per second"}
+    return line_chart(lines, title=Path(model).stem, **warning)

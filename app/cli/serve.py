@@ -1,4 +1,4 @@
-"""`gpucast serve`: the whole service from one command, stopped by one Ctrl-C."""
+"""`gpucast serve`: runs the whole service until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("gpucast")
 WATCH_S = 0.5
-RESTART_S = 2.0  # a worker that dies at once is not started in a tight loop
+RESTART_S = 2.0  # least time between restarts of a failing worker
 
 
 def command() -> None:
@@ -40,17 +40,17 @@ def command() -> None:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    """Unwind every `with`; a second signal must not break the unwinding."""
+    """Raise SystemExit to unwind every `with`, and ignore further signals."""
     for again in (signal.SIGTERM, signal.SIGINT):
         signal.signal(again, signal.SIG_IGN)
     raise SystemExit(0)
 
 
 def _serve(settings: Settings) -> None:
-    """Answer requests until a signal; in this process, or in several that it watches."""
+    """Serve requests until a signal, in this process or in several that it supervises."""
     import uvicorn
 
-    os.environ.update(settings.environment())  # what `create_app` builds its settings from
+    os.environ.update(settings.environment())  # from which `create_app` builds its settings
     address = f"http://{settings.host}:{settings.port}"
     print(f"gpucast starts on {address}, documentation at /docs, Ctrl-C stops it", flush=True)
     uvicorn.run(
@@ -69,7 +69,7 @@ def _serve(settings: Settings) -> None:
 
 @contextmanager
 def _worker_running(settings: Settings, runtime: Runtime) -> Iterator[None]:
-    """A worker process, and the embedded database, both started again if they die."""
+    """Run a worker process and the embedded database, and restart them if they die."""
     leaving = threading.Event()
     watcher = threading.Thread(target=_watch, args=(settings, runtime, leaving), name="watcher")
     watcher.start()
@@ -96,17 +96,17 @@ def _watch(settings: Settings, runtime: Runtime, leaving: threading.Event) -> No
 
 
 def _start_worker(settings: Settings) -> subprocess.Popen[bytes]:
-    """A worker that leaves when this process does: it holds the other end of its standard input."""
+    """Start a worker that ends with this process, which holds the other end of its standard input."""
     return subprocess.Popen(
         [sys.executable, "-m", "app.cli", "worker", "--with-parent"],
         stdin=subprocess.PIPE,
         env={**os.environ, **settings.environment()},
-        start_new_session=True,  # a Ctrl-C in the terminal is this process's to handle
+        start_new_session=True,  # only this process handles Ctrl-C
     )
 
 
 def _stop_worker(worker: subprocess.Popen[bytes], grace_s: float) -> None:
-    """Let the running job finish; after the grace period it is left to the next start."""
+    """Let the running job finish; after the grace period the next start resumes it."""
     worker.terminate()
     try:
         worker.wait(grace_s + 5)

@@ -1,4 +1,4 @@
-"""`gpucast sweep`: latency tables of millions of operators or models, chunk by chunk into a folder of Parquet files."""
+"""`gpucast sweep`: predicts tables of millions of operators or models, to a folder of Parquet files."""
 
 from __future__ import annotations
 
@@ -16,25 +16,27 @@ def command(  # noqa: PLR0913 - one parameter per option
     source: Annotated[
         Path,
         typer.Argument(
-            help="Parquet with the columns of POST /predict/batch, or a grid in JSON: "
-            '{"op": "linear", "dtype": "bf16", "m": [1, 64], "n": [1024, 4096], "k": 4096} is every combination. '
-            "Of models: columns named as the fields of POST /predict's workload (docs/reference/models.md, Sweeps)."
+            help="Parquet file with the columns of POST /predict/batch, or a JSON grid of all combinations: "
+            '{"op": "linear", "dtype": "bf16", "m": [1, 64], "n": [1024, 4096], "k": 4096}. '
+            "For models, columns are the fields of POST /predict's workload (docs/reference/models.md, Sweeps)."
         ),
     ],
-    folder: Annotated[Path, typer.Argument(help="Folder of the answers; a sweep that stopped goes on there.")],
+    folder: Annotated[Path, typer.Argument(help="Folder for the answers; an interrupted sweep resumes.")],
     *,
-    gpu: Annotated[list[str], typer.Option(help="A GPU by any of its names; again for more.")],
-    predictor: Annotated[str, typer.Option(help="auto, or a predictor's name.")] = "auto",
+    gpu: Annotated[list[str], typer.Option(metavar="NAME", help="GPU (id, alias or name); repeat for several.")],
+    predictor: Annotated[str, typer.Option(metavar="NAME", help="Predictor to answer with.")] = "auto",
     coverage: Annotated[
-        float, typer.Option(min=0.01, max=0.99, help="Share of true times the interval should hold.")
+        float, typer.Option(min=0.01, max=0.99, metavar="SHARE", help="Share of true times inside the interval.")
     ] = 0.8,
-    chunk_rows: Annotated[int, typer.Option(min=1, max=1 << 24, help="Rows of the table per file.")] = CHUNK_ROWS,
+    chunk_rows: Annotated[
+        int, typer.Option(min=1, max=1 << 24, metavar="ROWS", help="Rows per Parquet file.")
+    ] = CHUNK_ROWS,
     dask: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Answer on the workers of this Dask scheduler.")
+        str | None, typer.Option(metavar="ADDRESS", help="Run on the workers of this Dask scheduler.")
     ] = None,
-    restart: Annotated[bool, typer.Option("--restart", help="Drop what the folder holds, and begin again.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Delete earlier answers and start over.")] = False,
 ) -> None:
-    """Predict a whole table of operators, or of models, on one GPU or several."""
+    """Predict a table of operators or models on one or more GPUs."""
     from app.bootstrap.assemble import installed_snapshot
     from app.services.sweep.chunks import here, on_dask, opened, part, planned
     from app.services.sweep.rows import rows_of

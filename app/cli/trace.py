@@ -1,6 +1,6 @@
-"""`gpucast trace`: a PyTorch model as the project's JSON graph, on the machine that has PyTorch.
+"""`gpucast trace`: writes a PyTorch model as the project's JSON graph.
 
-The service never imports PyTorch: this command does, where the extra `torch` is installed, and writes JSON to send.
+Only this command imports PyTorch, from the extra `torch`; the service does not need it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ _NO_TORCH = "gpucast trace needs PyTorch: install the extra `torch` (pip install
 def command(
     factory: Annotated[
         str,
-        typer.Argument(help="module:function that returns a torch.nn.Module and a tuple of example inputs."),
+        typer.Argument(
+            help="Function that returns a torch.nn.Module and a tuple of example inputs, as module:function."
+        ),
     ],
-    out: Annotated[Path | None, typer.Option(help="File to write; without one, standard output.")] = None,
-    name: Annotated[str | None, typer.Option(help="What to call the network; without one, its class.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="File to write (default: standard output).")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the network (default: its class).")] = None,
 ) -> None:
     """Write the JSON graph of a PyTorch model, for POST /graphs or `gpucast predict`."""
     import msgspec
@@ -53,7 +55,7 @@ def command(
 
 
 def _made(factory: str) -> tuple[Any, tuple[Any, ...]]:
-    """The model and its example inputs."""
+    """Return the model and its example inputs."""
     module, separator, function = factory.partition(":")
     if not separator:
         raise BadInput(f"{factory}: send module:function.")

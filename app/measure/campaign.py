@@ -23,7 +23,7 @@ from app.measure.runner import BUSY, INTERRUPTED, MEASURED, Runner, said
 SOURCE = f"gpucast measure {__version__}"
 # Points that the profiler tells nothing of before it is asked no more.
 _SILENT = 5
-Told = Callable[[Point, Mapping[str, Any]], None]
+Observer = Callable[[Point, Mapping[str, Any]], None]
 
 
 class DeviceLost(GpucastError):
@@ -42,8 +42,8 @@ def pending(output: Output, points: Sequence[Point]) -> list[Point]:
     return sorted(left, key=lambda point: output.outcome(point.digest) == INTERRUPTED)
 
 
-def measure_all(runner: Runner, output: Output, points: Sequence[Point], *, until: float, told: Told) -> None:
-    """Measure `points` in order, beginning none after `until` (of time.monotonic); `told` hears of each and its row."""
+def measure_all(runner: Runner, output: Output, points: Sequence[Point], *, until: float, observe: Observer) -> None:
+    """Measure `points` in order, starting none after `until` (time.monotonic); call `observe` with each and its row."""
     always = {"gpu": runner.device.name, "source": SOURCE}
     for point in points:
         if time.monotonic() >= until:
@@ -51,7 +51,7 @@ def measure_all(runner: Runner, output: Output, points: Sequence[Point], *, unti
         output.add(point.digest, said(point) | {"outcome": INTERRUPTED} | always)
         row = runner.run(point) | always
         output.add(point.digest, row)
-        told(point, row)
+        observe(point, row)
         if row["outcome"] not in (MEASURED, BUSY) and not runner.is_sound():
             raise DeviceLost(f"{row['outcome']}: the device computes no more in this process")
 

@@ -24,7 +24,7 @@ _UNAUTHORIZED, _FORBIDDEN, _REFUSED, _BROKEN = 401, 403, 422, 500
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class FigureReport:
     """Figures of a device that a server lacked, and whether it has them now: changing a GPU takes an admin's key."""
 
     figures: Mapping[str, float] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Server:
             self._send(table.slice(start, CHUNK), sent)
         return sent
 
-    def raise_peaks(self, device: Mapping[str, Any]) -> Told:
+    def raise_peaks(self, device: Mapping[str, Any]) -> FigureReport:
         """Raise what the server has of a CPU that was registered by a run that saw less.
 
         A busy machine shows half of its bandwidth, and then no row of a quiet one could be true.
@@ -79,26 +79,26 @@ class Server:
         path = _path(device["name"])
         answer = self.ask("GET", path)
         if device.get("kind") != "cpu" or not answer.is_success or answer.json()["source"] != device["source"]:
-            return Told()
+            return FigureReport()
         known = answer.json()
         return self._change(path, {name: device[name] for name in PEAKS if device[name] > known[name]})
 
-    def tell_figures(self, gpu: str, figures: Mapping[str, float]) -> Told:
+    def send_figures(self, gpu: str, figures: Mapping[str, float]) -> FigureReport:
         """Set those measured figures of a GPU that the server does not have."""
         if not figures:
-            return Told()
+            return FigureReport()
         known = sound(self.ask("GET", _path(gpu)))
         return self._change(_path(gpu), {name: value for name, value in figures.items() if known.get(name) is None})
 
-    def _change(self, path: str, figures: Mapping[str, float]) -> Told:
+    def _change(self, path: str, figures: Mapping[str, float]) -> FigureReport:
         """Change a GPU, where the key may: measurements are taken from others too."""
         if not figures:
-            return Told()
+            return FigureReport()
         try:
             sound(self.ask("PATCH", path, json=figures))
         except Forbidden:
-            return Told(figures, taken=False)
-        return Told(figures)
+            return FigureReport(figures, taken=False)
+        return FigureReport(figures)
 
     def _send(self, chunk: pa.Table, sent: Sent) -> None:
         answer = self._post(chunk)

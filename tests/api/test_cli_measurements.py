@@ -37,7 +37,7 @@ def test_asked_with_the_number_first(settings: Settings, database: Database) -> 
         assert refused.returncode == 1
         assert "Delete 3 measurements?" in refused.stdout
     assert stored() == 3
-    assert "no measurement agrees" in _delete(settings, "--source", "nobody", "--yes").stdout
+    assert "no measurement matches" in _delete(settings, "--source", "nobody", "--yes").stdout
     assert "3 measurements deleted" in _delete(settings, *wanted, typed="y\n").stdout
     assert stored() == 0
     with database.begin() as connection:

@@ -16,7 +16,7 @@ from app.cli.measure import command, send
 from app.config import Settings
 from app.errors import Forbidden
 from app.measure.output import Output
-from app.measure.upload import Server, Told
+from app.measure.upload import FigureReport, Server
 from app.store import keys
 from app.store.keys import Role
 from app.store.session import Database
@@ -122,8 +122,8 @@ def test_figures_are_told_where_there_are_none(service: Service) -> None:
     service.client.post("/gpus", json=CARD).raise_for_status()
     server, path = Server(f"http://127.0.0.1:{service.port}"), f"/gpus/{CARD['name']}"
     found = {"triad_bandwidth_bytes_per_s": 2.6e12, "launch_overhead_s": 2e-6}
-    assert server.tell_figures(CARD["name"], found) == Told(found)
-    assert server.tell_figures(CARD["name"], {"launch_overhead_s": 3e-6}) == Told()
+    assert server.send_figures(CARD["name"], found) == FigureReport(found)
+    assert server.send_figures(CARD["name"], {"launch_overhead_s": 3e-6}) == FigureReport()
     known = service.client.get(path).raise_for_status().json()
     assert {name: known[name] for name in found} == found
     assert {known["provenance"][name] for name in found} == {"measured"}
@@ -143,16 +143,16 @@ def test_a_cpu_registered_by_a_busy_run_is_raised_to_what_a_quiet_one_saw(servic
     first = Output(path, BUSY, {})
     first.add("first", {**ADD, "b": 1, "h": 4_000_000, "dtype": "fp32", "latency_ms": 12.0})
     first.write()
-    assert (server.raise_peaks(first.device), server.send(path).inserted) == (Told(), 1)
+    assert (server.raise_peaks(first.device), server.send(path).inserted) == (FigureReport(), 1)
     Output(path, {**BUSY, "memory_bandwidth_bytes_per_s": 1e10}, {}).write()
     again = Output(path, BUSY, {})
     again.raise_to({"boost_clock_hz": 2e9})
     again.add("second", {**ADD, "b": 1, "h": 8_000_000, "dtype": "fp32", "latency_ms": 12.0})
     again.write()
-    assert server.raise_peaks(again.device) == Told({"memory_bandwidth_bytes_per_s": 1e10})
+    assert server.raise_peaks(again.device) == FigureReport({"memory_bandwidth_bytes_per_s": 1e10})
     sent = server.send(path)
     assert (sent.inserted, sent.unchanged, dict(sent.left_out)) == (1, 1, {})
-    assert server.raise_peaks(again.device) == Told()
+    assert server.raise_peaks(again.device) == FigureReport()
 
 
 def test_a_contributors_rows_come_in_and_figures_stay_the_admins(

@@ -74,7 +74,9 @@ def test_memory_that_runs_out_is_an_outcome_and_the_run_goes_on(tmp_path: Path) 
     output, heard = Output(tmp_path / "out.parquet", DESCRIPTION, {}), list[str]()
     points = [point(no_memory, 1), point(unknown_format, 2), point(lambda: time.sleep(1e-3), 3)]
     runner = Runner(CPU, most_spread=9.0)
-    measure_all(runner, output, points, until=time.monotonic() + 60, told=lambda _, row: heard.append(row["outcome"]))
+    measure_all(
+        runner, output, points, until=time.monotonic() + 60, observe=lambda _, row: heard.append(row["outcome"])
+    )
     assert heard[0] == "out_of_memory"
     assert heard[1] == "failed: \"addmm_impl_cpu_\" not implemented for 'Float8_e4m3fn'"
     assert heard[2] == "measured"
@@ -96,7 +98,7 @@ def test_a_device_that_a_point_has_taken_down_ends_the_process_and_keeps_why(
     points = [point(missing, 1), point(unknown_format, 2), point(missing, 3)]
     monkeypatch.setattr(runner, "is_sound", lambda: points[1].digest not in output.rows)
     with pytest.raises(DeviceLost, match="Float8"):
-        measure_all(runner, output, points, until=time.monotonic() + 60, told=lambda *_: None)
+        measure_all(runner, output, points, until=time.monotonic() + 60, observe=lambda *_: None)
     assert [row["outcome"].partition(":")[0] for row in output.rows.values()] == ["failed", "failed"]
     assert Runner(CPU).is_sound()
     assert pending(output, points) == points[2:]  # the next process goes on behind it
@@ -124,7 +126,7 @@ def test_a_point_in_which_a_run_ended_comes_last(tmp_path: Path) -> None:
 
     points = [point(killed, 1), point(missing, 2)]
     with pytest.raises(SystemExit):
-        measure_all(Runner(CPU), output, points, until=time.monotonic() + 60, told=lambda *_: None)
+        measure_all(Runner(CPU), output, points, until=time.monotonic() + 60, observe=lambda *_: None)
     assert pending(Output(tmp_path / "out.parquet", DESCRIPTION, {}), points) == points[::-1]
 
 
@@ -154,7 +156,7 @@ def test_names_come_beside_what_was_measured(tmp_path: Path, monkeypatch: pytest
 
 def test_nothing_begins_after_the_time_is_up(tmp_path: Path) -> None:
     output = Output(tmp_path / "out.parquet", DESCRIPTION, {})
-    measure_all(Runner(CPU), output, [point(no_memory)], until=time.monotonic() - 1, told=lambda *_: None)
+    measure_all(Runner(CPU), output, [point(no_memory)], until=time.monotonic() - 1, observe=lambda *_: None)
     assert output.rows == {}
 
 

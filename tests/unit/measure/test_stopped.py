@@ -50,10 +50,10 @@ def test_a_new_process_has_the_same_words_and_the_time_left(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"only": ["nope"], "suite": ["operators"]}, "called 'nope': .*linear"),
-        ({"suite": ["nope"]}, "'nope' is no suite"),
+        ({"only": ["nope"], "suite": ["operators"]}, "'nope' is not measured here; .*linear"),
+        ({"suite": ["nope"]}, "'nope' is not a suite"),
         ({"dtype": ["fp8"]}, "has no fp8 here"),
-        ({"workload": Path("mine.json")}, "add --plan"),
+        ({"workload": Path("mine.json")}, "needs --plan"),
         ({"plan": True}, "--server URL"),
         ({"server": "http://127.0.0.1:9"}, "127.0.0.1:9 does not answer"),
         ({"server": "nonsense"}, "does not answer"),
