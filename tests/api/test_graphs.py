@@ -163,7 +163,7 @@ def test_json_in_a_form(client: TestClient) -> None:
 
 @pytest.mark.parametrize(
     ("body", "status", "said"),
-    [(b"", 400, "no graph"), (perceptron()[:-20], 400, "cut off"), (b"\x89PNG", 400, "no ONNX"),
+    [(b"", 400, "no graph"), (perceptron()[:-20], 400, "truncated"), (b"\x89PNG", 400, "not an ONNX"),
      (b"PK\x03\x04..", 400, "not a zip"), (export_bytes.archive(b"{"), 400, "models/model.json"),
      (export_bytes.archive(b"{}"), 422, "graph_module"), (export_bytes.weighty({}), 422, "one program")],
 )  # fmt: skip

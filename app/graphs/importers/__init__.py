@@ -1,1 +1,1 @@
-"""From what describes a network to a Workload: one file per form."""
+"""Importers of network descriptions into Workloads: one module per format."""

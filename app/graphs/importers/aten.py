@@ -1,7 +1,7 @@
-"""A network as ATen calls (what torch.export writes) to the project's JSON graph; PyTorch itself is not needed here.
+"""Importer of ATen calls (written by torch.export) to the project's JSON graph, without PyTorch.
 
-Each node of the exported program comes as a Record (names, plain arguments, shapes): from PyTorch's own graph in
-`gpucast trace`, from an archive's JSON in POST /graphs.
+Each node of the exported program is a Record (names, plain arguments, shapes), made from PyTorch's own graph in
+`gpucast trace` and from an archive's JSON in POST /graphs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from app.graphs.importers.tensors import INDEX_BYTES, TENSOR_DTYPES
 
 INPUT, PARAMETER, BUFFER, GETITEM = "input", "parameter", "buffer", "getitem"
 
-# torch.dtype without its package, where we call it otherwise.
+# PyTorch's dtype names that differ from ours.
 _DTYPES = {
     "float32": "fp32",
     "float64": "fp64",
@@ -44,7 +44,7 @@ _VIEWS = _OUT_OF_ORDER | {
     *("_assert_tensor_metadata", "_assert_scalar", "sym_size", "_reshape_copy", "detach_copy"),
 }
 _COPYING_VIEWS = ("reshape", "flatten", "_reshape_copy")
-# ATen's names, and those of the JSON graph.
+# JSON graph operators of ATen's names.
 _NAMES = {
     **dict.fromkeys(("clone", "contiguous", "copy"), "copy"),
     **dict.fromkeys(("_to_copy", "to", "type_as", "bernoulli"), "cast"),
@@ -74,7 +74,7 @@ _NAMES = {
 
 
 class Ref(NamedTuple):
-    """The first tensor that another record writes, as an argument."""
+    """An argument: the first tensor that another record writes."""
 
     name: str
 
@@ -82,9 +82,9 @@ class Ref(NamedTuple):
 class Record(NamedTuple):
     """One node of an exported program.
 
-    `target` is an overload's name (`aten.linear.default`), GETITEM, or for what comes from outside INPUT, PARAMETER or
-    BUFFER. Arguments are numbers, words, Refs, None and lists of these; `outputs` are shapes and dtypes (`float32`);
-    an empty tensor, which PyTorch writes where nothing is asked for, counts as a single number.
+    target   an overload's name (`aten.linear.default`), GETITEM, or INPUT, PARAMETER or BUFFER for graph inputs
+    args     numbers, strings, Refs, None and lists of these; `kwargs` likewise
+    outputs  shapes and dtypes (`float32`); an empty tensor, which PyTorch writes for unused outputs, counts as a scalar
     """
 
     name: str
@@ -95,7 +95,7 @@ class Record(NamedTuple):
 
 
 def graph(name: str, records: Sequence[Record]) -> dict[str, Any]:
-    """The JSON graph of a program; ValueError names the record that cannot be."""
+    """Return the JSON graph of a program; raises ValueError that names an invalid record."""
     walk = _Walk()
     for record in records:
         try:
@@ -106,7 +106,7 @@ def graph(name: str, records: Sequence[Record]) -> dict[str, Any]:
 
 
 class _Walk:
-    """A program on its way: what each record gives (several values where it writes several), nodes written."""
+    """State of a walk over a program: the values of each record so far, and the nodes written."""
 
     def __init__(self) -> None:
         self.dtype = ""
@@ -116,7 +116,7 @@ class _Walk:
         self._counted: set[str] = set()
 
     def take(self, record: Record) -> None:
-        """Note what a record gives, and write what it costs."""
+        """Register a record's outputs, and write its nodes."""
         outputs = [(tuple(int(size) or 1 for size in shape), _dtype(dtype)) for shape, dtype in record.outputs]
         if record.target == GETITEM:
             source, index = record.args[0].name, int(record.args[1])
@@ -135,14 +135,14 @@ class _Walk:
         return Value(shape, dtype, name)
 
     def _held(self, record: Record, shape: Shape, dtype: str) -> Value:
-        """Weights; a buffer is none that training learns."""
+        """Return the value of a parameter or buffer; only parameters count as weights."""
         learned = record.target == PARAMETER
         if learned and not self.dtype and dtype not in INDEX_BYTES:
             self.dtype = dtype
         return Value(shape, dtype, None, {record.name: prod(shape)} if learned else {})
 
     def _resolved(self, argument: Any) -> Any:
-        """An argument with values in place of names."""
+        """Return an argument with Values in place of Refs."""
         if isinstance(argument, Ref):
             return self._values[argument.name][0] if argument.name in self._values else None
         if isinstance(argument, list | tuple):
@@ -151,14 +151,16 @@ class _Walk:
 
     def _call(self, name: str, call: Call) -> None:
         given = _tensors([*call.args, *call.kwargs.values()])
-        if not given and prod(call.out) == 1:  # a number, or nothing
+        if not given and prod(call.out) == 1:  # a scalar, or nothing
             self._values[name] = [Value(shape, dtype, None) for shape, dtype in call.outputs]
             return
         if call.op in _VIEWS and given and not (call.op in _COPYING_VIEWS and given[0].strided):
             self._values[name] = self._view(name, call, given[0])
             return
         if given and all(value.ref is None for value in given) and not any(value.weights for value in given):
-            self._values[name] = [Value(shape, dtype, None) for shape, dtype in call.outputs]  # of buffers alone
+            self._values[name] = [
+                Value(shape, dtype, None) for shape, dtype in call.outputs
+            ]  # computed from buffers only
             return
         if not self.dtype:
             self.dtype = next((dtype for _, dtype in call.outputs if dtype not in INDEX_BYTES), "")
@@ -172,7 +174,7 @@ class _Walk:
         weighty["parameters"] = self._parameters(given)
 
     def _view(self, name: str, call: Call, given: Value) -> list[Value]:
-        """Views of weights stay weights; those of tensors are nodes that cost nothing."""
+        """Return the values of a view: of weights they are weights, of tensors they come from nodes without cost."""
         strided = call.op in _OUT_OF_ORDER or given.strided
         if given.ref is None:
             return [Value(shape, dtype, None, given.weights, strided) for shape, dtype in call.outputs]
@@ -200,14 +202,14 @@ class _Walk:
         return form | {"repeats": repeats, "parameters": 0}
 
     def _parameters(self, given: Sequence[Value]) -> int:
-        """Elements of the weights that no call before has read."""
+        """Return the elements of weights that no earlier call has read."""
         fresh = {name: size for value in given for name, size in value.weights.items() if name not in self._counted}
         self._counted |= fresh.keys()
         return sum(fresh.values())
 
 
 def _tensors(arguments: Sequence[Any]) -> list[Value]:
-    """Every tensor among arguments, also in lists."""
+    """Return all tensors among arguments, including nested lists."""
     found: list[Value] = []
     for item in arguments:
         if isinstance(item, Value):
@@ -218,7 +220,7 @@ def _tensors(arguments: Sequence[Any]) -> list[Value]:
 
 
 def _base(target: str) -> str:
-    """An operator's name without its namespace, overload and the mark of working in place."""
+    """Return an operator's name without namespace, overload and the in-place suffix."""
     parts = target.split(".")
     name = parts[1] if len(parts) > 1 else parts[0]
     return name[:-1] if name.endswith("_") and not name.endswith("__") else name

@@ -1,6 +1,6 @@
-"""What ATen operators cost: nodes of the JSON graph, as PyTorch runs them in eager mode.
+"""JSON graph nodes of ATen operators, as PyTorch runs them in eager mode.
 
-A view costs nothing; a `reshape` of what a transposition left out of order copies, as PyTorch does.
+A view costs nothing; a `reshape` of a non-contiguous tensor copies, as in PyTorch.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from app.graphs.importers.tensors import ELEMENT_BYTES
 
 
 class Value(NamedTuple):
-    """A tensor. `ref` is its name in the JSON graph, None of weights, whose elements are `weights`.
+    """A tensor.
 
-    `strided` is True where its elements lie in another order than its shape says.
+    ref      its name in the JSON graph; None for weights
+    weights  elements by name of the parameters it consists of
+    strided  True if it is not contiguous
     """
 
     shape: Shape
@@ -35,7 +37,7 @@ class Value(NamedTuple):
 
 
 class Call(NamedTuple):
-    """One call: arguments with Values in place of tensors, and what it writes."""
+    """One call: its arguments, with Values for tensors, and the shapes and dtypes of its outputs."""
 
     op: str
     args: Sequence[Any]
@@ -44,24 +46,24 @@ class Call(NamedTuple):
 
     @property
     def out(self) -> Shape:
-        """Shape of its first result."""
+        """Shape of the first output."""
         return self.outputs[0][0]
 
     def argument(self, place: int, name: str, default: Any = None) -> Any:
-        """An argument by its place or name."""
+        """Return an argument by position or name."""
         return self.args[place] if place < len(self.args) else self.kwargs.get(name, default)
 
     def tensor(self, place: int, name: str = "") -> Value:
-        """A tensor that must be there; ValueError."""
-        found = self.argument(place, name)
-        if not isinstance(found, Value):
-            raise ValueError(f"argument {place} of {self.op} is no tensor")
-        return found
+        """Return a tensor argument; raises ValueError if it is none."""
+        value = self.argument(place, name)
+        if not isinstance(value, Value):
+            raise ValueError(f"argument {place} of {self.op} is not a tensor")
+        return value
 
     def sides(self, place: int, name: str, n: int, default: int) -> list[int]:
-        """Whole numbers, one per side; a single one counts for all, none at all as the default."""
-        found = self.argument(place, name)
-        given = found if isinstance(found, list | tuple) else [default if found is None else found]
+        """Return an integer argument per side; a single one applies to all sides, an empty one is the default."""
+        value = self.argument(place, name)
+        given = value if isinstance(value, list | tuple) else [default if value is None else value]
         whole = [int(side) for side in given] or [default]
         return whole * n if len(whole) == 1 else whole
 
@@ -70,7 +72,7 @@ Rule = Callable[[Call], list[Step]]
 
 
 def steps(call: Call) -> list[Step] | None:
-    """The nodes that stand for a call; None where the table does not have it."""
+    """Return the nodes of a call; None if there is no rule for it."""
     rule = _RULES.get(call.op)
     return None if rule is None else rule(call)
 
@@ -87,10 +89,10 @@ def _product(call: Call) -> list[Step]:
 
 
 def _added_product(call: Call) -> list[Step]:
-    """A product and a sum: the bias is the first argument."""
+    """Return the product of addmm and the like, whose first argument is the bias."""
     a, b = call.tensor(1), call.tensor(2)
-    found = product(a.shape, b.shape, call.out, weights=b.ref is None)
-    return [step._replace(inputs=[place + 1 for place in step.inputs if place is not None]) for step in found]
+    nodes = product(a.shape, b.shape, call.out, weights=b.ref is None)
+    return [step._replace(inputs=[place + 1 for place in step.inputs if place is not None]) for step in nodes]
 
 
 def _convolution(call: Call) -> list[Step]:
@@ -146,7 +148,7 @@ def _embedding(call: Call) -> list[Step]:
     return [Step("embedding", call.out, {"h": table[-1], "vocabulary": table[0]}, (1,))]
 
 
-# Where each form of scaled_dot_product_attention has its mask (or None) and its flag.
+# Positions of the mask (or None) and of the causal flag in each form of scaled_dot_product_attention.
 _ATTENTION = {
     "scaled_dot_product_attention": (3, 5),
     "_scaled_dot_product_flash_attention": (None, 4),
@@ -158,7 +160,7 @@ _ATTENTION = {
 
 
 def _attention(call: Call) -> list[Step]:
-    """Causal where it says so; a mask that is a tensor is not looked into, and taken to hide nothing."""
+    """Return an attention node; a mask tensor is taken to mask nothing."""
     q, k = call.tensor(0, "query").shape, call.tensor(1, "key").shape
     mask, flag = _ATTENTION[call.op]
     masked = mask is not None and call.argument(mask, "attn_mask") is not None
@@ -175,7 +177,7 @@ def _attention(call: Call) -> list[Step]:
 
 
 def _part(call: Call) -> list[Step]:
-    """A part of a tensor, read and written, and not the rest of it."""
+    """Return a copy of only the selected part of a tensor."""
     dtype = call.outputs[0][1]
     return [
         Step(
@@ -185,7 +187,7 @@ def _part(call: Call) -> list[Step]:
 
 
 def _recurrent(call: Call) -> list[Step]:
-    """Layers one after another; each direction runs by itself."""
+    """Return one node per layer of a recurrent network; each direction is a repetition."""
     x, weights = call.tensor(0).shape, call.argument(2, "params")
     biases, layers = call.argument(3, "has_biases"), int(call.argument(4, "num_layers"))
     directions, batch_first = 2 if call.argument(7, "bidirectional") else 1, call.argument(8, "batch_first")

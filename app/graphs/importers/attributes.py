@@ -1,7 +1,7 @@
-"""A node's attributes as columns of its operator: the fields of POST /predict's operators, and some that graphs have.
+"""Attributes of a graph node as columns of its operator.
 
-Beside the operator's own: `dilation` and a `padding` of [top, left, bottom, right] for windows; `causal` for
-attention. A whole number may also be a named dimension, or a product of such.
+Attributes are the fields of POST /predict's operators, plus `dilation` and a `padding` of [top, left, bottom, right]
+for windows, and `causal` for attention. An integer may also be a named dimension, or a product of such.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from app.ops.base import Dim
 
 Fields = dict[str, float]
 
-# A graph is forward and runs on the device: those of every operator that say otherwise are no attributes.
+# Fields that graph nodes do not have: a graph is a forward pass on the device.
 _NOT_OF_GRAPHS = ("backward", "burst", "eager")
 _DILATION = Dim("dilation", "steps between elements of the window", default=1.0, pair=True)
 _CAUSAL = Dim("causal", "whether a query sees only keys up to its own", least=0.0, most=1.0, default=1.0)
 
 
 class Mistake(Exception):
-    """Something in a node that cannot be: where in it, and why."""
+    """An error in a node: its place in the node, and the reason."""
 
     def __init__(self, place: tuple[str | int, ...], message: str) -> None:
         super().__init__(message)
@@ -39,7 +39,7 @@ _DIMS: Mapping[str, Mapping[str, Dim]] = {op.name: _dims(op.name) for op in OPS[
 
 
 def read_attributes(op: str, attributes: Mapping[str, Any], sizes: Mapping[str, int]) -> Fields:
-    """Columns of the fields given, `dtype` left out; Mistake names the attribute that is none, or is no such value."""
+    """Return the columns of a node's attributes, without `dtype`; raises Mistake for an unknown or invalid one."""
     fields: Fields = {}
     for name, value in attributes.items():
         if name == "dtype" or value is None:
@@ -47,7 +47,7 @@ def read_attributes(op: str, attributes: Mapping[str, Any], sizes: Mapping[str, 
         dim = _DIMS[op].get(name)
         if dim is None:
             known = ", ".join((*_DIMS[op], "dtype"))
-            raise Mistake(("attributes", name), f"is no attribute of {op}; its attributes are {known}")
+            raise Mistake(("attributes", name), f"is not an attribute of {op}; its attributes are {known}")
         try:
             fields.update(_columns(dim, value, sizes))
         except ValueError as error:
@@ -67,16 +67,16 @@ def _columns(dim: Dim, value: Any, sizes: Mapping[str, int]) -> Fields:
 
 
 def _uneven(padding: list[float]) -> Fields:
-    """Zeros at [top, left, bottom, right]: as many on both sides, and the odd one as a larger input."""
+    """Return the columns of a padding [top, left, bottom, right]; an odd remainder enlarges the input."""
     sums = {"height": padding[0] + padding[2], "width": padding[1] + padding[3]}
     halves = {f"padding_{side}": total // 2.0 for side, total in sums.items()}
     return halves | {f"uneven_{side}": total % 2.0 for side, total in sums.items() if total % 2.0}
 
 
 def _figure(dim: Dim, value: Any, sizes: Mapping[str, int]) -> float:
-    """One number in the field's range; a word where the field has words, otherwise the name of a dimension."""
+    """Return one number in the field's range, from a number, a named choice, or the name of a dimension."""
     if isinstance(value, str) and (dim.choices or dim.read is not None):
-        return _word(dim, value)
+        return _choice(dim, value)
     if isinstance(value, str):
         figure = float(extent(value, sizes))
     elif isinstance(value, int | float) and abs(value) < 1e300:  # True and False are 1 and 0
@@ -89,7 +89,7 @@ def _figure(dim: Dim, value: Any, sizes: Mapping[str, int]) -> float:
     return figure
 
 
-def _word(dim: Dim, value: str) -> float:
+def _choice(dim: Dim, value: str) -> float:
     if dim.read is not None:
         return dim.read(value)
     if value not in dim.choices:

@@ -1,4 +1,4 @@
-"""Rows of a workload against the ranges and rules of their operators, all at once."""
+"""Checks of a workload's rows against the ranges and rules of their operators."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from app.tables.ops import OpTable
 
 
 def wrong_figures(ops: OpTable, node_of_row: Sequence[int]) -> list[FieldError]:
-    """Every field of a row that is missing or out of range, or breaks a rule between fields, by its node."""
+    """Return an error for every field that is missing, out of range or breaks a rule between fields, by node."""
     nodes = np.array(node_of_row, dtype=np.intp)
     errors: list[FieldError] = []
     for op, rows, table in kinds_of(ops):
         own = nodes[rows]
         wrong = [
-            FieldError(("nodes", int(k), "attributes", dim.name), _wanted(op.name, dim, value))
+            FieldError(("nodes", int(k), "attributes", dim.name), _message(op.name, dim, value))
             for dim in op.dims
             for column in dim.columns
             for k, value in _out_of_range(dim, table.column(column), own)
@@ -47,7 +47,7 @@ def _out_of_range(
     return list(zip(nodes[bad].tolist(), values[bad].tolist(), strict=True)) if bad.any() else []
 
 
-def _wanted(op: str, dim: Dim, value: float) -> str:
+def _message(op: str, dim: Dim, value: float) -> str:
     if np.isnan(value):
-        return f"required for {op}, and its tensors do not tell: {dim.help}"
+        return f"required for {op}, and not determined by its tensors: {dim.help}"
     return f"must be a {'whole ' * dim.whole}number from {dim.least:.15g} to {dim.most:.15g}, got {value:.17g}"

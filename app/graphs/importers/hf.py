@@ -1,8 +1,8 @@
-"""Hugging Face's `config.json` to a Workload: `model_type` picks the family that reads it.
+"""Importer of Hugging Face's `config.json`: `model_type` selects the family that reads it.
 
-The family turns the configuration into an Architecture (architecture.py), which transformer.py lowers; the next model
-type is a function of a few lines and a name here. Heads follow the configuration's `architectures` (the first); where
-it is absent, decoders get their language-model head, encoders what their family's file says.
+The family reads the configuration into an Architecture (app.graphs.transformers.architecture), which
+app.graphs.transformers.lowering lowers; a new model type needs a short function and a name here. The head follows the
+first entry of `architectures`; by default decoders have a language-model head, encoders that of their family.
 """
 
 from __future__ import annotations
@@ -55,23 +55,23 @@ KNOWN_MODEL_TYPES = tuple(_FAMILIES)
 
 
 def lower(config: Mapping[str, Any], run: Run) -> Workload:
-    """Rows of one device of the network that `config` describes; BadInput names the field that is wrong."""
+    """Return one device's rows of the network of `config`; raises BadInput with the name of an invalid field."""
     architecture = read(config)
     splitting.check(architecture, run)
     return write(architecture, run)
 
 
 def read(config: Mapping[str, Any]) -> Architecture:
-    """The traits of a configuration; BadInput names the field that is wrong."""
+    """Return the architecture of a configuration; raises BadInput with the name of an invalid field."""
     if not isinstance(config, Mapping):
         refuse(CONFIG, "must be an object: a Hugging Face config.json")
     given = config.get("model_type")
     family = _FAMILIES.get(given) if isinstance(given, str) else None
     if family is None:
-        says = "is missing" if given is None else "is not known"
+        problem = "is missing" if given is None else "is not known"
         instead = "Send its text_config alone, or" if "text_config" in config else "Send"
         refuse(
             (*CONFIG, "model_type"),
-            f"{says}; known: {', '.join(KNOWN_MODEL_TYPES)}. {instead} any other network as a graph (kind graph)",
+            f"{problem}; known: {', '.join(KNOWN_MODEL_TYPES)}. {instead} any other network as a graph (kind graph)",
         )
     return family(Fields(config, str(given)))

@@ -1,8 +1,8 @@
-"""The project's JSON graph (docs/reference/graphs.md) to a Workload: one row per node that does something, one block.
+"""Importer of the project's JSON graph (docs/reference/graphs.md): a Workload of one block, one row per node with work.
 
-Types and ranges are checked before (app/wire/graph_form.py); here names are resolved, nodes put into the order
-they run, dimensions bound, fields derived from tensors, and everything held against everything else. An operator that
-nobody knows is bound by the bytes of its tensors (NeuSight's rule) and counted.
+app/wire/graph_form.py has checked types and ranges. Here names are resolved, nodes sorted into execution order,
+dimensions bound, fields derived from tensors, and all of it checked for consistency. An unknown operator is
+memory-bound by its tensors (NeuSight's rule) and counted.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ DEFAULT_DTYPE = "fp32"
 
 
 def lower(graph: Form, run: Run, dims: Mapping[str, int] | None = None, loc: Loc = GRAPH_LOC) -> Workload:
-    """The rows of one device; `dims` binds named dimensions, the run's batch and sequence those of the usual names.
+    """Return the rows of one device.
 
-    `run.dtype` takes the place of the graph's own; a tensor of yet another dtype keeps it. BadInput names what is
-    wrong under `loc`: names taken twice, cycles, inputs that nobody writes, shapes that do not agree.
+    `dims` binds named dimensions; the run's batch and sequence bind those of the usual names. `run.dtype` replaces the
+    graph's dtype; tensors of other dtypes keep theirs. Raises BadInput, with places under `loc`, for duplicate names,
+    cycles, undefined inputs and inconsistent shapes.
     """
     if run.parallelism.tensor > 1:
         message = "a graph is not split within its operators: use data or pipeline"
@@ -48,14 +49,14 @@ def lower(graph: Form, run: Run, dims: Mapping[str, int] | None = None, loc: Loc
 
 
 def refusal(errors: Sequence[FieldError]) -> BadInput:
-    """What is wrong, the first in words."""
+    """Return a BadInput of the errors, with the first one's message."""
     first = errors[0]
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     return BadInput(f"{'.'.join(map(str, first.loc))}: {first.msg}{more}", errors=errors)
 
 
 class _Row(NamedTuple):
-    """What Builder.add is told of a node beside its name and inputs; no `op` of a view."""
+    """Arguments of Builder.add for a node, besides name and inputs; a view has no `op`."""
 
     op: str
     fields: dict[str, Any]
@@ -63,7 +64,7 @@ class _Row(NamedTuple):
 
 
 class _Lowering:
-    """One graph on its way: tensors known so far, rows written, mistakes found."""
+    """State of the lowering of one graph: tensors so far, rows written, errors found."""
 
     def __init__(self, graph: Form, run: Run, dims: Mapping[str, int], loc: Loc) -> None:
         self._loc = loc
@@ -72,15 +73,15 @@ class _Lowering:
         self._own, self._dtype = graph.get("dtype") or DEFAULT_DTYPE, run.dtype
         self._sizes = binding(dims, run.device_batch, run.sequence)
         self._builder = Builder(run.dtype)
-        self._tensors: dict[str, tuple[Tensor, int]] = {}  # with the row that writes each, -1 of inputs
+        self._tensors: dict[str, tuple[Tensor, int]] = {}  # with the row that writes each, -1 for inputs
         self._bound: dict[Hashable, Tensor] = {}
-        # Networks repeat their layers: nodes alike are worked out once; with the row that the first of them wrote.
+        # Networks repeat their layers: equal nodes are lowered once. Kept with the row of the first of them.
         self._alike: dict[Hashable, tuple[_Row, int]] = {}
         self._node_of_row: list[int] = []
         self._errors: list[FieldError] = []
 
     def workload(self) -> Workload:
-        """Everything, or BadInput."""
+        """Return the workload; raises BadInput."""
         names = Names(self._inputs, self._nodes)
         self._refuse(names.errors)
         order = running_order(self._nodes, names)
@@ -104,7 +105,7 @@ class _Lowering:
             raise refusal([FieldError((*self._loc, *error.loc), error.msg) for error in errors])
 
     def _tensor(self, form: Form, place: Loc) -> Tensor:
-        """One tensor; of a shape that cannot be, a single number (and a mistake noted). Equal ones are one object."""
+        """Return a tensor; equal tensors are one object. For an invalid shape, note the error and return a scalar."""
         dtype = form.get("dtype") or self._own
         key = (dtype, *form["shape"])
         found = self._bound.get(key)
@@ -119,7 +120,7 @@ class _Lowering:
         return found
 
     def _node(self, k: int, node: Form) -> None:
-        """Write the row of a node, if it does anything, and note its outputs."""
+        """Write the row of a node, if it has work, and register its outputs."""
         name, op, attributes = node["name"], node["op"], node.get("attributes")
         read = [self._tensors[given] for given in node.get("inputs", ())]
         inputs = [tensor for tensor, _ in read]
@@ -148,7 +149,7 @@ class _Lowering:
             self._tensors[f"{name}:{j}"] = outputs[j], row
 
     def _new(self, node: Form, inputs: Tensors, outputs: Tensors) -> _Row:
-        """The row of a node unlike those before; Mistake says what about it cannot be."""
+        """Return the row of a new kind of node; raises Mistake."""
         op, attributes = STANDS_FOR.get(node["op"], node["op"]), node.get("attributes") or {}
         if op in VIEWS:
             _check_view(op, inputs, outputs)
@@ -174,7 +175,7 @@ class _Lowering:
         return _Row(node["op"], fields | own | {"moved_bytes": moved}, unknown=True)
 
     def _dtype_of(self, op: str, attributes: Form, tensors: Tensors) -> str:
-        """Format that a node computes in: the one said, else of its first tensor that is no index."""
+        """Return the number format of a node: its attribute, else its first non-index tensor's."""
         said = attributes.get("dtype") if op in KNOWN else None
         if said is None:
             return next((tensor.dtype for tensor in tensors if tensor.dtype not in INDEX_BYTES), self._dtype)
@@ -186,11 +187,11 @@ class _Lowering:
 
 
 def _require(op: str, fields: Fields) -> None:
-    """Every field that the operator needs."""
+    """Raise Mistake for a missing field."""
     for column, default in DEFAULTS[op].items():
         if default is None and column not in fields:
             dim = next(dim for dim in OPS[OP_CODE[op]].dims if column in dim.columns)
-            raise Mistake(("attributes", dim.name), f"required for {op}, and its tensors do not tell: {dim.help}")
+            raise Mistake(("attributes", dim.name), f"required for {op}, and not determined by its tensors: {dim.help}")
 
 
 def _check_view(op: str, inputs: Tensors, outputs: Tensors) -> None:
@@ -200,6 +201,6 @@ def _check_view(op: str, inputs: Tensors, outputs: Tensors) -> None:
 
 
 def _moved(held: float, dtype: str, inputs: Tensors, outputs: Tensors) -> float:
-    """Bytes of all tensors and weights, each once."""
+    """Return the bytes of all tensors and weights, each counted once."""
     weights = held * WEIGHT_BYTES[DTYPE_CODE[dtype]] if held else 0.0
     return float(weights + sum(tensor.bytes for tensor in (*inputs, *outputs))) or 1.0

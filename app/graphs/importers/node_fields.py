@@ -1,6 +1,6 @@
-"""An operator's fields from the tensors of its node: those left out are derived, those given must agree.
+"""Fields of an operator from the tensors of its node: missing ones are derived, given ones are checked.
 
-Agreement is of element counts, so that a `linear` may take its rows in any number of leading dimensions.
+Checks compare element counts, so that a `linear` may have any number of leading dimensions.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _SIDES = ("height", "width")
 
 
 def completed(op: str, given: Fields, inputs: Tensors, outputs: Tensors) -> tuple[str, float]:
-    """Fill in `given` from the tensors: the operator as it then is, and the weights that it holds by its fields.
+    """Fill in `given` from the tensors, and return the operator's final name and its number of weights.
 
-    Mistake names the tensor that cannot be.
+    Raises Mistake for an inconsistent tensor.
     """
     rule = _RULES.get(op) or (_elementwise if OPS[OP_CODE[op]].fields.keys() >= _OF_ROWS else None)
     if rule is None:
@@ -33,7 +33,7 @@ def completed(op: str, given: Fields, inputs: Tensors, outputs: Tensors) -> tupl
 
 
 def _with_scalar(inputs: Tensors, output: Tensor) -> bool:
-    """Whether only one operand is as large as the result: the other is not read from memory to speak of."""
+    """Return True if only one operand has the size of the result: the other's traffic is negligible."""
     return sum(2 * tensor.elements > output.elements for tensor in inputs) < 2
 
 
@@ -43,7 +43,7 @@ def _agree(what: str, elements: float, tensor: Tensor, place: str, index: int = 
         raise Mistake((place, index), f"{what} is {elements:,.15g} elements; shape {shape} has {tensor.elements:,}")
 
 
-def _words(given: Mapping[str, float], *names: str) -> str:
+def _listed(given: Mapping[str, float], *names: str) -> str:
     return " x ".join(f"{name} {given[name]:g}" for name in names)
 
 
@@ -51,15 +51,15 @@ def _linear(given: Fields, inputs: Tensors, outputs: Tensors) -> float:
     y = outputs[0]
     n = given.setdefault("n", y.last)
     m = given.setdefault("m", y.elements // n)
-    _agree(_words(given, "m", "n"), m * n, y, "outputs")
+    _agree(_listed(given, "m", "n"), m * n, y, "outputs")
     if not inputs:
         return n * given.get("k", 0.0)
     x = inputs[0]
     k = given.setdefault("k", x.last)
-    _agree(_words(given, "m", "k"), m * k, x, "inputs")
+    _agree(_listed(given, "m", "k"), m * k, x, "inputs")
     if len(inputs) == 1:
         return n * k
-    _agree(_words(given, "n", "k"), n * k, inputs[1], "inputs", 1)
+    _agree(_listed(given, "n", "k"), n * k, inputs[1], "inputs", 1)
     return 0.0
 
 
@@ -68,7 +68,7 @@ def _bmm(given: Fields, inputs: Tensors, outputs: Tensors) -> float:
     n = given.setdefault("n", y.last)
     m = given.setdefault("m", y.shape[-2] if len(y.shape) > 1 else 1)
     b = given.setdefault("b", y.elements // (m * n))
-    _agree(_words(given, "b", "m", "n"), b * m * n, y, "outputs")
+    _agree(_listed(given, "b", "m", "n"), b * m * n, y, "outputs")
     if inputs:
         k = given.setdefault("k", inputs[0].last)
         _matrices(inputs[0], 0, b, (m, k), flat=said)
@@ -78,7 +78,7 @@ def _bmm(given: Fields, inputs: Tensors, outputs: Tensors) -> float:
 
 
 def _matrices(tensor: Tensor, index: int, b: float, sides: tuple[float, float], *, flat: bool) -> None:
-    """`b` matrices, each of them transposed or not, repeated where there are fewer; `flat`: in any other layout too."""
+    """Check that a tensor holds `b` matrices, transposed or not, or fewer that repeat; `flat` allows any layout."""
     if flat and tensor.elements == b * sides[0] * sides[1]:
         return
     held = (1, *tensor.shape)[-2:]
@@ -88,21 +88,21 @@ def _matrices(tensor: Tensor, index: int, b: float, sides: tuple[float, float], 
 
 
 def _plane_of(given: Fields, name: str, tensor: Tensor) -> float:
-    """Derive height and width from the last two dimensions (of one dimension: a height of 1); their product."""
+    """Derive height and width from the last two dimensions (of one dimension: height 1), and return their product."""
     shape = tensor.shape
     height = given.setdefault(f"{name}_height", shape[-2] if len(shape) > 3 else 1)
     return height * given.setdefault(f"{name}_width", tensor.last)
 
 
 def _slid(given: Fields, side: str) -> float:
-    """Positions of the window along one side, as PyTorch counts them."""
+    """Return the number of window positions along one side, as in PyTorch."""
     kernel = given[f"kernel_size_{side}"]
     stride = given.get(f"stride_{side}", kernel if "channels" in given else 1.0)
     return (given[f"input_size_{side}"] + 2.0 * given.get(f"padding_{side}", 0.0) - kernel) // stride + 1.0
 
 
 def _windows(given: Fields, channels: float, y: Tensor) -> None:
-    """The output has one element per position of the window."""
+    """Check that the output has one element per window position."""
     if all(f"kernel_size_{side}" in given for side in _SIDES):
         area = [_slid(given, side) for side in _SIDES]
         what = f"b {given['b']:g} x channels {channels:g} x {area[0]:g} x {area[1]:g}, by the window,"
@@ -119,7 +119,7 @@ def _images(given: Fields, channels: str, x: Tensor) -> None:
 
 
 def _plain_window(given: Fields) -> None:
-    """Dilation and uneven padding as a plain window on an input of another size: as many positions, the same FLOPs."""
+    """Replace dilation and uneven padding by a plain window on another input size, with equal positions and FLOPs."""
     for side in _SIDES:
         gap = given.pop(f"dilation_{side}", 1.0) - 1.0
         more = given.pop(f"uneven_{side}", 0.0) - gap * (given.get(f"kernel_size_{side}", 1.0) - 1.0)
@@ -153,13 +153,13 @@ def _pool(given: Fields, inputs: Tensors, outputs: Tensors) -> float:
 
 
 def _rows(given: Fields, tensor: Tensor, place: str) -> float:
-    """Rows `b` of `h` that make up a tensor; the length of a row."""
+    """Derive a tensor's rows `b` of length `h`, and return the length."""
     if "h" not in given:
         b = given.get("b")
         given["h"] = tensor.last if b is None else tensor.elements // b
     h = given["h"]
     b = given.setdefault("b", tensor.elements // h)
-    _agree(_words(given, "b", "h"), b * h, tensor, place)
+    _agree(_listed(given, "b", "h"), b * h, tensor, place)
     return h
 
 
@@ -167,7 +167,7 @@ def _normed(parameters: float) -> Rule:
     def rule(given: Fields, inputs: Tensors, outputs: Tensors) -> float:
         h = _rows(given, outputs[0], "outputs")
         if inputs:
-            _agree(_words(given, "b", "h"), given["b"] * h, inputs[0], "inputs")
+            _agree(_listed(given, "b", "h"), given["b"] * h, inputs[0], "inputs")
         return parameters * h if len(inputs) < 2 else 0.0
 
     return rule
@@ -207,19 +207,19 @@ def _attention(given: Fields, inputs: Tensors, outputs: Tensors) -> float:
         names = ("batch", "heads", "query_length", "head_dim")
         for name, size in zip(names, inputs[0].shape, strict=True):
             given.setdefault(name, size)
-        _agree(_words(given, *names), prod(given[name] for name in names), inputs[0], "inputs")
+        _agree(_listed(given, *names), prod(given[name] for name in names), inputs[0], "inputs")
     if len(inputs) > 1 and len(inputs[1].shape) == 4:
         given.setdefault("kv_heads", inputs[1].shape[1])
         given.setdefault("context_length", inputs[1].shape[2])
         names = ("batch", "kv_heads", "context_length", "head_dim")
-        _agree(_words(given, *names), prod(given[name] for name in names), inputs[1], "inputs", 1)
+        _agree(_listed(given, *names), prod(given[name] for name in names), inputs[1], "inputs", 1)
     if not given.pop("causal", 1.0) and "context_length" in given:
         _all_keys(given)
     return 0.0
 
 
 def _all_keys(given: Fields) -> None:
-    """Attention without a mask as causal attention of as many pairs: over longer keys, else in a window of them."""
+    """Express attention without a mask as causal attention with as many pairs, by longer keys or a window."""
     keys = given["context_length"]
     queries = given.setdefault("query_length", keys)
     given["context_length"] = keys + (queries - 1.0) // 2.0

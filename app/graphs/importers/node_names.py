@@ -1,7 +1,7 @@
-"""Names of graph operators beyond those of app.ops: views, which cost nothing, and what others cost as.
+"""Graph operators beyond those of app.ops: views, which cost nothing, and operators predicted as others.
 
-Element-wise operators are bound by memory (NeuSight, PM2Lat), so one with the same tensors read and written, and about
-the same operations per element, stands for those without measurements of their own.
+Element-wise operators are memory-bound (NeuSight, PM2Lat), so an unmeasured one is predicted as a measured one that
+reads and writes the same tensors with about as many operations per element.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 # The same elements in another shape, no copy.
 RESHAPES = frozenset({"reshape", "view", "flatten", "squeeze", "unsqueeze", "transpose", "permute", "identity"})
-# Parts and repetitions of a tensor by strides alone, and what inference leaves out; shapes are not compared.
+# Strided views of a tensor, and operators that inference omits; shapes are not checked.
 VIEWS = RESHAPES | {"getitem", "slice", "select", "split", "chunk", "expand", "detach", "dropout", "constant", "shape"}
 
 STANDS_FOR: Mapping[str, str] = (
@@ -20,7 +20,7 @@ STANDS_FOR: Mapping[str, str] = (
     | dict.fromkeys(("hard_swish", "hard_sigmoid", "swish", "mish", "softplus", "selu", "celu", "prelu"), "silu")
     | {"log_softmax": "softmax", "attention": "attention_prefill", "contiguous": "copy", "sub_scalar": "add_scalar"}
     | {"gelu_tanh": "gelu", "square": "pow_scalar", "group_norm": "layer_norm", "instance_norm": "layer_norm"}
-    # Bound by what they read and write, and nothing else.
+    # Bound by reads and writes only.
     | dict.fromkeys(("concat", "gather", "pad", "tile", "stack", "resize", "scatter", "roll", "one_hot"), "memory")
     | dict.fromkeys(("reduce_mean", "reduce_sum", "reduce_max", "reduce_min", "argmax", "cumsum", "topk"), "memory")
     | dict.fromkeys(("range", "full", "trilu"), "memory")

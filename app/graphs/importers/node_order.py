@@ -1,4 +1,4 @@
-"""Who writes each tensor of a graph, and an order in which its nodes can run."""
+"""Writers of a graph's tensors, and an execution order of its nodes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from app.errors import FieldError
 Node = Mapping[str, Any]
 
 _INPUT = -1
-_SHOWN = 10  # nodes of a cycle that a message names
-_MANY = 2_000  # names over which no close ones are looked for
+_SHOWN = 10  # nodes of a cycle in a message
+_MANY = 2_000  # largest number of names searched for similar ones
 
 
 class Order(NamedTuple):
-    """Nodes so that whoever writes a tensor stands before its readers; or what is wrong."""
+    """Node numbers with writers before readers, or the errors."""
 
     nodes: Sequence[int]
     errors: list[FieldError]
@@ -43,7 +43,7 @@ class Names:
         self.writer[name] = writer
 
     def dangling(self, k: int, node: Node) -> list[FieldError]:
-        """Inputs of node `k` that nobody writes, the first few; for the first of them names like it."""
+        """Return errors for the first few undefined inputs of node `k`, with similar names for the first of them."""
         nobody = [(j, name) for j, name in enumerate(node.get("inputs", ())) if name not in self.writer][:_SHOWN]
         near = get_close_matches(nobody[0][1][:200], self.writer, n=3) if len(self.writer) <= _MANY else []
         hints = [f"; did you mean: {', '.join(near)}" if near else ""] + [""] * _SHOWN
@@ -57,7 +57,7 @@ class Names:
 
 
 def running_order(nodes: Sequence[Node], names: Names) -> Order:
-    """As given where that can run; otherwise sorted (Kahn 1962), first come first. A cycle is named."""
+    """Return the given order if it can run, else a stable topological order (Kahn 1962), or an error with a cycle."""
     writer, late = names.writer, False
     errors: list[FieldError] = []
     for k, node in enumerate(nodes):
@@ -96,7 +96,7 @@ def _sorted(nodes: Sequence[Node], writer: Mapping[str, int]) -> Order:
 
 
 def _cycle(nodes: Sequence[Node], writer: Mapping[str, int], stuck: set[int]) -> FieldError:
-    """One cycle among the nodes that never get ready, walked against the edges until a node comes again."""
+    """Return an error with one cycle among the blocked nodes, found by following edges backwards."""
     at, place = min(stuck), dict[int, int]()
     path: list[int] = []
     while at not in place:

@@ -1,8 +1,8 @@
-"""ONNX files: read without any library, because they are untrusted and only shapes are wanted.
+"""Importer of ONNX files, without a library: files are untrusted, and only shapes are needed.
 
-`stripped` keeps of a file what shapes depend on; `graph` binds its dimensions, walks it once and writes the JSON graph:
-constants are worked out (shapes, axes), what depends on them alone is left out, weights become the parameters of the
-node that reads them first.
+`stripped` keeps what shapes depend on. `graph` binds the dimensions, walks the file once and writes the JSON graph:
+constants are folded, nodes that depend only on constants are dropped, and weights become parameters of the first node
+that reads them.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ Message = Mapping[str, Any]
 Place = tuple[str | int, ...]
 
 _BOOLS = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Not", "Xor", "IsNaN", "IsInf")
-_FEW = 64  # weights of one constant
+_FEW = 64  # largest number of weights listed per constant
 _CAST = {1: "fp32", 2: "uint8", 3: "int8", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "fp16", 11: "fp64"}
 _CAST |= {16: "bf16"}
 
 
 def read(data: bytes, dims: Mapping[str, int]) -> dict[str, Any]:
-    """The JSON graph of a file; `dims` gives sizes to its named dimensions.
+    """Return the JSON graph of a file; `dims` gives the sizes of its named dimensions.
 
-    Malformed for what is no ONNX file or contradicts itself, BadInput for shapes that do not agree and dimensions
-    without a size, each with the place in the file.
+    Raises Malformed for an invalid file, and BadInput for inconsistent shapes and dimensions without a size, each with
+    the place in the file.
     """
     return graph(stripped(data), dims)
 
 
 def stripped(data: bytes) -> dict[str, Any]:
-    """What is left of a file without its weights (app.graphs.importers.onnx.model)."""
+    """Return a file without its weights (app.graphs.importers.onnx.model)."""
     return model(data)
 
 
 def graph(file: Message, dims: Mapping[str, int]) -> dict[str, Any]:
-    """The JSON graph of what was left of a file."""
+    """Return the JSON graph of a stripped file."""
     return _Walk(file, dims).graph()
 
 
 class _Walk:
-    """One file on its way: tensors known so far, nodes written."""
+    """State of a walk over one file: tensors so far, and nodes written."""
 
     def __init__(self, file: Message, dims: Mapping[str, int]) -> None:
         self._file = file
@@ -63,7 +63,7 @@ class _Walk:
         self._nodes: list[dict[str, Any]] = []
 
     def graph(self) -> dict[str, Any]:
-        """Everything; Malformed or BadInput."""
+        """Return the JSON graph; raises Malformed or BadInput."""
         for name, tensor in self._file["weights"].items():
             self._values[name] = self._weight(name, tensor)
         for k, tensor in enumerate(self._file["inputs"]):
@@ -85,7 +85,7 @@ class _Walk:
     def _input(self, k: int, tensor: Message) -> None:
         place = ("graph", "input", k)
         if not tensor["name"] or tensor["name"] in self._values:
-            raise lie(place, f"the name {tensor['name']!r} is empty, or there twice")
+            raise lie(place, f"the name {tensor['name']!r} is empty or defined twice")
         try:
             shape = bound(tensor["shape"], self._dims)
         except ValueError as error:
@@ -94,7 +94,7 @@ class _Walk:
         self._inputs.append({"name": tensor["name"], "shape": list(shape), "dtype": tensor["dtype"]})
 
     def _node(self, k: int, node: Message) -> None:
-        """Note what a node gives, and write what it costs."""
+        """Register a node's outputs, and write its JSON graph nodes."""
         place = ("graph", "node", k)
         inputs = [self._read(name, (*place, "input", j)) for j, name in enumerate(node["inputs"])]
         for name in node["outputs"]:
@@ -106,7 +106,7 @@ class _Walk:
         except ShapeError as error:
             raise _wrong((*place, "input", error.index), f"{call.op} {_title(node)}: {error}") from None
         except (ValueError, TypeError, IndexError, KeyError, OverflowError, ZeroDivisionError):
-            raise _wrong(place, f"{call.op} {_title(node)}: its attributes or shapes cannot be") from None
+            raise _wrong(place, f"{call.op} {_title(node)}: its attributes or shapes are invalid") from None
         self._values.update(zip((name for name in node["outputs"] if name), results, strict=False))
 
     def _read(self, name: str, place: Place) -> Value | None:
@@ -115,7 +115,7 @@ class _Walk:
         return self._values[name] if name else None
 
     def _constants(self, call: Call, node: Message) -> list[Value] | None:
-        """Results that are the same in every run; None where they are not."""
+        """Return constant outputs; None if the outputs are not constant."""
         if call.op == "Shape" and call.inputs:
             start, end = call.number("start", 0), call.attributes.get("end")
             return [constant(np.array(call.shape()[start:end], dtype=np.int64))]
@@ -140,7 +140,7 @@ class _Walk:
         return [Value(shape, dtype, None, None if j else data, weights, sure) for j, shape in enumerate(shapes)]
 
     def _together(self, node: Message, names: list[str]) -> tuple[str, ...]:
-        """Weights that a constant is made of; of many, one that stands for them."""
+        """Return the weights that a constant is computed from; many are merged into one."""
         weights = tuple(dict.fromkeys(names))
         if len(weights) <= _FEW:
             return weights
@@ -162,7 +162,7 @@ class _Walk:
         return constant(data, "int64" if np.issubdtype(data.dtype, np.integer) else self._file["dtype"])
 
     def _results(self, call: Call, node: Message) -> list[Value]:
-        """Results of a run: the nodes written for them, and what they are called there."""
+        """Write the nodes of a call, and return its outputs."""
         names = [name for name in node["outputs"] if name]
         found = _known_shapes(call)
         every, sure = (found, True) if found is not None else self._guessed(call, node)
@@ -200,7 +200,7 @@ class _Walk:
         )
 
     def _guessed(self, call: Call, node: Message) -> tuple[Shapes, bool]:
-        """Shapes of results that nobody can work out, as the file says or as the first input; whether all are said."""
+        """Return unknown output shapes from the file, else the first input's; and True if the file has all of them."""
         first = next((value.shape for value in call.inputs if value is not None), ())
         said = [self._said(name) for name in node["outputs"]]
         return [first if shape is None else shape for shape in said], None not in said
@@ -212,7 +212,7 @@ class _Walk:
             return None
 
     def _parameters(self, call: Call) -> float:
-        """Elements of the weights that no node before has read."""
+        """Return the elements of weights that no earlier node has read."""
         skipped = STATISTICS.get(call.op, ())
         read = {
             name
@@ -226,7 +226,7 @@ class _Walk:
 
 
 def _known_shapes(call: Call) -> Shapes | None:
-    """Shapes of results; None where they cannot be worked out, from guessed shapes perhaps. ShapeError."""
+    """Return the output shapes; None if they are unknown or inconsistent with guessed inputs. Raises ShapeError."""
     try:
         return result_shapes(call)
     except ShapeError:
@@ -236,7 +236,7 @@ def _known_shapes(call: Call) -> Shapes | None:
 
 
 def _dtype(call: Call, first: str) -> str:
-    """Of a node's results."""
+    """Return the dtype of a node's outputs."""
     if call.op in _BOOLS:
         return "bool"
     if call.op in ("ArgMax", "ArgMin", "NonZero"):

@@ -1,4 +1,4 @@
-"""Layers of a framework as nodes of the JSON graph: what the importers of ONNX and of ATen share."""
+"""JSON graph nodes of framework layers, shared by the ONNX and ATen importers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Shape = tuple[int, ...]
 
 
 class Step(NamedTuple):
-    """One node of the JSON graph. `inputs` are places among the framework's, None is the step before."""
+    """One node of the JSON graph; `inputs` are positions among the layer's inputs, None is the previous step."""
 
     op: str
     shape: Shape
@@ -20,7 +20,7 @@ class Step(NamedTuple):
 
 
 class Window(NamedTuple):
-    """A window's sides, its steps, and the steps between its elements."""
+    """A window's sizes, strides and dilations."""
 
     kernel: Sequence[int]
     stride: Sequence[int]
@@ -28,9 +28,9 @@ class Window(NamedTuple):
 
 
 def convolution(x: Shape, weight: Shape, out: Shape, window: Window, groups: int) -> list[Step]:
-    """Of images `x` with weights [out channels, in channels / groups, sides ...]."""
+    """Return the nodes of a convolution of images `x` with weights [out channels, in channels / groups, sides ...]."""
     if len(x) > 4:
-        # Three sides and more: the implicit matrix product of a convolution (app.ops.conv), its input spread out.
+        # Three or more dimensions: an explicit im2col matrix product (app.ops.conv).
         m, n, k = out[0] * prod(out[2:]), weight[0] // groups, prod(weight[1:])
         product = Step("bmm", (groups, m, n), {"b": groups, "m": m, "n": n, "k": k}, (None,))
         return [Step("expand", (groups, m, k)), product, Step("reshape", out, {}, (None,))]
@@ -38,14 +38,14 @@ def convolution(x: Shape, weight: Shape, out: Shape, window: Window, groups: int
 
 
 def transposed_convolution(x: Shape, weight: Shape, out: Shape, groups: int) -> list[Step]:
-    """A matrix product, and its columns added up into the image (cuDNN's data gradient does both at once)."""
+    """Return a matrix product and a col2im sum (cuDNN's data gradient fuses both)."""
     m, n, k = x[0] * prod(x[2:]), prod(weight[1:]), x[1] // groups
     product = Step("bmm", (groups, m, n), {"b": groups, "m": m, "n": n, "k": k})
     return [product, Step("scatter", out, {}, (None,))]
 
 
 def window_fields(x: Shape, out: Shape, window: Window) -> dict[str, Any]:
-    """A window's fields; the padding is what the result's size takes, on whatever side it stands."""
+    """Return a window's fields, with the padding that follows from the output size."""
     pads = [
         max((positions - 1) * stride + (side - 1) * gap + 1 - size, 0)
         for positions, size, side, stride, gap in zip(out[2:], x[2:], *window, strict=True)
@@ -60,14 +60,14 @@ def window_fields(x: Shape, out: Shape, window: Window) -> dict[str, Any]:
 
 
 def pooling(op: str, x: Shape, out: Shape, window: Window) -> list[Step]:
-    """Of images; with three sides and more bound by memory."""
+    """Return the nodes of a pooling; with three or more dimensions it is memory-bound."""
     if len(x) > 4:
         return [Step("resize", out)]
     return [Step(op, out, window_fields(x, out, window))]
 
 
 def product(a: Shape, b: Shape, out: Shape, *, weights: bool) -> list[Step]:
-    """Matrices `a` times `b` in the last two dimensions; with `weights`, `b` is no tensor of the graph."""
+    """Return the nodes of a product of `a` and `b` in the last two dimensions; with `weights`, `b` is a parameter."""
     k, n = a[-1], b[-1] if len(b) > 1 else 1
     if weights and prod(b[:-2]) == 1:
         return [Step("linear", out, {"m": max(prod(out) // n, 1), "n": n, "k": k})]

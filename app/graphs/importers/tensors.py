@@ -1,4 +1,4 @@
-"""Tensors of a graph with their sizes bound, and what its named dimensions stand for."""
+"""Tensors of a graph, and the binding of named dimensions."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import NamedTuple
 from app.ops.base import MOST, MOST_BYTES
 from app.tables.ops import ACTIVATION_DTYPES, DTYPE_BYTES, DTYPE_CODE
 
-# Formats that tensors have and no operator computes in.
+# Bytes per element of dtypes that no operator computes in.
 INDEX_BYTES = {"int64": 8.0, "int32": 4.0, "int16": 2.0, "uint8": 1.0, "bool": 1.0}
 ELEMENT_BYTES: Mapping[str, float] = INDEX_BYTES | {
     name: float(DTYPE_BYTES[DTYPE_CODE[name]]) for name in ACTIVATION_DTYPES
 }
 TENSOR_DTYPES = (*ACTIVATION_DTYPES, *INDEX_BYTES)
-# What exporters call the dimensions that a request's batch and sequence bind.
+# Exporters' names of the dimensions that a request's batch and sequence bind.
 BATCH_NAMES = ("batch", "batch_size", "N", "n")
 SEQUENCE_NAMES = ("sequence", "sequence_length", "seq_len", "seq_length", "seq")
 
@@ -29,17 +29,17 @@ class Tensor(NamedTuple):
 
     @property
     def bytes(self) -> float:
-        """Size in memory."""
+        """Size in bytes."""
         return self.elements * ELEMENT_BYTES[self.dtype]
 
     @property
     def last(self) -> int:
-        """Its innermost dimension."""
+        """Innermost dimension."""
         return self.shape[-1] if self.shape else 1
 
 
 def bound(shape: Sequence[int | str], dims: Mapping[str, int]) -> tuple[int, ...]:
-    """A shape with every named dimension replaced; a name may be a product, as in 12*batch. ValueError says why not."""
+    """Return a shape with named dimensions bound; a name may be a product such as 12*batch. Raises ValueError."""
     sizes = tuple([extent(size, dims) if isinstance(size, str) else int(size) for size in shape])
     if sizes and min(sizes) < 1:
         raise ValueError(f"shape {list(sizes)} has no elements")
@@ -49,7 +49,7 @@ def bound(shape: Sequence[int | str], dims: Mapping[str, int]) -> tuple[int, ...
 
 
 def extent(text: str, dims: Mapping[str, int]) -> int:
-    """The size behind a named dimension, or a product of names and numbers."""
+    """Return the size of a named dimension, or of a product of names and numbers."""
     size = 1
     for part in text.split("*"):
         factor = part.strip()
@@ -63,13 +63,13 @@ def extent(text: str, dims: Mapping[str, int]) -> int:
 
 
 def free_dims(shapes: Sequence[Sequence[int | str]]) -> list[str]:
-    """Names in shapes, each once."""
+    """Return the distinct names in shapes."""
     names = (part.strip() for shape in shapes for size in shape if isinstance(size, str) for part in size.split("*"))
     return list(dict.fromkeys(name for name in names if not name.isdigit()))
 
 
 def binding(dims: Mapping[str, int], batch: int, sequence: int) -> dict[str, int]:
-    """Sizes of all names: those given, and the usual names of batch and sequence."""
+    """Return sizes of the given names, and of the usual names of batch and sequence."""
     usual = dict.fromkeys(BATCH_NAMES, dims.get(BATCH_NAMES[0], batch))
     usual |= dict.fromkeys(SEQUENCE_NAMES, dims.get(SEQUENCE_NAMES[0], sequence))
     return {**usual, **dims}

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.cli.retrain import _tell
+from app.cli.retrain import _report
 from app.store.jobs import Job
 
 
@@ -27,6 +27,6 @@ def test_figures_are_told_apart_by_what_they_are_of(capsys: pytest.CaptureFixtur
         started_at=now,
         finished_at=now,
     )
-    _tell(job)
+    _report(job)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in lines[1:]] == ["all", "linear/fp32", "softmax/bf16"]

@@ -170,7 +170,7 @@ def test_dtypes() -> None:
 
 
 def test_a_call_that_cannot_be_is_named() -> None:
-    with pytest.raises(ValueError, match=r"y \(aten.mm.default\): argument 1 of mm is no tensor"):
+    with pytest.raises(ValueError, match=r"y \(aten.mm.default\): argument 1 of mm is not a tensor"):
         lowered(outside("x", [3]), call("y", "mm.default", [X, 3], [3]))
 
 

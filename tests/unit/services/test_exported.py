@@ -140,7 +140,7 @@ _FIRST = (*_GRAPH, "nodes", 0)
         (_without("graph_module", "signature"), "signature"),
         (_with(3, *_FIRST, "target"), r"nodes\[0\].target"),
         (_with([{"name": "weight", "arg": {"as_int": "7"}}], *_FIRST, "inputs"), "as_int"),
-        (_with([], *_FIRST, "inputs"), "linear .*argument 1 of linear is no tensor"),
+        (_with([], *_FIRST, "inputs"), "linear .*argument 1 of linear is not a tensor"),
         (_with([], *_GRAPH, "nodes"), "nodes"),
         (_with({}, *_GRAPH, "tensor_values"), "tensor_values lacks 'p_w'"),
         (_with(tensor(-1), *_GRAPH, "tensor_values", "x"), "of 'x' is invalid"),

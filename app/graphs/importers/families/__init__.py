@@ -1,1 +1,1 @@
-"""Families of Hugging Face model types: each file reads configurations into an Architecture."""
+"""Hugging Face model types by family: each module reads configurations into an Architecture."""

@@ -18,7 +18,7 @@ _HEADS = {
 }
 
 
-# RoBERTa's table of positions begins two rows late (padding, as in fairseq).
+# Unused first rows of RoBERTa's position table (padding, as in fairseq).
 _ROBERTA_OFFSET = 2
 
 
@@ -28,7 +28,7 @@ def roberta(fields: Fields) -> Architecture:
 
 
 def bert(fields: Fields, offset: int = 0) -> Architecture:
-    """BERT; without `architectures` the encoder and its pooler. `offset` rows of positions are never used."""
+    """BERT, by default the encoder and its pooler; `offset` rows of the position table are unused."""
     width, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
     vocabulary, positions = fields.size("vocab_size"), fields.size("max_position_embeddings", least=offset + 1)
     activation = fields.word("hidden_act", choices=ACTIVATIONS, default="gelu")

@@ -1,4 +1,4 @@
-"""What all decoders' configurations have in common: their heads."""
+"""Heads of decoders."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from app.graphs.transformers.architecture import Head
 
 
 def causal_head(fields: Fields, vocabulary: int, *, tied: bool, bias: bool = False, softcap: bool = False) -> Head:
-    """The head of a decoder; without `architectures` a causal language model."""
+    """Return the head of a decoder; by default that of a causal language model."""
     kind = head_kind(fields, CAUSAL, "words")
     if kind == "words":
         return Head(vocabulary=vocabulary, tied=tied, bias=bias, softcap=softcap)

@@ -1,4 +1,4 @@
-"""DeepSeek-V2 and V3 (2024): latent attention, dense layers first, then experts of which some are for every token."""
+"""DeepSeek-V2 and V3 (2024): latent attention, dense layers first, then routed and shared experts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from app.graphs.transformers.architecture import Architecture, Attention, Expert
 
 
 def deepseek_v2(fields: Fields) -> Architecture:
-    """DeepSeek-V2: experts are chosen by their probabilities."""
+    """DeepSeek-V2: the router selects experts by probability."""
     return _deepseek(fields, router_bias=False)
 
 
 def deepseek_v3(fields: Fields) -> Architecture:
-    """DeepSeek-V3 and R1: the choice is corrected by a figure per expert."""
+    """DeepSeek-V3 and R1: the router has a bias per expert."""
     return _deepseek(fields, router_bias=True)
 
 
@@ -35,7 +35,7 @@ def _deepseek(fields: Fields, *, router_bias: bool) -> Architecture:
     count = fields.size("n_routed_experts", default=0, most=MOST_EXPERTS)
     mixed = layers - dense if count else 0
     if mixed and fields.size("moe_layer_freq", default=1) != 1:
-        fields.refuse("moe_layer_freq", "is known as 1 only: send the network as a graph")
+        fields.refuse("moe_layer_freq", "must be 1: send any other network as a graph")
     parts = []
     if mixed < layers:
         parts.append((Layer(attention, gated(fields)), layers - mixed))

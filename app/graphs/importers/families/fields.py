@@ -1,4 +1,4 @@
-"""Reading a configuration that anyone may have written: each field by its name, type and stated limits."""
+"""Reader of untrusted configurations: each field by its name, type and limits."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Any, NoReturn
 from app.graphs.refusal import refuse
 
 CONFIG = ("workload", "config")
-# Largest size of a configuration, in elements, and most layers; beyond, the file is wrong or hostile.
+# Largest size of a configuration, in elements, and largest number of layers; larger ones are refused as invalid.
 MOST_SIZE = 2**24
 MOST_LAYERS = 10_000
 MOST_EXPERTS = 2**16
 
 
 class Fields:
-    """One configuration; every refusal is a BadInput that names the field."""
+    """One configuration; every invalid field raises BadInput with its name."""
 
     def __init__(self, config: Mapping[str, Any], model_type: str) -> None:
         self.config = config
         self.model_type = model_type
 
     def refuse(self, name: str, why: str) -> NoReturn:
-        """BadInput about the field `name`."""
+        """Raise BadInput for the field `name`."""
         refuse((*CONFIG, name), why)
 
-    def _found(self, names: tuple[str, ...]) -> tuple[str, Any]:
-        """The first of the names that holds anything."""
+    def _first(self, names: tuple[str, ...]) -> tuple[str, Any]:
+        """Return the first of the names with a value, and the value; else the first name and None."""
         for name in names:
             value = self.config.get(name)
             if value is not None:
@@ -35,8 +35,8 @@ class Fields:
         return names[0], None
 
     def size(self, *names: str, default: int | None = None, least: int = 1, most: int = MOST_SIZE) -> int:
-        """A whole number from `least` to `most`; names are synonyms."""
-        name, value = self._found(names)
+        """Return an integer from `least` to `most`; names are synonyms."""
+        name, value = self._first(names)
         if value is None:
             if default is None:
                 self.refuse(name, f"is missing: {self.model_type} needs a whole number, {least} to {most}")
@@ -49,11 +49,11 @@ class Fields:
         return int(value)
 
     def layers(self, *names: str, default: int | None = None) -> int:
-        """How many layers."""
+        """Return a number of layers."""
         return self.size(*names, default=default, most=MOST_LAYERS)
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """True or false."""
+        """Return a boolean."""
         value = self.config.get(name)
         if value is None:
             return default
@@ -62,8 +62,8 @@ class Fields:
         return value
 
     def share(self, *names: str, default: float) -> float:
-        """A number from 0 to 1: a probability, or a part of a whole."""
-        name, value = self._found(names)
+        """Return a number from 0 to 1."""
+        name, value = self._first(names)
         if value is None:
             return default
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
@@ -71,7 +71,7 @@ class Fields:
         return float(value)
 
     def present(self, name: str, *, default: bool) -> bool:
-        """Whether a number above zero stands there: of features that a figure switches on, and null off."""
+        """Return True for a positive number, and False for null: features that a number enables."""
         value = self.config.get(name)
         if value is None:
             return default and name not in self.config
@@ -80,8 +80,8 @@ class Fields:
         return value > 0
 
     def word(self, *names: str, choices: Mapping[str, Any], default: str) -> str:
-        """One of some words."""
-        name, value = self._found(names)
+        """Return one of `choices`; names are synonyms."""
+        name, value = self._first(names)
         if value is None:
             return default
         if not isinstance(value, str) or value not in choices:
@@ -89,29 +89,29 @@ class Fields:
         return value
 
     def kinds(self, name: str, choices: Mapping[str, bool], layers: int) -> list[bool] | None:
-        """One of some words per layer, as what they stand for; None where the field is absent."""
+        """Return the value of each layer's choice; None if the field is absent."""
         value = self.config.get(name)
         if value is None:
             return None
         if not isinstance(value, list) or len(value) != layers:
-            self.refuse(name, f"must be a list of {layers} words, one per layer")
-        if not all(isinstance(word, str) and word in choices for word in value):
+            self.refuse(name, f"must be a list of {layers} strings, one per layer")
+        if not all(isinstance(choice, str) and choice in choices for choice in value):
             self.refuse(name, f"must hold only {', '.join(choices)}")
-        return [choices[word] for word in value]
+        return [choices[choice] for choice in value]
 
     def indices(self, name: str, layers: int) -> set[int]:
-        """Some of the layers by number, from 0; none where the field is absent."""
+        """Return layer numbers, from 0; empty if the field is absent."""
         value = self.config.get(name)
         if value is None:
             return set()
         if not isinstance(value, list) or not all(isinstance(k, int) and not isinstance(k, bool) for k in value):
             self.refuse(name, "must be a list of whole numbers")
         if not all(0 <= k < layers for k in value):
-            self.refuse(name, f"must hold numbers of layers, 0 to {layers - 1}")
+            self.refuse(name, f"must hold layer numbers, 0 to {layers - 1}")
         return set(value)
 
     def whole(self, field: str, size: int, parts: int, of: str) -> int:
-        """`size` over `parts`, which must divide it."""
+        """Return `size` / `parts`, which must be an integer."""
         if size % parts:
             self.refuse(field, f"{parts} does not divide {of}, which is {size}")
         return size // parts

@@ -1,4 +1,4 @@
-"""Gemma 1 to 3 (Google, 2024 and 2025): scaled embeddings, wide heads, tied words."""
+"""Gemma 1 to 3 (Google, 2024 and 2025): scaled embeddings, wide heads, tied logits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def gemma3(fields: Fields) -> Architecture:
 
 
 def _alternating(fields: Fields, heads: Attention, pattern: int) -> Architecture:
-    """Layers with a window, and every `pattern`-th without, unless `layer_types` says which."""
+    """Return layers with a sliding window, and every `pattern`-th without, unless `layer_types` lists them."""
     layers = fields.layers("num_hidden_layers")
     local = fields.kinds("layer_types", _KINDS, layers)
     with_window = sum(local) if local is not None else layers - layers // pattern

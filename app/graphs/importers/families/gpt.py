@@ -7,7 +7,7 @@ from app.graphs.importers.families.fields import Fields
 from app.graphs.transformers.architecture import Architecture, Attention, Embedding, FeedForward, Layer, Stack
 from app.graphs.transformers.row_writer import ACTIVATIONS
 
-# OPT's table of positions begins two rows late (padding, as in fairseq).
+# Unused first rows of OPT's position table (padding, as in fairseq).
 _OPT_OFFSET = 2
 
 

@@ -1,4 +1,4 @@
-"""Which head a configuration's `architectures` names: by how the class is called."""
+"""Head of a configuration, by the class name in `architectures`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from app.graphs.importers.families.fields import Fields
 
 
 def head_kind(fields: Fields, known: Mapping[str, str], default: str) -> str:
-    """The kind of the first entry of `architectures`; `known` maps endings of class names to kinds.
+    """Return the kind of head of the first entry of `architectures`, or `default` if the field is absent.
 
-    Where the field is absent: `default`, the kind of what the model type is known for (a causal language model, say).
+    `known` maps suffixes of class names to kinds.
     """
     given = fields.config.get("architectures")
     if given is None:
@@ -34,7 +34,7 @@ CAUSAL = {
 
 
 def labels(fields: Fields) -> int:
-    """How many labels: `num_labels`, or the entries of `id2label`; 2 where neither is given, as in Hugging Face."""
+    """Return the number of labels: `num_labels`, else the entries of `id2label`, else 2, as in Hugging Face."""
     named = fields.config.get("id2label")
     if named is not None and not isinstance(named, Mapping):
         fields.refuse("id2label", "must be an object: label by number")

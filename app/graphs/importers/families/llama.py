@@ -1,4 +1,4 @@
-"""Decoders with RMS norms, rotary positions and a gated feed-forward part: Llama and those after it."""
+"""Decoders with RMS norms, rotary positions and a gated feed-forward part: Llama and similar models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from app.graphs.transformers.row_writer import ACTIVATIONS
 
 
 def heads_of(fields: Fields) -> Attention:
-    """Heads as these configurations give them: `head_dim` and `num_key_value_heads` may be left out."""
+    """Return the attention of a configuration, in which `head_dim` and `num_key_value_heads` are optional."""
     width, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
     shared = fields.size("num_key_value_heads", default=heads)
     fields.whole("num_key_value_heads", heads, shared, "num_attention_heads")
@@ -28,13 +28,13 @@ def gated(
     one_linear: bool = False,
     default: str = "silu",
 ) -> FeedForward:
-    """A gated feed-forward part, its inner features under the name `size`."""
+    """Return a gated feed-forward part; its inner features are the field `size`."""
     activation = fields.word("hidden_activation", "hidden_act", choices=ACTIVATIONS, default=default)
     return FeedForward(fields.size(size), activation, True, bias, one_linear)
 
 
 def decoder(fields: Fields, layers: tuple[tuple[Layer, int], ...]) -> Architecture:
-    """Words, layers, a final norm, words."""
+    """Return a decoder of embedding, layers, a final norm and logits."""
     width, vocabulary = fields.size("hidden_size"), fields.size("vocab_size")
     tied = fields.flag("tie_word_embeddings", default=False)
     stack = Stack(width, Embedding(width, vocabulary), layers, "rms_norm")
@@ -53,13 +53,13 @@ def llama(fields: Fields) -> Architecture:
 
 
 def mistral(fields: Fields) -> Architecture:
-    """Mistral (Jiang et al. 2023): a sliding window, of 4,096 where the field is absent, none where it is null."""
+    """Mistral (Jiang et al. 2023): a sliding window of 4,096 by default, none if the field is null."""
     window = fields.size("sliding_window", default=0 if "sliding_window" in fields.config else 4096)
     return _dense(fields, replace(heads_of(fields), window=window))
 
 
 def qwen2(fields: Fields) -> Architecture:
-    """Qwen2 and 2.5: a bias of queries, keys and values."""
+    """Qwen2 and 2.5: biases of queries, keys and values."""
     return _windowed(fields, replace(heads_of(fields), bias=True))
 
 
@@ -75,7 +75,7 @@ def _dense(fields: Fields, heads: Attention, *, bias: bool = False) -> Architect
 
 
 def _windowed(fields: Fields, heads: Attention) -> Architecture:
-    """Qwen's layers from `max_window_layers` on have a window, where `use_sliding_window` says so."""
+    """Return Qwen's decoder; with `use_sliding_window`, layers from `max_window_layers` on have a window."""
     if not fields.flag("use_sliding_window", default=False):
         return _dense(fields, heads)
     layers, inner = fields.layers("num_hidden_layers"), gated(fields)

@@ -19,7 +19,7 @@ def mixtral(fields: Fields) -> Architecture:
 
 
 def qwen2_moe(fields: Fields) -> Architecture:
-    """Qwen1.5 and Qwen2 with experts: one more that every token passes through, weighed per token."""
+    """Qwen1.5 and Qwen2 with experts: in addition a shared expert with a gate per token."""
     count = _count(fields)
     shared = gated(fields, "shared_expert_intermediate_size")
     experts = Experts(
@@ -37,7 +37,7 @@ def qwen3_moe(fields: Fields) -> Architecture:
 
 
 def top_k(fields: Fields, count: int, default: int) -> int:
-    """Experts per token, at most all."""
+    """Return the experts per token, at most `count`."""
     return fields.size("num_experts_per_tok", default=min(default, count), most=count)
 
 
@@ -46,7 +46,7 @@ def _count(fields: Fields) -> int:
 
 
 def _sparse(fields: Fields, heads: Attention, experts: Experts) -> Architecture:
-    """Every `decoder_sparse_step`-th layer has experts, but for those in `mlp_only_layers`."""
+    """Return a decoder with experts in every `decoder_sparse_step`-th layer, except those in `mlp_only_layers`."""
     layers, step = fields.layers("num_hidden_layers"), fields.size("decoder_sparse_step", default=1)
     dense = fields.indices("mlp_only_layers", layers)
     mixed = layers // step - sum((k + 1) % step == 0 for k in dense)

@@ -1,4 +1,4 @@
-"""Phi (Microsoft): Phi 1 and 2 with both parts of a layer side by side, Phi 3 as Llama with fused linears."""
+"""Phi (Microsoft): Phi 1 and 2 with both parts of a layer in parallel, Phi 3 as Llama with fused linear layers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def phi(fields: Fields) -> Architecture:
     heads = heads_of(fields)
     turned = int(heads.head_dim * fields.share("partial_rotary_factor", default=0.5))
     if fields.flag("qk_layernorm", default=False):
-        fields.refuse("qk_layernorm", "is not known of Phi: false, or send the network as a graph")
+        fields.refuse("qk_layernorm", "must be false: send any other network as a graph")
     attention = replace(heads, bias=True, out_bias=True, rotary=turned)
     activation = fields.word("hidden_act", choices=ACTIVATIONS, default="gelu_new")
     layer = Layer(attention, FeedForward(fields.size("intermediate_size"), activation, bias=True), "parallel")

@@ -22,7 +22,7 @@ from app.graphs.transformers.architecture import (
 from app.graphs.transformers.row_writer import ACTIVATIONS
 
 _HEADS = {"ForConditionalGeneration": "words", "WithLMHeadModel": "words", "Model": "none"}
-# `feed_forward_proj` by what it stands for: gated, and the activation.
+# Values of `feed_forward_proj`: whether it is gated, and its activation.
 _PROJECTIONS = {word: (False, word) for word in ACTIVATIONS} | {
     "gated-gelu": (True, "gelu_new"),
     "gated-silu": (True, "silu"),
@@ -31,7 +31,7 @@ _PROJECTIONS = {word: (False, word) for word in ACTIVATIONS} | {
 
 
 def t5(fields: Fields) -> Architecture:
-    """T5 and FLAN-T5; without `architectures` with its language-model head."""
+    """T5 and FLAN-T5, by default with the language-model head."""
     inner = _feed_forward(fields)
     layers = fields.layers("num_layers", "num_hidden_layers")
     decoders = fields.layers("num_decoder_layers", default=layers)
@@ -39,7 +39,7 @@ def t5(fields: Fields) -> Architecture:
 
 
 def switch_transformers(fields: Fields) -> Architecture:
-    """Switch Transformers: some of the layers have experts, of which each token takes one."""
+    """Switch Transformers: some layers have experts, one per token."""
     inner = _feed_forward(fields)
     count = fields.size("num_experts", most=MOST_EXPERTS)
     capacity = fields.size("expert_capacity", default=64)
@@ -55,7 +55,7 @@ def switch_transformers(fields: Fields) -> Architecture:
 
 
 def _mixed(layers: int, sparse: int) -> int:
-    """Layers with experts: the second of every `layers // sparse`, as Hugging Face places them."""
+    """Return the number of layers with experts: the second of every `layers // sparse`, as in Hugging Face."""
     if not sparse:
         return 0
     step = layers // sparse

@@ -1,4 +1,4 @@
-"""Vision Transformer (Dosovitskiy et al. 2021): an encoder of an image's patches; its size is the configuration's."""
+"""Vision Transformer (Dosovitskiy et al. 2021): an encoder of image patches, for the configuration's image size."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HEADS = {"ForImageClassification": "labels", "Model": "pooled"}
 
 
 def vit(fields: Fields) -> Architecture:
-    """ViT; without `architectures` the encoder and its pooler."""
+    """ViT, by default the encoder and its pooler."""
     width, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
     bias = fields.flag("qkv_bias", default=True)
     attention = Attention(

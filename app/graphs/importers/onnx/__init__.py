@@ -1,1 +1,1 @@
-"""ONNX files to the project's JSON graph: what is left of the file without weights, and shapes bound by dimensions."""
+"""ONNX importer: files without weights, shape inference, and costs of operators."""

@@ -1,4 +1,4 @@
-"""One ONNX node with its inputs: what the rules for shapes and costs are given."""
+"""An ONNX node with its inputs, the argument of the rules for shapes and costs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Attributes = Mapping[str, Any]
 
 
 class Call(NamedTuple):
-    """One node: its inputs (None where one is left out), attributes, number of outputs, and the version of its set."""
+    """One node: operator, inputs (None: omitted), attributes, number of outputs, and operator set version."""
 
     op: str
     inputs: Sequence[Value | None]
@@ -20,28 +20,28 @@ class Call(NamedTuple):
     opset: int
 
     def shape(self, index: int = 0) -> Shape:
-        """Shape of an input that must be there."""
+        """Return the shape of a required input."""
         value = self.value(index)
         if value is None:
             raise ShapeError(index, f"{self.op} needs this input")
         return value.shape
 
     def value(self, index: int) -> Value | None:
-        """An input, None where it is left out."""
+        """Return an input; None if it is omitted."""
         return self.inputs[index] if index < len(self.inputs) else None
 
     def integers(self, index: int, name: str) -> list[int] | None:
-        """Whole numbers from an input or, in older sets, the attribute of that name; None where nobody says."""
+        """Return integers from an input or, in older operator sets, an attribute; None if unknown."""
         value = self.value(index)
         if value is not None:
             return value.integers()
-        found = self.attributes.get(name)
-        return [int(item) for item in found] if isinstance(found, list) else None
+        attribute = self.attributes.get(name)
+        return [int(item) for item in attribute] if isinstance(attribute, list) else None
 
     def number(self, name: str, default: int) -> int:
-        """An attribute that is a whole number."""
-        found = self.attributes.get(name, default)
-        return int(found) if isinstance(found, int | float) else default
+        """Return an integer attribute."""
+        value = self.attributes.get(name, default)
+        return int(value) if isinstance(value, int | float) else default
 
 
 Shapes = list[Shape]

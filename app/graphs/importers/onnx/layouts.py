@@ -1,4 +1,4 @@
-"""Shapes of ONNX operators that move elements: parts, repetitions and other orders of them, and reductions."""
+"""Output shapes of ONNX operators that rearrange, repeat, select or reduce elements."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from app.graphs.importers.onnx.values import ShapeError, axis_of, broadcast
 
 
 def _reshape(call: Call) -> Shapes | None:
-    wanted, shape = call.integers(1, "shape"), call.shape()
-    if wanted is None:
+    target, shape = call.integers(1, "shape"), call.shape()
+    if target is None:
         return None
     keep = not call.number("allowzero", 0)
-    sizes = [shape[k] if size == 0 and keep and k < len(shape) else size for k, size in enumerate(wanted)]
+    sizes = [shape[k] if size == 0 and keep and k < len(shape) else size for k, size in enumerate(target)]
     known, elements = prod(size for size in sizes if size != -1), prod(shape)
     if sizes.count(-1) == 1 and known and elements % known == 0:
         sizes[sizes.index(-1)] = elements // known
     if min(sizes, default=0) < 0 or prod(sizes) != elements:
-        raise ShapeError(0, f"shape {list(shape)} cannot be {wanted}")
+        raise ShapeError(0, f"shape {list(shape)} cannot be {target}")
     return [tuple(sizes)]
 
 
@@ -64,7 +64,7 @@ def _concat(call: Call) -> Shapes:
         if len(other) != len(shape) or any(
             k != axis and a != b for k, (a, b) in enumerate(zip(shape, other, strict=True))
         ):
-            raise ShapeError(index, f"shape {list(other)} cannot stand beside {list(shape)} along axis {axis}")
+            raise ShapeError(index, f"shape {list(other)} cannot be concatenated with {list(shape)} along axis {axis}")
         total += other[axis]
     return [(*shape[:axis], total, *shape[axis + 1 :])]
 
@@ -104,8 +104,8 @@ def _gather(call: Call) -> Shapes:
 
 
 def _expand(call: Call) -> Shapes | None:
-    wanted = call.integers(1, "shape")
-    return None if wanted is None else [broadcast([call.shape(), tuple(wanted)])]
+    target = call.integers(1, "shape")
+    return None if target is None else [broadcast([call.shape(), tuple(target)])]
 
 
 def _reduce(call: Call) -> Shapes | None:
@@ -152,8 +152,8 @@ def _resize(call: Call) -> Shapes | None:
 
 
 def _filled(call: Call) -> Shapes | None:
-    wanted = call.integers(0, "shape")
-    return None if wanted is None else [tuple(wanted)]
+    target = call.integers(0, "shape")
+    return None if target is None else [tuple(target)]
 
 
 def _range(call: Call) -> Shapes | None:

@@ -1,9 +1,9 @@
-"""An ONNX file without its weights, in plain containers: what is kept of it, and all that shapes depend on.
+"""ONNX files stripped of their weights, in plain containers: all that shapes and costs depend on.
 
 {"name", "dtype", "opset", "inputs": [{"name", "shape", "dtype"}], "weights": {name: {"shape", "dtype", "values"?}},
-"nodes": [{"op", "inputs", "outputs", "attributes"}], "shapes": {name: shape}}. `values` are those of small tensors:
-shapes, axes, scales. Dimensions without a size keep their name; without a name, the batch (the first) or the input's.
-Field numbers are those of onnx.proto (IR version 3 to 12).
+"nodes": [{"op", "inputs", "outputs", "attributes"}], "shapes": {name: shape}}. Only small tensors (shapes, axes,
+scales) have `values`. A dimension without a size has its name; without a name it is the batch (the first dimension) or
+named after the input. Field numbers are those of onnx.proto (IR version 3 to 12).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from app.graphs.importers.onnx.values import MAX_RANK, SMALL
 from app.graphs.importers.onnx.wire import FIXED32, Broken, Field, Reader, signed
 
 MAX_NODES = 100_000
-MAX_NUMBERS = 4_096  # of one attribute
-_LARGE = 2**62  # values from here on are no sizes
+MAX_NUMBERS = 4_096  # per attribute
+_LARGE = 2**62  # larger values are not sizes
 
-# TensorProto.DataType: our dtype, bytes of an element, and how struct calls it.
+# TensorProto.DataType: our dtype, bytes per element, and struct's format character.
 _TYPES: dict[int, tuple[str, int, str]] = {
     1: ("fp32", 4, "f"),
     2: ("uint8", 1, "B"),
@@ -45,7 +45,7 @@ Message = dict[str, Any]
 
 
 def model(data: bytes) -> Message:
-    """What is left of a file; Malformed names the byte or the message that is none, TooLarge the limit."""
+    """Return the stripped file; raises Malformed, with the place in the file, or TooLarge, with the limit."""
     reader = Reader(data)
     try:
         found, opset = None, 1
@@ -55,10 +55,10 @@ def model(data: bytes) -> Message:
             elif field.number == 8:
                 opset = max(opset, _opset(reader, field))
         if found is None:
-            raise Malformed("The file is no ONNX model: it has no graph.")
+            raise Malformed("The file is not an ONNX model: it has no graph.")
         return _Graph(reader, found).plain() | {"opset": opset}
     except Broken as error:
-        raise Malformed(f"The file is no ONNX model, or cut off: {error}.") from None
+        raise Malformed(f"The file is not an ONNX model, or is truncated: {error}.") from None
 
 
 def _opset(reader: Reader, field: Field) -> int:
@@ -72,7 +72,7 @@ def _opset(reader: Reader, field: Field) -> int:
 
 
 def lie(place: tuple[str | int, ...], message: str) -> Malformed:
-    """A file that contradicts itself."""
+    """Return a Malformed for an inconsistency at `place`."""
     where = ".".join(map(str, place))
     return Malformed(f"{where}: {message}", errors=[FieldError(place, message)])
 
@@ -101,7 +101,7 @@ class _Graph:
             place = ("graph", "initializer", len(self._weights))
             name, tensor = self._tensor(field, place)
             if name in self._weights:
-                raise lie(place, f"{name[:200]!r} is there twice")
+                raise lie(place, f"{name[:200]!r} is defined twice")
             self._weights[name] = tensor
         elif field.number == 11:
             self._inputs.append(self._value(field, outside=True))
@@ -111,7 +111,7 @@ class _Graph:
                 self._shapes[value["name"]] = value["shape"]
 
     def plain(self) -> Message:
-        """The graph; weights that old files list among the inputs are none."""
+        """Return the graph, without the weights that old files list among the inputs."""
         inputs = [value for value in self._inputs if value["name"] not in self._weights]
         dtypes = Counter(tensor["dtype"] for tensor in (*inputs, *self._weights.values()) if tensor["dtype"] in _FLOATS)
         return {
@@ -144,7 +144,7 @@ class _Graph:
         return node
 
     def _attribute(self, field: Field) -> tuple[str, Any]:
-        """Name and value: a number, word, list of either, or small tensor; None for a graph and what else there is."""
+        """Return an attribute's name and value: a number, string, list of either, or small tensor; else None."""
         name, value = "", None
         for inner in self._reader.fields(field.start, field.end):
             if inner.number == 1:
@@ -166,7 +166,7 @@ class _Graph:
         return name, value if finite else None
 
     def _tensor(self, field: Field, place: tuple[str | int, ...]) -> tuple[str, Message]:
-        """A tensor's name, shape and dtype, and its values where they are few; the data of others is not looked at."""
+        """Return a tensor's name, shape and dtype, and its values if it is small."""
         name, kind, raw, elsewhere = "", 1, None, False
         dims: list[int] = []
         listed: list[float] = []
@@ -186,7 +186,7 @@ class _Graph:
             elif inner.number == 4 and inner.end - inner.start <= 4 * SMALL:
                 listed += self._reader.reals(inner, SMALL)
         if len(dims) > MAX_RANK or any(not 0 <= size <= 2**40 for size in dims):
-            raise lie((*place, "dims"), f"{name[:200]!r} has dimensions that cannot be: {dims[:MAX_RANK]}")
+            raise lie((*place, "dims"), f"{name[:200]!r} has invalid dimensions: {dims[:MAX_RANK]}")
         dtype, size, letter = _TYPES.get(kind, ("uint8", 0, ""))
         elements = math.prod(dims)
         tensor: Message = {"shape": dims, "dtype": dtype}
@@ -200,7 +200,7 @@ class _Graph:
         return name, tensor
 
     def _value(self, field: Field, *, outside: bool) -> Message:
-        """A ValueInfoProto: name, dtype and shape; inside the graph, 0 for what has no size."""
+        """Return name, dtype and shape of a ValueInfoProto; unknown sizes inside the graph are 0."""
         name, dtype, dims = "", "fp32", list[int | str]()
         for inner in self._reader.fields(field.start, field.end):
             if inner.number == 1:
@@ -227,7 +227,7 @@ class _Graph:
         return dtype, dims
 
     def _extent(self, field: Field) -> int | str:
-        """A size, or the name of a dimension; 0 for neither."""
+        """Return a size or the name of a dimension; 0 if neither is given."""
         extent: int | str = 0
         for inner in self._reader.fields(field.start, field.end):
             if inner.number == 1:

@@ -1,7 +1,7 @@
-"""What ONNX operators cost: nodes of the JSON graph, as a runtime of ONNX files runs them.
+"""JSON graph nodes of ONNX operators, as an ONNX runtime runs them.
 
-Such runtimes copy where PyTorch makes a view (Transpose, Slice, Split); reshapes alone cost nothing. What is not in
-the table goes under its own name in lower case with underscores, known to the JSON graph or bound by memory.
+Such runtimes copy where PyTorch makes a view (Transpose, Slice, Split); only reshapes are free. An operator without a
+rule keeps its name in snake case; the JSON graph may know it, else it is memory-bound.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from app.graphs.importers.steps import Step, Window, convolution, pooling, produ
 from app.graphs.importers.tensors import ELEMENT_BYTES
 from app.ops import OP_CODE
 
-# Inputs that are statistics, which training does not learn.
+# Positions of inputs that are statistics, not trainable weights.
 STATISTICS = {"BatchNormalization": (3, 4)}
 _CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _INDEX_BYTES = 8.0
@@ -28,7 +28,7 @@ Rule = Callable[[Call, Shape], list[Step]]
 
 
 def steps(call: Call, shape: Shape) -> list[Step]:
-    """The nodes that stand for a call whose first result has this shape, the last one with all its results."""
+    """Return the nodes of a call whose first output has this shape; the last node has all outputs."""
     rule = _RULES.get(call.op)
     if rule is not None:
         return rule(call, shape)
@@ -36,7 +36,7 @@ def steps(call: Call, shape: Shape) -> list[Step]:
 
 
 def bound_by_memory(call: Call, shape: Shape) -> Step:
-    """The node of a call whose shapes cannot be worked out: an operator that nobody knows, or whose sizes data says."""
+    """Return the node of a call with unknown shapes: an unknown operator, or data-dependent sizes."""
     name = _name(call.op)
     return Step(
         "gather" if name in VIEWS or name in OP_CODE or call.op in _RULES else name, shape, {}, range(len(call.inputs))
@@ -108,7 +108,7 @@ def _gather(call: Call, shape: Shape) -> list[Step]:
 
 
 def _moved(call: Call, shape: Shape) -> list[Step]:
-    """A part of the input, read and written, and not the rest of it."""
+    """Return a copy of only the selected part of the input."""
     value = call.value(0)
     size = ELEMENT_BYTES[value.dtype] if value is not None else _INDEX_BYTES
     indices = prod(call.shape(1)) * _INDEX_BYTES if call.op == "Gather" else 0.0
@@ -135,7 +135,7 @@ def _attention(call: Call, shape: Shape) -> list[Step]:
     return [Step("attention", shape, {"causal": bool(call.number("is_causal", 0))}, (0, 1))]
 
 
-# Other names than the operator's own in lower case.
+# JSON graph operators whose names differ from ONNX's.
 _NAMES: Mapping[str, str] = {
     "BatchNormalization": "batch_norm",
     "Max": "maximum",

@@ -1,4 +1,4 @@
-"""Shapes of ONNX operators' results (onnx.ai/onnx/operators), all sizes known."""
+"""Shape inference of ONNX operators (onnx.ai/onnx/operators) for known input sizes."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from app.graphs.importers.onnx.values import MAX_RANK, Shape, ShapeError, axis_o
 
 
 def result_shapes(call: Call) -> Shapes | None:
-    """Shapes of all outputs; None where the operator or what it depends on is not known. ShapeError."""
+    """Return the shapes of all outputs; None if the operator or a value it depends on is unknown. Raises ShapeError."""
     rule = _RULES.get(call.op)
-    found = None if rule is None else rule(call)
-    if found is None:
+    shapes = None if rule is None else rule(call)
+    if shapes is None:
         return None
-    if any(len(shape) > MAX_RANK for shape in found):
+    if any(len(shape) > MAX_RANK for shape in shapes):
         raise ShapeError(0, f"{call.op} would give more than {MAX_RANK} dimensions")
-    if any(size < 0 or size > 2**40 for shape in found for size in shape):
-        raise ShapeError(0, f"{call.op} would give the shape {[list(shape) for shape in found][:3]}")
-    return found + [found[-1]] * (call.outputs - len(found))
+    if any(size < 0 or size > 2**40 for shape in shapes for size in shape):
+        raise ShapeError(0, f"{call.op} would give the shape {[list(shape) for shape in shapes][:3]}")
+    return shapes + [shapes[-1]] * (call.outputs - len(shapes))
 
 
 def windows(call: Call, spatial: Sequence[int], kernel: Sequence[int]) -> Shape:
-    """Positions of a window along each side."""
+    """Return the number of window positions along each side."""
     n = len(spatial)
     strides, dilations = _sides(call, "strides", n, 1), _sides(call, "dilations", n, 1)
     auto = call.attributes.get("auto_pad", "NOTSET")
@@ -38,27 +38,27 @@ def windows(call: Call, spatial: Sequence[int], kernel: Sequence[int]) -> Shape:
             raise ShapeError(0, f"a window of {list(kernel)} does not fit into {list(spatial)}, padded by {pads}")
         steps = room / strides[side]
         last = ceil(steps) if call.number("ceil_mode", 0) else int(steps)
-        positions.append(last + (last * strides[side] < size + pads[side]))  # none starts in the far padding
+        positions.append(last + (last * strides[side] < size + pads[side]))  # none starts in the end padding
     return tuple(positions)
 
 
 def _sides(call: Call, name: str, n: int, default: int) -> list[int]:
-    found = call.attributes.get(name)
+    shapes = call.attributes.get(name)
     least = 0 if name == "pads" else 1
-    if isinstance(found, list) and len(found) == n and all(isinstance(v, int) and least <= v < 2**31 for v in found):
-        return found
-    if found:
+    if isinstance(shapes, list) and len(shapes) == n and all(isinstance(v, int) and least <= v < 2**31 for v in shapes):
+        return shapes
+    if shapes:
         raise ShapeError(0, f"{name} of {call.op} must be {n} whole numbers from {least}")
     return [default] * n
 
 
 def strides_and_dilations(call: Call, n: int) -> tuple[list[int], list[int]]:
-    """Of a window of `n` sides."""
+    """Return strides and dilations of a window of `n` sides."""
     return _sides(call, "strides", n, 1), _sides(call, "dilations", n, 1)
 
 
 def window(call: Call) -> list[int]:
-    """The sides of the window of a convolution (by its weights) or pooling."""
+    """Return the window sizes of a convolution (from its weights) or pooling."""
     if call.op.startswith("Conv"):
         return list(call.shape(1)[2:])
     return _sides(call, "kernel_shape", len(call.shape()) - 2, 1)
@@ -150,7 +150,7 @@ def _same(call: Call) -> Shapes:
 
 
 def _normalised(call: Call) -> Shapes:
-    """The result, and statistics: of channels, else of rows."""
+    """Return the shapes of the result and of its statistics, per channel or per row."""
     shape = call.shape()
     if call.op == "BatchNormalization":
         return [shape, shape[1:2]]

@@ -1,4 +1,4 @@
-"""Tensors while an ONNX graph is walked, and arithmetic on those that are constant and small: shapes, axes, scales."""
+"""Tensors of an ONNX graph during the walk, and constant folding of small ones: shapes, axes, scales."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_RANK = 32
-SMALL = 1_024  # elements of a constant whose values are followed
+SMALL = 1_024  # largest constant that is folded, in elements
 
 Data = NDArray[Any]
 Shape = tuple[int, ...]
 
 
 class ShapeError(Exception):
-    """Shapes that do not agree: which input of the node, and why."""
+    """Inconsistent shapes: the input's position, and the reason."""
 
     def __init__(self, index: int, message: str) -> None:
         super().__init__(message)
@@ -25,9 +25,12 @@ class ShapeError(Exception):
 
 
 class Value(NamedTuple):
-    """A tensor. `ref` is its name in the JSON graph, None of a constant; `data` its values where they are followed.
+    """A tensor.
 
-    `weights` are the initialisers that a constant is made of; `sure` is False of a shape that is only a guess.
+    ref      its name in the JSON graph; None for a constant
+    data     values of a small constant; None if not folded
+    weights  initialisers that a constant is computed from
+    sure     False if the shape is a guess
     """
 
     shape: Shape
@@ -39,47 +42,47 @@ class Value(NamedTuple):
 
     @property
     def constant(self) -> bool:
-        """Whether it is the same in every run."""
+        """True for a constant."""
         return self.ref is None
 
     @property
     def elements(self) -> int:
-        """How many."""
+        """Number of elements."""
         return prod(self.shape)
 
     def integers(self) -> list[int] | None:
-        """Its values as whole numbers, where they are followed."""
+        """Return the values as integers; None if unknown."""
         return None if self.data is None else [int(value) for value in self.data.reshape(-1).tolist()]
 
 
 def constant(data: Data, dtype: str = "int64") -> Value:
-    """A small tensor by its values."""
+    """Return a small constant."""
     return Value(tuple(data.shape), dtype, None, data)
 
 
 def broadcast(shapes: Sequence[Shape]) -> Shape:
-    """The shape of an element-wise result; ShapeError for the first that does not fit those before it."""
+    """Return the broadcast shape; raises ShapeError for the first incompatible shape."""
     result = shapes[0]
     for index, shape in enumerate(shapes[1:], 1):
         if shape == result:
             continue
         rank = max(len(shape), len(result))
-        one, two = ((1,) * (rank - len(part)) + part for part in (result, shape))
-        if any(a != b and 1 not in (a, b) for a, b in zip(one, two, strict=True)):
+        left, right = ((1,) * (rank - len(part)) + part for part in (result, shape))
+        if any(a != b and 1 not in (a, b) for a, b in zip(left, right, strict=True)):
             raise ShapeError(index, f"shapes {list(result)} and {list(shape)} do not broadcast")
-        result = tuple(b if a == 1 else a for a, b in zip(one, two, strict=True))
+        result = tuple(b if a == 1 else a for a, b in zip(left, right, strict=True))
     return result
 
 
 def axis_of(axis: int, rank: int) -> int:
-    """An axis counted from the front; ShapeError where the tensor has none such."""
+    """Return a non-negative axis; raises ShapeError if it is out of range."""
     if not -rank <= axis < rank:
         raise ShapeError(0, f"axis {axis} of a tensor of {rank} dimensions")
     return axis % rank
 
 
 def folded(op: str, inputs: Sequence[Value | None], attributes: Mapping[str, Any], shape: Shape) -> Data | None:
-    """Values of a result of constants; None where they are not followed."""
+    """Return the values of an operator on constants; None if not folded."""
     given = [value.data for value in inputs if value is not None]
     rule = _FOLDS.get(op)
     if rule is None or prod(shape) > SMALL or any(data is None for data in given):

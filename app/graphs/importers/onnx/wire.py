@@ -1,7 +1,7 @@
-"""Protocol Buffers on the wire, as far as ONNX files use them (protobuf.dev/programming-guides/encoding).
+"""Reader of the Protocol Buffers wire format, as far as ONNX uses it (protobuf.dev/programming-guides/encoding).
 
-Files are untrusted: every length is held against what is left, the number of fields read is limited, nothing is
-copied but names and small numbers. No schema is compiled and no library needed.
+Files are untrusted: every length is checked against the remaining bytes, the number of fields is limited, and only
+names and small numbers are copied. It needs no compiled schema and no library.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _MAX_NAME = 512
 
 
 class Broken(Exception):
-    """Bytes that are no such message, and where."""
+    """Invalid bytes, with their position."""
 
     def __init__(self, message: str, at: int) -> None:
         super().__init__(f"{message} at byte {at:,}")
 
 
 class Field(NamedTuple):
-    """One field: its number, its wire type, and its value: an integer, or where its bytes are."""
+    """One field: number, wire type, and its integer value or the range of its bytes."""
 
     number: int
     kind: int
@@ -33,14 +33,14 @@ class Field(NamedTuple):
 
 
 class Reader:
-    """One file, and how much of it may still be read."""
+    """Reader of one file, with a limit on the number of fields."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
         self._left = MAX_FIELDS
 
     def fields(self, start: int, end: int) -> Iterator[Field]:
-        """The fields of the message between two places; Broken where there is none."""
+        """Yield the fields of the message between two positions; raises Broken."""
         at = start
         while at < end:
             self._left -= 1
@@ -62,14 +62,14 @@ class Reader:
             elif kind in (FIXED32, FIXED64):
                 after = at + (4 if kind == FIXED32 else 8)
                 if after > end:
-                    raise Broken(f"field {number} is cut off", at)
+                    raise Broken(f"field {number} is truncated", at)
                 yield Field(number, kind, int.from_bytes(self.data[at:after], "little"), at, after)
             else:
                 raise Broken(f"field {number} has wire type {kind}, which no ONNX message has", at)
             at = after
 
     def varint(self, at: int, end: int) -> tuple[int, int]:
-        """A number of 64 bits at most, and the place after it."""
+        """Return a number of at most 64 bits, and the position after it."""
         value = shift = 0
         data = self.data
         while at < end and shift < 70:
@@ -79,17 +79,17 @@ class Reader:
             if byte < 0x80:
                 return value & (2**64 - 1), at
             shift += 7
-        raise Broken("a number is cut off or too long", at)
+        raise Broken("a number is truncated or too long", at)
 
     def text(self, field: Field) -> str:
-        """A name; what cannot be shown is replaced."""
+        """Return a name, with unprintable characters replaced."""
         if field.kind != BYTES or field.end - field.start > _MAX_NAME:
             raise Broken(f"field {field.number} is no name of at most {_MAX_NAME} bytes", field.start)
-        words = self.data[field.start : field.end].decode("utf-8", "replace")
-        return words if words.isprintable() else "".join(c if c.isprintable() else "?" for c in words)
+        text = self.data[field.start : field.end].decode("utf-8", "replace")
+        return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
     def integers(self, field: Field, most: int) -> list[int]:
-        """Signed numbers of a repeated field: one of them, or packed; at most `most`."""
+        """Return the signed numbers of a repeated field, single or packed, at most `most`."""
         if field.kind == VARINT:
             return [signed(field.value)]
         at, values = field.start, list[int]()
@@ -101,11 +101,11 @@ class Reader:
         return values
 
     def reals(self, field: Field, most: int) -> list[float]:
-        """Numbers of 32 bits: one of them, or packed; at most `most`."""
+        """Return 32-bit floats of a repeated field, single or packed, at most `most`."""
         span = self.data[field.start : min(field.end, field.start + 4 * most)]
         return [value for (value,) in struct.iter_unpack("<f", span[: len(span) // 4 * 4])]
 
 
 def signed(value: int) -> int:
-    """The int64 that a varint stands for."""
+    """Return the int64 of a varint."""
     return value - 2**64 if value >= 2**63 else value
