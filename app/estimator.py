@@ -7,17 +7,16 @@ from typing import Any, Self
 
 import msgspec
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, RegressorMixin
 
 from app.bootstrap.assemble import installed_snapshot
 from app.config import Settings
 from app.engine.gpu_rows import Snapshot
 from app.services.dispatch import predict_workload
+from app.tables.arrays import Floats
 from app.wire.operators.operators_form import TablePrediction, TableResponse
 from app.wire.predict_body import read_request
-
-Floats = NDArray[np.float64]
 
 
 class LatencyRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types

@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.engine.curated import load_seed_specs
 from app.evaluation.operator_cells import read_cells
@@ -38,6 +37,7 @@ from app.evaluation.operators import NO_EVIDENCE, family_of
 from app.ops.kinds import kinds_of, work_of
 from app.predictors.auto.predictor import Auto
 from app.predictors.roofline import hardware_limit
+from app.tables.arrays import Bools, Ints
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
 from app.training.operator_folds import (
@@ -51,9 +51,6 @@ from app.training.operator_folds import (
     operator_folds,
 )
 from benchmarks.ablation_mechanisms import MECHANISMS, Mechanism
-
-Ints = NDArray[np.intp]
-Bools = NDArray[np.bool_]
 
 SALT = np.uint64(20)
 HELD_OUT, LARGEST = 0.2, 0.125

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app import __version__
 from app.engine.exact_hits import NO_OPERATORS, OperatorIndex
@@ -21,15 +20,13 @@ from app.predictors.finish import finished
 from app.predictors.intervals.conformal import Intervals
 from app.predictors.links import by_link
 from app.predictors.roofline import Limit, hardware_limit
+from app.tables.arrays import Floats, Ints
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.key_set import KeySet
 from app.tables.measurements import Evidence, Measurements
 from app.tables.ops import OpTable
 from app.tables.predictions import Predictions
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 POOLED = "*"
 

@@ -6,15 +6,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.engine.engine import KernelIndex
 from app.ops.kernel import FIELD_INDEX
+from app.tables.arrays import Floats, Ints
 from app.tables.measurements import Evidence, Measurements
 from app.tables.ops import OpTable, concatenate
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 # Stored rows that one query is transferred from. More rows of one kernel add no information.
 MOST_STORED = 64

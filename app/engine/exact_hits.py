@@ -7,16 +7,13 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.predictors.operator_digests import Digests, digests, mixed
 from app.runtime.compiled import compiled
+from app.tables.arrays import Floats, Ints
 from app.tables.measurements import Evidence, Measurements
 from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import OpTable
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 # A bucket holds about as many digests as a cache line.
 _PER_BUCKET = 8

@@ -10,16 +10,14 @@ from numpy.typing import NDArray
 
 from app.ops import OP_CODE, OPS
 from app.ops.stacks import is_eager
-from app.store.operator_blocks import Bytes, Context, OperatorBlock
+from app.store.operator_blocks import Context, OperatorBlock
+from app.tables.arrays import Bytes, Floats, Ints
 from app.tables.gpus import GpuSpec, GpuTable
 from app.tables.measurements import Measurements
 from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
 from app.wire.operators.operator_columns import Words
 from app.wire.operators.row_forms import FORMS, Form
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 # Columns that are not stored: a row is the time of one run, and `eager` follows from the software.
 _NOT_STORED = ("count", "eager")

@@ -7,17 +7,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import structs
-from numpy.typing import NDArray
 
 from app.errors import MAX_ERRORS, BadInput, FieldError
 from app.ops import MIXED_FIELDS, OPS
 from app.predictors.operator_digests import digests, first_seen
+from app.tables.arrays import Floats, Ints
 from app.tables.ops import DTYPE_CODE, OpTable
 from app.wire.decoding import summary
 from app.wire.operators.row_forms import FORM_BY_TYPE, REQUEST_NAMES, Form
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 Path = tuple[str | int, ...]
 
 _LOC = ("workload", "operators")

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 from sqlalchemy import Connection
 
 from app.engine.operator_blocks import operator_table
@@ -24,12 +23,10 @@ from app.predictors.auto.operators.physics.clock_model import IDLE_SHARE
 from app.predictors.roofline import peaks
 from app.store import operators
 from app.store.measurements import MeasurementRow, training_set_hash
+from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuSpec, GpuTable
 from app.tables.ops import DTYPES, OpTable
 from app.wire.kernel_workload import KernelWorkload, kernel_table
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 # Fewer rows give no fit of a GPU's own; more than MOST_ROWS of one operator and GPU add no information.
 LEAST_ROWS, MOST_ROWS = 16, 500

@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from app.engine.engine import Served
 from app.ops import MIXED_FIELDS, OP_CODE, OPS
@@ -21,8 +20,6 @@ from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence
 from app.tables.ops import DTYPE_CODE, OpTable
 from app.wire.kernel_workload import KERNEL_EXAMPLE, NO_MEASUREMENTS, KernelWorkload, tables_with_measured
-
-Ints = NDArray[np.intp]
 
 _COVERAGE = 0.8
 # Of a dimension that a row may not leave out.

@@ -22,12 +22,11 @@ from app.evaluation.measured_networks import Names, NetworkRuns
 from app.evaluation.operators import NO_EVIDENCE
 from app.predictors.papers.convmeter.predictor import ConvMeter, PlainConvMeter
 from app.predictors.roofline import hardware_limit
+from app.tables.arrays import Bools, Floats
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
 
 Result = dict[str, Any]
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 PREDICTORS = (ConvMeter, PlainConvMeter)
 PROTOCOLS = ("family", "network", "gpu")

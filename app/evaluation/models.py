@@ -14,9 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from app.engine.curated import load_seed_specs
 from app.engine.engine import POOLED, Engine, Served
 from app.errors import BadInput
@@ -29,6 +26,7 @@ from app.predictors.base import Predictor
 from app.predictors.intervals.conformal import Intervals
 from app.services.models.networks import Network, prepared
 from app.services.models.steps import timed
+from app.tables.arrays import Floats
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.workload import BACKWARD, FORWARD
@@ -36,7 +34,6 @@ from app.training.operator_folds import NO_SPLIT, Cell, operator_folds
 
 Result = Mapping[str, Any]
 Report = Callable[[str], None]
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

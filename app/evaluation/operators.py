@@ -22,10 +22,11 @@ from app.predictors.base import calibrated
 from app.predictors.finish import finished
 from app.predictors.intervals.conformal import Intervals
 from app.predictors.roofline import hardware_limit
+from app.tables.arrays import Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence
 from app.tables.operator_runs import OperatorRuns
-from app.training.operator_folds import PROTOCOLS, Ask, Cell, Ints, Rows, operator_folds
+from app.training.operator_folds import PROTOCOLS, Ask, Cell, Rows, operator_folds
 from app.training.operator_scores import ALL, Answers, Errors, score_rows
 from app.training.operator_training import trained
 from app.training.row_limits import MOST_TEST_ROWS

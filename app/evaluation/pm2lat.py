@@ -22,12 +22,12 @@ from app.evaluation.operators import NO_EVIDENCE
 from app.ops import OP_CODE, OPS
 from app.predictors import BY_NAME
 from app.predictors.roofline import hardware_limit
+from app.tables.arrays import Bools
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
 from app.training.operator_folds import HELD_OUT, chosen
 
 Result = dict[str, Any]
-Bools = NDArray[np.bool_]
 
 PREDICTORS = ("kernel_table", "auto")
 NOT_MEASURED = "not measured"

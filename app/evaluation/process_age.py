@@ -9,12 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from app.tables.arrays import Floats, Ints
 from app.tables.predictions import Predictions
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 # The ages that stand for all: quantiles of the drift in the middle of so many equal shares.
 AGES = 64

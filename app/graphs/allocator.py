@@ -14,8 +14,9 @@ import numpy as np
 
 from app.graphs.run import Run
 from app.graphs.step_memory import memory
+from app.tables.arrays import Floats
 from app.tables.gpus import GpuTable
-from app.tables.workload import FORWARD, Floats, Workload
+from app.tables.workload import FORWARD, Workload
 
 _MIB = 2.0**20
 LARGE_BYTES, SMALL_BYTES, SHARED_BYTES, SMALL_SEGMENT_BYTES = 10.0 * _MIB, _MIB, 20.0 * _MIB, 2.0 * _MIB

@@ -19,8 +19,8 @@ from app.graphs.batched import as_batched
 from app.graphs.build import DEFAULTS
 from app.ops import OP_CODE, OPS
 from app.ops.gradient import DERIVED
+from app.tables.arrays import Bools, Floats, Ints
 from app.tables.ops import DTYPE_BYTES, OUTPUT_BYTES, OpTable
-from app.tables.workload import Bools, Floats, Ints
 
 # Constant columns of steps; the last (NaN) fills the columns that an operator does not have.
 _DEFAULTS = {value for row in DEFAULTS.values() for value in row.values() if value is not None}

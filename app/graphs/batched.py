@@ -21,12 +21,9 @@ from app.ops.figures import Work
 from app.ops.kinds import kinds_of, work_of
 from app.predictors.operator_digests import mixed
 from app.runtime.compiled import compiled
+from app.tables.arrays import Bools, Floats, Ints
 from app.tables.ops import OpTable
 from app.tables.workload import Workload
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
-Bools = NDArray[np.bool_]
 
 # Bits of a sort key: the operator family's, above those of the row's digest.
 _OF_FAMILY, _OF_DIGEST = np.uint64(8), np.uint64(56)

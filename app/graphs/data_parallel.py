@@ -17,8 +17,9 @@ from app.graphs.batched import same_in_all
 from app.graphs.inserted_rows import InsertedRows, inserted, table_of
 from app.graphs.run import Run, spanned
 from app.ops import OPS
+from app.tables.arrays import Floats, Ints
 from app.tables.ops import DTYPE_CODE, OpTable
-from app.tables.workload import BACKWARD, FORWARD, UPDATE, Floats, Ints, Workload
+from app.tables.workload import BACKWARD, FORWARD, UPDATE, Workload
 
 BUCKET_BYTES = 25.0 * 2**20
 _HAS_EXPERTS = np.array(["expert_parallel" in op.fields for op in OPS])

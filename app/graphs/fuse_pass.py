@@ -20,8 +20,9 @@ import numpy as np
 from app.graphs.batched import same_in_all, work_of_rows
 from app.graphs.inserted_rows import stacked, table_of
 from app.ops import OP_CODE, OPS
+from app.tables.arrays import Bools, Floats, Ints
 from app.tables.ops import OpTable
-from app.tables.workload import Bools, Floats, Ints, Workload
+from app.tables.workload import Workload
 
 _FUSIBLE = np.flatnonzero([op.fusible for op in OPS])
 # Operators that PyTorch's pattern allows between the two products of attention.

@@ -11,8 +11,9 @@ import numpy as np
 from app.graphs.batched import as_batched
 from app.graphs.build import DEFAULTS
 from app.ops import OP_CODE
+from app.tables.arrays import Floats, Ints
 from app.tables.ops import OpTable, concatenate
-from app.tables.workload import Floats, Ints, Workload
+from app.tables.workload import Workload
 
 
 class InsertedRows(NamedTuple):

@@ -20,8 +20,8 @@ import numpy as np
 from app.ops import OPS
 from app.ops.figures import Pattern
 from app.predictors.priors import IS_COLLECTIVE
+from app.tables.arrays import Floats
 from app.tables.ops import OpTable
-from app.tables.workload import Floats
 
 # Launch and protocol overhead, and a hop within a node: NCCL on eight A100, H100 and B200 (NVLink).
 _BASE_S, _HOP_S = 9e-6, 1e-6

@@ -8,7 +8,8 @@ import numpy as np
 
 from app.graphs.batched import same_in_all
 from app.ops import OP_CODE, OPS
-from app.tables.workload import FORWARD, Bools, Ints, Workload
+from app.tables.arrays import Bools, Ints
+from app.tables.workload import FORWARD, Workload
 
 # Operators without a producer in their block that do not read its input, but tables, masks or buffers.
 _OWN_INPUT = np.flatnonzero([op.own_input for op in OPS])

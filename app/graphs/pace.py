@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.tables.workload import Bools, Floats, Ints
+from app.tables.arrays import Bools, Floats, Ints
 
 NEVER = -np.inf
 

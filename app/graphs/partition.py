@@ -13,10 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from app.tables.arrays import Floats, Ints
 from app.tables.workload import Workload
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 
 class Units(NamedTuple):

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.ops import OPS
-
-Bools = NDArray[np.bool_]
-Ints = NDArray[np.intp]
+from app.tables.arrays import Bools, Ints
 
 NEEDS_READ, NEEDS_WRITTEN = (np.array([what in op.saves for op in OPS]) for what in ("input", "output"))
 

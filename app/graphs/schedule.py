@@ -26,7 +26,8 @@ from app.graphs.run import Run
 from app.graphs.stages import stage_repeats
 from app.ops import OP_CODE
 from app.predictors.priors import IS_COLLECTIVE
-from app.tables.workload import BACKWARD, FORWARD, PHASES, UPDATE, Bools, Floats, Workload
+from app.tables.arrays import Bools, Floats
+from app.tables.workload import BACKWARD, FORWARD, PHASES, UPDATE, Workload
 
 STEP_PHASES = (*PHASES, "communication")
 _GATHER = OP_CODE["all_gather"]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.tables.workload import Floats
+from app.tables.arrays import Floats
 
 DEFINITIONS: Mapping[str, str] = {
     "ttft_ms": "time to first token: the prefill step of the whole batch on an idle server, without queueing",

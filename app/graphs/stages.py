@@ -6,7 +6,8 @@ import numpy as np
 
 from app.graphs.batched import work_of_rows
 from app.runtime.compiled import compiled
-from app.tables.workload import FORWARD, Floats, Workload
+from app.tables.arrays import Floats
+from app.tables.workload import FORWARD, Workload
 
 # FLOPs per byte of bandwidth: about the ratio of tensor cores to HBM in 16 bits. It hardly matters: layers of a
 # transformer are equal, only the embedding and the head differ.

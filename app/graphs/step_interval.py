@@ -8,8 +8,8 @@ import numpy as np
 
 from app.graphs.schedule import Schedule
 from app.runtime.compiled import compiled
+from app.tables.arrays import Floats, Ints
 from app.tables.predictions import Predictions
-from app.tables.workload import Floats, Ints
 
 
 class _Rows(NamedTuple):

@@ -24,7 +24,8 @@ from app.graphs.operands import fed_by
 from app.graphs.run import Run
 from app.graphs.stages import stage_repeats
 from app.graphs.training_pass import recomputed
-from app.tables.workload import FORWARD, Floats, Ints, Workload
+from app.tables.arrays import Floats, Ints
+from app.tables.workload import FORWARD, Workload
 
 # FP32 states of the optimiser, bytes per parameter.
 STATE_BYTES = {"none": 0.0, "sgd": 0.0, "adam": 8.0, "adamw": 8.0}

@@ -20,8 +20,9 @@ from app.graphs.inserted_rows import InsertedRows, inserted, table_of, with_colu
 from app.graphs.operands import Operands, operands
 from app.graphs.run import Run
 from app.ops import OPS
+from app.tables.arrays import Bools, Floats, Ints
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OUTPUT_BYTES
-from app.tables.workload import BACKWARD, FORWARD, UPDATE, Bools, Floats, Ints, Workload
+from app.tables.workload import BACKWARD, FORWARD, UPDATE, Workload
 
 # Bytes that an update moves per parameter. FP32: SGD reads p and g and writes p; Adam reads p, g, m, v and writes p, m,
 # v. With 16-bit weights the FP32 master copy is read and written in place of p, and the 16-bit p written, which comes

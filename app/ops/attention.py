@@ -28,10 +28,11 @@ from app.ops.attention_tiles import (
     shared_heads,
 )
 from app.ops.base import COMMON, Dim, Op
-from app.ops.figures import Broken, Floats, Ratio, Work
+from app.ops.figures import Broken, Ratio, Work
 from app.ops.gradient import BY_DATA_AND_WEIGHT
 from app.ops.prior import Prior
 from app.ops.suite import NARROW, Axis, Log, Made, Maker, Pick, Row, Sizes, Space
+from app.tables.arrays import Floats
 from app.tables.ops import ACTIVATION_DTYPES, DTYPE_BYTES, OUTPUT_BYTES, OpTable
 
 BACKWARD_FLOPS = 2.5

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.ops.figures import Floats, Loops, Products, Queries
+from app.ops.figures import Loops, Products, Queries
+from app.tables.arrays import Floats
 from app.tables.ops import OpTable
 
 

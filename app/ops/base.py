@@ -9,22 +9,11 @@ from typing import Literal
 
 import numpy as np
 
-from app.ops.figures import (
-    Broken,
-    Floats,
-    Loops,
-    Passing,
-    Pattern,
-    Products,
-    Queries,
-    Ratio,
-    Rereads,
-    Transformed,
-    Work,
-)
+from app.ops.figures import Broken, Loops, Passing, Pattern, Products, Queries, Ratio, Rereads, Transformed, Work
 from app.ops.gradient import ITSELF, Step
 from app.ops.prior import STREAMED, Prior
 from app.ops.suite import Space
+from app.tables.arrays import Floats
 from app.tables.ops import ACTIVATION_DTYPES, DTYPE_BYTES, OpTable
 
 # Most of a length or a count, and of bytes: beyond, a unit is wrong.

@@ -17,9 +17,10 @@ from collections.abc import Callable
 import numpy as np
 
 from app.ops.base import COMMON, MOST_BYTES, Dim, Op
-from app.ops.figures import Broken, Floats, Passing, Pattern, Work
+from app.ops.figures import Broken, Passing, Pattern, Work
 from app.ops.gradient import step
 from app.ops.prior import Prior
+from app.tables.arrays import Floats
 from app.tables.ops import OpTable
 
 IMPLEMENTATIONS = ("nccl", "oneccl", "custom")

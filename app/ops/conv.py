@@ -22,10 +22,11 @@ from typing import NamedTuple
 import numpy as np
 
 from app.ops.base import COMMON, Dim, Op
-from app.ops.figures import Bools, Broken, Floats, Products, Ratio, Transformed, Work
+from app.ops.figures import Broken, Products, Ratio, Transformed, Work
 from app.ops.gradient import BY_DATA_AND_WEIGHT
 from app.ops.prior import Prior
 from app.ops.suite import PRODUCTS, Log, Made, Maker, Pick, Row, Sizes, Space, pair
+from app.tables.arrays import Bools, Floats
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
 
 # Winograd's F(4x4, 3x3) needs 36 multiplications for 144 (Lavin and Gray 2016); the FFT saves no more on small windows.

@@ -24,10 +24,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from app.ops.base import COMMON, Dim, Op, handed_rows
-from app.ops.figures import Floats, Ratio, Rereads, Work
+from app.ops.figures import Ratio, Rereads, Work
 from app.ops.gradient import OF_FACTORS, OF_TWO, SAME, TWICE, Step, rowwise, step
 from app.ops.prior import Prior
 from app.ops.suite import PLAIN, ROWS, WIDTH, Axis, Family, Log, Made, Maker, Pick, Row, Sizes, Space, unary
+from app.tables.arrays import Floats
 from app.tables.ops import DTYPE_BYTES, OUTPUT_BYTES, OpTable
 
 

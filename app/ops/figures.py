@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
-Ints = NDArray[np.intp]
+from app.tables.arrays import Bools, Floats, Ints
 
 
 class Work(NamedTuple):

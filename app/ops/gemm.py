@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from app.ops.base import COMMON, Dim, Op
-from app.ops.figures import Floats, Products, Work
+from app.ops.figures import Products, Work
 from app.ops.gradient import BIAS, FED, step
 from app.ops.prior import Prior
 from app.ops.suite import PRODUCTS, Log, Made, Maker, Row, Space
+from app.tables.arrays import Floats
 from app.tables.ops import DTYPE_BYTES, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
 
 

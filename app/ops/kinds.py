@@ -7,14 +7,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.ops import OPS
 from app.ops.base import Op
-from app.ops.figures import Floats, Passing, Work
+from app.ops.figures import Passing, Work
+from app.tables.arrays import Floats, Ints
 from app.tables.ops import OpTable
-
-Ints = NDArray[np.intp]
 
 
 class Kind(NamedTuple):

@@ -7,9 +7,10 @@ of `memory` is all that is read and written. Backward of a copy is a copy; of `m
 from __future__ import annotations
 
 from app.ops.base import COMMON, MOST_BYTES, Dim, Op, handed_rows
-from app.ops.figures import Floats, Work
+from app.ops.figures import Work
 from app.ops.gradient import SAME
 from app.ops.suite import PLAIN, ROWS, WIDTH, Log, Made, Maker, Row, Space
+from app.tables.arrays import Floats
 from app.tables.ops import DTYPE_BYTES, OpTable
 
 

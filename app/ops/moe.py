@@ -20,16 +20,14 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.ops.base import COMMON, Dim, Op
-from app.ops.figures import Broken, Floats, Products, Ratio, Rereads, Work
+from app.ops.figures import Broken, Products, Ratio, Rereads, Work
 from app.ops.gradient import BY_DATA_AND_WEIGHT
 from app.ops.prior import Prior
 from app.ops.suite import Log, Made, Maker, Pick, Row, Sizes, Space
+from app.tables.arrays import Bools, Floats
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, DTYPES, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
-
-Bools = NDArray[np.bool_]
 
 # Hidden, intermediate and experts of layers without a gate: Nemotron 3 (squared ReLU, NVIDIA 2025).
 _UNGATED = np.array([(2688, 1856, 128), (1024, 2688, 512), (2048, 5120, 512)], dtype=np.float64)

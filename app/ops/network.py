@@ -17,8 +17,9 @@ import numpy as np
 
 from app.ops.base import COMMON, MOST_BYTES, Dim, Op
 from app.ops.conv import WINOGRAD
-from app.ops.figures import Broken, Floats, Work
+from app.ops.figures import Broken, Work
 from app.ops.prior import Prior
+from app.tables.arrays import Floats
 from app.tables.ops import DTYPE_BYTES, WEIGHT_BYTES, OpTable
 
 PASSES = ("forward", "backward", "update", "backward_update", "step")

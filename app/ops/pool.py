@@ -14,9 +14,10 @@ import numpy as np
 
 from app.ops.base import COMMON, Dim, Op
 from app.ops.conv import PADDING, WINDOW_DIMS, Plane, fits, plane, slid
-from app.ops.figures import Floats, Work
+from app.ops.figures import Work
 from app.ops.prior import Prior
 from app.ops.suite import PLAIN, Axis, Family, Log, Made, Maker, Pick, Row, Sizes, Space, pair
+from app.tables.arrays import Floats
 from app.tables.ops import DTYPE_BYTES, OUTPUT_BYTES, OpTable
 
 _INDEX_BYTES = 8.0

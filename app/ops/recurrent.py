@@ -11,9 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 from app.ops.base import COMMON, Dim, Op
-from app.ops.figures import Floats, Work
+from app.ops.figures import Work
 from app.ops.prior import Prior
 from app.ops.suite import Log, Made, Maker, Pick, Row, Space
+from app.tables.arrays import Floats
 from app.tables.ops import DTYPE_BYTES, WEIGHT_BYTES, OpTable
 
 CELLS = ("rnn", "gru", "lstm")

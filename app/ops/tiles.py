@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.ops.figures import Floats, Products
+from app.ops.figures import Products
+from app.tables.arrays import Floats
 
 CANDIDATES = np.array(
     [(256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (32, 32), (16, 64)],

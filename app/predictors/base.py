@@ -8,15 +8,12 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
+from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import OpTable
 from app.tables.predictions import Estimate, Predictions
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
-
 
 # What can be predicted and learned from: launches of kernels, deep-learning operators, whole networks as one row each.
 Subject = Literal["launches", "operators", "networks"]

@@ -10,10 +10,8 @@ from numpy.typing import NDArray
 from app.predictors.intervals.groups import NO_EVIDENCE
 from app.predictors.roofline import Limit
 from app.runtime.compiled import compiled
+from app.tables.arrays import Floats, Ints
 from app.tables.predictions import EXTRAPOLATED, Estimate, Predictions
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 
 class _Estimates(NamedTuple):

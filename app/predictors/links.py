@@ -10,16 +10,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.predictors.priors import IS_COLLECTIVE
+from app.tables.arrays import Bools, Ints
 from app.tables.gpus import COLUMN_INDEX, MOST_IN_A_MACHINE, GpuTable, once_per_table
 from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import OpTable
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
-Bools = NDArray[np.bool_]
 
 _LINK, _DOMAIN, _SLOT = (
     COLUMN_INDEX[name] for name in ("link_bandwidth_bytes_per_s", "link_domain_gpus", "slot_bandwidth_bytes_per_s")

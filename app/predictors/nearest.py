@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.runtime.compiled import compiled
+from app.tables.arrays import Ints
 
 Points = NDArray[np.float32]
-Ints = NDArray[np.intp]
 
 
 @compiled

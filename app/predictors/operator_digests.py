@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from app.ops import OPS
 from app.predictors.priors import IS_EAGER
 from app.runtime.compiled import compiled
+from app.tables.arrays import Floats, Ints
 from app.tables.ops import OpTable
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 Digests = NDArray[np.uint64]
 
 # SplitMix64 (Steele et al. 2014).

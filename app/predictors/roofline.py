@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.ops.figures import Work
 from app.ops.kinds import kinds_of, least_flops_of, link_bytes_of, work_of
@@ -18,13 +17,11 @@ from app.predictors.base import Capabilities
 from app.predictors.intervals.groups import NO_EVIDENCE
 from app.predictors.links import by_link
 from app.runtime.compiled import compiled
+from app.tables.arrays import Floats, Ints
 from app.tables.gpus import COLUMN_INDEX, GpuTable, once_per_table
 from app.tables.measurements import Evidence
 from app.tables.ops import DTYPES, OpTable
 from app.tables.predictions import COMMUNICATION, COMPUTE, EXTRAPOLATED, MEMORY, Estimate
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 # The fastest pipe of a dtype bounds it: a kernel may use tensor cores without declaring it.
 PIPES_OF_DTYPE = {

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
-Bytes = NDArray[np.uint8]
+from app.tables.arrays import Bytes, Floats, Ints
 
 ID_BYTES = 16
 # A time that was not told, among microseconds since 1970.

@@ -17,9 +17,10 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from app.store import revision
 from app.store.binary_copy import Cell, decode, encode, values_of
 from app.store.copying import copy_in, copy_out
-from app.store.operator_blocks import NO_TIME, Bytes, Context, Floats, Ints, OperatorBlock, identities
+from app.store.operator_blocks import NO_TIME, Context, OperatorBlock, identities
 from app.store.page import Filters, agreeing
 from app.store.rows import OPERATOR_CONTEXTS, OPERATOR_MEASUREMENTS
+from app.tables.arrays import Bytes, Floats, Ints
 
 # Rows on their way at once: keeps a large import in tens of megabytes.
 CHUNK = 100_000

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.tables.architectures import by_capability
+from app.tables.arrays import Floats
 
-Floats = NDArray[np.float64]
 T = TypeVar("T")
 
 # A pipe is "<dtype>" for the SIMT lanes and "<dtype>_tensor" for the tensor (matrix) cores.

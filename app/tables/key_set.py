@@ -9,8 +9,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from app.tables.arrays import Bools
+
 Keys = NDArray[np.uint64]
-Bools = NDArray[np.bool_]
 
 _BITS_PER_KEY = 8
 _PROBES = 4

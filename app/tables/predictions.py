@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
+from app.tables.arrays import Floats, Ints
 
 BOUNDS = ("compute", "memory", "launch", "communication")
 COMPUTE, MEMORY, LAUNCH, COMMUNICATION = range(4)

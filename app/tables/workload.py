@@ -7,13 +7,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from app.tables.arrays import Bools, Floats, Ints
 from app.tables.ops import OpTable
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
-Bools = NDArray[np.bool_]
 
 PHASES = ("forward", "backward", "update")
 FORWARD, BACKWARD, UPDATE = range(3)

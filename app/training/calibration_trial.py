@@ -11,17 +11,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.predictors.auto.operators.learning.active_selection import Prospect, chosen
 from app.predictors.auto.operators.learning.learn import expected_errors
 from app.predictors.auto.operators.models.gaussian_process import expected_noise
+from app.tables.arrays import Ints
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
 from app.training.operator_folds import first_rows, hashed
 from app.training.operator_validation import HeldOut, answers
 
-Ints = NDArray[np.intp]
 Told = Mapping[int, Ints]
 
 SHAPES, DRAWS = 32, 3

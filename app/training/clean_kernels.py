@@ -27,13 +27,12 @@ from app.predictors.base import Predictor
 from app.predictors.intervals.conformal import Intervals
 from app.predictors.launches.identity import launch_ids
 from app.predictors.roofline import hardware_limit
+from app.tables.arrays import Floats, Ints
 from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.training.folds import SPLITS, folds
 from app.training.validate import residuals
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 Cell = dict[str, Any]
 
 TEST_KERNELS = ("matmul_tiled", "shared_transpose", "atomic_hotspot", "vector_add_divergent")

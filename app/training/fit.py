@@ -14,13 +14,11 @@ from app.errors import NotTrained
 from app.predictors import PREDICTORS
 from app.predictors.base import LaunchLearner, Predictor
 from app.predictors.launches.identity import launch_ids
+from app.tables.arrays import Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.training.folds import SPLITS, Fold, folds
 from app.training.validate import Residuals, card_rows, residuals
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 FAMILY = "kernel"
 # With fewer rows nothing can be both learned from and held out.

@@ -13,12 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.ops.kernel import FIELD_INDEX
+from app.tables.arrays import Ints
 from app.tables.measurements import Evidence, Measurements
-
-Ints = NDArray[np.intp]
 
 _LANES = FIELD_INDEX["lane_operations"]
 SPLITS = ("gpu_held_out", "size_held_out", "kernel_held_out")

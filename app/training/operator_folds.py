@@ -23,12 +23,10 @@ from numpy.typing import NDArray
 
 from app.ops import OP_CODE, OPS
 from app.ops.base import Op
+from app.tables.arrays import Bools, Floats, Ints
 from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import OpTable
 
-Ints = NDArray[np.intp]
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 Hashes = NDArray[np.uint64]
 # Position in the data set -> rows of it.
 Rows = Mapping[int, Ints]

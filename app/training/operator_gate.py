@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.predictors import BY_NAME
+from app.tables.arrays import Floats
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
 from app.training.operator_start import any_holds, learned_from
 from app.training.operator_validation import CONFIGURATION_HELD_OUT, GPU_HELD_OUT, HeldOut, answers
 from app.training.validate import few
-
-Floats = NDArray[np.float64]
 
 
 def remembered(found: HeldOut) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from app.errors import NotTrained
 from app.predictors.intervals.conformal import LEAST_RESIDUALS, Intervals
 from app.predictors.intervals.groups import of_other_gpus
 from app.predictors.roofline import hardware_limit
+from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence
 from app.tables.operator_runs import OperatorRuns
@@ -32,9 +33,6 @@ from app.training.operator_start import Start
 from app.training.row_limits import MOST_LEARNED
 from app.training.validate import few
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
-Bools = NDArray[np.bool_]
 Report = Callable[[str], None]
 
 SPLITS = ("gpu_held_out", "few_measured", "configuration_held_out")

@@ -12,12 +12,10 @@ from numpy.typing import NDArray
 from app.predictors.base import Predictor
 from app.predictors.intervals.conformal import LEAST_RESIDUALS, Intervals
 from app.predictors.roofline import hardware_limit
+from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.training.folds import Fold
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)

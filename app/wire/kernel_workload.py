@@ -9,14 +9,11 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 from msgspec import Meta, Struct, structs
-from numpy.typing import NDArray
 
 from app.ops import OP_CODE
 from app.ops.kernel import ACCESS_CODE, FIELD_INDEX, FIELDS, GIVEN, filled
 from app.tables.measurements import Measurements
 from app.tables.ops import DTYPE_CODE, OpTable
-
-Ints = NDArray[np.intp]
 
 # An id, an alias, or a whole specification inline.
 GpuRef: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)] | dict[str, Any]

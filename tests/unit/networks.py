@@ -6,7 +6,8 @@ import numpy as np
 
 from app.graphs.build import Builder
 from app.ops.kinds import kinds_of, work_of
-from app.tables.workload import Floats, Workload
+from app.tables.arrays import Floats
+from app.tables.workload import Workload
 
 
 def gpt2(

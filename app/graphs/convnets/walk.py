@@ -7,18 +7,16 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.graphs.batched import Diverged, PerConfiguration, expanded, per_configuration
 from app.graphs.convnets.net import Block, Constructor, Net
 from app.graphs.inserted_rows import with_column
 from app.graphs.saved_tensors import NEEDS_READ, NEEDS_WRITTEN
 from app.ops import OP_CODE
+from app.tables.arrays import Floats, Ints
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OUTPUT_BYTES, WEIGHT_BYTES
 from app.tables.workload import Workload
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 CLASSES = 1000
 
 _INDEX_BYTES = 8.0  # per output of a max pooling

@@ -8,8 +8,8 @@ import numpy as np
 
 from app.errors import FieldError
 from app.ops.base import Dim
-from app.ops.figures import Floats
 from app.ops.kinds import kinds_of
+from app.tables.arrays import Floats
 from app.tables.ops import OpTable
 
 

@@ -7,8 +7,9 @@ from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
 
-from app.graphs.batched import Floats, per_configuration
+from app.graphs.batched import per_configuration
 from app.graphs.transformers.architecture import Architecture
+from app.tables.arrays import Floats
 
 
 class Sized(NamedTuple):

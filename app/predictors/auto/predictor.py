@@ -36,14 +36,12 @@ from app.predictors.auto.operators.model import Learned, with_hits
 from app.predictors.base import Capabilities
 from app.predictors.intervals.groups import SUPPORT_OF_GROUP
 from app.predictors.shapes import check_shape
+from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import OpTable
 from app.tables.predictions import Estimate, Predictions
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 FLOOR_CHOICES = (0.6, 0.8, 1.0)
 TRAFFIC_CHOICES = (0.5, 0.65, 0.8)

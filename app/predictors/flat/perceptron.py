@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from app.tables.arrays import Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)

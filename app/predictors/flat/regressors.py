@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.predictors.flat.trees import FlatTrees
-
-Floats = NDArray[np.float64]
+from app.tables.arrays import Floats
 
 # Distances per chunk: 4 MB.
 _CHUNK = 1 << 19

@@ -13,8 +13,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
+from app.tables.arrays import Floats, Ints
 
 # Trees times rows per chunk: the working arrays stay within a few MB of cache.
 _CHUNK = 1 << 18

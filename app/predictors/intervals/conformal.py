@@ -11,13 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.predictors.intervals.groups import CODES, NAMES, NO_EVIDENCE, RELATED
 from app.predictors.intervals.prior import prior_offsets, width_at
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
+from app.tables.arrays import Floats, Ints
 
 # Fewer held-out residuals than this cannot show a tail of ten percent.
 LEAST_RESIDUALS = 10

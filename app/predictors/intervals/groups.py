@@ -7,13 +7,11 @@ of operators and dtypes and are never stored.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.ops import OPS
+from app.tables.arrays import Ints
 from app.tables.ops import DTYPES
 from app.tables.predictions import EXTRAPOLATED, INTERPOLATED, MEASURED
-
-Ints = NDArray[np.intp]
 
 # What the best evidence of a kernel launch is, from strongest to weakest.
 GROUPS = (

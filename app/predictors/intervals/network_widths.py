@@ -9,13 +9,10 @@ from, and with each of these left out in turn (docs/explanation/notebook.md).
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.predictors.intervals.groups import SITUATIONS, situations_of
 from app.predictors.intervals.prior import width_at
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
+from app.tables.arrays import Floats, Ints
 
 _WIDTHS = {
     "measured": 0.08,

@@ -5,13 +5,11 @@ from __future__ import annotations
 from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.ops import OPS
 from app.predictors.intervals.groups import OPERATOR_GROUPS, SITUATIONS
+from app.tables.arrays import Floats
 from app.tables.ops import DTYPES
-
-Floats = NDArray[np.float64]
 
 # Of launches, by what the best evidence is: measured repeats differ by a few percent; cross-size and cross-GPU transfer
 # of the published analytical models by 10 to 50 %; an unmeasured kernel by a factor of three (roofline studies see 10

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.ops.kernel import FIELD_INDEX, IDENTITY_FIELDS
+from app.tables.arrays import Ints
 from app.tables.ops import OpTable
-
-Ints = NDArray[np.intp]
 
 _IDENTITY = np.array([FIELD_INDEX[name] for name in IDENTITY_FIELDS])
 

@@ -10,15 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.ops.kernel import FIELD_INDEX
 from app.runtime.compiled import compiled
+from app.tables.arrays import Floats, Ints
 from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.ops import OpTable
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 # Resources that limit resident blocks; `Residency.limit` is a code into this tuple.
 LIMITS = ("threads", "blocks", "registers", "shared_memory")

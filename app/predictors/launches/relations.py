@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.ops.kernel import FIELD_INDEX
 from app.predictors.intervals.groups import EXACT, NO_EVIDENCE, OTHER_GPU, OTHER_GPU_AND_SIZE, RELATED, SAME_GPU
+from app.tables.arrays import Ints
 from app.tables.measurements import Evidence
 from app.tables.ops import OpTable
-
-Ints = NDArray[np.intp]
 
 _LAUNCH = FIELD_INDEX["launch"]
 # Relation by the attributes that a row shares with its query: 4 for the kernel, 2 for the launch, 1 for the GPU.

@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.predictors.intervals.groups import NO_EVIDENCE, SUPPORT_OF_GROUP
 from app.predictors.launches.relations import best_group, relations
+from app.tables.arrays import Floats, Ints
 from app.tables.measurements import Evidence
 from app.tables.ops import OpTable
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,18 +5,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.ops.kernel import FIELD_INDEX
 from app.predictors.launches.occupancy import LIMITS, blocks_allowed
 from app.predictors.roofline import GpuArrays, gpu_arrays, memory_limit_s
 from app.runtime.compiled import compiled
+from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.tables.ops import OpTable
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 _FLOPS, _BYTES, _WORKING_SET = (FIELD_INDEX[name] for name in ("flops", "bytes", "working_set_bytes"))
 _CAPS = len(LIMITS)

@@ -7,15 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.predictors.intervals.groups import S_SEEN, S_SIBLING, S_UNSEEN, S_UNSEEN_OUTSIDE, SITUATIONS
 from app.predictors.schema import Layout
+from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import COLUMN_INDEX, SM_LIMITS, GpuTable
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
-Bools = NDArray[np.bool_]
 
 CODE = {name: code for code, name in enumerate(SITUATIONS)}
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.errors import NotTrained
 from app.ops.kinds import kinds_of, work_of
@@ -23,14 +22,12 @@ from app.predictors.base import Capabilities
 from app.predictors.papers.known_gpus import FIGURES, LAYOUT, KnownGpus, figures_of
 from app.predictors.papers.queries import Cell, cell_key, estimate, learned_cells, of_each_gpu
 from app.predictors.schema import Layout
+from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence
 from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import OpTable
 from app.tables.predictions import Estimate
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 _BANDWIDTH = FIGURES.index("memory_bandwidth_bytes_per_s")
 

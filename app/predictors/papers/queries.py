@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.ops import OP_CODE, OPS
 from app.ops.base import COMMON, Op
@@ -15,13 +14,11 @@ from app.ops.kinds import kinds_of
 from app.predictors.intervals.groups import S_UNTRAINED, SUPPORT_OF_SITUATION, operator_codes
 from app.predictors.roofline import hardware_limit
 from app.predictors.schema import Layout
+from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import DTYPES, OpTable
 from app.tables.predictions import Estimate
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 # With fewer rows of a GPU in a cell nothing is fitted to them.
 LEAST_ROWS = 8

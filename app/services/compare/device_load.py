@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.engine.operator_rows import Distinct, read_operators
 from app.engine.power_model import Load
@@ -14,12 +13,11 @@ from app.ops.kinds import kinds_of, work_of
 from app.services.graphs.graph_store import Graphs
 from app.services.models.networks import prepared, times_of
 from app.services.models.sources import asked_network
+from app.tables.arrays import Floats
 from app.tables.ops import DTYPE_CODE, DTYPES
 from app.wire.kernel_workload import KernelWorkload
 from app.wire.network_form import NetworkWorkload
 from app.wire.operators.operators_form import OperatorsWorkload
-
-Floats = NDArray[np.float64]
 
 ComparableWorkload: TypeAlias = KernelWorkload | OperatorsWorkload | NetworkWorkload
 

@@ -11,13 +11,10 @@ from math import erfc, sqrt
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.predictors.intervals.prior import normal_quantile
+from app.tables.arrays import Bools, Floats
 from app.wire.prediction_form import Interval
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 # Correlation of the errors of two GPUs on one workload, in units of their intervals. On NeuSight's measured models,
 # each GPU left out in turn, it is 0.05 (`gpucast evaluate ranking --rows 250`): too small to use.

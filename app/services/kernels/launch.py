@@ -5,16 +5,14 @@ from __future__ import annotations
 from math import ceil
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.errors import FieldError
 from app.ops.kernel import FIELD_INDEX
 from app.predictors.launches.occupancy import LAUNCH_FIELDS, warps_held
 from app.predictors.roofline import peak_flops
+from app.tables.arrays import Ints
 from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.ops import DTYPES, OpTable
-
-Ints = NDArray[np.intp]
 
 _LAUNCH = np.array([FIELD_INDEX[name] for name in (*LAUNCH_FIELDS, "flops")])
 _LIMIT_NAMES = (

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from app.engine.engine import Engine
 from app.engine.gpu_rows import GpuRows
 from app.predictors.launches.occupancy import resident_blocks
 from app.services.kernels.kernel_warnings import answer_warnings, measurement_warnings
+from app.tables.arrays import Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.tables.ops import OpTable
@@ -26,7 +24,6 @@ from app.wire.prediction_form import (
     Share,
 )
 
-Ints = NDArray[np.intp]
 _ROOFLINE = "roofline"
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.engine.operator_blocks import MeasurementColumns, to_blocks
 from app.errors import BadInput, FieldError
@@ -15,13 +14,11 @@ from app.predictors.roofline import hardware_limit
 from app.services.measurements.measurement_columns import ROW_COLUMNS, read_measurement_columns
 from app.services.measurements.upload_gpus import UploadGpus
 from app.store.operator_blocks import OperatorBlock
+from app.tables.arrays import Ints
 from app.tables.predictions import BOUNDS
 from app.wire.measurements.row_columns import MAX_REPORTED
 from app.wire.measurements.upload import OperatorColumns
 from app.wire.operators.operator_columns import Family, Problems, read_families
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 # Tolerance for clocks above the data sheet and rounded counts; times further below the limit are wrong.
 LIMIT_TOLERANCE = 0.05

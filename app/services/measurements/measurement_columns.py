@@ -11,20 +11,17 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from app.engine.operator_blocks import MeasurementColumns
 from app.errors import GpucastError
 from app.ops.base import Dim
 from app.services.measurements.upload_gpus import UploadGpus
 from app.store.operator_blocks import NO_TIME
+from app.tables.arrays import Floats, Ints
 from app.wire.kernel_workload import Name
 from app.wire.measurements.measurement_form import Symbol
 from app.wire.operators.operator_columns import Column, Numbers, Problems, Words, figures, text_to_numbers
 from app.wire.operators.row_forms import Field
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 # Before this year there were no programmable GPUs; an earlier date means an unset clock.
 EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)

@@ -25,6 +25,7 @@ from app.services.measurements.listing import operator_form
 from app.services.measurements.measurement_plan_mix import Mix, mix_of_operators, mix_of_workload
 from app.services.operators.answers import answered
 from app.store.session import Database
+from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.tables.ops import DTYPES, OpTable
@@ -40,9 +41,6 @@ from app.wire.measurement_plan_form import (
     WorkloadInterval,
 )
 from app.wire.prediction_form import AnsweredBy
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 COVERAGE = 0.8
 # Rows of one operator and dtype that are looked at: of the workload by their time, and measured ones.

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from app.engine.gpu_rows import GpuRows, Snapshot
 from app.engine.operator_rows import read_operators
@@ -19,15 +18,13 @@ from app.services.models.networks import prepared
 from app.services.models.sources import asked_network
 from app.services.operators.answers import lacks
 from app.services.operators.tables import lacking_rows
+from app.tables.arrays import Floats, Ints
 from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
 from app.wire.measurement_plan_form import MeasurementPlanRequest
 from app.wire.network_form import GraphRequest, ModelRequest
 from app.wire.operators.operators_form import OperatorsRequest
 from app.wire.operators.row_forms import FORMS, unknown_op
 from app.wire.predict_body import read_request
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 _DEFAULT_DTYPES = ("fp32", "bf16")
 

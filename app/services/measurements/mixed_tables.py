@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from app.errors import BadInput, FieldError
 from app.services.measurements.operator_uploads import OPERATOR_COLUMNS, strip_prefix
 from app.services.operators.batch_files import is_words
+from app.tables.arrays import Ints
 from app.wire.measurements.row_columns import COLUMNS, MAX_REPORTED
 from app.wire.measurements.upload import Objects, OperatorColumns, Upload, UploadPart
 from app.wire.operators.operator_columns import Problems
-
-Ints = NDArray[np.intp]
 
 OUTCOME = "outcome"
 _MEASURED = "measured"

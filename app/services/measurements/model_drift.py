@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.engine.engine import Engine
 from app.engine.evidence import kernel_evidence
 from app.ops import OP_CODE
+from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.tables.ops import concatenate
@@ -20,9 +20,6 @@ PREDICTOR = "auto"
 COVERAGE = 0.8
 # Enough rows for a median within a few percent, in a fraction of a second.
 MOST_ROWS = 200
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)

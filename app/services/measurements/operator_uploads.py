@@ -16,20 +16,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
-from numpy.typing import NDArray
 
 from app.errors import BadInput, Malformed
 from app.services.measurements.check_operators import to_measurement_error
 from app.services.measurements.measurement_columns import ROW_COLUMNS, WORDS
 from app.services.operators.batch_files import is_numbers, is_words, to_numbers, to_words
+from app.tables.arrays import Ints
 from app.wire.decoding import summary
 from app.wire.measurements.parquet_rows import to_microseconds
 from app.wire.measurements.row_columns import MAX_REPORTED
 from app.wire.measurements.upload import OperatorColumns
 from app.wire.operators.operator_columns import Column, Numbers, Problems
 from app.wire.operators.row_forms import COLUMN_NAMES, PAIR_FIELDS, WORD_FIELDS
-
-Ints = NDArray[np.intp]
 
 OPERATOR_COLUMNS = tuple(dict.fromkeys((*ROW_COLUMNS, *COLUMN_NAMES)))
 _WORDS = {*WORDS, *WORD_FIELDS}

@@ -24,7 +24,8 @@ from app.services.models.sources import asked_network
 from app.services.models.whole_networks import network_figures, network_row
 from app.store import measurements, operators
 from app.store.measurements import MeasurementRow
-from app.store.operator_blocks import NO_TIME, Bytes, Context, OperatorBlock, identities
+from app.store.operator_blocks import NO_TIME, Context, OperatorBlock, identities
+from app.tables.arrays import Bytes
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
 from app.wire.measurements.measurement_form import MeasuredModel

@@ -8,7 +8,6 @@ from math import ceil
 
 import numpy as np
 from msgspec import UNSET
-from numpy.typing import NDArray
 
 from app.engine.engine import Engine
 from app.engine.gpu_rows import GpuRows
@@ -21,6 +20,7 @@ from app.services.models.steps import Step, passed_on
 from app.services.operators.answers import ROOFLINE, over_slot, warnings
 from app.services.operators.between_nodes import Asking
 from app.services.operators.explanations import explanations
+from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.ops import DTYPES
 from app.tables.predictions import BOUNDS, COMMUNICATION, EXTRAPOLATED, LAUNCH, MEASURED, SUPPORTS, Predictions
@@ -37,9 +37,6 @@ from app.wire.prediction_form import (
     ServingFigures,
     Share,
 )
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 # A network is as well known as the worst of the rows that take this part of its time.
 KNOWN_SHARE = 0.9

@@ -7,7 +7,6 @@ from statistics import median
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from app.engine.measured_networks import MeasuredModels
 from app.errors import BadInput
@@ -21,8 +20,6 @@ from app.store.measurements import MeasurementRow, training_set_hash
 from app.tables.gpus import GpuTable
 from app.wire.measurements.measurement_form import MeasuredModel
 from app.wire.network_form import ModelWorkload
-
-Floats = NDArray[np.float64]
 
 
 def key_of(network: Network, run: Run, *, launched: bool) -> Hashable:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.engine.operator_rows import Distinct, deduplicate
 from app.errors import BadInput, FieldError
@@ -19,11 +18,9 @@ from app.graphs.training_pass import training
 from app.ops.figures import Work
 from app.ops.kinds import kinds_of, work_of
 from app.services.graphs.graph_store import SizedCache
+from app.tables.arrays import Floats, Ints
 from app.tables.ops import OpTable
 from app.tables.workload import UPDATE, Workload
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 # Networks remembered with how they were run: bytes of all, and of a row with its distinct row and its name.
 _REMEMBERED_BYTES, _ROW_BYTES = 48 * 2**20, 1_500

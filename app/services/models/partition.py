@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from app.engine.engine import Engine
 from app.engine.gpu_rows import GpuRows, Snapshot
@@ -21,6 +20,7 @@ from app.services.models.runs import is_host_launched
 from app.services.models.sources import asked_network
 from app.services.models.steps import Step, timed
 from app.services.operators.answers import lacks_among, refused, require_predictor, warnings
+from app.tables.arrays import Bools, Floats
 from app.tables.gpus import GpuSpec, GpuTable
 from app.tables.predictions import EXTRAPOLATED
 from app.wire.decoding import decode
@@ -28,10 +28,6 @@ from app.wire.network_form import GraphRequest, ModelRequest, NetworkRequest
 from app.wire.partition_form import PARTITION_EXAMPLE, Cut, PartitionRequest, PartitionResponse, Stage
 from app.wire.predict_body import read_request
 from app.wire.prediction_form import AnsweredBy, Interval, MemoryUse
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
-Bools = NDArray[np.bool_]
 
 # The dynamic program looks at every pair of units.
 MOST_UNITS = 3_000

@@ -6,7 +6,6 @@ from collections.abc import Hashable
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.engine.engine import Engine
 from app.engine.gpu_rows import GpuRows, Snapshot
@@ -26,12 +25,10 @@ from app.services.models.sources import asked_network
 from app.services.models.steps import Step, timed
 from app.services.models.whole_networks import NOTE, as_one_row, knows_networks_only
 from app.services.operators.answers import lacks_among, require_predictor, runnable
+from app.tables.arrays import Floats, Ints
 from app.tables.ops import OpTable
 from app.wire.network_form import ModelWorkload, NetworkRequest, NetworkWorkload
 from app.wire.prediction_form import PredictResponse
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 _UNKNOWN_SHOWN = 5
 _HOST_BOUND = (

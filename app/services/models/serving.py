@@ -6,15 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 from msgspec import structs
-from numpy.typing import NDArray
 
 from app.errors import BadInput, FieldError
 from app.graphs.run import Mode
 from app.graphs.serving import DEFINITIONS, decode_contexts, serving
+from app.tables.arrays import Floats
 from app.wire.network_form import ModelWorkload
 from app.wire.prediction_form import ServingFigures
-
-Floats = NDArray[np.float64]
 
 
 def serving_figures(asked: ModelWorkload, step_s: Callable[[ModelWorkload], Floats]) -> list[ServingFigures]:

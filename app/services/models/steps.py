@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.engine.engine import Engine
 from app.graphs.allocator import allocating
@@ -23,14 +22,11 @@ from app.predictors.intervals.network_widths import network_widths
 from app.predictors.intervals.prior import width_at
 from app.services.models.networks import Prepared
 from app.services.operators.between_nodes import answered_on
+from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
 from app.tables.predictions import Predictions
 from app.tables.workload import Workload
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
-Ints = NDArray[np.intp]
 
 
 class Step(NamedTuple):

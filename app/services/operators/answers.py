@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.engine.engine import Engine
 from app.engine.gpu_rows import GpuRows
@@ -15,13 +14,11 @@ from app.predictors import DEFAULT, OPERATOR_PREDICTORS
 from app.predictors.base import calibrated
 from app.predictors.links import beyond_link_domain
 from app.predictors.roofline import peaks
+from app.tables.arrays import Bools, Ints
 from app.tables.gpus import MOST_IN_A_MACHINE, GpuSpec, GpuTable
 from app.tables.ops import DTYPES, OpTable
 from app.tables.predictions import Predictions
 from app.wire.prediction_form import Skipped
-
-Ints = NDArray[np.intp]
-Bools = NDArray[np.bool_]
 
 ROOFLINE = "roofline"
 _SERVING = tuple(predictor.name for predictor in OPERATOR_PREDICTORS)

@@ -8,16 +8,13 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from app.errors import Malformed, TooLarge
+from app.tables.arrays import Floats, Ints
 from app.tables.predictions import BOUNDS
 from app.wire.measurements.parquet_rows import check_parquet_size
 from app.wire.operators.operator_columns import Column, Numbers, Problems, Words
 from app.wire.operators.row_forms import COLUMN_NAMES, PAIR_FIELDS, WORD_FIELDS
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 # A compressed stream can hold a column of one value repeated for gigabytes.
 MAX_BYTES = 1 << 30

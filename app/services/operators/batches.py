@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import numpy as np
 from msgspec import structs
-from numpy.typing import NDArray
 
 from app.engine.gpu_rows import GpuRows, Snapshot
 from app.errors import MAX_ERRORS, BadInput, FieldError, NotFound
@@ -18,6 +17,7 @@ from app.runtime.allocator_trim import LARGE_BODY, trim_allocator
 from app.services.operators.answers import ROOFLINE, lacks, require_predictor, warnings
 from app.services.operators.batch_files import FILES
 from app.services.operators.tables import bound_names, json_columns, lacking_rows, times_of
+from app.tables.arrays import Floats, Ints
 from app.wire.decoding import decode, decode_plain
 from app.wire.json_text import check_json_text
 from app.wire.operators.operator_columns import (
@@ -31,9 +31,6 @@ from app.wire.operators.operator_columns import (
 )
 from app.wire.operators.operators_form import BATCH_EXAMPLE, BatchResponse, OperatorBatch
 from app.wire.prediction_form import AnsweredBy
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 JSON = "application/json"
 MEDIA = (JSON, *FILES)

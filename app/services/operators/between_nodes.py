@@ -7,19 +7,16 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.engine.engine import Engine
 from app.graphs.internode_collectives import Across, in_racks, over_nodes, within_nodes
 from app.graphs.run import Parallelism
 from app.predictors.priors import IS_COLLECTIVE
 from app.services.operators.answers import answered
+from app.tables.arrays import Floats, Ints
 from app.tables.gpus import MOST_IN_A_MACHINE, GpuTable
 from app.tables.ops import OpTable
 from app.tables.predictions import COMMUNICATION, EXTRAPOLATED, MEASURED, Predictions
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 # What a device can send to other nodes where a request has no say in it.
 USUAL_BYTES_PER_S = Parallelism().network_bytes_per_s

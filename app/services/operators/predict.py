@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.engine.gpu_rows import GpuRows, Snapshot
 from app.engine.operator_rows import Distinct, read_operators
@@ -31,6 +30,7 @@ from app.services.operators.answers import (
 )
 from app.services.operators.between_nodes import Asking, answered_on
 from app.services.operators.explanations import explanations
+from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.ops import DTYPES
 from app.tables.predictions import BOUNDS, EXTRAPOLATED, SUPPORTS, Predictions
@@ -44,9 +44,6 @@ from app.wire.prediction_form import (
     PredictResponse,
     Share,
 )
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)

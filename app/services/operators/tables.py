@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from msgspec import structs
-from numpy.typing import NDArray
 
 from app.engine.engine import Engine
 from app.engine.gpu_rows import GpuRows, Snapshot
@@ -16,6 +15,7 @@ from app.ops.kinds import kinds_of, work_of
 from app.ops.stacks import doubts
 from app.services.operators.answers import ROOFLINE, lacks, over_slot, refused, require_predictor, warnings
 from app.services.operators.between_nodes import answered_on
+from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
 from app.tables.predictions import BOUNDS, EXTRAPOLATED
@@ -24,8 +24,6 @@ from app.wire.operators.operators_form import OperatorTableRequest, TablePredict
 from app.wire.operators.row_forms import FORMS, WORD_FIELDS, unknown_op
 from app.wire.prediction_form import AnsweredBy, Skipped
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 Path = tuple[str | int, ...]
 
 # Not a power of two: columns as far apart share few lines of a cache.

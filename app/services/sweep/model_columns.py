@@ -12,14 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from app.errors import BadInput, FieldError
 from app.services.models.builtin import config_of
+from app.tables.arrays import Ints
 from app.wire.decoding import convert
 from app.wire.network_form import MODEL_EXAMPLE, ModelWorkload, ParallelismIn
-
-Ints = NDArray[np.intp]
 
 CONFIG, _SPLIT = "config.", "parallelism."
 _OF_WORKLOAD = set(ModelWorkload.__struct_fields__) - {"kind", "config", "parallelism", "dataset_size", "output_tokens"}

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from app.graphs.convnets import is_convnet
 from app.graphs.convnets import lower as lower_convnet
@@ -22,9 +21,8 @@ from app.services.models.builtin import config_of
 from app.services.models.networks import Network
 from app.services.models.sources import IMAGE_SIZE, image_size_of
 from app.services.sweep.model_columns import workload_of
+from app.tables.arrays import Floats
 from app.tables.workload import Workload
-
-Floats = NDArray[np.float64]
 
 
 class Model(NamedTuple):

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import pyarrow as pa
 from msgspec import structs
-from numpy.typing import NDArray
 
 from app.errors import BadInput
 from app.graphs.batched import LoweredGroup, lower_groups, per_configuration
@@ -21,12 +20,9 @@ from app.services.models.networks import workload_of as rows_of
 from app.services.models.runs import attention_of, is_host_launched, run_of
 from app.services.sweep.model_columns import CONFIG, Columns, Values, workload_of
 from app.services.sweep.model_forms import Model, model_of
+from app.tables.arrays import Bools, Floats, Ints
 from app.tables.workload import Workload
 from app.wire.network_form import ModelWorkload
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
-Bools = NDArray[np.bool_]
 
 # How large what goes in is: of transformers, of ConvNets.
 _LENGTHS = ("sequence", "image_size")

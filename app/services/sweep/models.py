@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 from msgspec import structs
-from numpy.typing import NDArray
 
 from app.engine.gpu_rows import Snapshot
 from app.errors import GpucastError
@@ -31,13 +30,12 @@ from app.services.operators.answers import refused
 from app.services.operators.between_nodes import answered_on
 from app.services.operators.tables import CHUNK, piece_of
 from app.services.sweep.model_groups import Group, Table
+from app.tables.arrays import Floats
 from app.tables.ops import OpTable
 from app.tables.predictions import Predictions
 from app.tables.workload import Workload
 from app.wire.network_form import ModelRequest, ModelWorkload
 from app.wire.prediction_form import MemoryParts, Phases
-
-Floats = NDArray[np.float64]
 
 # Rows lowered at once, of all configurations together: some ten megabytes of figures; and configurations before it is
 # known how many rows each has.

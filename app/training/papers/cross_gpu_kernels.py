@@ -20,10 +20,10 @@ from app.errors import BadInput
 from app.predictors.papers.cross_gpu_kernels.efficiency import transfer
 from app.predictors.papers.cross_gpu_kernels.pairs import MS_PER_S, pair_features
 from app.predictors.papers.cross_gpu_kernels.regressor_fit import FITTERS
+from app.tables.arrays import Floats
 from app.tables.ops import concatenate
 from app.training.papers.cross_gpu_rows import AuthorPairs, read_pairs
 
-Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 STUDY = "cross-gpu-kernels"

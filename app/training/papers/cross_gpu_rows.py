@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 from app.errors import BadInput, NotFound
 from app.ops import OP_CODE
 from app.ops.kernel import FIELD_INDEX
+from app.tables.arrays import Floats, Ints
 from app.tables.gpus import COLUMN_INDEX, COLUMNS, GpuTable
 from app.tables.ops import DTYPE_CODE, OpTable
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 Row = Mapping[str, str]
 
 # Order matters: it decides the order of pairs, which the seeded regressors see.

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from app.errors import BadInput, FieldError, TooLarge
+from app.tables.arrays import Ints
 from app.wire.measurements.row_columns import (
     DIMS,
     FLAG,
@@ -24,8 +23,6 @@ from app.wire.measurements.row_columns import (
     measurement,
 )
 from app.wire.measurements.upload import Objects
-
-Ints = NDArray[np.intp]
 
 # Run-length encoding lets a small file hold gigabytes.
 MAX_PARQUET_BYTES = 1 << 30

@@ -9,17 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.errors import MAX_ERRORS, BadInput, FieldError, TooLarge
 from app.ops.figures import Broken
+from app.tables.arrays import Bools, Floats, Ints
 from app.tables.ops import DTYPE_CODE, OpTable
 from app.wire.decoding import summary
 from app.wire.operators.row_forms import FORMS, REQUEST_NAMES, Field, Form, unknown_op
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
-Bools = NDArray[np.bool_]
 Path = tuple[str | int, ...]
 
 

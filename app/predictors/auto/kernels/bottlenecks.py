@@ -16,17 +16,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.ops.kernel import FIELD_INDEX
 from app.predictors.launches.occupancy import blocks_allowed
 from app.predictors.roofline import memory_limit_s, peaks
 from app.runtime.compiled import compiled
+from app.tables.arrays import Floats, Ints
 from app.tables.gpus import COLUMN_INDEX, GpuTable, once_per_table
 from app.tables.ops import OpTable
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 BOTTLENECKS = ("traffic", "latency", "issue", "arithmetic", "serial")
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.ops.kernel import FIELD_INDEX
 from app.predictors.auto.kernels.bottlenecks import Bottlenecks, bottlenecks
@@ -18,11 +17,9 @@ from app.predictors.auto.kernels.transfer import (
     all_carried,
     works_s,
 )
+from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 # Costs of an unmeasured kernel, in cycles per lane operation (traffic: multiples of its streaming time). An L1 hit
 # takes some 30 cycles and an L2 hit some 200; an SM issues 4 warps of 32 lanes per cycle, one in four a lane operation;

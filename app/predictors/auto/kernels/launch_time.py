@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.ops.kernel import FIELD_INDEX
 from app.predictors.auto.kernels.bottlenecks import Devices, Launches, unit_times
@@ -23,10 +22,8 @@ from app.predictors.auto.kernels.transfer import (
 from app.predictors.intervals.groups import NO_EVIDENCE, OTHER_GPU_AND_SIZE, RELATED, SAME_GPU
 from app.predictors.launches.relations import RELATION
 from app.runtime.compiled import compiled
+from app.tables.arrays import Floats, Ints
 from app.tables.predictions import COMPUTE, LAUNCH, MEMORY
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 # Measured work of at least this multiple of the launch floor fully corrects a kernel's fitted costs.
 TRUSTED_WORK = 6.0

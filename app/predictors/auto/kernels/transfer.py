@@ -10,12 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.ops.kernel import MECHANISMS
 from app.runtime.compiled import compiled
-
-Floats = NDArray[np.float64]
+from app.tables.arrays import Floats
 
 # Launch floor of an unmeasured GPU, seconds: empty kernels take 2 to 5 us on NVIDIA GPUs since 2015.
 FLOOR_S = 4e-6

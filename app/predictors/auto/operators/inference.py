@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.predictors.auto.operators.models.features import DEVICES, EAGER, FEATURES, fill_features
 from app.predictors.auto.operators.models.packed import Packed, Recipes
@@ -39,11 +38,7 @@ from app.predictors.intervals.groups import (
 )
 from app.predictors.priors import IS_COLLECTIVE
 from app.runtime.compiled import compiled
-
-Floats = NDArray[np.float64]
-Singles = NDArray[np.float32]
-Ints = NDArray[np.intp]
-Bools = NDArray[np.bool_]
+from app.tables.arrays import Floats, Ints, Singles
 
 # How fast what was learned fades out of the range it was learned in, per factor of e.
 FADING = 0.1

@@ -30,13 +30,11 @@ from app.predictors.intervals.groups import S_CALIBRATED, S_MEASURED, S_SEEN, SU
 from app.predictors.links import by_link
 from app.predictors.priors import IS_COLLECTIVE, IS_LINEAR
 from app.predictors.roofline import peaks
+from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence
 from app.tables.ops import DTYPE_CODE, DTYPES, OpTable, concatenate
 from app.tables.predictions import MEASURED, Estimate
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 CellKey = tuple[str, str]
 

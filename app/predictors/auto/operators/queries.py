@@ -5,16 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.predictors.auto.operators.models.per_operator import MOST_KIN
 from app.predictors.auto.operators.physics.analytic_model import Devices
 from app.predictors.auto.operators.physics.operator_features import Traits
-
-Floats = NDArray[np.float64]
-Singles = NDArray[np.float32]
-Ints = NDArray[np.intp]
-Bools = NDArray[np.bool_]
+from app.tables.arrays import Bools, Floats, Ints, Singles
 
 # Models that answer together at most: siblings, and few rows of the GPU itself.
 MEMBERS = MOST_KIN + 1

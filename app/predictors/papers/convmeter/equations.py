@@ -18,12 +18,10 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.ops.network import BACKWARD, BACKWARD_UPDATE, FORWARD, STEP, UPDATE
+from app.tables.arrays import Floats
 from app.tables.ops import OpTable
-
-Floats = NDArray[np.float64]
 
 TERMS = ("flops", "inputs", "outputs", "one", "layers", "weights", "devices", "depthwise", "operators")
 _FLOPS, _INPUTS, _OUTPUTS, _ONE, _LAYERS, _WEIGHTS, _DEVICES, _DEPTHWISE, _OPERATORS = range(len(TERMS))

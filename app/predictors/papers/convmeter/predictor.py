@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.errors import NotTrained
 from app.ops.network import BACKWARD, BACKWARD_UPDATE, FORWARD, NETWORK, PASSES, STEP, UPDATE
@@ -26,15 +25,12 @@ from app.predictors.papers.convmeter.equations import NON_NEGATIVE, PLAIN, TERMS
 from app.predictors.papers.known_gpus import LAYOUT, KnownGpus
 from app.predictors.papers.queries import Cell, estimate, of_each_gpu
 from app.predictors.schema import Layout
+from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.measurements import Evidence
 from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OpTable
 from app.tables.predictions import Estimate
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
-Bools = NDArray[np.bool_]
 
 _RATE, _BANDWIDTH = COLUMN_INDEX["peak_fp32_flops"], COLUMN_INDEX["memory_bandwidth_bytes_per_s"]
 # What a pass is the sum of, where it was not measured as a whole.

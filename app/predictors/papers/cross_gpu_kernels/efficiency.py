@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.ops.kernel import FIELD_INDEX
 from app.predictors.base import Capabilities
@@ -22,13 +21,11 @@ from app.predictors.launches.occupancy import paper_occupancy
 from app.predictors.launches.strongest_evidence import Sources
 from app.predictors.roofline import GpuArrays, gpu_arrays
 from app.runtime.compiled import compiled
+from app.tables.arrays import Floats, Ints
 from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.measurements import Evidence
 from app.tables.ops import DTYPE_CODE, OpTable, concatenate
 from app.tables.predictions import COMPUTE, MEMORY, Estimate
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 _FP32 = DTYPE_CODE["fp32"]
 _FLOPS, _BYTES = FIELD_INDEX["flops"], FIELD_INDEX["bytes"]

@@ -8,16 +8,13 @@ invariant to scale.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.ops.kernel import FIELD_INDEX, SIZE_FIELDS
 from app.predictors.launches.identity import launch_ids
+from app.tables.arrays import Floats, Ints
 from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.measurements import Measurements
 from app.tables.ops import OpTable
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 MS_PER_S = 1e3
 GIGA = 1e9

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import lstsq
 from sklearn.ensemble import GradientBoostingRegressor, RandomForestRegressor
 from sklearn.linear_model import Lasso, Ridge
@@ -18,8 +17,7 @@ from sklearn.svm import SVR
 
 from app.predictors.flat.regressors import Affine, FlatModel, Neighbours, RadialBasis
 from app.predictors.flat.trees import FlatTrees
-
-Floats = NDArray[np.float64]
+from app.tables.arrays import Floats
 
 NEIGHBOURS = 5
 

@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.errors import NotTrained
 from app.predictors.base import Capabilities
@@ -27,13 +26,11 @@ from app.predictors.papers.cross_gpu_kernels.pairs import (
 )
 from app.predictors.roofline import hardware_limit
 from app.predictors.schema import Layout
+from app.tables.arrays import Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.tables.ops import OpTable
 from app.tables.predictions import Estimate
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 # Beyond this many pairs a seeded sample is learned from: artefacts stay under some 25 MB, and the kernel
 # machine, whose cost grows with the square, fits in seconds.

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.errors import NotTrained
 from app.ops import OP_CODE, OPS
@@ -38,14 +37,12 @@ from app.predictors.papers.queries import (
 )
 from app.predictors.roofline import peaks
 from app.predictors.schema import Layout
+from app.tables.arrays import Floats, Ints
 from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.measurements import Evidence
 from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import DTYPE_CODE, OpTable
 from app.tables.predictions import Estimate
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 # Operators whose library picks among kernels (Habitat, table 1).
 VARYING = ("linear", "bmm", "conv2d", "recurrent")

@@ -16,12 +16,9 @@ from app.predictors.papers.habitat.wave_scaling import distance
 from app.predictors.papers.known_gpus import FIGURES, KnownGpus, figures_of
 from app.predictors.papers.queries import points
 from app.predictors.shapes import check_shape
+from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
-Bools = NDArray[np.bool_]
 
 LAYERS, ROUNDS = (64, 64), 60
 # From fewer GPUs a network learns nothing of another one.

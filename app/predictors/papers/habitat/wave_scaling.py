@@ -9,11 +9,9 @@ bandwidth, g = 1 - x / 2R below the ridge R and R / 2x above it.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.predictors.papers.known_gpus import FIGURES
-
-Floats = NDArray[np.float64]
+from app.tables.arrays import Floats
 
 _SMS, _CLOCK, _BANDWIDTH, _THREADS = (
     FIGURES.index(name) for name in ("sm_count", "boost_clock_hz", "memory_bandwidth_bytes_per_s", "max_threads_per_sm")

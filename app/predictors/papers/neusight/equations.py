@@ -13,16 +13,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.ops.base import Op
 from app.ops.figures import Products, Work
 from app.predictors.roofline import peaks
+from app.tables.arrays import Floats, Ints
 from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 FAMILIES = ("bmm", "linear", "elementwise", "softmax", "layer_norm")
 PRODUCTS, ELEMENTWISE = ("bmm", "linear"), "elementwise"

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.ops import OP_CODE, OPS
 from app.ops.base import Op
@@ -15,13 +14,10 @@ from app.predictors.papers.neusight.equations import PRODUCTS, Kernels, decompos
 from app.predictors.papers.neusight.measured_tiles import Tiles, tiles_of_grids, tiles_of_kernels
 from app.predictors.papers.neusight.network import Examples, Network
 from app.predictors.papers.neusight.operator_model import OperatorModel, figures_of, tiles_for
+from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import DTYPE_CODE
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
-Bools = NDArray[np.bool_]
 
 # Rows that one network learns from, evenly from its GPUs, and the fewest that it can.
 MOST_ROWS, LEAST_ROWS = 60_000, 50

@@ -19,9 +19,7 @@ from numpy.typing import NDArray
 from app.predictors.nearest import nearest, nearest_of
 from app.predictors.shapes import check_below, check_shape
 from app.runtime.compiled import compiled
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
+from app.tables.arrays import Floats, Ints
 
 # Measured shapes per operator, dtype and GPU that the choice is made from; then those are dropped that the others
 # already answer for.

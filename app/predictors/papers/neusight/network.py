@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 
 from app.predictors.shapes import check_shape
 from app.runtime.compiled import compiled
-
-Floats = NDArray[np.float64]
-Singles = NDArray[np.float32]
+from app.tables.arrays import Floats, Singles
 
 WIDTH, LAYERS = 64, 4
 # Lower bound of utilisation: a wave may only wait for its launch or for memory.

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.ops.base import Op
 from app.ops.tiles import CANDIDATES
@@ -26,11 +25,9 @@ from app.predictors.papers.neusight.equations import (
 from app.predictors.papers.neusight.measured_tiles import Tiles
 from app.predictors.papers.neusight.network import Network, utilisation
 from app.predictors.papers.queries import Cell
+from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.ops import DTYPE_CODE
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 # PyTorch's element-wise kernels: blocks of 128 threads, four elements each.
 ELEMENTS_OF_BLOCK = 512.0

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.errors import NotTrained
 from app.ops import OPS
@@ -31,14 +30,12 @@ from app.predictors.papers.neusight.network import Network
 from app.predictors.papers.neusight.operator_model import OperatorModel
 from app.predictors.papers.queries import Cell, estimate
 from app.predictors.schema import Layout
+from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence
 from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import OpTable
 from app.tables.predictions import Estimate
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 _FAMILY = {op.name: family_of(op) for op in OPS}
 

@@ -10,13 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.ops.figures import Products
 from app.predictors.flat.trees import FlatTrees
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
+from app.tables.arrays import Floats, Ints
 
 # A leaf with fewer shapes follows noise (chosen on a validation part of the FP32 training rows: 1, 3, 10, 20, 40).
 LEAST_LEAF = 10

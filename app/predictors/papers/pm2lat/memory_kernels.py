@@ -13,13 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.predictors.papers.pm2lat.kernel_chooser import KernelChooser
 from app.predictors.papers.queries import LEAST_ROWS
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
+from app.tables.arrays import Floats, Ints
 
 # The floor is about the shortest time; rows within this factor of it say nothing of bytes.
 FLOOR_QUANTILE, FLOOR_FACTOR = 0.01, 1.1

@@ -12,15 +12,13 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.ops.figures import Products
 from app.predictors.papers.pm2lat.kernel_chooser import KernelChooser, product_features
 from app.predictors.papers.pm2lat.throughput_table import Layout, fit_table, place, throughput
 from app.predictors.papers.queries import LEAST_ROWS
+from app.tables.arrays import Floats, Ints
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 Tile = tuple[int, int]
 
 RESIDENT = (0, 1, 2, 3, 4)

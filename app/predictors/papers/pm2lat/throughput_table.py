@@ -15,12 +15,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.ops.figures import Products
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
+from app.tables.arrays import Floats, Ints
 
 # Knots: K = 1 .. 2^17, waves 2^-3 .. 2^10; beyond, throughput stays what it is at the last.
 MOST_LOG_K, LEAST_LOG_WAVES, MOST_LOG_WAVES = 17, -3, 10

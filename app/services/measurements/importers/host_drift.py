@@ -9,10 +9,8 @@ all later rows. The growth of that minimum is subtracted.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
+from app.tables.arrays import Floats, Ints
 
 # The last rows of a process share one estimate, because few later rows remain to bound it.
 LAST_ROWS = 100

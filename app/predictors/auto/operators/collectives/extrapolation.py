@@ -12,19 +12,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.predictors.auto.operators.models.features import DEVICES, LIBRARY, MESSAGE
 from app.predictors.auto.operators.models.packed import Packed, Recipes
 from app.predictors.auto.operators.models.ranges import cells_of
 from app.predictors.priors import IS_COLLECTIVE
 from app.runtime.compiled import compiled
+from app.tables.arrays import Floats, Ints, Singles
 from app.tables.ops import OpTable
-
-Floats = NDArray[np.float64]
-Singles = NDArray[np.float32]
-Ints = NDArray[np.intp]
-
 
 # How far a size may be from one that was measured, as features are rounded.
 _ROUNDED = 1e-3

@@ -23,12 +23,10 @@ from app.ops import OPS
 from app.predictors.auto.operators.models.gaussian_process import matern
 from app.predictors.auto.operators.models.training_samples import samples
 from app.predictors.auto.operators.physics.physics_fit import NEUTRAL
+from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.tables.ops import OpTable, concatenate
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 # Standard deviations in log space, and lengths in the logarithm of bytes; chosen with configurations held out.
 LEVEL, SMOOTH, STEPS, DTYPE, NOISE = 3.0, 0.5, 0.1, 0.05, 0.04

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.predictors.auto.operators.models.boosted_trees import Trees
 from app.predictors.auto.operators.models.gaussian_process import (
@@ -30,9 +29,7 @@ from app.predictors.auto.operators.models.gaussian_process import dependence as 
 from app.predictors.auto.operators.models.smooth import Smooth
 from app.predictors.auto.operators.models.tree_sums import LEAVES
 from app.predictors.auto.operators.physics.physics_fit import LEAST_FACTORS, MOST_FACTORS, fill_scaled
-
-Floats = NDArray[np.float64]
-Singles = NDArray[np.float32]
+from app.tables.arrays import Floats, Singles
 
 # What the smooth rest may be, from its usual middle; found one at a time by the marginal likelihood.
 LENGTHS, AMPLITUDES, NOISES = (1.0, 2.0, 4.0), (0.1, 0.2, 0.4, 0.8), (0.03, 0.06, 0.12)

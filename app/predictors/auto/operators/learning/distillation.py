@@ -10,12 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.predictors.auto.operators.models.boosted_trees import Growth, Trees, boosted
-
-Floats = NDArray[np.float64]
-Singles = NDArray[np.float32]
+from app.tables.arrays import Floats, Singles
 
 # Random trees, the least rows of their leaves, the part of features that a question is chosen among, and their part in
 # the teacher's answer.

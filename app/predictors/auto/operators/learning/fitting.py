@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.predictors.auto.operators.learning.calibration import Rows, calibrate
 from app.predictors.auto.operators.learning.distillation import taught_again
@@ -24,9 +23,7 @@ from app.predictors.auto.operators.models.training_samples import Samples
 from app.predictors.auto.operators.physics.analytic_model import ANY_TILE
 from app.predictors.auto.operators.physics.physics_fit import FACTORS, fitted_factors
 from app.predictors.intervals.groups import S_UNSEEN
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
+from app.tables.arrays import Floats, Ints
 
 # Rows of a GPU from which a model stands by itself; with fewer it corrects another.
 ENOUGH = 400

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.ops import OP_CODE, OPS
 from app.ops.kinds import kinds_of
@@ -29,13 +28,11 @@ from app.predictors.auto.operators.physics.analytic_model import ANY_TILE
 from app.predictors.auto.operators.physics.operator_features import products_of
 from app.predictors.links import by_link, runs_by_link
 from app.predictors.priors import IS_COLLECTIVE
+from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 
 def fit(known: Learned, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Learned:

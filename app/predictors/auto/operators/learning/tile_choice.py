@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.ops import OPS
 from app.predictors.auto.operators.learning.fitting import TRIAL_ROWS
@@ -20,8 +19,6 @@ from app.predictors.auto.operators.physics.physics_fit import fitted_factors
 from app.predictors.priors import TILES_OF_KIND
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
-
-Ints = NDArray[np.intp]
 
 # Rows of a GPU that may tell, and the part of the deviation that another tile must leave at most.
 LEAST_ROWS, BETTER = 16, 0.8

@@ -17,10 +17,8 @@ from numpy.typing import NDArray
 
 from app.predictors.auto.operators.models.tree_sums import BLOCK, DEPTH, LEAVES, add_trees, questions_of
 from app.runtime.compiled import compiled
+from app.tables.arrays import Floats, Halves, Singles
 
-Floats = NDArray[np.float64]
-Singles = NDArray[np.float32]
-Halves = NDArray[np.float16]
 Bins = NDArray[np.uint8]
 
 BINS = 64

@@ -11,7 +11,6 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.ops import OPS
 from app.ops.figures import Products
@@ -34,12 +33,9 @@ from app.predictors.auto.operators.physics.analytic_model import (
 from app.predictors.auto.operators.physics.operator_features import Traits
 from app.predictors.priors import IS_EAGER
 from app.runtime.compiled import compiled
+from app.tables.arrays import Floats, Ints, Singles
 from app.tables.gpus import COLUMN_INDEX
 from app.tables.ops import OpTable
-
-Floats = NDArray[np.float64]
-Singles = NDArray[np.float32]
-Ints = NDArray[np.intp]
 
 _PRODUCT_FEATURES = 11
 SHAPE_FEATURES = 27

@@ -17,7 +17,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.ops import OPS
 from app.predictors.auto.operators.models.boosted_trees import Trees, leaves_of
@@ -33,11 +32,7 @@ from app.predictors.auto.operators.models.tree_sums import LEAVES
 from app.predictors.auto.operators.physics.physics_fit import FACTORS, fill_scaled
 from app.predictors.priors import IS_COLLECTIVE
 from app.runtime.compiled import compiled
-
-Floats = NDArray[np.float64]
-Singles = NDArray[np.float32]
-Ints = NDArray[np.intp]
-Bytes = NDArray[np.uint8]
+from app.tables.arrays import Bytes, Floats, Ints, Singles
 
 # Standard deviations in log space between GPUs: of the offset; of the constants of overhead, least time, compute, DRAM,
 # L2 and link; of how much of the others' trees applies; of what leaves have in common.

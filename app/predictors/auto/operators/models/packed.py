@@ -15,11 +15,7 @@ from app.predictors.auto.operators.models.features import FEATURES, SHAPE_FEATUR
 from app.predictors.auto.operators.models.per_operator import Cell, Model
 from app.predictors.auto.operators.models.smooth import Smooth
 from app.predictors.auto.operators.models.tree_sums import Questions, questions_of
-
-Floats = NDArray[np.float64]
-Singles = NDArray[np.float32]
-Ints = NDArray[np.intp]
-Bools = NDArray[np.bool_]
+from app.tables.arrays import Bools, Floats, Ints, Singles
 
 # Numbers of devices that are told apart of a collective.
 MOST_NUMBERS = 8

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.predictors.auto.operators.models.boosted_trees import Trees
 from app.predictors.auto.operators.models.features import SHAPE_FEATURES
@@ -23,9 +22,7 @@ from app.predictors.auto.operators.physics.analytic_model import ANY_TILE
 from app.predictors.auto.operators.physics.physics_fit import FACTORS, NEUTRAL
 from app.predictors.intervals.groups import S_CALIBRATED, S_SEEN, S_SIBLING, S_UNSEEN
 from app.predictors.shapes import check_shape
-
-Floats = NDArray[np.float64]
-Singles = NDArray[np.float32]
+from app.tables.arrays import Floats, Singles
 
 # GPUs of the same make that answer for one without rows of its own.
 MOST_KIN = 3

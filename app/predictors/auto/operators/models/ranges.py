@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.predictors.auto.operators.models.features import EAGER, LIBRARY
 from app.predictors.auto.operators.models.packed import Packed, Recipes
 from app.predictors.intervals.groups import S_CALIBRATED
 from app.runtime.compiled import compiled
-
-Floats = NDArray[np.float64]
-Singles = NDArray[np.float32]
-Ints = NDArray[np.intp]
+from app.tables.arrays import Floats, Ints, Singles
 
 # How far out of a range a shape may be, as features are rounded.
 _ROUNDED = 1e-3

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.predictors.auto.operators.physics.analytic_model import Devices, compute_s
 from app.predictors.auto.operators.physics.operator_features import Traits
@@ -24,10 +23,8 @@ from app.predictors.auto.operators.physics.physics_fit import COMPUTE, DRAM
 from app.predictors.intervals.groups import S_SIBLING
 from app.predictors.priors import BY_KIND, IN_TURN_SHARE, IS_COLLECTIVE
 from app.runtime.compiled import compiled
+from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 
 def edges(gpus: GpuTable) -> Floats:

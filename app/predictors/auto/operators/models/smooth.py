@@ -13,11 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.runtime.compiled import compiled
-
-Floats = NDArray[np.float64]
-Singles = NDArray[np.float32]
-Ints = NDArray[np.intp]
-
+from app.tables.arrays import Floats, Singles
 
 # Decimals of a column that single precision keeps: values that differ beyond them were one.
 _DIGITS = 4

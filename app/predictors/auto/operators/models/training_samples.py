@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.ops import OPS
 from app.ops.kinds import kinds_of
@@ -18,14 +17,10 @@ from app.predictors.auto.operators.physics.operator_features import Traits, prod
 from app.predictors.auto.operators.physics.physics_fit import fill_scaled
 from app.predictors.priors import FAST_LINK_BYTES_PER_S
 from app.runtime.compiled import compiled
+from app.tables.arrays import Bools, Floats, Ints, Singles
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.tables.operator_runs import OperatorRuns
-
-Floats = NDArray[np.float64]
-Singles = NDArray[np.float32]
-Ints = NDArray[np.intp]
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.runtime.compiled import compiled
+from app.tables.arrays import Bytes, Floats, Ints, Shorts, Singles
 
-Floats = NDArray[np.float64]
-Singles = NDArray[np.float32]
-Ints = NDArray[np.intp]
-Bytes = NDArray[np.uint8]
-Shorts = NDArray[np.int16]
 Words = NDArray[np.uint32]
 
 DEPTH = 6

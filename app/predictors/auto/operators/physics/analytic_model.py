@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.ops.tiles import CANDIDATES, wave_efficiency
 from app.predictors.auto.operators.physics.clock_model import (
@@ -48,12 +47,9 @@ from app.predictors.priors import (
 )
 from app.predictors.roofline import memory_limit_s, peaks
 from app.runtime.compiled import compiled
+from app.tables.arrays import Floats, Ints
 from app.tables.gpus import COLUMN_INDEX, GpuTable, once_per_table
 from app.tables.predictions import COMMUNICATION, COMPUTE, LAUNCH, MEMORY
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
-
 
 _TILE_SPEED = speed_of(CANDIDATES) / speed_of(CANDIDATES).max()
 # Spaces of products: of the first there are kernels before Ampere only, of the third since; of the second where there

@@ -13,13 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.predictors.roofline import PIPES_OF_DTYPE
+from app.tables.arrays import Floats
 from app.tables.gpus import COLUMN_INDEX, GpuTable, once_per_table
 from app.tables.ops import DTYPES
-
-Floats = NDArray[np.float64]
 
 # Part of a pipe's peak that the best kernels reach: lanes, and tensor units.
 LANES_CAP, TENSOR_CAP = 0.962, 0.908

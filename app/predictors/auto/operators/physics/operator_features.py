@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.ops.attention_tiles import fill_tiles
 from app.ops.figures import Loops, Products, Queries, Rereads
@@ -14,10 +13,8 @@ from app.ops.kinds import Kind, least_flops_of, link_bytes_of, passing_of, work_
 from app.ops.tiles import CANDIDATES, TRANSFORMED, Grid, as_batches, fill_grid
 from app.predictors.priors import IN_TURN, IS_EAGER, TILE_EDGE
 from app.runtime.compiled import compiled
+from app.tables.arrays import Floats, Ints
 from app.tables.ops import WEIGHT_BYTES, OpTable
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 # Bytes that other layers move per weight of a `linear`, by dtype: none where PyTorch runs it again and again.
 _IN_TURN_BYTES = np.where(IS_EAGER, 0.0, (IN_TURN - 1.0) * WEIGHT_BYTES)

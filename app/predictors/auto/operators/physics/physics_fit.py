@@ -9,7 +9,6 @@ deviations in log space, drawn towards the priors as by a few rows that agree wi
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.predictors.auto.operators.physics.analytic_model import (
     COMPUTE_S,
@@ -22,8 +21,7 @@ from app.predictors.auto.operators.physics.analytic_model import (
     blend,
 )
 from app.runtime.compiled import compiled
-
-Floats = NDArray[np.float64]
+from app.tables.arrays import Floats
 
 FACTOR_NAMES = ("overhead", "least", "compute", "DRAM", "L2", "link")
 FACTORS = len(FACTOR_NAMES)
