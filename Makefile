@@ -42,7 +42,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 # The checks, the compiler and the installation of PyTorch need little of one another, and two cores are there.
 test: .venv/.dev
 	@$(MAKE) --no-print-directory -j 3 .venv/.torch compile $(CHECKS)
-	$(ONE_THREAD) $(BIN)/pytest -q -n $(WORKERS) --dist loadfile --durations 30 --durations-min 1
+	$(ONE_THREAD) $(BIN)/pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 30 --durations-min 1
 
 # What answers requests, compiled once before two processes would each do it.
 compile: $(INSTALLED)

@@ -23,6 +23,12 @@ from tests.service import Service
 VOLATILE = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put files with slow tests first: processes that share the files then end at about the same time."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(scope="session")
 def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A PostgreSQL server: that of TEST_DATABASE_URL, or an embedded one of this session."""

@@ -18,6 +18,8 @@ from app.errors import BadInput
 from app.evaluation.calibration import evaluate_calibration
 from app.evaluation.operator_files import NEUSIGHT_FILE
 
+pytestmark = pytest.mark.slow
+
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
 GPUS = ("tesla-p100-pcie-16gb", "tesla-t4")
 

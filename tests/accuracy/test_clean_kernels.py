@@ -14,7 +14,7 @@ from app.predictors.papers.cross_gpu_kernels.efficiency import Efficiency
 SHARED = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
 DATA = SHARED / "cuda_kernels"
 
-pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"no data in {DATA}")
+pytestmark = [pytest.mark.skipif(not DATA.is_dir(), reason=f"no data in {DATA}"), pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

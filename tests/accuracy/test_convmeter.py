@@ -19,6 +19,8 @@ from app.evaluation.convnets_by_operators import convmeter_cells
 from app.evaluation.measured_networks import FOLDER, read_networks
 from app.services.measurements.importers.timm import FILE
 
+pytestmark = pytest.mark.slow
+
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
 needs_data = pytest.mark.skipif(not (DATA / FOLDER / FILE).is_file(), reason=f"no data in {DATA}")
 

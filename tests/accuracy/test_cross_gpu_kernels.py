@@ -20,7 +20,7 @@ TREES = {"forest": 0.06, "boosting": 0.01}
 # Normal equations so ill-conditioned that a processor's order of summation shows: last digit.
 ILL_CONDITIONED = {"linear", "ridge", "lasso"}
 
-pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"no data in {DATA}")
+pytestmark = [pytest.mark.skipif(not DATA.is_dir(), reason=f"no data in {DATA}"), pytest.mark.slow]
 
 
 def key(cell: dict[str, Any]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from app.evaluation.ranking_report import mean_tau
 
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
 
-pytestmark = pytest.mark.skipif(not (DATA / "neusight").is_dir(), reason=f"no data in {DATA}")
+pytestmark = [pytest.mark.skipif(not (DATA / "neusight").is_dir(), reason=f"no data in {DATA}"), pytest.mark.slow]
 
 
 # Rows of each operator and GPU that are learned from: some seconds instead of minutes, at about a point of error.

@@ -18,6 +18,8 @@ from app.errors import BadInput, NotFound
 from app.evaluation.operator_files import NEUSIGHT_FILE, read_operator_files
 from app.evaluation.operators import evaluate_operators
 
+pytestmark = pytest.mark.slow
+
 # What P4, P100 and T4 teach of FP32 makes the V100 a quarter too slow: as far off as the roofline
 # (docs/reference/results.md).
 NO_BETTER = ("leave_one_gpu_out", "tesla-v100-pcie-32gb")

@@ -20,6 +20,8 @@ from app.store.keys import Role
 from app.store.session import Database
 from app.wire.prediction_form import PREDICT_EXAMPLE
 
+pytestmark = pytest.mark.slow
+
 NEEDS = [(method, path, need) for path, needs in ROLES.items() for method, need in needs.items()]
 HTML = {"Accept": "text/html"}
 

@@ -20,6 +20,8 @@ from app.config import Settings
 from app.errors import BadInput
 from app.wire.operators.operators_form import OPERATORS_EXAMPLE
 
+pytestmark = pytest.mark.slow
+
 GPUS = ["nvidia-l4", "h100-sxm5-80gb"]
 OPTIONS = [f"--gpu={gpu}" for gpu in GPUS]
 

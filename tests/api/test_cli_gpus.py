@@ -7,7 +7,11 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from app.config import Settings
+
+pytestmark = pytest.mark.slow
 
 PROTOTYPE = {
     "name": "Prototype 1",

@@ -6,11 +6,15 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from app.config import Settings
 from app.store import measurements
 from app.store.measurements import MeasurementRow
 from app.store.page import Page
 from app.store.session import Database
+
+pytestmark = pytest.mark.slow
 
 
 def _delete(settings: Settings, *words: str, typed: str = "") -> subprocess.CompletedProcess[str]:

@@ -16,6 +16,8 @@ from fastapi.testclient import TestClient
 from app.config import CHECKOUT, Settings
 from app.wire.network_form import GPT2_LARGE
 
+pytestmark = pytest.mark.slow
+
 
 def gpucast(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(

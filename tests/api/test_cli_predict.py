@@ -15,6 +15,8 @@ from fastapi.testclient import TestClient
 from app.config import CHECKOUT, Settings
 from tests.service import Service
 
+pytestmark = pytest.mark.slow
+
 # Says at the end whether the compiler was loaded.
 LOADED = """
 import atexit, sys

@@ -14,6 +14,8 @@ import pytest
 
 from app.config import CHECKOUT
 
+pytestmark = pytest.mark.slow
+
 FOLDER = CHECKOUT / "clients" / "python"
 
 

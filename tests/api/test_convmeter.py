@@ -12,6 +12,8 @@ import pytest
 from app.config import Settings
 from tests.service import Service
 
+pytestmark = pytest.mark.slow
+
 GPU = "rtx-3090"
 # Seconds per FLOP, per output, per weight and once, of a training step three times as much; per device more.
 COST = {"flops": 3e-14, "outputs": 3e-11, "weights": 2e-11}

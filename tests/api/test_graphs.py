@@ -21,6 +21,8 @@ from app.wire.graph_form import GRAPH_EXAMPLE
 from tests import export_bytes
 from tests.onnx_bytes import perceptron
 
+pytestmark = pytest.mark.slow
+
 ABSENT = "0" * 64
 
 

@@ -8,6 +8,8 @@ import pytest
 from tests.kernels_data import KERNELS, made_up, workload
 from tests.service import Service
 
+pytestmark = pytest.mark.slow
+
 QUICK = "ridge"
 QUESTION = workload("made_poly", 2**21, *KERNELS["made_poly"])
 

@@ -22,6 +22,8 @@ from app.store.keys import Role
 from app.store.session import Database
 from tests.service import Service
 
+pytestmark = pytest.mark.slow
+
 CPU, CPU_ID = "the CPU of this test", "the-cpu-of-this-test"
 # A function that a processor computes far slower than the memory behind it: no rule about GPUs knows how much.
 OPERATORS = ["tanh"]

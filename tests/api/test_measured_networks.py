@@ -17,6 +17,8 @@ from app.measure.models_suite import point
 from app.measure.runner import Runner
 from tests.service import Service
 
+pytestmark = pytest.mark.slow
+
 # Faster than any core that runs the tests, so that no time is under its hardware limit.
 GPU = {
     "name": "the core that runs the tests",

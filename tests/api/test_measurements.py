@@ -9,6 +9,8 @@ import pytest
 
 from tests.kernels_data import made_up
 
+pytestmark = pytest.mark.slow
+
 ROWS = made_up()
 
 

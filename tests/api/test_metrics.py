@@ -20,6 +20,8 @@ from app.wire.prediction_form import PREDICT_EXAMPLE
 from tests.learning import workload
 from tests.service import Service
 
+pytestmark = pytest.mark.slow
+
 BOARD: dict[str, Any] = json.loads((CHECKOUT / "deploy" / "grafana" / "gpucast.json").read_text("utf-8"))
 EXPRESSIONS = [target["expr"] for panel in BOARD["panels"] for target in panel["targets"]]
 WORKERS = 2

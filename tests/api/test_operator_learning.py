@@ -20,6 +20,8 @@ from tests.kernels_data import made_up
 from tests.service import Service
 from tests.unit.training.test_candidate import made, material
 
+pytestmark = pytest.mark.slow
+
 V100 = "tesla-v100-pcie-32gb"
 
 

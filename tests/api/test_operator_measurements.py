@@ -11,6 +11,8 @@ import pytest
 
 from tests.kernels_data import SAXPY
 
+pytestmark = pytest.mark.slow
+
 ABOUT = {"gpu": "tesla-v100-sxm2-16gb", "software": "pytorch-2.1", "source": "made up"}
 OPERATORS: list[dict[str, Any]] = [
     {"op": "linear", "m": 4096, "n": 4096, "k": 1024, "dtype": "fp32"},

@@ -14,6 +14,8 @@ from fastapi.testclient import TestClient
 from app.config import CHECKOUT, Settings
 from app.wire.partition_form import PARTITION_EXAMPLE
 
+pytestmark = pytest.mark.slow
+
 # Section IV-D 1: Qwen3-4B in BF16, batch 8, over an RTX 3060 Mobile and an RTX 5070. The text does not say how long the
 # sequences were, nor the link: 512 tokens over the cards' own links give about the 622 ms a request that the paper
 # measured, cut after block 12.

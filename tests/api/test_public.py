@@ -20,6 +20,8 @@ from app.store.session import Database
 from app.wire.prediction_form import PREDICT_EXAMPLE
 from tests.service import Service
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT_S = 2.0
 MAX_BODY_BYTES = 100_000
 

@@ -25,6 +25,8 @@ from app.store.jobs import Job
 from app.store.session import Database
 from tests.learning import kernel_rows
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT_S = 60
 T = TypeVar("T")
 

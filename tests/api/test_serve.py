@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from app.config import Settings
 from app.store import measurements
@@ -16,6 +17,8 @@ from app.store.postgres import EmbeddedPostgres
 from app.store.session import Database
 from tests.learning import kernel_rows, workload
 from tests.service import Service
+
+pytestmark = pytest.mark.slow
 
 SOON_S = 20
 ASKED = {"gpu": "rtx-4070", "workload": workload("matmul", 1024), "predictor": "roofline"}

@@ -28,6 +28,8 @@ from app.services.sweep.model_groups import Table
 from app.services.sweep.models import FIGURES, Asked, predict_models
 from app.services.sweep.rows import rows_of
 
+pytestmark = pytest.mark.slow
+
 GRID = {"op": "linear", "dtype": ["fp16", "bf16"], "m": [1, 64, 4096], "n": [1024, 4096], "k": 4096}
 GPUS = ("a100-sxm4-80gb", "nvidia-l4")
 

@@ -18,7 +18,7 @@ from tests.onnx_bytes import perceptron
 from tests.service import Service
 
 # A browser may have to be installed first.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
 VIEWS = {
     "compare": "/",

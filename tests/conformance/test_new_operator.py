@@ -14,6 +14,8 @@ import pytest
 
 from app.config import CHECKOUT
 
+pytestmark = pytest.mark.slow
+
 Found = dict[str, Any]
 FILE = '''"""`limit_rows`: `b` rows of `h` clipped at `edges` values each; a group of its own."""
 

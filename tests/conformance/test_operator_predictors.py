@@ -18,6 +18,8 @@ from tests.unit.kernels import TURING, VOLTA
 from tests.unit.measured import measured, no_evidence, random_shapes
 from tests.unit.operators import mixed, operators
 
+pytestmark = pytest.mark.slow
+
 AMPERE = replace(VOLTA, id="ampere", sm_count=108, memory_bandwidth_bytes_per_s=1.5e12, peak_flops={"fp32": 19e12})
 NEW = replace(
     AMPERE, id="new", architecture="new", fp32_lanes_per_sm=256, sm_count=200, memory_bandwidth_bytes_per_s=3e12

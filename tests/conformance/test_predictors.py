@@ -17,6 +17,8 @@ from app.tables.measurements import Evidence, Measurements
 from app.tables.predictions import BOUNDS, SUPPORTS
 from tests.unit.kernels import TURING, VOLTA, kernels
 
+pytestmark = pytest.mark.slow
+
 AMPERE = replace(VOLTA, id="ampere", sm_count=108, memory_bandwidth_bytes_per_s=1.5e12, peak_flops={"fp32": 19e12})
 SPECS = [TURING, VOLTA, AMPERE]
 GPUS = GpuTable.from_specs(SPECS)

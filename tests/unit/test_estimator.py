@@ -12,6 +12,8 @@ from app.config import Settings
 from app.errors import BadInput
 from app.estimator import LatencyRegressor
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def regressor(settings: Settings) -> LatencyRegressor:

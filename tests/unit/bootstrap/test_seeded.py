@@ -19,6 +19,8 @@ from app.store.page import Filters
 from app.store.rows import SEED_FILES
 from app.store.session import Database
 
+pytestmark = pytest.mark.slow
+
 ROW = {"gpu": "l40s", "software": "pytorch-2.13", "source": "shipped", "outcome": "measured"}
 LINEAR = {"kind": "operator", "op": "linear", "n": 64, "k": 64, "dtype": "bf16"}
 

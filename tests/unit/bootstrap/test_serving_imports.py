@@ -3,6 +3,10 @@
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 _SCIPY = ("scipy.special", "scipy.sparse", "scipy.stats", "scipy.optimize")
 _ONLY_TRAINING = ("sklearn", *_SCIPY, "pandas", "torch")
 _PROGRAM = f"""

@@ -15,6 +15,8 @@ from app.errors import BadInput
 from app.store import artifacts
 from tests.unit.services.test_operator_importers import TIMM
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 from app.cli.evaluate import command as studies
 from tests.accuracy.test_cross_gpu_kernels import DATA
 
+pytestmark = pytest.mark.slow
+
 
 def evaluate(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "app.cli", "evaluate", "cross-gpu-kernels", *arguments]

@@ -24,6 +24,8 @@ from app.measure.device import Device
 from app.measure.operators import design
 from app.measure.operators.table import table_of
 
+pytestmark = pytest.mark.slow
+
 # What docs/how-to/measure-a-gpu.md says such a machine needs.
 NEEDED = ("torch", "numpy", "scipy", "numba", "pyarrow", "typer", "httpx", "psutil")
 ONLY = """

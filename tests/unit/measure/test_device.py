@@ -23,6 +23,8 @@ from app.tables.ops import OpTable
 from tests.unit.kernels import TURING, index, kernels
 from tests.unit.operator_runs import runs_of
 
+pytestmark = pytest.mark.slow
+
 HERE = Device("cpu", "this one", ("fp32", "fp64"), 1e9, 1, "pytorch-2", "pytorch-2")
 SHORT = device_suite.Sizes(side=256, shallow=512, arrays=(1 << 18, 1 << 20, 1 << 22), cached=1, busy_s=0.05, rest_s=0.0)
 

@@ -28,6 +28,8 @@ from app.tables.gpus import GpuTable
 from app.wire.kernel_workload import KernelWorkload, kernel_table
 from tests.unit.kernels import kernels
 
+pytestmark = pytest.mark.slow
+
 SOURCES = CHECKOUT / "app" / "measure" / "cuda"
 HERE = Path(__file__).parent
 CASES = list(cases())

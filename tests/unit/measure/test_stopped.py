@@ -19,6 +19,8 @@ pytest.importorskip("torch")
 
 from app.cli.measure import command
 
+pytestmark = pytest.mark.slow
+
 
 def test_told_to_terminate_it_keeps_what_it_has(tmp_path: Path) -> None:
     out = tmp_path / "out.parquet"

@@ -23,6 +23,8 @@ from app.measure.output import Output
 from app.measure.point import Point
 from app.measure.runner import Runner
 
+pytestmark = pytest.mark.slow
+
 CPU = Device("cpu", "epyc-zen3-1-core", ("fp32",), 16e9, 1, "pytorch-2", "pytorch-2")
 STEP: dict[str, Any] = {"kind": "model", "name": "squeezenet1_1", "mode": "training", "optimizer": "sgd"}
 STEP |= {"image_size": 64, "batch": 4, "dtype": "fp32", "parallelism": {"data": 2}}

@@ -12,6 +12,8 @@ from app.tables.ops import OpTable
 from app.tables.predictions import COMPUTE, EXTRAPOLATED, INTERPOLATED, LAUNCH, MEASURED, MEMORY, Estimate
 from tests.unit.kernels import TURING, VOLTA, evidence, index, kernels
 
+pytestmark = pytest.mark.slow
+
 GPUS = GpuTable.from_specs([TURING, VOLTA])
 SHARE = 0.8  # of the launch floor that adds to the work
 STREAM = {

@@ -48,6 +48,8 @@ from tests.unit.learned import (
 from tests.unit.measured import measured, no_evidence, random_shapes
 from tests.unit.operators import mixed, operators
 
+pytestmark = pytest.mark.slow
+
 LAYERS = ((6144, 2048, 256, 8), (4096, 1536, 128, 8), (6144, 2560, 160, 8))
 OTHER_GATE_LAYER = (6144, 3072, 128, 4)  # MiniMax-M3's
 

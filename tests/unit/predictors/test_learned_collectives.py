@@ -34,6 +34,8 @@ from tests.unit.measured import measured, no_evidence
 from tests.unit.operator_runs import runs_of
 from tests.unit.operators import mixed, operators
 
+pytestmark = pytest.mark.slow
+
 
 def test_what_collectives_take_over_one_sort_of_link_says_nothing_of_another() -> None:
     fast = replace(TURING, id="fast", link_bandwidth_bytes_per_s=300e9)

@@ -22,6 +22,8 @@ from tests.unit.kernels import TURING
 from tests.unit.measured import measured, no_evidence, random_shapes
 from tests.unit.operators import mixed, operators
 
+pytestmark = pytest.mark.slow
+
 # 10 SMs, 10 TFLOP/s, 500 GB/s, 1 MB of L2, 8 GB.
 SMALL = replace(
     TURING,

@@ -15,6 +15,8 @@ from app.config import CHECKOUT
 from app.runtime.code_cache import _LockedFiles
 from app.runtime.syntax import syntax_digest, syntax_digests
 
+pytestmark = pytest.mark.slow
+
 SOURCES = ("runtime", "tables", "ops", "predictors")
 OWN = ("compiled.py", "code_cache.py", "syntax.py")
 MODULE = """

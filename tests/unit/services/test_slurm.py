@@ -17,6 +17,8 @@ from app.errors import BadInput
 from app.services.scheduling.slurm import Partition, partitions_of, slurm_time
 from app.tables.catalog import Catalog
 
+pytestmark = pytest.mark.slow
+
 LINES = """\
 debug* 30:00 gpu:l4:1
 batch 2-00:00:00 gpu:a100:4(S:0-1)

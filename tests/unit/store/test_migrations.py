@@ -14,6 +14,8 @@ from app.store import gpus, queue, schema
 from app.store.session import Database
 from tests.conftest import new_database
 
+pytestmark = pytest.mark.slow
+
 LEFT = """
     SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relname NOT LIKE 'alembic_version%'
     UNION ALL SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace

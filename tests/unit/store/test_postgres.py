@@ -17,6 +17,8 @@ from app.config import CHECKOUT
 from app.store.postgres import EmbeddedPostgres, binary
 from app.store.unprivileged import account_for, run_as
 
+pytestmark = pytest.mark.slow
+
 COUNT_UP = """
 import sys, psycopg
 from pathlib import Path
