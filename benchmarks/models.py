@@ -72,7 +72,7 @@ def _anew(snapshot: Snapshot, workload: dict[str, Any], gpus: list[str]) -> tupl
     body = msgspec.json.encode({"workload": workload, "gpus": gpus})
     fastest = float("inf")
     for _ in range(REPEATS):
-        networks.forget()
+        networks.clear_cache()
         began = time.process_time()
         response = predict_workload(snapshot, read_request(body), max_rows=1_000_000)
         write_response(response)

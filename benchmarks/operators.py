@@ -27,7 +27,7 @@ from app.ops import OP_CODE, OPS
 from app.predictors.auto.operators.learning.fitting import MOST_TREES, ROWS_PER_TREE
 from app.predictors.auto.predictor import Auto
 from app.predictors.intervals.conformal import Intervals
-from app.services.operators.tables import times_of
+from app.services.operators.operator_tables import predict_rows
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
@@ -107,7 +107,7 @@ def _one_row(snapshot: Snapshot) -> float:
 def _bulk(snapshot: Snapshot) -> float:
     """Microseconds per row of a table in the chunks that it is served in."""
     engine, ops, target = snapshot.engine, _shapes(BULK, 3), snapshot.row_of[GPU]
-    return least(lambda: times_of(engine, engine.gpus, ops, target, "auto", 0.8), loops=1, repeats=5) / BULK
+    return least(lambda: predict_rows(engine, engine.gpus, ops, target, "auto", 0.8), loops=1, repeats=5) / BULK
 
 
 def _over_http(rows: int) -> list[bool]:

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from app.api.current import current
 from app.api.deps import BodyDep, GraphsDep, HolderDep
 from app.api.openapi import json_answer, json_body, ref
-from app.services.models.partition import cut_network, read_partition
+from app.services.models.partition import partition_network, read_partition
 from app.wire.partition_form import PARTITION_EXAMPLE
 
 router = APIRouter(tags=["Prediction"])
@@ -30,5 +30,5 @@ _DESCRIPTION = (
 def plan_partition(body: BodyDep, holder: HolderDep, graphs: GraphsDep) -> Response:
     """Cut a network over GPUs."""
     request, asked = read_partition(body)
-    answer = current(holder, lambda snapshot: cut_network(snapshot, request, asked, graphs))
+    answer = current(holder, lambda snapshot: partition_network(snapshot, request, asked, graphs))
     return Response(msgspec.json.encode(answer), media_type="application/json")

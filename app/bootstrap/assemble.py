@@ -16,7 +16,7 @@ from app.engine.power_model import measured_power
 from app.engine.prices import PriceBook
 from app.engine.stored_kernels import stored_kernels
 from app.engine.versions import ALL, Stores, ready_versions
-from app.services.models.hits import measured_models
+from app.services.models.network_hits import measured_models
 from app.store import measurements, prices, revision, versions
 from app.tables.gpus import GpuTable
 

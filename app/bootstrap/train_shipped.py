@@ -30,7 +30,7 @@ from app.services.learning.retrain_process import ONE_THREAD
 from app.services.measurements.import_parts import import_parts
 from app.services.measurements.importers.base import PartsImporter
 from app.services.measurements.imports import find_importer
-from app.services.models.whole_networks import knows_networks_only
+from app.services.models.whole_networks import predicts_networks_only
 from app.store import artifacts, jobs, versions
 from app.store.versions import Version
 
@@ -63,7 +63,7 @@ def trainable() -> list[str]:
 
 def sources_of(predictor: str) -> tuple[Source, ...]:
     """Return the data sets that the shipped version of a predictor is trained on."""
-    return NETWORKS if knows_networks_only(predictor) else OPERATORS
+    return NETWORKS if predicts_networks_only(predictor) else OPERATORS
 
 
 def train_shipped(data: Path, out: Path, predictors: Sequence[str], report: Report) -> int:

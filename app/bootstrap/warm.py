@@ -20,8 +20,8 @@ from app.errors import GpucastError
 from app.predictors import OPERATOR_PREDICTORS, PREDICTORS
 from app.runtime.code_cache import FOLDER
 from app.services.kernels.predict_kernels import predict_kernel
-from app.services.models.predict import predict_network
-from app.services.operators.predict import predict_operators
+from app.services.models.predict_networks import predict_network
+from app.services.operators.predict_operators import predict_operators
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.wire.json_text import check_json_text

@@ -37,7 +37,7 @@ def command(  # noqa: PLR0913 - one parameter per option
     import msgspec
 
     from app.bootstrap.assemble import installed_snapshot
-    from app.services.models.partition import cut_network, read_partition
+    from app.services.models.partition import partition_network, read_partition
 
     workload: dict[str, Any] = {"kind": "model", "batch": batch, "mode": mode, "dtype": dtype}
     workload |= _network(model) | ({} if sequence is None else {"sequence": sequence})
@@ -48,7 +48,7 @@ def command(  # noqa: PLR0913 - one parameter per option
     snapshot, refused = installed_snapshot(Settings.from_env())
     for problem in refused:
         print(f"gpucast: {problem}", file=sys.stderr)
-    answer = cut_network(snapshot, *parsed)
+    answer = partition_network(snapshot, *parsed)
     print(msgspec.json.encode(answer).decode() if as_json else _shown(answer))
 
 

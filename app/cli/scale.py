@@ -45,7 +45,7 @@ def command(  # noqa: PLR0913 - one parameter per option
     """Predict throughput over numbers of devices and batch sizes."""
     import msgspec
 
-    from app.services.models.scaling import curves
+    from app.services.models.scaling import scaling_curves
     from app.wire.network_form import ModelRequest
     from app.wire.predict_body import read_request
 
@@ -59,7 +59,7 @@ def command(  # noqa: PLR0913 - one parameter per option
     settings = Settings.from_env()
     with snapshot_of(settings, parsed.predictor) as (snapshot, _):
         most = settings.max_batch_rows
-        points = curves(snapshot, parsed, devices=counts, batches=sizes, strong=strong, max_rows=most)
+        points = scaling_curves(snapshot, parsed, devices=counts, batches=sizes, strong=strong, max_rows=most)
     if plot is not None:
         _drawn(points, model, over_devices=len(counts) > 1).write(plot)
     if as_json:

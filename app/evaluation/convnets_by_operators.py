@@ -25,8 +25,8 @@ from app.graphs.convnets import lower
 from app.graphs.run import Run
 from app.predictors.auto.predictor import Auto
 from app.predictors.intervals.conformal import Intervals
-from app.services.models.networks import Network, prepared
-from app.services.models.steps import timed
+from app.services.models.networks import Network, prepare
+from app.services.models.steps import time_step
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 
@@ -115,6 +115,6 @@ def _run(run: str, batch: float, size: int, dtype: str) -> Run:
 
 
 def _seconds(engine: Engine, gpus: GpuTable, name: str, run: Run, gpu: int) -> float:
-    rows = prepared(Network(("convnet", name), partial(lower, name)), run)
-    step = timed(engine, rows, run, gpus, [gpu], predictor=PREDICTOR, coverage=0.8, launched=True)
+    rows = prepare(Network(("convnet", name), partial(lower, name)), run)
+    step = time_step(engine, rows, run, gpus, [gpu], predictor=PREDICTOR, coverage=0.8, launched=True)
     return float(step.done.step_s[0])

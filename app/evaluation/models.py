@@ -24,8 +24,8 @@ from app.graphs.importers import hf
 from app.graphs.run import Run
 from app.predictors.base import Predictor
 from app.predictors.intervals.conformal import Intervals
-from app.services.models.networks import Network, prepared
-from app.services.models.steps import timed
+from app.services.models.networks import Network, prepare
+from app.services.models.steps import time_step
 from app.tables.arrays import Floats
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
@@ -109,9 +109,9 @@ def answered_models(ready: Ready, runs: Sequence[Measured], study: Study) -> Ite
     engine = Engine(study.catalog, study.gpus, served)
     for (model, run), here in alike.items():
         config = read_config(study.folder, model)
-        rows = prepared(Network(("neusight", model), partial(hf.lower, config)), run)
+        rows = prepare(Network(("neusight", model), partial(hf.lower, config)), run)
         targets = [study.gpus.ids.index(one.gpu) for one in here]
-        step = timed(
+        step = time_step(
             engine,
             rows,
             run,

@@ -24,7 +24,7 @@ from app.graphs.run import Mode, Run
 from app.measure.device import Device
 from app.measure.network_phases import phases_of
 from app.measure.point import Point, Prepared
-from app.services.models.builtin import config_of
+from app.services.models.builtin import find_config
 
 SUITE = "models"
 # One of each family first; then the others.
@@ -130,7 +130,7 @@ def _queue(name: str, mode: Mode, sizes: _Sizes, device: Device) -> list[Point]:
 def _largest_batch(name: str, run: Run, sizes: _Sizes, device: Device) -> float:
     """Images or sequences that take no longer than a point may; 0 where the network cannot run so, or does not fit."""
     try:
-        rows = lower_convnet(name, run) if is_convnet(name) else hf.lower(config_of(name) or {}, run)
+        rows = lower_convnet(name, run) if is_convnet(name) else hf.lower(find_config(name) or {}, run)
     except BadInput:  # an image that is too small for the network
         return 0.0
     found = figures(rows)

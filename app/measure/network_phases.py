@@ -20,7 +20,7 @@ from app.measure.convnets import convnet
 from app.measure.device import torch_dtypes
 from app.measure.point import Phases
 from app.measure.transformers import transformer
-from app.services.models.builtin import config_of
+from app.services.models.builtin import find_config
 
 _OPTIMIZERS: Mapping[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": partial(torch.optim.SGD, lr=1e-3),
@@ -48,7 +48,7 @@ def _network(workload: Mapping[str, Any], batch: int) -> tuple[nn.Module, torch.
         images = convnet(name, workload["image_size"], training=mode == "training")
         channels, side = images.input
         return images, torch.randn(batch, channels, side, side)
-    config = config_of(name) or {}
+    config = find_config(name) or {}
     words = transformer(config, eager=workload["attention"] == "eager", last_only=mode == "prefill")
     return words, torch.randint(config["vocab_size"], (batch, workload["sequence"]))
 

@@ -14,7 +14,7 @@ def is_eager(software: str) -> float:
     return float(software.lower().startswith(_EAGER))
 
 
-def doubts(names: Iterable[str | None]) -> list[str]:
+def software_warnings(names: Iterable[str | None]) -> list[str]:
     """A warning for each name, None left out, that says nothing of how its operators are launched: a typo, perhaps."""
     unheard = dict.fromkeys(name for name in names if name and not name.lower().startswith((*_EAGER, *_GRAPHS)))
     return [f"software {name!r} is not known here: read as one that replays CUDA graphs" for name in unheard]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from app.engine.gpu_rows import Snapshot
 from app.services.graphs.graph_store import Graphs
 from app.services.kernels.predict_kernels import predict_kernel
-from app.services.models.predict import predict_network
-from app.services.operators.predict import predict_operators
-from app.services.operators.tables import predict_table
+from app.services.models.predict_networks import predict_network
+from app.services.operators.operator_tables import predict_table
+from app.services.operators.predict_operators import predict_operators
 from app.wire.network_form import GraphRequest, ModelRequest
 from app.wire.operators.operators_form import OperatorsRequest
 from app.wire.predict_body import Request, Response

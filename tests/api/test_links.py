@@ -19,7 +19,7 @@ CARD = {
     "link_bandwidth_bytes_per_s": 3e11,
     "link_domain_gpus": 2,
 }
-SAYS = "what more of them exchange goes over its slot"
+SAYS = "larger exchanges go over its slot"
 
 
 def ask(client: TestClient, gpu: Any, workload: dict[str, Any], **more: Any) -> dict[str, Any]:

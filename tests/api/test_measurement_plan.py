@@ -77,9 +77,9 @@ def test_a_size_that_is_left_out_leaves_no_hole(client: TestClient) -> None:
         ("count=0", "count"),
         ("count=257", "count"),
         ("op=nope", "unknown operator 'nope'"),
-        ("op=recurrent", "no usual shapes are known of 'recurrent'"),
+        ("op=recurrent", "no usual shapes are known for 'recurrent'"),
         ("dtype=fp33", "'fp33' is unknown"),
-        ("op=linear&dtype=nvfp4", "runs none of these operators in nvfp4"),
+        ("op=linear&dtype=nvfp4", "supports none of these operators in nvfp4"),
         ("model=nope", "unknown network 'nope'"),
         ("mode=training&batch=2", "mode belongs to a model"),
         ("model=resnet50&op=linear", "op is of a mix of operators"),
@@ -108,7 +108,7 @@ def test_why_there_is_nothing_to_measure(client: TestClient, state: dict[str, st
     row = {"op": "linear", "m": 64, "n": 64, "k": 64, "dtype": "fp32", **state}
     body = {"workload": {"kind": "operators", "operators": [row]}}
     found = client.post(f"/gpus/{GPU}/plan", json=body).raise_for_status().json()
-    assert (found["measurements"], "correct no others" in found["notes"][0]) == ([], True)
+    assert (found["measurements"], "do not correct other operators" in found["notes"][0]) == ([], True)
 
 
 def test_what_a_gpu_ran_though_its_data_sheet_lacks_it_is_planned(client: TestClient) -> None:

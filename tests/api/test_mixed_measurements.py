@@ -121,8 +121,8 @@ def test_what_is_wrong_is_named_by_its_row_in_the_file(client: TestClient, media
         (ABOUT | GEMM | {"latency_ms": 1.0, "blocks": 2.0}, [0, "workload", "blocks"], "not a field of rows"),
         (ABOUT | KERNEL | {"latency_ms": 1.0, "op": "linear"}, [0, "workload", "op"], "not a field of rows"),
         (ABOUT | GPT2 | {"latency_ms": 1.0, "config": "[1]"}, [0, "workload.config"], "is not an object in JSON"),
-        (ABOUT | GEMM | {"latency_ms": 1.0, "outcome": 3}, ["outcome"], "where words are wanted"),
-        (ABOUT | GEMM | {"latency_ms": 1.0, "kind": 3}, ["kind"], "where words are wanted"),
+        (ABOUT | GEMM | {"latency_ms": 1.0, "outcome": 3}, ["outcome"], "where text is expected"),
+        (ABOUT | GEMM | {"latency_ms": 1.0, "kind": 3}, ["kind"], "where text is expected"),
     ],
 )
 def test_columns_and_cells_that_cannot_be_read(client: TestClient, row: Any, loc: list[Any], said: str) -> None:

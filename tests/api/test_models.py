@@ -14,8 +14,8 @@ from fastapi.testclient import TestClient
 from app.config import CHECKOUT
 from app.graphs.convnets import CONVNETS
 from app.predictors import OPERATOR_PREDICTORS
-from app.services.models.sources import network_names
-from app.services.models.whole_networks import knows_networks_only
+from app.services.models.resolve_networks import network_names
+from app.services.models.whole_networks import predicts_networks_only
 from app.wire.graph_form import GRAPH_EXAMPLE
 from app.wire.network_form import GPT2_LARGE, MODEL_EXAMPLE
 
@@ -112,13 +112,13 @@ def test_every_predictor_of_operators_answers_for_networks(client: TestClient, w
     if answer.status_code == 409:
         assert answer.json()["type"] == "urn:gpucast:problem:not-trained"
         return
-    if knows_networks_only(predictor) and workload is not CONVNET:
+    if predicts_networks_only(predictor) and workload is not CONVNET:
         assert (answer.status_code, answer.json()["errors"][0]["loc"]) == (422, ["predictor"])
         return
     (found,) = answer.json()["predictions"]
     assert 0 < found["interval_ms"]["low"] <= found["latency_ms"] <= found["interval_ms"]["high"] < 1e6
     assert found["predictor"]["name"] in (predictor, "roofline")
-    if knows_networks_only(predictor):
+    if predicts_networks_only(predictor):
         return  # its hardware limit is of one row: less what fusion and Winograd's algorithm could save
     assert found["latency_ms"] >= 0.999 * ask(client, workload, predictor="roofline")["latency_ms"]
 
@@ -166,7 +166,7 @@ def test_a_quantised_configuration_is_answered_in_the_dtype_asked(client: TestCl
         for extra in ({}, {"quantization_config": {"quant_method": "fp8"}})
     )
     assert quantised["latency_ms"] == plain["latency_ms"]
-    assert any("quantization_config is not read" in words for words in quantised["warnings"])
+    assert any("quantization_config is ignored" in words for words in quantised["warnings"])
     assert not any("quantization_config" in words for words in plain["warnings"])
 
 

@@ -163,7 +163,7 @@ def _workload(row: Mapping[str, Any]) -> dict[str, Any]:
         name.partition(".")[2]: given.pop(name) for name in row if name.startswith("parallelism.") and name in given
     }
     if own:
-        given["config"] = {**(builtin.config_of(given.pop("name")) or {}), **own}
+        given["config"] = {**(builtin.find_config(given.pop("name")) or {}), **own}
     return {**given, "parallelism": split}
 
 

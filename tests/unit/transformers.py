@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from app.services.models.builtin import config_of
+from app.services.models.builtin import find_config
 
 
 def config(name: str, **changed: Any) -> dict[str, Any]:
     """A built-in configuration, with some fields changed; None leaves one out."""
-    found = config_of(name)
+    found = find_config(name)
     assert found is not None, name
     return {key: value for key, value in (found | changed).items() if value is not None}
 

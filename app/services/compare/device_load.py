@@ -11,8 +11,8 @@ from app.engine.power_model import Load
 from app.ops.figures import Work
 from app.ops.kinds import kinds_of, work_of
 from app.services.graphs.graph_store import Graphs
-from app.services.models.networks import prepared, times_of
-from app.services.models.sources import asked_network
+from app.services.models.networks import prepare, rows_per_step
+from app.services.models.resolve_networks import resolve_network
 from app.tables.arrays import Floats
 from app.tables.ops import DTYPE_CODE, DTYPES
 from app.wire.kernel_workload import KernelWorkload
@@ -31,9 +31,9 @@ def device_load(workload: ComparableWorkload, graphs: Graphs | None) -> Load:
     if isinstance(workload, OperatorsWorkload):
         distinct = read_operators(workload.operators)
         return _load(distinct, work_of(distinct.table, kinds_of(distinct.table)), distinct.repeats)
-    network, run = asked_network(workload, graphs)
-    rows = prepared(network, run)
-    return _load(rows.distinct, rows.work, times_of(rows, run) / run.parallelism.pipeline)
+    network, run = resolve_network(workload, graphs)
+    rows = prepare(network, run)
+    return _load(rows.distinct, rows.work, rows_per_step(rows, run) / run.parallelism.pipeline)
 
 
 def _load(distinct: Distinct, work: Work, times: Floats) -> Load:

@@ -15,9 +15,9 @@ from msgspec import structs
 from app.errors import BadInput
 from app.graphs.step_memory import memory
 from app.services.graphs.graph_store import Graphs
-from app.services.models.networks import check_stages, forward_of
+from app.services.models.networks import check_stages, forward_rows
+from app.services.models.resolve_networks import resolve_network
 from app.services.models.scaling import DEVICES_PER_NODE
-from app.services.models.sources import asked_network
 from app.wire.network_form import NetworkWorkload, ParallelismIn
 
 # With this many microbatches per pipeline stage, bubbles take at most a fifth of the time.
@@ -73,8 +73,8 @@ def _split(workload: NetworkWorkload, data: int, tensor: int, pipeline: int, zer
 def _required_bytes(workload: NetworkWorkload, graphs: Graphs | None) -> float | None:
     """Return bytes on the fullest device; None if the network cannot be split this way."""
     try:
-        network, run = asked_network(workload, graphs)
-        rows = forward_of(network, run)
+        network, run = resolve_network(workload, graphs)
+        rows = forward_rows(network, run)
         check_stages(rows, run)
     except BadInput:
         return None

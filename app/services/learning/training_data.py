@@ -12,7 +12,7 @@ from app.engine.stored_operators import stored_operators
 from app.ops.network import NETWORK
 from app.predictors import capabilities
 from app.services.measurements.stored_networks import stored_networks
-from app.services.models.whole_networks import knows_networks_only
+from app.services.models.whole_networks import predicts_networks_only
 from app.store import gpus, measurements, operators
 from app.store.measurements import training_set_hash
 from app.tables.gpus import GpuTable
@@ -26,14 +26,14 @@ def measured_gpus(connection: Connection, predictor: str) -> set[str]:
         gpu_ids |= {gpu for kind, gpu in measurements.counts(connection) if kind == "kernel"}
     if capabilities(predictor).learns_operators:
         gpu_ids |= set(operators.counts(connection, ops=_rows_of(predictor)))
-    if knows_networks_only(predictor):
+    if predicts_networks_only(predictor):
         gpu_ids |= {gpu for kind, gpu in measurements.counts(connection) if kind == "model"}
     return gpu_ids
 
 
 def _rows_of(predictor: str) -> tuple[str, ...] | None:
     """Return the operators whose rows it learns from; None: all of them."""
-    return (NETWORK.name,) if knows_networks_only(predictor) else None
+    return (NETWORK.name,) if predicts_networks_only(predictor) else None
 
 
 def load_training_data(connection: Connection, predictor: str) -> tuple[Material, str]:
@@ -41,7 +41,7 @@ def load_training_data(connection: Connection, predictor: str) -> tuple[Material
     table = GpuTable.from_specs(gpus.load_specs(connection))
     rows = measurements.load(connection, kind="kernel") if capabilities(predictor).learns_launches else []
     kernels, ids = stored_kernels(rows, table)
-    if knows_networks_only(predictor):
+    if predicts_networks_only(predictor):
         runs = stored_networks(connection, table)
     else:
         learns = capabilities(predictor).learns_operators

@@ -25,9 +25,9 @@ from app.predictors.roofline import hardware_limit
 from app.services.kernels.launch import check_launch
 from app.services.measurements.check_operators import LIMIT_TOLERANCE, CheckedOperators, check_operators, join_checks
 from app.services.measurements.model_drift import Drift, model_drift, sample_rows
-from app.services.measurements.rows import Parsed, operator_columns, parse, stored
+from app.services.measurements.parse_rows import ParsedRow, operator_columns, parse_rows, to_stored_row
 from app.services.measurements.upload_gpus import UploadGpus
-from app.services.models.hits import model_limit_s
+from app.services.models.network_hits import model_limit_s
 from app.store import gpus as gpu_store
 from app.store import measurements as store
 from app.store import operators as operator_store
@@ -93,10 +93,10 @@ def check(catalog: Catalog, *sent: UploadPart, device: Mapping[str, Any] | None 
     `device` is a GPU specification that rows may refer to by name.
     """
     gpus = UploadGpus(catalog, device)
-    parsed, errors, operators = list[Parsed](), list[FieldError](), list[CheckedOperators]()
+    parsed, errors, operators = list[ParsedRow](), list[FieldError](), list[CheckedOperators]()
     for part in sent:
         if isinstance(part, Objects):
-            valid, wrong = parse(part, gpus)
+            valid, wrong = parse_rows(part, gpus)
             parsed += valid
             errors += wrong
         else:
@@ -107,7 +107,7 @@ def check(catalog: Catalog, *sent: UploadPart, device: Mapping[str, Any] | None 
     if others:
         operators.append(check_operators(gpus, operator_columns(others, gpus)))
     table = gpus.table()
-    measured, possible = None, list[Parsed]()
+    measured, possible = None, list[ParsedRow]()
     if kernels:
         measured, possible, impossible = _check_kernels(kernels, table)
         errors += impossible
@@ -117,7 +117,7 @@ def check(catalog: Catalog, *sent: UploadPart, device: Mapping[str, Any] | None 
     if all_operators is not None:
         errors += all_operators.errors
     return Checked(
-        tuple(stored(item, gpus.specs[item.gpu].id) for item in accepted),
+        tuple(to_stored_row(item, gpus.specs[item.gpu].id) for item in accepted),
         tuple(item.position for item in accepted),
         measured,
         table,
@@ -133,14 +133,18 @@ def _position(error: FieldError) -> int:
     return first if isinstance(first, int) else -1
 
 
-def _newcomers(gpus: UploadGpus, accepted: Sequence[Parsed], operators: CheckedOperators | None) -> tuple[GpuSpec, ...]:
+def _newcomers(
+    gpus: UploadGpus, accepted: Sequence[ParsedRow], operators: CheckedOperators | None
+) -> tuple[GpuSpec, ...]:
     used = [item.gpu for item in accepted]
     for block in () if operators is None else operators.blocks:
         used += [gpus.row[item.gpu_id] for item in block.contexts]
     return gpus.newcomers(np.array(used, dtype=np.intp))
 
 
-def _check_kernels(parsed: Sequence[Parsed], gpus: GpuTable) -> tuple[Measurements, list[Parsed], list[FieldError]]:
+def _check_kernels(
+    parsed: Sequence[ParsedRow], gpus: GpuTable
+) -> tuple[Measurements, list[ParsedRow], list[FieldError]]:
     """Return the possible kernels, as a table and as parsed, and the errors of the others."""
     measured = Measurements(
         kernel_table([item.workload for item in parsed]),
@@ -152,9 +156,9 @@ def _check_kernels(parsed: Sequence[Parsed], gpus: GpuTable) -> tuple[Measuremen
     return measured.take(possible), [parsed[k] for k in possible], list(wrong.values())
 
 
-def _check_models(parsed: Sequence[Parsed], gpus: GpuTable) -> tuple[list[Parsed], list[FieldError]]:
+def _check_models(parsed: Sequence[ParsedRow], gpus: GpuTable) -> tuple[list[ParsedRow], list[FieldError]]:
     """Return the possible networks, and the errors of the others."""
-    possible, wrong = list[Parsed](), list[FieldError]()
+    possible, wrong = list[ParsedRow](), list[FieldError]()
     for item in parsed:
         try:
             limit = model_limit_s(item.workload, gpus, item.gpu)
@@ -170,7 +174,7 @@ def _check_models(parsed: Sequence[Parsed], gpus: GpuTable) -> tuple[list[Parsed
     return possible, wrong
 
 
-def _kernel_errors(parsed: Sequence[Parsed], measured: Measurements, gpus: GpuTable) -> dict[int, FieldError]:
+def _kernel_errors(parsed: Sequence[ParsedRow], measured: Measurements, gpus: GpuTable) -> dict[int, FieldError]:
     """Return errors by row of `parsed`: launches that no SM can hold, and times below the hardware limit."""
     every = np.arange(len(parsed))
     residency = resident_blocks(measured.ops, gpus, every, measured.gpu)

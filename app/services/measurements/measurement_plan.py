@@ -1,4 +1,4 @@
-"""What to measure next on a GPU: the rows that shrink a workload's intervals most, and by how much."""
+"""Plan what to measure next on a GPU: the rows that shrink a workload's intervals most, and by how much."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from app.predictors.base import calibrated
 from app.services.graphs.graph_store import Graphs
 from app.services.measurements.design import DESIGNED, RANGES, design
 from app.services.measurements.listing import operator_form
-from app.services.measurements.measurement_plan_mix import Mix, mix_of_operators, mix_of_workload
-from app.services.operators.answers import answered
+from app.services.measurements.measurement_plan_mix import Mix, operator_mix, workload_mix
+from app.services.operators.common import predict_with_hits
 from app.store.session import Database
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
@@ -43,11 +43,11 @@ from app.wire.measurement_plan_form import (
 from app.wire.prediction_form import AnsweredBy
 
 COVERAGE = 0.8
-# Rows of one operator and dtype that are looked at: of the workload by their time, and measured ones.
+# Rows considered per operator and dtype: of the workload by their time, and measured ones.
 _MOST_ASKED, _MOST_KNOWN = 128, 128
-# Longer rows are not worth their time, and those that take more of a GPU's memory cannot be run.
+# Slower rows are not worth their time; rows that need a larger fraction of the GPU's memory are not run.
 _LONGEST_S, _MEMORY = 0.1, 0.5
-# Mean absolute error of a normal one, by half of the interval that holds it with the probability COVERAGE.
+# Mean absolute error of a normal distribution, per half-width of its interval of probability COVERAGE.
 _MEAN_ERROR = float(np.sqrt(2.0 / np.pi)) / NormalDist().inv_cdf(0.5 + COVERAGE / 2.0)
 _LEAST_SPREAD = 1e-6
 _TINY = np.finfo(np.float64).tiny
@@ -56,13 +56,13 @@ _DECODER = msgspec.json.Decoder(MeasurementPlanRequest)
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """Rows of one operator and dtype, those asked first, behind them rows of the design and measured ones.
+    """Rows of one operator and dtype: requested rows first, then designed and measured ones.
 
-    prospect   what measuring them would tell
-    table      the rows, with seconds that each should take
-    rows       int [w], where those asked stand in the mix
-    share      float64 [w], their part of the time
-    error      float64 [w], what is expected of them now, and the `spread` that goes with it
+    prospect   expected information of measuring them
+    table      the rows, with the seconds that each should take
+    rows       int [w], places of the requested rows in the mix
+    share      float64 [w], their share of the time
+    error      float64 [w], their expected error now, and its `spread`
     """
 
     prospect: Prospect
@@ -74,13 +74,13 @@ class _Cell:
     spread: Floats
 
     @property
-    def left(self) -> Floats:
-        """Part of each asked row's error that is left, float64 [w]."""
+    def remaining(self) -> Floats:
+        """Fraction of each requested row's error that remains, float64 [w]."""
         return self.prospect.spread / self.spread
 
 
 def read_plan_request(body: bytes) -> MeasurementPlanRequest:
-    """From JSON; Malformed or BadInput that names every wrong field."""
+    """Return the request from JSON. Raises Malformed, or BadInput that names every wrong field."""
     return decode(_DECODER, body, example=PLAN_EXAMPLE)
 
 
@@ -93,27 +93,25 @@ def plan_measurements(
     max_rows: int,
     graphs: Graphs | None,
 ) -> MeasurementPlan:
-    """The plan for a workload; NotFound, BadInput or TooLarge say what to send instead."""
+    """Return the plan for a workload. Raises NotFound, BadInput or TooLarge with what to send instead."""
     rows = GpuRows(snapshot)
     target = rows.row(name, ("name",))
-    mix = mix_of_workload(snapshot, rows, target, request, max_rows=max_rows, graphs=graphs)
-    return _planned(snapshot, database, rows, target, mix, int(request.count))
+    mix = workload_mix(snapshot, rows, target, request, max_rows=max_rows, graphs=graphs)
+    return _plan(snapshot, database, rows, target, mix, int(request.count))
 
 
 def plan_operators(
     snapshot: Snapshot, database: Database, name: str, ops: Sequence[str], dtypes: Sequence[str], count: int
 ) -> MeasurementPlan:
-    """The plan for a mix of these operators and dtypes (all usual ones where none is named) over the usual shapes."""
+    """Return the plan for usual shapes of these operators and dtypes; of all usual ones if none is given."""
     rows = GpuRows(snapshot)
     target = rows.row(name, ("name",))
-    return _planned(snapshot, database, rows, target, mix_of_operators(snapshot, rows, target, ops, dtypes), count)
+    return _plan(snapshot, database, rows, target, operator_mix(snapshot, rows, target, ops, dtypes), count)
 
 
-def _planned(
-    snapshot: Snapshot, database: Database, rows: GpuRows, target: int, mix: Mix, count: int
-) -> MeasurementPlan:
+def _plan(snapshot: Snapshot, database: Database, rows: GpuRows, target: int, mix: Mix, count: int) -> MeasurementPlan:
     engine, gpus = snapshot.engine, rows.table()
-    answer = _answer(snapshot, gpus, target, mix.table)
+    answer = _predict(snapshot, gpus, target, mix.table)
     seconds = np.ones(len(mix.table)) if mix.runs is None else mix.runs * answer.latency_s
     share = seconds / max(float(seconds.sum()), _TINY)
     runs = share / np.maximum(answer.latency_s, _TINY) if mix.runs is None else mix.runs
@@ -122,13 +120,13 @@ def _planned(
     measurements = []
     for which, row in chosen([cell.prospect for cell in cells], count):
         cell, after = cells[which], _error(cells)
-        said = operator_form(cell.table, row)
-        measurements.append(PlannedMeasurement(said, Gain(before, after), 1e3 * float(cell.latency_s[row])))
+        workload = operator_form(cell.table, row)
+        measurements.append(PlannedMeasurement(workload, Gain(before, after), 1e3 * float(cell.latency_s[row])))
         before = after
-    left = np.ones(len(mix.table))
+    remaining = np.ones(len(mix.table))
     for cell in cells:
-        left[cell.rows] = cell.left
-    now, then = (_interval(answer, runs, ratio) for ratio in (np.ones(len(left)), left))
+        remaining[cell.rows] = cell.remaining
+    now, then = (_interval(answer, runs, ratio) for ratio in (np.ones(len(remaining)), remaining))
     gpu = rows.id(target)
     return MeasurementPlan(
         gpu,
@@ -138,30 +136,30 @@ def _planned(
         now,
         then,
         measurements,
-        [] if measurements else [_nothing(gpu, mix.table, answer)],
+        [] if measurements else [_no_plan_reason(gpu, mix.table, answer)],
     )
 
 
-def _nothing(gpu: str, table: OpTable, answer: Predictions) -> str:
-    """Why there is nothing to measure."""
+def _no_plan_reason(gpu: str, table: OpTable, answer: Predictions) -> str:
+    """Return why there is nothing to measure."""
     if not _is_usual(table).any():
-        return "few measured backward passes, or products on a cool card, answer for themselves and correct no others"
+        return "a few measured backward passes, or products on a cool card, do not correct other operators"
     if (answer.support == MEASURED).all():
-        return f"every operator was measured on {gpu} as it is asked for"
+        return f"every operator of the request was already measured on {gpu}"
     return f"{gpu} has a model of its own for these operators, or nothing that can be measured"
 
 
 def _is_usual(table: OpTable) -> NDArray[np.bool_]:
-    """Rows that a model has seen the like of, forward and on a busy card, bool [n]."""
+    """Return which rows the models are trained on: forward, on a busy card, bool [n]."""
     usual: NDArray[np.bool_] = (table.dims[MIXED_FIELDS["backward"]] == 0.0) & (
         table.dims[MIXED_FIELDS["burst"]] == 0.0
     )
     return usual
 
 
-def _answer(snapshot: Snapshot, gpus: GpuTable, target: int, table: OpTable) -> Predictions:
+def _predict(snapshot: Snapshot, gpus: GpuTable, target: int, table: OpTable) -> Predictions:
     i, j = np.arange(len(table)), np.full(len(table), target)
-    return answered(snapshot.engine, table, gpus, i, j, predictor=DEFAULT, coverage=COVERAGE)
+    return predict_with_hits(snapshot.engine, table, gpus, i, j, predictor=DEFAULT, coverage=COVERAGE)
 
 
 def _cells(
@@ -173,20 +171,20 @@ def _cells(
     answer: Predictions,
     share: Floats,
 ) -> list[_Cell]:
-    """Operators and dtypes of the workload whose errors measurements would shrink.
+    """Return the operators and dtypes of the workload whose errors measurements can shrink.
 
-    What no model has seen (backward passes, cool cards) and what was measured as it is stay as they are.
+    Rows outside the training (backward passes, cool cards) and rows that were already measured are not included.
     """
     open_rows = np.flatnonzero(_is_usual(table) & (answer.support != MEASURED) & (answer.low_s > 0.0))
-    found = []
+    cells = []
     for kind, dtype in sorted(set(zip(table.kind[open_rows].tolist(), table.dtype[open_rows].tolist(), strict=True))):
         mine = open_rows[(table.kind[open_rows] == kind) & (table.dtype[open_rows] == dtype)]
         mine = mine[np.argsort(-share[mine], kind="stable")[:_MOST_ASKED]]
         error = _MEAN_ERROR * 0.5 * np.log(answer.high_s[mine] / answer.low_s[mine])
         cell = _cell(snapshot, database, rows, target, table.take(mine), mine, share[mine], error)
         if cell is not None:
-            found.append(cell)
-    return found
+            cells.append(cell)
+    return cells
 
 
 def _cell(  # noqa: PLR0913, PLR0917  (who asks, and columns of the rows asked)
@@ -199,11 +197,11 @@ def _cell(  # noqa: PLR0913, PLR0917  (who asks, and columns of the rows asked)
     share: Floats,
     error: Floats,
 ) -> _Cell | None:
-    """One of them; None where the GPU has a model of its own."""
+    """Return one group of rows; None if the GPU has a model of its own."""
     gpus, op, dtype = rows.table(), OPS[asked.kind[0]].name, DTYPES[asked.dtype[0]]
     designed = read_operators(design(op, dtype, DESIGNED)).table if op in RANGES else asked.take(mine[:0])
-    known = _known(database, gpus, rows, target, op, dtype)
-    table = _together([asked, designed, *known])
+    known = _stored_tables(database, gpus, rows, target, op, dtype)
+    table = _concatenate([asked, designed, *known])
     measured = np.arange(len(asked) + len(designed), len(table))
     served = snapshot.engine.serving(DEFAULT, rows.id(target)).predictor
     assert calibrated(served)
@@ -211,10 +209,10 @@ def _cell(  # noqa: PLR0913, PLR0917  (who asks, and columns of the rows asked)
     covariance = served.expected_errors(Measurements(table, np.full(len(table), target), nothing), gpus)
     if covariance is None:
         return None
-    latency_s = _answer(snapshot, gpus, target, table).latency_s
+    latency_s = _predict(snapshot, gpus, target, table).latency_s
     room = _MEMORY * np.nan_to_num(gpus.column("memory_bytes")[target], nan=np.inf)
     can = (latency_s <= _LONGEST_S) & (work_of(table, kinds_of(table)).working_set_bytes <= room)
-    # A row of the design that is asked for, or was measured, is no other, whoever launched it.
+    # Designed rows equal to a requested or measured row, but for the launching stack, are duplicates.
     same = hashed(table, [name for name in table.fields if name != "eager"])
     order = np.concatenate([measured, np.arange(len(asked) + len(designed))])
     _, first = np.unique(same[order], return_index=True)
@@ -224,41 +222,45 @@ def _cell(  # noqa: PLR0913, PLR0917  (who asks, and columns of the rows asked)
     for row in measured.tolist():
         prospect.measure(row)
     spread = np.maximum(prospect.spread, _LEAST_SPREAD)
-    prospect.share = share * (error / spread) ** 2  # variances in the scale of the errors that intervals promise
+    prospect.share = share * (error / spread) ** 2  # scales variances to the errors of the intervals
     return _Cell(prospect, table, latency_s, mine, share, error, spread)
 
 
-def _known(database: Database, gpus: GpuTable, rows: GpuRows, target: int, op: str, dtype: str) -> list[OpTable]:
-    """Stored rows of the GPU, as rows of any operator."""
+def _stored_tables(
+    database: Database, gpus: GpuTable, rows: GpuRows, target: int, op: str, dtype: str
+) -> list[OpTable]:
+    """Return the stored rows of the GPU, with the columns of all operators."""
     if rows.is_uncatalogued(target):
         return []
     with database.begin() as connection:
-        found = stored_operators(connection, gpus, gpu_ids=[rows.id(target)], ops=[op])
-    tables = [run.rows.ops.take(np.arange(min(len(run), _MOST_KNOWN))) for run in found if run.dtype == dtype]
-    return [_mixed(table) for table in tables]
+        stored = stored_operators(connection, gpus, gpu_ids=[rows.id(target)], ops=[op])
+    tables = [run.rows.ops.take(np.arange(min(len(run), _MOST_KNOWN))) for run in stored if run.dtype == dtype]
+    return [_with_all_columns(table) for table in tables]
 
 
-def _mixed(table: OpTable) -> OpTable:
+def _with_all_columns(table: OpTable) -> OpTable:
     dims = np.full((len(MIXED_FIELDS), len(table)), np.nan)
     for name in table.fields:
         dims[MIXED_FIELDS[name]] = table.column(name)
     return OpTable(table.kind, table.dtype, table.label, MIXED_FIELDS, dims)
 
 
-def _together(tables: Sequence[OpTable]) -> OpTable:
-    """Rows of any operators, one table after another."""
-    kind, dtype, label = (np.concatenate([getattr(one, name) for one in tables]) for name in ("kind", "dtype", "label"))
-    return OpTable(kind, dtype, label, MIXED_FIELDS, np.concatenate([one.dims for one in tables], axis=1))
+def _concatenate(tables: Sequence[OpTable]) -> OpTable:
+    """Return the rows of several tables as one."""
+    kind, dtype, label = (
+        np.concatenate([getattr(table, name) for table in tables]) for name in ("kind", "dtype", "label")
+    )
+    return OpTable(kind, dtype, label, MIXED_FIELDS, np.concatenate([table.dims for table in tables], axis=1))
 
 
 def _error(cells: Sequence[_Cell]) -> float:
-    """Expected error of the rows looked at, percent, weighted by time."""
+    """Return the expected error of all groups, percent, weighted by time."""
     whole = sum(float(cell.share.sum()) for cell in cells)
-    return 100.0 * sum(float(cell.share @ (cell.error * cell.left)) for cell in cells) / whole if whole else 0.0
+    return 100.0 * sum(float(cell.share @ (cell.error * cell.remaining)) for cell in cells) / whole if whole else 0.0
 
 
 def _interval(answer: Predictions, runs: Floats, ratio: Floats) -> WorkloadInterval:
-    """Ends of rows whose intervals are `ratio` as wide in log space: errors of a workload's rows go together."""
+    """Return the interval of rows whose own are scaled by `ratio` in log space; errors are fully correlated."""
     low, high = (
         float(runs @ (answer.latency_s * (end / np.maximum(answer.latency_s, _TINY)) ** ratio))
         for end in (answer.low_s, answer.high_s)

@@ -1,4 +1,4 @@
-"""Measurements taken back."""
+"""Delete stored measurements."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from app.store.page import Filters
 from app.store.session import Database
 
 
-def remove(database: Database, wanted: Filters, *, dry_run: bool = False) -> Mapping[tuple[str, str], int]:
-    """Delete the stored rows that agree with every filter, all or none; returns how many of each (kind, GPU id).
+def remove(database: Database, filters: Filters, *, dry_run: bool = False) -> Mapping[tuple[str, str], int]:
+    """Delete the stored rows that match every filter, all or none; return counts by (kind, GPU id).
 
-    BadInput without a filter. API processes see it as they see an upload: by the revision. Shipped rows stay away, for
-    their file was brought in already.
+    Raises BadInput without a filter. API processes notice through the revision, as for an upload. Deleted shipped rows
+    are not imported again, because their file is known.
     """
-    if wanted == Filters():
+    if filters == Filters():
         raise BadInput("Give at least one of gpu, kind, name, software and source: which measurements to delete.")
     with database.begin() as connection:
-        return measurements.remove(connection, wanted, dry_run=dry_run)
+        return measurements.remove(connection, filters, dry_run=dry_run)

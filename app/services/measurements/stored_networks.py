@@ -1,8 +1,9 @@
-"""Stored measurements of ConvNets as tables that ConvMeter learns from: rows of the operator `network`, and models.
+"""Convert stored measurements of ConvNets, operator `network` and models, to training tables for ConvMeter.
 
-A model by its name becomes a row of `network` for each pass of it that was timed. Training's forward pass is learned
-in its step alone: it takes longer than inference's, for it normalises by the batch and keeps what backward needs.
-Where several devices exchange gradients while backward runs, backward and update are one pass.
+A model given by name becomes a row of `network` for each pass that was timed. Training's forward pass is only learned
+as
+part of its step: it takes longer than inference's, because batch normalisation and saved tensors cost time. Where
+several devices exchange gradients during backward, backward and update count as one pass.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from sqlalchemy import Connection
 from app.engine.operator_blocks import to_runs
 from app.errors import BadInput
 from app.ops.network import BACKWARD, BACKWARD_UPDATE, FORWARD, NETWORK, STEP, UPDATE
-from app.services.models.hits import request_for
-from app.services.models.networks import forward_of
-from app.services.models.sources import asked_network
+from app.services.models.network_hits import to_workload
+from app.services.models.networks import forward_rows
+from app.services.models.resolve_networks import resolve_network
 from app.services.models.whole_networks import network_figures, network_row
 from app.store import measurements, operators
 from app.store.measurements import MeasurementRow
@@ -30,13 +31,13 @@ from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
 from app.wire.measurements.measurement_form import MeasuredModel
 
-# What says how a row was run rather than which network it is, and is not stored.
+# `count` and `eager` describe how a row ran, not which network it is, and are not stored.
 _FIELDS = tuple(name for name in NETWORK.fields if name not in ("count", "eager"))
 TRAINING_FORWARD = "training forward"
 
 
 class NetworkTime(NamedTuple):
-    """One pass of a measured network: inference, step or a phase of training, its columns of NETWORK, and seconds."""
+    """One pass of a measured network: inference, step or a training phase, its columns of NETWORK, and seconds."""
 
     measured: MeasurementRow
     what: str
@@ -50,34 +51,36 @@ class NetworkTime(NamedTuple):
 
 
 def stored_networks(connection: Connection, gpus: GpuTable) -> list[OperatorRuns]:
-    """Stored networks on GPUs of `gpus`: one table per dtype, as `stored_operators` gives operators."""
+    """Return stored networks on GPUs of `gpus`, one table per dtype, as `stored_operators` does for operators."""
     models = network_blocks(measurements.load(connection, kind="model"))
     return to_runs(chain(operators.load(connection, ops=(NETWORK.name,)), models), gpus)
 
 
 def network_blocks(rows: Sequence[MeasurementRow]) -> Iterator[tuple[OperatorBlock, Bytes]]:
-    """Measured models that are ConvNets, a block per dtype, with the identities of their rows."""
+    """Yield measured ConvNets, one block per dtype, with the identities of their rows."""
     by_dtype: dict[str, list[NetworkTime]] = {}
-    for one in (one for row in rows for one in network_times(row) if one.what != TRAINING_FORWARD):
-        by_dtype.setdefault(one.dtype, []).append(one)
+    for timed in (timed for row in rows for timed in network_times(row) if timed.what != TRAINING_FORWARD):
+        by_dtype.setdefault(timed.dtype, []).append(timed)
     for times in by_dtype.values():
         block = network_block(times)
         yield block, identities(block)
 
 
 def network_block(times: Sequence[NetworkTime]) -> OperatorBlock:
-    """Passes in one dtype, in their order."""
+    """Return passes of one dtype as a block, in order."""
     contexts = [
-        Context(NETWORK.name, one.dtype, _FIELDS, one.measured.gpu_id, one.measured.software, one.measured.source, None)
-        for one in times
+        Context(
+            NETWORK.name, item.dtype, _FIELDS, item.measured.gpu_id, item.measured.software, item.measured.source, None
+        )
+        for item in times
     ]
     distinct = tuple(dict.fromkeys(contexts))
     absent, nowhere = np.full(len(times), np.nan), np.full((3, len(times)), np.nan)
     return OperatorBlock(
         distinct,
-        np.array([distinct.index(one) for one in contexts], dtype=np.intp),
-        np.array([[one.row[name] for one in times] for name in _FIELDS]),
-        np.array([one.latency_s for one in times]),
+        np.array([distinct.index(context) for context in contexts], dtype=np.intp),
+        np.array([[item.row[name] for item in times] for name in _FIELDS]),
+        np.array([item.latency_s for item in times]),
         latency_std_s=absent,
         runs=absent,
         clock_hz=absent,
@@ -89,30 +92,30 @@ def network_block(times: Sequence[NetworkTime]) -> OperatorBlock:
 
 
 def network_times(measured: MeasurementRow) -> Iterator[NetworkTime]:
-    """Passes of a measured model; none of what is no ConvNet, is not known, or is not plain data parallelism."""
-    asked = request_for(msgspec.convert(measured.workload, MeasuredModel))
-    if asked is None:
+    """Yield the passes of a measured model; none unless it is a known ConvNet with plain data parallelism."""
+    workload = to_workload(msgspec.convert(measured.workload, MeasuredModel))
+    if workload is None:
         return
     try:
-        network, run = asked_network(asked, None)
-        found = network_figures(forward_of(network, run), run)
+        network, run = resolve_network(workload, None)
+        figures = network_figures(forward_rows(network, run), run)
     except BadInput:
         return
     if run.mode != "training":
-        yield NetworkTime(measured, "inference", network_row(found, run, FORWARD), measured.latency_s)
+        yield NetworkTime(measured, "inference", network_row(figures, run, FORWARD), measured.latency_s)
         return
-    yield NetworkTime(measured, "step", network_row(found, run, STEP), measured.latency_s)
-    many = run.parallelism.data > 1
-    for name, (what, seconds) in _passes(measured.phases_s or {}, many=many).items():
+    yield NetworkTime(measured, "step", network_row(figures, run, STEP), measured.latency_s)
+    several = run.parallelism.data > 1
+    for name, (what, seconds) in _passes(measured.phases_s or {}, several=several).items():
         if seconds > 0:
-            yield NetworkTime(measured, f"training {name}", network_row(found, run, what), seconds)
+            yield NetworkTime(measured, f"training {name}", network_row(figures, run, what), seconds)
 
 
-def _passes(phases: Mapping[str, float], *, many: bool) -> dict[str, tuple[int, float]]:
-    """Passes of a step and seconds of each, 0 where nobody timed it: gradients are exchanged for the update."""
+def _passes(phases: Mapping[str, float], *, several: bool) -> dict[str, tuple[int, float]]:
+    """Return the passes of a step with their seconds, 0 if not timed. The update includes the gradient exchange."""
     forward, backward, update = (phases.get(name, 0.0) for name in ("forward", "backward", "update"))
     exchange = phases.get("communication", 0.0)
-    if many and not exchange:  # it runs beside backward
+    if several and not exchange:  # the exchange overlaps backward
         both = backward + update if min(backward, update) > 0 else 0.0
         return {"forward": (FORWARD, forward), "backward_update": (BACKWARD_UPDATE, both)}
     apart = {"backward": (BACKWARD, backward), "update": (UPDATE, update + exchange)}

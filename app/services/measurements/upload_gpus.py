@@ -1,4 +1,4 @@
-"""GPUs that uploaded measurements name or bring along."""
+"""GPUs that uploaded measurements refer to or define."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from app.tables.gpus import GpuSpec, GpuTable
 
 @dataclass(slots=True)
 class UploadGpus:
-    """GPUs of one upload: each name is resolved once, each specification has one row.
+    """GPUs of one upload: each name is resolved once, and each specification has one row.
 
-    `device` is the specification that a file carries, of the GPU that its rows may name without anybody knowing it.
+    `device` is the specification in a file's metadata, for rows that name a GPU which the catalogue lacks.
     """
 
     catalog: Catalog
@@ -28,16 +28,16 @@ class UploadGpus:
     specs: list[GpuSpec] = field(default_factory=list)
     _by_name: dict[str, int] = field(default_factory=dict)
 
-    def index(self, given: str | Mapping[str, Any]) -> int:
-        """Row of the GPU that a name or an inline specification means; raises when there is none."""
-        if isinstance(given, str):
-            if given not in self._by_name:
-                self._by_name[given] = self._named(given)
-            return self._by_name[given]
-        spec = complete(given)
+    def index(self, ref: str | Mapping[str, Any]) -> int:
+        """Return the row of a name or an inline specification. Raises NotFound or BadInput."""
+        if isinstance(ref, str):
+            if ref not in self._by_name:
+                self._by_name[ref] = self._named(ref)
+            return self._by_name[ref]
+        spec = complete(ref)
         known = self.specs[self.row[spec.id]] if spec.id in self.row else self.catalog.find(spec.id)
         if known is not None and known != spec:
-            raise BadInput(f"the id {spec.id!r} is another GPU's: give its name, or this one another id")
+            raise BadInput(f"the id {spec.id!r} belongs to another GPU: send its name, or choose another id")
         return self._add(spec)
 
     def _named(self, name: str) -> int:
@@ -54,10 +54,10 @@ class UploadGpus:
         return self.row[spec.id]
 
     def table(self) -> GpuTable:
-        """All of them."""
+        """Return all GPUs."""
         return GpuTable.from_specs(self.specs)
 
     def newcomers(self, used: NDArray[np.intp]) -> tuple[GpuSpec, ...]:
-        """Those of the rows `used` that the catalogue has no row of."""
+        """Return the GPUs of rows `used` that are not in the catalogue."""
         own = {spec.id for spec in self.catalog.specs}
         return tuple(self.specs[k] for k in np.unique(used) if self.specs[k].id not in own)

@@ -1,4 +1,4 @@
-"""Transformers by name: configurations that ship (seed_data/models), read once."""
+"""Built-in transformer configurations by name (seed_data/models)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from app.config import SEED_DATA
 
 
 def names() -> tuple[str, ...]:
-    """Every name, without aliases, in order."""
+    """Return all names, without aliases, in order."""
     return tuple(path.stem for path in _files())
 
 
-def config_of(name: str) -> Mapping[str, Any] | None:
-    """The configuration of a name or alias, in whatever case; None where there is none."""
+def find_config(name: str) -> Mapping[str, Any] | None:
+    """Return the configuration of a name or alias, ignoring case, or None."""
     return _configs().get(name.lower())
 
 
@@ -27,9 +27,9 @@ def _files() -> list[Path]:
 
 @cache
 def _configs() -> Mapping[str, Mapping[str, Any]]:
-    """By name and by alias, in lower case."""
-    found: dict[str, Mapping[str, Any]] = {}
+    """Return configurations by name and alias, in lower case."""
+    configs: dict[str, Mapping[str, Any]] = {}
     for path in _files():
         model = json.loads(path.read_text("utf-8"))
-        found |= dict.fromkeys((name.lower() for name in (path.stem, *model["aliases"])), model["config"])
-    return found
+        configs |= dict.fromkeys((name.lower() for name in (path.stem, *model["aliases"])), model["config"])
+    return configs

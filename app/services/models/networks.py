@@ -1,4 +1,4 @@
-"""From what a request calls a network to its rows: who imports it, which passes run over it, and equal rows once."""
+"""Networks of requests as rows: lowering, passes, and distinct rows."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from app.tables.arrays import Floats, Ints
 from app.tables.ops import OpTable
 from app.tables.workload import UPDATE, Workload
 
-# Networks remembered with how they were run: bytes of all, and of a row with its distinct row and its name.
-_REMEMBERED_BYTES, _ROW_BYTES = 48 * 2**20, 1_500
+# Cache limit in bytes, and bytes per cached row with its distinct row and name.
+_CACHE_BYTES, _ROW_BYTES = 48 * 2**20, 1_500
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A network before it is known how it runs: networks of equal keys are equal; `lower` gives its forward rows.
+    """A network before its run is known: equal keys mean equal networks; `lower` returns its forward rows.
 
-    `key_bytes` is how much memory the key takes.
+    `key_bytes` is the memory of the key.
     """
 
     key: Hashable
@@ -40,15 +40,15 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A network as one device runs it: every row, and the distinct ones, which are predicted; n rows, u distinct.
+    """A network as one device runs it: n rows, and u distinct ones, which are predicted.
 
-    distinct  the rows to predict, and where each of the workload stands among them
-    work      of each distinct row, one repetition
+    distinct  the rows to predict, and the index of each workload row among them
+    work      per distinct row, one repetition
     runs      float64 [n], how often each row runs in a pass over one microbatch
     group     int [n], into `groups`
     groups    names of the breakdown's lines
-    memory    what a device keeps
-    fixed_bytes  what of it stays where no sequence or image is worked on
+    memory    memory of a device
+    fixed_bytes  the part of it that does not depend on the batch
     """
 
     workload: Workload
@@ -61,33 +61,33 @@ class Prepared:
     fixed_bytes: float
 
 
-def prepared(network: Network, run: Run) -> Prepared:
-    """The network run so; BadInput where it cannot be."""
+def prepare(network: Network, run: Run) -> Prepared:
+    """Return the network as run, cached. Raises BadInput if it cannot run this way."""
     key = network.key, run
-    found = _remembered.get(key)
-    if found is None:
-        found = _prepared(network, run)
-        _remembered.put(key, found, network.key_bytes + _ROW_BYTES * len(found.workload))
-    return found
+    cached = _cache.get(key)
+    if cached is None:
+        cached = _prepared(network, run)
+        _cache.put(key, cached, network.key_bytes + _ROW_BYTES * len(cached.workload))
+    return cached
 
 
-def forward_of(network: Network, run: Run) -> Workload:
-    """The forward rows of one device: enough to know what it keeps in memory."""
+def forward_rows(network: Network, run: Run) -> Workload:
+    """Return the forward rows of one device; they suffice to compute its memory."""
     rows = network.lower(run)
     return fused(rows) if run.fused else rows
 
 
 def check_stages(rows: Workload, run: Run) -> None:
-    """BadInput where there are more pipeline stages than layers."""
+    """Raise BadInput if there are more pipeline stages than layers."""
     parts = per_configuration(np.atleast_1d(rows.repeats[..., : rows.blocks].sum(axis=-1)))
     if run.parallelism.pipeline > parts:
         message = f"this network can be cut into {parts:.0f} stages at most, one layer or block each"
         raise BadInput(message, errors=[FieldError(("workload", "parallelism", "pipeline"), message)])
 
 
-def workload_of(network: Network, run: Run) -> Workload:
-    """Every row of one device: forward, and in training backward, update and the exchange of gradients."""
-    forward = forward_of(network, run)
+def all_rows(network: Network, run: Run) -> Workload:
+    """Return all rows of one device: forward, and in training backward, update and gradient exchange."""
+    forward = forward_rows(network, run)
     check_stages(forward, run)
     if run.mode != "training":
         return forward
@@ -95,26 +95,26 @@ def workload_of(network: Network, run: Run) -> Workload:
     return with_gradient_exchange(rows, run)
 
 
-def times_of(rows: Prepared, run: Run) -> Floats:
-    """How often each row runs in a whole step on all pipeline stages, float64 [n]."""
+def rows_per_step(rows: Prepared, run: Run) -> Floats:
+    """Return how often each row runs in a whole step over all pipeline stages, float64 [n]."""
     each = run.parallelism.microbatches * run.accumulation
     times: Floats = rows.runs * np.where(rows.workload.phase == UPDATE, 1.0, each)
     return times
 
 
-def bytes_with(rows: Workload, run: Run, batch: int) -> float:
-    """Bytes on the fullest device with another batch (of a step) than the rows' own."""
+def bytes_for_batch(rows: Workload, run: Run, batch: int) -> float:
+    """Return bytes on the fullest device with another (step) batch than the rows' own."""
     return memories(rows, run, (batch / run.batch,))[0].required_bytes
 
 
 def _prepared(network: Network, run: Run) -> Prepared:
-    workload = workload_of(network, run)
-    kept, empty = memories(workload, run, (1.0, 0.0))
-    return rows_prepared(workload, kept, empty.required_bytes)
+    workload = all_rows(network, run)
+    memory, empty = memories(workload, run, (1.0, 0.0))
+    return prepare_rows(workload, memory, empty.required_bytes)
 
 
-def rows_prepared(workload: Workload, kept: Memory, fixed_bytes: float) -> Prepared:
-    """These rows of one device, which keeps so much."""
+def prepare_rows(workload: Workload, memory: Memory, fixed_bytes: float) -> Prepared:
+    """Return these rows of one device, prepared, with its memory."""
     found = distinct_rows(workload.ops)
     kinds = kinds_of(found.table)
     groups = tuple(dict.fromkeys(kind.op.group for kind in kinds))
@@ -128,7 +128,7 @@ def rows_prepared(workload: Workload, kept: Memory, fixed_bytes: float) -> Prepa
         runs=workload.runs,
         group=group[found.row],
         groups=groups,
-        memory=kept,
+        memory=memory,
         fixed_bytes=fixed_bytes,
     )
 
@@ -143,9 +143,9 @@ def distinct_rows(ops: OpTable) -> Distinct:
     return Distinct(found.table, every.rows(found.row).reshape(-1), by_row(ops.column("count")).reshape(-1))
 
 
-_remembered: SizedCache[Prepared] = SizedCache(_REMEMBERED_BYTES)
+_cache: SizedCache[Prepared] = SizedCache(_CACHE_BYTES)
 
 
-def forget() -> None:
-    """Drop what is remembered of networks."""
-    _remembered.clear()
+def clear_cache() -> None:
+    """Clear the cache of networks."""
+    _cache.clear()

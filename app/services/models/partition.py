@@ -1,4 +1,4 @@
-"""POST /partition: where to cut a network over unequal GPUs (PM2Lat, section IV-D)."""
+"""Partition a network over unequal GPUs (POST /partition; PM2Lat, section IV-D)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from app.graphs.partition import Partition, Units, partition, units_of
 from app.graphs.schedule import EAGER_GAP_S, EAGER_HOST_S
 from app.graphs.step_memory import RESERVE_BYTES
 from app.services.graphs.graph_store import Graphs
-from app.services.models.networks import Prepared, prepared
-from app.services.models.runs import is_host_launched
-from app.services.models.sources import asked_network
-from app.services.models.steps import Step, timed
-from app.services.operators.answers import lacks_among, refused, require_predictor, warnings
+from app.services.models.networks import Prepared, prepare
+from app.services.models.resolve_networks import resolve_network
+from app.services.models.run_options import is_host_launched
+from app.services.models.steps import Step, time_step
+from app.services.operators.common import gpu_warnings, require_predictor, unsupported_dtypes, unsupported_mask
 from app.tables.arrays import Bools, Floats
 from app.tables.gpus import GpuSpec, GpuTable
 from app.tables.predictions import EXTRAPOLATED
@@ -29,51 +29,53 @@ from app.wire.partition_form import PARTITION_EXAMPLE, Cut, PartitionRequest, Pa
 from app.wire.predict_body import read_request
 from app.wire.prediction_form import AnsweredBy, Interval, MemoryUse
 
-# The dynamic program looks at every pair of units.
+# The dynamic program visits every pair of units.
 MOST_UNITS = 3_000
 _DECODER = msgspec.json.Decoder(PartitionRequest)
 
 
 def read_partition(body: bytes) -> tuple[PartitionRequest, NetworkRequest]:
-    """From JSON; Malformed or BadInput that names every wrong field."""
+    """Return the request, and the predict request in it, from JSON. Raises Malformed or BadInput."""
     request = decode(_DECODER, body, example=PARTITION_EXAMPLE)
     inner = {name: getattr(request, name) for name in ("gpus", "workload", "predictor", "coverage")}
-    asked = read_request(msgspec.json.encode(inner))
-    if not isinstance(asked, ModelRequest | GraphRequest):
+    predict_request = read_request(msgspec.json.encode(inner))
+    if not isinstance(predict_request, ModelRequest | GraphRequest):
         raise _refused(("workload", "kind"), "only a model or a graph can be cut into stages")
-    return request, asked
+    return request, predict_request
 
 
-def cut_network(
-    snapshot: Snapshot, request: PartitionRequest, asked: NetworkRequest, graphs: Graphs | None = None
+def partition_network(
+    snapshot: Snapshot, request: PartitionRequest, predict_request: NetworkRequest, graphs: Graphs | None = None
 ) -> PartitionResponse:
-    """The best cut; NotFound, BadInput or NotTrained say what to send instead. `graphs` as POST /graphs stored them."""
+    """Return the best partition. Raises NotFound, BadInput or NotTrained. `graphs` holds those of POST /graphs."""
     engine, rows = snapshot.engine, GpuRows(snapshot)
-    targets = rows.targets(asked)
-    require_predictor(engine, rows, asked.predictor, targets)
-    network, run = asked_network(asked.workload, graphs)
+    targets = rows.targets(predict_request)
+    require_predictor(engine, rows, predict_request.predictor, targets)
+    network, run = resolve_network(predict_request.workload, graphs)
     if run.mode == "training" or run.parallelism.devices > 1:
-        raise _refused(("workload",), "a cut is planned for inference, prefill or decode, without parallelism")
-    ready = prepared(network, run)
+        raise _refused(("workload",), "partitions are for inference, prefill or decode, without parallelism")
+    ready = prepare(network, run)
     gpus = rows.table()
     _refuse_dtypes(engine, ready, gpus, targets)
     units = units_of(ready.workload)
     if not len(targets) <= len(units.block) <= MOST_UNITS:
-        words = f"{len(units.block):,} units cannot be cut into {len(targets)} stages (at most {MOST_UNITS:,} units)"
-        raise _refused(("workload",), words)
-    launched = is_host_launched(asked.workload.software, run.mode, run.dtype)
-    options = {"predictor": asked.predictor, "coverage": asked.coverage}
-    step = timed(engine, ready, run, gpus, targets, launched=launched, **options)  # type: ignore[arg-type]
+        message = f"{len(units.block):,} units cannot be cut into {len(targets)} stages (at most {MOST_UNITS:,} units)"
+        raise _refused(("workload",), message)
+    launched = is_host_launched(predict_request.workload.software, run.mode, run.dtype)
+    options = {"predictor": predict_request.predictor, "coverage": predict_request.coverage}
+    step = time_step(engine, ready, run, gpus, targets, launched=launched, **options)  # type: ignore[arg-type]
     links = _links(request, rows, targets)
     link_s = _link_s(units, links.bytes_per_s, request.link_latency_ms * 1e-3)
     capacity = np.array([rows.spec(target).memory_bytes for target in targets])
-    found = partition(units, _unit_s(ready, units, step, launched=launched), link_s, capacity, RESERVE_BYTES)
+    best = partition(units, _unit_s(ready, units, step, launched=launched), link_s, capacity, RESERVE_BYTES)
     spread = np.stack([step.low_s, step.high_s]) / step.done.step_s
-    answering = AnsweredBy(asked.predictor, engine.version_of(asked.predictor, rows.id(targets[0])))
-    notes = _notes(rows, targets, asked.predictor, step, found, links.over_slot)
-    stages = _stages(ready, units, found, link_s, spread, asked.coverage, [rows.spec(target).id for target in targets])
+    answering = AnsweredBy(predict_request.predictor, engine.version_of(predict_request.predictor, rows.id(targets[0])))
+    notes = _notes(rows, targets, predict_request.predictor, step, best, links.over_slot)
+    stages = _stages(
+        ready, units, best, link_s, spread, predict_request.coverage, [rows.spec(target).id for target in targets]
+    )
     return PartitionResponse(
-        _cut(found, stages, float(run.batch), asked.coverage, answering, notes),
+        _cut(best, stages, float(run.batch), predict_request.coverage, answering, notes),
         [
             float(total) * 1e3 if ready.memory.required_bytes <= room else None
             for total, room in zip(step.done.step_s, capacity, strict=True)
@@ -81,20 +83,20 @@ def cut_network(
     )
 
 
-def _refused(loc: tuple[str, ...], words: str) -> BadInput:
-    return BadInput(f"{'.'.join(loc)}: {words}.", errors=[FieldError(loc, words)])
+def _refused(loc: tuple[str, ...], message: str) -> BadInput:
+    return BadInput(f"{'.'.join(loc)}: {message}.", errors=[FieldError(loc, message)])
 
 
 def _refuse_dtypes(engine: Engine, ready: Prepared, gpus: GpuTable, targets: list[int]) -> None:
     table = ready.distinct.table
     for target in targets:
-        missing = np.flatnonzero(refused(engine, table, ready.work, gpus, target))
+        missing = np.flatnonzero(unsupported_mask(engine, table, ready.work, gpus, target))
         if len(missing):
-            raise _refused(("workload", "dtype"), lacks_among(gpus.ids[target], table, missing))
+            raise _refused(("workload", "dtype"), unsupported_dtypes(gpus.ids[target], table, missing))
 
 
 def _unit_s(ready: Prepared, units: Units, step: Step, *, launched: bool) -> Floats:
-    """Time of every unit on every GPU, float64 [u, g]: of the device, or of the host that launches it."""
+    """Return the time of every unit on every GPU, float64 [u, g]: the larger of device time and host launch time."""
     workload, table = ready.workload, ready.distinct.table
     each = step.answer.latency_s.reshape(-1, len(table)).T[ready.distinct.row]
     gap, host = (EAGER_GAP_S, EAGER_HOST_S) if launched else (0.0, 0.0)
@@ -109,29 +111,29 @@ def _unit_s(ready: Prepared, units: Units, step: Step, *, launched: bool) -> Flo
 
 
 class _Links(NamedTuple):
-    """Between every stage and the next, [stages - 1]: bytes per second, and whether those go over a slot."""
+    """Links between consecutive stages, [stages - 1]: bytes per second, and whether they go over a slot."""
 
     bytes_per_s: Floats
     over_slot: Bools
 
 
 def _links(request: PartitionRequest, rows: GpuRows, targets: list[int]) -> _Links:
-    """Links into each stage but the first: as asked, else the GPUs' own where these join both, else their slots."""
+    """Return the link into each stage but the first: as requested, else the GPUs' link if it joins both, else slots."""
     if request.link_bandwidth_bytes_per_s is not None:
-        given = np.full(len(targets) - 1, request.link_bandwidth_bytes_per_s)
-        return _Links(given, np.zeros(len(given), dtype=np.bool_))
+        rates_given = np.full(len(targets) - 1, request.link_bandwidth_bytes_per_s)
+        return _Links(rates_given, np.zeros(len(rates_given), dtype=np.bool_))
     specs = [rows.spec(target) for target in targets]
     rates, slotted, alike = [], [], 1
-    for one, other in pairwise(specs):
-        joined = one == other and alike % (one.link_domain_gpus or len(specs)) > 0
-        alike = alike + 1 if one == other else 1
-        rates.append(min(_rate(spec, joined=joined) for spec in (one, other)))
-        slotted.append(not joined and any(_slot(spec) is not None for spec in (one, other)))
+    for first, other in pairwise(specs):
+        joined = first == other and alike % (first.link_domain_gpus or len(specs)) > 0
+        alike = alike + 1 if first == other else 1
+        rates.append(min(_rate(spec, joined=joined) for spec in (first, other)))
+        slotted.append(not joined and any(_slot(spec) is not None for spec in (first, other)))
     return _Links(np.array(rates), np.array(slotted, dtype=np.bool_))
 
 
 def _rate(spec: GpuSpec, *, joined: bool) -> float:
-    """Bytes per second to a device that its link joins, or to any other."""
+    """Return bytes per second to a device on the same link, or to any other."""
     slot = None if joined else _slot(spec)
     if (rate := slot or spec.link_bandwidth_bytes_per_s) is None:
         raise _refused(("link_bandwidth_bytes_per_s",), f"required: the link of {spec.id} is not known")
@@ -139,25 +141,25 @@ def _rate(spec: GpuSpec, *, joined: bool) -> float:
 
 
 def _slot(spec: GpuSpec) -> float | None:
-    """Bytes per second over the slot of a device whose link joins some others only; None of any other, or of a rack."""
+    """Return bytes per second of the slot of a device whose link joins only some others; None for others and racks."""
     return None if spec.link_domain_gpus is None else spec.slot_bandwidth_bytes_per_s
 
 
 def _link_s(units: Units, links: Floats, latency_s: float) -> Floats:
-    """Time for what crosses the cut before each unit to reach each stage, float64 [u, stages]."""
+    """Return the transfer time of each unit's input to each stage, float64 [u, stages]."""
     times = np.zeros((len(units.block), len(links) + 1))
     times[1:, 1:] = units.sent_bytes[:-1, None] / links + latency_s
     return times
 
 
 def _stages(
-    ready: Prepared, units: Units, found: Partition, link_s: Floats, spread: Floats, coverage: float, ids: list[str]
+    ready: Prepared, units: Units, best: Partition, link_s: Floats, spread: Floats, coverage: float, ids: list[str]
 ) -> list[Stage]:
     names = _names(ready, units)
     stages = []
     for s, gpu in enumerate(ids):
-        first, last = int(found.first[s]), int(found.first[s + 1]) - 1
-        latency, transfer = float(found.stage_s[s]) * 1e3, float(link_s[first, s]) * 1e3
+        first, last = int(best.first[s]), int(best.first[s + 1]) - 1
+        latency, transfer = float(best.stage_s[s]) * 1e3, float(link_s[first, s]) * 1e3
         low, high = ((latency - transfer) * spread[:, s] + transfer).tolist()
         stages.append(
             Stage(
@@ -170,14 +172,14 @@ def _stages(
                 Interval(low, high, coverage),
                 transfer,
                 float(units.sent_bytes[last]) if s + 1 < len(ids) else 0.0,
-                MemoryUse(float(found.bytes[s]), float(found.capacity_bytes[s]), bool(found.fits[s])),
+                MemoryUse(float(best.bytes[s]), float(best.capacity_bytes[s]), bool(best.fits[s])),
             )
         )
     return stages
 
 
 def _names(ready: Prepared, units: Units) -> list[str]:
-    """What callers call each unit: its operator, or which layer it is."""
+    """Return the name of each unit: its operator, or its layer number."""
     names, layer = [], 0
     for row in units.row.tolist():
         layer += row < 0
@@ -186,39 +188,39 @@ def _names(ready: Prepared, units: Units) -> list[str]:
 
 
 def _cut(
-    found: Partition, stages: list[Stage], batch: float, coverage: float, answered: AnsweredBy, notes: list[str]
+    best: Partition, stages: list[Stage], batch: float, coverage: float, answered: AnsweredBy, notes: list[str]
 ) -> Cut:
-    slowest = stages[int(found.stage_s.argmax())]
+    slowest = stages[int(best.stage_s.argmax())]
     low, high = (max(getattr(stage.interval_ms, end) for stage in stages) for end in ("low", "high"))
     return Cut(
         stages,
         slowest.latency_ms,
         Interval(low, high, coverage),
-        found.latency_s * 1e3,
-        batch / found.bottleneck_s,
-        bool(found.fits.all()),
-        int(found.first[-1]),
+        best.latency_s * 1e3,
+        batch / best.bottleneck_s,
+        bool(best.fits.all()),
+        int(best.first[-1]),
         answered,
         notes,
     )
 
 
 def _notes(
-    rows: GpuRows, targets: list[int], predictor: str, step: Step, found: Partition, over_slot: Bools
+    rows: GpuRows, targets: list[int], predictor: str, step: Step, best: Partition, over_slot: Bools
 ) -> list[str]:
     notes = []
-    alone = (step.answer.support == EXTRAPOLATED).reshape(len(targets), -1).sum(axis=1).tolist()
+    unmeasured = (step.answer.support == EXTRAPOLATED).reshape(len(targets), -1).sum(axis=1).tolist()
     unanswered = (~step.answer.answered).reshape(len(targets), -1).sum(axis=1).tolist()
     for k, target in enumerate(targets):
-        words = warnings(
+        messages = gpu_warnings(
             rows.spec(target),
             predictor,
             unanswered=unanswered[k],
-            alone=alone[k],
+            unmeasured=unmeasured[k],
             slotted=_slot(rows.spec(target)) is not None and bool(over_slot[max(k - 1, 0) : k + 1].any()),
-            guest=rows.is_uncatalogued(target),
+            uncatalogued=rows.is_uncatalogued(target),
         )
-        notes += [f"{rows.id(target)}: {one}" for one in words]
-        if not found.fits[k]:
-            notes.append(f"{rows.id(target)}: no cut fits into the memory of all GPUs; this one lacks room")
+        notes += [f"{rows.id(target)}: {message}" for message in messages]
+        if not best.fits[k]:
+            notes.append(f"{rows.id(target)}: no partition fits the memory of all GPUs; this one has too little")
     return notes

@@ -8,15 +8,15 @@ from math import ceil
 from msgspec import Struct, structs
 
 from app.engine.gpu_rows import Snapshot
-from app.services.models.predict import predict_network
+from app.services.models.predict_networks import predict_network
 from app.wire.network_form import ModelRequest
 
-# Devices of one machine.
+# Devices per machine.
 DEVICES_PER_NODE = 8
 
 
 class Point(Struct, frozen=True):
-    """A step on some devices: `batch` is global, `efficiency` the throughput per device over that on the fewest."""
+    """A step on some devices: `batch` is global, `efficiency` throughput per device relative to the fewest."""
 
     gpu: str
     devices: int
@@ -31,7 +31,7 @@ class Point(Struct, frozen=True):
     fits: bool
 
 
-def curves(
+def scaling_curves(
     snapshot: Snapshot,
     request: ModelRequest,
     *,
@@ -40,9 +40,9 @@ def curves(
     strong: bool = False,
     max_rows: int,
 ) -> list[Point]:
-    """Every GPU asked on every number of devices with every batch, in that order.
+    """Return a point for every GPU, batch and number of devices, grouped by GPU.
 
-    `batches` are per device (weak scaling), or with `strong` those of a whole step, split over the devices.
+    `batches` are per device (weak scaling), or with `strong` per step, split over the devices.
     """
     points: list[Point] = []
     for batch in batches:
@@ -60,25 +60,25 @@ def _steps(
     snapshot: Snapshot, request: ModelRequest, devices: Sequence[int], each: int, batch: int, max_rows: int
 ) -> Iterator[Point]:
     for count in devices:
-        asked = request.workload
-        split = structs.replace(asked.parallelism, data=count)
+        base = request.workload
+        split = structs.replace(base.parallelism, data=count)
         total = int(count * split.tensor * split.pipeline)
         nodes = next(n for n in range(ceil(total / DEVICES_PER_NODE), total + 1) if total % n == 0)
         split = structs.replace(split, nodes=nodes)
-        workload = structs.replace(asked, batch=each * count or batch, parallelism=split)
-        for one in predict_network(
+        workload = structs.replace(base, batch=each * count or batch, parallelism=split)
+        for prediction in predict_network(
             snapshot, structs.replace(request, workload=workload), max_rows=max_rows
         ).predictions:
             yield Point(
-                one.gpu,
+                prediction.gpu,
                 total,
                 nodes,
                 int(workload.batch),
-                one.latency_ms,
-                one.interval_ms.low,
-                one.interval_ms.high,
-                float(one.throughput_per_s),  # type: ignore[arg-type]
+                prediction.latency_ms,
+                prediction.interval_ms.low,
+                prediction.interval_ms.high,
+                float(prediction.throughput_per_s),  # type: ignore[arg-type]
                 1.0,
-                one.phases_ms.communication,  # type: ignore[union-attr]
-                one.memory.fits,
+                prediction.phases_ms.communication,  # type: ignore[union-attr]
+                prediction.memory.fits,
             )

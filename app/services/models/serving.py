@@ -1,4 +1,4 @@
-"""What a user of a served model sees, from its prefill and decode steps; the definitions go with the numbers."""
+"""Serving figures of a model from its prefill and decode steps, with their definitions."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from app.wire.network_form import ModelWorkload
 from app.wire.prediction_form import ServingFigures
 
 
-def serving_figures(asked: ModelWorkload, step_s: Callable[[ModelWorkload], Floats]) -> list[ServingFigures]:
-    """One per GPU; `step_s` gives the seconds of a step on each, [g]. Prompts are `sequence` tokens long."""
-    if asked.mode == "training":
-        raise _refused("belongs to inference, prefill and decode, not to training")
-    prompt, output = int(asked.sequence or 1), int(asked.output_tokens or 1)
+def serving_figures(workload: ModelWorkload, step_s: Callable[[ModelWorkload], Floats]) -> list[ServingFigures]:
+    """Return one per GPU. `step_s` returns the seconds of a step on each, [g]. Prompts have `sequence` tokens."""
+    if workload.mode == "training":
+        raise _refused("is only valid in modes inference, prefill and decode, not in training")
+    prompt, output = int(workload.sequence or 1), int(workload.output_tokens or 1)
 
     def step(mode: Mode, sequence: int) -> Floats:
         try:
-            return step_s(structs.replace(asked, mode=mode, sequence=sequence, output_tokens=None))
+            return step_s(structs.replace(workload, mode=mode, sequence=sequence, output_tokens=None))
         except BadInput as error:
             raise _refused(f"this network cannot serve so many tokens: {error.detail}") from error
 
     prefill = step("prefill", prompt)
     contexts = decode_contexts(prompt, output)
     decode = np.array([step("decode", context) for context in contexts]).reshape(-1, len(prefill))
-    found = serving(prefill, decode, contexts, batch=int(asked.batch), output=output)
-    times = [seconds * 1e3 for seconds in (found.ttft_s, found.tpot_s, found.request_s)]
-    columns = zip(*(part.tolist() for part in (*times, *found[len(times) :])), strict=True)
-    return [ServingFigures(*(*figures, dict(DEFINITIONS))) for figures in columns]
+    figures = serving(prefill, decode, contexts, batch=int(workload.batch), output=output)
+    times = [seconds * 1e3 for seconds in (figures.ttft_s, figures.tpot_s, figures.request_s)]
+    columns = zip(*(part.tolist() for part in (*times, *figures[len(times) :])), strict=True)
+    return [ServingFigures(*(*row, dict(DEFINITIONS))) for row in columns]
 
 
 def _refused(message: str) -> BadInput:

@@ -1,7 +1,8 @@
-"""A network timed: each distinct row predicted once over all GPUs, then put on a timeline.
+"""Time a network: predict each distinct row once for all GPUs, then schedule all rows.
 
-Rows carry device time; the schedule adds what the host's launches, links and pipeline bubbles cost. Intervals follow
-the rule of operators: within a line of the breakdown errors are one, between lines they are independent.
+Rows have device time; the schedule adds the cost of host launches, links and pipeline bubbles. Intervals follow the
+rule
+of operators: errors are fully correlated within a line of the breakdown, and independent between lines.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from app.graphs.step_interval import step_interval
 from app.predictors.intervals.network_widths import network_widths
 from app.predictors.intervals.prior import width_at
 from app.services.models.networks import Prepared
-from app.services.operators.between_nodes import answered_on
+from app.services.operators.internode import predict_on
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
@@ -32,10 +33,10 @@ from app.tables.workload import Workload
 class Step(NamedTuple):
     """A step on g GPUs.
 
-    answer  predictions of the u distinct rows, GPU by GPU [g u]
-    done    the timeline
-    low_s, high_s  ends of the step's interval [g]
-    measured  bool [g], where the step is a measured one
+    answer  predictions of the u distinct rows, GPU by GPU, [g u]
+    done    the schedule
+    low_s, high_s  interval of the step, [g]
+    measured  bool [g], whether the step was measured as a whole
     """
 
     answer: Predictions
@@ -45,9 +46,9 @@ class Step(NamedTuple):
     measured: Bools
 
     def with_measured(self, seconds: Floats, log_offsets: Floats) -> Step:
-        """The step with measured times [g] in place of its own where they are not NaN, its parts in proportion.
+        """Return the step with measured times [g] where not NaN, its parts scaled in proportion.
 
-        `log_offsets` [2] are the ends of a measured step's interval, in log space.
+        `log_offsets` [2] is the interval of a measured step in log space.
         """
         hit = np.isfinite(seconds)
         share = np.where(hit, seconds / self.done.step_s, 1.0)
@@ -56,7 +57,7 @@ class Step(NamedTuple):
         return Step(self.answer, done, low, high, hit)
 
 
-def timed(  # noqa: PLR0913  what is asked, and of whom
+def time_step(  # noqa: PLR0913  what is asked, and of whom  # (the query, and its options)
     engine: Engine,
     rows: Prepared,
     run: Run,
@@ -67,13 +68,13 @@ def timed(  # noqa: PLR0913  what is asked, and of whom
     coverage: float,
     launched: bool,
 ) -> Step:
-    """The network on GPU rows `targets`; `launched` says whether the host launches each operator."""
+    """Return the network's step on GPU rows `targets`; `launched` is whether the host launches each operator."""
     table, row = rows.distinct.table, rows.distinct.row
     u, g = len(table), len(targets)
 
     def answered(ops: OpTable) -> Predictions:
         network = run.parallelism.network_bytes_per_s
-        return answered_on(
+        return predict_on(
             engine, ops, gpus, targets, predictor=predictor, coverage=coverage, network_bytes_per_s=network
         )
 
@@ -81,7 +82,7 @@ def timed(  # noqa: PLR0913  what is asked, and of whom
     of = row[:, None] + u * np.arange(g)
     transfer: Floats | float = 0.0
     if run.parallelism.pipeline > 1:
-        transfer = answered(passed_on(rows.workload, run)).latency_s
+        transfer = answered(stage_transfer(rows.workload, run)).latency_s
     waits = allocating(rows.workload, run, gpus, targets) if run.emptied else (0.0, 0.0)
     line = timeline(
         rows.workload,
@@ -97,7 +98,7 @@ def timed(  # noqa: PLR0913  what is asked, and of whom
     return Step(answer, *line, np.zeros(g, dtype=np.bool_))
 
 
-def timeline(  # noqa: PLR0913  what is known of the rows, and how they run
+def timeline(  # noqa: PLR0913  what is known of the rows, and how they run  # (rows and run options)
     w: Workload,
     line: Ints,
     answer: Predictions,
@@ -109,23 +110,23 @@ def timeline(  # noqa: PLR0913  what is known of the rows, and how they run
     transfer_s: Floats | float,
     waits_s: tuple[Floats | float, Floats | float] = (0.0, 0.0),
 ) -> tuple[Schedule, Floats, Floats]:
-    """The rows put on a timeline, and both ends of the step's interval; `line` [n] is each row's of the breakdown.
+    """Return the schedule of the rows, and the interval of the step; `line` [n] is each row's line of the breakdown.
 
-    `of` int [n, g] says which row of `answer` each of `w` is, on g GPUs, or in g configurations on one; `waits_s` are
-    what host and device wait for besides, per launch, [n, g] each.
+    `of` int [n, g] is the row of `answer` for each row of `w`, on g GPUs, or in g configurations on one; `waits_s` are
+    additional waits of host and device per launch, [n, g] each.
     """
     host, gap = (EAGER_HOST_S, EAGER_GAP_S) if launched else (0.0, 0.0)
     host_s, gap_s = host + waits_s[0], gap + waits_s[1]
     done = schedule(w, answer.latency_s[of], host_s, run, gap_s=gap_s, transfer_s=transfer_s)
     low, high = step_interval(done, answer, of, line, network_widths(answer.group, coverage))
-    slow = host * np.exp(EAGER_HOST_SPREAD * width_at(coverage))  # of the host nothing is known but that it launches
+    slow = host * np.exp(EAGER_HOST_SPREAD * width_at(coverage))  # the host's speed is unknown
     return done, low, np.maximum(high, slow * done.launches)
 
 
-def passed_on(rows: Workload, run: Run) -> OpTable:
-    """A stage of a pipeline passing a microbatch's activations on: one row, or one for each configuration.
+def stage_transfer(rows: Workload, run: Run) -> OpTable:
+    """Return the transfer of a microbatch's activations between pipeline stages: one row, or one per configuration.
 
-    Stages are cut between layers: what the longest run of layers hands from one to the next.
+    Stages are cut between layers; the transfer is the output of the most repeated layer.
     """
     longest = np.atleast_1d(rows.repeats[..., : rows.blocks].argmax(axis=-1))
     last = np.searchsorted(rows.block, longest, side="right") - 1

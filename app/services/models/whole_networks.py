@@ -1,4 +1,4 @@
-"""A ConvNet as one row of the operator `network`, for predictors that know networks by ConvMeter's figures only."""
+"""ConvNets as one row of the operator `network`, for predictors that only use ConvMeter's figures."""
 
 from __future__ import annotations
 
@@ -13,58 +13,60 @@ from app.graphs.run import Run
 from app.ops import MIXED_FIELDS, OP_CODE
 from app.ops.network import FORWARD, NETWORK, STEP
 from app.predictors import capabilities
-from app.services.models.networks import Prepared, rows_prepared
+from app.services.models.networks import Prepared, prepare_rows
 from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
 from app.tables.workload import Workload
 
-NOTE = "ConvMeter tells a training step as a whole: phases_ms counts all of it as forward"
+NOTE = "ConvMeter predicts a training step as a whole: phases_ms has all of it as forward"
 _LOC = ("workload", "parallelism")
 _ZERO = np.zeros(1, dtype=np.intp)
 
 
-def knows_networks_only(predictor: str) -> bool:
-    """Whether this predictor answers for whole networks and for nothing else."""
+def predicts_networks_only(predictor: str) -> bool:
+    """Return whether this predictor predicts whole networks and nothing else."""
     return capabilities(predictor).only_networks
 
 
 def as_one_row(ready: Prepared, run: Run) -> Prepared:
-    """The network's step on one of `run.parallelism.data` devices as one row; what it keeps in memory stays.
+    """Return the network's step on one of `run.parallelism.data` devices as one row; its memory is unchanged.
 
-    BadInput as `network_figures`.
+    Raises BadInput like `network_figures`.
     """
-    found = network_figures(ready.workload, run)
-    return rows_prepared(_workload(_table(found, run)), ready.memory, ready.fixed_bytes)
+    totals = network_figures(ready.workload, run)
+    return prepare_rows(_workload(_table(totals, run)), ready.memory, ready.fixed_bytes)
 
 
 def network_figures(rows: Workload, run: Run) -> Figures:
-    """ConvMeter's figures of a network's forward rows, of the whole batch of a device.
+    """Return ConvMeter's figures of a network's forward rows, for the whole batch of a device.
 
-    BadInput for a network without convolutions, and for a run that is not plain data parallelism.
+    Raises BadInput for a network without convolutions, and for runs other than plain data parallelism.
     """
     split = run.parallelism
     others = {name: getattr(split, name) for name in ("tensor", "pipeline", "expert", "microbatches")}
     others |= {"zero": split.zero + 1, "gradient_accumulation": run.accumulation}
     if wrong := [name for name, size in others.items() if size > 1]:
         loc = ("workload",) if wrong[0] == "gradient_accumulation" else _LOC
-        raise _refused((*loc, wrong[0]), "ConvMeter knows data parallelism only, one batch a step: leave it out")
-    found = figures(rows)
-    if not found.outputs:
+        raise _refused(
+            (*loc, wrong[0]), "ConvMeter only supports data parallelism and one batch per step: leave it out"
+        )
+    totals = figures(rows)
+    if not totals.outputs:
         raise _refused(("predictor",), "ConvMeter predicts ConvNets: this network has no convolutions")
-    return found
+    return totals
 
 
-def network_row(found: Figures, run: Run, what: int) -> dict[str, float]:
-    """Columns of NETWORK for one of its passes (app.ops.network.PASSES), from figures of the whole batch."""
+def network_row(totals: Figures, run: Run, what: int) -> dict[str, float]:
+    """Return the columns of NETWORK for one pass (app.ops.network.PASSES), from figures of the whole batch."""
     batch, split = run.device_batch, run.parallelism
     return dict.fromkeys(NETWORK.fields, 0.0) | {
         "batch": batch,
-        "flops": found.flops / batch,
-        "inputs": found.inputs / batch,
-        "outputs": found.outputs / batch,
-        "weights": max(found.weights, 1.0),
-        "layers": found.layers,
-        "depthwise": found.depthwise / batch,
-        "operators": found.operators,
+        "flops": totals.flops / batch,
+        "inputs": totals.inputs / batch,
+        "outputs": totals.outputs / batch,
+        "weights": max(totals.weights, 1.0),
+        "layers": totals.layers,
+        "depthwise": totals.depthwise / batch,
+        "operators": totals.operators,
         "devices": split.data,
         "nodes": split.nodes,
         "pass": what,
@@ -73,9 +75,9 @@ def network_row(found: Figures, run: Run, what: int) -> dict[str, float]:
     }
 
 
-def _table(found: Figures, run: Run) -> OpTable:
-    """The one row."""
-    row = network_row(found, run, STEP if run.mode == "training" else FORWARD)
+def _table(totals: Figures, run: Run) -> OpTable:
+    """Return the row as a table."""
+    row = network_row(totals, run, STEP if run.mode == "training" else FORWARD)
     dims = np.full((len(MIXED_FIELDS), 1), np.nan)
     for name, value in row.items():
         dims[MIXED_FIELDS[name]] = value
@@ -83,7 +85,7 @@ def _table(found: Figures, run: Run) -> OpTable:
 
 
 def _workload(ops: OpTable) -> Workload:
-    """A network of this row alone; a builder would take its fields `inputs` and `outputs` for its own words."""
+    """Return a network of this row alone. A builder would interpret the fields `inputs` and `outputs` itself."""
     builder = Builder(DTYPES[int(ops.dtype[0])])
     builder.add("memory", outputs=0.0, name=NETWORK.name, bytes=1.0)
     return replace(builder.build(), ops=ops)

@@ -1,4 +1,4 @@
-"""Columns in and out of an Arrow stream and Parquet, without a Python object per cell."""
+"""Read and write operator columns as Arrow streams and Parquet, without a Python object per cell."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from app.wire.measurements.parquet_rows import check_parquet_size
 from app.wire.operators.operator_columns import Column, Numbers, Problems, Words
 from app.wire.operators.row_forms import COLUMN_NAMES, PAIR_FIELDS, WORD_FIELDS
 
-# A compressed stream can hold a column of one value repeated for gigabytes.
+# Compression lets a small stream hold gigabytes.
 MAX_BYTES = 1 << 30
-# Key of the schema's metadata that says in JSON who answered.
+# Schema metadata key of the predictors and versions that answered, in JSON.
 ANSWERED_BY = b"gpucast"
 
 
-# Polars writes views unless told not to.
+# Polars writes string views by default.
 _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 
 
 class File(NamedTuple):
-    """A form of columns: `read` a body of at most so many rows; `write` times [3, n], bounds and who answered."""
+    """A column format: `read` parses a body of limited rows; `write` takes times [3, n], bounds and metadata."""
 
     read: Callable[[bytes, int], dict[str, Column]]
     write: Callable[[Floats, Ints, bytes], bytes]
@@ -63,38 +63,38 @@ def _read_parquet(body: bytes, max_rows: int) -> dict[str, Column]:
 
 def _refuse_many(rows: int, size: int, max_rows: int) -> None:
     if rows > max_rows:
-        raise TooLarge(f"At most {max_rows:,} rows are taken at once; this stream has more.")
+        raise TooLarge(f"At most {max_rows:,} rows are accepted at once; this stream has more.")
     if size > MAX_BYTES:
         raise TooLarge(f"The Arrow stream unpacks to more than {MAX_BYTES:,} bytes.")
 
 
 def _check_schema(schema: pa.Schema) -> None:
-    """Unknown and repeated columns, and those of the wrong type, are refused by name before any cell is read."""
+    """Raise BadInput for unknown, repeated and wrongly typed columns, before any cell is read."""
     problems = Problems(())
     seen = set[str]()
     for field in schema:
         name = field.name
         if name in seen:
-            problems.add(name, "stands twice")
+            problems.add(name, "appears twice")
         elif name not in COLUMN_NAMES:
             problems.add(name, f"unknown column; known are {', '.join(COLUMN_NAMES)}")
         elif name in WORD_FIELDS and not is_words(field.type):
-            problems.add(name, f"a column of {field.type} where words are wanted")
+            problems.add(name, f"a column of {field.type} where text is expected")
         elif name not in WORD_FIELDS and not is_numbers(field.type, pair=name in PAIR_FIELDS):
-            problems.add(name, f"a column of {field.type} where numbers are wanted")
+            problems.add(name, f"a column of {field.type} where numbers are expected")
         seen.add(name)
     problems.refuse()
 
 
 def is_words(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds words."""
+    """Return whether a column of this type holds text."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     return pa.types.is_null(kind) or any(test(kind) for test in _TEXTS)
 
 
 def is_numbers(kind: pa.DataType, *, pair: bool) -> bool:
-    """Whether a column of this type holds numbers, or lists of them where `pair`."""
+    """Return whether a column of this type holds numbers, or with `pair` lists of them."""
     if (pair and _is_list(kind)) or pa.types.is_dictionary(kind):
         kind = kind.value_type
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind))
@@ -112,24 +112,24 @@ def _columns(table: pa.Table) -> dict[str, Column]:
 
 
 def to_words(column: pa.ChunkedArray) -> Words:
-    """A column of words, dictionary-encoded or not."""
+    """Return a column of text, dictionary-encoded or not."""
     if pa.types.is_null(column.type):
         return Words((), np.full(len(column), -1), False)
-    if pa.types.is_string_view(column.type):  # has no dictionary_encode
+    if pa.types.is_string_view(column.type):  # string_view has no dictionary_encode
         column = column.cast(pa.string())
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
     array = column.unify_dictionaries().combine_chunks()
     if isinstance(array, pa.ChunkedArray):  # no rows
         return Words((), np.empty(0, dtype=np.intp), False)
-    if array.dictionary.null_count:  # a cell may be none by its index, or by the word that the index leads to
+    if array.dictionary.null_count:  # a cell may be null by its index, or by the entry that the index refers to
         return to_words(pa.chunked_array([array.dictionary_decode()]))
     codes = array.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.intp)
     return Words(tuple(array.dictionary.to_pylist()), codes, False)
 
 
 def to_numbers(name: str, column: pa.ChunkedArray) -> Numbers:
-    """A column of numbers, dictionary-encoded or not, or of pairs of them."""
+    """Return a column of numbers or pairs, dictionary-encoded or not."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     absent = column.is_null().to_numpy()
@@ -139,13 +139,13 @@ def to_numbers(name: str, column: pa.ChunkedArray) -> Numbers:
 
 
 def _floats(column: pa.ChunkedArray) -> Floats:
-    """Cells as float64, NaN where there is none."""
+    """Return cells as float64, NaN where missing."""
     values: Floats = column.cast(pa.float64(), safe=False).to_numpy()
     return values
 
 
 def _pairs(name: str, column: pa.ChunkedArray) -> Floats:
-    """[height, width] of every row, float64 [n, 2]; NaN where there is none."""
+    """Return [height, width] of every row, float64 [n, 2], NaN where missing."""
     lengths = pa.compute.list_value_length(column).fill_null(2).to_numpy()
     wrong = np.flatnonzero(lengths != 2)
     if len(wrong):
@@ -170,16 +170,16 @@ def _write_arrow(times_ms: Floats, bound: Ints, answered_by: bytes) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    return _taken(sink)
+    return _to_bytes(sink)
 
 
 def _write_parquet(times_ms: Floats, bound: Ints, answered_by: bytes) -> bytes:
     sink = pa.BufferOutputStream()
     pq.write_table(_table(times_ms, bound, answered_by), sink)
-    return _taken(sink)
+    return _to_bytes(sink)
 
 
-def _taken(sink: pa.BufferOutputStream) -> bytes:
+def _to_bytes(sink: pa.BufferOutputStream) -> bytes:
     written: bytes = sink.getvalue().to_pybytes()
     return written
 

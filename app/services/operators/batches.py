@@ -1,4 +1,4 @@
-"""POST /predict/batch: operator rows in columns, as JSON, an Arrow stream or Parquet; the answer in the same form."""
+"""Predict operator rows in columns (POST /predict/batch), sent and answered as JSON, Arrow stream or Parquet."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from msgspec import structs
 
 from app.engine.gpu_rows import GpuRows, Snapshot
 from app.errors import MAX_ERRORS, BadInput, FieldError, NotFound
-from app.ops.stacks import doubts
+from app.ops.stacks import software_warnings
 from app.runtime.allocator_trim import LARGE_BODY, trim_allocator
-from app.services.operators.answers import ROOFLINE, lacks, require_predictor, warnings
 from app.services.operators.batch_files import FILES
-from app.services.operators.tables import bound_names, json_columns, lacking_rows, times_of
+from app.services.operators.common import ROOFLINE, gpu_warnings, require_predictor, unsupported_message
+from app.services.operators.operator_tables import bound_names, json_columns, predict_rows, unsupported_rows
 from app.tables.arrays import Floats, Ints
 from app.wire.decoding import decode, decode_plain
 from app.wire.json_text import check_json_text
@@ -40,7 +40,7 @@ _DECODER = msgspec.json.Decoder(OperatorBatch)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOptions:
-    """What goes for all rows; `gpu` for those that name none of their own."""
+    """Options for all rows; `gpu` applies to rows without one."""
 
     gpu: str | None
     predictor: str
@@ -50,12 +50,12 @@ class BatchOptions:
 
 @dataclass(frozen=True, slots=True)
 class BatchAnswer:
-    """Answers row for row.
+    """Answers row by row.
 
-    times_ms    float64 [3, n]: middle, low, high, milliseconds
+    times_ms    float64 [3, n]: estimate, low, high, milliseconds
     bound       int [n], code into BOUNDS
-    predictors  what answered, by GPU: the roofline where the predictor asked for had no support in any row
-    warnings    what to know before acting on them, by GPU
+    predictors  what answered, by GPU: the roofline if the requested predictor has no support in any row
+    warnings    caveats, by GPU
     """
 
     times_ms: Floats
@@ -65,7 +65,7 @@ class BatchAnswer:
 
 
 def predict_batch(snapshot: Snapshot, body: bytes, media: str, options: BatchOptions) -> bytes:
-    """Answer a body of one of MEDIA in the same form; BadInput, NotFound or TooLarge say what to send instead."""
+    """Answer a body of one of MEDIA in the same format. Raises BadInput, NotFound or TooLarge."""
     answer = _bytes(snapshot, body, media, options)
     if len(body) >= LARGE_BODY:
         trim_allocator()
@@ -74,10 +74,10 @@ def predict_batch(snapshot: Snapshot, body: bytes, media: str, options: BatchOpt
 
 def _bytes(snapshot: Snapshot, body: bytes, media: str, options: BatchOptions) -> bytes:
     file = FILES.get(media)
-    answer = _answered(snapshot, _json(body) if file is None else file.read(body, options.max_rows), options)
+    answer = _predict(snapshot, _json(body) if file is None else file.read(body, options.max_rows), options)
     if file is not None:
-        told = {"coverage": options.coverage, "predictors": answer.predictors, "warnings": answer.warnings}
-        return file.write(answer.times_ms, answer.bound, msgspec.json.encode(told))
+        answered_by = {"coverage": options.coverage, "predictors": answer.predictors, "warnings": answer.warnings}
+        return file.write(answer.times_ms, answer.bound, msgspec.json.encode(answered_by))
     middle, low, high = answer.times_ms.tolist()
     bound = bound_names(answer.bound)
     response = BatchResponse(middle, low, high, bound, options.coverage, answer.predictors, answer.warnings)
@@ -85,7 +85,7 @@ def _bytes(snapshot: Snapshot, body: bytes, media: str, options: BatchOptions) -
 
 
 def _json(body: bytes) -> dict[str, Column]:
-    """Columns of a JSON body; NaN, which is no JSON, is named with its row by whoever reads the column."""
+    """Return the columns of a JSON body. The reader of a column reports NaN, which is not JSON, with its row."""
     check_json_text(body)
     try:
         batch: Any = _DECODER.decode(body)
@@ -97,66 +97,66 @@ def _json(body: bytes) -> dict[str, Column]:
     return json_columns(structs.asdict(batch).items())
 
 
-def _answered(snapshot: Snapshot, columns: Mapping[str, Column], options: BatchOptions) -> BatchAnswer:
+def _predict(snapshot: Snapshot, columns: Mapping[str, Column], options: BatchOptions) -> BatchAnswer:
     problems = Problems(())
     n = row_count(columns, problems, max_rows=options.max_rows)
     rows = GpuRows(snapshot)
     target = _targets(rows, columns.get("gpu"), options.gpu, n)
-    asked = np.unique(target).tolist()
-    require_predictor(snapshot.engine, rows, options.predictor, asked)
+    targets = np.unique(target).tolist()
+    require_predictor(snapshot.engine, rows, options.predictor, targets)
     families = read_families({name: column for name, column in columns.items() if name != "gpu"}, n, problems)
     gpus = rows.table()
     times_ms, bound = np.empty((3, n)), np.empty(n, dtype=np.intp)
-    counts = {gpu: np.zeros(4, dtype=np.intp) for gpu in asked}  # rows, unanswered, alone, slotted
-    for gpu in asked:
+    counts = {gpu: np.zeros(4, dtype=np.intp) for gpu in targets}  # rows, unanswered, unmeasured, slotted
+    for gpu in targets:
         for family in families:
-            mine = family if len(asked) == 1 else _on(family, target, gpu)
+            mine = family if len(targets) == 1 else _on(family, target, gpu)
             if not len(mine.rows):
                 continue
-            wrong = lacking_rows(snapshot.engine, mine.table, gpus, gpu)
+            wrong = unsupported_rows(snapshot.engine, mine.table, gpus, gpu)
             if len(wrong):
-                problems.add("dtype", lacks(gpus.ids[gpu], mine.table, int(wrong[0])), mine.rows[wrong])
+                problems.add("dtype", unsupported_message(gpus.ids[gpu], mine.table, int(wrong[0])), mine.rows[wrong])
                 continue
-            times = times_of(snapshot.engine, gpus, mine.table, gpu, options.predictor, options.coverage)
+            times = predict_rows(snapshot.engine, gpus, mine.table, gpu, options.predictor, options.coverage)
             times_ms[:, mine.rows], bound[mine.rows] = times.times_ms, times.bound
-            counts[gpu] += (len(mine.rows), times.unanswered, times.alone, times.slotted)
+            counts[gpu] += (len(mine.rows), times.unanswered, times.unmeasured, times.slotted)
     problems.refuse()
-    software, predictors, words = columns.get("software"), {}, {}
-    unheard = doubts(software.words) if isinstance(software, Words) else []
-    for gpu, (count, unanswered, alone, slotted) in counts.items():
+    software, predictors, messages = columns.get("software"), {}, {}
+    notes = software_warnings(software.words) if isinstance(software, Words) else []
+    for gpu, (count, unanswered, unmeasured, slotted) in counts.items():
         spec, name = rows.spec(gpu), ROOFLINE if unanswered == count else options.predictor
         predictors[spec.id] = AnsweredBy(name, snapshot.engine.version_of(name, spec.id))
-        words[spec.id] = warnings(
+        messages[spec.id] = gpu_warnings(
             spec,
             options.predictor,
             unanswered=int(unanswered),
-            alone=int(alone),
+            unmeasured=int(unmeasured),
             slotted=bool(slotted),
-            guest=rows.is_uncatalogued(gpu),
+            uncatalogued=rows.is_uncatalogued(gpu),
         )
-        words[spec.id] += unheard
-    return BatchAnswer(times_ms, bound, predictors, words)
+        messages[spec.id] += notes
+    return BatchAnswer(times_ms, bound, predictors, messages)
 
 
 def _targets(rows: GpuRows, column: Column | None, default: str | None, n: int) -> Ints:
-    """Row of the GPU table behind every operator row, int [n]."""
-    found = np.full(n, np.nan) if column is None else _named(rows, column, n)
-    absent = np.isnan(found)
+    """Return the GPU row of every operator row, int [n]."""
+    targets = np.full(n, np.nan) if column is None else _named(rows, column, n)
+    absent = np.isnan(targets)
     if absent.any():
         if default is None:
             message = "required: the GPU, as a parameter or a column"
             which = np.flatnonzero(absent)[: MAX_ERRORS if column is not None else 1].tolist()
             errors = [FieldError(("gpu",) if column is None else ("gpu", row), message) for row in which]
             raise BadInput(message, errors=errors)
-        found = np.where(absent, rows.row(default, ("gpu",)), found)
-    return found.astype(np.intp)
+        targets = np.where(absent, rows.row(default, ("gpu",)), targets)
+    return targets.astype(np.intp)
 
 
 def _named(rows: GpuRows, column: Column, n: int) -> Floats:
-    """GPU rows behind the names of a column, NaN where there is none, float64 [n]; NotFound names rows too."""
+    """Return the GPU rows of the names in a column, NaN where missing, float64 [n]. Raises NotFound with the rows."""
     problems = Problems(())
     if not isinstance(column, Words):
-        problems.refuse_field("gpu", "must be a word: the name of a GPU")
+        problems.refuse_field("gpu", "must be text: the name of a GPU")
 
     def number(name: str) -> float:
         try:
@@ -164,15 +164,15 @@ def _named(rows: GpuRows, column: Column, n: int) -> Floats:
         except NotFound as error:
             raise ValueError(error.detail) from error
 
-    found = text_to_numbers("gpu", column, number, None if column.single else np.arange(n), problems)
+    targets = text_to_numbers("gpu", column, number, None if column.single else np.arange(n), problems)
     if problems.errors:
         missing = NotFound(problems.errors[0].msg)
         missing.errors = problems.errors
         raise missing
-    return np.broadcast_to(found, n)
+    return np.broadcast_to(targets, n)
 
 
 def _on(family: Family, target: Ints, gpu: int) -> Family:
-    """The rows of a family that one GPU is asked for."""
+    """Return the rows of a family on one GPU."""
     mine = np.flatnonzero(target[family.rows] == gpu)
     return Family(family.form, family.table.take(mine), family.rows[mine])

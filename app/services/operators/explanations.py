@@ -1,4 +1,4 @@
-"""`detail` of operators: why a predictor answers what it does, in the words and units of the HTTP contract."""
+"""Render the explanations of predictions (`detail`) in the HTTP contract's terms."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from app.predictors.auto.operators.explain import Explanation as Found
+from app.predictors.auto.operators.explain import Explanation as Explained
 from app.predictors.auto.operators.explain import Member
 from app.predictors.base import explainer
 from app.predictors.intervals.groups import S_UNTRAINED, SITUATIONS
 from app.predictors.links import gpu_id_of
-from app.services.operators.between_nodes import Asking
+from app.services.operators.internode import OperatorQuery
 from app.tables.predictions import Predictions
 from app.wire.prediction_form import (
     Explanation,
@@ -28,21 +28,21 @@ from app.wire.prediction_form import (
 _UNTRAINED = SITUATIONS[S_UNTRAINED]
 
 
-def explanations(asking: Asking, target: int, answer: Predictions) -> Sequence[Explanation | UnsetType]:
-    """Of every row asked on GPU row `target`, as `answered_on` answered; predictors that do not explain have none."""
-    served = asking.engine.serving(asking.predictor, asking.gpus.ids[target]).predictor
+def explanations(query: OperatorQuery, target: int, answer: Predictions) -> Sequence[Explanation | UnsetType]:
+    """Return an explanation per row on GPU row `target`, for the `answer` of `predict_on`; UNSET if it has none."""
+    served = query.engine.serving(query.predictor, query.gpus.ids[target]).predictor
     if not explainer(served):
-        return [UNSET] * len(asking.said)
-    asked = asking.made_of(answer, target)
-    told = [_worded(found) for found in served.explained(asked.ops, asking.gpus, target, asked.answer)]
-    seconds = np.stack([*(part[:, 0] for part in asked.across), answer.limit_s[asked.several]], axis=1)
-    for q, nodes, times in zip(asked.several.tolist(), asked.nodes.tolist(), seconds.tolist(), strict=True):
-        told[q] = _over_nodes(told[q], int(nodes), times)
-    return told
+        return [UNSET] * len(query.requested)
+    parts = query.parts(answer, target)
+    rendered = [_render(item) for item in served.explained(parts.ops, query.gpus, target, parts.answer)]
+    seconds = np.stack([*(part[:, 0] for part in parts.across), answer.limit_s[parts.several]], axis=1)
+    for q, nodes, times in zip(parts.several.tolist(), parts.nodes.tolist(), seconds.tolist(), strict=True):
+        rendered[q] = _over_nodes(rendered[q], int(nodes), times)
+    return rendered
 
 
 def _over_nodes(node: Explanation, nodes: int, seconds: Sequence[float]) -> Explanation:
-    """Of a collective over several nodes: `node` is of one node's part, `seconds` of all parts and the limit."""
+    """Return the explanation over nodes; `node` explains one node's part, `seconds` are all parts and the limit."""
     inside, adapters, hops, limit = seconds
     bound: Literal["node", "network", "limit"] = "node" if inside > adapters else "network"
     if limit > max(inside, adapters) + hops:
@@ -61,18 +61,18 @@ def _over_nodes(node: Explanation, nodes: int, seconds: Sequence[float]) -> Expl
     )
 
 
-def _worded(found: Found) -> Explanation:
-    tile = found.tile
+def _render(item: Explained) -> Explanation:
+    tile = item.tile
     return Explanation(
-        situation=found.situation,
-        learned_dtype=found.learned,
-        sustained_clock_hz=_known(found.clock_hz),
-        roofline=RooflinePosition(*(_known(figure) for figure in found.roof)),
+        situation=item.situation,
+        learned_dtype=item.learned,
+        sustained_clock_hz=_known(item.clock_hz),
+        roofline=RooflinePosition(*(_known(figure) for figure in item.roof)),
         tile=None if tile is None else TileUse(*tile),
-        physics=PhysicsTerms(*(seconds * 1e3 for seconds in found.physics)),
-        members=[_member(member) for member in found.members],
-        fading=found.fading,
-        corrects="time" if found.whole else "work",
+        physics=PhysicsTerms(*(seconds * 1e3 for seconds in item.physics)),
+        members=[_member(member) for member in item.members],
+        fading=item.fading,
+        corrects="time" if item.whole else "work",
         network=None,
     )
 

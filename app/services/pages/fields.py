@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from app.graphs.run import MODES, Attention, Optimizer
-from app.services.models.sources import network_names
+from app.services.models.resolve_networks import network_names
 from app.wire.kernel_workload import KERNEL_EXAMPLE, AccessPattern, Dtype
 from app.wire.operators.row_forms import FORMS
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from app.engine.gpu_rows import Snapshot
 from app.errors import BadInput, FieldError
-from app.services.models.scaling import Point, curves
+from app.services.models.scaling import Point, scaling_curves
 from app.wire.network_form import ModelRequest
 from app.wire.predict_body import Request
 
@@ -36,8 +36,8 @@ def scaling(
         raise BadInput(message, errors=[FieldError(("workload",), message)])
     counts, sizes = sizes_of("devices", devices), sizes_of("batches", batches)
     batch = int(request.workload.batch)
-    over_devices = curves(snapshot, request, devices=counts, batches=[batch], strong=strong, max_rows=max_rows)
-    return Scaling(over_devices, curves(snapshot, request, devices=[1], batches=sizes, max_rows=max_rows))
+    over_devices = scaling_curves(snapshot, request, devices=counts, batches=[batch], strong=strong, max_rows=max_rows)
+    return Scaling(over_devices, scaling_curves(snapshot, request, devices=[1], batches=sizes, max_rows=max_rows))
 
 
 def sizes_of(name: str, text: str) -> list[int]:

@@ -19,8 +19,8 @@ from msgspec import Struct, structs
 from app.config import Settings
 from app.engine.gpu_rows import GpuRows, Snapshot
 from app.errors import BadInput, GpucastError
-from app.services.operators.answers import require_predictor
 from app.services.operators.batches import BatchOptions, predict_batch
+from app.services.operators.common import require_predictor
 from app.services.sweep.chunk_rows import CHUNK_ROWS
 from app.services.sweep.model_columns import of_models
 from app.services.sweep.models import Asked, predict_models

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from app.errors import BadInput, FieldError
-from app.services.models.builtin import config_of
+from app.services.models.builtin import find_config
 from app.tables.arrays import Ints
 from app.wire.decoding import convert
 from app.wire.network_form import MODEL_EXAMPLE, ModelWorkload, ParallelismIn
@@ -106,7 +106,7 @@ def workload_of(fields: Mapping[str, Any]) -> ModelWorkload:
             given[name] = value
     if own:
         name = given.pop("name", None)
-        known = {} if name is None else config_of(str(name))
+        known = {} if name is None else find_config(str(name))
         if known is None:
             words = f"{str(name)[:100]!r} is not known as a transformer, whose configuration columns could change"
             raise BadInput(f"name: {words}", errors=[FieldError(("workload", "name"), words)])

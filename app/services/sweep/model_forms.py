@@ -17,9 +17,9 @@ from app.graphs.transformers.architecture import Architecture
 from app.graphs.transformers.batched import split_sizes, with_sizes
 from app.graphs.transformers.lowering import write
 from app.graphs.transformers.splitting import check
-from app.services.models.builtin import config_of
+from app.services.models.builtin import find_config
 from app.services.models.networks import Network
-from app.services.models.sources import IMAGE_SIZE, image_size_of
+from app.services.models.resolve_networks import IMAGE_SIZE, default_image_size
 from app.services.sweep.model_columns import workload_of
 from app.tables.arrays import Floats
 from app.tables.workload import Workload
@@ -63,8 +63,8 @@ def model_of(cells: Mapping[str, Any]) -> Model | None:
     workload = workload_of(cells)
     if workload.config is None and is_convnet(workload.name or ""):
         name = str(workload.name)
-        return Model(name, ("convnet", name), side=float(image_size_of(name)))
-    config = config_of(workload.name) if workload.name is not None else workload.config
+        return Model(name, ("convnet", name), side=float(default_image_size(name)))
+    config = find_config(workload.name) if workload.name is not None else workload.config
     if config is None:
         return None
     form, sizes, architecture = split_sizes(hf.read(config))

@@ -16,8 +16,8 @@ from msgspec import structs
 from app.errors import BadInput
 from app.graphs.batched import LoweredGroup, lower_groups, per_configuration
 from app.graphs.run import Run
-from app.services.models.networks import workload_of as rows_of
-from app.services.models.runs import attention_of, is_host_launched, run_of
+from app.services.models.networks import all_rows as rows_of
+from app.services.models.run_options import attention_kernels, is_host_launched, to_run
 from app.services.sweep.model_columns import CONFIG, Columns, Values, workload_of
 from app.services.sweep.model_forms import Model, model_of
 from app.tables.arrays import Bools, Floats, Ints
@@ -152,7 +152,7 @@ class Table:
         assert ready is not None
         try:
             sent = workload_of(self._batches.each[batch])
-            run_of(structs.replace(ready.workload, batch=sent.batch), dtype=ready.run.dtype)
+            to_run(structs.replace(ready.workload, batch=sent.batch), dtype=ready.run.dtype)
         except BadInput:
             return False
         return True
@@ -196,8 +196,8 @@ def _tried(read: Callable[[Mapping[str, Any]], Any], cells: Mapping[str, Any]) -
 
 def _plan(cells: Mapping[str, Any]) -> Plan:
     workload = workload_of(cells)
-    run = run_of(structs.replace(workload, batch=_divisible(workload)), dtype=workload.dtype)
-    run = replace(run, attention=attention_of(workload))  # type: ignore[arg-type]
+    run = to_run(structs.replace(workload, batch=_divisible(workload)), dtype=workload.dtype)
+    run = replace(run, attention=attention_kernels(workload))  # type: ignore[arg-type]
     return Plan(workload, run, is_host_launched(workload.software, run.mode, run.dtype))
 
 

@@ -23,12 +23,12 @@ from app.ops import OPS
 from app.ops.kinds import kinds_of, work_of
 from app.predictors.roofline import peaks
 from app.services.models.networks import distinct_rows
-from app.services.models.predict import predict_network
-from app.services.models.steps import passed_on, timeline
-from app.services.models.whole_networks import knows_networks_only
-from app.services.operators.answers import refused
-from app.services.operators.between_nodes import answered_on
-from app.services.operators.tables import CHUNK, piece_of
+from app.services.models.predict_networks import predict_network
+from app.services.models.steps import stage_transfer, timeline
+from app.services.models.whole_networks import predicts_networks_only
+from app.services.operators.common import unsupported_mask
+from app.services.operators.internode import predict_on
+from app.services.operators.operator_tables import CHUNK, slice_rows
 from app.services.sweep.model_groups import Group, Table
 from app.tables.arrays import Floats
 from app.tables.ops import OpTable
@@ -60,7 +60,7 @@ def predict_models(table: pa.Table, asked: Asked) -> pa.Table:
     engine = asked.snapshot.engine
     rows = Table(table, engine.models.on(asked.gpu))
     figures = np.empty((len(FIGURES), len(table)))
-    together = rows.together & (not knows_networks_only(asked.predictor))
+    together = rows.together & (not predicts_networks_only(asked.predictor))
 
     def one_by_one(some: Iterable[int]) -> None:
         for row in some:
@@ -109,7 +109,7 @@ def _together(w: Workload, c: int, group: Group, asked: Asked) -> Floats | None:
     line = _GROUPS[w.ops.kind]
     transfer_s: Floats | float = 0.0
     if group.run.parallelism.pipeline > 1:
-        transfer_s = _answered(passed_on(w, group.run), group.run, asked).latency_s
+        transfer_s = _answered(stage_transfer(w, group.run), group.run, asked).latency_s
     done, low, high = timeline(
         w, line, answer, of, group.run, launched=group.launched, coverage=asked.coverage, transfer_s=transfer_s
     )
@@ -122,15 +122,15 @@ def _lacks_dtypes(table: OpTable, asked: Asked) -> bool:
     gpus, target = asked.snapshot.engine.gpus, asked.snapshot.row_of[asked.gpu]
     if not np.isnan(peaks(gpus)[:, target])[table.dtype].any():
         return False
-    return bool(refused(asked.snapshot.engine, table, work_of(table, kinds_of(table)), gpus, target).any())
+    return bool(unsupported_mask(asked.snapshot.engine, table, work_of(table, kinds_of(table)), gpus, target).any())
 
 
 def _answered(table: OpTable, run: Run, asked: Asked) -> Predictions:
     """Every row on the GPU, as many at once as stay in the cache."""
     engine, target, parts = asked.snapshot.engine, asked.snapshot.row_of[asked.gpu], []
     for first in range(0, len(table), CHUNK):
-        part = piece_of(table, first, first + CHUNK)
-        answer = answered_on(
+        part = slice_rows(table, first, first + CHUNK)
+        answer = predict_on(
             engine,
             part,
             engine.gpus,

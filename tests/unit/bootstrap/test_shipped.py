@@ -15,7 +15,7 @@ from app.engine.curated import load_seed_specs
 from app.engine.shipped import LIST, Shipped, shipped_versions, write_list
 from app.predictors import capabilities
 from app.predictors.auto.predictor import Auto
-from app.services.models.whole_networks import knows_networks_only
+from app.services.models.whole_networks import predicts_networks_only
 from app.store import artifacts
 from app.store.artifacts import ArtifactRefused
 from app.tables.gpus import MOST_IN_A_MACHINE, GpuTable
@@ -50,7 +50,7 @@ def test_a_shipped_artefact_is_what_its_manifest_says(name: str, shipped: Shippe
     assert capabilities(name).learns_operators
     assert (payload["predictor"], told["predictor"], told["gpu_id"]) == (name, name, "*")
     assert sorted(shipped.card["trained_on"]["gpus"]) == sorted(payload["operators"]["gpus"])
-    assert shipped.card["trained_on"]["rows"] > (10_000 if knows_networks_only(name) else 100_000)
+    assert shipped.card["trained_on"]["rows"] > (10_000 if predicts_networks_only(name) else 100_000)
     learned = [{"origin": source.origin, "licence": source.licence} for source in sources_of(name)]
     assert [source for source in told["sources"] if source != OWN] == learned
     assert len(told["training_set_sha256"]) == 64
@@ -60,7 +60,7 @@ def test_a_shipped_artefact_is_what_its_manifest_says(name: str, shipped: Shippe
     assert {cell["split"] for cell in shipped.card["validation"]} >= {"gpu_held_out", "configuration_held_out"}
     of = {cell["family"].split("/")[0] for cell in shipped.card["validation"]}
     assert "kernel" not in of
-    assert of == {"network"} if knows_networks_only(name) else "network" not in of
+    assert of == {"network"} if predicts_networks_only(name) else "network" not in of
 
 
 def test_collectives_of_every_dtype_are_known_where_one_was_measured() -> None:

@@ -11,7 +11,7 @@ from app.graphs.operands import operands
 from app.graphs.run import Parallelism, Run
 from app.ops import OP_CODE
 from app.ops.kinds import kinds_of
-from app.services.models.builtin import config_of, names
+from app.services.models.builtin import find_config, names
 from app.tables.workload import Workload
 from tests.unit.transformers import BUILT_IN, PUBLISHED, config
 
@@ -36,8 +36,8 @@ def test_gpt3_is_as_large_as_its_paper_says(name: str, billions: float) -> None:
 
 def test_built_in_ones_have_aliases_in_any_case() -> None:
     assert set(names()) == BUILT_IN.keys() | {"gpt3-xl", "gpt3-2.7b"}
-    assert config_of("Meta-Llama/llama-2-7B-hf") == config_of("llama-2-7b") == LLAMA2
-    assert config_of("llama-2") is None
+    assert find_config("Meta-Llama/llama-2-7B-hf") == find_config("llama-2-7b") == LLAMA2
+    assert find_config("llama-2") is None
 
 
 RUNS = {

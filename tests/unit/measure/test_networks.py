@@ -20,7 +20,7 @@ from app.measure.device import Device  # noqa: E402
 from app.measure.models_suite import BLOCKS, CONVNETS, points  # noqa: E402
 from app.measure.point import Point  # noqa: E402
 from app.measure.transformers import transformer  # noqa: E402
-from app.services.models.builtin import config_of  # noqa: E402
+from app.services.models.builtin import find_config  # noqa: E402
 
 CPU = Device("cpu", "a CPU", ("fp32",), 16e9, 1, "pytorch-2", "pytorch-2")
 # One of each kind of layer and of joining them.
@@ -67,7 +67,7 @@ def test_each_layer_writes_what_is_described() -> None:
 
 @pytest.mark.parametrize("name", TRANSFORMERS)
 def test_a_transformer_has_the_parameters_of_its_configuration(name: str) -> None:
-    config = config_of(name) or {}
+    config = find_config(name) or {}
     with torch.device("meta"):
         net = transformer(config, eager=True)
     w = hf.lower(config, Run(sequence=8))
@@ -79,7 +79,7 @@ def test_eager_and_fused_compute_the_same(name: str) -> None:
     small = {"n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 99, "hidden_size": 64, "num_hidden_layers": 2}
     small |= {"num_attention_heads": 4, "intermediate_size": 96, "ffn_dim": 96, "head_dim": 16, "sliding_window": 8}
     small |= {"word_embed_proj_dim": 64}
-    given = config_of(name) or {}
+    given = find_config(name) or {}
     config = {key: small.get(key, value) for key, value in given.items()}
     config |= {"num_key_value_heads": 2} if "num_key_value_heads" in given else {}
     torch.manual_seed(0)

@@ -17,8 +17,8 @@ from app.predictors.auto.predictor import Auto
 from app.predictors.intervals.conformal import Intervals
 from app.predictors.links import beyond_link_domain, by_link, gpu_id_of
 from app.predictors.roofline import Roofline
-from app.services.operators.between_nodes import Asking, answered_on
 from app.services.operators.explanations import explanations
+from app.services.operators.internode import OperatorQuery, predict_on
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
@@ -145,7 +145,7 @@ def engine(auto: Auto, index: OperatorIndex = NO_OPERATORS) -> Engine:
 
 def test_an_explanation_is_of_the_link_that_was_taken() -> None:
     auto, ops = taught((BRIDGE, False, 3.0), (SLOTS, True, 2.0)), concatenate([EIGHT, PAIR])
-    answer = answered_on(engine(auto), ops, GPUS, [BRIDGE], predictor="auto", coverage=0.8)
+    answer = predict_on(engine(auto), ops, GPUS, [BRIDGE], predictor="auto", coverage=0.8)
     assert [gpu_id_of(f"{gpu}/slot") for gpu in GPUS.ids] == list(GPUS.ids)
     eight, pair = explained(auto.operators_, ops, GPUS, BRIDGE, answer)
     assert [one.gpu for one in eight.members if one.source != "physics"] == ["slotted"]
@@ -158,7 +158,7 @@ def test_an_explanation_is_of_the_link_that_was_taken() -> None:
 
 
 def asked(ops: OpTable, *targets: int, index: OperatorIndex = NO_OPERATORS) -> np.ndarray:
-    found = answered_on(engine(Auto(), index), ops, GPUS, targets, predictor="auto", coverage=0.8)
+    found = predict_on(engine(Auto(), index), ops, GPUS, targets, predictor="auto", coverage=0.8)
     return found.latency_s.reshape(len(targets), len(ops))
 
 
@@ -185,8 +185,8 @@ def test_what_was_measured_over_nodes_is_explained_by_its_measurement() -> None:
         [runs_of("all_reduce", "bf16", ops.take(np.arange(1)), gpu=[SWITCH], latency_s=[7e-3])], known=4
     )
     known = engine(Auto(), index)
-    answer = answered_on(known, ops, GPUS, [SWITCH], predictor="auto", coverage=0.8)
-    stored, other = explanations(Asking(known, ops, GPUS, "auto", 0.8), SWITCH, answer)
+    answer = predict_on(known, ops, GPUS, [SWITCH], predictor="auto", coverage=0.8)
+    stored, other = explanations(OperatorQuery(known, ops, GPUS, "auto", 0.8), SWITCH, answer)
     assert isinstance(stored, Explanation) and isinstance(other, Explanation)
     assert stored.network is None and stored.members[-1].latency_ms == pytest.approx(7.0)
     assert other.network is not None and other.network.nodes == 2

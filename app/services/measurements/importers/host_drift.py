@@ -18,12 +18,12 @@ LAST_ROWS = 100
 
 def host_drift(latency: Floats, process: Ints) -> Floats:
     """Return the growth since the first row of each `process` [n], for times [n] in measuring order."""
-    drift = np.zeros(len(latency))
+    host_drift = np.zeros(len(latency))
     for number in np.unique(process):
         # Invalid times are refused elsewhere.
         rows = np.flatnonzero((process == number) & (latency > 0.0) & np.isfinite(latency))
-        drift[rows] = launch_growth(latency[rows])
-    return drift
+        host_drift[rows] = launch_growth(latency[rows])
+    return host_drift
 
 
 def launch_growth(latency: Floats) -> Floats:

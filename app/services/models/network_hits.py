@@ -1,4 +1,4 @@
-"""Exact hits of whole networks: the time measured of that very network, run so, on that very GPU."""
+"""Exact hits of whole networks: the measured time of the same network, run the same way, on the same GPU."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from app.errors import BadInput
 from app.graphs.run import Run
 from app.graphs.schedule import schedule
 from app.predictors.roofline import hardware_limit
-from app.services.models.networks import Network, prepared
-from app.services.models.runs import is_host_launched
-from app.services.models.sources import asked_network, is_known
+from app.services.models.networks import Network, prepare
+from app.services.models.resolve_networks import is_network_name, resolve_network
+from app.services.models.run_options import is_host_launched
 from app.store.measurements import MeasurementRow, training_set_hash
 from app.tables.gpus import GpuTable
 from app.wire.measurements.measurement_form import MeasuredModel
 from app.wire.network_form import ModelWorkload
 
 
-def key_of(network: Network, run: Run, *, launched: bool) -> Hashable:
-    """What a network is and how it runs; networks of equal keys take equally long."""
+def network_key(network: Network, run: Run, *, launched: bool) -> Hashable:
+    """Return the identity of a network and its run; equal keys take the same time."""
     return network.key, run, launched
 
 
 def measured_models(rows: Sequence[MeasurementRow], last: MeasuredModels | None) -> MeasuredModels:
-    """Stored rows of kind `model`; `last` where they are the same."""
+    """Return the index of stored rows of kind `model`; `last` if the rows are the same."""
     fingerprint = training_set_hash(rows)
     if last is not None and last.fingerprint == fingerprint:
         return last
-    found: dict[Hashable, dict[str, list[float]]] = {}
+    seconds: dict[Hashable, dict[str, list[float]]] = {}
     for row in rows:
         key = _key(msgspec.convert(row.workload, MeasuredModel), row.software)
         if key is not None:
-            found.setdefault(key, {}).setdefault(row.gpu_id, []).append(row.latency_s)
-    times = {key: {gpu: median(each) for gpu, each in by_gpu.items()} for key, by_gpu in found.items()}
+            seconds.setdefault(key, {}).setdefault(row.gpu_id, []).append(row.latency_s)
+    times = {key: {gpu: median(each) for gpu, each in by_gpu.items()} for key, by_gpu in seconds.items()}
     return MeasuredModels(times, fingerprint)
 
 
-def request_for(measured: MeasuredModel) -> ModelWorkload | None:
-    """The workload that POST /predict answers with its time; None for an unknown name or another layout of tensors."""
-    unknown = measured.name is not None and not is_known(measured.name)
+def to_workload(measured: MeasuredModel) -> ModelWorkload | None:
+    """Return the workload whose prediction would be this time; None for unknown names and channels-last layouts."""
+    unknown = measured.name is not None and not is_network_name(measured.name)
     if unknown or measured.memory_format == "channels_last":
         return None
     fields = {name: getattr(measured, name) for name in ModelWorkload.__struct_fields__}
@@ -51,27 +51,27 @@ def request_for(measured: MeasuredModel) -> ModelWorkload | None:
 
 
 def _key(measured: MeasuredModel, software: str) -> Hashable | None:
-    """None for a network that is not known here, or that nobody can ask for."""
-    asked = request_for(measured)
-    if asked is None:
+    """Return None if the network is unknown or cannot be requested."""
+    workload = to_workload(measured)
+    if workload is None:
         return None
     try:
-        network, run = asked_network(asked, None)
+        network, run = resolve_network(workload, None)
     except BadInput:
         return None
-    return key_of(network, run, launched=is_host_launched(software, run.mode, run.dtype))
+    return network_key(network, run, launched=is_host_launched(software, run.mode, run.dtype))
 
 
 def model_limit_s(measured: MeasuredModel, gpus: GpuTable, gpu: int) -> float | None:
-    """The least time that the network can take on a GPU, seconds; None where the network is not known here.
+    """Return the hardware limit of the network on a GPU, seconds; None if the network is unknown.
 
-    BadInput for a configuration or a run that cannot be.
+    Raises BadInput for an impossible configuration or run.
     """
-    asked = request_for(measured)
-    if asked is None:
+    workload = to_workload(measured)
+    if workload is None:
         return None
-    network, run = asked_network(asked, None)
-    ready = prepared(network, run)
+    network, run = resolve_network(workload, None)
+    ready = prepare(network, run)
     u = len(ready.distinct.table)
     limit = hardware_limit(ready.distinct.table, gpus, np.arange(u), np.full(u, gpu)).latency_s
     return float(schedule(ready.workload, limit[ready.distinct.row][:, None], 0.0, run).step_s[0])

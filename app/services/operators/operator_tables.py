@@ -1,4 +1,4 @@
-"""Columns of one operator, predicted for each GPU in chunks that stay in the cache."""
+"""Predict columns of one operator per GPU, in chunks that fit the cache."""
 
 from __future__ import annotations
 
@@ -12,9 +12,16 @@ from app.engine.engine import Engine
 from app.engine.gpu_rows import GpuRows, Snapshot
 from app.errors import MAX_ERRORS, BadInput, FieldError
 from app.ops.kinds import kinds_of, work_of
-from app.ops.stacks import doubts
-from app.services.operators.answers import ROOFLINE, lacks, over_slot, refused, require_predictor, warnings
-from app.services.operators.between_nodes import answered_on
+from app.ops.stacks import software_warnings
+from app.services.operators.common import (
+    ROOFLINE,
+    gpu_warnings,
+    require_predictor,
+    unsupported_mask,
+    unsupported_message,
+    uses_slot,
+)
+from app.services.operators.internode import predict_on
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
@@ -26,31 +33,31 @@ from app.wire.prediction_form import AnsweredBy, Skipped
 
 Path = tuple[str | int, ...]
 
-# Not a power of two: columns as far apart share few lines of a cache.
+# Not a power of two, which would map columns to the same cache lines.
 CHUNK = 16_000
 _BOUND_NAMES = np.array(BOUNDS, dtype=object)
 
 
 class Times(NamedTuple):
-    """Answers row for row, of all repetitions of a row together.
+    """Answers row by row, for all repetitions of a row together.
 
-    times_ms    float64 [3, n]: middle, low, high, milliseconds
+    times_ms    float64 [3, n]: estimate, low, high, milliseconds
     bound       int [n], code into BOUNDS
-    unanswered  rows at the hardware limit because the predictor had no support
-    alone       rows without a measurement behind them
-    slotted     whether rows are of more devices than the GPU's link joins
+    unanswered  number of rows at the hardware limit for lack of support
+    unmeasured  number of rows without a related measurement
+    slotted     whether rows involve more devices than the GPU's link joins
     """
 
     times_ms: Floats
     bound: Ints
     unanswered: int
-    alone: int
+    unmeasured: int
     slotted: bool
 
 
-def json_columns(given: Iterable[tuple[str, Any]], words: Collection[str] = WORD_FIELDS) -> dict[str, Column]:
-    """Columns of a decoded body: single cells or lists of them; fields that are None were not sent."""
-    return {name: _column(value, name in words) for name, value in given if value is not None}
+def json_columns(fields: Iterable[tuple[str, Any]], words: Collection[str] = WORD_FIELDS) -> dict[str, Column]:
+    """Return the columns of a decoded body: single cells or lists of them. None means a field was not sent."""
+    return {name: _column(value, name in words) for name, value in fields if value is not None}
 
 
 def _column(value: Any, words: bool) -> Column:
@@ -78,7 +85,7 @@ def _numbers(cells: Sequence[Any], single: bool) -> Numbers:
 
 
 def predict_table(snapshot: Snapshot, request: OperatorTableRequest, *, max_rows: int) -> TableResponse:
-    """Answer a request; NotFound, BadInput, TooLarge or NotTrained say what to send instead."""
+    """Return the answer to a request. Raises NotFound, BadInput, TooLarge or NotTrained with what to send instead."""
     rows = GpuRows(snapshot)
     targets = rows.targets(request)
     require_predictor(snapshot.engine, rows, request.predictor, targets)
@@ -86,20 +93,20 @@ def predict_table(snapshot: Snapshot, request: OperatorTableRequest, *, max_rows
     gpus = rows.table()
     predictions, skipped = [], []
     for target in targets:
-        wrong = lacking_rows(snapshot.engine, family.table, gpus, target)
+        wrong = unsupported_rows(snapshot.engine, family.table, gpus, target)
         if len(wrong):
-            reason = lacks(gpus.ids[target], family.table, int(wrong[0]))
+            reason = unsupported_message(gpus.ids[target], family.table, int(wrong[0]))
             if request.gpus != "all":
                 _refuse_dtypes(request, family, gpus.ids[target], wrong)
             skipped.append(Skipped(gpus.ids[target], reason))
             continue
-        times = times_of(snapshot.engine, gpus, family.table, target, request.predictor, request.coverage)
-        predictions.append(_rendered(snapshot, rows, request, target, times))
+        times = predict_rows(snapshot.engine, gpus, family.table, target, request.predictor, request.coverage)
+        predictions.append(_render(snapshot, rows, request, target, times))
     return TableResponse(predictions, skipped)
 
 
 def _family(workload: dict[str, Any], loc: Path, max_rows: int) -> Family:
-    """The one table that the workload describes."""
+    """Return the table that the workload describes."""
     if workload["op"] not in FORMS:
         message = unknown_op(workload["op"])
         raise BadInput(message, errors=[FieldError((*loc, "op"), message)])
@@ -110,58 +117,58 @@ def _family(workload: dict[str, Any], loc: Path, max_rows: int) -> Family:
 
 
 def _refuse_dtypes(request: OperatorTableRequest, family: Family, gpu: str, rows: Ints) -> NoReturn:
-    """BadInput that names the rows, where each has a dtype of its own."""
+    """Raise BadInput, with the rows if each has a dtype of its own."""
     loc: Path = ("workload", "dtype")
     each = isinstance(structs.asdict(request.workload)["dtype"], list)
     shown = rows[: MAX_ERRORS if each else 1].tolist()
-    errors = [FieldError((*loc, k) if each else loc, lacks(gpu, family.table, k)) for k in shown]
+    errors = [FieldError((*loc, k) if each else loc, unsupported_message(gpu, family.table, k)) for k in shown]
     raise BadInput(f"The rows cannot run: {errors[0].msg}.", errors=errors)
 
 
-def lacking_rows(engine: Engine, ops: OpTable, gpus: GpuTable, target: int) -> Ints:
-    """Rows that the GPU cannot run for want of their dtype, int [m]."""
-    return np.flatnonzero(refused(engine, ops, work_of(ops, kinds_of(ops)), gpus, target))
+def unsupported_rows(engine: Engine, ops: OpTable, gpus: GpuTable, target: int) -> Ints:
+    """Return rows in a dtype that the GPU does not support, int [m]."""
+    return np.flatnonzero(unsupported_mask(engine, ops, work_of(ops, kinds_of(ops)), gpus, target))
 
 
-def times_of(engine: Engine, gpus: GpuTable, ops: OpTable, target: int, predictor: str, coverage: float) -> Times:
-    """Every row of `ops` on GPU row `target`."""
+def predict_rows(engine: Engine, gpus: GpuTable, ops: OpTable, target: int, predictor: str, coverage: float) -> Times:
+    """Return the times of every row of `ops` on GPU row `target`."""
     n = len(ops)
     times_ms, bound = np.empty((3, n)), np.empty(n, dtype=np.intp)
-    unanswered = alone = 0
+    unanswered = unmeasured = 0
     slotted = False
     for first in range(0, n, CHUNK):
-        part = piece_of(ops, first, first + CHUNK)
+        part = slice_rows(ops, first, first + CHUNK)
         here = slice(first, first + len(part))
-        answer = answered_on(engine, part, gpus, [target], predictor=predictor, coverage=coverage)
+        answer = predict_on(engine, part, gpus, [target], predictor=predictor, coverage=coverage)
         for column, figures in zip(times_ms, (answer.latency_s, answer.low_s, answer.high_s), strict=True):
             np.multiply(figures, part.column("count") * 1e3, out=column[here])
         bound[here] = answer.bound
         unanswered += int((~answer.answered).sum())
-        alone += int((answer.support == EXTRAPOLATED).sum())
-        slotted |= over_slot(part, gpus, target)
-    return Times(times_ms, bound, unanswered, alone, slotted)
+        unmeasured += int((answer.support == EXTRAPOLATED).sum())
+        slotted |= uses_slot(part, gpus, target)
+    return Times(times_ms, bound, unanswered, unmeasured, slotted)
 
 
-def piece_of(ops: OpTable, first: int, stop: int) -> OpTable:
-    """Rows from `first` to before `stop`; in one piece, for compiled code is made for that layout."""
+def slice_rows(ops: OpTable, first: int, stop: int) -> OpTable:
+    """Return rows `first` to `stop`, contiguous, as compiled code expects."""
     here = slice(first, stop)
     dims = np.ascontiguousarray(ops.dims[:, here])
     return OpTable(ops.kind[here], ops.dtype[here], ops.label[here], ops.fields, dims)
 
 
 def bound_names(bound: Ints) -> list[str]:
-    """Codes into BOUNDS in words."""
+    """Return the names of codes into BOUNDS."""
     names: list[str] = _BOUND_NAMES[bound].tolist()
     return names
 
 
-def _rendered(
+def _render(
     snapshot: Snapshot, rows: GpuRows, request: OperatorTableRequest, target: int, times: Times
 ) -> TablePrediction:
     spec = rows.spec(target)
     n = len(times.bound)
     name = ROOFLINE if times.unanswered == n else request.predictor
-    guest, named = rows.is_uncatalogued(target), structs.asdict(request.workload)["software"]
+    uncatalogued, software = rows.is_uncatalogued(target), structs.asdict(request.workload)["software"]
     middle, low, high = times.times_ms.tolist()
     return TablePrediction(
         spec.id,
@@ -171,13 +178,13 @@ def _rendered(
         bound_names(times.bound),
         request.coverage,
         AnsweredBy(name, snapshot.engine.version_of(name, spec.id)),
-        warnings(
+        gpu_warnings(
             spec,
             request.predictor,
             unanswered=times.unanswered,
-            alone=times.alone,
+            unmeasured=times.unmeasured,
             slotted=times.slotted,
-            guest=guest,
+            uncatalogued=uncatalogued,
         )
-        + doubts(named if isinstance(named, list) else [named]),
+        + software_warnings(software if isinstance(software, list) else [software]),
     )

@@ -1,4 +1,4 @@
-"""What a network keeps in memory, the largest batch that a device has room for, and what would make it fit."""
+"""Memory of a network, the largest batch that fits a device, and changes that would make it fit."""
 
 from __future__ import annotations
 
@@ -13,37 +13,36 @@ from msgspec import structs
 from app.errors import BadInput
 from app.graphs.run import Run
 from app.graphs.step_memory import Memory, memory
-from app.services.models.networks import Network, Prepared, bytes_with, check_stages, forward_of
+from app.services.models.networks import Network, Prepared, bytes_for_batch, check_stages, forward_rows
 from app.wire.network_form import MOST_BATCH, NetworkWorkload
 from app.wire.prediction_form import Suggestion
 
-# Over how many devices a suggestion splits a network that was to run on one.
+# Device counts that suggestions split a network over.
 _SPLITS = (2, 4, 8)
 
 Change: TypeAlias = dict[str, Any]
-Find: TypeAlias = Callable[[NetworkWorkload], tuple[Network, Run]]
+Resolve: TypeAlias = Callable[[NetworkWorkload], tuple[Network, Run]]
 
 
-class Room:
-    """The memory of a network run in one way, whatever the GPU; suggestions are looked for where it does not fit."""
+class MemoryFit:
+    """Memory of a network run in one way, whatever the GPU, with suggestions to make it fit."""
 
-    def __init__(self, asked: NetworkWorkload, run: Run, rows: Prepared, find: Find) -> None:
-        self._asked, self._run, self._rows, self._find = asked, run, rows, find
+    def __init__(self, workload: NetworkWorkload, run: Run, rows: Prepared, find: Resolve) -> None:
+        self._workload, self._run, self._rows, self._find = workload, run, rows, find
         self._batches: dict[float, int] = {}
 
     @property
     def memory(self) -> Memory:
-        """What a device keeps."""
+        """Memory of one device."""
         return self._rows.memory
 
     def largest_batch(self, capacity_bytes: float) -> int:
-        """The largest valid global batch that fits, 0 where none does.
+        """Return the largest valid global batch that fits, 0 if none does.
 
-        Weights and their like stay as they are, what flows grows with the batch: on each pipeline stage memory is a
-        straight line, so the largest over stages is convex, and where a line through two batches overshoots, the next
-        one undershoots.
+        Weights are constant and activations grow with the batch: on each pipeline stage memory is linear in the batch,
+        so the maximum over stages is convex, and where a line through two batches overshoots, the next one undershoots.
         """
-        if capacity_bytes not in self._batches:  # many GPUs have as much memory
+        if capacity_bytes not in self._batches:  # many GPUs have the same capacity
             self._batches[capacity_bytes] = self._largest_batch(capacity_bytes)
         return self._batches[capacity_bytes]
 
@@ -58,60 +57,64 @@ class Room:
                 return largest
             units = floor((capacity_bytes - fixed) / (required - fixed) * batch / unit)
             batch = min(units * unit, largest)
-            required = bytes_with(self._rows.workload, run, batch) if run.parallelism.pipeline > 1 else 0.0
+            required = bytes_for_batch(self._rows.workload, run, batch) if run.parallelism.pipeline > 1 else 0.0
             if batch == 0 or required <= capacity_bytes:
                 break
         return batch
 
     def suggestions(self, capacity_bytes: float, dtypes: Collection[str]) -> list[Suggestion]:
-        """Changes of the request with which it fits a GPU that computes in `dtypes`, of each sort the smallest.
+        """Return changes of the request that fit a GPU supporting `dtypes`, the smallest of each kind.
 
-        Where no single change is enough, several together.
+        If no single change suffices, several combined.
         """
-        found: dict[str, Suggestion] = {}
+        suggestions: dict[str, Suggestion] = {}
         batch = self.largest_batch(capacity_bytes)
         if 0 < batch < self._run.batch:
-            found["batch"] = Suggestion({"batch": batch}, bytes_with(self._rows.workload, self._run, batch))
+            suggestions["batch"] = Suggestion({"batch": batch}, bytes_for_batch(self._rows.workload, self._run, batch))
         for sort, change, required in self._changes:
-            if sort not in found and required <= capacity_bytes and change.get("dtype", self._run.dtype) in dtypes:
-                found[sort] = Suggestion(change, required)
-        if not found:
+            if (
+                sort not in suggestions
+                and required <= capacity_bytes
+                and change.get("dtype", self._run.dtype) in dtypes
+            ):
+                suggestions[sort] = Suggestion(change, required)
+        if not suggestions:
             fit = (Suggestion(change, required) for _, change, required in self._together if required <= capacity_bytes)
             return list(islice(fit, 1))
-        return list(found.values())
+        return list(suggestions.values())
 
     @cached_property
     def _changes(self) -> list[tuple[str, Change, float]]:
-        """Every change that is possible, with the bytes that it leaves."""
+        """Every possible change, with the bytes it needs."""
         return self._possible(_candidates(self._run))
 
     @cached_property
     def _together(self) -> list[tuple[str, Change, float]]:
-        """More and more changes at once, the cheapest first."""
+        """More and more changes combined, the cheapest first."""
         steps = list(_steps(self._run))
         return self._possible(("together", _merged(steps[: k + 1])) for k in range(1, len(steps)))
 
     def _possible(self, changes: Iterable[tuple[str, Change]]) -> list[tuple[str, Change, float]]:
-        found = []
+        possible = []
         for sort, change in changes:
             try:
-                found.append((sort, change, self._changed(change)))
+                possible.append((sort, change, self._changed(change)))
             except BadInput:  # sizes that do not divide
                 continue
-        return found
+        return possible
 
     def _changed(self, change: Change) -> float:
-        """Bytes of the request with these fields; rows are lowered again only where they are others."""
+        """Return the bytes of the changed request; rows are lowered again only if they differ."""
         inner = change.get("parallelism", {})
-        whole = change | ({"parallelism": structs.replace(self._asked.parallelism, **inner)} if inner else {})
-        network, run = self._find(structs.replace(self._asked, **whole))
-        rows = self._rows.workload if _alike(run) == _alike(self._run) else forward_of(network, run)
+        whole = change | ({"parallelism": structs.replace(self._workload.parallelism, **inner)} if inner else {})
+        network, run = self._find(structs.replace(self._workload, **whole))
+        rows = self._rows.workload if _lowering_key(run) == _lowering_key(self._run) else forward_rows(network, run)
         check_stages(rows, run)
         return memory(rows, run).required_bytes
 
 
-def _alike(run: Run) -> tuple[object, ...]:
-    """What forward rows depend on, of what changes change."""
+def _lowering_key(run: Run) -> tuple[object, ...]:
+    """Return what forward rows depend on, among what changes can change."""
     return run.dtype, run.device_batch, run.parallelism.tensor
 
 
@@ -122,7 +125,7 @@ def _merged(changes: Sequence[Change]) -> Change:
 
 
 def _steps(run: Run) -> Iterator[Change]:
-    """Changes to be made one after another, those that cost least time first."""
+    """Yield changes to combine, those that cost least time first."""
     split = run.parallelism
     if run.mode == "training":
         yield {"recompute": True}
@@ -134,7 +137,7 @@ def _steps(run: Run) -> Iterator[Change]:
 
 
 def _candidates(run: Run) -> Iterator[tuple[str, Change]]:
-    """(sort, fields to send instead), of each sort the smallest change first."""
+    """Yield (kind, fields to change), smallest change of each kind first."""
     split = run.parallelism
     if run.mode == "training":
         if not run.recompute:

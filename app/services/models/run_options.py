@@ -1,4 +1,4 @@
-"""From what a request says about running a network to a Run; rules between its fields are checked here."""
+"""Convert a request's run options to a Run, and check the rules between its fields."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from app.wire.decoding import summary
 from app.wire.network_form import ModelWorkload, NetworkWorkload, ParallelismIn
 
 _LOC = ("workload",)
-# Formats in which PyTorch, eager, is the stack unless the request names another.
+# Formats for which eager PyTorch is the default software.
 _EAGER_DTYPES = ("fp64", "fp32", "tf32")
 _SERVING_MODES = ("prefill", "decode")
 
 
-def run_of(workload: NetworkWorkload, *, dtype: str) -> Run:
-    """How the network is run; BadInput names every field that contradicts another one."""
-    split, given = parallelism_of(workload.parallelism), workload
+def to_run(workload: NetworkWorkload, *, dtype: str) -> Run:
+    """Return how the network is run. Raises BadInput that names contradicting fields."""
+    split, given = to_parallelism(workload.parallelism), workload
     run = Run(
         mode=given.mode,
         batch=int(given.batch),
@@ -29,17 +29,17 @@ def run_of(workload: NetworkWorkload, *, dtype: str) -> Run:
     )
     errors = [*_batch_errors(run), *_parallel_errors(split)]
     if run.mode != "training":
-        words = f"belongs to mode training, not {run.mode}"
-        asked = {"recompute": run.recompute, "gradient_accumulation": run.accumulation > 1}
-        errors += [FieldError((*_LOC, field), words) for field, given in asked.items() if given]
-        errors += [FieldError((*_LOC, "parallelism", "zero"), words)] * (split.zero > 0)
+        message = f"is only valid in mode training, not {run.mode}"
+        training_only = {"recompute": run.recompute, "gradient_accumulation": run.accumulation > 1}
+        errors += [FieldError((*_LOC, field), message) for field, is_set in training_only.items() if is_set]
+        errors += [FieldError((*_LOC, "parallelism", "zero"), message)] * (split.zero > 0)
     if errors:
         raise BadInput(summary(errors), errors=errors)
     return run
 
 
-def parallelism_of(form: ParallelismIn) -> Parallelism:
-    """The same with whole numbers as such."""
+def to_parallelism(form: ParallelismIn) -> Parallelism:
+    """Return the parallelism with integer sizes."""
     return Parallelism(
         data=int(form.data),
         tensor=int(form.tensor),
@@ -55,14 +55,14 @@ def parallelism_of(form: ParallelismIn) -> Parallelism:
 
 
 def is_host_launched(software: str | None, mode: str, dtype: str) -> bool:
-    """Whether the host launches each operator: said by the stack, else by format; training is PyTorch's, eager."""
+    """Return whether the host launches each operator: by the software, else by dtype; training is eager PyTorch."""
     if software is not None:
         return bool(is_eager(software))
     return mode == "training" or dtype in _EAGER_DTYPES
 
 
-def attention_of(workload: ModelWorkload) -> str:
-    """The kernels of attention: those asked for, else what the mode's stacks run."""
+def attention_kernels(workload: ModelWorkload) -> str:
+    """Return the attention kernels: as requested, else those of the mode's usual software."""
     return workload.attention or ("flash" if workload.mode in _SERVING_MODES else "eager")
 
 
@@ -71,18 +71,20 @@ def _batch_errors(run: Run) -> list[FieldError]:
     parts = split.data * split.microbatches * run.accumulation
     if run.batch % parts == 0:
         return []
-    words = f"{run.batch} cannot be split into data {split.data} x microbatches {split.microbatches} x "
-    return [FieldError((*_LOC, "batch"), f"{words}gradient_accumulation {run.accumulation}: a multiple of {parts}")]
+    prefix = f"{run.batch} cannot be split into data {split.data} x microbatches {split.microbatches} x "
+    return [FieldError((*_LOC, "batch"), f"{prefix}gradient_accumulation {run.accumulation}: a multiple of {parts}")]
 
 
 def _parallel_errors(split: Parallelism) -> list[FieldError]:
     loc, errors = (*_LOC, "parallelism"), []
     if split.devices % split.nodes:
-        words = f"must divide the {split.devices} devices (data x tensor x pipeline), got {split.nodes}"
-        errors.append(FieldError((*loc, "nodes"), words))
+        message = f"must divide the {split.devices} devices (data x tensor x pipeline), got {split.nodes}"
+        errors.append(FieldError((*loc, "nodes"), message))
     if (split.data * split.tensor) % split.expert:
-        words = f"must divide data x tensor, {split.data * split.tensor}, got {split.expert}"
-        errors.append(FieldError((*loc, "expert"), words))
+        message = f"must divide data x tensor, {split.data * split.tensor}, got {split.expert}"
+        errors.append(FieldError((*loc, "expert"), message))
     if split.sequence and split.tensor == 1:
-        errors.append(FieldError((*loc, "sequence"), "splits what lies between tensor-parallel layers: needs tensor"))
+        errors.append(
+            FieldError((*loc, "sequence"), "splits the layers between tensor-parallel ones: requires tensor > 1")
+        )
     return errors

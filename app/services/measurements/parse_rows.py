@@ -1,4 +1,4 @@
-"""Measurements as objects: each row's form, workload and GPU, as typed values or as what is wrong with it."""
+"""Parse measurements sent as objects: schema, workload and GPU of each row, or its errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from msgspec import structs
 from app.errors import BadInput, FieldError, GpucastError
 from app.services.measurements.measurement_columns import EARLIEST, WORDS
 from app.services.measurements.upload_gpus import UploadGpus
-from app.services.operators.tables import json_columns
+from app.services.operators.operator_tables import json_columns
 from app.store.measurements import MeasurementRow
 from app.wire.decoding import convert
 from app.wire.kernel_workload import KERNEL_EXAMPLE, KernelWorkload
@@ -33,8 +33,8 @@ STORED_KINDS = ("kernel", "operator", "operators", "model")
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
-    """A sound row: where it stood, its form, its workload (a struct) and its row of `UploadGpus`."""
+class ParsedRow:
+    """A valid row: its place in the upload, schema struct, workload struct, and row of `UploadGpus`."""
 
     position: int
     form: MeasurementIn
@@ -42,34 +42,34 @@ class Parsed:
     gpu: int
 
 
-def parse(sent: Objects, gpus: UploadGpus) -> tuple[list[Parsed], list[FieldError]]:
-    """Every row, or what is wrong with it: every field of the first ones, of the others that they are wrong."""
-    parsed: list[Parsed] = []
+def parse_rows(sent: Objects, gpus: UploadGpus) -> tuple[list[ParsedRow], list[FieldError]]:
+    """Return the valid rows and the errors of the others: all errors of the first rows, one for each later row."""
+    parsed: list[ParsedRow] = []
     errors: list[FieldError] = []
     for position, row in zip(sent.position.tolist(), sent.rows, strict=True):
         outcome = _parse(position, row, gpus, thorough=len(errors) < MAX_REPORTED)
-        if isinstance(outcome, Parsed):
+        if isinstance(outcome, ParsedRow):
             parsed.append(outcome)
         else:
             errors.extend(outcome)
     return parsed, errors
 
 
-def _parse(position: int, row: Row, gpus: UploadGpus, *, thorough: bool) -> Parsed | Sequence[FieldError]:
+def _parse(position: int, row: Row, gpus: UploadGpus, *, thorough: bool) -> ParsedRow | Sequence[FieldError]:
     try:
-        form = _typed(row, MeasurementIn, MEASUREMENT_EXAMPLE, (position,), thorough)
+        form = _convert(row, MeasurementIn, MEASUREMENT_EXAMPLE, (position,), thorough)
         workload = _workload(form, position, thorough)
-        _refuse_odd_date(form.measured_at, position)
+        _check_date(form.measured_at, position)
     except BadInput as error:
         return error.errors
     try:
-        return Parsed(position, form, workload, gpus.index(form.gpu))
+        return ParsedRow(position, form, workload, gpus.index(form.gpu))
     except GpucastError as error:
         inner = error.errors or (FieldError((), error.detail),)
         return [FieldError((position, "gpu", *item.loc), item.msg) for item in inner]
 
 
-def _typed(raw: Row, form: type[_T], example: Row, loc: Loc, thorough: bool) -> _T:
+def _convert(raw: Row, form: type[_T], example: Row, loc: Loc, thorough: bool) -> _T:
     if thorough:
         return convert(raw, form, example=example, loc=loc)
     try:
@@ -78,89 +78,91 @@ def _typed(raw: Row, form: type[_T], example: Row, loc: Loc, thorough: bool) -> 
         raise BadInput(str(error), errors=[FieldError(loc, str(error))]) from error
 
 
-def _refused(loc: Loc, msg: str) -> BadInput:
+def _bad_field(loc: Loc, msg: str) -> BadInput:
     return BadInput(msg, errors=[FieldError(loc, msg)])
 
 
 def _workload(form: MeasurementIn, position: int, thorough: bool) -> Any:
-    given, loc = form.workload, (position, "workload")
-    kind = given.get("kind")
+    workload, loc = form.workload, (position, "workload")
+    kind = workload.get("kind")
     if kind == "kernel":
-        kernel = _typed(given, KernelWorkload, KERNEL_EXAMPLE, loc, thorough)
+        kernel = _convert(workload, KernelWorkload, KERNEL_EXAMPLE, loc, thorough)
         if kernel.measured:
-            raise _refused((*loc, "measured"), "send each measured time as a row of its own")
+            raise _bad_field((*loc, "measured"), "send each measured time as a row of its own")
         return kernel
     if kind == "model":
         return _model(form, loc, thorough)
     if kind in ("operator", "operators"):
         return _operator(form, kind, loc, thorough)
-    stored = ", ".join(STORED_KINDS)
-    msg = f"measurements of kind {str(kind)[:50]!r} are not stored by this version; stored are: {stored}"
-    raise _refused((*loc, "kind"), msg)
+    to_stored_row = ", ".join(STORED_KINDS)
+    msg = f"measurements of kind {str(kind)[:50]!r} are not stored by this version; stored are: {to_stored_row}"
+    raise _bad_field((*loc, "kind"), msg)
 
 
 def _model(form: MeasurementIn, loc: Loc, thorough: bool) -> MeasuredModel:
-    """The network of a row."""
-    model = _typed(form.workload, MeasuredModel, MODEL_EXAMPLE, loc, thorough)
+    """Return the network of a row."""
+    model = _convert(form.workload, MeasuredModel, MODEL_EXAMPLE, loc, thorough)
     for field in ("dataset_size", "output_tokens"):
         if getattr(model, field) is not None:
-            raise _refused((*loc, field), "a measurement is of one step: leave it out")
+            raise _bad_field((*loc, field), "not allowed: a measurement is of one step")
     if model.software not in (None, form.software):
-        raise _refused((*loc, "software"), f"the measurement's own, {form.software!r}, or nothing")
-    _refuse_unstorable(model.config, (*loc, "config"))
+        raise _bad_field((*loc, "software"), f"must be the measurement's own, {form.software!r}, or absent")
+    _check_storable(model.config, (*loc, "config"))
     return model
 
 
-def _refuse_unstorable(given: Any, loc: Loc) -> None:
-    """What JSON may hold and a database's JSON may not: NUL, NaN and infinities, in fields that nothing here reads."""
-    left: list[tuple[Loc, Any]] = [(loc, given)]
-    while left:
-        place, value = left.pop()
+def _check_storable(raw: Any, loc: Loc) -> None:
+    """Raise BadInput for values that PostgreSQL's JSON cannot store: NUL, NaN and infinities."""
+    pending: list[tuple[Loc, Any]] = [(loc, raw)]
+    while pending:
+        place, value = pending.pop()
         if isinstance(value, str) and "\0" in value:
-            raise _refused(place, "holds a NUL character")
+            raise _bad_field(place, "contains a NUL character")
         if isinstance(value, float) and not isfinite(value):
-            raise _refused(place, "must be a finite number")
+            raise _bad_field(place, "must be a finite number")
         if isinstance(value, dict):
-            left += [(place, name) for name in value]
+            pending += [(place, name) for name in value]
         inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-        left += [((*place, part), item) for part, item in inner]
+        pending += [((*place, part), item) for part, item in inner]
 
 
 def _operator(form: MeasurementIn, kind: str, loc: Loc, thorough: bool) -> Any:
-    """The one operator of a row."""
-    given: Any = {name: value for name, value in form.workload.items() if name != "kind"}
+    """Return the operator of a row."""
+    fields: Any = {name: value for name, value in form.workload.items() if name != "kind"}
     if kind == "operators":
-        every = given.pop("operators", None)
-        if given:
-            raise _refused((*loc, next(iter(given))), "unknown field")
-        if not isinstance(every, list) or len(every) != 1 or not isinstance(every[0], dict):
-            raise _refused((*loc, "operators"), "one operator: send each measured time as a row of its own")
-        given, loc = every[0], (*loc, "operators", 0)
-    op = given.get("op")
+        operators = fields.pop("operators", None)
+        if fields:
+            raise _bad_field((*loc, next(iter(fields))), "unknown field")
+        if not isinstance(operators, list) or len(operators) != 1 or not isinstance(operators[0], dict):
+            raise _bad_field((*loc, "operators"), "must have one operator: send each measured time as a row of its own")
+        fields, loc = operators[0], (*loc, "operators", 0)
+    op = fields.get("op")
     if not isinstance(op, str) or op not in ROW_FORMS:
-        raise _refused((*loc, "op"), "required field is missing" if op is None else unknown_op(op))
-    operator = _typed(given, ROW_FORMS[op], OPERATORS_EXAMPLE["workload"]["operators"][0], loc, thorough)
+        raise _bad_field((*loc, "op"), "required field is missing" if op is None else unknown_op(op))
+    operator = _convert(fields, ROW_FORMS[op], OPERATORS_EXAMPLE["workload"]["operators"][0], loc, thorough)
     if getattr(operator, "software", None) not in (None, form.software):
-        raise _refused((*loc, "software"), f"the measurement's own, {form.software!r}, or nothing")
+        raise _bad_field((*loc, "software"), f"must be the measurement's own, {form.software!r}, or absent")
     if form.phases_ms is not None:
-        raise _refused((loc[0], "phases_ms"), "an operator has none: send phase forward and backward as rows")
+        raise _bad_field(
+            (loc[0], "phases_ms"), "not allowed for operators: send phases forward and backward as rows of their own"
+        )
     return operator
 
 
-def _refuse_odd_date(when: datetime | None, position: int) -> None:
+def _check_date(when: datetime | None, position: int) -> None:
     if when is not None and not EARLIEST <= when <= datetime.now(UTC) + timedelta(days=1):
-        raise _refused((position, "measured_at"), f"between {EARLIEST:%Y} and now, with a time zone")
+        raise _bad_field((position, "measured_at"), f"must be between {EARLIEST:%Y} and now, with a time zone")
 
 
-def operator_columns(rows: Sequence[Parsed], gpus: UploadGpus) -> OperatorColumns:
-    """Rows of operators in columns."""
+def operator_columns(rows: Sequence[ParsedRow], gpus: UploadGpus) -> OperatorColumns:
+    """Return rows of operators in columns."""
     flat = [_flat(item, gpus) for item in rows]
     names = dict.fromkeys(name for row in flat for name in row)
     columns = json_columns(((name, [row.get(name) for row in flat]) for name in names), WORD_FIELDS | set(WORDS))
     return OperatorColumns(columns, np.array([item.position for item in rows], dtype=np.intp))
 
 
-def _flat(item: Parsed, gpus: UploadGpus) -> dict[str, Any]:
+def _flat(item: ParsedRow, gpus: UploadGpus) -> dict[str, Any]:
     form, kernel = item.form, item.form.kernel
     row: dict[str, Any] = {name: value for name, value in structs.asdict(item.workload).items() if value is not None}
     row |= {
@@ -187,8 +189,8 @@ def _extents(dims: int | list[int] | None) -> str | None:
     return "x".join(map(str, dims)) if isinstance(dims, list) else str(dims)
 
 
-def stored(item: Parsed, gpu_id: str) -> MeasurementRow:
-    """A checked row in the store's terms: seconds, and the workload with its defaults left out."""
+def to_stored_row(item: ParsedRow, gpu_id: str) -> MeasurementRow:
+    """Return a checked row in the store's units (seconds), with the workload's defaults left out."""
     form = item.form
     phases = form.phases_ms
     return MeasurementRow(
@@ -210,12 +212,12 @@ def stored(item: Parsed, gpu_id: str) -> MeasurementRow:
 
 
 def _name(workload: KernelWorkload | MeasuredModel) -> str:
-    """What rows are found by: of a configuration its type."""
+    """Return the name that rows are searched by: the model type for a configuration."""
     return workload.name or str((workload.config or {}).get("model_type"))  # type: ignore[union-attr]
 
 
 def _canonical(workload: KernelWorkload | MeasuredModel) -> dict[str, Any]:
-    """The workload in the API's form; sizes of 0, which say nothing, are left out like absent ones."""
-    said: dict[str, Any] = msgspec.to_builtins(workload)
-    size = {name: value for name, value in said.pop("size", {}).items() if value}
-    return said | {"size": size} if size else said
+    """Return the workload in the API's form, without sizes of 0, which mean absent."""
+    form: dict[str, Any] = msgspec.to_builtins(workload)
+    size = {name: value for name, value in form.pop("size", {}).items() if value}
+    return form | {"size": size} if size else form

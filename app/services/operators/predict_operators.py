@@ -1,8 +1,8 @@
-"""A list of operators that run one after another: each distinct row predicted once, the times added up.
+"""Predict a list of operators that run one after another: each distinct row once, times added up.
 
-Latency of the list = sum over rows of count x latency of the row. Within a group of the breakdown the rows' errors
-are taken as one (a GPU that is slow at one matrix product is slow at the next), so there the ends of the intervals add
-up as the middles do; groups err independently of one another, so their deviations from the middle add up in squares.
+Latency of the list = sum over rows of count x latency of the row. Errors are fully correlated within a group of the
+breakdown (a GPU that is slow at one matrix product is slow at the next), so interval ends add up there; groups are
+independent, so their deviations add in quadrature.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from app.errors import MAX_ERRORS, BadInput, FieldError, TooLarge
 from app.ops import OPS
 from app.ops.figures import Work
 from app.ops.kinds import kinds_of, work_of
-from app.ops.stacks import doubts
-from app.services.operators.answers import (
+from app.ops.stacks import software_warnings
+from app.services.operators.common import (
     ROOFLINE,
-    lacks,
-    lacks_among,
-    over_slot,
+    gpu_warnings,
     require_predictor,
-    runnable,
-    warnings,
+    supported_targets,
+    unsupported_dtypes,
+    unsupported_message,
+    uses_slot,
 )
-from app.services.operators.between_nodes import Asking, answered_on
 from app.services.operators.explanations import explanations
+from app.services.operators.internode import OperatorQuery, predict_on
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.ops import DTYPES
@@ -48,14 +48,14 @@ from app.wire.prediction_form import (
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Operators asked for, ready to be added up.
+    """Distinct operators of a request, ready to be added up.
 
     distinct  the rows to predict
-    work      of each distinct row, one repetition
-    runs      float64 [u], how often each distinct row runs in all
+    work      per distinct row, one repetition
+    runs      float64 [u], how often each distinct row runs in total
     group     int [u], into `groups`
     groups    names of the breakdown's lines
-    doubts    warnings about how it was asked, whatever the GPU
+    notes     warnings about the request, for all GPUs
     """
 
     distinct: Distinct
@@ -63,35 +63,35 @@ class Chain:
     runs: Floats
     group: Ints
     groups: list[str]
-    doubts: list[str]
+    notes: list[str]
 
 
 def predict_operators(snapshot: Snapshot, request: OperatorsRequest, *, max_rows: int) -> PredictResponse:
-    """Answer a request; NotFound, BadInput, TooLarge or NotTrained say what to send instead."""
+    """Return the answer to a request. Raises NotFound, BadInput, TooLarge or NotTrained with what to send instead."""
     operators = request.workload.operators
     rows = GpuRows(snapshot)
     targets = rows.targets(request)
     if len(operators) * len(targets) > max_rows:
-        asked_for = f"{len(operators):,} operators on {len(targets)} GPUs"
-        raise TooLarge(f"At most {max_rows:,} rows are taken at once; {asked_for} are more.")
+        requested = f"{len(operators):,} operators on {len(targets)} GPUs"
+        raise TooLarge(f"At most {max_rows:,} rows are accepted at once; got {requested}.")
     require_predictor(snapshot.engine, rows, request.predictor, targets)
-    asked = _chain(read_operators(operators), doubts(operator.software for operator in operators))
+    chain = _chain(read_operators(operators), software_warnings(operator.software for operator in operators))
     gpus = rows.table()
-    table, work = asked.distinct.table, asked.work
-    refusal = None if request.gpus == "all" else partial(_refusal, asked.distinct)
-    targets, skipped = runnable(snapshot.engine, table, work, gpus, targets, refusal)
+    table, work = chain.distinct.table, chain.work
+    refusal = None if request.gpus == "all" else partial(_refusal, chain.distinct)
+    targets, skipped = supported_targets(snapshot.engine, table, work, gpus, targets, refusal)
     if not targets:
         return PredictResponse([], skipped)
-    u = len(asked.runs)
-    answer = answered_on(snapshot.engine, table, gpus, targets, predictor=request.predictor, coverage=request.coverage)
+    u = len(chain.runs)
+    answer = predict_on(snapshot.engine, table, gpus, targets, predictor=request.predictor, coverage=request.coverage)
     predictions = [
-        _prediction(snapshot, rows, gpus, request, asked, target, _part(answer, k * u, u))
+        _prediction(snapshot, rows, gpus, request, chain, target, _part(answer, k * u, u))
         for k, target in enumerate(targets)
     ]
     return PredictResponse(predictions, skipped)
 
 
-def _chain(distinct: Distinct, unheard: list[str]) -> Chain:
+def _chain(distinct: Distinct, notes: list[str]) -> Chain:
     table = distinct.table
     kinds = kinds_of(table)
     groups = list(dict.fromkeys(kind.op.group for kind in kinds))
@@ -99,22 +99,22 @@ def _chain(distinct: Distinct, unheard: list[str]) -> Chain:
     for kind in kinds:
         group[kind.rows] = groups.index(kind.op.group)
     runs = np.bincount(distinct.row, weights=distinct.repeats, minlength=len(table)).astype(np.float64)
-    return Chain(distinct, work_of(table, kinds), runs, group, groups, unheard)
+    return Chain(distinct, work_of(table, kinds), runs, group, groups, notes)
 
 
 def _refusal(distinct: Distinct, gpu: str, missing: Ints) -> BadInput:
-    """Which operators a GPU has no dtype for, by their places in the request."""
+    """Return an error with the places of operators whose dtype the GPU lacks."""
     wrong = np.flatnonzero(np.isin(distinct.row, missing))[:MAX_ERRORS].tolist()
     rows = [int(row) for row in distinct.row[wrong]]
     errors = [
-        FieldError(("workload", "operators", k, "dtype"), lacks(gpu, distinct.table, row))
+        FieldError(("workload", "operators", k, "dtype"), unsupported_message(gpu, distinct.table, row))
         for k, row in zip(wrong, rows, strict=True)
     ]
-    return BadInput(f"The operators cannot run: {lacks_among(gpu, distinct.table, missing)}.", errors=errors)
+    return BadInput(f"The operators cannot run: {unsupported_dtypes(gpu, distinct.table, missing)}.", errors=errors)
 
 
 def _part(answer: Predictions, first: int, n: int) -> Predictions:
-    """The rows of one GPU."""
+    """Return the rows of one GPU."""
     return Predictions(*(getattr(answer, name)[first : first + n] for name in Predictions.__dataclass_fields__))
 
 
@@ -123,31 +123,31 @@ def _prediction(
     rows: GpuRows,
     gpus: GpuTable,
     request: OperatorsRequest,
-    asked: Chain,
+    chain: Chain,
     target: int,
     answer: Predictions,
 ) -> Prediction:
-    """The list on one GPU."""
+    """Return the prediction of the list on one GPU."""
     spec = rows.spec(target)
-    sums = [_sum(asked, column * 1e3) for column in (answer.latency_s, answer.low_s, answer.high_s)]
+    sums = [_sum(chain, column * 1e3) for column in (answer.latency_s, answer.low_s, answer.high_s)]
     middle = sums[0].sum()
     below, above = (float(np.sqrt(((end - sums[0]) ** 2).sum())) for end in sums[1:])
-    bound = np.bincount(answer.bound, weights=asked.runs * answer.latency_s).argmax()
-    required = float(asked.work.working_set_bytes.max())
+    bound = np.bincount(answer.bound, weights=chain.runs * answer.latency_s).argmax()
+    required = float(chain.work.working_set_bytes.max())
     unanswered = int((~answer.answered).sum())
     name = ROOFLINE if unanswered == len(answer.answered) else request.predictor
-    alone = int((answer.support == EXTRAPOLATED).sum())
-    words = warnings(
+    unmeasured = int((answer.support == EXTRAPOLATED).sum())
+    messages = gpu_warnings(
         spec,
         request.predictor,
         unanswered=unanswered,
-        alone=alone,
-        slotted=over_slot(asked.distinct.table, gpus, target),
-        guest=rows.is_uncatalogued(target),
+        unmeasured=unmeasured,
+        slotted=uses_slot(chain.distinct.table, gpus, target),
+        uncatalogued=rows.is_uncatalogued(target),
     )
-    words += asked.doubts
+    messages += chain.notes
     if required > spec.memory_bytes:
-        words.append(f"the largest working set does not fit in the memory of {spec.id}")
+        messages.append(f"the largest working set does not fit in the memory of {spec.id}")
     return Prediction(
         spec.id,
         float(middle),
@@ -156,39 +156,39 @@ def _prediction(
         AnsweredBy(name, snapshot.engine.version_of(name, spec.id)),
         SUPPORTS[answer.support.max()],  # type: ignore[arg-type]
         MemoryUse(required, spec.memory_bytes, required <= spec.memory_bytes),
-        _shares(asked, sums[0]),
-        words,
-        _details(snapshot, gpus, request, asked, target, answer) if request.detail else None,
+        _shares(chain, sums[0]),
+        messages,
+        _details(snapshot, gpus, request, chain, target, answer) if request.detail else None,
     )
 
 
-def _sum(asked: Chain, figures: Floats) -> Floats:
-    """Sum over the repetitions of every row, per group."""
-    total = np.bincount(asked.group, weights=asked.runs * figures, minlength=len(asked.groups))
+def _sum(chain: Chain, figures: Floats) -> Floats:
+    """Return the sum over all repetitions, per group."""
+    total = np.bincount(chain.group, weights=chain.runs * figures, minlength=len(chain.groups))
     return total.astype(np.float64)
 
 
-def _shares(asked: Chain, latency_ms: Floats) -> list[Share]:
-    """The breakdown, the largest first."""
-    share = latency_ms / (latency_ms.sum() or 1.0)  # a collective of one device takes no time
-    runs = np.bincount(asked.group, weights=asked.runs, minlength=len(asked.groups))
+def _shares(chain: Chain, latency_ms: Floats) -> list[Share]:
+    """Return the breakdown, largest first."""
+    share = latency_ms / (latency_ms.sum() or 1.0)  # a collective on one device takes no time
+    runs = np.bincount(chain.group, weights=chain.runs, minlength=len(chain.groups))
     order = np.argsort(-share, kind="stable").tolist()
-    return [Share(asked.groups[g], float(latency_ms[g]), float(share[g]), int(runs[g])) for g in order]
+    return [Share(chain.groups[g], float(latency_ms[g]), float(share[g]), int(runs[g])) for g in order]
 
 
 def _details(
-    snapshot: Snapshot, gpus: GpuTable, request: OperatorsRequest, asked: Chain, target: int, answer: Predictions
+    snapshot: Snapshot, gpus: GpuTable, request: OperatorsRequest, chain: Chain, target: int, answer: Predictions
 ) -> list[OperatorRow]:
-    """One row per operator in the order asked, each of all its repetitions together."""
-    asking = Asking(snapshot.engine, asked.distinct.table, gpus, request.predictor, request.coverage)
-    explanation = explanations(asking, target, answer)
-    row, count, table = asked.distinct.row, asked.distinct.repeats, asked.distinct.table
+    """Return one row per operator in request order, each for all its repetitions together."""
+    query = OperatorQuery(snapshot.engine, chain.distinct.table, gpus, request.predictor, request.coverage)
+    explanation = explanations(query, target, answer)
+    row, count, table = chain.distinct.row, chain.distinct.repeats, chain.distinct.table
     times = (answer.latency_s, answer.low_s, answer.high_s, answer.limit_s)
     summed = zip(
         row.tolist(),
         count.tolist(),
         *((figure[row] * count * 1e3).tolist() for figure in times),
-        *((figure[row] * count).tolist() for figure in (asked.work.flops, asked.work.bytes)),
+        *((figure[row] * count).tolist() for figure in (chain.work.flops, chain.work.bytes)),
         strict=True,
     )
     return [
@@ -201,7 +201,7 @@ def _details(
             bound=BOUNDS[answer.bound[q]],
             flops=flops,
             bytes=moved,
-            group=asked.groups[asked.group[q]],
+            group=chain.groups[chain.group[q]],
             dtype=DTYPES[table.dtype[q]],
             count=runs,
             support=SUPPORTS[answer.support[q]],

@@ -1,4 +1,4 @@
-"""Which network a request means: a configuration, a built-in name or a graph, each with its importer."""
+"""Resolve the network of a request: a configuration, a built-in name or a graph, each with its importer."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from app.services.graphs.graph_store import Graphs, lower_source
 from app.services.graphs.source import JSON, Source
 from app.services.models import builtin as builtin_models
 from app.services.models.networks import Network
-from app.services.models.runs import attention_of, run_of
+from app.services.models.run_options import attention_kernels, to_run
 from app.wire.graph_form import check_graph
 from app.wire.network_form import GraphWorkload, ModelWorkload, NetworkWorkload
 
 _LOC = ("workload",)
-# Pixels of a side where a request says none: ImageNet's usual crop, and what needs another.
+# Default image side in pixels: ImageNet's usual crop, and networks that need another.
 IMAGE_SIZE = 224
 _OWN_SIZES = {"inception_v3": 299}
 _DTYPE = "fp32"
-_MEANINGS = {"decode": ": the keys that the new token sees, itself included"}
+_MEANINGS = {"decode": ": the context length, including the new token"}
 
 
-def asked_network(workload: NetworkWorkload, graphs: Graphs | None) -> tuple[Network, Run]:
-    """The network and how it is run; BadInput names the fields that are wrong or missing, NotFound a graph's id."""
+def resolve_network(workload: NetworkWorkload, graphs: Graphs | None) -> tuple[Network, Run]:
+    """Return the network and its run. Raises BadInput that names wrong or missing fields, NotFound for a graph's id."""
     if isinstance(workload, GraphWorkload):
         return _graph(workload, graphs)
     if (workload.config is None) == (workload.name is None):
@@ -42,19 +42,19 @@ def asked_network(workload: NetworkWorkload, graphs: Graphs | None) -> tuple[Net
     name = workload.name or ""
     if is_convnet(name):
         return _convnet(workload, name)
-    config = builtin_models.config_of(name)
+    config = builtin_models.find_config(name)
     if config is None:
         raise _refused("name", _unknown(name))
     return _transformer(workload, config)
 
 
-def is_known(name: str) -> bool:
-    """Whether a network can be asked by this name."""
-    return is_convnet(name) or builtin_models.config_of(name) is not None
+def is_network_name(name: str) -> bool:
+    """Return whether a network has this name."""
+    return is_convnet(name) or builtin_models.find_config(name) is not None
 
 
 def network_names() -> tuple[str, ...]:
-    """Every network that can be asked by name."""
+    """Return the names of all built-in networks."""
     return (*builtin_models.names(), *sorted(CONVNETS))
 
 
@@ -76,29 +76,29 @@ def _transformer(workload: ModelWorkload, config: Mapping[str, Any]) -> tuple[Ne
         raise _refused("sequence", "this transformer takes image_size: its patches are its tokens")
     if workload.image_size is not None and not of_images:
         raise _refused("image_size", "this transformer takes sequence, not images")
-    run = run_of(workload, dtype=workload.dtype)
+    run = to_run(workload, dtype=workload.dtype)
     run = replace(
         run,
         sequence=int(workload.sequence or 1),
         image_size=int(workload.image_size or IMAGE_SIZE),
-        attention=attention_of(workload),  # type: ignore[arg-type]
+        attention=attention_kernels(workload),  # type: ignore[arg-type]
     )
     key = msgspec.json.encode(config, order="sorted")
     return Network(("config", key), partial(hf.lower, config), len(key)), run
 
 
-def image_size_of(name: str) -> int:
-    """Pixels of a side of what a ConvNet takes where a request says none."""
+def default_image_size(name: str) -> int:
+    """Return a ConvNet's default image side, pixels."""
     return _OWN_SIZES.get(name.partition("/")[0], IMAGE_SIZE)
 
 
 def _convnet(workload: ModelWorkload, name: str) -> tuple[Network, Run]:
     if workload.mode in ("prefill", "decode"):
-        raise _refused("mode", f"{name} is a ConvNet, which has no {workload.mode}: inference or training")
+        raise _refused("mode", f"{name} is a ConvNet without {workload.mode}: use inference or training")
     if workload.sequence is not None:
         raise _refused("sequence", f"{name} is a ConvNet: it takes image_size")
-    run = _whole(workload, dtype=workload.dtype)
-    run = replace(run, image_size=int(workload.image_size or image_size_of(name)))
+    run = _unsplit_run(workload, dtype=workload.dtype)
+    run = replace(run, image_size=int(workload.image_size or default_image_size(name)))
     return Network(("convnet", name), partial(lower_convnet, name)), run
 
 
@@ -108,10 +108,10 @@ def _graph(workload: GraphWorkload, graphs: Graphs | None) -> tuple[Network, Run
     elif workload.graph is not None and workload.graph_id is None:
         source = Source(JSON, check_graph(workload.graph))
     else:
-        raise _refused("graph", "send the graph itself: none are stored here")
+        raise _refused("graph", "send the graph itself: stored graphs are not available here")
     dims = {name: int(size) for name, size in workload.dims.items()}
     workload = _with_batch(workload, dims.pop("batch", None))
-    run = _whole(workload, dtype=workload.dtype or source.dtype)
+    run = _unsplit_run(workload, dtype=workload.dtype or source.dtype)
     run = replace(run, sequence=int(workload.sequence or 1))
     lower = lower_source if graphs is None else graphs.workload
     key = source.id.encode() or msgspec.json.encode(source.body)
@@ -119,7 +119,7 @@ def _graph(workload: GraphWorkload, graphs: Graphs | None) -> tuple[Network, Run
 
 
 def _with_batch(workload: GraphWorkload, batch: int | None) -> GraphWorkload:
-    """The batch that `dims` gives is the request's: devices, memory and throughput go by it."""
+    """Return the workload with the batch of `dims`, which devices, memory and throughput depend on."""
     if batch is None:
         return workload
     if int(workload.batch) not in (1, batch):
@@ -127,11 +127,11 @@ def _with_batch(workload: GraphWorkload, batch: int | None) -> GraphWorkload:
     return msgspec.structs.replace(workload, batch=batch)
 
 
-def _whole(workload: NetworkWorkload, *, dtype: str) -> Run:
-    """How a network runs that is not split by tensors."""
-    run, split = run_of(workload, dtype=dtype), workload.parallelism
+def _unsplit_run(workload: NetworkWorkload, *, dtype: str) -> Run:
+    """Return the run of a network that cannot be split by tensors."""
+    run, split = to_run(workload, dtype=dtype), workload.parallelism
     for field in ("tensor", "expert"):
         if getattr(split, field) > 1:
-            words = f"only transformers by their configuration are split so, not a {workload.kind} of other layers"
-            raise BadInput(words, errors=[FieldError((*_LOC, "parallelism", field), words)])
+            message = f"only transformers given by their configuration can be split this way, not this {workload.kind}"
+            raise BadInput(message, errors=[FieldError((*_LOC, "parallelism", field), message)])
     return run

@@ -1,0 +1,206 @@
+"""Render a timed network as predictions of the HTTP contract."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+from msgspec import UNSET
+
+from app.engine.engine import Engine
+from app.engine.gpu_rows import GpuRows
+from app.graphs.run import Run
+from app.ops import OPS
+from app.predictors.roofline import peaks
+from app.services.models.memory_fit import MemoryFit
+from app.services.models.networks import Prepared, rows_per_step
+from app.services.models.steps import Step, stage_transfer
+from app.services.operators.common import ROOFLINE, gpu_warnings, uses_slot
+from app.services.operators.explanations import explanations
+from app.services.operators.internode import OperatorQuery
+from app.tables.arrays import Floats, Ints
+from app.tables.gpus import GpuTable
+from app.tables.ops import DTYPES
+from app.tables.predictions import BOUNDS, COMMUNICATION, EXTRAPOLATED, LAUNCH, MEASURED, SUPPORTS, Predictions
+from app.tables.workload import PHASES
+from app.wire.network_form import NetworkRequest
+from app.wire.prediction_form import (
+    AnsweredBy,
+    Interval,
+    MemoryParts,
+    MemoryUse,
+    OperatorRow,
+    Phases,
+    Prediction,
+    ServingFigures,
+    Share,
+)
+
+# A network's support is the worst one within this share of its time.
+KNOWN_SHARE = 0.9
+# Time without an operator: waiting for launches, links and other pipeline stages.
+WAITING, COLLECTIVE = "waiting", "collective"
+_COMMUNICATION = 3  # of phases_s
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkAnswer:
+    """A network timed on GPU rows `targets`; `notes` are warnings for all GPUs.
+
+    `advise` adds suggestions that make it fit.
+    """
+
+    engine: Engine
+    gpus: GpuRows
+    table: GpuTable
+    request: NetworkRequest
+    run: Run
+    rows: Prepared
+    step: Step
+    room: MemoryFit
+    targets: Sequence[int]
+    notes: Sequence[str]
+    serving: Sequence[ServingFigures] | None
+    advise: bool
+
+    def predictions(self) -> list[Prediction]:
+        """Return one prediction per target, in order."""
+        return [_prediction(self, k) for k in range(len(self.targets))]
+
+    @property
+    def times(self) -> Floats:
+        """How often each row runs in a whole step over all pipeline stages, float64 [n]."""
+        return rows_per_step(self.rows, self.run)
+
+    def part(self, k: int) -> Predictions:
+        """Return the predictions of the distinct rows on target k."""
+        u = len(self.rows.distinct.table)
+        columns = (getattr(self.step.answer, name) for name in Predictions.__dataclass_fields__)
+        return Predictions(*(column[k * u : k * u + u] for column in columns))
+
+
+def _prediction(network: NetworkAnswer, k: int) -> Prediction:
+    target, run, request = network.targets[k], network.run, network.request
+    spec, part = network.gpus.spec(target), network.part(k)
+    step_s = float(network.step.done.step_s[k])
+    low, high = (float(end[k]) * 1e3 for end in (network.step.low_s, network.step.high_s))
+    seconds = network.step.done.rows_s[:, k]
+    unanswered = int((~part.answered).sum())
+    name = ROOFLINE if unanswered == len(part.answered) else request.predictor
+    uncatalogued = network.gpus.is_uncatalogued(target)
+    measured = bool(network.step.measured[k])
+    unmeasured = 0 if measured else int((part.support == EXTRAPOLATED).sum())
+    slotted = uses_slot(network.rows.distinct.table, network.table, target)
+    if run.parallelism.pipeline > 1:
+        slotted |= uses_slot(stage_transfer(network.rows.workload, run), network.table, target)
+    messages = gpu_warnings(
+        spec,
+        request.predictor,
+        unanswered=unanswered,
+        unmeasured=unmeasured,
+        slotted=slotted,
+        uncatalogued=uncatalogued,
+    )
+    used = network.room.memory
+    fits = used.required_bytes <= spec.memory_bytes
+    parts = MemoryParts(*used)
+    advised = network.advise and not fits
+    suggestions = network.room.suggestions(spec.memory_bytes, _dtypes(network.table, target)) if advised else []
+    if not fits:
+        messages.append(f"does not fit in the memory of {spec.id}{': see suggestions' * bool(suggestions)}")
+    dataset = request.workload.dataset_size
+    shares = _shares(network, k, seconds, step_s)
+    return Prediction(
+        spec.id,
+        step_s * 1e3,
+        Interval(low, high, request.coverage),
+        BOUNDS[_bound(network, k, part, seconds, shares)],  # type: ignore[arg-type]
+        AnsweredBy(name, network.engine.version_of(name, spec.id)),
+        SUPPORTS[MEASURED if measured else _support(part.support[network.rows.distinct.row], seconds)],  # type: ignore[arg-type]
+        MemoryUse(used.required_bytes, spec.memory_bytes, fits, parts),
+        shares,
+        [*network.notes, *messages],
+        _details(network, target, part) if request.detail else None,
+        devices=run.parallelism.devices,
+        phases_ms=Phases(*(network.step.done.phases_s[:, k] * 1e3).tolist()),
+        throughput_per_s=run.batch / step_s,
+        epoch_ms=UNSET if dataset is None else ceil(dataset / run.batch) * step_s * 1e3,
+        largest_batch=network.room.largest_batch(spec.memory_bytes),
+        suggestions=suggestions if advised else UNSET,
+        serving=UNSET if network.serving is None else network.serving[k],
+    )
+
+
+def _dtypes(gpus: GpuTable, target: int) -> set[str]:
+    return {DTYPES[code] for code in np.flatnonzero(np.isfinite(peaks(gpus)[:, target])).tolist()}
+
+
+def _shares(network: NetworkAnswer, k: int, seconds: Floats, step_s: float) -> list[Share]:
+    """Return where the time of one device goes, largest first; the entries add up to the step.
+
+    Computation is that of an average pipeline stage, communication the part that computation waits for.
+    """
+    rows, groups = network.rows, (*network.rows.groups, WAITING)
+    busy = np.bincount(rows.group, weights=seconds, minlength=len(groups)) / network.run.parallelism.pipeline
+    count = np.bincount(rows.group, weights=network.times, minlength=len(groups))
+    if COLLECTIVE in groups:
+        busy[groups.index(COLLECTIVE)] = network.step.done.phases_s[_COMMUNICATION, k]
+    busy[-1] = max(step_s - busy.sum(), 0.0)
+    lines = zip(groups, (busy * 1e3).tolist(), (busy / busy.sum()).tolist(), count.tolist(), strict=True)
+    parts = [Share(group, latency, share, int(operators)) for group, latency, share, operators in lines]
+    return sorted(parts if busy[-1] > 0 else parts[:-1], key=lambda part: -part.share)
+
+
+def _bound(network: NetworkAnswer, k: int, part: Predictions, seconds: Floats, shares: Sequence[Share]) -> int:
+    """Return what most of the step is bound by; waiting for neither links nor stages is bound by launches."""
+    alone = ~network.rows.workload.overlapped
+    bound, weights = part.bound[network.rows.distinct.row][alone], seconds[alone] / network.run.parallelism.pipeline
+    time = np.bincount(bound, weights=weights, minlength=len(BOUNDS))
+    time[COMMUNICATION] = network.step.done.phases_s[_COMMUNICATION, k]
+    waiting = sum(share.latency_ms for share in shares if share.group == WAITING) / 1e3
+    time[LAUNCH] += max(waiting - float(network.step.done.bubble_s[k]), 0.0)
+    return int(time.argmax())
+
+
+def _support(support: Ints, seconds: Floats) -> int:
+    """Return the best support that KNOWN_SHARE of the time has."""
+    time = np.bincount(support, weights=seconds, minlength=len(SUPPORTS)).cumsum()
+    return int(np.searchsorted(time, KNOWN_SHARE * time[-1]))
+
+
+def _details(answer: NetworkAnswer, target: int, part: Predictions) -> list[OperatorRow]:
+    """Return one line per distinct row and phase, in order, for all its repetitions in the step together."""
+    rows, table = answer.rows, answer.rows.distinct.table
+    request, network = answer.request, answer.run.parallelism.network_bytes_per_s
+    query = OperatorQuery(answer.engine, table, answer.table, request.predictor, request.coverage, network)
+    explanation = explanations(query, target, part)
+    key = rows.distinct.row * len(PHASES) + rows.workload.phase
+    _, first, line = np.unique(key, return_index=True, return_inverse=True)
+    count = np.bincount(line.reshape(-1), weights=answer.times)
+    lines = []
+    for at in np.argsort(first).tolist():
+        row = int(first[at])
+        q, runs = int(rows.distinct.row[row]), float(count[at])
+        lines.append(
+            OperatorRow(
+                op=OPS[table.kind[q]].name,
+                latency_ms=float(part.latency_s[q]) * runs * 1e3,
+                low_ms=float(part.low_s[q]) * runs * 1e3,
+                high_ms=float(part.high_s[q]) * runs * 1e3,
+                limit_ms=float(part.limit_s[q]) * runs * 1e3,
+                bound=BOUNDS[part.bound[q]],
+                flops=float(rows.work.flops[q]) * runs,
+                bytes=float(rows.work.bytes[q]) * runs,
+                name=rows.workload.names[row],
+                group=rows.groups[rows.group[row]],
+                dtype=DTYPES[table.dtype[q]],
+                count=runs,
+                support=SUPPORTS[part.support[q]],
+                predictor=answer.request.predictor if part.answered[q] else ROOFLINE,
+                phase=PHASES[rows.workload.phase[row]],
+                explanation=explanation[q],
+            )
+        )
+    return lines

@@ -1,0 +1,136 @@
+"""Predict networks (POST /predict, kinds `model` and `graph`): lower, predict on all GPUs at once, schedule, answer."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from functools import partial
+
+import numpy as np
+
+from app.engine.engine import Engine
+from app.engine.gpu_rows import GpuRows, Snapshot
+from app.errors import BadInput, FieldError, TooLarge
+from app.graphs.run import Run
+from app.ops.stacks import software_warnings
+from app.predictors import capabilities
+from app.predictors.intervals.groups import EXACT
+from app.services.graphs.graph_store import Graphs
+from app.services.models.memory_fit import MemoryFit
+from app.services.models.network_answers import NetworkAnswer
+from app.services.models.network_hits import network_key
+from app.services.models.networks import Network, Prepared, prepare
+from app.services.models.resolve_networks import resolve_network
+from app.services.models.run_options import is_host_launched
+from app.services.models.serving import serving_figures
+from app.services.models.steps import Step, time_step
+from app.services.models.whole_networks import NOTE, as_one_row, predicts_networks_only
+from app.services.operators.common import require_predictor, supported_targets, unsupported_dtypes
+from app.tables.arrays import Floats, Ints
+from app.tables.ops import OpTable
+from app.wire.network_form import ModelWorkload, NetworkRequest, NetworkWorkload
+from app.wire.prediction_form import PredictResponse
+
+_UNKNOWN_SHOWN = 5
+_HOST_BOUND = (
+    "products in fp8_block were measured with what the host does for each: in CUDA graphs a network of short ones is"
+    " quicker than this"
+)
+
+
+def predict_network(
+    snapshot: Snapshot, request: NetworkRequest, *, max_rows: int, graphs: Graphs | None = None, advise: bool = True
+) -> PredictResponse:
+    """Return the answer to a request. Raises NotFound, BadInput, TooLarge or NotTrained with what to send instead.
+
+    `graphs` holds those of POST /graphs; `advise` adds suggestions to make it fit, which cost as much as the rest.
+    """
+    workload, engine = request.workload, snapshot.engine
+    rows = GpuRows(snapshot)
+    targets = rows.targets(request)
+    require_predictor(engine, rows, request.predictor, targets)
+    find = partial(resolve_network, graphs=graphs)
+    network, run = find(workload)
+    whole = predicts_networks_only(request.predictor)
+
+    def rows_of(network: Network, run: Run) -> Prepared:
+        ready = prepare(network, run)
+        return as_one_row(ready, run) if whole else ready
+
+    ready = rows_of(network, run)
+    if len(ready.workload) * len(targets) > max_rows:
+        requested = f"{len(ready.workload):,} operators on {len(targets)} GPUs"
+        raise TooLarge(f"At most {max_rows:,} rows are accepted at once; got {requested}.")
+    gpus = rows.table()
+    refusal = None if request.gpus == "all" else partial(_refusal, ready.distinct.table)
+    targets, skipped = supported_targets(engine, ready.distinct.table, ready.work, gpus, targets, refusal)
+    if not targets:
+        return PredictResponse([], skipped)
+    launched = is_host_launched(workload.software, run.mode, run.dtype) and not whole
+
+    def step_of(ready: Prepared, run: Run) -> Step:
+        return time_step(
+            engine,
+            ready,
+            run,
+            gpus,
+            targets,
+            predictor=request.predictor,
+            coverage=request.coverage,
+            launched=launched,
+        )
+
+    def step_s(workload: ModelWorkload) -> Floats:
+        network, run = find(workload)
+        return step_of(rows_of(network, run), run).done.step_s
+
+    key = network_key(network, run, launched=launched)
+    answer = NetworkAnswer(
+        engine,
+        rows,
+        gpus,
+        request,
+        run,
+        ready,
+        _with_measured(step_of(ready, run), engine, key, rows, targets, request),
+        MemoryFit(workload, run, ready, find),
+        targets,
+        [NOTE] if whole else _notes(workload, ready, launched=launched),
+        serving_figures(workload, step_s) if isinstance(workload, ModelWorkload) and workload.output_tokens else None,
+        advise,
+    )
+    return PredictResponse(answer.predictions(), skipped)
+
+
+def _refusal(table: OpTable, gpu: str, missing: Ints) -> BadInput:
+    """That a GPU lacks a number format of the network."""
+    reason = unsupported_dtypes(gpu, table, missing)
+    return BadInput(f"The network cannot run: {reason}.", errors=[FieldError(("workload", "dtype"), reason)])
+
+
+def _with_measured(
+    step: Step, engine: Engine, key: Hashable, rows: GpuRows, targets: list[int], request: NetworkRequest
+) -> Step:
+    """Return the step with the measured times of this network on the requested GPUs, if the predictor takes any."""
+    measured = engine.models.times.get(key)
+    if measured is None or not capabilities(request.predictor).takes_measured:
+        return step
+    known = [np.nan if rows.is_uncatalogued(target) else measured.get(rows.id(target), np.nan) for target in targets]
+    offsets = engine.serving(request.predictor, rows.id(targets[0])).log_offsets(request.coverage)
+    return step.with_measured(np.array(known), offsets[:, EXACT])
+
+
+def _notes(workload: NetworkWorkload, ready: Prepared, *, launched: bool) -> list[str]:
+    """Return the warnings that hold on every GPU."""
+    notes = []
+    if unknown := ready.workload.unknown:
+        named = ", ".join(f"{name} ({count})" for name, count in list(unknown.items())[:_UNKNOWN_SHOWN])
+        more = f" and {len(unknown) - _UNKNOWN_SHOWN} more" if len(unknown) > _UNKNOWN_SHOWN else ""
+        notes.append(f"{sum(unknown.values())} operators are unknown and counted as memory traffic: {named}{more}")
+    if isinstance(workload, ModelWorkload) and workload.config is not None and "quantization_config" in workload.config:
+        notes.append(f"quantization_config is ignored: weights and products use the requested dtype, {workload.dtype}")
+    if workload.software is None:
+        stack = "PyTorch, eager: the host launches each operator" if launched else "a serving stack with CUDA graphs"
+        notes.append(f"no software is given: {stack} is assumed")
+    if workload.dtype == "fp8_block" and not launched:
+        notes.append(_HOST_BOUND)
+    return [*notes, *software_warnings([workload.software])]
