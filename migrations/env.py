@@ -2,8 +2,8 @@
 
 from alembic import context
 
-from app.store.rows import METADATA
 from app.store.schema import is_ours
+from app.store.sql_tables import METADATA
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from app.tables.complete import REQUIRED
-from app.tables.fields import KINDS, NUMBERS, PROVENANCES
+from app.tables.gpu_fields import KINDS, NUMBERS, PROVENANCES
 from app.tables.gpus import PIPES, GpuSpec
 
 _RATE = {"type": ["number", "null"], "minimum": 1e6, "maximum": 1e21}

@@ -18,8 +18,8 @@ from app.services.measurements.ingest import ingest
 from app.services.measurements.listing import page
 from app.services.measurements.measurement_bodies import READERS, read_measurements
 from app.services.measurements.removal import remove
+from app.store.measurement_filters import Filters, Page
 from app.store.measurements import MeasurementRow
-from app.store.page import Filters, Page
 from app.wire.measurements.measurement_form import MEASUREMENT_EXAMPLE
 
 router = APIRouter(tags=["Measurements"])

@@ -175,7 +175,7 @@ def _requested(
 
 def _planned(server: Server, device: Device, workload: Path | None) -> tuple[str, Sequence[Point]]:
     """Return the points of a server's plan, and print those that cannot be measured here."""
-    from app.measure.plan import planned
+    from app.measure.server_plan import planned
 
     points, others = planned(server, device, workload)
     if others:

@@ -29,7 +29,7 @@ def delete(
     from app.bootstrap.runtime import open_runtime
     from app.engine.catalogue import load_catalog
     from app.services.measurements.removal import remove
-    from app.store.page import Filters
+    from app.store.measurement_filters import Filters
 
     with open_runtime(Settings.from_env()) as runtime:
         if gpu is not None:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_type_h
 import msgspec
 import typer
 
-from app.cli.fields import pair, put_fields, read_json, value_of
-from app.cli.models import model_workload
+from app.cli.model_workload import model_workload
+from app.cli.request_fields import pair, put_fields, read_json, value_of
 from app.config import Settings
 from app.errors import BadInput
 
@@ -135,7 +135,7 @@ class WorkloadOptions(ModelOptions):
         if self.as_json:
             print(msgspec.json.encode(answer).decode())
         elif self.csv:
-            from app.cli.tables import as_csv
+            from app.cli.csv_output import as_csv
 
             print(as_csv(rows), end="")
         else:

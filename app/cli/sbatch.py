@@ -11,9 +11,9 @@ from typing import Annotated
 
 import typer
 
-from app.cli.fields import pair
 from app.cli.options import ModelOptions, Prices, by_gpu, snapshot_of, with_options
 from app.cli.plan import Budget, Deadline, MaxDevices, Probability, Steps
+from app.cli.request_fields import pair
 from app.config import Settings
 from app.errors import BadInput
 

@@ -9,7 +9,7 @@ import typer
 
 from app.cli.charts import line_chart
 from app.cli.drawing import Drawing, refuse_other
-from app.cli.models import model_workload
+from app.cli.model_workload import model_workload
 from app.cli.options import snapshot_of
 from app.config import Settings
 from app.errors import BadInput, FieldError

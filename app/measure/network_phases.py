@@ -16,10 +16,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from app.graphs.convnets import is_convnet
-from app.measure.convnets import convnet
 from app.measure.device import torch_dtypes
 from app.measure.point import Phases
-from app.measure.transformers import transformer
+from app.measure.torch_convnets import convnet
+from app.measure.torch_transformers import transformer
 from app.services.models.builtin import find_config
 
 _OPTIMIZERS: Mapping[str, Callable[[Any], torch.optim.Optimizer]] = {

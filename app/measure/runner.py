@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from app.measure.device import Device
+from app.measure.kernel_profile import launched
 from app.measure.point import Point, Prepared
-from app.measure.profile import launched
 from app.measure.sensors import Sensors
 from app.measure.timing import Clock, Timing, measure
 from app.ops.stacks import is_eager

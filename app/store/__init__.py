@@ -1,1 +1,1 @@
-"""All SQL and all disk."""
+"""All access to the database and to stored files."""

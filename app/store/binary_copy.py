@@ -1,4 +1,4 @@
-"""PostgreSQL's binary COPY of rows whose cells have one width, without a Python object per cell.
+"""PostgreSQL's binary COPY for rows of fixed-width cells, without a Python object per cell.
 
 A row is a count of its cells (int16), then each cell as its length (int32, -1: NULL) and its bytes, numbers big-endian;
 an array cell is [dimensions, nulls, element type, length, lower bound] as int32, then its elements as cells.
@@ -23,7 +23,7 @@ _HEADER = ("dimensions", "nulls", "type", "length", "lower")
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A column: its type, and how many elements where it is an array of them."""
+    """A column: its type, and its number of elements if it is an array."""
 
     name: str
     kind: str
@@ -31,7 +31,7 @@ class Cell:
 
 
 def _form(cells: Sequence[Cell], present: Sequence[bool]) -> np.dtype[Any]:
-    """One row's bytes."""
+    """Return the dtype of one row's bytes."""
     parts: list[Any] = [("cells", ">i2")]
     for cell, there in zip(cells, present, strict=True):
         parts.append((f"{cell.name} bytes", ">i4"))
@@ -47,9 +47,9 @@ def _form(cells: Sequence[Cell], present: Sequence[bool]) -> np.dtype[Any]:
 
 
 def encode(cells: Sequence[Cell], columns: Mapping[str, NDArray[Any] | None], n: int) -> bytes:
-    """Rows as binary COPY takes them, without signature and trailer.
+    """Return n rows in the format of binary COPY, without signature and trailer.
 
-    A column is [n], [n, 16] bytes of a UUID, or [n, elements] of an array; None: NULL in every row.
+    A column is [n], [n, 16] for UUID bytes, or [n, elements] for arrays; None is NULL in every row.
     """
     present = [columns[cell.name] is not None for cell in cells]
     rows = np.zeros(n, dtype=_form(cells, present))
@@ -74,14 +74,14 @@ def encode(cells: Sequence[Cell], columns: Mapping[str, NDArray[Any] | None], n:
 
 
 def decode(cells: Sequence[Cell], body: bytes | bytearray) -> NDArray[Any]:
-    """Rows of a binary COPY in which no cell is NULL, as a structured array; `values_of` reads its columns."""
+    """Return the rows of a binary COPY without NULLs as a structured array, whose columns `values_of` reads."""
     form = _form(cells, [True] * len(cells))
     size = len(body) - len(SIGNATURE) - len(TRAILER)
     return np.frombuffer(body, dtype=form, count=size // form.itemsize, offset=len(SIGNATURE))
 
 
 def values_of(rows: NDArray[Any], cell: Cell) -> NDArray[Any]:
-    """One column of `decode`'s rows in the machine's byte order: [n], or [n, elements] of an array."""
+    """Return one column of `decode`'s rows in native byte order, [n] or [n, elements]."""
     values = rows[cell.name] if cell.elements is None else rows[cell.name]["value"]
     if cell.kind == "uuid":
         return np.ascontiguousarray(values).view(np.uint8).reshape(-1, 16)

@@ -1,4 +1,4 @@
-"""COPY through psycopg itself: SQLAlchemy has none."""
+"""COPY through psycopg, which SQLAlchemy does not support."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _driver(connection: Connection) -> psycopg.Connection[Any]:
 
 
 def copy_in(connection: Connection, statement: str, parts: Iterable[bytes]) -> None:
-    """COPY ... FROM STDIN of encoded rows; Unavailable where the database goes away."""
+    """Run COPY ... FROM STDIN with encoded rows; raises Unavailable on connection loss."""
     try:
         with _driver(connection).cursor() as cursor, cursor.copy(statement.encode()) as copy:
             copy.write(SIGNATURE)
@@ -30,7 +30,7 @@ def copy_in(connection: Connection, statement: str, parts: Iterable[bytes]) -> N
 
 
 def copy_out(connection: Connection, statement: str, given: Sequence[Any]) -> bytearray:
-    """What COPY ... TO STDOUT gives, with `given` for its parameters; Unavailable where the database goes away."""
+    """Return the output of COPY ... TO STDOUT with parameters `given`; raises Unavailable on connection loss."""
     body = bytearray()
     try:
         with _driver(connection).cursor() as cursor, cursor.copy(statement.encode(), given) as copy:

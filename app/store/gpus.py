@@ -1,4 +1,4 @@
-"""Rows of the GPU catalogue."""
+"""Storage of the GPU catalogue."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from app.errors import Conflict, NotFound
 from app.store import revision
-from app.store.rows import GPUS
+from app.store.sql_tables import GPUS
 from app.tables.complete import spec_from_dict, spec_to_dict
 from app.tables.gpus import GpuSpec
 
@@ -19,12 +19,12 @@ _SEEDED = (GPUS.c.id, GPUS.c.origin, GPUS.c.spec)
 
 
 def load_specs(connection: Connection) -> list[GpuSpec]:
-    """Every GPU, ordered by id."""
+    """Return all GPUs, ordered by id."""
     return [spec_from_dict(spec) for spec in connection.execute(sa.select(GPUS.c.spec).order_by(GPUS.c.id)).scalars()]
 
 
 def get_spec(connection: Connection, gpu_id: str) -> GpuSpec:
-    """One GPU by its id; NotFound otherwise."""
+    """Return the GPU with an id; raises NotFound."""
     spec = connection.execute(sa.select(GPUS.c.spec).where(GPUS.c.id == gpu_id)).scalar_one_or_none()
     if spec is None:
         raise NotFound(f"No GPU has the id {gpu_id!r}.")
@@ -32,13 +32,13 @@ def get_spec(connection: Connection, gpu_id: str) -> GpuSpec:
 
 
 def missing(connection: Connection, ids: Iterable[str]) -> list[str]:
-    """Which of these ids no GPU has, ordered."""
-    wanted = set(ids)
-    return sorted(wanted - set(connection.execute(sa.select(GPUS.c.id).where(GPUS.c.id.in_(wanted))).scalars()))
+    """Return the given ids that no GPU has, ordered."""
+    absent = set(ids)
+    return sorted(absent - set(connection.execute(sa.select(GPUS.c.id).where(GPUS.c.id.in_(absent))).scalars()))
 
 
 def insert_spec(connection: Connection, spec: GpuSpec, origin: str) -> None:
-    """Add a GPU; Conflict if its id is taken. `origin` is seed, user or import."""
+    """Add a GPU; raises Conflict if its id is taken. `origin` is seed, user or import."""
     revision.lock(connection)
     statement = insert(GPUS).values(id=spec.id, spec=spec_to_dict(spec), origin=origin).on_conflict_do_nothing()
     if connection.execute(statement.returning(GPUS.c.id)).one_or_none() is None:
@@ -47,7 +47,7 @@ def insert_spec(connection: Connection, spec: GpuSpec, origin: str) -> None:
 
 
 def update_spec(connection: Connection, spec: GpuSpec) -> None:
-    """Replace a GPU's specification; the row is the user's from then on, and seeding leaves it alone."""
+    """Replace a GPU's specification and set its origin to user, so that seeding does not change it."""
     revision.lock(connection)
     statement = sa.update(GPUS).where(GPUS.c.id == spec.id)
     values = {"spec": spec_to_dict(spec), "origin": "user", "updated_at": sa.func.now()}
@@ -57,7 +57,7 @@ def update_spec(connection: Connection, spec: GpuSpec) -> None:
 
 
 def delete_spec(connection: Connection, gpu_id: str) -> None:
-    """Remove a GPU; NotFound if there is none."""
+    """Remove a GPU; raises NotFound."""
     revision.lock(connection)
     if connection.execute(sa.delete(GPUS).where(GPUS.c.id == gpu_id)).rowcount == 0:
         raise NotFound(f"No GPU has the id {gpu_id!r}.")
@@ -65,9 +65,9 @@ def delete_spec(connection: Connection, gpu_id: str) -> None:
 
 
 def seed(connection: Connection, specs: Sequence[GpuSpec]) -> int:
-    """Insert missing GPUs and refresh those still of origin seed; returns how many rows changed."""
+    """Insert missing GPUs and update those of origin seed; return the number of changed rows."""
     if not _due(connection, specs):
-        return 0  # as at most starts, which wait for nobody's upload then
+        return 0  # the usual start, which then needs no lock
     revision.lock(connection)
     if due := _due(connection, specs):
         statement = insert(GPUS).values([{"id": key, "spec": spec, "origin": "seed"} for key, spec in due.items()])
@@ -78,7 +78,7 @@ def seed(connection: Connection, specs: Sequence[GpuSpec]) -> int:
 
 
 def _due(connection: Connection, specs: Sequence[GpuSpec]) -> dict[str, dict[str, Any]]:
-    """Which of these GPUs are missing here or, of origin seed, say something else; by id."""
+    """Return the GPUs, by id, that are missing in the database or, of origin seed, differ."""
     known = {key: (origin, spec) for key, origin, spec in connection.execute(sa.select(*_SEEDED))}
     fresh = {spec.id: spec_to_dict(spec) for spec in specs}
     return {

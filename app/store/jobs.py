@@ -1,4 +1,4 @@
-"""Retraining jobs as a caller sees them: queued, running, succeeded or failed, and why."""
+"""Storage of retraining jobs with their states and failure reasons."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from sqlalchemy import Connection, Row, Select
 from sqlalchemy.dialects.postgresql import insert
 
 from app.errors import NotFound
-from app.store.rows import RETRAIN_JOBS as JOBS
+from app.store.sql_tables import RETRAIN_JOBS as JOBS
 
 STATES = ("queued", "running", "succeeded", "failed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One retraining. `reason` says why it failed or was kept back.
+    """One retraining job.
 
-    `result` holds the card of the new version; while the job runs, {"progress": what it does}.
+    reason  why it failed or its version was kept back
+    result  card of the new version; while the job runs, {"progress": current step}
     """
 
     id: int
@@ -40,9 +41,9 @@ _NAMES = tuple(item.name for item in fields(Job))
 
 
 def enqueue(connection: Connection, predictor: str, gpu_id: str) -> tuple[Job, bool]:
-    """The one waiting job of this predictor and GPU, and whether this call made it: a burst is one job."""
+    """Return the queued job of a predictor and GPU, and True if this call created it."""
     statement = insert(JOBS).values(predictor=predictor, gpu_id=gpu_id, state="queued")
-    # The no-op update locks the waiting row: no worker starts it before the caller's rows are committed.
+    # The no-op update locks the queued row: no worker starts it before the caller's rows are committed.
     statement = statement.on_conflict_do_update(
         index_elements=[JOBS.c.predictor, JOBS.c.gpu_id],
         index_where=sa.text("state = 'queued'"),
@@ -50,42 +51,42 @@ def enqueue(connection: Connection, predictor: str, gpu_id: str) -> tuple[Job, b
     )
     inserted: sa.ColumnElement[bool] = sa.literal_column(
         "retrain_jobs.xmax = 0"
-    )  # PostgreSQL's mark of a row that no update touched
+    )  # PostgreSQL's marker of an inserted row
     *values, made = connection.execute(statement.returning(*_columns(), inserted)).one()
     return Job(**dict(zip(_NAMES, values, strict=True))), bool(made)
 
 
 def get(connection: Connection, job_id: int) -> Job:
-    """One job; NotFound otherwise."""
-    found = connection.execute(_select().where(JOBS.c.id == job_id)).one_or_none()
-    if found is None:
+    """Return a job; raises NotFound."""
+    row = connection.execute(_select().where(JOBS.c.id == job_id)).one_or_none()
+    if row is None:
         raise NotFound(f"No job has the id {job_id}.")
-    return _job(found)
+    return _job(row)
 
 
 def recent(connection: Connection, limit: int) -> list[Job]:
-    """The latest jobs, newest first."""
-    return [_job(found) for found in connection.execute(_select().order_by(JOBS.c.id.desc()).limit(limit))]
+    """Return the latest jobs, newest first."""
+    return [_job(row) for row in connection.execute(_select().order_by(JOBS.c.id.desc()).limit(limit))]
 
 
 def counts(connection: Connection) -> dict[str, int]:
-    """How many jobs there are in every state."""
-    found = connection.execute(sa.select(JOBS.c.state, sa.func.count()).group_by(JOBS.c.state))
-    return dict.fromkeys(STATES, 0) | {state: int(jobs) for state, jobs in found}
+    """Return the number of jobs in every state."""
+    rows = connection.execute(sa.select(JOBS.c.state, sa.func.count()).group_by(JOBS.c.state))
+    return dict.fromkeys(STATES, 0) | {state: int(jobs) for state, jobs in rows}
 
 
 def start(connection: Connection, job_id: int) -> Job:
-    """Mark a queued job (or one whose worker died) as running; NotFound if it is over already."""
+    """Mark a queued job, or one whose worker died, as running; raises NotFound if it has ended."""
     statement = sa.update(JOBS).where(JOBS.c.id == job_id, JOBS.c.state.in_(("queued", "running")))
     statement = statement.values(state="running", started_at=sa.func.clock_timestamp(), result=sa.null())
-    found = connection.execute(statement.returning(*_columns())).one_or_none()
-    if found is None:
+    row = connection.execute(statement.returning(*_columns())).one_or_none()
+    if row is None:
         raise NotFound(f"No job with the id {job_id} waits to be run.")
-    return _job(found)
+    return _job(row)
 
 
-def tell(connection: Connection, job: Job, progress: str) -> None:
-    """Write down how far a running job is."""
+def report_progress(connection: Connection, job: Job, progress: str) -> None:
+    """Record the progress of a running job."""
     connection.execute(sa.update(JOBS).where(_running(job)).values(result={"progress": progress}))
 
 
@@ -98,24 +99,24 @@ def finish(
     reason: str | None = None,
     failed: bool = False,
 ) -> bool:
-    """End a running job; False if somebody else ended or restarted it in the meantime."""
+    """End a running job; return False if another process has ended or restarted it."""
     return _end(connection, _running(job), version=version, result=result, reason=reason, failed=failed)
 
 
 def fail(connection: Connection, job_id: int, reason: str) -> bool:
-    """Fail a job that is not over yet, whoever runs it; False if it is over."""
+    """Fail an open job, whichever process runs it; return False if it has ended."""
     mine = (JOBS.c.id == job_id) & JOBS.c.state.in_(("queued", "running"))
     return _end(connection, mine, version=None, result=None, reason=reason, failed=True)
 
 
 def requeue(connection: Connection, job_id: int) -> None:
-    """Let an open job wait again; IntegrityError if another one of its predictor and GPU waits already."""
+    """Queue an open job again; raises IntegrityError if another job of its predictor and GPU is queued."""
     mine = (JOBS.c.id == job_id) & JOBS.c.state.in_(("queued", "running"))
     connection.execute(sa.update(JOBS).where(mine).values(state="queued", started_at=None))
 
 
 def _running(job: Job) -> sa.ColumnElement[bool]:
-    """The job's row as long as nobody else restarted or ended it."""
+    """Return the condition that the job has not been restarted or ended by another process."""
     return (JOBS.c.id == job.id) & (JOBS.c.state == "running") & (JOBS.c.started_at == job.started_at)
 
 
@@ -142,5 +143,5 @@ def _select() -> Select[Any]:
     return sa.select(*_columns())
 
 
-def _job(found: Row[Any]) -> Job:
-    return Job(**found._mapping)
+def _job(row: Row[Any]) -> Job:
+    return Job(**row._mapping)

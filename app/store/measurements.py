@@ -1,4 +1,4 @@
-"""Measured rows: never changed, idempotent by a hash of what a row says, and removed by filters."""
+"""Storage of measurements: immutable, idempotent by a hash of their content, removable by filters."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ from sqlalchemy import ColumnElement, Connection, Row, Select
 from sqlalchemy.dialects import postgresql
 
 from app.store import operators, revision
-from app.store.page import Filters, Page, agreeing
-from app.store.rows import MEASUREMENTS
+from app.store.measurement_filters import Filters, Page, agreeing
+from app.store.sql_tables import MEASUREMENTS
 
 JSON_COLUMNS = ("workload", "phases_s", "kernel")
-# One statement's share of a large upload: keeps parameters in tens of megabytes.
+# Rows per INSERT: keeps its parameters within tens of megabytes.
 INSERT_CHUNK = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasurementRow:
-    """One measurement as stored: seconds, Hz, W. `workload` is the API's form without its times.
+    """One stored measurement, in seconds, Hz and W.
 
-    `id` may stay empty: `insert` then gives the row its `identity`. `gpu_id` is a catalogue id.
+    gpu_id    catalogue id
+    workload  the API's form without times
+    id        empty before `insert`, which sets it to `identity`
     """
 
     gpu_id: str
@@ -52,9 +54,9 @@ _IDENTITY = tuple(name for name in _STORED if name not in ("id", "runs", "latenc
 
 
 def identity(row: MeasurementRow) -> str:
-    """SHA-256 of what was measured, where, with what and how long it took; 1024 and 1024.0 are the same figure."""
-    said = {name: _canonical(getattr(row, name)) for name in _IDENTITY}
-    return hashlib.sha256(json.dumps(said, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    """Return the SHA-256 of a row's workload, GPU, software and time; 1024 and 1024.0 are equal."""
+    content = {name: _canonical(getattr(row, name)) for name in _IDENTITY}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _canonical(value: Any) -> Any:
@@ -68,7 +70,7 @@ def _canonical(value: Any) -> Any:
 
 
 def insert(connection: Connection, rows: Sequence[MeasurementRow]) -> int:
-    """Add rows, all or none with the transaction; returns how many are new. Sent again, a row changes nothing."""
+    """Add rows in the caller's transaction, and return the number of new ones; known rows are unchanged."""
     if rows:
         revision.lock(connection)
     inserted = 0
@@ -80,7 +82,7 @@ def insert(connection: Connection, rows: Sequence[MeasurementRow]) -> int:
 
 
 def known(connection: Connection, ids: Sequence[str]) -> set[str]:
-    """Which of these ids are stored."""
+    """Return the given ids that are stored."""
     statement = sa.select(MEASUREMENTS.c.id).where(MEASUREMENTS.c.id.in_(ids))
     return set(connection.execute(statement).scalars())
 
@@ -93,28 +95,28 @@ def _columns(rows: Sequence[MeasurementRow]) -> dict[str, list[Any]]:
     return columns
 
 
-def page(connection: Connection, wanted: Page) -> list[MeasurementRow]:
-    """The rows of a page; ids are hexadecimal."""
-    statement = _select().where(_agreeing(wanted)).order_by(MEASUREMENTS.c.id).limit(wanted.limit)
-    if wanted.after is not None:
-        statement = statement.where(MEASUREMENTS.c.id > wanted.after)
+def page(connection: Connection, filters: Page) -> list[MeasurementRow]:
+    """Return the rows of a page; ids are hexadecimal."""
+    statement = _select().where(_agreeing(filters)).order_by(MEASUREMENTS.c.id).limit(filters.limit)
+    if filters.after is not None:
+        statement = statement.where(MEASUREMENTS.c.id > filters.after)
     return [_row(found) for found in connection.execute(statement)]
 
 
-def _agreeing(wanted: Filters) -> ColumnElement[bool]:
-    columns = {MEASUREMENTS.c.gpu_id: wanted.gpu, MEASUREMENTS.c.kind: wanted.kind, MEASUREMENTS.c.name: wanted.name}
-    return agreeing(columns | {MEASUREMENTS.c.software: wanted.software, MEASUREMENTS.c.source: wanted.source})
+def _agreeing(filters: Filters) -> ColumnElement[bool]:
+    columns = {MEASUREMENTS.c.gpu_id: filters.gpu, MEASUREMENTS.c.kind: filters.kind, MEASUREMENTS.c.name: filters.name}
+    return agreeing(columns | {MEASUREMENTS.c.software: filters.software, MEASUREMENTS.c.source: filters.source})
 
 
-def remove(connection: Connection, wanted: Filters, *, dry_run: bool = False) -> dict[tuple[str, str], int]:
-    """Delete rows of every kind; returns how many went of each (kind, GPU id). A dry run only counts them."""
+def remove(connection: Connection, filters: Filters, *, dry_run: bool = False) -> dict[tuple[str, str], int]:
+    """Delete matching rows of every kind; return their numbers by (kind, GPU id). A dry run only counts."""
     if not dry_run:
         revision.lock(connection)
     columns = (MEASUREMENTS.c.kind, MEASUREMENTS.c.gpu_id)
     found = sa.select(*columns) if dry_run else sa.delete(MEASUREMENTS).returning(*columns)
-    each = found.where(_agreeing(wanted)).cte()
+    each = found.where(_agreeing(filters)).cte()
     counted = sa.select(each.c.kind, each.c.gpu_id, sa.func.count()).group_by(each.c.kind, each.c.gpu_id)
-    gone = {(operators.KIND, gpu): rows for gpu, rows in operators.remove(connection, wanted, dry_run=dry_run).items()}
+    gone = {(operators.KIND, gpu): rows for gpu, rows in operators.remove(connection, filters, dry_run=dry_run).items()}
     gone |= {(kind, gpu): int(rows) for kind, gpu, rows in connection.execute(counted)}
     if gone and not dry_run:
         revision.bump(connection)
@@ -122,13 +124,13 @@ def remove(connection: Connection, wanted: Filters, *, dry_run: bool = False) ->
 
 
 def load(connection: Connection, *, kind: str) -> list[MeasurementRow]:
-    """All rows of one kind, in the order of their ids."""
+    """Return all rows of one kind, ordered by id."""
     statement = _select().where(MEASUREMENTS.c.kind == kind).order_by(MEASUREMENTS.c.id)
     return [_row(found) for found in connection.execute(statement)]
 
 
 def counts(connection: Connection) -> dict[tuple[str, str], int]:
-    """How many rows each (kind, GPU id) has."""
+    """Return the number of rows by (kind, GPU id)."""
     columns = (MEASUREMENTS.c.kind, MEASUREMENTS.c.gpu_id)
     found = connection.execute(sa.select(*columns, sa.func.count()).group_by(*columns).order_by(*columns))
     measured = {(kind, gpu): int(rows) for kind, gpu, rows in found}
@@ -136,7 +138,7 @@ def counts(connection: Connection) -> dict[tuple[str, str], int]:
 
 
 def training_set_hash(rows: Iterable[MeasurementRow]) -> str:
-    """SHA-256 of the rows' ids, whatever their order: names the training set."""
+    """Return the SHA-256 of the rows' ids, independent of their order, which names the training set."""
     return hashlib.sha256("\n".join(sorted(row.id or identity(row) for row in rows)).encode()).hexdigest()
 
 
@@ -149,7 +151,7 @@ def _row(found: Row[Any]) -> MeasurementRow:
 
 
 def _insert_statement() -> sa.TextClause:
-    """One array parameter per column: a thousand rows cost one statement, not a thousand."""
+    """Return an INSERT with one array parameter per column, for any number of rows."""
     dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
     kinds = {name: MEASUREMENTS.c[name].type.compile(dialect=dialect) for name in _STORED}
     arrays = ", ".join(f"CAST(:{name} AS {'TEXT' if name in JSON_COLUMNS else kinds[name]}[])" for name in _STORED)

@@ -1,4 +1,4 @@
-"""Measured operators as the store takes and gives them: figures in arrays, what rows have in common once."""
+"""Blocks of measured operators in columns, with contexts that rows share."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 from app.tables.arrays import Bytes, Floats, Ints
 
 ID_BYTES = 16
-# A time that was not told, among microseconds since 1970.
+# Missing time, in microseconds since 1970.
 NO_TIME = np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What rows have in common.
+    """Attributes shared by rows.
 
-    `fields` names the figures that the rows hold, columns of the operator's own; others have their default.
-    `kernel` is the device function that took most of the time.
+    fields  columns of the operator that the rows store; the others have their defaults
+    kernel  device function with the largest share of the time
     """
 
     op: str
@@ -33,21 +33,21 @@ class Context:
     kernel: str | None
 
     def digest(self) -> bytes:
-        """16 bytes that stand for it."""
-        said = [self.op, self.dtype, self.fields, self.gpu_id, self.software, self.source, self.kernel]
-        return hashlib.blake2b(json.dumps(said).encode(), digest_size=ID_BYTES).digest()
+        """Return a digest of 16 bytes."""
+        content = [self.op, self.dtype, self.fields, self.gpu_id, self.software, self.source, self.kernel]
+        return hashlib.blake2b(json.dumps(content).encode(), digest_size=ID_BYTES).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorBlock:
-    """n measured rows of one operator in one dtype that hold the same fields; absent figures are NaN.
+    """n measured rows of one operator and dtype with the same fields; absent figures are NaN.
 
-    contexts       they share op, dtype and fields
-    context        int [n], code into `contexts`
-    dims           float64 [fields, n]
+    contexts     contexts of equal op, dtype and fields
+    context      int [n], code into `contexts`
+    dims         float64 [fields, n]
     latency_s, latency_std_s, runs, clock_hz, power_w   float64 [n]
-    measured_at    int64 [n], microseconds since 1970, NO_TIME where not told
-    grid, block    float64 [3, n], blocks of the grid and threads of a block in x, y and z
+    measured_at  int64 [n], microseconds since 1970, or NO_TIME
+    grid, block  float64 [3, n], blocks of the grid and threads of a block in x, y and z
     """
 
     contexts: tuple[Context, ...]
@@ -66,7 +66,7 @@ class OperatorBlock:
         return len(self.latency_s)
 
     def take(self, rows: Ints) -> OperatorBlock:
-        """The rows given."""
+        """Return the given rows."""
         return OperatorBlock(
             self.contexts,
             self.context[rows],
@@ -83,21 +83,21 @@ class OperatorBlock:
 
 
 def identities(block: OperatorBlock) -> Bytes:
-    """Identity of every row, uint8 [n, 16]: BLAKE2b of what was measured, where, with what and how long it took.
+    """Return the identity of every row, uint8 [n, 16]: BLAKE2b of its context, dimensions, time and date.
 
-    How often a run was repeated, its spread and its power only annotate the row.
+    Number of runs, spread and power are not part of the identity.
     """
     digests = np.frombuffer(b"".join(item.digest() for item in block.contexts), dtype=np.uint8)
     figures = np.vstack([block.latency_s, block.dims, block.clock_hz, block.grid, block.block])
     figures = np.where(np.isnan(figures), np.nan, figures + 0.0)  # one NaN, and no negative zero
-    said = np.hstack(
+    content = np.hstack(
         [
             digests.reshape(-1, ID_BYTES)[block.context],
             _as_bytes(figures.T, "<f8"),
             _as_bytes(block.measured_at[:, None], "<i8"),
         ]
     )
-    width, every = said.shape[1], memoryview(said.tobytes())
+    width, every = content.shape[1], memoryview(content.tobytes())
     hashed = b"".join(
         hashlib.blake2b(every[at : at + width], digest_size=ID_BYTES).digest() for at in range(0, len(every), width)
     )

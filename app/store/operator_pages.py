@@ -1,4 +1,4 @@
-"""Measured operators as they are listed: a page at a time, one row each."""
+"""Listing of measured operators by page, one row each."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from app.store.measurement_filters import Page
 from app.store.operator_blocks import ID_BYTES, Context
 from app.store.operators import agreeing_contexts
-from app.store.page import Page
-from app.store.rows import OPERATOR_CONTEXTS, OPERATOR_MEASUREMENTS
+from app.store.sql_tables import OPERATOR_CONTEXTS, OPERATOR_MEASUREMENTS
 
-# Fewer rows than this are found by their contexts.
+# With fewer matching rows than this, they are selected by context before sorting.
 _RARE = 20_000
 _C, _M = OPERATOR_CONTEXTS.c, OPERATOR_MEASUREMENTS.c
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredOperator:
-    """One row as stored: seconds, Hz, W. `dims` are the figures of `context.fields`; `id` is 32 hexadecimal digits."""
+    """One stored row, in seconds, Hz and W; `dims` are those of `context.fields`, `id` has 32 hexadecimal digits."""
 
     id: str
     context: Context
@@ -38,24 +38,24 @@ class StoredOperator:
     created_at: datetime
 
 
-def page(connection: Connection, wanted: Page) -> list[StoredOperator]:
-    """The rows of a page; `name` is the operator, ids are hexadecimal."""
-    contexts, rows = _contexts(connection, wanted)
+def page(connection: Connection, filters: Page) -> list[StoredOperator]:
+    """Return the rows of a page; `name` is the operator, ids are hexadecimal."""
+    contexts, rows = _contexts(connection, filters)
     if not contexts:
         return []
     statement = sa.select(OPERATOR_MEASUREMENTS).where(_M.context_id.in_(contexts))
-    if wanted.after is not None:
-        statement = statement.where(_M.id > str(uuid.UUID(wanted.after[: 2 * ID_BYTES])))
-    # Walking all ids until enough rare rows turned up takes seconds.
+    if filters.after is not None:
+        statement = statement.where(_M.id > str(uuid.UUID(filters.after[: 2 * ID_BYTES])))
+    # Scanning all ids for rare rows takes seconds.
     found = sa.select(statement.offset(0).subquery()) if rows < _RARE else statement
-    ordered = found.order_by(sa.literal_column("id")).limit(wanted.limit)
+    ordered = found.order_by(sa.literal_column("id")).limit(filters.limit)
     return [_row(row, contexts) for row in connection.execute(ordered).mappings()]
 
 
-def _contexts(connection: Connection, wanted: Page) -> tuple[dict[int, Context], int]:
-    """Contexts by their database ids that agree with every filter given, and how many rows they have."""
+def _contexts(connection: Connection, filters: Page) -> tuple[dict[int, Context], int]:
+    """Return the contexts, by database id, that match all filters, and the number of their rows."""
     statement = sa.select(_C.measurements, _C.id, *(_C[field] for field in Context.__slots__))
-    statement = statement.where(agreeing_contexts(wanted))
+    statement = statement.where(agreeing_contexts(filters))
     contexts, total = dict[int, Context](), 0
     for rows, context_id, op, dtype, fields, *rest in connection.execute(statement):
         contexts[context_id] = Context(op, dtype, tuple(fields), *rest)

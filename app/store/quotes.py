@@ -1,4 +1,4 @@
-"""Saved answers, with the request and the versions from which they can be derived again."""
+"""Storage of saved answers with their requests and versions, from which they can be reproduced."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, Row
 
 from app.errors import NotFound
-from app.store.rows import SAVED_PREDICTIONS as SAVED
+from app.store.sql_tables import SAVED_PREDICTIONS as SAVED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """One answer as it was given; `request` and `answer` are JSON."""
+    """One saved answer; `request` and `answer` are JSON."""
 
     id: int
     kind: str
@@ -39,26 +39,26 @@ class Entry:
 def insert(
     connection: Connection, *, kind: str, workload: str, request: str, answer: str, versions: dict[str, Any]
 ) -> int:
-    """Keep an answer; returns its id."""
+    """Store an answer, and return its id."""
     statement = sa.insert(SAVED).values(kind=kind, workload=workload, request=request, answer=answer, versions=versions)
     return int(connection.execute(statement.returning(SAVED.c.id)).scalar_one())
 
 
 def get(connection: Connection, saved_id: int) -> Saved:
-    """One answer; NotFound otherwise."""
+    """Return a saved answer; raises NotFound."""
     statement = sa.select(*_columns(Saved)).where(SAVED.c.id == saved_id)
-    found: Row[Any] | None = connection.execute(statement).one_or_none()
-    if found is None:
+    row: Row[Any] | None = connection.execute(statement).one_or_none()
+    if row is None:
         raise NotFound(f"No saved prediction has the id {saved_id}.")
-    return Saved(**found._mapping)
+    return Saved(**row._mapping)
 
 
 def page(connection: Connection, *, after: int | None, limit: int) -> list[Entry]:
-    """Up to `limit` of them, newest first, older than the one of the id `after`."""
+    """Return up to `limit` saved answers, newest first, older than the id `after`."""
     statement = sa.select(*_columns(Entry)).order_by(SAVED.c.id.desc()).limit(limit)
     if after is not None:
         statement = statement.where(SAVED.c.id < after)
-    return [Entry(**found._mapping) for found in connection.execute(statement)]
+    return [Entry(**row._mapping) for row in connection.execute(statement)]
 
 
 def _columns(form: type[Saved] | type[Entry]) -> list[sa.Column[Any]]:

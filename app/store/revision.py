@@ -1,28 +1,28 @@
-"""One number that grows with every change a running API process must see."""
+"""Revision number: incremented by every change that running API processes must notice."""
 
 from __future__ import annotations
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from app.store.rows import REVISION
+from app.store.sql_tables import REVISION
 
 
 def lock(connection: Connection) -> None:
-    """Be the only one to change anything that is counted here, until the transaction ends.
+    """Take the exclusive lock for changes, until the transaction ends.
 
-    Whoever changes several rows takes this first, and nothing that it then waits for is held by one who waits for it:
-    otherwise two uploads of the same rows, or of GPUs that both bring along, could wait for each other.
+    A writer of several rows takes it first and waits for nothing that another holder waits for. Otherwise two uploads
+    of the same rows, or of the same new GPUs, could deadlock.
     """
     connection.execute(sa.select(REVISION.c.value).with_for_update())
 
 
 def bump(connection: Connection) -> int:
-    """Grow the revision in the transaction of the change itself; returns the new value."""
+    """Increment the revision in the change's own transaction, and return the new value."""
     statement = sa.update(REVISION).values(value=REVISION.c.value + 1).returning(REVISION.c.value)
     return int(connection.execute(statement).scalar_one())
 
 
 def current(connection: Connection) -> int:
-    """The revision as committed."""
+    """Return the committed revision."""
     return int(connection.execute(sa.select(REVISION.c.value)).scalar_one())

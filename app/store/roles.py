@@ -1,11 +1,11 @@
-"""What API keys may do."""
+"""Roles of API keys."""
 
 from enum import IntEnum
 from typing import Literal
 
 
 class Role(IntEnum):
-    """What a key may do: each role everything that those before it may."""
+    """Permissions of a key; each role includes those before it."""
 
     READ = 1
     PREDICT = 2

@@ -1,25 +1,25 @@
-"""Which shipped files of measurements have been brought in, by the hash of what they hold."""
+"""Record of imported shipped measurement files, by content hash."""
 
 from __future__ import annotations
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from app.store.rows import SEED_FILES
+from app.store.sql_tables import SEED_FILES
 
-LOCK = 0x73656564  # "seed": of processes that start at once, one brings in and the others wait
+LOCK = 0x73656564  # "seed": serialises the import at start
 
 
 def lock(connection: Connection) -> None:
-    """Be the only one to bring in files until the transaction ends."""
+    """Take the exclusive import lock until the transaction ends."""
     connection.execute(sa.select(sa.func.pg_advisory_xact_lock(LOCK)))
 
 
 def known(connection: Connection) -> set[str]:
-    """SHA-256 of every file that was brought in."""
+    """Return the SHA-256 of every imported file."""
     return set(connection.execute(sa.select(SEED_FILES.c.sha256)).scalars())
 
 
 def add(connection: Connection, sha256: str, name: str) -> None:
-    """Remember a file."""
+    """Record an imported file."""
     connection.execute(sa.insert(SEED_FILES).values(sha256=sha256, name=name))

@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL, and what becomes of them when it goes away."""
+"""Connections to PostgreSQL, with recovery from lost connections."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from sqlalchemy import Connection, exc
 from app.errors import Unavailable
 
 CONNECT_TIMEOUT_S = 3
-# A peer that vanished without a word is noticed after idle + interval x count seconds.
+# A silently lost peer is detected after idle + interval x count seconds.
 KEEPALIVE = {"keepalives": 1, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3}
 POOL_SIZE = 5
 POOL_OVERFLOW = 15
 
 
 class Database:
-    """A pool of connections to one PostgreSQL; it recovers by itself when the server comes back."""
+    """A pool of connections to one PostgreSQL, which reconnects when the server returns."""
 
     def __init__(self, url: str) -> None:
         self.url = conninfo(url)
@@ -34,7 +34,7 @@ class Database:
 
     @contextmanager
     def begin(self) -> Iterator[Connection]:
-        """One transaction: committed at the end, rolled back on an error; connection loss is Unavailable."""
+        """Run a transaction: commits at the end, rolls back on an error; raises Unavailable on connection loss."""
         try:
             with self._engine.begin() as connection:
                 yield connection
@@ -51,7 +51,7 @@ class Database:
             connection.execute(sa.text("SELECT 1"))
 
     def wait(self, timeout_s: float) -> None:
-        """Return once the database answers; Unavailable after `timeout_s` seconds."""
+        """Wait until the database answers; raises Unavailable after `timeout_s` seconds."""
         deadline = time.monotonic() + timeout_s
         while True:
             try:
@@ -67,7 +67,7 @@ class Database:
 
 
 def conninfo(url: str) -> str:
-    """A PostgreSQL URL in the one form that libpq, psycopg and Procrastinate read."""
+    """Return a PostgreSQL URL in the form that libpq, psycopg and Procrastinate accept."""
     scheme, separator, rest = url.partition("://")
     url = f"postgresql://{rest}"
     try:

@@ -1,4 +1,4 @@
-"""Reads joblib bytes that may be hostile: admits NumPy arrays and plain containers, and runs nothing else."""
+"""Reader of untrusted joblib bytes: admits only NumPy arrays and plain containers, and runs no other code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from joblib.numpy_pickle import NumpyArrayWrapper, NumpyUnpickler
 
 MOST_BYTES = 2**30
 _ZLIB = b"\x78"
-# What a refused or damaged stream can raise; MemoryError by a forged shape.
+# Errors that a refused or damaged stream can raise; MemoryError follows from a forged shape.
 UNREADABLE = (
     pickle.UnpicklingError,
     EOFError,
@@ -31,17 +31,17 @@ UNREADABLE = (
 
 
 class _PlainArray(NumpyArrayWrapper):  # type: ignore[misc]
-    """joblib's stand-in for an array, less the nested pickle by which arrays of objects are stored."""
+    """joblib's array wrapper without the nested pickle of object arrays."""
 
     def read(self, unpickler: Any, ensure_native_byte_order: bool = True) -> Any:
         if not isinstance(self.dtype, np.dtype) or self.dtype.hasobject or self.subclass is not np.ndarray:
             raise pickle.UnpicklingError("an array of Python objects")
-        # The class's own method: one that the stream set on the instance is never called.
+        # Call the class's method: the stream may have set one on the instance.
         return np.asarray(NumpyArrayWrapper.read_array(self, unpickler, ensure_native_byte_order))
 
 
 def inflated(data: bytes) -> bytes:
-    """Compressed bytes as they were, others as they are; UnpicklingError beyond MOST_BYTES, against bombs."""
+    """Return decompressed bytes, or uncompressed ones unchanged; raises UnpicklingError above MOST_BYTES."""
     if data[:1] != _ZLIB:
         return data
     inflater = zlib.decompressobj()
@@ -50,12 +50,12 @@ def inflated(data: bytes) -> bytes:
     except zlib.error as error:
         raise pickle.UnpicklingError(str(error)) from error
     if not inflater.eof:
-        raise pickle.UnpicklingError(f"compressed data that is cut off, or of more than {MOST_BYTES} bytes")
+        raise pickle.UnpicklingError(f"compressed data that is truncated, or of more than {MOST_BYTES} bytes")
     return whole
 
 
 def _scalar(dtype: np.dtype[Any], data: bytes) -> Any:
-    """One NumPy scalar, never one that wraps an object."""
+    """Return a NumPy scalar; refuses one that wraps an object."""
     if not isinstance(dtype, np.dtype) or dtype.hasobject:
         raise pickle.UnpicklingError("a scalar of a Python object")
     return np.frombuffer(data, dtype=dtype)[0]
@@ -72,7 +72,7 @@ _ADMITTED = {
 
 class _PlainUnpickler(NumpyUnpickler):  # type: ignore[misc]
     def find_class(self, module: str, name: str) -> Any:
-        """Only the names that arrays and their dtypes need."""
+        """Return a class that arrays and dtypes need; refuses all others."""
         try:
             return _ADMITTED[module, name]
         except KeyError:
@@ -80,6 +80,6 @@ class _PlainUnpickler(NumpyUnpickler):  # type: ignore[misc]
 
 
 def read_plain(data: bytes) -> Any:
-    """What `joblib.dump` wrote, if it is made of arrays and plain containers; one of UNREADABLE otherwise."""
+    """Return what `joblib.dump` wrote, if it consists of arrays and plain containers; else raises one of UNREADABLE."""
     file = io.BytesIO(data)
     return _PlainUnpickler("", file, ensure_native_byte_order=True).load()

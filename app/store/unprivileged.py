@@ -1,4 +1,4 @@
-"""Runs PostgreSQL's programs, which refuse to be root, as an existing unprivileged account."""
+"""Runs PostgreSQL's programs, which refuse to run as root, under an existing unprivileged account."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from pathlib import Path
 from app.errors import Unavailable
 
 CANDIDATES = ("postgres", "nobody")
-# Lets the account pass folders that only root may enter, a checkout under /root for one; opens none of them.
+# Lets the account traverse folders of root, such as a checkout in root's home, without other rights.
 PASS_FOLDERS = "+dac_override"
-# Without it access(2), by which PostgreSQL looks for its own programs, leaves capabilities out of account.
+# Lets access(2), with which PostgreSQL searches its programs, respect capabilities.
 ACCESS_TOO = "+no_setuid_fixup"
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Who PostgreSQL runs as. `drop` is False where this process already is that account."""
+    """Account that PostgreSQL runs as; `drop` is False if this process already runs as it."""
 
     uid: int
     gid: int
     drop: bool
 
     def take(self, path: Path) -> None:
-        """Make `path` this account's own; a missing file is created."""
+        """Give `path` to this account; creates a missing file."""
         if not path.exists():
             path.touch(mode=0o600)
         if self.drop:
@@ -37,14 +37,14 @@ class Account:
             raise Unavailable(f"{path} belongs to another user; remove it or choose another GPUCAST_DATA_DIR.")
 
     def empty(self, folder: Path) -> None:
-        """Make `folder` new, empty, mode 0700 and this account's own."""
+        """Create `folder` anew, empty, with mode 0700 and owned by this account."""
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700)
         self.take(folder)
 
 
 def account_for(data: Path) -> Account:
-    """The owner of the data folder, or this process's user; for root, an existing unprivileged account."""
+    """Return the owner of the data folder, or this process's user; for root, an existing unprivileged account."""
     if os.geteuid() != 0:
         return Account(os.geteuid(), os.getegid(), drop=False)
     if data.exists() and (owner := data.stat()).st_uid != 0:
@@ -61,7 +61,7 @@ def account_for(data: Path) -> Account:
 
 
 def run_as(account: Account, program: Path, *arguments: str, folder: Path) -> None:
-    """Run one program to its end as `account` in `folder`; Unavailable with its words if it fails."""
+    """Run a program as `account` in `folder`; raises Unavailable with its output if it fails."""
     words = [str(program), *arguments]
     if account.drop and _run(account, ["test", "-x", str(program), "-a", "-x", str(folder)], folder).returncode != 0:
         words = [*_passing_folders(account, folder), *words]
@@ -88,7 +88,7 @@ def _run(account: Account, command: Sequence[str], folder: Path) -> subprocess.C
 
 
 def _passing_folders(account: Account, folder: Path) -> list[str]:
-    """The words before a command that drop to `account` but let it pass folders closed to it."""
+    """Return a command prefix that drops to `account` but lets it traverse folders closed to it."""
     setpriv = shutil.which("setpriv")
     if setpriv is None:
         raise Unavailable(

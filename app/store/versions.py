@@ -1,4 +1,4 @@
-"""Versions of trained predictors, and which one is served."""
+"""Storage of trained predictor versions and their serving states."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sqlalchemy import Connection, Row, Select
 
 from app.errors import Conflict, NotFound
 from app.store import revision
-from app.store.rows import PREDICTOR_VERSIONS as VERSIONS
+from app.store.sql_tables import PREDICTOR_VERSIONS as VERSIONS
 
 POOLED = "*"  # the `gpu_id` of a version trained on all GPUs together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """One trained version. `state` is candidate, served, retired or kept_back; `gpu_id` "*" is pooled."""
+    """One trained version; `state` is candidate, served, retired or kept_back, `gpu_id` is "*" for all GPUs."""
 
     id: int
     predictor: str
@@ -41,7 +41,7 @@ def add(
     card: dict[str, Any],
     state: str = "candidate",
 ) -> Version:
-    """Record a trained version; its name counts up per predictor and GPU: "1", "2", ..."""
+    """Store a trained version; names count per predictor and GPU: "1", "2", ..."""
     mine = (VERSIONS.c.predictor == predictor) & (VERSIONS.c.gpu_id == gpu_id)
     lock = sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(f"version {predictor} {gpu_id}", 0))
     connection.execute(sa.select(lock))
@@ -59,12 +59,12 @@ def add(
 
 
 def serve(connection: Connection, version_id: int) -> Version:
-    """Serve this version from now on; the one before it retires."""
-    revision.lock(connection)  # one that is published while another is rolled back finds what is served then
-    found = connection.execute(_select().where(VERSIONS.c.id == version_id)).one_or_none()
-    if found is None:
+    """Serve this version and retire the previous one."""
+    revision.lock(connection)  # publication and rollback must not interleave
+    row = connection.execute(_select().where(VERSIONS.c.id == version_id)).one_or_none()
+    if row is None:
         raise NotFound(f"No predictor version has the id {version_id}.")
-    version = _version(found)
+    version = _version(row)
     mine = (VERSIONS.c.predictor == version.predictor) & (VERSIONS.c.gpu_id == version.gpu_id)
     connection.execute(sa.update(VERSIONS).where(mine, VERSIONS.c.state == "served").values(state="retired"))
     statement = sa.update(VERSIONS).where(VERSIONS.c.id == version_id).values(state="served")
@@ -74,23 +74,23 @@ def serve(connection: Connection, version_id: int) -> Version:
 
 
 def served(connection: Connection) -> list[Version]:
-    """The version served for every predictor and GPU that has one."""
+    """Return the served versions, at most one per predictor and GPU."""
     statement = _select().where(VERSIONS.c.state == "served").order_by(VERSIONS.c.predictor, VERSIONS.c.gpu_id)
-    return [_version(found) for found in connection.execute(statement)]
+    return [_version(row) for row in connection.execute(statement)]
 
 
 def history(connection: Connection, predictor: str | None = None) -> list[Version]:
-    """Every version, newest first; of one predictor or of all."""
+    """Return the versions of one predictor or of all, newest first."""
     statement = _select().order_by(VERSIONS.c.id.desc())
     if predictor is not None:
         statement = statement.where(VERSIONS.c.predictor == predictor)
-    return [_version(found) for found in connection.execute(statement)]
+    return [_version(row) for row in connection.execute(statement)]
 
 
 def rollback(connection: Connection, predictor: str, gpu_id: str, *, to_nothing: bool = False) -> Version | None:
-    """Serve the version that was served before the present one.
+    """Serve the previously served version again, and return it.
 
-    If there is none: Conflict, or with `to_nothing` serve none any more and return None.
+    Without one, raises Conflict, or with `to_nothing` retires the present version and returns None.
     """
     revision.lock(connection)
     mine = (VERSIONS.c.predictor == predictor) & (VERSIONS.c.gpu_id == gpu_id)
@@ -99,14 +99,14 @@ def rollback(connection: Connection, predictor: str, gpu_id: str, *, to_nothing:
     if present is None:
         raise Conflict(f"Predictor {predictor!r} serves no trained version for GPU {gpu_id!r}.")
     earlier = _select().where(mine, VERSIONS.c.state == "retired", VERSIONS.c.id < present)
-    found = connection.execute(earlier.order_by(VERSIONS.c.id.desc()).limit(1)).one_or_none()
-    if found is None and to_nothing:
+    row = connection.execute(earlier.order_by(VERSIONS.c.id.desc()).limit(1)).one_or_none()
+    if row is None and to_nothing:
         connection.execute(sa.update(VERSIONS).where(VERSIONS.c.id == present).values(state="retired"))
         revision.bump(connection)
         return None
-    if found is None:
+    if row is None:
         raise Conflict(f"Predictor {predictor!r} has no version before the one it serves for GPU {gpu_id!r}.")
-    return serve(connection, found.id)
+    return serve(connection, row.id)
 
 
 def _columns() -> list[sa.Column[Any]]:
@@ -117,5 +117,5 @@ def _select() -> Select[Any]:
     return sa.select(*_columns())
 
 
-def _version(found: Row[Any]) -> Version:
-    return Version(**found._mapping)
+def _version(row: Row[Any]) -> Version:
+    return Version(**row._mapping)

@@ -16,7 +16,7 @@ from typing import Any
 from app.errors import BadInput, FieldError
 from app.tables import architectures
 from app.tables.architectures import UNKNOWN, UNKNOWN_CPU, Architecture
-from app.tables.fields import FIELDS, NUMBERS, Loc, Reader
+from app.tables.gpu_fields import FIELDS, NUMBERS, Loc, Reader
 from app.tables.gpus import MOST_IN_A_MACHINE, PIPES, SM_LIMITS, GpuSpec
 from app.tables.names import slug
 

@@ -10,8 +10,8 @@ import pytest
 
 from app.config import Settings
 from app.store import measurements
+from app.store.measurement_filters import Page
 from app.store.measurements import MeasurementRow
-from app.store.page import Page
 from app.store.session import Database
 
 pytestmark = pytest.mark.slow

@@ -15,8 +15,8 @@ from typer.testing import CliRunner, Result
 from app.cli import build
 from app.config import Settings
 from app.errors import NotFound
-from app.store.rows import GPUS
 from app.store.session import Database
+from app.store.sql_tables import GPUS
 from app.wire.prediction_form import PREDICT_EXAMPLE
 from tests.service import Service
 

@@ -21,7 +21,7 @@ from app.graphs.run import Run
 from app.main import create_app
 from app.measure.device import Device
 from app.measure.operators.design import rows
-from app.measure.operators.made import Tensors
+from app.measure.operators.random_tensors import Tensors
 from app.ops import OPS
 from app.ops.reference import fields_table
 from app.predictors.auto.operators.models.features import own_dims

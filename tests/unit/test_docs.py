@@ -11,7 +11,7 @@ from app.config import CHECKOUT
 from app.ops import MIXED_FIELDS, OPS
 from app.ops.kernel import FIELDS as KERNEL_FIELDS
 from app.ops.reference import fields_table
-from app.tables.fields import FIELDS as GPU_FIELDS
+from app.tables.gpu_fields import FIELDS as GPU_FIELDS
 from app.tables.gpus import PIPES
 
 TEXT = (CHECKOUT / "docs" / "reference" / "nomenclature.md").read_text("utf-8")

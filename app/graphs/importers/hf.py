@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from app.graphs.importers.families.bert import bert, roberta
+from app.graphs.importers.families.config_fields import CONFIG, Fields
 from app.graphs.importers.families.deepseek import deepseek_v2, deepseek_v3
-from app.graphs.importers.families.fields import CONFIG, Fields
 from app.graphs.importers.families.gemma import gemma, gemma2, gemma3
 from app.graphs.importers.families.gpt import gpt2, opt
 from app.graphs.importers.families.llama import llama, mistral, qwen2, qwen3

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 from app.errors import BadInput, FieldError
 from app.graphs.build import DEFAULTS, Builder
 from app.graphs.importers.attributes import Fields, Mistake, read_attributes
-from app.graphs.importers.figures import wrong_figures
 from app.graphs.importers.node_fields import completed
 from app.graphs.importers.node_names import RESHAPES, STANDS_FOR, VIEWS
 from app.graphs.importers.node_order import Names, running_order
+from app.graphs.importers.range_checks import wrong_figures
 from app.graphs.importers.tensors import INDEX_BYTES, Tensor, binding, bound
 from app.graphs.run import Run
 from app.ops import OP_CODE, OPS

@@ -15,9 +15,9 @@ import numpy as np
 
 from app.errors import BadInput, FieldError
 from app.graphs.importers.onnx.call import Call, Shapes
-from app.graphs.importers.onnx.model import lie, model
 from app.graphs.importers.onnx.nodes import STATISTICS, bound_by_memory, steps
 from app.graphs.importers.onnx.shapes import result_shapes
+from app.graphs.importers.onnx.stripped_file import lie, model
 from app.graphs.importers.onnx.values import ShapeError, Value, constant, folded
 from app.graphs.importers.steps import Step
 from app.graphs.importers.tensors import INDEX_BYTES, bound
@@ -41,7 +41,7 @@ def read(data: bytes, dims: Mapping[str, int]) -> dict[str, Any]:
 
 
 def stripped(data: bytes) -> dict[str, Any]:
-    """Return a file without its weights (app.graphs.importers.onnx.model)."""
+    """Return a file without its weights (app.graphs.importers.onnx.stripped_file)."""
     return model(data)
 
 

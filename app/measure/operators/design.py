@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.stats import qmc
 
 from app.measure.device import Device
-from app.measure.operators.table import table_of
+from app.measure.operators.op_table import table_of
 from app.ops import OP_CODE, OPS
 from app.ops.kinds import kinds_of, work_of
 from app.ops.suite import Axis, Log, Sizes, Space

@@ -10,7 +10,7 @@ from app.errors import BadInput
 from app.measure.cuda_graph import replayed
 from app.measure.device import Device, torch_dtypes
 from app.measure.operators.design import SPACES, rows
-from app.measure.operators.made import Tensors, backward
+from app.measure.operators.random_tensors import Tensors, backward
 from app.measure.point import Point, Prepared
 from app.ops.suite import Family
 

@@ -103,7 +103,7 @@ def _report(database: Database, job: jobs.Job, what: str) -> None:
     """Log the progress, and record it in the job."""
     LOG.info("job %d, %s: %s", job.id, job.predictor, what)
     with database.begin() as connection:
-        jobs.tell(connection, job, f"{job.predictor}: {what}")
+        jobs.report_progress(connection, job, f"{job.predictor}: {what}")
 
 
 def _served_payload(settings: Settings, database: Database, job: jobs.Job) -> dict[str, Any] | None:

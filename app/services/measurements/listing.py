@@ -10,10 +10,10 @@ from sqlalchemy import Connection
 
 from app.ops import OPS
 from app.store import measurements, operator_pages
+from app.store.measurement_filters import Page
 from app.store.measurements import MeasurementRow
 from app.store.operator_pages import StoredOperator
 from app.store.operators import KIND
-from app.store.page import Page
 from app.tables.ops import DTYPES, OpTable
 from app.wire.operators.row_forms import FORMS, REQUEST_NAMES
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from app.errors import BadInput
 from app.store import measurements
-from app.store.page import Filters
+from app.store.measurement_filters import Filters
 from app.store.session import Database
 
 

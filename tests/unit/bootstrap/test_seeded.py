@@ -15,9 +15,9 @@ from app.services.measurements.import_parts import import_parts
 from app.services.measurements.importers.native import IMPORTER
 from app.services.measurements.removal import remove
 from app.store import measurements
-from app.store.page import Filters
-from app.store.rows import SEED_FILES
+from app.store.measurement_filters import Filters
 from app.store.session import Database
+from app.store.sql_tables import SEED_FILES
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ from app.engine.engine import Engine
 from app.engine.versions import Stores
 from app.services.measurements.ingest import ingest
 from app.services.measurements.removal import remove
-from app.store.page import Filters
+from app.store.measurement_filters import Filters
 from app.store.session import Database
 from app.tables.measurements import Measurements
 from app.wire.measurements.upload import Objects, Upload

@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from app.engine.stored_operators import stored_operators
 from app.services.measurements.ingest import Checked, check, save
 from app.store import gpus, measurements, operators, revision
-from app.store.page import Filters
-from app.store.rows import OPERATOR_CONTEXTS, OPERATOR_MEASUREMENTS
+from app.store.measurement_filters import Filters
 from app.store.session import Database
+from app.store.sql_tables import OPERATOR_CONTEXTS, OPERATOR_MEASUREMENTS
 from app.tables.catalog import Catalog
 from app.tables.complete import complete
 from app.tables.gpus import GpuTable

@@ -22,7 +22,7 @@ pytest.importorskip("torch")
 
 from app.measure.device import Device
 from app.measure.operators import design
-from app.measure.operators.table import table_of
+from app.measure.operators.op_table import table_of
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from app.engine.operator_rows import read_operators
 from app.errors import BadInput
 from app.measure.device import Device
 from app.measure.operators.design import SPACES, rows
-from app.measure.operators.made import Tensors, backward
+from app.measure.operators.random_tensors import Tensors, backward
 from app.measure.operators.suite import point_of
 from app.ops import OPS
 from app.ops.attention import absorbed

@@ -17,9 +17,9 @@ from app.errors import BadInput
 from app.measure import output as output_module
 from app.measure.campaign import DeviceLost, measure_all, name_kernels, pending
 from app.measure.device import Device
+from app.measure.kernel_profile import longest
 from app.measure.output import POINTS, Output, alone
 from app.measure.point import Point, Prepared
-from app.measure.profile import longest
 from app.measure.runner import Runner, flat
 from app.services.measurements.measurement_bodies import read_measurements
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from app.errors import Conflict
 from app.services.measurements.ingest import check, save
 from app.store import gpus, measurements, prices, versions
-from app.store.page import Filters
+from app.store.measurement_filters import Filters
 from app.store.prices import Price
 from app.store.session import Database
 from app.tables.catalog import Catalog

@@ -19,8 +19,8 @@ from app.services.measurements.import_parts import PartsReport, import_parts
 from app.services.measurements.importers.base import PartsImporter
 from app.services.measurements.imports import find_importer
 from app.services.measurements.listing import page
+from app.store.measurement_filters import Page
 from app.store.measurements import MeasurementRow
-from app.store.page import Page
 from app.store.session import Database
 
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))

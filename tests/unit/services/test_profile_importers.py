@@ -14,8 +14,8 @@ from app.services.measurements.import_parts import PartsReport, import_parts
 from app.services.measurements.importers.profiles import ProfileImporter, ProfileOptions, short_name
 from app.services.measurements.imports import find_importer
 from app.services.measurements.listing import page
+from app.store.measurement_filters import Page
 from app.store.measurements import MeasurementRow
-from app.store.page import Page
 from app.store.session import Database
 
 SAXPY = "saxpy(float, const float *, float *, int)"

@@ -7,8 +7,8 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from app.engine.curated import load_seed_specs
 from app.errors import Conflict, NotFound
 from app.store import gpus, revision
-from app.store.rows import GPUS
 from app.store.session import Database
+from app.store.sql_tables import GPUS
 
 
 def test_seeding_again_changes_nothing(database: Database) -> None:

@@ -2,8 +2,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 
 from app.store import measurements, revision
+from app.store.measurement_filters import Page
 from app.store.measurements import MeasurementRow, identity
-from app.store.page import Page
 from app.store.session import Database
 
 ROW = MeasurementRow(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from app.engine.curated import load_seed_specs
 from app.errors import BadInput
 from app.tables.complete import complete, revise, spec_from_dict, spec_to_dict
-from app.tables.fields import FIELDS
+from app.tables.gpu_fields import FIELDS
 from app.tables.gpus import GpuSpec
 
 MINIMAL: dict[str, Any] = {

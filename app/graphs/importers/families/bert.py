@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.graphs.importers.families.fields import Fields
+from app.graphs.importers.families.config_fields import Fields
 from app.graphs.importers.families.heads import head_kind, labels
 from app.graphs.transformers.architecture import Architecture, Attention, Embedding, FeedForward, Head, Layer, Stack
 from app.graphs.transformers.row_writer import ACTIVATIONS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.graphs.importers.families.fields import MOST_EXPERTS, Fields
+from app.graphs.importers.families.config_fields import MOST_EXPERTS, Fields
 from app.graphs.importers.families.llama import decoder, gated
 from app.graphs.importers.families.mixtures import top_k
 from app.graphs.transformers.architecture import Architecture, Attention, Experts, FeedForward, Latent, Layer

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from app.graphs.importers.families.config_fields import Fields
 from app.graphs.importers.families.decoder import causal_head
-from app.graphs.importers.families.fields import Fields
 from app.graphs.transformers.architecture import Architecture, Attention, Embedding, FeedForward, Layer, Stack
 from app.graphs.transformers.row_writer import ACTIVATIONS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from app.graphs.importers.families.fields import Fields
+from app.graphs.importers.families.config_fields import Fields
 
 
 def head_kind(fields: Fields, known: Mapping[str, str], default: str) -> str:

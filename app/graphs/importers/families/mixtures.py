@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from app.graphs.importers.families.fields import MOST_EXPERTS, Fields
+from app.graphs.importers.families.config_fields import MOST_EXPERTS, Fields
 from app.graphs.importers.families.llama import decoder, gated, heads_of
 from app.graphs.transformers.architecture import Architecture, Attention, Experts, FeedForward, Layer
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from app.graphs.importers.families.config_fields import Fields
 from app.graphs.importers.families.decoder import causal_head
-from app.graphs.importers.families.fields import Fields
 from app.graphs.importers.families.llama import decoder, gated, heads_of
 from app.graphs.transformers.architecture import Architecture, Embedding, FeedForward, Layer, Stack
 from app.graphs.transformers.row_writer import ACTIVATIONS

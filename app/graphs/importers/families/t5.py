@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from app.graphs.importers.families.fields import MOST_EXPERTS, Fields
+from app.graphs.importers.families.config_fields import MOST_EXPERTS, Fields
 from app.graphs.importers.families.heads import head_kind
 from app.graphs.transformers.architecture import (
     Architecture,

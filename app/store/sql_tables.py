@@ -68,7 +68,7 @@ MEASUREMENTS = Table(
     CheckConstraint("latency_s > 0", name="latency"),
 )
 
-# Operators come by the million: what rows have in common stands here once. `fields` names the entries of `dims`.
+# Attributes shared by many operator rows, stored once. `fields` names the entries of `dims`.
 OPERATOR_CONTEXTS = Table(
     "operator_contexts",
     METADATA,
@@ -140,7 +140,7 @@ RETRAIN_JOBS = Table(
     CheckConstraint("state IN ('queued', 'running', 'succeeded', 'failed')", name="state"),
 )
 
-# Networks as they came: `body` is the canonical JSON whose hash is the id; figures are those for `dims`.
+# Uploaded networks: `body` is the canonical JSON whose hash is the id; figures are those for `dims`.
 GRAPHS = Table(
     "graphs",
     METADATA,
@@ -157,7 +157,7 @@ GRAPHS = Table(
     CheckConstraint("form IN ('json', 'onnx')", name="form"),
 )
 
-# `sha256` is of the key, which is told once and kept nowhere.
+# `sha256` is the hash of the key, which is not stored.
 API_KEYS = Table(
     "api_keys",
     METADATA,
@@ -171,7 +171,7 @@ API_KEYS = Table(
     CheckConstraint("role IN ('read', 'predict', 'contribute', 'admin')", name="role"),
 )
 
-# Shipped files of measurements that were brought in.
+# Imported measurement files that ship with the code.
 SEED_FILES = Table(
     "seed_files",
     METADATA,
@@ -180,7 +180,7 @@ SEED_FILES = Table(
     _created(),
 )
 
-# What an hour of one device costs; "" is no provider or region in particular.
+# Prices of one device per hour; "" is any provider or region.
 PRICES = Table(
     "prices",
     METADATA,
@@ -196,7 +196,7 @@ PRICES = Table(
     CheckConstraint("usd_per_hour >= 0", name="price"),
 )
 
-# `request` and `answer` are JSON as sent, which JSONB would not keep to the letter.
+# `request` and `answer` are JSON text as sent: JSONB would reformat it.
 SAVED_PREDICTIONS = Table(
     "saved_predictions",
     METADATA,

@@ -14,8 +14,8 @@ from collections import Counter
 from typing import Any
 
 from app.errors import FieldError, Malformed, TooLarge
+from app.graphs.importers.onnx.protobuf import FIXED32, Broken, Field, Reader, signed
 from app.graphs.importers.onnx.values import MAX_RANK, SMALL
-from app.graphs.importers.onnx.wire import FIXED32, Broken, Field, Reader, signed
 
 MAX_NODES = 100_000
 MAX_NUMBERS = 4_096  # per attribute
