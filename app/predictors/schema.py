@@ -84,6 +84,8 @@ def _difference(then: Names, now: Names | None) -> str:
     changes = ((_beyond(now, then), "added"), (_beyond(then, now), "removed"))
     if found := [f"{_few(names)} {how}" for names, how in changes if names]:
         return ", ".join(found)
+    if len(then) != len(now):
+        return f"there were {len(then)}, and are {len(now)}"
     at = next((k for k, (one, other) in enumerate(zip_longest(then, now)) if one != other), 0)
     return f"{(then if at < len(then) else now)[at]} has another place"
 

@@ -98,8 +98,8 @@ def nonsense(payload: Payload) -> Payload:
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        (before_a_feature, "features of "),
-        (without_a_schema, "It cannot answer: "),
+        (before_a_feature, "features of add: there were 26, and are 27"),
+        (without_a_schema, "ranges of features are (26,), not (27,)"),
         (nonsense, "Its state does not fit this version of the code: "),
     ],
     ids=["a feature less", "a feature less, and no schema", "nonsense"],

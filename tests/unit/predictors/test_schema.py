@@ -48,6 +48,7 @@ def test_what_stands_as_it_was_differs_in_nothing() -> None:
         (with_axis("m", "n", "k", "batch"), "features: batch removed"),
         (with_axis("m", "n", "b"), "features: k added, b removed"),
         (with_axis("m"), "features: n and 1 more added"),
+        (with_axis("m", "n", "k", "k"), "features: there were 4, and are 3"),
         (with_axis("n", "m", "k"), "features: n has another place"),
         (with_choices("vllm", "nccl"), "library: vllm has another place"),
         (with_choices("nccl", "vllm", "oneccl"), "library: oneccl removed"),
