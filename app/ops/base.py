@@ -29,9 +29,10 @@ class Dim:
     `choices` is one of these words, its column their code; one with `read` is a word too, turned into the column's
     number and back by `write`, and `words` says which. A `pair` is one number for both directions, or [height, width].
 
-    To learned models a column is a `size` (its logarithm counts), a `code` (itself counts), or nothing (`unseen`).
-    Where a row leaves it out, or has 0, they see the column of the same pair part that `absent` names; and `stretch`
-    is how much farther apart, than those of other columns, its values lie for a Gaussian process.
+    To learned models a column is a `size` (its logarithm counts), a `code` (itself counts), part of the operator's
+    `kernel_class` (`class`), or nothing (`unseen`). Where a row leaves it out, or has 0, they see the column that
+    `absent` names; `stretch` is how much farther apart than those of other columns its values lie for a Gaussian
+    process.
     """
 
     name: str
@@ -45,7 +46,7 @@ class Dim:
     write: Callable[[float], str] | None = None
     words: str = ""
     pair: bool = False
-    feature: Literal["size", "code", "unseen"] = "size"
+    feature: Literal["size", "code", "class", "unseen"] = "size"
     absent: str = ""
     stretch: float = 1.0
 

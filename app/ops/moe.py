@@ -1,7 +1,7 @@
 """`moe`: a mixture-of-experts layer, as one rank of its parallel group runs it.
 
 Each of `tokens` tokens goes to `top_k` of `experts`; an expert is M = 3 matrices (gate, up, down; Shazeer 2020), or two
-in layers known to have no gate, each hidden x intermediate / tensor_parallel on a rank, which holds experts /
+without a gate, each hidden x intermediate / tensor_parallel on a rank, which holds experts /
 expert_parallel of them. The busiest rank gets P of the tokens x top_k pairs and works on A experts. FLOPs = 2 M P
 hidden intermediate / tensor_parallel; bytes = weights of A experts + tokens in + gated product out and in + tokens
 out. Backward is twice both.
@@ -15,129 +15,42 @@ work as on the busiest of `expert_parallel` ranks, dealt at random.
 
 from __future__ import annotations
 
-import re
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
 from app.ops.base import COMMON, Dim, Op
+from app.ops.expert_load import BALANCED, STEEPEST, distribution, distribution_name, load, loads
 from app.ops.figures import Broken, Products, Ratio, Rereads, Work
 from app.ops.gradient import BY_DATA_AND_WEIGHT
 from app.ops.prior import Prior
 from app.ops.suite import Log, Made, Maker, Pick, Row, Sizes, Space
-from app.tables.arrays import Bools, Floats
+from app.tables.arrays import Floats
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, DTYPES, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
 
-# Hidden, intermediate and experts of layers without a gate: Nemotron 3 (squared ReLU, NVIDIA 2025).
-_UNGATED = np.array([(2688, 1856, 128), (1024, 2688, 512), (2048, 5120, 512)], dtype=np.float64)
-# The same of layers with another gate than SiLU's: GELU in Gemma 4 26B-A4B; clamped and shifted in MiniMax-M3, SiTU in
-# Kimi K3. TensorRT-LLM's fused kernels, which stacks prefer on Blackwell, know SiLU and, in NVFP4, GELU.
-# And of those whose router chooses groups of experts first: DeepSeek-V3. It was measured with scores that tie, so that
-# half of the experts got all tokens, and a rank up to 13 times what `balanced` says; in BF16 without its router.
-_ODD = np.array([(2816, 704, 128), (6144, 3072, 128), (3584, 3072, 896), (7168, 2048, 256)], dtype=np.float64)
+GATES, ROUTERS = ("silu", "gelu", "other", "none"), ("plain", "grouped")
+SILU, GELU, OTHER, UNGATED = (float(code) for code in range(len(GATES)))
+PLAIN, BY_GROUPS = (float(code) for code in range(len(ROUTERS)))
+# Classes of layers whose kernels, or load, are others' than the dimensions tell.
 USUAL, GROUPED, OTHER_GATE = 0.0, 1.0, 2.0
-# By layer of _ODD and dtype.
-_ODDITY = np.repeat([[OTHER_GATE], [OTHER_GATE], [OTHER_GATE], [GROUPED]], len(DTYPES), axis=1)
-_ODDITY[0, DTYPE_CODE["nvfp4"]] = _ODDITY[3, DTYPE_CODE["bf16"]] = USUAL
-BALANCED = 0.0
-_POWER_LAW = re.compile(r"power_law_(\d{1,3}(?:\.\d{1,12})?)")
-_STEEPEST = 8.0
-# Largest part of all tokens that the generator gives one expert, and its range where pairs are fewer than experts.
-_LARGEST_SHARE, _FEW = 0.8, (0.01, 2.0)
-_NEAR_ZERO = 1e-6
-
-
-def distribution(text: str) -> float:
-    """The exponent of a power law, 0 for `balanced`."""
-    if text == "balanced":
-        return BALANCED
-    found = _POWER_LAW.fullmatch(text)
-    exponent = float(found[1]) if found else 0.0
-    if not 0.0 < exponent <= _STEEPEST:
-        raise ValueError(f"is balanced, or power_law_ and an exponent up to {_STEEPEST:g}, as in power_law_1.01")
-    return exponent
-
-
-def distribution_name(exponent: float) -> str:
-    """What `distribution` read it from."""
-    return "balanced" if exponent == BALANCED else f"power_law_{exponent:.12g}"
-
-
-def _power(exponent: Floats) -> Floats:
-    """A power to integrate with, kept off zero, where the integral is a logarithm."""
-    power: Floats = np.where(np.abs(exponent) < _NEAR_ZERO, _NEAR_ZERO, exponent)
-    return power
-
-
-def _skewed(table: OpTable, exponent: Floats) -> tuple[Floats, Floats]:
-    """Largest expert's part of all pairs, and the part of experts that have work."""
-    tokens, experts = table.column("tokens"), table.column("experts")
-    pairs = tokens * table.column("top_k")
-    many = pairs > experts
-    low = np.where(many, 1.0, _FEW[0])
-    high = np.where(many, np.maximum(_LARGEST_SHARE * tokens, 2.0), _FEW[1])
-    power, above = _power(1.0 - exponent), _power(2.0 - exponent)
-    top = high**power
-    span = top - low**power
-    mass = high**above - low**above
-    total = experts * mass * power / (above * span)  # of the draws of all experts
-    # The largest of n draws lies about half an expert from the end of the distribution.
-    largest = (top - 0.5 / experts * span) ** (1.0 / power)
-
-    def at_least(share: float) -> tuple[Floats, Floats]:
-        """Part of the experts with this many pairs or more, and the part of the pairs that they have."""
-        least = np.minimum(np.maximum(share * total / pairs, low), high)
-        return (top - least**power) / span, (high**above - least**above) / mass
-
-    # Shares are rounded, those of three and more evenly; what pairs that leaves go to experts without any.
-    working, (ample, theirs) = at_least(0.5)[0], at_least(3.0)
-    rounded = working + at_least(1.5)[0] + at_least(2.5)[0] - 3.0 * ample
-    left = np.maximum(pairs * (1.0 - theirs) / experts - rounded, 0.0)
-    return np.minimum(np.maximum(largest / total, 1.0 / experts), 1.0), np.minimum(working + left, 1.0)
-
-
-def load(table: OpTable) -> tuple[Floats, Floats]:
-    """Pairs of token and expert on the busiest rank, and how many of its experts have work, float64 [n] each."""
-    experts, exponent, ranks = (table.column(name) for name in ("experts", "distribution", "expert_parallel"))
-    pairs, local, even = table.column("tokens") * table.column("top_k"), experts / ranks, 1.0 / ranks
-    skewed = exponent != BALANCED
-    if not skewed.any():
-        return pairs * even, np.maximum(np.minimum(local, pairs * even), 1.0)
-    largest, working = _skewed(table, exponent)
-    rest = (local - 1.0) * (1.0 - largest) / np.maximum(experts - 1.0, 1.0)
-    busiest = pairs * np.where(skewed, np.minimum(np.maximum(largest + rest, even), 1.0), even)
-    active = np.minimum(np.where(skewed, local * working + _more(local, working, ranks), local), local)
-    busiest = np.where(skewed, np.maximum(busiest, np.minimum(active, pairs)), busiest)
-    return busiest, np.maximum(np.minimum(active, busiest), 1.0)
-
-
-def _more(local: Floats, working: Floats, ranks: Floats) -> Floats:
-    """Experts at work on the busiest rank beyond the average: the largest of `ranks` normal draws (Blom 1958)."""
-    spread = np.sqrt(local * working * (1.0 - working) * (1.0 - 1.0 / ranks))
-    sizes, which = np.unique(ranks, return_inverse=True)
-    beyond = np.array([NormalDist().inv_cdf((size - 0.375) / (size + 0.25)) for size in sizes.tolist()])
-    more: Floats = spread * beyond[which.reshape(ranks.shape)]
-    return more
 
 
 def _matrices(table: OpTable) -> Floats:
-    """Matrices of an expert: three, but two in layers known to have no gate."""
-    count: Floats = np.where(_are(table, _UNGATED).any(axis=0), 2.0, 3.0)
+    """Matrices of an expert: three, but two without a gate."""
+    count: Floats = np.where(table.column("gate") == UNGATED, 2.0, 3.0)
     return count
 
 
-def oddity(table: OpTable) -> Floats:
-    """What sets layers apart that no dimension tells: USUAL, GROUPED, OTHER_GATE (one that fused kernels lack), [n]."""
-    odd: Floats = (_are(table, _ODD) * _ODDITY[:, table.dtype]).sum(axis=0)
-    return odd
+def router_class(table: OpTable) -> Floats:
+    """USUAL, GROUPED or OTHER_GATE of each row, [n].
 
-
-def _are(table: OpTable, layers: Floats) -> Bools:
-    """Whether hidden, intermediate and experts are those of each of `layers` [layers, 3], bool [layers, n]."""
-    shape = np.stack([table.column(name) for name in ("hidden", "intermediate", "experts")])
-    are: Bools = (shape[:, None, :] == layers.T[:, :, None]).all(axis=0)
-    return are
+    A router that chooses groups of experts first loads ranks unlike any `distribution` (measured with scores that tie,
+    half of DeepSeek-V3's experts got all tokens); BF16 layers were measured without theirs, so there it says nothing.
+    TensorRT-LLM's fused kernels, which stacks prefer on Blackwell, know the gate SiLU and, in NVFP4, GELU.
+    """
+    gate, grouped = table.column("gate"), (table.column("router") == BY_GROUPS) & (table.dtype != DTYPE_CODE["bf16"])
+    lacking = (gate == OTHER) | ((gate == GELU) & (table.dtype != DTYPE_CODE["nvfp4"]))
+    return np.where(lacking, OTHER_GATE, np.where(grouped, GROUPED, USUAL))
 
 
 def work(table: OpTable) -> Work:
@@ -217,19 +130,6 @@ def layer(torch: Any, x: Any, gate_up: Any, down: Any, token: Any, ends: Any) ->
     return torch.zeros_like(x).index_add_(0, token, result)
 
 
-def loads(tokens: int, experts: int, top_k: int, exponent: float) -> Any:
-    """Tokens of every expert, int [experts]: as equal as can be, or the quantiles of the density x^-a."""
-    pairs = tokens * top_k
-    if exponent == BALANCED:
-        return pairs // experts + (np.arange(experts) < pairs % experts)
-    low, high = (1.0, max(_LARGEST_SHARE * tokens, 2.0)) if pairs > experts else _FEW
-    share = (np.arange(experts) + 0.5) / experts
-    power = (1.0 - exponent) or _NEAR_ZERO
-    drawn = (low**power + share * (high**power - low**power)) ** (1.0 / power)
-    ends = np.rint(np.cumsum(drawn) / drawn.sum() * pairs).astype(np.int64)
-    return np.diff(ends, prepend=0)
-
-
 def _even(sizes: Sizes) -> Sizes | None:
     """An expert's part stays a multiple of 16 elements, as grouped products want it."""
     return sizes if sizes["intermediate"] % (16 * sizes["tensor_parallel"]) == 0 else None
@@ -253,11 +153,27 @@ MOE_OPS = (
                 least=0.0,
                 default=BALANCED,
                 whole=False,
-                most=_STEEPEST,
+                most=STEEPEST,
                 read=distribution,
                 write=distribution_name,
                 words="balanced, or power_law_ and an exponent (power_law_1.01)",
                 feature="code",
+            ),
+            Dim(
+                "gate",
+                "activation of an expert's gate; other: clamped or shifted, such as SiTU; none: two matrices, no gate",
+                default=SILU,
+                least=0.0,
+                choices=GATES,
+                feature="class",
+            ),
+            Dim(
+                "router",
+                "grouped: it chooses groups of experts first, as DeepSeek-V3's",
+                default=PLAIN,
+                least=0.0,
+                choices=ROUTERS,
+                feature="class",
             ),
             *COMMON,
         ),
@@ -272,7 +188,7 @@ MOE_OPS = (
             Ratio(("experts",), ("expert_parallel",)),
             Ratio(("tokens", "top_k"), ("experts",)),
         ),
-        kernel_class=oddity,
+        kernel_class=router_class,
         configuration=("hidden", "intermediate", "experts", "top_k"),
         few_configurations=True,
         backward=BY_DATA_AND_WEIGHT,

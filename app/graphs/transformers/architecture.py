@@ -96,6 +96,7 @@ class Experts:
     shared       an expert that processes every token
     shared_gate  its output is scaled by a learned gate per token (Qwen2-MoE)
     router_bias  the router has a bias per expert
+    grouped      the router chooses groups of experts first
     jitter       training multiplies the router's input by noise
     """
 
@@ -106,6 +107,7 @@ class Experts:
     shared: FeedForward | None = None
     shared_gate: bool = False
     router_bias: bool = False
+    grouped: bool = False
     jitter: bool = False
 
 

@@ -12,6 +12,9 @@ from typing import NamedTuple
 from app.graphs.run import spanned
 from app.graphs.transformers.architecture import Experts, FeedForward
 from app.graphs.transformers.row_writer import ACTIVATIONS, Flow, RowWriter
+from app.ops.moe import BY_GROUPS, GELU, OTHER, PLAIN, SILU
+
+_GATE_OF = {"silu": SILU, "swish": SILU} | {name: GELU for name in ACTIVATIONS if name.startswith("gelu")}
 
 
 def feed_forward(
@@ -122,6 +125,8 @@ def _mixture(rows: RowWriter, x: Flow, spec: Experts, tokens: float, width: floa
         top_k=spec.top_k,
         tensor_parallel=deal.shards,
         expert_parallel=rows.run.parallelism.expert,
+        gate=_GATE_OF.get(spec.each.activation, OTHER),
+        router=BY_GROUPS if spec.grouped else PLAIN,
     )
     y = _swapped(rows, (row,), deal, width)
     if spec.shared is None:

@@ -67,7 +67,7 @@ def shape_layout(operators: Collection[str]) -> Layout:
     found = Layout()
     for op in (OPS[OP_CODE[name]] for name in operators):
         codes = {f"{op.name}.{dim.name}": dim.choices for dim in op.dims if dim.choices}
-        found = found.joined(Layout({f"shape of {op.name}": tuple(shape_names(op.fields))}, codes))
+        found = found.joined(Layout({f"shape of {op.name}": tuple(shape_names(op))}, codes))
     return found
 
 
@@ -110,6 +110,6 @@ def points(ops: OpTable, names: list[str]) -> Floats:
     return logs
 
 
-def shape_names(fields: Mapping[str, int]) -> list[str]:
+def shape_names(op: Op) -> list[str]:
     """The columns of an operator that say its shape."""
-    return [name for name in fields if name not in _COMMON]
+    return [name for dim in op.dims if dim.feature != "class" for name in dim.columns if name not in _COMMON]

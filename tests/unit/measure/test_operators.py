@@ -19,8 +19,9 @@ from app.measure.operators.random_tensors import Tensors, backward
 from app.measure.operators.suite import point_of
 from app.ops import OPS
 from app.ops.attention import absorbed
+from app.ops.expert_load import loads
 from app.ops.kinds import kinds_of, work_of
-from app.ops.moe import layer, loads
+from app.ops.moe import layer
 from app.tables.gpus import GpuSpec
 from app.wire.operators.row_forms import ROW_FORMS
 

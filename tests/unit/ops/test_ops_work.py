@@ -7,8 +7,9 @@ from app.ops import OP_CODE, OPS
 from app.ops.attention_tiles import decode_loops, fill_tiles, queries_of, reach
 from app.ops.collective import AT_ONCE
 from app.ops.conv import transformed
+from app.ops.expert_load import distribution, load
 from app.ops.figures import Work
-from app.ops.moe import GROUPED, OTHER_GATE, USUAL, distribution, load, oddity
+from app.ops.moe import BY_GROUPS, GELU, GROUPED, OTHER, OTHER_GATE, UNGATED, USUAL, router_class
 from app.tables.ops import OpTable
 from tests.unit.operators import operators
 
@@ -249,16 +250,15 @@ def test_skewed_experts() -> None:
 
 def test_experts_without_gate() -> None:
     layer = {"tokens": 64, "hidden": 2688, "intermediate": 1856, "experts": 128, "top_k": 6}
-    assert one("moe", "bf16", **layer).flops == 4 * 64 * 6 * 2688 * 1856
-    assert one("moe", "bf16", **layer | {"experts": 64}).flops == 6 * 64 * 6 * 2688 * 1856
+    assert one("moe", "bf16", **layer, gate=UNGATED).flops == 4 * 64 * 6 * 2688 * 1856
+    assert one("moe", "bf16", **layer).flops == 6 * 64 * 6 * 2688 * 1856
 
 
 def test_layers_that_no_dimension_sets_apart() -> None:
-    shapes = ((2816, 704, 128, 8), (6144, 3072, 128, 4), (7168, 2048, 256, 8), (7168, 2048, 384, 8))
-    named = [dict(zip(("hidden", "intermediate", "experts", "top_k"), shape, strict=True)) for shape in shapes]
-    layers = [{"tokens": 64} | shape for shape in named]
+    layer = {"tokens": 64, "hidden": 4096, "intermediate": 2048, "experts": 128, "top_k": 8}
+    layers = [layer | fields for fields in ({"gate": GELU}, {"gate": OTHER}, {"router": BY_GROUPS}, {})]
     for dtype, gelu, grouped in (("fp8", OTHER_GATE, GROUPED), ("nvfp4", USUAL, GROUPED), ("bf16", OTHER_GATE, USUAL)):
-        assert oddity(operators("moe", *layers, dtype=dtype)).tolist() == [gelu, OTHER_GATE, grouped, USUAL]
+        assert router_class(operators("moe", *layers, dtype=dtype)).tolist() == [gelu, OTHER_GATE, grouped, USUAL]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.ops.moe import OTHER
 from app.ops.tiles import CANDIDATES
 from app.predictors.auto.operators.learning.fitting import agreed
 from app.predictors.auto.operators.learning.learn import expected_errors, with_measured
@@ -62,6 +63,7 @@ def experts(layers: Any, kernel: str) -> OperatorRuns:
     split = [("tensor_parallel", n) for n in (1, 2, 4, 8, 16, 32)] + [("expert_parallel", n) for n in (2, 4, 8, 16, 32)]
     rows = [shape | {"tokens": n, name: part} for shape in shapes for n in tokens for name, part in split]
     rows += [row | {"distribution": 1.2} for row in rows]
+    rows = [row | {"gate": OTHER} if row["top_k"] == OTHER_GATE_LAYER[-1] else row for row in rows]
 
     def other(ops: OpTable) -> Any:
         return ops.column("top_k") == 4

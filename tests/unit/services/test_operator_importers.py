@@ -160,12 +160,33 @@ def test_aiconfigurator_in_the_apis_words(database: Database, tmp_path: Path) ->
     decode = found["attention_decode"].workload
     assert (decode["context_length"], decode["kv_dtype"], decode["window"]) == (1024, "fp8", 128)
     assert (found["moe"].workload["distribution"], found["moe"].workload["expert_parallel"]) == ("power_law_1.01", 2)
+    # A gate and a router as usual are not stored: such rows keep the identity that they had before these were fields.
+    assert found["moe"].workload.keys().isdisjoint(("gate", "router"))
     collective = found["all_to_all"]
     assert (collective.workload["implementation"], collective.workload["dtype"]) == ("custom", "fp16")
     assert collective.kernel == {"name": "vLLM_custom_graph"}
     eager = bring_in(database, "aiconfigurator", modern(tmp_path, collective={"impl": "vLLM_custom_eager"}))
     assert eager.inserted == 1
     assert stored(database, software="vllm-eager-0.24.0")[0].kernel == {"name": "vLLM_custom_eager"}
+
+
+@pytest.mark.parametrize(
+    ("hidden", "intermediate", "experts", "told"),
+    [
+        (2688, 1856, 128, {"gate": "none"}),  # Nemotron 3
+        (2816, 704, 128, {"gate": "gelu"}),  # Gemma 4
+        (7168, 2048, 256, {"router": "grouped"}),  # DeepSeek-V3
+        (7168, 2048, 384, {}),
+    ],
+)
+def test_aiconfigurators_layers_have_their_gate_and_router(
+    database: Database, tmp_path: Path, hidden: int, intermediate: int, experts: int, told: dict[str, str]
+) -> None:
+    sizes = {"hidden_size": hidden, "inter_size": intermediate, "num_experts": experts, "latency_ms": 2.0}
+    bring_in(database, "aiconfigurator", modern(tmp_path, moe=sizes))
+    layers = [row.workload for row in stored(database, source="aiconfigurator") if row.name == "moe"]
+    (layer,) = (one for one in layers if (one["hidden"], one["experts"]) == (hidden, experts))
+    assert {name: layer[name] for name in ("gate", "router") if name in layer} == told
 
 
 TIMM = {

@@ -48,4 +48,7 @@ def _experts(fields: Fields, count: int, *, router_bias: bool) -> Experts:
     each = gated(fields, "moe_intermediate_size")
     shared = fields.size("n_shared_experts", default=0, least=0, most=MOST_EXPERTS)
     always = FeedForward(shared * each.inner, each.activation, gated=True) if shared else None
-    return Experts(count, top_k(fields, count, default=8), each, shared=always, router_bias=router_bias)
+    # V2 scores whole groups too, yet balances them in training; no layer of its was measured.
+    grouped = router_bias and fields.size("n_group", default=8) > 1
+    chosen = top_k(fields, count, default=8)
+    return Experts(count, chosen, each, shared=always, router_bias=router_bias, grouped=grouped)

@@ -147,7 +147,7 @@ def _sample(run: OperatorRuns, gpus: GpuTable) -> Samples | None:
     if not parts:
         return None
     rows = run.rows.take(np.concatenate(list(parts.values())))
-    names = shape_names(op.fields)
+    names = shape_names(op)
     return Samples(
         KnownGpus.of(gpus, list(parts)),
         names,

@@ -117,7 +117,7 @@ class KernelTable:
             tables = self.cells_.get(cell.key)
             if tables is None:
                 return None
-            shape = points(cell.ops, shape_names(cell.op.fields))
+            shape = points(cell.ops, shape_names(cell.op))
             beyond = (shape < tables.low) | (shape > tables.high)
             outside = np.logical_or.reduce(beyond, axis=1) | (cell.ops.column("backward") > 0)
             return _answer(cell, tables, gpus), tables.gpus.situations(gpus, cell.gpu, outside)
@@ -192,7 +192,7 @@ def shapes_of(op: Op, ops: OpTable) -> Shapes:
         return Shapes(products, np.empty((len(ops), 0)))
     b, m, n, _ = products
     flops = op.work(ops).flops / (1.0 + (ops.column("backward") > 0))
-    return Shapes(Products(b, m, n, flops / (2.0 * b * m * n)), points(ops, shape_names(op.fields)))
+    return Shapes(Products(b, m, n, flops / (2.0 * b * m * n)), points(ops, shape_names(op)))
 
 
 def counts_of(op: Op, ops: OpTable, l2_bytes: float) -> Counts:
@@ -200,7 +200,7 @@ def counts_of(op: Op, ops: OpTable, l2_bytes: float) -> Counts:
     work = op.work(ops)
     spilled = np.minimum(work.bytes, np.maximum(work.working_set_bytes - l2_bytes, 0.0))
     rows = ops.column("b") if "b" in op.fields else np.zeros(len(ops))
-    return Counts(np.stack([work.bytes, spilled, work.flops, rows]), points(ops, shape_names(op.fields)))
+    return Counts(np.stack([work.bytes, spilled, work.flops, rows]), points(ops, shape_names(op)))
 
 
 def _tables(run: OperatorRuns, gpus: GpuTable) -> Tables | None:
@@ -218,7 +218,7 @@ def _tables(run: OperatorRuns, gpus: GpuTable) -> Tables | None:
             found[gpu] = one
     if not found:
         return None
-    shape = points(run.rows.ops, shape_names(op.fields))
+    shape = points(run.rows.ops, shape_names(op))
     return Tables(KnownGpus.of(gpus, list(found)), tuple(found.values()), shape.min(axis=0), shape.max(axis=0))
 
 

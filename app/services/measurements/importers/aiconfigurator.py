@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from app.errors import NotFound
+from app.ops.moe import GATES, ROUTERS
 from app.services.measurements.importers.base import Part, PartsImporter
 from app.services.measurements.importers.table_columns import (
     constant_column,
@@ -26,6 +27,7 @@ from app.wire.measurements.upload import OperatorColumns
 from app.wire.operators.operator_columns import Column, Numbers, Words
 
 SOURCE = "aiconfigurator"
+MOE = "moe"
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
 _COLLECTIVES = {"alltoall": "all_to_all"}
 _EAGER = "vLLM_custom_eager"
@@ -60,12 +62,23 @@ _ATTENTION_NUMBERS = {
 }
 _ATTENTION_WORDS = {"kv_dtype": ("kv_dtype", _DTYPES)}
 _PAST = "past_tokens"
+# Layers of the data that its columns do not tell from others: hidden, intermediate, experts -> gate and router.
+# Nemotron 3 (squared ReLU), Gemma 4 26B-A4B, MiniMax-M3 (clamped and shifted), Kimi K3 (SiTU), DeepSeek-V3.
+_LAYERS = {
+    (2688, 1856, 128): ("none", "plain"),
+    (1024, 2688, 512): ("none", "plain"),
+    (2048, 5120, 512): ("none", "plain"),
+    (2816, 704, 128): ("gelu", "plain"),
+    (6144, 3072, 128): ("other", "plain"),
+    (3584, 3072, 896): ("other", "plain"),
+    (7168, 2048, 256): ("silu", "grouped"),
+}
 FILES = {
     "gemm.parquet": _File("linear", {"m": "m", "n": "n", "k": "k"}, {}),
     "attention_prefill.parquet": _File("attention_prefill", _ATTENTION_NUMBERS, _ATTENTION_WORDS),
     "attention_decode.parquet": _File("attention_decode", _ATTENTION_NUMBERS, _ATTENTION_WORDS),
     "moe.parquet": _File(
-        "moe",
+        MOE,
         {
             "tokens": "num_tokens",
             "hidden": "hidden_size",
@@ -111,6 +124,8 @@ def _part(name: str, file: _File, path: Path) -> Part:
         columns["op"] = constant_column(file.op)
     columns |= {ours: number_column(table, column) for ours, column in file.numbers.items()}
     columns |= {ours: text_column(table, column, spelled) for ours, (column, spelled) in file.words.items()}
+    if file.op == MOE:
+        columns |= _gates_and_routers(table)
     if past:
         columns["context_length"] = _context(table, file)
     return Part(name, OperatorColumns(columns, np.arange(table.num_rows)), None)
@@ -125,6 +140,16 @@ def _framework(table: pa.Table) -> Words:
     eager = np.array([word == _EAGER for word in (*impl.words, "")])[impl.codes]
     codes = np.where(eager, framework.codes + len(framework.words), framework.codes)
     return framework._replace(words=(*framework.words, *(f"{word}-eager" for word in framework.words)), codes=codes)
+
+
+def _gates_and_routers(table: pa.Table) -> dict[str, Column]:
+    """`gate` and `router` of every row, by the sizes of its layer."""
+    sizes = np.stack([number_column(table, name).values for name in ("hidden_size", "inter_size", "num_experts")])
+    gates, routers = np.zeros(table.num_rows, dtype=np.intp), np.zeros(table.num_rows, dtype=np.intp)
+    for layer, (gate, router) in _LAYERS.items():
+        rows = (sizes == np.array(layer)[:, None]).all(axis=0)
+        gates[rows], routers[rows] = GATES.index(gate), ROUTERS.index(router)
+    return {"gate": Words(GATES, gates, False), "router": Words(ROUTERS, routers, False)}
 
 
 def _context(table: pa.Table, file: _File) -> Numbers:

@@ -61,7 +61,7 @@ _FAR = 12.0
 @cache
 def own_dims(kind: int) -> tuple[str, ...]:
     """Columns of an operator that its models see, in order."""
-    return tuple(name for dim in OPS[kind].dims if dim.feature != "unseen" for name in dim.columns)
+    return tuple(name for dim in OPS[kind].dims if dim.feature in ("size", "code") for name in dim.columns)
 
 
 @cache

@@ -1,0 +1,108 @@
+"""How tokens spread over experts: the pairs that the busiest rank of a `moe` layer gets, and its experts at work.
+
+`balanced`: as many pairs on every rank, and as many experts have work as can. `power_law_a`: see app.ops.moe.
+"""
+
+from __future__ import annotations
+
+import re
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from app.tables.arrays import Floats
+from app.tables.ops import OpTable
+
+BALANCED = 0.0
+_POWER_LAW = re.compile(r"power_law_(\d{1,3}(?:\.\d{1,12})?)")
+STEEPEST = 8.0
+# Largest part of all tokens that the generator gives one expert, and its range where pairs are fewer than experts.
+_LARGEST_SHARE, _FEW = 0.8, (0.01, 2.0)
+_NEAR_ZERO = 1e-6
+
+
+def distribution(text: str) -> float:
+    """The exponent of a power law, 0 for `balanced`."""
+    if text == "balanced":
+        return BALANCED
+    found = _POWER_LAW.fullmatch(text)
+    exponent = float(found[1]) if found else 0.0
+    if not 0.0 < exponent <= STEEPEST:
+        raise ValueError(f"is balanced, or power_law_ and an exponent up to {STEEPEST:g}, as in power_law_1.01")
+    return exponent
+
+
+def distribution_name(exponent: float) -> str:
+    """What `distribution` read it from."""
+    return "balanced" if exponent == BALANCED else f"power_law_{exponent:.12g}"
+
+
+def _power(exponent: Floats) -> Floats:
+    """A power to integrate with, kept off zero, where the integral is a logarithm."""
+    power: Floats = np.where(np.abs(exponent) < _NEAR_ZERO, _NEAR_ZERO, exponent)
+    return power
+
+
+def _skewed(table: OpTable, exponent: Floats) -> tuple[Floats, Floats]:
+    """Largest expert's part of all pairs, and the part of experts that have work."""
+    tokens, experts = table.column("tokens"), table.column("experts")
+    pairs = tokens * table.column("top_k")
+    many = pairs > experts
+    low = np.where(many, 1.0, _FEW[0])
+    high = np.where(many, np.maximum(_LARGEST_SHARE * tokens, 2.0), _FEW[1])
+    power, above = _power(1.0 - exponent), _power(2.0 - exponent)
+    top = high**power
+    span = top - low**power
+    mass = high**above - low**above
+    total = experts * mass * power / (above * span)  # of the draws of all experts
+    # The largest of n draws lies about half an expert from the end of the distribution.
+    largest = (top - 0.5 / experts * span) ** (1.0 / power)
+
+    def at_least(share: float) -> tuple[Floats, Floats]:
+        """Part of the experts with this many pairs or more, and the part of the pairs that they have."""
+        least = np.minimum(np.maximum(share * total / pairs, low), high)
+        return (top - least**power) / span, (high**above - least**above) / mass
+
+    # Shares are rounded, those of three and more evenly; what pairs that leaves go to experts without any.
+    working, (ample, theirs) = at_least(0.5)[0], at_least(3.0)
+    rounded = working + at_least(1.5)[0] + at_least(2.5)[0] - 3.0 * ample
+    left = np.maximum(pairs * (1.0 - theirs) / experts - rounded, 0.0)
+    return np.minimum(np.maximum(largest / total, 1.0 / experts), 1.0), np.minimum(working + left, 1.0)
+
+
+def load(table: OpTable) -> tuple[Floats, Floats]:
+    """Pairs of token and expert on the busiest rank, and how many of its experts have work, float64 [n] each."""
+    experts, exponent, ranks = (table.column(name) for name in ("experts", "distribution", "expert_parallel"))
+    pairs, local, even = table.column("tokens") * table.column("top_k"), experts / ranks, 1.0 / ranks
+    skewed = exponent != BALANCED
+    if not skewed.any():
+        return pairs * even, np.maximum(np.minimum(local, pairs * even), 1.0)
+    largest, working = _skewed(table, exponent)
+    rest = (local - 1.0) * (1.0 - largest) / np.maximum(experts - 1.0, 1.0)
+    busiest = pairs * np.where(skewed, np.minimum(np.maximum(largest + rest, even), 1.0), even)
+    active = np.minimum(np.where(skewed, local * working + _more(local, working, ranks), local), local)
+    busiest = np.where(skewed, np.maximum(busiest, np.minimum(active, pairs)), busiest)
+    return busiest, np.maximum(np.minimum(active, busiest), 1.0)
+
+
+def _more(local: Floats, working: Floats, ranks: Floats) -> Floats:
+    """Experts at work on the busiest rank beyond the average: the largest of `ranks` normal draws (Blom 1958)."""
+    spread = np.sqrt(local * working * (1.0 - working) * (1.0 - 1.0 / ranks))
+    sizes, which = np.unique(ranks, return_inverse=True)
+    beyond = np.array([NormalDist().inv_cdf((size - 0.375) / (size + 0.25)) for size in sizes.tolist()])
+    more: Floats = spread * beyond[which.reshape(ranks.shape)]
+    return more
+
+
+def loads(tokens: int, experts: int, top_k: int, exponent: float) -> Any:
+    """Tokens of every expert, int [experts]: as equal as can be, or the quantiles of the density x^-a."""
+    pairs = tokens * top_k
+    if exponent == BALANCED:
+        return pairs // experts + (np.arange(experts) < pairs % experts)
+    low, high = (1.0, max(_LARGEST_SHARE * tokens, 2.0)) if pairs > experts else _FEW
+    share = (np.arange(experts) + 0.5) / experts
+    power = (1.0 - exponent) or _NEAR_ZERO
+    drawn = (low**power + share * (high**power - low**power)) ** (1.0 / power)
+    ends = np.rint(np.cumsum(drawn) / drawn.sum() * pairs).astype(np.int64)
+    return np.diff(ends, prepend=0)
