@@ -3,7 +3,8 @@
 Rows of one GPU err together (its clock, its card, its software), and a lowering leaves things out: residuals of rows
 tell neither, but where these are of GPUs held out they tell of the first. Half-widths in log space that hold 80 % of
 NeuSight's measured models together with the rows' own intervals: as it ships, on the GPUs whose operators were learned
-from, and with each of these left out in turn (docs/explanation/notebook.md).
+from, and with each of these left out in turn (docs/explanation/notebook.md). Set by hand on these runs, so how many of
+them the intervals hold is in-sample (docs/reference/results.md).
 """
 
 from __future__ import annotations

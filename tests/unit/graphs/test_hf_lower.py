@@ -11,6 +11,7 @@ from app.graphs.operands import operands
 from app.graphs.run import Parallelism, Run
 from app.ops import OP_CODE
 from app.ops.kinds import kinds_of
+from app.ops.moe import BY_GROUPS, GELU, PLAIN, SILU
 from app.services.models.builtin import find_config, names
 from app.tables.workload import Workload
 from tests.unit.transformers import BUILT_IN, PUBLISHED, config
@@ -127,6 +128,20 @@ def test_experts_are_dealt_over_replicas_then_tensor_ranks(parallelism: Parallel
     assert of(workload, "all_to_all", "spread") == parallelism.data * parallelism.tensor
     assert of(workload, "experts", "tokens") == 128
     assert workload.parameters[workload.names.index("experts")] == held * 3 * 7168 * 2048
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "gate", "router"),
+    [
+        ("mixtral-8x7b", {}, SILU, PLAIN),
+        ("mixtral-8x7b", {"hidden_act": "gelu"}, GELU, PLAIN),
+        ("deepseek-v3", {}, SILU, BY_GROUPS),
+        ("deepseek-v3", {"n_group": 1, "topk_group": 1}, SILU, PLAIN),
+    ],
+)
+def test_experts_have_their_gate_and_router(name: str, change: dict[str, Any], gate: float, router: float) -> None:
+    workload = lower(config(name) | change, Run("decode", 16, 512, dtype="fp8", attention="flash"))
+    assert (of(workload, "experts", "gate"), of(workload, "experts", "router")) == (gate, router)
 
 
 def test_experts_dealt_over_tensor_ranks_alone_swap_nothing() -> None:
