@@ -1,4 +1,4 @@
-"""Every knob of the service, typed, each with its environment variable and one line of help."""
+"""Settings of the service, typed, each with its environment variable and one line of help."""
 
 from __future__ import annotations
 
@@ -30,68 +30,66 @@ class Knob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """One installation. Build it with `Settings.from_env()`; nothing reads the environment at import."""
+    """Settings of one installation, from `Settings.from_env()`; nothing reads the environment at import."""
 
     database_url: Annotated[
-        str | None, Knob("DATABASE_URL", "PostgreSQL to use; unset: an embedded one in the data folder")
+        str | None, Knob("DATABASE_URL", "PostgreSQL URL; default: an embedded server in the data folder")
     ] = None
     data_dir: Annotated[Path, Knob("GPUCAST_DATA_DIR", "folder of the embedded database and the model store")] = (
         CHECKOUT / ".gpucast"
     )
     shipped_dir: Annotated[
-        Path, Knob("GPUCAST_SHIPPED_DIR", "folder of the artefacts that answer before any retraining")
+        Path, Knob("GPUCAST_SHIPPED_DIR", "folder of the shipped artefacts, used before any retraining")
     ] = SHIPPED_MODELS
     seed_measurements_dir: Annotated[
-        Path, Knob("GPUCAST_SEED_MEASUREMENTS_DIR", "folder of the measurements that a start brings in, Parquet files")
+        Path, Knob("GPUCAST_SEED_MEASUREMENTS_DIR", "folder of Parquet measurements imported at start")
     ] = SEED_MEASUREMENTS
     host: Annotated[str, Knob("HOST", "address to listen on")] = "127.0.0.1"
-    port: Annotated[int, Knob("PORT", "port to listen on; 0 takes a free one")] = 8000
+    port: Annotated[int, Knob("PORT", "port to listen on; 0: any free port")] = 8000
     workers: Annotated[int, Knob("GPUCAST_WORKERS", "API processes")] = 1
     log_level: Annotated[str, Knob("GPUCAST_LOG_LEVEL", "debug, info, warning or error")] = "info"
     keys: Annotated[
-        str, Knob("GPUCAST_KEYS", "whether API keys are asked for: on, off, or auto: unless HOST is this machine alone")
+        str, Knob("GPUCAST_KEYS", "require API keys: on, off, or auto (on unless HOST is a loopback address)")
     ] = "auto"
     rate_limit: Annotated[
         str,
         Knob(
             "GPUCAST_RATE_LIMIT",
-            "most requests of one caller to one process: 100/second, off, or auto: that, where keys are",
+            "rate limit per caller and process, like 100/second; off; or auto (100/second if keys are required)",
         ),
     ] = "auto"
-    request_timeout_s: Annotated[
-        float, Knob("GPUCAST_REQUEST_TIMEOUT_S", "how long a request may wait for its answer, seconds")
-    ] = 300.0
+    request_timeout_s: Annotated[float, Knob("GPUCAST_REQUEST_TIMEOUT_S", "time limit of a request, seconds")] = 300.0
     max_body_bytes: Annotated[int, Knob("GPUCAST_MAX_BODY_BYTES", "largest request body, bytes")] = 64 * 2**20
     max_batch_rows: Annotated[int, Knob("GPUCAST_MAX_BATCH_ROWS", "most rows in one batch or upload")] = 1_000_000
     database_wait_s: Annotated[
-        float, Knob("GPUCAST_DATABASE_WAIT_S", "how long a start waits for the database, seconds")
+        float, Knob("GPUCAST_DATABASE_WAIT_S", "time that a start waits for the database, seconds")
     ] = 30.0
     revision_poll_s: Annotated[
-        float, Knob("GPUCAST_REVISION_POLL_S", "how often an API process looks for changes, seconds")
+        float, Knob("GPUCAST_REVISION_POLL_S", "polling interval of API processes for changes, seconds")
     ] = 0.5
     retrain_gate_tolerance: Annotated[
-        float, Knob("GPUCAST_RETRAIN_GATE_TOLERANCE", "how much worse, relatively, a version may score and be served")
+        float, Knob("GPUCAST_RETRAIN_GATE_TOLERANCE", "relative loss of accuracy up to which a new version is served")
     ] = 0.02
     retrain_attempts: Annotated[
-        int, Knob("GPUCAST_RETRAIN_ATTEMPTS", "how often a retraining whose worker dies is tried")
+        int, Knob("GPUCAST_RETRAIN_ATTEMPTS", "attempts for a retraining whose worker dies")
     ] = 3
-    retrain_timeout_s: Annotated[
-        float, Knob("GPUCAST_RETRAIN_TIMEOUT_S", "longest that one retraining may take, seconds")
-    ] = 3600.0
+    retrain_timeout_s: Annotated[float, Knob("GPUCAST_RETRAIN_TIMEOUT_S", "time limit of one retraining, seconds")] = (
+        3600.0
+    )
     retrain_memory_bytes: Annotated[
-        int, Knob("GPUCAST_RETRAIN_MEMORY_BYTES", "most memory that one retraining may take, bytes")
+        int, Knob("GPUCAST_RETRAIN_MEMORY_BYTES", "memory limit of one retraining, bytes")
     ] = 8 * 2**30
-    heartbeat_s: Annotated[float, Knob("GPUCAST_HEARTBEAT_S", "how often a worker says that it lives, seconds")] = 1.0
+    heartbeat_s: Annotated[float, Knob("GPUCAST_HEARTBEAT_S", "heartbeat interval of workers, seconds")] = 1.0
     stalled_after_s: Annotated[
-        float, Knob("GPUCAST_STALLED_AFTER_S", "silence after which a worker counts as dead, seconds")
+        float, Knob("GPUCAST_STALLED_AFTER_S", "time without heartbeat after which a worker counts as dead, seconds")
     ] = 6.0
     stop_grace_s: Annotated[
-        float, Knob("GPUCAST_STOP_GRACE_S", "how long a stop waits for requests and a running job, seconds")
+        float, Knob("GPUCAST_STOP_GRACE_S", "time that a stop waits for requests and a running job, seconds")
     ] = 30.0
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
-        """Settings from environment variables; unset or empty ones keep their default."""
+        """Return settings from environment variables; unset or empty ones keep their default."""
         source = os.environ if environ is None else environ
         values: dict[str, Any] = {}
         wrong: list[FieldError] = []
@@ -107,7 +105,7 @@ class Settings:
         return cls(**values)
 
     def environment(self) -> dict[str, str]:
-        """The variables from which `from_env` builds these settings again, for child processes."""
+        """Return the variables from which `from_env` restores these settings, for child processes."""
         pairs = ((knob.env, getattr(self, name)) for name, knob in knobs().items())
         return {env: str(value) for env, value in pairs if value is not None}
 
@@ -118,28 +116,28 @@ class Settings:
 
     @property
     def rate(self) -> str | None:
-        """The rate limit as the `limits` package writes it; None where there is none."""
+        """The rate limit in the `limits` package's notation, or None."""
         if self.rate_limit == "auto":
             return DEFAULT_RATE if self.needs_keys else None
         return None if self.rate_limit == "off" else self.rate_limit
 
     @property
     def models_dir(self) -> Path:
-        """The artefact store that this installation writes; SHIPPED_MODELS holds those of the repository."""
+        """The artefact store of this installation; SHIPPED_MODELS has those of the repository."""
         return self.data_dir / "models_store"
 
 
-_WORDS = {"log_level": ("debug", "info", "warning", "error"), "keys": ("auto", "on", "off")}
+_CHOICES = {"log_level": ("debug", "info", "warning", "error"), "keys": ("auto", "on", "off")}
 
 
 def knobs() -> dict[str, Knob]:
-    """Every setting by its name, in the order of `Settings`."""
+    """Return every setting by name, in the order of `Settings`."""
     hints = get_type_hints(Settings, include_extras=True)
     return {item.name: hints[item.name].__metadata__[0] for item in fields(Settings)}
 
 
 def _parse(name: str, text: str) -> Any:
-    """`text` as the type of the setting's default; ValueError says what to send instead."""
+    """Return `text` as the type of the setting's default. Raises ValueError with what to set instead."""
     default = {item.name: item.default for item in fields(Settings)}[name]
     if isinstance(default, Path):
         return Path(text).expanduser().absolute()
@@ -149,12 +147,12 @@ def _parse(name: str, text: str) -> Any:
         return _number(float, text, "a number of at least 0")
     if name == "rate_limit":
         return _rate(text)
-    if name in _WORDS:
-        return _word(text, _WORDS[name])
+    if name in _CHOICES:
+        return _choice(text, _CHOICES[name])
     return text
 
 
-def _word(text: str, known: tuple[str, ...]) -> str:
+def _choice(text: str, known: tuple[str, ...]) -> str:
     if text.lower() not in known:
         raise ValueError(f"must be {', '.join(known[:-1])} or {known[-1]}, not {text!r}")
     return text.lower()
@@ -173,18 +171,18 @@ def _rate(text: str) -> str:
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address; a name other than localhost may lead anywhere."""
+    """Return whether only this machine can reach the address; names other than localhost may resolve anywhere."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host.lower() == "localhost"
 
 
-def _number(kind: type[int] | type[float], text: str, wanted: str) -> float:
+def _number(kind: type[int] | type[float], text: str, expected: str) -> float:
     try:
         value = kind(text)
     except ValueError:
-        raise ValueError(f"must be {wanted}, not {text!r}") from None
+        raise ValueError(f"must be {expected}, not {text!r}") from None
     if not 0 <= value < 1e15:
-        raise ValueError(f"must be {wanted}, not {text!r}")
+        raise ValueError(f"must be {expected}, not {text!r}")
     return value

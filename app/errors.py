@@ -1,18 +1,18 @@
-"""Every failure that a caller can see.
+"""Errors that a caller can see.
 
 GpucastError (500)
-|-- BadInput (422)            a field is wrong; `errors` says which and why
-|   `-- Malformed (400)       the body cannot be parsed at all
-|-- Unauthorized (401)        no key, or none that opens anything
-|-- Forbidden (403)           a key that may do less
+|-- BadInput (422)            a field is wrong; `errors` lists which and why
+|   `-- Malformed (400)       the body cannot be parsed
+|-- Unauthorized (401)        the key is missing or invalid
+|-- Forbidden (403)           the key's role does not allow this
 |-- NotFound (404)            `near` lists close names
 |-- Conflict (409)            the thing exists, or is not ready yet
 |   `-- NotTrained (409)      a predictor without training data; names the import command
-|-- TooLarge (413)            says the limit
+|-- TooLarge (413)            names the limit
 |-- UnsupportedMedia (415)    lists the accepted types
-|-- TooMany (429)             over the rate limit; carries Retry-After
-|-- TimedOut (504)            took longer than a request may
-`-- Unavailable (503)         the database or queue is away; carries Retry-After
+|-- TooMany (429)             over the rate limit; has Retry-After
+|-- TimedOut (504)            the request took too long
+`-- Unavailable (503)         the database or queue is unavailable; has Retry-After
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-# Wrong fields that one answer tells of.
+# Most wrong fields that one answer lists.
 MAX_ERRORS = 20
 
 
@@ -34,7 +34,7 @@ class FieldError:
 
 
 class GpucastError(Exception):
-    """Base of all errors that are told to the caller."""
+    """Base of all errors that are reported to the caller."""
 
     status: ClassVar[int] = 500
     title: ClassVar[str] = "Internal error"
@@ -47,7 +47,7 @@ class GpucastError(Exception):
 
 
 class BadInput(GpucastError):
-    """Well-formed, but a field's value cannot be."""
+    """The request is well-formed, but a value is invalid."""
 
     status = 422
     title = "Invalid input"
@@ -55,7 +55,7 @@ class BadInput(GpucastError):
 
 
 class Malformed(BadInput):
-    """Not JSON, CSV, Parquet or Arrow at all."""
+    """The body is not valid JSON, CSV, Parquet or Arrow."""
 
     status = 400
     title = "Malformed body"
@@ -63,7 +63,7 @@ class Malformed(BadInput):
 
 
 class Unauthorized(GpucastError):
-    """No key, or one that is wrong or revoked: the answer does not say which."""
+    """The API key is missing, wrong or revoked; the answer does not distinguish these."""
 
     status = 401
     title = "Unauthorized"
@@ -74,7 +74,7 @@ class Unauthorized(GpucastError):
 
 
 class Forbidden(GpucastError):
-    """A key whose role is short of what was asked."""
+    """The key's role does not allow the request."""
 
     status = 403
     title = "Forbidden"
@@ -85,7 +85,7 @@ class Forbidden(GpucastError):
 
 
 class NotFound(GpucastError):
-    """No such thing; `near` holds the closest names."""
+    """Not found; `near` holds the closest names."""
 
     status = 404
     title = "Not found"
@@ -97,7 +97,7 @@ class NotFound(GpucastError):
 
 
 class Conflict(GpucastError):
-    """In the way of the present state."""
+    """The request conflicts with the current state (HTTP 409)."""
 
     status = 409
     title = "Conflict"
@@ -105,14 +105,14 @@ class Conflict(GpucastError):
 
 
 class NotTrained(Conflict):
-    """A predictor that has no data yet."""
+    """The predictor has no training data yet."""
 
     title = "Predictor not trained"
     code = "not-trained"
 
 
 class TooLarge(GpucastError):
-    """Over a stated limit."""
+    """The request exceeds a stated limit."""
 
     status = 413
     title = "Too large"
@@ -120,7 +120,7 @@ class TooLarge(GpucastError):
 
 
 class UnsupportedMedia(GpucastError):
-    """A body in a form that is not read here."""
+    """The media type of the body is not supported."""
 
     status = 415
     title = "Unsupported media type"
@@ -128,7 +128,7 @@ class UnsupportedMedia(GpucastError):
 
 
 class TimedOut(GpucastError):
-    """Longer at work than a request may be."""
+    """The request took longer than allowed."""
 
     status = 504
     title = "Timed out"
@@ -136,7 +136,7 @@ class TimedOut(GpucastError):
 
 
 class TooMany(GpucastError):
-    """More requests than the rate limit admits."""
+    """The caller exceeds the rate limit."""
 
     status = 429
     title = "Too many requests"
@@ -148,7 +148,7 @@ class TooMany(GpucastError):
 
 
 class Unavailable(GpucastError):
-    """The database or queue does not answer."""
+    """The database or queue is unavailable."""
 
     status = 503
     title = "Temporarily unavailable"

@@ -1,4 +1,4 @@
-"""The application: settings in, ASGI out. A table of contents."""
+"""The application: settings in, ASGI out."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from app.api import (
 )
 from app.api.pages.shell import STATIC, assets
 from app.api.predict import PredictRoute
-from app.api.query import refuse_unknown
+from app.api.query import check_parameters
 from app.api.service import Service
 from app.api.shared_counts import SharedCounts
 from app.bootstrap import first_key
@@ -110,7 +110,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     routes = [Route(predict.path, predict, methods=["POST"], include_in_schema=False)]
     app.router.routes.extend(routes)
     for router in ROUTERS:
-        app.include_router(router, dependencies=[Depends(refuse_unknown)] if router in STRICT else [])
+        app.include_router(router, dependencies=[Depends(check_parameters)] if router in STRICT else [])
     problems.install(app, [*routes, *(route for router in ROUTERS for route in router.routes)])
     app.mount(STATIC, assets())
     openapi.install(app)

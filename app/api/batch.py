@@ -1,4 +1,4 @@
-"""Predictions of many operator rows at once, in columns."""
+"""POST /predict/batch: many operator rows at once, in columns."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _BODIES = {JSON: {"schema": ref("OperatorBatch"), "example": BATCH_EXAMPLE}} | _
 _ANSWERS = {JSON: {"schema": ref("BatchResponse")}} | _FILES
 _DESCRIPTION = (
     "Operator rows as JSON columns, an Arrow IPC stream or Parquet: columns as the fields of `operators`, with `op`"
-    " and optionally `gpu`; a null where an operator has no such field. The answer comes in the same form, row for"
-    " row: `latency_ms`, `low_ms`, `high_ms` and `bound`, each what `operators` with that row alone answers. In Arrow"
-    " and Parquet the schema's metadata says under `gpucast` who answered, and what to know of it."
+    " and optionally `gpu`; a null where an operator has no such field. The answer comes in the same format, row for"
+    " row: `latency_ms`, `low_ms`, `high_ms` and `bound`, equal to those of `operators` with that row alone. In Arrow"
+    " and Parquet the schema's metadata has, under `gpucast`, the predictors that answered and their warnings."
 )
 
 
 class BatchQuery(BaseModel):
-    """What goes for all rows."""
+    """Options for all rows."""
 
     model_config = ConfigDict(extra="forbid")
 
-    gpu: str | None = Field(default=None, min_length=1, max_length=200, description="of rows that name none")
+    gpu: str | None = Field(default=None, min_length=1, max_length=200, description="GPU of rows without one")
     predictor: str = Field(default="auto", min_length=1, max_length=100)
     coverage: float = Field(default=0.8, gt=0, lt=1, description="share of true times the interval should hold")
 
@@ -43,7 +43,7 @@ class BatchQuery(BaseModel):
     description=_DESCRIPTION,
     openapi_extra={"requestBody": {"required": True, "content": _BODIES}},
     response_class=Response,
-    responses={200: {"description": "Row for row, in the form of the request", "content": _ANSWERS}},
+    responses={200: {"description": "One row per row, in the format of the request", "content": _ANSWERS}},
 )
 def predict_rows(
     request: Request,

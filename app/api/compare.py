@@ -1,4 +1,4 @@
-"""One workload on many GPUs: which is fastest, cheapest, most frugal."""
+"""POST /compare: rank GPUs on one workload."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ router = APIRouter(tags=["Deciding"])
 
 _DESCRIPTION = (
     "A workload on many GPUs, ranked by latency, throughput, cost or energy, with intervals, the Pareto set, and which"
-    " GPUs cannot be told apart. Prices come from the request or from POST /prices: none are known otherwise."
+    " GPUs are statistically tied. Prices come from the request or from POST /prices; there are no default prices."
 )
 
 
@@ -28,7 +28,7 @@ _DESCRIPTION = (
     description=_DESCRIPTION,
     openapi_extra=json_body(ref("CompareRequest"), COMPARE_EXAMPLE),
     response_class=Response,
-    responses={200: json_answer("The GPUs in their order", ref("CompareResponse"))},
+    responses={200: json_answer("The GPUs in ranked order", ref("CompareResponse"))},
 )
 def compare_gpus(
     body: BodyDep, holder: HolderDep, graphs: GraphsDep, settings: SettingsDep, database: DatabaseDep

@@ -1,4 +1,4 @@
-"""Answers from the newest snapshot that they need."""
+"""Answer from the current snapshot, and refresh it if something is missing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def current(holder: SnapshotHolder, answer: Callable[[Snapshot], T]) -> T:
-    """`answer` of the snapshot; once more where it lacks what another process has just added, a GPU say."""
+    """Return `answer` of the snapshot; retry once after a refresh, since another process may have added a GPU."""
     before = holder.snapshot
     try:
         return answer(before)
@@ -25,7 +25,7 @@ def current(holder: SnapshotHolder, answer: Callable[[Snapshot], T]) -> T:
 
 
 def moved(holder: SnapshotHolder, before: Snapshot) -> bool:
-    """Look into the database; True if the snapshot is another one than `before`, whoever changed it."""
+    """Refresh the snapshot; return True if it is no longer `before`, whoever changed it."""
     with suppress(Unavailable):
         holder.refresh()
     return holder.snapshot is not before

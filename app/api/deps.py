@@ -1,4 +1,4 @@
-"""What routes ask for: the database, the snapshot to answer from, the body as JSON."""
+"""Dependencies of routes: database, snapshot, settings, request body."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def _json_body(request: Request) -> Any:
     return decode_plain(await request.body())
 
 
-async def _sound(request: Request) -> None:
+async def _check_body(request: Request) -> None:
     check_json_text(await request.body())
 
 
@@ -57,5 +57,5 @@ GraphsDep = Annotated[Graphs, Depends(_graphs)]
 HolderDep = Annotated[SnapshotHolder, Depends(_holder)]
 BodyDep = Annotated[bytes, Depends(_body)]
 JsonBody = Annotated[Any, Depends(_json_body)]
-# Of a route whose body FastAPI reads by itself.
-SOUND = Depends(_sound)
+# For routes whose body FastAPI reads itself.
+CHECKED_BODY = Depends(_check_body)

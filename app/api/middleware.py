@@ -1,4 +1,4 @@
-"""Around every HTTP request, as pure ASGI: its id, metrics, the limits on its time and body, a way past the router."""
+"""ASGI middleware around every HTTP request: id, metrics, limits on time and body, and a shortcut past the router."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COMPRESSED = "Bodies are read as they are: send no Content-Encoding (Parquet is
 
 
 class Observe:
-    """Give every request an id (the caller's own, if it sent a sane one), count it and time it."""
+    """Give every request an id (the caller's own, if valid), count it and time it."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
@@ -30,7 +30,7 @@ class Observe:
         self._number = itertools.count(1)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, and its answer back with X-Request-ID."""
+        """Pass the request on, and add X-Request-ID to its answer."""
         name = self._request_id(scope)
         started = time.perf_counter()
         status = 500
@@ -50,7 +50,7 @@ class Observe:
             self._metrics.observe(method, route, status, time.perf_counter() - started)
 
     def _request_id(self, scope: Scope) -> bytes:
-        """The caller's X-Request-ID, or a new one: this process's own digits, then a number."""
+        """Return the caller's X-Request-ID, or a new one: random digits of this process, then a number."""
         for key, value in scope["headers"]:
             if key == b"x-request-id" and _REQUEST_ID.fullmatch(value):
                 return bytes(value)
@@ -58,18 +58,18 @@ class Observe:
 
 
 class TimeLimit:
-    """Answer 504 to a request that has no answer after so many seconds, and let its connection go on.
+    """Answer 504 to a request without an answer after so many seconds, and keep its connection.
 
-    What a thread works on cannot be stopped: it comes to its end, and nobody is told of it. One timer looks at all
-    requests in turn, for one each costs as much as the rest of the way here: an answer may be a tick too late.
+    A thread's work cannot be stopped: it finishes, and its result is dropped. One timer checks all requests, because a
+    timer per request costs as much as the rest of this path: a 504 may come one tick late.
     """
 
     def __init__(self, app: ASGIApp, seconds: float) -> None:
         self._app = app
         self._seconds = seconds
         self._tick = min(seconds / 10.0, _MOST_TICK_S)
-        self._open: dict[_Timed, float] = {}  # when each is late: as they came, so the first is the first to be
-        self._loop: asyncio.AbstractEventLoop | None = None  # where the timer runs
+        self._open: dict[_Timed, float] = {}  # deadline of each request, in order of arrival
+        self._loop: asyncio.AbstractEventLoop | None = None  # loop of the timer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on while the timer runs."""
@@ -87,7 +87,7 @@ class TimeLimit:
                 await request.late
 
     def _look(self) -> None:
-        """Answer those that are late; the timer stops where no request is left."""
+        """Answer late requests; stop the timer if no request is left."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         late = list(itertools.takewhile(lambda request: self._open[request] <= now, self._open))
@@ -101,7 +101,7 @@ class TimeLimit:
 
 
 class _Timed:
-    """A request under way: once it is late, its own answer goes nowhere."""
+    """A request in progress. Once it is late, its own answer is dropped."""
 
     __slots__ = ("_receive", "_scope", "_send", "answering", "late")
 
@@ -111,28 +111,28 @@ class _Timed:
         self.late: asyncio.Task[None] | None = None
 
     def answered(self, message: Message) -> Awaitable[None]:
-        """Send a part of its answer."""
+        """Send a part of the answer."""
         if self.late is not None:
             return asyncio.sleep(0)
         self.answering = True
         return self._send(message)
 
     def expire(self, seconds: float) -> None:
-        """Answer in its place, unless its answer has begun."""
+        """Answer 504, unless the answer has started."""
         if not self.answering:
-            error = TimedOut(f"There was no answer within {seconds:g} s; ask for less at a time.")
-            answer = problems.of_error(error)(self._scope, self._receive, self._send)
+            error = TimedOut(f"There was no answer within {seconds:g} s; send a smaller request.")
+            answer = problems.error_response(error)(self._scope, self._receive, self._send)
             self.late = asyncio.get_running_loop().create_task(answer)
 
 
 class Headless:
-    """Answer HEAD as GET, without the body: for probes that ask no more than whether a path is there."""
+    """Answer HEAD as GET without the body, for probes."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on; of the answer to HEAD, all but the body."""
+        """Pass the request on; drop the body of the answer to HEAD."""
         if scope["method"] != "HEAD":
             await self._app(scope, receive, send)
             return
@@ -144,20 +144,20 @@ class Headless:
 
 
 class BodyLimit:
-    """Refuse bodies over a size, told by Content-Length or counted as chunks arrive, and compressed ones."""
+    """Refuse compressed bodies, and bodies over a size, by Content-Length or by counting chunks."""
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
         self._app = app
         self._limit = limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on; one whose length is not told, with a `receive` that counts."""
+        """Pass the request on, with a counting `receive` if its length is not given."""
         length = None
         for key, value in scope["headers"]:
             if key == b"content-length":
                 length = value
             elif key == b"content-encoding" and value.lower() != b"identity":
-                await problems.of_error(UnsupportedMedia(_COMPRESSED))(scope, receive, send)
+                await problems.error_response(UnsupportedMedia(_COMPRESSED))(scope, receive, send)
                 return
         if length is None:
             await self._counted(scope, receive, send)
@@ -179,7 +179,7 @@ class BodyLimit:
             return message
 
         async def answered(message: Message) -> None:
-            """Whoever caught the exception and made another answer of it: 413 goes out."""
+            """Replace an answer that a handler made of the exception by 413."""
             nonlocal started, refused
             if taken > self._limit and not started:
                 started = refused = True
@@ -196,17 +196,17 @@ class BodyLimit:
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
         error = TooLarge(f"The body is over {self._limit:,} bytes; send less, or in parts.")
-        await problems.of_error(error)(scope, receive, send)
+        await problems.error_response(error)(scope, receive, send)
 
 
 class _Over(Exception):
-    """More body than allowed has arrived."""
+    """The body exceeds the limit."""
 
 
 class HotRoutes:
-    """Answer POST to some paths at once, without the router and what FastAPI puts before it.
+    """Answer POST to some paths directly, without the router and FastAPI's overhead.
 
-    The router has the same routes, for every other method and for a path behind a prefix.
+    The router has the same routes, for other methods and for paths behind a prefix.
     """
 
     def __init__(self, app: ASGIApp, routes: Mapping[str, ASGIApp]) -> None:
@@ -214,7 +214,7 @@ class HotRoutes:
         self._routes = routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on what is not hot; a defect is answered, and raised for the server to log."""
+        """Pass on other routes. A defect is answered, and raised for the server to log."""
         hot = self._routes.get(scope["path"]) if scope["method"] == "POST" else None
         if hot is None:
             await self._app(scope, receive, send)
@@ -222,7 +222,7 @@ class HotRoutes:
         try:
             await hot(scope, receive, send)
         except GpucastError as error:
-            await problems.of_error(error)(scope, receive, send)
+            await problems.error_response(error)(scope, receive, send)
         except Exception:
-            await problems.of_defect()(scope, receive, send)
+            await problems.defect_response()(scope, receive, send)
             raise

@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI knows, and what the hot routes' structs and the problem form add."""
+"""The OpenAPI document: FastAPI's, with the structs of the hot routes and the problem schema added."""
 
 from __future__ import annotations
 
@@ -64,34 +64,34 @@ BINARY = {"type": "string", "format": "binary"}
 
 _REPLACED = ("HTTPValidationError", "ValidationError")
 _PROBLEM = {"content": {MEDIA_TYPE: {"schema": {"$ref": REF.format(name="Problem")}}}}
-_MEANINGS = {
+_PROBLEMS = {
     "400": "The body cannot be parsed",
-    "401": "No API key, or one that opens nothing; only where keys are asked for",
-    "403": "The key's role is short of this; only where keys are asked for",
-    "404": "No such thing; the detail lists close names",
-    "409": "In the way of the present state",
+    "401": "API key missing or invalid; only if keys are required",
+    "403": "The key's role does not allow this; only if keys are required",
+    "404": "Not found; the detail lists close names",
+    "409": "The request conflicts with the current state",
     "413": "The body is too large",
-    "415": "A body in a form that is not read here",
-    "422": "A field is wrong; `errors` says which",
-    "429": "Over the rate limit; see Retry-After",
-    "503": "The database or queue does not answer; see Retry-After",
-    "504": "It took longer than a request may",
+    "415": "Unsupported media type",
+    "422": "A field is wrong; `errors` lists which",
+    "429": "Rate limit exceeded; see Retry-After",
+    "503": "The database or queue is unavailable; see Retry-After",
+    "504": "The request took too long",
 }
 
 
 def ref(name: str) -> dict[str, str]:
-    """A reference to a component."""
+    """Return a reference to a component."""
     return {"$ref": REF.format(name=name)}
 
 
 def json_body(schema: dict[str, Any], example: Any) -> dict[str, Any]:
-    """`openapi_extra` of a route that reads its JSON body itself."""
+    """Return the `openapi_extra` of a route that reads its JSON body itself."""
     media = {"schema": schema, "example": example}
     return {"requestBody": {"required": True, "content": {"application/json": media}}}
 
 
 def json_answer(description: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """One entry of a route's `responses`: a JSON body of that schema."""
+    """Return an entry of a route's `responses`: a JSON body of that schema."""
     return {"description": description, "content": {"application/json": {"schema": schema}}}
 
 
@@ -126,8 +126,8 @@ def _document(app: FastAPI) -> dict[str, Any]:
 
 def _predict() -> dict[str, Any]:
     forms = ("PredictRequest", "OperatorsRequest", "OperatorTableRequest", "ModelRequest", "GraphRequest")
-    asked = {"anyOf": [ref(name) for name in forms]}
-    answered = {"anyOf": [ref("PredictResponse"), ref("TableResponse")]}
+    request = {"anyOf": [ref(name) for name in forms]}
+    answer = {"anyOf": [ref("PredictResponse"), ref("TableResponse")]}
     by_kind = {
         "kernel": PREDICT_EXAMPLE,
         "operators": OPERATORS_EXAMPLE,
@@ -139,15 +139,15 @@ def _predict() -> dict[str, Any]:
     return {
         "tags": ["Prediction"],
         "summary": "Predict",
-        "description": "How long a workload takes on one GPU, on several or on all of the catalogue.",
+        "description": "Predict the time of a workload on one GPU, several, or all of the catalogue.",
         "operationId": "predict",
-        "requestBody": {"required": True, "content": {"application/json": {"schema": asked, "examples": examples}}},
-        "responses": {"200": json_answer("One entry per GPU, in the order asked", answered)},
+        "requestBody": {"required": True, "content": {"application/json": {"schema": request, "examples": examples}}},
+        "responses": {"200": json_answer("One entry per GPU, in request order", answer)},
     }
 
 
 def _add_problems(operation: dict[str, Any]) -> None:
-    """Every failure of every operation has the one form."""
-    for status, meaning in _MEANINGS.items():
+    """Add the problem schema for every failure."""
+    for status, meaning in _PROBLEMS.items():
         operation["responses"][status] = {"description": meaning, **_PROBLEM}
     operation["responses"]["default"] = {"description": "Any other failure", **_PROBLEM}

@@ -1,4 +1,4 @@
-"""Operations: is it up, is it ready, what has it done."""
+"""Routes of operations: health, readiness, metrics."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ _READY = {
 
 @router.get("/healthz", responses={200: json_answer("The process is up", _HEALTH)})
 async def healthz() -> Any:
-    """Whether the process answers."""
+    """Return whether the process answers."""
     return {"status": "ok", "version": __version__}
 
 
 @router.get("/readyz", responses={200: json_answer("All parts are usable", _READY)})
 def readyz(runtime: RuntimeDep, holder: HolderDep) -> Response:
-    """Whether database, queue and model store are usable; 503 says which is not."""
+    """Return whether database, queue and model store are usable; 503 names those that are not."""
     parts = readiness(runtime, holder)
     broken = [f"{part.name}: {part.problem}" for part in parts if part.problem]
     if broken:
         headers = {"Retry-After": str(Unavailable.retry_after_s)}
         return problem(503, Unavailable.code, Unavailable.title, "; ".join(broken), headers=headers)
-    told = {part.name: {"ok": True, "notes": list(part.notes)} for part in parts}
-    return JSONResponse({"status": "ready", "parts": told, "revision": holder.engine.revision})
+    state = {part.name: {"ok": True, "notes": list(part.notes)} for part in parts}
+    return JSONResponse({"status": "ready", "parts": state, "revision": holder.engine.revision})
 
 
 @router.get(
@@ -70,7 +70,7 @@ def readyz(runtime: RuntimeDep, holder: HolderDep) -> Response:
     responses={200: {"description": "Prometheus text", "content": {"text/plain": {"schema": _TEXT}}}},
 )
 def metrics(request: Request, holder: HolderDep, runtime: RuntimeDep) -> Response:
-    """Counters of all processes of this service, and how it stands, for Prometheus."""
+    """Counters of all processes of this service, and its state, for Prometheus."""
     shared: SharedCounts = request.app.state.counts
     return Response(text(shared.all(), _gauges(holder, runtime)), media_type=CONTENT_TYPE_LATEST)
 
@@ -79,7 +79,7 @@ def _gauges(holder: SnapshotHolder, runtime: Runtime) -> Iterator[Gauge]:
     yield Gauge("gpucast_engine_revision", "Revision of the engine that serves", {(): holder.engine.revision})
     yield Gauge("gpucast_database_up", "1 while the database answers", {(): not holder.health.database})
     versions: dict[tuple[str, ...], float] = {
-        (name, gpu, one.version): 1.0 for (name, gpu), one in holder.engine.served.items()
+        (name, gpu, served.version): 1.0 for (name, gpu), served in holder.engine.served.items()
     }
     labels = ("predictor", "gpu", "version")
     yield Gauge("gpucast_version_served", "Versions that answer; gpu * is all others", versions, labels)

@@ -1,4 +1,4 @@
-"""Where to cut a network over unequal GPUs."""
+"""POST /partition: partition a network over unequal GPUs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from app.wire.partition_form import PARTITION_EXAMPLE
 router = APIRouter(tags=["Prediction"])
 
 _DESCRIPTION = (
-    "A model or graph over two GPUs or more, in the order that requests pass them: the cuts whose slowest stage is the"
+    "A model or graph over two GPUs or more, in pipeline order: the partition whose slowest stage is the"
     " fastest, within each GPU's memory, with the time to pass activations on."
 )
 
@@ -25,10 +25,10 @@ _DESCRIPTION = (
     description=_DESCRIPTION,
     openapi_extra=json_body(ref("PartitionRequest"), PARTITION_EXAMPLE),
     response_class=Response,
-    responses={200: json_answer("The best cut", ref("PartitionResponse"))},
+    responses={200: json_answer("The best partition", ref("PartitionResponse"))},
 )
 def plan_partition(body: BodyDep, holder: HolderDep, graphs: GraphsDep) -> Response:
-    """Cut a network over GPUs."""
-    request, asked = read_partition(body)
-    answer = current(holder, lambda snapshot: partition_network(snapshot, request, asked, graphs))
+    """Partition a network over GPUs."""
+    request, predict_request = read_partition(body)
+    answer = current(holder, lambda snapshot: partition_network(snapshot, request, predict_request, graphs))
     return Response(msgspec.json.encode(answer), media_type="application/json")

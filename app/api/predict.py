@@ -1,4 +1,4 @@
-"""POST /predict: the hot route, at ASGI level; its schema joins the OpenAPI document by hand."""
+"""POST /predict: the hot route, at ASGI level; its schema is added to the OpenAPI document by hand."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from app.wire.operators.operators_form import OperatorsRequest
 from app.wire.predict_body import Request, Response, read_request, write_response
 from app.wire.prediction_form import MAX_GPUS, PredictRequest, PredictResponse
 
-# Over so many pairs of GPU and measurement or operator, the work leaves the event loop; so do long bodies.
+# Work over so many pairs of GPU and measurement or operator leaves the event loop; so do long bodies.
 INLINE_PAIRS = 512
 INLINE_BYTES = 65_536
-# Of a caller that has just stored something, in another process: then the database is looked into first.
+# Sent by callers that just stored something through another process: the snapshot is refreshed first.
 _NOTHING_OLDER = (b"cache-control", b"no-cache")
-# A network by its configuration or name is as much work as this many operators; its serving figures are a few networks.
+# A network costs about as much as this many operators; its serving figures as much as a few networks.
 _ROWS_OF_MODEL = 256
 
 
 class PredictRoute:
     """ASGI application of one route: bytes in, engine, bytes out.
 
-    Requests that arrive within two turns of the event loop are answered together: in the second one it has read
-    what other connections sent meanwhile.
+    Requests that arrive within two turns of the event loop are answered together: by the second turn it has read what
+    other connections sent meanwhile.
     """
 
     path = "/predict"
@@ -44,13 +44,13 @@ class PredictRoute:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; errors go to the application's handlers."""
-        scope["route"] = self  # what metrics count under
+        scope["route"] = self  # the route of the metrics
         app: Service = scope["app"]
         if _NOTHING_OLDER in scope["headers"]:
             holder: SnapshotHolder = app.state.holder
             await run_in_threadpool(moved, holder, holder.snapshot)
-        given = await _body(receive)
-        request = read_request(given) if len(given) <= INLINE_BYTES else await run_in_threadpool(read_request, given)
+        raw = await _body(receive)
+        request = read_request(raw) if len(raw) <= INLINE_BYTES else await run_in_threadpool(read_request, raw)
         body = await self._answer(app, request)
         length = str(len(body)).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", length)]
@@ -58,7 +58,7 @@ class PredictRoute:
         await send({"type": "http.response.body", "body": body})
 
     async def _answer(self, app: Service, request: Request) -> bytes:
-        """A GPU that nobody here knows is looked for in the database once."""
+        """Return the answer; an unknown GPU triggers one refresh of the snapshot."""
         before = app.state.holder.snapshot
         try:
             return await self._predicted(app, request)
@@ -84,12 +84,12 @@ class PredictRoute:
                 answer = kept(state.runtime.database, snapshot, "predict", request, answer)
             return answer, write_response(answer)
 
-        told, body = written() if few else await run_in_threadpool(written)
-        _count(app.metrics, told)
+        answer_, body = written() if few else await run_in_threadpool(written)
+        _count(app.metrics, answer_)
         return body
 
     async def _together(self, holder: SnapshotHolder, request: PredictRequest) -> PredictResponse:
-        """The answer to a kernel, with all that wait for one."""
+        """Return the answer for a kernel, computed together with all waiting requests."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[PredictResponse] = loop.create_future()
         if not self._waiting:
@@ -100,7 +100,7 @@ class PredictRoute:
     def _flush(self, holder: SnapshotHolder) -> None:
         waiting, self._waiting = self._waiting, []
         for (_, future), answer in zip(waiting, _all(holder, [request for request, _ in waiting]), strict=True):
-            if future.done():  # the caller has gone
+            if future.done():  # the caller disconnected
                 continue
             if isinstance(answer, Exception):
                 future.set_exception(answer)
@@ -109,7 +109,7 @@ class PredictRoute:
 
 
 def _all(holder: SnapshotHolder, requests: Sequence[PredictRequest]) -> Sequence[PredictResponse | Exception]:
-    """Every answer; a defect that one request brings out stays with that request."""
+    """Return all answers. A defect caused by one request is only returned for that request."""
     try:
         return predict_kernels(holder.snapshot, requests)
     except Exception as error:
@@ -119,8 +119,8 @@ def _all(holder: SnapshotHolder, requests: Sequence[PredictRequest]) -> Sequence
 
 
 def _count(metrics: Metrics, answer: Response) -> None:
-    for one in answer.predictions:
-        metrics.predicted(one.predictor.name, getattr(one, "support", "columns"))
+    for prediction in answer.predictions:
+        metrics.predicted(prediction.predictor.name, getattr(prediction, "support", "columns"))
 
 
 def _pairs(request: Request) -> int:
@@ -142,7 +142,7 @@ def _gpus(request: Request) -> int:
 
 
 async def _body(receive: Receive) -> bytes:
-    """The whole request body."""
+    """Return the whole request body."""
     message = await receive()
     body: bytes = message.get("body", b"")
     if not message.get("more_body", False):

@@ -1,4 +1,4 @@
-"""Saved predictions: listed, and derived again."""
+"""Routes of saved predictions: list and reproduce."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ router = APIRouter(tags=["Prediction"])
 
 
 class SavedLine(BaseModel):
-    """One saved prediction; `kind` is the route that was asked: predict, compare or plan."""
+    """One saved prediction; `kind` is its route: predict, compare or plan."""
 
     id: int
     kind: str
@@ -32,23 +32,23 @@ class SavedLine(BaseModel):
 
 
 class SavedPage(BaseModel):
-    """Saved predictions, newest first; `next` is the `after` of the page that follows."""
+    """Saved predictions, newest first; `next` is the `after` of the next page."""
 
     items: list[SavedLine]
     next: int | None = None
 
 
 class SavedQuery(BaseModel):
-    """A page."""
+    """A page of saved predictions."""
 
     model_config = ConfigDict(extra="forbid")
 
-    after: Id | None = Field(default=None, description="the `next` of the page before")
+    after: Id | None = Field(default=None, description="the `next` of the previous page")
     limit: Limit = 100
 
 
 class DifferenceOut(BaseModel):
-    """A figure or word that is another; null stands for what is not there."""
+    """A changed value; null stands for a missing one."""
 
     path: str
     saved: Any
@@ -56,15 +56,15 @@ class DifferenceOut(BaseModel):
 
 
 class SavedPrediction(SavedLine):
-    """An answer as it was saved, and what came of deriving it again from the same versions.
+    """A saved answer, and the result of reproducing it from the same versions.
 
-    `unchanged` is null where it cannot be derived any more: `gone` says what is missing. `since` says what is another
-    today: versions served, figures of the GPUs, the code, measurements that came in or went.
+    `unchanged` is null if it cannot be reproduced: `gone` lists what is missing. `since` lists changes since then:
+    versions, figures of the GPUs, code, added or removed measurements.
     """
 
     request: dict[str, Any]
     answer: dict[str, Any]
-    versions: dict[str, Any] = Field(description="code, catalogue revision, predictor versions and GPUs of then")
+    versions: dict[str, Any] = Field(description="code, catalogue revision, predictor versions and GPUs at that time")
     unchanged: bool | None
     differences: list[DifferenceOut]
     gone: list[str]
@@ -72,12 +72,12 @@ class SavedPrediction(SavedLine):
 
 
 @router.get("/predictions", response_model_exclude_none=True)
-def list_predictions(wanted: Annotated[SavedQuery, Query()], database: DatabaseDep) -> SavedPage:
-    """Saved predictions, a page at a time."""
+def list_predictions(query: Annotated[SavedQuery, Query()], database: DatabaseDep) -> SavedPage:
+    """Saved predictions, page by page."""
     with database.begin() as connection:
-        rows = quotes.page(connection, after=wanted.after, limit=wanted.limit + 1)
-    items = [SavedLine.model_validate(row, from_attributes=True) for row in rows[: wanted.limit]]
-    return SavedPage(items=items, next=items[-1].id if len(rows) > wanted.limit else None)
+        rows = quotes.page(connection, after=query.after, limit=query.limit + 1)
+    items = [SavedLine.model_validate(row, from_attributes=True) for row in rows[: query.limit]]
+    return SavedPage(items=items, next=items[-1].id if len(rows) > query.limit else None)
 
 
 def _derived(
@@ -103,14 +103,14 @@ DerivedDep = Annotated[tuple[Saved, Derived], Depends(_derived)]
     responses={200: {"description": "One page", "content": {"application/pdf": {"schema": BINARY}}}},
 )
 def get_prediction_pdf(found: DerivedDep) -> Response:
-    """A saved prediction, derived again, as one page of PDF."""
+    """A saved prediction, reproduced, as one page of PDF."""
     name = f'inline; filename="gpucast-{found[0].id}.pdf"'
     return Response(as_pdf(*found), media_type="application/pdf", headers={"Content-Disposition": name})
 
 
 @router.get("/predictions/{prediction_id}")
 def get_prediction(found: DerivedDep) -> SavedPrediction:
-    """A saved prediction, derived again from the versions that it was given by."""
+    """A saved prediction, reproduced from the versions that answered then."""
     return _out(*found)
 
 
@@ -124,7 +124,7 @@ def _out(saved: Saved, derived: Derived) -> SavedPrediction:
         answer=json.loads(saved.answer),
         versions=saved.versions,
         unchanged=derived.unchanged,
-        differences=[DifferenceOut(**one._asdict()) for one in derived.differences],
+        differences=[DifferenceOut(**difference._asdict()) for difference in derived.differences],
         gone=derived.gone,
         since=derived.since,
     )

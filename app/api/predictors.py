@@ -1,4 +1,4 @@
-"""Predictors: which there are, which versions answer, what they learned from and how well they do."""
+"""Routes of predictors: versions, training data and accuracy."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ class VersionOut(BaseModel):
 
     version: str
     gpu: str | None = Field(description="null: pooled over all GPUs")
-    state: str = Field(description="served, retired, kept_back, or shipped: part of the installation")
+    state: str = Field(description="served, retired, kept_back, or shipped with the code")
     trained_on: dict[str, Any] = Field(description="rows and GPUs")
     validation: list[dict[str, Any]] = Field(
-        description="errors on what was held out, per split, family and GPU; a note where too few rows were"
+        description="held-out errors per split, family and GPU; a note where rows were too few"
     )
     training_set_sha256: str
-    created_at: datetime | None = Field(description="null: it ships with the code")
+    created_at: datetime | None = Field(description="null: shipped with the code")
 
 
 class AnsweringOut(BaseModel):
-    """What this process answers with, for one GPU or (null) for all that have no version of their own."""
+    """The version that answers in this process, for one GPU or (null) for all without their own."""
 
     gpu: str | None
     version: str
 
 
 class PredictorOut(BaseModel):
-    """One predictor; `answering` is empty until one that needs training has been trained."""
+    """One predictor; `answering` is empty until a predictor that needs training is trained."""
 
     name: str
     trainable: bool
     needs_training: bool
     answering: list[AnsweringOut]
-    shipped: VersionOut | None = Field(description="answers where no version of its own is served")
+    shipped: VersionOut | None = Field(description="answers if no stored version is served")
     served: list[VersionOut]
     history: list[VersionOut] = Field(description=f"newest first, at most {MAX_HISTORY}")
 
@@ -60,7 +60,7 @@ class PredictorList(BaseModel):
 
 @router.get("/predictors")
 def get_predictors(database: DatabaseDep, holder: HolderDep, settings: SettingsDep) -> PredictorList:
-    """Every predictor with the versions it serves, what they were trained on and their validated errors."""
+    """Every predictor with its versions in use, their training data and validated errors."""
     holder.refresh()
     return PredictorList(
         items=[_predictor(item) for item in list_predictors(database, holder.engine, settings.shipped_dir)]
@@ -76,9 +76,9 @@ def post_rollback(
     settings: SettingsDep,
     gpu: Annotated[str | None, Query(min_length=1, max_length=200, description="Default: the pooled version.")] = None,
 ) -> VersionOut:
-    """Serve the version that was served before the present one; 409 if there is none."""
-    if body:  # a GPU named there, as POST /retrain has it, would roll back the pooled version instead
-        raise BadInput("There is no body here; name the GPU as a parameter: ?gpu=NAME.")
+    """Serve the previously served version again; 409 if there is none."""
+    if body:  # POST /retrain takes the GPU in its body; ignoring it here would roll back the pooled version
+        raise BadInput("This route takes no body; give the GPU as a parameter: ?gpu=NAME.")
     version = roll_back_version(database, holder.engine.catalog, name, gpu, settings.shipped_dir)
     holder.refresh()
     return _shipped(version) if isinstance(version, Shipped) else _version(version)

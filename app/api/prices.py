@@ -1,4 +1,4 @@
-"""What an hour of a GPU costs, in and out."""
+"""Routes of GPU prices."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ _BODIES: dict[str, Any] = {
     "text/csv": {"schema": {"type": "string"}, "example": _CSV_EXAMPLE},
 }
 _DESCRIPTION = (
-    "A JSON list or CSV (gpu, usd_per_hour, source, date; provider and region where there are any), all rows or none;"
-    " the same row sent again changes nothing. Of each GPU, provider and region the newest price not after today"
-    " counts, of a GPU's the cheapest; a price in a request goes before."
+    "A JSON list or CSV (gpu, usd_per_hour, source, date; optionally provider and region), all rows or none;"
+    " the same row sent again changes nothing. For each GPU, provider and region the newest price up to today"
+    " counts, and for a GPU the cheapest of these; a price in a request overrides it."
 )
 
 
 class PricePage(BaseModel):
-    """One page; `next` is the cursor of the one after it, absent on the last."""
+    """One page; `next` is the cursor of the next page, absent on the last."""
 
     items: list[Listed]
     next: int | None = None
 
 
 class PriceQuery(BaseModel):
-    """Which prices to list: those that agree with every filter given."""
+    """Prices that match every filter."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -48,7 +48,7 @@ class PriceQuery(BaseModel):
     provider: Text | None = None
     region: Text | None = None
     source: Text | None = None
-    after: int = Field(default=0, ge=0, le=MOST_ID, description="the `next` of the page before")
+    after: int = Field(default=0, ge=0, le=MOST_ID, description="the `next` of the previous page")
     limit: Limit = 100
 
 
@@ -66,13 +66,13 @@ def post_prices(request: Request, body: BodyDep, database: DatabaseDep, holder: 
 
 
 @router.get("/prices", response_model_exclude_none=True)
-def list_prices(wanted: Annotated[PriceQuery, Query()], database: DatabaseDep, holder: HolderDep) -> PricePage:
-    """Stored prices, filtered, a page at a time in the order stored."""
-    filters = wanted.model_dump(exclude={"gpu", "after", "limit"})
-    gpu_id = None if wanted.gpu is None else find(holder, wanted.gpu).id
+def list_prices(query: Annotated[PriceQuery, Query()], database: DatabaseDep, holder: HolderDep) -> PricePage:
+    """Stored prices, filtered, page by page in storage order."""
+    filters = query.model_dump(exclude={"gpu", "after", "limit"})
+    gpu_id = None if query.gpu is None else find(holder, query.gpu).id
     holder.refresh()
     with database.begin() as connection:
-        rows = page(connection, after=wanted.after, limit=wanted.limit + 1, gpu_id=gpu_id, **filters)
+        rows = page(connection, after=query.after, limit=query.limit + 1, gpu_id=gpu_id, **filters)
     book, today = holder.engine.prices, today_utc()
-    items = [to_listing(row, book, today) for row in rows[: wanted.limit]]
-    return PricePage(items=items, next=items[-1].id if len(rows) > wanted.limit else None)
+    items = [to_listing(row, book, today) for row in rows[: query.limit]]
+    return PricePage(items=items, next=items[-1].id if len(rows) > query.limit else None)

@@ -1,4 +1,4 @@
-"""Every failure as RFC 9457 `application/problem+json`: one form, whoever raises it."""
+"""Render every failure as RFC 9457 `application/problem+json`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PROBLEM_SCHEMA: dict[str, Any] = {
 
 
 def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
-    """Answer every exception of the application in this form; `routes` tell which methods a path has."""
+    """Answer every exception of the application in this form; `routes` give the methods of each path."""
     app.state.routes = tuple(route for route in routes if isinstance(route, Route))
     app.add_exception_handler(GpucastError, _ours)
     app.add_exception_handler(HTTPException, _theirs)
@@ -54,8 +54,8 @@ def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
     app.add_exception_handler(Exception, _unexpected)
 
 
-def of_error(error: GpucastError) -> Response:
-    """One of our errors as a response; some say when to come back, or how to prove who one is."""
+def error_response(error: GpucastError) -> Response:
+    """Return one of our errors as a response, with Retry-After or WWW-Authenticate where it applies."""
     headers = {}
     if isinstance(error, Unavailable | TooMany):
         headers["Retry-After"] = str(error.retry_after_s)
@@ -73,7 +73,7 @@ def problem(
     errors: Sequence[FieldError] = (),
     headers: dict[str, str] | None = None,
 ) -> Response:
-    """A response in the form of PROBLEM_SCHEMA."""
+    """Return a response in the form of PROBLEM_SCHEMA."""
     body: dict[str, Any] = {
         "type": f"urn:gpucast:problem:{code}",
         "title": title,
@@ -90,7 +90,7 @@ def _part(part: str | int) -> str | int:
 
 
 def _printable(text: str) -> str:
-    """Lone surrogates, which a caller may send and JSON cannot carry, as escapes."""
+    """Return the text with lone surrogates, which JSON cannot encode, as escapes."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -98,11 +98,11 @@ def _ours(request: Request, error: Exception) -> Response:
     assert isinstance(error, GpucastError)
     if error.status >= 500 and not isinstance(error, Unavailable):
         log.error("%s %s: %s", request.method, request.url.path, error.detail)
-    return of_error(error)
+    return error_response(error)
 
 
 def _theirs(request: Request, error: Exception) -> Response:
-    """Starlette's own: no such path, method not allowed, a body that FastAPI could not parse."""
+    """Render Starlette's errors: unknown path, wrong method, a body that FastAPI could not parse."""
     assert isinstance(error, HTTPException)
     phrase = HTTPStatus(error.status_code).phrase
     detail = error.detail if error.detail != phrase else f"{phrase}: {request.method} {request.url.path}"
@@ -114,27 +114,27 @@ def _theirs(request: Request, error: Exception) -> Response:
 
 
 def _methods(request: Request) -> list[str]:
-    """Every method of the path: Starlette names those of the first route that has it."""
+    """Return all methods of the path; Starlette lists only those of its first route."""
     here = [route for route in request.app.state.routes if route.path_regex.match(request.scope["path"])]
     methods = {method for route in here for method in route.methods or ()}
     return sorted(methods | {"HEAD"} if "GET" in methods else methods)
 
 
 def _validation(request: Request, error: Exception) -> Response:
-    """A parameter or body field that a route's types refuse; a body that is no JSON is 400."""
+    """Render validation errors of parameters and body fields; a body that is not JSON is 400."""
     assert isinstance(error, RequestValidationError)
-    found = error.errors()
-    if any(item["type"] == "json_invalid" for item in found):
-        return problem(400, "malformed", "Malformed body", f"The body is not valid JSON: {found[0]['ctx']['error']}.")
-    errors = [FieldError(tuple(item["loc"][1:]) or tuple(item["loc"]), item["msg"]) for item in found]
+    details = error.errors()
+    if any(item["type"] == "json_invalid" for item in details):
+        return problem(400, "malformed", "Malformed body", f"The body is not valid JSON: {details[0]['ctx']['error']}.")
+    errors = [FieldError(tuple(item["loc"][1:]) or tuple(item["loc"]), item["msg"]) for item in details]
     where = ".".join(str(part) for part in errors[0].loc)
     return problem(422, "invalid-input", "Invalid input", f"{where}: {errors[0].msg}", errors=errors)
 
 
 def _unexpected(request: Request, error: Exception) -> Response:
-    return of_defect()
+    return defect_response()
 
 
-def of_defect() -> Response:
-    """The server logs the traceback; the caller learns no more than that it was ours."""
+def defect_response() -> Response:
+    """Return a response for a defect. The server logs the traceback; the caller gets no details."""
     return problem(500, "internal", "Internal error", "This is a defect of the service; its log has the details.")

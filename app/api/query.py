@@ -1,4 +1,4 @@
-"""What a query string may say: a parameter that a route does not have would be a filter that nobody applies."""
+"""Refuse unknown query parameters, which would silently be ignored."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from fastapi.routing import APIRoute
 from app.errors import BadInput, FieldError
 
 
-async def refuse_unknown(request: Request) -> None:
-    """BadInput that names parameters which the route does not have, or which stand more often than it takes."""
-    given = request.query_params
+async def check_parameters(request: Request) -> None:
+    """Raise BadInput that names unknown and repeated parameters."""
+    parameters = request.query_params
     route = request.scope.get("route")
-    if not given or not isinstance(route, APIRoute):
+    if not parameters or not isinstance(route, APIRoute):
         return
-    many = _parameters(route)
+    repeatable = _parameters(route)
     errors = []
-    for name in given:
-        if name not in many:
-            known = f"the parameters are {', '.join(many)}" if many else "there are no parameters here"
+    for name in parameters:
+        if name not in repeatable:
+            known = f"the parameters are {', '.join(repeatable)}" if repeatable else "this route has no parameters"
             errors.append(FieldError((name,), f"unknown parameter; {known}"))
-        elif not many[name] and len(given.getlist(name)) > 1:
-            errors.append(FieldError((name,), "stands more than once"))
+        elif not repeatable[name] and len(parameters.getlist(name)) > 1:
+            errors.append(FieldError((name,), "appears more than once"))
     if errors:
         raise BadInput(f"{errors[0].loc[0]}: {errors[0].msg}", errors=errors)
 
 
 def _parameters(route: APIRoute) -> dict[str, bool]:
-    """Query parameters of a route, and whether each may stand more than once."""
-    elsewhere = (Path, Header, Cookie)  # fields of a model of parameters are of no such class
+    """Return the query parameters of a route, and whether each may be repeated."""
+    elsewhere = (Path, Header, Cookie)  # fields of a parameter model have none of these classes
     fields = (field for field in get_flat_params(route.dependant) if not isinstance(field.field_info, elsewhere))
     return {field.alias: _is_list(field.field_info.annotation) for field in fields}
 

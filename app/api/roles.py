@@ -1,4 +1,4 @@
-"""Which route needs which role, where keys are asked for: the one place that says so."""
+"""Roles required by routes, if keys are required."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _TEMPLATES = [(compile_path(path)[0], needs) for path, needs in ROLES.items() if
 
 
 def role_for(method: str, path: str) -> Role | None:
-    """The least role that may send this; READ for what no route answers, so that strangers learn no 404 from 405."""
+    """Return the least role for a request; READ for unknown routes, so that strangers cannot probe paths."""
     needs = _EXACT.get(path)
     if needs is None:
         needs = next((needs for template, needs in _TEMPLATES if template.match(path)), {})

@@ -1,4 +1,4 @@
-"""A Kubernetes scheduler extender: the kube-scheduler asks where a pod can run, and how well."""
+"""Routes of the Kubernetes scheduler extender."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SCORES = {"type": "array", "items": ref("HostPriority")}
     responses={200: json_answer("The nodes that can run the pod", ref("FilterResult"))},
 )
 def filter_nodes(body: BodyDep, holder: HolderDep, graphs: GraphsDep, settings: SettingsDep) -> Response:
-    """Which nodes have a GPU that can run a pod's workload, within its memory and deadline."""
+    """Return the nodes with a GPU that can run a pod's workload, within its memory and deadline."""
     question, compare_on = read_question(body), _compare_with(graphs, settings)
     return _answer(current(holder, lambda snapshot: filtered(question, snapshot, compare_on)))
 
@@ -41,16 +41,16 @@ def filter_nodes(body: BodyDep, holder: HolderDep, graphs: GraphsDep, settings: 
     responses={200: json_answer("Every node's score, 0 to 10", _SCORES)},
 )
 def prioritize_nodes(body: BodyDep, holder: HolderDep, graphs: GraphsDep, settings: SettingsDep) -> Response:
-    """How good each node's GPU is for a pod's workload."""
+    """Return a score of each node's GPU for a pod's workload."""
     question, compare_on = read_question(body), _compare_with(graphs, settings)
     return _answer(current(holder, lambda snapshot: prioritised(question, snapshot, compare_on)))
 
 
 def _compare_with(graphs: Graphs, settings: Settings) -> Compare:
-    def compared(snapshot: Snapshot, request: CompareRequest) -> CompareResponse:
+    def run(snapshot: Snapshot, request: CompareRequest) -> CompareResponse:
         return compare(snapshot, request, max_rows=settings.max_batch_rows, graphs=graphs)
 
-    return compared
+    return run
 
 
 def _answer(answer: object) -> Response:

@@ -1,4 +1,4 @@
-"""FastAPI with our own middleware in front of it, so that a hot route pays for nothing that it does not need."""
+"""FastAPI behind our own middleware, so that the hot route avoids FastAPI's overhead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from app.config import Settings
 
 
 class Service(FastAPI):
-    """HEAD, request id and metrics, then the limit on time, keys and rates, limits on bodies, hot routes, FastAPI."""
+    """HEAD, request id and metrics, then time limit, keys and rates, body limits, hot routes, FastAPI."""
 
     def __init__(self, settings: Settings, *, hot: Mapping[str, ASGIApp], **about: Any) -> None:
         super().__init__(**about)
@@ -26,7 +26,7 @@ class Service(FastAPI):
         self._front = Headless(Observe(TimeLimit(front, settings.request_timeout_s), self.metrics))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """HTTP goes through the front; the lifespan does not."""
+        """HTTP goes through the middleware; the lifespan does not."""
         if scope["type"] != "http":
             await super().__call__(scope, receive, send)
             return

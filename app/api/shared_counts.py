@@ -1,4 +1,4 @@
-"""Counts of all API processes of one service: each writes its own down every second, whoever is asked adds them up."""
+"""Share counts between the API processes of a service: each writes its own every second, a reader adds them up."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DECODER = msgspec.msgpack.Decoder(Counts)
 
 
 class SharedCounts:
-    """A folder with a file per process, named after their parent; alone, a process shares nothing."""
+    """A folder with one file per process, named after their parent; a single process shares nothing."""
 
     def __init__(self, settings: Settings, mine: Counts) -> None:
         self._mine = mine
@@ -33,7 +33,7 @@ class SharedCounts:
         self._thread = threading.Thread(target=self._write_for_ever, name="counts", daemon=True)
 
     def start(self) -> None:
-        """Write from now on; the folders of services that have ended go."""
+        """Start writing; remove the folders of services that have ended."""
         if self._root is None:
             return
         for folder in self._root.glob("*-*"):
@@ -48,7 +48,7 @@ class SharedCounts:
             self._thread.join()
 
     def all(self) -> Iterator[Counts]:
-        """Counts of this process as they are, of the others as last written; a process that died counts on."""
+        """Yield this process's counts, and those of the others as last written, including processes that died."""
         yield self._mine
         if self._root is None:
             return
@@ -59,7 +59,7 @@ class SharedCounts:
 
     def _write_for_ever(self) -> None:
         while not self._stop.wait(EVERY_S):
-            with suppress(OSError, RuntimeError):  # no room, or a count that grew meanwhile: the next second will do
+            with suppress(OSError, RuntimeError):  # disk full, or a count that grew meanwhile: retried in a second
                 self._file.parent.mkdir(parents=True, exist_ok=True)
                 fresh = self._file.with_suffix(".new")
                 fresh.write_bytes(msgspec.msgpack.encode(self._mine))
@@ -67,7 +67,7 @@ class SharedCounts:
 
 
 def _lives(name: str) -> bool:
-    """Whether the parent that a folder is named after still runs."""
+    """Return whether the parent that a folder is named after still runs."""
     pid, _, started = name.partition("-")
     try:
         return f"{psutil.Process(int(pid)).create_time():.2f}" == started

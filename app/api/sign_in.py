@@ -1,4 +1,4 @@
-"""Signing in with an API key in a browser, so that the pages work where keys are asked for."""
+"""Sign in with an API key in a browser, for pages of installations that require keys."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from app.store.keys import digest
 router = APIRouter(include_in_schema=False)
 
 PAGE = Path(__file__).resolve().parent.parent / "web" / "sign_in.html"
-_REFUSED = '<p role="alert">This key opens nothing here.</p>'
+_REFUSED = '<p role="alert">This key is not valid here.</p>'
 _Next = Annotated[str, Query(alias="next")]
 
 
@@ -31,14 +31,14 @@ def sign_in(
     holder: HolderDep,
     settings: SettingsDep,
     key: Annotated[str, Form()] = "",
-    asked: _Next = "/",
+    target: _Next = "/",
 ) -> Response:
-    """Keep the key in a cookie that no script and no other site can use, and go on to the page asked for."""
+    """Store the key in a cookie that scripts and other sites cannot read, and redirect to the requested page."""
     holder.refresh()
     key = key.strip()
     if settings.needs_keys and digest(key.encode("utf-8", "replace")) not in holder.keys:
         return HTMLResponse(_page(_REFUSED), 401)
-    answer = RedirectResponse(asked if _is_here(asked) else "/", 303)
+    answer = RedirectResponse(target if _is_here(target) else "/", 303)
     if settings.needs_keys:
         secure = request.url.scheme == "https"
         answer.set_cookie(COOKIE.decode(), key, httponly=True, samesite="strict", secure=secure)
@@ -47,7 +47,7 @@ def sign_in(
 
 @router.post("/sign-out")
 async def sign_out() -> Response:
-    """Forget the key."""
+    """Delete the key's cookie."""
     answer = RedirectResponse("/sign-in", 303)
     answer.delete_cookie(COOKIE.decode(), httponly=True, samesite="strict")
     return answer
@@ -58,5 +58,5 @@ def _page(notice: str) -> str:
 
 
 def _is_here(target: str) -> bool:
-    """Whether it is a path of this service: '//host' and '/\\host' lead elsewhere."""
+    """Return whether it is a path of this service: '//host' and '/\\\\host' lead elsewhere."""
     return target.startswith("/") and target[1:2] not in ("/", "\\") and target.isprintable()

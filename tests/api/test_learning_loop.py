@@ -42,7 +42,7 @@ def test_nothing_can_be_trained_without_data(server: httpx.Client) -> None:
     ("body", "status", "said"),
     [
         ({"predictor": "oracle"}, 422, "forest"),
-        ({"predictor": "roofline"}, 422, "nothing to learn"),
+        ({"predictor": "roofline"}, 422, "cannot be trained"),
         ({"predictor": QUICK, "gpu": "titan-w"}, 404, "titan-v"),
         ({"predictor": QUICK, "speed": 1}, 422, "speed"),
         ({}, 422, "predictor"),

@@ -81,8 +81,8 @@ def test_a_size_that_is_left_out_leaves_no_hole(client: TestClient) -> None:
         ("dtype=fp33", "'fp33' is unknown"),
         ("op=linear&dtype=nvfp4", "supports none of these operators in nvfp4"),
         ("model=nope", "unknown network 'nope'"),
-        ("mode=training&batch=2", "mode belongs to a model"),
-        ("model=resnet50&op=linear", "op is of a mix of operators"),
+        ("mode=training&batch=2", "mode is only valid with model"),
+        ("model=resnet50&op=linear", "op cannot be combined with model"),
         ("model=gpt2", "tokens per sequence are missing"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The pages of the dashboard, a file each: they show what the API answers, from the same services."""
+"""The pages of the dashboard. They show the API's answers, from the same services."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GET /accuracy: how well each predictor does on what was held out, as GET /predictors has it."""
+"""GET /accuracy: held-out errors of each predictor, as in GET /predictors."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ router = APIRouter(include_in_schema=False)
 
 EVERY = "all"
 SPLITS = {
-    "gpu_held_out": "on GPUs that it never saw",
+    "gpu_held_out": "on unseen GPUs",
     "few_measured": "on new GPUs after a few measurements",
-    "configuration_held_out": "on sizes that it never saw, GPUs known",
+    "configuration_held_out": "on unseen sizes of known GPUs",
 }
 
 
@@ -31,14 +31,14 @@ def show(
     gpu: Annotated[str, Query(max_length=200)] = EVERY,
     split: Annotated[str, Query(max_length=100)] = "",
 ) -> Response:
-    """The accuracy card of one predictor, for all GPUs or one, and which versions answer."""
+    """The accuracy card of one predictor, for all GPUs or one, and the versions in use."""
     items = get_predictors(database, holder, settings).items
     chosen = next((item for item in items if item.name == predictor), None)
     card = None if chosen is None else _card([*chosen.served, *([chosen.shipped] if chosen.shipped else [])], gpu)
     rows = [] if card is None else card.validation
     splits = list(dict.fromkeys(row["split"] for row in rows if row.get("gpu", EVERY) == gpu))
     split = split if split in splits or not splits else splits[0]
-    found = [row for row in rows if row["split"] == split and row.get("gpu", EVERY) == gpu]
+    shown = [row for row in rows if row["split"] == split and row.get("gpu", EVERY) == gpu]
     return page(
         request,
         "accuracy.html",
@@ -50,13 +50,13 @@ def show(
         gpus=sorted({row.get("gpu", EVERY) for row in rows} | {gpu}),
         split=split,
         splits=splits,
-        words=SPLITS,
-        rows=sorted(found, key=lambda row: row["mape"]),
+        split_labels=SPLITS,
+        rows=sorted(shown, key=lambda row: row["mape"]),
     )
 
 
 def _card(versions: list[VersionOut], gpu: str) -> VersionOut | None:
-    """The version that answers for the GPU: its own, the pooled one, or what ships."""
+    """Return the version that answers for the GPU: its own, the pooled one, or the shipped one."""
     own = [version for version in versions if version.gpu == gpu]
     pooled = [version for version in versions if version.gpu is None]
     return next(iter((*own, *pooled)), None)

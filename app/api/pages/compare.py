@@ -1,4 +1,4 @@
-"""GET /: one workload on many GPUs, ranked; what a visitor sees first."""
+"""GET /: one workload on many GPUs, ranked; the first page of a visitor."""
 
 from __future__ import annotations
 
@@ -9,31 +9,33 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app.api.deps import GraphsDep, HolderDep, SettingsDep
-from app.api.pages.shell import AskedDep, as_json, command, page, wants_json
+from app.api.pages.shell import AddressDep, as_json, command, page, wants_json
 from app.errors import GpucastError
 from app.services.compare.compare import compare
 from app.services.compare.request import read_compare
-from app.services.pages.compare import FIGURES, body_of, known, split_of
-from app.services.pages.form import controls
+from app.services.pages.compare import FIGURES, compare_body, split_controls, with_figure
+from app.services.pages.form_controls import controls
 
 router = APIRouter(include_in_schema=False)
 
 
 @router.get("/")
-def show(request: Request, asked: AskedDep, holder: HolderDep, graphs: GraphsDep, settings: SettingsDep) -> Response:
-    """The ranking of POST /compare; an example where the address asks for nothing."""
-    form = controls(holder.engine, asked)
-    shown: dict[str, Any] = {"form": form, "pairs": asked.pairs, "figures": FIGURES}
-    if asked.waits and not wants_json(request):
+def show(
+    request: Request, address: AddressDep, holder: HolderDep, graphs: GraphsDep, settings: SettingsDep
+) -> Response:
+    """The ranking of POST /compare; an example if the address has no workload."""
+    form = controls(holder.engine, address)
+    shown: dict[str, Any] = {"form": form, "pairs": address.pairs, "figures": FIGURES}
+    if address.incomplete and not wants_json(request):
         return page(request, "compare.html", waits=True, **shown)
     try:
-        body = body_of(asked)
+        body = compare_body(address)
         wanted = read_compare(msgspec.json.encode(body))
         answer = compare(holder.snapshot, wanted, max_rows=settings.max_batch_rows, graphs=graphs)
     except GpucastError as error:
         if wants_json(request):
             raise
-        complaints = asked.complaints(error)
+        complaints = address.complaints(error)
         return page(request, "compare.html", status=error.status, error=error, complaints=complaints, **shown)
     if wants_json(request):
         return as_json(answer)
@@ -44,8 +46,8 @@ def show(request: Request, asked: AskedDep, holder: HolderDep, graphs: GraphsDep
         answer=answer,
         figure=figure,
         ranks={row.gpu: row.rank for row in answer.ranking},
-        known=known(answer.ranking, figure),
-        split=split_of,
+        known=with_figure(answer.ranking, figure),
+        split=split_controls,
         curl=command(request, "/compare", body),
         **shown,
     )

@@ -1,4 +1,4 @@
-"""GET /catalogue and /catalogue/{name}: the GPUs, as GET /gpus has them."""
+"""GET /catalogue and /catalogue/{name}: the GPUs, as in GET /gpus."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def show(request: Request, holder: HolderDep) -> Response:
 
 @router.get("/catalogue/{name}")
 def show_one(request: Request, name: GpuName, holder: HolderDep) -> Response:
-    """One GPU: every figure, and where it is from."""
+    """One GPU: all figures with their provenance."""
     try:
         spec = gpus.find(holder, name)
     except NotFound as error:

@@ -1,4 +1,4 @@
-"""GET /docs: the HTTP interface, read from /openapi.json."""
+"""GET /docs: the HTTP interface, generated from /openapi.json."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/docs")
 def show(request: Request) -> Response:
-    """Every operation with its schemas, and a way to try it."""
+    """All operations with their schemas, and a form to try them."""
     return page(request, "docs.html")

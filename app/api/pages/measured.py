@@ -1,4 +1,4 @@
-"""GET /measured: stored measurements and retrainings, as GET /measurements and GET /jobs have them."""
+"""GET /measured: stored measurements and retrainings, as in GET /measurements and GET /jobs."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ ROWS = 50
 @router.get("/measured")
 def show(request: Request, database: DatabaseDep, holder: HolderDep) -> Response:
     """A page of measurements, filtered, and the latest jobs."""
-    given = {name: value for name, value in request.query_params.items() if value}
+    parameters = {name: value for name, value in request.query_params.items() if value}
     jobs = list_jobs(database).items
     shown: dict[str, Any] = {
-        "typed": {name: given.get(name, "") for name in FILTERS},
+        "typed": {name: parameters.get(name, "") for name in FILTERS},
         "jobs": jobs,
-        "pairs": list(given.items()),
+        "pairs": list(parameters.items()),
     }
     try:
-        found = list_measurements(_wanted({"limit": str(ROWS)} | given), database, holder)
+        found = list_measurements(_query({"limit": str(ROWS)} | parameters), database, holder)
     except GpucastError as error:
         complaints = {str(item.loc[0]): [item.msg] for item in error.errors} or {"gpu": [error.detail]}
         return page(request, "measured.html", status=error.status, error=error, complaints=complaints, **shown)
     return page(request, "measured.html", found=found, **shown)
 
 
-def _wanted(given: dict[str, str]) -> MeasurementQuery:
+def _query(parameters: dict[str, str]) -> MeasurementQuery:
     try:
-        return MeasurementQuery.model_validate(given)
+        return MeasurementQuery.model_validate(parameters)
     except ValidationError as error:
         wrong = [FieldError((str(item["loc"][0]),), item["msg"]) for item in error.errors()]
         raise BadInput(wrong[0].msg, errors=wrong) from None

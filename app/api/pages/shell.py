@@ -1,4 +1,4 @@
-"""What every page of the dashboard is made with: templates, headers, the state in its address, errors in words."""
+"""Shared by all pages: templates, headers, state in the address, errors at the controls."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from app import __version__
-from app.services.pages import words
-from app.services.pages.asked import Asked, curl
+from app.services.pages import format_figures
+from app.services.pages.address import Address, curl
 
 WEB = Path(__file__).resolve().parents[2] / "web"
 STATIC = "/static"
-# Whatever a page shows, it runs no script but ours and asks nothing of any other host.
+# Pages run only our scripts and send no request to another host.
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; form-action 'self';"
@@ -29,7 +29,7 @@ HEADERS = {
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-cache",
 }
-# The views, in the order of the navigation; those of one workload keep it in their addresses.
+# The views in the order of the navigation; `True`: the view keeps the workload in its address.
 VIEWS = (
     ("/", "Compare", True),
     ("/detail", "One GPU", True),
@@ -42,7 +42,7 @@ VIEWS = (
 
 
 class _Assets(StaticFiles):
-    """Scripts and styles, which a browser checks again at each visit."""
+    """Scripts and styles, which a browser revalidates at each visit."""
 
     def file_response(self, *args: Any, **more: Any) -> Response:
         response = super().file_response(*args, **more)
@@ -51,27 +51,27 @@ class _Assets(StaticFiles):
 
 
 def assets() -> StaticFiles:
-    """The files under STATIC, as an ASGI application."""
+    """Return the files under STATIC as an ASGI application."""
     return _Assets(directory=WEB / "static")
 
 
 def _environment() -> Environment:
-    made = Environment(
+    environment = Environment(
         loader=FileSystemLoader(WEB / "templates"),
         autoescape=select_autoescape(),
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {
-        name: getattr(words, name)
-        for name in ("amount", "decimals", "number", "short", "data_size", "time", "percent", "spelled")
+    environment.filters |= {
+        name: getattr(format_figures, name)
+        for name in ("amount", "decimals", "number", "short", "data_size", "time", "percent", "workload_line")
     }
-    made.globals |= {"version": __version__, "views": VIEWS, "static": STATIC, "query": _query}
-    return made
+    environment.globals |= {"version": __version__, "views": VIEWS, "static": STATIC, "query": _query}
+    return environment
 
 
 def _query(pairs: Sequence[tuple[str, str]], **changed: str) -> str:
-    """A query string of these pairs, some in place of their namesakes."""
+    """Return a query string of these pairs, with `changed` ones replaced."""
     kept = [(name, value) for name, value in pairs if name not in changed]
     return "?" + urlencode([*kept, *((name, value) for name, value in changed.items() if value)])
 
@@ -80,28 +80,28 @@ _ENVIRONMENT = _environment()
 
 
 def page(request: Request, template: str, *, status: int = 200, **shown: Any) -> HTMLResponse:
-    """A page; `shown` are the names that its template reads."""
+    """Return a page; `shown` are the variables of its template."""
     shown = {"path": request.url.path, "pairs": [], "error": None, "complaints": {}} | shown
     return HTMLResponse(_ENVIRONMENT.get_template(template).render(shown), status, HEADERS)
 
 
 def as_json(answer: Any) -> Response:
-    """What a page shows, as the API answers it."""
+    """Return the API's answer behind a page."""
     return Response(msgspec.json.encode(answer), media_type="application/json")
 
 
 def command(request: Request, path: str, body: Mapping[str, Any]) -> str:
-    """The curl line of what a page shows."""
+    """Return the curl command behind a page."""
     return curl(str(request.base_url).rstrip("/"), path, body)
 
 
 def wants_json(request: Request) -> bool:
-    """Whether the address asks for the API's answer in place of the page."""
+    """Return whether the address requests the API's answer instead of the page."""
     return request.query_params.get("format") == "json"
 
 
-def _asked(request: Request) -> Asked:
-    return Asked.of(request.query_params.multi_items())
+def _address(request: Request) -> Address:
+    return Address.of(request.query_params.multi_items())
 
 
-AskedDep = Annotated[Asked, Depends(_asked)]
+AddressDep = Annotated[Address, Depends(_address)]

@@ -1,4 +1,4 @@
-"""The fields of the dashboard's workload form: what each is called, and where in an API request it belongs."""
+"""Fields of the dashboard's workload form: labels, and places in an API request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS: Mapping[str, str] = {
     "kernel": "CUDA kernel",
     "graph": "Graph or ONNX",
 }
-# Over this the address would be longer than proxies pass on; the API takes more in a body.
+# Longer addresses are refused by proxies; the API takes more in a body.
 MOST_TYPED = 24_000
 
 
@@ -28,8 +28,8 @@ MOST_TYPED = 24_000
 class Field:
     """One control: its name in the query string, its label, and its place in the request's workload.
 
-    Controls: `number`, `text`, `choice` of `choices`, `check` (true or left out), `json`, and `pairs`, lines of a word
-    and a number. `more` fields are folded away until asked for.
+    Controls: `number`, `text`, `choice` of `choices`, `check` (true or absent), `json`, and `pairs`, lines of a name
+    and a number. `more` fields are collapsed at first.
     """
 
     name: str
@@ -52,7 +52,7 @@ def _choice(name: str, label: str, choices: tuple[str, ...], *path: str | int, *
 
 _DTYPES = get_args(Dtype)
 _RUNNING = (
-    _choice("optimizer", "Optimizer", get_args(Optimizer), help="of training; none leaves the update out", more=True),
+    _choice("optimizer", "Optimizer", get_args(Optimizer), help="of training; none omits the update", more=True),
     Field("software", "Software stack", "text", ("software",), "pytorch-2.1 or vllm-0.24, for example", more=True),
     Field("fused", "Element-wise operators are fused", "check", ("fused",), more=True),
     Field("recompute", "Activations are recomputed", "check", ("recompute",), more=True),
@@ -69,27 +69,34 @@ _RUNNING = (
 MODEL_FIELDS = (
     _choice("name", "Network", network_names(), help="built in; or paste a configuration below"),
     Field("config", "or its config.json", "json", ("config",), "as Hugging Face has it, in place of a network's name"),
-    _choice("mode", "What it does", MODES),
+    _choice("mode", "Mode", MODES),
     _number("batch", "Batch", help="sequences or images, over all devices"),
-    _number("sequence", "Sequence, tokens", help="of transformers; decode: the tokens seen"),
+    _number("sequence", "Sequence, tokens", help="of transformers; in decode the context length"),
     _number("image_size", "Image side, pixels", help="of networks for images", more=True),
     _choice("dtype", "Number format", _DTYPES),
-    _number("output_tokens", "Output tokens", help="adds the figures of serving", more=True),
+    _number("output_tokens", "Output tokens", help="adds serving figures", more=True),
     _choice("attention", "Attention", get_args(Attention), more=True),
     *_RUNNING,
 )
 GRAPH_FIELDS = (
-    Field("graph_id", "Graph id", "text", ("graph_id",), "what POST /graphs answered; a file sets it", required=True),
-    _choice("mode", "What it does", ("inference", "training")),
+    Field(
+        "graph_id",
+        "Graph id",
+        "text",
+        ("graph_id",),
+        "returned by POST /graphs; set by uploading a file",
+        required=True,
+    ),
+    _choice("mode", "Mode", ("inference", "training")),
     _number("batch", "Batch"),
     _number("sequence", "Sequence, tokens"),
-    _choice("dtype", "Number format", _DTYPES, help="in place of the graph's own"),
-    Field("dims", "Named dimensions", "pairs", ("dims",), "one a line: name size", more=True),
+    _choice("dtype", "Number format", _DTYPES, help="overrides the graph's own"),
+    Field("dims", "Named dimensions", "pairs", ("dims",), "one per line: name size", more=True),
     *_RUNNING,
 )
 _COUNTS = {"atomic_operations": "Atomic operations", "atomic_addresses": "Addresses of atomics"}
 KERNEL_FIELDS = (
-    Field("name", "Kernel", "text", ("name",), "joins measurements of one kernel", required=True),
+    Field("name", "Kernel", "text", ("name",), "groups measurements of one kernel", required=True),
     _number("flops", "FLOPs", help="of the whole launch", required=True),
     _number("bytes", "Bytes moved", required=True),
     _number("working_set_bytes", "Distinct bytes", required=True),
@@ -99,7 +106,7 @@ KERNEL_FIELDS = (
     _number("shared_memory_per_block", "Shared bytes in a block", required=True),
     _choice("access_pattern", "Access pattern", get_args(AccessPattern), required=True),
     _choice("dtype", "Number format", _DTYPES, required=True),
-    Field("measured", "Measured on", "pairs", ("measured",), "one a line: GPU milliseconds. Narrows the answer"),
+    Field("measured", "Measured on", "pairs", ("measured",), "one per line: GPU milliseconds. Narrows the interval"),
     _number("n", "Size n", "size", "n", more=True),
     _number("rows", "Rows", "size", "rows", more=True),
     _number("cols", "Columns", "size", "cols", more=True),
@@ -113,7 +120,7 @@ KERNEL_FIELDS = (
 
 
 def fields_of(kind: str, op: str) -> tuple[Field, ...]:
-    """The form of a kind of workload; of operators that of `op`, which need not exist."""
+    """Return the form of a kind of workload, for operators that of `op`, which may be unknown."""
     if kind == "operators":
         return _operator_fields(op)
     return {"model": MODEL_FIELDS, "graph": GRAPH_FIELDS, "kernel": KERNEL_FIELDS}[kind]
@@ -136,7 +143,7 @@ def _operator_fields(op: str) -> tuple[Field, ...]:
 
 
 def _example_row(op: str) -> dict[str, str]:
-    """Every required field of an operator: its example, or the least."""
+    """Return the required fields of an operator with their examples, or minima."""
     if op not in FORMS:
         return {}
     known = FORMS[op].op.example
@@ -144,7 +151,7 @@ def _example_row(op: str) -> dict[str, str]:
 
 
 def example(kind: str, op: str) -> dict[str, str]:
-    """A valid workload as it would have been typed."""
+    """Return a valid workload as typed text."""
     if kind == "operators":
         op = op or "linear"
         return {"op": op, **_example_row(op), "dtype": "bf16"}
@@ -156,7 +163,7 @@ def example(kind: str, op: str) -> dict[str, str]:
 
 
 def _typed(workload: Mapping[str, Any], fields: tuple[Field, ...]) -> dict[str, str]:
-    """A workload of the API as its form shows it."""
+    """Return a workload of the API as typed text of its form."""
     typed = {}
     for field in fields:
         value: Any = workload

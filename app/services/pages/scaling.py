@@ -1,4 +1,4 @@
-"""The scaling page: throughput over devices and over batches, each point a request of POST /predict."""
+"""The scaling page: throughput over devices and over batch sizes, each point a POST /predict."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from app.services.models.scaling import Point, scaling_curves
 from app.wire.network_form import ModelRequest
 from app.wire.predict_body import Request
 
-# Curves that can still be told apart, and points that are answered well within a second.
+# Limits for a readable chart, and for answers within a second.
 MOST_GPUS, MOST_SIZES = 6, 10
 DEVICES, BATCHES = "1,2,4,8,16", "1,2,4,8,16,32,64"
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """The points over devices, with the batch asked on each, and over batches on one device."""
+    """Points over devices at the requested batch, and over batch sizes on one device."""
 
     devices: Sequence[Point]
     batches: Sequence[Point]
@@ -27,9 +27,9 @@ class Scaling:
 def scaling(
     snapshot: Snapshot, request: Request, *, devices: str, batches: str, strong: bool, max_rows: int
 ) -> Scaling:
-    """Both curves of a network; BadInput for workloads that have no batch, and lists that are none.
+    """Return both curves of a network. Raises BadInput for other workloads and invalid lists.
 
-    `strong` splits the batch asked over the devices instead of giving each one as much.
+    `strong` splits the requested batch over the devices instead of giving it to each.
     """
     if not isinstance(request, ModelRequest):
         message = "only models by name or configuration have scaling curves"
@@ -41,10 +41,10 @@ def scaling(
 
 
 def sizes_of(name: str, text: str) -> list[int]:
-    """Whole numbers with commas between them, each once, in order."""
+    """Return the distinct integers of a comma-separated list, sorted."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     good = all(part.isascii() and part.isdigit() and 1 <= len(part) < 8 and int(part) for part in parts)
     if not parts or not good or len(parts) > MOST_SIZES:
-        message = f"send one to {MOST_SIZES} whole numbers with commas between them, not {text[:60]!r}"
+        message = f"expected one to {MOST_SIZES} comma-separated whole numbers, not {text[:60]!r}"
         raise BadInput(f"{name}: {message}", errors=[FieldError((name,), message)])
     return sorted({int(part) for part in parts})

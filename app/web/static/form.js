@@ -29,7 +29,7 @@ function another(ask, op) {
 
 function picks(ask, search) {
   const labels = [...ask.querySelectorAll("#gpu-list label")], count = ask.querySelector("#gpu-count");
-  const told = () => {
+  const update = () => {
     const all = ask.querySelector('[name=gpu][value="all"]').checked;
     const chosen = labels.filter(label => label.firstElementChild.checked).length;
     count.textContent = all ? "All are compared." : `${chosen} chosen.`;
@@ -45,8 +45,8 @@ function picks(ask, search) {
     count.textContent = `${seen} found.`;
   });
   search.addEventListener("keydown", event => { if (event.key === "Enter") event.preventDefault(); });
-  ask.querySelector("#gpu-list").addEventListener("change", told);
-  told();
+  ask.querySelector("#gpu-list").addEventListener("change", update);
+  update();
 }
 
 async function upload(ask, file) {
@@ -58,11 +58,11 @@ async function upload(ask, file) {
   try {
     const answer = await fetch("/graphs", json
       ? { method: "POST", headers: { "Content-Type": "application/json" }, body: chosen } : { method: "POST", body });
-    const told = await answer.json();
+    const graph = await answer.json();
     wrong.classList.toggle("wrong", !answer.ok);
-    if (!answer.ok) throw new Error(told.detail);
-    ask.querySelector("#f-graph_id").value = told.graph_id;
-    help.textContent = `${told.name}: ${told.nodes.toLocaleString("en")} nodes, ${told.parameters.toLocaleString("en")} parameters. Predict shows its time.`;
+    if (!answer.ok) throw new Error(graph.detail);
+    ask.querySelector("#f-graph_id").value = graph.graph_id;
+    help.textContent = `${graph.name}: ${graph.nodes.toLocaleString("en")} nodes, ${graph.parameters.toLocaleString("en")} parameters. Predict shows its time.`;
   } catch (error) {
     wrong.classList.add("wrong");
     help.textContent = `${chosen.name}: ${error.message}`;

@@ -1,4 +1,4 @@
-"""Figures as people read them; the exact value stands beside each in the page."""
+"""Format figures for human readers; pages have the exact value beside each."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _NAMED = ("kind", "op", "name", "size", "measured")
 
 
 def decimals(values: Iterable[Any]) -> int:
-    """Decimals of a column whose points line up: three digits for all but what is under a thousandth of the most."""
+    """Return the decimals of an aligned column: three digits for all values above a thousandth of the largest."""
     sizes = [abs(value) for value in values if isinstance(value, int | float) and isfinite(value) and value]
     least = min((size for size in sizes if size >= max(sizes) / 1000), default=1.0)
     return min(max(0, 2 - floor(log10(least))), 6)
 
 
 def number(value: float | None, places: int = 0) -> str:
-    """With thousands apart; a dash where there is none."""
+    """Return a number with thousands separators, or a dash."""
     return "–" if value is None else f"{value:,.{places}f}"  # noqa: RUF001 - a dash is meant
 
 
 def short(value: float | None, unit: str = "") -> str:
-    """Three digits and a decimal prefix: 1.53 TFLOP/s."""
+    """Return three digits with a decimal prefix: 1.53 TFLOP/s."""
     if value is None or not isfinite(value):
         return "–"  # noqa: RUF001 - a dash is meant
     size, prefix = next(((size, prefix) for size, prefix in _SI if abs(value) >= size), (1.0, ""))
@@ -33,7 +33,7 @@ def short(value: float | None, unit: str = "") -> str:
 
 
 def data_size(value: float | None) -> str:
-    """Bytes with a binary prefix: 79.9 GiB."""
+    """Return bytes with a binary prefix: 79.9 GiB."""
     if value is None:
         return "–"  # noqa: RUF001 - a dash is meant
     size, unit = next(((size, unit) for size, unit in _BINARY if abs(value) >= size), (1.0, "B"))
@@ -41,7 +41,7 @@ def data_size(value: float | None) -> str:
 
 
 def time(ms: float | None) -> str:
-    """Milliseconds with three digits, in the unit that suits: 12.3 ms, 1.53 s."""
+    """Return milliseconds with three digits in a suitable unit: 12.3 ms, 1.53 s."""
     if ms is None:
         return "–"  # noqa: RUF001 - a dash is meant
     for size, unit in ((86_400e3, "days"), (3600e3, "h"), (60e3, "min"), (1e3, "s"), (1.0, "ms"), (1e-3, "µs")):
@@ -51,24 +51,24 @@ def time(ms: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share of one, in percent."""
+    """Return a fraction in percent."""
     return "–" if share is None else f"{share:.1%}".replace("%", " %")  # noqa: RUF001 - a dash is meant
 
 
 def amount(value: float, unit: str) -> str:
-    """A figure with its unit, three digits."""
+    """Return a figure with three digits and its unit."""
     if unit == "ms":
         return time(value)
     return short(value, unit) if unit != "USD" else f"{value:.3g} USD"
 
 
-def spelled(workload: Mapping[str, Any]) -> str:
-    """A workload of the API in one line."""
+def workload_line(workload: Mapping[str, Any]) -> str:
+    """Return a workload of the API in one line."""
     named = workload.get("op") or workload.get("name") or workload.get("kind")
     sizes = {**workload, **(workload.get("size") or {})}
-    said = [
+    parts = [
         f"{name} {value:.15g}" if isinstance(value, float) else f"{name} {value}"
         for name, value in sizes.items()
         if name not in _NAMED and isinstance(value, str | int | float)
     ]
-    return ", ".join([str(named), *said])
+    return ", ".join([str(named), *parts])

@@ -1,4 +1,4 @@
-"""A page's address as the API request that it stands for, and the API's complaints back at the controls."""
+"""The address of a page as an API request, and the API's errors back at the page's controls."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from app.services.pages.fields import KINDS, MOST_TYPED, Field, example, fields_
 from app.wire.decoding import decode_plain
 
 ALL, INLINE = "all", "inline"
-# What is asked where the address names no GPU: one of each class that people rent or own today.
+# Default GPUs of an address: one of each class that people rent or own today.
 DEFAULT_GPUS = (
     "b200", "h200-sxm-141gb", "h100-sxm5-80gb", "a100-sxm4-80gb", "amd-instinct-mi300x", "l40s", "rtx-5090",
     "rtx-4090", "rtx-6000-ada", "a30", "a10", "nvidia-l4",
 )  # fmt: skip
-# Controls beside those of the workload, and where the API has them.
+# Controls besides those of the workload, and their fields in the API.
 COMMON: Mapping[str, str] = {
     "gpu": "gpus",
     "spec": "gpus",
@@ -36,8 +36,8 @@ COMMON: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What an address asks: a workload as typed, GPUs, and the controls beside them."""
+class Address:
+    """Parsed address of a page: a workload as typed, GPUs, and further controls."""
 
     kind: str
     fields: tuple[Field, ...]
@@ -46,35 +46,35 @@ class Asked:
     common: Mapping[str, str]
 
     @classmethod
-    def of(cls, query: Sequence[tuple[str, str]]) -> Asked:
-        """From the pairs of a query string; an example where it names no workload, the usual GPUs where it has none."""
-        given = {name: value.strip() for name, value in query if value.strip()}
-        kind = given.get("kind", "")
+    def of(cls, query: Sequence[tuple[str, str]]) -> Address:
+        """Return the address of a query string; without a workload an example, without GPUs the defaults."""
+        values = {name: value.strip() for name, value in query if value.strip()}
+        kind = values.get("kind", "")
         kind = kind if kind in KINDS else next(iter(KINDS))
-        fields = fields_of(kind, given.get("op", ""))
-        typed = {field.name: given[field.name] for field in fields if field.name in given}
+        fields = fields_of(kind, values.get("op", ""))
+        typed = {field.name: values[field.name] for field in fields if field.name in values}
         if not typed.keys() - {"op"}:
             typed = example(kind, typed.get("op", ""))
             fields = fields_of(kind, typed.get("op", ""))
         gpus = tuple(dict.fromkeys(value.strip() for name, value in query if name == "gpu" and value.strip()))
-        if not gpus and "spec" not in given:
+        if not gpus and "spec" not in values:
             gpus = DEFAULT_GPUS
-        common = {name: given[name] for name in COMMON if name in given and name != "gpu"}
+        common = {name: values[name] for name in COMMON if name in values and name != "gpu"}
         return cls(kind, fields, typed, gpus, common)
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
-        """The query string of this very state, as pairs."""
+        """The query string of this address, as pairs."""
         return [("kind", self.kind), *self.typed.items(), *(("gpu", gpu) for gpu in self.gpus), *self.common.items()]
 
     @property
-    def elsewhere(self) -> list[tuple[str, str]]:
-        """The pairs that are not of the workload: they hold for another kind too."""
+    def shared_pairs(self) -> list[tuple[str, str]]:
+        """The pairs besides the workload's, which are valid for other kinds too."""
         return [*(("gpu", gpu) for gpu in self.gpus), *self.common.items()]
 
     @property
     def title(self) -> str:
-        """The workload in a few words."""
+        """A short title of the workload."""
         typed = self.typed
         if self.kind == "kernel":
             return f"{typed.get('name', 'a kernel')}, {typed.get('dtype', '')}"
@@ -82,37 +82,37 @@ class Asked:
             sizes = [f"{name} {value}" for name, value in typed.items() if name not in ("op", "dtype")]
             return ", ".join([typed.get("op", "an operator"), *sizes, typed.get("dtype", "")])
         name = typed.get("name") or ("a pasted model" if self.kind == "model" else "a graph")
-        said = [name, typed.get("mode", "inference"), f"batch {typed.get('batch', 1)}"]
-        said += [
+        parts = [name, typed.get("mode", "inference"), f"batch {typed.get('batch', 1)}"]
+        parts += [
             f"{typed[size]} {unit}" for size, unit in (("sequence", "tokens"), ("image_size", "px")) if size in typed
         ]
-        return ", ".join([*said, *([typed["dtype"]] if "dtype" in typed else [])])
+        return ", ".join([*parts, *([typed["dtype"]] if "dtype" in typed else [])])
 
     @property
-    def waits(self) -> bool:
-        """Whether there is nothing to ask yet: a graph is still to be sent."""
+    def incomplete(self) -> bool:
+        """Whether the workload is incomplete: a graph is still to be uploaded."""
         return self.kind == "graph" and "graph_id" not in self.typed
 
     @property
-    def on(self) -> str:
-        """The GPU that a page of one shows: the one chosen, else the first, or INLINE."""
+    def selected_gpu(self) -> str:
+        """The GPU of a single-GPU page: the chosen one, else the first, or INLINE."""
         first = next((gpu for gpu in self.gpus if gpu != ALL), INLINE if "spec" in self.common else DEFAULT_GPUS[0])
         return self.common.get("on") or first
 
-    def unfolded(self, complaints: Mapping[str, Any]) -> bool:
-        """Whether a folded field has something to show."""
+    def has_open_fields(self, complaints: Mapping[str, Any]) -> bool:
+        """Return whether a collapsed field has a value or an error."""
         return any(field.more and (field.name in self.typed or field.name in complaints) for field in self.fields)
 
-    def one(self) -> list[Any]:
-        """The GPU of `on` as a request names it."""
-        if self.on == INLINE and "spec" in self.common:
+    def selected_gpus(self) -> list[Any]:
+        """Return the GPU of `selected_gpu` in a request's form."""
+        if self.selected_gpu == INLINE and "spec" in self.common:
             return [_json("spec", ("gpus", 0), self.common["spec"])]
-        return [self.on]
+        return [self.selected_gpu]
 
     def workload(self) -> dict[str, Any]:
-        """The workload of the API's request; BadInput where a control cannot be read at all."""
+        """Return the workload of the API request. Raises BadInput for unreadable controls."""
         if sum(len(value) for _, value in self.pairs) > MOST_TYPED:
-            raise TooLarge(f"An address holds at most {MOST_TYPED:,} characters; send more to the API in a body.")
+            raise TooLarge(f"An address has at most {MOST_TYPED:,} characters; send longer workloads to the API.")
         workload: dict[str, Any] = {"kind": self.kind}
         for field in self.fields:
             if field.name in self.typed:
@@ -120,7 +120,7 @@ class Asked:
         return workload
 
     def body(self, *, gpus: Sequence[Any] | None = None, **more: Any) -> dict[str, Any]:
-        """A request of the API for this workload; `gpus` in place of those asked, `more` fields beside it."""
+        """Return an API request of this workload; `gpus` replaces its GPUs, `more` adds fields."""
         body: dict[str, Any] = {"workload": self.workload(), "gpus": self._gpus() if gpus is None else list(gpus)}
         body |= {"predictor": self.common.get("predictor", "auto")}
         return body | {"coverage": _number(self.common.get("coverage", "0.8"))} | more
@@ -134,15 +134,15 @@ class Asked:
         return gpus
 
     def number(self, name: str) -> int | float | str:
-        """The number in a common control, or the text that is none."""
+        """Return the number in a control, or its text if it is not a number."""
         return _number(self.common[name])
 
     def figures(self, name: str) -> dict[str, Any]:
-        """Lines of a GPU and a number each, of the control `name`."""
+        """Return the numbers by GPU in the lines of the control `name`."""
         return _pairs((COMMON[name],), self.common.get(name, ""))
 
     def control_of(self, loc: Sequence[str | int]) -> str:
-        """The control that a path of the request was typed into; empty where there is none."""
+        """Return the control of a path in the request, or an empty string."""
         if loc and loc[0] == "workload":
             path = tuple(loc[1:])
             within = [field for field in self.fields if path[: len(field.path)] == field.path]
@@ -157,21 +157,21 @@ class Asked:
         return next((name for name, place in COMMON.items() if loc and place == loc[0]), "")
 
     def complaints(self, error: GpucastError) -> dict[str, list[str]]:
-        """What is wrong, by control; under "" what belongs to none."""
-        told: dict[str, list[str]] = {}
+        """Return the errors by control, under "" those without one."""
+        messages: dict[str, list[str]] = {}
         for item in error.errors:
-            told.setdefault(self.control_of(item.loc), []).append(item.msg.replace("got `str`", "got text"))
-        return told or {"": [error.detail]}
+            messages.setdefault(self.control_of(item.loc), []).append(item.msg.replace("got `str`", "got text"))
+        return messages or {"": [error.detail]}
 
 
 def curl(origin: str, path: str, body: Mapping[str, Any]) -> str:
-    """The command that asks the API for what a page shows."""
+    """Return the curl command of the API request behind a page."""
     written = shlex.quote(msgspec.json.encode(body).decode())
     return f"curl -s {origin}{path} -H 'Content-Type: application/json' -d {written}"
 
 
 def _put(workload: dict[str, Any], path: tuple[str | int, ...], value: Any) -> None:
-    """Set the value at its path, with the objects and lists on the way."""
+    """Set the value at its path, creating objects and lists on the way."""
     if path[0] == "operators":
         workload.setdefault("operators", [{}])[0][path[2]] = value
     elif len(path) == 2:
@@ -198,7 +198,7 @@ def _value(field: Field, text: str) -> Any:
 
 
 def _number(text: str) -> int | float | str:
-    """As JSON has it; what is none stays text, which the API refuses with the reason."""
+    """Return the number as JSON; other text unchanged, for the API to refuse with a reason."""
     try:
         value = float(text)
     except ValueError:
@@ -224,7 +224,7 @@ def _pairs(loc: tuple[str | int, ...], text: str) -> dict[str, Any]:
         name, _, figure = line.strip().replace("\t", " ").rpartition(" ")
         value = _number(figure)
         if not name or isinstance(value, str):
-            message = f"line {number}: send a name, a space and a number, not {line[:60]!r}"
+            message = f"line {number}: expected a name, a space and a number, not {line[:60]!r}"
             raise BadInput(message, errors=[FieldError(loc, message)])
         pairs[name.strip()] = value
     return pairs

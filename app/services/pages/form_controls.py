@@ -1,4 +1,4 @@
-"""The workload form of a page: its controls with what was typed, and the GPUs and predictors to choose from."""
+"""The workload form of a page: controls with typed values, and GPUs and predictors to choose from."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from app.engine.engine import Engine
 from app.predictors import BY_NAME
-from app.services.pages.asked import ALL, Asked
+from app.services.pages.address import ALL, Address
 from app.services.pages.fields import KINDS
 
 
@@ -23,23 +23,23 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """What a form shows. `others` are GPUs asked by a name that is no id of the catalogue."""
+    """Contents of a form. `others` are GPUs given by a name that is no id of the catalogue."""
 
-    asked: Asked
+    address: Address
     kinds: Sequence[tuple[str, str]]
     gpus: Sequence[Choice]
     others: Sequence[str]
     predictors: Sequence[str]
 
     def name_of(self, gpu: str) -> str:
-        """What people call it."""
+        """Return the display name of a GPU."""
         return next((choice.name for choice in self.gpus if choice.id == gpu), gpu)
 
 
-def controls(engine: Engine, asked: Asked) -> Controls:
-    """The form of a page: the GPUs asked for first, the others by name."""
+def controls(engine: Engine, address: Address) -> Controls:
+    """Return the form of a page, with the chosen GPUs first and the others by name."""
     specs = engine.catalog.specs
-    choices = [Choice(spec.id, spec.name, spec.memory_bytes, spec.id in asked.gpus) for spec in specs]
+    choices = [Choice(spec.id, spec.name, spec.memory_bytes, spec.id in address.gpus) for spec in specs]
     choices.sort(key=lambda choice: (not choice.picked, choice.name))
-    others = [gpu for gpu in asked.gpus if gpu != ALL and gpu not in {choice.id for choice in choices}]
-    return Controls(asked, tuple(KINDS.items()), choices, others, tuple(BY_NAME))
+    others = [gpu for gpu in address.gpus if gpu != ALL and gpu not in {choice.id for choice in choices}]
+    return Controls(address, tuple(KINDS.items()), choices, others, tuple(BY_NAME))
