@@ -323,4 +323,4 @@ def test_a_rollback_reads_no_body(client: TestClient) -> None:
 def test_a_rollback_of_no_predictor(client: TestClient, name: str, query: str) -> None:
     told = client.post(f"/predictors/{name}/rollback{query}")
     assert told.status_code == 422, told.text
-    assert "there are: auto" in told.json()["detail"]
+    assert "known: auto" in told.json()["detail"]
