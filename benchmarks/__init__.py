@@ -1,1 +1,1 @@
-"""What the service costs, measured: `python -m benchmarks.<name>`."""
+"""Benchmarks of the service's costs: `python -m benchmarks.<name>`."""

@@ -1,8 +1,8 @@
-"""What one kernel prediction costs inside the engine, and what many cost at once.
+"""Benchmark of kernel predictions inside the engine, one at a time and in bulk.
 
     python -m benchmarks.engine [--predictor auto]
 
-Times are the least of many repeats, microseconds: what the code costs when nothing else runs.
+Times are minima over many repeats, microseconds, which exclude other load.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TARGET, SOURCE = "rtx-4070", "titan-v"
 
 
 def main() -> None:
-    """Print microseconds per prediction; exit 1 if one on its own is over the goal."""
+    """Print microseconds per prediction; exit with 1 if a single one exceeds the goal."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--predictor", default="auto")
     predictor = parser.parse_args().predictor
@@ -42,9 +42,9 @@ def main() -> None:
     snapshot = Snapshot.of(Engine(Catalog(specs), GpuTable.from_specs(specs)))
     slowest = 0.0
     for measured in (0, 1, 3):
-        one = _single(snapshot, predictor, measured)
-        slowest = max(slowest, one)
-        print(f"one kernel, {measured} measured rows: engine {one:6.1f} us", flush=True)
+        single = _single(snapshot, predictor, measured)
+        slowest = max(slowest, single)
+        print(f"one kernel, {measured} measured rows: engine {single:6.1f} us", flush=True)
     print(f"the whole request, 1 measured row: {_request(snapshot, predictor):6.1f} us")
     print(f"{BULK:,} at once, 1 measured row each: {_bulk(snapshot, predictor):6.2f} us a prediction")
     sys.exit(slowest > GOAL_US)
@@ -62,7 +62,7 @@ def _read(body: bytes) -> PredictRequest:
 
 
 def least(call: Callable[[], object], loops: int = LOOPS, repeats: int = REPEATS) -> float:
-    """Microseconds of one call, the least of many repeats."""
+    """Return the microseconds of one call, the minimum over many repeats."""
     call()
     return min(timeit.repeat(call, number=loops, repeat=repeats)) / loops * 1e6
 

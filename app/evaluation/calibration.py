@@ -91,7 +91,7 @@ def _results(found: Sequence[Trial], gpus: GpuTable) -> Iterator[Result]:
     """Figures of each family and dtype: of every GPU, of those not chosen on, and of all."""
     for family, dtype in dict.fromkeys((trial.family, trial.dtype) for trial in found):
         mine = [trial for trial in found if (trial.family, trial.dtype) == (family, dtype)]
-        ids = sorted({gpus.ids[int(trial.found.gpu[0])] for trial in mine})
+        ids = sorted({gpus.ids[int(trial.held_out.gpu[0])] for trial in mine})
         others = [gpu for gpu in ids if gpu not in VALIDATION]
         held = {how: _inside(mine, how) for how in (NONE, PLAN, RANDOM)}
         for name, among in [(gpu, [gpu]) for gpu in ids] + [(NOT_CHOSEN_ON, others), (ALL, ids)]:
@@ -103,14 +103,14 @@ def _results(found: Sequence[Trial], gpus: GpuTable) -> Iterator[Result]:
 def _inside(mine: Sequence[Trial], how: str) -> dict[int, Any]:
     """Per draw, which answers lie in intervals made of the other GPUs' answers."""
     held = {}
-    for draw in {trial.draw for trial in mine if trial.told == how}:
+    for draw in {trial.draw for trial in mine if trial.selection == how}:
         together = _together(mine, how, draw)
         held[draw] = covered(together, COVERAGE)
     return held
 
 
 def _together(mine: Sequence[Trial], how: str, draw: int) -> HeldOut:
-    parts = [trial.found for trial in mine if (trial.told, trial.draw) == (how, draw)]
+    parts = [trial.held_out for trial in mine if (trial.selection, trial.draw) == (how, draw)]
     return HeldOut.together(parts[0].cells, parts)
 
 

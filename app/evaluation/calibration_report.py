@@ -9,7 +9,7 @@ from typing import Any
 from app import __version__
 from app.evaluation.calibration import ALL, NOT_CHOSEN_ON, CalibrationStudy, Result
 from app.evaluation.operator_report import RECORDS, RESULTS, commit, with_table
-from app.training.calibration_trial import ASKED, DRAWS, NONE, PLAN, RANDOM, SHAPES
+from app.training.calibration_trial import DRAWS, NONE, PLAN, RANDOM, SHAPES, TESTED
 
 RECORD = RECORDS / "calibration.json"
 ROW = "| `gpucast evaluate calibration --data DIR` |"
@@ -54,7 +54,7 @@ def _good(cell: Result) -> bool:
 def _said(study: CalibrationStudy) -> str:
     return (
         f"MAPE, %, of a GPU held out: nothing measured on it, {SHAPES} shapes of each family and dtype as planned"
-        f", as many at random (mean of {DRAWS} draws). {study.most_train:,} training rows and {ASKED} test rows"
+        f", as many at random (mean of {DRAWS} draws). {study.most_train:,} training rows and {TESTED} test rows"
         " per operator, dtype and GPU."
     )
 

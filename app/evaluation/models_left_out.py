@@ -16,7 +16,7 @@ from app.evaluation.models import Ready, Study, answered_models
 from app.predictors.auto.predictor import Auto
 from app.tables.operator_runs import OperatorRuns
 from app.training.operator_folds import NEUSIGHT_TRAINING, TRAIN
-from app.training.operator_validation import GPU_HELD_OUT, MOST_ASKED, HeldOut, answers
+from app.training.operator_validation import GPU_HELD_OUT, MOST_TESTED, HeldOut, answers
 from app.training.row_limits import MOST_LEARNED
 
 PART = "left_out"
@@ -47,7 +47,7 @@ def answers_left_out(
         taught = [_thinned(run.take(np.flatnonzero(run.rows.gpu != gpu)), most) for run in here or rows]
         same = None if here else next((one for one in fitted if not residuals[one]), None)
         fitted[name] = Auto().fit_operators(taught, study.gpus) if same is None else fitted[same]
-        asked = [_thinned(run.take(np.flatnonzero(run.rows.gpu == gpu)), MOST_ASKED) for run in here]
+        asked = [_thinned(run.take(np.flatnonzero(run.rows.gpu == gpu)), MOST_TESTED) for run in here]
         residuals[name] = [
             answers(fitted[name], asked, study.gpus, k, np.arange(len(run)), GPU_HELD_OUT)
             for k, run in enumerate(asked)

@@ -1,7 +1,7 @@
-"""The form of an architecture's facts: limits of one SM, and how much each of its pipes does per clock.
+"""Figures of an architecture: limits of one SM, and operations per clock of each pipe.
 
 Rates are dense operations per SM (compute unit, Xe core, CPU core) per clock, a fused multiply-add counting two.
-Tensor rates accumulate in FP32 (INT32 for INT8), which is what deep-learning libraries ask for.
+Tensor rates are those with FP32 accumulation (INT32 for INT8), as deep-learning libraries use.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ class Architecture:
     memory_type: str | None = None
 
     def quoted_clock(self, pipe: str) -> float:
-        """Part of the boost clock that data sheets give the rate of a pipe at."""
+        """Return the clock of a pipe's datasheet rate, as a share of the boost clock."""
         return self.tensor_clock if pipe.endswith("_tensor") and pipe != "fp64_tensor" else 1.0
 
 
 def simt(fp64: float, fp16: float = 0, bf16: float = 0, int8: float = 0) -> dict[str, float]:
-    """Rates of the lanes beside FP32, leaving out what the hardware lacks."""
+    """Return the rates of the SIMT lanes besides FP32, without unsupported formats."""
     rates = {"fp64": fp64, "fp16": fp16, "bf16": bf16, "int8": int8}
     return {pipe: rate for pipe, rate in rates.items() if rate}
 
 
 def tensor(fp16: float, **others: float) -> dict[str, float]:
-    """Rates of the matrix units."""
+    """Return the rates of the matrix units."""
     return {f"{pipe}_tensor": rate for pipe, rate in {"fp16": fp16, **others}.items()}

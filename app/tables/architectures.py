@@ -18,7 +18,7 @@ _WITHOUT_TENSOR_CORES = re.compile(r"\b(gtx|mx)\s*\d|\bt(4|5|6|10|12)00\b", re.I
 
 
 def by_capability(capability: str) -> Architecture | None:
-    """The architecture of an NVIDIA compute capability such as "8.9", or None."""
+    """Return the architecture of an NVIDIA compute capability such as "8.9", or None."""
     return _BY_CAPABILITY.get(capability)
 
 
@@ -27,9 +27,9 @@ def _key(name: str) -> str:
 
 
 def by_name(name: str) -> tuple[Architecture, ...]:
-    """Architectures of that name: several where NVIDIA gave one name to several compute capabilities.
+    """Return the architectures of a name: several if the name covers several compute capabilities.
 
-    "CDNA 3.0" is CDNA 3, "Xe2-HPG" is Xe2, "RDNA 3.5" is RDNA 3: the longest known beginning counts.
+    The longest known prefix decides: "CDNA 3.0" is CDNA 3, "Xe2-HPG" is Xe2, "RDNA 3.5" is RDNA 3.
     """
     wanted = _key(name)
     fits = [known for known in ARCHITECTURES if wanted.startswith(_key(known.name))]
@@ -40,7 +40,7 @@ def by_name(name: str) -> tuple[Architecture, ...]:
 
 
 def rates_of(architecture: Architecture, device: str) -> dict[str, float]:
-    """Operations per SM per clock of every pipe but FP32, for a device of that name (GeForce cards are slower)."""
+    """Return operations per SM per clock of every pipe but FP32, for a device name (GeForce cards are slower)."""
     rates = dict(architecture.rates)
     if architecture.geforce_rates and _GEFORCE.search(device):
         rates.update(architecture.geforce_rates)

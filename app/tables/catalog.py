@@ -9,7 +9,7 @@ from app.tables.gpus import GpuSpec
 from app.tables.names import NameIndex, normalise
 
 _NEAR = 5
-# Letters and digits from which a name may be that of a family ("A100"), all of whose members are then meant.
+# Least length of a family name ("A100"), which matches all members.
 _FAMILY = 3
 
 
@@ -22,17 +22,17 @@ def _no_names() -> NameIndex:
 
 
 def _by_rank(specs: Sequence[GpuSpec]) -> Iterable[tuple[str, GpuSpec]]:
-    """Every name with its GPU; ids before names before aliases, so that an alias never hides an id."""
+    """Return all names with their GPUs, ids before names before aliases, so that an alias never hides an id."""
     yield from ((spec.id, spec) for spec in specs)
     yield from ((spec.name, spec) for spec in specs)
     yield from ((alias, spec) for spec in specs for alias in spec.aliases)
 
 
 class Catalog:
-    """GPUs by any of their names; comparison ignores case, spaces, hyphens, underscores and the maker's name.
+    """GPUs by id, name or alias; comparison ignores case, spaces, hyphens, underscores and the vendor.
 
-    `tail` answers names that no row here has (None: unknown there too), `tail_names` indexes its names;
-    both are called only when a name is unknown here.
+    `tail` looks up names that are not in the catalogue (None: unknown there too), and `tail_names` indexes its names;
+    both are called only for unknown names.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class Catalog:
             self._owners.setdefault(normalise(name), spec)
 
     def find(self, name: str) -> GpuSpec | None:
-        """The GPU of that id, name or alias, or None."""
+        """Return the GPU of an id, name or alias, or None."""
         return self._owners.get(normalise(name)) or self._tail(name)
 
     def resolve(self, name: str) -> GpuSpec:
-        """The GPU of that id, name or alias; NotFound lists the closest names."""
+        """Return the GPU of an id, name or alias; raises NotFound with the closest names."""
         found = self.find(name)
         if found is None:
             shown = name if len(name) <= 100 else f"{name[:100]}..."
@@ -61,7 +61,7 @@ class Catalog:
         return found
 
     def near(self, name: str) -> list[str]:
-        """The closest known names: rows here that the name is part of, then likeness, rows here before the tail's."""
+        """Return the closest known names: GPUs whose name contains it, then by similarity, the catalogue's first."""
         wanted = normalise(name)
         members = [owner.id for key, owner in self._owners.items() if len(wanted) >= _FAMILY and wanted in key]
         known = NameIndex(label for label, _ in _by_rank(self.specs)).near(name, 4 * _NEAR)
@@ -74,12 +74,12 @@ class Catalog:
         return sorted(best, key=lambda label: -best[label])[:_NEAR]
 
     def _shown(self, label: str, shown: dict[str, float]) -> bool:
-        """Whether a name of the tail means a row of this catalogue that is listed already."""
+        """Return True if a tail name belongs to a catalogue GPU that is already listed."""
         owner = self._owners.get(normalise(label))
         return owner is not None and owner.id in shown
 
     def taken(self, spec: GpuSpec) -> list[FieldError]:
-        """Names of `spec` by which another GPU here is called already: what to refuse when it is added."""
+        """Return an error for every name of `spec` that another GPU of the catalogue has."""
         named: list[tuple[tuple[str | int, ...], str]] = [(("id",), spec.id), (("name",), spec.name)]
         named += [(("aliases", k), alias) for k, alias in enumerate(spec.aliases)]
         clashes = []

@@ -1,7 +1,7 @@
-"""The one way from a partial description of a device to a whole one.
+"""Completion of a partial device description to a full, consistent specification.
 
-Seed rows, POST /gpus, inline specifications and the long tail all pass here: every field is checked, what is
-absent is inferred from the architecture (and marked so), and the whole must agree with itself.
+Seed rows, POST /gpus, inline specifications and the long tail all use it: every field is checked, missing fields are
+inferred from the architecture (and marked so), and the result is checked for consistency.
 
     peak of a pipe = SMs x operations per SM per clock x boost clock       (FP32: lanes x 2 per clock)
 """
@@ -24,13 +24,13 @@ REQUIRED = ("name", "sm_count", "boost_clock_hz", "memory_bytes", "memory_bandwi
 # No data sheet states the L2's bandwidth; the port between an SM and the L2 is 64 bytes wide
 # (NVIDIA since Maxwell, AMD GCN and CDNA), so this bounds it from above.
 L2_BYTES_PER_SM_PER_CLOCK = 64.0
-# A card that tells no link has a slot's: PCIe 3.0 x16, or 4.0 where its process node is as fine as this, nm. Without,
-# what it sends to others would cost nothing.
+# Link of a card without a stated one: PCIe 3.0 x16, or 4.0 up to this process node, nm. Without a link, its
+# communication would cost nothing.
 PCIE_3_BYTES_PER_S, PCIE_4_BYTES_PER_S, PCIE_4_NODE_NM = 15.75e9, 31.5e9, 8.0
 # FP32 is lanes x 2 x clock by definition; data sheets quote other pipes at a clock of their own choosing.
 _FP32_TOLERANCE = 0.02
 _PIPE_TOLERANCE = 0.05
-# A product may be cut far below its silicon (H20), but no note explains a peak this far above it.
+# A product may be scaled far below its chip (H20), but no note explains a peak above it by more than this factor.
 _EXPLICABLE = 1.5
 _FACTS = frozenset(NUMBERS) | {"vendor", "architecture", "compute_capability", "kind", "memory_type", "link_type"}
 _FAMILY = frozenset(("architecture", "compute_capability"))
@@ -38,10 +38,10 @@ _WHOLE = frozenset(name for name, allowed in NUMBERS.items() if allowed.whole)
 
 
 def complete(partial: Mapping[str, Any], *, where: Loc = ()) -> GpuSpec:
-    """A whole, consistent specification; BadInput names every wrong or missing field under `where`.
+    """Return a full, consistent specification; raises BadInput with every wrong or missing field under `where`.
 
     Needs `name`, `architecture` or `compute_capability`, `sm_count`, `boost_clock_hz`, `memory_bytes` and
-    `memory_bandwidth_bytes_per_s`. In `peak_flops`, null says that the device lacks a pipe.
+    `memory_bandwidth_bytes_per_s`. In `peak_flops`, null means that the device lacks a pipe.
     """
     if not isinstance(partial, Mapping):
         raise BadInput("A GPU is an object of fields.", errors=[FieldError(where, "send a GPU's name or an object")])
@@ -62,7 +62,7 @@ def complete(partial: Mapping[str, Any], *, where: Loc = ()) -> GpuSpec:
 
 
 def revise(spec: GpuSpec, changes: Mapping[str, Any]) -> GpuSpec:
-    """`spec` with some fields changed; what was inferred from these is inferred again, peaks follow SMs and clock."""
+    """Return `spec` with changed fields; fields inferred from them are updated, and peaks scale with SMs and clock."""
     stale = {key for key in _depending_on(changes) if spec.provenance.get(key, "inferred") == "inferred"}
     stale |= _FAMILY if _FAMILY & set(changes) else set()
     base = {key: value for key, value in spec_to_dict(spec).items() if key not in stale}
@@ -82,7 +82,7 @@ def revise(spec: GpuSpec, changes: Mapping[str, Any]) -> GpuSpec:
 
 
 def _depending_on(changes: Mapping[str, Any]) -> set[str]:
-    """Fields that `complete` infers from those changed."""
+    """Return the fields that `complete` infers from the changed ones."""
     inferred: set[str] = set()
     if _FAMILY & set(changes):
         inferred |= {*SM_LIMITS, "fp32_lanes_per_sm", "vendor", "kind", "process_node_nm", "l2_bytes", "memory_type"}
@@ -98,7 +98,7 @@ def _depending_on(changes: Mapping[str, Any]) -> set[str]:
 
 
 def _followed(spec: GpuSpec, changes: Mapping[str, Any]) -> float:
-    """By how much SMs x boost clock changes; 1 where the change is not a usable number."""
+    """Return the ratio of new to old SMs x boost clock; 1 if the change is not a valid number."""
     factor = 1.0
     for key in ("sm_count", "boost_clock_hz"):
         new = changes.get(key)
@@ -108,7 +108,7 @@ def _followed(spec: GpuSpec, changes: Mapping[str, Any]) -> float:
 
 
 def _scaled_peaks(spec: GpuSpec, changes: Mapping[str, Any]) -> dict[str, float | None]:
-    """Peaks after the change; of another architecture (or other lanes) only those that the change states."""
+    """Return the peaks after a change; with another architecture (or other lanes) only those that it states."""
     if _FAMILY & set(changes):
         return {}
     factor = _followed(spec, changes)
@@ -120,7 +120,7 @@ def _scaled_peaks(spec: GpuSpec, changes: Mapping[str, Any]) -> dict[str, float 
 
 
 def _merged(old: Mapping[str, Any], new: Any) -> Any:
-    """`old` overlaid with `new`; what is not an object passes on, for `complete` to refuse."""
+    """Return `old` updated with `new`; non-objects are passed on, for `complete` to refuse."""
     if new is None:
         return dict(old)
     return {**old, **new} if isinstance(new, Mapping) else new
@@ -167,7 +167,7 @@ def _require(reader: Reader) -> None:
 
 
 def _architecture(reader: Reader) -> Architecture:
-    """Facts of the architecture that the description names; UNKNOWN if the table lacks it."""
+    """Return the architecture that the description names; UNKNOWN if it is not in the table."""
     capability = reader.values.get("compute_capability")
     unknown = UNKNOWN_CPU if reader.values.get("kind") == "cpu" else UNKNOWN
     found = architectures.by_name(reader.values.get("architecture", ""))
@@ -185,7 +185,7 @@ def _architecture(reader: Reader) -> Architecture:
 
 
 def _infer(values: dict[str, Any], known: Architecture, reader: Reader) -> None:
-    """Fill in what is absent; what cannot be inferred is refused."""
+    """Infer missing fields; refuses those that cannot be inferred."""
     sms, clock = values["sm_count"], values["boost_clock_hz"]
     peaks = values.setdefault("peak_flops", {})
     if known in (UNKNOWN, UNKNOWN_CPU):
@@ -206,7 +206,7 @@ def _infer(values: dict[str, Any], known: Architecture, reader: Reader) -> None:
         if value is not None:
             values.setdefault(key, value)
     if values.get("memory_type", "").upper().startswith("HBM"):
-        values["memory_type"] = f"HBM{values['memory_type'][3:]}"  # `GpuSpec.make` asks for it in capitals
+        values["memory_type"] = f"HBM{values['memory_type'][3:]}"  # `architecture_key` expects capitals
     if values["kind"] == "gpu" and "link_type" not in values and "link_bandwidth_bytes_per_s" not in values:
         values["link_bandwidth_bytes_per_s"] = _slot(values)
     if values.get("link_domain_gpus", inf) <= MOST_IN_A_MACHINE:
@@ -222,12 +222,12 @@ def _infer(values: dict[str, Any], known: Architecture, reader: Reader) -> None:
 
 
 def _slot(values: Mapping[str, Any]) -> float:
-    """What a slot of the time of this device carries, bytes per second one way."""
+    """Return the bandwidth of a PCIe slot of the device's generation, bytes per second one way."""
     return PCIE_3_BYTES_PER_S if values.get("process_node_nm", PCIE_4_NODE_NM) > PCIE_4_NODE_NM else PCIE_4_BYTES_PER_S
 
 
 def _infer_unknown(values: dict[str, Any], reader: Reader) -> None:
-    """An architecture that is not in the table: lanes from the stated peak, usual limits, and a note that says so."""
+    """Infer the figures of an unknown architecture: lanes from the stated peak, usual limits, and a note about it."""
     peak = values["peak_flops"].get("fp32")
     if "fp32_lanes_per_sm" not in values:
         if peak is None:
@@ -240,7 +240,7 @@ def _infer_unknown(values: dict[str, Any], reader: Reader) -> None:
 
 
 def _provenance(values: Mapping[str, Any], given: set[str]) -> dict[str, str]:
-    """Where every fact comes from: as stated, else datasheet for what was given and inferred for the rest."""
+    """Return the provenance of every figure: as stated, else datasheet for given and inferred for missing ones."""
     stated = values["provenance"]
     facts = [key for key in FIELDS if key in values and key in _FACTS]
     facts += [f"peak_flops.{pipe}" for pipe in PIPES if pipe in values["peak_flops"]]
@@ -252,7 +252,7 @@ def _provenance(values: Mapping[str, Any], given: set[str]) -> dict[str, str]:
 
 
 def _check(reader: Reader, known: Architecture) -> None:
-    """The figures must agree with one another; a measured rate or a note may explain one that does not."""
+    """Check the consistency of the figures; a measured rate or a note may explain a deviation."""
     values = reader.values
     if values.get("base_clock_hz", 0.0) > values["boost_clock_hz"]:
         reader.refuse("is above boost_clock_hz; send the lower clock", "base_clock_hz")
@@ -269,7 +269,7 @@ def _check(reader: Reader, known: Architecture) -> None:
 
 
 def _check_peak(reader: Reader, pipe: str, peak: float | None, rate: float | None, quoted: float) -> None:
-    """A rate at the boost clock, or at the part `quoted` of it."""
+    """Check a peak against the rate at the boost clock, or at the share `quoted` of it."""
     values = reader.values
     if peak is None:
         if pipe == "fp32":

@@ -1,4 +1,4 @@
-"""The fields of a GPU description: what each may hold, and what to send when it holds something else."""
+"""Fields of a GPU description: allowed values, and error messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Loc = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A number between `low` and `high` in `unit`; whole where `whole`."""
+    """A number from `low` to `high` in `unit`, an integer if `whole`."""
 
     low: float
     high: float
@@ -34,7 +34,7 @@ class Range:
     whole: bool = False
 
 
-# Wide enough for a graphics card of 1985 and a machine ten thousand times today's; narrow enough for a slip of unit.
+# Wide enough for any device from 1985 to ten thousand times today's; narrow enough to detect a wrong unit.
 _COUNT = Range(1, 1_000_000, "count", whole=True)
 _CLOCK = Range(1e6, 1e11, "Hz")
 _RATE = Range(1e6, 1e21, "operations per second")
@@ -76,7 +76,7 @@ FIELDS = tuple(item.name for item in fields(GpuSpec))
 
 
 def _number(value: object, allowed: Range) -> float | str:
-    """The number, or what is wrong with it."""
+    """Return the number, or an error message."""
     whole = "whole " if allowed.whole else ""
     wanted = f"send a {whole}number between {allowed.low:g} and {allowed.high:g} ({allowed.unit})"
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -93,7 +93,7 @@ def _shown(value: float) -> str:
 
 
 def _text(value: object, longest: int) -> str:
-    """What is wrong with a text, or ""."""
+    """Return an error message for a text, or ""."""
     if not isinstance(value, str):
         return "is not text; send a string"
     if len(value) > longest:
@@ -102,7 +102,7 @@ def _text(value: object, longest: int) -> str:
 
 
 class Reader:
-    """Reads a description field by field; `values` holds what was right, `errors` all that was wrong."""
+    """Reads a description field by field; `values` holds the valid values, `errors` all errors."""
 
     def __init__(self, where: Loc) -> None:
         self.where = where
@@ -110,11 +110,11 @@ class Reader:
         self.errors: list[FieldError] = []
 
     def refuse(self, msg: str, *loc: str | int) -> None:
-        """Note an error at `loc` under the description."""
+        """Add an error at `loc` in the description."""
         self.errors.append(FieldError((*self.where, *loc), msg))
 
     def read(self, partial: Mapping[str, Any]) -> None:
-        """Check every field given; null means not given."""
+        """Check every given field; null means not given."""
         for key, value in partial.items():
             if key not in FIELDS:
                 self._unknown(key)
@@ -175,7 +175,7 @@ class Reader:
         self.values["aliases"] = tuple(value)
 
     def _read_peak_flops(self, value: Any) -> None:
-        """Peaks by pipe; null says that the device lacks the pipe."""
+        """Read peaks by pipe; null means that the device lacks the pipe."""
         if not isinstance(value, Mapping):
             self.refuse('send an object of rates by pipe, such as {"fp32": 14.9e12}', "peak_flops")
             return

@@ -1,4 +1,4 @@
-"""What a GPU is: one specification, and a table of many."""
+"""GPU specifications, and tables of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PIPES = (
     "fp4_tensor",
 )
 
-# What one SM offers, and in which portions.
+# Limits and allocation units of one SM.
 SM_LIMITS = (
     "registers_per_sm",
     "max_registers_per_thread",
@@ -66,11 +66,11 @@ SPEC_COLUMNS = (
     "triad_bandwidth_bytes_per_s",
     "launch_overhead_s",
 )
-# No machine holds more devices (HGX-2, sixteen): a link that joins more of them joins machines.
+# Most devices of one node (HGX-2 has sixteen): a link that joins more of them joins nodes.
 MOST_IN_A_MACHINE = 16
 TENSOR_PIPES = tuple(pipe for pipe in PIPES if pipe.endswith("_tensor"))
-# Columns derived here: 1 where the memory is stacked (HBM), and how many times slower than its chip's the tensor units
-# of a product are (GeForce, H20), 1 of most.
+# Derived columns: 1 for stacked memory (HBM), and the factor by which a product's tensor units are slower than its
+# chip's (GeForce, H20; 1 for most).
 COLUMNS = (*SPEC_COLUMNS, *(f"peak_{pipe}_flops" for pipe in PIPES), "hbm", *(f"cut_{pipe}" for pipe in TENSOR_PIPES))
 COLUMN_INDEX = {name: k for k, name in enumerate(COLUMNS)}
 
@@ -128,14 +128,14 @@ class GpuSpec:
     provenance: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def make(self) -> str:
-        """Architecture and kind of memory: GPUs of one make run the same kernels about as well."""
+    def architecture_key(self) -> str:
+        """Architecture and kind of memory: GPUs with the same key run kernels about equally well."""
         stacked = (self.memory_type or "").startswith("HBM")
         return f"{self.architecture.lower().removesuffix(' ultra')}{'/hbm' if stacked else ''}"
 
 
 def _cut(spec: GpuSpec, pipe: str) -> float:
-    """How many times slower a tensor pipe is than its architecture's SMs at this clock: whole, as products are cut."""
+    """Return the integer factor by which a tensor pipe is slower than its architecture's SMs at this clock."""
     chip = by_capability(spec.compute_capability) if spec.compute_capability else None
     if chip is None or pipe not in chip.rates or pipe not in spec.peak_flops:
         return 1.0
@@ -154,8 +154,8 @@ def _row(spec: GpuSpec) -> list[float]:
 class GpuTable:
     """Many GPUs as one matrix: `values` is float64 [len(COLUMNS), gpus], a row per column name.
 
-    `architectures` names GPUs whose SMs and memory are of one make, so that their kernels are alike; empty: unknown.
-    `memo` keeps what a reader derives from the whole table, by the reader's own key, so that it is derived once.
+    `architectures` are architecture keys, equal for GPUs with the same SMs and kind of memory, whose kernels behave
+    alike; empty if unknown. `memo` caches figures derived from the whole table (`once_per_table`).
     """
 
     ids: tuple[str, ...]
@@ -165,27 +165,27 @@ class GpuTable:
 
     @classmethod
     def from_specs(cls, specs: Sequence[GpuSpec]) -> GpuTable:
-        """Stack specifications in the order given."""
+        """Return a table of the specifications, in order."""
         matrix = np.array([_row(spec) for spec in specs], dtype=np.float64).reshape(-1, len(COLUMNS))
-        made = tuple(spec.make for spec in specs)
+        made = tuple(spec.architecture_key for spec in specs)
         return cls(tuple(spec.id for spec in specs), np.ascontiguousarray(matrix.T), made)
 
     def __len__(self) -> int:
         return int(self.values.shape[1])
 
     def column(self, name: str) -> Floats:
-        """One figure of every GPU, float64 [gpus]."""
+        """Return one figure of every GPU, float64 [gpus]."""
         column: Floats = self.values[COLUMN_INDEX[name]]
         return column
 
     def take(self, j: NDArray[np.intp]) -> GpuTable:
-        """The rows `j`, repeats allowed: figures aligned with a query."""
+        """Return the rows `j`, which may repeat."""
         made = tuple(self.architectures[k] for k in j) if self.architectures else ()
         return GpuTable(tuple(self.ids[k] for k in j), np.take(self.values, j, axis=1), made)
 
 
 def once_per_table(derive: Callable[[GpuTable], T]) -> Callable[[GpuTable], T]:
-    """A function of a GPU table that derives its result once per table, and then returns what the table keeps."""
+    """Return a decorated function of a GPU table whose result is computed once and cached in the table."""
 
     @wraps(derive)
     def derived(gpus: GpuTable) -> T:

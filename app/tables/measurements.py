@@ -1,4 +1,4 @@
-"""Measured operators, and which of them bear on a query."""
+"""Measured operators, and their use as evidence for queries."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ class Measurements:
         return len(self.latency_s)
 
     def take(self, rows: Ints) -> Measurements:
-        """The rows given, repeats allowed."""
+        """Return the given rows, which may repeat."""
         return Measurements(self.ops.take(rows), self.gpu[rows], self.latency_s[rows])
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Pairs (measurement, query): `rows` holds one measured row per pair.
+    """m pairs of measurement and query.
 
-    query  int [m], sorted: position in the query's index vectors that the row bears on
+    rows   the measured row of each pair
+    query  int [m], sorted: the query of each pair
     """
 
     rows: Measurements

@@ -1,4 +1,4 @@
-"""Names of GPUs: one normal form, and the closest known names to an unknown one."""
+"""Names of GPUs: normalisation, and search for the closest known names."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections.abc import Iterable
 _MARKS = re.compile(r"\((r|tm|c)\)")
 _SEPARATORS = re.compile(r"[\s\-_]+")
 _MAKER = re.compile(r"^(nvidia|amd|intel)(corporation)?(geforce)?|^geforce")
-# Longer than any name known here; keeps a hostile name from costing time.
+# Longer than any known name; bounds the cost of hostile names.
 _LONGEST = 200
 
 
 def normalise(name: str) -> str:
-    """The form in which names are compared: case, spaces, hyphens, underscores and the maker's name dropped."""
+    """Return a name for comparison, without case, spaces, hyphens, underscores and the vendor."""
     bare = _SEPARATORS.sub("", _MARKS.sub("", name[:_LONGEST].casefold()))
     return _MAKER.sub("", bare) or bare
 
 
 def slug(name: str) -> str:
-    """An id made from a name: lower case, hyphens; empty where the name has no letter or digit to keep."""
+    """Return an id from a name, in lower case with hyphens; empty if the name has no letters or digits."""
     return re.sub(r"[^a-z0-9]+", "-", _MARKS.sub("", name.lower())).strip("-")
 
 
@@ -30,7 +30,7 @@ def _trigrams(key: str) -> set[str]:
 
 
 class NameIndex:
-    """Display names that can be searched by likeness of their trigrams (a Dice coefficient)."""
+    """Display names searchable by trigram similarity (Dice coefficient)."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = tuple(dict.fromkeys(names))
@@ -46,7 +46,7 @@ class NameIndex:
         return len(self._names)
 
     def near(self, name: str, limit: int = 5) -> list[tuple[float, str]]:
-        """At most `limit` pairs (likeness between 0 and 1, name), best first; nothing below 0.35."""
+        """Return at most `limit` pairs (similarity from 0.35 to 1, name), best first."""
         wanted = _trigrams(normalise(name))
         shared: Counter[int] = Counter()
         for gram in wanted:

@@ -1,4 +1,4 @@
-"""Measured deep-learning operators: what predictors of operators learn from."""
+"""Measured deep-learning operators, the training data of operator predictors."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from app.tables.measurements import Measurements
 
 @dataclass(frozen=True, slots=True)
 class OperatorRuns:
-    """Measured rows of one operator in one dtype, n of them.
+    """n measured rows of one operator in one dtype.
 
     op, dtype    names, as in `app.ops.OPS` and `app.tables.ops.DTYPES`
     rows         Measurements of this operator's own fields; `rows.gpu` are rows of the GpuTable used beside this
     software     int [n], code into `stacks`
-    kernel       int [n], code into `kernels`, the device function that took most of the time; -1 where not known
-    grid, block  float64 [3, n], blocks of its grid and threads of its block in x, y and z; NaN where not known
+    kernel       int [n], code into `kernels`, the device function with the largest share of the time; -1 if unknown
+    grid, block  float64 [3, n], blocks of its grid and threads of its block in x, y and z; NaN if unknown
     key          uint64 [n], the start of the row's identity: the same for the same row wherever it is read
     stacks, kernels  names behind the codes
     """
@@ -39,7 +39,7 @@ class OperatorRuns:
         return len(self.key)
 
     def take(self, rows: Ints) -> OperatorRuns:
-        """The rows given, repeats allowed."""
+        """Return the given rows, which may repeat."""
         return OperatorRuns(
             self.op,
             self.dtype,

@@ -1,4 +1,4 @@
-"""The operator table: everything that can be predicted is a row of it."""
+"""The operator table, whose rows are everything that can be predicted."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 
 from app.tables.arrays import Floats, Ints
 
-# Number formats that activations have, then those of which only the weights of experts (`moe`) are narrow.
+# Number formats of activations; then formats in which only the weights of experts (`moe`) are narrow.
 ACTIVATION_DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp8_block", "int8", "nvfp4")
 WEIGHT_DTYPES = ("int4_wo", "w4a16_mxfp4", "w4a8_mxfp4", "w4a8_mxfp4_mxfp8")
 DTYPES = ACTIVATION_DTYPES + WEIGHT_DTYPES
 DTYPE_CODE = {name: code for code, name in enumerate(DTYPES)}
 
-# Bytes of an element with its share of the scales: inputs, weights, outputs. FP8 is scaled per tensor or row (no
-# bytes to speak of), `fp8_block` by one FP32 per 1x128 inputs and 128x128 weights, NVFP4 by an FP8 per 16, MXFP by a
+# Bytes per element including scales: inputs, weights, outputs. FP8 is scaled per tensor or row (negligible bytes),
+# `fp8_block` by one FP32 per 1x128 inputs and 128x128 weights, NVFP4 by an FP8 per 16, MXFP by a
 # byte per 32 (OCP MX 1.0), `int4_wo` by an FP16 per group of 128; results of 8 bits and fewer are written in BF16.
 _MX = 1.0 / 32.0
 _BYTES = {
@@ -61,20 +61,20 @@ class OpTable:
         return len(self.kind)
 
     def column(self, name: str) -> Floats:
-        """One dimension of every row, float64 [n]."""
+        """Return one dimension of every row, float64 [n] or [c, n]."""
         row = self.fields[name]
         column: Floats = self.dims[row] if self.place is None else self.dims[self.place[row]].T
         return column
 
     def take(self, i: Ints) -> OpTable:
-        """The rows `i`, repeats allowed."""
+        """Return the rows `i`, which may repeat."""
         kind, dtype, label = self.kind[i], self.dtype[i], self.label[i]
         if self.place is not None:
             return OpTable(kind, dtype, label, self.fields, self.dims, self.place[:, i])
         return OpTable(kind, dtype, label, self.fields, self.dims.take(i, axis=1))
 
     def part(self, rows: slice) -> OpTable:
-        """Rows one after another, not copied: for NumPy, as compiled code wants `dims` in one piece."""
+        """Return a view of consecutive rows, for NumPy only: compiled code needs contiguous `dims`."""
         kind, dtype, label = self.kind[rows], self.dtype[rows], self.label[rows]
         if self.place is not None:
             return OpTable(kind, dtype, label, self.fields, self.dims, self.place[:, rows])
@@ -82,7 +82,7 @@ class OpTable:
 
 
 def concatenate(tables: Sequence[OpTable]) -> OpTable:
-    """Stack tables that share their fields."""
+    """Return the concatenation of tables with equal fields."""
     first = tables[0]
     if any(table.fields != first.fields for table in tables):
         raise ValueError("operator tables with different fields cannot be stacked")

@@ -1,4 +1,4 @@
-"""What a predictor answers: never a bare number."""
+"""Predictions with bounds, support and intervals."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ MEASURED, INTERPOLATED, EXTRAPOLATED = range(3)
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A predictor's middle, before the engine adds hardware limit and interval.
+    """A predictor's estimates, before the engine adds hardware limits and intervals.
 
-    latency_s  float64 [n], seconds; NaN where the predictor does not support the row
+    latency_s  float64 [n], seconds; NaN if the predictor does not support the row
     bound      int [n], code into BOUNDS
     support    int [n], code into SUPPORTS
     group      int [n], residual group: code into the NAMES of app.predictors.intervals.groups
-    stretch    float64 [n], how many times as wide as its group's a row's interval is, in log space; None: once
-    limit_s    float64 [n], the hardware limit where the predictor has found it, and all its own answers keep to it
+    stretch    float64 [n], width of a row's interval relative to its group's, in log space; None: 1
+    limit_s    float64 [n], hardware limit, if the predictor computes it and all its estimates respect it; else None
     """
 
     latency_s: Floats
@@ -37,12 +37,12 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """Finished answers, n rows.
+    """n finished predictions.
 
-    latency_s, low_s, high_s  float64 [n], seconds, low <= latency <= high, none under the hardware limit
-    limit_s    float64 [n], the hardware limit
+    latency_s, low_s, high_s  float64 [n], seconds, low <= latency <= high, all at least the hardware limit
+    limit_s    float64 [n], hardware limit, seconds
     bound, support, group  as in Estimate
-    answered   bool [n], False where the roofline answered because the predictor had no support
+    answered   bool [n], False for rows that the predictor does not support, which have the hardware limit
     """
 
     latency_s: Floats

@@ -1,4 +1,4 @@
-"""A network as operators in the order they run: what every importer produces and every pass takes and gives."""
+"""A network as operators in execution order: the output of importers, and the input and output of passes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ FORWARD, BACKWARD, UPDATE = range(3)
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Operators of one device, row for row in the order they run; n rows in some blocks.
+    """n operators of one device in execution order, in blocks.
 
     A block is a run of consecutive rows that repeats (the layers of a transformer): row r runs `repeats[block[r]]`
-    times the `count` of its own, and a producer in the same block feeds it within each repetition. What the last row
-    of a block writes feeds the next repetition, and the next block.
+    times its own `count`, and edges within a block apply to each repetition. The output of a block's last row feeds the
+    next repetition, and the next block.
 
     ops           OpTable with MIXED_FIELDS; `eager` is at most 0: device time, the schedule adds what the host launches
     names         [n], what the source calls each row; never a feature
@@ -62,11 +62,11 @@ class Workload:
 
     @property
     def blocks(self) -> int:
-        """Blocks of the forward phase."""
+        """Number of forward blocks."""
         return int(self.origin.max(initial=-1)) + 1
 
     def per_block(self, values: Floats) -> Floats:
-        """Sum of a figure of rows, [..., n], over each forward block, [..., blocks]; forward blocks come first."""
+        """Return the sums of a row figure [..., n] over each forward block, [..., blocks]."""
         if values.ndim == 1:
             return np.bincount(self.block, weights=values, minlength=self.blocks)[: self.blocks].astype(np.float64)
         ends = np.searchsorted(self.block, np.arange(self.blocks + 1)).tolist()
@@ -74,6 +74,6 @@ class Workload:
 
     @property
     def runs(self) -> Floats:
-        """How often each row runs in all, float64 [n]."""
+        """Total runs of each row, float64 [n]."""
         runs: Floats = self.ops.column("count") * self.repeats[..., self.block]
         return runs

@@ -1,7 +1,7 @@
-"""A candidate version from all that its predictor can learn: kernels, operators, or both, on top of what ships.
+"""Training of a candidate version on kernels, operators or both, on top of the shipped version.
 
-What the shipped version learned from rows that are not among these stays: its operators beside kernels and the other
-way round, its intervals of other groups, its card's rows of other cells.
+Everything that the shipped version learned from other rows is kept: its operators when only kernels are trained and
+vice versa, its intervals of other groups, and its card's rows of other cells.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Card = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
-    """What to learn from: rows whose GPUs are rows of `gpus`; `kernel_ids` names each kernel row."""
+class TrainingData:
+    """Training rows, whose GPUs are rows of `gpus`; `kernel_ids` are the ids of the kernel rows."""
 
     gpus: GpuTable
     kernels: Measurements
@@ -40,41 +40,41 @@ class Material:
 
     @property
     def rows(self) -> int:
-        """All of them."""
+        """Number of rows."""
         return len(self.kernel_ids) + sum(len(run) for run in self.operators)
 
     @property
     def gpu_ids(self) -> list[str]:
-        """GPUs with a row, in the order of the table."""
+        """Ids of GPUs with rows, in the order of the table."""
         on = [np.unique(self.kernels.gpu), *(np.unique(run.rows.gpu) for run in self.operators)]
         return [self.gpus.ids[gpu] for gpu in np.unique(np.concatenate(on)).tolist()]
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A trained version, and the answers by which its operators were validated; None if it learned none."""
+    """A trained version, and the held-out answers of its operators; None if it learned none."""
 
     trained: Trained
     held_out: HeldOut | None
 
 
 def candidate(
-    start: Start, material: Material, shipped_card: Card, *, target_gpu: str | None, report: Report
+    start: Start, data: TrainingData, shipped_card: Card, *, target_gpu: str | None, report: Report
 ) -> Candidate:
-    """Fit and validate; NotTrained says what was too little to learn from."""
-    trained = _with_kernels(start, material, target_gpu, report)
+    """Fit and validate a candidate; raises NotTrained if there are too few rows."""
+    trained = _with_kernels(start, data, target_gpu, report)
     held = None
     too_few: list[str] = []
-    if capabilities(start.name).learns_operators and material.operators:
+    if capabilities(start.name).learns_operators and data.operators:
         try:
-            trained, held = _with_operators(start, trained, material, target_gpu, report)
+            trained, held = _with_operators(start, trained, data, target_gpu, report)
         except NotTrained as error:
             too_few.append(error.detail)
     if trained is None:
-        raise NotTrained(too_few[0] if too_few else _too_few_kernels(start.name, material))
+        raise NotTrained(too_few[0] if too_few else _too_few_kernels(start.name, data))
     new = trained.card["validation"]
     card = {
-        "trained_on": {"rows": material.rows, "gpus": material.gpu_ids},
+        "trained_on": {"rows": data.rows, "gpus": data.gpu_ids},
         "validation": [*_others(shipped_card, new), *new],
         "software": software(),
     }
@@ -82,30 +82,28 @@ def candidate(
     return Candidate(Trained(payload, card), held)
 
 
-def _too_few_kernels(name: str, material: Material) -> str:
-    return f"{len(material.kernel_ids)} kernel measurements are too few for {name}: at least {LEAST_ROWS}."
+def _too_few_kernels(name: str, data: TrainingData) -> str:
+    return f"{len(data.kernel_ids)} kernel measurements are too few for {name}: at least {LEAST_ROWS}."
 
 
-def _with_kernels(start: Start, material: Material, target_gpu: str | None, report: Report) -> Trained | None:
-    can, few = capabilities(start.name), len(material.kernel_ids) < LEAST_ROWS
+def _with_kernels(start: Start, data: TrainingData, target_gpu: str | None, report: Report) -> Trained | None:
+    can, few = capabilities(start.name), len(data.kernel_ids) < LEAST_ROWS
     if not can.learns_launches or (few and start.payload is not None):
         return None
-    if few and can.learns_operators and material.operators:
+    if few and can.learns_operators and data.operators:
         return None
-    report(f"{len(material.kernel_ids)} kernel measurements")
-    kernels = train(
-        start.name, material.kernels, material.gpus, material.kernel_ids, target_gpu=target_gpu, base=start.base()
-    )
+    report(f"{len(data.kernel_ids)} kernel measurements")
+    kernels = train(start.name, data.kernels, data.gpus, data.kernel_ids, target_gpu=target_gpu, base=start.base())
     intervals = _merged(start.intervals(), Intervals.from_state(kernels.payload["intervals"]))
     carried = {"operators": start.payload["operators"]} if start.payload and "operators" in start.payload else {}
     return Trained({**kernels.payload, "intervals": intervals.state(), **carried}, kernels.card)
 
 
 def _with_operators(
-    start: Start, kernels: Trained | None, material: Material, target_gpu: str | None, report: Report
+    start: Start, kernels: Trained | None, data: TrainingData, target_gpu: str | None, report: Report
 ) -> tuple[Trained, HeldOut]:
-    """On top of what kernels taught."""
-    runs, gpus = material.operators, material.gpus
+    """Learn operators on top of the trained kernels."""
+    runs, gpus = data.operators, data.gpus
     rows = sum(len(run) for run in runs)
     report(f"{rows:,} operator measurements in {len(runs)} cells")
     base: Any = start.base() if kernels is None else _ready(start.name, kernels.payload)
@@ -135,24 +133,24 @@ def _ready(name: str, payload: Mapping[str, Any]) -> Any:
 
 
 def _merged(before: Intervals, now: Intervals) -> Intervals:
-    """Groups that have residuals now, and the others as they were."""
+    """Return the intervals of groups with new residuals, and the earlier ones of the others."""
     return Intervals({**before.residuals, **now.residuals}, {**before.units, **now.units}, {**before.gpus, **now.gpus})
 
 
 def _others(before: Card, now: Card) -> list[Mapping[str, Any]]:
-    """Rows of the card before that are of other splits, families or GPUs."""
+    """Return the earlier card's rows of other splits, families or GPUs."""
     new = {(row["split"], row["family"], row["gpu"]) for row in now}
     return [row for row in before if (row["split"], row["family"], row["gpu"]) not in new]
 
 
-def kept_back(found: Candidate, served: Mapping[str, Any] | None, material: Material, tolerance: float) -> str | None:
-    """Why the candidate must not replace what answers at present, or None."""
+def kept_back(found: Candidate, served: Mapping[str, Any] | None, data: TrainingData, tolerance: float) -> str | None:
+    """Return why the candidate must not replace the served version; None if it may."""
     if served is None:
         return None
     if found.trained.payload["out_of_fold"]:
-        args = (material.kernels, material.gpus, material.kernel_ids, tolerance)
+        args = (data.kernels, data.gpus, data.kernel_ids, tolerance)
         if reason := gate(found.trained, served, *args):
             return reason
     if found.held_out is None:
         return None
-    return operator_gate(found.held_out, served, material.operators, material.gpus, tolerance)
+    return operator_gate(found.held_out, served, data.operators, data.gpus, tolerance)

@@ -1,14 +1,14 @@
-"""The cross-GPU kernels paper's three experiments, as its text describes them, on clean rows.
+"""The cross-GPU kernels paper's three experiments, as its text describes them, on cleaned rows.
 
-experiment 1  a new GPU: no row of the target GPU is trained on; each of its launches is asked from the same
-              launch measured on one other GPU at a time; "1-untrained": nothing at all is trained on; "1-launch":
-              the target's launch overhead is known besides: the shortest time measured on it
-experiment 2  a new size: the largest size of every kernel on a GPU is asked from its smaller sizes there
+experiment 1  a new GPU: the target GPU's rows are not trained on; each of its launches is predicted from the same
+              launch on one other GPU at a time; "1-untrained": without any training; "1-launch": with the target's
+              launch overhead known (the shortest time measured on it)
+experiment 2  a new size: the largest size of every kernel on a GPU is predicted from its smaller sizes there
 experiment 3  a new kernel: neither the four test kernels nor the target GPU are trained on; each of the test
-              kernels' launches is asked from the same launch on one other GPU at a time ("3"), and from
-              nothing at all ("3-unmeasured")
+              kernels' launches is predicted from the same launch on one other GPU at a time ("3"), and without
+              measurements ("3-unmeasured")
 
-Nothing is chosen on a row that is then asked: thresholds and intervals come from the training rows of each cell.
+Thresholds and intervals come from the training rows of each cell, never from test rows.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ Cell = dict[str, Any]
 TEST_KERNELS = ("matmul_tiled", "shared_transpose", "atomic_hotspot", "vector_add_divergent")
 EXPERIMENTS = ("1", "1-untrained", "1-launch", "2", "3", "3-unmeasured")
 COVERAGE = 0.8
-# Intervals need residuals of refits on every fold, of ours only, since forests take minutes over all of them; and only
-# ours reads a launch overhead.
+# Predictors with intervals, which need a refit on every fold: forests would take minutes. Only ours uses a launch
+# overhead.
 OURS = ("auto",)
 _CONFIGURATION = np.array([FIELD_INDEX[name] for name in ("n", "rows", "cols", "threads_per_block")])
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One fit and its questions: training rows, asked rows, and one evidence row or more for each."""
+    """One fit and its tests: training rows, test rows, and one or more evidence rows per test row."""
 
     experiment: str
     train: Ints
@@ -56,20 +56,20 @@ class Task:
 
 
 def one_per_configuration(measurements: Measurements) -> Ints:
-    """Configuration of every row [m]: kernel, size and block, whatever its iterations; the paper's key."""
+    """Return the configuration of every row, int [m]: kernel, size and block, without iterations (the paper's key)."""
     labels = np.unique(measurements.ops.label, return_inverse=True)[1]
     key = np.vstack([labels, np.nan_to_num(measurements.ops.dims[_CONFIGURATION])])
     return np.unique(key, axis=1, return_inverse=True)[1].ravel()
 
 
 def _first_rows(measurements: Measurements) -> Ints:
-    """The first row of every configuration and GPU, as the paper takes them."""
+    """Return the first row of every configuration and GPU, as in the paper."""
     key = np.stack([one_per_configuration(measurements), measurements.gpu])
     return np.sort(np.unique(key, axis=1, return_index=True)[1])
 
 
 def tasks(measurements: Measurements, kernels: NDArray[np.str_]) -> Iterator[Task]:
-    """Every fit of the three experiments; `kernels` [m] names the rows' kernels."""
+    """Yield every fit of the three experiments; `kernels` [m] are the rows' kernel names."""
     first, configuration = _first_rows(measurements), one_per_configuration(measurements)
     tested = np.isin(kernels, TEST_KERNELS)
     for gpu in np.unique(measurements.gpu):
@@ -92,7 +92,7 @@ def tasks(measurements: Measurements, kernels: NDArray[np.str_]) -> Iterator[Tas
 
 @dataclass(frozen=True, slots=True)
 class _Answers:
-    """Predictions of one experiment, n of them: seconds, measured seconds, GPU, and whether the interval held."""
+    """n predictions of one experiment: seconds, measured seconds, GPU, and True if inside the interval."""
 
     predicted: Floats
     measured: Floats
@@ -103,7 +103,7 @@ class _Answers:
 def evaluate(
     measurements: Measurements, gpus: GpuTable, kernels: Sequence[str], predictors: Sequence[Any] = PREDICTORS
 ) -> list[Cell]:
-    """All cells of the clean protocol: every predictor, experiment and GPU ("all" pools them)."""
+    """Return all cells of the clean protocol: every predictor, experiment and GPU ("all" pools them)."""
     names = np.array(kernels)
     all_tasks = list(tasks(measurements, names))
     timed = _with_overheads(gpus, measurements)
@@ -123,7 +123,7 @@ def evaluate(
 
 
 def _with_overheads(gpus: GpuTable, measurements: Measurements) -> GpuTable:
-    """The same GPUs, of which the shortest time measured is known."""
+    """Return the GPUs with the shortest measured time as launch overhead."""
     values = gpus.values.copy()
     for gpu, floor_s in launch_floors(measurements, gpus).items():
         values[COLUMN_INDEX["launch_overhead_s"], gpus.ids.index(gpu)] = floor_s

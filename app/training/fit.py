@@ -1,4 +1,4 @@
-"""Measurements to a version: fit, validate on what was held out, and decide whether it may be served."""
+"""Training of a version on kernel measurements: fit, validation on held-out rows, and the gate before serving."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from app.training.folds import SPLITS, Fold, folds
 from app.training.validate import Residuals, card_rows, residuals
 
 FAMILY = "kernel"
-# With fewer rows nothing can be both learned from and held out.
+# Least number of rows for training and validation.
 LEAST_ROWS = 8
 
 
@@ -47,11 +47,10 @@ def train(
     target_gpu: str | None = None,
     base: LaunchLearner | None = None,
 ) -> Trained:
-    """Fit predictor `name` on all rows and validate it on GPUs, sizes and kernels held out.
+    """Return predictor `name` fitted to all rows and validated on held-out GPUs, sizes and kernels.
 
-    What `base` knows besides kernels stays. With `target_gpu` the version answers for that GPU only: its intervals
-    and errors are those of its own rows.
-    Raises NotTrained when there is too little to learn from or to hold out.
+    What `base` knows besides kernels is kept. With `target_gpu` the version is for that GPU only: its intervals and
+    errors are those of the GPU's rows. Raises NotTrained if there are too few rows to train or to hold out.
     """
     chosen = _class_of(name)
     if len(row_ids) < LEAST_ROWS:
@@ -83,14 +82,14 @@ def _class_of(name: str) -> type[LaunchLearner]:
 
 
 def _validate(fit: Callable[[Measurements], Predictor], measurements: Measurements, gpus: GpuTable) -> Residuals:
-    """Residuals over every fold that the predictor can be fitted on."""
+    """Return the residuals of every fold that the predictor can be fitted on."""
     return residuals(
         _or_unsupported(fit), measurements, gpus, list(folds(measurements, launch_ids(measurements.ops))), SPLITS
     )
 
 
 def _or_unsupported(fit: Callable[[Measurements], Predictor]) -> Callable[[Measurements], Predictor | None]:
-    """None where a fold leaves too little to fit on: its queries then count as unsupported."""
+    """Return `fit` with None, which means unsupported, for folds with too few rows."""
 
     def attempt(rows: Measurements) -> Predictor | None:
         try:
@@ -102,7 +101,7 @@ def _or_unsupported(fit: Callable[[Measurements], Predictor]) -> Callable[[Measu
 
 
 def _per_row(found: Residuals, row_ids: Sequence[str]) -> dict[str, float]:
-    """Mean absolute log error of every held-out row in every split, by split and row id."""
+    """Return the mean absolute log error of every held-out row, by split and row id."""
     key = np.stack([found.split, found.row])
     keys, inverse, count = np.unique(key, axis=1, return_inverse=True, return_counts=True)
     error = np.bincount(inverse.ravel(), np.abs(found.log_ratio)) / count
@@ -119,7 +118,7 @@ def _card(found: Residuals, measurements: Measurements, gpus: GpuTable) -> dict[
 
 
 def software() -> dict[str, str]:
-    """Versions of the libraries that a fit depends on."""
+    """Return the versions of the libraries that a fit depends on."""
     return {name: version(name) for name in ("numpy", "scikit-learn", "joblib")}
 
 
@@ -131,11 +130,11 @@ def gate(
     row_ids: Sequence[str],
     tolerance: float,
 ) -> str | None:
-    """Why the candidate must not replace the served version, or None.
+    """Return why the candidate must not replace the served version; None if it may.
 
-    Both are compared on the same rows, each held out of whoever is judged on it: rows both were trained on by their
-    held-out errors; rows of GPUs, kernels or sizes that only the candidate knows by the served version's plain
-    answers. The candidate may be worse by the relative `tolerance` at most on either.
+    Both are compared on the same rows, held out of each: rows in both training sets by their held-out errors; rows of
+    GPUs, kernels or sizes new to the served version by its plain answers. On either, the candidate may be worse by at
+    most the relative `tolerance`.
     """
     if served is None:
         return None
@@ -158,7 +157,7 @@ def gate(
 def _fresh_errors(
     served: Mapping[str, Any], measurements: Measurements, gpus: GpuTable, row_ids: Sequence[str]
 ) -> dict[str, float]:
-    """Absolute log error of the served version, as it stands, on what it has never seen anything of."""
+    """Return the absolute log error of the served version on GPUs, kernels and sizes that are new to it, by row."""
     trained_on = {key.split(" ", 1)[1] for key in served["out_of_fold"]}
     seen = np.array([row in trained_on for row in row_ids], dtype=bool)
     if seen.all():
@@ -171,7 +170,7 @@ def _fresh_errors(
 
 
 def _unseen(measurements: Measurements, launch: Ints, seen: NDArray[np.bool_]) -> dict[str, Ints]:
-    """Rows of each split that are as new to a version trained on the rows `seen` as they are to a refit on the fold."""
+    """Return the rows of each split that are as new to a version trained on rows `seen` as to a refit on the fold."""
     by_split = {
         "gpu_held_out": measurements.gpu,
         "size_held_out": launch * (1 + int(measurements.gpu.max())) + measurements.gpu,
@@ -181,7 +180,7 @@ def _unseen(measurements: Measurements, launch: Ints, seen: NDArray[np.bool_]) -
 
 
 def _only(fold: Fold, rows: Ints) -> Fold:
-    """The fold's queries that are among `rows`."""
-    kept = np.flatnonzero(np.isin(fold.query, rows))
-    used = np.isin(fold.position, kept)
-    return Fold(fold.split, fold.train, fold.query[kept], fold.source[used], np.searchsorted(kept, fold.position[used]))
+    """Return the fold with only the queries among `rows`."""
+    mine = np.flatnonzero(np.isin(fold.query, rows))
+    used = np.isin(fold.position, mine)
+    return Fold(fold.split, fold.train, fold.query[mine], fold.source[used], np.searchsorted(mine, fold.position[used]))

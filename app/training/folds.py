@@ -1,9 +1,9 @@
-"""Held-out validation of kernel predictors: what is left out, and which evidence remains.
+"""Folds of the held-out validation of kernel predictors: training rows, queries and their evidence.
 
 Three splits, each as folds of (training rows, queries with their evidence):
-gpu_held_out     no row of one GPU is trained on; its rows are asked from one row on another GPU at a time
-size_held_out    every kernel's largest size on each GPU is asked from its smaller ones there
-kernel_held_out  no row of one kernel is trained on; its rows are asked without evidence, and from another
+gpu_held_out     one GPU's rows are not trained on; they are predicted from one row on another GPU at a time
+size_held_out    every kernel's largest size on each GPU is predicted from its smaller sizes there
+kernel_held_out  one kernel's rows are not trained on; they are predicted without evidence, and from another
                  kernel's row on the same GPU
 """
 
@@ -38,12 +38,12 @@ class Fold:
     position: Ints
 
     def evidence(self, measurements: Measurements) -> Evidence:
-        """The evidence rows."""
+        """Return the evidence of the queries."""
         return Evidence(measurements.take(self.source), self.position)
 
 
 def folds(measurements: Measurements, launch: Ints) -> Iterator[Fold]:
-    """All folds; `launch` int [rows] is equal for rows of one launch, whatever the GPU."""
+    """Yield all folds; `launch` int [rows] is equal for rows of the same launch on any GPU."""
     yield from _by_gpu(measurements, launch)
     yield from _by_size(measurements)
     yield from _by_kernel(measurements)
@@ -66,7 +66,7 @@ def _by_gpu(measurements: Measurements, launch: Ints) -> Iterator[Fold]:
 
 
 def _single(split: str, train: Ints, query: list[int], source: list[int]) -> Fold:
-    """A fold of one source per query."""
+    """Return a fold with one source per query."""
     rows, sources = np.array(query, dtype=np.intp), np.array(source, dtype=np.intp)
     return Fold(split, train, rows, sources, np.arange(len(rows)))
 

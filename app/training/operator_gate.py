@@ -1,4 +1,4 @@
-"""Whether a candidate's operators may be served: held-out errors against those of the version that answers now."""
+"""Gate for a candidate's operators: its held-out errors against those of the served version."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from app.training.validate import few
 
 
 def remembered(found: HeldOut) -> dict[str, Any]:
-    """What a version keeps of its held-out answers, 7 bytes each.
+    """Return what a version stores of its held-out answers, 7 bytes each.
 
     key    uint32 [n], the upper half of the row's key
     split  uint8 [n]
@@ -34,11 +34,11 @@ def remembered(found: HeldOut) -> dict[str, Any]:
 def operator_gate(
     found: HeldOut, served: Mapping[str, Any], runs: Sequence[OperatorRuns], gpus: GpuTable, tolerance: float
 ) -> str | None:
-    """Why the candidate must not replace the served version, or None.
+    """Return why the candidate must not replace the served version; None if it may.
 
-    Rows held out of both are compared by their held-out errors; rows that the served version never learned from by
-    its plain answers: where configurations are held out of the candidate, and on GPUs that the served version does
-    not know. The candidate may be worse by the relative `tolerance` at most on either.
+    Rows held out of both are compared by their held-out errors. Rows that the served version did not learn from are
+    compared by its plain answers: held-out configurations, and GPUs unknown to the served version. On either, the
+    candidate may be worse by at most the relative `tolerance`.
     """
     for (mine, theirs), what in (
         (_held_out_of_both(found, served), "rows held out of both"),
@@ -50,12 +50,12 @@ def operator_gate(
         if new > old * (1.0 + tolerance) + 1e-6:
             return (
                 f"kept back: mean held-out log error {new:.2f} % against {old:.2f} % of the served version"
-                f" on {len(mine)} {what}{_told(len(mine))}"
+                f" on {len(mine)} {what}{_few_rows_note(len(mine))}"
             )
     return None
 
 
-def _told(rows: int) -> str:
+def _few_rows_note(rows: int) -> str:
     return f" ({few(rows)['note']})" if few(rows) else ""
 
 
@@ -76,7 +76,7 @@ def _code(held: Mapping[str, Any]) -> NDArray[np.uint64]:
 def _new_to_served(
     found: HeldOut, served: Mapping[str, Any], runs: Sequence[OperatorRuns], gpus: GpuTable
 ) -> tuple[Floats, Floats]:
-    """Errors of the candidate and of the served version on rows new to the latter that both answer."""
+    """Return the errors of the candidate and of the served version on rows that are new to it and that both answer."""
     known, rows = learned_from(served)
     elsewhere = np.array([gpu not in known for gpu in gpus.ids], dtype=np.bool_)[found.gpu]
     asked = (found.split == CONFIGURATION_HELD_OUT) | ((found.split == GPU_HELD_OUT) & elsewhere)

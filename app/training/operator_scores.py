@@ -1,4 +1,4 @@
-"""How good answers for operators are: errors, coverage and width, by operator, dtype and GPU, and pooled."""
+"""Scores of operator predictions: errors, interval coverage and width, by operator, dtype and GPU, and pooled."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ ALL = "all"
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """What scores are made of, n answers with intervals at 80 %.
+    """Errors of n answers with 80 % intervals.
 
     ratio     float64 [n], predicted / measured
-    inside    bool [n], measured inside the interval
+    inside    bool [n], True if the measured time is in the interval
     width     float64 [n], high / low
-    answered  bool [n], by the predictor itself and not by the hardware limit
+    answered  bool [n], False for answers of the hardware limit
     gpu       int [n], row of the GpuTable
     """
 
@@ -33,24 +33,24 @@ class Errors:
 
     @classmethod
     def of(cls, predicted: Predictions, measured_s: Floats, gpu: Ints) -> Errors:
-        """Errors of predictions against what was measured, seconds [n]."""
+        """Return the errors of predictions against measured times, seconds [n]."""
         inside = (predicted.low_s <= measured_s) & (measured_s <= predicted.high_s)
         width = predicted.high_s / predicted.low_s
         return cls(predicted.latency_s / measured_s, inside, width, predicted.answered, gpu)
 
     @classmethod
     def together(cls, parts: Sequence[Errors]) -> Errors:
-        """One after another."""
+        """Return the concatenation of errors."""
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in cls.__dataclass_fields__))
 
     def take(self, rows: Bools) -> Errors:
-        """Some of them."""
+        """Return the given rows."""
         return Errors(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """How a predictor did on rows of one operator in one dtype."""
+    """A predictor's errors on rows of one operator and dtype."""
 
     family: str
     op: str
@@ -59,7 +59,7 @@ class Answers:
 
 
 def score(errors: Errors) -> dict[str, float | int]:
-    """Figures of a cell: errors, coverage and `answered` in percent, ratios as they are.
+    """Return the scores of a cell: errors, coverage and `answered` in percent, ratios plain.
 
     mape, median_ape, p95_ape  of |predicted / measured - 1|
     median_ratio  of predicted / measured: over 1 where answers are too long
@@ -80,10 +80,10 @@ def score(errors: Errors) -> dict[str, float | int]:
 
 
 def score_rows(answers: Sequence[Answers], gpus: Sequence[str], apart: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Cells of one predictor: every operator, dtype and GPU, and pooled over each of the three.
+    """Yield the scores of one predictor by operator, dtype and GPU, and pooled over each of the three.
 
-    Pooled figures weigh every row alike. Operators and dtypes are pooled within a family, and pooled over GPUs there
-    is one figure more without each of the GPUs `apart`.
+    Pooled scores weigh rows equally. Operators and dtypes are pooled within a family. Over GPUs there is a further
+    pooled score without each of the GPUs `apart`.
     """
     for family in dict.fromkeys(one.family for one in answers):
         mine = [one for one in answers if one.family == family]

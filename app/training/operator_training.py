@@ -1,4 +1,4 @@
-"""A predictor of operators fitted to measured rows, and how far it was off on rows that were held out of it."""
+"""Training of an operator predictor, with its errors on held-out rows."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class TrainedOperators:
 
 
 def trained(start: OperatorLearner, runs: Sequence[OperatorRuns], gpus: GpuTable) -> TrainedOperators:
-    """`start` with `runs` learned, and validated on what was held out of a predictor that knew nothing before.
+    """Return `start` trained on `runs`, and validated on rows held out of a predictor trained from scratch.
 
-    NotTrained where there is too little to learn from; what cannot be held out leaves its intervals as documented.
+    Raises NotTrained if there are too few rows; groups that cannot be held out keep their prior intervals.
     """
     predictor = start.fit_operators(runs, gpus)
     found = held_out(Start(type(start)), runs, gpus, lambda said: None)

@@ -1,14 +1,15 @@
 """Held-out validation of predictors that learn operators: errors, intervals and accuracy card.
 
-Three splits, so that each situation of an answer has residuals of its own:
-gpu_held_out            no row of one GPU is trained on; its rows are asked (`sibling`, `unseen`)
-few_measured            the same, once the predictor was told FEW rows of each operator and dtype (`calibrated`)
-configuration_held_out  a fifth of the configurations is held out on every GPU (`seen`), of few rows every fifth in turn
+Three splits give each situation of an answer its own residuals:
 
-Every GPU has about as many residuals as any other.
+gpu_held_out            one GPU's rows are not trained on, but tested (`sibling`, `unseen`)
+few_measured            the same after calibration to FEW rows of each operator and dtype (`calibrated`)
+configuration_held_out  a fifth of the configurations is held out on every GPU (`seen`); of few rows, each fifth in turn
 
-What a version was learned on top of (app.training.operator_start) is used where it never saw what is asked: rows of
-GPUs that it knows, and rows that it was trained on itself, are asked of a predictor made from the given rows alone.
+Every GPU has about equally many residuals.
+
+The shipped version below (app.training.operator_start) is used only for tests on what it never saw. Rows of GPUs that
+it knows, and rows that it was trained on, test a predictor trained on the given rows only.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ Report = Callable[[str], None]
 SPLITS = ("gpu_held_out", "few_measured", "configuration_held_out")
 GPU_HELD_OUT, FEW_MEASURED, CONFIGURATION_HELD_OUT = range(3)
 FEW = 32
-# With fewer configurations, rows are held out by their dimensions.
+# With fewer configurations, rows are held out by dimensions instead.
 LEAST_CONFIGURATIONS = 20
-# Rows of each operator, dtype and GPU that are asked.
-MOST_ASKED = 256
+# Rows per operator, dtype and GPU that are tested.
+MOST_TESTED = 256
 MOST_OF_CONFIGURATIONS = 10_000
-# Residuals that a group of intervals keeps, evenly over their order.
+# Residuals stored per interval group, at evenly spaced ranks.
 MOST_KEPT = 401
 _FIFTHS = 5
 
@@ -75,18 +76,18 @@ class HeldOut:
 
     @classmethod
     def together(cls, cells: tuple[str, ...], parts: Sequence[HeldOut]) -> Self:
-        """One after another; none without parts."""
+        """Return the concatenation of held-out answers."""
         none = np.empty(0, dtype=np.intp)
         every = [cls(cells, none, none.astype(np.uint64), none, none, none, none, np.empty(0)), *parts]
         return cls(cells, *(np.concatenate([getattr(part, name) for part in every]) for name in _COLUMNS))
 
     def take(self, rows: Ints | Bools) -> HeldOut:
-        """The answers given."""
+        """Return the given answers."""
         columns = (getattr(self, name)[rows] for name in _COLUMNS)
         return HeldOut(self.cells, *columns)
 
     def intervals(self) -> Intervals:
-        """Conformal intervals of the groups with residuals enough."""
+        """Return the conformal intervals of groups with enough residuals."""
         residuals, units, gpus = {}, {}, {}
         for group in np.unique(self.group).tolist():
             found = np.sort(self.log_ratio[self.group == group])
@@ -102,14 +103,14 @@ _COLUMNS = tuple(name for name in HeldOut.__dataclass_fields__ if name != "cells
 
 
 class _Query(NamedTuple):
-    """Rows of a data set to ask: per table, and which of its rows."""
+    """Rows to test: a table of the data set and its rows."""
 
     table: int
     rows: Ints
 
 
 def held_out(start: Start, runs: Sequence[OperatorRuns], gpus: GpuTable, report: Report) -> HeldOut:
-    """Answers on every split that can be asked."""
+    """Return the answers on all possible splits."""
     cells = tuple(f"{run.op}/{run.dtype}" for run in runs)
     parts: list[HeldOut] = []
     for fold in _by_gpu(start, runs, gpus, report):
@@ -119,7 +120,7 @@ def held_out(start: Start, runs: Sequence[OperatorRuns], gpus: GpuTable, report:
 
 
 def _by_gpu(start: Start, runs: Sequence[OperatorRuns], gpus: GpuTable, report: Report) -> Iterator[list[HeldOut]]:
-    """Each GPU in turn; only operators that it was measured with are learned."""
+    """Yield the answers with each GPU held out; only its measured operators are learned."""
     every = np.unique(np.concatenate([run.rows.gpu for run in runs])).tolist()
     for number, gpu in enumerate(every):
         report(f"GPU {number + 1} of {len(every)} held out: {gpus.ids[gpu]}")
@@ -128,21 +129,21 @@ def _by_gpu(start: Start, runs: Sequence[OperatorRuns], gpus: GpuTable, report: 
         fitted = _fitted(start, gpus.ids[gpu] in start.gpus, train, gpus)
         if fitted is None:
             continue
-        query = [_Query(k, _few(runs[k], runs[k].rows.gpu == gpu, MOST_ASKED)) for k in here]
-        yield [_asked(fitted, runs, gpus, query, GPU_HELD_OUT), *_told_few(fitted, runs, gpus, query)]
+        query = [_Query(k, _few(runs[k], runs[k].rows.gpu == gpu, MOST_TESTED)) for k in here]
+        yield [_answers_to(fitted, runs, gpus, query, GPU_HELD_OUT), *_few_given(fitted, runs, gpus, query)]
 
 
-def _told_few(fitted: Any, runs: Sequence[OperatorRuns], gpus: GpuTable, query: Sequence[_Query]) -> list[HeldOut]:
-    """The same GPU, a few of its rows told; nothing of a predictor that cannot be told."""
+def _few_given(fitted: Any, runs: Sequence[OperatorRuns], gpus: GpuTable, query: Sequence[_Query]) -> list[HeldOut]:
+    """Return the answers after calibration to a few rows of the GPU; none of a predictor without calibration."""
     if not fitted.can.takes_measured:
         return []
-    told = fitted.with_measured([runs[one.table].take(one.rows[:FEW]) for one in query], gpus)
+    calibrated = fitted.with_measured([runs[one.table].take(one.rows[:FEW]) for one in query], gpus)
     rest = [_Query(one.table, one.rows[FEW:]) for one in query]
-    return [_asked(told, runs, gpus, rest, FEW_MEASURED)]
+    return [_answers_to(calibrated, runs, gpus, rest, FEW_MEASURED)]
 
 
 def _by_configuration(start: Start, runs: Sequence[OperatorRuns], gpus: GpuTable, report: Report) -> Iterator[HeldOut]:
-    """A fifth of each operator's; of one whose fifth is a handful of rows, every fifth in turn."""
+    """Yield the answers with a fifth of each operator's configurations held out; of few rows, every fifth in turn."""
     report("configurations held out")
     fifth = [_fifth_of(run) for run in runs]
     small = [k for k, part in enumerate(fifth) if np.count_nonzero(part == 0) < LEAST_RESIDUALS]
@@ -152,34 +153,34 @@ def _by_configuration(start: Start, runs: Sequence[OperatorRuns], gpus: GpuTable
 
 
 def _others_seen(run: OperatorRuns, out: Bools) -> Bools:
-    """Those of the rows `out` whose GPU keeps rows to learn from, bool [n]."""
+    """Return True for rows of `out` whose GPU still has training rows, bool [n]."""
     return out & np.isin(run.rows.gpu, run.rows.gpu[~out])
 
 
 def _configurations_out(
     start: Start, runs: Sequence[OperatorRuns], gpus: GpuTable, out: Mapping[int, Bools]
 ) -> Iterator[HeldOut]:
-    """Answers to the rows held out, bool [n] by the table, of a predictor of the other rows of these tables."""
+    """Yield answers to the rows `out`, bool [n] by table, of a predictor trained on the tables' other rows."""
     train = [runs[k].take(_few(runs[k], ~held, MOST_OF_CONFIGURATIONS)) for k, held in out.items()]
     for own in (False, True):
         known = {k: start.rows_known(runs[k].key) for k in out}
-        query = [_Query(k, _few(runs[k], held & (known[k] == own), MOST_ASKED)) for k, held in out.items()]
+        query = [_Query(k, _few(runs[k], held & (known[k] == own), MOST_TESTED)) for k, held in out.items()]
         if not any(len(one.rows) for one in query):
             continue
         fitted = _fitted(start, own, train, gpus)
         if fitted is not None:
-            yield _asked(fitted, runs, gpus, query, CONFIGURATION_HELD_OUT)
+            yield _answers_to(fitted, runs, gpus, query, CONFIGURATION_HELD_OUT)
 
 
 def _fifth_of(run: OperatorRuns) -> Ints:
-    """Which fifth each row is in, 0 to 4, int [n]: of configurations, or of rows where there are few of these."""
-    found = configurations(run)
-    alike = len(np.unique(found)) < LEAST_CONFIGURATIONS
-    return fifths(mixed(hashed(run.rows.ops) if alike else found, np.uint64(7)))
+    """Return the fifth of each row, 0 to 4, int [n], by configuration, or by dimensions if configurations are few."""
+    configuration = configurations(run)
+    few = len(np.unique(configuration)) < LEAST_CONFIGURATIONS
+    return fifths(mixed(hashed(run.rows.ops) if few else configuration, np.uint64(7)))
 
 
 def _fitted(start: Start, alone: bool, train: Sequence[OperatorRuns], gpus: GpuTable) -> Any:
-    """Fitted `alone` or on top of what ships; None where neither knows anything."""
+    """Return a predictor fitted from scratch (`alone`) or on top of the shipped version; None if neither knows any."""
     base, rows = start.fresh() if alone else start.base(), [run for run in train if len(run)]
     untaught = None if alone or start.payload is None else base
     try:
@@ -189,7 +190,7 @@ def _fitted(start: Start, alone: bool, train: Sequence[OperatorRuns], gpus: GpuT
 
 
 def _few(run: OperatorRuns, among: Bools, most: int) -> Ints:
-    """At most `most` rows of each GPU, in the order of a hash of their keys: a sample that stays as rows come in."""
+    """Return at most `most` rows of each GPU, ordered by a hash of their keys: stable as rows are added."""
     parts = [np.empty(0, dtype=np.intp)]
     for gpu in np.unique(run.rows.gpu[among]):
         rows = np.flatnonzero(among & (run.rows.gpu == gpu))
@@ -197,8 +198,10 @@ def _few(run: OperatorRuns, among: Bools, most: int) -> Ints:
     return np.concatenate(parts)
 
 
-def _asked(fitted: Any, runs: Sequence[OperatorRuns], gpus: GpuTable, query: Sequence[_Query], split: int) -> HeldOut:
-    """Answers to the rows of `query`; those without support are left out."""
+def _answers_to(
+    fitted: Any, runs: Sequence[OperatorRuns], gpus: GpuTable, query: Sequence[_Query], split: int
+) -> HeldOut:
+    """Return the answers to the rows of `query`, without unsupported ones."""
     parts = [answers(fitted, runs, gpus, one.table, one.rows, split) for one in query if len(one.rows)]
     return HeldOut.together(tuple(f"{run.op}/{run.dtype}" for run in runs), parts)
 
@@ -206,7 +209,7 @@ def _asked(fitted: Any, runs: Sequence[OperatorRuns], gpus: GpuTable, query: Seq
 def answers(
     predictor: Any, runs: Sequence[OperatorRuns], gpus: GpuTable, table: int, rows: Ints, split: int
 ) -> HeldOut:
-    """Answers of a predictor to rows of one table, without evidence; those without support are left out."""
+    """Return a predictor's answers to rows of one table, without evidence and without unsupported rows."""
     run = runs[table].take(rows)
     i, gpu = np.arange(len(rows)), run.rows.gpu
     nothing = Evidence(run.rows.take(i[:0]), i[:0])
@@ -219,7 +222,7 @@ def answers(
 
 
 def covered(found: HeldOut, coverage: float) -> Bools:
-    """Whether each answer lies in an interval made from the other GPUs' residuals only, bool [n]."""
+    """Return True for answers inside the interval of the other GPUs' residuals, bool [n]."""
     inside = np.zeros(len(found), dtype=np.bool_)
     for gpu in np.unique(found.gpu):
         mine = found.gpu == gpu
@@ -230,7 +233,7 @@ def covered(found: HeldOut, coverage: float) -> Bools:
 
 
 def card_rows(found: HeldOut, gpus: GpuTable) -> list[dict[str, Any]]:
-    """Accuracy card: per split and operator/dtype, a row over all GPUs and one for each."""
+    """Return the accuracy card: per split and operator/dtype, a row over all GPUs and one per GPU."""
     inside = covered(found, 0.8)
     rows = []
     for split, name in enumerate(SPLITS):

@@ -1,4 +1,4 @@
-"""Run a predictor over the folds: residuals, accuracy card, intervals."""
+"""Validation of kernel predictors over folds: residuals, accuracy card, intervals."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Residuals:
     split: Ints
 
     def take(self, rows: NDArray[Any]) -> Residuals:
-        """The answers given."""
+        """Return the given answers."""
         return Residuals(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
 
     def intervals(self) -> Intervals:
-        """Conformal intervals from these answers."""
+        """Return conformal intervals of these answers."""
         return Intervals.from_residuals(self.log_ratio, self.group, self.kernel)
 
     @property
@@ -58,9 +58,9 @@ def residuals(
     folds: Sequence[Fold],
     splits: Sequence[str],
 ) -> Residuals:
-    """Answers of a predictor refitted on each fold's training rows; queries without support are left out.
+    """Return the answers of a predictor refitted on each fold's training rows, without unsupported queries.
 
-    `fit` answers None where a fold leaves it too little to learn from.
+    `fit` returns None for a fold with too few rows.
     """
     parts = []
     for fold in folds:
@@ -82,7 +82,7 @@ def residuals(
 
 
 def covered(found: Residuals, coverage: float) -> NDArray[np.bool_]:
-    """Whether each answer lies in an interval made from the other GPUs' residuals only, bool [n]."""
+    """Return True for answers inside the interval of the other GPUs' residuals, bool [n]."""
     inside = np.zeros(len(found.log_ratio), dtype=bool)
     for gpu in np.unique(found.gpu):
         mine = found.gpu == gpu
@@ -94,12 +94,12 @@ def covered(found: Residuals, coverage: float) -> NDArray[np.bool_]:
 
 
 def few(rows: int) -> dict[str, str]:
-    """What the card says beside figures of so many answers: of a handful they tell little."""
+    """Return the card's note for figures of too few answers."""
     return {"note": "too few rows"} if rows < LEAST_RESIDUALS else {}
 
 
 def summary(found: Residuals, inside: NDArray[np.bool_]) -> dict[str, float | int | str]:
-    """MAPE and median APE in percent, coverage of the 80 % interval in percent, and how many answers."""
+    """Return MAPE, median APE and coverage of the 80 % interval, in percent, and the number of answers."""
     return {
         "mape": round(100.0 * float(found.error.mean()), 3),
         "median_ape": round(100.0 * float(np.median(found.error)), 3),
@@ -109,7 +109,7 @@ def summary(found: Residuals, inside: NDArray[np.bool_]) -> dict[str, float | in
 
 
 def card_rows(found: Residuals, gpus: GpuTable, splits: Sequence[str], family: str) -> list[dict[str, Any]]:
-    """Accuracy card: one row per split and GPU, and one per split over all GPUs."""
+    """Return the accuracy card: a row per split and GPU, and a row per split over all GPUs."""
     inside = covered(found, 0.8)
     rows = []
     for code, split in enumerate(splits):

@@ -18,7 +18,7 @@ from app.training.candidate import candidate
 from app.training.operator_start import Start
 from tests.kernels_data import made_up
 from tests.service import Service
-from tests.unit.training.test_candidate import made, material
+from tests.unit.training.test_candidate import made, training_data
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +29,7 @@ V100 = "tesla-v100-pcie-32gb"
 def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an `li` of two GPUs that ships."""
     folder = tmp_path_factory.mktemp("shipped")
-    rows = material(made("tesla-t4", "a100-pcie-40gb"), made("tesla-t4", "a100-pcie-40gb", op="bmm"))
+    rows = training_data(made("tesla-t4", "a100-pcie-40gb"), made("tesla-t4", "a100-pcie-40gb", op="bmm"))
     found = candidate(Start.on("li"), rows, [], target_gpu=None, report=lambda _: None).trained
     told = {"predictor": "li", "gpu_id": "*", "training_set_sha256": "c" * 64, "card": found.card}
     write_list(folder, {"li": artifacts.publish(folder, found.payload, told)})

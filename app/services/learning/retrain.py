@@ -83,18 +83,18 @@ def _retrain(settings: Settings, database: Database, job: jobs.Job) -> None:
     report = partial(_report, database, job)
     report("reading measurements")
     with database.begin() as connection:
-        material, rows_hash = load_training_data(connection, job.predictor)
-    if not material.rows:
+        data, rows_hash = load_training_data(connection, job.predictor)
+    if not data.rows:
         raise NotTrained(
             f"There are no measurements that {job.predictor} can learn from. {import_hint(job.predictor)}."
         )
     shipped = shipped_version(job.predictor, settings.shipped_dir)
     start = Start.on(job.predictor, None if shipped is None else shipped.payload())
     card = [] if shipped is None else shipped.card["validation"]
-    trained = candidate(start, material, card, target_gpu=target, report=report)
+    trained = candidate(start, data, card, target_gpu=target, report=report)
     report("comparing with the served version")
     served = _served_payload(settings, database, job) or (start.payload if target is None else None)
-    reason = kept_back(trained, served, material, settings.retrain_gate_tolerance)
+    reason = kept_back(trained, served, data, settings.retrain_gate_tolerance)
     report("publishing")
     _publish(settings, database, job, trained.trained, rows_hash, reason)
 

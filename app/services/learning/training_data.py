@@ -16,7 +16,7 @@ from app.services.models.whole_networks import predicts_networks_only
 from app.store import gpus, measurements, operators
 from app.store.measurements import training_set_hash
 from app.tables.gpus import GpuTable
-from app.training.candidate import Material
+from app.training.candidate import TrainingData
 
 
 def measured_gpus(connection: Connection, predictor: str) -> set[str]:
@@ -36,7 +36,7 @@ def _rows_of(predictor: str) -> tuple[str, ...] | None:
     return (NETWORK.name,) if predicts_networks_only(predictor) else None
 
 
-def load_training_data(connection: Connection, predictor: str) -> tuple[Material, str]:
+def load_training_data(connection: Connection, predictor: str) -> tuple[TrainingData, str]:
     """Return all rows that the predictor can learn from, and a SHA-256 of their set."""
     table = GpuTable.from_specs(gpus.load_specs(connection))
     rows = measurements.load(connection, kind="kernel") if capabilities(predictor).learns_launches else []
@@ -46,15 +46,15 @@ def load_training_data(connection: Connection, predictor: str) -> tuple[Material
     else:
         learns = capabilities(predictor).learns_operators
         runs = stored_operators(connection, table, ops=_rows_of(predictor)) if learns else []
-    material = Material(table, kernels, ids, [run for run in runs if len(run)])
-    return material, _hash(material, training_set_hash(rows))
+    data = TrainingData(table, kernels, ids, [run for run in runs if len(run)])
+    return data, _hash(data, training_set_hash(rows))
 
 
-def _hash(material: Material, kernels: str) -> str:
-    if not material.operators:
+def _hash(data: TrainingData, kernels: str) -> str:
+    if not data.operators:
         return kernels
     digest = hashlib.sha256(kernels.encode())
-    for run in material.operators:
+    for run in data.operators:
         digest.update(f"{run.op}/{run.dtype}".encode())
         digest.update(np.sort(run.key).tobytes())
     return digest.hexdigest()

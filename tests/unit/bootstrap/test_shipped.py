@@ -23,14 +23,14 @@ from app.tables.predictions import INTERPOLATED
 from app.training.candidate import candidate
 from app.training.operator_start import Start
 from tests.unit.operators import operators
-from tests.unit.training.test_candidate import made, material
+from tests.unit.training.test_candidate import made, training_data
 
 SHIPPED = sorted(shipped_versions(SHIPPED_MODELS).items())
 
 
 def publish(folder: Path) -> str:
     found = candidate(
-        Start.on("li"), material(made("tesla-t4", "nvidia-l4")), [], target_gpu=None, report=lambda _: None
+        Start.on("li"), training_data(made("tesla-t4", "nvidia-l4")), [], target_gpu=None, report=lambda _: None
     )
     told = {"predictor": "li", "gpu_id": "*", "training_set_sha256": "c" * 64, "card": found.trained.card}
     return artifacts.publish(folder, found.trained.payload, told)

@@ -220,7 +220,7 @@ def test_a_gpu_that_tells_no_memory_type_is_of_the_same_make(spec: GpuSpec) -> N
     """Otherwise no sibling answers for it: all products of a chip with stacked memory have stacked memory."""
     told = {key: value for key, value in spec_to_dict(spec).items() if key not in ("memory_type", "provenance")}
     bare = complete(told)
-    assert bare.make == spec.make
+    assert bare.architecture_key == spec.architecture_key
     assert bare.provenance.get("memory_type") == ("inferred" if "HBM" in (bare.memory_type or "") else None)
 
 

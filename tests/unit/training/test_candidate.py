@@ -12,7 +12,7 @@ from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import concatenate
-from app.training.candidate import Candidate, Material, candidate, kept_back
+from app.training.candidate import Candidate, TrainingData, candidate, kept_back
 from app.training.operator_start import Start
 from app.training.operator_validation import CONFIGURATION_HELD_OUT
 from tests.unit.kernels import kernels
@@ -39,12 +39,12 @@ def made(*gpus: str, op: str = "linear", dtype: str = "fp32", noise: float = 0.0
 def learned(
     *runs: OperatorRuns, start: Start | None = None, card: list[Any] | None = None, gpu: str | None = None
 ) -> Candidate:
-    material = Material(GPUS, NO_KERNELS, [], runs)
-    return candidate(start or Start.on("li"), material, card or [], target_gpu=gpu, report=lambda _: None)
+    training_data = TrainingData(GPUS, NO_KERNELS, [], runs)
+    return candidate(start or Start.on("li"), training_data, card or [], target_gpu=gpu, report=lambda _: None)
 
 
-def material(*runs: OperatorRuns) -> Material:
-    return Material(GPUS, NO_KERNELS, [], runs)
+def training_data(*runs: OperatorRuns) -> TrainingData:
+    return TrainingData(GPUS, NO_KERNELS, [], runs)
 
 
 def seconds(found: Candidate, run: OperatorRuns) -> np.ndarray:
@@ -112,12 +112,12 @@ def test_a_gpu_that_ships_is_not_asked_of_the_version_that_knows_it() -> None:
 def test_the_same_rows_again_pass_the_gate_and_worse_answers_do_not() -> None:
     run = made(*RATE)
     first, again = learned(run), learned(run)
-    assert kept_back(first, None, material(run), 0.0) is None
-    assert kept_back(again, first.trained.payload, material(run), 0.0) is None
+    assert kept_back(first, None, training_data(run), 0.0) is None
+    assert kept_back(again, first.trained.payload, training_data(run), 0.0) is None
     held = first.trained.payload["operators"]["held_out"]
     better = {**held, "error": held["error"] / 2}
     served = {**first.trained.payload, "operators": {**first.trained.payload["operators"], "held_out": better}}
-    reason = kept_back(again, served, material(run), 0.02)
+    reason = kept_back(again, served, training_data(run), 0.02)
     assert reason is not None
     assert "rows held out of both" in reason
 
@@ -128,7 +128,7 @@ def test_new_rows_that_the_served_version_answers_better_keep_a_candidate_back()
     # Every third row half as long as it should be: a line through all is worse than the first one.
     wrong = runs_of("linear", "fp32", one.ops, gpu=one.gpu.tolist(), latency_s=(0.5 * one.latency_s).tolist())
     mixed = joined(joined(made("tesla-t4", seed=2), made("tesla-t4", seed=3)), wrong)
-    reason = kept_back(learned(mixed), first.trained.payload, material(mixed), 0.02)
+    reason = kept_back(learned(mixed), first.trained.payload, training_data(mixed), 0.02)
     assert reason is not None
     assert "new rows" in reason
 
@@ -144,7 +144,7 @@ def test_a_new_gpu_passes_the_gate() -> None:
     first = learned(made("tesla-t4", "nvidia-l4"))
     new = made("tesla-v100-pcie-32gb")
     found = learned(new, start=Start.on("li", first.trained.payload))
-    assert kept_back(found, first.trained.payload, material(new), 0.02) is None
+    assert kept_back(found, first.trained.payload, training_data(new), 0.02) is None
 
 
 def test_a_version_for_one_gpu_is_judged_on_its_rows() -> None:
