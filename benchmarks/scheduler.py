@@ -21,7 +21,7 @@ from app.bootstrap.runtime import open_runtime
 from app.config import Settings
 from app.engine.gpu_rows import Snapshot
 from app.services.compare.compare import compare
-from app.services.scheduling.extender import WORKLOAD, filtered, prioritised, read_question
+from app.services.scheduling.extender import WORKLOAD, filter_pod_nodes, read_extender_args, score_nodes
 from app.wire.compare_form import CompareRequest, CompareResponse
 
 GOAL_MS, REPEATS, NODES = 5.0, 50, 100
@@ -39,8 +39,8 @@ def main() -> None:
     snapshot, missed = Snapshot.of(engine), []
     for what, workload in WORKLOADS.items():
         body = _question(workload)
-        for verb, answer in (("filter", filtered), ("prioritize", prioritised)):
-            took = _least_ms(lambda: msgspec.json.encode(answer(read_question(body), snapshot, _compared)))  # noqa: B023
+        for verb, answer in (("filter", filter_pod_nodes), ("prioritize", score_nodes)):
+            took = _least_ms(lambda: msgspec.json.encode(answer(read_extender_args(body), snapshot, _compared)))  # noqa: B023
             print(f"{what + ',':<22}{verb:<12}{took:>8.2f} ms   goal {GOAL_MS:.0f}", flush=True)
             missed.append(took > GOAL_MS)
     sys.exit(any(missed))

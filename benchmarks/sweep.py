@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 
 from app.bootstrap.assemble import installed_snapshot
 from app.config import Settings
-from app.services.sweep.chunks import answer_chunk, part, planned
-from app.services.sweep.rows import rows_of
+from app.services.sweep.chunks import answer_chunk, chunk_path, plan_sweep
+from app.services.sweep.sweep_rows import open_rows
 
 GOAL_PER_S = 10_000.0
 ROWS, ARCHITECTURES, REPEATS = 10_000, 500, 8
@@ -60,14 +60,14 @@ def main() -> None:
             print(problem)
         for what, table in _tables():
             pq.write_table(table, folder / "in.parquet")
-            rows = rows_of(folder / "in.parquet")
-            plan = planned(snapshot, rows, [GPU], "auto", 0.8)
+            rows = open_rows(folder / "in.parquet")
+            plan = plan_sweep(snapshot, rows, [GPU], "auto", 0.8)
             fastest = float("inf")
             for _ in range(REPEATS):
                 began = time.process_time()
                 answer_chunk(snapshot, rows, plan, folder, 0)
                 fastest = min(fastest, time.process_time() - began)
-            assert pq.read_table(part(folder, 0)).num_rows == len(table)
+            assert pq.read_table(chunk_path(folder, 0)).num_rows == len(table)
             rate = len(table) / fastest
             line = f"{what:<58}{len(table):>7,} configurations{rate:>9,.0f} a second   goal {GOAL_PER_S:,.0f}"
             print(line, flush=True)

@@ -12,7 +12,7 @@ from app.api.openapi import json_answer, json_body, ref
 from app.engine.gpu_rows import Snapshot
 from app.services.compare.compare import compare
 from app.services.compare.request import read_compare
-from app.services.quotes.save import kept
+from app.services.quotes.save import save_answer
 from app.wire.compare_form import COMPARE_EXAMPLE, CompareResponse
 
 router = APIRouter(tags=["Deciding"])
@@ -38,7 +38,7 @@ def compare_gpus(
 
     def answered(snapshot: Snapshot) -> CompareResponse:
         answer = compare(snapshot, request, max_rows=most, graphs=graphs)
-        return kept(database, snapshot, "compare", request, answer) if request.save else answer
+        return save_answer(database, snapshot, "compare", request, answer) if request.save else answer
 
     answer = current(holder, answered)
     return Response(msgspec.json.encode(answer), media_type="application/json")

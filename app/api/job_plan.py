@@ -11,7 +11,7 @@ from app.api.deps import BodyDep, DatabaseDep, GraphsDep, HolderDep, SettingsDep
 from app.api.openapi import json_answer, json_body, ref
 from app.engine.gpu_rows import Snapshot
 from app.services.compare.job_plan import choose_gpus
-from app.services.quotes.save import kept
+from app.services.quotes.save import save_answer
 from app.wire.job_plan_form import PLAN_EXAMPLE, PlanResponse, read_plan
 
 router = APIRouter(tags=["Deciding"])
@@ -38,7 +38,7 @@ def plan_job(
 
     def answered(snapshot: Snapshot) -> PlanResponse:
         answer = choose_gpus(snapshot, request, max_rows=most, graphs=graphs)
-        return kept(database, snapshot, "plan", request, answer) if request.save else answer
+        return save_answer(database, snapshot, "plan", request, answer) if request.save else answer
 
     answer = current(holder, answered)
     return Response(msgspec.json.encode(answer), media_type="application/json")

@@ -15,7 +15,7 @@ from app.engine.snapshot import SnapshotHolder
 from app.errors import NotFound
 from app.services.dispatch import predict_workload
 from app.services.kernels.predict_kernels import predict_kernels
-from app.services.quotes.save import kept
+from app.services.quotes.save import save_answer
 from app.wire.network_form import ModelRequest
 from app.wire.operators.operators_form import OperatorsRequest
 from app.wire.predict_body import Request, Response, read_request, write_response
@@ -81,7 +81,7 @@ class PredictRoute:
             snapshot = holder.snapshot
             answer = predict_workload(snapshot, request, max_rows=most, graphs=state.graphs)
             if request.save:
-                answer = kept(state.runtime.database, snapshot, "predict", request, answer)
+                answer = save_answer(state.runtime.database, snapshot, "predict", request, answer)
             return answer, write_response(answer)
 
         answer_, body = written() if few else await run_in_threadpool(written)

@@ -14,8 +14,8 @@ from app.api.deps import DatabaseDep, GraphsDep, HolderDep, SettingsDep
 from app.api.listing import Id, Limit
 from app.api.openapi import BINARY
 from app.engine.versions import Stores
-from app.services.quotes.derive import Derived, Deriving
 from app.services.quotes.pdf import as_pdf
+from app.services.quotes.reproduce import Derived, Reproduction
 from app.store import quotes
 from app.store.quotes import Saved
 
@@ -90,8 +90,8 @@ def _derived(
     with database.begin() as connection:
         saved = quotes.get(connection, prediction_id)
     holder.refresh()
-    deriving = Deriving(database, Stores.of(settings), graphs, settings.max_batch_rows)
-    return saved, deriving.again(holder.engine, saved)
+    reproduction = Reproduction(database, Stores.of(settings), graphs, settings.max_batch_rows)
+    return saved, reproduction.run(holder.engine, saved)
 
 
 DerivedDep = Annotated[tuple[Saved, Derived], Depends(_derived)]

@@ -13,7 +13,13 @@ from app.config import Settings
 from app.engine.gpu_rows import Snapshot
 from app.services.compare.compare import compare
 from app.services.graphs.graph_store import Graphs
-from app.services.scheduling.extender import EXTENDER_EXAMPLE, Compare, filtered, prioritised, read_question
+from app.services.scheduling.extender import (
+    EXTENDER_EXAMPLE,
+    Compare,
+    filter_pod_nodes,
+    read_extender_args,
+    score_nodes,
+)
 from app.wire.compare_form import CompareRequest, CompareResponse
 
 router = APIRouter(tags=["Deciding"])
@@ -30,8 +36,8 @@ _SCORES = {"type": "array", "items": ref("HostPriority")}
 )
 def filter_nodes(body: BodyDep, holder: HolderDep, graphs: GraphsDep, settings: SettingsDep) -> Response:
     """Return the nodes with a GPU that can run a pod's workload, within its memory and deadline."""
-    question, compare_on = read_question(body), _compare_with(graphs, settings)
-    return _answer(current(holder, lambda snapshot: filtered(question, snapshot, compare_on)))
+    question, compare_on = read_extender_args(body), _compare_with(graphs, settings)
+    return _answer(current(holder, lambda snapshot: filter_pod_nodes(question, snapshot, compare_on)))
 
 
 @router.post(
@@ -42,8 +48,8 @@ def filter_nodes(body: BodyDep, holder: HolderDep, graphs: GraphsDep, settings: 
 )
 def prioritize_nodes(body: BodyDep, holder: HolderDep, graphs: GraphsDep, settings: SettingsDep) -> Response:
     """Return a score of each node's GPU for a pod's workload."""
-    question, compare_on = read_question(body), _compare_with(graphs, settings)
-    return _answer(current(holder, lambda snapshot: prioritised(question, snapshot, compare_on)))
+    question, compare_on = read_extender_args(body), _compare_with(graphs, settings)
+    return _answer(current(holder, lambda snapshot: score_nodes(question, snapshot, compare_on)))
 
 
 def _compare_with(graphs: Graphs, settings: Settings) -> Compare:

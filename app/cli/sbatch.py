@@ -50,13 +50,13 @@ def command(  # noqa: PLR0913 - one parameter per option
     import msgspec
 
     from app.services.compare.job_plan import choose_gpus
-    from app.services.scheduling.slurm import partitions_of, proposed
+    from app.services.scheduling.slurm import parse_partitions, propose
     from app.wire.job_plan_form import read_plan
 
     settings, names = Settings.from_env(), dict(pair(text, "--name") for text in name or [])
     lines = _sinfo() if partitions is None else partitions.read_text("utf-8").splitlines()
     with snapshot_of(settings) as (snapshot, graphs):
-        partitions_found = partitions_of(lines, names, snapshot.engine.catalog)
+        partitions_found = parse_partitions(lines, names, snapshot.engine.catalog)
         for warning in partitions_found.without:
             print(f"gpucast: {warning}", file=sys.stderr)
         places = partitions_found.known
@@ -72,7 +72,7 @@ def command(  # noqa: PLR0913 - one parameter per option
         )
         parsed = read_plan(msgspec.json.encode(request))
         answer = choose_gpus(snapshot, parsed, max_rows=settings.max_batch_rows, graphs=graphs)
-    found = proposed(answer.choices, places)
+    found = propose(answer.choices, places)
     if found is None:
         missing = "; ".join(f"{choice.gpu}: {warning}" for choice in answer.choices for warning in choice.missing)
         raise BadInput(f"No partition has the GPUs and the time for this job. {missing}".rstrip())

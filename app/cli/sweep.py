@@ -38,23 +38,25 @@ def command(  # noqa: PLR0913 - one parameter per option
 ) -> None:
     """Predict a table of operators or models on one or more GPUs."""
     from app.bootstrap.assemble import installed_snapshot
-    from app.services.sweep.chunks import here, on_dask, opened, part, planned
-    from app.services.sweep.rows import rows_of
+    from app.services.sweep.chunks import chunk_path, missing_chunks, plan_sweep, run_locally, run_on_dask
+    from app.services.sweep.sweep_rows import open_rows
 
     snapshot, refused = installed_snapshot(Settings.from_env())
     for problem in refused:
         print(f"gpucast: {problem}", file=sys.stderr)
-    rows = rows_of(source)
-    plan = planned(snapshot, rows, gpu, predictor, coverage, chunk_rows=chunk_rows)
-    left = opened(plan, folder, restart=restart)
+    rows = open_rows(source)
+    plan = plan_sweep(snapshot, rows, gpu, predictor, coverage, chunk_rows=chunk_rows)
+    left = missing_chunks(plan, folder, restart=restart)
     done = plan.chunks - len(left)
     print(f"{plan.rows:,} rows on {', '.join(plan.gpus)}: {done} of {plan.chunks} chunks are done", file=sys.stderr)
     if dask is None:
-        answered = here(snapshot, rows, plan, folder, left)
+        answered = run_locally(snapshot, rows, plan, folder, left)
     else:
-        answered = on_dask(dask, source.resolve(), plan, folder.resolve(), left, open_snapshot=installed_snapshot)
+        answered = run_on_dask(dask, source.resolve(), plan, folder.resolve(), left, open_snapshot=installed_snapshot)
     with typer.progressbar(length=plan.chunks, label="chunks", file=sys.stderr) as bar:
         bar.update(done)
         for _ in answered:
             bar.update(1)
-    print(f"{folder}: {plan.chunks} files, {part(folder, 0).name} the first; {plan.rows * len(plan.gpus):,} answers")
+    print(
+        f"{folder}: {plan.chunks} files, {chunk_path(folder, 0).name} the first; {plan.rows * len(plan.gpus):,} answers"
+    )

@@ -102,7 +102,7 @@ def test_figures_of_then_are_kept_when_a_gpu_changes_and_goes(client: TestClient
     saved = save(client, {**PREDICT_EXAMPLE, "gpu": None, "gpus": ["mine", "GeForce GTX 1660"]})
     assert client.patch("/gpus/mine", json={"memory_bandwidth_bytes_per_s": 1.0e12}).status_code == 200
     found = again(client, saved)
-    assert (found["unchanged"], found["since"]) == (True, ["the catalogue has other figures of mine"])
+    assert (found["unchanged"], found["since"]) == (True, ["the catalogue figures of mine have changed"])
     assert client.delete("/gpus/mine").status_code == 204
     found = again(client, saved)
     assert (found["unchanged"], found["since"]) == (True, ["mine is no longer in the catalogue"])
@@ -125,7 +125,7 @@ def test_a_retired_version_derives_its_answer_until_its_artefact_is_gone(
         path.unlink()
     found = again(client, saved)
     assert (found["unchanged"], found["differences"], found["since"]) == (None, [], told)
-    assert found["gone"] == [f"version {name} of auto is gone from the store of models"]
+    assert found["gone"] == [f"version {name} of auto is gone from the model store"]
     assert found["answer"]["predictions"] == saved["predictions"]
     assert client.get(f"/predictions/{saved['id']}.pdf").content.startswith(b"%PDF")
 
@@ -138,13 +138,13 @@ def test_prices_of_then(client: TestClient) -> None:
     assert save(client, {**COMPARE_EXAMPLE, "prices": {}}, "/compare")["ranking"][0]["price_usd_per_hour"] == 0.7
 
 
-def test_measurements_that_come_in_are_told(client: TestClient) -> None:
+def test_added_measurements_are_listed_as_changes(client: TestClient) -> None:
     asked = {"gpu": "rtx-4070", "workload": workload("matmul", 1024)}
     saved = save(client, asked)
     row = {"gpu": "rtx-4070", "software": "cuda", "source": "test", "workload": asked["workload"], "latency_ms": 2.0}
     assert client.post("/measurements", json=[row]).status_code == 200
     found = again(client, saved)
-    assert (found["unchanged"], found["since"]) == (False, ["1 measurements have come in"])
+    assert (found["unchanged"], found["since"]) == (False, ["1 measurements have been added"])
     latency = next(one for one in found["differences"] if one["path"] == "predictions.0.latency_ms")
     assert latency["saved"] == found["answer"]["predictions"][0]["latency_ms"] != latency["now"] == pytest.approx(2.0)
     assert client.get(f"/predictions/{saved['id']}.pdf").status_code == 200

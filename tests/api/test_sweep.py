@@ -25,8 +25,8 @@ from app.engine.gpu_rows import Snapshot
 from app.errors import BadInput
 from app.services.models import builtin
 from app.services.sweep.model_groups import Table
-from app.services.sweep.models import FIGURES, Asked, predict_models
-from app.services.sweep.rows import rows_of
+from app.services.sweep.models import FIGURES, SweepTarget, predict_models
+from app.services.sweep.sweep_rows import open_rows
 
 pytestmark = pytest.mark.slow
 
@@ -151,7 +151,9 @@ def _answers(rows: list[dict[str, Any]], settings: Settings) -> list[dict[str, A
     names = dict.fromkeys(name for row in rows for name in row)
     table = pa.table({name: [row.get(name) for row in rows] for name in names})
     assert Table(table, ()).together.all(), "these are asked for one by one"
-    answers: list[dict[str, Any]] = predict_models(table, Asked(_snapshot(settings), GPUS[0], "auto", 0.8)).to_pylist()
+    answers: list[dict[str, Any]] = predict_models(
+        table, SweepTarget(_snapshot(settings), GPUS[0], "auto", 0.8)
+    ).to_pylist()
     return answers
 
 
@@ -214,7 +216,7 @@ def test_training_and_images_at_random(client: TestClient, settings: Settings, s
         ({"dtype": "fp8"}, "row 1: The network cannot run: a100-sxm4-80gb does not compute in fp8"),
         ({"speed": 1}, "'speed': unknown column"),
         ({"output_tokens": 1}, "'output_tokens': unknown column"),
-        ({"name": "alexnet"}, "row 1: name: 'alexnet' is not known as a transformer"),
+        ({"name": "alexnet"}, "row 1: name: 'alexnet' is not a built-in transformer"),
     ],
 )
 def test_a_wrong_configuration_is_named(settings: Settings, tmp_path: Path, wrong: dict[str, Any], words: str) -> None:
@@ -223,7 +225,7 @@ def test_a_wrong_configuration_is_named(settings: Settings, tmp_path: Path, wron
     ((field, value),) = wrong.items()
     path.write_text(json.dumps(right | {field: [right.get(field), value]}))
     with pytest.raises(BadInput) as refused:
-        predict_models(rows_of(path).table(0, 2), Asked(_snapshot(settings), GPUS[0], "auto", 0.8))
+        predict_models(open_rows(path).table(0, 2), SweepTarget(_snapshot(settings), GPUS[0], "auto", 0.8))
     assert words in refused.value.detail
 
 
@@ -253,7 +255,7 @@ def test_goes_on_where_it_stopped(settings: Settings, grid: Path, tmp_path: Path
 def test_another_sweep_stays_out_of_the_folder(settings: Settings, grid: Path, tmp_path: Path) -> None:
     assert sweep(settings, grid, tmp_path / "out").returncode == 0
     refused = sweep(settings, grid, tmp_path / "out", "--predictor", "roofline")
-    assert refused.returncode == 1 and "holds another sweep (predictor, versions differ)" in refused.stderr
+    assert refused.returncode == 1 and "has another sweep (predictor, versions differ)" in refused.stderr
     assert sweep(settings, grid, tmp_path / "out", "--predictor", "roofline", "--restart").returncode == 0
 
 
@@ -274,7 +276,7 @@ def test_a_parquet_file_on_a_dask_cluster(settings: Settings, tmp_path: Path, mo
     ("given", "words"),
     [
         ({"op": "linear", "speed": 1}, "'speed': unknown field"),
-        ({"dtype": "bf16"}, "`op` or `name` among them"),
+        ({"dtype": "bf16"}, "including `op` or `name`"),
         ([1], "JSON object"),
         ({"op": "linear", "m": [1, "x"]}, "m: must be one value"),
         ({"op": "linear", "m": []}, "0 rows"),
@@ -284,7 +286,7 @@ def test_bad_grids_are_refused_by_name(tmp_path: Path, given: object, words: str
     path = tmp_path / "grid.json"
     path.write_text(json.dumps(given))
     with pytest.raises(BadInput, match=words):
-        rows_of(path)
+        open_rows(path)
 
 
 def test_a_wrong_row_is_named_and_leaves_no_file(settings: Settings, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Where two answers differ."""
+"""Differences between two answers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from math import isclose
 from typing import Any, NamedTuple
 
 MOST = 100
-# Sums in another order differ in the last digits; nothing that anybody could measure is smaller than this.
+# Sums in another order differ in the last digits; nothing measurable is below this.
 TOLERANCE = 1e-9
-# Not derived again: the GPUs of "all" that could not run it are not asked a second time.
+# Not compared: a reproduced request names its GPUs, so GPUs of "all" are not skipped again.
 _LEFT_OUT = ("id", "skipped")
 
 
 class Difference(NamedTuple):
-    """One figure or word that is another; `path` leads to it in the answer, None stands for what is not there."""
+    """One changed value at `path` in the answer; None stands for a missing value."""
 
     path: str
     saved: Any
@@ -22,10 +22,10 @@ class Difference(NamedTuple):
 
 
 def differences(saved: dict[str, Any], now: dict[str, Any]) -> list[Difference]:
-    """The first MOST places where two answers, as plain containers, differ."""
-    asked = ({name: value for name, value in one.items() if name not in _LEFT_OUT} for one in (saved, now))
-    found = _walk("", *asked)
-    return [one for one, _ in zip(found, range(MOST), strict=False)]
+    """Return the first MOST differences between two answers in plain containers."""
+    compared = ({name: value for name, value in answer.items() if name not in _LEFT_OUT} for answer in (saved, now))
+    found = _walk("", *compared)
+    return [difference for difference, _ in zip(found, range(MOST), strict=False)]
 
 
 def _walk(path: str, saved: Any, now: Any) -> Iterator[Difference]:

@@ -1,4 +1,4 @@
-"""A saved answer on one page, to print or to file."""
+"""Render a saved answer as a one-page PDF."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.services.quotes.derive import Derived
+from app.services.quotes.reproduce import Derived
 from app.store.quotes import Saved
 
-# What fits on an A4 page below the words; the JSON has all.
+# Limits of an A4 page; the JSON has everything.
 MOST_ROWS = 24
 MOST_LINES = 6
-_WORDS = 110
+_LINE_LENGTH = 110
 _WIDTHS = (58, 26, 48, 28, 30)
 _NAMES = {
     "predict": ("GPU", "ms", "interval, ms", "bound", "support"),
@@ -22,7 +22,7 @@ _NAMES = {
 
 
 def as_pdf(saved: Saved, derived: Derived) -> bytes:
-    """One A4 page in the core fonts: the figures, what they come from, and whether they still hold."""
+    """Return one A4 page with the figures, their versions, and whether they are reproduced."""
     from fpdf import FPDF  # noqa: PLC0415 - 0.3 s and 20 MB that only this needs
 
     answer = json.loads(saved.answer)
@@ -45,13 +45,13 @@ def as_pdf(saved: Saved, derived: Derived) -> bytes:
 
 
 def _about(saved: Saved) -> list[str]:
-    asked, versions = json.loads(saved.request), saved.versions
-    by = [f"{one['predictor']} {one['version']}" for one in versions["predictors"]]
+    request, versions = json.loads(saved.request), saved.versions
+    by = [f"{pin['predictor']} {pin['version']}" for pin in versions["predictors"]]
     return [
         f"Saved {saved.created_at:%Y-%m-%d %H:%M:%S %Z} from POST /{saved.kind}; gpucast {versions['code']}, catalogue"
         f" revision {versions['revision']}",
-        f"Workload: {json.dumps(asked['workload'])}",
-        f"Predictor: {', '.join(by)}; intervals hold {asked['coverage']:.0%} of true times",
+        f"Workload: {json.dumps(request['workload'])}",
+        f"Predictor: {', '.join(by)}; intervals hold {request['coverage']:.0%} of true times",
     ]
 
 
@@ -68,7 +68,7 @@ def _table(page: Any, kind: str, answer: Mapping[str, Any]) -> None:
 
 
 def _predicted(row: Mapping[str, Any]) -> list[str]:
-    """Of columns (kind operator_table) only how many there are: their figures are no page's."""
+    """Return the cells of a prediction; of columns (kind operator_table) only the number of rows."""
     if "interval_ms" not in row:
         return [row["gpu"], f"{len(row['latency_ms']):,} rows", "in the JSON", "", ""]
     return [row["gpu"], _figure(row["latency_ms"]), _span(row["interval_ms"]), row["bound"], row["support"]]
@@ -80,8 +80,8 @@ def _compared(row: Mapping[str, Any]) -> list[str]:
 
 
 def _chosen(row: Mapping[str, Any]) -> list[str]:
-    goals, sure = "met" if row["meets"] else "missed", _figure(row["probability"])
-    return [_devices(row), _figure(row["step_ms"]), _span(row["step_interval_ms"]), goals, sure]
+    goals, probability = "met" if row["meets"] else "missed", _figure(row["probability"])
+    return [_devices(row), _figure(row["step_ms"]), _span(row["step_interval_ms"]), goals, probability]
 
 
 _CELLS = {
@@ -111,16 +111,16 @@ def _line(page: Any, cells: Sequence[str]) -> None:
 
 def _verdict(derived: Derived) -> list[str]:
     if derived.unchanged is None:
-        lines = [f"Cannot be derived again: {reason}" for reason in derived.gone]
+        lines = [f"Cannot be reproduced: {reason}" for reason in derived.gone]
     elif derived.unchanged:
-        lines = ["Derived again from the versions above: unchanged."]
+        lines = ["Reproduced from the versions above: unchanged."]
     else:
-        lines = ["Derived again from the versions above, it differs:"]
-        lines += [f"{one.path}: was {one.saved}, is {one.now}" for one in derived.differences]
-    return [*lines[:MOST_LINES], *(f"Since then: {words}" for words in derived.since[:MOST_LINES])]
+        lines = ["Reproduced from the versions above, with differences:"]
+        lines += [f"{item.path}: was {item.saved}, is {item.now}" for item in derived.differences]
+    return [*lines[:MOST_LINES], *(f"Since then: {change}" for change in derived.since[:MOST_LINES])]
 
 
-def _latin(text: str, most: int = _WORDS) -> str:
-    """What the core fonts can show, on one line."""
+def _latin(text: str, most: int = _LINE_LENGTH) -> str:
+    """Return the text as one line in the characters of the core fonts."""
     shown = text if len(text) <= most else f"{text[: most - 3]}..."
     return "".join(c if c.isprintable() else " " for c in shown).encode("latin-1", "replace").decode("latin-1")

@@ -1,4 +1,4 @@
-"""Keeping an answer (`save: true`), with the versions that it was derived from."""
+"""Save an answer (`save: true`) with the versions that it comes from."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from app.wire.job_plan_form import PlanRequest, PlanResponse
 from app.wire.predict_body import Request, Response
 
 MAX_BYTES = 4 * 2**20
-Asked = Request | CompareRequest | PlanRequest
+SavableRequest = Request | CompareRequest | PlanRequest
 Answer = TypeVar("Answer", bound=Response | CompareResponse | PlanResponse)
 
 
-def kept(database: Database, snapshot: Snapshot, kind: str, request: Asked, answer: Answer) -> Answer:
-    """The answer with the `id` that it is kept under; TooLarge beyond MAX_BYTES with its request."""
-    asked = msgspec.to_builtins(request)
-    gpus = _answered(answer)
-    if asked["gpus"] == "all":  # of the catalogue as it is now
-        asked["gpus"] = gpus or "all"
-    texts = [msgspec.json.encode(item).decode() for item in (asked, answer)]
+def save_answer(database: Database, snapshot: Snapshot, kind: str, request: SavableRequest, answer: Answer) -> Answer:
+    """Save an answer and return it with its `id`. Raises TooLarge if it and its request exceed MAX_BYTES."""
+    body = msgspec.to_builtins(request)
+    gpus = _answered_gpus(answer)
+    if body["gpus"] == "all":  # the catalogue may change
+        body["gpus"] = gpus or "all"
+    texts = [msgspec.json.encode(item).decode() for item in (body, answer)]
     size = sum(map(len, texts))
     if size > MAX_BYTES:
-        raise TooLarge(f"At most {MAX_BYTES:,} bytes are saved of a request and its answer; these are {size:,}.")
-    named = [*gpus, *(row["gpu"] for row in asked["workload"].get("measured", ()))]
+        raise TooLarge(f"At most {MAX_BYTES:,} bytes of request and answer can be saved; these have {size:,}.")
+    named = [*gpus, *(row["gpu"] for row in body["workload"].get("measured", ()))]
     with database.begin() as connection:
         versions = _versions(connection, snapshot.engine, request.predictor, gpus, named)
-        workload = str(asked["workload"]["kind"])
+        workload = str(body["workload"]["kind"])
         saved_id = quotes.insert(
             connection, kind=kind, workload=workload, request=texts[0], answer=texts[1], versions=versions
         )
     return structs.replace(answer, id=saved_id)
 
 
-def _answered(answer: Response | CompareResponse | PlanResponse) -> list[str]:
-    """Ids of the GPUs that an answer is about, in its order."""
+def _answered_gpus(answer: Response | CompareResponse | PlanResponse) -> list[str]:
+    """Return the ids of an answer's GPUs, in its order."""
     if isinstance(answer, CompareResponse):
         return [row.gpu for row in answer.ranking]
     if isinstance(answer, PlanResponse):
@@ -57,7 +57,7 @@ def _answered(answer: Response | CompareResponse | PlanResponse) -> list[str]:
 def _versions(
     connection: Connection, engine: Engine, predictor: str, gpus: Iterable[str], named: Iterable[Any]
 ) -> dict[str, Any]:
-    """What the answer comes from; specifications that the request itself holds are not repeated."""
+    """Return the versions behind the answer; inline specifications are already in the request."""
     keys = {(predictor, gpu if (predictor, gpu) in engine.served else POOLED) for gpu in gpus}
     specs = [engine.catalog.find(name) for name in named if isinstance(name, str)]
     catalogued = {spec.id: spec_to_dict(spec) for spec in specs if spec is not None and spec in engine.catalog.specs}
@@ -74,5 +74,5 @@ def _versions(
 
 
 def stored_measurements(connection: Connection) -> int:
-    """How many rows there are to answer from."""
+    """Return the number of stored measurements."""
     return sum(measurements.counts(connection).values())

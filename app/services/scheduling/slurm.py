@@ -1,8 +1,7 @@
-"""Slurm: which partition to send a job to, how many GPUs to ask for, and for how long.
+"""Slurm: which partition to send a job to, how many GPUs to request, and for how long.
 
-Partitions are lines as `sinfo --noheader --format "%R %l %G"` prints them: name, longest time, generic resources such
-as `gpu:a100:4(S:0-1)`. What Slurm calls a GPU is the administrator's word: `names` says which GPU it is where it is no
-name of the catalogue.
+Partitions are lines of `sinfo --noheader --format "%R %l %G"`: name, time limit, generic resources such as
+`gpu:a100:4(S:0-1)`. GPU types are named by the administrator: `names` maps those that are not in the catalogue.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _DAY_S, _HOUR_S, _MINUTE_S = 86_400, 3_600, 60
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition with one type of GPU, `count` of them per node; `most_s` is its longest time."""
+    """A partition with one type of GPU, `count` per node; `most_s` is its time limit, seconds."""
 
     name: str
     most_s: float
@@ -37,27 +36,27 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Partitions:
-    """Partitions whose GPUs are known, and the names of those with others by the reason why these were left out."""
+    """Partitions with known GPUs, and reason -> names of partitions left out."""
 
     known: Sequence[Partition]
     left_out: Mapping[str, Sequence[str]]
 
     @property
     def without(self) -> list[str]:
-        """Which GPUs were left out, and why, a sentence for each reason."""
+        """The partitions left out, one sentence per reason."""
         return [f"Left out of {', '.join(names)}: {reason}" for reason, names in self.left_out.items()]
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What to ask Slurm for."""
+    """A partition and a plan's choice to request from Slurm."""
 
     partition: Partition
     choice: Choice
 
     @property
     def options(self) -> list[str]:
-        """Options of sbatch."""
+        """Options for sbatch."""
         each = self.partition.count
         nodes = ceil(self.choice.devices / each)
         return [
@@ -68,9 +67,9 @@ class Proposal:
         ]
 
 
-def partitions_of(lines: Sequence[str], names: Mapping[str, str], catalog: Catalog) -> Partitions:
-    """The partitions that have GPUs; BadInput for a line of another form, a wrong name, or if no GPU is known."""
-    found: list[Partition] = []
+def parse_partitions(lines: Sequence[str], names: Mapping[str, str], catalog: Catalog) -> Partitions:
+    """Return the partitions with GPUs. Raises BadInput for an invalid line or name, or if no GPU is known."""
+    partitions: list[Partition] = []
     left_out: dict[str, list[str]] = {}
     for number, line in enumerate(lines, start=1):
         parts = line.split(maxsplit=2)
@@ -83,47 +82,47 @@ def partitions_of(lines: Sequence[str], names: Mapping[str, str], catalog: Catal
             left_out.setdefault(_NO_TYPE, []).append(name)
         for word, count in _GPU.findall(resources):
             try:
-                found.append(Partition(name, most_s, catalog.resolve(names.get(word, word)).id, int(count)))
+                partitions.append(Partition(name, most_s, catalog.resolve(names.get(word, word)).id, int(count)))
             except NotFound as error:
                 if word in names:
                     raise BadInput(f"--name {word}={names[word]}: {error.detail}") from None
-                left_out.setdefault(f"{error.detail} Say which it is: --name {word}=GPU", []).append(name)
-    known = Partitions(found, {reason: list(dict.fromkeys(them)) for reason, them in left_out.items()})
-    if not found:
+                left_out.setdefault(f"{error.detail} Name it with --name {word}=GPU", []).append(name)
+    known = Partitions(partitions, {reason: list(dict.fromkeys(them)) for reason, them in left_out.items()})
+    if not partitions:
         raise BadInput(" ".join(["No partition has GPUs of a known type.", *known.without]))
     return known
 
 
-def proposed(choices: Sequence[Choice], partitions: Sequence[Partition]) -> Proposal | None:
-    """The first choice that meets the goals and that a partition has time for; None where there is none."""
+def propose(choices: Sequence[Choice], partitions: Sequence[Partition]) -> Proposal | None:
+    """Return the first choice that meets the goals within a partition's time limit, or None."""
     for choice in choices:
-        fitting = [one for one in partitions if one.gpu == choice.gpu and choice.time_limit_s <= one.most_s]
+        fitting = [item for item in partitions if item.gpu == choice.gpu and choice.time_limit_s <= item.most_s]
         if choice.meets and fitting:
-            return Proposal(min(fitting, key=lambda one: one.most_s), choice)
+            return Proposal(min(fitting, key=lambda item: item.most_s), choice)
     return None
 
 
 def slurm_time(seconds: float) -> str:
-    """days-hours:minutes:seconds, rounded up to a minute."""
+    """Return days-hours:minutes:seconds, rounded up to a minute."""
     minutes = ceil(seconds / _MINUTE_S)
     days, left = divmod(minutes, _DAY_S // _MINUTE_S)
     return f"{days}-{left // 60:02}:{left % 60:02}:00"
 
 
-def _seconds(words: str, number: int) -> float:
-    """Slurm's time: minutes, minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]]."""
-    if words.lower() in _UNLIMITED:
+def _seconds(text: str, number: int) -> float:
+    """Return seconds from minutes, minutes:seconds, hours:minutes:seconds or days-hours[:minutes[:seconds]]."""
+    if text.lower() in _UNLIMITED:
         return inf
-    found = _TIME.fullmatch(words)
-    if found is None:
-        raise _refused(number, f"{words[:50]!r} is no time as Slurm writes it")
-    rest = [int(part) for part in found["rest"].split(":")]
-    if found["days"] is not None:
+    match = _TIME.fullmatch(text)
+    if match is None:
+        raise _refused(number, f"{text[:50]!r} is not a time in Slurm's format")
+    rest = [int(part) for part in match["rest"].split(":")]
+    if match["days"] is not None:
         units = (_HOUR_S, _MINUTE_S, 1)
     else:
         units = (_HOUR_S, _MINUTE_S, 1) if len(rest) == 3 else (_MINUTE_S, 1, 0)
-    return int(found["days"] or 0) * _DAY_S + float(sum(part * unit for part, unit in zip(rest, units, strict=False)))
+    return int(match["days"] or 0) * _DAY_S + float(sum(part * unit for part, unit in zip(rest, units, strict=False)))
 
 
-def _refused(number: int, words: str) -> BadInput:
-    return BadInput(f"partitions, line {number}: {words}", errors=[FieldError(("partitions", number), words)])
+def _refused(number: int, message: str) -> BadInput:
+    return BadInput(f"partitions, line {number}: {message}", errors=[FieldError(("partitions", number), message)])

@@ -1,3 +1,3 @@
-"""Rows of a table that one file of a sweep answers."""
+"""Rows per file of a sweep."""
 
 CHUNK_ROWS = 1 << 18

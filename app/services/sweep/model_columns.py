@@ -1,8 +1,8 @@
-"""Columns of a sweep of models: a row is a configuration, what POST /predict takes as the workload of one model.
+"""Columns of a sweep of models: each row is a configuration, the workload of one model in POST /predict.
 
-Columns have the workload's names, those of what is inside with a dot: `name`, `batch`, `parallelism.tensor`,
-`config.num_hidden_layers`. A model is one by `name`, with the sizes of `config.` columns in place of its own, or all of
-it is in such columns. An empty cell is a field left out.
+Columns have the workload's field names, nested ones with a dot: `name`, `batch`, `parallelism.tensor`,
+`config.num_hidden_layers`. A model has a `name`, with `config.` columns overriding its sizes, or is described by such
+columns alone. An empty cell is an omitted field.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _OF_WORKLOAD = set(ModelWorkload.__struct_fields__) - {"kind", "config", "parall
 COLUMN_NAMES = (*sorted(_OF_WORKLOAD), *(_SPLIT + name for name in ParallelismIn.__struct_fields__))
 
 
-def of_models(columns: Collection[str]) -> bool:
-    """Whether a table is one of models; one of operators has `op`."""
+def is_model_table(columns: Collection[str]) -> bool:
+    """Return whether a table has models; tables of operators have `op`."""
     return "op" not in columns and ("name" in columns or CONFIG + "model_type" in columns)
 
 
-def require_known(columns: Iterable[str]) -> None:
-    """BadInput that names the columns which a table of models does not have."""
+def check_columns(columns: Iterable[str]) -> None:
+    """Raise BadInput that names columns unknown in tables of models."""
     wrong = [name for name in columns if name not in COLUMN_NAMES and not name.startswith(CONFIG)]
     if wrong:
         message = f"unknown column; known are {', '.join(COLUMN_NAMES)}, {CONFIG} and a field of the configuration"
@@ -38,22 +38,22 @@ def require_known(columns: Iterable[str]) -> None:
 
 
 class Values(NamedTuple):
-    """Distinct combinations of some columns: each as field -> value, and which of them every row has, int [n]."""
+    """Distinct combinations of some columns, as field -> value, and the index of every row's, int [n]."""
 
     each: Sequence[Mapping[str, Any]]
     of: Ints
 
 
 class Columns:
-    """A table of configurations by its columns; BadInput names one that is not known."""
+    """A table of configurations by column. Raises BadInput that names unknown columns."""
 
     def __init__(self, table: pa.Table) -> None:
-        require_known(table.column_names)
+        check_columns(table.column_names)
         self._rows = len(table)
-        self._columns = {name: _coded(name, table[name]) for name in table.column_names}
+        self._columns = {name: _encode(name, table[name]) for name in table.column_names}
 
     def combined(self, names: Sequence[str]) -> Values:
-        """The distinct combinations of these columns; those that the table lacks are left out."""
+        """Return the distinct combinations of these columns; columns that the table lacks are ignored."""
         names = [name for name in names if name in self._columns]
         of, sizes = np.zeros(self._rows, dtype=np.intp), 1
         for name in names:
@@ -70,17 +70,17 @@ class Columns:
         return Values(each, of)
 
     def named(self, prefix: str) -> list[str]:
-        """Columns whose names begin so."""
+        """Return the columns whose names start with `prefix`."""
         return [name for name in self._columns if name.startswith(prefix)]
 
     @property
     def names(self) -> list[str]:
-        """All of them."""
+        """All column names."""
         return list(self._columns)
 
 
-def _coded(name: str, column: pa.ChunkedArray) -> tuple[list[Any], Ints]:
-    """The distinct values of a column, None among them, and which of them each row has."""
+def _encode(name: str, column: pa.ChunkedArray) -> tuple[list[Any], Ints]:
+    """Return the distinct values of a column, with None, and the index of every row's."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     try:
@@ -93,22 +93,22 @@ def _coded(name: str, column: pa.ChunkedArray) -> tuple[list[Any], Ints]:
     return values, code.astype(np.intp)
 
 
-def workload_of(fields: Mapping[str, Any]) -> ModelWorkload:
-    """The workload that cells of a row say; BadInput names the one that is wrong."""
-    given: dict[str, Any] = {"kind": "model", "parallelism": {}}
+def to_workload(fields: Mapping[str, Any]) -> ModelWorkload:
+    """Return the workload of a row's cells. Raises BadInput that names a wrong cell."""
+    form: dict[str, Any] = {"kind": "model", "parallelism": {}}
     own = {}
     for name, value in fields.items():
         if name.startswith(CONFIG):
             own[name.removeprefix(CONFIG)] = value
         elif name.startswith(_SPLIT):
-            given["parallelism"][name.removeprefix(_SPLIT)] = value
+            form["parallelism"][name.removeprefix(_SPLIT)] = value
         else:
-            given[name] = value
+            form[name] = value
     if own:
-        name = given.pop("name", None)
+        name = form.pop("name", None)
         known = {} if name is None else find_config(str(name))
         if known is None:
-            words = f"{str(name)[:100]!r} is not known as a transformer, whose configuration columns could change"
-            raise BadInput(f"name: {words}", errors=[FieldError(("workload", "name"), words)])
-        given["config"] = {**known, **own}
-    return convert(given, ModelWorkload, example=MODEL_EXAMPLE["workload"], loc=("workload",))
+            message = f"{str(name)[:100]!r} is not a built-in transformer, so config. columns cannot apply"
+            raise BadInput(f"name: {message}", errors=[FieldError(("workload", "name"), message)])
+        form["config"] = {**known, **own}
+    return convert(form, ModelWorkload, example=MODEL_EXAMPLE["workload"], loc=("workload",))

@@ -1,4 +1,4 @@
-"""What a network of a sweep is made of, apart from how large it is."""
+"""The structure of a sweep's network, separated from its sizes."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from app.graphs.transformers.splitting import check
 from app.services.models.builtin import find_config
 from app.services.models.networks import Network
 from app.services.models.resolve_networks import IMAGE_SIZE, default_image_size
-from app.services.sweep.model_columns import workload_of
+from app.services.sweep.model_columns import to_workload
 from app.tables.arrays import Floats
 from app.tables.workload import Workload
 
 
 class Model(NamedTuple):
-    """A network by what it is made of and how large: those of one `form` differ by their sizes alone.
+    """A network split into structure and sizes: networks of one `form` differ only by their sizes.
 
-    key           what a Network has
-    architecture  None of a ConvNet
-    side          of a network that takes images, their pixels where a row says none; NaN of one that takes sequences
+    key           the key of its Network
+    architecture  None for a ConvNet
+    side          default image side in pixels of networks for images; NaN for those that take sequences
     """
 
     form: Hashable
@@ -45,7 +45,7 @@ class Model(NamedTuple):
         return not np.isnan(self.side)
 
     def network(self, sizes: Floats) -> Network:
-        """Networks of this form and of `sizes`, [c, ...], as one."""
+        """Return networks of this form with `sizes`, [c, ...], as one."""
         if self.architecture is None:
             assert isinstance(self.form, str)
             return Network(self.key, partial(lower_convnet, self.form))
@@ -58,9 +58,9 @@ class Model(NamedTuple):
         return Network(self.key, lower)
 
 
-def model_of(cells: Mapping[str, Any]) -> Model | None:
-    """None where there is no such network."""
-    workload = workload_of(cells)
+def to_model(cells: Mapping[str, Any]) -> Model | None:
+    """Return the model of a row's cells, or None if there is no such network."""
+    workload = to_workload(cells)
     if workload.config is None and is_convnet(workload.name or ""):
         name = str(workload.name)
         return Model(name, ("convnet", name), side=float(default_image_size(name)))

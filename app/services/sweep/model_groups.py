@@ -1,6 +1,6 @@
-"""Which configurations of a sweep are answered together: networks alike but for sizes, batch, sequence or image.
+"""Group the configurations of a sweep: networks that only differ by sizes, batch, sequence or image.
 
-Nothing is refused here: a configuration that cannot be is among those that are asked for alone, which says why.
+Nothing is refused here: invalid configurations are predicted individually, where the error is raised.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from app.graphs.batched import LoweredGroup, lower_groups, per_configuration
 from app.graphs.run import Run
 from app.services.models.networks import all_rows as rows_of
 from app.services.models.run_options import attention_kernels, is_host_launched, to_run
-from app.services.sweep.model_columns import CONFIG, Columns, Values, workload_of
-from app.services.sweep.model_forms import Model, model_of
+from app.services.sweep.model_columns import CONFIG, Columns, Values, to_workload
+from app.services.sweep.model_forms import Model, to_model
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.workload import Workload
 from app.wire.network_form import ModelWorkload
 
-# How large what goes in is: of transformers, of ConvNets.
+# Input length of transformers, and of ConvNets.
 _LENGTHS = ("sequence", "image_size")
 
 
 class Group(NamedTuple):
     """c configurations that are lowered together.
 
-    rows           int [c], of the table
-    like, sizes    a model of their form, and the sizes of each, [c, ...]
-    batch, length  of each, [c]: the length is the tokens of a sequence, or the pixels of an image's side
-    run            how they run, but for these two
+    rows           int [c], rows of the table
+    like, sizes    a model of their form, and their sizes, [c, ...]
+    batch, length  per configuration, [c]: length is tokens of a sequence, or pixels of an image side
+    run            their run, but for these two
     launched       whether the host launches each operator
     """
 
@@ -47,14 +47,14 @@ class Group(NamedTuple):
     launched: bool
 
     def part(self, first: int, stop: int) -> Group:
-        """Some of them."""
+        """Return some of the configurations."""
         here = slice(first, stop)
         return self._replace(
             rows=self.rows[here], sizes=self.sizes[here], batch=self.batch[here], length=self.length[here]
         )
 
     def lower_groups(self) -> Iterator[LoweredGroup]:
-        """Their rows, those that go the same way together."""
+        """Yield their rows, in groups that are lowered the same way."""
 
         def lower(these: Ints) -> Workload:
             run, length = (
@@ -67,22 +67,22 @@ class Group(NamedTuple):
         return lower_groups(len(self.rows), lower)
 
 
-class Plan(NamedTuple):
-    """What configurations of one group share, from the cells of all other columns."""
+class GroupPlan(NamedTuple):
+    """What the configurations of one group share, from all other columns."""
 
     workload: ModelWorkload
     run: Run
     launched: bool
 
     @property
-    def dealt(self) -> bool:
-        """Whether layers are dealt to devices, which transformers' alone are."""
+    def is_split_by_tensors(self) -> bool:
+        """Whether layers are split over devices, which only transformers support."""
         split = self.run.parallelism
         return split.tensor > 1 or split.expert > 1
 
 
 class Table:
-    """Configurations in columns, sorted into groups; `measured` are keys of networks that are asked for alone."""
+    """Configurations in columns, sorted into groups; `measured` are keys of networks predicted individually."""
 
     def __init__(self, table: pa.Table, measured: Sequence[Hashable]) -> None:
         columns = Columns(table)
@@ -91,17 +91,17 @@ class Table:
         apart = (*of_model, "batch", *_LENGTHS)
         self._plans = columns.combined([name for name in columns.names if name not in apart])
         self._batches, self._lengths = columns.combined(["batch"]), columns.combined(_LENGTHS)
-        self._ready_plans = [_tried(_plan, plan) for plan in self._plans.each]
-        self._ready_models = [_tried(model_of, model) for model in self._models.each]
+        self._ready_plans = [_none_if_refused(_plan, plan) for plan in self._plans.each]
+        self._ready_models = [_none_if_refused(to_model, model) for model in self._models.each]
         self._batch = _numbers(self._batches, "batch", 1.0)
         sides = np.array([np.nan if model is None else model.side for model in self._ready_models])[self._models.of]
         image = _numbers(self._lengths, "image_size", np.nan)
         sequence = _numbers(self._lengths, "sequence", np.nan)
         self._length = np.where(np.isnan(sides), sequence, np.where(np.isnan(image), sides, image))
-        self.together = self._is_known() & ~self._is_measured(measured)
+        self.together = self._is_groupable() & ~self._is_measured(measured)
 
     def groups(self) -> list[Group]:
-        """Those that are answered together."""
+        """Return the configurations that are predicted together."""
         forms: dict[Any, int] = {}
         form = [0 if ready is None else forms.setdefault(ready.form, len(forms)) for ready in self._ready_models]
         code = self._plans.of * max(len(forms), 1) + np.array(form)[self._models.of]
@@ -118,32 +118,35 @@ class Table:
         return Group(rows, ready[0], sizes, self._batch[rows], self._length[rows], plan.run, plan.launched)
 
     def workload(self, row: int) -> ModelWorkload:
-        """One configuration as POST /predict takes it; BadInput names what is wrong."""
+        """Return one configuration as a workload of POST /predict. Raises BadInput."""
         cells: dict[str, Any] = {}
         for values in (self._models, self._plans, self._batches, self._lengths):
             cells |= values.each[values.of[row]]
-        return workload_of(cells)
+        return to_workload(cells)
 
-    def _is_known(self) -> Bools:
-        """Rows whose cells are as they must be, of a kind that can be answered together."""
+    def _is_groupable(self) -> Bools:
+        """Return which rows are valid and of a kind that can be predicted together."""
         plan = np.array([ready is not None for ready in self._ready_plans])[self._plans.of]
         model = np.array([ready is not None for ready in self._ready_models])[self._models.of]
-        given = [_length_given(cells) for cells in self._lengths.each]
+        lengths = [_length_given(cells) for cells in self._lengths.each]
         of_images = np.array([ready is not None and ready.of_images for ready in self._ready_models])
-        right = np.array([[field in fields for fields in given] for field in _LENGTHS])
+        right = np.array([[field in fields for fields in lengths] for field in _LENGTHS])
         known: Bools = plan & model & right[of_images[self._models.of].astype(np.intp), self._lengths.of]
         whole = np.array([ready is not None and ready.architecture is None for ready in self._ready_models])
-        dealt = np.array([ready is not None and ready.dealt for ready in self._ready_plans])
+        dealt = np.array([ready is not None and ready.is_split_by_tensors for ready in self._ready_plans])
         known &= ~(whole[self._models.of] & dealt[self._plans.of])
         return known & self._is_divisible(known)
 
     def _is_divisible(self, rows: Bools) -> Bools:
-        """Which of the rows have a batch that can be dealt as their plan has it, asked once for each pair."""
+        """Return which rows have a batch that their plan can split; checked once per pair."""
         count = len(self._batches.each)
         pair, where = np.unique(self._plans.of * count + self._batches.of, return_inverse=True)
-        asked = np.zeros(len(pair), dtype=np.bool_)
-        asked[where[rows]] = True
-        held = [one and self._splits(*divmod(number, count)) for one, number in zip(asked, pair.tolist(), strict=True)]
+        needed = np.zeros(len(pair), dtype=np.bool_)
+        needed[where[rows]] = True
+        held = [
+            is_needed and self._splits(*divmod(number, count))
+            for is_needed, number in zip(needed, pair.tolist(), strict=True)
+        ]
         divisible: Bools = np.array(held)[where]
         return divisible
 
@@ -151,17 +154,17 @@ class Table:
         ready = self._ready_plans[plan]
         assert ready is not None
         try:
-            sent = workload_of(self._batches.each[batch])
+            sent = to_workload(self._batches.each[batch])
             to_run(structs.replace(ready.workload, batch=sent.batch), dtype=ready.run.dtype)
         except BadInput:
             return False
         return True
 
     def _is_measured(self, measured: Sequence[Hashable]) -> Bools:
-        """Rows of networks that were measured whole, with that batch and length."""
-        found = np.zeros(len(self._models.of), dtype=np.bool_)
+        """Return which rows are networks measured as a whole, with that batch and length."""
+        mask = np.zeros(len(self._models.of), dtype=np.bool_)
         if not measured:
-            return found
+            return mask
         runs: dict[Hashable, set[Run]] = {}
         for key in measured:
             network, run, _ = cast(tuple[Hashable, Run, bool], key)
@@ -169,39 +172,39 @@ class Table:
         for number, model in enumerate(self._ready_models):
             for run in runs.get(model.key, ()) if model else ():
                 length = run.image_size if model.of_images else run.sequence
-                found |= (self._models.of == number) & (self._batch == run.batch) & (self._length == length)
-        return found
+                mask |= (self._models.of == number) & (self._batch == run.batch) & (self._length == length)
+        return mask
 
 
 def _length_given(cells: Mapping[str, Any]) -> tuple[str, ...]:
-    """Of what the cells are a length: a sequence, an image (whose size may be left out), or of nothing, if wrong."""
-    if _tried(workload_of, cells) is None:
+    """Return which length the cells give: a sequence, an image (optional), or none if invalid."""
+    if _none_if_refused(to_workload, cells) is None:
         return ()
     return tuple(cells) if len(cells) == 1 else () if cells else ("image_size",)
 
 
 def _numbers(values: Values, name: str, default: float) -> Floats:
-    """A column of numbers, NaN for what is none."""
+    """Return a column of numbers, NaN for other cells."""
     cells = [cells.get(name, default) for cells in values.each]
     return np.array([cell if isinstance(cell, int | float) else np.nan for cell in cells], dtype=np.float64)[values.of]
 
 
-def _tried(read: Callable[[Mapping[str, Any]], Any], cells: Mapping[str, Any]) -> Any:
-    """None where it is refused."""
+def _none_if_refused(read: Callable[[Mapping[str, Any]], Any], cells: Mapping[str, Any]) -> Any:
+    """Return None if the cells are refused."""
     try:
         return read(cells)
     except BadInput:
         return None
 
 
-def _plan(cells: Mapping[str, Any]) -> Plan:
-    workload = workload_of(cells)
+def _plan(cells: Mapping[str, Any]) -> GroupPlan:
+    workload = to_workload(cells)
     run = to_run(structs.replace(workload, batch=_divisible(workload)), dtype=workload.dtype)
     run = replace(run, attention=attention_kernels(workload))  # type: ignore[arg-type]
-    return Plan(workload, run, is_host_launched(workload.software, run.mode, run.dtype))
+    return GroupPlan(workload, run, is_host_launched(workload.software, run.mode, run.dtype))
 
 
 def _divisible(workload: ModelWorkload) -> float:
-    """A batch that can be dealt as the workload says."""
+    """Return a batch that the workload's parallelism can split."""
     split = workload.parallelism
     return split.data * split.microbatches * workload.gradient_accumulation

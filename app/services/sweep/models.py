@@ -1,8 +1,9 @@
-"""Many configurations of models on one GPU: latency tables for architecture search.
+"""Predict many configurations of models on one GPU: latency tables for architecture search.
 
-Transformers that differ by sizes, batch and sequence only, and a ConvNet on images of any size and batch, are lowered,
-predicted and scheduled together, an operator that several of them share once. Networks that were measured whole on the
-GPU, and whatever is refused, are asked for one by one; both ways answer as POST /predict does.
+Transformers that differ only by sizes, batch and sequence, and a ConvNet with images of any size and batch, are
+lowered,
+predicted and scheduled together, with shared operators predicted once. Networks that were measured as a whole, and
+invalid ones, are predicted individually. Both ways give the answers of POST /predict.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ from app.tables.workload import Workload
 from app.wire.network_form import ModelRequest, ModelWorkload
 from app.wire.prediction_form import MemoryParts, Phases
 
-# Rows lowered at once, of all configurations together: some ten megabytes of figures; and configurations before it is
-# known how many rows each has.
+# Rows lowered at once over all configurations (about ten megabytes of figures), and the first number of configurations,
+# before their number of rows is known.
 _ROWS_AT_ONCE, _FIRST = 200_000, 256
 TIMES = ("latency_ms", "low_ms", "high_ms", *(f"{phase}_ms" for phase in STEP_PHASES))
 FIGURES = (*TIMES, *MemoryParts.__struct_fields__, "required_bytes")
@@ -46,8 +47,8 @@ _GROUP_NAMES = sorted({op.group for op in OPS})
 _GROUPS = np.array([_GROUP_NAMES.index(op.group) for op in OPS])
 
 
-class Asked(NamedTuple):
-    """On what, and of whom."""
+class SweepTarget(NamedTuple):
+    """GPU id and predictor of a sweep's rows."""
 
     snapshot: Snapshot
     gpu: str
@@ -55,17 +56,17 @@ class Asked(NamedTuple):
     coverage: float
 
 
-def predict_models(table: pa.Table, asked: Asked) -> pa.Table:
-    """A step of each configuration: columns of FIGURES, and `fits`; BadInput names the row that is wrong, and why."""
-    engine = asked.snapshot.engine
-    rows = Table(table, engine.models.on(asked.gpu))
+def predict_models(table: pa.Table, target: SweepTarget) -> pa.Table:
+    """Return a step of each configuration: columns of FIGURES, and `fits`. Raises BadInput that names a wrong row."""
+    engine = target.snapshot.engine
+    rows = Table(table, engine.models.on(target.gpu))
     figures = np.empty((len(FIGURES), len(table)))
-    together = rows.together & (not predicts_networks_only(asked.predictor))
+    together = rows.together & (not predicts_networks_only(target.predictor))
 
     def one_by_one(some: Iterable[int]) -> None:
         for row in some:
             try:
-                figures[:, row] = _alone(rows.workload(row), asked)
+                figures[:, row] = _predict_single(rows.workload(row), target)
             except GpucastError as error:
                 error.detail = f"row {row}: {error.detail}"
                 raise
@@ -77,66 +78,66 @@ def predict_models(table: pa.Table, asked: Asked) -> pa.Table:
             part = group.part(first, first + at_once)
             first += at_once
             for of, workload in part.lower_groups():
-                answers = None if workload is None else _together(workload, len(of), part, asked)
+                answers = None if workload is None else _predict_group(workload, len(of), part, target)
                 if workload is None or answers is None:
-                    one_by_one(np.sort(part.rows[of]).tolist())  # which names the row
+                    one_by_one(np.sort(part.rows[of]).tolist())  # raises the error of the wrong row
                     continue
                 figures[:, part.rows[of]] = answers
                 at_once = max(_ROWS_AT_ONCE // len(workload), 1)
-    fits = figures[-1] <= engine.gpus.column("memory_bytes")[asked.snapshot.row_of[asked.gpu]]
+    fits = figures[-1] <= engine.gpus.column("memory_bytes")[target.snapshot.row_of[target.gpu]]
     return pa.table([*figures, fits], names=[*FIGURES, "fits"])
 
 
-def _alone(workload: ModelWorkload, asked: Asked) -> list[float]:
-    """One configuration, as POST /predict answers it."""
-    request = ModelRequest(gpu=asked.gpu, workload=workload, predictor=asked.predictor, coverage=asked.coverage)
-    (one,) = predict_network(asked.snapshot, request, max_rows=2**63, advise=False).predictions
-    assert isinstance(one.phases_ms, Phases)
-    assert isinstance(one.memory.breakdown, MemoryParts)
+def _predict_single(workload: ModelWorkload, target: SweepTarget) -> list[float]:
+    """Return the figures of one configuration, from POST /predict's service."""
+    request = ModelRequest(gpu=target.gpu, workload=workload, predictor=target.predictor, coverage=target.coverage)
+    (answer,) = predict_network(target.snapshot, request, max_rows=2**63, advise=False).predictions
+    assert isinstance(answer.phases_ms, Phases)
+    assert isinstance(answer.memory.breakdown, MemoryParts)
     return [
-        *(one.latency_ms, one.interval_ms.low, one.interval_ms.high, *structs.astuple(one.phases_ms)),
-        *(*structs.astuple(one.memory.breakdown), one.memory.required_bytes),
+        *(answer.latency_ms, answer.interval_ms.low, answer.interval_ms.high, *structs.astuple(answer.phases_ms)),
+        *(*structs.astuple(answer.memory.breakdown), answer.memory.required_bytes),
     ]
 
 
-def _together(w: Workload, c: int, group: Group, asked: Asked) -> Floats | None:
-    """FIGURES of c configurations that have their rows in common, [figures, c]; None where they cannot run."""
+def _predict_group(w: Workload, c: int, group: Group, target: SweepTarget) -> Floats | None:
+    """Return FIGURES of c configurations with common rows, [figures, c]; None if they cannot run."""
     table, row, _ = distinct_rows(w.ops)
-    if _lacks_dtypes(table, asked):
+    if _has_unsupported_dtype(table, target):
         return None
-    answer = _answered(table, group.run, asked)
+    answer = _predict_rows(table, group.run, target)
     of = np.broadcast_to(row.reshape(len(w), -1), (len(w), c))
     line = _GROUPS[w.ops.kind]
     transfer_s: Floats | float = 0.0
     if group.run.parallelism.pipeline > 1:
-        transfer_s = _answered(stage_transfer(w, group.run), group.run, asked).latency_s
+        transfer_s = _predict_rows(stage_transfer(w, group.run), group.run, target).latency_s
     done, low, high = timeline(
-        w, line, answer, of, group.run, launched=group.launched, coverage=asked.coverage, transfer_s=transfer_s
+        w, line, answer, of, group.run, launched=group.launched, coverage=target.coverage, transfer_s=transfer_s
     )
     used = memory(w, group.run)
     kept = np.array(np.broadcast_arrays(*used, used.required_bytes, done.step_s)[:-1])
     return np.vstack([np.vstack([done.step_s, low, high, done.phases_s]) * 1e3, kept])
 
 
-def _lacks_dtypes(table: OpTable, asked: Asked) -> bool:
-    gpus, target = asked.snapshot.engine.gpus, asked.snapshot.row_of[asked.gpu]
-    if not np.isnan(peaks(gpus)[:, target])[table.dtype].any():
+def _has_unsupported_dtype(table: OpTable, target: SweepTarget) -> bool:
+    gpus, gpu = target.snapshot.engine.gpus, target.snapshot.row_of[target.gpu]
+    if not np.isnan(peaks(gpus)[:, gpu])[table.dtype].any():
         return False
-    return bool(unsupported_mask(asked.snapshot.engine, table, work_of(table, kinds_of(table)), gpus, target).any())
+    return bool(unsupported_mask(target.snapshot.engine, table, work_of(table, kinds_of(table)), gpus, gpu).any())
 
 
-def _answered(table: OpTable, run: Run, asked: Asked) -> Predictions:
-    """Every row on the GPU, as many at once as stay in the cache."""
-    engine, target, parts = asked.snapshot.engine, asked.snapshot.row_of[asked.gpu], []
+def _predict_rows(table: OpTable, run: Run, target: SweepTarget) -> Predictions:
+    """Return the predictions of all rows on the GPU, in chunks that fit the cache."""
+    engine, gpu, parts = target.snapshot.engine, target.snapshot.row_of[target.gpu], []
     for first in range(0, len(table), CHUNK):
         part = slice_rows(table, first, first + CHUNK)
         answer = predict_on(
             engine,
             part,
             engine.gpus,
-            [target],
-            predictor=asked.predictor,
-            coverage=asked.coverage,
+            [gpu],
+            predictor=target.predictor,
+            coverage=target.coverage,
             network_bytes_per_s=run.parallelism.network_bytes_per_s,
         )
         parts.append(answer)

@@ -14,7 +14,7 @@ import pytest
 from app.config import Settings
 from app.engine.curated import load_seed_specs
 from app.errors import BadInput
-from app.services.scheduling.slurm import Partition, partitions_of, slurm_time
+from app.services.scheduling.slurm import Partition, parse_partitions, slurm_time
 from app.tables.catalog import Catalog
 
 pytestmark = pytest.mark.slow
@@ -35,7 +35,7 @@ def catalog() -> Catalog:
 
 
 def test_partitions(catalog: Catalog) -> None:
-    found = partitions_of(LINES.splitlines(), NAMES, catalog)
+    found = parse_partitions(LINES.splitlines(), NAMES, catalog)
     assert [words.startswith("Left out of odd: ") for words in found.without] == [True]
     assert found.known == [
         Partition("debug", 1800.0, "nvidia-l4", 1),
@@ -49,7 +49,7 @@ def test_partitions(catalog: Catalog) -> None:
     ("words", "seconds"), [("90", 5400), ("90:30", 5430), ("1:02:03", 3723), ("1-2", 93_600), ("1-02:03", 93_780)]
 )
 def test_times(catalog: Catalog, words: str, seconds: float) -> None:
-    (found,) = partitions_of([f"p {words} gpu:l4:1"], NAMES, catalog).known
+    (found,) = parse_partitions([f"p {words} gpu:l4:1"], NAMES, catalog).known
     assert found.most_s == seconds
 
 
@@ -65,7 +65,7 @@ def test_times(catalog: Catalog, words: str, seconds: float) -> None:
 )
 def test_lines_that_cannot_be_read(catalog: Catalog, line: str, words: str) -> None:
     with pytest.raises(BadInput, match=words):
-        partitions_of([line], {}, catalog)
+        parse_partitions([line], {}, catalog)
 
 
 def test_what_nobody_knows_is_left_out_and_said(catalog: Catalog) -> None:
@@ -75,16 +75,16 @@ def test_what_nobody_knows_is_left_out_and_said(catalog: Catalog) -> None:
         "plain 10 gpu:8,gpu:l4:1",
         "old 20 gpu:k9000:8",
     ]
-    found = partitions_of(lines, NAMES, catalog)
+    found = parse_partitions(lines, NAMES, catalog)
     assert found.known == [Partition("mixed", 600.0, "nvidia-l4", 4), Partition("plain", 600.0, "nvidia-l4", 1)]
     unknown, untyped = found.without
-    assert unknown.startswith("Left out of old, mixed: ") and unknown.endswith("Say which it is: --name k9000=GPU")
+    assert unknown.startswith("Left out of old, mixed: ") and unknown.endswith("Name it with --name k9000=GPU")
     assert untyped.startswith("Left out of plain: ")
 
 
 def test_a_name_that_means_no_gpu_is_refused(catalog: Catalog) -> None:
     with pytest.raises(BadInput, match="--name l4=k9000"):
-        partitions_of(LINES.splitlines(), NAMES | {"l4": "k9000"}, catalog)
+        parse_partitions(LINES.splitlines(), NAMES | {"l4": "k9000"}, catalog)
 
 
 def test_times_are_rounded_up_to_a_minute() -> None:

@@ -1,7 +1,6 @@
-"""Deriving a saved answer again, from the versions that it was given by.
+"""Reproduce a saved answer from the versions that gave it.
 
-The predictor versions, the GPUs' figures and the prices are those of then; the code and the stored measurements are
-those of now.
+Predictor versions, GPU figures and prices are those of the saved answer; code and stored measurements are current.
 """
 
 from __future__ import annotations
@@ -44,14 +43,14 @@ Pins = Mapping[str, Any]
 
 log = logging.getLogger(__name__)
 
-_LOADING = threading.Lock()  # versions that are not served any more: one at a time in memory
+_LOADING = threading.Lock()  # versions that are no longer served: one at a time in memory
 
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """What came of deriving an answer again.
+    """Result of reproducing an answer.
 
-    `unchanged` is None where it cannot be derived: `gone` says why. `since` says what is another today than then.
+    `unchanged` is None if it cannot be reproduced: `gone` lists why. `since` lists changes since it was saved.
     """
 
     unchanged: bool | None
@@ -61,20 +60,20 @@ class Derived:
 
 
 @dataclass(frozen=True, slots=True)
-class Deriving:
-    """Where answers are derived: an installation."""
+class Reproduction:
+    """Access to what reproducing an answer needs."""
 
     database: Database
     stores: Stores
     graphs: Graphs
     max_rows: int
 
-    def again(self, engine: Engine, saved: Saved) -> Derived:
-        """Derive a saved answer from its versions; whatever is in the way is told in `gone`."""
+    def run(self, engine: Engine, saved: Saved) -> Derived:
+        """Reproduce a saved answer from its versions; what prevents it is in `gone`."""
         with self.database.begin() as connection:
             since = _since(connection, engine, saved.versions)
             try:
-                pinned = _pinned(connection, engine, saved.versions, self.stores)
+                pinned = _pinned_engine(connection, engine, saved.versions, self.stores)
                 book = PriceBook.of(prices.load(connection, until=saved.created_at))
             except ArtifactRefused as error:
                 return Derived(None, [], [error.detail], since)
@@ -84,8 +83,8 @@ class Deriving:
             raise
         except GpucastError as error:
             return Derived(None, [], [error.detail], since)
-        found = differences(json.loads(saved.answer), json.loads(msgspec.json.encode(now)))
-        return Derived(not found, found, [], since)
+        changed = differences(json.loads(saved.answer), json.loads(msgspec.json.encode(now)))
+        return Derived(not changed, changed, [], since)
 
     def _answer(self, snapshot: Snapshot, saved: Saved) -> object:
         body, day = saved.request.encode(), saved.created_at.date()
@@ -97,63 +96,69 @@ class Deriving:
         return predict_workload(snapshot, read_request(body), max_rows=most, graphs=graphs)
 
 
-def _pinned(connection: Connection, engine: Engine, versions: Pins, stores: Stores) -> Engine:
-    """The engine with the GPUs' figures and the predictor versions of then; ArtifactRefused where one is gone."""
+def _pinned_engine(connection: Connection, engine: Engine, versions: Pins, stores: Stores) -> Engine:
+    """Return the engine with the saved GPU figures and predictor versions. Raises ArtifactRefused if one is gone."""
     then = {gpu: spec_from_dict(spec) for gpu, spec in versions["gpus"].items()}
     specs = [then.pop(spec.id, spec) for spec in engine.catalog.specs] + [*then.values()]
     if specs != [*engine.catalog.specs]:
         engine = replace(engine, catalog=catalog_of(specs), gpus=GpuTable.from_specs(specs))
-    pins = {(one["predictor"], one["gpu"] or POOLED): one["version"] for one in versions["predictors"]}
-    served = {key: one for key, one in engine.served.items() if key[0] not in {name for name, _ in pins}}
-    here = {key: engine.served[key] for key, version in pins.items() if _version(engine, key) == version}
-    return replace(engine, served={**served, **here, **_loaded(connection, engine, pins, here, stores)})
+    pins = {(pin["predictor"], pin["gpu"] or POOLED): pin["version"] for pin in versions["predictors"]}
+    served = {key: version for key, version in engine.served.items() if key[0] not in {name for name, _ in pins}}
+    current = {key: engine.served[key] for key, version in pins.items() if _version(engine, key) == version}
+    return replace(engine, served={**served, **current, **_load_versions(connection, engine, pins, current, stores)})
 
 
-def _loaded(
+def _load_versions(
     connection: Connection,
     engine: Engine,
     pins: Mapping[tuple[str, str], str],
-    here: Mapping[tuple[str, str], Served],
+    current: Mapping[tuple[str, str], Served],
     stores: Stores,
 ) -> dict[tuple[str, str], Served]:
-    """The versions that are served no more, told of what was measured as those that are."""
+    """Return the versions that are no longer served, calibrated like the served ones."""
     with _LOADING:
         gpus = engine.gpus
-        found = {key: _load(connection, stores, gpus, key, version) for key, version in pins.items() if key not in here}
-        return measured_operators(connection, gpus, found, None)[1] if found else {}
+        versions = {
+            key: _load(connection, stores, gpus, key, version) for key, version in pins.items() if key not in current
+        }
+        return measured_operators(connection, gpus, versions, None)[1] if versions else {}
 
 
 def _load(connection: Connection, stores: Stores, gpus: GpuTable, key: tuple[str, str], version: str) -> Served:
-    """One version; why it is refused is for the log, with its paths."""
+    """Return one version. The reason of a refusal has paths and only goes to the log."""
     try:
         return load_version(connection, stores, gpus, key, version)
     except ArtifactRefused as error:
         log.warning("%s", error.detail)
-        raise ArtifactRefused(f"version {version} of {key[0]} is gone from the store of models") from error
+        raise ArtifactRefused(f"version {version} of {key[0]} is gone from the model store") from error
 
 
 def _version(engine: Engine, key: tuple[str, str]) -> str | None:
-    one = engine.served.get(key)
-    return None if one is None else one.version
+    served = engine.served.get(key)
+    return None if served is None else served.version
 
 
 def _since(connection: Connection, engine: Engine, versions: Pins) -> list[str]:
-    """What is another today than when the answer was saved."""
-    words = []
+    """Return what changed since the answer was saved."""
+    changes = []
     if versions["code"] != __version__:
-        words.append(f"the code was version {versions['code']} and is {__version__}")
-    for one in versions["predictors"]:
-        key = one["predictor"], one["gpu"] or POOLED
+        changes.append(f"the code was version {versions['code']} and is {__version__}")
+    for pin in versions["predictors"]:
+        key = pin["predictor"], pin["gpu"] or POOLED
         now = _version(engine, key)
-        if now != one["version"]:
-            words.append(f"{one['predictor']} answered with version {one['version']} and now does with {now or 'none'}")
+        if now != pin["version"]:
+            changes.append(
+                f"{pin['predictor']} answered with version {pin['version']} and now does with {now or 'none'}"
+            )
     specs = {spec.id: spec for spec in engine.catalog.specs}
     for gpu, then in versions["gpus"].items():
         if gpu not in specs:
-            words.append(f"{gpu} is no longer in the catalogue")
+            changes.append(f"{gpu} is no longer in the catalogue")
         elif specs[gpu] != spec_from_dict(then):
-            words.append(f"the catalogue has other figures of {gpu}")
+            changes.append(f"the catalogue figures of {gpu} have changed")
     more = stored_measurements(connection) - versions["measurements"]
     if more:
-        words.append(f"{more:,} measurements have come in" if more > 0 else f"{-more:,} fewer measurements are stored")
-    return words
+        changes.append(
+            f"{more:,} measurements have been added" if more > 0 else f"{-more:,} fewer measurements are stored"
+        )
+    return changes
