@@ -1455,6 +1455,8 @@ class MoeOperator(TypedDict):
     tensor_parallel: NotRequired[float | None]
     expert_parallel: NotRequired[float | None]
     distribution: NotRequired[str | None]
+    gate: NotRequired[Literal["gelu", "none", "other", "silu"] | None]
+    router: NotRequired[Literal["grouped", "plain"] | None]
     count: NotRequired[float | None]
     phase: NotRequired[Literal["backward", "forward"] | None]
     run_state: NotRequired[Literal["burst", "sustained"] | None]
@@ -1666,6 +1668,8 @@ OperatorTableWorkload = TypedDict(
         "tensor_parallel": "NotRequired[float | list[float | None] | None]",
         "expert_parallel": "NotRequired[float | list[float | None] | None]",
         "distribution": "NotRequired[str | list[str | None] | None]",
+        "gate": "NotRequired[str | list[str | None] | None]",
+        "router": "NotRequired[str | list[str | None] | None]",
         "message_bytes": "NotRequired[float | list[float | None] | None]",
         "devices": "NotRequired[float | list[float | None] | None]",
         "nodes": "NotRequired[float | list[float | None] | None]",
@@ -1754,6 +1758,8 @@ OperatorBatch = TypedDict(
         "tensor_parallel": "NotRequired[float | list[float | None] | None]",
         "expert_parallel": "NotRequired[float | list[float | None] | None]",
         "distribution": "NotRequired[str | list[str | None] | None]",
+        "gate": "NotRequired[str | list[str | None] | None]",
+        "router": "NotRequired[str | list[str | None] | None]",
         "message_bytes": "NotRequired[float | list[float | None] | None]",
         "devices": "NotRequired[float | list[float | None] | None]",
         "nodes": "NotRequired[float | list[float | None] | None]",
@@ -2152,7 +2158,7 @@ class Sensitivity(TypedDict):
 
 
 class FilterResult(TypedDict):
-    """The nodes that can run the pod, and why each other one cannot."""
+    """The nodes that can run the pod, and why the others cannot."""
 
     Nodes: dict[str, Any]
     FailedNodes: dict[str, str]
@@ -2160,7 +2166,7 @@ class FilterResult(TypedDict):
 
 
 class HostPriority(TypedDict):
-    """How good a node is, 0 to BEST_SCORE."""
+    """Score of a node, 0 to BEST_SCORE."""
 
     Host: str
     Score: int

@@ -57,7 +57,7 @@ def test_times(catalog: Catalog, words: str, seconds: float) -> None:
     ("line", "words"),
     [
         ("p", "expected a name"),
-        ("p soon gpu:l4:1", "no time"),
+        ("p soon gpu:l4:1", "not a time"),
         ("p 10 gpu:a100x9:1", "Left out of p: .*a100x9.* --name a100x9=GPU"),
         ("p 10 gpu:4(S:0-1)", "Left out of p: .*gpu:TYPE:COUNT"),
         ("p 10 (null)", "known type.$"),
