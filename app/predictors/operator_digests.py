@@ -43,7 +43,8 @@ def _digest(table: tuple[Ints, Ints, Floats, Digests], used: Ints, eager: int, d
     for k in range(len(digest)):
         stack = dims[eager, k]
         graph = not IS_EAGER[dtype[k]] if np.isnan(stack) else stack <= 0.0
-        value = mixed(np.uint64(kind[k]), np.uint64(2 * dtype[k] + graph))
+        # Each word by itself: codes are small, so that (kind, dtype) pairs share an exclusive or.
+        value = mixed(mixed(np.uint64(0), np.uint64(kind[k])), np.uint64(2 * dtype[k] + graph))
         for field in used[kind[k], 1 : 1 + used[kind[k], 0]]:
             value = mixed(value, _ABSENT if np.isnan(dims[field, k]) else bits[field, k])
         digest[k] = value
