@@ -1,1 +1,1 @@
-"""The published methods, a folder each."""
+"""Published prediction methods, a folder per paper."""

@@ -1,4 +1,4 @@
-"""The GPUs that a cell was learned from, as a predictor keeps them beside what it learned."""
+"""GPUs that a model was trained on, stored with the model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from app.tables.gpus import COLUMN_INDEX, SM_LIMITS, GpuTable
 
 CODE = {name: code for code, name in enumerate(SITUATIONS)}
 
-# GPUs of one architecture agree in these; in the formats of the tensor units only by whether they have them.
+# Figures that are equal for GPUs of one architecture; for tensor formats, only whether they are supported.
 _ALIKE = ("fp32_lanes_per_sm", "process_node_nm", *SM_LIMITS)
 _PRESENT = ("peak_fp8_tensor_flops", "peak_fp4_tensor_flops")
 FIGURES = ("sm_count", "boost_clock_hz", "memory_bandwidth_bytes_per_s", "memory_bytes", "max_threads_per_sm")
@@ -26,13 +26,13 @@ _FIGURE_ROWS = [COLUMN_INDEX[name] for name in FIGURES]
 # Of what is kept of GPUs.
 LAYOUT = Layout({"architecture of GPUs": (*_ALIKE, *_PRESENT), "figures of GPUs": FIGURES})
 
-# The same situation with a shape outside the range learned from; of a sibling's it is no better known than another's.
+# The situation of a shape outside the training range; for a sibling it is that of any unseen GPU.
 _OUTSIDE = np.array([CODE.get(f"{name}_outside", code) for code, name in enumerate(SITUATIONS)])
 _OUTSIDE[S_SIBLING] = S_UNSEEN_OUTSIDE
 
 
 def architectures(gpus: GpuTable) -> Floats:
-    """What tells architectures apart, float64 [figures, gpus]; absent figures are -1, so that they compare equal."""
+    """Return the figures that identify architectures, float64 [figures, gpus]; absent ones are -1, to compare equal."""
     alike = np.nan_to_num(gpus.values[_ALIKE_ROWS], nan=-1.0)
     return np.concatenate([alike, ~np.isnan(gpus.values[_PRESENT_ROWS])])
 
@@ -51,7 +51,7 @@ class KnownGpus:
 
     @classmethod
     def of(cls, gpus: GpuTable, rows: Sequence[int]) -> Self:
-        """These rows of a table."""
+        """Return the given rows of a table."""
         j = np.array(rows, dtype=np.intp)
         return cls(tuple(gpus.ids[k] for k in rows), architectures(gpus)[:, j], gpus.values[_FIGURE_ROWS][:, j])
 
@@ -59,7 +59,7 @@ class KnownGpus:
         return len(self.ids)
 
     def joined(self, newer: KnownGpus) -> tuple[KnownGpus, Ints]:
-        """These without the ids of `newer`, then `newer`; and which of these stay."""
+        """Return these GPUs without those of `newer`, followed by `newer`; and the positions of the former."""
         keep = np.array([k for k, name in enumerate(self.ids) if name not in newer.ids], dtype=np.intp)
         return KnownGpus(
             (*(self.ids[k] for k in keep), *newer.ids),
@@ -68,35 +68,35 @@ class KnownGpus:
         ), keep
 
     def find(self, gpus: GpuTable, j: Ints) -> Ints:
-        """Position of GPU row `j[q]` among these, int [n]; -1 where it is unknown."""
+        """Return the position of GPU row `j[q]` among these, int [n]; -1 if unknown."""
         position = {name: k for k, name in enumerate(self.ids)}
         rows, back = np.unique(j, return_inverse=True)
         return np.array([position.get(gpus.ids[k], -1) for k in rows], dtype=np.intp)[back]
 
     def siblings(self, gpus: GpuTable, j: Ints) -> Bools:
-        """Which of these share the architecture of GPU row `j[q]`, bool [k, n]."""
+        """Return True for GPUs with the architecture of GPU row `j[q]`, bool [k, n]."""
         rows, back = np.unique(j, return_inverse=True)
         asked = architectures(gpus)[:, rows]
         alike: Bools = (self.architecture[:, :, None] == asked[:, None, :]).all(axis=0)[:, back]
         return alike
 
     def situations(self, gpus: GpuTable, j: Ints, outside: Bools) -> Ints:
-        """How GPU row `j[q]` is known, as a code into SITUATIONS, [n]; `outside` the range of shapes learned from."""
+        """Return the situation of GPU row `j[q]`, code into SITUATIONS, [n]; `outside` the training range of shapes."""
         sibling = np.where(self.siblings(gpus, j).any(axis=0), S_SIBLING, S_UNSEEN)
         situation = np.where(self.find(gpus, j) >= 0, S_SEEN, sibling)
         return np.where(outside, _OUTSIDE[situation], situation)
 
     def state(self) -> dict[str, Any]:
-        """As plain containers and arrays."""
+        """Return plain containers and arrays."""
         return {"ids": list(self.ids), "architecture": self.architecture, "figures": self.figures}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """The inverse of `state`."""
+        """Return the object of a `state`."""
         return cls(tuple(state["ids"]), state["architecture"], state["figures"])
 
 
 def figures_of(gpus: GpuTable, j: Ints) -> Floats:
-    """The figures of KnownGpus for GPU rows `j`, float64 [5, n]."""
+    """Return the figures of KnownGpus for GPU rows `j`, float64 [5, n]."""
     figures: Floats = gpus.values[_FIGURE_ROWS][:, j]
     return figures

@@ -105,7 +105,7 @@ class Li:
         return type(self)({**self.cells_, **known})
 
     def predict(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, *, evidence: Evidence) -> Estimate:
-        """Latency of operator row `i[q]` on GPU row `j[q]`, float64 [n] seconds; evidence is not used."""
+        """Return the estimates of operator row `i[q]` on GPU row `j[q]`; evidence is not used."""
 
         def answer(cell: Cell) -> tuple[Floats, Ints] | None:
             lines = self.cells_.get(cell.key)
@@ -138,7 +138,7 @@ class Li:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """The inverse of `state`."""
+        """Return the object of a `state`."""
         return cls(
             {
                 key: Lines(KnownGpus.from_state(of["gpus"]), of["overhead_s"], of["rate"], *of["range"])

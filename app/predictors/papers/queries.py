@@ -1,4 +1,4 @@
-"""Queries by cell, the rows of one operator in one dtype: what predictors of operators learn and answer by."""
+"""Queries grouped by cell, that is by operator and dtype, as operator predictors learn and answer them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import DTYPES, OpTable
 from app.tables.predictions import Estimate
 
-# With fewer rows of a GPU in a cell nothing is fitted to them.
+# Least number of a GPU's rows in a cell for a fit.
 LEAST_ROWS = 8
 
 _COMMON = {name for dim in COMMON for name in dim.columns}
@@ -32,7 +32,7 @@ class Cell(NamedTuple):
     op, dtype  the operator, and the name of the number format
     query      int [m], positions of these queries among all
     ops        OpTable of m rows, one per query
-    gpu        int [m], rows of the GpuTable asked about
+    gpu        int [m], queried rows of the GpuTable
     """
 
     op: Op
@@ -43,7 +43,7 @@ class Cell(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Name of the cell in a state."""
+        """Key of the cell in a state."""
         return cell_key(self.op.name, self.dtype)
 
     @property
@@ -53,7 +53,7 @@ class Cell(NamedTuple):
 
 
 def cell_key(op: str, dtype: str) -> str:
-    """Name of a cell in a state."""
+    """Return the key of a cell in a state."""
     return f"{op} {dtype}"
 
 
@@ -72,9 +72,8 @@ def shape_layout(operators: Collection[str]) -> Layout:
 
 
 def cells(ops: OpTable, i: Ints, j: Ints) -> Iterator[Cell]:
-    """The cells of the queries (`i[q]`, `j[q]`), whose operators may be of one family or mixed."""
-    asked = ops.take(i)
-    for op, rows, table in kinds_of(asked):
+    """Yield the cells of the queries (`i[q]`, `j[q]`), in a table of one or of mixed operators."""
+    for op, rows, table in kinds_of(ops.take(i)):
         query = np.arange(len(i))[rows]
         for code in np.unique(table.dtype):
             mine = np.flatnonzero(table.dtype == code)
@@ -85,18 +84,18 @@ def cells(ops: OpTable, i: Ints, j: Ints) -> Iterator[Cell]:
 def estimate(
     ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, answer: Callable[[Cell], tuple[Floats, Ints] | None]
 ) -> Estimate:
-    """What `answer` says of each cell, (seconds [m], situation codes [m]); NaN where it says None."""
+    """Return the estimates of `answer` per cell, (seconds [m], situation codes [m]); NaN if it returns None."""
     latency, situation = np.full(len(i), np.nan), np.full(len(i), S_UNTRAINED)
     for cell in cells(ops, i, j):
-        if (found := answer(cell)) is not None:
-            latency[cell.query], situation[cell.query] = found
+        if (answered := answer(cell)) is not None:
+            latency[cell.query], situation[cell.query] = answered
     bound = hardware_limit(ops, gpus, i, j).bound
     group = operator_codes(ops.kind[i], ops.dtype[i], situation)
     return Estimate(latency, bound, SUPPORT_OF_SITUATION[situation], group)
 
 
 def of_each_gpu(runs: OperatorRuns) -> Iterator[tuple[int, Ints]]:
-    """Every GPU with enough rows to learn from: its row of the GpuTable, and its rows of the cell."""
+    """Yield every GPU with enough rows: its row of the GpuTable, and its rows of the cell."""
     for gpu in np.unique(runs.rows.gpu):
         rows = np.flatnonzero(runs.rows.gpu == gpu)
         if len(rows) >= LEAST_ROWS:
@@ -104,12 +103,12 @@ def of_each_gpu(runs: OperatorRuns) -> Iterator[tuple[int, Ints]]:
 
 
 def points(ops: OpTable, names: list[str]) -> Floats:
-    """Shapes as log2(1 + dimension), float64 [n, names]; absent ones are 0."""
+    """Return shapes as log2(1 + dimension), float64 [n, names]; absent dimensions are 0."""
     shape = np.stack([ops.column(name) for name in names], axis=1)
     logs: Floats = np.log2(1.0 + np.nan_to_num(shape))
     return logs
 
 
 def shape_names(op: Op) -> list[str]:
-    """The columns of an operator that say its shape."""
+    """Return the columns of an operator that describe its shape."""
     return [name for dim in op.dims if dim.feature != "class" for name in dim.columns if name not in _COMMON]

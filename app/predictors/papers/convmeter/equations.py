@@ -1,15 +1,14 @@
-"""ConvMeter's equations (section 3): the time of a pass as a sum of coefficient x figure, and the two ways to fit it.
+"""ConvMeter's equations (section 3): the time of a pass as a linear combination of metrics, with two fitting methods.
 
     forward, backward   c1 b F + c2 b I + c3 b O + c4                        (equations 2 and 3)
     update, N = 1       c1 L
     update, N > 1       c1 L + c2 W + c3 N
     backward_update     the sum of backward and update: seven coefficients where N > 1
-    step                forward besides (equation 1): the same terms
+    step                forward plus backward_update (equation 1): the same terms
 
-b images per device; F, I, O FLOPs, inputs and outputs of one image; L layers, W weights, N devices. `PAPER` has just
-these terms. `FULL` adds to every pass the weights, which are read once whatever the batch, to the update a constant,
-which stands for layers where nobody counted them, and to the other passes the operators that are launched and the FLOPs
-of depthwise convolutions, which are no part of a network where nobody counted them.
+b images per device; F, I, O FLOPs, inputs and outputs of one image; L layers, W weights, N devices. `PAPER` has exactly
+these terms. `FULL` adds the weights to every pass (they are read once per pass), a constant to the update (which
+replaces uncounted layers), and launched operators and depthwise FLOPs to the other passes (0 if uncounted).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _FLOPS, _INPUTS, _OUTPUTS, _ONE, _LAYERS, _WEIGHTS, _DEVICES, _DEPTHWISE, _OPERA
 _OF_IMAGES = ("flops", "inputs", "outputs", "depthwise")
 _CONVOLUTIONS = (_FLOPS, _INPUTS, _OUTPUTS, _ONE)
 _EXCHANGE = (_LAYERS, _WEIGHTS, _DEVICES)
-# Terms of a pass on one device and on many.
+# Terms of a pass on one device and on several.
 Terms = Mapping[int, tuple[tuple[int, ...], tuple[int, ...]]]
 PAPER: Terms = {
     FORWARD: (_CONVOLUTIONS, _CONVOLUTIONS),
@@ -49,39 +48,39 @@ FULL: Terms = {
 
 
 def terms(table: OpTable) -> Floats:
-    """The figures of TERMS for every row, float64 [n, 9]: those of images times the batch."""
+    """Return the metrics of TERMS for every row, float64 [n, 9]; those per image are multiplied by the batch."""
     batch, ones = table.column("batch"), np.ones(len(table))
     columns = [ones if name == "one" else table.column(name) for name in TERMS]
     return np.stack([batch * c if name in _OF_IMAGES else c for name, c in zip(TERMS, columns, strict=True)], axis=1)
 
 
 def least_squares(figures: Floats, latency_s: Floats) -> Floats:
-    """Coefficients [t] of the least squared error in seconds over rows [n, t], as the paper fits; may be negative."""
+    """Return coefficients [t] by least squares in seconds over rows [n, t], as in the paper; they may be negative."""
     scale = _scale(figures)
-    found: Floats = np.linalg.lstsq(figures / scale, latency_s, rcond=None)[0] / scale
-    return found
+    coefficients: Floats = np.linalg.lstsq(figures / scale, latency_s, rcond=None)[0] / scale
+    return coefficients
 
 
 def relative_non_negative(figures: Floats, latency_s: Floats) -> Floats:
-    """Coefficients [t], none negative, of the least squared relative error over rows [n, t] (Lawson and Hanson 1974).
+    """Return non-negative coefficients [t] by least squares of relative errors over rows [n, t].
 
-    No time comes out negative, and a network of a millisecond counts as much as one of a second.
+    Times are then non-negative, and short networks count as much as long ones (Lawson and Hanson 1974).
     """
     from scipy.optimize import nnls  # noqa: PLC0415  (serving never fits)
 
     scale = _scale(figures)
-    found: Floats = nnls(figures / scale / latency_s[:, None], np.ones(len(latency_s)))[0] / scale
-    return found
+    coefficients: Floats = nnls(figures / scale / latency_s[:, None], np.ones(len(latency_s)))[0] / scale
+    return coefficients
 
 
 def _scale(figures: Floats) -> Floats:
-    """The largest figure of every term, so that sizes do not decide what is solved; 1 where all are 0."""
+    """Return the largest value of every term, which conditions the solution; 1 for terms that are all 0."""
     most = figures.max(axis=0)
     return np.where(most > 0, most, 1.0)
 
 
 class Method(NamedTuple):
-    """Which terms a pass has, and how coefficients [t] are found from figures [n, t] and seconds [n]."""
+    """Terms of each pass, and the fit of coefficients [t] to metrics [n, t] and seconds [n]."""
 
     terms: Terms
     fit: Callable[[Floats, Floats], Floats]

@@ -1,8 +1,8 @@
 """`convmeter` and `convmeter_ols`: ConvMeter's linear model of networks and blocks (Beringer et al., ICPP 2024).
 
-Per dtype, pass, one device or many, memory layout and compilation, and per GPU, time is linear in the figures of
-papers.convmeter.equations. `convmeter` fits them with coefficients of at least zero and relative errors;
-`convmeter_ols` as the paper does, by plain least squares, whose answers below zero are no answers.
+Per GPU, dtype, pass, memory layout, compilation, and one or several devices, time is linear in the metrics of
+papers.convmeter.equations. `convmeter` fits non-negative coefficients to relative errors; `convmeter_ols` uses plain
+least squares as the paper does, and does not support rows with negative predictions.
 
 Coefficients are kept in units of the GPU: FLOPs over its FP32 rate (tensor rates follow kernels, not networks), bytes
 over its bandwidth. A GPU that was not measured has the mean of those that were: as many times its own roofs. A pass
@@ -33,14 +33,14 @@ from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OpTable
 from app.tables.predictions import Estimate
 
 _RATE, _BANDWIDTH = COLUMN_INDEX["peak_fp32_flops"], COLUMN_INDEX["memory_bandwidth_bytes_per_s"]
-# What a pass is the sum of, where it was not measured as a whole.
+# Parts of a pass that was not measured as a whole.
 _PARTS = {STEP: (FORWARD, BACKWARD_UPDATE), BACKWARD_UPDATE: (BACKWARD, UPDATE)}
-# Passes in which devices wait for one another.
+# Passes that synchronise devices.
 _TOGETHER = (UPDATE, BACKWARD_UPDATE, STEP)
 
 
 class Setting(NamedTuple):
-    """What shares its coefficients: a pass, on one device or many, by how it is run."""
+    """Rows that share coefficients: a pass on one or several devices, its memory layout and compilation."""
 
     what: int
     many: bool
@@ -69,7 +69,7 @@ class Planes:
 
     @classmethod
     def blank(cls, gpus: KnownGpus) -> Self:
-        """Coefficients of 0, and any range."""
+        """Return planes with coefficients of 0 and unlimited range."""
         any_ = np.full(len(TERMS), np.inf)
         return cls(gpus, np.zeros((len(gpus), len(TERMS))), -any_, any_)
 
@@ -81,7 +81,7 @@ class Planes:
         return self
 
     def predict(self, figures: Floats, dtype: str, gpus: GpuTable, j: Ints) -> tuple[Floats, Ints]:
-        """Seconds and situations of rows with these figures [n, 9] on GPU rows `j`."""
+        """Return seconds and situations of rows with these metrics [n, 9] on GPU rows `j`."""
         known = self.gpus.find(gpus, j)
         coefficients = np.where((known >= 0)[:, None], self.coefficients[known], self.coefficients.mean(axis=0))
         outside: Bools = np.logical_or.reduce((figures < self.least) | (figures > self.most), axis=1)
@@ -89,14 +89,14 @@ class Planes:
         return seconds, self.gpus.situations(gpus, j, outside)
 
     def joined(self, newer: Planes) -> Planes:
-        """These planes, and the newer ones instead where both know a GPU."""
+        """Return these planes with those of `newer` added; `newer` wins for common GPUs."""
         gpus, keep = self.gpus.joined(newer.gpus)
         coefficients = np.concatenate([self.coefficients[keep], newer.coefficients])
         return Planes(gpus, coefficients, np.minimum(self.least, newer.least), np.maximum(self.most, newer.most))
 
 
 def units(dtype: str, gpus: GpuTable, j: Ints) -> Floats:
-    """What the figures of TERMS are divided by on GPU rows `j`, float64 [n, 9]: FLOP/s, elements/s, or nothing."""
+    """Return the units of TERMS on GPU rows `j`, float64 [n, 9]: FLOP/s, elements/s, or 1."""
     one = np.ones(len(j))
     elements = gpus.values[_BANDWIDTH, j] / DTYPE_BYTES[DTYPE_CODE[dtype]]
     rate = gpus.values[_RATE, j]
@@ -104,7 +104,7 @@ def units(dtype: str, gpus: GpuTable, j: Ints) -> Floats:
 
 
 def settings(ops: OpTable) -> Iterator[tuple[Setting, Ints]]:
-    """The settings of a table of networks, and the rows of each."""
+    """Yield the settings of a table of networks with their rows."""
     what = ops.column("pass").astype(np.intp)
     many = (ops.column("devices") > 1) & np.isin(what, _TOGETHER)
     keys = np.stack([what, many, ops.column("channels_last") != 0, ops.column("compiled") != 0], axis=1)
@@ -124,7 +124,7 @@ class ConvMeter:
     cells_: Mapping[str, Planes] = field(default_factory=dict)
 
     def fit_operators(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Self:
-        """Itself with a plane for every GPU and setting of the networks in `runs`; NotTrained where there is none."""
+        """Return ConvMeter with planes fitted to the networks in `runs`; raises NotTrained if there are too few."""
         known = dict(self.cells_)
         learned = {key: planes for run in runs if run.op == NETWORK.name for key, planes in self._planes(run, gpus)}
         if not learned:
@@ -134,7 +134,7 @@ class ConvMeter:
         return type(self)(known)
 
     def _planes(self, run: OperatorRuns, gpus: GpuTable) -> Iterator[tuple[str, Planes]]:
-        """What can be fitted to rows of one dtype."""
+        """Yield the planes that can be fitted to rows of one dtype."""
         for setting, rows in settings(run.rows.ops):
             part = run.take(rows)
             used = list(self.method.terms[setting.what][setting.many])
@@ -153,7 +153,7 @@ class ConvMeter:
                 yield setting.key(run.dtype), planes
 
     def predict(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, *, evidence: Evidence) -> Estimate:
-        """Latency of operator row `i[q]` on GPU row `j[q]`, float64 [n] seconds; evidence is not used."""
+        """Return the estimates of operator row `i[q]` on GPU row `j[q]`; evidence is not used."""
 
         def answer(cell: Cell) -> tuple[Floats, Ints] | None:
             if cell.op is not NETWORK:
@@ -171,7 +171,7 @@ class ConvMeter:
     def _answer(
         self, setting: Setting, figures: Floats, dtype: str, gpus: GpuTable, j: Ints
     ) -> tuple[Floats, Ints] | None:
-        """Seconds, which may be negative, and situations; None of a setting that nobody measured."""
+        """Return seconds, which may be negative, and situations; None for an unmeasured setting."""
         planes = self.cells_.get(setting.key(dtype))
         if planes is not None:
             return planes.predict(figures, dtype, gpus, j)
@@ -208,7 +208,7 @@ class ConvMeter:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """The inverse of `state`."""
+        """Return the object of a `state`."""
         return cls(
             {
                 key: Planes.blank(KnownGpus.from_state(of["gpus"])).known_as(of["coefficients"], of["range"])

@@ -1,6 +1,6 @@
 """Source-target pairs of one launch, and the cross-GPU kernels paper's features of a pair.
 
-A pair is one launch measured on a source GPU and asked, or measured, on a target GPU (section 4, "Machine
+A pair is one launch measured on a source GPU, and measured or queried on a target GPU (section 4, "Machine
 Learning Model"). Features keep the authors' units (ms, GFLOP/s, GB/s): several of their regressors are not
 invariant to scale.
 """
@@ -19,7 +19,7 @@ from app.tables.ops import OpTable
 MS_PER_S = 1e3
 GIGA = 1e9
 LAUNCH_FEATURES = ("registers_per_thread", "shared_memory_per_block", "threads_per_block", *SIZE_FIELDS)
-# The GPU figures of a pair: column, the column that stands in where it is absent, and the authors' unit. They
+# The GPU figures of a pair: column, the column used if it is absent, and the authors' unit. They
 # list twelve; both `calibrated_*` ones are absent from their GPU file and zero in all their results.
 GPU_FEATURES = (
     ("peak_fp32_flops", "peak_fp32_flops", GIGA),
@@ -43,21 +43,21 @@ PAIR_FEATURES = (
 )
 
 _FIGURE = np.array([COLUMN_INDEX[name] for name, _, _ in GPU_FEATURES])[:, None]
-_STAND_IN = np.array([COLUMN_INDEX[name] for _, name, _ in GPU_FEATURES])[:, None]
+_FALLBACK = np.array([COLUMN_INDEX[name] for _, name, _ in GPU_FEATURES])[:, None]
 _UNIT = np.array([unit for *_, unit in GPU_FEATURES])[:, None]
 _LAUNCH = np.array([FIELD_INDEX[name] for name in LAUNCH_FEATURES])
 
 
 def gpu_features(gpus: GpuTable, j: Ints) -> Floats:
-    """The GPU half of the features, of GPU rows `j`, in the authors' units: float64 [n, len(GPU_FEATURES)]."""
+    """Return the GPU features of GPU rows `j` in the authors' units, float64 [n, len(GPU_FEATURES)]."""
     figures = gpus.values[_FIGURE, j]
-    stand_ins = gpus.values[_STAND_IN, j]
-    features: Floats = (np.where(np.isnan(figures), stand_ins, figures) / _UNIT).T
+    fallbacks = gpus.values[_FALLBACK, j]
+    features: Floats = (np.where(np.isnan(figures), fallbacks, figures) / _UNIT).T
     return features
 
 
 def pair_features(ops: OpTable, latency_s: Floats, source: Floats, target: Floats) -> Floats:
-    """Features of n pairs, float64 [n, 11 + 2 k].
+    """Return the features of n pairs, float64 [n, 11 + 2 k].
 
     ops             the launch of every pair, n rows
     latency_s       float64 [n], measured on the source, seconds
@@ -79,7 +79,7 @@ def pair_features(ops: OpTable, latency_s: Floats, source: Floats, target: Float
 
 
 def one_row_per_gpu(measurements: Measurements) -> tuple[Measurements, Ints]:
-    """One row per launch and GPU: the first, with the median time. Also the launch of each, int [rows]."""
+    """Return one row per launch and GPU (the first, with the median time), and the launch of each, int [rows]."""
     ops = measurements.ops
     launch = launch_ids(ops)
     key = np.stack([launch, measurements.gpu])
@@ -91,7 +91,7 @@ def one_row_per_gpu(measurements: Measurements) -> tuple[Measurements, Ints]:
 
 
 def ordered_pairs(launch: Ints) -> tuple[Ints, Ints]:
-    """All ordered pairs of distinct rows of one launch, as (source, target) rows; `launch` int [rows]."""
+    """Return all ordered pairs (source, target) of distinct rows of one launch; `launch` int [rows]."""
     order = np.argsort(launch, kind="stable")
     _, start, count = np.unique(launch[order], return_index=True, return_counts=True)
     per_row, begin = np.repeat(count, count), np.repeat(start, count)

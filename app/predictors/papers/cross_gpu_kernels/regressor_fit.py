@@ -1,4 +1,4 @@
-"""Fitting the paper's seven regressors (table 6): scikit-learn learns, a flat model comes back.
+"""Fits of the paper's seven regressors (table 6) by scikit-learn, converted to flat models.
 
 Hyper-parameters are the authors'. Only fitting imports this module: serving needs no scikit-learn.
 """

@@ -32,20 +32,20 @@ from app.tables.measurements import Evidence, Measurements
 from app.tables.ops import OpTable
 from app.tables.predictions import Estimate
 
-# Beyond this many pairs a seeded sample is learned from: artefacts stay under some 25 MB, and the kernel
-# machine, whose cost grows with the square, fits in seconds.
+# Most pairs to train on; of more, a seeded sample: artefacts stay under some 25 MB, and the support vector machine,
+# whose cost grows with the square, fits in seconds.
 MAX_PAIRS = 5000
 
 
 class PairRegressor:
-    """One regressor as a predictor: every piece of evidence and its query is a pair to answer."""
+    """One regressor as a predictor: every pair of evidence and query has a prediction."""
 
     name: ClassVar[str]
     can: ClassVar[Capabilities] = Capabilities(("launches",), ("launches",), needs_training=True)
     model_: FlatModel
 
     def fit(self, measurements: Measurements, gpus: GpuTable, *, target_gpu: str | None = None) -> Self:
-        """Learn from all ordered pairs of one launch measured on two GPUs; those to `target_gpu` only, if given."""
+        """Return the regressor fitted to all ordered pairs of a launch on two GPUs; with `target_gpu`, those to it."""
         from app.predictors.papers.cross_gpu_kernels.regressor_fit import FITTERS  # noqa: PLC0415  (seconds and 80 MB that serving never needs)
 
         rows, launch = one_row_per_gpu(measurements)
@@ -69,7 +69,7 @@ class PairRegressor:
         return self
 
     def predict(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, *, evidence: Evidence) -> Estimate:
-        """Each query from its strongest evidence; several pieces give their geometric mean."""
+        """Return each query's prediction from its strongest evidence; of several, the geometric mean."""
         sources = Sources.strongest(ops, i, j, evidence, weakest=RELATED)
         rows, query = evidence.rows.take(sources.pair), sources.query
         features = pair_features(

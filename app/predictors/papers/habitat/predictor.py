@@ -102,7 +102,7 @@ class Habitat:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """The inverse of `state`."""
+        """Return the object of a `state`."""
         return cls({key: Samples.from_state(of) for key, of in state.items()})
 
 

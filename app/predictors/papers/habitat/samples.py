@@ -1,4 +1,4 @@
-"""What `habitat` keeps of one cell: a bounded sample of its measured rows, and a perceptron where kernels vary."""
+"""`habitat`'s model of one operator and dtype: a bounded sample of its rows, and a perceptron if kernels vary."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
 
 LAYERS, ROUNDS = (64, 64), 60
-# From fewer GPUs a network learns nothing of another one.
+# Least number of GPUs from which a network generalises to another one.
 LEAST_GPUS = 3
 _OF_FIGURES = ("memory_bytes", "memory_bandwidth_bytes_per_s", "sm_count")
 # Inputs of a network besides the shape.
@@ -56,7 +56,7 @@ class Samples:
     network: FlatPerceptron | None = None
 
     def joined(self, newer: Samples) -> Samples:
-        """These rows, and the newer ones instead where both know a GPU; without a network."""
+        """Return these rows with those of `newer` added (which wins for common GPUs), without a network."""
         gpus, keep = self.gpus.joined(newer.gpus)
         position = np.full(len(self.gpus), -1)
         position[keep] = np.arange(len(keep))
@@ -72,7 +72,7 @@ class Samples:
         )
 
     def with_network(self) -> Samples:
-        """The same with a perceptron over all rows."""
+        """Return the sample with a perceptron fitted to all rows."""
         features = np.concatenate([self.point.astype(np.float64), self._gpu_features[self.gpu]], axis=1)
         usable = np.isfinite(features).all(axis=1)
         if not usable.any():
@@ -97,13 +97,13 @@ class Samples:
         return np.where(supported, seconds, np.nan)
 
     def origins(self, gpus: GpuTable, j: Ints) -> Ints:
-        """The known GPU most similar to GPU row `j[q]` but not that GPU, int [m]; -1 where there is none."""
+        """Return the most similar other GPU for GPU row `j[q]`, int [m]; -1 if there is none."""
         apart = distance(self.gpus.figures, figures_of(gpus, j))
         apart[np.arange(len(self.gpus))[:, None] == self.gpus.find(gpus, j)] = np.inf
         return np.where(np.isfinite(apart).any(axis=0), apart.argmin(axis=0), -1)
 
     def nearest_s(self, origin: Ints, ops: OpTable, moved: Floats) -> Floats:
-        """Seconds on GPU `origin[q]` of the measured operator nearest to row q, scaled by bytes, [m]."""
+        """Return the seconds on GPU `origin[q]` of the measured operator nearest to row q, scaled by bytes, [m]."""
         first, past = self._span[np.maximum(origin, 0)], self._span[origin + 1]
         row = np.empty(len(origin), dtype=np.intp)
         nearest_of(self.point, points(ops, self.names).astype(np.float32), first, past, row)
@@ -111,14 +111,14 @@ class Samples:
         return np.where(origin >= 0, seconds, np.nan)
 
     def outside(self, ops: OpTable) -> Bools:
-        """Rows with a dimension beyond those of the sample."""
+        """Return True for rows with a dimension outside the training range, bool [m]."""
         asked = points(ops, self.names)
         low, high = self._range
         beyond: Bools = np.logical_or.reduce((asked < low) | (asked > high), axis=1)
         return beyond
 
     def state(self) -> dict[str, Any]:
-        """As plain containers and arrays."""
+        """Return plain containers and arrays."""
         return {
             "gpus": self.gpus.state(),
             "names": self.names,
@@ -132,7 +132,7 @@ class Samples:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """The inverse of `state`."""
+        """Return the object of a `state`."""
         parts = {name: state[name] for name in ("names", "peak", "gpu", "point", "log_moved", "log_latency")}
         check_shape("points of a sample", parts["point"], len(parts["gpu"]), len(parts["names"]))
         network = None if state["network"] is None else FlatPerceptron.from_state(state["network"])

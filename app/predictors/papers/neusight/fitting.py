@@ -1,4 +1,4 @@
-"""From measured rows to what `tilewave` knows: their tiles, and the network of their family."""
+"""Training of `tilewave`: measured tiles per operator, and one network per family."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import DTYPE_CODE
 
-# Rows that one network learns from, evenly from its GPUs, and the fewest that it can.
+# Most rows per network, evenly from its GPUs, and least rows for a network.
 MOST_ROWS, LEAST_ROWS = 60_000, 50
-# Weight decay by family. More is better on GPUs that are held out; linear and element-wise then miss sizes that are.
+# Weight decay by family. More is better on held-out GPUs, but worse on held-out sizes of linear and element-wise.
 DECAY = {"bmm": 1.0, "linear": 0.1, "elementwise": 0.1, "softmax": 1.0, "layer_norm": 1.0}
 
 
@@ -38,7 +38,7 @@ class Rows(NamedTuple):
 def learn(
     runs: Sequence[OperatorRuns], gpus: GpuTable, known: Mapping[tuple[str, str], OperatorModel]
 ) -> dict[tuple[str, str], OperatorModel]:
-    """Cells of the five families that have LEAST_ROWS in a dtype, by operator and dtype; tiles `known` stay."""
+    """Return the models of families with LEAST_ROWS rows in a dtype, by operator and dtype; keeps `known` tiles."""
     families = {(family, run.dtype) for run in runs if (family := family_of(OPS[OP_CODE[run.op]])) is not None}
     learned: dict[tuple[str, str], OperatorModel] = {}
     for family, dtype in sorted(families):
@@ -52,7 +52,7 @@ def learn(
 
 
 def measured(run: OperatorRuns) -> Rows:
-    """Rows that are one kernel each (of products forward ones), with their tiles."""
+    """Return rows that are a single kernel (products: forward only), with their tiles."""
     op = OPS[OP_CODE[run.op]]
     if family_of(op) in PRODUCTS:
         run = run.take(np.flatnonzero(run.rows.ops.column("backward") == 0.0))
@@ -67,7 +67,7 @@ def measured(run: OperatorRuns) -> Rows:
 def _family(
     rows: Sequence[Rows], dtype: str, gpus: GpuTable, known: Mapping[str, Tiles], decay: float
 ) -> dict[str, OperatorModel]:
-    """Cells of one family's operators in one dtype, with one network."""
+    """Return the models of one family's operators in one dtype, with a shared network."""
     tiles = [_tiles(part, dtype, gpus, known.get(part.op.name)) for part in rows]
     parts = [_examples(part, of_it, dtype, gpus) for part, of_it in zip(rows, tiles, strict=True)]
     examples = Examples(*(np.concatenate(column) for column in zip(*parts, strict=True)))
@@ -84,14 +84,14 @@ def _family(
 
 
 def _tiles(rows: Rows, dtype: str, gpus: GpuTable, known: Tiles | None) -> Tiles:
-    """Those measured, and those known of other GPUs."""
+    """Return the measured tiles, and the known ones of other GPUs."""
     figures = figures_of(devices_of(gpus, rows.op, DTYPE_CODE[dtype]))
     new = Tiles.measured(rows.kernels.sizes, rows.tile, rows.gpu, gpus.ids, figures)
     return new if known is None else new.over(known)
 
 
 def _examples(rows: Rows, tiles: Tiles, dtype: str, gpus: GpuTable) -> Examples:
-    """What a network learns from measured kernels, each in its own tile where that is known."""
+    """Return the training rows of measured kernels, with measured tiles if known."""
     code = DTYPE_CODE[dtype]
     devices = devices_of(gpus, rows.op, code)
     guess = tiles_for(rows.op, rows.kernels, tiles, gpus, devices, rows.gpu)
@@ -101,7 +101,7 @@ def _examples(rows: Rows, tiles: Tiles, dtype: str, gpus: GpuTable) -> Examples:
 
 
 def evenly(gpu: Ints, usable: Bools) -> Ints:
-    """At most MOST_ROWS of the usable rows, as many of each GPU as far as there are, in order."""
+    """Return at most MOST_ROWS usable rows, equally many per GPU if available, in order."""
     parts = [np.flatnonzero(usable & (gpu == code)) for code in np.unique(gpu)]
     draw, share = np.random.default_rng(0), MOST_ROWS // len(parts)
     chosen = [part if len(part) <= share else draw.choice(part, share, replace=False) for part in parts]

@@ -21,16 +21,15 @@ from app.predictors.shapes import check_below, check_shape
 from app.runtime.compiled import compiled
 from app.tables.arrays import Floats, Ints
 
-# Measured shapes per operator, dtype and GPU that the choice is made from; then those are dropped that the others
-# already answer for.
+# Most measured shapes per operator, dtype and GPU, before redundant ones are dropped.
 MOST_SHAPES = 4000
 _SIZES = re.compile(r"(\d+)x(\d+)")
-# Two numbers of a name that are less are vector widths, or pieces of a block.
+# Smaller pairs of numbers in a name are vector widths or parts of a block.
 _LEAST_EDGE = 8
 
 
 def tile_of_kernel(name: str) -> tuple[float, float]:
-    """Rows and columns of the output tile that a matrix kernel's name tells, NaN where it tells none."""
+    """Return rows and columns of the output tile in a matrix kernel's name; NaN if it has none."""
     for match in _SIZES.finditer(name):
         columns, rows = int(match[1]), int(match[2])
         if min(columns, rows) >= _LEAST_EDGE:
@@ -39,7 +38,7 @@ def tile_of_kernel(name: str) -> tuple[float, float]:
 
 
 def tiles_of_kernels(kernel: Ints, names: Sequence[str]) -> Floats:
-    """Tiles of rows by the code of their kernel (-1 unknown), rows and columns, float64 [2, n]."""
+    """Return the tiles of rows from their kernel codes (-1 unknown), rows and columns, float64 [2, n]."""
     known = np.array([*(tile_of_kernel(name) for name in names), (np.nan, np.nan)])
     tiles: Floats = np.ascontiguousarray(known[kernel].T)
     return tiles
@@ -55,7 +54,7 @@ def tiles_of_grids(elements: Floats, grid: Floats) -> Floats:
 
 @compiled
 def _condense(point: NDArray[np.float32], tile: NDArray[np.uint16], kept: Ints) -> int:
-    """How many points of a GPU are enough to give all of them their own tile, their positions in `kept` (Hart 1968)."""
+    """Fill `kept` with a subset of points that preserves every point's tile, and return its size (Hart 1968)."""
     stored = np.empty_like(point)
     used = np.zeros(len(point), dtype=np.bool_)
     count, missed = 0, True
@@ -73,7 +72,7 @@ def _condense(point: NDArray[np.float32], tile: NDArray[np.uint16], kept: Ints) 
 
 
 def log_sizes(sizes: Floats) -> NDArray[np.float32]:
-    """Log2 of dimensions [4, n], the way points are stored, float32 [n, 4]."""
+    """Return log2 of dimensions [4, n] as stored points, float32 [n, 4]."""
     return np.ascontiguousarray(np.log2(sizes).T.astype(np.float32))
 
 
@@ -98,8 +97,8 @@ class Tiles:
     def measured(cls, sizes: Floats, tiles: Floats, gpu: Ints, ids: Sequence[str], figures: Floats) -> Self:
         """From rows of dimensions [4, n] and tiles [2, n] on GPUs; `figures` [figures, gpus] of every GPU of `ids`.
 
-        Rows without a tile tell nothing. Where a GPU has more rows than MOST_SHAPES, evenly many over its rows as
-        sorted by their dimensions.
+        Rows without a tile are ignored. Of more than MOST_SHAPES rows per GPU, an even sample ordered by dimensions is
+        used.
         """
         known = np.isfinite(tiles).all(axis=0)
         on, points, kept = [], [], []
@@ -126,7 +125,7 @@ class Tiles:
         )
 
     def over(self, old: Tiles) -> Tiles:
-        """These, and those of `old` on GPUs that these do not have."""
+        """Return these tiles, and those of `old` on other GPUs."""
         kept = [k for k, gpu in enumerate(old.gpus) if gpu not in self.gpus]
         spans = [slice(old.first[k], old.first[k + 1]) for k in kept]
         counts = np.concatenate([np.diff(self.first), np.diff(old.first)[kept]])
@@ -139,27 +138,27 @@ class Tiles:
         )
 
     def nearest_gpus(self, ids: Sequence[str], figures: Floats) -> Ints:
-        """Whose tiles each GPU uses, positions in `gpus`, int [len(ids)]; figures [figures, len(ids)].
+        """Return the GPU whose tiles each GPU uses, positions in `gpus`, int [len(ids)]; figures [figures, len(ids)].
 
-        Its own where it has some, else those of the GPU at the least distance in the figures' logs.
+        A GPU uses its own if it has any, else those of the nearest GPU in log figures.
         """
         distance = ((figures[:, :, None] - self.figures[:, None, :]) ** 2).sum(axis=0)
         position = {gpu: k for k, gpu in enumerate(self.gpus)}
         return np.array([position.get(gpu, int(distance[k].argmin())) for k, gpu in enumerate(ids)], dtype=np.intp)
 
     def choose(self, sizes: Floats, gpu: Ints) -> Floats:
-        """Tiles of dimensions [4, n] by the measured ones of `gpus[gpu[q]]`, rows and columns, float64 [2, n]."""
-        found = np.empty(sizes.shape[1], dtype=np.intp)
-        nearest_of(self.point, log_sizes(sizes), self.first[gpu], self.first[gpu + 1], found)
-        return np.ascontiguousarray(self.tile[found].T.astype(np.float64))
+        """Return tiles for dimensions [4, n] from those of `gpus[gpu[q]]`, rows and columns, float64 [2, n]."""
+        row = np.empty(sizes.shape[1], dtype=np.intp)
+        nearest_of(self.point, log_sizes(sizes), self.first[gpu], self.first[gpu + 1], row)
+        return np.ascontiguousarray(self.tile[row].T.astype(np.float64))
 
     def state(self) -> dict[str, Any]:
-        """As a plain container of arrays."""
+        """Return a plain container of arrays."""
         return {name: getattr(self, name) for name in ("gpus", "figures", "first", "point", "tile")}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """The inverse of `state`."""
+        """Return the object of a `state`."""
         point, first = state["point"], state["first"]
         check_shape("points of tiles", point, None, 4)
         check_shape("tiles", state["tile"], len(point), 2)

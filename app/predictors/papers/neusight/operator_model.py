@@ -1,4 +1,4 @@
-"""What `tilewave` knows of one operator in one dtype, and how it answers from that."""
+"""`tilewave`'s model of one operator in one dtype."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class OperatorModel:
     span: Floats
 
     def answer(self, cell: Cell, gpus: GpuTable) -> tuple[Floats, Ints]:
-        """Seconds [m] and situations [m] of queries; backward of a product is the sum of its two kernels."""
+        """Return seconds [m] and situations [m] of queries; backward of a product is the sum of its two kernels."""
         dtype = DTYPE_CODE[cell.dtype]
         devices = devices_of(gpus, cell.op, dtype)
         latency, situation = np.zeros(len(cell.gpu)), np.full(len(cell.gpu), S_SEEN)
@@ -69,18 +69,18 @@ class OperatorModel:
 
     @classmethod
     def from_state(cls, network: Network, state: Mapping[str, Any]) -> Self:
-        """The inverse of `state`."""
+        """Return the object of a `state`."""
         return cls(network, Tiles.from_state(state["tiles"]), KnownGpus.from_state(state["gpus"]), state["span"])
 
 
 def latency_s(decomposed: Decomposed, network: Network) -> Floats:
-    """Equations 4 to 8: latency at full utilisation over the utilisation, seconds [n]."""
+    """Return latency at full utilisation over the utilisation (equations 4 to 8), seconds [n]."""
     alpha, beta = network.predict(decomposed.inputs)
     return decomposed.ideal_s / utilisation(alpha, beta, decomposed.waves)
 
 
 def tiles_for(op: Op, kernels: Kernels, tiles: Tiles, gpus: GpuTable, devices: Devices, gpu: Ints) -> Floats:
-    """Tiles of kernels on GPU rows `gpu`, float64 [2, n]: by those measured, else what libraries commonly take."""
+    """Return tiles of kernels on GPU rows `gpu`, float64 [2, n]: from measured ones, else common library tiles."""
     if tiles.gpus:
         rows, back = np.unique(gpu, return_inverse=True)
         whose = tiles.nearest_gpus([gpus.ids[k] for k in rows], figures_of(devices.take(rows)))
@@ -91,7 +91,7 @@ def tiles_for(op: Op, kernels: Kernels, tiles: Tiles, gpus: GpuTable, devices: D
 
 
 def even_tiles(sizes: Floats, sms: Floats) -> Floats:
-    """The candidate tile whose whole waves cover the least, the first (largest) of equals, float64 [2, n]."""
+    """Return the candidate tile whose full waves waste least, the first (largest) of equals, float64 [2, n]."""
     batch, rows, columns, _ = sizes
     height, width = CANDIDATES.T[:, :, None]
     waves = np.ceil(batch * np.ceil(rows / height) * np.ceil(columns / width) / sms)
@@ -100,6 +100,6 @@ def even_tiles(sizes: Floats, sms: Floats) -> Floats:
 
 
 def figures_of(devices: Devices) -> Floats:
-    """What GPUs are compared by: natural logs of their figures, float64 [5, n]; an unknown one is 0."""
+    """Return natural logs of the figures by which GPUs are compared, float64 [5, n]; unknown ones are 0."""
     logs: Floats = np.nan_to_num(np.log(np.stack(devices)))
     return logs

@@ -64,7 +64,7 @@ class TileWave:
         return type(self)({**self.cells_, **learned})
 
     def predict(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, *, evidence: Evidence) -> Estimate:
-        """Latency of operator row `i[q]` on GPU row `j[q]`, float64 [n] seconds; evidence is not used."""
+        """Return the estimates of operator row `i[q]` on GPU row `j[q]`; evidence is not used."""
 
         def answer(cell: Cell) -> tuple[Floats, Ints] | None:
             if family_of(cell.op) is None:
@@ -108,7 +108,7 @@ class TileWave:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """The inverse of `state`."""
+        """Return the object of a `state`."""
         networks = [Network.from_state(one) for one in state["networks"]]
         cells = state["cells"]
         return cls(

@@ -1,7 +1,7 @@
-"""Which kernel a library picks for a shape, where it cannot be asked: a small decision tree as flat arrays.
+"""Choice of a library's kernel for a shape, by a small decision tree as flat arrays.
 
-PM2Lat asks cublasLtMatmulAlgoGetHeuristic on the device (section III.B); a service has no device, so the kernels that
-were seen to run are learned from their shapes.
+PM2Lat queries cublasLtMatmulAlgoGetHeuristic on the device (section III.B); without a device, the measured kernels are
+learned from their shapes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from app.ops.figures import Products
 from app.predictors.flat.trees import FlatTrees
 from app.tables.arrays import Floats, Ints
 
-# A leaf with fewer shapes follows noise (chosen on a validation part of the FP32 training rows: 1, 3, 10, 20, 40).
+# Least shapes per leaf (chosen on a validation part of the FP32 training rows among 1, 3, 10, 20 and 40).
 LEAST_LEAF = 10
 # Tiles whose waves and fill are features.
 _TILES = ((128, 128), (64, 64), (128, 64), (32, 128), (128, 32))
@@ -26,7 +26,7 @@ PRODUCT_FEATURES = (
 
 
 def product_features(products: Products, sms: Floats | float) -> Floats:
-    """What libraries choose by, float64 [n, 22]: log sizes, aspect, and waves and fill at common tiles."""
+    """Return the features of the choice, float64 [n, 22]: log sizes, aspect, and waves and fill at common tiles."""
     batch, m, n, k = (np.maximum(size, 1e-9) for size in products)
     outputs = batch * m * n
     columns = [*np.log2([batch, m, n, k, outputs, outputs * k, m / n])]
@@ -39,13 +39,13 @@ def product_features(products: Products, sms: Floats | float) -> Floats:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelChooser:
-    """Features float64 [n, columns] to kernels, codes int [n]; `tree` is None where there is one kernel only."""
+    """Maps features float64 [n, columns] to kernel codes int [n]; `tree` is None if there is only one kernel."""
 
     tree: FlatTrees | None
 
     @classmethod
     def fitted(cls, features: Floats, kernel: Ints) -> Self:
-        """From shapes and the kernels that ran, codes from 0."""
+        """Return a chooser fitted to shapes and their kernels, codes from 0."""
         from sklearn.tree import DecisionTreeClassifier  # noqa: PLC0415  (serving never fits)
 
         if len(np.unique(kernel)) < 2:
@@ -54,13 +54,13 @@ class KernelChooser:
         return cls(FlatTrees.from_sklearn([_Winner(grown)], scale=1.0))
 
     def choose(self, features: Floats) -> Ints:
-        """The kernel of every shape."""
+        """Return the kernel of every shape."""
         if self.tree is None:
             return np.zeros(len(features), dtype=np.intp)
         return self.tree.predict(features).astype(np.intp)
 
     def state(self) -> Any:
-        """As a plain container of arrays."""
+        """Return a plain container of arrays."""
         if self.tree is None:
             return None
         state = self.tree.state()
@@ -68,14 +68,14 @@ class KernelChooser:
 
     @classmethod
     def from_state(cls, state: Any) -> Self:
-        """The inverse of `state`."""
+        """Return the object of a `state`."""
         if state is None:
             return cls(None)
         return cls(FlatTrees.from_state(state | {"value": state["value"].astype(np.float64)}))
 
 
 class _Winner:
-    """A fitted classifier in the form of a regressor whose leaves hold the code of their commonest class."""
+    """A fitted classifier as a regressor whose leaves hold the code of their most frequent class."""
 
     def __init__(self, classifier: Any) -> None:
         self.tree_ = _WinnerTree(classifier.tree_, classifier.classes_)

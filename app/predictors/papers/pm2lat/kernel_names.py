@@ -1,7 +1,7 @@
-"""Kernels told apart by their names, as PM2Lat does (section III.B and III.C): library, tile, split-K, transpose mode.
+"""Identification of kernels by name, as in PM2Lat (sections III.B and III.C): library, tile, split-K, transpose mode.
 
-Names of cuBLAS, cuDNN, CUTLASS and AMD's Tensile carry these; a name without a tile (Triton, FlashAttention, fused MoE,
-a framework's own word) is a custom kernel, known by the name alone.
+Names of cuBLAS, cuDNN, CUTLASS and AMD's Tensile contain these; a name without a tile (Triton, FlashAttention, fused
+MoE, a framework's own name) is a custom kernel, identified by its whole name.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 
 class KernelName(NamedTuple):
-    """What a name tells.
+    """Attributes in a kernel's name.
 
     library    "cublas", "cudnn", "cutlass", "tensile", "triton", "flash", "cutlass attention", "moe" or "other"
-    tile       rows and columns of the output of a block, (0, 0) where not told
-    pieces     pieces of split-K or slices within a block, 1 where whole; 0 where split by a number not told
+    tile       rows and columns of the output of a block, (0, 0) if unknown
+    pieces     pieces of split-K or slices within a block; 1: not split, 0: split by an unknown number
     transpose  "nn", "tn", "nt", "tt" or ""
     """
 
@@ -36,7 +36,7 @@ _LIBRARIES = (
     ("cublas", re.compile(r"gemm|nvjet|gemv|cublas", re.IGNORECASE)),
 )
 _CUSTOM = ("moe", "flash", "cutlass attention", "triton", "other")
-# Where each library writes the tile; the first that is there counts.
+# Place of the tile in each library's names; the first match counts.
 _TILES = (
     re.compile(r"tilesize(\d+)x(\d+)"),
     re.compile(r"_MT(\d+)x(\d+)"),
@@ -52,12 +52,12 @@ _TENSILE_TRANSPOSE = {"Ailk_Bljk": "nn", "Alik_Bljk": "tn", "Ailk_Bjlk": "nt", "
 
 
 def parse(name: str) -> KernelName:
-    """What `name` tells of a kernel; an empty name tells nothing."""
-    library = next((word for word, pattern in _LIBRARIES if pattern.search(name)), "other")
+    """Return the attributes in a kernel's name."""
+    library = next((known for known, pattern in _LIBRARIES if pattern.search(name)), "other")
     if library in _CUSTOM:
         return KernelName(library, (0, 0), 1, "")
-    found = next((match for pattern in _TILES if (match := pattern.search(name))), None)
-    tile = (int(found[1]), int(found[2])) if found else (0, 0)
+    tile_match = next((match for pattern in _TILES if (match := pattern.search(name))), None)
+    tile = (int(tile_match[1]), int(tile_match[2])) if tile_match else (0, 0)
     return KernelName(library, tile, _pieces(name), _transpose(name))
 
 
@@ -78,9 +78,9 @@ def _transpose(name: str) -> str:
 
 
 def identity(name: str) -> str:
-    """The kernel that a name means: instances that differ only in arguments or a library's version are one."""
-    told = parse(name)
-    if told.library == "tensile":
+    """Return the identity of a kernel, equal for names that differ only in arguments or library version."""
+    parsed = parse(name)
+    if parsed.library == "tensile":
         instruction = re.search(r"_MI(\d+x\d+)", name)
-        return " ".join([*map(str, told), instruction[1] if instruction else ""])
+        return " ".join([*map(str, parsed), instruction[1] if instruction else ""])
     return re.sub(r"\([^()]*\)$|_v\d+$", "", name)

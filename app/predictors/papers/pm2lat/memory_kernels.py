@@ -1,9 +1,10 @@
 """Memory-bound kernels of one operator and dtype on one GPU: linear in bytes and instructions.
 
-PM2Lat's utility layers (section III.C): latency is regressed on the memory accessed and the instructions executed.
-Their counts come from a profiler; ours from the operator's equations: bytes through the L2, those that cannot stay
-there, arithmetic instructions, and rows (what each row of a reduction costs whatever its length). Coefficients are at
-least zero, residuals relative. Kernels are told apart by name and chosen by shape. No time is under the launch's floor.
+For PM2Lat's utility layers (section III.C), latency is regressed on memory traffic and executed instructions. The
+paper counts them with a profiler; here they follow from the operator's equations: bytes through the L2, bytes that do
+not fit into it, arithmetic instructions, and rows (the fixed cost of each row of a reduction). Coefficients are
+non-negative, residuals relative. Kernels are identified by name and chosen by shape. Times are at least the launch
+floor.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from app.predictors.papers.pm2lat.kernel_chooser import KernelChooser
 from app.predictors.papers.queries import LEAST_ROWS
 from app.tables.arrays import Floats, Ints
 
-# The floor is about the shortest time; rows within this factor of it say nothing of bytes.
+# Quantile of times taken as the launch floor; rows within the factor of it are not used for the slope.
 FLOOR_QUANTILE, FLOOR_FACTOR = 0.01, 1.1
-# Rounds of reweighting towards the least absolute error, and the residual under which rows weigh alike.
+# Rounds of reweighting towards the least absolute error, and the residual below which weights are equal.
 ROUNDS, LEAST_RESIDUAL = 6, 0.01
 # Of a row, by which a line is fitted.
 METRICS = ("bytes", "bytes beyond L2", "instructions", "rows")
@@ -28,7 +29,7 @@ METRICS = ("bytes", "bytes beyond L2", "instructions", "rows")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Counts:
-    """n rows as memory-bound kernels see them.
+    """Metrics of n rows for memory-bound kernels.
 
     metrics  float64 [4, n], bytes, bytes beyond the L2, arithmetic instructions, rows
     shape    float64 [n, dimensions], log2 of the dimensions, by which kernels are chosen
@@ -38,7 +39,7 @@ class Counts:
     shape: Floats
 
     def take(self, rows: Ints) -> Counts:
-        """The rows given."""
+        """Return the given rows."""
         return Counts(self.metrics[:, rows], self.shape[rows])
 
 
@@ -46,7 +47,7 @@ class Counts:
 class MemoryKernels:
     """Kernels of one cell on one GPU.
 
-    overhead_s    seconds that no launch is under
+    overhead_s    launch floor, seconds
     l2_bytes      of the GPU
     coefficients  float64 [kernels, 5], seconds, then seconds per unit of each metric
     """
@@ -58,7 +59,7 @@ class MemoryKernels:
 
     @classmethod
     def fitted(cls, counts: Counts, latency_s: Floats, kernel: Ints, l2_bytes: float) -> Self | None:
-        """From n rows and the codes of their kernels; None where no kernel has rows enough."""
+        """Return kernels fitted to n rows and their kernel codes; None if no kernel has enough rows."""
         floor_s = float(np.quantile(latency_s, FLOOR_QUANTILE))
         members = [rows for code in np.unique(kernel) if len(rows := np.flatnonzero(kernel == code)) >= LEAST_ROWS]
         if not members:
@@ -69,13 +70,13 @@ class MemoryKernels:
         return cls(floor_s, l2_bytes, np.array(lines), chooser)
 
     def predict(self, counts: Counts) -> Floats:
-        """Seconds of n rows, the launch included."""
+        """Return the seconds of n rows, including the launch."""
         line = self.coefficients[self.chooser.choose(counts.shape)].T
         seconds: Floats = np.maximum(line[0] + (line[1:] * counts.metrics).sum(axis=0), self.overhead_s)
         return seconds
 
     def state(self) -> dict[str, Any]:
-        """As a plain container of arrays."""
+        """Return a plain container of arrays."""
         return {
             "overhead_s": self.overhead_s,
             "l2_bytes": self.l2_bytes,
@@ -85,13 +86,13 @@ class MemoryKernels:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """The inverse of `state`."""
+        """Return the object of a `state`."""
         chooser = KernelChooser.from_state(state["chooser"])
         return cls(state["overhead_s"], state["l2_bytes"], state["coefficients"], chooser)
 
 
 def fit_line(metrics: Floats, latency_s: Floats, floor_s: float) -> Floats:
-    """Seconds, and seconds per unit of each of `metrics` [4, n], all at least 0, float64 [5]."""
+    """Return seconds, and seconds per unit of each of `metrics` [4, n], non-negative, float64 [5]."""
     from scipy.optimize import nnls  # noqa: PLC0415  (serving never fits)
 
     clear = latency_s > FLOOR_FACTOR * floor_s

@@ -1,11 +1,10 @@
-"""`kernel_table`: PM2Lat (equations 1 and 2) on the rows that there are.
+"""`kernel_table`: PM2Lat (equations 1 and 2) on the available measurements.
 
-Each operator on each GPU has its kernels, told apart by name; each kernel a table of throughput at powers of two of K
-(papers.pm2lat.throughput_table), or, where memory bounds the operator, a line in bytes and instructions
-(papers.pm2lat.memory_kernels); and a chooser of the kernel from the shape. As in the paper a GPU needs
-measurements of its own. Where it has none, one of the same architecture lends its table, device time carried over by
-wave scaling; else the row is not supported. Nor are collectives, recurrent layers, and backward phases of all but
-matrix products, which are two more products.
+Each operator on each GPU has its kernels, identified by name; each kernel has a table of throughput at powers of two of
+K (papers.pm2lat.throughput_table) or, if memory-bound, a line in bytes and instructions (papers.pm2lat.memory_kernels);
+and a chooser selects the kernel by shape. As in the paper, a GPU needs its own measurements; without them it borrows
+the table of a GPU of the same architecture, with device time transferred by wave scaling; else the row is unsupported.
+Collectives, recurrent layers, and backward of all but matrix products (two more products) are unsupported.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import DTYPE_CODE, OpTable
 from app.tables.predictions import Estimate
 
-# Operators whose kernels see nothing but their products.
+# Operators whose kernels depend only on their products.
 PLAIN = ("linear", "bmm")
 UNSUPPORTED = ("recurrent", "collective")
 _SMS, _L2 = COLUMN_INDEX["sm_count"], COLUMN_INDEX["l2_bytes"]
@@ -64,26 +63,26 @@ class Tables:
     high: Floats
 
     def joined(self, newer: Tables) -> Tables:
-        """These, and the newer ones instead where both know a GPU."""
+        """Return these tables with those of `newer` added; `newer` wins for common GPUs."""
         gpus, keep = self.gpus.joined(newer.gpus)
         kept = tuple(self.kernels[k] for k in keep)
         return Tables(gpus, kept + newer.kernels, np.minimum(self.low, newer.low), np.maximum(self.high, newer.high))
 
     def sources(self, gpus: GpuTable, j: Ints) -> Ints:
-        """Whose table answers for GPU row `j[q]`: its own, else the most similar of its architecture, else -1."""
+        """Return the GPU whose table GPU row `j[q]` uses: its own, else the most similar sibling's, else -1."""
         own = self.gpus.find(gpus, j)
         apart = np.where(self.gpus.siblings(gpus, j), distance(self.gpus.figures, figures_of(gpus, j)), np.inf)
         lent = np.where(np.isfinite(apart).any(axis=0), apart.argmin(axis=0), -1)
         return np.where(own >= 0, own, lent)
 
     def state(self) -> dict[str, Any]:
-        """As plain containers and arrays."""
+        """Return plain containers and arrays."""
         kernels = [one.state() for one in self.kernels]
         return {"gpus": self.gpus.state(), "kernels": kernels, "low": self.low, "high": self.high}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """The inverse of `state`."""
+        """Return the object of a `state`."""
         kernels = tuple(
             (MemoryKernels if "coefficients" in one else ProductKernels).from_state(one) for one in state["kernels"]
         )
@@ -100,7 +99,7 @@ class KernelTable:
     cells_: Mapping[str, Tables] = field(default_factory=dict)
 
     def fit_operators(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Self:
-        """Itself with the kernels of every GPU of every cell in `runs`; NotTrained where none has rows enough."""
+        """Return the predictor with the kernels of all cells in `runs`; raises NotTrained if none has enough rows."""
         learned: dict[str, Tables] = {}
         for run in runs:
             if (new := _tables(run, gpus)) is not None:
@@ -111,7 +110,7 @@ class KernelTable:
         return type(self)({**self.cells_, **learned})
 
     def predict(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, *, evidence: Evidence) -> Estimate:
-        """Latency of operator row `i[q]` on GPU row `j[q]`, float64 [n] seconds; evidence is not used."""
+        """Return the estimates of operator row `i[q]` on GPU row `j[q]`; evidence is not used."""
 
         def answer(cell: Cell) -> tuple[Floats, Ints] | None:
             tables = self.cells_.get(cell.key)
@@ -138,12 +137,12 @@ class KernelTable:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """The inverse of `state`."""
+        """Return the object of a `state`."""
         return cls({key: Tables.from_state(of) for key, of in state.items()})
 
 
 def _answer(cell: Cell, tables: Tables, gpus: GpuTable) -> Floats:
-    """Seconds of a cell's queries, [m]."""
+    """Return the seconds of a cell's queries, [m]."""
     seconds = np.full(len(cell.gpu), np.nan)
     source = tables.sources(gpus, cell.gpu)
     for known in np.unique(source[source >= 0]):
@@ -159,7 +158,7 @@ def _answer(cell: Cell, tables: Tables, gpus: GpuTable) -> Floats:
 
 
 def _carried(cell: Cell, mine: Ints, origin: Floats, gpus: GpuTable) -> Floats:
-    """Device time on the GPU asked about over that on the GPU of the table, by wave scaling, [m]."""
+    """Return the ratio of device time on the queried GPU to that on the table's GPU, by wave scaling, [m]."""
     work, gpu = cell.op.work(cell.ops.take(mine)), cell.gpu[mine]
     ridge = peaks(gpus)[DTYPE_CODE[cell.dtype], gpu] / gpus.values[_BANDWIDTH, gpu]
     share = memory_share(work.flops / work.bytes, ridge)
@@ -167,7 +166,7 @@ def _carried(cell: Cell, mine: Ints, origin: Floats, gpus: GpuTable) -> Floats:
 
 
 def _seconds(op: Op, ops: OpTable, kernels: ProductKernels | MemoryKernels) -> Floats:
-    """Seconds of rows by one GPU's kernels, [m]."""
+    """Return the seconds of rows by one GPU's kernels, [m]."""
     if isinstance(kernels, MemoryKernels):
         return kernels.predict(counts_of(op, ops, kernels.l2_bytes))
     forward = kernels.predict(shapes_of(op, ops))
@@ -184,7 +183,7 @@ def _seconds(op: Op, ops: OpTable, kernels: ProductKernels | MemoryKernels) -> F
 
 
 def shapes_of(op: Op, ops: OpTable) -> Shapes:
-    """Rows as products: K is the FLOPs per output, so that attention loops over its keys and MoE over both layers."""
+    """Return rows as products; K is the FLOPs per output, so attention loops over keys and MoE over both layers."""
     products = op.products(ops)
     if products is None:
         raise ValueError(f"{op.name} is no matrix product")
@@ -196,7 +195,7 @@ def shapes_of(op: Op, ops: OpTable) -> Shapes:
 
 
 def counts_of(op: Op, ops: OpTable, l2_bytes: float) -> Counts:
-    """Rows as bytes, bytes that an L2 of `l2_bytes` cannot keep, instructions, and rows of the operator."""
+    """Return rows as bytes, bytes that do not fit into an L2 of `l2_bytes`, instructions, and rows of the operator."""
     work = op.work(ops)
     spilled = np.minimum(work.bytes, np.maximum(work.working_set_bytes - l2_bytes, 0.0))
     rows = ops.column("b") if "b" in op.fields else np.zeros(len(ops))
@@ -204,7 +203,7 @@ def counts_of(op: Op, ops: OpTable, l2_bytes: float) -> Counts:
 
 
 def _tables(run: OperatorRuns, gpus: GpuTable) -> Tables | None:
-    """The kernels of one cell, from its forward rows; None where no GPU has rows enough, or nothing can be learned."""
+    """Return the kernels of one cell from its forward rows; None if it is unsupported or no GPU has enough rows."""
     op = OPS[OP_CODE[run.op]]
     run = run.take(np.flatnonzero(run.rows.ops.column("backward") == 0))
     if op.group in UNSUPPORTED or not len(run):
@@ -225,7 +224,7 @@ def _tables(run: OperatorRuns, gpus: GpuTable) -> Tables | None:
 def _fitted(
     op: Op, ops: OpTable, latency_s: Floats, kernel: Ints, tiles: Sequence[tuple[int, int]], figures: Floats
 ) -> ProductKernels | MemoryKernels | None:
-    """The kernels of one GPU; `figures` are its SMs and bytes of L2."""
+    """Return the kernels of one GPU; `figures` are its SMs and bytes of L2."""
     sms, l2_bytes = figures.tolist()
     if op.products(ops) is None:
         return MemoryKernels.fitted(counts_of(op, ops, l2_bytes), latency_s, kernel, l2_bytes)
@@ -233,7 +232,7 @@ def _fitted(
 
 
 def _kernels(run: OperatorRuns) -> tuple[Ints, list[tuple[int, int]]]:
-    """Which kernel each row ran, int [n], by the identity of its name, and the tile of each; unknown names are one."""
+    """Return the kernel of each row, int [n], by name identity, and each kernel's tile; unknown names are equal."""
     names = [*run.kernels, ""]
     known: dict[str, int] = {}
     code = np.array([known.setdefault(identity(name), len(known)) for name in names], dtype=np.intp)

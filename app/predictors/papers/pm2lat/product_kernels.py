@@ -1,8 +1,8 @@
 """Compute-bound kernels of one operator and dtype on one GPU: throughput tables, and which kernel a shape gets.
 
 Matrix products, and by the same rule convolutions (as implicit products), attention and MoE (PM2Lat, section IV.C).
-Kernels that do not tell their tile are told apart by shape as well: a regression tree splits them where one table errs,
-since one name (a framework's word, an autotuned Triton kernel) stands for many configurations.
+Kernels without a tile in their name are also split by shape: one name (a framework's, or an autotuned Triton kernel's)
+covers many configurations, and a regression tree splits them where a single table errs.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from app.tables.arrays import Floats, Ints
 Tile = tuple[int, int]
 
 RESIDENT = (0, 1, 2, 3, 4)
-# Tiles tried for kernels that do not tell theirs.
-UNTOLD_TILES = ((128, 128), (64, 64), (128, 256), (64, 512), (16, 512))
+# Tiles tried for kernels with unknown tiles.
+GUESSED_TILES = ((128, 128), (64, 64), (128, 256), (64, 512), (16, 512))
 # Layouts are compared on this many rows, tables fitted to all.
 SEARCH_ROWS, SEARCH_ROUNDS = 2000, 4
-# Parts of a kernel that does not tell its tile: at most, and the least share of its rows in each.
+# Most parts of a kernel with unknown tile, and the least share of its rows in each.
 MOST_PARTS, LEAST_PART = 32, 0.005
-# The fixed cost of a launch lies a little under the shortest time measured.
+# The launch overhead is this share of this quantile of measured times.
 OVERHEAD_QUANTILE, OVERHEAD_SHARE = 0.002, 0.9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shapes:
-    """n rows as kernels see them: the products that they are, and further features of the shape, [n, extra]."""
+    """n rows as products, with further shape features, [n, extra]."""
 
     products: Products
     extra: Floats
 
     def take(self, rows: Ints) -> Shapes:
-        """The rows given."""
+        """Return the given rows."""
         return Shapes(Products(*(size[rows] for size in self.products)), self.extra[rows])
 
     def features(self, sms: float) -> Floats:
-        """What the chooser sees."""
+        """Return the chooser's features."""
         return np.concatenate([product_features(self.products, sms), self.extra], axis=1)
 
 
@@ -67,7 +67,7 @@ class ProductKernels:
 
     @classmethod
     def fitted(cls, shapes: Shapes, latency_s: Floats, kernel: Ints, tiles: Sequence[Tile], sms: float) -> Self | None:
-        """From n rows and their kernels (codes into `tiles`, (0, 0) not told); None where none has rows enough."""
+        """From n rows and their kernels (codes into `tiles`, (0, 0) unknown); None if none has enough rows."""
         overhead_s = OVERHEAD_SHARE * float(np.quantile(latency_s, OVERHEAD_QUANTILE))
         rows = _Rows(shapes, latency_s, overhead_s, sms)
         layouts, tables, members = [], [], []
@@ -85,14 +85,14 @@ class ProductKernels:
         return cls(overhead_s, sms, np.array(layouts, dtype=np.float64).T, np.array(tables), chooser)
 
     def predict(self, shapes: Shapes) -> Floats:
-        """Seconds of n rows, the launch included (equations 1 and 2)."""
+        """Return the seconds of n rows, including the launch (equations 1 and 2)."""
         kernel = self.chooser.choose(shapes.features(self.sms))
         at = place(shapes.products, Layout(*self.layout[:, kernel]), self.sms)
         seconds: Floats = self.overhead_s + np.exp(at.log_work) / throughput(self.log_throughput, at, kernel)
         return seconds
 
     def state(self) -> dict[str, Any]:
-        """As a plain container of arrays."""
+        """Return a plain container of arrays."""
         return {
             "overhead_s": self.overhead_s,
             "sms": self.sms,
@@ -103,14 +103,14 @@ class ProductKernels:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """The inverse of `state`."""
+        """Return the object of a `state`."""
         layout, table = (state[name].astype(np.float64) for name in ("layout", "log_throughput"))
         return cls(state["overhead_s"], state["sms"], layout, table, KernelChooser.from_state(state["chooser"]))
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The rows of one cell on one GPU while their kernels are fitted."""
+    """Rows of one cell on one GPU, for the fit of its kernels."""
 
     shapes: Shapes
     latency_s: Floats
@@ -118,17 +118,17 @@ class _Rows:
     sms: float
 
     def table(self, rows: Ints, layout: Layout) -> Floats:
-        """Log throughput of these rows' kernel; rounded as it is kept, so that a state answers alike."""
+        """Return the log throughput of these rows' kernel, rounded as in a state."""
         at = place(self.shapes.take(rows).products, layout, self.sms)
         fitted = fit_table(at, self.latency_s[rows], self.overhead_s).log_table
         return fitted.astype(np.float32).astype(np.float64)
 
     def layout(self, rows: Ints, tile: Tile) -> Layout:
-        """The layout that explains these rows best."""
+        """Return the layout with the least error on these rows."""
         some = rows[:: max(len(rows) // SEARCH_ROWS, 1)]
         products, latency_s = self.shapes.take(some).products, self.latency_s[some]
-        # Libraries count in columns, so a name's tile may stand either way.
-        tiles = dict.fromkeys([tile, tile[::-1]]) if all(tile) else UNTOLD_TILES
+        # Libraries may be column-major, so a name's tile may be transposed.
+        tiles = dict.fromkeys([tile, tile[::-1]]) if all(tile) else GUESSED_TILES
         tried = [Layout(*one, resident) for one in tiles for resident in RESIDENT]
         errors = [
             fit_table(place(products, one, self.sms), latency_s, self.overhead_s, rounds=SEARCH_ROUNDS).error
@@ -137,7 +137,7 @@ class _Rows:
         return tried[int(np.argmin(errors))]
 
     def parts(self, rows: Ints, tile: Tile) -> list[Ints]:
-        """A kernel's rows, split by shape where it does not tell its tile; parts with too few rows are left out."""
+        """Return a kernel's rows, split by shape if its tile is unknown, without parts of too few rows."""
         least = max(LEAST_ROWS, int(LEAST_PART * len(rows)))
         if all(tile) or len(rows) < 4 * least:
             return [rows] if len(rows) >= LEAST_ROWS else []

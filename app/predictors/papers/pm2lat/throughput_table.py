@@ -19,12 +19,12 @@ import numpy as np
 from app.ops.figures import Products
 from app.tables.arrays import Floats, Ints
 
-# Knots: K = 1 .. 2^17, waves 2^-3 .. 2^10; beyond, throughput stays what it is at the last.
+# Knots: K = 1 to 2^17, waves 2^-3 to 2^10; throughput is constant outside.
 MOST_LOG_K, LEAST_LOG_WAVES, MOST_LOG_WAVES = 17, -3, 10
 DEPTHS, WAVES = MOST_LOG_K + 1, MOST_LOG_WAVES - LEAST_LOG_WAVES + 1
 KNOTS = DEPTHS * WAVES
 AXES = (f"log2(k) to {MOST_LOG_K}", f"log2(waves) from {LEAST_LOG_WAVES} to {MOST_LOG_WAVES}")
-# How far apart the four knots around a product are.
+# Largest index distance of the four knots around a product.
 _BAND = WAVES + 1
 
 
@@ -41,7 +41,7 @@ class Layout(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where products stand in a table, [4, n]: the four knots around each and their weights, and [n] log work."""
+    """Positions of n products in a table: four knots and their weights, [4, n] each, and log work, [n]."""
 
     knot: Ints
     weight: Floats
@@ -49,7 +49,7 @@ class Place(NamedTuple):
 
 
 def waves(products: Products, layout: Layout, sms: Floats | float) -> tuple[Floats, Floats]:
-    """Waves of n products on devices of `sms` SMs: as they fill them, and as they count (rounded up), [n] each."""
+    """Return waves of n products on devices of `sms` SMs: fractional, and rounded up as they count, [n] each."""
     batch, m, n, _ = products
     blocks = batch * np.ceil(m / layout.rows) * np.ceil(n / layout.columns)
     resident = np.maximum(layout.resident, 1.0)
@@ -59,7 +59,7 @@ def waves(products: Products, layout: Layout, sms: Floats | float) -> tuple[Floa
 
 
 def place(products: Products, layout: Layout, sms: Floats | float) -> Place:
-    """Knots and weights of n products; equation 2's weight in K, a log's in waves."""
+    """Return knots and weights of n products: linear in K (equation 2), logarithmic in waves."""
     filled, counted = waves(products, layout, sms)
     depth = np.maximum(products.k, 1.0)
     low = np.minimum(np.floor(np.log2(depth)), MOST_LOG_K - 1.0)
@@ -74,9 +74,9 @@ def place(products: Products, layout: Layout, sms: Floats | float) -> Place:
 
 
 def throughput(log_table: Floats, at: Place, kernel: Ints | int = 0) -> Floats:
-    """Equation 2: throughput of n products by tables float [kernels, KNOTS] of log throughput, [n]."""
-    found: Floats = (at.weight * np.exp(log_table[kernel, at.knot])).sum(axis=0)
-    return found
+    """Return the throughput of n products (equation 2), [n]; `log_table` float [kernels, KNOTS]."""
+    interpolated: Floats = (at.weight * np.exp(log_table[kernel, at.knot])).sum(axis=0)
+    return interpolated
 
 
 class Fit(NamedTuple):
@@ -86,16 +86,16 @@ class Fit(NamedTuple):
     error: float
 
 
-# Rows a knot's roughness counts as, and rounds of reweighting towards the least absolute error.
+# Weight of a knot's roughness in rows, and rounds of reweighting towards the least absolute error.
 SMOOTHNESS, ROUNDS = 0.02, 6
-# Residuals under this weigh alike, so that no row decides alone.
+# Residual below which weights are equal, so that no row dominates.
 LEAST_RESIDUAL = 0.02
-# A row whose time is nearly all overhead tells little: at least this part of it counts as work.
+# Least share of a row's time that counts as work: a time that is nearly all overhead is little informative.
 LEAST_SHARE = 0.05
 
 
 def fit_table(at: Place, latency_s: Floats, overhead_s: float, *, rounds: int = ROUNDS) -> Fit:
-    """Log throughput at the knots from n rows at `at`, by least absolute relative error of the time.
+    """Return log throughput at the knots, fitted to n rows at `at` by least absolute relative error of the time.
 
     Gauss-Newton on log throughput, reweighted; first differences between neighbouring knots are small where rows say
     nothing, so that an unmeasured knot has its neighbours' throughput. Rows couple neighbouring knots only: the normal
@@ -126,7 +126,7 @@ def fit_table(at: Place, latency_s: Floats, overhead_s: float, *, rounds: int = 
 
 
 def _roughness() -> Floats:
-    """Penalty on first differences in both directions, and a trace on the level, [KNOTS, KNOTS]."""
+    """Return the penalty on first differences in both directions, and a small one on the level, [KNOTS, KNOTS]."""
     knot = np.arange(KNOTS).reshape(DEPTHS, WAVES)
     penalty = 1e-4 * np.eye(KNOTS)
     for one, other in ((knot[1:], knot[:-1]), (knot[:, 1:], knot[:, :-1])):
@@ -137,7 +137,7 @@ def _roughness() -> Floats:
 
 
 def _banded(matrix: Floats) -> Floats:
-    """The diagonal and those above it of a symmetric matrix [KNOTS, KNOTS], as SciPy has them, [_BAND + 1, KNOTS]."""
+    """Return a symmetric matrix [KNOTS, KNOTS] in SciPy's upper banded form, [_BAND + 1, KNOTS]."""
     rows = [np.pad(np.diagonal(matrix, above), (above, 0)) for above in range(_BAND, -1, -1)]
     return np.stack(rows)
 
