@@ -1,5 +1,5 @@
-"""Measuring on the machine that has the device: suites of points, one runner, one Parquet file.
+"""Measurement client: suites of points, a runner, and a Parquet file.
 
-The client side of gpucast, the only place beside `gpucast trace` that imports PyTorch: nothing of the service imports
-this package, and the command imports it when it is called.
+Only this package and `gpucast trace` import PyTorch. The service does not import this package, and the command imports
+it when called.
 """

@@ -1,6 +1,6 @@
-"""A run: points one after another within a time budget, every one kept as soon as it is done.
+"""A measuring run: points in order within a time budget, each stored at once.
 
-When all are timed, the functions that GPUs launched for them are looked up, and kept beside them.
+After timing, the profiler adds the names of the launched GPU functions.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from app.measure.point import Point
 from app.measure.runner import BUSY, INTERRUPTED, MEASURED, Runner, said
 
 SOURCE = f"gpucast measure {__version__}"
-# Points that the profiler tells nothing of before it is asked no more.
+# Consecutive points without a kernel name after which profiling stops.
 _SILENT = 5
 Observer = Callable[[Point, Mapping[str, Any]], None]
 
 
 class DeviceLost(GpucastError):
-    """A point has left the device unusable to this process; another one can go on behind it."""
+    """A point left the device unusable for this process; a new process can continue after it."""
 
 
 def facts(device: Device) -> dict[str, Any]:
-    """What a file tells beside the device's description: libraries, and what the driver says."""
+    """Return the file's facts besides the device's description: libraries, and the driver's figures."""
     versions = {"torch": torch.__version__, "cuda": torch.version.cuda, "python": platform.python_version()}
     return versions | dict(device.facts) | host_link(device)
 
 
 def pending(output: Output, points: Sequence[Point]) -> list[Point]:
-    """Points that no earlier run has done, each once, in their order; last those that one ended in."""
+    """Return the distinct points that no earlier run has completed, in order; interrupted ones last."""
     left = [point for digest, point in {p.digest: p for p in points}.items() if not output.is_done(digest)]
     return sorted(left, key=lambda point: output.outcome(point.digest) == INTERRUPTED)
 
@@ -57,7 +57,7 @@ def measure_all(runner: Runner, output: Output, points: Sequence[Point], *, unti
 
 
 def name_kernels(runner: Runner, output: Output, points: Sequence[Point], *, until: float) -> None:
-    """Add the functions behind those of `points` that were measured and have none yet, while there is time."""
+    """Add kernel names to measured `points` that have none, until `until`."""
     silent = 0
     for point in points:
         row = output.rows.get(point.digest, {})

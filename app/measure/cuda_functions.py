@@ -1,4 +1,4 @@
-"""Functions of app/measure/cuda, compiled for the GPU that is there: by NVRTC, through CuPy."""
+"""Kernels of app/measure/cuda, compiled for the local GPU by NVRTC through CuPy."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ OPTIONS = ("-std=c++17",)
 
 @cache
 def has_compiler() -> bool:
-    """Whether CuPy is there and compiles; why not is logged."""
+    """Return True if CuPy is installed and compiles; else log the reason."""
     try:
         compiled(one_store())
-    except Exception as error:  # of whatever part of CuPy, the compiler or the driver is missing
+    except Exception as error:  # any part of CuPy, the compiler or the driver may be missing
         log.warning("no CUDA kernels are measured, as CuPy (pip install cupy-cuda13x) does not compile: %s", error)
         return False
     return True
 
 
 def toolkit() -> str:
-    """Software label of what compiles: `cuda-13.0`."""
+    """Return the toolkit's software label, such as `cuda-13.0`."""
     major, minor = import_module("cupy").cuda.nvrtc.getVersion()
     return f"cuda-{major}.{minor}"
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A case compiled.
+    """A compiled case.
 
     registers      per thread
     shared_bytes   per block
-    blocks_per_sm  blocks that the driver keeps resident on an SM; 0 where the launch cannot run
+    blocks_per_sm  resident blocks per SM by the driver; 0 if the launch cannot run
     """
 
     case: Case
@@ -58,13 +58,13 @@ class Launch:
     def __call__(self, arguments: Sequence[Any]) -> None:
         """Launch on PyTorch's current stream; arguments are PyTorch's arrays on the GPU, and NumPy's numbers."""
         cupy = import_module("cupy")
-        passed = [np.uint64(one.data_ptr()) if isinstance(one, torch.Tensor) else one for one in arguments]
+        passed = [np.uint64(item.data_ptr()) if isinstance(item, torch.Tensor) else item for item in arguments]
         with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
             self.function(self.case.grid, self.case.block, tuple(passed))
 
 
 def compiled(case: Case) -> Launch:
-    """Compile it, its file once."""
+    """Return the compiled case; each file is compiled once."""
     function = _module(case.source).get_function(case.kernel)
     driver = import_module("cupy").cuda.driver
     blocks = driver.occupancyMaxActiveBlocksPerMultiprocessor(function.kernel.ptr, prod(case.block), 0)

@@ -1,4 +1,4 @@
-"""CUDA graphs: a call captured once, so that replaying it costs the host next to nothing, as serving stacks do."""
+"""CUDA graphs: calls captured once and replayed at little host cost, as in serving stacks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _WARM_UPS = 3
 
 
 def replayed(run: Callable[[], Any]) -> Callable[[], Any]:
-    """The call that replays `run` on the current stream; what it computes must not depend on the host."""
+    """Return a call that replays `run` on the current stream; `run` must not depend on the host."""
     for _ in range(_WARM_UPS):
         run()
     _raise_if_waits(run)
@@ -21,16 +21,16 @@ def replayed(run: Callable[[], Any]) -> Callable[[], Any]:
         run()
 
     def replay() -> object:
-        # The graph works on the tensors of `run`, which must live as long.
+        # The graph uses the tensors of `run`, which must stay alive.
         return graph.replay(), run
 
     return replay
 
 
 def _raise_if_waits(run: Callable[[], Any]) -> None:
-    """RuntimeError where `run` makes the host wait for the device: grouped products do on many GPUs.
+    """Raise RuntimeError if `run` synchronises the host with the device, as grouped products do on many GPUs.
 
-    Captured, it would fail half way, and leave the process unusable.
+    Its capture would fail half way, and leave the process unusable.
     """
     torch.cuda.set_sync_debug_mode("error")
     try:

@@ -1,7 +1,7 @@
-"""Training on several devices at once: processes of this machine that run every step together, by PyTorch over gloo.
+"""Data-parallel training by processes of this machine, with PyTorch over gloo.
 
-This process is the first of the group and the one that is timed. The others (app.measure.peer) wait for a line: a
-workload to build, or that a step begins, so that a step costs one word to each of them and no barrier.
+This process is the first of the group and is timed. The others (app.measure.peer) wait for a line, either a workload to
+build or the start of a step, so that a step needs no barrier.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ import torch.distributed
 from app.measure.point import Phases
 
 STEP = "step"
-# Longer than any step; who waits longer waits for a process that has gone.
+# Longer than any step: a longer wait means that a process has ended.
 _WAIT = timedelta(seconds=120)
 
 Found = TypeVar("Found")
 
 
 def join(rank: int, devices: int, rendezvous: str) -> None:
-    """Become one of a group of processes that meet at a file."""
+    """Join a group of processes through a rendezvous file."""
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=devices, timeout=_WAIT
     )
 
 
 class Peers:
-    """The other processes of a group of `devices`, each of `threads` threads; started when they are first needed."""
+    """The other processes of a group of `devices`, with `threads` threads each; started at first use."""
 
     def __init__(self, devices: int, threads: int) -> None:
         self.devices, self._threads = devices, threads
@@ -42,13 +42,13 @@ class Peers:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def phases(self, workload: Mapping[str, Any], build: Callable[[], Phases]) -> Phases:
-        """What `build` makes of the workload, once all have made it; the first phase begins the step of all."""
+        """Return the phases of `build`, once all processes have built theirs; the first one starts the group's step."""
         made = self._run(json.dumps(workload), build)
         begins = next(iter(made))
         return {name: partial(self._run, STEP if name == begins else "", run) for name, run in made.items()}
 
     def close(self) -> None:
-        """End them; the next use starts others."""
+        """End the processes; the next use starts new ones."""
         for other in self._others:
             other.kill()
             other.communicate()
@@ -59,7 +59,7 @@ class Peers:
             self._folder.cleanup()
 
     def _run(self, said: str, what: Callable[[], Found]) -> Found:
-        """Say it to the others, if anything, and do one's own part; where that fails, they would wait in vain."""
+        """Send a line to the others, if any, and run `what`; ends the group on failure, as the others would wait."""
         try:
             if not self._others:
                 self._start()
@@ -71,16 +71,16 @@ class Peers:
             raise
 
     def _start(self) -> None:
-        # Kept until the group ends: another process may still have to read where this one, already through, listens.
+        # Kept until the group ends: other processes may read it later than this one.
         self._folder = tempfile.TemporaryDirectory(prefix="gpucast-group-")
         rendezvous = f"{self._folder.name}/group"
-        told = [str(self.devices), str(self._threads), rendezvous]
+        arguments = [str(self.devices), str(self._threads), rendezvous]
         self._others = [
             subprocess.Popen(
-                [sys.executable, "-m", "app.measure.peer", *told, str(rank)],
+                [sys.executable, "-m", "app.measure.peer", *arguments, str(rank)],
                 stdin=subprocess.PIPE,
                 text=True,
-                start_new_session=True,  # Ctrl-C is this process's to handle
+                start_new_session=True,  # only this process handles Ctrl-C
             )
             for rank in range(1, self.devices)
         ]

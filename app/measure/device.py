@@ -1,4 +1,4 @@
-"""The device that is measured, as its own driver describes it."""
+"""The measured device, as described by its driver."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from app.measure.data_parallel import Peers
 from app.measure.sensors import Sensors
 from app.measure.specification import description, processor, rates
 
-# Formats that PyTorch's matrix products take, the most used first, with the compute capability that brought them.
+# Formats of PyTorch's matrix products, most used first, with the compute capability that introduced them.
 _SINCE = {"bf16": 8.0, "fp32": 0.0, "fp16": 5.3, "fp8": 8.9, "tf32": 8.0, "fp64": 0.0}
 _CPU_DTYPES = ("fp32", "bf16", "fp16", "fp64")
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Where points run.
+    """The device that points run on.
 
     kind          "cuda" or "cpu"
-    name          what its driver, or the system, calls it
-    dtypes        formats that it computes in, as the API spells them, the most used first
-    memory_bytes  bytes that points may take together
-    sm_count      SMs; of a CPU the threads that compute
-    software      label of eager PyTorch, whose host launches count
-    replayed      label of CUDA graphs of PyTorch's kernels (device time alone); of a CPU that of eager
-    description   what POST /gpus takes of it
-    facts         what its driver says further: version, clocks (Hz), limit of power (W)
-    rates         FLOP/s of a small convolution by dtype: some formats are a hundred times slower on a CPU that lacks
-                  them; empty of a GPU, whose formats are all its hardware's
-    peers         the other devices of a group that trains together; None: it works alone
+    name          name by its driver or the system
+    dtypes        supported formats by the API's names, most used first
+    memory_bytes  memory available to points
+    sm_count      SMs; for a CPU its computing threads
+    software      label of eager PyTorch, whose times include host launches
+    replayed      label of CUDA graphs of PyTorch's kernels (device time only); for a CPU that of eager
+    description   body for POST /gpus
+    facts         further figures of its driver: version, clocks (Hz), power limit (W)
+    rates         FLOP/s of a small convolution by dtype on a CPU, where unsupported formats may be a hundred times
+                  slower; empty for a GPU
+    peers         other devices of a data-parallel group; None if it works alone
     """
 
     kind: str
@@ -50,12 +50,12 @@ class Device:
 
     @property
     def handle(self) -> torch.device:
-        """The same for PyTorch."""
+        """The PyTorch device."""
         return torch.device(self.kind)
 
 
 def torch_dtypes() -> Mapping[str, Any]:
-    """PyTorch's formats by the API's names; tf32 is fp32 in memory."""
+    """Return PyTorch's dtypes by the API's names; tf32 is fp32 in memory."""
     return {
         "fp64": torch.float64,
         "fp32": torch.float32,
@@ -67,7 +67,7 @@ def torch_dtypes() -> Mapping[str, Any]:
 
 
 def find(threads: int | None = None) -> Device:
-    """The CUDA device where there is one; else the CPU, with `threads` threads (absent: PyTorch's choice)."""
+    """Return the CUDA device, or else the CPU with `threads` threads (None: PyTorch's default)."""
     if threads is not None:
         torch.set_num_threads(threads)
     eager = f"pytorch-{torch.__version__.partition('+')[0]}"

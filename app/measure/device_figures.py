@@ -1,4 +1,4 @@
-"""What the rows of the device suite come to: figures of a GPU as the catalogue has them, and a summary to read."""
+"""Results of the device suite: figures of a GPU for the catalogue, and a printed summary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TERA, _GIGA, _MEGA, _MICRO = 1e12, 1e9, 1e6, 1e-6
 
 
 def figures(rows: Sequence[Row]) -> dict[str, float]:
-    """Measured figures by their names in docs/reference/nomenclature.md, SI units: those that the rows tell."""
+    """Return the measured figures by their names in docs/reference/nomenclature.md, in SI units."""
     measured = [row for row in rows if row["outcome"] == MEASURED]
     found = {
         "triad_bandwidth_bytes_per_s": _bandwidth(measured, "add", arrays=3),
@@ -27,7 +27,7 @@ def figures(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def summary(rows: Sequence[Row], facts: Mapping[str, Any]) -> Iterator[str]:
-    """Lines of what was found, none without rows; `facts` are those of the device (app.measure.campaign)."""
+    """Yield the lines of a summary, none without rows; `facts` as in app.measure.campaign."""
     measured = [row for row in rows if row["outcome"] == MEASURED]
     if not measured:
         return
@@ -54,7 +54,7 @@ def summary(rows: Sequence[Row], facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _product_line(row: Row, facts: Mapping[str, Any]) -> str:
-    """Its rate, and what held it back as far as the sensors tell."""
+    """Return the line of a product: its rate, and the throttle reason if known."""
     state, sides = row.get("run_state", "sustained"), f"{row['m']} x {row['n']} x {row['k']}"
     line = f"{row['dtype']:<10}{_rate(row) / _TERA:10,.2f} TFLOP/s {state}, {sides}"
     if "clock_hz" in row:
@@ -71,18 +71,18 @@ def _seconds(row: Row) -> float:
 
 
 def _rate(row: Row) -> float:
-    """Operations per second of a product."""
+    """Return operations per second of a product."""
     return 2.0 * float(row["m"]) * float(row["n"]) * float(row["k"]) / _seconds(row)
 
 
 def _products(rows: Sequence[Row], dtype: str | None = None, state: str | None = None) -> list[Row]:
-    """Products of the device suite: the only ones that say which state the device is in."""
+    """Return the products of the device suite, the only rows with a run state."""
     mine = [row for row in rows if row.get("op") == "linear" and row.get("run_state")]
     return [row for row in mine if dtype in (None, row["dtype"]) and state in (None, row["run_state"])]
 
 
 def _bandwidth(rows: Sequence[Row], op: str, *, arrays: int) -> float | None:
-    """Bytes per second of the largest arrays in FP32."""
+    """Return the bytes per second of the largest arrays in FP32."""
     mine = [row for row in rows if row.get("op") == op and row["dtype"] == "fp32" and row.get("phase") != "backward"]
     largest = max(mine, key=lambda row: row["b"] * row["h"], default=None)
     return None if largest is None else arrays * _WORD * largest["b"] * largest["h"] / _seconds(largest)

@@ -1,9 +1,9 @@
-"""The device suite: what pins a device of which nothing else is known, in about a minute.
+"""The device suite: characterises an unknown device in about a minute.
 
-Large matrix products say how fast it computes: cool, after seconds of work, and after seconds of work that keeps the
-memory busy too. These pin a new GPU's clocks and power, which physics.clock_model takes from the data
-sheet. Sums and copies of growing arrays say how fast memory and caches are, the smallest operator and the smallest
-kernel what a launch costs, copies between devices how fast their link is.
+Large matrix products measure the compute rate: on a cool device, after seconds of work, and after seconds of work that
+also loads the memory. They determine a new GPU's clocks and power, which physics.clock_model otherwise takes from the
+datasheet. Sums and copies of growing arrays measure memory and cache bandwidth, the smallest operator and kernel the
+launch overhead, and copies between devices their link.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from app.measure.operators.suite import point_of
 from app.measure.point import Point, Prepared
 
 SUITE = "device"
-# Elements of FP32 in a row: an operator of `b` rows of `h`.
+# FP32 elements per row `h` of an operator, and bytes of one.
 WIDTH, WORD = 1024, 4
-# Runs of the smallest operator, and of copies that stay in caches, in one graph.
+# Launches of the smallest operator, and of copies within caches, per graph.
 LAUNCHES = 50
-# Operations per byte at which a product of depth k keeps arithmetic and memory of most GPUs busy: 2 k over two bytes of
-# an element, or four, that it writes.
+# Operations per written byte at which a product of small depth k saturates both compute and memory of most GPUs: 2 k
+# operations per element of two or four bytes.
 INTENSITY = 40
 _MESSAGES = tuple(1 << power for power in (16, 20, 24, 28))
 _STORES = (1, 16, 64)
@@ -38,15 +38,15 @@ _STORES = (1, 16, 64)
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How large the suite's points are.
+    """Sizes of the suite's points.
 
-    side          of square products
-    smaller       (run_state, dtype) -> side where lanes would take too long: a burst is to end in 20 ms
-    shallow       side of products of little depth
-    arrays        bytes of arrays, from the caches' to the memory's
-    cached        those of them, the first ones, that caches hold
-    busy_s        seconds of work before a sustained product
-    rest_s        seconds of rest before one in a burst
+    side     of square products
+    smaller  sides by (run_state, dtype) where SIMT lanes would take too long: a burst must end within 20 ms
+    shallow  side of products of small depth
+    arrays   bytes of arrays, from cache to memory sizes
+    cached   number of the first ones that fit into caches
+    busy_s   seconds of work before a sustained product
+    rest_s   seconds of rest before a burst product
     """
 
     side: int
@@ -61,12 +61,12 @@ class Sizes:
 _LANES = {("burst", "fp32"): 4096, ("burst", "fp64"): 4096, ("sustained", "fp64"): 4096}
 GPU = Sizes(8192, 16384, tuple(1 << power for power in (20, 22, 24, 26, 28, 30)), 4, 3.0, 0.3, _LANES)
 CPU = Sizes(512, 2048, tuple(1 << power for power in (18, 20, 22, 24, 26)), 3, 0.3, 0.02)
-# A product in a format that a CPU lacks takes no longer than this.
+# Longest time of a product in a format that a CPU lacks, seconds.
 _LONGEST_S = 0.5
 
 
 def points(device: Device) -> Sequence[Point]:
-    """Every point, what predictions need most first, bursts before the work that heats the device."""
+    """Return all points, the most useful first, bursts before work that heats the device."""
     sizes = GPU if device.kind == "cuda" else CPU
     return [
         *_launches(device),
@@ -84,7 +84,7 @@ def _operator(op: str, dtype: str, **sizes: Any) -> dict[str, Any]:
 
 
 def _launches(device: Device) -> Iterator[Point]:
-    """The smallest operator as the host launches it and in a graph, and the smallest kernel."""
+    """Yield the smallest operator, launched by the host and in a graph, and the smallest kernel."""
     smallest = _operator("add", "fp32", b=1, h=1)
     yield replace(point_of(device, smallest), suite=SUITE)
     if device.kind == "cuda":
@@ -95,7 +95,7 @@ def _launches(device: Device) -> Iterator[Point]:
 
 
 def _sums(device: Device, sizes: Sizes) -> Iterator[Point]:
-    """Sums of two arrays (the triad of STREAM) and a copy, out of memory."""
+    """Yield sums of two arrays (STREAM's triad) and a copy, from memory."""
     for size in sizes.arrays[sizes.cached :]:
         row = _operator("add", "fp32", b=size // (WIDTH * WORD), h=WIDTH)
         yield Point(SUITE, row, partial(_once, device, partial(_sum, device, size // WORD)), device.replayed)
@@ -104,7 +104,7 @@ def _sums(device: Device, sizes: Sizes) -> Iterator[Point]:
 
 
 def _products(device: Device, sizes: Sizes, state: str) -> Iterator[Point]:
-    """A square product per format, cool or busy."""
+    """Yield a square product per format, in a burst or sustained."""
     for dtype in device.dtypes:
         side = sizes.smaller.get((state, dtype), sizes.side)
         if _ends(device, dtype, side**3):
@@ -115,7 +115,7 @@ def _products(device: Device, sizes: Sizes, state: str) -> Iterator[Point]:
 
 
 def _shallow(device: Device, sizes: Sizes) -> Iterator[Point]:
-    """Products of little depth, long at work: arithmetic and memory together draw the most power."""
+    """Yield sustained products of small depth: compute and memory together draw the most power."""
     for dtype, width in (("bf16", 2), ("fp32", 4)):
         side, depth = sizes.shallow, INTENSITY * width // 2
         if dtype in device.dtypes and _ends(device, dtype, side**2 * depth):
@@ -125,19 +125,19 @@ def _shallow(device: Device, sizes: Sizes) -> Iterator[Point]:
 
 
 def _ends(device: Device, dtype: str, multiply_adds: float) -> bool:
-    """Whether a product does not take too long."""
+    """Return True if a product ends in time."""
     return 2.0 * multiply_adds / device.rates.get(dtype, float("inf")) <= _LONGEST_S
 
 
 def _cached_copies(device: Device, sizes: Sizes) -> Iterator[Point]:
-    """Copies over and over, of what caches may hold."""
+    """Yield repeated copies of arrays that may fit into caches."""
     for size in sizes.arrays[: sizes.cached]:
         row = {"kind": "operator", "op": "memory", "bytes": 2 * size}
         yield Point(SUITE, row, partial(_repeated, device, partial(_copy, device, size)), device.replayed)
 
 
 def _peers(device: Device) -> Iterator[Point]:
-    """Copies from the first device to the second, where there is one."""
+    """Yield copies from the first device to the second, if there are two."""
     if device.kind == "cuda" and torch.cuda.device_count() > 1:
         for size in _MESSAGES:
             row = {"kind": "operator", "op": "send_recv", "message_bytes": size, "devices": 2}
@@ -167,7 +167,7 @@ def _once(device: Device, make: Callable[[], Callable[[], Any]]) -> Prepared:
 
 
 def _repeated(device: Device, make: Callable[[], Callable[[], Any]]) -> Prepared:
-    """LAUNCHES runs after one another, caches as the run before left them."""
+    """Prepare LAUNCHES consecutive runs with warm caches."""
     run = make()
 
     def runs() -> None:
@@ -183,7 +183,7 @@ def _rested(point: Point, seconds: float) -> Prepared:
 
 
 def _heated(point: Point, seconds: float) -> Prepared:
-    """After so many seconds of the same work; none of what follows lets the device cool."""
+    """Prepare a point after `seconds` of the same work, without pauses afterwards."""
     prepared = point.prepare()
     (run,) = prepared.phases.values()
     began = time.monotonic()

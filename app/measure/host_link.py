@@ -12,19 +12,19 @@ _BYTES, _COPIES = 1 << 28, 5
 
 
 def host_link(device: Device) -> dict[str, float]:
-    """Bytes per second either way, of pinned memory; nothing of a CPU, or where the memory is not to be had."""
+    """Return bytes per second in both directions with pinned memory; empty for a CPU or without enough memory."""
     if device.kind != "cuda":
         return {}
     try:
         host = torch.empty(_BYTES, dtype=torch.uint8, pin_memory=True)
-        far = torch.empty_like(host, device=device.handle)
+        on_device = torch.empty_like(host, device=device.handle)
     except RuntimeError:
         return {}
-    return {"host_to_device_bytes_per_s": _rate(far, host), "device_to_host_bytes_per_s": _rate(host, far)}
+    return {"host_to_device_bytes_per_s": _rate(on_device, host), "device_to_host_bytes_per_s": _rate(host, on_device)}
 
 
 def _rate(target: torch.Tensor, source: torch.Tensor) -> float:
-    """The best of a few copies, the first of which warms up."""
+    """Return the best rate of a few copies, the first of which is a warm-up."""
     seconds = []
     for _ in range(1 + _COPIES):
         torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""The device function behind a point, as CUPTI saw it through PyTorch's profiler, in a run that is not timed."""
+"""Name of a point's device function, from CUPTI through PyTorch's profiler, in an untimed run."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-# CUPTI stays from one profile to the next: taken down, it crashes on graphs of CUDA before 12.6.
+# Keep CUPTI between profiles: its teardown crashes on CUDA graphs before CUDA 12.6.
 _KEPT = {"TEARDOWN_CUPTI": "0", "DISABLE_CUPTI_LAZY_REINIT": "1"}
 
 
 def launched(run: Callable[[], object]) -> dict[str, Any]:
-    """Name, grid and block of the kernel that `run` spends most time in, as columns; none where it launches none."""
+    """Return name, grid and block of the kernel with most of `run`'s time, as columns; none without kernels."""
     os.environ.update(_KEPT)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
         run()
@@ -30,7 +30,7 @@ def launched(run: Callable[[], object]) -> dict[str, Any]:
 
 
 def longest(events: list[dict[str, Any]]) -> dict[str, Any]:
-    """Columns of the kernel among a trace's events whose launches together took longest."""
+    """Return the columns of the kernel with the longest total time in a trace's events."""
     kernels = [event for event in events if event.get("cat") == "kernel"]
     if not kernels:
         return {}

@@ -1,7 +1,7 @@
 """The kernels suite: the cross-GPU kernels paper's 16 CUDA kernels at 79 sizes, timed as the paper does.
 
-Launches follow one another from a CUDA graph, so that the host's pace does not count, with caches as the launch before
-left them. Every kernel is checked against NumPy, at sizes that no block divides, before it is timed.
+Launches are consecutive in a CUDA graph, independent of the host, with warm caches. Every kernel is checked against
+NumPy, at sizes that no block divides, before it is timed.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from app.measure.kernel_cases import CHECKS, cases
 from app.measure.point import Point, Prepared
 
 SUITE = "kernels"
-# Launches that one graph holds, unless these take longer, seconds.
+# Launches per graph, fewer if they take longer than the limit, seconds.
 LAUNCHES, LONGEST_S = 50, 0.05
-# Sums of some thousand FP32 numbers in another order.
+# Rounding tolerance of sums of some thousand FP32 numbers.
 _TOLERANCE = 1e-4
 
 
 def points(device: Device) -> Sequence[Point]:
-    """Every case; none on a CPU, or where CuPy does not compile."""
+    """Return all cases; none on a CPU, or if CuPy does not compile."""
     if device.kind != "cuda" or not has_compiler():
         return []
     return [point_of(compiled(case)) for case in cases()]
 
 
 def point_of(launch: Launch) -> Point:
-    """A compiled launch as a point."""
+    """Return a compiled launch as a point."""
     return Point(SUITE, workload(launch), partial(_prepared, launch), toolkit())
 
 
 def workload(launch: Launch) -> dict[str, Any]:
-    """A kernel workload with the compiler's own figures."""
+    """Return a kernel workload with the compiler's figures."""
     case = launch.case
     return {
         "kind": "kernel",
@@ -54,7 +54,7 @@ def workload(launch: Launch) -> dict[str, Any]:
 
 
 def _prepared(launch: Launch) -> Prepared:
-    """A graph of launches; RuntimeError where the kernel cannot run or computes something else."""
+    """Prepare a graph of launches; raises RuntimeError if the kernel cannot run or is wrong."""
     case = launch.case
     if launch.blocks_per_sm == 0:
         raise RuntimeError(f"{case.kernel}: no block fits an SM")
@@ -73,7 +73,7 @@ def _prepared(launch: Launch) -> Prepared:
 
 
 def _seconds(run: Callable[[], None]) -> float:
-    """Of the second of two runs."""
+    """Return the seconds of the second of two runs."""
     began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     run()
     began.record()
@@ -84,17 +84,17 @@ def _seconds(run: Callable[[], None]) -> float:
 
 
 def on_gpu(arguments: Sequence[Any]) -> list[Any]:
-    """Arrays copied to the GPU; numbers as they are."""
-    return [torch.from_numpy(one).to("cuda") if isinstance(one, np.ndarray) else one for one in arguments]
+    """Return arrays copied to the GPU, and numbers unchanged."""
+    return [torch.from_numpy(item).to("cuda") if isinstance(item, np.ndarray) else item for item in arguments]
 
 
 @cache
 def _check(kernel: str) -> None:
-    """RuntimeError unless it computes what NumPy does."""
+    """Raise RuntimeError if the kernel's result differs from NumPy's."""
     case = CHECKS[kernel]
     drawn = case.draw(np.random.default_rng(0))
     arguments = on_gpu(drawn)
     compiled(case)(arguments)
     found = arguments[case.result].cpu().numpy()
     if not np.allclose(found, case.expected(*drawn), rtol=_TOLERANCE, atol=_TOLERANCE):
-        raise RuntimeError(f"{kernel} does not compute what it should")
+        raise RuntimeError(f"{kernel} computes a wrong result")

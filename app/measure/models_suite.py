@@ -1,7 +1,7 @@
 """The `models` suite: ConvMeter's networks and their blocks, and transformers, each at several batches and sizes.
 
-In inference, and in training with forward, backward and update timed apart; on several devices together training of
-the networks alone.
+They run in inference, and in training with forward, backward and update timed separately; on several devices only
+training of the ConvNets runs.
 """
 
 from __future__ import annotations
@@ -50,15 +50,14 @@ BLOCKS = (
     ),
     *("shufflenet_v2_x1_0/InvertedResidual6", "regnet_y_3_2gf/ResBottleneckBlock9", "efficientnet_v2_s/FusedMBConv4"),
 )
-# Forward passes that a step is worth, and bytes that it keeps per weight in FP32: in training also the gradient and
-# AdamW's two moments.
+# Cost of a step in forward passes, and its FP32 bytes per weight: in training also the gradient and AdamW's moments.
 _PASSES = {"inference": 1.0, "prefill": 1.0, "training": 3.0}
 _BYTES_PER_WEIGHT = {"inference": 4.0, "prefill": 4.0, "training": 16.0}
 
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """What is measured on a kind of device; a point takes at most `most_flops`, about a second of its."""
+    """Sizes measured on a kind of device; a point has at most `most_flops`, about a second of work."""
 
     dtypes: tuple[str, ...]
     batches: tuple[int, ...]
@@ -87,7 +86,7 @@ _SIZES = {
 
 
 def points(device: Device) -> Sequence[Point]:
-    """Every network once in each mode before any of them again, its sizes in an order that is the same everywhere."""
+    """Return all points: every network once in each mode, then again, with sizes in a fixed pseudo-random order."""
     sizes = _SIZES[device.kind]
     asked: list[tuple[str, Mode]] = [(name, mode) for name in CONVNETS for mode in ("inference", "training")]
     asked += [(name, "inference") for name in BLOCKS]
@@ -99,12 +98,12 @@ def points(device: Device) -> Sequence[Point]:
 
 
 def point(workload: Mapping[str, Any], device: Device) -> Point:
-    """A network by its name, run so; of transformers those of dense layers, at a given `attention`."""
+    """Return a network's workload as a point; transformers have dense layers and a given `attention`."""
     return Point(SUITE, workload, partial(_prepared, workload, device), device.software)
 
 
 def _queue(name: str, mode: Mode, sizes: _Sizes, device: Device) -> list[Point]:
-    """All points of a network in a mode that the device can take."""
+    """Return all points of a network in a mode that fit the device."""
     images = is_convnet(name)
     network: dict[str, Any] = {"kind": "model", "name": name, "mode": mode}
     if mode == "training":
@@ -120,7 +119,7 @@ def _queue(name: str, mode: Mode, sizes: _Sizes, device: Device) -> list[Point]:
         size = {"image_size" if images else "sequence": extent}
         most = _largest_batch(name, run, sizes, device)
         for batch, dtype in product(sizes.batches, sizes.dtypes):
-            # One image in training: batch norm has no statistics of one element.
+            # Batch norm cannot train on a single element per channel.
             if batch <= most and not (batch == 1 and mode == "training"):
                 found.append(point(network | size | {"batch": batch * devices, "dtype": dtype}, device))
     random.Random(f"{name} {mode}").shuffle(found)
@@ -128,7 +127,7 @@ def _queue(name: str, mode: Mode, sizes: _Sizes, device: Device) -> list[Point]:
 
 
 def _largest_batch(name: str, run: Run, sizes: _Sizes, device: Device) -> float:
-    """Images or sequences that take no longer than a point may; 0 where the network cannot run so, or does not fit."""
+    """Return the largest batch within a point's work; 0 if the network cannot run so, or does not fit."""
     try:
         rows = lower_convnet(name, run) if is_convnet(name) else hf.lower(find_config(name) or {}, run)
     except BadInput:  # an image that is too small for the network
@@ -140,7 +139,7 @@ def _largest_batch(name: str, run: Run, sizes: _Sizes, device: Device) -> float:
 
 
 def _prepared(workload: Mapping[str, Any], device: Device) -> Prepared:
-    """The network with random weights and inputs, run once: what that took of the device's memory is told."""
+    """Prepare the network with random weights and inputs; runs it once and records its peak memory."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = workload["dtype"] == "tf32"
     before = _restarted(device)
     build = partial(phases_of, workload, device.handle)
@@ -152,7 +151,7 @@ def _prepared(workload: Mapping[str, Any], device: Device) -> Prepared:
 
 
 def _restarted(device: Device) -> int:
-    """Bytes that are taken already, from which the highest mark counts."""
+    """Reset the peak memory counter, and return the bytes in use."""
     if device.kind != "cuda":
         return 0
     torch.cuda.reset_peak_memory_stats()

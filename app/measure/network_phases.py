@@ -1,8 +1,7 @@
-"""A network of the suite `models` in PyTorch, with random weights and inputs, as the phases of a step.
+"""Phases of a step of a network of the suite `models`, in PyTorch with random weights and inputs.
 
-No loss is computed: backward begins with a gradient of ones, so that a step is the network's own. In a data-parallel
-group backward also exchanges gradients, by PyTorch's buckets as they fill; before forward, others take the first
-device's buffers of batch norm.
+No loss is computed: backward starts from a gradient of ones. In a data-parallel group backward also exchanges
+gradients, in PyTorch's buckets as they fill, and forward starts with a broadcast of batch norm's buffers.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _OPTIMIZERS: Mapping[str, Callable[[Any], torch.optim.Optimizer]] = {
 
 
 def phases_of(workload: Mapping[str, Any], handle: torch.device) -> Phases:
-    """What runs a row of the measurements form on a device, in the order in which it runs."""
+    """Return the phases of a row of the measurements form on a device, in order."""
     training, dtype = workload["mode"] == "training", torch_dtypes()[workload["dtype"]]
     devices = workload.get("parallelism", {}).get("data", 1)
     with handle:
@@ -42,7 +41,7 @@ def phases_of(workload: Mapping[str, Any], handle: torch.device) -> Phases:
 
 
 def _network(workload: Mapping[str, Any], batch: int) -> tuple[nn.Module, torch.Tensor]:
-    """The network and what it reads."""
+    """Return the network and its input."""
     name, mode = workload["name"], workload["mode"]
     if is_convnet(name):
         images = convnet(name, workload["image_size"], training=mode == "training")
@@ -59,7 +58,7 @@ def _inference(network: nn.Module, x: torch.Tensor) -> None:
 
 
 def _training(network: nn.Module, x: torch.Tensor, optimizer: str) -> Phases:
-    """A step's phases; forward hands its outputs to backward."""
+    """Return the phases of a training step; forward passes its outputs to backward."""
     rule = _OPTIMIZERS[optimizer](network.parameters())
     outputs: list[torch.Tensor] = []
 

@@ -1,6 +1,6 @@
 """Another process of a data-parallel group: `python -m app.measure.peer DEVICES THREADS RENDEZVOUS RANK`.
 
-It does what app.measure.data_parallel says on its standard input, and ends with it.
+It executes the commands that app.measure.data_parallel writes to its standard input, and ends with it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main() -> None:
             for run in phases.values():
                 run()
         else:
-            phases = {}  # the network before goes first
+            phases = {}  # release the previous network first
             phases = phases_of(json.loads(line), torch.device("cpu"))
 
 

@@ -1,4 +1,4 @@
-"""What a suite is made of: points, each one thing to measure."""
+"""Points, the units of measurement of the suites."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Phases = Mapping[str, Callable[[], object]]
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """One point allocated and ready to run.
+    """An allocated point that is ready to run.
 
-    phases    run in this order and timed apart; one phase "" for anything undivided
-    kernel    {"name", "grid", "block"} of the launched function where the suite knows it
-    facts     further fields of the row, flattened as the measurements form has them
-    cold      whether the caches are emptied before each repetition (CUDA only): no, where what they hold is measured
-    rest_s    seconds that the device idles before each repetition, so that it is cool
-    launches  runs of the workload in one repetition, of which its time is shared out
+    phases    calls in order, timed separately; a single phase is named ""
+    kernel    {"name", "grid", "block"} of the launched function if the suite knows it
+    facts     further fields of the row, flattened as in the measurements form
+    cold      True if caches are flushed before each repetition (CUDA only); False if cached data is measured
+    rest_s    idle seconds before each repetition, for a cool device
+    launches  runs of the workload per repetition, over which its time is divided
     """
 
     phases: Phases
@@ -33,13 +33,13 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One thing to measure.
+    """One workload to measure.
 
     suite     device, kernels, operators or models
     workload  its row in the measurements form (API units), such as {"kind": "operator", "op": "linear", ...}
-    prepare   allocates, on the stream that it will run on; may raise that memory has run out
-    software  label of the stack, which says whether host launches count (app.ops.stacks.is_eager):
-              of an eager one the device idles before each repetition, of others the host runs ahead of it
+    prepare   allocates it on its stream; may raise an out-of-memory error
+    software  label of the stack, which determines whether host launches count (app.ops.stacks.is_eager): for an eager
+              stack the device idles before each repetition, for others the host runs ahead
     """
 
     suite: str
@@ -49,6 +49,6 @@ class Point:
 
     @property
     def digest(self) -> str:
-        """What names the point in every run: equal workloads of equal stacks are one point."""
-        said = json.dumps([self.suite, self.software, self.workload], sort_keys=True)
-        return hashlib.sha256(said.encode()).hexdigest()[:16]
+        """Identity of the point across runs, by suite, stack and workload."""
+        content = json.dumps([self.suite, self.software, self.workload], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()[:16]

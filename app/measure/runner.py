@@ -1,4 +1,4 @@
-"""Measuring one point: allocated, timed, refused where the machine was busy, and what is to be said of it as a row."""
+"""Runner of single points: allocates, times, rejects times of a busy machine, and returns the row."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from app.measure.sensors import Sensors
 from app.measure.timing import Clock, Timing, measure
 from app.ops.stacks import is_eager
 
-# Outcomes; what else went wrong is FAILED with its reason. INTERRUPTED: the process ended while the point ran.
+# Outcomes; other errors are FAILED with their reason. INTERRUPTED: the process ended while the point ran.
 MEASURED, BUSY, OUT_OF_MEMORY, FAILED, INTERRUPTED = "measured", "busy", "out_of_memory", "failed", "interrupted"
-# A spread too large is tried again, unless that took so long, seconds.
+# Tries after too large a spread, unless a try takes longer than this, seconds.
 TRIES, _PATIENCE_S = 3, 10.0
 _LONGEST_REASON = 200
-# Work beside which sensors are read, seconds and repetitions.
+# Work during which sensors are read: seconds, and most repetitions.
 _AT_WORK_S, _MOST_RUNS_ON = 0.03, 1000
 
 
 class Runner:
     """Measures points on one device.
 
-    `most_spread` is the spread between trials (app.measure.timing) above which a time is not reported: something else
-    ran meanwhile.
+    `most_spread` is the largest spread between trials (app.measure.timing) of a reported time: a larger one means that
+    something else was running.
     """
 
     def __init__(self, device: Device, *, most_spread: float = 0.1) -> None:
@@ -43,23 +43,23 @@ class Runner:
         self._clock = Clock(device)
         self._stream = torch.cuda.Stream() if self._clock.is_cuda else None
         if self._clock.is_cuda:
-            gc.freeze()  # what is there now is no garbage: to look through it takes longer than to time a point
+            gc.freeze()  # scanning existing objects would take longer than timing a point
 
     def run(self, point: Point) -> dict[str, Any]:
-        """The row of a point, flattened as measurements are in Parquet, with its `outcome`."""
+        """Return the row of a point, flattened as in Parquet, with its `outcome`."""
         try:
             with self._on_stream():
                 found = self._measured(point)
-        except Exception as error:  # whatever one of thousands of points meets, the others are measured
+        except Exception as error:  # any failure of one of thousands of points must not stop the others
             found = {"outcome": outcome_of(error)}
         self._free()
         now = datetime.now(UTC).isoformat(timespec="seconds")
         return said(point) | found | {"measured_at": now}
 
     def kernel(self, point: Point) -> dict[str, Any]:
-        """The function behind a point of one phase, as columns, by the profiler; nothing where it does not tell.
+        """Return the function of a single-phase point by the profiler, as columns; empty if unknown.
 
-        For when all is timed: a profiler that has run once slows down every launch after it.
+        Call it only after all timing: once used, the profiler slows down every later launch.
         """
         found: dict[str, Any] = {}
         with suppress(Exception), self._on_stream():
@@ -69,10 +69,9 @@ class Runner:
         return found
 
     def is_sound(self) -> bool:
-        """Whether the device still computes.
+        """Return True if the device still computes.
 
-        A kernel that wrote where it may not, or a graph that failed half way, takes every later point of its process
-        with it.
+        An illegal access or a failed graph makes every later point of the process fail.
         """
         try:
             torch.randn(8, device=self.device.handle).sum().item()
@@ -84,7 +83,7 @@ class Runner:
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
     def _measured(self, point: Point) -> dict[str, Any]:
-        """Outcome, times and what runs there; a spread too large is tried again before it is said."""
+        """Return outcome and times; retries after too large a spread."""
         prepared, eager, began = point.prepare(), bool(is_eager(point.software)), time.monotonic()
         for k in range(TRIES):
             if k and time.monotonic() - began > _PATIENCE_S:
@@ -98,7 +97,7 @@ class Runner:
         return {"outcome": BUSY}
 
     def _sensed(self, prepared: Prepared, timing: Timing) -> dict[str, Any]:
-        """What the sensors say while the point runs on: at rest, a clock that power held back is high again."""
+        """Return sensor readings while the point keeps running: a throttled clock recovers at rest."""
         if self._clock.is_cuda:
             for _ in range(min(_MOST_RUNS_ON, ceil(_AT_WORK_S / (timing.latency_s * prepared.launches)))):
                 for run in prepared.phases.values():
@@ -116,12 +115,12 @@ class Runner:
 
 
 def said(point: Point) -> dict[str, Any]:
-    """What a row says before anything is measured."""
+    """Return a row's columns before measuring."""
     return flat(point.workload) | {"software": point.software}
 
 
 def outcome_of(error: BaseException) -> str:
-    """That memory ran out, which PyTorch's CPU allocator says in words alone; else what failed."""
+    """Return the outcome of an error: out of memory (from PyTorch's CPU allocator only in its message), or failed."""
     words = str(error)
     known = isinstance(error, MemoryError | torch.cuda.OutOfMemoryError)
     if known or "can't allocate memory" in words or "out of memory" in words:
@@ -130,7 +129,7 @@ def outcome_of(error: BaseException) -> str:
 
 
 def flat(workload: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns of a workload: sizes of a kernel as `size.n`, parallelism in JSON, pairs as they are."""
+    """Return the columns of a workload: kernel sizes as `size.n`, parallelism as JSON, pairs unchanged."""
     row: dict[str, Any] = {}
     for name, value in workload.items():
         if name == "parallelism":
@@ -141,6 +140,6 @@ def flat(workload: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def times(timing: Timing) -> dict[str, Any]:
-    """A timing in the form's fields and units."""
+    """Return a timing in the form's fields and units."""
     phases = {f"phases_ms.{name}": seconds * 1e3 for name, seconds in timing.phases_s.items() if name}
     return {"latency_ms": timing.latency_s * 1e3, "latency_std_ms": timing.std_s * 1e3, "runs": timing.runs} | phases

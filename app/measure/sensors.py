@@ -1,6 +1,6 @@
-"""Clock and power while a point runs, from NVML (nvidia-ml-py) where it is installed and there is a driver.
+"""Clock and power while a point runs, from NVML (nvidia-ml-py) if it is installed and a driver is present.
 
-What a driver does not tell, of a part of a GPU (MIG), in a container or to this user, is left out alone.
+Figures that the driver does not provide (MIG instances, containers, missing rights) are omitted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 # The energy counter moves in steps of some 20 to 100 ms.
 _SHORTEST_S = 0.2
 _HZ_PER_MHZ, _J_PER_MJ, _W_PER_MW = 1e6, 1e-3, 1e-3
-# NVML's bits of reasons; that the GPU is idle, or its owner has set its clocks, is none.
+# NVML's throttle reason bits, without idleness and clocks set by the owner.
 _THROTTLES = {
     0x4: "power cap",
     0x8: "hardware slowdown",
@@ -27,7 +27,7 @@ _SM, _MEMORY = 1, 2
 
 
 class Sensors:
-    """Reads the GPU that PyTorch calls the first; says nothing where it cannot."""
+    """Reads PyTorch's first GPU; returns nothing if it cannot."""
 
     def __init__(self, *, is_cuda: bool) -> None:
         self._nvml = _library() if is_cuda else None
@@ -36,12 +36,12 @@ class Sensors:
         self._energy: int | None = None
 
     def start(self) -> None:
-        """A point begins."""
+        """Start a point."""
         self._began = time.monotonic()
         self._energy = self._of_device("TotalEnergyConsumption")
 
     def read(self) -> dict[str, Any]:
-        """Mean power since `start`, W, where it took long enough to tell; the SMs' clock, Hz, and what limits it."""
+        """Return mean power since `start`, W, if long enough; the SM clock, Hz; and the throttle reason."""
         clock, energy = self._of_device("ClockInfo", _SM), self._of_device("TotalEnergyConsumption")
         elapsed = time.monotonic() - self._began
         found: dict[str, Any] = {} if clock is None else {"clock_hz": clock * _HZ_PER_MHZ}
@@ -50,25 +50,25 @@ class Sensors:
         return found | self._throttled()
 
     def _throttled(self) -> dict[str, str]:
-        """Why clocks are under the highest, where they are."""
+        """Return the throttle reason, if any."""
         reasons = self._of_device("CurrentClocksEventReasons") or self._of_device("CurrentClocksThrottleReasons") or 0
         named = ", ".join(name for bit, name in _THROTTLES.items() if reasons & bit)
         return {"throttle_reason": named} if named else {}
 
     def facts(self) -> dict[str, Any]:
-        """What the driver says of the GPU itself: its version, clocks (Hz), limit of power (W), bus of the memory."""
+        """Return the driver's figures of the GPU: version, clocks (Hz), power limit (W), memory bus width."""
         driver = self._ask("nvmlSystemGetDriverVersion")
-        told = {
+        given = {
             "driver": driver.decode() if isinstance(driver, bytes) else driver,
             "boost_clock_hz": _scaled(self._of_device("MaxClockInfo", _SM), _HZ_PER_MHZ),
             "memory_clock_hz": _scaled(self._of_device("MaxClockInfo", _MEMORY), _HZ_PER_MHZ),
             "memory_bus_bits": self._of_device("MemoryBusWidth"),
             "power_limit_w": _scaled(self._of_device("EnforcedPowerLimit"), _W_PER_MW),
         }
-        return {name: value for name, value in told.items() if value}
+        return {name: value for name, value in given.items() if value}
 
     def _found(self) -> Any:
-        """The handle of PyTorch's first GPU, which need not be the driver's first; None without."""
+        """Return the handle of PyTorch's first GPU, which may not be the driver's first; None if unavailable."""
         uuid = getattr(torch.cuda.get_device_properties(0), "uuid", None)
         by_uuid = self._ask("nvmlDeviceGetHandleByUUID", f"GPU-{uuid}")
         return self._ask("nvmlDeviceGetHandleByIndex", 0) if by_uuid is None else by_uuid
@@ -77,7 +77,7 @@ class Sensors:
         return None if self._handle is None else self._ask(f"nvmlDeviceGet{what}", self._handle, *arguments)
 
     def _ask(self, function: str, *arguments: Any) -> Any:
-        """What a function of NVML answers; None where this driver or version refuses or lacks it."""
+        """Return the result of an NVML function; None if the driver refuses or lacks it."""
         try:
             return getattr(self._nvml, function)(*arguments)
         except Exception:
@@ -89,7 +89,7 @@ def _scaled(value: float | None, unit: float) -> float | None:
 
 
 def _library() -> Any:
-    """NVML, started; None without."""
+    """Return NVML, initialised; None if unavailable."""
     try:
         nvml = import_module("pynvml")
         nvml.nvmlInit()

@@ -1,4 +1,4 @@
-"""What a server would have measured next on this device, as points."""
+"""A server's measurement plan for this device, as points."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from app.errors import Malformed
 from app.measure.device import Device
 from app.measure.operators.suite import is_measured, point_of
 from app.measure.point import Point
-from app.measure.upload import Server, sound
+from app.measure.upload import Server, decoded
 
 
 def planned(server: Server, device: Device, workload: Path | None) -> tuple[list[Point], list[str]]:
-    """Points of GET /gpus/{name}/plan, best first, for the workload in a JSON file where one is named.
+    """Return the points of GET /gpus/{name}/plan, best first, for the workload in a JSON file if given.
 
-    Beside them, what of the plan is not measured by a single process in a format of this device: operator and format.
+    Also returns operator and format of planned rows that a single process cannot measure on this device.
     """
     path = f"/gpus/{quote(device.name, safe='')}/plan"
     if workload is None:
-        plan = sound(server.ask("GET", path))
+        plan = decoded(server.ask("GET", path))
     else:
-        plan = sound(server.ask("POST", path, json={"workload": _read(workload)}))
+        plan = decoded(server.ask("POST", path, json={"workload": _read(workload)}))
     rows = [_whole(item["workload"]) for item in plan["measurements"]]
     mine = [row["dtype"] in device.dtypes and is_measured(row) for row in rows]
     points = [point_of(device, {"kind": "operator", **row}) for row in compress(rows, mine)]
@@ -33,7 +33,7 @@ def planned(server: Server, device: Device, workload: Path | None) -> tuple[list
 
 
 def _whole(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Sizes as whole numbers, however JSON spells them; the stack is this machine's."""
+    """Return a row with integer sizes and this machine's stack."""
     whole = {name: int(cell) if isinstance(cell, float) and cell.is_integer() else cell for name, cell in row.items()}
     return {name: cell for name, cell in whole.items() if name != "software"}
 

@@ -1,9 +1,9 @@
-"""The time of one point: warm-up, repetitions in trials, and how far the trials lie apart.
+"""Timing of one point: warm-up, repetitions in trials, and the spread between trials.
 
-On CUDA by events of the device. Before each repetition the L2 is emptied by writing a buffer of twice its size. Of an
-eager stack the device then idles until the host launches, so that the launch counts; of other stacks the host runs
-ahead while the buffer is written, and the time is the device's alone. On a CPU by the clock of the process, caches as
-the repetition before left them, as they are between the layers of a network.
+On CUDA it uses device events. Before each repetition the L2 is flushed by writing a buffer of twice its size. For an
+eager stack the device then idles until the host launches, so that the launch counts; for others the host runs ahead
+during the flush, and only device time counts. On a CPU it uses the process clock, with warm caches as between the
+layers of a network.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import torch
 from app.measure.device import Device
 from app.measure.point import Prepared
 
-# Warm-ups at least, at most; seconds likewise: a GPU at rest takes some milliseconds to reach its clock.
+# Least and most warm-ups, and seconds: an idle GPU takes some milliseconds to reach its clock.
 WARM_UPS, WARM_UP_S = (1, 20), (0.02, 0.3)
 TRIALS = (3, 10)
-# A trial takes about this long, or all of them the second figure where one repetition takes longer than a trial. A
-# GPU's repetitions differ less than those of a CPU, which other processes share.
+# Seconds per trial, and of all trials if a repetition takes longer than a trial. A GPU's repetitions vary less than
+# those of a CPU, which other processes share.
 TRIAL_S, LONGEST_S = {"cpu": 0.01, "cuda": 0.005}, 2.0
 MOST_REPETITIONS = 100
 _NS = 1e9
@@ -32,13 +32,13 @@ _PER_EVENT = 1e3
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What was measured, seconds.
+    """A measured time, seconds.
 
     latency_s  median over trials of the median repetition
     std_s      standard deviation between trials
-    spread     half of the trials lie within this share of the median (their interquartile range over it)
-    runs       launches of the workload in all
-    phases_s   likewise per phase
+    spread     interquartile range of the trials over their median
+    runs       launches of the workload in total
+    phases_s   median per phase
     """
 
     latency_s: float
@@ -58,7 +58,7 @@ class Clock:
             self._flushed = torch.empty(2 * cache, dtype=torch.int8, device=device.handle)
 
     def repetitions(self, prepared: Prepared, count: int, *, eager: bool) -> list[list[float]]:
-        """Seconds of every phase of `count` repetitions, [count][phases]."""
+        """Return the seconds of every phase of `count` repetitions, [count][phases]."""
         if not self.is_cuda:
             return [_on_host(prepared) for _ in range(count)]
         events = [self._on_device(prepared, eager) for _ in range(count)]
@@ -90,13 +90,13 @@ def _on_host(prepared: Prepared) -> list[float]:
 
 
 def measure(clock: Clock, prepared: Prepared, *, eager: bool) -> Timing:
-    """Warm up, then run the trials; raises whatever a phase raises."""
+    """Warm up, run the trials, and return the timing; raises any error of a phase."""
     once = _warmed_up(clock, prepared, eager)
     count = max(1, min(MOST_REPETITIONS, round(TRIAL_S[clock.kind] / once)))
     trials = max(TRIALS[0], min(TRIALS[1], round(LONGEST_S / (once * count))))
     rows: list[list[float]] = []
     began = time.perf_counter()
-    # A machine that turns out slower than its warm-up is not waited for.
+    # Stop early on a machine that turns out slower than its warm-up.
     while len(rows) < trials and (len(rows) < TRIALS[0] or time.perf_counter() - began < LONGEST_S):
         rows.append(_medians(clock.repetitions(prepared, count, eager=eager)))
     totals = [row[-1] for row in rows]
@@ -113,7 +113,7 @@ def measure(clock: Clock, prepared: Prepared, *, eager: bool) -> Timing:
 
 
 def _warmed_up(clock: Clock, prepared: Prepared, eager: bool) -> float:
-    """Seconds of one repetition, flushing and waiting included, after as many as fit the time."""
+    """Warm up, and return the seconds of one repetition including flush and wait."""
     began = lap = time.perf_counter()
     count = 0
     while not _is_warm(count, lap - began):
@@ -129,7 +129,7 @@ def _is_warm(count: int, seconds: float) -> bool:
 
 
 def _medians(repetitions: Sequence[Sequence[float]]) -> list[float]:
-    """The median of every phase, then that of their sum."""
+    """Return the median of every phase, then that of their sum."""
     return [statistics.median(column) for column in (*_columns(repetitions), [sum(row) for row in repetitions])]
 
 

@@ -1,7 +1,4 @@
-"""ConvNets in PyTorch from the description that the graphs have of them (app/graphs/convnets).
-
-Nothing is written twice, so that what is timed is what is predicted.
-"""
+"""ConvNets in PyTorch, built from their graph descriptions (app/graphs/convnets): the same networks are predicted."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from app.graphs.convnets.net import Net, Tensor
 
 
 class Layer(NamedTuple):
-    """A layer as it was described."""
+    """A described layer."""
 
     op: str
     name: str
@@ -29,7 +26,7 @@ class Layer(NamedTuple):
 
 
 class _Recorded(Net):
-    """A network that keeps its layers, block by block."""
+    """A network that records its layers by block."""
 
     def __init__(self, side: int, *, training: bool) -> None:
         super().__init__(side, training=training)
@@ -55,7 +52,7 @@ class _Recorded(Net):
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A layer that runs: the tensors it reads and so many channels of each, the one it writes, and those then done."""
+    """An executable layer: tensors and channels that it reads, the tensor it writes, and tensors then unused."""
 
     reads: tuple[tuple[int, int], ...]
     writes: int
@@ -63,18 +60,18 @@ class _Step:
 
 
 class ConvNet(nn.Module):
-    """Layers in the order they run, on images or, of a block, on what it reads: [batch, channels, side, side].
+    """Layers in execution order, on images or a block's input, [batch, channels, side, side].
 
-    `input` is that tensor's channels and side. It answers with every tensor that no layer reads: logits, and in
-    training those of auxiliary classifiers, each [batch, classes, 1, 1].
+    `input` is its channels and side. Returns every tensor that no layer reads: logits, and in training those of
+    auxiliary classifiers, [batch, classes, 1, 1] each.
     """
 
     def __init__(self, runs: Sequence[Sequence[Layer]]) -> None:
-        """`runs` are blocks one behind another; a block's repetition reads what the run before it wrote."""
+        """`runs` are consecutive blocks; a block's repetition reads the output of the previous one."""
         super().__init__()
         entering = runs[0][0].inputs[0]
         self.input = entering.channels, entering.side
-        # Tensors by number: 0 is the input, then one per layer; each row's last one.
+        # Tensor numbers: 0 is the input, then one per layer; maps each row to its last tensor.
         number: dict[int | None, int] = {entering.row: 0}
         modules: list[nn.Module] = []
         reads: list[tuple[tuple[int, int], ...]] = []
@@ -93,7 +90,7 @@ class ConvNet(nn.Module):
         ]
 
     def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Tensors are let go once the last layer has read them."""
+        """Run the layers; tensors are released after their last reader."""
         held = {0: images}
         for step, layer in zip(self._steps, self.layers, strict=True):
             y = layer(*(_part(held[source], channels) for source, channels in step.reads))
@@ -104,7 +101,7 @@ class ConvNet(nn.Module):
 
 
 def convnet(name: str, side: int, *, training: bool) -> ConvNet:
-    """The network, or the block of one (`resnet50/Bottleneck4`), for images of `side` pixels; the name is known."""
+    """Return a known network, or a block of one (`resnet50/Bottleneck4`), for images of `side` pixels."""
     network, _, block = name.partition("/")
     net = _Recorded(side, training=training)
     CONVNETS[network](net)
@@ -114,7 +111,7 @@ def convnet(name: str, side: int, *, training: bool) -> ConvNet:
 
 
 def _named(net: _Recorded) -> list[tuple[list[Layer], str]]:
-    """Every run of every block, and its name."""
+    """Return the layers and the name of every repetition of every block."""
     return [
         (layers, f"{block.kind}{block.first + i}")
         for layers, block in zip(net.layers, net.blocks, strict=True)
@@ -123,7 +120,7 @@ def _named(net: _Recorded) -> list[tuple[list[Layer], str]]:
 
 
 def _entering(layers: Sequence[Layer]) -> set[int | None]:
-    """Rows of other blocks that a block reads: of one that repeats, its input alone."""
+    """Return the rows of other blocks that a block reads; a repeated block reads only its input."""
     own = {layer.output.row for layer in layers}
     return {x.row for layer in layers for x in layer.inputs} - own
 
@@ -151,7 +148,7 @@ class _FullyConnected(nn.Linear):
 
 
 _DROPPED = 0.2
-# Layers that are what they are called; rectifiers work in place, as torchvision's do.
+# Layers by name; rectifiers work in place, as in torchvision.
 _PLAIN: Mapping[str, Callable[[], nn.Module]] = {
     "relu": partial(nn.ReLU, inplace=True),
     "relu6": partial(nn.ReLU6, inplace=True),
@@ -181,7 +178,7 @@ def _convolution(layer: Layer) -> nn.Conv2d:
         groups=dims["groups"],
         bias=layer.parameters > weights,
     )
-    # PyTorch's own start halves what passes, until numbers are so small that a CPU is slow with them.
+    # PyTorch's default initialisation shrinks activations to denormals, with which CPUs are slow.
     nn.init.kaiming_uniform_(convolution.weight, nonlinearity="relu")
     return convolution
 
@@ -194,7 +191,7 @@ def _pooling(layer: Layer) -> nn.Module:
     return nn.AdaptiveAvgPool2d(1) if side == 1 and window[0] == x.side else nn.AvgPool2d(*window)
 
 
-# Layers by operator, and where that says too little by name.
+# Layers by operator, or by name if the operator is ambiguous.
 _BUILT: Mapping[str, Callable[[Layer], nn.Module]] = {
     "conv2d": _convolution,
     "batch_norm": lambda layer: nn.BatchNorm2d(layer.output.channels),
@@ -206,6 +203,6 @@ _BUILT: Mapping[str, Callable[[Layer], nn.Module]] = {
 
 
 def _module(layer: Layer) -> nn.Module:
-    """What runs a layer."""
+    """Return the PyTorch module of a layer."""
     built = _BUILT.get(layer.op) or _BUILT.get(layer.name)
     return built(layer) if built else _PLAIN[layer.name]()

@@ -1,7 +1,7 @@
-"""Transformers in PyTorch from the traits that the graphs read out of a configuration (Architecture).
+"""Transformers in PyTorch, built from the graphs' Architecture: the same networks are predicted.
 
-So what is timed is what is predicted: one encoder or decoder of dense layers. `eager` computes what the Hugging Face
-module does, operation by operation; otherwise PyTorch's own attention, norms and activations.
+They are single encoders or decoders of dense layers. `eager` computes the operations of the Hugging Face module;
+otherwise PyTorch's own attention, norms and activations are used.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _ACTIVATIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def transformer(config: Mapping[str, Any], *, eager: bool, last_only: bool = False) -> Transformer:
-    """The network of a dense configuration; with `last_only` words follow each sequence's last token only."""
+    """Return the network of a dense configuration; with `last_only`, logits are of each sequence's last token only."""
     return Transformer(read(config), eager=eager, last_only=last_only)
 
 
 class Transformer(nn.Module):
-    """Tokens [batch, sequence] to logits of words, pooled features or labels."""
+    """Maps tokens [batch, sequence] to logits, pooled features or labels."""
 
     def __init__(self, architecture: Architecture, *, eager: bool, last_only: bool) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Transformer(nn.Module):
         self.last_only = last_only
 
     def forward(self, tokens: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """What its head has: logits of words, [batch, sequence or 1, vocabulary], labels, or features."""
+        """Return the head's outputs: logits [batch, sequence or 1, vocabulary], labels, or features."""
         x = self.embedding(tokens)
         for layer in self.layers:
             x = layer(x)
@@ -65,7 +65,7 @@ class Transformer(nn.Module):
 
 
 class _Embedded(nn.Module):
-    """Words, positions and segments."""
+    """Embedding of tokens, positions and segments."""
 
     def __init__(self, spec: Embedding, norm: NormKind, eager: bool, drop: float) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class _Layer(nn.Module):
 
 
 class _Attention(nn.Module):
-    """Each token on all tokens, or on those before it, or on the last few of these."""
+    """Attention to all tokens, to earlier tokens, or within a window of them."""
 
     def __init__(self, spec: Attention, width: int, eager: bool, drop: float) -> None:
         super().__init__()
@@ -156,14 +156,14 @@ class _Attention(nn.Module):
         )
 
     def _seen(self, q: torch.Tensor) -> torch.Tensor:
-        """Which keys each query sees, bool [tokens, tokens]."""
+        """Return True for keys that each query sees, bool [tokens, tokens]."""
         tokens = q.shape[2]
         every = torch.ones(tokens, tokens, dtype=torch.bool, device=q.device).tril()
         return every.triu(1 - self.spec.window) if self.spec.window else every
 
 
 def _turned(q: torch.Tensor, k: torch.Tensor, size: int) -> tuple[torch.Tensor, ...]:
-    """The first `size` elements of each head turned by position (Su et al. 2021)."""
+    """Return heads with rotary positions in their first `size` elements (Su et al. 2021)."""
     half = torch.arange(0, size, 2, device=q.device) / size
     angles = torch.outer(torch.arange(q.shape[2], device=q.device), _ROTARY_BASE**-half).repeat(1, 2)
     cosine, sine = angles.cos().to(q.dtype), angles.sin().to(q.dtype)
@@ -178,7 +178,7 @@ def _turned(q: torch.Tensor, k: torch.Tensor, size: int) -> tuple[torch.Tensor, 
 
 
 class _FeedForward(nn.Module):
-    """Two linears around an activation; gated, a third is multiplied in."""
+    """Two linear layers around an activation; if gated, a third multiplies it."""
 
     def __init__(self, spec: FeedForward, width: int, eager: bool) -> None:
         super().__init__()
@@ -197,7 +197,7 @@ class _FeedForward(nn.Module):
 
 
 class _Head(nn.Module):
-    """Pooled features, logits of words and labels: those that the head has."""
+    """The head's pooled features, logits and labels."""
 
     def __init__(self, spec: Head, width: int, norm: NormKind, eager: bool, tied: nn.Embedding | None) -> None:
         super().__init__()

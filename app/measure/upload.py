@@ -1,4 +1,4 @@
-"""Sending a file of measurements to a server, which registers the device from it where it does not know its name."""
+"""Upload of a measurement file to a server, which registers an unknown device from it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from app.errors import BadInput, Forbidden, GpucastError
 from app.measure.output import PEAKS
 
-# A refusal tells of this many rows at most.
+# Rows per request; a refusal lists at most this many.
 CHUNK = 1000
 TIMEOUT_S = 300.0
 _UNAUTHORIZED, _FORBIDDEN, _REFUSED, _BROKEN = 401, 403, 422, 500
@@ -25,7 +25,7 @@ _UNAUTHORIZED, _FORBIDDEN, _REFUSED, _BROKEN = 401, 403, 422, 500
 
 @dataclass(frozen=True, slots=True)
 class FigureReport:
-    """Figures of a device that a server lacked, and whether it has them now: changing a GPU takes an admin's key."""
+    """Figures of a device that a server lacked; `taken` is False if the key may not change GPUs (admin only)."""
 
     figures: Mapping[str, float] = field(default_factory=dict)
     taken: bool = True
@@ -33,7 +33,7 @@ class FigureReport:
 
 @dataclass(slots=True)
 class Sent:
-    """What became of the rows: new to the server, there already, or left out, by reason; and the devices registered."""
+    """Result of an upload: new rows, known rows, skipped rows by reason, and registered devices."""
 
     inserted: int = 0
     unchanged: int = 0
@@ -42,14 +42,14 @@ class Sent:
 
 
 class Server:
-    """A gpucast service; `key` is its API key, where it wants one. Failures are GpucastError with its words."""
+    """A gpucast service; `key` is its API key, if needed. Failures raise GpucastError with the server's message."""
 
     def __init__(self, url: str, key: str | None = None) -> None:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._client = httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_S)
 
     def ask(self, method: str, path: str, **content: Any) -> httpx.Response:
-        """The answer; a server that is away, broken or wants a key raises, Forbidden where this one may do less."""
+        """Return the response; raises GpucastError on connection and server errors, Forbidden for missing rights."""
         try:
             answer = self._client.request(method, path, **content)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -57,24 +57,24 @@ class Server:
         if answer.status_code == _FORBIDDEN:
             raise Forbidden
         if answer.status_code >= _BROKEN or answer.status_code == _UNAUTHORIZED:
-            raise GpucastError(f"{path}: {words(answer)}")
+            raise GpucastError(f"{path}: {message_of(answer)}")
         return answer
 
     def greet(self) -> None:
-        """Ask it anything: one that is away or wants another key is better known before there is much to send."""
+        """Check connection and key before measuring."""
         self.ask("GET", "/predictors")
 
     def send(self, path: Path) -> Sent:
-        """Every row of the file; those that the server refuses are counted, and the others sent."""
+        """Send all rows of the file; refused rows are counted, and the others sent."""
         table, sent = pq.read_table(path), Sent()
         for start in range(0, len(table), CHUNK):
             self._send(table.slice(start, CHUNK), sent)
         return sent
 
     def raise_peaks(self, device: Mapping[str, Any]) -> FigureReport:
-        """Raise what the server has of a CPU that was registered by a run that saw less.
+        """Raise the server's figures of a CPU that an earlier run measured lower.
 
-        A busy machine shows half of its bandwidth, and then no row of a quiet one could be true.
+        On a busy machine half of the bandwidth is measured; rows of a quiet one would then violate the hardware limit.
         """
         path = _path(device["name"])
         answer = self.ask("GET", path)
@@ -84,18 +84,18 @@ class Server:
         return self._change(path, {name: device[name] for name in PEAKS if device[name] > known[name]})
 
     def send_figures(self, gpu: str, figures: Mapping[str, float]) -> FigureReport:
-        """Set those measured figures of a GPU that the server does not have."""
+        """Set the measured figures of a GPU that the server lacks."""
         if not figures:
             return FigureReport()
-        known = sound(self.ask("GET", _path(gpu)))
+        known = decoded(self.ask("GET", _path(gpu)))
         return self._change(_path(gpu), {name: value for name, value in figures.items() if known.get(name) is None})
 
     def _change(self, path: str, figures: Mapping[str, float]) -> FigureReport:
-        """Change a GPU, where the key may: measurements are taken from others too."""
+        """Change a GPU if the key allows it; measurements need fewer rights."""
         if not figures:
             return FigureReport()
         try:
-            sound(self.ask("PATCH", path, json=figures))
+            decoded(self.ask("PATCH", path, json=figures))
         except Forbidden:
             return FigureReport(figures, taken=False)
         return FigureReport(figures)
@@ -108,11 +108,11 @@ class Server:
             sent.left_out.update(wrong.values())
             chunk = chunk.take([row for row in range(len(chunk)) if row not in wrong])
             if not wrong:
-                raise BadInput(f"The server takes none of the rows: {words(answer)}")
+                raise BadInput(f"The server accepts none of the rows: {message_of(answer)}")
             if not len(chunk):
                 return
             answer = self._post(chunk)
-        report = sound(answer)
+        report = decoded(answer)
         sent.inserted += report["inserted"]
         sent.unchanged += report["unchanged"]
         sent.left_out.update(report["skipped"])
@@ -129,15 +129,15 @@ def _path(gpu: str) -> str:
     return f"/gpus/{quote(gpu, safe='')}"
 
 
-def sound(answer: httpx.Response) -> Any:
-    """The decoded body of a success; GpucastError with the server's words otherwise."""
+def decoded(answer: httpx.Response) -> Any:
+    """Return the decoded body of a success; else raises GpucastError with the server's message."""
     if not answer.is_success:
-        raise GpucastError(words(answer))
+        raise GpucastError(message_of(answer))
     return answer.json()
 
 
-def words(answer: httpx.Response) -> str:
-    """What the server says is wrong."""
+def message_of(answer: httpx.Response) -> str:
+    """Return the server's error message."""
     try:
         problem = answer.json()
         errors = [f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in problem.get("errors", [])[:5]]

@@ -1,4 +1,4 @@
-"""GPUs, measurements, predictor versions, retraining jobs, and the revision that tells of changes."""
+"""Create GPUs, measurements, predictor versions, retraining jobs, and the revision of changes."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,6 +1,6 @@
-"""The queue: Procrastinate's own schema of version 3.10 (MIT licence), kept beside this folder as it was.
+"""Create the job queue: Procrastinate's schema of version 3.10 (MIT licence), stored unchanged beside this folder.
 
-A release of Procrastinate that changes its schema gets a migration of its own, made from the files it ships.
+A Procrastinate release that changes its schema gets a migration of its own, from the files it ships.
 """
 
 from pathlib import Path

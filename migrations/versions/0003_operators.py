@@ -1,4 +1,4 @@
-"""Measured operators in a columnar form: what rows have in common once, and only figures per row."""
+"""Create tables of measured operators: shared attributes once per context, and only figures per row."""
 
 import sqlalchemy as sa
 from alembic import op

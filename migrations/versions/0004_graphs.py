@@ -1,4 +1,4 @@
-"""Networks that callers sent, to be asked about by their id."""
+"""Create uploaded networks, predicted by id."""
 
 import sqlalchemy as sa
 from alembic import op

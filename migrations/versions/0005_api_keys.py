@@ -1,4 +1,4 @@
-"""API keys and what they may do."""
+"""Create API keys with roles."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Shipped files of measurements that were brought in."""
+"""Create the record of imported shipped measurement files."""
 
 import sqlalchemy as sa
 from alembic import op

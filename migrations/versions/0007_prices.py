@@ -1,4 +1,4 @@
-"""What an hour of a GPU costs, as users import it."""
+"""Create imported GPU prices per hour."""
 
 import sqlalchemy as sa
 from alembic import op

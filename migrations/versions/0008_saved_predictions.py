@@ -1,4 +1,4 @@
-"""Answers that callers saved, with what they were derived from."""
+"""Create saved answers with their requests and versions."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,10 +1,10 @@
-"""Which rows the suite measures, in which order: a Sobol sequence per operator over the logarithm of its sizes.
+"""Design of the operator suite: a Sobol sequence per operator over the logarithm of its sizes.
 
-Half of the sizes are multiples of 64, as networks have them, the others anything; what is too large for the device's
-memory, or for the time that a point may take at the device's peaks, is left out. Rows are dealt in rounds: each has
-every operator (of the element-wise ones, much alike, a third), whose dtypes and phases take turns from round to round,
-and one step of each K sweep (products of fixed m and n, so of fixed waves, with K doubling: along them PM2Lat fits a
-kernel's throughput). So any beginning of the list covers the operators, and one of some rounds their dtypes.
+Half of the sizes are multiples of 64, as in networks, the others arbitrary. Rows too large for the device's memory, or
+too long at its peaks, are dropped. Rows are ordered in rounds: a round has every operator (a third of the similar
+element-wise ones), with dtypes and phases alternating between rounds, and one step of each K sweep (products of fixed m
+and n, hence fixed waves, with doubling K, to which PM2Lat fits throughput). Any prefix covers the operators, and a few
+rounds their dtypes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from app.tables.ops import DTYPES
 
 DRAWS = 256
 ALIGNED, FP8_ALIGNED = 64, 16
-# Share of the device's memory that a row may touch, and seconds at the device's peaks.
+# Largest working set as a share of the device's memory, and longest time at its peaks, seconds.
 MEMORY_SHARE, LONGEST_S = 0.2, 0.03
 SWEEP_SIDES, SWEEP_DEPTHS = (1024, 2048, 4096), tuple(1 << power for power in range(5, 15))
 Row = dict[str, Any]
@@ -38,7 +38,7 @@ SPACES: Mapping[str, Space] = {
 
 
 def rows(device: Device) -> list[Row]:
-    """Workloads in the measurements form, in the order to measure them."""
+    """Return the workloads, in the measurements form, in measuring order."""
     dealt = [(space.share, space.every, _drawn(op, space, device.dtypes)) for op, space in SPACES.items()]
     dealt += [(1, 1, _swept(op, space, device.dtypes)) for op, space in SPACES.items() if space.swept is not None]
     kept = iter(fits([row for _, _, series in dealt for row in series], device).tolist())
@@ -52,7 +52,7 @@ def rows(device: Device) -> list[Row]:
 
 
 def _drawn(op: str, space: Space, dtypes: Sequence[str]) -> list[Row]:
-    """The rows of one operator; dtypes and phases take turns, those of each operator begin with another one."""
+    """Return the rows of one operator, with alternating dtypes and phases that start differently per operator."""
     phases = ("forward", "backward") if space.back else ("forward",)
     turns = [(dtype, phase) for phase in phases for dtype in dtypes if dtype in space.dtypes]
     turns = [turn for turn in turns if turn != ("fp8", "backward")]
@@ -61,7 +61,7 @@ def _drawn(op: str, space: Space, dtypes: Sequence[str]) -> list[Row]:
     found = []
     for k, point in enumerate(points if turns else ()):
         dtype, phase = turns[(k + seed) % len(turns)]
-        # The alignment changes with every pass over the turns, so that each turn meets both.
+        # The alignment alternates with every pass over dtypes and phases, so that each gets both.
         step = ALIGNED if (k // len(turns)) % 2 else 1
         at = zip(space.axes.items(), point, strict=True)
         sizes = space.finish({name: _size(axis, share, step) for (name, axis), share in at})
@@ -73,7 +73,7 @@ def _drawn(op: str, space: Space, dtypes: Sequence[str]) -> list[Row]:
 
 
 def _size(axis: Axis, at: float, step: int) -> Any:
-    """The value at `at` (0 to 1) of an axis; a multiple of `step` where the axis reaches that far there."""
+    """Return the value at `at` (0 to 1) of an axis, a multiple of `step` if the axis allows."""
     if not isinstance(axis, Log):
         return axis.options[int(at * len(axis.options))]
     raw = axis.low * (axis.high / axis.low) ** at
@@ -82,7 +82,7 @@ def _size(axis: Axis, at: float, step: int) -> Any:
 
 
 def _swept(op: str, space: Space, dtypes: Sequence[str]) -> list[Row]:
-    """K sweeps of products of one square per dtype."""
+    """Return K sweeps of products, one square size per dtype."""
     batch: Sizes = dict(space.swept or {})
     known = [dtype for dtype in dtypes if dtype in space.dtypes]
     return [
@@ -98,7 +98,7 @@ def _row(op: str, dtype: str, phase: str, sizes: Sizes) -> Row:
 
 
 def fits(wanted: Sequence[Row], device: Device) -> NDArray[np.bool_]:
-    """Which rows the device has the memory for and computes in time, bool [rows]."""
+    """Return True for rows that fit into the device's memory and time limit, bool [rows]."""
     spec, table = complete(device.description), table_of(wanted)
     work = work_of(table, kinds_of(table))
     rates = np.array([_rate(device, spec, dtype) for dtype in DTYPES])[table.dtype]
@@ -108,6 +108,6 @@ def fits(wanted: Sequence[Row], device: Device) -> NDArray[np.bool_]:
 
 
 def _rate(device: Device, spec: GpuSpec, dtype: str) -> float:
-    """FLOP/s in a format: measured, or the peak of its fastest pipe; one that has neither takes no time."""
+    """Return FLOP/s in a format: measured, else the peak of its fastest pipe, else infinite."""
     peaks = [rate for pipe, rate in spec.peak_flops.items() if pipe.removesuffix("_tensor") == dtype]
     return device.rates.get(dtype) or max(peaks, default=np.inf)

@@ -1,6 +1,6 @@
-"""Operator rows in the measurements form as the table that the library counts with.
+"""Conversion of operator rows in the measurements form to an OpTable.
 
-The service reads such rows by forms that check them. These are the suite's own, and the machine that measures may lack
+The service's forms check such rows; these are the suite's own and need no checks, and the measuring machine may lack
 the service's packages.
 """
 
@@ -19,7 +19,7 @@ Row = Mapping[str, Any]
 
 
 def table_of(rows: Sequence[Row]) -> OpTable:
-    """The rows, in order."""
+    """Return the rows as an OpTable, in order."""
     kind = np.array([OP_CODE[row["op"]] for row in rows], dtype=np.intp)
     dtype = np.array([DTYPE_CODE[row["dtype"]] for row in rows], dtype=np.intp)
     dims = np.full((len(MIXED_FIELDS), len(rows)), np.nan)
@@ -30,7 +30,7 @@ def table_of(rows: Sequence[Row]) -> OpTable:
 
 
 def _cell(dim: Dim, row: Row) -> Any:
-    """What a field's columns hold: one number, or both of a pair."""
+    """Return the value of a field's columns: one number, or both of a pair."""
     if dim.name == "backward":
         return float(row.get("phase") == "backward")
     if dim.name == "burst":

@@ -1,4 +1,4 @@
-"""What operators are built with on the device that is measured (app.ops.suite.Maker), and their backward passes."""
+"""Random tensors with which operators are built on the device (app.ops.suite.Maker), and backward passes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from app.ops.suite import Made
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """Random tensors on one device in one format: zeros would draw less power, and so run faster, than data does."""
+    """Random tensors on one device in one format: zeros would draw less power, and run faster, than real data."""
 
     device: torch.device
     dtype: Any
@@ -23,26 +23,26 @@ class Tensors:
 
     @classmethod
     def of(cls, device: Device, dtype: str) -> Tensors:
-        """That of an API's dtype; tf32 is fp32 whose products may be rounded."""
+        """Return the tensors of an API dtype; tf32 is fp32 with rounded products."""
         is_tf32 = dtype == "tf32"
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = is_tf32
         return cls(device.handle, torch_dtypes()[dtype])
 
     def normal(self, *shape: int) -> Any:
-        """Normal numbers."""
+        """Return normally distributed numbers."""
         return torch.randn(shape, dtype=self.dtype, device=self.device)
 
     def positive(self, *shape: int) -> Any:
-        """Numbers between 0.5 and 1.5."""
+        """Return numbers between 0.5 and 1.5."""
         return torch.rand(shape, dtype=self.dtype, device=self.device) + 0.5
 
     def whole(self, below: int, *shape: int) -> Any:
-        """64-bit numbers from 0."""
+        """Return int64 numbers from 0 to below `below`."""
         return torch.randint(below, shape, device=self.device)
 
 
 def backward(made: Made) -> Callable[[], Any]:
-    """The call that finds the gradients of a forward pass done once, before."""
+    """Return a call that computes the gradients of a forward pass, which runs once, here."""
     for tensor in made.learned:
         tensor.requires_grad_()
     result = made.forward()

@@ -18,26 +18,26 @@ _REPLAYED = ("bf16", "fp16", "fp8")
 
 
 def points(device: Device) -> Sequence[Point]:
-    """Every point of the suite, in the order of usefulness."""
+    """Return all points of the suite, the most useful first."""
     return [point_of(device, row) for row in rows(device)]
 
 
 def is_measured(workload: Mapping[str, Any]) -> bool:
-    """Whether PyTorch has the operator in its format."""
+    """Return True if PyTorch supports the operator in its format."""
     return workload["dtype"] in torch_dtypes() and _family(workload["op"], workload["dtype"]) is not None
 
 
 def _family(op: str, dtype: str) -> Family | None:
-    """What builds the operator's rows in a format; None where PyTorch has none."""
+    """Return the builder of the operator's rows in a format; None if PyTorch does not support it."""
     if op not in SPACES:
         return None
     return SPACES[op].build_fp8 if dtype == "fp8" else SPACES[op].build
 
 
 def point_of(device: Device, workload: Mapping[str, Any]) -> Point:
-    """An operator row as a point; BadInput for one that is not measured here.
+    """Return an operator row as a point; raises BadInput for an unsupported one.
 
-    Narrow formats run forward as serving stacks run them, in a CUDA graph; the rest as PyTorch launches it.
+    Forward in narrow formats runs in a CUDA graph, as in serving stacks; the rest runs as PyTorch launches it.
     """
     family = _family(workload["op"], workload["dtype"])
     if family is None or not is_measured(workload):

@@ -133,5 +133,5 @@ def test_many_pairs_are_sampled_alike_every_time() -> None:
 
 
 def test_serving_imports_no_scikit_learn() -> None:
-    code = "import sys, papers.cross_gpu_kernels.regressors; sys.exit('sklearn' in sys.modules)"
+    code = "import sys, app.predictors.papers.cross_gpu_kernels.regressors; sys.exit('sklearn' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
