@@ -1,3 +1,3 @@
 """gpucast: how long GPU work takes on any GPU, without running it there."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
