@@ -1,6 +1,7 @@
 # gpucast: two commands. Needs make and Python >= 3.11; everything else goes into .venv.
 #   make serve   install, then start database, API and worker   (PORT, HOST, DATABASE_URL, GPUCAST_DATA_DIR)
 #   make test    install, then format, lint, types, layers, locks, documentation and every test
+#   make coverage which lines of compiled functions the tests execute; part of `make test`
 #   make measure install what `gpucast measure` needs on the machine with the device, and say how to run it
 #   make train   the artefacts of models_store/ from the data sets in DATA (or GPUCAST_SHARED_DATA)
 #   make docs    build the documentation, strictly, and open it where there is a browser
@@ -23,7 +24,7 @@ endif
 unexport PYTHONDONTWRITEBYTECODE
 
 CHECKS := types site style layers locks
-.PHONY: client serve train measure test check $(CHECKS) compile docs lock install clean
+.PHONY: client serve train measure test check $(CHECKS) compile coverage docs lock install clean
 
 serve: $(INSTALLED)
 	@$(BIN)/gpucast serve
@@ -41,12 +42,16 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 # The checks, the compiler and the installation of PyTorch need little of one another, and two cores are there.
 test: .venv/.dev
-	@$(MAKE) --no-print-directory -j 3 .venv/.torch compile $(CHECKS)
+	@$(MAKE) --no-print-directory -j 3 .venv/.torch compile coverage $(CHECKS)
 	$(ONE_THREAD) $(BIN)/pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 30 --durations-min 1
 
 # What answers requests, compiled once before two processes would each do it.
 compile: $(INSTALLED)
 	@$(BIN)/python -m app.bootstrap.warm
+
+# Which lines of compiled functions the tests execute, with the compiler off.
+coverage: .venv/.dev
+	$(ONE_THREAD) $(BIN)/python -m tests.compiled_lines
 
 check: .venv/.dev
 	@$(MAKE) --no-print-directory -j 2 $(CHECKS)

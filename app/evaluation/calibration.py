@@ -104,12 +104,12 @@ def _inside(mine: Sequence[Trial], how: str) -> dict[int, Any]:
     """Per draw, which answers lie in intervals made of the other GPUs' answers."""
     held = {}
     for draw in {trial.draw for trial in mine if trial.selection == how}:
-        together = _concatenate(mine, how, draw)
+        together = _together(mine, how, draw)
         held[draw] = covered(together, COVERAGE)
     return held
 
 
-def _concatenate(mine: Sequence[Trial], how: str, draw: int) -> HeldOut:
+def _together(mine: Sequence[Trial], how: str, draw: int) -> HeldOut:
     parts = [trial.held_out for trial in mine if (trial.selection, trial.draw) == (how, draw)]
     return HeldOut.together(parts[0].cells, parts)
 
@@ -118,7 +118,7 @@ def _figures(mine: Sequence[Trial], how: str, held: Mapping[int, Any], among: Se
     """MAPE and share inside the interval, percent, means over the draws: rows weigh alike."""
     errors, inside, n = [], [], 0
     for draw, hits in held.items():
-        answers = _concatenate(mine, how, draw)
+        answers = _together(mine, how, draw)
         here = np.isin(answers.gpu, among)
         n = int(here.sum())
         errors.append(np.abs(np.expm1(-answers.log_ratio[here])).mean())

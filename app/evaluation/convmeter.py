@@ -34,8 +34,8 @@ ALL = "all"
 MS_PER_S = 1e3
 
 
-class HeldOutTimes(NamedTuple):
-    """Held-out rows: measured and predicted seconds, float64 [n], and where there was no prediction."""
+class Asked(NamedTuple):
+    """Rows that were held out, seconds measured and answered, float64 [n], and where there was no answer."""
 
     measured_s: Floats
     answered_s: Floats
@@ -56,15 +56,15 @@ def evaluate_convmeter(
             progress(f"{run} {data.runs.dtype}: {len(rows)} rows")
             for protocol in protocols:
                 for predictor in PREDICTORS:
-                    held_out = _held_out(predictor, data, rows, protocol, gpus)
-                    if held_out is not None:
+                    asked = _held_out(predictor, data, rows, protocol, gpus)
+                    if asked is not None:
                         about = {
                             "held_out": protocol,
                             "run": run,
                             "dtype": data.runs.dtype,
                             "predictor": predictor.name,
                         }
-                        cells += [about | cell for cell in scored(held_out, data.family[rows])]
+                        cells += [about | cell for cell in scored(asked, data.family[rows])]
     return cells
 
 
@@ -76,22 +76,22 @@ def published() -> list[Result]:
 
 def _held_out(
     predictor: type[ConvMeter], data: NetworkRuns, rows: NDArray[np.intp], protocol: str, gpus: GpuTable
-) -> HeldOutTimes | None:
+) -> Asked | None:
     """Every row of a run answered by what did not see it; None where nothing else was measured."""
     if protocol == "gpu":
-        training = _training_rows(data, rows)
-        return _answers(predictor, data.runs.take(training), data.runs.take(rows), gpus) if len(training) else None
+        taught = _elsewhere(data, rows)
+        return _answers(predictor, data.runs.take(taught), data.runs.take(rows), gpus) if len(taught) else None
     run = data.take(rows)
     of = run.family if protocol == "family" else run.name
-    answers = HeldOutTimes(run.runs.rows.latency_s, np.empty(len(rows)), np.empty(len(rows), dtype=np.bool_))
-    for item in np.unique(of):
-        out = of == item
+    answers = Asked(run.runs.rows.latency_s, np.empty(len(rows)), np.empty(len(rows), dtype=np.bool_))
+    for one in np.unique(of):
+        out = of == one
         found = _answers(predictor, run.runs.take(np.flatnonzero(~out)), run.runs.take(np.flatnonzero(out)), gpus)
         answers.answered_s[out], answers.unanswered[out] = found.answered_s, found.unanswered
     return answers
 
 
-def _training_rows(data: NetworkRuns, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+def _elsewhere(data: NetworkRuns, rows: NDArray[np.intp]) -> NDArray[np.intp]:
     """Rows of other GPUs that were run alike, whatever their software."""
     alike = _alike(data.batch_of)
     gpu = data.runs.rows.gpu
@@ -103,42 +103,40 @@ def _alike(batch_of: Names) -> Names:
     return np.array([" ".join(words.split()[2:]) for words in batch_of.tolist()])
 
 
-def _answers(
-    predictor: type[ConvMeter], training: OperatorRuns, held_out: OperatorRuns, gpus: GpuTable
-) -> HeldOutTimes:
-    i, j = np.arange(len(held_out)), held_out.rows.gpu
-    limit = hardware_limit(held_out.rows.ops, gpus, i, j).latency_s
+def _answers(predictor: type[ConvMeter], taught: OperatorRuns, asked: OperatorRuns, gpus: GpuTable) -> Asked:
+    i, j = np.arange(len(asked)), asked.rows.gpu
+    limit = hardware_limit(asked.rows.ops, gpus, i, j).latency_s
     try:
-        fitted = predictor().fit_operators([training], gpus)
-        found = fitted.predict(held_out.rows.ops, gpus, i, j, evidence=NO_EVIDENCE).latency_s
+        fitted = predictor().fit_operators([taught], gpus)
+        found = fitted.predict(asked.rows.ops, gpus, i, j, evidence=NO_EVIDENCE).latency_s
     except NotTrained:
-        found = np.full(len(held_out), np.nan)
-    return HeldOutTimes(held_out.rows.latency_s, np.fmax(found, limit), np.isnan(found))
+        found = np.full(len(asked), np.nan)
+    return Asked(asked.rows.latency_s, np.fmax(found, limit), np.isnan(found))
 
 
-def scored(held_out: HeldOutTimes, family: Names) -> Iterator[Result]:
+def scored(asked: Asked, family: Names) -> Iterator[Result]:
     """A cell of all rows, then one per family."""
-    yield {"family": ALL, **scores(held_out)}
-    for item in np.unique(family).tolist():
-        mine = family == item
-        yield {"family": item, **scores(HeldOutTimes(*(column[mine] for column in held_out)))}
+    yield {"family": ALL, **scores(asked)}
+    for one in np.unique(family).tolist():
+        mine = family == one
+        yield {"family": one, **scores(Asked(*(column[mine] for column in asked)))}
 
 
-def scores(held_out: HeldOutTimes) -> Result:
+def scores(asked: Asked) -> Result:
     """R2, RMSE in milliseconds, the same over the range measured, MAPE and median in percent.
 
     R2 and NRMSE are None where nothing differs.
     """
-    error = held_out.answered_s - held_out.measured_s
-    relative = np.abs(error / held_out.measured_s)
-    spread = ((held_out.measured_s - held_out.measured_s.mean()) ** 2).sum()
-    rmse, value_range = float(np.sqrt((error**2).mean())), float(np.ptp(held_out.measured_s))
+    error = asked.answered_s - asked.measured_s
+    relative = np.abs(error / asked.measured_s)
+    spread = ((asked.measured_s - asked.measured_s.mean()) ** 2).sum()
+    rmse, reach = float(np.sqrt((error**2).mean())), float(np.ptp(asked.measured_s))
     return {
         "n": len(error),
         "r2": round(1.0 - float((error**2).sum() / spread), 3) if spread > 0 else None,
         "rmse_ms": round(MS_PER_S * rmse, 3),
-        "nrmse": round(rmse / value_range, 3) if value_range > 0 else None,
+        "nrmse": round(rmse / reach, 3) if reach > 0 else None,
         "mape": round(100.0 * float(relative.mean()), 2),
         "median_ape": round(100.0 * float(np.median(relative)), 2),
-        "unanswered": int(held_out.unanswered.sum()),
+        "unanswered": int(asked.unanswered.sum()),
     }

@@ -18,7 +18,7 @@ from app.engine.curated import load_seed_specs
 from app.engine.engine import POOLED, Engine, Served
 from app.engine.shipped import shipped_version
 from app.errors import BadInput
-from app.evaluation.convmeter import PROTOCOLS, HeldOutTimes, evaluate_convmeter, scored
+from app.evaluation.convmeter import PROTOCOLS, Asked, evaluate_convmeter, scored
 from app.evaluation.measured_networks import read_networks
 from app.evaluation.own_networks import read_own
 from app.graphs.convnets import lower
@@ -103,8 +103,8 @@ def through_operators(folder: Path, engine: Engine, progress: Callable[[str], No
                     strict=True,
                 )
             ]
-            held_out = HeldOutTimes(some.runs.rows.latency_s, np.array(found), np.zeros(len(rows), dtype=np.bool_))
-            cells += [about | cell for cell in scored(held_out, some.family)]
+            asked = Asked(some.runs.rows.latency_s, np.array(found), np.zeros(len(rows), dtype=np.bool_))
+            cells += [about | cell for cell in scored(asked, some.family)]
     return cells
 
 

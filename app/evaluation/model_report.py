@@ -97,7 +97,7 @@ def means(cells: Sequence[Result]) -> list[str]:
             continue
         ours = [_mean([abs(cell["error"]) for cell in here if cell["predictor"] == name], goal.most) for name in names]
         first = [cell for cell in here if cell["predictor"] == here[0]["predictor"]]
-        theirs = [_mean([cell["published"][item] for cell in first if item in cell["published"]]) for item in METHODS]
+        theirs = [_mean([cell["published"][one] for cell in first if one in cell["published"]]) for one in METHODS]
         held = _held(first)
         most = "-" if goal.most is None else f"{goal.most:g}"
         text.append(f"| {goal.label} | {len(first)} | {most} | {' | '.join([*ours, *theirs])} | {held} |")

@@ -66,12 +66,12 @@ def evaluate_models(
 
     `most_train` bounds the rows of each operator and GPU that are learned from.
     """
-    known = {item.name: item for item in contenders()}
+    known = {one.name: one for one in contenders()}
     if unknown := [name for name in predictors if name not in known]:
         raise BadInput(f"Unknown predictor {unknown[0]!r}: use one of {', '.join(known)}.")
     cells: list[Result] = []
     for contender in [known[name] for name in predictors or ("auto",)]:
-        for ready, runs in _trained(contender, study, most_train, progress):
+        for ready, runs in _taught(contender, study, most_train, progress):
             cells += [{"predictor": contender.name, **cell} for cell in answered_models(ready, runs, study)]
     return cells
 
@@ -85,7 +85,7 @@ def read_study(folder: Path) -> Study:
     return Study(home, catalog, GpuTable.from_specs(specs), operators, runs, published)
 
 
-def _trained(
+def _taught(
     contender: Contender, study: Study, most_train: int | None, progress: Report
 ) -> Iterator[tuple[Ready, list[Measured]]]:
     """What learned each fold, and the runs that it is asked."""
@@ -103,14 +103,14 @@ def _trained(
 def answered_models(ready: Ready, runs: Sequence[Measured], study: Study) -> Iterator[dict[str, Any]]:
     """A cell per measured run: each network over all its GPUs at once."""
     alike: dict[tuple[str, Run], list[Measured]] = {}
-    for item in runs:
-        alike.setdefault((item.model, item.run), []).append(item)
+    for one in runs:
+        alike.setdefault((one.model, one.run), []).append(one)
     served = {(ready.predictor.name, POOLED): Served(ready.predictor, ready.intervals, "evaluated")}
     engine = Engine(study.catalog, study.gpus, served)
     for (model, run), here in alike.items():
         config = read_config(study.folder, model)
         rows = prepare(Network(("neusight", model), partial(hf.lower, config)), run)
-        targets = [study.gpus.ids.index(entry.gpu) for entry in here]
+        targets = [study.gpus.ids.index(one.gpu) for one in here]
         step = time_step(
             engine,
             rows,

@@ -44,23 +44,23 @@ def answers_left_out(
         progress(f"auto learns operators, {name} left out")
         gpu = study.gpus.ids.index(name)
         here = [run for run in rows if (run.rows.gpu == gpu).any()]
-        training = [_subsample(run.take(np.flatnonzero(run.rows.gpu != gpu)), most) for run in here or rows]
-        same = None if here else next((item for item in fitted if not residuals[item]), None)
-        fitted[name] = Auto().fit_operators(training, study.gpus) if same is None else fitted[same]
-        held_out = [_subsample(run.take(np.flatnonzero(run.rows.gpu == gpu)), MOST_TESTED) for run in here]
+        taught = [_thinned(run.take(np.flatnonzero(run.rows.gpu != gpu)), most) for run in here or rows]
+        same = None if here else next((one for one in fitted if not residuals[one]), None)
+        fitted[name] = Auto().fit_operators(taught, study.gpus) if same is None else fitted[same]
+        asked = [_thinned(run.take(np.flatnonzero(run.rows.gpu == gpu)), MOST_TESTED) for run in here]
         residuals[name] = [
-            answers(fitted[name], held_out, study.gpus, k, np.arange(len(run)), GPU_HELD_OUT)
-            for k, run in enumerate(held_out)
+            answers(fitted[name], asked, study.gpus, k, np.arange(len(run)), GPU_HELD_OUT)
+            for k, run in enumerate(asked)
         ]
     for name in names:
-        others = _concatenate([part for gpu, parts in residuals.items() if gpu != name for part in parts])
+        others = _together([part for gpu, parts in residuals.items() if gpu != name for part in parts])
         ready = Ready(fitted[name], others.intervals())
         runs = [run for run in study.runs if run.gpu == name and not run.option]
         for cell in answered_models(ready, runs, study):
             yield {"predictor": "auto", **cell, "part": PART}
 
 
-def _subsample(run: OperatorRuns, most: int) -> OperatorRuns:
+def _thinned(run: OperatorRuns, most: int) -> OperatorRuns:
     """At most `most` rows of each GPU, at random but always the same."""
     kept = [
         np.random.default_rng(0).permutation(np.flatnonzero(run.rows.gpu == gpu))[:most]
@@ -69,6 +69,6 @@ def _subsample(run: OperatorRuns, most: int) -> OperatorRuns:
     return run.take(np.sort(np.concatenate(kept)))
 
 
-def _concatenate(parts: list[HeldOut]) -> HeldOut:
+def _together(parts: list[HeldOut]) -> HeldOut:
     names = [field.name for field in fields(HeldOut)][1:]
     return HeldOut(parts[0].cells, *(np.concatenate([getattr(part, name) for part in parts]) for name in names))

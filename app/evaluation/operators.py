@@ -96,16 +96,16 @@ def evaluate_operators(  # noqa: PLR0913  (a choice per option of the command)
 
     Without `intervals` every predictor has documented ones, which takes a tenth of the time.
     """
-    known = {item.name: item if intervals else item._replace(holds_out=False) for item in contenders()}
-    running = _select("predictor", known, predictors)
-    asked = [protocol for protocol in PROTOCOLS if protocol in _select("protocol", dict.fromkeys(PROTOCOLS), protocols)]
+    known = {one.name: one if intervals else one._replace(holds_out=False) for one in contenders()}
+    running = _chosen("predictor", known, predictors)
+    asked = [protocol for protocol in PROTOCOLS if protocol in _chosen("protocol", dict.fromkeys(PROTOCOLS), protocols)]
     gpus = GpuTable.from_specs(load_seed_specs())
     progress(f"reading {folder}")
     cells = list(read_cells(folder))
     of_family: dict[str, list[Cell]] = defaultdict(list)
     for cell in cells:
         of_family[family_of(cell)].append(cell)
-    wanted = [cell for part in _select("family", of_family, families).values() for cell in part]
+    wanted = [cell for part in _chosen("family", of_family, families).values() for cell in part]
     found: dict[tuple[str, str, str], list[Answers]] = defaultdict(list)
     for fold in operator_folds(wanted, gpus.ids, asked, most_test=most_test, most_train=most_train):
         for contender in running.values():
@@ -120,7 +120,7 @@ def evaluate_operators(  # noqa: PLR0913  (a choice per option of the command)
     )
 
 
-def _select(what: str, known: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+def _chosen(what: str, known: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     if unknown := [name for name in names if name not in known]:
         raise BadInput(f"Unknown {what} {unknown[0]!r}: use one of {', '.join(known)}.")
     return {name: value for name, value in known.items() if not names or name in names}
@@ -132,7 +132,7 @@ def _answers(
     """What a contender answers in a fold, by protocol and part; nothing where there is too little to learn from."""
     fitted = _fitted(contender, cells, train, gpus)
     for ask in asks:
-        ready = _calibrated(contender, fitted, cells, train, ask, gpus) if ask.given and contender.learns else fitted
+        ready = _told(contender, fitted, cells, train, ask, gpus) if ask.given and contender.learns else fitted
         if ready is None:
             continue
         yield ask.protocol, ask.part, [_answer(ready, cells[k], rows, gpus) for k, rows in ask.test.items()]
@@ -150,25 +150,25 @@ def _fitted(contender: Contender, cells: Sequence[Cell], train: Rows, gpus: GpuT
         return contender.predictor(), Intervals.prior()
     try:
         if not contender.holds_out:
-            return contender.predictor().fit_operators(_take_rows(cells, train), gpus), Intervals.prior()
-        fitted = trained(contender.predictor(), _take_rows(cells, train), gpus)
+            return contender.predictor().fit_operators(_taken(cells, train), gpus), Intervals.prior()
+        fitted = trained(contender.predictor(), _taken(cells, train), gpus)
     except NotTrained:
         return None
     return fitted.predictor, fitted.intervals
 
 
-def _calibrated(
+def _told(
     contender: Contender, fitted: Ready | None, cells: Sequence[Cell], train: Rows, ask: Ask, gpus: GpuTable
 ) -> Ready | None:
     """A predictor that was told measured rows: by its hook if it has one, else fitted anew with them."""
     if fitted is not None and calibrated(fitted[0]):
-        return fitted[0].with_measured(_take_rows(cells, ask.given), gpus), fitted[1]
+        return fitted[0].with_measured(_taken(cells, ask.given), gpus), fitted[1]
     if ask.part not in REFITTED:
         return None
     return _fitted(contender, cells, {k: np.union1d(train[k], rows) for k, rows in ask.given.items()}, gpus)
 
 
-def _take_rows(cells: Sequence[Cell], rows: Rows) -> list[OperatorRuns]:
+def _taken(cells: Sequence[Cell], rows: Rows) -> list[OperatorRuns]:
     return [cells[k].runs.take(some) for k, some in rows.items()]
 
 
@@ -195,9 +195,7 @@ def _results(found: Mapping[tuple[str, str, str], list[Answers]], gpus: Sequence
             where = Where(protocol, part, cell["family"], cell["dtype"], cell["gpu"])
             if cell["gpu"] not in (ALL, *gpus) and where not in asked:
                 continue  # without a GPU that stands apart for another family
-            whole = cell["op"] == ALL or {answer.op for answer in answers if answer.family == cell["family"]} == {
-                cell["op"]
-            }
+            whole = cell["op"] == ALL or {one.op for one in answers if one.family == cell["family"]} == {cell["op"]}
             is_published = whole and protocol == "neusight" and cell["gpu"] == ALL
             yield {
                 "protocol": protocol,

@@ -37,9 +37,9 @@ def read_own(folder: Path = FOLDER) -> list[NetworkRuns]:
         upload = read_measurements(path.read_bytes(), _PARQUET, max_rows=_MOST_ROWS)
         checked = check(Catalog(specs), *upload.parts, device=upload.device)
         raise_errors(checked, len(upload))
-        for entry in (item for row in checked.rows if row.kind == "model" for item in network_times(row)):
-            if _network(entry) in FAMILIES:
-                by_dtype.setdefault(entry.dtype, []).append(entry)
+        for one in (one for row in checked.rows if row.kind == "model" for one in network_times(row)):
+            if _network(one) in FAMILIES:
+                by_dtype.setdefault(one.dtype, []).append(one)
     if not by_dtype:
         raise NotFound(f"{folder} holds no measured ConvNets.")
     return [_runs(times, GpuTable.from_specs(specs)) for _, times in sorted(by_dtype.items())]
@@ -51,9 +51,9 @@ def _runs(times: list[NetworkTime], gpus: GpuTable) -> NetworkRuns:
     kept = [times[k] for k in row.tolist()]
     return NetworkRuns(
         runs,
-        np.array([item.measured.name for item in kept]),
-        np.array([FAMILIES[_network(entry)] for entry in kept]),
-        np.array([f"{each.measured.gpu_id} {each.measured.software} {_what(each)}" for each in kept]),
+        np.array([one.measured.name for one in kept]),
+        np.array([FAMILIES[_network(one)] for one in kept]),
+        np.array([f"{one.measured.gpu_id} {one.measured.software} {_what(one)}" for one in kept]),
         np.array([int(one.measured.workload.get("image_size", 0)) for one in kept], dtype=np.intp),
     )
 

@@ -60,16 +60,16 @@ def evaluate_pm2lat(folder: Path, progress: Callable[[str], None] = lambda line:
     gpus = GpuTable.from_specs(load_seed_specs())
     runs = list(_runs(folder, gpus))
     held = [chosen(run.key, HELD_OUT) for run in runs]
-    training = [run.take(np.flatnonzero(~out)) for run, out in zip(runs, held, strict=True)]
-    held_out = [run.take(np.flatnonzero(out)) for run, out in zip(runs, held, strict=True)]
+    taught = [run.take(np.flatnonzero(~out)) for run, out in zip(runs, held, strict=True)]
+    asked = [run.take(np.flatnonzero(out)) for run, out in zip(runs, held, strict=True)]
     errors: dict[str, list[NDArray[np.float64]]] = {}
     for name in PREDICTORS:
-        progress(f"{name} learns {sum(map(len, training)):,} rows")
+        progress(f"{name} learns {sum(map(len, taught)):,} rows")
         predictor: Any = BY_NAME[name]
         errors[name] = [
-            _errors(fitted, run, gpus) for fitted in [predictor().fit_operators(training, gpus)] for run in held_out
+            _errors(fitted, run, gpus) for fitted in [predictor().fit_operators(taught, gpus)] for run in asked
         ]
-    return [cell | _ours(cell, held_out, errors, gpus) for cell in study["cells"]]
+    return [cell | _ours(cell, asked, errors, gpus) for cell in study["cells"]]
 
 
 def _runs(folder: Path, gpus: GpuTable) -> Iterator[OperatorRuns]:
@@ -92,7 +92,7 @@ def _errors(predictor: Any, run: OperatorRuns, gpus: GpuTable) -> NDArray[np.flo
 
 
 def _ours(
-    cell: Result, held_out: Sequence[OperatorRuns], errors: Mapping[str, Sequence[NDArray[np.float64]]], gpus: GpuTable
+    cell: Result, asked: Sequence[OperatorRuns], errors: Mapping[str, Sequence[NDArray[np.float64]]], gpus: GpuTable
 ) -> Result:
     """Our figures for one cell of the paper's."""
     layer, names = LAYERS.get((cell["table"], cell["layer"])), GPUS.get(cell["gpu"], ())
@@ -101,12 +101,12 @@ def _ours(
         _within(run, layer) & np.isin(run.rows.gpu, rows)
         if layer and run.op in layer.ops and run.dtype == cell.get("dtype", run.dtype)
         else np.zeros(len(run), dtype=bool)
-        for run in held_out
+        for run in asked
     ]
     n = int(sum(mine.sum() for mine in used))
     if n < LEAST_ROWS:
         return {"n": 0, "on": None, **dict.fromkeys(PREDICTORS)}
-    on = sorted({gpus.ids[gpu] for run, mine in zip(held_out, used, strict=True) for gpu in run.rows.gpu[mine]})
+    on = sorted({gpus.ids[gpu] for run, mine in zip(asked, used, strict=True) for gpu in run.rows.gpu[mine]})
     figures = {
         name: round(float(np.concatenate([one[mine] for one, mine in zip(errors[name], used, strict=True)]).mean()), 1)
         for name in PREDICTORS

@@ -25,8 +25,8 @@ def aged(predicted: Predictions, gpu: Ints, drift_s: Floats, drift_gpu: Ints) ->
     interval goes from a young process to an old one, 10 and 90 % of the drifts.
     """
     latency_s, low_s, high_s = (column.copy() for column in (predicted.latency_s, predicted.low_s, predicted.high_s))
-    for item in np.unique(gpu):
-        rows, own = np.flatnonzero(gpu == item), drift_gpu == item
+    for one in np.unique(gpu):
+        rows, own = np.flatnonzero(gpu == one), drift_gpu == one
         ages_s = np.quantile(drift_s[own] if own.any() else drift_s, (np.arange(AGES) + 0.5) / AGES)
         latency_s[rows] = _least_error(latency_s[rows, None] + ages_s)
         low_s[rows] += np.quantile(ages_s, 0.1)

@@ -52,9 +52,7 @@ class Order(NamedTuple):
     @property
     def tau(self) -> float:
         """Kendall's tau of the predicted with the measured order."""
-        return float(
-            kendalltau([answer.latency_ms for answer in self.answers], [item.measured_ms for item in self.answers])[0]
-        )
+        return float(kendalltau([one.latency_ms for one in self.answers], [one.measured_ms for one in self.answers])[0])
 
 
 class Bin(NamedTuple):
@@ -84,7 +82,7 @@ def orders(cells: Sequence[Result]) -> list[Order]:
         answer = Answer(cell["gpu"], cell["predicted_ms"], interval, cell["measured_ms"])
         found.setdefault(tuple(cell[name] for name in _MODEL), []).append(answer)
     return [
-        Order(model, mode, sequence, batch, tuple(sorted(answers, key=lambda item: item.measured_ms)))
+        Order(model, mode, sequence, batch, tuple(sorted(answers, key=lambda one: one.measured_ms)))
         for (model, mode, sequence, batch), answers in sorted(found.items())
         if len(answers) >= LEAST_GPUS
     ]
@@ -111,7 +109,7 @@ def correlation(found: Sequence[Order]) -> float:
     """Of the errors of two GPUs on one model, each in units of its interval's half that it fell into."""
     products, squares = list[float](), list[float]()
     for order in found:
-        errors = [_error(answer) for answer in order.answers]
+        errors = [_error(one) for one in order.answers]
         products += [a * b for a, b in combinations(errors, 2)]
         squares += [error**2 for error in errors]
     return float(np.mean(products) / np.mean(squares))

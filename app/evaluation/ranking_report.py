@@ -22,10 +22,8 @@ def lines(found: Sequence[Order]) -> list[str]:
     """A line per model, their mean, and how often an order that was said to be so likely was right."""
     head = f"{'model':<14}{'mode':<7}{'sequence':>9}{'batch':>7}{'GPUs':>6}{'tau':>8}"
     text = ["Order of GPUs, each left out in turn: Kendall's tau of predicted with measured", head]
-    for item in found:
-        text.append(
-            f"{item.model:<14}{item.mode:<7}{item.sequence:>9}{item.batch:>7}{len(item.answers):>6}{item.tau:>8.3f}"
-        )
+    for one in found:
+        text.append(f"{one.model:<14}{one.mode:<7}{one.sequence:>9}{one.batch:>7}{len(one.answers):>6}{one.tau:>8.3f}")
     text += [f"mean over {len(found)}: {mean_tau(found):.3f} (goal {GOAL})", ""]
     text.append(f"{'P(faster) said':<18}{'pairs':>6}{'mean said':>11}{'right':>8}")
     for bin_ in calibration(found):
@@ -39,7 +37,7 @@ def body(found: Sequence[Order]) -> dict[str, Any]:
     """Everything as JSON."""
     models = [
         {
-            **{name: getattr(item, name) for name in ("model", "mode", "sequence", "batch", "tau")},
+            **{name: getattr(one, name) for name in ("model", "mode", "sequence", "batch", "tau")},
             "gpus": [
                 {
                     "gpu": answer.gpu,
@@ -48,12 +46,12 @@ def body(found: Sequence[Order]) -> dict[str, Any]:
                     "low_ms": answer.interval_ms.low,
                     "high_ms": answer.interval_ms.high,
                 }
-                for answer in item.answers
+                for answer in one.answers
             ],
         }
-        for item in found
+        for one in found
     ]
-    bins = [entry._asdict() for entry in calibration(found)]
+    bins = [one._asdict() for one in calibration(found)]
     return {
         "study": "ranking",
         "mean_tau": mean_tau(found),

@@ -14,7 +14,7 @@ import pytest
 
 from app.config import CHECKOUT
 from app.errors import NotFound
-from app.evaluation.convmeter import HeldOutTimes, evaluate_convmeter, published, scores
+from app.evaluation.convmeter import Asked, evaluate_convmeter, published, scores
 from app.evaluation.convnets_by_operators import convmeter_cells
 from app.evaluation.measured_networks import FOLDER, read_networks
 from app.services.measurements.importers.timm import FILE
@@ -77,7 +77,7 @@ def test_our_own_networks() -> None:
 
 
 def test_scores_by_hand() -> None:
-    found = scores(HeldOutTimes(np.array([1.0, 3.0]), np.array([2.0, 3.0]), np.array([False, True])))
+    found = scores(Asked(np.array([1.0, 3.0]), np.array([2.0, 3.0]), np.array([False, True])))
     # Errors of 1 s and none; variance about the mean of 2 s is 1 + 1.
     assert found == {
         "n": 2, "r2": 0.5, "rmse_ms": 707.107, "nrmse": 0.354, "mape": 50.0, "median_ape": 50.0, "unanswered": 1,

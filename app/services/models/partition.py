@@ -105,8 +105,8 @@ def _unit_s(ready: Prepared, units: Units, step: Step, *, launched: bool) -> Flo
     whole = np.zeros((2, len(workload.repeats), each.shape[1]))
     np.add.at(whole[0], workload.block, device)
     np.add.at(whole[1], workload.block, np.broadcast_to(issued, each.shape))
-    single = np.maximum(device, issued)[units.row]
-    times: Floats = np.where(units.row[:, None] < 0, whole.max(axis=0)[units.block], single)
+    one = np.maximum(device, issued)[units.row]
+    times: Floats = np.where(units.row[:, None] < 0, whole.max(axis=0)[units.block], one)
     return times
 
 

@@ -1,0 +1,88 @@
+"""Which lines of compiled functions the tests execute: `python -m tests.compiled_lines`.
+
+Coverage cannot see into compiled code, so the tests run with the compiler off. Only those that then take seconds: the
+others learn, from rows by the thousand. Fails if a test does, or if less than FLOOR of the lines were executed.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+os.environ["NUMBA_DISABLE_JIT"] = "1"  # read when numba is imported
+
+import coverage
+import pytest
+
+CHECKOUT = Path(__file__).parent.parent
+FLOOR = 0.97
+# Rows by the thousand and the million, which compiled code reads in a second.
+SLOW = (
+    "unit/engine/test_exact_hits.py::test_a_million_rows_are_small_and_quick",
+    "unit/predictors/test_few_rows.py::test_rows_of_one_leaf_run_alike",
+)
+TESTS = (
+    "conformance/test_ops.py",
+    "conformance/test_predictors.py",
+    "unit/graphs/test_schedule.py",
+    "unit/graphs/test_serving.py",
+    "unit/graphs/test_stages.py",
+    "unit/ops",
+    "unit/predictors/test_auto.py",
+    "unit/predictors/test_convmeter.py",
+    "unit/predictors/test_efficiency.py",
+    "unit/predictors/test_few_rows.py",
+    "unit/predictors/test_flat_trees.py",
+    "unit/predictors/test_habitat.py",
+    "unit/predictors/test_intervals.py",
+    "unit/predictors/test_kernel_names.py",
+    "unit/predictors/test_kernel_table.py",
+    "unit/predictors/test_known_gpus.py",
+    "unit/predictors/test_li.py",
+    "unit/predictors/test_occupancy.py",
+    "unit/predictors/test_operator_digests.py",
+    "unit/predictors/test_ops_time.py",
+    "unit/predictors/test_shipped_rows.py",
+    "unit/predictors/test_sisters.py",
+    "unit/predictors/test_tilewave.py::test_the_nearest_measured_tile_of_the_gpu_or_of_the_nearest_one",
+    "unit/predictors/test_tree_sums.py",
+    "unit/predictors/test_trees.py::test_weights_count_rows",
+    "unit/predictors/test_validity.py",
+    "unit/engine/test_exact_hits.py",
+    "unit/wire",
+)
+
+
+def main() -> None:
+    """Run the tests, and print what they left out."""
+    sources = sorted(path for path in (CHECKOUT / "app").rglob("*.py") if "@compiled" in path.read_text())
+    watch = coverage.Coverage(data_file=None, include=[str(path) for path in sources])
+    watch.start()
+    options = ["-q", "-p", "no:cacheprovider", "--disable-warnings", *(f"--deselect=tests/{name}" for name in SLOW)]
+    failed = pytest.main([*options, *(str(CHECKOUT / "tests" / name) for name in TESTS)])
+    watch.stop()
+    lines = executed = 0
+    for path in sources:
+        _, statements, _, missing, _ = watch.analysis2(str(path))
+        for function in _compiled(path):
+            within = range(function.body[0].lineno, (function.end_lineno or 0) + 1)
+            left_out = sorted(set(missing) & set(within))
+            here = len(set(statements) & set(within))
+            lines, executed = lines + here, executed + here - len(left_out)
+            if left_out:
+                print(f"{path.relative_to(CHECKOUT)}: {function.name}: {', '.join(map(str, left_out))}")
+    print(f"{executed} of {lines} lines of compiled functions were executed, {executed / lines:.1%}; floor {FLOOR:.0%}")
+    sys.exit(bool(failed) or executed < FLOOR * lines)
+
+
+def _compiled(path: Path) -> Iterator[ast.FunctionDef]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef) and any(ast.unparse(one) == "compiled" for one in node.decorator_list):
+            yield node
+
+
+if __name__ == "__main__":
+    main()
