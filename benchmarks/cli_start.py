@@ -44,7 +44,7 @@ def _told(name: str, words: tuple[str, ...], goal_s: float, environment: Mapping
     """Print a line of one command; True if it missed its goal."""
     walls, busy = zip(*(_run(words, environment) for _ in range(REPEATS)), strict=True)
     print(f"gpucast {name:<32}{min(walls):>7.2f} s   goal {goal_s}   processor {min(busy):.2f} s", flush=True)
-    return min(walls) > goal_s
+    return bool(min(walls) > goal_s)
 
 
 def _run(words: tuple[str, ...], environment: Mapping[str, str]) -> tuple[float, float]:
