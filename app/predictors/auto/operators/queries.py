@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -11,12 +11,18 @@ from app.predictors.auto.operators.physics.analytic_model import Devices
 from app.predictors.auto.operators.physics.operator_features import Traits
 from app.tables.arrays import Bools, Floats, Ints, Singles
 
-# Models that answer together at most: siblings, and few rows of the GPU itself.
+# Most models of one answer: those of siblings, and the one of few rows of the GPU itself.
 MEMBERS = MOST_KIN + 1
 
 
 class Rows(NamedTuple):
-    """Operator rows and GPUs as compiled code reads them; `terms` [TERMS, queries] is filled with the physics."""
+    """Features of operator rows, figures of GPUs, and the physics of queries.
+
+    shape    float32 [SHAPE_FEATURES, rows]
+    traits   operator features, a struct of arrays over the rows
+    devices  figures of the GPUs, a struct of arrays over them
+    terms    float64 [TERMS, queries], seconds by the physics, filled by the pass
+    """
 
     shape: Singles
     traits: Traits
@@ -25,11 +31,12 @@ class Rows(NamedTuple):
 
 
 class Queries(NamedTuple):
-    """What is asked: operator row `row[q]` on GPU row `gpu[q]`, int [m]; the first n of them are answered.
+    """Operator row `row[q]` on GPU row `gpu[q]`, int [m]; the first n are answered, the others are twins.
 
     order  int [n], queries of one operator, dtype and GPU next to one another
     twin   int [n], the query whose correction is applied to query q (q itself for most)
-    other  int [n], the query whose correction makes `share[q]` of it; share float64 [n]
+    other  int [n], the query whose correction is mixed in by `share[q]`, in 0 to 1
+    share  float64 [n]
     """
 
     row: Ints
@@ -40,8 +47,70 @@ class Queries(NamedTuple):
     share: Floats
 
 
+class Fit(NamedTuple):
+    """What a cell learned for one GPU: constants and the training range of its shape features.
+
+    factors    float64 [FACTORS], constants of the physics
+    low, high  float64 [>= EAGER + 1], training range; infinite where nothing was learned
+    """
+
+    factors: Floats
+    low: Floats
+    high: Floats
+
+
+class Block(NamedTuple):
+    """Queries of one operator, dtype, cell and GPU, which are answered together.
+
+    query       int [m], numbers of the queries
+    row         int [m], operator row of each
+    cell, gpu   row of the cell (-1: nothing was learned) and of the GPU
+    distance    float64 [>= m], extrapolation distance of each: logarithm of how far its shape is out of the range, 0 in
+    correction  float64 [>= m], log(time / physics) by the models of the cell, filled by `_fill_corrections`
+    """
+
+    query: Ints
+    row: Ints
+    cell: int
+    gpu: int
+    distance: Floats
+    correction: Floats
+
+
+class Source(NamedTuple):
+    """What the models behind a block were trained on.
+
+    situation    code into SITUATIONS inside the training range
+    borrowed     whether they were trained on another dtype than the query's
+    devices      logarithm of the most devices of a collective in training, infinite for other operators
+    kind, dtype  codes of the operator and the dtype trained on
+    """
+
+    situation: int
+    borrowed: bool
+    devices: float
+    kind: Any
+    dtype: Any
+
+
+class Inputs(NamedTuple):
+    """Operator rows whose features a cell's models read: row int [m], query int [m] (their columns of the terms)."""
+
+    row: Ints
+    query: Ints
+    cell: int
+    gpu: int
+
+
 class Answers(NamedTuple):
-    """Seconds and the stretch of their intervals, float64 [n]; bound, support and interval group, int [n]."""
+    """Answers of n queries, filled by the pass.
+
+    latency_s  float64 [n], seconds
+    stretch    float64 [n], factor by which the interval is wider, in log space
+    bound      int [n], the term that bounds the time
+    situation  int [n], code into SITUATIONS, of the support
+    group      int [n], interval group
+    """
 
     latency_s: Floats
     stretch: Floats
@@ -51,17 +120,17 @@ class Answers(NamedTuple):
 
     @classmethod
     def of(cls, n: int) -> Self:
-        """Room for n answers."""
+        """Arrays for n answers."""
         return cls(np.empty(n), np.empty(n), *(np.empty(n, dtype=np.intp) for _ in range(3)))
 
 
 class Trace(NamedTuple):
-    """The terms of each answer, filled where a pass is traced, which one into UNTRACED is not.
+    """Terms of each answer; a pass into UNTRACED records none.
 
     cell        int [n], the cell that answers, -1 none
     tile        int [n], the candidate tile that reaches most of the peak, -1 none
-    dram_s      float64 [n], DRAM seconds before what a sibling says of them
-    fading      float64 [n], part of the corrections that is left out of the range learned from
+    dram_s      float64 [n], DRAM seconds before they are scaled to a sibling
+    fading      float64 [n], part of the corrections that is left at the extrapolation distance
     whole       bool [n], whether corrections apply to the whole time, not to the work alone
     physics_s   float64 [n], seconds under the fitted constants
     correction  float64 [MEMBERS, n], of each of the cell's models at full weight, in log space
@@ -79,7 +148,7 @@ class Trace(NamedTuple):
 
     @classmethod
     def of(cls, n: int) -> Self:
-        """Room for n answers."""
+        """Arrays for n answers."""
         cell, tile, members = np.full(n, -1), np.full(n, -1), (np.zeros((MEMBERS, n)) for _ in range(2))
         return cls(cell, tile, np.empty(n), np.ones(n), np.ones(n, dtype=np.bool_), np.empty(n), *members)
 
