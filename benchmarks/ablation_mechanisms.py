@@ -100,25 +100,25 @@ def _graphs_trees(**other: Any) -> Callable[[], Names]:
     return lambda: [("learning.fitting:_OWN_OF_GRAPHS", replace(fitting._OWN_OF_GRAPHS, **other))]
 
 
-def _no_stand_ins(shape: Any, codes: Any, asked: Any, packed: Any, recipes: Any) -> StandIns:
+def _no_stand_ins(shape: Any, codes: Any, asked: Any, packed: Any, gpu_models: Any) -> StandIns:
     n, none = len(asked[0]), np.empty(0)
     return StandIns(none.astype(np.intp), none, none, none, np.full(n, -1), np.full(n, -1), np.zeros(n))
 
 
-def _no_teachers(gpus: Any, member: Any, situation: Any, homes: Any) -> Any:
+def _no_donors(gpus: Any, member: Any, situation: Any, homes: Any) -> Any:
     return np.full(member.shape, -1), np.ones(situation.shape)
 
 
-def _no_edge(*told: Any) -> Any:
-    teacher, edge = sibling_transfer.teachers_of(*told)
-    return teacher, np.ones_like(edge)
+def _no_bandwidth_ratio(*told: Any) -> Any:
+    donor, bandwidth_ratio = sibling_transfer.donors_of(*told)
+    return donor, np.ones_like(bandwidth_ratio)
 
 
 def _nothing(kind: Any) -> Any:
     return np.zeros(len(kind.table))
 
 
-_TRAITS, _CLOCK, _FIT = "physics.operator_features", "physics.clock_model", "learning.fitting"
+_FEATURES, _CLOCK, _FIT = "physics.operator_features", "physics.clock_model", "learning.fitting"
 PHYSICS = (
     Mechanism(
         "physics constants fitted",
@@ -139,40 +139,40 @@ PHYSICS = (
         _are((f"{_CLOCK}:_PARTITIONS", {})),
     ),
     Mechanism(
-        "weights in turn through the L2", 18, ("linear bf16", "linear fp8"), _are((f"{_TRAITS}:_between", _nothing))
+        "weights in turn through the L2", 18, ("linear bf16", "linear fp8"), _are((f"{_FEATURES}:_between", _nothing))
     ),
     Mechanism(
         "bytes to quantise activations",
         8,
         ("linear fp8", "linear fp8_block"),
-        _are((f"{_TRAITS}:_activations", _nothing)),
+        _are((f"{_FEATURES}:_activations", _nothing)),
     ),
     Mechanism(
         "rows read twice",
         60,
         ("softmax fp32", "norm fp32"),
-        _are((f"{_TRAITS}:_rereads", lambda nothing, kinds: Rereads(nothing, nothing, nothing, nothing))),
+        _are((f"{_FEATURES}:_rereads", lambda nothing, kinds: Rereads(nothing, nothing, nothing, nothing))),
     ),
     Mechanism(
         "Winograd's products",
         170,
         ("conv2d fp32",),
-        _are((f"{_TRAITS}:_in_other_spaces", lambda grid, kinds: (grid, np.zeros((0, len(grid.splits)))))),
+        _are((f"{_FEATURES}:_in_other_spaces", lambda grid, kinds: (grid, np.zeros((0, len(grid.splits)))))),
     ),
     Mechanism(
         "tiles of queries",
         60,
         (PREFILL,),
-        _are((f"{_TRAITS}:_with_tiles", lambda flops, rereads, kinds: (flops, rereads))),
+        _are((f"{_FEATURES}:_with_tiles", lambda flops, rereads, kinds: (flops, rereads))),
     ),
     Mechanism(
         "FlashAttention-2's dealing as features",
         55,
         (DECODE,),
-        _are((f"{_TRAITS}:_loops", lambda n, kinds: np.zeros((3, 0)))),
+        _are((f"{_FEATURES}:_loops", lambda n, kinds: np.zeros((3, 0)))),
     ),
     Mechanism(
-        "batches never cut along k", 12, ("bmm fp32",), _are((f"{_TRAITS}:as_batches", lambda products, tiles: None))
+        "batches never cut along k", 12, ("bmm fp32",), _are((f"{_FEATURES}:as_batches", lambda products, tiles: None))
     ),
     Mechanism(
         "the only tile of a GPU's batches",
@@ -222,7 +222,7 @@ LEARNED = (
         "layers of other gates apart",
         60,
         ("moe",),
-        _are(("learning.learn:told_apart", lambda found, runs: found)),
+        _are(("learning.learn:with_isolated_rows", lambda found, runs: found)),
         SEEN,
     ),
     Mechanism(
@@ -257,11 +257,11 @@ TRANSFER = (
         "three makes before anything is carried",
         4,
         ("linear fp8_block", "moe", "collective"),
-        _are((f"{_FIT}:LEAST_MAKES", 1)),
+        _are((f"{_FIT}:LEAST_ARCHITECTURES", 1)),
         UNSEEN,
     ),
-    Mechanism("siblings asked on themselves", 110, MOST, _are(("model:teachers_of", _no_teachers)), SIBLINGS),
-    Mechanism("a sibling's DRAM time by SMs", 30, MOST, _are(("model:teachers_of", _no_edge)), SIBLINGS),
+    Mechanism("siblings asked on themselves", 110, MOST, _are(("model:donors_of", _no_donors)), SIBLINGS),
+    Mechanism("a sibling's DRAM time by SMs", 30, MOST, _are(("model:donors_of", _no_bandwidth_ratio)), SIBLINGS),
 )
 FEW_SHOT = (
     Mechanism("few rows: contradicted ones count less", 24, MANY, _are(("learning.calibration:_LOOKS", 0)), FEW),

@@ -169,8 +169,8 @@ def test_constants_of_two_makes_are_not_carried_to_a_third() -> None:
     three = trained_auto().operators_.cells["linear", "fp32"]
     assert (two.strength.factors == 0.0).all()
     assert (three.strength.factors > 0.0).any()
-    np.testing.assert_array_equal(two.recipe("other", "other").factors, NEUTRAL)
-    assert (three.recipe("third", "third").factors != three.recipe("other", "other").factors).any()
+    np.testing.assert_array_equal(two.gpu_model("other", "other").factors, NEUTRAL)
+    assert (three.gpu_model("third", "third").factors != three.gpu_model("other", "other").factors).any()
 
 
 def test_a_constant_is_carried_as_far_as_makes_agree_on_it() -> None:
@@ -183,9 +183,9 @@ def test_operators_that_move_bytes_carry_no_trees_and_what_makes_agree_on_to_the
     for seen, carries in (((SEEN, SEEN_TOO), False), ((SEEN, SEEN_TOO, SEEN_THREE), True)):
         cell = Auto().fit_operators([runs("relu", "bh", 450, seen)], GPUS).operators_.cells["relu", "fp32"]
         assert (cell.strength.factors > 0.0).any() == carries
-        assert cell.recipe("other", "other").members == ()
+        assert cell.gpu_model("other", "other").members == ()
     name = next(iter(cell.own))
-    sibling = cell.recipe("other", cell.make[name])
+    sibling = cell.gpu_model("other", cell.architecture[name])
     assert sibling.members == ()
     np.testing.assert_allclose(sibling.factors, cell.own[name].factors ** cell.strength.factors)
 
@@ -295,9 +295,9 @@ def test_the_only_tile_of_a_library_is_found_and_lent_to_siblings(tile: tuple[in
     trained = Auto().fit_operators([measured("bmm", shapes, GPUS, (SEEN, SEEN_THREE), on_one_tile(only))], GPUS)
     known = trained.operators_.cells["bmm", "fp32"]
     assert {name: model.tile for name, model in known.own.items()} == {TURING.id: only, THIRD.id: ANY_TILE}
-    assert known.recipe("twin", GPUS.architectures[SIBLING]).tile == only
-    assert known.recipe("twin", f"{GPUS.architectures[SIBLING]}/hbm").tile == only
-    assert known.recipe("other", "other").tile == ANY_TILE
+    assert known.gpu_model("twin", GPUS.architectures[SIBLING]).tile == only
+    assert known.gpu_model("twin", f"{GPUS.architectures[SIBLING]}/hbm").tile == only
+    assert known.gpu_model("other", "other").tile == ANY_TILE
     few = measured("bmm", shapes[:32], GPUS, (UNSEEN,), on_one_tile(only))
     fresh = measured("bmm", random_shapes("bmnk", 200, low=16, high=600, seed=9), GPUS, (UNSEEN,), on_one_tile(only))
     told = trained.with_measured([few], GPUS)

@@ -22,7 +22,7 @@ from app.predictors.auto.operators.physics.analytic_model import (
     work_s,
 )
 from app.predictors.auto.operators.physics.clock_model import IN_NETWORK, bandwidths, compute_rates
-from app.predictors.auto.operators.physics.operator_features import products_of, traits_of
+from app.predictors.auto.operators.physics.operator_features import operator_features, products_of
 from app.predictors.auto.predictor import Auto
 from app.predictors.finish import finished
 from app.predictors.intervals.conformal import Intervals
@@ -197,8 +197,8 @@ def test_features_tell_how_decoding_fills_the_sms() -> None:
     product = operators("linear", {"m": 8, "n": 4096, "k": 4096}, dtype="fp16")
     together, j = mixed([product, rows]), np.full(4, SEEN)
     kinds = kinds_of(together)
-    among = traits_of(together, kinds, products_of(kinds))
-    alone = traits_of(product, kinds_of(product), products_of(kinds_of(product)))
+    among = operator_features(together, kinds, products_of(kinds))
+    alone = operator_features(product, kinds_of(product), products_of(kinds_of(product)))
     assert among.loops[0].tolist() == [0, 8, 8 * slots, 16 * slots]
     assert alone.loops.shape[1] == 0
     terms, both = np.empty((TERMS, 4)), np.empty((FEATURES, 4), dtype=np.float32)

@@ -12,7 +12,7 @@ from app.ops.kinds import kinds_of
 from app.ops.tiles import CANDIDATES, Grid, fill_grid, wave_efficiency
 from app.predictors.auto.operators.model import Learned
 from app.predictors.auto.operators.physics.clock_model import LANES_CAP, bandwidths, compute_rates
-from app.predictors.auto.operators.physics.operator_features import Traits, products_of, traits_of
+from app.predictors.auto.operators.physics.operator_features import OperatorFeatures, operator_features, products_of
 from app.predictors.intervals.prior import PRIOR_HALF_WIDTH
 from app.predictors.priors import HOP_S, IN_TURN_SHARE
 from app.predictors.roofline import hardware_limit
@@ -34,9 +34,9 @@ def ask(table: OpTable, gpu: int) -> Estimate:
     return Learned().estimate(table, GPUS, np.arange(len(table)), np.full(len(table), gpu))
 
 
-def traits(table: OpTable) -> Traits:
+def op_features(table: OpTable) -> OperatorFeatures:
     kinds = kinds_of(table)
-    return traits_of(table, kinds, products_of(kinds))
+    return operator_features(table, kinds, products_of(kinds))
 
 
 def limit_s(table: OpTable, gpu: int) -> float:
@@ -64,7 +64,7 @@ def test_batches_of_narrow_products_have_no_small_tiles() -> None:
 def test_batches_are_not_cut_along_their_depth() -> None:
     # What would keep one SM busy is cut into four where a library multiplies single matrices
     size = {"m": 128, "n": 128, "k": 1024}
-    single, batch = traits(operators("linear", size)), traits(operators("bmm", {"b": 1, **size}))
+    single, batch = op_features(operators("linear", size)), op_features(operators("bmm", {"b": 1, **size}))
     assert single.splits[0] == 4
     assert batch.splits[0] == 1
     # A tile of a batch pays for its ends as for eight steps more

@@ -132,7 +132,7 @@ def explained(learned: Learned, ops: OpTable, gpus: GpuTable, target: int, answe
             Explanation(
                 SITUATIONS[situation[q]],
                 None if key is None else key[1],
-                float(clocks[run_state(found.rows.traits, q), ops.dtype[q], found.gpu[q]]),
+                float(clocks[run_state(found.rows.op_features, q), ops.dtype[q], found.gpu[q]]),
                 _roof(found, q, float(flops[q]), latency_s),
                 _tile(found, q),
                 _physics(found, q),
@@ -146,20 +146,20 @@ def explained(learned: Learned, ops: OpTable, gpus: GpuTable, target: int, answe
 
 def _members(found: Traced, q: int, homes: Sequence[str | None]) -> Iterator[Member]:
     """The physics, and every model that corrects it; `homes` are the GPUs that models are of."""
-    trace, recipes, cell, gpu = found.trace, found.recipes, found.trace.cell[q], found.gpu[q]
+    trace, gpu_models, cell, gpu = found.trace, found.gpu_models, found.trace.cell[q], found.gpu[q]
     yield Member("physics", None, 1.0, 0.0, float(trace.physics_s[q]))
     for k in range(MEMBERS if cell >= 0 else 0):
-        if (model := recipes.member[cell, gpu, k]) >= 0:
+        if (model := gpu_models.member[cell, gpu, k]) >= 0:
             home = homes[model]
             source = "shared" if home is None else "own" if home == found.gpus.ids[gpu] else "sibling"
-            said = (recipes.weight[cell, gpu, k], trace.correction[k, q], trace.member_s[k, q])
+            said = (gpu_models.weight[cell, gpu, k], trace.correction[k, q], trace.member_s[k, q])
             yield Member(source, home, *(float(figure) for figure in said))
 
 
 def _physics(found: Traced, q: int) -> Physics:
     """Terms times their constants, of which those of the launch go for the same kind of launch; the limit has none."""
     cell, terms = found.trace.cell[q], found.rows.terms
-    factors = found.recipes.factors[cell, found.gpu[q]] if cell >= 0 else NEUTRAL
+    factors = found.gpu_models.factors[cell, found.gpu[q]] if cell >= 0 else NEUTRAL
     constants = factors if found.trace.whole[q] else np.append(NEUTRAL[:2], factors[2:])
     scaled: list[float] = (terms[list(_SCALED), q] * constants).tolist()
     return Physics(*[*scaled, float(terms[LIMIT, q])])
@@ -169,22 +169,22 @@ def _tile(found: Traced, q: int) -> Tile | None:
     cell, tile, gpu = found.trace.cell[q], found.trace.tile[q], found.gpu[q]
     if tile < 0:
         return None
-    traits, sms = found.rows.traits, float(found.gpus.column("sm_count")[gpu])
-    whole = bool(cell >= 0 and found.recipes.tile[cell, gpu] >= 0)
-    blocks = float(traits.blocks[tile, q])
-    another = tile < len(traits.transformed) and bool(traits.transformed[:, q].any())
+    op_features, sms = found.rows.op_features, float(found.gpus.column("sm_count")[gpu])
+    whole = bool(cell >= 0 and found.gpu_models.tile[cell, gpu] >= 0)
+    blocks = float(op_features.blocks[tile, q])
+    another = tile < len(op_features.transformed) and bool(op_features.transformed[:, q].any())
     height, width = (TRANSFORMED if another else CANDIDATES)[tile].astype(int).tolist()
     return Tile(
-        height, width, blocks, blocks / sms, float(wave_efficiency(blocks, float(traits.splits[q]), sms, whole))
+        height, width, blocks, blocks / sms, float(wave_efficiency(blocks, float(op_features.splits[q]), sms, whole))
     )
 
 
 def _roof(found: Traced, q: int, flops: float, latency_s: float) -> Roof:
-    traits, devices, gpu = found.rows.traits, found.rows.devices, found.gpu[q]
-    rate = float(devices.rates[run_state(traits, q), traits.dtype[q], gpu])
-    bandwidth, moved = float(devices.bandwidth[gpu]), float(traits.moved[q])
+    op_features, devices, gpu = found.rows.op_features, found.rows.devices, found.gpu[q]
+    rate = float(devices.rates[run_state(op_features, q), op_features.dtype[q], gpu])
+    bandwidth, moved = float(devices.bandwidth[gpu]), float(op_features.moved[q])
     # Its time at full bandwidth: the term has the family's share in it.
-    dram_s = float(found.trace.dram_s[q] * BY_KIND[traits.kind[q], 1])
+    dram_s = float(found.trace.dram_s[q] * BY_KIND[op_features.kind[q], 1])
     with np.errstate(divide="ignore", invalid="ignore"):
         intensity = flops / moved if moved else np.nan
         shares = np.array([flops / rate, dram_s]) / latency_s

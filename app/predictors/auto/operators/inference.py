@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from app.predictors.auto.operators.models.features import DEVICES, EAGER, FEATURES, fill_features
-from app.predictors.auto.operators.models.packed import Packed, Recipes
-from app.predictors.auto.operators.models.ranges import beyond, cells_of, most_devices
-from app.predictors.auto.operators.models.sibling_transfer import busier, cut_s, dram_scale
+from app.predictors.auto.operators.models.packed import GpuModels, Packed
+from app.predictors.auto.operators.models.ranges import cells_of, extrapolation_distance, most_devices
+from app.predictors.auto.operators.models.sibling_transfer import dram_scale, has_reduced_peak, reduced_peak_compute_s
 from app.predictors.auto.operators.models.smooth import add_smooth
 from app.predictors.auto.operators.models.tree_sums import BLOCK, add_trees
 from app.predictors.auto.operators.physics.analytic_model import (
@@ -21,7 +21,7 @@ from app.predictors.auto.operators.physics.analytic_model import (
     composed,
     fill_terms,
 )
-from app.predictors.auto.operators.physics.operator_features import Traits
+from app.predictors.auto.operators.physics.operator_features import OperatorFeatures
 from app.predictors.auto.operators.physics.physics_fit import FACTORS, scaled_s, scaled_work_s
 from app.predictors.auto.operators.queries import MEMBERS, Answers, Block, Fit, Inputs, Queries, Rows, Source, Trace
 from app.predictors.intervals.groups import (
@@ -50,36 +50,36 @@ _group_of = compiled(operator_codes)
 
 @compiled
 def fill_answers(
-    rows: Rows, packed: Packed, recipes: Recipes, queries: Queries, answers: Answers, trace: Trace
+    rows: Rows, packed: Packed, gpu_models: GpuModels, queries: Queries, answers: Answers, trace: Trace
 ) -> None:
     """Fill `answers`, and `trace` unless it is empty, for the queries in `order`, block by block."""
-    shape, traits = rows.shape, rows.traits
+    shape, op_features = rows.shape, rows.op_features
     i, j, order = queries.row, queries.gpu, queries.order
-    cells = cells_of(shape, (traits.kind, traits.dtype), (i, j), packed, recipes)
-    fill_terms(traits, rows.devices, (i, j), _tiles_of(cells, j, recipes), rows.terms)
+    cells = cells_of(shape, (op_features.kind, op_features.dtype), (i, j), packed, gpu_models)
+    fill_terms(op_features, rows.devices, (i, j), _tiles_of(cells, j, gpu_models), rows.terms)
     distance, correction, neutral, first = np.empty(BLOCK), np.empty(BLOCK), np.ones(FACTORS), 0
     unbounded = (np.full(EAGER + 1, -np.inf), np.full(EAGER + 1, np.inf))
     while first < len(order):
-        query = order[first : first + _block_length(traits, queries, cells, first)]
+        query = order[first : first + _block_length(op_features, queries, cells, first)]
         row, gpu, cell = i[query[0]], j[query[0]], cells[query[0]]
-        kind, dtype = traits.kind[row], traits.dtype[row]
+        kind, dtype = op_features.kind[row], op_features.dtype[row]
         situation, devices, donor, factors, span = S_UNTRAINED, np.inf, -1, neutral, unbounded
         if cell >= 0:
-            situation, donor = recipes.situation[cell, gpu], recipes.teacher[cell, gpu, 0]
-            factors, span = recipes.factors[cell, gpu], (packed.low[cell], packed.high[cell])
-            devices = most_devices(recipes, cell, gpu) if IS_COLLECTIVE[kind] else np.inf
+            situation, donor = gpu_models.situation[cell, gpu], gpu_models.donor[cell, gpu, 0]
+            factors, span = gpu_models.factors[cell, gpu], (packed.low[cell], packed.high[cell])
+            devices = most_devices(gpu_models, cell, gpu) if IS_COLLECTIVE[kind] else np.inf
         fit, block = Fit(factors, span[0], span[1]), Block(query, i[query], cell, gpu, distance, correction)
         for k in range(len(query)):
-            distance[k] = beyond(shape, block.row[k], fit.low, fit.high)
+            distance[k] = extrapolation_distance(shape, block.row[k], fit.low, fit.high)
         correction[: len(query)] = 0.0
         if cell >= 0:
-            _fill_corrections(rows, packed, recipes, queries, block, trace)
-        trained = dtype if cell == recipes.cell[kind, dtype, 0] else recipes.dtype[cell]
-        _fill_codes(rows, block, Source(situation, recipes.lent[kind, dtype], devices, kind, trained), answers)
+            _fill_corrections(rows, packed, gpu_models, queries, block, trace)
+        trained = dtype if cell == gpu_models.cell[kind, dtype, 0] else gpu_models.dtype[cell]
+        _fill_codes(rows, block, Source(situation, gpu_models.borrowed[kind, dtype], devices, kind, trained), answers)
         if len(trace.cell):
-            _trace_physics(rows, recipes, block, trace)
+            _trace_physics(rows, gpu_models, block, trace)
         if donor >= 0:
-            _scale_to_sibling(rows, recipes, block, fit, donor)
+            _scale_to_sibling(rows, gpu_models, block, fit, donor)
         _fill_times(rows, block, fit, answers)
         if len(trace.cell):
             _trace_members(rows, block, fit, trace)
@@ -88,23 +88,25 @@ def fill_answers(
 
 @compiled
 def _fill_corrections(
-    rows: Rows, packed: Packed, recipes: Recipes, queries: Queries, block: Block, trace: Trace
+    rows: Rows, packed: Packed, gpu_models: GpuModels, queries: Queries, block: Block, trace: Trace
 ) -> None:
     """Add the models' corrections to `block.correction`, which is zero, faded by the extrapolation distance."""
     count, share, correction = len(block.query), queries.share, block.correction
     ones = queries.twin[block.query]
     single = np.zeros((MEMBERS if len(trace.cell) else 0, count))
-    _add_models(rows, packed, recipes, Inputs(queries.row[ones], ones, block.cell, block.gpu), correction, single)
-    if IS_COLLECTIVE[rows.traits.kind[queries.row[block.query[0]]]] and share[block.query].any():
+    _add_models(rows, packed, gpu_models, Inputs(queries.row[ones], ones, block.cell, block.gpu), correction, single)
+    if IS_COLLECTIVE[rows.op_features.kind[queries.row[block.query[0]]]] and share[block.query].any():
         ones, more, also = queries.other[block.query], np.zeros(count), np.zeros_like(single)
-        _add_models(rows, packed, recipes, Inputs(queries.row[ones], ones, block.cell, block.gpu), more, also)
+        _add_models(rows, packed, gpu_models, Inputs(queries.row[ones], ones, block.cell, block.gpu), more, also)
         correction[:count] += share[block.query] * (more - correction[:count])
         single += share[block.query] * (also - single)
     for k in range(count):
         fading = 1.0
         if block.distance[k] > 0.0:
             row = queries.row[queries.twin[block.query[k]]]
-            fading = np.exp(-FADING * beyond(rows.shape, row, packed.low[block.cell], packed.high[block.cell]))
+            fading = np.exp(
+                -FADING * extrapolation_distance(rows.shape, row, packed.low[block.cell], packed.high[block.cell])
+            )
             correction[k] *= fading
         if len(single):
             trace.fading[block.query[k]] = fading
@@ -121,28 +123,33 @@ def _fill_codes(rows: Rows, block: Block, source: Source, answers: Answers) -> N
         q, row, distance = block.query[k], block.row[k], block.distance[k]
         usual = S_UNSEEN if rows.shape[DEVICES, row] > source.devices else source.situation
         # Training has no backward passes and no bursts.
-        untrained = rows.traits.backward[row] > 0.0 or rows.traits.burst[row] > 0.0
+        untrained = rows.op_features.backward[row] > 0.0 or rows.op_features.burst[row] > 0.0
         situation = _downgraded(_situation_at(usual, distance), source.borrowed, untrained)
         answers.bound[q], answers.situation[q] = bound_of(rows.terms, q), _supporting(situation, distance)
         answers.group[q] = _group_of(source.kind, source.dtype, situation)
 
 
 @compiled
-def _scale_to_sibling(rows: Rows, recipes: Recipes, block: Block, fit: Fit, donor: int) -> None:
+def _scale_to_sibling(rows: Rows, gpu_models: GpuModels, block: Block, fit: Fit, donor: int) -> None:
     """Scale the DRAM and compute seconds of a block, in place, from GPU row `donor` to its own GPU.
 
     DRAM: by the ratio of bandwidths (models.sibling_transfer). Compute: where the peak of this GPU is cut and the
     donor's is not.
     """
-    (traits, devices, terms), (cell, gpu) = (rows.traits, rows.devices, rows.terms), (block.cell, block.gpu)
-    ratio, scaled_peak = recipes.edge[cell, gpu], busier(devices, traits.dtype[block.row[0]], gpu, donor)
+    (op_features, devices, terms), (cell, gpu) = (rows.op_features, rows.devices, rows.terms), (block.cell, block.gpu)
+    ratio, scaled_peak = (
+        gpu_models.bandwidth_ratio[cell, gpu],
+        has_reduced_peak(devices, op_features.dtype[block.row[0]], gpu, donor),
+    )
     for k in range(len(block.query)):
         q, row, correction = block.query[k], block.row[k], block.correction[k]
         if ratio != 1.0:
-            in_turn = traits.between[row] > 0.0
-            terms[DRAM_S, q] *= dram_scale(traits.kind[row], in_turn, fit.factors, correction, ratio)
+            in_turn = op_features.between[row] > 0.0
+            terms[DRAM_S, q] *= dram_scale(op_features.kind[row], in_turn, fit.factors, correction, ratio)
         if scaled_peak:
-            terms[COMPUTE_S, q] = cut_s(traits, row, devices, gpu, recipes.tile[cell, gpu], (fit.factors, correction))
+            terms[COMPUTE_S, q] = reduced_peak_compute_s(
+                op_features, row, devices, gpu, gpu_models.tile[cell, gpu], (fit.factors, correction)
+            )
 
 
 @compiled
@@ -156,14 +163,14 @@ def _fill_times(rows: Rows, block: Block, fit: Fit, answers: Answers) -> None:
 
 
 @compiled
-def _trace_physics(rows: Rows, recipes: Recipes, block: Block, trace: Trace) -> None:
+def _trace_physics(rows: Rows, gpu_models: GpuModels, block: Block, trace: Trace) -> None:
     """Record the cell, the tile and the DRAM seconds of a block, these before `_scale_to_sibling`."""
     cell, gpu = block.cell, block.gpu
-    only = recipes.tile[cell, gpu] if cell >= 0 else ANY_TILE
+    only = gpu_models.tile[cell, gpu] if cell >= 0 else ANY_TILE
     for k in range(len(block.query)):
         q = block.query[k]
         trace.cell[q], trace.dram_s[q] = cell, rows.terms[DRAM_S, q]
-        trace.tile[q], _ = best_tile(rows.traits, block.row[k], rows.devices, gpu, only)
+        trace.tile[q], _ = best_tile(rows.op_features, block.row[k], rows.devices, gpu, only)
 
 
 @compiled
@@ -182,7 +189,9 @@ def _trace_members(rows: Rows, block: Block, fit: Fit, trace: Trace) -> None:
 
 
 @compiled
-def _add_models(rows: Rows, packed: Packed, recipes: Recipes, inputs: Inputs, total: Floats, single: Floats) -> None:
+def _add_models(
+    rows: Rows, packed: Packed, gpu_models: GpuModels, inputs: Inputs, total: Floats, single: Floats
+) -> None:
     """Add to `total` [m] the weighted log corrections of a cell's models.
 
     The model of a sibling is evaluated for that GPU, the donor. `single` [MEMBERS, m], unless it is empty, gets the
@@ -192,20 +201,23 @@ def _add_models(rows: Rows, packed: Packed, recipes: Recipes, inputs: Inputs, to
     count, shown = len(i), -1
     features = np.empty((FEATURES, count), dtype=np.float32)  # in one piece, to be read as vectors
     for k in range(MEMBERS):
-        model, donor = recipes.member[cell, gpu, k], recipes.teacher[cell, gpu, k]
+        model, donor = gpu_models.member[cell, gpu, k], gpu_models.donor[cell, gpu, k]
         if model < 0:
             continue
         on = gpu if donor < 0 else donor
         if on != shown and on == gpu:
             for n in range(count):
-                fill_features(rows.shape, rows.traits, rows.devices, i[n], gpu, rows.terms, query[n], features, n)
+                fill_features(rows.shape, rows.op_features, rows.devices, i[n], gpu, rows.terms, query[n], features, n)
         elif on != shown:
-            _fill_donor_features(rows, inputs, donor, recipes.tile[cell, gpu], features)
-        shown, weight = on, recipes.weight[cell, gpu, k]
+            _fill_donor_features(rows, inputs, donor, gpu_models.tile[cell, gpu], features)
+        shown, weight = on, gpu_models.weight[cell, gpu, k]
         if len(single):
             single[k] = -total[:count] / weight
         total[:count] += weight * packed.mean[model]
-        trees, edges = (packed.feature, packed.cut, packed.value), (packed.edge, packed.edges[model])
+        trees, edges = (
+            (packed.feature, packed.level_threshold, packed.value),
+            (packed.threshold, packed.threshold_begin[model]),
+        )
         add_trees(features, trees, edges, (packed.first[model], packed.stop[model]), weight, total[:count])
         points = slice(packed.begin[model], packed.end[model])
         smooth = (packed.column[model], packed.scale[model], packed.point[points], packed.weight[points])
@@ -221,38 +233,43 @@ def _fill_donor_features(rows: Rows, inputs: Inputs, donor: int, only: int, feat
     Rows of which the two L2s keep different parts get the features of the GPU itself: the donor's model has its step
     where the donor's own L2 ends.
     """
-    (i, query, gpu), (shape, traits, devices, terms) = (inputs.row, inputs.query, inputs.gpu), rows
+    (i, query, gpu), (shape, op_features, devices, terms) = (inputs.row, inputs.query, inputs.gpu), rows
     there = np.empty((TERMS, len(i)))
-    fill_terms(traits, devices, (i, np.full(len(i), donor)), np.full(len(i), only), there)
+    fill_terms(op_features, devices, (i, np.full(len(i), donor)), np.full(len(i), only), there)
     for n in range(len(i)):
         bytes_here = terms[DRAM_S, query[n]] * devices.bandwidth[gpu]
         bytes_there = there[DRAM_S, n] * devices.bandwidth[donor]
         if abs(bytes_here - bytes_there) <= SAME_TRAFFIC * max(bytes_here, bytes_there):
-            fill_features(shape, traits, devices, i[n], donor, there, n, features, n)
+            fill_features(shape, op_features, devices, i[n], donor, there, n, features, n)
         else:
-            fill_features(shape, traits, devices, i[n], gpu, terms, query[n], features, n)
+            fill_features(shape, op_features, devices, i[n], gpu, terms, query[n], features, n)
 
 
 @compiled
-def _block_length(traits: Traits, queries: Queries, cells: Ints, first: int) -> int:
+def _block_length(op_features: OperatorFeatures, queries: Queries, cells: Ints, first: int) -> int:
     """Number of queries from place `first` of the order with one operator, dtype, cell and GPU, at most BLOCK."""
     i, j, order = queries.row, queries.gpu, queries.order
     head, stop = order[first], min(first + BLOCK, len(order))
-    kind, dtype = traits.kind[i[head]], traits.dtype[i[head]]
+    kind, dtype = op_features.kind[i[head]], op_features.dtype[i[head]]
     for place in range(first + 1, stop):
         q = order[place]
-        if j[q] != j[head] or cells[q] != cells[head] or traits.kind[i[q]] != kind or traits.dtype[i[q]] != dtype:
+        if (
+            j[q] != j[head]
+            or cells[q] != cells[head]
+            or op_features.kind[i[q]] != kind
+            or op_features.dtype[i[q]] != dtype
+        ):
             return place - first
     return stop - first
 
 
 @compiled
-def _tiles_of(cells: Ints, j: Ints, recipes: Recipes) -> Ints:
+def _tiles_of(cells: Ints, j: Ints, gpu_models: GpuModels) -> Ints:
     """The only tile that kernels of a query's cell have on GPU row `j[q]`, or ANY_TILE, int [n]."""
     only = np.full(len(cells), ANY_TILE)
     for q in range(len(cells)):
         if cells[q] >= 0:
-            only[q] = recipes.tile[cells[q], j[q]]
+            only[q] = gpu_models.tile[cells[q], j[q]]
     return only
 
 

@@ -18,12 +18,12 @@ from app.ops.kinds import kinds_of
 from app.predictors.auto.operators.collectives.extrapolation import stand_ins, with_stand_ins
 from app.predictors.auto.operators.inference import fill_answers
 from app.predictors.auto.operators.models.features import DEVICES, LIBRARY, shape_features
-from app.predictors.auto.operators.models.packed import EMPTY, MOST_NUMBERS, Packed, Recipes, Shelf, packed
-from app.predictors.auto.operators.models.per_operator import Cell, Model, Recipe
-from app.predictors.auto.operators.models.sibling_transfer import teachers_of
-from app.predictors.auto.operators.models.training_samples import makes_of
+from app.predictors.auto.operators.models.packed import EMPTY, MOST_NUMBERS, GpuModels, Packed, TreeArena, packed
+from app.predictors.auto.operators.models.per_operator import Cell, GpuModel, Model
+from app.predictors.auto.operators.models.sibling_transfer import donors_of
+from app.predictors.auto.operators.models.training_samples import architecture_keys
 from app.predictors.auto.operators.physics.analytic_model import LIMIT, TERMS, devices_of
-from app.predictors.auto.operators.physics.operator_features import products_of, traits_of
+from app.predictors.auto.operators.physics.operator_features import operator_features, products_of
 from app.predictors.auto.operators.physics.physics_fit import FACTORS, OF_WORK
 from app.predictors.auto.operators.queries import MEMBERS, UNTRACED, Answers, Queries, Rows, Trace
 from app.predictors.intervals.groups import S_CALIBRATED, S_MEASURED, S_SEEN, SUPPORT_OF_SITUATION, operator_codes
@@ -56,17 +56,17 @@ class Traced(NamedTuple):
     estimate: Estimate
     trace: Trace
     rows: Rows
-    recipes: Recipes
+    gpu_models: GpuModels
     gpus: GpuTable
     gpu: Ints
 
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """Cells by operator and dtype; `shelf` where the trees of models that were loaded stand."""
+    """Cells by operator and dtype; `tree_arena` where the trees of models that were loaded stand."""
 
     cells: Mapping[CellKey, Cell] = field(default_factory=dict)
-    shelf: Shelf = EMPTY
+    tree_arena: TreeArena = EMPTY
 
     def estimate(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Estimate:
         """Operator row `i[q]` on GPU row `j[q]`."""
@@ -82,11 +82,11 @@ class Learned:
         if collective:
             gpus, j = by_link(ops, gpus, i, j)
         order = np.arange(n) if _alike(ops, j) else np.lexsort((ops.dtype[i], ops.kind[i], j))
-        twin, recipes, products = np.arange(n), self._recipes(gpus), products_of(kinds)
+        twin, gpu_models, products = np.arange(n), self._gpu_models(gpus), products_of(kinds)
         other, share = twin, np.zeros(n)
         shape = shape_features(kinds, products, len(ops))
         if collective:
-            held = stand_ins(shape, (ops.kind, ops.dtype), (i, j), self._packed, recipes)
+            held = stand_ins(shape, (ops.kind, ops.dtype), (i, j), self._packed, gpu_models)
             if len(held.query):
                 twin, other = (np.where(at < 0, twin, n + at) for at in (held.one, held.other))
                 share, place = held.share, len(ops) + np.arange(len(held.query))
@@ -95,13 +95,13 @@ class Learned:
                 kinds = kinds_of(ops)
                 products = products_of(kinds)
                 shape = shape_features(kinds, products, len(ops))
-        traits = traits_of(ops, kinds, products)
-        asked = Rows(shape, traits, devices_of(gpus), np.empty((TERMS, len(i))))
+        op_features = operator_features(ops, kinds, products)
+        asked = Rows(shape, op_features, devices_of(gpus), np.empty((TERMS, len(i))))
         answers = Answers.of(n)
-        fill_answers(asked, self._packed, recipes, Queries(i, j, order, twin, other, share), answers, trace)
+        fill_answers(asked, self._packed, gpu_models, Queries(i, j, order, twin, other, share), answers, trace)
         support, limit_s = SUPPORT_OF_SITUATION[answers.situation], asked.terms[LIMIT, :n]
         estimate = Estimate(answers.latency_s, answers.bound, support, answers.group, answers.stretch, limit_s)
-        return Traced(estimate, trace, asked, recipes, gpus, j[:n])
+        return Traced(estimate, trace, asked, gpu_models, gpus, j[:n])
 
     def cells_behind(self, found: Traced) -> list[CellKey | None]:
         """Operator and dtype of the cell behind each answer, None where nothing was learned."""
@@ -119,7 +119,7 @@ class Learned:
 
     @cached_property
     def _packed(self) -> Packed:
-        return packed(self._models, [self.cells[key] for key in self.cell_rows.values()], self.shelf)
+        return packed(self._models, [self.cells[key] for key in self.cell_rows.values()], self.tree_arena)
 
     @cached_property
     def _number(self) -> dict[int, int]:
@@ -158,21 +158,21 @@ class Learned:
         return [key for key in self.cells if key[0] == op] if IS_COLLECTIVE[OP_CODE[op]] else []
 
     @cached_property
-    def _lent(self) -> NDArray[np.bool_]:
+    def _borrowed(self) -> NDArray[np.bool_]:
         """Whether what was learned of another dtype answers, bool [kinds, dtypes]."""
-        lent = self.cell_of[:, :, 0] >= 0
+        borrowed = self.cell_of[:, :, 0] >= 0
         for (name, dtype), cell in self.cells.items():
-            lent[OP_CODE[name], DTYPE_CODE[dtype]] = cell.lent
-        return lent
+            borrowed[OP_CODE[name], DTYPE_CODE[dtype]] = cell.borrowed
+        return borrowed
 
     def emulating(self, gpus: GpuTable) -> frozenset[str]:
         """GPUs that ran a format which they lack: how long it took them says nothing of one that they have."""
         lacking = np.isnan(peaks(gpus)[DTYPE_CODE[_LIKE[_LENT_WITH_CARE]]]).tolist()
         return frozenset(gpu for gpu, lacks in zip(gpus.ids, lacking, strict=True) if lacks)
 
-    def recipe(
-        self, key: CellKey, gpu: str, make: str, slowed: frozenset[str], without: frozenset[str] = frozenset()
-    ) -> Recipe:
+    def gpu_model(
+        self, key: CellKey, gpu: str, architecture: str, slowed: frozenset[str], without: frozenset[str] = frozenset()
+    ) -> GpuModel:
         """What cell `key` answers on a GPU with, `without` what some GPUs taught.
 
         `slowed`: GPUs whose clock their temperature decides. How they ran products says nothing of a sibling of more
@@ -183,46 +183,46 @@ class Learned:
             without |= slowed
         if not without.isdisjoint(cell.own):
             cell = replace(cell, own={name: model for name, model in cell.own.items() if name not in without})
-        found = cell.recipe(gpu, make)
+        found = cell.gpu_model(gpu, architecture)
         if gpu not in slowed or found.situation != S_SEEN or not product:
             return found
         members = tuple((model, UNSTEADY_TRUST * weight) for model, weight in found.members)
         factors = found.factors ** np.where(OF_WORK, UNSTEADY_TRUST, 1.0)
-        return Recipe(factors, members, S_CALIBRATED, found.tile)
+        return GpuModel(factors, members, S_CALIBRATED, found.tile)
 
     def ran_on(self, gpu: str) -> NDArray[np.bool_]:
         """Which operators and dtypes were measured on a GPU, bool [kinds, dtypes]; not what they lend one another."""
         ran = np.zeros((len(OPS), len(DTYPES)), dtype=np.bool_)
         for (op, dtype), cell in self.cells.items():
-            ran[OP_CODE[op], DTYPE_CODE[dtype]] = gpu in cell.own and not cell.lent
+            ran[OP_CODE[op], DTYPE_CODE[dtype]] = gpu in cell.own and not cell.borrowed
         return ran
 
-    def _recipes(self, gpus: GpuTable) -> Recipes:
-        """Recipes of every GPU of a table, put together once per table."""
-        key = ("recipes", self)
+    def _gpu_models(self, gpus: GpuTable) -> GpuModels:
+        """GpuModels of every GPU of a table, put together once per table."""
+        key = ("gpu_models", self)
         if key not in gpus.memo:
             gpus.memo[key] = self._stacked(gpus)
-        known: Recipes = gpus.memo[key]
+        known: GpuModels = gpus.memo[key]
         return known
 
-    def _stacked(self, gpus: GpuTable) -> Recipes:
-        makes = zip(*(makes_of(gpus, collective=sends) for sends in (False, True)), strict=True)
+    def _stacked(self, gpus: GpuTable) -> GpuModels:
+        architectures = zip(*(architecture_keys(gpus, collective=sends) for sends in (False, True)), strict=True)
         taught = {name for cell in self.cells.values() for name in cell.own}
         emulating, slowed = self.emulating(gpus) & taught, unsteady(gpus)
         rows = [
-            self._recipe_row(gpu, make, slowed & {gpu, *taught}, emulating)
-            for gpu, make in zip(gpus.ids, makes, strict=True)
+            self._gpu_model_row(gpu, architecture, slowed & {gpu, *taught}, emulating)
+            for gpu, architecture in zip(gpus.ids, architectures, strict=True)
         ]
         factors, member, weight, situation, tile, devices, library = (
             np.stack(part, axis=1) for part in zip(*rows, strict=True)
         )
         dtype = np.array([DTYPE_CODE[of] for _, of in self.cell_rows.values()], dtype=np.intp)
-        teacher, edge = teachers_of(gpus, member, situation, self.home_of_model)
-        told = (factors, member, weight, teacher, edge, situation, tile)
-        return Recipes(*told, self.cell_of, self._lent, dtype, devices, library)
+        donor, bandwidth_ratio = donors_of(gpus, member, situation, self.home_of_model)
+        told = (factors, member, weight, donor, bandwidth_ratio, situation, tile)
+        return GpuModels(*told, self.cell_of, self._borrowed, dtype, devices, library)
 
     @cached_property
-    def _recipe_row(
+    def _gpu_model_row(
         self,
     ) -> Callable[
         [str, tuple[str, str], frozenset[str], frozenset[str]], tuple[Floats, Ints, Floats, Ints, Ints, Floats, Floats]
@@ -231,11 +231,11 @@ class Learned:
         return lru_cache(maxsize=1024)(self._recipe_row_of)
 
     def _recipe_row_of(
-        self, gpu: str, makes: tuple[str, str], slowed: frozenset[str], emulating: frozenset[str]
+        self, gpu: str, architectures: tuple[str, str], slowed: frozenset[str], emulating: frozenset[str]
     ) -> tuple[Floats, Ints, Floats, Ints, Ints, Floats, Floats]:
-        """Factors [rows, FACTORS], models [rows, MEMBERS], weights alike, the rest of Recipes [rows], for one GPU.
+        """Factors [rows, FACTORS], models [rows, MEMBERS], weights alike, the rest of GpuModels [rows], for one GPU.
 
-        `makes`: its make, and the same as collectives see it.
+        `architectures`: its make, and the same as collectives see it.
         """
         n = len(self.cell_rows)
         factors, member = np.ones((n, FACTORS)), np.full((n, MEMBERS), -1)
@@ -243,13 +243,13 @@ class Learned:
         situation, tile = (np.empty(n, dtype=np.intp) for _ in range(2))
         devices, library = np.full((n, MOST_NUMBERS), np.inf), np.tile([-np.inf, np.inf], (n, 1))
         for row, (asked, key) in enumerate(self.cell_rows.items()):
-            make = makes[int(IS_COLLECTIVE[OP_CODE[key[0]]])]
+            architecture = architectures[int(IS_COLLECTIVE[OP_CODE[key[0]]])]
             without = emulating if lent_with_care(key, asked[1]) else frozenset()
-            recipe = self.recipe(key, gpu, make, slowed, without)
-            factors[row], situation[row], tile[row] = recipe.factors, recipe.situation, recipe.tile
+            gpu_model = self.gpu_model(key, gpu, architecture, slowed, without)
+            factors[row], situation[row], tile[row] = gpu_model.factors, gpu_model.situation, gpu_model.tile
             if IS_COLLECTIVE[OP_CODE[key[0]]]:
-                devices[row], library[row] = _measured(self.cells[key], recipe)
-            for k, (model, share) in enumerate(recipe.members[:MEMBERS]):
+                devices[row], library[row] = _measured(self.cells[key], gpu_model)
+            for k, (model, share) in enumerate(gpu_model.members[:MEMBERS]):
                 member[row, k], weight[row, k] = self._number[id(model)], share
         return factors, member, weight, situation, tile, devices, library
 
@@ -265,17 +265,17 @@ class Learned:
             op, dtype = key.split(" ")
             cells[op, dtype] = Cell.from_state(cell)
         models = cls(cells)._models
-        shelf = EMPTY.joined([model.trees for model in models])
-        standing = {id(model): model._replace(trees=part) for model, part in zip(models, shelf.parts, strict=True)}
-        return cls({key: cell.with_models(standing) for key, cell in cells.items()}, shelf)
+        tree_arena = EMPTY.joined([model.trees for model in models])
+        standing = {id(model): model._replace(trees=part) for model, part in zip(models, tree_arena.parts, strict=True)}
+        return cls({key: cell.with_models(standing) for key, cell in cells.items()}, tree_arena)
 
 
-def _measured(cell: Cell, recipe: Recipe) -> tuple[Floats, Floats]:
-    """Devices (logarithms) and libraries that a collective was measured with, as Recipes has them.
+def _measured(cell: Cell, gpu_model: GpuModel) -> tuple[Floats, Floats]:
+    """Devices (logarithms) and libraries that a collective was measured with, as GpuModels has them.
 
     By those who answer; where these tell nothing, by every GPU of the cell.
     """
-    models = [model for model, _ in recipe.members]
+    models = [model for model, _ in gpu_model.members]
     if not any(len(model.smooth.measured(DEVICES)) for model in models):
         models = list(cell.own.values())
     numbers, libraries = (

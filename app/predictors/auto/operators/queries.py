@@ -6,13 +6,13 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from app.predictors.auto.operators.models.per_operator import MOST_KIN
+from app.predictors.auto.operators.models.per_operator import MOST_SIBLINGS
 from app.predictors.auto.operators.physics.analytic_model import Devices
-from app.predictors.auto.operators.physics.operator_features import Traits
+from app.predictors.auto.operators.physics.operator_features import OperatorFeatures
 from app.tables.arrays import Bools, Floats, Ints, Singles
 
 # Most models of one answer: those of siblings, and the one of few rows of the GPU itself.
-MEMBERS = MOST_KIN + 1
+MEMBERS = MOST_SIBLINGS + 1
 
 
 class Rows(NamedTuple):
@@ -25,7 +25,7 @@ class Rows(NamedTuple):
     """
 
     shape: Singles
-    traits: Traits
+    op_features: OperatorFeatures
     devices: Devices
     terms: Floats
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from app.predictors.auto.operators.models.features import DEVICES, LIBRARY, MESSAGE
-from app.predictors.auto.operators.models.packed import Packed, Recipes
+from app.predictors.auto.operators.models.packed import GpuModels, Packed
 from app.predictors.auto.operators.models.ranges import cells_of
 from app.predictors.priors import IS_COLLECTIVE
 from app.runtime.compiled import compiled
@@ -44,10 +44,10 @@ class StandIns(NamedTuple):
 
 
 def stand_ins(
-    shape: Singles, codes: tuple[Ints, Ints], asked: tuple[Ints, Ints], packed: Packed, recipes: Recipes
+    shape: Singles, codes: tuple[Ints, Ints], asked: tuple[Ints, Ints], packed: Packed, gpu_models: GpuModels
 ) -> StandIns:
     """What is asked in place of collectives beyond or between what was learned; arguments as of `cells_of`."""
-    held = _held(shape, codes, asked, packed, recipes)
+    held = _held(shape, codes, asked, packed, gpu_models)
     first, second = np.flatnonzero(~np.isnan(held[0])), np.flatnonzero(held[4] > 0.0)
     one = np.full(held.shape[1], -1)
     one[first] = np.arange(len(first))
@@ -61,13 +61,13 @@ def stand_ins(
 
 @compiled
 def _held(
-    shape: Singles, codes: tuple[Ints, Ints], asked: tuple[Ints, Ints], packed: Packed, recipes: Recipes
+    shape: Singles, codes: tuple[Ints, Ints], asked: tuple[Ints, Ints], packed: Packed, gpu_models: GpuModels
 ) -> Floats:
     """Message, two numbers of devices, library, and the share of the second number, [5, n].
 
     NaN of queries that need none.
     """
-    cells, (i, j), (kind, _) = cells_of(shape, codes, asked, packed, recipes), asked, codes
+    cells, (i, j), (kind, _) = cells_of(shape, codes, asked, packed, gpu_models), asked, codes
     held = np.full((5, len(i)), np.nan)
     for q in range(len(i)):
         cell, row, gpu = cells[q], i[q], j[q]
@@ -75,8 +75,8 @@ def _held(
             continue
         message, devices, library = shape[MESSAGE, row], shape[DEVICES, row], shape[LIBRARY, row]
         nearest = min(max(message, packed.low[cell, MESSAGE]), packed.high[cell, MESSAGE])
-        has = min(max(library, recipes.library[cell, gpu, 0]), recipes.library[cell, gpu, 1])
-        one, other, share = _around(devices, recipes.devices[cell, gpu])
+        has = min(max(library, gpu_models.library[cell, gpu, 0]), gpu_models.library[cell, gpu, 1])
+        one, other, share = _around(devices, gpu_models.devices[cell, gpu])
         if max(abs(nearest - message), abs(has - library), abs(one - devices)) > _ROUNDED:
             held[0, q], held[3, q], held[4, q] = np.exp(nearest), has, share
             held[1, q], held[2, q] = np.exp(one), np.exp(other)

@@ -15,9 +15,16 @@ import numpy as np
 from app.predictors.auto.operators.learning.calibration import Rows, calibrate
 from app.predictors.auto.operators.learning.distillation import taught_again
 from app.predictors.auto.operators.models.boosted_trees import NO_TREES, Growth, boosted
-from app.predictors.auto.operators.models.features import EAGER, ODDITY
+from app.predictors.auto.operators.models.features import EAGER, ROUTER_CLASS
 from app.predictors.auto.operators.models.gaussian_process import Kernels
-from app.predictors.auto.operators.models.per_operator import NOTHING_CARRIED, Cell, Model, Recipe, Strengths, answered
+from app.predictors.auto.operators.models.per_operator import (
+    NOTHING_CARRIED,
+    Cell,
+    GpuModel,
+    Model,
+    Strengths,
+    log_correction,
+)
 from app.predictors.auto.operators.models.smooth import NOTHING
 from app.predictors.auto.operators.models.training_samples import Samples
 from app.predictors.auto.operators.physics.analytic_model import ANY_TILE
@@ -52,7 +59,7 @@ TRIAL_ROWS, TRIAL_TREES = 800, 80
 # Parts of what trees say that may be carried to other makes.
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 # Makes from which anything may be carried to another: two agree by chance.
-LEAST_MAKES = 3
+LEAST_ARCHITECTURES = 3
 
 
 def learn(samples: Samples, shape_features: int, before: Cell | None, usual: Samples | None) -> Cell:
@@ -71,20 +78,22 @@ def learn(samples: Samples, shape_features: int, before: Cell | None, usual: Sam
     if len(codes) > 1 and names >= set(old.own):
         carried = samples if usual is None else usual
         shared, strength = _shared(carried, codes, SHARED_ROWS, SHARED_TREES), _strength(carried, codes)
-    make = {**old.make, **{samples.names[code]: samples.makes[code] for code in codes}}
-    base = Cell({gpu: model for gpu, model in old.own.items() if gpu not in names}, make, shared, strength, low, high)
+    architecture = {**old.architecture, **{samples.names[code]: samples.architectures[code] for code in codes}}
+    base = Cell(
+        {gpu: model for gpu, model in old.own.items() if gpu not in names}, architecture, shared, strength, low, high
+    )
     own = dict(base.own)
     for code in codes:
         rows = samples.of(np.flatnonzero(samples.gpu == code))
         own[samples.names[code]] = _own(rows, code, base, taught=shared is not old.shared)
-    return Cell(own, make, shared, strength, low, high)
+    return Cell(own, architecture, shared, strength, low, high)
 
 
 def _own(samples: Samples, code: int, base: Cell, *, taught: bool) -> Model:
     """The model of one GPU; `taught`: the shared model has seen these very rows."""
     if len(samples.latency_s) >= ENOUGH:
         return _with_apart(samples)
-    others = base.others(samples.names[code], samples.makes[code])
+    others = base.others(samples.names[code], samples.architectures[code])
     if taught and len(samples.latency_s) >= LEAST_ALONE:
         # What a model leaves of rows that taught it says nothing of others.
         return corrected(samples, others._replace(members=()), None, alone=True)
@@ -93,14 +102,14 @@ def _own(samples: Samples, code: int, base: Cell, *, taught: bool) -> Model:
 
 def calibrated(samples: Samples, before: Cell) -> Cell:
     """`before` with small corrections for the GPUs of these samples that have no model of their own."""
-    own, make = dict(before.own), dict(before.make)
+    own, architecture = dict(before.own), dict(before.architecture)
     for code in np.unique(samples.gpu).tolist():
         name = samples.names[code]
         if name not in own or not own[name].alone or name in before.lenders:
             rows = samples.of(np.flatnonzero(samples.gpu == code))
-            own[name] = corrected(rows, before.others(name, samples.makes[code]), before.shared)
-            make[name] = samples.makes[code]
-    return replace(before, own=own, make=make)
+            own[name] = corrected(rows, before.others(name, samples.architectures[code]), before.shared)
+            architecture[name] = samples.architectures[code]
+    return replace(before, own=own, architecture=architecture)
 
 
 def _with_apart(samples: Samples) -> Model:
@@ -108,14 +117,14 @@ def _with_apart(samples: Samples) -> Model:
 
     They follow the others' trees with trees of their own, whose first question keeps them from all other rows.
     """
-    usual, n = np.flatnonzero(~samples.apart), int(samples.apart.sum())
+    usual, n = np.flatnonzero(~samples.isolated), int(samples.isolated.sum())
     if n == 0 or len(usual) < ENOUGH:
         return fitted(samples, alone=True)
     model = fitted(samples.of(usual), alone=True)
     features = np.ascontiguousarray(samples.features)
     left = samples.residual(model.factors) - model.mean - model.trees.sum(features)
-    growth = replace(_OWN_OF_GRAPHS, trees=_trees_of(n, eager=False), rate=rate_of(n), first=ODDITY)
-    grown = boosted(features, np.where(samples.apart, left, 0.0), np.ones(len(left)), growth)
+    growth = replace(_OWN_OF_GRAPHS, trees=_trees_of(n, eager=False), rate=rate_of(n), first=ROUTER_CLASS)
+    grown = boosted(features, np.where(samples.isolated, left, 0.0), np.ones(len(left)), growth)
     return model._replace(trees=model.trees.and_then(grown))
 
 
@@ -151,12 +160,12 @@ def rate_of(rows: int) -> float:
     return min(max(RATE * rows / ROWS_OF_RATE, RATE), MOST_RATE)
 
 
-def corrected(samples: Samples, others: Recipe, shared: Model | None, *, alone: bool = False) -> Model:
+def corrected(samples: Samples, others: GpuModel, shared: Model | None, *, alone: bool = False) -> Model:
     """What few rows of a GPU teach on top of what `others` did, or `alone`, where `others` has no models."""
     n = len(samples.latency_s)
     if n > ENOUGH:
         samples = samples.of(np.random.default_rng(0).permutation(n)[:ENOUGH])
-    target = np.log(samples.latency_s) - answered(others, samples.features)
+    target = np.log(samples.latency_s) - log_correction(others, samples.features)
     places = samples.own_places if alone else samples.places
     rows = Rows(samples.terms, target, samples.features, places, samples.chosen)
     return Model(*calibrate(rows, others.factors, kernels_of(shared)), alone, _tile(samples))
@@ -190,21 +199,28 @@ def _strength(samples: Samples, codes: Sequence[int]) -> Strengths:
 
     Of an operator that moves bytes no trees: on large rows of a GPU held out they did worse than none
     (docs/explanation/notebook.md). One that only streams tells its own make no more, as bandwidth tells the rest. Of
-    fewer makes than LEAST_MAKES nothing.
+    fewer makes than LEAST_ARCHITECTURES nothing.
     """
-    makes = {code: samples.makes[code] or samples.names[code] for code in codes}
-    of_make = [[code for code in codes if makes[code] == make] for make in sorted(set(makes.values()))]
-    if len(of_make) < LEAST_MAKES:
+    architectures = {code: samples.architectures[code] or samples.names[code] for code in codes}
+    of_architecture = [
+        [code for code in codes if architectures[code] == architecture]
+        for architecture in sorted(set(architectures.values()))
+    ]
+    if len(of_architecture) < LEAST_ARCHITECTURES:
         return NOTHING_CARRIED
     some = {code: samples.of(_some(samples, code, TRIAL_ROWS)) for code in codes}
-    carried = agreed(np.array([np.mean([_constants(some[code]) for code in make], axis=0) for make in of_make]))
+    carried = agreed(
+        np.array(
+            [np.mean([_constants(some[code]) for code in architecture], axis=0) for architecture in of_architecture]
+        )
+    )
     if samples.moves:
-        return Strengths(carried, 0.0, kin=samples.streams)
+        return Strengths(carried, 0.0, limits_siblings=samples.streams)
     errors = []
-    for make in of_make:
-        model = _shared(samples, [code for code in codes if code not in make], TRIAL_ROWS, TRIAL_TREES)
-        for rows in (some[code] for code in make):
-            full = answered(Recipe(model.factors, ((model, 1.0),), S_UNSEEN), rows.features)
+    for architecture in of_architecture:
+        model = _shared(samples, [code for code in codes if code not in architecture], TRIAL_ROWS, TRIAL_TREES)
+        for rows in (some[code] for code in architecture):
+            full = log_correction(GpuModel(model.factors, ((model, 1.0),), S_UNSEEN), rows.features)
             left = rows.residual(model.factors**carried)
             errors.append([np.abs(np.expm1(part * full - left)).mean() for part in STRENGTHS])
     return Strengths(carried, STRENGTHS[np.mean(errors, axis=0).argmin()])

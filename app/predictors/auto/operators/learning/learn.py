@@ -22,8 +22,13 @@ from app.predictors.auto.operators.model import CellKey, Learned, lent_with_care
 from app.predictors.auto.operators.models.features import SHAPE_FEATURES, shape_features
 from app.predictors.auto.operators.models.gaussian_process import View, expected
 from app.predictors.auto.operators.models.per_operator import Cell
-from app.predictors.auto.operators.models.ranges import beyond
-from app.predictors.auto.operators.models.training_samples import makes_of, samples, told_apart, usual_rows
+from app.predictors.auto.operators.models.ranges import extrapolation_distance
+from app.predictors.auto.operators.models.training_samples import (
+    architecture_keys,
+    samples,
+    usual_rows,
+    with_isolated_rows,
+)
 from app.predictors.auto.operators.physics.analytic_model import ANY_TILE
 from app.predictors.auto.operators.physics.operator_features import products_of
 from app.predictors.links import by_link, runs_by_link
@@ -43,7 +48,7 @@ def fit(known: Learned, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Learned
     for key, rows in _with_sisters({key: run.rows for key, run in usual.items()}, gpus).items():
         if len(rows):
             before = cells.get(key)
-            found = told_apart(tiled(rows, gpus, (before or Cell()).tile), usual[key])
+            found = with_isolated_rows(tiled(rows, gpus, (before or Cell()).tile), usual[key])
             blank = unmeasured(rows)
             found = replace(found, blank=(samples(blank, gpus).features, blank.gpu)) if len(blank) else found
             usual_tiles = found if (found.tile == ANY_TILE).all() else samples(rows, gpus)
@@ -62,7 +67,7 @@ def with_measured(known: Learned, runs: Sequence[OperatorRuns], gpus: GpuTable) 
     for key, parts in told.items():
         taught = _taught(known, key, gpus)
         cells[key] = calibrated(tiled(joined(parts), gpus, taught.tile), taught)
-    return Learned(cells, known.shelf)
+    return Learned(cells, known.tree_arena)
 
 
 def _homes(known: Learned, ops: OpTable) -> list[tuple[CellKey, Ints]]:
@@ -80,7 +85,7 @@ def _homes(known: Learned, ops: OpTable) -> list[tuple[CellKey, Ints]]:
     kinds = kinds_of(ops)
     shape = shape_features(kinds, products_of(kinds), len(ops))
     ranges = [(known.cells[keys[row]].low, known.cells[keys[row]].high) for row in able]
-    far = np.array([[beyond(shape, row, low, high) for row in range(len(ops))] for low, high in ranges])
+    far = np.array([[extrapolation_distance(shape, row, low, high) for row in range(len(ops))] for low, high in ranges])
     nearest = far.argmin(axis=0)
     return [(home[k], np.flatnonzero(nearest == k)) for k in np.unique(nearest).tolist()]
 
@@ -106,12 +111,12 @@ def expected_errors(known: Learned, rows: Measurements, gpus: GpuTable) -> Float
 def _expected_errors(cell: Cell, rows: Measurements, gpus: GpuTable) -> Floats | None:
     """As `expected_errors`, of rows that all teach one cell."""
     gpu = int(rows.gpu[0])
-    name, make = gpus.ids[gpu], makes_of(gpus, collective=bool(IS_COLLECTIVE[rows.ops.kind[0]]))[gpu]
+    name, architecture = gpus.ids[gpu], architecture_keys(gpus, collective=bool(IS_COLLECTIVE[rows.ops.kind[0]]))[gpu]
     if name in cell.own and cell.own[name].alone and name not in cell.lenders:
         return None
-    found, kernels = samples(rows, gpus, np.full(len(rows), cell.tile(name, make))), kernels_of(cell.shared)
+    found, kernels = samples(rows, gpus, np.full(len(rows), cell.tile(name, architecture))), kernels_of(cell.shared)
     view = View.of(found.features, found.places, kernels)
-    return expected(view, found.terms, cell.others(name, make).factors, kernels)
+    return expected(view, found.terms, cell.others(name, architecture).factors, kernels)
 
 
 def _taught(known: Learned, key: CellKey, gpus: GpuTable) -> Cell:
@@ -123,7 +128,7 @@ def _taught(known: Learned, key: CellKey, gpus: GpuTable) -> Cell:
     if lender is None:
         return Cell.empty(SHAPE_FEATURES)
     careful = lent_with_care(lender, key[1]) and not IS_COLLECTIVE[OP_CODE[key[0]]]
-    return known.cells[lender].as_lent(known.emulating(gpus) if careful else frozenset())
+    return known.cells[lender].as_borrowed(known.emulating(gpus) if careful else frozenset())
 
 
 def _with_sisters(usual: Mapping[CellKey, Measurements], gpus: GpuTable) -> dict[CellKey, Measurements]:

@@ -40,7 +40,7 @@ def tiled(rows: Measurements, gpus: GpuTable, known: Callable[[str, str], int]) 
     tile = np.full(len(rows), ANY_TILE)
     for gpu in np.unique(rows.gpu).tolist():
         mine = np.flatnonzero(rows.gpu == gpu)
-        tile[mine] = _of_gpu(rows.take(mine), gpus, known(found.names[gpu], found.makes[gpu]))
+        tile[mine] = _of_gpu(rows.take(mine), gpus, known(found.names[gpu], found.architectures[gpu]))
     return samples(rows, gpus, tile)
 
 

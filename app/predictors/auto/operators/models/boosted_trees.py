@@ -73,11 +73,11 @@ class Trees(NamedTuple):
     def sum(self, features: Singles) -> Floats:
         """What the trees add up to, float64 [n], for features float32 [columns, n]."""
         total, span = np.zeros(features.shape[1]), (0, len(self.feature))
-        cut, edge, begin = questions_of(self.feature, self.threshold, len(features))
-        trees, edges = (self.feature, cut, self.value.astype(np.float16).view(np.uint16)), (edge, begin)
+        bin_index, threshold, begin = questions_of(self.feature, self.threshold, len(features))
+        trees, thresholds = (self.feature, bin_index, self.value.astype(np.float16).view(np.uint16)), (threshold, begin)
         for first in range(0, len(total), BLOCK):
             block = np.ascontiguousarray(features[:, first : first + BLOCK])
-            add_trees(block, trees, edges, span, 1.0, total[first : first + BLOCK])
+            add_trees(block, trees, thresholds, span, 1.0, total[first : first + BLOCK])
         return total
 
     def and_then(self, other: Trees) -> Trees:
@@ -110,21 +110,25 @@ NO_TREES = Trees(np.empty((0, DEPTH), np.int16), np.empty((0, DEPTH), np.float32
 
 def boosted(features: Singles, target: Floats, weight: Floats, growth: Growth) -> Trees:
     """Trees whose sum follows `target` [n] given `features` float32 [columns, n]; `weight` [n] counts rows."""
-    edges = [_edges(column) for column in features]
-    bins = np.stack([np.searchsorted(edge, column) for edge, column in zip(edges, features, strict=True)], axis=1)
+    thresholds = [_thresholds(column) for column in features]
+    bins = np.stack(
+        [np.searchsorted(threshold, column) for threshold, column in zip(thresholds, features, strict=True)], axis=1
+    )
     feature = np.zeros((growth.trees, DEPTH), dtype=np.int16)
-    cut = np.zeros((growth.trees, DEPTH), dtype=np.uint8)
+    bin_index = np.zeros((growth.trees, DEPTH), dtype=np.uint8)
     value = np.zeros((growth.trees, LEAVES), dtype=np.float32)
     settings = (growth.rate, growth.rows, growth.features, growth.relative)
     draw = (growth.first, growth.seed)
     relative = (weight / weight.mean()).astype(np.float32)
-    taught = (bins.astype(np.uint8), target.astype(np.float32), relative)
-    _grow(taught, settings, growth.clears, draw, (feature, cut, value))
-    padded = np.stack([np.append(edge, np.full(BINS - len(edge), np.inf)) for edge in edges]).astype(np.float32)
-    return Trees(feature, padded[feature, cut], value)
+    samples = (bins.astype(np.uint8), target.astype(np.float32), relative)
+    _grow(samples, settings, growth.clears, draw, (feature, bin_index, value))
+    padded = np.stack(
+        [np.append(threshold, np.full(BINS - len(threshold), np.inf)) for threshold in thresholds]
+    ).astype(np.float32)
+    return Trees(feature, padded[feature, bin_index], value)
 
 
-def _edges(column: Singles) -> Singles:
+def _thresholds(column: Singles) -> Singles:
     """At most BINS - 1 thresholds: between all values where they are few, else quantiles."""
     values = np.unique(column)
     if len(values) < BINS:
@@ -134,7 +138,7 @@ def _edges(column: Singles) -> Singles:
 
 @compiled
 def _grow(
-    taught: tuple[Bins, Singles, Singles],
+    samples: tuple[Bins, Singles, Singles],
     settings: tuple[float, float, float, bool],
     clears: Floats,
     draw: tuple[int, int],
@@ -144,10 +148,10 @@ def _grow(
 
     `draw`: what is asked first, and a seed.
     """
-    bins, target, weight = taught
+    bins, target, weight = samples
     rate, row_share, feature_share, relative = settings
     first, seed = draw
-    feature, cut, value = trees
+    feature, bin_index, value = trees
     n, columns = bins.shape
     np.random.seed(seed)
     rest, leaf, pull = target.copy(), np.zeros(n, dtype=np.uint8), np.empty(n, dtype=np.float32)
@@ -161,7 +165,7 @@ def _grow(
             if relative:  # the slope of a ratio's error is the ratio itself
                 pull[row] *= np.exp(min(max(-rest[row], -STEEPEST), STEEPEST))
         picked = rows[: _pick(n, row_share, rows)]
-        asked = chosen[: _pick(columns, feature_share, chosen)]
+        candidates = chosen[: _pick(columns, feature_share, chosen)]
         leaf[:] = 0
         for level in range(DEPTH):
             half = (1 << level) >> 1
@@ -170,16 +174,16 @@ def _grow(
                 if leaf[row] < half:
                     continue  # went left at the last question: what its node has and the right one has not
                 here, gradient, mass = sums[leaf[row]], rest[row] * pull[row], pull[row]
-                for column in asked:
+                for column in candidates:
                     cell = here[column, bins[row, column]]
                     cell[0] += gradient
                     cell[1] += mass
             for left in range(half):
                 sums[left] -= sums[half + left]
-            best_column, best_bin = _best_question(sums, 1 << level, asked)
+            best_column, best_bin = _best_question(sums, 1 << level, candidates)
             if level == 0 and first >= 0:
                 best_column, best_bin = first, 0
-            feature[tree, level], cut[tree, level] = best_column, best_bin
+            feature[tree, level], bin_index[tree, level] = best_column, best_bin
             bit = np.uint8(1 << level)
             for row in range(n):
                 if bins[row, best_column] > best_bin:
@@ -205,11 +209,11 @@ def _pick(n: int, share: float, picked: NDArray[np.int64]) -> int:
 
 
 @compiled
-def _best_question(sums: Singles, leaves: int, asked: NDArray[np.int64]) -> tuple[int, int]:
+def _best_question(sums: Singles, leaves: int, candidates: NDArray[np.int64]) -> tuple[int, int]:
     """Column and bin whose split, the same in every leaf, explains most."""
-    best, best_column, best_bin = -1.0, asked[0], 0
+    best, best_column, best_bin = -1.0, candidates[0], 0
     score = np.empty(BINS)
-    for column in asked:
+    for column in candidates:
         score[:] = 0.0
         for leaf in range(leaves):
             here = sums[leaf, column]

@@ -7,7 +7,7 @@ from app.ops.base import no_products
 from app.ops.tiles import CANDIDATES
 from app.predictors.auto.operators.models.features import (
     EAGER,
-    ODDITY,
+    ROUTER_CLASS,
     SHAPE_FEATURES,
     absent_dims,
     code_dims,
@@ -52,5 +52,5 @@ def shape_feature_names(kind: int) -> tuple[str, ...]:
         names += [f"power of 2 in {name}" for name in ("b", "h") if name in dims]
     names = [*names, *[_NONE] * SHAPE_FEATURES][:EAGER]
     if op.kernel_class is not None:
-        names[ODDITY] = "kernel class"
+        names[ROUTER_CLASS] = "kernel class"
     return (*names, "eager")

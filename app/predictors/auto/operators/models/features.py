@@ -30,7 +30,7 @@ from app.predictors.auto.operators.physics.analytic_model import (
     late_bytes,
     lead,
 )
-from app.predictors.auto.operators.physics.operator_features import Traits
+from app.predictors.auto.operators.physics.operator_features import OperatorFeatures
 from app.predictors.priors import IS_EAGER
 from app.runtime.compiled import compiled
 from app.tables.arrays import Floats, Ints, Singles
@@ -44,7 +44,7 @@ RELATIVE_FEATURES = 10 + 2 * _TILES
 FEATURES = SHAPE_FEATURES + RELATIVE_FEATURES
 # The first and last feature: tasks that run at the same time, and whether the host launches the operator. The last but
 # one of experts: what sets a layer apart.
-_TASKS, ODDITY, EAGER = 0, SHAPE_FEATURES - 2, SHAPE_FEATURES - 1
+_TASKS, ROUTER_CLASS, EAGER = 0, SHAPE_FEATURES - 2, SHAPE_FEATURES - 1
 # Of a collective, its message, devices and library.
 MESSAGE, DEVICES, LIBRARY = 1, 2, 4
 # Relative features: compute against memory, work against what it costs to launch, the hardware limit against the whole,
@@ -153,7 +153,7 @@ def _of_kind(kind: Kind, product: Products | None) -> Singles:
         at += len(kept)
     kernel_class = OPS[code].kernel_class
     if kernel_class is not None:
-        features[ODDITY] = kernel_class(table)
+        features[ROUTER_CLASS] = kernel_class(table)
     eager = table.column("eager")
     features[EAGER] = np.where(np.isnan(eager), IS_EAGER[table.dtype], eager > 0.0)
     return features
@@ -223,7 +223,7 @@ def _fill_loops(loops: Floats, row: int, sms: float, features: Singles, k: int) 
 @compiled
 def fill_features(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not tables)
     shape: Singles,
-    traits: Traits,
+    op_features: OperatorFeatures,
     devices: Devices,
     row: int,
     gpu: int,
@@ -243,21 +243,21 @@ def fill_features(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not t
     features[at + 2, k] = np.log(terms[TIME, q] + 1e-9)
     features[LIMIT_SHARE, k] = _log(terms[LIMIT, q] / terms[TIME, q])
     # No row has both a link and a choice of algorithms.
-    leads = lead(traits, row, devices, gpu) if traits.transformed.shape[0] else 0.0
+    leads = lead(op_features, row, devices, gpu) if op_features.transformed.shape[0] else 0.0
     features[LEAD, k] = _log(terms[LINK_S, q] / memory + leads)
-    late = late_bytes(traits.reread[row], traits.passed[row])
-    features[at + 5, k] = _log((traits.distinct[row] + traits.between[row] + late) / l2)
-    features[at + 6, k] = _log(traits.moved[row] / l2)
+    late = late_bytes(op_features.reread[row], op_features.passed[row])
+    features[at + 5, k] = _log((op_features.distinct[row] + op_features.between[row] + late) / l2)
+    features[at + 6, k] = _log(op_features.moved[row] / l2)
     waves = np.exp(shape[_TASKS, row]) / sms
     features[WAVES, k] = _log(waves)
     features[FULL, k] = waves / np.ceil(waves)
     # Zero of a row that is no matrix product, whatever else its table holds.
-    tiled = traits.blocks.shape[0] > 0 and traits.fill[0, row] > 0.0
-    features[SPLITS, k] = traits.splits[row] if tiled else 0.0
-    if traits.loops.shape[1] > 0 and traits.loops[0, row] > 0.0:
-        _fill_loops(traits.loops, row, sms, features, k)
+    tiled = op_features.blocks.shape[0] > 0 and op_features.fill[0, row] > 0.0
+    features[SPLITS, k] = op_features.splits[row] if tiled else 0.0
+    if op_features.loops.shape[1] > 0 and op_features.loops[0, row] > 0.0:
+        _fill_loops(op_features.loops, row, sms, features, k)
     at += 10
     for tile in range(_TILES):
-        waves = traits.blocks[tile, row] / sms if tiled else 1.0
+        waves = op_features.blocks[tile, row] / sms if tiled else 1.0
         features[at + 2 * tile, k] = _log(waves)
-        features[at + 2 * tile + 1, k] = traits.fill[tile, row] * waves / np.ceil(waves) if tiled else 0.0
+        features[at + 2 * tile + 1, k] = op_features.fill[tile, row] * waves / np.ceil(waves) if tiled else 0.0

@@ -1,4 +1,4 @@
-"""All that `auto` learned, in few arrays that compiled code reads."""
+"""All models of `auto`, packed into few arrays for compiled code."""
 
 from __future__ import annotations
 
@@ -17,31 +17,33 @@ from app.predictors.auto.operators.models.smooth import Smooth
 from app.predictors.auto.operators.models.tree_sums import Questions, questions_of
 from app.tables.arrays import Bools, Floats, Ints, Singles
 
-# Numbers of devices that are told apart of a collective.
+# Most device counts that are stored per collective and GPU.
 MOST_NUMBERS = 8
-# Dimensions of an operator that a smooth part may depend on.
+# Most columns that a smooth part may depend on.
 SMOOTH_COLUMNS = max(len(op.fields) for op in OPS[1:])
 
 
 class Packed(NamedTuple):
-    """All models of all cells in few arrays.
+    """All models of all cells (operator and dtype), packed into few arrays.
 
-    feature, cut, value        of all models' trees, what each level compares, with which place among its feature's
-                               thresholds (models.tree_sums), and the bits of half-precision leaves
-    edge, edges                thresholds of all models, and where in them each feature's of a model begin,
-                               [models, FEATURES + 1]
-    first, stop, mean          of every model: its trees, and what it adds to them
-    column, scale              of every model's smooth part, [models, SMOOTH_COLUMNS]; scale 0 where it has fewer
-    point, weight              of all smooth parts, [points, SMOOTH_COLUMNS] and [points]
-    begin, end                 of every model: its points
-    low, high                  range of shape features per cell, float64 [cells, SHAPE_FEATURES]
+    feature          int16 [trees, DEPTH], the feature that each level of a tree compares
+    level_threshold  uint8 [trees, DEPTH], index of the compared threshold among the feature's (models.tree_sums)
+    value            uint16 [trees, LEAVES], bits of the leaves in half precision
+    threshold        float32, thresholds of all models
+    threshold_begin  int [models, FEATURES + 1], where in `threshold` those of each feature of a model begin
+    first, stop      int [models], span of each model's trees
+    mean             float64 [models], constant added to the trees
+    column, scale    [models, SMOOTH_COLUMNS], of each model's smooth part; padded by scale 0
+    point, weight    [points, SMOOTH_COLUMNS] and [points], of all smooth parts
+    begin, end       int [models], span of each model's points
+    low, high        float64 [cells, SHAPE_FEATURES], training range of the shape features
     """
 
     feature: NDArray[np.int16]
-    cut: NDArray[np.uint8]
+    level_threshold: NDArray[np.uint8]
     value: NDArray[np.uint16]
-    edge: Singles
-    edges: Ints
+    threshold: Singles
+    threshold_begin: Ints
     first: Ints
     stop: Ints
     mean: Floats
@@ -55,37 +57,45 @@ class Packed(NamedTuple):
     high: Floats
 
 
-class Recipes(NamedTuple):
-    """Per cell and GPU: factors, models, weights, situation, and the only tile of its kernels, or ANY_TILE.
+class GpuModels(NamedTuple):
+    """The GPU model of every cell and GPU, packed into arrays.
 
-    `cell` [kinds, dtypes, most] are the rows of cells that may answer, the usual one first, -1 where there are no more;
-    `lent` [kinds, dtypes] whether the first was learned of another dtype; `dtype` [cells] what each was learned of;
-    `devices` [cells, gpus, MOST_NUMBERS] the logarithms of the numbers of devices that a collective was measured on, in
-    order, infinite where there are no more; `library` [cells, gpus, 2] the first and last code of its libraries there.
-    `teacher` is the GPU row on which each model is asked, -1 where it is the GPU itself; `edge` how much more DRAM
-    bandwidth per SM and clock the GPU has than its teachers, 1 where it has none (models.sibling_transfer).
+    factors          float64 [cells, gpus, FACTORS], constants of the physics fit
+    member, weight   [cells, gpus, members], index of each model that corrects the physics, -1 for none; its weight
+    donor            int, like `member`: GPU row on which the model is evaluated, -1 for the queried GPU itself
+    bandwidth_ratio  float64 [cells, gpus], DRAM bandwidth per SM and clock over that of the donors; 1 without donors
+                     (models.sibling_transfer)
+    situation        int [cells, gpus], code into SITUATIONS
+    tile             int [cells, gpus], the only tile of the GPU's kernels, or ANY_TILE
+    cell             int [kinds, dtypes, most], rows of the cells that apply, the default first; padded by -1
+    borrowed         bool [kinds, dtypes], whether the first of them was learned from another dtype
+    dtype            int [cells], the dtype from which each cell was learned
+    devices          float64 [cells, gpus, MOST_NUMBERS], logarithms of the measured device counts of a collective,
+                     ascending; padded by infinity
+    library          float64 [cells, gpus, 2], lowest and highest code of the collective libraries measured
     """
 
     factors: Floats
     member: Ints
     weight: Floats
-    teacher: Ints
-    edge: Floats
+    donor: Ints
+    bandwidth_ratio: Floats
     situation: Ints
     tile: Ints
     cell: Ints
-    lent: Bools
+    borrowed: Bools
     dtype: Ints
     devices: Floats
     library: Floats
 
 
-class Shelf(NamedTuple):
-    """Trees of many models side by side, so that what models hold and what compiled code reads is there but once.
+class TreeArena(NamedTuple):
+    """Trees of many models in contiguous arrays, which the models' own trees are views of: one copy in memory.
 
-    trees      all of them, leaves in half precision
-    parts      those of each model, views of `trees`, which begin at `first`
-    questions  of each part
+    trees      all trees, leaves in half precision
+    parts      the trees of each model, views of `trees`
+    first      index in `trees` at which each part begins
+    questions  thresholds of each part
     """
 
     trees: Trees
@@ -93,52 +103,65 @@ class Shelf(NamedTuple):
     first: tuple[int, ...] = ()
     questions: tuple[Questions, ...] = ()
 
-    def joined(self, new: Sequence[Trees]) -> Shelf:
-        """Copies of these and others, in their order."""
+    def joined(self, new: Sequence[Trees]) -> TreeArena:
+        """Return an arena of copies of these trees followed by `new`."""
         parts = [*self.parts, *new]
         columns: list[Any] = [np.concatenate([kept, *(part[k] for part in parts)]) for k, kept in enumerate(NO_TREES)]
         columns[-1] = columns[-1].astype(np.float16, copy=False)
         stops = np.cumsum([0, *(len(part.feature) for part in parts)]).tolist()
         views = (Trees(*[column[first:stop] for column in columns]) for first, stop in pairwise(stops))
-        asked = (questions_of(part.feature, part.threshold, FEATURES) for part in new)
-        return Shelf(Trees(*columns), tuple(views), tuple(stops[:-1]), (*self.questions, *asked))
+        queries = (questions_of(part.feature, part.threshold, FEATURES) for part in new)
+        return TreeArena(Trees(*columns), tuple(views), tuple(stops[:-1]), (*self.questions, *queries))
 
 
-EMPTY = Shelf(NO_TREES)
+EMPTY = TreeArena(NO_TREES)
 
 
-def packed(models: Sequence[Model], cells: Sequence[Cell], shelf: Shelf) -> Packed:
-    """Models, and the ranges of the cells that they are of, side by side; trees that are not on the shelf join it."""
-    standing = {id(part) for part in shelf.parts}
+def packed(models: Sequence[Model], cells: Sequence[Cell], arena: TreeArena) -> Packed:
+    """Return `models` and the training ranges of `cells`, packed; trees outside the arena are appended to it."""
+    standing = {id(part) for part in arena.parts}
     new = [model.trees for model in models if id(model.trees) not in standing and len(model.trees.feature)]
-    every = [*shelf.parts, *new]
+    every = [*arena.parts, *new]
     if new:
-        shelf = shelf.joined(new)
+        arena = arena.joined(new)
     place = {id(part): at for at, part in enumerate(every)}
     at = [place.get(id(model.trees), -1) for model in models]
-    first = np.array([*shelf.first, 0], dtype=np.intp)[at]
+    first = np.array([*arena.first, 0], dtype=np.intp)[at]
     stop = first + np.array([len(model.trees.feature) for model in models], dtype=np.intp)
     ranges = [np.array([getattr(cell, end) for cell in cells]) for end in ("low", "high")]
     low, high = (part.reshape(-1, SHAPE_FEATURES).astype(np.float64) for part in ranges)
     mean = np.array([model.mean for model in models], dtype=np.float64)
     smooth: list[Any] = _packed_smooth([model.smooth for model in models])
-    cut, edge, edges = _packed_questions(shelf.questions)
-    trees: list[Any] = [shelf.trees.feature, cut, shelf.trees.value.view(np.uint16), edge, edges[at]]
+    level_threshold, threshold, threshold_begin = _packed_questions(arena.questions)
+    trees: list[Any] = [
+        arena.trees.feature,
+        level_threshold,
+        arena.trees.value.view(np.uint16),
+        threshold,
+        threshold_begin[at],
+    ]
     parts: list[Any] = [*trees, first, stop, mean, *smooth, low, high]
     return Packed(*parts)
 
 
 def _packed_questions(parts: Sequence[Questions]) -> tuple[NDArray[np.uint8], Singles, Ints]:
-    """Cuts, edges, and where each feature's edges begin, [parts + 1, FEATURES + 1]; the last part has none."""
+    """Return level thresholds, thresholds, and where each feature's begin, int [parts + 1, FEATURES + 1].
+
+    The last part stands for models without trees.
+    """
     nothing = questions_of(NO_TREES.feature, NO_TREES.threshold, FEATURES)
     every = [*parts, nothing]
-    starts = np.cumsum([0, *(len(part.edge) for part in parts)])
-    edges = np.stack([part.begin for part in every]) + starts[:, None]
-    return np.concatenate([part.cut for part in every]), np.concatenate([part.edge for part in every]), edges
+    starts = np.cumsum([0, *(len(part.threshold) for part in parts)])
+    threshold_begin = np.stack([part.begin for part in every]) + starts[:, None]
+    return (
+        np.concatenate([part.level_threshold for part in every]),
+        np.concatenate([part.threshold for part in every]),
+        threshold_begin,
+    )
 
 
 def _packed_smooth(parts: Sequence[Smooth]) -> list[Any]:
-    """Smooth parts side by side, as Packed has them."""
+    """Return the fields of Packed from `column` to `end`."""
     count, end = len(parts), np.cumsum([len(part.weight) for part in parts], dtype=np.intp)
     column, scale = np.zeros((count, SMOOTH_COLUMNS), np.int16), np.zeros((count, SMOOTH_COLUMNS), np.float32)
     point = np.zeros((int(end[-1]) if count else 0, SMOOTH_COLUMNS), np.float32)

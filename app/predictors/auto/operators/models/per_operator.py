@@ -17,7 +17,7 @@ import numpy as np
 from app.predictors.auto.operators.models.boosted_trees import Trees
 from app.predictors.auto.operators.models.features import SHAPE_FEATURES
 from app.predictors.auto.operators.models.smooth import Smooth
-from app.predictors.auto.operators.models.sound import check_parts
+from app.predictors.auto.operators.models.validity import check_model_parts
 from app.predictors.auto.operators.physics.analytic_model import ANY_TILE
 from app.predictors.auto.operators.physics.physics_fit import FACTORS, NEUTRAL
 from app.predictors.intervals.groups import S_CALIBRATED, S_SEEN, S_SIBLING, S_UNSEEN
@@ -25,18 +25,18 @@ from app.predictors.shapes import check_shape
 from app.tables.arrays import Floats, Singles
 
 # GPUs of the same make that answer for one without rows of its own.
-MOST_KIN = 3
+MOST_SIBLINGS = 3
 
 
 class Strengths(NamedTuple):
     """How much of a shared model counts on a GPU of a make that is none of its own: of each constant, of its trees.
 
-    `kin`: whether a model counts as little on other GPUs of its own make, where else it holds in full.
+    `limits_siblings`: whether a model counts as little on other GPUs of its own make, where else it holds in full.
     """
 
     factors: Floats
     trees: float
-    kin: bool = False
+    limits_siblings: bool = False
 
 
 NOTHING_CARRIED, ALL_CARRIED = Strengths(np.zeros(FACTORS), 0.0), Strengths(np.ones(FACTORS), 1.0)
@@ -57,7 +57,7 @@ class Model(NamedTuple):
     tile: int = ANY_TILE
 
 
-class Recipe(NamedTuple):
+class GpuModel(NamedTuple):
     """What answers for a GPU: physics with `tile` under `factors`, corrected by models with weights.
 
     `situation` is a code into SITUATIONS.
@@ -69,10 +69,10 @@ class Recipe(NamedTuple):
     tile: int = ANY_TILE
 
 
-def answered(recipe: Recipe, features: Singles) -> Floats:
+def log_correction(gpu_model: GpuModel, features: Singles) -> Floats:
     """The log correction by the recipe's models of rows with these features, [n]."""
     total = np.zeros(features.shape[1])
-    for model, weight in recipe.members:
+    for model, weight in gpu_model.members:
         total += weight * (model.mean + model.trees.sum(features) + model.smooth.sum(features))
     return total
 
@@ -91,12 +91,12 @@ class Cell:
     """
 
     own: Mapping[str, Model] = field(default_factory=dict)
-    make: Mapping[str, str] = field(default_factory=dict)
+    architecture: Mapping[str, str] = field(default_factory=dict)
     shared: Model | None = None
     strength: Strengths = NOTHING_CARRIED
     low: Floats = field(default_factory=lambda: np.empty(0))
     high: Floats = field(default_factory=lambda: np.empty(0))
-    lent: bool = False
+    borrowed: bool = False
     lenders: Mapping[str, Model] = field(default_factory=dict)
 
     @classmethod
@@ -104,45 +104,49 @@ class Cell:
         """Nothing learned, of a range that holds everything."""
         return cls(low=np.full(columns, -np.inf), high=np.full(columns, np.inf))
 
-    def as_lent(self, without: Collection[str]) -> Cell:
+    def as_borrowed(self, without: Collection[str]) -> Cell:
         """The same for another dtype, without what the GPUs `without` taught."""
         own = {gpu: model for gpu, model in self.own.items() if gpu not in without}
-        return replace(self, own=own, lent=True, lenders={gpu: model for gpu, model in own.items() if model.alone})
+        return replace(self, own=own, borrowed=True, lenders={gpu: model for gpu, model in own.items() if model.alone})
 
-    def recipe(self, gpu: str, make: str) -> Recipe:
+    def gpu_model(self, gpu: str, architecture: str) -> GpuModel:
         """What answers for a GPU."""
         mine = self.own.get(gpu)
         if mine is not None and mine.alone:
-            return Recipe(mine.factors, ((mine, 1.0),), S_SEEN, mine.tile)
-        others = self.others(gpu, make)
+            return GpuModel(mine.factors, ((mine, 1.0),), S_SEEN, mine.tile)
+        others = self.others(gpu, architecture)
         if mine is not None:
-            return Recipe(mine.factors, (*others.members, (mine, 1.0)), S_CALIBRATED, mine.tile)
+            return GpuModel(mine.factors, (*others.members, (mine, 1.0)), S_CALIBRATED, mine.tile)
         return others
 
-    def others(self, gpu: str, make: str) -> Recipe:
+    def others(self, gpu: str, architecture: str) -> GpuModel:
         """What answers for a GPU without rows of its own."""
         if gpu in self.lenders:
             lender = self.lenders[gpu]
-            return Recipe(lender.factors, ((lender, 1.0),), S_SIBLING, lender.tile)
+            return GpuModel(lender.factors, ((lender, 1.0),), S_SIBLING, lender.tile)
         known = {**self.own, **self.lenders}.items()
-        kin = [model for name, model in known if self.make[name] == make and name != gpu and model.alone]
-        kin = kin[:MOST_KIN]
-        if kin and make:
-            carried = self.strength if self.strength.kin else ALL_CARRIED
-            factors = np.exp(carried.factors * np.mean([np.log(model.factors) for model in kin], axis=0))
-            members = tuple((model, carried.trees / len(kin)) for model in kin) if carried.trees else ()
-            alike = {model.tile for model in kin}
-            return Recipe(factors, members, S_SIBLING, alike.pop() if len(alike) == 1 else ANY_TILE)
-        tile = self._tile_of_chip(gpu, make)
+        siblings = [
+            model for name, model in known if self.architecture[name] == architecture and name != gpu and model.alone
+        ]
+        siblings = siblings[:MOST_SIBLINGS]
+        if siblings and architecture:
+            carried = self.strength if self.strength.limits_siblings else ALL_CARRIED
+            factors = np.exp(carried.factors * np.mean([np.log(model.factors) for model in siblings], axis=0))
+            members = tuple((model, carried.trees / len(siblings)) for model in siblings) if carried.trees else ()
+            alike = {model.tile for model in siblings}
+            return GpuModel(factors, members, S_SIBLING, alike.pop() if len(alike) == 1 else ANY_TILE)
+        tile = self._tile_of_chip(gpu, architecture)
         if self.shared is None:
-            return Recipe(NEUTRAL, (), S_UNSEEN, tile)
+            return GpuModel(NEUTRAL, (), S_UNSEEN, tile)
         members = ((self.shared, self.strength.trees),) if self.strength.trees else ()
-        return Recipe(self.shared.factors**self.strength.factors, members, S_UNSEEN, tile)
+        return GpuModel(self.shared.factors**self.strength.factors, members, S_UNSEEN, tile)
 
-    def _tile_of_chip(self, gpu: str, make: str) -> int:
+    def _tile_of_chip(self, gpu: str, architecture: str) -> int:
         """The only tile that other GPUs of an architecture have: kernels are built for it, whatever the memory."""
-        chip = make.partition("/")[0]
-        alike = {name for name, of in self.make.items() if chip and of.partition("/")[0] == chip and name != gpu}
+        chip = architecture.partition("/")[0]
+        alike = {
+            name for name, of in self.architecture.items() if chip and of.partition("/")[0] == chip and name != gpu
+        }
         tiles = {model.tile for name, model in self.own.items() if name in alike and model.alone}
         return tiles.pop() if len(tiles) == 1 else ANY_TILE
 
@@ -151,16 +155,16 @@ class Cell:
         own = {gpu: models[id(model)] for gpu, model in self.own.items()}
         return replace(self, own=own, shared=None if self.shared is None else models[id(self.shared)])
 
-    def tile(self, gpu: str, make: str) -> int:
+    def tile(self, gpu: str, architecture: str) -> int:
         """The only tile that others say a GPU's kernels have; ANY_TILE where they do not."""
-        return self.others(gpu, make).tile
+        return self.others(gpu, architecture).tile
 
     def state(self) -> dict[str, Any]:
         """As plain containers of arrays."""
         models = {name: _model_state(model) for name, model in self.own.items()}
         shared = None if self.shared is None else _model_state(self.shared)
-        told = {"own": models, "make": dict(self.make), "shared": shared, "strength": list(self.strength)}
-        return told | {"low": self.low, "high": self.high}
+        state = {"own": models, "make": dict(self.architecture), "shared": shared, "strength": list(self.strength)}
+        return state | {"low": self.low, "high": self.high}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
@@ -173,12 +177,12 @@ class Cell:
 
 
 def _model_state(model: Model) -> dict[str, Any]:
-    told = {"factors": model.factors, "mean": model.mean, "alone": model.alone, "tile": model.tile}
-    return told | {"trees": model.trees.state(), "smooth": model.smooth.state()}
+    state = {"factors": model.factors, "mean": model.mean, "alone": model.alone, "tile": model.tile}
+    return state | {"trees": model.trees.state(), "smooth": model.smooth.state()}
 
 
 def _model_from(state: Mapping[str, Any]) -> Model:
     trees, smooth = Trees.from_state(state["trees"]), Smooth.from_state(state["smooth"])
     tile = int(state.get("tile", ANY_TILE))  # what was learned before tiles were told has the usual ones
-    check_parts(state["factors"], trees, smooth, tile)
+    check_model_parts(state["factors"], trees, smooth, tile)
     return Model(state["factors"], float(state["mean"]), trees, smooth, bool(state["alone"]), tile)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from app.predictors.auto.operators.models.features import EAGER, LIBRARY
-from app.predictors.auto.operators.models.packed import Packed, Recipes
+from app.predictors.auto.operators.models.packed import GpuModels, Packed
 from app.predictors.intervals.groups import S_CALIBRATED
 from app.runtime.compiled import compiled
 from app.tables.arrays import Floats, Ints, Singles
@@ -17,17 +17,17 @@ _OTHER_LIBRARY = 100.0
 
 
 @compiled
-def beyond(shape: Singles, row: int, low: Floats, high: Floats) -> float:
+def extrapolation_distance(shape: Singles, row: int, low: Floats, high: Floats) -> float:
     """How far the row's shape is out of the range learned from, as a logarithm; 0 inside."""
-    far = 0.0
+    distance = 0.0
     for f in range(EAGER):
-        far = max(far, low[f] - shape[f, row], shape[f, row] - high[f])
-    return float(far) if far > _ROUNDED else 0.0
+        distance = max(distance, low[f] - shape[f, row], shape[f, row] - high[f])
+    return float(distance) if distance > _ROUNDED else 0.0
 
 
 @compiled
 def cells_of(
-    shape: Singles, codes: tuple[Ints, Ints], asked: tuple[Ints, Ints], packed: Packed, recipes: Recipes
+    shape: Singles, codes: tuple[Ints, Ints], queries: tuple[Ints, Ints], packed: Packed, gpu_models: GpuModels
 ) -> Ints:
     """The cell that answers for operator row `i[q]` on GPU row `j[q]`, asked (i, j), -1 none, [n].
 
@@ -35,24 +35,24 @@ def cells_of(
     it, a cell of its library before any other; of such the first if it knows the GPU itself, else the one that knows
     the GPU best.
     """
-    (kind, dtype), (i, j), most = codes, asked, recipes.cell.shape[2]
-    found = np.empty(len(i), dtype=np.intp)
+    (kind, dtype), (i, j), most = codes, queries, gpu_models.cell.shape[2]
+    cells = np.empty(len(i), dtype=np.intp)
     for q in range(len(i)):
         row, gpu = i[q], j[q]
-        best = recipes.cell[kind[row], dtype[row], 0]
-        if most > 1 and recipes.cell[kind[row], dtype[row], 1] >= 0:
-            nearest, known = _distance(shape, row, packed, best), recipes.situation[best, gpu]
+        best = gpu_models.cell[kind[row], dtype[row], 0]
+        if most > 1 and gpu_models.cell[kind[row], dtype[row], 1] >= 0:
+            nearest, known = _distance(shape, row, packed, best), gpu_models.situation[best, gpu]
             if known <= S_CALIBRATED:
                 known = 0
             for k in range(1, most):
-                cell = recipes.cell[kind[row], dtype[row], k]
+                cell = gpu_models.cell[kind[row], dtype[row], k]
                 if cell < 0:
                     break
-                far, situation = _distance(shape, row, packed, cell), recipes.situation[cell, gpu]
-                if far < nearest or (far == nearest and situation < known):
-                    best, nearest, known = cell, far, situation
-        found[q] = best
-    return found
+                distance, situation = _distance(shape, row, packed, cell), gpu_models.situation[cell, gpu]
+                if distance < nearest or (distance == nearest and situation < known):
+                    best, nearest, known = cell, distance, situation
+        cells[q] = best
+    return cells
 
 
 @compiled
@@ -60,14 +60,14 @@ def _distance(shape: Singles, row: int, packed: Packed, cell: int) -> float:
     """How far a collective is out of the range of a cell; of another library further than of any size."""
     low, high, library = packed.low[cell], packed.high[cell], shape[LIBRARY, row]
     other = max(low[LIBRARY] - library, library - high[LIBRARY], 0.0)
-    return float(beyond(shape, row, low, high) + _OTHER_LIBRARY * other)
+    return float(extrapolation_distance(shape, row, low, high) + _OTHER_LIBRARY * other)
 
 
 @compiled
-def most_devices(recipes: Recipes, cell: int, gpu: int) -> float:
+def most_devices(gpu_models: GpuModels, cell: int, gpu: int) -> float:
     """The logarithm of the most devices that a cell was taught with on a GPU, rounded up; infinite where none tells."""
     most = -np.inf
-    for devices in recipes.devices[cell, gpu]:
+    for devices in gpu_models.devices[cell, gpu]:
         if np.isfinite(devices):
             most = devices + _ROUNDED
     return most if np.isfinite(most) else np.inf

@@ -1,14 +1,14 @@
-"""What a GPU is told by its siblings: other GPUs of its make, whose kernels it runs.
+"""Sibling transfer: corrections of a GPU without measurements, from donors of the same architecture key.
 
-The physics say how a sibling's figures change a time; what they miss of an operator on the teacher they miss here. So
-the teacher's model is asked about the operator on the teacher itself, where it was learned: asked here, a few SMs more
-move an operator across the questions of its trees, to answers for other operators, and a GPU that is better in every
-figure would come out slower.
+The physics model how a time scales between siblings, and the residual of an operator is assumed to be the same on both.
+So the donor's model is evaluated on the features that the operator has on the donor, where the model was trained. With
+the features on the queried GPU, a few more SMs would move the operator across thresholds of the trees to leaves of
+other operators, and a GPU that is better in every figure could be predicted slower.
 
-A kernel that gets far less of the DRAM than streaming does waits for something else, which more bandwidth does not
-shorten: of the seconds that the teacher is said to spend on the DRAM, those beyond what streaming takes go by SMs and
-clock. Likewise where the tensor units are cut and the teacher's are not: what keeps these from their rate, board power
-above all, does not keep slower ones from theirs.
+A kernel that gets far less DRAM bandwidth than streaming does waits for something else, which more bandwidth does not
+shorten. So of the DRAM seconds on the donor, the part beyond streaming time scales with SMs and clock instead. The same
+holds if the tensor peak of the GPU is reduced and the donor's is not: what limits the donor's tensor units, mostly
+board power, does not limit slower ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from app.predictors.auto.operators.physics.analytic_model import Devices, compute_s
-from app.predictors.auto.operators.physics.operator_features import Traits
+from app.predictors.auto.operators.physics.operator_features import OperatorFeatures
 from app.predictors.auto.operators.physics.physics_fit import COMPUTE, DRAM
 from app.predictors.intervals.groups import S_SIBLING
 from app.predictors.priors import BY_KIND, IN_TURN_SHARE, IS_COLLECTIVE
@@ -27,52 +27,57 @@ from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 
 
-def edges(gpus: GpuTable) -> Floats:
-    """Logarithm of the bytes of DRAM bandwidth per SM and clock, [gpus]."""
+def log_bandwidth_per_clock(gpus: GpuTable) -> Floats:
+    """Return the logarithm of the DRAM bytes per SM and clock cycle, [gpus]."""
     clocks = gpus.column("sm_count") * gpus.column("boost_clock_hz")
-    edge: Floats = np.log(gpus.column("memory_bandwidth_bytes_per_s") / clocks)
-    return edge
+    logarithm: Floats = np.log(gpus.column("memory_bandwidth_bytes_per_s") / clocks)
+    return logarithm
 
 
-def teachers_of(gpus: GpuTable, member: Ints, situation: Ints, homes: Sequence[str | None]) -> tuple[Ints, Floats]:
-    """GPU row on which each model is asked, -1 the GPU's own, int [..., gpus, members]; and `edge`, [..., gpus].
+def donors_of(gpus: GpuTable, member: Ints, situation: Ints, homes: Sequence[str | None]) -> tuple[Ints, Floats]:
+    """Return the donor of each model, a GPU row, int [..., gpus, members], and the bandwidth ratio, [..., gpus].
 
-    `member` [..., gpus, members] are numbers of models, -1 none; `homes` the GPU that each is of, None of several.
+    A donor of -1 means that the model is evaluated on the queried GPU itself. The bandwidth ratio is that GPU's DRAM
+    bandwidth per SM and clock over the geometric mean of its donors', 1 without donors. `member` [..., gpus, members]
+    holds indices of models, -1 for none; `homes` the GPU on which each model was trained, None for several.
     """
     rows = {gpu: row for row, gpu in enumerate(gpus.ids)}
     home = np.array([*(-1 if gpu is None else rows.get(gpu, -1) for gpu in homes), -1], dtype=np.intp)  # last: none
-    teacher = np.where((situation == S_SIBLING)[..., None], home[member], -1)
-    told, own = teacher >= 0, edges(gpus)
-    over = np.where(told, own[:, None] - own[teacher], 0.0)
-    edge: Floats = np.exp(over.sum(axis=-1) / np.maximum(told.sum(axis=-1), 1))
-    return teacher, edge
+    donor = np.where((situation == S_SIBLING)[..., None], home[member], -1)
+    has_donor, own = donor >= 0, log_bandwidth_per_clock(gpus)
+    over = np.where(has_donor, own[:, None] - own[donor], 0.0)
+    bandwidth_ratio: Floats = np.exp(over.sum(axis=-1) / np.maximum(has_donor.sum(axis=-1), 1))
+    return donor, bandwidth_ratio
 
 
 @compiled
-def dram_scale(kind: int, in_turn: bool, factors: Floats, correction: float, edge: float) -> float:
-    """What the DRAM's seconds are multiplied by on a GPU of this `edge` over a teacher that was so far off the physics.
+def dram_scale(kind: int, in_turn: bool, factors: Floats, correction: float, bandwidth_ratio: float) -> float:
+    """Return the factor on the DRAM term of a GPU whose bandwidth ratio to its donor is `bandwidth_ratio`.
 
-    `correction` is the logarithm of how far, under `factors`; `in_turn` as of layers whose weights come in turn. What
-    collectives wait for is no DRAM.
+    `correction`: log(measured / physics under `factors`) on the donor. `in_turn`: whether the weights of other layers
+    pass through the L2 before the operator runs again. 1 for collectives, which do not wait for DRAM.
     """
-    if edge == 1.0 or IS_COLLECTIVE[kind]:
+    if bandwidth_ratio == 1.0 or IS_COLLECTIVE[kind]:
         return 1.0
     streamed = IN_TURN_SHARE if in_turn else BY_KIND[kind, 1]
     part = min(streamed / (factors[DRAM] * np.exp(correction)), 1.0)
-    return float(part + (1.0 - part) * edge)
+    return float(part + (1.0 - part) * bandwidth_ratio)
 
 
 @compiled
-def busier(devices: Devices, dtype: int, gpu: int, teacher: int) -> bool:
-    """Whether the tensor units of a GPU are cut, and its teacher's are not as much."""
-    return bool(devices.cuts[dtype, gpu] > devices.cuts[dtype, teacher])
+def has_reduced_peak(devices: Devices, dtype: int, gpu: int, donor: int) -> bool:
+    """Return whether the GPU's tensor peak is reduced below its chip's by more than the donor's is."""
+    return bool(devices.peak_reduction[dtype, gpu] > devices.peak_reduction[dtype, donor])
 
 
 @compiled
-def cut_s(traits: Traits, row: int, devices: Devices, gpu: int, only: int, told: tuple[Floats, float]) -> float:
-    """Seconds of the FLOPs of a row where the GPU is `busier` than its teacher.
+def reduced_peak_compute_s(
+    op_features: OperatorFeatures, row: int, devices: Devices, gpu: int, only: int, donor_fit: tuple[Floats, float]
+) -> float:
+    """Return the compute seconds of operator `row` on a GPU that `has_reduced_peak` compared with its donor.
 
-    `only`: the tile of its kernels. `told`: factors, and the logarithm of what the teacher's model corrects.
+    `only`: the only tile of its kernels, or ANY_TILE. `donor_fit`: the physics factors [FACTORS], and the logarithm of
+    the correction by the donor's model.
     """
-    factors, correction = told
-    return float(compute_s(traits, row, devices, gpu, only, factors[COMPUTE] * np.exp(correction)))
+    factors, correction = donor_fit
+    return float(compute_s(op_features, row, devices, gpu, only, factors[COMPUTE] * np.exp(correction)))

@@ -10,10 +10,10 @@ import numpy as np
 from app.ops import OPS
 from app.ops.kinds import kinds_of
 from app.ops.moe import GROUPED, OTHER_GATE
-from app.predictors.auto.operators.models.features import FEATURES, ODDITY, fill_features, shape_features
+from app.predictors.auto.operators.models.features import FEATURES, ROUTER_CLASS, fill_features, shape_features
 from app.predictors.auto.operators.models.gaussian_process import Places, chooses
 from app.predictors.auto.operators.physics.analytic_model import ANY_TILE, TERMS, Devices, devices_of, fill_terms
-from app.predictors.auto.operators.physics.operator_features import Traits, products_of, traits_of
+from app.predictors.auto.operators.physics.operator_features import OperatorFeatures, operator_features, products_of
 from app.predictors.auto.operators.physics.physics_fit import fill_scaled
 from app.predictors.priors import FAST_LINK_BYTES_PER_S
 from app.runtime.compiled import compiled
@@ -30,7 +30,7 @@ class Samples:
     features   float32 [columns, n] of models.features
     terms      float64 [TERMS, n] of physics.analytic_model
     latency_s  float64 [n]
-    gpu        int [n], code into `names` and `makes`
+    gpu        int [n], code into `names` and `architectures`
     tile       int [n], the only one that its GPU's kernels have, or ANY_TILE
     places     where the smooth rest of few rows looks, and `own_places` that of a GPU that stands by itself
     moves      whether the operator does little but move bytes
@@ -47,20 +47,20 @@ class Samples:
     gpu: Ints
     tile: Ints
     names: Sequence[str]
-    makes: Sequence[str]
+    architectures: Sequence[str]
     places: Places
     own_places: Places
     moves: bool
     streams: bool
     waits: bool
     chosen: bool
-    apart: Bools
+    isolated: Bools
     blank: tuple[Singles, Ints] = (np.empty((FEATURES, 0), np.float32), np.empty(0, np.intp))
 
     def of(self, rows: Ints) -> Samples:
         """The rows given."""
         terms = np.ascontiguousarray(self.terms[:, rows])
-        kept = {name: getattr(self, name)[rows] for name in ("latency_s", "gpu", "tile", "apart")}
+        kept = {name: getattr(self, name)[rows] for name in ("latency_s", "gpu", "tile", "isolated")}
         return replace(self, features=self.features[:, rows], terms=terms, **kept)
 
     def residual(self, factors: Floats) -> Floats:
@@ -84,16 +84,19 @@ def usual_rows(run: OperatorRuns) -> OperatorRuns:
     return run.take(np.concatenate(kept))
 
 
-def makes_of(gpus: GpuTable, *, collective: bool) -> tuple[str, ...]:
+def architecture_keys(gpus: GpuTable, *, collective: bool) -> tuple[str, ...]:
     """The make of every GPU, the same of those whose kernels are alike; "" where it is not known.
 
     For a collective also by the sort of link: how it fares over NVLink says nothing of PCIe.
     """
-    makes = gpus.architectures or ("",) * len(gpus)
+    architectures = gpus.architectures or ("",) * len(gpus)
     if not collective:
-        return makes
+        return architectures
     fast = gpus.column("link_bandwidth_bytes_per_s") > FAST_LINK_BYTES_PER_S
-    return tuple(make if quick or not make else f"{make}/pcie" for make, quick in zip(makes, fast, strict=True))
+    return tuple(
+        architecture if quick or not architecture else f"{architecture}/pcie"
+        for architecture, quick in zip(architectures, fast, strict=True)
+    )
 
 
 def samples(rows: Measurements, gpus: GpuTable, tile: Ints | None = None) -> Samples:
@@ -101,41 +104,43 @@ def samples(rows: Measurements, gpus: GpuTable, tile: Ints | None = None) -> Sam
     i, only = np.arange(len(rows)), np.full(len(rows), ANY_TILE) if tile is None else tile
     kinds = kinds_of(rows.ops)
     products = products_of(kinds)
-    traits = traits_of(rows.ops, kinds, products)
+    op_features = operator_features(rows.ops, kinds, products)
     devices = devices_of(gpus)
     terms, features = np.empty((TERMS, len(i))), np.empty((FEATURES, len(i)), dtype=np.float32)
-    fill_terms(traits, devices, (i, rows.gpu), only, terms)
-    fill_all(shape_features(kinds, products, len(i)), traits, devices, rows.gpu, terms, features)
+    fill_terms(op_features, devices, (i, rows.gpu), only, terms)
+    fill_all(shape_features(kinds, products, len(i)), op_features, devices, rows.gpu, terms, features)
     kind, product = int(rows.ops.kind[0]), products[0] is not None
     places, own_places = Places.of_few(kind, product=product), Places.of(kind, product=product)
     op = OPS[kind]
-    names, makes = gpus.ids, makes_of(gpus, collective=op.link_bytes is not None)
+    names, architectures = gpus.ids, architecture_keys(gpus, collective=op.link_bytes is not None)
     moves, streams = op.traffic != "computes", op.traffic == "streams"
-    apart = np.zeros(len(i), dtype=np.bool_)
-    told = (features, terms, rows.latency_s, rows.gpu, only, names, makes, places, own_places)
-    return Samples(*told, moves, streams, op.waits, chooses(kind), apart)
+    isolated = np.zeros(len(i), dtype=np.bool_)
+    fields = (features, terms, rows.latency_s, rows.gpu, only, names, architectures, places, own_places)
+    return Samples(*fields, moves, streams, op.waits, chooses(kind), isolated)
 
 
-def told_apart(found: Samples, runs: OperatorRuns) -> Samples:
+def with_isolated_rows(found: Samples, runs: OperatorRuns) -> Samples:
     """Samples of these runs; of experts, with the rows that tell of no other layers, as kernels' names say."""
     if OPS[int(runs.rows.ops.kind[0])].kernel_class is None:
         return found
-    return replace(found, apart=_apart(found.features[ODDITY], runs.rows.gpu, runs.kernel))
+    return replace(found, isolated=_isolated(found.features[ROUTER_CLASS], runs.rows.gpu, runs.kernel))
 
 
-def _apart(odd: Singles, gpu: Ints, kernel: Ints) -> Bools:
+def _isolated(router_class: Singles, gpu: Ints, kernel: Ints) -> Bools:
     """Rows of grouped routers, and of layers whose other gate their GPU runs on kernels of no other layer, bool [n]."""
-    gate = odd == OTHER_GATE
-    apart: Bools = gate & (kernel >= 0)
-    for one in np.unique(gpu[apart]):
-        usual = np.unique(kernel[(gpu == one) & ~gate])
-        apart &= (gpu != one) | ~np.isin(kernel, usual)
-    apart |= odd == GROUPED
-    return apart
+    gate = router_class == OTHER_GATE
+    isolated: Bools = gate & (kernel >= 0)
+    for code in np.unique(gpu[isolated]):
+        usual = np.unique(kernel[(gpu == code) & ~gate])
+        isolated &= (gpu != code) | ~np.isin(kernel, usual)
+    isolated |= router_class == GROUPED
+    return isolated
 
 
 @compiled
-def fill_all(shape: Singles, traits: Traits, devices: Devices, gpu: Ints, terms: Floats, features: Singles) -> None:
+def fill_all(
+    shape: Singles, op_features: OperatorFeatures, devices: Devices, gpu: Ints, terms: Floats, features: Singles
+) -> None:
     """Fill `features` float32 [FEATURES, n] for row q on GPU row `gpu[q]`, with the terms in column q."""
     for q in range(len(gpu)):
-        fill_features(shape, traits, devices, q, gpu[q], terms, q, features, q)
+        fill_features(shape, op_features, devices, q, gpu[q], terms, q, features, q)

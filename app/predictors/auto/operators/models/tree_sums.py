@@ -30,13 +30,13 @@ _UNIT = np.array([sign * 2.0 ** (max(exponent, 1) - 25) for sign in (1, -1) for 
 class Questions(NamedTuple):
     """What trees ask, by places among thresholds.
 
-    cut    uint8 [trees, DEPTH], right where more than so many of its feature's thresholds are exceeded
-    edge   float32 [edges], each feature's thresholds in order, one feature after another
-    begin  int [columns + 1], where each feature's begin
+    level_threshold  uint8 [trees, DEPTH], index among the feature's thresholds; right if the feature exceeds more
+    threshold        float32 [thresholds], sorted within each feature, one feature after another
+    begin            int [columns + 1], where the thresholds of each feature begin
     """
 
-    cut: Bytes
-    edge: Singles
+    level_threshold: Bytes
+    threshold: Singles
     begin: Ints
 
 
@@ -50,45 +50,46 @@ def questions_of(feature: Shorts, threshold: Singles, columns: int) -> Questions
     begin = np.searchsorted(of[new], np.arange(columns + 1)).astype(np.intp)
     if len(of) and np.diff(begin).max() > np.iinfo(np.uint8).max:
         raise ValueError("trees have more thresholds of a feature than a byte counts")
-    cut = np.empty(len(of), dtype=np.uint8)
-    cut[order] = np.cumsum(new) - 1 - begin[of]
-    return Questions(cut.reshape(feature.shape), at[new], begin)
+    level_threshold = np.empty(len(of), dtype=np.uint8)
+    level_threshold[order] = np.cumsum(new) - 1 - begin[of]
+    return Questions(level_threshold.reshape(feature.shape), at[new], begin)
 
 
 @compiled
 def add_trees(
     features: Singles,
     trees: tuple[Shorts, Bytes, NDArray[np.uint16]],
-    edges: tuple[Singles, Ints],
+    thresholds: tuple[Singles, Ints],
     span: tuple[int, int],
     weight: float,
     total: Floats,
 ) -> None:
     """Add `weight` times trees span[0] ... span[1] - 1 to total [m], m <= BLOCK, of features [columns, m].
 
-    `trees`: feature, cut, and the bits of leaves, float16 [trees, LEAVES]; `edges`: edge and begin of their Questions.
+    `trees`: feature, level_threshold, and the bits of leaves, float16 [trees, LEAVES]; `thresholds`: threshold and
+    begin of their Questions.
     """
     if span[0] == span[1]:
         return
-    feature, cut, half = trees
+    feature, level_threshold, half = trees
     m = len(total)
-    place = np.empty((len(edges[1]) - 1, m), dtype=np.uint8)
+    place = np.empty((len(thresholds[1]) - 1, m), dtype=np.uint8)
     if m < _FEW:
         for k in range(m):
-            _find_places(features, k, edges, place)
+            _find_places(features, k, thresholds, place)
             alone = np.float32(0.0)
             for tree in range(span[0], span[1]):
-                alone += _single(half[tree, _leaf(place, k, feature[tree], cut[tree])])
+                alone += _single(half[tree, _leaf(place, k, feature[tree], level_threshold[tree])])
             total[k] += weight * alone
         return
-    _fill_places(features, edges, place)
+    _fill_places(features, thresholds, place)
     leaf, value = np.empty((_TREES, m), dtype=np.uint8), np.empty((_TREES, LEAVES), dtype=np.float32)
     bits, least = np.empty(LEAVES, dtype=np.uint32), np.empty(LEAVES, dtype=np.uint32)
     whole, taken, summed = bits.view(np.float32), least.view(np.float32), np.zeros(m, dtype=np.float32)
     tree = span[0]
     while tree + _TREES <= span[1]:
         for k in range(_TREES):
-            _fill_leaves(place, feature[tree + k], cut[tree + k], leaf[k])
+            _fill_leaves(place, feature[tree + k], level_threshold[tree + k], leaf[k])
             _fill_bits(half[tree + k], bits, least)
             _fill_difference(whole, taken, value[k])
         of_a, of_b, of_c, of_d = leaf[0], leaf[1], leaf[2], leaf[3]
@@ -97,7 +98,7 @@ def add_trees(
             summed[k] += a[of_a[k]] + b[of_b[k]] + c[of_c[k]] + d[of_d[k]]
         tree += _TREES
     for rest in range(tree, span[1]):
-        _fill_leaves(place, feature[rest], cut[rest], leaf[0])
+        _fill_leaves(place, feature[rest], level_threshold[rest], leaf[0])
         _fill_bits(half[rest], bits, least)
         _fill_difference(whole, taken, value[0])
         for k in range(m):
@@ -107,9 +108,9 @@ def add_trees(
 
 
 @compiled
-def _fill_places(features: Singles, edges: tuple[Singles, Ints], place: Bytes) -> None:
+def _fill_places(features: Singles, thresholds: tuple[Singles, Ints], place: Bytes) -> None:
     """How many of its thresholds each feature of each row exceeds: counted, which makes vectors of rows."""
-    edge, begin = edges
+    threshold, begin = thresholds
     count, one, none = np.empty(features.shape[1], dtype=np.int32), np.int32(1), np.int32(0)
     for f in range(len(place)):
         column, at = features[f], begin[f]
@@ -117,8 +118,8 @@ def _fill_places(features: Singles, edges: tuple[Singles, Ints], place: Bytes) -
             continue  # nothing asks it
         count[:] = 0
         while at + _EDGES <= begin[f + 1]:  # that many at once, so that counts are read and written less often
-            a, b, c, d = edge[at], edge[at + 1], edge[at + 2], edge[at + 3]
-            e, g, h, i = edge[at + 4], edge[at + 5], edge[at + 6], edge[at + 7]
+            a, b, c, d = threshold[at], threshold[at + 1], threshold[at + 2], threshold[at + 3]
+            e, g, h, i = threshold[at + 4], threshold[at + 5], threshold[at + 6], threshold[at + 7]
             for k in range(len(count)):
                 x = column[k]
                 low = (one if x > a else none) + (one if x > b else none) + (one if x > c else none)
@@ -126,7 +127,7 @@ def _fill_places(features: Singles, edges: tuple[Singles, Ints], place: Bytes) -
                 count[k] += low + mid + (one if x > h else none) + (one if x > i else none)
             at += _EDGES
         for rest in range(at, begin[f + 1]):
-            over = edge[rest]
+            over = threshold[rest]
             for k in range(len(count)):
                 count[k] += one if column[k] > over else none
         for k in range(len(count)):
@@ -134,14 +135,14 @@ def _fill_places(features: Singles, edges: tuple[Singles, Ints], place: Bytes) -
 
 
 @compiled
-def _find_places(features: Singles, k: int, edges: tuple[Singles, Ints], place: Bytes) -> None:
+def _find_places(features: Singles, k: int, thresholds: tuple[Singles, Ints], place: Bytes) -> None:
     """The same of row k alone, by bisection."""
-    edge, begin = edges
+    threshold, begin = thresholds
     for f in range(len(place)):
         low, high = begin[f], begin[f + 1]
         while low < high:
             middle = (low + high) >> 1
-            if features[f, k] > edge[middle]:
+            if features[f, k] > threshold[middle]:
                 low = middle + 1
             else:
                 high = middle
@@ -149,11 +150,11 @@ def _find_places(features: Singles, k: int, edges: tuple[Singles, Ints], place: 
 
 
 @compiled
-def _leaf(place: Bytes, k: int, feature: Shorts, cut: Bytes) -> np.uint32:
+def _leaf(place: Bytes, k: int, feature: Shorts, level_threshold: Bytes) -> np.uint32:
     """The leaf of row k in one tree; unsigned, as an index that may be negative is looked at first."""
     leaf = np.uint32(0)
     for level in range(DEPTH):
-        over = place[np.uint32(feature[level]), k] > cut[level]
+        over = place[np.uint32(feature[level]), k] > level_threshold[level]
         leaf |= np.uint32(over) << np.uint32(level)
     return leaf
 
@@ -166,15 +167,15 @@ def _single(half: int) -> np.float32:
 
 
 @compiled
-def _fill_leaves(place: Bytes, feature: Shorts, cut: Bytes, leaf: Bytes) -> None:
+def _fill_leaves(place: Bytes, feature: Shorts, level_threshold: Bytes, leaf: Bytes) -> None:
     """The leaf of every row in one tree, [m].
 
     All DEPTH questions in one pass: compilers make vectors of this, not of a loop over questions.
     """
     a, b, c = place[feature[0]], place[feature[1]], place[feature[2]]
     d, e, f = place[feature[3]], place[feature[4]], place[feature[5]]
-    over_a, over_b, over_c = cut[0], cut[1], cut[2]
-    over_d, over_e, over_f = cut[3], cut[4], cut[5]
+    over_a, over_b, over_c = level_threshold[0], level_threshold[1], level_threshold[2]
+    over_d, over_e, over_f = level_threshold[3], level_threshold[4], level_threshold[5]
     none, bit_a, bit_b, bit_c = np.uint8(0), np.uint8(1), np.uint8(2), np.uint8(4)
     bit_d, bit_e, bit_f = np.uint8(8), np.uint8(16), np.uint8(32)
     for k in range(len(leaf)):

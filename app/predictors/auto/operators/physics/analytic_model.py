@@ -20,10 +20,10 @@ from app.predictors.auto.operators.physics.clock_model import (
     IN_NETWORK,
     bandwidths,
     compute_rates,
-    cuts,
-    l2_reach,
+    effective_l2_bytes,
+    peak_reductions,
 )
-from app.predictors.auto.operators.physics.operator_features import SPACES, Traits, speed_of
+from app.predictors.auto.operators.physics.operator_features import SPACES, OperatorFeatures, speed_of
 from app.predictors.priors import (
     BY_KIND,
     CHUNKS,
@@ -73,12 +73,12 @@ ANY_TILE = -1
 
 
 class Devices(NamedTuple):
-    """The GPU table as compiled code reads it; `reach` is what an SM finds again in the L2, bytes [gpus]."""
+    """The GPU table as compiled code reads it; `effective_l2` is what an SM finds again in the L2, bytes [gpus]."""
 
     rates: Floats
-    cuts: Floats
+    peak_reduction: Floats
     bandwidth: Floats
-    reach: Floats
+    effective_l2: Floats
     peak: Floats
     figures: Floats
 
@@ -87,54 +87,57 @@ _waves = compiled(wave_efficiency)
 
 
 @compiled
-def is_eager(traits: Traits, row: int) -> bool:
+def is_eager(op_features: OperatorFeatures, row: int) -> bool:
     """Whether the host launches the operator: as said, else as is usual for its dtype."""
-    return bool(IS_EAGER[traits.dtype[row]] if np.isnan(traits.eager[row]) else traits.eager[row] > 0.0)
+    return bool(IS_EAGER[op_features.dtype[row]] if np.isnan(op_features.eager[row]) else op_features.eager[row] > 0.0)
 
 
 @compiled
-def run_state(traits: Traits, row: int) -> int:
+def run_state(op_features: OperatorFeatures, row: int) -> int:
     """Row of the sustained rates: BUSY, COOL, or IN_NETWORK where PyTorch's own formats are not launched one by one."""
-    state = IN_NETWORK if IS_EAGER[traits.dtype[row]] and not is_eager(traits, row) else BUSY
-    return COOL if traits.burst[row] > 0.0 else state
+    state = IN_NETWORK if IS_EAGER[op_features.dtype[row]] and not is_eager(op_features, row) else BUSY
+    return COOL if op_features.burst[row] > 0.0 else state
 
 
 @compiled
-def best_tile(traits: Traits, row: int, devices: Devices, gpu: int, only: int) -> tuple[int, float]:
+def best_tile(op_features: OperatorFeatures, row: int, devices: Devices, gpu: int, only: int) -> tuple[int, float]:
     """The candidate tile that reaches most of the peak, and its share of it; -1 and 1 of a row that has none.
 
     `only`: the one candidate that there is a kernel of; ANY_TILE of all that are usual.
     """
     best, best_share, sms = -1, 0.0, devices.figures[_SMS, gpu]
-    usual = min(traits.blocks.shape[0], TILES_OF_KIND[traits.kind[row]])
+    usual = min(op_features.blocks.shape[0], TILES_OF_KIND[op_features.kind[row]])
     first, stop = (only, only + 1) if only >= 0 else (0, usual)
     for tile in range(first, stop):
-        share = traits.fill[tile, row] * _TILE_SPEED[tile]
+        share = op_features.fill[tile, row] * _TILE_SPEED[tile]
         if share > best_share:
             # Here, not in a function: of what most rows never have, even the call would cost.
-            if tile < traits.transformed.shape[0] and traits.transformed[_FUSED, row] > 0.0:
-                share = _share_in_space(traits, row, devices, gpu, tile)
+            if tile < op_features.transformed.shape[0] and op_features.transformed[_FUSED, row] > 0.0:
+                share = _share_in_space(op_features, row, devices, gpu, tile)
             else:
-                share *= _waves(traits.blocks[tile, row], traits.splits[row], sms, only >= 0)
+                share *= _waves(op_features.blocks[tile, row], op_features.splits[row], sms, only >= 0)
             if share > best_share:
                 best, best_share = tile, share
     return best, best_share if best >= 0 else 1.0
 
 
 @compiled
-def lead(traits: Traits, row: int, devices: Devices, gpu: int) -> float:
+def lead(op_features: OperatorFeatures, row: int, devices: Devices, gpu: int) -> float:
     """How many times the share of all else a row reaches whose products go through memory; 0 where there is none."""
-    if traits.transformed[_FUSED, row] == 0.0:
+    if op_features.transformed[_FUSED, row] == 0.0:
         return 0.0
-    old, new = _share_in_space(traits, row, devices, gpu, _OLD), _share_in_space(traits, row, devices, gpu, _NEW)
-    others = _share_in_space(traits, row, devices, gpu, _PLAIN)
+    old, new = (
+        _share_in_space(op_features, row, devices, gpu, _OLD),
+        _share_in_space(op_features, row, devices, gpu, _NEW),
+    )
+    others = _share_in_space(op_features, row, devices, gpu, _PLAIN)
     for space in (_FUSED, _GROUPED):
-        others = max(others, _share_in_space(traits, row, devices, gpu, space))
+        others = max(others, _share_in_space(op_features, row, devices, gpu, space))
     return float(max(old, new) / others)
 
 
 @compiled
-def _share_in_space(traits: Traits, row: int, devices: Devices, gpu: int, space: int) -> float:
+def _share_in_space(op_features: OperatorFeatures, row: int, devices: Devices, gpu: int, space: int) -> float:
     """Share of the peak that products in another space reach, with what they wait for.
 
     Zero where the GPU has no such kernels. Their grid is given: a last wave that is not full takes as long as one that
@@ -145,54 +148,61 @@ def _share_in_space(traits: Traits, row: int, devices: Devices, gpu: int, space:
     if space == (_GROUPED if devices.figures[_TENSOR, gpu] > 0.0 else _FUSED):
         return 0.0
     if space == _PLAIN:
-        full = traits.fill[space, row] * _TILE_SPEED[space]
-        return float(full * _waves(traits.blocks[space, row], 1.0, devices.figures[_SMS, gpu], True))
-    dtype, compute, memory = traits.dtype[row], BY_KIND[traits.kind[row], 0], BY_KIND[traits.kind[row], 1]
-    rate, boost = devices.rates[run_state(traits, row), dtype, gpu], devices.rates[COOL, dtype, gpu]
-    full, waves = traits.fill[space, row] * _TILE_SPEED[space], traits.blocks[space, row] / devices.figures[_SMS, gpu]
+        full = op_features.fill[space, row] * _TILE_SPEED[space]
+        return float(full * _waves(op_features.blocks[space, row], 1.0, devices.figures[_SMS, gpu], True))
+    dtype, compute, memory = (
+        op_features.dtype[row],
+        BY_KIND[op_features.kind[row], 0],
+        BY_KIND[op_features.kind[row], 1],
+    )
+    rate, boost = devices.rates[run_state(op_features, row), dtype, gpu], devices.rates[COOL, dtype, gpu]
+    full, waves = (
+        op_features.fill[space, row] * _TILE_SPEED[space],
+        op_features.blocks[space, row] / devices.figures[_SMS, gpu],
+    )
     last = waves - np.floor(waves)
     taken = np.floor(waves) + (max(last, rate / boost) if last > 0.0 else 0.0)
-    moved_s = traits.transformed[space, row] / (memory * devices.bandwidth[gpu])
-    return float(1.0 / (taken / (waves * full) + moved_s * compute * rate / traits.flops[row]))
+    moved_s = op_features.transformed[space, row] / (memory * devices.bandwidth[gpu])
+    return float(1.0 / (taken / (waves * full) + moved_s * compute * rate / op_features.flops[row]))
 
 
 @compiled
-def _overhead_s(traits: Traits, row: int, eager: bool) -> tuple[float, float, float]:
+def _overhead_s(op_features: OperatorFeatures, row: int, eager: bool) -> tuple[float, float, float]:
     """Seconds that add to the work, the shortest time, and bytes moved to quantise activations."""
-    kind, dtype = traits.kind[row], traits.dtype[row]
-    host, device = BY_KIND[kind, 2], BY_KIND[kind, 3] * traits.launches[row]
+    kind, dtype = op_features.kind[row], op_features.dtype[row]
+    host, device = BY_KIND[kind, 2], BY_KIND[kind, 3] * op_features.launches[row]
     if eager:
         return HOST_SHARE * host, max(host, device), 0.0
     if not IS_LINEAR[kind] or QUANTISING[dtype, 0] == 0.0:
         return device, device, 0.0
-    return device + QUANTISING[dtype, 0], QUANTISING[dtype, 1], QUANTISED_BYTES * traits.activations[row]
+    return device + QUANTISING[dtype, 0], QUANTISING[dtype, 1], QUANTISED_BYTES * op_features.activations[row]
 
 
 @compiled
-def _of_cut(cut: float, used: float) -> float:
-    """Part of their time that products take where tensor units are cut `cut` times below their chip's.
+def _reduced_peak_share(reduction: float, used: float) -> float:
+    """Part of their time that products take where tensor units are cut `reduction` times below their chip's.
 
     What else they wait for (operands, exponentials, permutations) goes on at the chip's speed and overlaps with the
     units as memory does with compute; uncut, the units are busy for `used` of the time.
     """
-    part = 1.0 / (cut * cut)
-    return blend(1.0 / cut, used * np.sqrt(np.sqrt(1.0 - part * part)))
+    part = 1.0 / (reduction * reduction)
+    return blend(1.0 / reduction, used * np.sqrt(np.sqrt(1.0 - part * part)))
 
 
 @compiled
-def compute_s(traits: Traits, row: int, devices: Devices, gpu: int, only: int, slower: float) -> float:
+def compute_s(op_features: OperatorFeatures, row: int, devices: Devices, gpu: int, only: int, slower: float) -> float:
     """Seconds of the FLOPs, 0 in a dtype that the GPU lacks, where nothing is known, and of clocks spent besides.
 
     `slower`: how many times as long as the priors say kernels take whose tensor units are not cut, so that these are
     busy for a smaller part of the time.
     """
-    dtype = traits.dtype[row]
-    meeting = float(traits.clocks[row] / (devices.figures[_SMS, gpu] * devices.figures[_CLOCK, gpu]))
-    rate = BY_KIND[traits.kind[row], 0] * devices.rates[run_state(traits, row), dtype, gpu]
-    tile, share = best_tile(traits, row, devices, gpu, only)
-    products = float(traits.flops[row] / (rate * share))
-    used = BY_KIND[traits.kind[row], 0] * (_TILE_SPEED[tile] if tile >= 0 else 1.0)
-    products *= _of_cut(devices.cuts[dtype, gpu], min(used / slower, 1.0))
+    dtype = op_features.dtype[row]
+    meeting = float(op_features.clocks[row] / (devices.figures[_SMS, gpu] * devices.figures[_CLOCK, gpu]))
+    rate = BY_KIND[op_features.kind[row], 0] * devices.rates[run_state(op_features, row), dtype, gpu]
+    tile, share = best_tile(op_features, row, devices, gpu, only)
+    products = float(op_features.flops[row] / (rate * share))
+    used = BY_KIND[op_features.kind[row], 0] * (_TILE_SPEED[tile] if tile >= 0 else 1.0)
+    products *= _reduced_peak_share(devices.peak_reduction[dtype, gpu], min(used / slower, 1.0))
     return meeting + (0.0 if np.isnan(rate) else products)
 
 
@@ -209,31 +219,33 @@ def _evicted(passing: float, l2: float) -> float:
 
 
 @compiled
-def _memory_s(traits: Traits, row: int, quantised: float, devices: Devices, gpu: int) -> tuple[float, float]:
+def _memory_s(
+    op_features: OperatorFeatures, row: int, quantised: float, devices: Devices, gpu: int
+) -> tuple[float, float]:
     """Seconds of the bytes: what did not stay in the L2 from DRAM, and all of them through the L2."""
-    moved = traits.moved[row] + quantised
-    reach = devices.reach[gpu]
+    moved = op_features.moved[row] + quantised
+    effective_l2 = devices.effective_l2[gpu]
     # What passes in all is known, not estimated: as long as it fits, it is kept.
-    full = (traits.in_flight[row] * devices.figures[_SMS, gpu] + KEPT_TO * traits.passed[row]) / reach
-    missed = traits.reread[row] * min(max((full - KEPT_TO) / (LOST_FROM - KEPT_TO), 0.0), 1.0)
-    distinct = traits.distinct[row] + quantised
-    late, l2 = late_bytes(traits.reread[row], traits.passed[row]), devices.figures[_L2, gpu]
-    evicted = _evicted(distinct + traits.between[row], l2)
+    full = (op_features.in_flight[row] * devices.figures[_SMS, gpu] + KEPT_TO * op_features.passed[row]) / effective_l2
+    missed = op_features.reread[row] * min(max((full - KEPT_TO) / (LOST_FROM - KEPT_TO), 0.0), 1.0)
+    distinct = op_features.distinct[row] + quantised
+    late, l2 = late_bytes(op_features.reread[row], op_features.passed[row]), devices.figures[_L2, gpu]
+    evicted = _evicted(distinct + op_features.between[row], l2)
     lost = max(_evicted(late, l2) - evicted, 0.0) * late
     from_dram = min(moved, distinct) + missed
-    if traits.eager[row] < 0.0:  # of what the row before has just written, the L2 still has as much as it holds
-        from_dram -= min(traits.handed[row], reach)
-    share = IN_TURN_SHARE if traits.between[row] > 0.0 else BY_KIND[traits.kind[row], 1]
+    if op_features.eager[row] < 0.0:  # of what the row before has just written, the L2 still has as much as it holds
+        from_dram -= min(op_features.handed[row], effective_l2)
+    share = IN_TURN_SHARE if op_features.between[row] > 0.0 else BY_KIND[op_features.kind[row], 1]
     dram_s = (evicted * from_dram + lost) / (share * devices.bandwidth[gpu])
     return dram_s, moved / (L2_SHARE * devices.figures[_L2_BANDWIDTH, gpu])
 
 
 @compiled
-def _limit_s(traits: Traits, row: int, devices: Devices, gpu: int) -> float:
+def _limit_s(op_features: OperatorFeatures, row: int, devices: Devices, gpu: int) -> float:
     """The hardware limit (app.predictors.roofline); a dtype or link that the GPU lacks bounds nothing."""
-    limit = memory_limit_s(traits.moved[row], traits.distinct[row], devices.figures, gpu)
-    compute = traits.least_flops[row] / devices.peak[traits.dtype[row], gpu]
-    link = traits.sent[row] / devices.figures[_LINK, gpu]
+    limit = memory_limit_s(op_features.moved[row], op_features.distinct[row], devices.figures, gpu)
+    compute = op_features.least_flops[row] / devices.peak[op_features.dtype[row], gpu]
+    link = op_features.sent[row] / devices.figures[_LINK, gpu]
     limit = limit if np.isnan(compute) else max(limit, compute)
     return float(limit if np.isnan(link) else max(limit, link))
 
@@ -258,31 +270,33 @@ def work_s(terms: Floats, q: int) -> float:
 
 
 @compiled
-def _link_s(traits: Traits, row: int, link: float, waits: float) -> float:
+def _link_s(op_features: OperatorFeatures, row: int, link: float, waits: float) -> float:
     """Seconds that bytes take over a link, beyond `waits`, what messages wait for."""
     if link <= FAST_LINK_BYTES_PER_S:  # False for NaN
-        return float(traits.sent[row] * np.sqrt(0.5 * max(traits.devices[row], 2.0)) / (SLOW_SHARE * link))
-    bytes_s = (traits.sent[row] + KEPT_SHARE * traits.kept[row]) / (FAST_SHARE * link)
+        return float(op_features.sent[row] * np.sqrt(0.5 * max(op_features.devices[row], 2.0)) / (SLOW_SHARE * link))
+    bytes_s = (op_features.sent[row] + KEPT_SHARE * op_features.kept[row]) / (FAST_SHARE * link)
     return float(bytes_s + CHUNKS * np.sqrt(bytes_s * waits))
 
 
 @compiled
-def fill_terms(traits: Traits, devices: Devices, asked: tuple[Ints, Ints], only: Ints, terms: Floats) -> None:
+def fill_terms(
+    op_features: OperatorFeatures, devices: Devices, asked: tuple[Ints, Ints], only: Ints, terms: Floats
+) -> None:
     """Fill `terms` float64 [TERMS, n] for operator row `i[q]` on GPU row `j[q]`, asked (i, j), with tile `only[q]`."""
     i, j = asked
     for q in range(len(i)):
         row, gpu = i[q], j[q]
-        adds, least, quantised = _overhead_s(traits, row, is_eager(traits, row))
-        terms[COMPUTE_S, q] = compute_s(traits, row, devices, gpu, only[q], 1.0)
-        terms[DRAM_S, q], terms[L2_S, q] = _memory_s(traits, row, quantised, devices, gpu)
+        adds, least, quantised = _overhead_s(op_features, row, is_eager(op_features, row))
+        terms[COMPUTE_S, q] = compute_s(op_features, row, devices, gpu, only[q], 1.0)
+        terms[DRAM_S, q], terms[L2_S, q] = _memory_s(op_features, row, quantised, devices, gpu)
         terms[LINK_S, q] = 0.0
-        if traits.sent[row] > 0.0:
-            waits = HOP_S * traits.hops[row]
+        if op_features.sent[row] > 0.0:
+            waits = HOP_S * op_features.hops[row]
             adds += waits
-            link_s = _link_s(traits, row, devices.figures[_LINK, gpu], BY_KIND[traits.kind[row], 3] + waits)
+            link_s = _link_s(op_features, row, devices.figures[_LINK, gpu], BY_KIND[op_features.kind[row], 3] + waits)
             terms[LINK_S, q] = 0.0 if np.isnan(link_s) else link_s
         terms[OVERHEAD, q], terms[LEAST, q] = adds, least
-        terms[LIMIT, q] = _limit_s(traits, row, devices, gpu)
+        terms[LIMIT, q] = _limit_s(op_features, row, devices, gpu)
         terms[WORK_S, q] = work_s(terms, q)
         terms[TIME, q] = composed(terms, q, terms[WORK_S, q])
 
@@ -301,4 +315,6 @@ def bound_of(terms: Floats, q: int) -> int:
 @once_per_table
 def devices_of(gpus: GpuTable) -> Devices:
     """The GPU table as compiled code reads it."""
-    return Devices(compute_rates(gpus), cuts(gpus), bandwidths(gpus), l2_reach(gpus), peaks(gpus), gpus.values)
+    return Devices(
+        compute_rates(gpus), peak_reductions(gpus), bandwidths(gpus), effective_l2_bytes(gpus), peaks(gpus), gpus.values
+    )

@@ -101,15 +101,15 @@ def compute_rates(gpus: GpuTable) -> Floats:
     return rates
 
 
-def cuts(gpus: GpuTable) -> Floats:
+def peak_reductions(gpus: GpuTable) -> Floats:
     """How many times slower than their chip's own, at the clock it would keep up, tensor units are, [dtypes, gpus]."""
     found = np.ones((len(DTYPES), len(gpus)))
     for code, dtype in enumerate(DTYPES):
         for pipe in PIPES_OF_DTYPE[dtype]:
             if pipe.endswith("_tensor"):
-                cut, rate = gpus.column(f"cut_{pipe}"), TENSOR_CAP * gpus.column(f"peak_{pipe}_flops")
-                own, slowed = (_clock_share(gpus, pipe, part, ALONE_SHARE) for part in (cut * rate, rate))
-                found[code] = np.fmax(found[code], cut * own / slowed)
+                reduction, rate = gpus.column(f"cut_{pipe}"), TENSOR_CAP * gpus.column(f"peak_{pipe}_flops")
+                own, slowed = (_clock_share(gpus, pipe, part, ALONE_SHARE) for part in (reduction * rate, rate))
+                found[code] = np.fmax(found[code], reduction * own / slowed)
     return found
 
 
@@ -121,8 +121,8 @@ def bandwidths(gpus: GpuTable) -> Floats:
 
 
 @once_per_table
-def l2_reach(gpus: GpuTable) -> Floats:
+def effective_l2_bytes(gpus: GpuTable) -> Floats:
     """Bytes of the L2 that hold different data for one SM, [gpus]: half of it where it has two partitions."""
-    makes = gpus.architectures or ("",) * len(gpus)
-    share: Floats = np.array([1.0 / _PARTITIONS.get(make, 1) for make in makes])
+    architectures = gpus.architectures or ("",) * len(gpus)
+    share: Floats = np.array([1.0 / _PARTITIONS.get(architecture, 1) for architecture in architectures])
     return share * gpus.column("l2_bytes")

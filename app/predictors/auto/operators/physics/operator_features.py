@@ -35,7 +35,7 @@ _fill_grid = compiled(fill_grid)
 _fill_tiles = compiled(fill_tiles)
 
 
-class Traits(NamedTuple):
+class OperatorFeatures(NamedTuple):
     """What rows ask of any device, float64 [n] each unless said.
 
     flops, least_flops  work as kernels do it, and by the cheapest algorithm known
@@ -186,7 +186,7 @@ def _with_tiles(flops: Floats, rereads: Rereads, kinds: list[Kind]) -> tuple[Flo
 
 
 def _loops(n: int, kinds: list[Kind]) -> Floats:
-    """As Traits has them."""
+    """As OperatorFeatures has them."""
     looping = [(kind.rows, kind.op.loops(kind.table)) for kind in kinds if kind.op.loops is not None]
     found = np.zeros((len(Loops._fields), n if looping else 0))
     for rows, loops in looping:
@@ -195,14 +195,14 @@ def _loops(n: int, kinds: list[Kind]) -> Floats:
     return found
 
 
-def traits_of(ops: OpTable, kinds: list[Kind], products: list[Products | None]) -> Traits:
-    """Traits of every row."""
+def operator_features(ops: OpTable, kinds: list[Kind], products: list[Products | None]) -> OperatorFeatures:
+    """OperatorFeatures of every row."""
     work, sent = work_of(ops, kinds), link_bytes_of(ops, kinds)
     nothing, eager = np.zeros(len(ops)), np.ascontiguousarray(ops.column("eager"))
     in_network = bool((eager < 0.0).any())  # else nobody asks what was handed on
     flops, rereads = _with_tiles(work.flops, _rereads(nothing, kinds), kinds)
     grid, transformed = _in_other_spaces(_grid_of(len(ops), kinds, products), kinds)
-    return Traits(
+    return OperatorFeatures(
         flops,
         least_flops_of(work.flops, kinds),
         work.bytes,

@@ -35,7 +35,7 @@ _PRIOR_ROWS = 3.0
 _DRAM_PRIOR = 0.2
 # How much rows count, besides, by what one bottleneck alone takes beyond the time that was measured. None can; but
 # trees mend the sum where it does, and a GPU of the same make with another memory or fewer SMs is told wrongly.
-_BEYOND = 3.0
+_EXCESS_WEIGHT = 3.0
 # In which order the factors are looked for: found first, the shortest time and the overhead would stand in for seconds
 # of work.
 _ORDER = [DRAM, COMPUTE, _L2, _LINK, _LEAST, _OVERHEAD]
@@ -71,7 +71,7 @@ def fill_scaled(terms: Floats, factors: Floats, latency_s: Floats) -> None:
 
 
 @compiled
-def _beyond(terms: Floats, factors: Floats, latency_s: Floats) -> Floats:
+def _excess(terms: Floats, factors: Floats, latency_s: Floats) -> Floats:
     """By how much, in log space, each bottleneck alone takes longer than was measured, summed over bottlenecks [n]."""
     found = np.zeros(len(latency_s))
     for q in range(len(latency_s)):
@@ -108,7 +108,7 @@ def fitted_factors(
         drawn = _PRIOR_ROWS * np.abs(point).sum() + dram_rows * abs(point[DRAM])
         off = np.abs(wanted - np.log(answer))
         if capped:
-            off += _BEYOND * _beyond(terms, _within(point), latency_s)
+            off += _EXCESS_WEIGHT * _excess(terms, _within(point), latency_s)
         return float((mass @ off + drawn) / len(answer))
 
     options = {"direc": np.eye(FACTORS)[_ORDER], "maxiter": 12, "xtol": 3e-3, "ftol": 1e-4}

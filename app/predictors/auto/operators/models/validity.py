@@ -12,7 +12,7 @@ from app.predictors.auto.operators.physics.physics_fit import FACTORS
 from app.predictors.shapes import check_below, check_shape
 
 
-def check_parts(factors: object, trees: Trees, smooth: Smooth, tile: int) -> None:
+def check_model_parts(factors: object, trees: Trees, smooth: Smooth, tile: int) -> None:
     """Raise ValueError where a part of a model has another shape, or names a feature or tile that there is not."""
     check_shape("factors", factors, FACTORS)
     check_shape("features of trees", trees.feature, None, DEPTH)

@@ -1,4 +1,4 @@
-"""What a GPU is told by others of its make: never that it is slower for being better."""
+"""Sibling transfer never predicts that a GPU is slower for being better in every figure."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def test_without_its_teacher_in_the_table_a_sibling_is_asked_about_itself() -> N
     assert np.abs(np.log(found.latency_s / ask(trained, ops, 1).latency_s)).mean() < 0.5
 
 
-@pytest.mark.parametrize("edge", [0.7, 1.0, 1.43])
-def test_only_what_streaming_takes_of_the_drams_seconds_goes_by_its_bandwidth(edge: float) -> None:
+@pytest.mark.parametrize("bandwidth_ratio", [0.7, 1.0, 1.43])
+def test_only_what_streaming_takes_of_the_drams_seconds_goes_by_its_bandwidth(bandwidth_ratio: float) -> None:
     """Twice, four times as slow as streaming: of the seconds a half, three quarters are for something else."""
     row = OP_CODE["add"]  # streams at all of the bandwidth
-    scale = [dram_scale(row, False, NEUTRAL, np.log(slower), edge) for slower in (0.8, 1.0, 2.0, 4.0)]
-    assert scale == pytest.approx([1.0, 1.0, 0.5 + 0.5 * edge, 0.25 + 0.75 * edge])
-    assert dram_scale(OP_CODE["all_reduce"], False, NEUTRAL, np.log(4.0), edge) == 1.0
+    scale = [dram_scale(row, False, NEUTRAL, np.log(slower), bandwidth_ratio) for slower in (0.8, 1.0, 2.0, 4.0)]
+    assert scale == pytest.approx([1.0, 1.0, 0.5 + 0.5 * bandwidth_ratio, 0.25 + 0.75 * bandwidth_ratio])
+    assert dram_scale(OP_CODE["all_reduce"], False, NEUTRAL, np.log(4.0), bandwidth_ratio) == 1.0
 
 
 def test_more_bandwidth_hardly_helps_kernels_that_get_little_of_it() -> None:
