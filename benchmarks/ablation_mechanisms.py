@@ -215,7 +215,7 @@ LEARNED = (
         "random trees in distillation",
         20,
         ("linear bf16", PREFILL, DECODE),
-        _are(("learning.distillation:teacher", lambda features, target, grown, blank: grown.sum(blank))),
+        _are(("learning.distillation:ensemble", lambda features, target, grown, blank: grown.sum(blank))),
         SEEN,
     ),
     Mechanism(
@@ -232,7 +232,7 @@ LEARNED = (
         "siblings of collectives",
         140,
         ("collective",),
-        _are(("learning.learn:_with_sisters", lambda usual, gpus: dict(usual))),
+        _are(("learning.learn:_with_interpolated_sizes", lambda usual, gpus: dict(usual))),
     ),
     Mechanism("collectives beyond what was measured", 160, ("collective",), _are(("model:stand_ins", _no_stand_ins))),
 )
@@ -264,7 +264,7 @@ TRANSFER = (
     Mechanism("a sibling's DRAM time by SMs", 30, MOST, _are(("model:donors_of", _no_bandwidth_ratio)), SIBLINGS),
 )
 FEW_SHOT = (
-    Mechanism("few rows: contradicted ones count less", 24, MANY, _are(("learning.calibration:_LOOKS", 0)), FEW),
+    Mechanism("few rows: contradicted ones count less", 24, MANY, _are(("learning.calibration:_CLIPPINGS", 0)), FEW),
     Mechanism(
         "few rows: sooner where a library chooses",
         14,

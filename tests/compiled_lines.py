@@ -46,7 +46,7 @@ TESTS = (
     "unit/predictors/test_operator_digests.py",
     "unit/predictors/test_ops_time.py",
     "unit/predictors/test_shipped_rows.py",
-    "unit/predictors/test_sisters.py",
+    "unit/predictors/test_collective_interpolation.py",
     "unit/predictors/test_tilewave.py::test_the_nearest_measured_tile_of_the_gpu_or_of_the_nearest_one",
     "unit/predictors/test_tree_sums.py",
     "unit/predictors/test_trees.py::test_weights_count_rows",

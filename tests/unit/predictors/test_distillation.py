@@ -1,4 +1,4 @@
-"""Trees of a GPU's products that learn once more, of a stronger model's answers where nothing was measured."""
+"""Distillation: trees of a GPU fitted to the predictions of a larger ensemble between the measured shapes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from app.predictors.auto.operators.learning import distillation_inputs as between
-from app.predictors.auto.operators.learning.distillation import SIZES, taught_again, teacher
+from app.predictors.auto.operators.learning.distillation import SIZES, distilled, ensemble
 from app.predictors.auto.operators.learning.distillation_inputs import (
     LAYER,
     LEAST_ROWS,
@@ -105,7 +105,7 @@ def test_layers_that_name_no_kv_heads_have_as_many_as_heads() -> None:
     assert (found.column("heads") % found.column("kv_heads") == 0.0).all()
 
 
-def test_trees_taught_again_follow_rows_and_teacher() -> None:
+def test_distilled_trees_follow_rows_and_ensemble() -> None:
     rng = np.random.default_rng(0)
     features = np.zeros((8, 3000), dtype=np.float32)
     features[SIZES] = rng.integers(0, 16, (3, 3000))
@@ -115,18 +115,18 @@ def test_trees_taught_again_follow_rows_and_teacher() -> None:
     rows, blank = (np.ascontiguousarray(features[:, part]) for part in (~held, held))
     growth = Growth(300, features=0.7)
     grown = boosted(rows, target[~held], np.ones(rows.shape[1]), growth)
-    told = teacher(rows, target[~held], grown, blank)
-    again = taught_again(rows, target[~held], grown, growth, blank)
+    mean = ensemble(rows, target[~held], grown, blank)
+    again = distilled(rows, target[~held], grown, growth, blank)
 
     def off(trees: Trees, asked: Any, answer: Any) -> float:
         return float(np.abs(trees.sum(asked) - answer).mean())
 
-    assert off(again, blank, told) < 0.95 * off(grown, blank, told)
+    assert off(again, blank, mean) < 0.95 * off(grown, blank, mean)
     assert off(again, rows, target[~held]) < 1.1 * off(grown, rows, target[~held])
     assert len(again.feature) == len(grown.feature)
 
 
-def test_only_what_its_own_gpu_was_not_measured_with_teaches() -> None:
+def test_only_shapes_unmeasured_on_the_same_gpu_are_distillation_inputs() -> None:
     pairs = sorted(set(product(SIZES_OF_PAIRS, SIZES_OF_PAIRS)) - MISSING)
     found = samples(grid((1, 16, 256, 512, 4096), pairs), GPUS)
     blank = samples(grid((1, 16, 256, 512, 4096), sorted(MISSING)), GPUS).features

@@ -1,1 +1,1 @@
-"""Collectives between and beyond the message sizes and device counts that were measured."""
+"""Interpolation and extrapolation of collectives over message sizes and numbers of devices."""

@@ -1,1 +1,1 @@
-"""From measured rows to learned models of operators."""
+"""Training of the operator models from measured rows."""

@@ -1,8 +1,8 @@
-"""What few rows of a GPU teach of an operator in a dtype: the likeliest answer of models.gaussian_process.
+"""Calibration of a cell to few rows of a GPU: the posterior mode of models.gaussian_process.
 
-The constants of the physics, in which times are not linear, are found by Gauss-Newton with all else integrated out;
-given them the rest is linear (Rasmussen and Williams 2006, section 2.7). It becomes a mean, leaves of the trees that
-others taught, and a smooth correction, so that it is served as any other model.
+The constants of the physics, in which times are not linear, are fitted by Gauss-Newton with all else integrated out;
+given them the rest is linear (Rasmussen and Williams 2006, section 2.7). The result is a mean, new leaf values for the
+trees of the shared model, and a smooth correction, so that it is served like any other model.
 """
 
 from __future__ import annotations
@@ -31,24 +31,28 @@ from app.predictors.auto.operators.models.tree_sums import LEAVES
 from app.predictors.auto.operators.physics.physics_fit import LEAST_FACTORS, MOST_FACTORS, fill_scaled
 from app.tables.arrays import Floats, Singles
 
-# What the smooth rest may be, from its usual middle; found one at a time by the marginal likelihood.
+# Candidates of the smooth part's length, amplitude and noise; chosen one at a time by the marginal likelihood.
 LENGTHS, AMPLITUDES, NOISES = (1.0, 2.0, 4.0), (0.1, 0.2, 0.4, 0.8), (0.03, 0.06, 0.12)
 _MIDDLE = Rest(LENGTHS[1], AMPLITUDES[1], NOISES[1])
 _ROUNDS = 2
-# Steps of Gauss-Newton, and how often one is shortened, each time to this part.
-_STEPS, _CUTS, _CUT = 4, 5, 0.4
+# Gauss-Newton steps, most shortenings of a step, and the factor of each.
+_STEPS, _SHORTENINGS, _SHORTER = 4, 5, 0.4
 _ENOUGH = 1e-3
-# A row counts as far as this many standard deviations from what the others say of it, or by this part of its logarithm
-# if that is more; how often that is looked at.
-_SURPRISE, _LEAST_SURPRISE, _LOOKS = 2.0, 0.3, 2
-# The same where a library chooses among algorithms: rows that ran another than the quickest are many.
+# Targets are clipped to this many standard deviations from their leave-one-out prediction, at least to this log ratio;
+# and how often.
+_SURPRISE, _LEAST_SURPRISE, _CLIPPINGS = 2.0, 0.3, 2
+# The same where a library chooses among algorithms: many rows ran another than the quickest.
 _SURPRISE_OF_CHOICE, _LEAST_OF_CHOICE = 1.0, 0.1
 
 
 class Rows(NamedTuple):
-    """Measured rows: terms [TERMS, n], log(measured / what others taught) [n], features [FEATURES, n], and `places`.
+    """Measured rows of one operator in one dtype on one GPU.
 
-    `chosen`: a library chooses among algorithms for them.
+    terms     float64 [TERMS, n], seconds by the physics
+    target    float64 [n], log(measured / corrections of the other GPUs' models)
+    features  float32 [FEATURES, n]
+    places    coordinates of the Gaussian process
+    chosen    whether a library chooses among algorithms for them
     """
 
     terms: Floats
@@ -59,7 +63,7 @@ class Rows(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """What was learned: constants, and the corrections on top of the physics under them."""
+    """Fitted constants [FACTORS], and the corrections of the physics under them."""
 
     factors: Floats
     mean: float
@@ -67,8 +71,8 @@ class Calibration(NamedTuple):
     smooth: Smooth
 
 
-class _Found(NamedTuple):
-    """The most likely constants, minus the log marginal likelihood there, and the weights of the rows."""
+class _Mode(NamedTuple):
+    """The most likely constants [FACTORS], the negative log marginal likelihood there, and the rows' weights [n]."""
 
     loss: float
     factors: Floats
@@ -76,26 +80,24 @@ class _Found(NamedTuple):
 
 
 def calibrate(rows: Rows, start: Floats, kernels: Kernels) -> Calibration:
-    """From `start`, the constants [FACTORS] that others taught, and the trees that they did.
+    """The calibration to `rows`, from the constants `start` [FACTORS] and the trees of the other GPUs.
 
-    A row that the others contradict would draw its neighbours after it, so it counts only as far as they allow.
+    Outliers would draw their neighbours with them, so targets are clipped near their leave-one-out predictions.
     """
     view = View.of(rows.features, rows.places, kernels)
-    known, told = taught(view, view, kernels), rows.target
-    rest, prior, found = _likeliest(rows, view, start, known)
-    for _ in range(_LOOKS):
-        rows = rows._replace(target=_plausible(told, rows, found, prior))
-        rest, prior, found = _likeliest(rows, view, start, known)
-    mean = OFFSET**2 * float(found.weight.sum())
-    return Calibration(
-        found.factors, mean, _trees(view, kernels, found.weight), _smooth(rows, view, rest, found.weight)
-    )
+    known, measured = taught(view, view, kernels), rows.target
+    rest, prior, mode = _likeliest(rows, view, start, known)
+    for _ in range(_CLIPPINGS):
+        rows = rows._replace(target=_clipped(measured, rows, mode, prior))
+        rest, prior, mode = _likeliest(rows, view, start, known)
+    mean = OFFSET**2 * float(mode.weight.sum())
+    return Calibration(mode.factors, mean, _trees(view, kernels, mode.weight), _smooth(rows, view, rest, mode.weight))
 
 
-def _likeliest(rows: Rows, view: View, start: Floats, known: Floats) -> tuple[Rest, Floats, _Found]:
-    """The most likely rest, the covariance of the rows by it, noise and what is `known`, and what then is found."""
+def _likeliest(rows: Rows, view: View, start: Floats, known: Floats) -> tuple[Rest, Floats, _Mode]:
+    """The most likely smooth part, the rows' covariance [n, n] with it, noise and `known`, and the mode under these."""
 
-    def tried(rest: Rest) -> tuple[Rest, Floats, _Found]:
+    def tried(rest: Rest) -> tuple[Rest, Floats, _Mode]:
         smooth = rest.amplitude**2 * matern(view.place, view.place, rest.length)
         prior = known + smooth + rest.noise**2 * np.eye(len(known))
         return rest, prior, _solved(rows, start, prior)
@@ -111,18 +113,18 @@ def _likeliest(rows: Rows, view: View, start: Floats, known: Floats) -> tuple[Re
     return best
 
 
-def _plausible(told: Floats, rows: Rows, found: _Found, prior: Floats) -> Floats:
-    """Targets as `told` [n], each kept near what all rows but it say (Rasmussen and Williams 2006, section 5.4.2)."""
-    slope = dependence_of(rows.terms, found.factors) * CONSTANTS
+def _clipped(measured: Floats, rows: Rows, mode: _Mode, prior: Floats) -> Floats:
+    """`measured` targets [n], clipped near their leave-one-out predictions (Rasmussen and Williams 2006, 5.4.2)."""
+    slope = dependence_of(rows.terms, mode.factors) * CONSTANTS
     precision = np.diag(np.linalg.inv(prior + slope @ slope.T))
-    said = rows.target - found.weight / precision
+    predicted = rows.target - mode.weight / precision
     deviations, least = (_SURPRISE_OF_CHOICE, _LEAST_OF_CHOICE) if rows.chosen else (_SURPRISE, _LEAST_SURPRISE)
     most = np.maximum(deviations / np.sqrt(precision), least)
-    return np.clip(told, said - most, said + most)
+    return np.clip(measured, predicted - most, predicted + most)
 
 
-def _solved(rows: Rows, start: Floats, prior: Floats) -> _Found:
-    """Gauss-Newton with steps that are shortened until they help."""
+def _solved(rows: Rows, start: Floats, prior: Floats) -> _Mode:
+    """The mode by Gauss-Newton, whose steps are shortened until the loss falls."""
     from scipy.linalg import cho_factor, cho_solve  # noqa: PLC0415  (serving never fits)
 
     factor = cho_factor(prior, lower=True)
@@ -144,21 +146,21 @@ def _solved(rows: Rows, start: Floats, prior: Floats) -> _Found:
             slope.T @ cho_solve(factor, slope) + tightness, slope.T @ weight - tightness @ (point - origin)
         )
         before = loss
-        for _ in range(_CUTS):
+        for _ in range(_SHORTENINGS):
             trial = np.clip(point + step, low, high)
             if (tried := judged(trial))[0] < loss:
                 point, (loss, _, weight) = trial, tried
                 break
-            step = _CUT * step
+            step = _SHORTER * step
         if before - loss < _ENOUGH:
             break
     slope = dependence_of(rows.terms, np.exp(point))
     _, volume = np.linalg.slogdet(slope.T @ cho_solve(factor, slope) + tightness)
-    return _Found(loss + float(np.log(np.diag(factor[0])).sum()) + 0.5 * float(volume), np.exp(point), weight)
+    return _Mode(loss + float(np.log(np.diag(factor[0])).sum()) + 0.5 * float(volume), np.exp(point), weight)
 
 
 def _trees(view: View, kernels: Kernels, weight: Floats) -> Trees:
-    """The others' trees: more or less of them, and leaves that say what the rows in them and near them ran like."""
+    """The shared trees, scaled, with leaf values corrected by the rows in each leaf and its neighbours."""
     held = np.zeros((len(kernels.share), LEAVES))
     for tree in range(len(held)):
         held[tree] = np.bincount(view.leaf[:, tree], weights=weight, minlength=LEAVES)

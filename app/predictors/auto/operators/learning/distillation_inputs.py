@@ -1,6 +1,7 @@
-"""Shapes between those that a GPU was measured with, which learning.distillation teaches too.
+"""Distillation inputs: unmeasured shapes between the measured ones of a GPU (learning.distillation).
 
-Products of many rows, as these are a grid of m; and attention of few, which served trees can follow on more rows still.
+Of matrix products where a GPU has many rows, which are a grid of m; of attention where it has few, as trees of the
+served size have room for more.
 """
 
 from __future__ import annotations
@@ -15,26 +16,27 @@ from app.predictors.priors import IS_LINEAR
 from app.tables.measurements import Measurements
 from app.tables.ops import DTYPE_CODE
 
-# Rows of a GPU from which the teacher is better: of 6,000 its random trees were a third worse than the rest.
+# Rows of a GPU from which the ensemble is better: with 6,000 its random trees erred a third more than the boosted ones.
 LEAST_ROWS = 15_000
 # Formats whose rows scatter evenly. In FP8 some of a B200's take twice as long as their neighbours, which random trees
-# hand on to shapes between (configurations held out: 7.5 % off, then 7.9).
+# spread to shapes between (error with configurations held out: 7.5 % without, 7.9 % with distillation).
 STEADY = ("fp16", "bf16")
-# Unmeasured rows for each measured one, at most: every one costs as much time.
+# Most unmeasured rows per measured one: each costs as much training time.
 MOST_UNMEASURED = 1.0
-# Attention: what makes a layer, the rows of a GPU up to which trees are taught, and unmeasured rows for each. Of more
-# rows trees have no room for more (L40S, H100, B200: no better or worse); it was chosen at 1,700 trees of 4 rows each.
+# Attention: fields of a layer, most rows of a GPU with distillation, and unmeasured rows per measured one. With more
+# rows trees have no room for more (L40S, H100, B200: no better or worse); chosen at 1,700 trees of 4 rows each.
 LAYER = ("heads", "kv_heads", "head_dim", "window")
 MOST_ROWS, OF_LAYERS = 6_800, 1.0
-# Layers drawn for each that is kept: most are measured, or have heads that no KV heads divide.
+# Layers drawn per layer kept: most are measured, or have heads that no KV heads divide.
 _TRIES = 8
 
 
 def unmeasured(rows: Measurements) -> Measurements:
-    """Rows that each GPU was not asked, of what it had apart; times are ones, and none of other operators.
+    """Unmeasured rows per GPU, with times of one; empty for operators that are not distilled.
 
-    Of products of matrices in STEADY formats every m on pairs of n and k, at random where there are many. Of attention
-    layers whose dimensions are each of one of two layers, in what a random row ran besides.
+    Matrix products in STEADY formats: every measured m on pairs of n and k that were measured separately, a random part
+    where there are many. Attention: layers that take each dimension from one of two measured layers, the other fields
+    from a random row.
     """
     parts = [rows.take(np.empty(0, dtype=np.intp))]
     if len(rows):
@@ -49,7 +51,7 @@ def unmeasured(rows: Measurements) -> Measurements:
 
 
 def _layers_of_gpu(rows: Measurements) -> Measurements:
-    """Attention layers between those of one GPU's rows."""
+    """Unmeasured attention layers between those of one GPU's rows."""
     random, n = np.random.default_rng(0), int(OF_LAYERS * len(rows))
     layers = np.array([rows.ops.column(name) for name in LAYER])
     layers[1] = np.where(np.isnan(layers[1]), layers[0], layers[1])  # absent: as many as heads
@@ -66,7 +68,7 @@ def _layers_of_gpu(rows: Measurements) -> Measurements:
 
 
 def _of_gpu(rows: Measurements) -> Measurements:
-    """The same of one GPU's rows."""
+    """Unmeasured matrix products between those of one GPU's rows."""
     (ns, n), (ks, k) = (np.unique(rows.ops.column(name), return_inverse=True) for name in "nk")
     ms, known = np.unique(rows.ops.column("m")), np.zeros((len(ns), len(ks)), dtype=np.bool_)
     known[n, k] = True

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from app.predictors.auto.operators.learning.calibration import Rows, calibrate
-from app.predictors.auto.operators.learning.distillation import taught_again
+from app.predictors.auto.operators.learning.distillation import distilled
 from app.predictors.auto.operators.models.boosted_trees import NO_TREES, Growth, boosted
 from app.predictors.auto.operators.models.features import EAGER, ROUTER_CLASS
 from app.predictors.auto.operators.models.gaussian_process import Kernels
@@ -146,7 +146,7 @@ def fitted(samples: Samples, *, alone: bool, trees: int | None = None, weight: F
     blank = samples.blank[0][:, samples.blank[1] == samples.gpu[0]]
     if alone and not eager and blank.size:
         room = replace(growth, trees=_trees_of(len(target) + blank.shape[1], eager=False))
-        grown = taught_again(features, target, grown, room, blank)
+        grown = distilled(features, target, grown, room, blank)
     return Model(factors, mean, grown, NOTHING, alone, _tile(samples))
 
 

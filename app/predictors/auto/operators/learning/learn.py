@@ -14,7 +14,7 @@ import numpy as np
 
 from app.ops import OP_CODE, OPS
 from app.ops.kinds import kinds_of
-from app.predictors.auto.operators.collectives.interpolation import joined, with_sisters
+from app.predictors.auto.operators.collectives.interpolation import joined, with_interpolated_sizes
 from app.predictors.auto.operators.learning.distillation_inputs import unmeasured
 from app.predictors.auto.operators.learning.fitting import calibrated, kernels_of, learn
 from app.predictors.auto.operators.learning.tile_choice import tiled
@@ -45,7 +45,7 @@ def fit(known: Learned, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Learned
     runs, gpus = runs_by_link(runs, gpus)
     cells = dict(known.cells)
     usual = {(run.op, run.dtype): usual_rows(run) for run in runs}
-    for key, rows in _with_sisters({key: run.rows for key, run in usual.items()}, gpus).items():
+    for key, rows in _with_interpolated_sizes({key: run.rows for key, run in usual.items()}, gpus).items():
         if len(rows):
             before = cells.get(key)
             found = with_isolated_rows(tiled(rows, gpus, (before or Cell()).tile), usual[key])
@@ -131,10 +131,10 @@ def _taught(known: Learned, key: CellKey, gpus: GpuTable) -> Cell:
     return known.cells[lender].as_borrowed(known.emulating(gpus) if careful else frozenset())
 
 
-def _with_sisters(usual: Mapping[CellKey, Measurements], gpus: GpuTable) -> dict[CellKey, Measurements]:
+def _with_interpolated_sizes(usual: Mapping[CellKey, Measurements], gpus: GpuTable) -> dict[CellKey, Measurements]:
     """Rows as given, those of collectives with what others say of sizes between theirs."""
     collectives = [key for key in usual if IS_COLLECTIVE[OP_CODE[key[0]]] and len(usual[key])]
     if not collectives:
         return dict(usual)
-    filled = with_sisters([usual[key] for key in collectives], gpus)
+    filled = with_interpolated_sizes([usual[key] for key in collectives], gpus)
     return {**usual, **dict(zip(collectives, filled, strict=True))}

@@ -1,4 +1,4 @@
-"""Collectives tell one another of sizes between those that were measured."""
+"""Interpolation of collectives: sizes between the measured ones, by the other collectives of a GPU."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from app.engine.curated import load_seed_specs
-from app.predictors.auto.operators.collectives import interpolation as sisters
-from app.predictors.auto.operators.collectives.interpolation import with_sisters
+from app.predictors.auto.operators.collectives import interpolation
+from app.predictors.auto.operators.collectives.interpolation import with_interpolated_sizes
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from tests.unit.operators import operators
@@ -34,11 +34,11 @@ def measured(
 
 
 def test_a_step_is_found_where_another_collective_shows_it() -> None:
-    lacking = measured("all_gather", [power for power in SIZES if power not in {19, 20}])
-    found, other = with_sisters([lacking, measured("reduce_scatter", SIZES, slower=1.3)], GPUS)
+    gappy = measured("all_gather", [power for power in SIZES if power not in {19, 20}])
+    found, other = with_interpolated_sizes([gappy, measured("reduce_scatter", SIZES, slower=1.3)], GPUS)
     assert len(other) == 2 * len(SIZES), "it lacks nothing"
-    told = found.take(np.arange(len(lacking), len(found)))
-    assert found.take(np.arange(len(lacking))).latency_s.tolist() == lacking.latency_s.tolist()
+    told = found.take(np.arange(len(gappy), len(found)))
+    assert found.take(np.arange(len(gappy))).latency_s.tolist() == gappy.latency_s.tolist()
     assert sorted(np.log2(told.ops.column("message_bytes"))) == [19.0, 19.0, 20.0, 20.0]
     alone = np.log([took(18, 8.0), took(21, 8.0)])
     for row in range(len(told)):
@@ -51,8 +51,8 @@ def test_a_step_is_found_where_another_collective_shows_it() -> None:
 
 def test_nothing_is_told_beyond_its_own_sizes_nor_by_other_gpus() -> None:
     short, elsewhere = measured("all_gather", [14, 16, 18]), measured("reduce_scatter", SIZES, gpu=A100)
-    assert [len(cell) for cell in with_sisters([short, elsewhere], GPUS)] == [6, 2 * len(SIZES)]
-    found, _ = with_sisters([short, measured("all_gather", SIZES, dtype="int8")], GPUS)
+    assert [len(cell) for cell in with_interpolated_sizes([short, elsewhere], GPUS)] == [6, 2 * len(SIZES)]
+    found, _ = with_interpolated_sizes([short, measured("all_gather", SIZES, dtype="int8")], GPUS)
     assert sorted(set(np.log2(found.ops.column("message_bytes")))) == [14.0, 15.0, 16.0, 17.0, 18.0]
 
 
@@ -60,7 +60,7 @@ def test_rows_enough_are_learned_one_by_one(monkeypatch: pytest.MonkeyPatch) -> 
     cells = [measured("all_gather", [12, 26]), measured("reduce_scatter", SIZES)]
     asked = 2 * (len(SIZES) - 2)
     rows = sum(len(cell) for cell in cells) + asked
-    monkeypatch.setattr(sisters, "MOST", rows)
-    assert len(with_sisters(cells, GPUS)[0]) == 4 + asked
-    monkeypatch.setattr(sisters, "MOST", rows - 1)
-    assert [len(cell) for cell in with_sisters(cells, GPUS)] == [4, 2 * len(SIZES)]
+    monkeypatch.setattr(interpolation, "MOST", rows)
+    assert len(with_interpolated_sizes(cells, GPUS)[0]) == 4 + asked
+    monkeypatch.setattr(interpolation, "MOST", rows - 1)
+    assert [len(cell) for cell in with_interpolated_sizes(cells, GPUS)] == [4, 2 * len(SIZES)]
