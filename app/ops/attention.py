@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 
 from app.ops.attention_tiles import (
+    attended,
     decode_loops,
     decode_products,
     either,
     products,
     queries_of,
-    reach,
     shared_heads,
 )
 from app.ops.base import COMMON, Dim, Op
@@ -56,7 +56,7 @@ def _fused(table: OpTable, flops: Floats, queries: Floats, keys: Floats) -> Work
 
 def work(table: OpTable) -> Work:
     """Work of attention with keys and values per KV head."""
-    queries, pairs, keys = reach(table)
+    queries, pairs, keys = attended(table)
     heads, batch, width = table.column("heads"), table.column("batch"), table.column("head_dim")
     shared = shared_heads(table)
     flops = 4.0 * batch * heads * width * pairs
@@ -65,7 +65,7 @@ def work(table: OpTable) -> Work:
 
 def mla_work(table: OpTable) -> Work:
     """Work of latent attention."""
-    queries, pairs, keys = reach(table)
+    queries, pairs, keys = attended(table)
     batch, heads = table.column("batch"), table.column("heads")
     latent, rope, width = (table.column(name) for name in ("latent_dim", "rope_dim", "head_dim"))
     decode = queries == 1

@@ -1,7 +1,7 @@
-"""How kernels of attention deal queries and keys to blocks (FlashAttention-2, Dao 2023).
+"""Tiling of attention kernels, which deal queries and keys to blocks (FlashAttention-2, Dao 2023).
 
-What the queries of a sequence see is counted here too. Causal: the query at position p sees min(p + 1, w) keys, w the
-window (0, or C and more: all).
+Counts of attended keys too. Causal: the query at position p attends to min(p + 1, w) keys, w the window (0, or C and
+more: all).
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ from app.tables.arrays import Floats
 from app.tables.ops import OpTable
 
 
-class Reach(NamedTuple):
-    """What the queries of one sequence see, float64 [n] each."""
+class Attended(NamedTuple):
+    """Counts of one sequence, float64 [n] each: queries, (query, key) pairs, and keys that any query attends to."""
 
     queries: Floats
-    pairs: Floats  # (query, key)
-    keys: Floats  # that any query sees
+    pairs: Floats
+    keys: Floats
 
 
 def _pairs_to(position: Floats, window: Floats) -> Floats:
-    """Keys seen by all queries at the first `position` positions: sum of min(x, window)."""
+    """Pairs of the queries at the first `position` positions, float64 [n]: sum of min(x, window)."""
     short = np.minimum(position, window)
     pairs: Floats = 0.5 * short * (short + 1.0) + (position - short) * window
     return pairs
 
 
-def reach(table: OpTable) -> Reach:
-    """Queries, pairs and keys of one sequence."""
+def attended(table: OpTable) -> Attended:
+    """Queries, pairs and keys of one sequence of each row."""
     context, queries, window = (table.column(name) for name in ("context_length", "query_length", "window"))
     queries = np.where(np.isnan(queries), context, queries)
     window = np.where((window == 0) | (window > context), context, window)
     pairs = _pairs_to(context, window) - _pairs_to(context - queries, window)
-    return Reach(queries, pairs, np.minimum(context, window + queries - 1.0))
+    return Attended(queries, pairs, np.minimum(context, window + queries - 1.0))
 
 
 def either(given: Floats, default: Floats) -> Floats:
-    """`given` where it is, else `default`."""
+    """`given` [n], with `default` [n] in place of NaN."""
     chosen: Floats = np.where(np.isnan(given), default, given)
     return chosen
 
 
 def shared_heads(table: OpTable) -> Floats:
-    """Heads of keys and values."""
+    """Heads of keys and values, float64 [n]; as many as query heads unless given."""
     return either(table.column("kv_heads"), table.column("heads"))
 
 
@@ -59,7 +59,7 @@ def products(table: OpTable) -> Products:
 
 def decode_products(table: OpTable) -> Products:
     """Scores of the query heads that share a KV head, per sequence; keys are dealt to tiles (Flash-Decoding)."""
-    heads, keys = table.column("heads"), reach(table).keys
+    heads, keys = table.column("heads"), attended(table).keys
     shared = shared_heads(table)
     return Products(table.column("batch") * shared, heads / shared, keys, table.column("head_dim"))
 
@@ -69,7 +69,7 @@ _WIDTHS, _KEYS_OF_TURN = np.array([64.0, 128.0]), np.array([256.0, 128.0, 64.0])
 
 
 def decode_loops(table: OpTable) -> Loops:
-    """As FlashAttention-2 deals one query per sequence to blocks.
+    """Loops of FlashAttention-2 over keys, for one query per sequence.
 
     Query heads that share a KV head are rows of one block, and its keys are dealt to more blocks where SMs would be
     idle (Flash-Decoding); with a window, and where no heads share one, each head is a block that is not cut.
@@ -89,14 +89,15 @@ _TILE_ROWS, _TILE_CLOCKS = 64.0, 6000.0
 
 
 def queries_of(table: OpTable) -> Queries:
-    """What `fill_tiles` takes."""
+    """Fields of attention rows as `fill_tiles` takes them."""
     return Queries(*(table.column(name) for name in Queries._fields))
 
 
 def fill_tiles(queries: Queries, padding: Floats, clocks: Floats) -> None:
-    """FLOPs that are done for each that is asked, and clocks of SMs besides, [n] each; compiled where it is used.
+    """Fill `padding` [n], FLOPs computed per FLOP of the definition, and `clocks` [n], SM clocks per row besides.
 
-    A tile works on every key that one of its queries sees, and on all its rows; backward on as many tiles again.
+    A tile computes every key that one of its queries attends to, and all its rows; backward takes as many tiles again.
+    Compiled where it is used.
     """
     for q in range(len(padding)):
         context, window = queries.context_length[q], queries.window[q]
@@ -107,13 +108,13 @@ def fill_tiles(queries: Queries, padding: Floats, clocks: Floats) -> None:
         group = queries.heads[q] / shared
         tiles = np.ceil(length * group / _TILE_ROWS)
         span = min(length, max(_TILE_ROWS / group, 1.0))
-        # The last query of a tile sees most: (span - 1) / 2 keys more than the mean one.
-        asked = visited = 0.0
+        # The last query of a tile attends to most keys: (span - 1) / 2 more than the mean one.
+        needed = visited = 0.0
         for position, sign in ((context, 1.0), (context - length, -1.0)):
             short = min(position, window)
-            asked += sign * (0.5 * short * (short + 1.0) + (position - short) * window)
+            needed += sign * (0.5 * short * (short + 1.0) + (position - short) * window)
             last, wide = position + 0.5 * (span - 1.0), window + span - 1.0
             short = min(last, wide)
             visited += sign * (0.5 * short * (short + 1.0) + (last - short) * wide)
-        padding[q] = tiles * _TILE_ROWS / (length * group) * visited / asked
+        padding[q] = tiles * _TILE_ROWS / (length * group) * visited / needed
         clocks[q] = _TILE_CLOCKS * queries.batch[q] * shared * tiles * (1.0 + queries.backward[q])

@@ -1,4 +1,4 @@
-"""What every operator family provides."""
+"""`Op` and `Dim`: the definition of an operator family and of its fields."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from app.ops.suite import Space
 from app.tables.arrays import Floats
 from app.tables.ops import ACTIVATION_DTYPES, DTYPE_BYTES, OpTable
 
-# Most of a length or a count, and of bytes: beyond, a unit is wrong.
+# Largest length or count, and most bytes; a larger value is in a wrong unit.
 MOST = 2.0**40
 MOST_BYTES = 1e15
 
@@ -74,27 +74,27 @@ COMMON = (
 
 
 def nothing_broken(table: OpTable) -> list[Broken]:
-    """No rule beyond the fields' own."""
+    """No violated rules: the fields are independent of one another."""
     return []
 
 
 def no_products(table: OpTable) -> None:
-    """Not a matrix product."""
+    """None: the operator is no matrix product."""
 
 
 def nothing_handed(table: OpTable) -> Floats:
-    """No operand that the row before wrote, or none that matters."""
+    """Zero bytes of operands written by the row before, float64 [n]."""
     return np.zeros(len(table))
 
 
 def handed_rows(table: OpTable) -> Floats:
-    """`b` rows of `h` elements."""
+    """Bytes of `b` rows of `h` elements, float64 [n]."""
     handed: Floats = table.column("b") * table.column("h") * DTYPE_BYTES[table.dtype]
     return handed
 
 
 def one_launch(table: OpTable) -> Floats:
-    """A single launch per row."""
+    """One launch per row, float64 [n]."""
     return np.ones(len(table))
 
 
@@ -106,7 +106,7 @@ def columns(dims: Iterable[Dim]) -> Mapping[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """An operator family, and all that is known of it: nothing outside its file asks for its name.
+    """An operator family: all properties that the rest of the code reads, so that nothing else depends on its name.
 
     What it is:
     name      as requests call it
@@ -125,7 +125,7 @@ class Op:
     queries   what its kernels deal to tiles of queries (app.ops.attention_tiles.fill_tiles), if they do
     loops     how its kernels' blocks loop over keys, if they do
     transformed  the same products in another space, if kernels may do them there
-    saving    by how much a known algorithm may cut the FLOPs (Winograd), where one may
+    saving    factor by which a known algorithm can reduce the FLOPs (Winograd), where one can
     launches  launches that wait for one another
     weights   elements of its weights without a bias, of an operator that multiplies by some
     quantised elements of the activations that a serving stack quantises first, where one does
@@ -133,7 +133,7 @@ class Op:
     passing  how they pass, of the same; `pattern`: in which order
     traffic   "computes"; "moves": does little but move bytes; "streams": moves them through, once
 
-    What learned models see of it:
+    Features of learned models:
     ratios    features beside its dimensions; the first counts tasks that run at the same time
     kernel_class  code of what sets kernels apart that no dimension tells, where something does (app.ops.moe)
     waits     whether much of its time is waiting that no term of the physics names

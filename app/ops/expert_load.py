@@ -1,6 +1,6 @@
-"""How tokens spread over experts: the pairs that the busiest rank of a `moe` layer gets, and its experts at work.
+"""Expert load of a `moe` layer: (token, expert) pairs on the busiest rank, and its active experts.
 
-`balanced`: as many pairs on every rank, and as many experts have work as can. `power_law_a`: see app.ops.moe.
+`balanced`: equally many pairs on every rank, and as many active experts as can be. `power_law_a`: see app.ops.moe.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ _NEAR_ZERO = 1e-6
 
 
 def distribution(text: str) -> float:
-    """The exponent of a power law, 0 for `balanced`."""
+    """The exponent of a power law, 0 for `balanced`; ValueError for any other word."""
     if text == "balanced":
         return BALANCED
-    found = _POWER_LAW.fullmatch(text)
-    exponent = float(found[1]) if found else 0.0
+    match = _POWER_LAW.fullmatch(text)
+    exponent = float(match[1]) if match else 0.0
     if not 0.0 < exponent <= STEEPEST:
         raise ValueError(f"is balanced, or power_law_ and an exponent up to {STEEPEST:g}, as in power_law_1.01")
     return exponent
 
 
 def distribution_name(exponent: float) -> str:
-    """What `distribution` read it from."""
+    """The word of an exponent, the inverse of `distribution`."""
     return "balanced" if exponent == BALANCED else f"power_law_{exponent:.12g}"
 
 
 def _power(exponent: Floats) -> Floats:
-    """A power to integrate with, kept off zero, where the integral is a logarithm."""
+    """The power of the integrand, float64 [n], kept off zero, where the integral is a logarithm."""
     power: Floats = np.where(np.abs(exponent) < _NEAR_ZERO, _NEAR_ZERO, exponent)
     return power
 
 
 def _skewed(table: OpTable, exponent: Floats) -> tuple[Floats, Floats]:
-    """Largest expert's part of all pairs, and the part of experts that have work."""
+    """The largest expert's share of all pairs, and the share of active experts, float64 [n] each."""
     tokens, experts = table.column("tokens"), table.column("experts")
     pairs = tokens * table.column("top_k")
     many = pairs > experts
@@ -60,7 +60,7 @@ def _skewed(table: OpTable, exponent: Floats) -> tuple[Floats, Floats]:
     largest = (top - 0.5 / experts * span) ** (1.0 / power)
 
     def at_least(share: float) -> tuple[Floats, Floats]:
-        """Part of the experts with this many pairs or more, and the part of the pairs that they have."""
+        """The share of experts with at least `share` pairs, and their share of all pairs, float64 [n] each."""
         least = np.minimum(np.maximum(share * total / pairs, low), high)
         return (top - least**power) / span, (high**above - least**above) / mass
 
@@ -72,7 +72,7 @@ def _skewed(table: OpTable, exponent: Floats) -> tuple[Floats, Floats]:
 
 
 def load(table: OpTable) -> tuple[Floats, Floats]:
-    """Pairs of token and expert on the busiest rank, and how many of its experts have work, float64 [n] each."""
+    """(token, expert) pairs on the busiest rank, and its active experts, float64 [n] each."""
     experts, exponent, ranks = (table.column(name) for name in ("experts", "distribution", "expert_parallel"))
     pairs, local, even = table.column("tokens") * table.column("top_k"), experts / ranks, 1.0 / ranks
     skewed = exponent != BALANCED
@@ -87,16 +87,16 @@ def load(table: OpTable) -> tuple[Floats, Floats]:
 
 
 def _more(local: Floats, working: Floats, ranks: Floats) -> Floats:
-    """Experts at work on the busiest rank beyond the average: the largest of `ranks` normal draws (Blom 1958)."""
+    """Active experts on the busiest rank above the mean, [n]: the largest of `ranks` normal draws (Blom 1958)."""
     spread = np.sqrt(local * working * (1.0 - working) * (1.0 - 1.0 / ranks))
     sizes, which = np.unique(ranks, return_inverse=True)
-    beyond = np.array([NormalDist().inv_cdf((size - 0.375) / (size + 0.25)) for size in sizes.tolist()])
-    more: Floats = spread * beyond[which.reshape(ranks.shape)]
+    quantile = np.array([NormalDist().inv_cdf((size - 0.375) / (size + 0.25)) for size in sizes.tolist()])
+    more: Floats = spread * quantile[which.reshape(ranks.shape)]
     return more
 
 
 def loads(tokens: int, experts: int, top_k: int, exponent: float) -> Any:
-    """Tokens of every expert, int [experts]: as equal as can be, or the quantiles of the density x^-a."""
+    """Tokens of each expert, int [experts]: balanced, or the quantiles of the density x^-a."""
     pairs = tokens * top_k
     if exponent == BALANCED:
         return pairs // experts + (np.arange(experts) < pairs % experts)

@@ -1,4 +1,4 @@
-"""Figures of rows that operators give to whoever predicts them, a struct of arrays each: float64 [n] unless said."""
+"""Figures that an operator derives from its rows, as structs of arrays, float64 [n] unless stated otherwise."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from app.tables.arrays import Bools, Floats, Ints
 
 
 class Work(NamedTuple):
-    """What rows ask of a device, float64 [n] each.
+    """Work of rows on one device, float64 [n] each.
 
     flops              floating-point (or integer) operations
     bytes              bytes read and written, each counted once per use that leaves the SM
@@ -21,7 +21,7 @@ class Work(NamedTuple):
 
 
 class Products(NamedTuple):
-    """Matrix products that rows are, float64 [n] each: `batch` times (m x k)(k x n)."""
+    """Matrix products of rows, float64 [n] each: `batch` times (m x k)(k x n)."""
 
     batch: Floats
     m: Floats
@@ -42,11 +42,11 @@ class Queries(NamedTuple):
 
 
 class Loops(NamedTuple):
-    """How a kernel is dealt to SMs whose blocks loop over the keys of a sequence, float64 [n] each.
+    """Loops of a kernel's blocks over the keys of a sequence, float64 [n] each.
 
-    tasks  loops that may run at the same time
-    steps  turns of each
-    parts  into how many blocks a loop may be cut at most, for SMs that would be idle; 1 where it is not
+    tasks  loops that can run at the same time
+    steps  iterations of each
+    parts  most blocks that a loop is split into for idle SMs; 1 where it is not split
     """
 
     tasks: Floats
@@ -55,13 +55,13 @@ class Loops(NamedTuple):
 
 
 class Transformed(NamedTuple):
-    """The same products in a space with fewer of them, of those `rows`, int [m], for which kernels for that exist.
+    """Products in a transformed space with fewer of them (Winograd), for the `rows`, int [m], that have such kernels.
 
     By algorithm, float64 [algorithms, m] each:
 
     blocks  tiles of all products
-    fill    FLOPs of the row, as it is defined, by those that its tiles do
-    bytes   that are moved while no product is computed
+    fill    FLOPs of the row by definition over those of its tiles
+    bytes   moved by the transforms, while no product is computed
     """
 
     rows: Ints
@@ -71,12 +71,12 @@ class Transformed(NamedTuple):
 
 
 class Rereads(NamedTuple):
-    """What is read more than once, float64 [n] each: again from DRAM where what is in flight does not stay in the L2.
+    """Data read more than once, float64 [n] each: from DRAM again where the bytes in flight exceed the L2.
 
-    bytes      read again in all
-    in_flight  bytes that pass between a byte's first and last read, per SM
-    passed     the same, of the whole device
-    clocks     that SMs spend in all besides: where threads meet to reduce a row, or draw random numbers
+    bytes      bytes read again
+    in_flight  bytes between the first and the last read of a byte, per SM
+    passed     the same of the whole device
+    clocks     SM clocks besides, for reductions over a row and random numbers
     """
 
     bytes: Floats
@@ -86,11 +86,11 @@ class Rereads(NamedTuple):
 
 
 class Passing(NamedTuple):
-    """How messages of several devices pass, float64 [n] each.
+    """Messages of a collective, float64 [n] each.
 
-    hops     messages that wait for one another, as many as the time of one
-    kept     bytes that a device copies from its own input to its own result
-    devices  devices that take part
+    hops     length of the chain of messages that wait for one another, in messages
+    kept     bytes that a device copies from its own input to its own output
+    devices  participating devices
     """
 
     hops: Floats
@@ -99,7 +99,7 @@ class Passing(NamedTuple):
 
 
 class Pattern(NamedTuple):
-    """How a collective sends: round a ring so many times, to every device directly, or on to the next one."""
+    """Communication pattern of a collective: `rounds` times round a ring, all to all, or to the next device."""
 
     kind: Literal["ring", "exchange", "send"]
     rounds: int = 0
@@ -113,7 +113,7 @@ class Ratio(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """A rule between fields that some rows break: what it says, which rows, and the field to blame."""
+    """A violated rule between fields: its message, the rows that break it, bool [n], and the field to report."""
 
     message: str
     rows: Bools

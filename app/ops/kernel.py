@@ -1,4 +1,4 @@
-"""One launch of any CUDA-like kernel, described by its counts."""
+"""`kernel`: one launch of any CUDA-like kernel, described by its counts."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ FIELD_INDEX = {name: k for k, name in enumerate(FIELDS)}
 # Two rows with equal figures here are the same launch: the compiler may still give each GPU its own registers.
 IDENTITY_FIELDS = ("flops", "bytes", "threads_per_block", "blocks", "shared_memory_per_block", *SIZE_FIELDS)
 
-# What holds a launch up where its bytes do not, as far as its own counts tell: operands of its FLOPs waiting on
-# memory; loops, atomics and extra transactions; or one address that all lanes update in turn.
+# What bounds a launch besides its bytes, by its own counts: operands of its FLOPs that wait for memory; loops, atomics
+# and extra transactions; or one address that all lanes update in turn.
 MECHANISMS = ("operands", "loops", "serial")
 OPERANDS, LOOPS, SERIAL = range(3)
 # Lane operations beyond this multiple of (1 + FLOPs) are not operands of FLOPs.

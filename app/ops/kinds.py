@@ -1,4 +1,4 @@
-"""Figures of a table that mixes families: each family works on its own rows."""
+"""Figures of a table of several operator families, family by family."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from app.tables.ops import OpTable
 
 
 class Kind(NamedTuple):
-    """One family's rows: where they stand in the whole table, and the table of them alone."""
+    """Rows of one family: their places in the whole table, and a table of them alone."""
 
     op: Op
     rows: Ints | slice
@@ -24,7 +24,7 @@ class Kind(NamedTuple):
 
 
 def kinds_of(ops: OpTable) -> list[Kind]:
-    """The table by families; one whose families stand one behind another is not copied."""
+    """The rows of each family; a table sorted by family is not copied."""
     if not len(ops):
         return []
     first = int(ops.kind[0])
@@ -41,7 +41,7 @@ def kinds_of(ops: OpTable) -> list[Kind]:
 
 
 def work_of(ops: OpTable, kinds: list[Kind]) -> Work:
-    """Work of every row, whatever its family."""
+    """Work of every row, float64 [n] each."""
     if len(kinds) == 1:
         return kinds[0].op.work(ops)
     work = Work(np.empty(len(ops)), np.empty(len(ops)), np.empty(len(ops)))
@@ -52,7 +52,7 @@ def work_of(ops: OpTable, kinds: list[Kind]) -> Work:
 
 
 def least_flops_of(flops: Floats, kinds: list[Kind]) -> Floats:
-    """FLOPs of every row by the cheapest algorithm known, given those of the plain one."""
+    """FLOPs of every row by the cheapest algorithm known, float64 [n], given `flops` [n] of the direct one."""
     least = flops
     for op, rows, table in kinds:
         if op.saving is not None:
@@ -62,7 +62,7 @@ def least_flops_of(flops: Floats, kinds: list[Kind]) -> Floats:
 
 
 def link_bytes_of(ops: OpTable, kinds: list[Kind]) -> Floats | None:
-    """Bytes that each device sends over its link, [n]; None where no row is of several devices."""
+    """Bytes that each device sends over its link, float64 [n]; None where no row is a collective."""
     linked = [kind for kind in kinds if kind.op.link_bytes is not None]
     if not linked:
         return None
@@ -74,13 +74,13 @@ def link_bytes_of(ops: OpTable, kinds: list[Kind]) -> Floats | None:
 
 
 def passing_of(ops: OpTable, kinds: list[Kind], nothing: Floats) -> Passing:
-    """How messages of several devices pass, [n]; `nothing` [n] where no row is of several."""
+    """Messages of collectives, [n] each; the array `nothing` [n] where no row is a collective."""
     linked = [kind for kind in kinds if kind.op.passing is not None]
     if not linked:
         return Passing(nothing, nothing, nothing)
-    found = Passing(*(np.zeros(len(ops)) for _ in Passing._fields))
+    passing = Passing(*(np.zeros(len(ops)) for _ in Passing._fields))
     for op, rows, table in linked:
         if op.passing is not None:
-            for column, part in zip(found, op.passing(table), strict=True):
+            for column, part in zip(passing, op.passing(table), strict=True):
                 column[rows] = part
-    return found
+    return passing

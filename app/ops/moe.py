@@ -90,7 +90,7 @@ def rereads(table: OpTable) -> Rereads:
 
 
 def check(table: OpTable) -> list[Broken]:
-    """The layer can be cut as asked."""
+    """Rules of the expert and tensor parallelism, and of top_k."""
     experts = table.column("experts")
     return [
         Broken("top_k exceeds experts", table.column("top_k") > experts, "top_k"),

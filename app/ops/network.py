@@ -40,12 +40,12 @@ def work(table: OpTable) -> Work:
 
 
 def saving(table: OpTable) -> Floats:
-    """By how much Winograd's algorithm may cut the FLOPs: as if all were of windows in steps of one."""
+    """Factor by which Winograd's algorithm can reduce the FLOPs, float64 [n], as if all windows had stride 1."""
     return np.full(len(table), WINOGRAD)
 
 
 def check(table: OpTable) -> list[Broken]:
-    """What is said in one way only, and machines that hold equally many devices."""
+    """A network's phase is set by `pass` alone, and nodes divide devices."""
     return [
         Broken("a network's phase stays forward: say which pass was timed", table.column("backward") != 0, "backward"),
         Broken("nodes must divide devices", table.column("devices") % table.column("nodes") != 0, "nodes"),

@@ -1,4 +1,4 @@
-"""What is expected of an operator's kernels before any of them was measured on the GPU in question."""
+"""Prior efficiencies and times of an operator's kernels, for GPUs without measurements of it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 
 class Prior(NamedTuple):
-    """Efficiencies and times of an operator that hold on every GPU.
+    """Efficiencies and times of an operator, the same on every GPU.
 
     Set by hand while looking at NeuSight's and aiconfigurator's published rows, all GPUs together, so errors of the
     untrained predictor on those rows are in-sample (docs/reference/results.md); no GPU has its own.
 
-    compute   share of the sustained rate that its kernels reach on full tiles
+    compute   share of the sustained rate that its kernels attain on full tiles
     memory    share of the sustained bandwidth
     host_s    shortest time of an operator that PyTorch launches by itself, seconds
     device_s  time of an operator of no work in a CUDA graph, seconds

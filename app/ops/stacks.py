@@ -1,4 +1,4 @@
-"""What the name of a software stack says of times measured under it."""
+"""Launch mode of a software stack, by its name."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ def is_eager(software: str) -> float:
 
 
 def software_warnings(names: Iterable[str | None]) -> list[str]:
-    """A warning for each name, None left out, that says nothing of how its operators are launched: a typo, perhaps."""
-    unheard = dict.fromkeys(name for name in names if name and not name.lower().startswith((*_EAGER, *_GRAPHS)))
-    return [f"software {name!r} is not known here: read as one that replays CUDA graphs" for name in unheard]
+    """A warning for each name, None left out, that is no known stack: a typo, perhaps."""
+    unknown = dict.fromkeys(name for name in names if name and not name.lower().startswith((*_EAGER, *_GRAPHS)))
+    return [f"software {name!r} is not known here: read as one that replays CUDA graphs" for name in unknown]

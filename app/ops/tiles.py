@@ -1,4 +1,4 @@
-"""Tiles of matrix products, and how well they fill a device.
+"""Tiles of matrix products, and their wave efficiency.
 
 A product of m x n outputs is cut into tiles; every tile is one block's work, and blocks run in waves over the SMs
 (NeuSight's tile and wave decomposition). Libraries choose among tiles like CANDIDATES (CUTLASS, cuBLAS kernel names).
@@ -36,11 +36,11 @@ BATCHED_STEPS = 8.0
 
 
 class Grid(NamedTuple):
-    """How products fall into every candidate tile, float64 [candidates, n].
+    """Products tiled by every candidate, float64 [candidates, n].
 
     blocks  tiles of all products of a row
     fill    part of the tiles' multiply-adds that outputs need
-    splits  pieces into which the summed dimension can be cut at most, [n]
+    splits  most pieces of the summed dimension (split-K), [n]
     """
 
     blocks: Floats
@@ -54,7 +54,7 @@ class Grid(NamedTuple):
 
 
 def fill_grid(products: Products, tiles: Grid) -> None:
-    """Tiles of n rows of products; compiled where it is used."""
+    """Fill `tiles` for n rows of products; compiled where it is used."""
     for q in range(len(tiles.splits)):
         batch, m, n = products.batch[q], products.m[q], products.n[q]
         tiles.splits[q] = max(np.floor(products.k[q] / SPLIT_DEPTH), 1.0)
@@ -65,16 +65,16 @@ def fill_grid(products: Products, tiles: Grid) -> None:
 
 
 def as_batches(products: Products, tiles: Grid) -> None:
-    """Tiles of batches, whose kernels never cut the summed dimension and pay for the ends of every tile; in place."""
+    """Change `tiles`, in place, to kernels for batches: no split-K, and the ends of every tile as overhead."""
     tiles.splits[:] = 1.0
     np.multiply(tiles.fill, products.k / (products.k + BATCHED_STEPS), out=tiles.fill)
 
 
 def wave_efficiency(blocks: float, splits: float, sms: float, whole: bool) -> float:
-    """Part of `sms` SMs that `blocks` keep busy, each cut into at most `splits` where that fills them.
+    """Share of `sms` SMs that `blocks` keep busy, each split into at most `splits` parts where SMs are idle.
 
     `whole`: the last wave takes as long as the others.
     """
-    cut = min(max(floor(sms / blocks), 1.0), splits)
-    waves = blocks * cut / sms
+    parts = min(max(floor(sms / blocks), 1.0), splits)
+    waves = blocks * parts / sms
     return waves / ceil(waves) if whole and waves > 1.0 else min(waves, 1.0)

@@ -1,4 +1,4 @@
-"""Constants of hardware and software stacks, for want of measurements of the row in question.
+"""Prior constants of hardware and software stacks, for rows without measurements.
 
 Set by hand while looking at NeuSight's and aiconfigurator's published rows, all GPUs together, so errors of the
 untrained predictor on those rows are in-sample; no GPU has its own. Those of an operator are its own (app.ops.prior).

@@ -1,1 +1,1 @@
-"""Prediction intervals: conformal quantiles per group of evidence, and how rows add up to a network."""
+"""Prediction intervals: conformal quantiles per group of evidence, and the widths of whole networks."""

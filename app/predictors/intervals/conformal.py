@@ -1,7 +1,7 @@
-"""Intervals: conformal quantiles of log residuals, per group of evidence.
+"""Conformal intervals: quantiles of log residuals per group of evidence.
 
-A residual is log(measured / predicted) of a row whose GPU, size or kernel was held out of training, so a
-group's quantiles promise what its evidence can give. Groups without residuals use documented prior widths.
+A residual is log(measured / predicted) of a row whose GPU, size or kernel was held out of training, so the quantiles of
+a group hold for predictions from such evidence. Groups without residuals use prior widths.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from app.predictors.intervals.groups import CODES, NAMES, NO_EVIDENCE, RELATED
 from app.predictors.intervals.prior import prior_offsets, width_at
 from app.tables.arrays import Floats, Ints
 
-# Fewer held-out residuals than this cannot show a tail of ten percent.
+# Least held-out residuals of a group; fewer do not show a tail of ten percent.
 LEAST_RESIDUALS = 10
-# GPUs that are too few to show whether answers for others are rather too high or too low.
+# Most held-out GPUs whose residuals are taken as symmetric: they do not show the sign of the error on another GPU.
 FEW_GPUS = 3
 
 
@@ -37,20 +37,19 @@ class Intervals:
 
     @classmethod
     def prior(cls) -> Self:
-        """No residuals: documented widths only."""
+        """Intervals without residuals: prior widths only."""
         return cls({}, {})
 
     @classmethod
     def from_residuals(cls, residual: Floats, group: Ints, kernel: Ints) -> Self:
-        """From held-out log residuals, their groups and their kernels' labels, [m] each.
+        """Intervals of held-out log residuals, their groups and their kernels' labels, [m] each.
 
-        Rows of a kernel that was never measured err together, so there a kernel counts once, however many rows it
-        has.
+        Rows of an unmeasured kernel err together, so in these groups a kernel counts as one unit.
         """
         residuals = {int(code): np.sort(residual[group == code]) for code in np.unique(group)}
         units = {
-            code: len(np.unique(kernel[group == code])) if code in (RELATED, NO_EVIDENCE) else len(found)
-            for code, found in residuals.items()
+            code: len(np.unique(kernel[group == code])) if code in (RELATED, NO_EVIDENCE) else len(held_out)
+            for code, held_out in residuals.items()
         }
         return cls(residuals, units)
 
@@ -71,10 +70,10 @@ class Intervals:
         """Offsets to add to log latency, float64 [2, groups]: low and high at `coverage` in (0, 1).
 
         Each side is the split-conformal quantile of its tail, the ceil((k + 1) p)-th of k independent residuals
-        (Vovk et al. 2005); the middle always lies inside. Rows of a GPU err together: where answers are for another GPU
-        than the g of the residuals, each tail that is left out is smaller by 1 / g of it. Of few such GPUs both sides
-        are of all residuals, as if they had erred either way: which way they did says nothing of the next. Over
-        (k - 1) / (k + 1), which k residuals cannot show, it is their extremes, further out as a normal law's tails are.
+        (Vovk et al. 2005); the median always lies inside. Rows of a GPU err together: in groups for GPUs other than the
+        g of the residuals, each tail shrinks by the factor 1 - 1 / g, and with at most FEW_GPUS both sides use the
+        residuals of both signs. Coverages over (k - 1) / (k + 1), which k residuals do not show, extend their extremes
+        by the ratio of normal quantiles.
         """
         offsets = prior_offsets(coverage)
         upper = 0.5 + coverage / 2.0
@@ -88,7 +87,7 @@ class Intervals:
                         either = np.sort(np.concatenate([residual, -residual]))
                 m = len(either)
                 rank = int(np.ceil(level * m)) - 1
-                told = (len(residual) - 1) / (len(residual) + 1)
-                beyond = width_at(max(coverage, told)) / width_at(told)
-                offsets[:, code] = beyond * min(either[m - 1 - rank], 0.0), beyond * max(either[rank], 0.0)
+                most = (len(residual) - 1) / (len(residual) + 1)
+                scale = width_at(max(coverage, most)) / width_at(most)
+                offsets[:, code] = scale * min(either[m - 1 - rank], 0.0), scale * max(either[rank], 0.0)
         return offsets

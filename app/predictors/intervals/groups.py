@@ -1,4 +1,4 @@
-"""Residual groups of prediction intervals: what stands behind an answer, by name and by code.
+"""Residual groups of prediction intervals: the evidence behind an answer, by name and by code.
 
 Artefacts hold the names ("linear/bf16/seen"). Codes index the arrays of one process; they follow from the present lists
 of operators and dtypes and are never stored.
@@ -13,7 +13,7 @@ from app.tables.arrays import Ints
 from app.tables.ops import DTYPES
 from app.tables.predictions import EXTRAPOLATED, INTERPOLATED, MEASURED
 
-# What the best evidence of a kernel launch is, from strongest to weakest.
+# Best evidence of a kernel launch, from strongest to weakest.
 GROUPS = (
     "exact",  # this launch, measured on this GPU
     "same_gpu",  # this kernel at another size, on this GPU
@@ -23,24 +23,22 @@ GROUPS = (
     "none",
 )
 EXACT, SAME_GPU, OTHER_GPU, OTHER_GPU_AND_SIZE, RELATED, NO_EVIDENCE = range(6)
-# How well each group supports an answer: the launch itself on the target; one step away (another size, or another
-# GPU); further.
+# Support of each group: the launch itself on the target; one step away (another size, or another GPU); further.
 SUPPORT_OF_GROUP = np.array([MEASURED, INTERPOLATED, INTERPOLATED, EXTRAPOLATED, EXTRAPOLATED, EXTRAPOLATED])
 
-# What stands behind an answer for a deep-learning operator, from strongest to weakest. "Outside" is beyond the range of
-# shapes that were learned from.
+# Evidence of an answer for a deep-learning operator, from strongest to weakest; "outside": of the training range.
 SITUATIONS = (
     "measured",  # this operator, on this GPU and stack
-    "seen",  # the GPU was learned from
+    "seen",  # trained on the GPU
     "seen_outside",
-    "calibrated",  # a few rows of the GPU correct what others taught
-    "sibling",  # a GPU of the same architecture was learned from
-    "unseen",  # GPUs of other architectures were learned from
+    "calibrated",  # trained on other GPUs, corrected by a few rows of this one
+    "sibling",  # trained on a GPU of the same architecture
+    "unseen",  # trained on GPUs of other architectures
     "unseen_outside",
     "untrained",
 )
 S_MEASURED, S_SEEN, S_SEEN_OUTSIDE, S_CALIBRATED, S_SIBLING, S_UNSEEN, S_UNSEEN_OUTSIDE, S_UNTRAINED = range(8)
-# Answers whose residuals are of GPUs that were held out, though a few rows of them may have been told.
+# Situations whose residuals are of held-out GPUs, of which a few rows may have been given.
 OTHER_GPUS = (S_CALIBRATED, S_SIBLING, S_UNSEEN, S_UNSEEN_OUTSIDE)
 SUPPORT_OF_SITUATION = np.array([MEASURED] + [INTERPOLATED] + [EXTRAPOLATED] + [INTERPOLATED] * 2 + [EXTRAPOLATED] * 3)
 
@@ -61,18 +59,18 @@ CODES = {name: code for code, name in enumerate(NAMES)}
 def operator_codes(kind: Ints, dtype: Ints, situation: Ints | int) -> Ints:
     """Residual groups of operators of these kinds, dtypes and situations (codes into SITUATIONS), int [n].
 
-    Compiled, of single ones, where it is asked row by row.
+    Inference compiles it for scalars.
     """
     codes: Ints = _FIRST + (_GROUP_OF_KIND[kind] * _DTYPES + dtype) * _SITUATIONS + situation
     return codes
 
 
 def situations_of(group: Ints) -> Ints:
-    """Situations of residual groups, shaped as these; an answer that is no operator's counts as untrained."""
+    """Situations of residual groups, in their shape; `untrained` for groups of kernel launches."""
     situation: Ints = np.where(group < _FIRST, S_UNTRAINED, (group - _FIRST) % _SITUATIONS)
     return situation
 
 
 def of_other_gpus(group: int) -> bool:
-    """Whether answers of this residual group are for GPUs that were not learned from, while others were."""
+    """Whether this residual group is of GPUs without training rows, while others had some."""
     return group >= _FIRST and (group - _FIRST) % _SITUATIONS in OTHER_GPUS

@@ -1,10 +1,10 @@
-"""How far a whole network may be from the sum of its rows, by what stands behind them.
+"""Additional interval widths of a whole network over the sum of its rows, by situation.
 
-Rows of one GPU err together (its clock, its card, its software), and a lowering leaves things out: residuals of rows
-tell neither, but where these are of GPUs held out they tell of the first. Half-widths in log space that hold 80 % of
-NeuSight's measured models together with the rows' own intervals: as it ships, on the GPUs whose operators were learned
-from, and with each of these left out in turn (docs/explanation/notebook.md). Set by hand on these runs, so how many of
-them the intervals hold is in-sample (docs/reference/results.md).
+Rows of one GPU err together (its clock, its card, its software), and a lowering leaves operators out. Residuals of rows
+show neither; only those of held-out GPUs show the first. Half-widths in log space that hold 80 % of NeuSight's measured
+models together with the rows' own intervals: as shipped, on the GPUs of the training rows, and with each of these left
+out in turn (docs/explanation/notebook.md). Set by hand on these runs, so their coverage there is in-sample
+(docs/reference/results.md).
 """
 
 from __future__ import annotations
@@ -29,6 +29,6 @@ _OF_SITUATION = np.array([_WIDTHS[situation] for situation in SITUATIONS])
 
 
 def network_widths(group: Ints, coverage: float) -> Floats:
-    """Half-widths at a coverage of rows in residual groups (app.predictors.intervals.groups), shaped as these."""
+    """Half-widths in log space at `coverage`, float64 in the shape of `group` (app.predictors.intervals.groups)."""
     widths: Floats = width_at(coverage) * _OF_SITUATION[situations_of(group)]
     return widths

@@ -54,7 +54,7 @@ _SITUATIONS = (
 
 
 def group_name(code: int) -> str:
-    """The group that 0.1.0 stored under this number; IndexError where it had none."""
+    """The name of the group that 0.1.0 stored under this code; IndexError if there is none."""
     if code < len(_GROUPS):
         return _GROUPS[code]
     cell, situation = divmod(code - len(_GROUPS), len(_SITUATIONS))
@@ -63,7 +63,7 @@ def group_name(code: int) -> str:
 
 
 def from_positional_groups_of_0_1_0(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A state of intervals of 0.1.0 with its groups by name; what has names already stays as it is."""
+    """A state of intervals with its groups by name, from one of 0.1.0; names stay as they are."""
     return {
         part: {group_name(key) if isinstance(key, int) else key: of for key, of in groups.items()}
         for part, groups in state.items()

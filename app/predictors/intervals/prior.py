@@ -15,7 +15,7 @@ from app.tables.ops import DTYPES
 # of the published analytical models by 10 to 50 %; an unmeasured kernel by a factor of three (roofline studies see 10
 # to 90 % of the roof).
 _OF_EVIDENCE = (0.05, 0.20, 0.35, 0.45, 0.70, 1.10)
-# How much of the family's prior width each situation leaves.
+# Share of the family's prior width, by situation.
 _SHARE = {
     "measured": 0.1,
     "seen": 0.25,
@@ -43,16 +43,16 @@ _LEAST_TAIL = 2.0**-53
 
 
 def normal_quantile(probability: float) -> float:
-    """The standard normal's; of probabilities next to 0 and 1, which have none, that of the closest that has."""
+    """The standard normal quantile; probabilities next to 0 and 1 are clipped to those with a finite one."""
     return NormalDist().inv_cdf(min(max(probability, _LEAST_TAIL), 1.0 - _LEAST_TAIL))
 
 
 def width_at(coverage: float) -> float:
-    """How wide an interval of a normal error is, relative to that of PRIOR_COVERAGE."""
+    """Width of a normal error's interval at `coverage`, relative to that at PRIOR_COVERAGE."""
     return normal_quantile(0.5 + coverage / 2.0) / normal_quantile(0.5 + PRIOR_COVERAGE / 2.0)
 
 
 def prior_offsets(coverage: float) -> Floats:
-    """Prior half-widths at another coverage, by the normal quantile, float64 [2, groups]."""
+    """Prior offsets in log space at `coverage`, low and high, float64 [2, groups]."""
     scale = width_at(coverage)
     return np.stack([-scale * PRIOR_HALF_WIDTH, scale * PRIOR_HALF_WIDTH])

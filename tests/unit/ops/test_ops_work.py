@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from app.ops import OP_CODE, OPS
-from app.ops.attention_tiles import decode_loops, fill_tiles, queries_of, reach
+from app.ops.attention_tiles import attended, decode_loops, fill_tiles, queries_of
 from app.ops.collective import AT_ONCE
 from app.ops.conv import transformed
 from app.ops.expert_load import distribution, load
@@ -145,7 +145,7 @@ def test_causal_pairs(queries: float, context: float, window: float, pairs: floa
     table = operators(
         "attention_prefill", shape | {"query_length": queries, "context_length": context, "window": window}
     )
-    assert tuple(column[0] for column in reach(table)) == (queries, pairs, keys)
+    assert tuple(column[0] for column in attended(table)) == (queries, pairs, keys)
 
 
 def test_attention() -> None:
@@ -181,7 +181,7 @@ def test_tiles_of_attention(queries: float, context: float, window: float, group
     )
     padding, clocks, of_one = np.empty(1), np.empty(1), np.empty(1)
     fill_tiles(queries_of(table), padding, clocks)
-    assert padding[0] * reach(table).pairs[0] == pytest.approx(visited)
+    assert padding[0] * attended(table).pairs[0] == pytest.approx(visited)
     one = {"query_length": 1, "context_length": 1, "window": 0}
     fill_tiles(queries_of(operators("attention_prefill", shape | one)), padding, of_one)
     assert clocks[0] == np.ceil(queries * group / 64) * of_one[0]
