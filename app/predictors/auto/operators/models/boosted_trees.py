@@ -1,9 +1,9 @@
-"""Gradient boosting with oblivious trees: every node of one level asks the same question.
+"""Gradient boosting with oblivious trees: all nodes of one level compare the same feature with the same threshold.
 
-A tree of depth D is D questions (feature, threshold) and 2^D leaves, so that a block of rows goes through a tree in D
+A tree of depth D is D comparisons (feature, threshold) and 2^D leaves, so that a block of rows goes through a tree in D
 vector comparisons and one gather (models.tree_sums), where an ordinary tree chases pointers.
 Training is exact greedy boosting on binned features (Friedman 2001; oblivious trees as in CatBoost, Prokhorenkova et
-al. 2018): squared error, absolute from where it is asked (Huber 1964), each tree on a random part of rows and features.
+al. 2018): squared error, absolute beyond `Growth.clear` (Huber 1964), each tree on a random part of rows and features.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from app.tables.arrays import Floats, Halves, Singles
 Bins = NDArray[np.uint8]
 
 BINS = 64
-# A leaf of few rows is drawn towards zero as by this many rows of residual zero.
+# Regularisation of leaves: this many rows of residual zero are added to each.
 SHRINKAGE = 2.0
-# How far off, in log space, a row's pull still goes by its ratio.
+# Bound of the residual, in log space, in the gradient of a relative error.
 STEEPEST = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """How trees are grown: how many, how fast, the part of rows and of features that each one sees.
+    """Hyperparameters of boosting: number of trees, learning rate, fraction of rows and of features sampled per tree.
 
-    `clear`: how far a row may be off and still pull in proportion, in units of the target; none pulls more than there.
-    `settles`: the part of it that is left at the last tree, to which it falls from half way on. Trees so find means
-    first, which take few steps, and end at medians.
-    `first`: the feature that every tree asks first, whether it exceeds its least threshold; -1: whichever is best.
-    `relative`: whether the target is a logarithm whose error counts by its ratio, |predicted / true - 1|: twice as long
-    is then worse than half as long.
+    `clear`: threshold of the Huber loss, in units of the target; the gradient is constant beyond it.
+    `settles`: fraction of `clear` left at the last tree; it falls linearly over the second half. So the trees fit means
+    first, which takes few steps, and end at medians.
+    `first`: the feature of every tree's first level, compared with its smallest threshold; -1 for the best split.
+    `relative`: whether the target is a logarithm whose loss is the relative error |predicted / true - 1|: twice the
+    time is then worse than half the time.
     """
 
     trees: int
@@ -52,7 +52,7 @@ class Growth:
 
     @property
     def clears(self) -> Floats:
-        """`clear` of every tree, float64 [trees]."""
+        """Return the Huber threshold of every tree, float64 [trees]."""
         fallen = np.maximum(2.0 * np.arange(self.trees) / self.trees - 1.0, 0.0)
         clears: Floats = self.clear * self.settles**fallen
         return clears
@@ -62,8 +62,8 @@ class Trees(NamedTuple):
     """A sum of oblivious trees.
 
     feature    int16 [trees, DEPTH], row of the features that a level compares
-    threshold  float32 [trees, DEPTH], right where the feature exceeds it
-    value      float32 [trees, LEAVES], stored ones float16, as which they add up; level d decides bit d of the leaf
+    threshold  float32 [trees, DEPTH]; a row goes right if the feature exceeds it
+    value      [trees, LEAVES], float32 in training, float16 in artefacts and in sums; level d sets bit d of the leaf
     """
 
     feature: NDArray[np.int16]
@@ -71,7 +71,7 @@ class Trees(NamedTuple):
     value: Singles | Halves
 
     def sum(self, features: Singles) -> Floats:
-        """What the trees add up to, float64 [n], for features float32 [columns, n]."""
+        """Return the sum of the trees, float64 [n], for features float32 [columns, n]."""
         total, span = np.zeros(features.shape[1]), (0, len(self.feature))
         bin_index, threshold, begin = questions_of(self.feature, self.threshold, len(features))
         trees, thresholds = (self.feature, bin_index, self.value.astype(np.float16).view(np.uint16)), (threshold, begin)
@@ -81,23 +81,23 @@ class Trees(NamedTuple):
         return total
 
     def and_then(self, other: Trees) -> Trees:
-        """These trees and others, which follow what these leave."""
+        """Return these trees followed by `other`, which was trained on their residuals."""
         feature = np.concatenate([self.feature, other.feature])
         threshold = np.concatenate([self.threshold, other.threshold])
         return Trees(feature, threshold, np.concatenate([self.value, other.value]).astype(np.float32))
 
     def state(self) -> dict[str, Any]:
-        """As arrays; leaves in half precision, which is a thousandth of their size."""
+        """Return the fields as arrays; leaves in half precision, a relative error of a thousandth."""
         return {"feature": self.feature, "threshold": self.threshold, "value": self.value.astype(np.float16)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """The inverse of `state`."""
+        """Return the trees of a `state`."""
         return cls(state["feature"], state["threshold"], state["value"])
 
 
 def leaves_of(features: Singles, trees: Trees) -> Bins:
-    """The leaf of every row in every tree, uint8 [n, trees], for features float32 [columns, n]."""
+    """Return the leaf of every row in every tree, uint8 [n, trees], for features float32 [columns, n]."""
     leaf = np.zeros((features.shape[1], len(trees.feature)), dtype=np.uint8)
     for level in range(DEPTH):
         right = trees.threshold[:, level] < features[trees.feature[:, level]].T
@@ -109,7 +109,7 @@ NO_TREES = Trees(np.empty((0, DEPTH), np.int16), np.empty((0, DEPTH), np.float32
 
 
 def boosted(features: Singles, target: Floats, weight: Floats, growth: Growth) -> Trees:
-    """Trees whose sum follows `target` [n] given `features` float32 [columns, n]; `weight` [n] counts rows."""
+    """Return trees whose sum fits `target` [n] given `features` float32 [columns, n] and sample weights [n]."""
     thresholds = [_thresholds(column) for column in features]
     bins = np.stack(
         [np.searchsorted(threshold, column) for threshold, column in zip(thresholds, features, strict=True)], axis=1
@@ -129,7 +129,7 @@ def boosted(features: Singles, target: Floats, weight: Floats, growth: Growth) -
 
 
 def _thresholds(column: Singles) -> Singles:
-    """At most BINS - 1 thresholds: between all values where they are few, else quantiles."""
+    """Return at most BINS - 1 thresholds: midpoints between the values if these are few, else quantiles."""
     values = np.unique(column)
     if len(values) < BINS:
         return ((values[1:] + values[:-1]) / 2.0).astype(np.float32)
@@ -146,7 +146,7 @@ def _grow(
 ) -> None:
     """Fill `trees`, feature, bin above which a row goes right, and value, by the bins, target and weight of rows.
 
-    `draw`: what is asked first, and a seed.
+    `draw`: the feature of the first level or -1, and a seed.
     """
     bins, target, weight = samples
     rate, row_share, feature_share, relative = settings
@@ -172,7 +172,7 @@ def _grow(
             sums[half : 1 << level] = 0.0
             for row in picked:
                 if leaf[row] < half:
-                    continue  # went left at the last question: what its node has and the right one has not
+                    continue  # went left at the last level: the left sums are the parent's less the right ones
                 here, gradient, mass = sums[leaf[row]], rest[row] * pull[row], pull[row]
                 for column in candidates:
                     cell = here[column, bins[row, column]]
@@ -180,7 +180,7 @@ def _grow(
                     cell[1] += mass
             for left in range(half):
                 sums[left] -= sums[half + left]
-            best_column, best_bin = _best_question(sums, 1 << level, candidates)
+            best_column, best_bin = _best_split(sums, 1 << level, candidates)
             if level == 0 and first >= 0:
                 best_column, best_bin = first, 0
             feature[tree, level], bin_index[tree, level] = best_column, best_bin
@@ -196,7 +196,7 @@ def _grow(
 
 @compiled
 def _pick(n: int, share: float, picked: NDArray[np.int64]) -> int:
-    """Each of 0 ... n - 1 with probability `share`, at least one; how many were written to `picked`."""
+    """Write each of 0 ... n - 1 to `picked` with probability `share`, at least one. Return how many."""
     count = 0
     for k in range(n):
         if np.random.random() < share:
@@ -209,8 +209,8 @@ def _pick(n: int, share: float, picked: NDArray[np.int64]) -> int:
 
 
 @compiled
-def _best_question(sums: Singles, leaves: int, candidates: NDArray[np.int64]) -> tuple[int, int]:
-    """Column and bin whose split, the same in every leaf, explains most."""
+def _best_split(sums: Singles, leaves: int, candidates: NDArray[np.int64]) -> tuple[int, int]:
+    """Return the column and bin of the best split, which is the same in every leaf."""
     best, best_column, best_bin = -1.0, candidates[0], 0
     score = np.empty(BINS)
     for column in candidates:
@@ -232,7 +232,7 @@ def _best_question(sums: Singles, leaves: int, candidates: NDArray[np.int64]) ->
 
 @compiled
 def _fill_leaves(value: Singles, picked: NDArray[np.int64], leaf: Bins, rest: Singles, weight: Singles) -> None:
-    """Shrunk mean of what is left, per leaf."""
+    """Fill `value` [LEAVES] with the regularised weighted mean of the residuals `rest` [n] of each leaf."""
     gradient, mass = np.zeros(LEAVES), np.zeros(LEAVES)
     for row in picked:
         gradient[leaf[row]] += rest[row] * weight[row]

@@ -1,8 +1,8 @@
-"""What learned models see of an operator on a GPU: no raw figure of the GPU, only how the operator stands to it.
+"""Features of the learned models: of the operator, and of the operator relative to a GPU; no raw GPU figure.
 
-Shape features are of the operator alone: logarithms of its dimensions, of its matrix products, and how far powers of
-two divide these. Relative features compare it with a GPU: waves and how full they are for every candidate tile
-(NeuSight, section 4), the balance of the physics' terms, bytes against the L2.
+Shape features depend on the operator alone: logarithms of its dimensions and of its matrix products, and the powers of
+two that divide these. Relative features compare it with a GPU: waves and their fullness for every candidate tile
+(NeuSight, section 4), the balance of the terms of the analytic model, bytes relative to the L2.
 """
 
 from __future__ import annotations
@@ -42,51 +42,51 @@ SHAPE_FEATURES = 27
 _TILES = len(CANDIDATES)
 RELATIVE_FEATURES = 10 + 2 * _TILES
 FEATURES = SHAPE_FEATURES + RELATIVE_FEATURES
-# The first and last feature: tasks that run at the same time, and whether the host launches the operator. The last but
-# one of experts: what sets a layer apart.
+# The first feature is the number of concurrent tasks, the last whether the host launches the operator; the last but one
+# is the router class of experts.
 _TASKS, ROUTER_CLASS, EAGER = 0, SHAPE_FEATURES - 2, SHAPE_FEATURES - 1
 # Of a collective, its message, devices and library.
 MESSAGE, DEVICES, LIBRARY = 1, 2, 4
-# Relative features: compute against memory, work against what it costs to launch, the hardware limit against the whole,
-# the link or which algorithm of a convolution leads, waves of tasks, how full these are, and how often k may be cut.
+# Relative features: compute over memory, work over launch cost, hardware limit over total time, the link or the lead of
+# a convolution algorithm, waves of tasks, their fullness, and into how many parts k may be split.
 MEMORY_BALANCE, LAUNCH_BALANCE, LIMIT_SHARE, LEAD = (SHAPE_FEATURES + k for k in (0, 1, 3, 4))
 WAVES, FULL, SPLITS = (SHAPE_FEATURES + k for k in (7, 8, 9))
-# Blocks that loop over keys and share an SM.
+# Concurrent blocks per SM of kernels that loop over keys.
 _BLOCKS_OF_SM = 2.0
 _SMS, _L2 = COLUMN_INDEX["sm_count"], COLUMN_INDEX["l2_bytes"]
-# Logarithms of times and ratios are kept within this.
-_FAR = 12.0
+# Bound of the logarithms of times and ratios.
+_LARGEST_LOG = 12.0
 
 
 @cache
 def own_dims(kind: int) -> tuple[str, ...]:
-    """Columns of an operator that its models see, in order."""
+    """Return the columns of an operator that are features, in order."""
     return tuple(name for dim in OPS[kind].dims if dim.feature in ("size", "code") for name in dim.columns)
 
 
 @cache
 def code_dims(kind: int) -> tuple[str, ...]:
-    """Columns of an operator that are codes or exponents, not sizes."""
+    """Return the feature columns of an operator that are codes or exponents, not sizes."""
     return tuple(name for dim in OPS[kind].dims if dim.feature == "code" for name in dim.columns)
 
 
 @cache
 def absent_dims(kind: int) -> dict[str, str]:
-    """Columns of an operator that mean another one where a row leaves them out, and that other one."""
+    """Return the columns that default to another column if absent, and that column."""
     dims = {dim.name: dim for dim in OPS[kind].dims}
     meant = ((dim, dims[dim.absent]) for dim in dims.values() if dim.absent)
     return {name: other for dim, of in meant for name, other in zip(dim.columns, of.columns, strict=True)}
 
 
 def size_columns(kind: int, *, product: bool) -> Ints:
-    """Rows of the shape features that hold the operator's own dimensions, and how it is launched."""
+    """Return the rows of the shape features that hold the operator's dimensions and its launch mode, int [d]."""
     ratios = max(len(OPS[kind].ratios) - 1, 0)
     first = 1 + (_PRODUCT_FEATURES if product else 0) + ratios
     return np.append(np.arange(first, min(first + len(own_dims(kind)), EAGER)), EAGER)
 
 
 class _Own(NamedTuple):
-    """Dimensions of an operator that are sizes, and of every ratio the places among them of its names, padded by -1."""
+    """Size dimensions of an operator; and the indices of each ratio's terms, int [ratios, sizes], padded by -1."""
 
     sizes: tuple[str, ...]
     over: Ints
@@ -106,7 +106,7 @@ def _own(kind: int) -> _Own:
 
 @compiled
 def _fill_ratios(sizes: Floats, over: Ints, under: Ints, ratios: Floats) -> None:
-    """Logarithms of ratios [ratios, n] from those of sizes [sizes, n]."""
+    """Fill the logarithms of ratios [ratios, n] from those of sizes [sizes, n]."""
     for row in range(len(over)):
         for q in range(sizes.shape[1]):
             multiplied = divided = 0.0
@@ -119,7 +119,7 @@ def _fill_ratios(sizes: Floats, over: Ints, under: Ints, ratios: Floats) -> None
 
 
 def shape_features(kinds: list[Kind], products: list[Products | None], n: int) -> Singles:
-    """Shape features of every row, float32 [SHAPE_FEATURES, n]; zero where a family has fewer."""
+    """Return the shape features of every row, float32 [SHAPE_FEATURES, n]; zero where a family has fewer."""
     if len(kinds) == 1:
         return _of_kind(kinds[0], products[0])
     features = np.zeros((SHAPE_FEATURES, n), dtype=np.float32)
@@ -129,7 +129,7 @@ def shape_features(kinds: list[Kind], products: list[Products | None], n: int) -
 
 
 def _of_kind(kind: Kind, product: Products | None) -> Singles:
-    """Shape features of one family's rows: tasks, products, ratios, dimensions."""
+    """Return the shape features of one family's rows: tasks, products, ratios, dimensions."""
     table = kind.table
     n, code = len(table), int(table.kind[0])
     names, own, codes = own_dims(code), _own(code), code_dims(code)
@@ -160,9 +160,9 @@ def _of_kind(kind: Kind, product: Products | None) -> Singles:
 
 
 def _column(table: OpTable, name: str) -> Floats:
-    """A dimension, with what absent means."""
+    """Return a dimension [n] with defaults in place of absent values."""
     given, kind = table.column(name), int(table.kind[0])
-    if name in code_dims(kind):  # of a number format that is left out, the row's
+    if name in code_dims(kind):  # an absent number format defaults to the row's dtype
         return np.where(np.isnan(given), table.dtype.astype(np.float64), given)
     if name in absent_dims(kind):
         return np.where(np.isnan(given) | (given == 0.0), table.column(absent_dims(kind)[name]), given)
@@ -171,9 +171,9 @@ def _column(table: OpTable, name: str) -> Floats:
 
 @compiled
 def _fill_products(sizes: Floats, features: Floats) -> None:
-    """Logarithms of sizes, operands and results, and the powers of two that divide m, n and k (up to 2^8).
+    """Fill logarithms of sizes, operands and results, and the powers of two that divide m, n and k (up to 2^8).
 
-    Of batch, m, n and k, float64 [4, rows], into float64 [_PRODUCT_FEATURES, rows].
+    `sizes`: batch, m, n and k, float64 [4, rows]. `features`: float64 [_PRODUCT_FEATURES, rows].
     """
     for q in range(sizes.shape[1]):
         batch, m, n, k = np.log(sizes[0, q]), np.log(sizes[1, q]), np.log(sizes[2, q]), np.log(sizes[3, q])
@@ -189,29 +189,29 @@ def _fill_products(sizes: Floats, features: Floats) -> None:
 
 
 def _product_features(product: Products) -> Floats:
-    """As `_fill_products` has them, float64 [_PRODUCT_FEATURES, n]."""
+    """Return the features of `_fill_products`, float64 [_PRODUCT_FEATURES, n]."""
     features = np.empty((_PRODUCT_FEATURES, len(product.batch)))
     _fill_products(np.array(product), features)
     return features
 
 
 def _divisors(sizes: Floats) -> Floats:
-    """The power of two that divides a size, up to 8."""
+    """Return the power of two that divides each size, up to 8."""
     divisors: Floats = np.log2(np.gcd(np.maximum(sizes, 1.0).astype(np.int64), 256))
     return divisors
 
 
 @compiled
 def _log(ratio: float) -> float:
-    """A logarithm within bounds, also of zero and infinity."""
-    return float(min(max(np.log(max(ratio, 1e-30)), -_FAR), _FAR))
+    """Return the logarithm within bounds, also of zero and infinity."""
+    return float(min(max(np.log(max(ratio, 1e-30)), -_LARGEST_LOG), _LARGEST_LOG))
 
 
 @compiled
 def _fill_loops(loops: Floats, row: int, sms: float, features: Singles, k: int) -> None:
-    """How full waves of the blocks that loop over keys are, turns of each, and of all over those of SMs evenly at work.
+    """Fill the fullness of waves of blocks that loop over keys, their turns, and the turns over those of an even load.
 
-    A loop is cut into as many blocks as SMs hold at once. Such a row has no link, and no product's k to cut.
+    A loop is split into as many blocks as the SMs hold at once. Such a row has no link, and no product's k to split.
     """
     tasks, steps, slots = loops[0, row], loops[1, row], _BLOCKS_OF_SM * sms
     parts = min(max(np.floor(slots / tasks), 1.0), loops[2, row])
@@ -232,7 +232,7 @@ def fill_features(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not t
     features: Singles,
     k: int,
 ) -> None:
-    """Fill column `k` of `features` float32 [FEATURES, m] for operator `row` on `gpu`, with the terms in column q."""
+    """Fill column `k` of `features` float32 [FEATURES, m] for operator `row` on `gpu`, given the terms in column q."""
     for f in range(SHAPE_FEATURES):
         features[f, k] = shape[f, row]
     sms, l2, work = devices.figures[_SMS, gpu], devices.figures[_L2, gpu], terms[WORK_S, q]

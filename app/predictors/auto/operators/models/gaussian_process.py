@@ -1,15 +1,14 @@
-"""How the times of one operator differ between GPUs, as a Gaussian process over what a model of other GPUs misses.
+"""Gaussian process over the residuals of a new GPU, given a model that was trained on other GPUs.
 
-log(measured / expected) of a GPU that was not learned from = an offset, the same for all rows
-  + changes of the six constants of the physics (physics.physics_fit), each seen by a row as far as its
-    time depends on it
-  + more or less of the trees that were grown on other GPUs, and what rows have in common by the leaves they fall in:
-    where others' behaviour changes, this one's is likely to
+log(measured / expected) on a GPU outside the training = an offset, the same for all rows
+  + changes of the six constants of the physics fit, by the sensitivity of a row's time to each
+  + a multiple of the trees trained on other GPUs, and a term shared by rows in the same leaves: where the
+    behaviour of other GPUs changes, this one's is likely to
   + a smooth rest over sizes and bottlenecks: Matérn 3/2 (Rasmussen and Williams 2006, section 4.2)
   + noise.
 
-The spreads say how far GPUs differ. They were set on validation GPUs (docs/explanation/notebook.md, "Calibration");
-length, amplitude and noise of the rest are found in each GPU's own rows.
+The standard deviations are those between GPUs. They were set on validation GPUs (docs/explanation/notebook.md,
+"Calibration"); length, amplitude and noise of the smooth rest are fitted to each GPU's own rows.
 """
 
 from __future__ import annotations
@@ -35,72 +34,71 @@ from app.runtime.compiled import compiled
 from app.tables.arrays import Bytes, Floats, Ints, Singles
 
 # Standard deviations in log space between GPUs: of the offset; of the constants of overhead, least time, compute, DRAM,
-# L2 and link; of how much of the others' trees applies; of what leaves have in common.
+# L2 and link; of the multiple of the trees; of the term shared by rows in the same leaves.
 OFFSET = 0.3
 CONSTANTS = np.array([0.5, 0.5, 0.5, 0.3, 0.3, 0.5])
 STRENGTH, LEAF = 0.5, 0.3
 # Columns beside an operator's own sizes that the smooth rest depends on.
 BALANCES = np.array([MEMORY_BALANCE, LAUNCH_BALANCE, WAVES])
-# A library takes its kernel by the size of one product; a batch is as many of them. So rows that differ in their batch,
-# and with it in their waves and in their work over its launch, miss the physics alike.
+# A library chooses its kernel by the size of one product, whatever the batch. So rows that differ only in their batch,
+# and with it in waves and in work over launch cost, have similar residuals.
 _BATCH_STRETCH = 0.1
-# Few rows of a collective are near one another where alike parts of their times are the link's, more than where their
-# bytes are: how so many devices are wired is the same for all messages that wait for it. Stretch of that part, which
-# takes the place of BALANCES, and of the bytes.
+# With few rows of a collective, similarity is by the link's fraction of the time more than by bytes: the wiring of so
+# many devices is the same for all messages. Stretch of that fraction, which replaces BALANCES, and of the bytes.
 _LINK_STRETCH, _BYTES_STRETCH = 1.5, 0.6
-# Step of a constant, in log space, by which a row's dependence on it is found.
+# Step in log space of the finite differences of `dependence`.
 _STEP = 0.05
-# What two leaves of a tree have in common, by the answers to its questions in which they differ.
+# Similarity of two leaves of a tree, by the number of levels at which they differ.
 _DIFFERING = np.array([[(one ^ other).bit_count() for other in range(LEAVES)] for one in range(LEAVES)])
 NEAR = np.exp(-_DIFFERING.astype(np.float64))
 
 
 class Rest(NamedTuple):
-    """The smooth rest: its length in the logarithms of sizes, its amplitude; and the noise."""
+    """Hyperparameters of the smooth rest: length in logarithms of sizes, amplitude; and the noise."""
 
     length: float
     amplitude: float
     noise: float
 
 
-# What is expected before a row is measured: noise stands also for what one row says wrongly of those beside it.
+# Prior before any row is measured; the noise includes the error of predicting a row by its neighbour.
 EXPECTED = Rest(1.5, 0.3, 0.25)
-# The noise of an operator for which a library chooses among algorithms: one row then says less of those beside it.
+# Noise of an operator for which a library chooses among algorithms: a row then predicts its neighbours worse.
 _CHOICE_NOISE = 0.6
 
 
 def expected_noise(kind: int) -> float:
-    """Standard deviation of what one row of an operator, by its code, says wrongly of those beside it."""
+    """Return the prior standard deviation of the noise of an operator, by its code."""
     return _CHOICE_NOISE if chooses(kind) else EXPECTED.noise
 
 
 def chooses(kind: int) -> bool:
-    """Whether a library chooses among algorithms for an operator, by its code."""
+    """Return whether a library chooses among algorithms for an operator, by its code."""
     return OPS[kind].transformed is not None
 
 
 class Kernels(NamedTuple):
-    """Trees grown on other GPUs, and how much each says of what rows have in common: `share` [trees] adds up to 1."""
+    """Trees trained on other GPUs, and the weight `share` [trees] of each in the leaf term; the weights sum to 1."""
 
     trees: Trees
     share: Floats
 
     @classmethod
     def of(cls, trees: Trees) -> Kernels:
-        """Trees count by how far their leaves are apart."""
+        """Return kernels whose weights are proportional to the variance of each tree's leaves."""
         spread = trees.value.var(axis=1, dtype=np.float64)
         return cls(trees, spread / max(float(spread.sum()), np.finfo(np.float64).tiny))
 
 
 class Places(NamedTuple):
-    """Rows of the features that the smooth rest depends on, int [d], and how far each is stretched, float64 [d]."""
+    """Rows of the features that the smooth rest depends on, int [d], and the scale of each, float64 [d]."""
 
     column: Ints
     stretch: Floats
 
     @classmethod
     def of(cls, kind: int, *, product: bool) -> Places:
-        """Of an operator's code; `product`: it is one of matrices."""
+        """Return the places of an operator, by its code; `product`: whether it is a matrix product."""
         sizes = size_columns(kind, product=product)
         stretch = np.ones(len(sizes) + len(BALANCES))
         stretches = {name: dim.stretch for dim in OPS[kind].dims for name in dim.columns}
@@ -112,7 +110,7 @@ class Places(NamedTuple):
 
     @classmethod
     def of_few(cls, kind: int, *, product: bool) -> Places:
-        """The same where rows are few."""
+        """Return the places for an operator with few rows."""
         places = cls.of(kind, product=product)
         if not IS_COLLECTIVE[kind]:
             return places
@@ -123,11 +121,11 @@ class Places(NamedTuple):
 
 
 class View(NamedTuple):
-    """Rows as the process sees them.
+    """Inputs of the Gaussian process.
 
-    place    float64 [n, columns], where they are for the smooth rest
-    leaf     uint8 [n, trees]
-    learned  float64 [n], what the trees say of them
+    place    float64 [n, columns], scaled features of the smooth rest
+    leaf     uint8 [n, trees], leaf of each row in each tree
+    learned  float64 [n], sum of the trees
     """
 
     place: Floats
@@ -136,20 +134,20 @@ class View(NamedTuple):
 
     @classmethod
     def of(cls, features: Singles, places: Places, kernels: Kernels) -> View:
-        """Rows with these features float32 [FEATURES, n]."""
+        """Return the inputs of rows with `features` float32 [FEATURES, n]."""
         place, trees = features[places.column].T * places.stretch, kernels.trees
         return cls(place, leaves_of(features, trees), trees.sum(features))
 
 
 def taught(one: View, other: View, kernels: Kernels) -> Floats:
-    """Covariance of rows [n] with rows [m] by the offset and by what others taught, float64 [n, m]."""
+    """Return the covariance of rows [n] with rows [m] by the offset and the trees of other GPUs, float64 [n, m]."""
     common = np.empty((len(one.leaf), len(other.leaf)))
     _fill_common(one.leaf, other.leaf, kernels.share, NEAR, common)
     return OFFSET**2 + STRENGTH**2 * np.outer(one.learned, other.learned) + LEAF**2 * common
 
 
 def expected(view: View, terms: Floats, factors: Floats, kernels: Kernels) -> Floats:
-    """Covariance of rows' errors on a GPU of which none was measured, constants among them, float64 [n, n]."""
+    """Return the covariance of the errors on a GPU without measurements, including the constants, float64 [n, n]."""
     slope = dependence(terms, factors) * CONSTANTS
     smooth = EXPECTED.amplitude**2 * matern(view.place, view.place, EXPECTED.length)
     found: Floats = taught(view, view, kernels) + smooth + slope @ slope.T
@@ -157,7 +155,7 @@ def expected(view: View, terms: Floats, factors: Floats, kernels: Kernels) -> Fl
 
 
 def matern(one: Floats, other: Floats, length: float) -> Floats:
-    """The kernel between places [n, columns] and [m, columns], float64 [n, m]."""
+    """Return the Matérn 3/2 kernel between places [n, columns] and [m, columns], float64 [n, m]."""
     square = (one**2).sum(axis=1)[:, None] + (other**2).sum(axis=1) - 2.0 * one @ other.T
     distance = np.sqrt(np.maximum(square, 0.0)) / length
     kernel: Floats = (1.0 + distance) * np.exp(-distance)
@@ -165,7 +163,7 @@ def matern(one: Floats, other: Floats, length: float) -> Floats:
 
 
 def dependence(terms: Floats, factors: Floats) -> Floats:
-    """How log(physics) of rows with terms [TERMS, n] follows each log(constant), at `factors`, float64 [n, FACTORS]."""
+    """Return d log(physics) / d log(factor) at `factors` for rows with terms [TERMS, n], float64 [n, FACTORS]."""
     n = terms.shape[1]
     found, more, less = np.empty((n, FACTORS)), np.empty(n), np.empty(n)
     for k in range(FACTORS):
@@ -179,7 +177,7 @@ def dependence(terms: Floats, factors: Floats) -> Floats:
 
 @compiled
 def _fill_common(one: Bytes, other: Bytes, share: Floats, near: Floats, common: Floats) -> None:
-    """What rows have in common by the trees' leaves, from 0 to 1."""
+    """Fill the leaf similarity of rows [n, m], from 0 to 1."""
     for p in range(len(one)):
         for q in range(len(other)):
             summed = 0.0

@@ -1,9 +1,9 @@
-"""What is known of one operator in one dtype: how its measured times deviate from the physics.
+"""Per-operator models: how the measured times of one operator in one dtype deviate from the analytic model.
 
-Of the physics (physics.analytic_model) the constants, and of what it then misses a model over the features of
-models.features. A GPU with enough rows has a model of its own. One of the same make (architecture and
-kind of memory) borrows it. Others get `shared`, of all GPUs, as far as its `strength` says. A GPU with few rows
-corrects what it would get without them. How it is learned: learning.fitting.
+A model holds the constants of the physics fit (physics.physics_fit) and a model of the residuals over the features of
+models.features. A GPU with enough rows has a model of its own. Its siblings, GPUs of the same architecture key
+(architecture and kind of memory), borrow it. Other GPUs use `shared`, trained on all GPUs, scaled by its `strength`. A
+GPU with few rows corrects what it would get without them. Training: learning.fitting.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from app.predictors.intervals.groups import S_CALIBRATED, S_SEEN, S_SIBLING, S_U
 from app.predictors.shapes import check_shape
 from app.tables.arrays import Floats, Singles
 
-# GPUs of the same make that answer for one without rows of its own.
+# Most siblings whose models are averaged for a GPU without rows of its own.
 MOST_SIBLINGS = 3
 
 
 class Strengths(NamedTuple):
-    """How much of a shared model counts on a GPU of a make that is none of its own: of each constant, of its trees.
+    """Share of a model that applies to a GPU of another architecture key: of each factor [FACTORS], of its trees.
 
-    `limits_siblings`: whether a model counts as little on other GPUs of its own make, where else it holds in full.
+    `limits_siblings`: whether the same shares apply to models of siblings, which otherwise apply in full.
     """
 
     factors: Floats
@@ -45,8 +45,8 @@ NOTHING_CARRIED, ALL_CARRIED = Strengths(np.zeros(FACTORS), 0.0), Strengths(np.o
 class Model(NamedTuple):
     """Physics under `factors` [FACTORS], and log(measured / that) = mean + trees + smooth.
 
-    Trees of many rows, both of few. `alone`: by themselves, else on top of what others taught. `tile`: the only one
-    that the GPU's kernels have, a row of CANDIDATES, or ANY_TILE.
+    Many rows give trees only, few rows both. `alone`: the model stands by itself; otherwise it corrects the models of
+    other GPUs. `tile`: the only tile of the GPU's kernels, a row of CANDIDATES, or ANY_TILE.
     """
 
     factors: Floats
@@ -58,7 +58,7 @@ class Model(NamedTuple):
 
 
 class GpuModel(NamedTuple):
-    """What answers for a GPU: physics with `tile` under `factors`, corrected by models with weights.
+    """GPU model: physics with `tile` under `factors` [FACTORS], corrected by weighted models.
 
     `situation` is a code into SITUATIONS.
     """
@@ -70,7 +70,7 @@ class GpuModel(NamedTuple):
 
 
 def log_correction(gpu_model: GpuModel, features: Singles) -> Floats:
-    """The log correction by the recipe's models of rows with these features, [n]."""
+    """Return the log correction by the models of a GPU for rows with `features` [columns, n], float64 [n]."""
     total = np.zeros(features.shape[1])
     for model, weight in gpu_model.members:
         total += weight * (model.mean + model.trees.sum(features) + model.smooth.sum(features))
@@ -81,13 +81,13 @@ def log_correction(gpu_model: GpuModel, features: Singles) -> Floats:
 class Cell:
     """Models of one operator in one dtype.
 
-    own       GPU id -> its model
-    make      GPU id -> its make
-    shared    model of all GPUs together; None where there is only one
-    strength  of `shared` on a GPU of a make that is none of theirs
-    low, high float64 [columns], range of the features that do not depend on the GPU
-    lent      whether it was learned from another dtype, and only told rows of its own
-    lenders   GPU id -> its model of that other dtype, on top of which those rows are
+    own           GPU id -> its model
+    architecture  GPU id -> its architecture key
+    shared        model of all GPUs together; None if only one was measured
+    strength      share of `shared` that applies to a GPU of another architecture key
+    low, high     float64 [SHAPE_FEATURES], training range of the shape features
+    borrowed      whether it was learned from another dtype and only corrected by rows of its own
+    lenders       GPU id -> its model of that other dtype, which the own rows correct
     """
 
     own: Mapping[str, Model] = field(default_factory=dict)
@@ -101,16 +101,16 @@ class Cell:
 
     @classmethod
     def empty(cls, columns: int) -> Self:
-        """Nothing learned, of a range that holds everything."""
+        """Return an untrained cell with an unbounded training range of `columns` features."""
         return cls(low=np.full(columns, -np.inf), high=np.full(columns, np.inf))
 
     def as_borrowed(self, without: Collection[str]) -> Cell:
-        """The same for another dtype, without what the GPUs `without` taught."""
+        """Return this cell as borrowed by another dtype, without the models of the GPUs in `without`."""
         own = {gpu: model for gpu, model in self.own.items() if gpu not in without}
         return replace(self, own=own, borrowed=True, lenders={gpu: model for gpu, model in own.items() if model.alone})
 
     def gpu_model(self, gpu: str, architecture: str) -> GpuModel:
-        """What answers for a GPU."""
+        """Return the GPU model of a GPU, by its id and architecture key."""
         mine = self.own.get(gpu)
         if mine is not None and mine.alone:
             return GpuModel(mine.factors, ((mine, 1.0),), S_SEEN, mine.tile)
@@ -120,7 +120,7 @@ class Cell:
         return others
 
     def others(self, gpu: str, architecture: str) -> GpuModel:
-        """What answers for a GPU without rows of its own."""
+        """Return the GPU model of a GPU as if it had no rows of its own."""
         if gpu in self.lenders:
             lender = self.lenders[gpu]
             return GpuModel(lender.factors, ((lender, 1.0),), S_SIBLING, lender.tile)
@@ -142,7 +142,10 @@ class Cell:
         return GpuModel(self.shared.factors**self.strength.factors, members, S_UNSEEN, tile)
 
     def _tile_of_chip(self, gpu: str, architecture: str) -> int:
-        """The only tile that other GPUs of an architecture have: kernels are built for it, whatever the memory."""
+        """Return the only tile of other GPUs of the architecture, for which kernels are built whatever the memory.
+
+        ANY_TILE if they have none or several.
+        """
         chip = architecture.partition("/")[0]
         alike = {
             name for name, of in self.architecture.items() if chip and of.partition("/")[0] == chip and name != gpu
@@ -151,16 +154,16 @@ class Cell:
         return tiles.pop() if len(tiles) == 1 else ANY_TILE
 
     def with_models(self, models: Mapping[int, Model]) -> Cell:
-        """The same with other models in their places, by the `id` of each."""
+        """Return this cell with each model replaced by that of its `id`."""
         own = {gpu: models[id(model)] for gpu, model in self.own.items()}
         return replace(self, own=own, shared=None if self.shared is None else models[id(self.shared)])
 
     def tile(self, gpu: str, architecture: str) -> int:
-        """The only tile that others say a GPU's kernels have; ANY_TILE where they do not."""
+        """Return the only tile of a GPU's kernels as inferred from other GPUs, or ANY_TILE."""
         return self.others(gpu, architecture).tile
 
     def state(self) -> dict[str, Any]:
-        """As plain containers of arrays."""
+        """Return the state as plain containers of arrays."""
         models = {name: _model_state(model) for name, model in self.own.items()}
         shared = None if self.shared is None else _model_state(self.shared)
         state = {"own": models, "make": dict(self.architecture), "shared": shared, "strength": list(self.strength)}
@@ -168,7 +171,10 @@ class Cell:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """The inverse of `state`."""
+        """Return the cell of a `state`.
+
+        Raises ValueError if an array has a wrong shape or refers to an unknown feature.
+        """
         own = {name: _model_from(model) for name, model in state["own"].items()}
         shared = None if state["shared"] is None else _model_from(state["shared"])
         for end in ("low", "high"):
@@ -183,6 +189,6 @@ def _model_state(model: Model) -> dict[str, Any]:
 
 def _model_from(state: Mapping[str, Any]) -> Model:
     trees, smooth = Trees.from_state(state["trees"]), Smooth.from_state(state["smooth"])
-    tile = int(state.get("tile", ANY_TILE))  # what was learned before tiles were told has the usual ones
+    tile = int(state.get("tile", ANY_TILE))  # artefacts from before tiles were stored use any
     check_model_parts(state["factors"], trees, smooth, tile)
     return Model(state["factors"], float(state["mean"]), trees, smooth, bool(state["alone"]), tile)

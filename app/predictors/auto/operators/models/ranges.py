@@ -1,4 +1,4 @@
-"""Ranges that models learned from: how far a row is out of one, and which of several models it is nearest to."""
+"""Training ranges: extrapolation distance of a row, and the cell whose training range is nearest to it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from app.predictors.intervals.groups import S_CALIBRATED
 from app.runtime.compiled import compiled
 from app.tables.arrays import Floats, Ints, Singles
 
-# How far out of a range a shape may be, as features are rounded.
+# Tolerance of the training range, as features are rounded to single precision.
 _ROUNDED = 1e-3
-# Further than any size, as a logarithm: the kernels of one library say less of another's than of messages of any size.
+# Distance of another library, larger than that of any size (a logarithm): measurements of one library predict another's
+# kernels worse than messages of any size.
 _OTHER_LIBRARY = 100.0
 
 
 @compiled
 def extrapolation_distance(shape: Singles, row: int, low: Floats, high: Floats) -> float:
-    """How far the row's shape is out of the range learned from, as a logarithm; 0 inside."""
+    """Return the extrapolation distance of shape `row` from the training range, as a logarithm; 0 inside."""
     distance = 0.0
     for f in range(EAGER):
         distance = max(distance, low[f] - shape[f, row], shape[f, row] - high[f])
@@ -29,11 +30,11 @@ def extrapolation_distance(shape: Singles, row: int, low: Floats, high: Floats) 
 def cells_of(
     shape: Singles, codes: tuple[Ints, Ints], queries: tuple[Ints, Ints], packed: Packed, gpu_models: GpuModels
 ) -> Ints:
-    """The cell that answers for operator row `i[q]` on GPU row `j[q]`, asked (i, j), -1 none, [n].
+    """Return the cell that predicts operator row `i[q]` on GPU row `j[q]`, int [n]; -1 for none.
 
-    `codes`: kind and dtype of every row. Of cells that may answer, the one whose range holds the row, or is nearest to
-    it, a cell of its library before any other; of such the first if it knows the GPU itself, else the one that knows
-    the GPU best.
+    `codes`: kind and dtype of every row. `queries`: (i, j). Among the cells that apply, a cell whose training range
+    holds the row, or is nearest to it, wins; cells of the row's library come before any other. Ties go to the first
+    cell if it was measured on the GPU, else to the cell with the best support on the GPU.
     """
     (kind, dtype), (i, j), most = codes, queries, gpu_models.cell.shape[2]
     cells = np.empty(len(i), dtype=np.intp)
@@ -57,7 +58,7 @@ def cells_of(
 
 @compiled
 def _distance(shape: Singles, row: int, packed: Packed, cell: int) -> float:
-    """How far a collective is out of the range of a cell; of another library further than of any size."""
+    """Return the extrapolation distance of a collective from a cell; another library is farther than any size."""
     low, high, library = packed.low[cell], packed.high[cell], shape[LIBRARY, row]
     other = max(low[LIBRARY] - library, library - high[LIBRARY], 0.0)
     return float(extrapolation_distance(shape, row, low, high) + _OTHER_LIBRARY * other)
@@ -65,7 +66,7 @@ def _distance(shape: Singles, row: int, packed: Packed, cell: int) -> float:
 
 @compiled
 def most_devices(gpu_models: GpuModels, cell: int, gpu: int) -> float:
-    """The logarithm of the most devices that a cell was taught with on a GPU, rounded up; infinite where none tells."""
+    """Return the logarithm of the largest device count in a cell's training on a GPU, rounded up; inf if none."""
     most = -np.inf
     for devices in gpu_models.devices[cell, gpu]:
         if np.isfinite(devices):

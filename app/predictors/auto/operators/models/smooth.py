@@ -1,4 +1,4 @@
-"""A smooth correction from few rows, which fades away from what was measured.
+"""Smooth correction fitted to few rows, which fades with the distance from the measured shapes.
 
 The kernel (1 + r) exp(-r), Matérn 3/2 (Rasmussen and Williams 2006, section 4.2), r the distance over one length per
 column; fitted in learning.calibration.
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from app.runtime.compiled import compiled
 from app.tables.arrays import Floats, Singles
 
-# Decimals of a column that single precision keeps: values that differ beyond them were one.
+# Decimals that single precision keeps: values that differ by less are equal.
 _DIGITS = 4
 
 
@@ -34,14 +34,14 @@ class Smooth(NamedTuple):
     weight: Singles
 
     def sum(self, features: Singles) -> Floats:
-        """The correction of rows with `features` float32 [columns, n], float64 [n]."""
+        """Return the log correction of rows with `features` float32 [columns, n], float64 [n]."""
         total = np.zeros(features.shape[1])
         parts = (self.column, self.scale, self.point, self.weight)
         add_smooth(np.ascontiguousarray(features), parts, 1.0, total)
         return total
 
     def measured(self, column: int) -> Floats:
-        """The values of a column that were measured, in order; none where the part says nothing of it."""
+        """Return the measured values of a column, ascending; empty if the smooth part does not depend on it."""
         here = np.flatnonzero(self.column == column)
         if not len(here) or not len(self.point):
             return np.empty(0)
@@ -49,12 +49,12 @@ class Smooth(NamedTuple):
         return np.unique(values.round(_DIGITS))
 
     def state(self) -> dict[str, Any]:
-        """As arrays."""
+        """Return the fields as a dictionary of arrays."""
         return self._asdict()
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """The inverse of `state`."""
+        """Return the smooth part of a `state`."""
         return cls(*(state[name] for name in cls._fields))
 
 

@@ -1,4 +1,4 @@
-"""Measured rows of an operator as what learns of them sees them."""
+"""Training samples of one operator: features, physics terms, measured times and groups."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from app.tables.operator_runs import OperatorRuns
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Measured rows of one cell, n of them.
+    """Training samples of one cell (operator and dtype), n rows.
 
     features   float32 [columns, n] of models.features
     terms      float64 [TERMS, n] of physics.analytic_model
     latency_s  float64 [n]
-    gpu        int [n], code into `names` and `architectures`
-    tile       int [n], the only one that its GPU's kernels have, or ANY_TILE
-    places     where the smooth rest of few rows looks, and `own_places` that of a GPU that stands by itself
-    moves      whether the operator does little but move bytes
-    streams    whether it only moves them through, once
-    waits      whether much of its time is waiting that no term of the physics names, and any may stand in for
+    gpu        int [n], index into `names` (GPU ids) and `architectures` (their architecture keys)
+    tile       int [n], the only tile of the GPU's kernels, or ANY_TILE
+    places     columns of the smooth part for few rows; `own_places` for a GPU whose model stands alone
+    moves      whether the operator mostly moves bytes
+    streams    whether it only streams them, once
+    waits      whether much of its time is waiting that no term of the analytic model covers, so that any may absorb it
     chosen     whether a library chooses among algorithms for the operator
-    apart      bool [n], rows that tell of no other layers, whose kernels or load were others
-    blank      float32 [columns, q], features of what was not measured, and of which GPU, int [q]
+    isolated   bool [n], rows that are not representative of other layers: other kernels, or another load
+    blank      distillation inputs: features float32 [columns, q] of unmeasured rows, and their GPUs, int [q]
     """
 
     features: Singles
@@ -58,20 +58,23 @@ class Samples:
     blank: tuple[Singles, Ints] = (np.empty((FEATURES, 0), np.float32), np.empty(0, np.intp))
 
     def of(self, rows: Ints) -> Samples:
-        """The rows given."""
+        """Return the samples of `rows`."""
         terms = np.ascontiguousarray(self.terms[:, rows])
         kept = {name: getattr(self, name)[rows] for name in ("latency_s", "gpu", "tile", "isolated")}
         return replace(self, features=self.features[:, rows], terms=terms, **kept)
 
     def residual(self, factors: Floats) -> Floats:
-        """log(measured / physics under `factors`), [n]."""
+        """Return log(measured / physics under `factors`), float64 [n]."""
         physics = np.empty(len(self.latency_s))
         fill_scaled(self.terms, factors, physics)
         return np.log(self.latency_s / physics)
 
 
 def usual_rows(run: OperatorRuns) -> OperatorRuns:
-    """Forward rows on busy cards of each GPU's most frequent software stack, eager and not: others would blur these."""
+    """Return the forward, non-burst rows of each GPU's most frequent software stack, eager and not.
+
+    Other rows would blur these.
+    """
     eager = run.rows.ops.column("eager")
     plain = ~((run.rows.ops.column("backward") > 0.0) | (run.rows.ops.column("burst") > 0.0))
     kept = [np.empty(0, dtype=np.intp)]
@@ -85,9 +88,9 @@ def usual_rows(run: OperatorRuns) -> OperatorRuns:
 
 
 def architecture_keys(gpus: GpuTable, *, collective: bool) -> tuple[str, ...]:
-    """The make of every GPU, the same of those whose kernels are alike; "" where it is not known.
+    """Return the architecture key of every GPU, equal for siblings, whose kernels are alike; "" if unknown.
 
-    For a collective also by the sort of link: how it fares over NVLink says nothing of PCIe.
+    For a collective the key includes the kind of link: times over NVLink do not predict those over PCIe.
     """
     architectures = gpus.architectures or ("",) * len(gpus)
     if not collective:
@@ -100,7 +103,10 @@ def architecture_keys(gpus: GpuTable, *, collective: bool) -> tuple[str, ...]:
 
 
 def samples(rows: Measurements, gpus: GpuTable, tile: Ints | None = None) -> Samples:
-    """Features and residuals of measured rows of one operator in one dtype; `tile` [n], the usual ones if None."""
+    """Return the samples of measured rows of one operator in one dtype.
+
+    `tile`: int [n], the only tile of each row's kernels; any if None.
+    """
     i, only = np.arange(len(rows)), np.full(len(rows), ANY_TILE) if tile is None else tile
     kinds = kinds_of(rows.ops)
     products = products_of(kinds)
@@ -120,14 +126,14 @@ def samples(rows: Measurements, gpus: GpuTable, tile: Ints | None = None) -> Sam
 
 
 def with_isolated_rows(found: Samples, runs: OperatorRuns) -> Samples:
-    """Samples of these runs; of experts, with the rows that tell of no other layers, as kernels' names say."""
+    """Return the samples of `runs` with `isolated` rows marked, by kernel name; only experts have such rows."""
     if OPS[int(runs.rows.ops.kind[0])].kernel_class is None:
         return found
     return replace(found, isolated=_isolated(found.features[ROUTER_CLASS], runs.rows.gpu, runs.kernel))
 
 
 def _isolated(router_class: Singles, gpu: Ints, kernel: Ints) -> Bools:
-    """Rows of grouped routers, and of layers whose other gate their GPU runs on kernels of no other layer, bool [n]."""
+    """Return the isolated rows, bool [n]: grouped routers, and other gates that run on kernels of no other layer."""
     gate = router_class == OTHER_GATE
     isolated: Bools = gate & (kernel >= 0)
     for code in np.unique(gpu[isolated]):
@@ -141,6 +147,6 @@ def _isolated(router_class: Singles, gpu: Ints, kernel: Ints) -> Bools:
 def fill_all(
     shape: Singles, op_features: OperatorFeatures, devices: Devices, gpu: Ints, terms: Floats, features: Singles
 ) -> None:
-    """Fill `features` float32 [FEATURES, n] for row q on GPU row `gpu[q]`, with the terms in column q."""
+    """Fill `features` float32 [FEATURES, n] of row q on GPU row `gpu[q]`, given the terms [TERMS, n]."""
     for q in range(len(gpu)):
         fill_features(shape, op_features, devices, q, gpu[q], terms, q, features, q)

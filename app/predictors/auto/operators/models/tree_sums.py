@@ -1,8 +1,8 @@
-"""What oblivious trees add up to for blocks of rows, in bytes and halves.
+"""Sums of oblivious trees for blocks of rows, on byte indices and half-precision leaves.
 
-A question compares a feature with one of the few thresholds that its model has for it. So each row is placed once among
-the thresholds of every feature, and a question compares its place, a byte, of which a vector holds four times as many
-as of singles. Leaves stand as halves, which is half of their memory, and are widened a few trees at a time.
+A model has few thresholds per feature. So each feature of a row is first replaced by its place, the number of
+thresholds that it exceeds, and a tree's level compares the place: a byte, of which a vector holds four times as many as
+of singles. Leaves are stored as halves, which takes half of the memory, and are widened a few trees at a time.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ Words = NDArray[np.uint32]
 
 DEPTH = 6
 LEAVES = 1 << DEPTH
-# Rows of a block: no power of two, of which the columns would share few sets of the first cache.
+# Rows of a block; not a power of two, whose columns would map to few sets of the L1 cache.
 BLOCK = 544
-# Rows from which a block is quicker than row by row, trees whose leaves are read together, and thresholds likewise.
-_FEW, _TREES, _EDGES = 4, 4, 8
-# What a half counts in, by its sign and exponent.
+# Fewest rows for which a block is faster than row by row; trees, and thresholds, that are processed together.
+_FEW, _TREES, _THRESHOLDS = 4, 4, 8
+# Unit of a half's fraction, by its sign and exponent.
 _UNIT = np.array([sign * 2.0 ** (max(exponent, 1) - 25) for sign in (1, -1) for exponent in range(32)], np.float32)
 
 
 class Questions(NamedTuple):
-    """What trees ask, by places among thresholds.
+    """Comparisons of trees, as indices into sorted thresholds.
 
     level_threshold  uint8 [trees, DEPTH], index among the feature's thresholds; right if the feature exceeds more
     threshold        float32 [thresholds], sorted within each feature, one feature after another
@@ -41,7 +41,10 @@ class Questions(NamedTuple):
 
 
 def questions_of(feature: Shorts, threshold: Singles, columns: int) -> Questions:
-    """Of trees [trees, DEPTH] over so many features; ValueError where one has more thresholds than a byte counts."""
+    """Return the comparisons of trees, given `feature` and `threshold` [trees, DEPTH] over `columns` features.
+
+    Raises ValueError if a feature has more than 255 thresholds.
+    """
     of, at = feature.ravel(), threshold.ravel()
     order = np.lexsort((at, of))
     of, at = of[order], at[order]
@@ -64,7 +67,7 @@ def add_trees(
     weight: float,
     total: Floats,
 ) -> None:
-    """Add `weight` times trees span[0] ... span[1] - 1 to total [m], m <= BLOCK, of features [columns, m].
+    """Add `weight` times the sum of trees span[0] ... span[1] - 1 to total [m], m <= BLOCK, for features [columns, m].
 
     `trees`: feature, level_threshold, and the bits of leaves, float16 [trees, LEAVES]; `thresholds`: threshold and
     begin of their Questions.
@@ -109,15 +112,15 @@ def add_trees(
 
 @compiled
 def _fill_places(features: Singles, thresholds: tuple[Singles, Ints], place: Bytes) -> None:
-    """How many of its thresholds each feature of each row exceeds: counted, which makes vectors of rows."""
+    """Fill `place` uint8 [columns, m], how many of its thresholds each feature exceeds; counting vectorises."""
     threshold, begin = thresholds
     count, one, none = np.empty(features.shape[1], dtype=np.int32), np.int32(1), np.int32(0)
     for f in range(len(place)):
         column, at = features[f], begin[f]
         if at == begin[f + 1]:
-            continue  # nothing asks it
+            continue  # no tree compares it
         count[:] = 0
-        while at + _EDGES <= begin[f + 1]:  # that many at once, so that counts are read and written less often
+        while at + _THRESHOLDS <= begin[f + 1]:  # several at once, so that counts are read and written less often
             a, b, c, d = threshold[at], threshold[at + 1], threshold[at + 2], threshold[at + 3]
             e, g, h, i = threshold[at + 4], threshold[at + 5], threshold[at + 6], threshold[at + 7]
             for k in range(len(count)):
@@ -125,7 +128,7 @@ def _fill_places(features: Singles, thresholds: tuple[Singles, Ints], place: Byt
                 low = (one if x > a else none) + (one if x > b else none) + (one if x > c else none)
                 mid = (one if x > d else none) + (one if x > e else none) + (one if x > g else none)
                 count[k] += low + mid + (one if x > h else none) + (one if x > i else none)
-            at += _EDGES
+            at += _THRESHOLDS
         for rest in range(at, begin[f + 1]):
             over = threshold[rest]
             for k in range(len(count)):
@@ -136,7 +139,7 @@ def _fill_places(features: Singles, thresholds: tuple[Singles, Ints], place: Byt
 
 @compiled
 def _find_places(features: Singles, k: int, thresholds: tuple[Singles, Ints], place: Bytes) -> None:
-    """The same of row k alone, by bisection."""
+    """Fill column k of `place`, by bisection."""
     threshold, begin = thresholds
     for f in range(len(place)):
         low, high = begin[f], begin[f + 1]
@@ -151,7 +154,7 @@ def _find_places(features: Singles, k: int, thresholds: tuple[Singles, Ints], pl
 
 @compiled
 def _leaf(place: Bytes, k: int, feature: Shorts, level_threshold: Bytes) -> np.uint32:
-    """The leaf of row k in one tree; unsigned, as an index that may be negative is looked at first."""
+    """Return the leaf of row k in one tree; unsigned, which saves the check for negative indices."""
     leaf = np.uint32(0)
     for level in range(DEPTH):
         over = place[np.uint32(feature[level]), k] > level_threshold[level]
@@ -161,16 +164,16 @@ def _leaf(place: Bytes, k: int, feature: Shorts, level_threshold: Bytes) -> np.u
 
 @compiled
 def _single(half: int) -> np.float32:
-    """The number whose bits as a half these are."""
+    """Return the number with these bits in half precision."""
     fraction = (half & 0x3FF) + (0x400 if half & 0x7C00 else 0)
     return np.float32(_UNIT[half >> 10] * np.float32(fraction))
 
 
 @compiled
 def _fill_leaves(place: Bytes, feature: Shorts, level_threshold: Bytes, leaf: Bytes) -> None:
-    """The leaf of every row in one tree, [m].
+    """Fill the leaf of every row in one tree, [m].
 
-    All DEPTH questions in one pass: compilers make vectors of this, not of a loop over questions.
+    All DEPTH comparisons in one pass: compilers vectorise this, but not a loop over levels.
     """
     a, b, c = place[feature[0]], place[feature[1]], place[feature[2]]
     d, e, f = place[feature[3]], place[feature[4]], place[feature[5]]
@@ -187,9 +190,9 @@ def _fill_leaves(place: Bytes, feature: Shorts, level_threshold: Bytes, leaf: By
 
 @compiled
 def _fill_bits(half: NDArray[np.uint16], bits: Words, least: Words) -> None:
-    """The bits of two singles whose difference is each of a tree's leaves: vectors of integers, as they are moved.
+    """Fill the bits of two singles whose difference is each of a tree's leaves; integer arithmetic, which vectorises.
 
-    A half's exponent starts elsewhere. What is too small for it gets the least one, and that much is to be taken away.
+    The exponents of halves have another bias. Subnormal halves get the smallest exponent, which is then subtracted.
     """
     for k in range(LEAVES):
         leaf = np.uint32(half[k])

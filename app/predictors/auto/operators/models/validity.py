@@ -1,4 +1,4 @@
-"""Check a stored model of operators before compiled code reads it."""
+"""Validity checks of stored operator models, before compiled code reads them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.predictors.shapes import check_below, check_shape
 
 
 def check_model_parts(factors: object, trees: Trees, smooth: Smooth, tile: int) -> None:
-    """Raise ValueError where a part of a model has another shape, or names a feature or tile that there is not."""
+    """Raise ValueError if a part of a model has a wrong shape, or refers to an unknown feature or tile."""
     check_shape("factors", factors, FACTORS)
     check_shape("features of trees", trees.feature, None, DEPTH)
     check_shape("thresholds of trees", trees.threshold, len(trees.feature), DEPTH)

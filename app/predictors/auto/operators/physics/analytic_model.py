@@ -1,10 +1,10 @@
-"""The time of deep-learning operators from physics and one documented constant per family: `auto` before it is trained.
+"""Analytic time of deep-learning operators, one documented constant per family: `auto` before it is trained.
 
 time = overhead + (compute^p + memory^p)^(1/p), never under the hardware limit; compute = FLOPs / (sustained rate x
-tile efficiency x the family's share, less of which is lost where tensor units are cut) + clocks that threads spend /
-(SMs x clock), memory = bytes that did not stay in the L2 / (sustained bandwidth x share), at least all bytes / L2
-bandwidth. Overhead is the host's per operator where PyTorch launches each (eager), else the device's per launch. No
-measurement of the row or its GPU is used.
+tile efficiency x the family's share, less of which is lost if the tensor peak is reduced) + synchronisation clocks /
+(SMs x clock), memory = bytes that miss the L2 / (sustained bandwidth x share), at least all bytes / L2 bandwidth.
+Overhead is the host's per operator if PyTorch launches each (eager), else the device's per launch. No measurement of
+the row or its GPU is used.
 """
 
 from __future__ import annotations
@@ -52,28 +52,36 @@ from app.tables.gpus import COLUMN_INDEX, GpuTable, once_per_table
 from app.tables.predictions import COMMUNICATION, COMPUTE, LAUNCH, MEMORY
 
 _TILE_SPEED = speed_of(CANDIDATES) / speed_of(CANDIDATES).max()
-# Spaces of products: of the first there are kernels before Ampere only, of the third since; of the second where there
-# are tensor units, of the fourth where there are none; and the plain product.
+# Spaces in which products are computed. Libraries have kernels for the first only before Ampere, for the third since
+# Ampere, for the second only with tensor units, for the fourth only without; the last is the plain product.
 _OLD, _FUSED, _NEW, _GROUPED, _PLAIN = range(SPACES)
 _SMS, _CLOCK = COLUMN_INDEX["sm_count"], COLUMN_INDEX["boost_clock_hz"]
 _L2, _L2_BANDWIDTH = COLUMN_INDEX["l2_bytes"], COLUMN_INDEX["l2_bandwidth_bytes_per_s"]
-_BF16 = COLUMN_INDEX["peak_bf16_tensor_flops"]  # which GPUs have since Ampere
+_BF16 = COLUMN_INDEX["peak_bf16_tensor_flops"]  # present since Ampere
 _TENSOR = COLUMN_INDEX["peak_fp16_tensor_flops"]
 _LINK = COLUMN_INDEX["link_bandwidth_bytes_per_s"]
 
 
-# Rows of the terms that a time is made of, seconds each: what adds to the work, the shortest time, work by its
-# bottleneck (0 where a row has none), the hardware limit, the whole, and the work that its bottlenecks make.
+# Rows of `terms`, seconds each: launch overhead, shortest possible time, work by bottleneck (0 if the row has none),
+# hardware limit, total time, and the work of all bottlenecks combined.
 OVERHEAD, LEAST, COMPUTE_S, DRAM_S, L2_S, LINK_S, LIMIT, TIME, WORK_S = range(9)
 TERMS = 9
 
 
-# Of a GPU whose kernels have any of the usual tiles; else all have one, a row of CANDIDATES.
+# Tile of a GPU whose kernels use any of the default tiles; otherwise a row of CANDIDATES, the only tile they use.
 ANY_TILE = -1
 
 
 class Devices(NamedTuple):
-    """The GPU table as compiled code reads it; `effective_l2` is what an SM finds again in the L2, bytes [gpus]."""
+    """The GPU table as arrays for compiled code.
+
+    rates           float64 [3, dtypes, gpus], sustained FLOP/s by run state
+    peak_reduction  float64 [dtypes, gpus], the chip's sustained tensor rate over the GPU's; 1 unless reduced
+    bandwidth       float64 [gpus], sustained DRAM B/s
+    effective_l2    float64 [gpus], bytes of distinct data that one SM can keep in the L2
+    peak            float64 [dtypes, gpus], peak FLOP/s
+    figures         float64 [columns, gpus], values of the GPU table
+    """
 
     rates: Floats
     peak_reduction: Floats
@@ -88,22 +96,25 @@ _waves = compiled(wave_efficiency)
 
 @compiled
 def is_eager(op_features: OperatorFeatures, row: int) -> bool:
-    """Whether the host launches the operator: as said, else as is usual for its dtype."""
+    """Return whether the host launches the operator: as given, else the default of its dtype."""
     return bool(IS_EAGER[op_features.dtype[row]] if np.isnan(op_features.eager[row]) else op_features.eager[row] > 0.0)
 
 
 @compiled
 def run_state(op_features: OperatorFeatures, row: int) -> int:
-    """Row of the sustained rates: BUSY, COOL, or IN_NETWORK where PyTorch's own formats are not launched one by one."""
+    """Return the run state, a row of the sustained rates.
+
+    COOL in bursts, IN_NETWORK for PyTorch's own dtypes if not launched eagerly, else BUSY.
+    """
     state = IN_NETWORK if IS_EAGER[op_features.dtype[row]] and not is_eager(op_features, row) else BUSY
     return COOL if op_features.burst[row] > 0.0 else state
 
 
 @compiled
 def best_tile(op_features: OperatorFeatures, row: int, devices: Devices, gpu: int, only: int) -> tuple[int, float]:
-    """The candidate tile that reaches most of the peak, and its share of it; -1 and 1 of a row that has none.
+    """Return the candidate tile with the largest share of the peak, and that share; -1 and 1 for a row without tiles.
 
-    `only`: the one candidate that there is a kernel of; ANY_TILE of all that are usual.
+    `only`: the only candidate to consider, or ANY_TILE for all default ones.
     """
     best, best_share, sms = -1, 0.0, devices.figures[_SMS, gpu]
     usual = min(op_features.blocks.shape[0], TILES_OF_KIND[op_features.kind[row]])
@@ -111,7 +122,7 @@ def best_tile(op_features: OperatorFeatures, row: int, devices: Devices, gpu: in
     for tile in range(first, stop):
         share = op_features.fill[tile, row] * _TILE_SPEED[tile]
         if share > best_share:
-            # Here, not in a function: of what most rows never have, even the call would cost.
+            # Inline: most rows have no such products, and even the call would cost time.
             if tile < op_features.transformed.shape[0] and op_features.transformed[_FUSED, row] > 0.0:
                 share = _share_in_space(op_features, row, devices, gpu, tile)
             else:
@@ -123,7 +134,7 @@ def best_tile(op_features: OperatorFeatures, row: int, devices: Devices, gpu: in
 
 @compiled
 def lead(op_features: OperatorFeatures, row: int, devices: Devices, gpu: int) -> float:
-    """How many times the share of all else a row reaches whose products go through memory; 0 where there is none."""
+    """Return the peak share in spaces that go through memory over that in the others; 0 without such spaces."""
     if op_features.transformed[_FUSED, row] == 0.0:
         return 0.0
     old, new = (
@@ -138,10 +149,9 @@ def lead(op_features: OperatorFeatures, row: int, devices: Devices, gpu: int) ->
 
 @compiled
 def _share_in_space(op_features: OperatorFeatures, row: int, devices: Devices, gpu: int, space: int) -> float:
-    """Share of the peak that products in another space reach, with what they wait for.
+    """Return the share of the peak that products in a space reach, including the transforms; 0 without such kernels.
 
-    Zero where the GPU has no such kernels. Their grid is given: a last wave that is not full takes as long as one that
-    is, or less as far as board power kept the clock down.
+    A partial last wave takes as long as a full one, or less if the clock may rise because board power limited it.
     """
     if space == (_OLD if devices.figures[_BF16, gpu] > 0.0 else _NEW):
         return 0.0
@@ -168,7 +178,7 @@ def _share_in_space(op_features: OperatorFeatures, row: int, devices: Devices, g
 
 @compiled
 def _overhead_s(op_features: OperatorFeatures, row: int, eager: bool) -> tuple[float, float, float]:
-    """Seconds that add to the work, the shortest time, and bytes moved to quantise activations."""
+    """Return the overhead (s), the shortest time (s), and the bytes moved to quantise activations."""
     kind, dtype = op_features.kind[row], op_features.dtype[row]
     host, device = BY_KIND[kind, 2], BY_KIND[kind, 3] * op_features.launches[row]
     if eager:
@@ -180,10 +190,11 @@ def _overhead_s(op_features: OperatorFeatures, row: int, eager: bool) -> tuple[f
 
 @compiled
 def _reduced_peak_share(reduction: float, used: float) -> float:
-    """Part of their time that products take where tensor units are cut `reduction` times below their chip's.
+    """Return the time of products at a reduced tensor peak, relative to the compute term at that peak.
 
-    What else they wait for (operands, exponentials, permutations) goes on at the chip's speed and overlaps with the
-    units as memory does with compute; uncut, the units are busy for `used` of the time.
+    The peak is `reduction` times below the chip's. Other work (operands, exponentials, permutations) keeps the chip's
+    speed and overlaps with the tensor units as memory does with compute; at the full peak, the units are busy for
+    `used` of the time.
     """
     part = 1.0 / (reduction * reduction)
     return blend(1.0 / reduction, used * np.sqrt(np.sqrt(1.0 - part * part)))
@@ -191,10 +202,9 @@ def _reduced_peak_share(reduction: float, used: float) -> float:
 
 @compiled
 def compute_s(op_features: OperatorFeatures, row: int, devices: Devices, gpu: int, only: int, slower: float) -> float:
-    """Seconds of the FLOPs, 0 in a dtype that the GPU lacks, where nothing is known, and of clocks spent besides.
+    """Return the compute seconds: FLOPs (0 in a dtype without a known rate) plus synchronisation clocks.
 
-    `slower`: how many times as long as the priors say kernels take whose tensor units are not cut, so that these are
-    busy for a smaller part of the time.
+    `slower`: time of kernels at the full tensor peak over the prior's, which lowers the time the tensor units are busy.
     """
     dtype = op_features.dtype[row]
     meeting = float(op_features.clocks[row] / (devices.figures[_SMS, gpu] * devices.figures[_CLOCK, gpu]))
@@ -208,13 +218,13 @@ def compute_s(op_features: OperatorFeatures, row: int, devices: Devices, gpu: in
 
 @compiled
 def late_bytes(reread: float, passed: float) -> float:
-    """Bytes read again so late that they alone push one another out of the L2, whatever else is in it."""
+    """Return the bytes re-read so late that they evict one another from the L2, whatever else it holds."""
     return reread if np.isinf(passed) else 0.0
 
 
 @compiled
 def _evicted(passing: float, l2: float) -> float:
-    """Part that has left the L2 when it is used again, after so many bytes have passed."""
+    """Return the fraction evicted from an L2 of `l2` bytes after `passing` bytes."""
     return float(min(max((passing / l2 - STAYS_TO) / (GONE_FROM - STAYS_TO), 0.0), 1.0))
 
 
@@ -222,10 +232,10 @@ def _evicted(passing: float, l2: float) -> float:
 def _memory_s(
     op_features: OperatorFeatures, row: int, quantised: float, devices: Devices, gpu: int
 ) -> tuple[float, float]:
-    """Seconds of the bytes: what did not stay in the L2 from DRAM, and all of them through the L2."""
+    """Return the memory seconds: of L2 misses from DRAM, and of all bytes through the L2."""
     moved = op_features.moved[row] + quantised
     effective_l2 = devices.effective_l2[gpu]
-    # What passes in all is known, not estimated: as long as it fits, it is kept.
+    # The total traffic is exact, not estimated: it stays in the L2 as long as it fits.
     full = (op_features.in_flight[row] * devices.figures[_SMS, gpu] + KEPT_TO * op_features.passed[row]) / effective_l2
     missed = op_features.reread[row] * min(max((full - KEPT_TO) / (LOST_FROM - KEPT_TO), 0.0), 1.0)
     distinct = op_features.distinct[row] + quantised
@@ -233,7 +243,7 @@ def _memory_s(
     evicted = _evicted(distinct + op_features.between[row], l2)
     lost = max(_evicted(late, l2) - evicted, 0.0) * late
     from_dram = min(moved, distinct) + missed
-    if op_features.eager[row] < 0.0:  # of what the row before has just written, the L2 still has as much as it holds
+    if op_features.eager[row] < 0.0:  # the L2 still holds what the previous operator wrote, up to its size
         from_dram -= min(op_features.handed[row], effective_l2)
     share = IN_TURN_SHARE if op_features.between[row] > 0.0 else BY_KIND[op_features.kind[row], 1]
     dram_s = (evicted * from_dram + lost) / (share * devices.bandwidth[gpu])
@@ -242,7 +252,7 @@ def _memory_s(
 
 @compiled
 def _limit_s(op_features: OperatorFeatures, row: int, devices: Devices, gpu: int) -> float:
-    """The hardware limit (app.predictors.roofline); a dtype or link that the GPU lacks bounds nothing."""
+    """Return the hardware limit in seconds (app.predictors.roofline); a dtype or link the GPU lacks sets no limit."""
     limit = memory_limit_s(op_features.moved[row], op_features.distinct[row], devices.figures, gpu)
     compute = op_features.least_flops[row] / devices.peak[op_features.dtype[row], gpu]
     link = op_features.sent[row] / devices.figures[_LINK, gpu]
@@ -252,26 +262,26 @@ def _limit_s(op_features: OperatorFeatures, row: int, devices: Devices, gpu: int
 
 @compiled
 def composed(terms: Floats, q: int, work: float) -> float:
-    """Seconds of a query whose work takes `work`, never under the hardware limit."""
+    """Return the seconds of query `q` if its work takes `work` seconds; at least the hardware limit."""
     return float(max(terms[OVERHEAD, q] + work, terms[LEAST, q], terms[LIMIT, q]))
 
 
 @compiled
 def blend(compute_s: float, memory_s: float) -> float:
-    """Seconds of compute and memory, which overlap but for their ends: p = 4, whose powers and root are quick."""
+    """Return the seconds of overlapping compute and memory, their p-norm; p = 4, which is quick to compute."""
     compute, memory = compute_s * compute_s, memory_s * memory_s
     return float(np.sqrt(np.sqrt(compute * compute + memory * memory)))
 
 
 @compiled
 def work_s(terms: Floats, q: int) -> float:
-    """Seconds of the work alone: compute and memory overlap but for their ends, a link does not."""
+    """Return the seconds of work without overhead: blended compute and memory, or the link if slower."""
     return float(max(blend(terms[COMPUTE_S, q], max(terms[DRAM_S, q], terms[L2_S, q])), terms[LINK_S, q]))
 
 
 @compiled
 def _link_s(op_features: OperatorFeatures, row: int, link: float, waits: float) -> float:
-    """Seconds that bytes take over a link, beyond `waits`, what messages wait for."""
+    """Return the transfer seconds over a link, besides the latency `waits` of the messages."""
     if link <= FAST_LINK_BYTES_PER_S:  # False for NaN
         return float(op_features.sent[row] * np.sqrt(0.5 * max(op_features.devices[row], 2.0)) / (SLOW_SHARE * link))
     bytes_s = (op_features.sent[row] + KEPT_SHARE * op_features.kept[row]) / (FAST_SHARE * link)
@@ -303,7 +313,7 @@ def fill_terms(
 
 @compiled
 def bound_of(terms: Floats, q: int) -> int:
-    """Code into BOUNDS: what the physics of a query waits for most."""
+    """Return the bottleneck of query `q`, a code into BOUNDS."""
     work = terms[WORK_S, q]
     if work < 0.5 * max(terms[OVERHEAD, q] + work, terms[LEAST, q]):
         return LAUNCH
@@ -314,7 +324,7 @@ def bound_of(terms: Floats, q: int) -> int:
 
 @once_per_table
 def devices_of(gpus: GpuTable) -> Devices:
-    """The GPU table as compiled code reads it."""
+    """Return the GPU table as arrays for compiled code."""
     return Devices(
         compute_rates(gpus), peak_reductions(gpus), bandwidths(gpus), effective_l2_bytes(gpus), peaks(gpus), gpus.values
     )

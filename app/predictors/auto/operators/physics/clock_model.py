@@ -1,4 +1,4 @@
-"""Rates that a device keeps up: the clock its board power allows, and the bandwidth its memory gives.
+"""Clock model: sustained compute rates at the clock that board power allows, and sustained DRAM bandwidth.
 
 A busy pipe takes power e x rate x V^2, with voltage V rising with the clock, so a card of little power runs long
 matrix products far under its boost clock (L4, T4). Of the largest clock f up to boost with 0.2 TDP + e c P (f /
@@ -21,13 +21,13 @@ from app.tables.ops import DTYPES
 
 # Part of a pipe's peak that the best kernels reach: lanes, and tensor units.
 LANES_CAP, TENSOR_CAP = 0.962, 0.908
-# Energy of an operation at 1 V, J: FP32 on the lanes; tensor units do BF16 with a sixteenth; halving the bits saves.
+# Energy of an operation at 1 V, J: FP32 on the lanes; BF16 on tensor units takes a sixteenth; fewer bits take less.
 LANES_ENERGY_J = 16e-12
 TENSOR_SAVING = 15.8
 HALVING_SAVING = 1.26
-# Tensor units since Hopper (the 4 nm class) save again.
+# Further saving of tensor units since Hopper (the 4 nm class).
 WARP_GROUP_SAVING, WARP_GROUP_NODE_NM = 1.57, 4.0
-# Matrix units that compute in full FP32 (AMD) save little.
+# Smaller saving of matrix units that compute in full FP32 (AMD).
 FP32_TENSOR_SAVING = 1.33
 _BITS = {"fp64": 64, "fp32": 32, "tf32": 19, "fp16": 16, "bf16": 16, "fp8": 8, "int8": 8, "fp4": 4}
 IDLE_SHARE = 0.2
@@ -35,16 +35,16 @@ IDLE_SHARE = 0.2
 # draw less. Chosen on measured networks (docs/explanation/notebook.md); it is what keeps a step at the board power in
 # the mean that spends four fifths in products and draws 40 % in the rest.
 ALONE_SHARE, NETWORK_SHARE = 1.0 - IDLE_SHARE, 0.95
-# Nodes where the catalogue does not tell: cards of unknown node are taken as of 2020.
+# Process node if the catalogue has none, that of 2020.
 DEFAULT_NODE_NM = 7.0
 # Run states: products after products; a card that was idle; products between the other operators of a network.
 BUSY, COOL, IN_NETWORK = range(3)
 _CLOCKS = np.linspace(0.05, 1.0, 96)[:, None]
 
-# L2 caches whose partitions both keep what SMs on either side read (Ampere whitepaper, 2020; Hopper likewise).
+# L2 caches whose partitions each keep a copy of what SMs on either side read (Ampere whitepaper, 2020; also Hopper).
 _PARTITIONS = {"ampere/hbm": 2, "hopper/hbm": 2}
 
-# Part of the datasheet's DRAM bandwidth that streaming kernels get: stacked memory, and the rest.
+# Fraction of the datasheet's DRAM bandwidth that streaming kernels reach: HBM, and other memories.
 HBM_SHARE, GDDR_SHARE = 0.87, 0.77
 
 
@@ -58,7 +58,7 @@ def _pipe_energy_j(pipe: str) -> float:
 
 
 def _clock_share(gpus: GpuTable, pipe: str, rate: Floats, drawn: float) -> Floats:
-    """Part of the boost clock at which a pipe of `rate` FLOP/s [gpus] draws `drawn` of the board power, [gpus]."""
+    """Return the fraction of the boost clock, [gpus], at which a pipe of `rate` FLOP/s draws `drawn` of the power."""
     node, power = gpus.column("process_node_nm"), gpus.column("board_power_w")
     grouped = pipe.endswith("_tensor") & (node <= WARP_GROUP_NODE_NM)
     energy_j = _pipe_energy_j(pipe) / np.where(grouped, WARP_GROUP_SAVING, 1.0)
@@ -71,7 +71,7 @@ def _clock_share(gpus: GpuTable, pipe: str, rate: Floats, drawn: float) -> Float
 
 @once_per_table
 def sustained_clocks(gpus: GpuTable) -> Floats:
-    """Clock that the fastest pipe per dtype keeps up in each run state, Hz [3, dtypes, gpus]."""
+    """Return the sustained clock of the fastest pipe per dtype and run state, Hz [3, dtypes, gpus]."""
     boost, best = gpus.column("boost_clock_hz"), compute_rates(gpus)
     clocks = np.full(best.shape, np.nan)
     for code, dtype in enumerate(DTYPES):
@@ -82,7 +82,7 @@ def sustained_clocks(gpus: GpuTable) -> Floats:
 
 
 def _pipes(gpus: GpuTable, dtype: str) -> Iterator[tuple[Floats, Floats]]:
-    """Of each pipe for a dtype the rate at boost, FLOP/s [gpus], and its part in each run state [3, gpus]."""
+    """Yield for each pipe of a dtype its rate at boost, FLOP/s [gpus], and the sustained fraction [3, gpus]."""
     for pipe in PIPES_OF_DTYPE[dtype]:
         tensor = pipe.endswith("tensor")
         rate = (TENSOR_CAP if tensor else LANES_CAP) * gpus.values[COLUMN_INDEX[f"peak_{pipe}_flops"]]
@@ -93,7 +93,7 @@ def _pipes(gpus: GpuTable, dtype: str) -> Iterator[tuple[Floats, Floats]]:
 
 @once_per_table
 def compute_rates(gpus: GpuTable) -> Floats:
-    """Sustained rate of the fastest pipe per dtype in each run state, FLOP/s [3, dtypes, gpus]."""
+    """Return the sustained rate of the fastest pipe per dtype and run state, FLOP/s [3, dtypes, gpus]."""
     rates = np.full((3, len(DTYPES), len(gpus)), np.nan)
     for code, dtype in enumerate(DTYPES):
         for rate, shares in _pipes(gpus, dtype):
@@ -102,7 +102,7 @@ def compute_rates(gpus: GpuTable) -> Floats:
 
 
 def peak_reductions(gpus: GpuTable) -> Floats:
-    """How many times slower than their chip's own, at the clock it would keep up, tensor units are, [dtypes, gpus]."""
+    """Return the chip's sustained tensor rate over the GPU's, [dtypes, gpus]; 1 unless the GPU's peak is reduced."""
     found = np.ones((len(DTYPES), len(gpus)))
     for code, dtype in enumerate(DTYPES):
         for pipe in PIPES_OF_DTYPE[dtype]:
@@ -115,14 +115,14 @@ def peak_reductions(gpus: GpuTable) -> Floats:
 
 @once_per_table
 def bandwidths(gpus: GpuTable) -> Floats:
-    """DRAM bandwidth that streaming kernels get, B/s [gpus]."""
+    """Return the DRAM bandwidth that streaming kernels reach, B/s [gpus]."""
     share: Floats = np.where(gpus.column("hbm") > 0, HBM_SHARE, GDDR_SHARE)
     return share * gpus.column("memory_bandwidth_bytes_per_s")
 
 
 @once_per_table
 def effective_l2_bytes(gpus: GpuTable) -> Floats:
-    """Bytes of the L2 that hold different data for one SM, [gpus]: half of it where it has two partitions."""
+    """Return the bytes of distinct data that one SM can keep in the L2, [gpus]: half of an L2 with two partitions."""
     architectures = gpus.architectures or ("",) * len(gpus)
     share: Floats = np.array([1.0 / _PARTITIONS.get(architecture, 1) for architecture in architectures])
     return share * gpus.column("l2_bytes")

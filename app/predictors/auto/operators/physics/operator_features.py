@@ -1,4 +1,4 @@
-"""What the physics of operators needs of rows, whatever GPU they run on: an array per figure, for compiled code."""
+"""GPU-independent features of operators that the analytic model needs: one array per feature, for compiled code."""
 
 from __future__ import annotations
 
@@ -16,19 +16,22 @@ from app.runtime.compiled import compiled
 from app.tables.arrays import Floats, Ints
 from app.tables.ops import WEIGHT_BYTES, OpTable
 
-# Bytes that other layers move per weight of a `linear`, by dtype: none where PyTorch runs it again and again.
+# Bytes that other layers move per weight of a `linear`, by dtype; 0 for dtypes that PyTorch runs back to back.
 _IN_TURN_BYTES = np.where(IS_EAGER, 0.0, (IN_TURN - 1.0) * WEIGHT_BYTES)
-# Spaces of products, which take the places of the first candidate tiles; rows that have them have no other tile.
+# Number of product spaces. They replace the first candidate tiles; rows with them have no other tile.
 SPACES = len(TRANSFORMED)
 
 
 def speed_of(tiles: Floats) -> Floats:
-    """Share of the peak that full tiles [tiles, 2] reach: what an edge costs is spread over fewer results."""
+    """Return the share of the peak that full tiles reach, [tiles], given their sizes [tiles, 2].
+
+    The cost of a tile's border is spread over its results, so small tiles reach less.
+    """
     speed: Floats = 1.0 / (1.0 + TILE_EDGE * (1.0 / tiles).sum(axis=1))
     return speed
 
 
-# How fast tiles of these are, over the candidates in whose place they stand.
+# Speed of the spaces' tiles relative to the candidates that they replace.
 _SPACE_SPEED = (speed_of(TRANSFORMED) / speed_of(CANDIDATES)[:SPACES])[:, None]
 
 _fill_grid = compiled(fill_grid)
@@ -36,23 +39,23 @@ _fill_tiles = compiled(fill_tiles)
 
 
 class OperatorFeatures(NamedTuple):
-    """What rows ask of any device, float64 [n] each unless said.
+    """Demands of operator rows on any device, float64 [n] each unless noted.
 
     flops, least_flops  work as kernels do it, and by the cheapest algorithm known
     moved, distinct     bytes
-    activations         elements that a stack which quantises would quantise first; 0 of all but `linear`
-    reread, in_flight, passed  bytes read again where what is in flight, per SM and in all, does not stay in the L2
-    clocks              that SMs spend where threads meet to reduce a row, draw random numbers, begin a tile; 0 of most
-    handed              bytes that in a network the row before has just written
-    between             bytes of other layers' weights that pass before a serving stack runs a `linear` again; else 0
-    launches            launches that wait for one another
-    sent                bytes over the link, of collectives; else 0
-    hops, kept, devices  as in app.ops.base.Passing, of the same
+    activations         elements that a quantising serving stack quantises first; 0 except for `linear`
+    reread, in_flight, passed  bytes re-read if evicted from the L2, and the bytes in flight per SM and in total
+    clocks              SM clocks to synchronise a row reduction, draw random numbers or start a tile; mostly 0
+    handed              input bytes that the previous operator of a network has just written
+    between             bytes of other layers' weights read before a serving stack repeats a `linear`; else 0
+    launches            dependent kernel launches
+    sent                bytes over the link of collectives; else 0
+    hops, kept, devices  as in app.ops.base.Passing, of collectives
     eager, burst, backward  as the columns of these names
-    transformed  bytes moved while none of the first candidates' products is computed, of rows for which these are of
-                 another space (app.ops.base.Transformed), [spaces, n]; else 0
-    blocks, fill, splits  as in app.ops.tiles.Grid, [candidates, n]; a row that is no product fills none
-    loops               as in app.ops.base.Loops, [3, n]; 0 of a row that has none, and [3, 0] where no row has
+    transformed         [spaces, n], bytes that transforms move for products in each space
+                        (app.ops.base.Transformed); else 0
+    blocks, fill, splits  as in app.ops.tiles.Grid, [candidates, n]; `fill` is 0 for a row without products
+    loops               as in app.ops.base.Loops, [3, n]; 0 for a row without loops, [3, 0] if no row has any
     kind, dtype         int [n], codes
     """
 
@@ -85,12 +88,12 @@ class OperatorFeatures(NamedTuple):
 
 
 def products_of(kinds: list[Kind]) -> list[Products | None]:
-    """The matrix products that each family's rows are; None where they are none."""
+    """Return the matrix products of each family's rows; None for families without."""
     return [kind.op.products(kind.table) for kind in kinds]
 
 
 def _grid(kind: Kind, products: Products) -> Grid:
-    """Tiles of one family's rows."""
+    """Return the tiles of one family's rows."""
     tiles = Grid.empty(len(products.batch))
     _fill_grid(Products(*(np.ascontiguousarray(part) for part in products)), tiles)
     if kind.op.batched:
@@ -99,7 +102,7 @@ def _grid(kind: Kind, products: Products) -> Grid:
 
 
 def _grid_of(n: int, kinds: list[Kind], products: list[Products | None]) -> Grid:
-    """Tiles of every row; a row that is no product fills none."""
+    """Return the tiles of every row; `fill` is 0 for rows without products."""
     found = [(kind, part) for kind, part in zip(kinds, products, strict=True) if part is not None]
     if not found:
         return Grid(np.zeros((0, n)), np.zeros((0, n)), np.zeros(n))
@@ -113,12 +116,12 @@ def _grid_of(n: int, kinds: list[Kind], products: list[Products | None]) -> Grid
 
 
 def _in_other_spaces(grid: Grid, kinds: list[Kind]) -> tuple[Grid, Floats]:
-    """`grid` with the products that rows may have in another space, and bytes that these move besides [spaces, n].
+    """Return `grid` with products in other spaces filled in, and the bytes of their transforms [spaces, n].
 
-    Such rows have no other tiles, and none of their kernels cuts the summed dimension.
+    Such rows have no other tiles, and none of their kernels splits the summed dimension.
     """
     able = [(kind.rows, kind.op.transformed(kind.table)) for kind in kinds if kind.op.transformed is not None]
-    some = any(len(found.rows) for _, found in able)  # else nobody asks how many spaces there are
+    some = any(len(found.rows) for _, found in able)  # else the number of spaces is not needed
     bytes_of = np.zeros((SPACES if some else 0, len(grid.splits)))
     for rows, found in able if some else ():
         here = np.arange(len(grid.splits))[rows][found.rows]
@@ -129,7 +132,7 @@ def _in_other_spaces(grid: Grid, kinds: list[Kind]) -> tuple[Grid, Floats]:
 
 
 def _of_kinds(ops: OpTable, kinds: list[Kind], figure: Callable[[Kind], Floats]) -> Floats:
-    """A figure of every row, each family's by itself."""
+    """Return a feature of every row [n], computed family by family."""
     if len(kinds) == 1:
         return figure(kinds[0])
     column = np.empty(len(ops))
@@ -160,7 +163,7 @@ def _between(kind: Kind) -> Floats:
 
 
 def _rereads(nothing: Floats, kinds: list[Kind]) -> Rereads:
-    """What every row reads again, and what it costs to reduce one; `nothing` [n] of most."""
+    """Return the re-read bytes and reduction costs of every row; `nothing` is a shared array of zeros [n]."""
     again = [(kind, kind.op.rereads) for kind in kinds if kind.op.rereads is not None]
     if not again:
         return Rereads(nothing, nothing, nothing, nothing)
@@ -172,7 +175,7 @@ def _rereads(nothing: Floats, kinds: list[Kind]) -> Rereads:
 
 
 def _with_tiles(flops: Floats, rereads: Rereads, kinds: list[Kind]) -> tuple[Floats, Rereads]:
-    """FLOPs of every row as its kernels do them, and the clocks that tiles of queries take besides."""
+    """Return the FLOPs of every row including padding, and `rereads` with the clocks of attention tiles added."""
     tiled = [(kind.rows, kind.op.queries(kind.table)) for kind in kinds if kind.op.queries is not None]
     if not tiled:
         return flops, rereads
@@ -186,7 +189,7 @@ def _with_tiles(flops: Floats, rereads: Rereads, kinds: list[Kind]) -> tuple[Flo
 
 
 def _loops(n: int, kinds: list[Kind]) -> Floats:
-    """As OperatorFeatures has them."""
+    """Return `loops` of OperatorFeatures."""
     looping = [(kind.rows, kind.op.loops(kind.table)) for kind in kinds if kind.op.loops is not None]
     found = np.zeros((len(Loops._fields), n if looping else 0))
     for rows, loops in looping:
@@ -196,10 +199,10 @@ def _loops(n: int, kinds: list[Kind]) -> Floats:
 
 
 def operator_features(ops: OpTable, kinds: list[Kind], products: list[Products | None]) -> OperatorFeatures:
-    """OperatorFeatures of every row."""
+    """Return the operator features of every row."""
     work, sent = work_of(ops, kinds), link_bytes_of(ops, kinds)
     nothing, eager = np.zeros(len(ops)), np.ascontiguousarray(ops.column("eager"))
-    in_network = bool((eager < 0.0).any())  # else nobody asks what was handed on
+    in_network = bool((eager < 0.0).any())  # else `handed` is not used
     flops, rereads = _with_tiles(work.flops, _rereads(nothing, kinds), kinds)
     grid, transformed = _in_other_spaces(_grid_of(len(ops), kinds, products), kinds)
     return OperatorFeatures(

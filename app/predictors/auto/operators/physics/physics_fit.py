@@ -1,9 +1,9 @@
-"""Constants of the physics, fitted to measured rows of one operator in one dtype on one GPU, or on several.
+"""Physics fit: constants of the analytic model, fitted to measured rows of one operator and dtype, on one or more GPUs.
 
-Six multipliers correct what the priors say of a family (app.predictors.priors): of the overhead, of the
-shortest time, and of the seconds that compute, DRAM, L2 and link take. They carry a measured GPU's rows to shapes
-beyond them as physics does, where a model of residuals can only repeat its last answer. Fitted by least absolute
-deviations in log space, drawn towards the priors as by a few rows that agree with them.
+Six multipliers correct the priors of a family (app.predictors.priors): on the overhead, the shortest time, and the
+seconds of compute, DRAM, L2 and link. They extrapolate beyond the training range as the analytic model does, where a
+model of residuals can only repeat its last value. Fitted by least absolute deviations in log space, regularised towards
+the priors as by a few rows that agree with them.
 """
 
 from __future__ import annotations
@@ -27,28 +27,27 @@ FACTOR_NAMES = ("overhead", "least", "compute", "DRAM", "L2", "link")
 FACTORS = len(FACTOR_NAMES)
 _OVERHEAD, _LEAST, COMPUTE, DRAM, _L2, _LINK = range(FACTORS)
 NEUTRAL = np.ones(FACTORS)
-# Those of the work, not of its launch.
+# True for factors of the work, False for factors of its launch.
 OF_WORK = np.arange(FACTORS) >= COMPUTE
-# The priors weigh as much as this many rows that are off by the deviation itself, and the share of DRAM as much as
-# this part of all rows, but of operators that only stream: what others miss is not the DRAM's doing.
+# Weight of the priors, in rows, and of the additional DRAM prior, as a fraction of all rows. Operators that only stream
+# have no additional DRAM prior; the residual of others is not due to DRAM.
 _PRIOR_ROWS = 3.0
 _DRAM_PRIOR = 0.2
-# How much rows count, besides, by what one bottleneck alone takes beyond the time that was measured. None can; but
-# trees mend the sum where it does, and a GPU of the same make with another memory or fewer SMs is told wrongly.
+# Weight of the penalty for a single bottleneck that exceeds the measured time. That is impossible, but trees would
+# compensate for it, and siblings with another memory or fewer SMs would be predicted wrongly.
 _EXCESS_WEIGHT = 3.0
-# In which order the factors are looked for: found first, the shortest time and the overhead would stand in for seconds
-# of work.
+# Order of the line searches. Searched first, the shortest time and the overhead would absorb seconds of work.
 _ORDER = [DRAM, COMPUTE, _L2, _LINK, _LEAST, _OVERHEAD]
 MOST_ROWS = 1500
-# How far a factor may go. The prior of the L2 is a cautious one; a slower L2 would stand in for DRAM, whose bandwidth
-# differs between GPUs of one make.
+# Bounds of the factors. The L2 prior is conservative; a slower L2 would stand in for DRAM, whose bandwidth differs
+# between siblings.
 LEAST_FACTORS = np.full(FACTORS, 1.0 / 30.0)
 MOST_FACTORS = np.array([30.0, 30.0, 30.0, 30.0, 1.0, 30.0])
 
 
 @compiled
 def scaled_work_s(terms: Floats, q: int, factors: Floats) -> float:
-    """Seconds of a query's work under these factors."""
+    """Return the work of query `q` under `factors` [FACTORS], in seconds."""
     link = terms[LINK_S, q] * factors[_LINK]
     memory = max(terms[DRAM_S, q] * factors[DRAM], terms[L2_S, q] * factors[_L2])
     return float(max(blend(terms[COMPUTE_S, q] * factors[COMPUTE], memory), link))
@@ -56,7 +55,7 @@ def scaled_work_s(terms: Floats, q: int, factors: Floats) -> float:
 
 @compiled
 def scaled_s(terms: Floats, q: int, factors: Floats) -> float:
-    """Seconds of a query under these factors."""
+    """Return the time of query `q` under `factors` [FACTORS], in seconds."""
     work = scaled_work_s(terms, q, factors)
     return float(
         max(terms[OVERHEAD, q] * factors[_OVERHEAD] + work, terms[LEAST, q] * factors[_LEAST], terms[LIMIT, q])
@@ -65,14 +64,14 @@ def scaled_s(terms: Floats, q: int, factors: Floats) -> float:
 
 @compiled
 def fill_scaled(terms: Floats, factors: Floats, latency_s: Floats) -> None:
-    """Seconds of every query."""
+    """Fill `latency_s` [n] with the time of every query under `factors` [FACTORS]."""
     for q in range(len(latency_s)):
         latency_s[q] = scaled_s(terms, q, factors)
 
 
 @compiled
 def _excess(terms: Floats, factors: Floats, latency_s: Floats) -> Floats:
-    """By how much, in log space, each bottleneck alone takes longer than was measured, summed over bottlenecks [n]."""
+    """Return by how much each bottleneck alone exceeds the measured time, in log space, summed over bottlenecks [n]."""
     found = np.zeros(len(latency_s))
     for q in range(len(latency_s)):
         for term, factor in ((COMPUTE_S, COMPUTE), (DRAM_S, DRAM), (L2_S, _L2), (LINK_S, _LINK)):
@@ -88,10 +87,10 @@ def fitted_factors(
     streams: bool = False,
     capped: bool = False,
 ) -> Floats:
-    """Factors [FACTORS] that fit `latency_s` [n] best, given terms [TERMS, n]; rows count by `weight` [n].
+    """Return the factors [FACTORS] that fit `latency_s` [n] best, given terms [TERMS, n] and sample weights [n].
 
-    `streams`: of an operator that only streams, so that its largest rows tell what it gets of the DRAM. `capped`: of
-    rows of one GPU, no bottleneck alone may take longer than was measured.
+    `streams`: the operator only streams, so that its largest rows determine its DRAM share. `capped`: all rows are of
+    one GPU, and a bottleneck that alone exceeds the measured time is penalised.
     """
     from scipy.optimize import minimize  # noqa: PLC0415  (serving never fits)
 
@@ -118,5 +117,5 @@ def fitted_factors(
 
 
 def _within(point: Floats) -> Floats:
-    """Factors of a point in log space, kept within bounds."""
+    """Return the factors [FACTORS] of a point in log space, clipped to their bounds."""
     return np.clip(np.exp(point), LEAST_FACTORS, MOST_FACTORS)
