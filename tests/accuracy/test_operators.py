@@ -124,7 +124,7 @@ def test_command_prints_and_writes_every_cell(tmp_path: Path) -> None:
     refused = subprocess.run(
         [*command, "--results", "--family", "linear"], capture_output=True, text=True, check=False, timeout=250
     )
-    assert (refused.returncode, "leave out --family" in refused.stderr) == (1, True)
+    assert (refused.returncode, "omit --family" in refused.stderr) == (1, True)
 
 
 def test_unknown_names_are_refused_with_those_known(tmp_path: Path) -> None:

@@ -76,8 +76,8 @@ def test_a_step_together_is_timed_and_read_as_one_of_two_devices(pair: Device, t
 @pytest.mark.parametrize(
     ("asked", "reason"),
     [
-        ({"suite": ["operators"], "devices": 2}, "models alone"),
-        ({"devices": 2}, "models alone"),
+        ({"suite": ["operators"], "devices": 2}, "only the suite models"),
+        ({"devices": 2}, "only the suite models"),
         ({"suite": ["models"], "devices": 10_000}, "10000 threads of"),
     ],
 )

@@ -298,5 +298,5 @@ def test_from_a_terminal(settings: Settings, tmp_path: Path) -> None:
     )
     assert "linear              bf16" in done.stdout
     assert "2.2% of the GPU time" in done.stdout
-    with pytest.raises(BadInput, match="--gpu, --work and --software belong to"):
+    with pytest.raises(BadInput, match="--gpu, --work and --software apply to"):
         imports.command("neusight", tmp_path, gpu="l40s")
