@@ -212,7 +212,7 @@ def test_training_and_images_at_random(client: TestClient, settings: Settings, s
         ({"config.n_head": 5}, "row 1: config.n_head: 5 does not divide"),
         ({"parallelism.tensor": 5}, "row 1: parallelism.tensor: must divide"),
         ({"parallelism.microbatches": 2}, "workload.batch: 1 cannot be split"),
-        ({"name": "gpt5"}, "row 1: name: 'gpt5' is not known"),
+        ({"name": "gpt5"}, "row 1: name: 'gpt5' is not a built-in transformer"),
         ({"dtype": "fp8"}, "row 1: The network cannot run: a100-sxm4-80gb does not compute in fp8"),
         ({"speed": 1}, "'speed': unknown column"),
         ({"output_tokens": 1}, "'output_tokens': unknown column"),
