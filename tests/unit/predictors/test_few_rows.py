@@ -12,7 +12,14 @@ from app.ops import OP_CODE
 from app.predictors.auto.operators.learning.calibration import Rows, calibrate
 from app.predictors.auto.operators.models.boosted_trees import NO_TREES, Growth, boosted
 from app.predictors.auto.operators.models.features import FEATURES, own_dims
-from app.predictors.auto.operators.models.gaussian_process import LEAF, OFFSET, Kernels, Places, View, taught
+from app.predictors.auto.operators.models.gaussian_process import (
+    LEAF,
+    OFFSET,
+    Kernels,
+    Places,
+    View,
+    transfer_covariance,
+)
 from app.predictors.auto.operators.physics.analytic_model import COMPUTE_S, DRAM_S, TERMS
 from app.predictors.auto.operators.physics.physics_fit import NEUTRAL, fill_scaled
 from app.predictors.auto.predictor import Auto
@@ -121,7 +128,7 @@ def test_rows_of_one_leaf_run_alike() -> None:
     features[0] = np.linspace(-1.0, 1.0, 400)
     trees = boosted(features, np.sign(features[0]).astype(np.float64), np.ones(400), Growth(20, features=1.0))
     kernels, view = Kernels.of(trees), View.of(features, FIRST, Kernels.of(trees))
-    alike = (taught(view, view, kernels) - OFFSET**2) / LEAF**2
+    alike = (transfer_covariance(view, view, kernels) - OFFSET**2) / LEAF**2
     assert alike[150, 100] > 3.0 * alike[150, 250]
 
 

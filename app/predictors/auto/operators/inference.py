@@ -9,7 +9,7 @@ from app.predictors.auto.operators.models.packed import GpuModels, Packed
 from app.predictors.auto.operators.models.ranges import cells_of, extrapolation_distance, most_devices
 from app.predictors.auto.operators.models.sibling_transfer import dram_scale, has_reduced_peak, reduced_peak_compute_s
 from app.predictors.auto.operators.models.smooth import add_smooth
-from app.predictors.auto.operators.models.tree_sums import BLOCK, add_trees
+from app.predictors.auto.operators.models.tree_sums import BLOCK, Thresholds, TreeArrays, add_trees
 from app.predictors.auto.operators.physics.analytic_model import (
     ANY_TILE,
     COMPUTE_S,
@@ -214,11 +214,9 @@ def _add_models(
         if len(single):
             single[k] = -total[:count] / weight
         total[:count] += weight * packed.mean[model]
-        trees, edges = (
-            (packed.feature, packed.level_threshold, packed.value),
-            (packed.threshold, packed.threshold_begin[model]),
-        )
-        add_trees(features, trees, edges, (packed.first[model], packed.stop[model]), weight, total[:count])
+        trees = TreeArrays(packed.feature, packed.level_threshold, packed.value)
+        thresholds = Thresholds(packed.threshold, packed.threshold_begin[model])
+        add_trees(features, trees, thresholds, (packed.first[model], packed.stop[model]), weight, total[:count])
         points = slice(packed.begin[model], packed.end[model])
         smooth = (packed.column[model], packed.scale[model], packed.point[points], packed.weight[points])
         add_smooth(features, smooth, weight, total[:count])

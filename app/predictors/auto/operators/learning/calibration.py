@@ -23,7 +23,7 @@ from app.predictors.auto.operators.models.gaussian_process import (
     Rest,
     View,
     matern,
-    taught,
+    transfer_covariance,
 )
 from app.predictors.auto.operators.models.gaussian_process import dependence as dependence_of
 from app.predictors.auto.operators.models.smooth import Smooth
@@ -85,7 +85,7 @@ def calibrate(rows: Rows, start: Floats, kernels: Kernels) -> Calibration:
     Outliers would draw their neighbours with them, so targets are clipped near their leave-one-out predictions.
     """
     view = View.of(rows.features, rows.places, kernels)
-    known, measured = taught(view, view, kernels), rows.target
+    known, measured = transfer_covariance(view, view, kernels), rows.target
     rest, prior, mode = _likeliest(rows, view, start, known)
     for _ in range(_CLIPPINGS):
         rows = rows._replace(target=_clipped(measured, rows, mode, prior))

@@ -15,7 +15,15 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from app.predictors.auto.operators.models.tree_sums import BLOCK, DEPTH, LEAVES, add_trees, questions_of
+from app.predictors.auto.operators.models.tree_sums import (
+    BLOCK,
+    DEPTH,
+    LEAVES,
+    Thresholds,
+    TreeArrays,
+    add_trees,
+    questions_of,
+)
 from app.runtime.compiled import compiled
 from app.tables.arrays import Floats, Halves, Singles
 
@@ -73,8 +81,10 @@ class Trees(NamedTuple):
     def sum(self, features: Singles) -> Floats:
         """Return the sum of the trees, float64 [n], for features float32 [columns, n]."""
         total, span = np.zeros(features.shape[1]), (0, len(self.feature))
-        bin_index, threshold, begin = questions_of(self.feature, self.threshold, len(features))
-        trees, thresholds = (self.feature, bin_index, self.value.astype(np.float16).view(np.uint16)), (threshold, begin)
+        questions = questions_of(self.feature, self.threshold, len(features))
+        half = self.value.astype(np.float16).view(np.uint16)
+        trees = TreeArrays(self.feature, questions.level_threshold, half)
+        thresholds = Thresholds(questions.threshold, questions.begin)
         for first in range(0, len(total), BLOCK):
             block = np.ascontiguousarray(features[:, first : first + BLOCK])
             add_trees(block, trees, thresholds, span, 1.0, total[first : first + BLOCK])

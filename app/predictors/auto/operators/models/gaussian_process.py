@@ -139,7 +139,7 @@ class View(NamedTuple):
         return cls(place, leaves_of(features, trees), trees.sum(features))
 
 
-def taught(one: View, other: View, kernels: Kernels) -> Floats:
+def transfer_covariance(one: View, other: View, kernels: Kernels) -> Floats:
     """Return the covariance of rows [n] with rows [m] by the offset and the trees of other GPUs, float64 [n, m]."""
     common = np.empty((len(one.leaf), len(other.leaf)))
     _fill_common(one.leaf, other.leaf, kernels.share, NEAR, common)
@@ -150,8 +150,8 @@ def expected(view: View, terms: Floats, factors: Floats, kernels: Kernels) -> Fl
     """Return the covariance of the errors on a GPU without measurements, including the constants, float64 [n, n]."""
     slope = dependence(terms, factors) * CONSTANTS
     smooth = EXPECTED.amplitude**2 * matern(view.place, view.place, EXPECTED.length)
-    found: Floats = taught(view, view, kernels) + smooth + slope @ slope.T
-    return found
+    covariance: Floats = transfer_covariance(view, view, kernels) + smooth + slope @ slope.T
+    return covariance
 
 
 def matern(one: Floats, other: Floats, length: float) -> Floats:
@@ -165,14 +165,14 @@ def matern(one: Floats, other: Floats, length: float) -> Floats:
 def dependence(terms: Floats, factors: Floats) -> Floats:
     """Return d log(physics) / d log(factor) at `factors` for rows with terms [TERMS, n], float64 [n, FACTORS]."""
     n = terms.shape[1]
-    found, more, less = np.empty((n, FACTORS)), np.empty(n), np.empty(n)
+    slope, more, less = np.empty((n, FACTORS)), np.empty(n), np.empty(n)
     for k in range(FACTORS):
         step = np.ones(FACTORS)
         step[k] = np.exp(_STEP)
         fill_scaled(terms, factors * step, more)
         fill_scaled(terms, factors / step, less)
-        found[:, k] = np.log(more / less) / (2.0 * _STEP)
-    return found
+        slope[:, k] = np.log(more / less) / (2.0 * _STEP)
+    return slope
 
 
 @compiled

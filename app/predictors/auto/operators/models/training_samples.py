@@ -125,11 +125,13 @@ def samples(rows: Measurements, gpus: GpuTable, tile: Ints | None = None) -> Sam
     return Samples(*fields, moves, streams, op.waits, chooses(kind), isolated)
 
 
-def with_isolated_rows(found: Samples, runs: OperatorRuns) -> Samples:
+def with_isolated_rows(samples_of_runs: Samples, runs: OperatorRuns) -> Samples:
     """Return the samples of `runs` with `isolated` rows marked, by kernel name; only experts have such rows."""
     if OPS[int(runs.rows.ops.kind[0])].kernel_class is None:
-        return found
-    return replace(found, isolated=_isolated(found.features[ROUTER_CLASS], runs.rows.gpu, runs.kernel))
+        return samples_of_runs
+    return replace(
+        samples_of_runs, isolated=_isolated(samples_of_runs.features[ROUTER_CLASS], runs.rows.gpu, runs.kernel)
+    )
 
 
 def _isolated(router_class: Singles, gpu: Ints, kernel: Ints) -> Bools:

@@ -27,6 +27,26 @@ _FEW, _TREES, _THRESHOLDS = 4, 4, 8
 _UNIT = np.array([sign * 2.0 ** (max(exponent, 1) - 25) for sign in (1, -1) for exponent in range(32)], np.float32)
 
 
+class TreeArrays(NamedTuple):
+    """Trees as compiled sums read them.
+
+    feature          int16 [trees, DEPTH], row of the features that a level compares
+    level_threshold  uint8 [trees, DEPTH], as in Questions
+    half             uint16 [trees, LEAVES], bits of the leaves in half precision
+    """
+
+    feature: Shorts
+    level_threshold: Bytes
+    half: NDArray[np.uint16]
+
+
+class Thresholds(NamedTuple):
+    """Thresholds of one model: `threshold` float32 [thresholds] and `begin` int [columns + 1], as in Questions."""
+
+    threshold: Singles
+    begin: Ints
+
+
 class Questions(NamedTuple):
     """Comparisons of trees, as indices into sorted thresholds.
 
@@ -61,22 +81,18 @@ def questions_of(feature: Shorts, threshold: Singles, columns: int) -> Questions
 @compiled
 def add_trees(
     features: Singles,
-    trees: tuple[Shorts, Bytes, NDArray[np.uint16]],
-    thresholds: tuple[Singles, Ints],
+    trees: TreeArrays,
+    thresholds: Thresholds,
     span: tuple[int, int],
     weight: float,
     total: Floats,
 ) -> None:
-    """Add `weight` times the sum of trees span[0] ... span[1] - 1 to total [m], m <= BLOCK, for features [columns, m].
-
-    `trees`: feature, level_threshold, and the bits of leaves, float16 [trees, LEAVES]; `thresholds`: threshold and
-    begin of their Questions.
-    """
+    """Add `weight` times trees span[0] ... span[1] - 1 to total [m], m <= BLOCK, for features [columns, m]."""
     if span[0] == span[1]:
         return
     feature, level_threshold, half = trees
     m = len(total)
-    place = np.empty((len(thresholds[1]) - 1, m), dtype=np.uint8)
+    place = np.empty((len(thresholds.begin) - 1, m), dtype=np.uint8)
     if m < _FEW:
         for k in range(m):
             _find_places(features, k, thresholds, place)
@@ -111,7 +127,7 @@ def add_trees(
 
 
 @compiled
-def _fill_places(features: Singles, thresholds: tuple[Singles, Ints], place: Bytes) -> None:
+def _fill_places(features: Singles, thresholds: Thresholds, place: Bytes) -> None:
     """Fill `place` uint8 [columns, m], how many of its thresholds each feature exceeds; counting vectorises."""
     threshold, begin = thresholds
     count, one, none = np.empty(features.shape[1], dtype=np.int32), np.int32(1), np.int32(0)
@@ -138,7 +154,7 @@ def _fill_places(features: Singles, thresholds: tuple[Singles, Ints], place: Byt
 
 
 @compiled
-def _find_places(features: Singles, k: int, thresholds: tuple[Singles, Ints], place: Bytes) -> None:
+def _find_places(features: Singles, k: int, thresholds: Thresholds, place: Bytes) -> None:
     """Fill column k of `place`, by bisection."""
     threshold, begin = thresholds
     for f in range(len(place)):

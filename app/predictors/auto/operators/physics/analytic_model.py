@@ -290,10 +290,13 @@ def _link_s(op_features: OperatorFeatures, row: int, link: float, waits: float) 
 
 @compiled
 def fill_terms(
-    op_features: OperatorFeatures, devices: Devices, asked: tuple[Ints, Ints], only: Ints, terms: Floats
+    op_features: OperatorFeatures, devices: Devices, queries: tuple[Ints, Ints], only: Ints, terms: Floats
 ) -> None:
-    """Fill `terms` float64 [TERMS, n] for operator row `i[q]` on GPU row `j[q]`, asked (i, j), with tile `only[q]`."""
-    i, j = asked
+    """Fill `terms` float64 [TERMS, n] for operator row `i[q]` on GPU row `j[q]` with tile `only[q]`.
+
+    `queries`: (i, j), int [n] each.
+    """
+    i, j = queries
     for q in range(len(i)):
         row, gpu = i[q], j[q]
         adds, least, quantised = _overhead_s(op_features, row, is_eager(op_features, row))

@@ -103,14 +103,14 @@ def compute_rates(gpus: GpuTable) -> Floats:
 
 def peak_reductions(gpus: GpuTable) -> Floats:
     """Return the chip's sustained tensor rate over the GPU's, [dtypes, gpus]; 1 unless the GPU's peak is reduced."""
-    found = np.ones((len(DTYPES), len(gpus)))
+    reductions = np.ones((len(DTYPES), len(gpus)))
     for code, dtype in enumerate(DTYPES):
         for pipe in PIPES_OF_DTYPE[dtype]:
             if pipe.endswith("_tensor"):
                 reduction, rate = gpus.column(f"cut_{pipe}"), TENSOR_CAP * gpus.column(f"peak_{pipe}_flops")
                 own, slowed = (_clock_share(gpus, pipe, part, ALONE_SHARE) for part in (reduction * rate, rate))
-                found[code] = np.fmax(found[code], reduction * own / slowed)
-    return found
+                reductions[code] = np.fmax(reductions[code], reduction * own / slowed)
+    return reductions
 
 
 @once_per_table

@@ -103,13 +103,13 @@ def _grid(kind: Kind, products: Products) -> Grid:
 
 def _grid_of(n: int, kinds: list[Kind], products: list[Products | None]) -> Grid:
     """Return the tiles of every row; `fill` is 0 for rows without products."""
-    found = [(kind, part) for kind, part in zip(kinds, products, strict=True) if part is not None]
-    if not found:
+    present = [(kind, part) for kind, part in zip(kinds, products, strict=True) if part is not None]
+    if not present:
         return Grid(np.zeros((0, n)), np.zeros((0, n)), np.zeros(n))
     if len(kinds) == 1:
-        return _grid(*found[0])
+        return _grid(*present[0])
     tiles = Grid(np.ones((len(CANDIDATES), n)), np.zeros((len(CANDIDATES), n)), np.ones(n))
-    for kind, of_kind in found:
+    for kind, of_kind in present:
         for whole, part in zip(tiles, _grid(kind, of_kind), strict=True):
             whole[..., kind.rows] = part
     return tiles
@@ -121,12 +121,12 @@ def _in_other_spaces(grid: Grid, kinds: list[Kind]) -> tuple[Grid, Floats]:
     Such rows have no other tiles, and none of their kernels splits the summed dimension.
     """
     able = [(kind.rows, kind.op.transformed(kind.table)) for kind in kinds if kind.op.transformed is not None]
-    some = any(len(found.rows) for _, found in able)  # else the number of spaces is not needed
+    some = any(len(products.rows) for _, products in able)  # else the number of spaces is not needed
     bytes_of = np.zeros((SPACES if some else 0, len(grid.splits)))
-    for rows, found in able if some else ():
-        here = np.arange(len(grid.splits))[rows][found.rows]
-        grid.blocks[:SPACES, here], bytes_of[:, here] = found.blocks, found.bytes
-        grid.fill[:SPACES, here] = found.fill * _SPACE_SPEED
+    for rows, products in able if some else ():
+        here = np.arange(len(grid.splits))[rows][products.rows]
+        grid.blocks[:SPACES, here], bytes_of[:, here] = products.blocks, products.bytes
+        grid.fill[:SPACES, here] = products.fill * _SPACE_SPEED
         grid.fill[SPACES:, here], grid.splits[here] = 0.0, 1.0
     return grid, bytes_of
 
@@ -191,11 +191,11 @@ def _with_tiles(flops: Floats, rereads: Rereads, kinds: list[Kind]) -> tuple[Flo
 def _loops(n: int, kinds: list[Kind]) -> Floats:
     """Return `loops` of OperatorFeatures."""
     looping = [(kind.rows, kind.op.loops(kind.table)) for kind in kinds if kind.op.loops is not None]
-    found = np.zeros((len(Loops._fields), n if looping else 0))
+    features = np.zeros((len(Loops._fields), n if looping else 0))
     for rows, loops in looping:
-        for whole, part in zip(found, loops, strict=True):
+        for whole, part in zip(features, loops, strict=True):
             whole[rows] = part
-    return found
+    return features
 
 
 def operator_features(ops: OpTable, kinds: list[Kind], products: list[Products | None]) -> OperatorFeatures:

@@ -72,11 +72,11 @@ def fill_scaled(terms: Floats, factors: Floats, latency_s: Floats) -> None:
 @compiled
 def _excess(terms: Floats, factors: Floats, latency_s: Floats) -> Floats:
     """Return by how much each bottleneck alone exceeds the measured time, in log space, summed over bottlenecks [n]."""
-    found = np.zeros(len(latency_s))
+    excess = np.zeros(len(latency_s))
     for q in range(len(latency_s)):
         for term, factor in ((COMPUTE_S, COMPUTE), (DRAM_S, DRAM), (L2_S, _L2), (LINK_S, _LINK)):
-            found[q] += np.log(max(terms[term, q] * factors[factor] / latency_s[q], 1.0))
-    return found
+            excess[q] += np.log(max(terms[term, q] * factors[factor] / latency_s[q], 1.0))
+    return excess
 
 
 def fitted_factors(
@@ -100,12 +100,12 @@ def fitted_factors(
         weight = None if weight is None else weight[kept]
     mass = np.ones(len(latency_s)) if weight is None else weight / weight.mean()
     dram_rows = 0.0 if streams else _DRAM_PRIOR * len(latency_s)
-    wanted, answer, neutral = np.log(latency_s), np.empty(len(latency_s)), np.log(NEUTRAL)
+    target, answer, neutral = np.log(latency_s), np.empty(len(latency_s)), np.log(NEUTRAL)
 
     def loss(point: Floats) -> float:
         fill_scaled(terms, _within(point), answer)
         drawn = _PRIOR_ROWS * np.abs(point).sum() + dram_rows * abs(point[DRAM])
-        off = np.abs(wanted - np.log(answer))
+        off = np.abs(target - np.log(answer))
         if capped:
             off += _EXCESS_WEIGHT * _excess(terms, _within(point), latency_s)
         return float((mass @ off + drawn) / len(answer))
