@@ -16,7 +16,7 @@ from unittest.mock import patch
 import numpy as np
 
 from app.ops.figures import Rereads
-from app.predictors.auto.operators.collectives.extrapolation import StandIns
+from app.predictors.auto.operators.collectives.extrapolation import Fallback
 from app.predictors.auto.operators.learning import fitting
 from app.predictors.auto.operators.models import boosted_trees, gaussian_process, sibling_transfer, training_samples
 from app.predictors.auto.operators.physics import physics_fit
@@ -100,9 +100,9 @@ def _graphs_trees(**other: Any) -> Callable[[], Names]:
     return lambda: [("learning.fitting:_OWN_OF_GRAPHS", replace(fitting._OWN_OF_GRAPHS, **other))]
 
 
-def _no_stand_ins(shape: Any, codes: Any, asked: Any, packed: Any, gpu_models: Any) -> StandIns:
+def _no_fallback(shape: Any, codes: Any, asked: Any, packed: Any, gpu_models: Any) -> Fallback:
     n, none = len(asked[0]), np.empty(0)
-    return StandIns(none.astype(np.intp), none, none, none, np.full(n, -1), np.full(n, -1), np.zeros(n))
+    return Fallback(none.astype(np.intp), none, none, none, np.full(n, -1), np.full(n, -1), np.zeros(n))
 
 
 def _no_donors(gpus: Any, member: Any, situation: Any, homes: Any) -> Any:
@@ -234,7 +234,9 @@ LEARNED = (
         ("collective",),
         _are(("learning.learn:_with_interpolated_sizes", lambda usual, gpus: dict(usual))),
     ),
-    Mechanism("collectives beyond what was measured", 160, ("collective",), _are(("model:stand_ins", _no_stand_ins))),
+    Mechanism(
+        "collectives beyond what was measured", 160, ("collective",), _are(("model:fallback_rows", _no_fallback))
+    ),
 )
 TRANSFER = (
     Mechanism(

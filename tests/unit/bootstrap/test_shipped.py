@@ -76,7 +76,7 @@ def test_collectives_of_every_dtype_are_known_where_one_was_measured() -> None:
                 answer = learned.estimate(ops, gpus, np.arange(len(ops)), j)
                 assert set(answer.support) == {INTERPOLATED}
                 assert answer.stretch is not None and (answer.stretch == 1.0).all()
-                keys = learned.cells_behind(learned.traced(ops, gpus, np.arange(len(ops)), j))
+                keys = learned.source_cells(learned.traced(ops, gpus, np.arange(len(ops)), j))
                 assert {key for key in keys if key} <= {(op, "fp16"), (op, "int8")}
 
 

@@ -123,7 +123,7 @@ def test_a_collective_that_no_dtype_holds_takes_the_nearest() -> None:
         answer = two_libraries().predict(ops, GPUS, np.arange(1), np.array([SEEN]), evidence=no_evidence(ops))
         assert answer.support[0] == EXTRAPOLATED
         learned = two_libraries().operators_
-        assert learned.cells_behind(learned.traced(ops, GPUS, np.arange(1), np.array([SEEN]))) == [("all_reduce", of)]
+        assert learned.source_cells(learned.traced(ops, GPUS, np.arange(1), np.array([SEEN]))) == [("all_reduce", of)]
 
 
 @pytest.mark.parametrize("target", [SEEN, SIBLING])

@@ -1,9 +1,8 @@
-"""Why `auto` answers what it does for an operator: the physics term by term, and what each learned model adds.
+"""Explanation of an answer of `auto` for an operator: the terms of the physics, and the correction of each model.
 
-An answer is the physics under fitted constants times exp(fading x sum of weight x log correction), never under the
-hardware limit. Of an operator that is launched in another way than what was learned from, only its work is corrected,
-and the work is what the logarithms are of (app.predictors.auto.operators.model). Seconds, Hz, bytes and FLOPs of one
-repetition.
+An answer is the physics under fitted constants times exp(fading x sum of weight x log correction), at least the
+hardware limit. For an operator launched otherwise than in training the corrections apply to its work only
+(app.predictors.auto.operators.inference). Seconds, Hz, bytes and FLOPs of one repetition.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _SCALED = (OVERHEAD, LEAST, COMPUTE_S, DRAM_S, L2_S, LINK_S)
 
 
 class Roof(NamedTuple):
-    """Where an operator stands under the sustained roofline; NaN where it is not defined.
+    """Place of an operator under the sustained roofline; NaN where not defined.
 
     intensity      FLOP per byte that it moves
     ridge          FLOP per byte from which the pipe bounds it
@@ -57,9 +56,9 @@ class Roof(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """The candidate tile that reaches most of the peak: its blocks, their waves over the SMs, the part of these busy.
+    """The candidate tile with the highest rate: its size, blocks, waves over the SMs, and the share of busy SMs.
 
-    Waves of whole tiles; more SMs are busy where the summed dimension may be cut (app.ops.tiles).
+    Waves are of whole tiles; split-K keeps more SMs busy (app.ops.tiles).
     """
 
     rows: int
@@ -70,7 +69,7 @@ class Tile(NamedTuple):
 
 
 class Physics(NamedTuple):
-    """Seconds that each part takes under the fitted constants (`physics.analytic_model`)."""
+    """Seconds of each term under the fitted constants (`physics.analytic_model`)."""
 
     overhead: float
     least: float
@@ -82,9 +81,9 @@ class Physics(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A part of the answer: `source` physics, own, sibling, shared or measured; of a learned one the GPU it is of.
+    """A part of the answer: `source` physics, own, sibling, shared or measured; `gpu` the one its model is of.
 
-    latency_s is what it says alone, at full weight.
+    latency_s is its time alone, at full weight.
     """
 
     source: str
@@ -95,12 +94,12 @@ class Member(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """One operator on one GPU.
+    """Explanation of one operator on one GPU.
 
     situation  a name of SITUATIONS
-    learned    dtype of the cell that answers; None where nothing was learned
+    learned    dtype of the cell that answers; None without one
     clock_hz   sustained clock of its pipe, NaN where the GPU has none or its clock is not known
-    fading     part of the corrections that is left at its distance from the shapes learned from
+    fading     part of the corrections that is left at the extrapolation distance
     whole      whether corrections apply to the whole time, not to the work alone
     """
 
@@ -116,61 +115,61 @@ class Explanation(NamedTuple):
 
 
 def explained(learned: Learned, ops: OpTable, gpus: GpuTable, target: int, answer: Predictions) -> list[Explanation]:
-    """Every row of `ops` on GPU row `target`, whose `answer` [n] came from `learned`."""
-    found = learned.traced(ops, gpus, np.arange(len(ops)), np.full(len(ops), target))
-    trace, keys = found.trace, learned.cells_behind(found)
-    clocks, flops = sustained_clocks(found.gpus), work_of(ops, kinds_of(ops)).flops
+    """Explanations [n] of every row of `ops` on GPU row `target`, given the `answer` [n] of `learned`."""
+    traced = learned.traced(ops, gpus, np.arange(len(ops)), np.full(len(ops), target))
+    trace, keys = traced.trace, learned.source_cells(traced)
+    clocks, flops = sustained_clocks(traced.gpus), work_of(ops, kinds_of(ops)).flops
     situation = situations_of(answer.group)
-    told = []
+    explanations = []
     for q, key in enumerate(keys):
         latency_s = float(answer.latency_s[q])
-        members = list(_members(found, q, learned.home_of_model))
+        members = list(_members(traced, q, learned.home_of_model))
         if situation[q] == S_MEASURED:
             members = [member._replace(weight=0.0) for member in members]
-            members.append(Member("measured", found.gpus.ids[found.gpu[q]], 1.0, 0.0, latency_s))
-        told.append(
+            members.append(Member("measured", traced.gpus.ids[traced.gpu[q]], 1.0, 0.0, latency_s))
+        explanations.append(
             Explanation(
                 SITUATIONS[situation[q]],
                 None if key is None else key[1],
-                float(clocks[run_state(found.rows.op_features, q), ops.dtype[q], found.gpu[q]]),
-                _roof(found, q, float(flops[q]), latency_s),
-                _tile(found, q),
-                _physics(found, q),
+                float(clocks[run_state(traced.rows.op_features, q), ops.dtype[q], traced.gpu[q]]),
+                _roof(traced, q, float(flops[q]), latency_s),
+                _tile(traced, q),
+                _physics(traced, q),
                 tuple(members),
                 float(trace.fading[q]),
                 bool(trace.whole[q]),
             )
         )
-    return told
+    return explanations
 
 
-def _members(found: Traced, q: int, homes: Sequence[str | None]) -> Iterator[Member]:
-    """The physics, and every model that corrects it; `homes` are the GPUs that models are of."""
-    trace, gpu_models, cell, gpu = found.trace, found.gpu_models, found.trace.cell[q], found.gpu[q]
+def _members(traced: Traced, q: int, homes: Sequence[str | None]) -> Iterator[Member]:
+    """The physics, and every model that corrects it; `homes` are the GPUs of the models, None of shared ones."""
+    trace, gpu_models, cell, gpu = traced.trace, traced.gpu_models, traced.trace.cell[q], traced.gpu[q]
     yield Member("physics", None, 1.0, 0.0, float(trace.physics_s[q]))
     for k in range(MEMBERS if cell >= 0 else 0):
         if (model := gpu_models.member[cell, gpu, k]) >= 0:
             home = homes[model]
-            source = "shared" if home is None else "own" if home == found.gpus.ids[gpu] else "sibling"
-            said = (gpu_models.weight[cell, gpu, k], trace.correction[k, q], trace.member_s[k, q])
-            yield Member(source, home, *(float(figure) for figure in said))
+            source = "shared" if home is None else "own" if home == traced.gpus.ids[gpu] else "sibling"
+            values = (gpu_models.weight[cell, gpu, k], trace.correction[k, q], trace.member_s[k, q])
+            yield Member(source, home, *(float(figure) for figure in values))
 
 
-def _physics(found: Traced, q: int) -> Physics:
-    """Terms times their constants, of which those of the launch go for the same kind of launch; the limit has none."""
-    cell, terms = found.trace.cell[q], found.rows.terms
-    factors = found.gpu_models.factors[cell, found.gpu[q]] if cell >= 0 else NEUTRAL
-    constants = factors if found.trace.whole[q] else np.append(NEUTRAL[:2], factors[2:])
+def _physics(traced: Traced, q: int) -> Physics:
+    """Terms times their constants; launch constants only for launches as in training, the limit has none."""
+    cell, terms = traced.trace.cell[q], traced.rows.terms
+    factors = traced.gpu_models.factors[cell, traced.gpu[q]] if cell >= 0 else NEUTRAL
+    constants = factors if traced.trace.whole[q] else np.append(NEUTRAL[:2], factors[2:])
     scaled: list[float] = (terms[list(_SCALED), q] * constants).tolist()
     return Physics(*[*scaled, float(terms[LIMIT, q])])
 
 
-def _tile(found: Traced, q: int) -> Tile | None:
-    cell, tile, gpu = found.trace.cell[q], found.trace.tile[q], found.gpu[q]
+def _tile(traced: Traced, q: int) -> Tile | None:
+    cell, tile, gpu = traced.trace.cell[q], traced.trace.tile[q], traced.gpu[q]
     if tile < 0:
         return None
-    op_features, sms = found.rows.op_features, float(found.gpus.column("sm_count")[gpu])
-    whole = bool(cell >= 0 and found.gpu_models.tile[cell, gpu] >= 0)
+    op_features, sms = traced.rows.op_features, float(traced.gpus.column("sm_count")[gpu])
+    whole = bool(cell >= 0 and traced.gpu_models.tile[cell, gpu] >= 0)
     blocks = float(op_features.blocks[tile, q])
     another = tile < len(op_features.transformed) and bool(op_features.transformed[:, q].any())
     height, width = (TRANSFORMED if another else CANDIDATES)[tile].astype(int).tolist()
@@ -179,12 +178,12 @@ def _tile(found: Traced, q: int) -> Tile | None:
     )
 
 
-def _roof(found: Traced, q: int, flops: float, latency_s: float) -> Roof:
-    op_features, devices, gpu = found.rows.op_features, found.rows.devices, found.gpu[q]
+def _roof(traced: Traced, q: int, flops: float, latency_s: float) -> Roof:
+    op_features, devices, gpu = traced.rows.op_features, traced.rows.devices, traced.gpu[q]
     rate = float(devices.rates[run_state(op_features, q), op_features.dtype[q], gpu])
     bandwidth, moved = float(devices.bandwidth[gpu]), float(op_features.moved[q])
-    # Its time at full bandwidth: the term has the family's share in it.
-    dram_s = float(found.trace.dram_s[q] * BY_KIND[op_features.kind[q], 1])
+    # Time at full bandwidth: the term includes the family's share.
+    dram_s = float(traced.trace.dram_s[q] * BY_KIND[op_features.kind[q], 1])
     with np.errstate(divide="ignore", invalid="ignore"):
         intensity = flops / moved if moved else np.nan
         shares = np.array([flops / rate, dram_s]) / latency_s

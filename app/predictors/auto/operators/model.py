@@ -1,6 +1,6 @@
-"""`auto` for deep-learning operators: physics, and what measurements taught about where it errs.
+"""`Learned`: the trained operator models of `auto`, and which cell and GPU models answer a query.
 
-What answers, on which GPU, by which cell. How it is learned: app.predictors.auto.operators.learning.learn.
+Training: app.predictors.auto.operators.learning.learn. Inference: app.predictors.auto.operators.inference.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from app.ops import OP_CODE, OPS
 from app.ops.kinds import kinds_of
-from app.predictors.auto.operators.collectives.extrapolation import stand_ins, with_stand_ins
+from app.predictors.auto.operators.collectives.extrapolation import fallback_rows, with_fallback
 from app.predictors.auto.operators.inference import fill_answers
 from app.predictors.auto.operators.models.features import DEVICES, LIBRARY, shape_features
 from app.predictors.auto.operators.models.packed import EMPTY, MOST_NUMBERS, GpuModels, Packed, TreeArena, packed
@@ -38,20 +38,20 @@ from app.tables.predictions import MEASURED, Estimate
 
 CellKey = tuple[str, str]
 
-# Formats of the same pipe: what was learned in one serves the other where nothing better is known.
+# Formats of the same pipe: a dtype without a cell of its own borrows that of the other.
 _LIKE = {"fp16": "bf16", "bf16": "fp16", "int8": "fp8"}
-# The one that GPUs have which lack the other: an Arc runs FP8 on its vector units, and INT8 on its matrix units.
-_LENT_WITH_CARE = "int8"
+# The dtype that borrows from native GPUs only: an Arc emulates FP8 on its vector units, but runs INT8 on matrix units.
+_BORROWS_NATIVE = "int8"
 
-# Cards that are fed by their slot alone run long products at a clock that their temperature decides, so measured rows
-# tell of one state out of several: whole models on NeuSight's T4 and P4 ran up to 1.4 and 1.8 times as fast as products
-# measured one by one say, and half way from these to the physics is best, whichever way products are launched
-# (docs/reference/results.md, "In-sample figures"). Such an answer is no better known than one that few rows correct.
+# Most board power of slot-powered cards, and the part of their measured correction that is kept. Their clock on long
+# products depends on temperature, so measured rows show one state out of several: whole models on NeuSight's T4 and P4
+# ran up to 1.4 and 1.8 times as fast as products measured one by one, and half of the correction is best, however
+# products are launched (docs/reference/results.md, "In-sample figures"). Such an answer counts as calibrated.
 UNSTEADY_W, UNSTEADY_TRUST = 75.0, 0.5
 
 
 class Traced(NamedTuple):
-    """Answers and their terms; query q is on row `gpu[q]` of `gpus`, which has GPUs over their slots too."""
+    """Answers and their terms; query q runs on row `gpu[q]` of `gpus`, extended by GPUs linked over their slots."""
 
     estimate: Estimate
     trace: Trace
@@ -63,17 +63,17 @@ class Traced(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """Cells by operator and dtype; `tree_arena` where the trees of models that were loaded stand."""
+    """Cells by operator and dtype; `tree_arena` holds the trees of loaded models."""
 
     cells: Mapping[CellKey, Cell] = field(default_factory=dict)
     tree_arena: TreeArena = EMPTY
 
     def estimate(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Estimate:
-        """Operator row `i[q]` on GPU row `j[q]`."""
+        """Times and their support, [n], of operator row `i[q]` on GPU row `j[q]`."""
         return self._answered(ops, gpus, i, j, UNTRACED).estimate
 
     def traced(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Traced:
-        """The same with the terms of each answer."""
+        """The same as `estimate`, with the terms of each answer."""
         return self._answered(ops, gpus, i, j, Trace.of(len(i)))
 
     def _answered(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, trace: Trace) -> Traced:
@@ -86,27 +86,27 @@ class Learned:
         other, share = twin, np.zeros(n)
         shape = shape_features(kinds, products, len(ops))
         if collective:
-            held = stand_ins(shape, (ops.kind, ops.dtype), (i, j), self._packed, gpu_models)
+            held = fallback_rows(shape, (ops.kind, ops.dtype), (i, j), self._packed, gpu_models)
             if len(held.query):
-                twin, other = (np.where(at < 0, twin, n + at) for at in (held.one, held.other))
+                twin, other = (np.where(at < 0, twin, n + at) for at in (held.twin, held.other))
                 share, place = held.share, len(ops) + np.arange(len(held.query))
-                rows = with_stand_ins(ops, i[held.query], held)
+                rows = with_fallback(ops, i[held.query], held)
                 ops, i, j = concatenate([ops, rows]), np.append(i, place), np.append(j, j[held.query])
                 kinds = kinds_of(ops)
                 products = products_of(kinds)
                 shape = shape_features(kinds, products, len(ops))
         op_features = operator_features(ops, kinds, products)
-        asked = Rows(shape, op_features, devices_of(gpus), np.empty((TERMS, len(i))))
+        rows_of = Rows(shape, op_features, devices_of(gpus), np.empty((TERMS, len(i))))
         answers = Answers.of(n)
-        fill_answers(asked, self._packed, gpu_models, Queries(i, j, order, twin, other, share), answers, trace)
-        support, limit_s = SUPPORT_OF_SITUATION[answers.situation], asked.terms[LIMIT, :n]
+        fill_answers(rows_of, self._packed, gpu_models, Queries(i, j, order, twin, other, share), answers, trace)
+        support, limit_s = SUPPORT_OF_SITUATION[answers.situation], rows_of.terms[LIMIT, :n]
         estimate = Estimate(answers.latency_s, answers.bound, support, answers.group, answers.stretch, limit_s)
-        return Traced(estimate, trace, asked, gpu_models, gpus, j[:n])
+        return Traced(estimate, trace, rows_of, gpu_models, gpus, j[:n])
 
-    def cells_behind(self, found: Traced) -> list[CellKey | None]:
-        """Operator and dtype of the cell behind each answer, None where nothing was learned."""
+    def source_cells(self, traced: Traced) -> list[CellKey | None]:
+        """Operator and dtype of the cell behind each answer, None where there is none."""
         keys = [*self.cell_rows.values(), None]
-        return [keys[row] for row in found.trace.cell.tolist()]
+        return [keys[row] for row in traced.trace.cell.tolist()]
 
     @cached_property
     def _models(self) -> list[Model]:
@@ -127,7 +127,7 @@ class Learned:
 
     @cached_property
     def home_of_model(self) -> list[str | None]:
-        """The GPU that each model is of; None of those of several."""
+        """The GPU that each model was trained on; None if on several."""
         home = {
             id(model): gpu for cell in self.cells.values() for gpu, model in (*cell.lenders.items(), *cell.own.items())
         }
@@ -135,14 +135,17 @@ class Learned:
 
     @cached_property
     def cell_rows(self) -> dict[CellKey, CellKey]:
-        """The cell behind each row of what answers: every one, and those that lend without some of their GPUs."""
-        lending = {(op, _LENT_WITH_CARE): (op, _LIKE[_LENT_WITH_CARE]) for op, _ in self.cells}
+        """Row of the packed arrays -> cell: every cell, and those borrowed without the GPUs that emulate the format."""
+        lending = {(op, _BORROWS_NATIVE): (op, _LIKE[_BORROWS_NATIVE]) for op, _ in self.cells}
         apart = {key: of for key, of in lending.items() if of in self.cells and key not in self.cells}
         return {key: key for key in self.cells} | apart
 
     @cached_property
     def cell_of(self) -> Ints:
-        """Rows of the cells that may answer, the usual one first, int [kinds, dtypes, most]; of most one at most."""
+        """Rows of the cells that can answer, the default first, int [kinds, dtypes, dtypes]; -1 pads.
+
+        Only collectives have more than one.
+        """
         rows = {key: row for row, key in enumerate(self.cell_rows)}
         cell = np.full((len(OPS), len(DTYPES), len(DTYPES)), -1)
         for name, kind in OP_CODE.items():
@@ -154,51 +157,51 @@ class Learned:
         return cell
 
     def _of_any_dtype(self, op: str) -> list[CellKey]:
-        """The cells of a collective, which moves bytes whatever they hold; none of any other operator."""
+        """The cells of a collective, which moves bytes of any dtype; none for other operators."""
         return [key for key in self.cells if key[0] == op] if IS_COLLECTIVE[OP_CODE[op]] else []
 
     @cached_property
     def _borrowed(self) -> NDArray[np.bool_]:
-        """Whether what was learned of another dtype answers, bool [kinds, dtypes]."""
+        """Whether the default cell was trained on another dtype, bool [kinds, dtypes]."""
         borrowed = self.cell_of[:, :, 0] >= 0
         for (name, dtype), cell in self.cells.items():
             borrowed[OP_CODE[name], DTYPE_CODE[dtype]] = cell.borrowed
         return borrowed
 
     def emulating(self, gpus: GpuTable) -> frozenset[str]:
-        """GPUs that ran a format which they lack: how long it took them says nothing of one that they have."""
-        lacking = np.isnan(peaks(gpus)[DTYPE_CODE[_LIKE[_LENT_WITH_CARE]]]).tolist()
-        return frozenset(gpu for gpu, lacks in zip(gpus.ids, lacking, strict=True) if lacks)
+        """GPUs that emulate the lending format, whose times do not carry over to the borrowing one, which they have."""
+        unsupported = np.isnan(peaks(gpus)[DTYPE_CODE[_LIKE[_BORROWS_NATIVE]]]).tolist()
+        return frozenset(gpu for gpu, emulates in zip(gpus.ids, unsupported, strict=True) if emulates)
 
     def gpu_model(
         self, key: CellKey, gpu: str, architecture: str, slowed: frozenset[str], without: frozenset[str] = frozenset()
     ) -> GpuModel:
-        """What cell `key` answers on a GPU with, `without` what some GPUs taught.
+        """The models of cell `key` for a GPU, excluding those of the GPUs `without`.
 
-        `slowed`: GPUs whose clock their temperature decides. How they ran products says nothing of a sibling of more
-        power: a GTX 1080 Ti would lose at large sizes half of its rate, as the P4 did.
+        `slowed`: GPUs whose clock depends on their temperature. Their products do not carry over to a sibling of more
+        power: a GTX 1080 Ti would lose half of its rate at large sizes, as the P4 did.
         """
         cell, product = self.cells[key], bool(IS_LINEAR[OP_CODE[key[0]]])
         if product and gpu not in slowed:
             without |= slowed
         if not without.isdisjoint(cell.own):
             cell = replace(cell, own={name: model for name, model in cell.own.items() if name not in without})
-        found = cell.gpu_model(gpu, architecture)
-        if gpu not in slowed or found.situation != S_SEEN or not product:
-            return found
-        members = tuple((model, UNSTEADY_TRUST * weight) for model, weight in found.members)
-        factors = found.factors ** np.where(OF_WORK, UNSTEADY_TRUST, 1.0)
-        return GpuModel(factors, members, S_CALIBRATED, found.tile)
+        usual = cell.gpu_model(gpu, architecture)
+        if gpu not in slowed or usual.situation != S_SEEN or not product:
+            return usual
+        members = tuple((model, UNSTEADY_TRUST * weight) for model, weight in usual.members)
+        factors = usual.factors ** np.where(OF_WORK, UNSTEADY_TRUST, 1.0)
+        return GpuModel(factors, members, S_CALIBRATED, usual.tile)
 
     def ran_on(self, gpu: str) -> NDArray[np.bool_]:
-        """Which operators and dtypes were measured on a GPU, bool [kinds, dtypes]; not what they lend one another."""
+        """Whether each operator and dtype was measured on a GPU, bool [kinds, dtypes]; borrowed cells do not count."""
         ran = np.zeros((len(OPS), len(DTYPES)), dtype=np.bool_)
         for (op, dtype), cell in self.cells.items():
             ran[OP_CODE[op], DTYPE_CODE[dtype]] = gpu in cell.own and not cell.borrowed
         return ran
 
     def _gpu_models(self, gpus: GpuTable) -> GpuModels:
-        """GpuModels of every GPU of a table, put together once per table."""
+        """GpuModels of every GPU of a table, stacked once per table."""
         key = ("gpu_models", self)
         if key not in gpus.memo:
             gpus.memo[key] = self._stacked(gpus)
@@ -207,10 +210,10 @@ class Learned:
 
     def _stacked(self, gpus: GpuTable) -> GpuModels:
         architectures = zip(*(architecture_keys(gpus, collective=sends) for sends in (False, True)), strict=True)
-        taught = {name for cell in self.cells.values() for name in cell.own}
-        emulating, slowed = self.emulating(gpus) & taught, unsteady(gpus)
+        trained = {name for cell in self.cells.values() for name in cell.own}
+        emulating, slowed = self.emulating(gpus) & trained, unsteady(gpus)
         rows = [
-            self._gpu_model_row(gpu, architecture, slowed & {gpu, *taught}, emulating)
+            self._gpu_model_row(gpu, architecture, slowed & {gpu, *trained}, emulating)
             for gpu, architecture in zip(gpus.ids, architectures, strict=True)
         ]
         factors, member, weight, situation, tile, devices, library = (
@@ -218,8 +221,8 @@ class Learned:
         )
         dtype = np.array([DTYPE_CODE[of] for _, of in self.cell_rows.values()], dtype=np.intp)
         donor, bandwidth_ratio = donors_of(gpus, member, situation, self.home_of_model)
-        told = (factors, member, weight, donor, bandwidth_ratio, situation, tile)
-        return GpuModels(*told, self.cell_of, self._borrowed, dtype, devices, library)
+        per_gpu = (factors, member, weight, donor, bandwidth_ratio, situation, tile)
+        return GpuModels(*per_gpu, self.cell_of, self._borrowed, dtype, devices, library)
 
     @cached_property
     def _gpu_model_row(
@@ -227,24 +230,24 @@ class Learned:
     ) -> Callable[
         [str, tuple[str, str], frozenset[str], frozenset[str]], tuple[Floats, Ints, Floats, Ints, Ints, Floats, Floats]
     ]:
-        """`_recipe_row_of`, remembered for the GPUs asked last; goes with what was learned."""
-        return lru_cache(maxsize=1024)(self._recipe_row_of)
+        """`_gpu_model_row_of`, cached for the last GPUs."""
+        return lru_cache(maxsize=1024)(self._gpu_model_row_of)
 
-    def _recipe_row_of(
+    def _gpu_model_row_of(
         self, gpu: str, architectures: tuple[str, str], slowed: frozenset[str], emulating: frozenset[str]
     ) -> tuple[Floats, Ints, Floats, Ints, Ints, Floats, Floats]:
-        """Factors [rows, FACTORS], models [rows, MEMBERS], weights alike, the rest of GpuModels [rows], for one GPU.
+        """Factors [rows, FACTORS], models and weights [rows, MEMBERS], the rest of GpuModels [rows, ...], of one GPU.
 
-        `architectures`: its make, and the same as collectives see it.
+        `architectures`: its architecture keys, for operators and for collectives.
         """
         n = len(self.cell_rows)
         factors, member = np.ones((n, FACTORS)), np.full((n, MEMBERS), -1)
         weight = np.zeros((n, MEMBERS))
         situation, tile = (np.empty(n, dtype=np.intp) for _ in range(2))
         devices, library = np.full((n, MOST_NUMBERS), np.inf), np.tile([-np.inf, np.inf], (n, 1))
-        for row, (asked, key) in enumerate(self.cell_rows.items()):
+        for row, (query, key) in enumerate(self.cell_rows.items()):
             architecture = architectures[int(IS_COLLECTIVE[OP_CODE[key[0]]])]
-            without = emulating if lent_with_care(key, asked[1]) else frozenset()
+            without = emulating if borrows_native(key, query[1]) else frozenset()
             gpu_model = self.gpu_model(key, gpu, architecture, slowed, without)
             factors[row], situation[row], tile[row] = gpu_model.factors, gpu_model.situation, gpu_model.tile
             if IS_COLLECTIVE[OP_CODE[key[0]]]:
@@ -266,14 +269,14 @@ class Learned:
             cells[op, dtype] = Cell.from_state(cell)
         models = cls(cells)._models
         tree_arena = EMPTY.joined([model.trees for model in models])
-        standing = {id(model): model._replace(trees=part) for model, part in zip(models, tree_arena.parts, strict=True)}
-        return cls({key: cell.with_models(standing) for key, cell in cells.items()}, tree_arena)
+        stored = {id(model): model._replace(trees=part) for model, part in zip(models, tree_arena.parts, strict=True)}
+        return cls({key: cell.with_models(stored) for key, cell in cells.items()}, tree_arena)
 
 
 def _measured(cell: Cell, gpu_model: GpuModel) -> tuple[Floats, Floats]:
-    """Devices (logarithms) and libraries that a collective was measured with, as GpuModels has them.
+    """Measured numbers of devices (logarithms) [MOST_NUMBERS] and libraries [2] of a collective, as in GpuModels.
 
-    By those who answer; where these tell nothing, by every GPU of the cell.
+    Those of the answering models; if they have none, those of all GPUs of the cell.
     """
     models = [model for model, _ in gpu_model.members]
     if not any(len(model.smooth.measured(DEVICES)) for model in models):
@@ -288,13 +291,13 @@ def _measured(cell: Cell, gpu_model: GpuModel) -> tuple[Floats, Floats]:
     return devices, np.array([libraries[0], libraries[-1]]) if len(libraries) else np.array([-np.inf, np.inf])
 
 
-def lent_with_care(key: CellKey | None, dtype: str) -> bool:
-    """Whether the cell answers for a dtype that GPUs may run on other units than its own."""
-    return key is not None and dtype == _LENT_WITH_CARE != key[1]
+def borrows_native(key: CellKey | None, dtype: str) -> bool:
+    """Whether `dtype` borrows from cell `key`, excluding GPUs that emulate the format of the cell."""
+    return key is not None and dtype == _BORROWS_NATIVE != key[1]
 
 
 def with_hits(estimate: Estimate, ops: OpTable, i: Ints, evidence: Evidence) -> Estimate:
-    """The estimate with measured times where `evidence` holds the very operator asked for, on the GPU asked for."""
+    """`estimate`, in place, with measured times where `evidence` holds the same operator on the same GPU."""
     hits = evidence.query
     if not len(hits):
         return estimate
@@ -313,6 +316,6 @@ def _alike(ops: OpTable, j: Ints) -> bool:
 
 
 def unsteady(gpus: GpuTable) -> frozenset[str]:
-    """GPUs whose clock on a long product is up to their temperature; of an unknown power none."""
+    """GPUs whose clock on long products depends on their temperature; none of unknown board power."""
     slowed = (gpus.column("board_power_w") <= UNSTEADY_W).tolist()
     return frozenset(gpu for gpu, slow in zip(gpus.ids, slowed, strict=True) if slow)

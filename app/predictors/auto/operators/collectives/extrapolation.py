@@ -1,10 +1,10 @@
-"""Collectives unlike those that were learned from: larger or smaller messages, more devices, numbers between.
+"""Collective extrapolation: corrections of collectives outside the training range, and between numbers of devices.
 
-What the physics misses of the largest message it misses alike of larger ones, as both wait for the same link, and of
-the smallest alike of smaller ones, as both wait for the same launches. So it is with the most and the fewest devices:
-how one more is wired no row tells, but that it waits for the same links. So beyond what was measured a row is corrected
-as the nearest within, and not less the further it is; a library that its GPU lacks as the one that it has. Between two
-numbers of devices a row is corrected as both are, by where the logarithm of its own lies.
+The physics errs alike for the largest trained message and larger ones, which wait for the same link, and for the
+smallest and smaller ones, which wait for the same launches; likewise for the most and the fewest devices. So a row
+outside the range gets the correction of the nearest row inside, its fallback, without fading; one of a library that was
+not measured on its GPU that of the measured one. Between two numbers of devices the corrections of both are
+interpolated in the logarithm of the number.
 """
 
 from __future__ import annotations
@@ -21,51 +21,51 @@ from app.runtime.compiled import compiled
 from app.tables.arrays import Floats, Ints, Singles
 from app.tables.ops import OpTable
 
-# How far a size may be from one that was measured, as features are rounded.
+# Largest difference of two equal sizes, as logarithms: features are rounded.
 _ROUNDED = 1e-3
 
 
-class StandIns(NamedTuple):
-    """Rows that were learned from, in place of those queries, of n, that are none of them.
+class Fallback(NamedTuple):
+    """The m rows whose corrections apply to queries outside the training range, of n queries.
 
-    query       int [m], which query each stands in for; twice where two numbers of devices do
+    query        int [m], the query of each; a query between two numbers of devices has two
     message_bytes, devices, library  float64 [m]
-    one, other  int [n], which of the m a query is corrected as, and which besides, -1 as itself
-    share       float64 [n], how much of the correction `other` makes
+    twin, other  int [n], the rows of the m whose corrections apply to a query, -1 its own
+    share        float64 [n], weight of the correction of `other`
     """
 
     query: Ints
     message_bytes: Floats
     devices: Floats
     library: Floats
-    one: Ints
+    twin: Ints
     other: Ints
     share: Floats
 
 
-def stand_ins(
+def fallback_rows(
     shape: Singles, codes: tuple[Ints, Ints], asked: tuple[Ints, Ints], packed: Packed, gpu_models: GpuModels
-) -> StandIns:
-    """What is asked in place of collectives beyond or between what was learned; arguments as of `cells_of`."""
+) -> Fallback:
+    """The fallback of each query that needs one; arguments as of `cells_of`."""
     held = _held(shape, codes, asked, packed, gpu_models)
     first, second = np.flatnonzero(~np.isnan(held[0])), np.flatnonzero(held[4] > 0.0)
-    one = np.full(held.shape[1], -1)
-    one[first] = np.arange(len(first))
-    other = one.copy()
+    twin = np.full(held.shape[1], -1)
+    twin[first] = np.arange(len(first))
+    other = twin.copy()
     other[second] = len(first) + np.arange(len(second))
     query = np.append(first, second)
     message, library = held[0, query], held[3, query]
     devices = np.append(held[1, first], held[2, second])
-    return StandIns(query, message, devices, library, one, other, np.nan_to_num(held[4]))
+    return Fallback(query, message, devices, library, twin, other, np.nan_to_num(held[4]))
 
 
 @compiled
 def _held(
     shape: Singles, codes: tuple[Ints, Ints], asked: tuple[Ints, Ints], packed: Packed, gpu_models: GpuModels
 ) -> Floats:
-    """Message, two numbers of devices, library, and the share of the second number, [5, n].
+    """Message bytes, two numbers of devices, library, and the share of the second number, float64 [5, n].
 
-    NaN of queries that need none.
+    NaN for queries that need no fallback.
     """
     cells, (i, j), (kind, _) = cells_of(shape, codes, asked, packed, gpu_models), asked, codes
     held = np.full((5, len(i)), np.nan)
@@ -85,9 +85,9 @@ def _held(
 
 @compiled
 def _around(devices: float, measured: Floats) -> tuple[float, float, float]:
-    """The measured numbers of devices around one, and the share of the second; logarithms.
+    """The two measured numbers of devices around `devices`, and the weight of the second; all logarithms.
 
-    Itself twice where nothing was measured; `measured` in order, infinite where there are no more.
+    `devices` twice where nothing was measured. `measured` is sorted and padded with infinity.
     """
     if not len(measured) or np.isinf(measured[0]):
         return devices, devices, 0.0
@@ -101,8 +101,8 @@ def _around(devices: float, measured: Floats) -> tuple[float, float, float]:
     return last, last, 0.0
 
 
-def with_stand_ins(ops: OpTable, i: Ints, held: StandIns) -> OpTable:
-    """Rows `i` [m] as those that stand in for them."""
+def with_fallback(ops: OpTable, i: Ints, held: Fallback) -> OpTable:
+    """Rows `i` [m] with the sizes and libraries of their fallbacks."""
     rows = ops.take(i)
     for name, column in (
         ("message_bytes", held.message_bytes),

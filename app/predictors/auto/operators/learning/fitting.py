@@ -1,8 +1,8 @@
-"""How the cell of one operator in one dtype is learned from measured rows (models.per_operator).
+"""Fitting of the cell of one operator in one dtype to its training samples (models.per_operator).
 
-A GPU with enough rows has constants and trees fitted to them. The model of all GPUs is learned with equal weight of
-each; off them it may do more harm than good, so of each constant as much is carried as makes agree on, of its trees
-what did best when each make was held out in turn. Few rows correct what their GPU would get without them.
+A GPU with enough rows has constants and trees of its own. The shared model is fitted to all GPUs with equal weight of
+each; on other GPUs it may do more harm than good, so each constant is carried as far as architectures agree on it, and
+its trees with the strength that errs least on held-out architectures. Few rows calibrate the prediction of their GPU.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from app.predictors.auto.operators.physics.physics_fit import FACTORS, fitted_fa
 from app.predictors.intervals.groups import S_UNSEEN
 from app.tables.arrays import Floats, Ints
 
-# Rows of a GPU from which a model stands by itself; with fewer it corrects another.
+# Least rows of a GPU for a model of its own; with fewer it corrects another.
 ENOUGH = 400
-# Rows per tree, those of eager rows, and the bounds of how many trees a model has.
+# Rows per tree, the same of eager rows, and the bounds of the number of trees.
 ROWS_PER_TREE, EAGER_ROWS_PER_TREE, LEAST_TREES, MOST_TREES = 4, 8, 80, 2000
-# Part of the features that each tree of a GPU's own model sees: chosen on configurations and sizes held out.
+# Share of features per tree of a GPU's own model: chosen on held-out configurations and sizes.
 OWN_FEATURES = 0.7
 # How far off, in log space, a row of CUDA graphs pulls trees in proportion: throttled runs, and kernels that no feature
 # tells, would draw the mean of their neighbours to them. Of eager rows squared error does better, in whole models of
@@ -47,25 +47,24 @@ CLEAR, SETTLES = 0.1, 0.1
 # the shorter is the better answer, also if it is somewhat rarer.
 _OWN_EAGER = Growth(MOST_TREES, features=OWN_FEATURES)
 _OWN_OF_GRAPHS = replace(_OWN_EAGER, clear=CLEAR, settles=SETTLES, relative=True)
-# Where MOST_TREES are fewer than the rows would bear, each takes a larger step instead: rows from which on, and the
-# rate's bounds.
+# Where MOST_TREES are fewer than ROWS_PER_TREE allows, the learning rate is larger: rows from which on, and its bounds.
 ROWS_OF_RATE, RATE, MOST_RATE = 27_000, 0.1, 0.2
-# Rows of each GPU that the shared model sees at most, and its trees.
+# Most rows per GPU of the shared model, and its trees.
 SHARED_ROWS, SHARED_TREES = 4000, 200
-# Rows of a GPU that may do without others.
+# Least rows of a GPU for a calibration without the shared model.
 LEAST_ALONE = 24
-# The same where only the strength is to be found.
+# Most rows per GPU, and trees, of the models that the strength is chosen with.
 TRIAL_ROWS, TRIAL_TREES = 800, 80
-# Parts of what trees say that may be carried to other makes.
+# Candidate strengths: the part of the trees' correction that is carried to other architectures.
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
-# Makes from which anything may be carried to another: two agree by chance.
+# Least architectures to carry anything to another: two agree by chance.
 LEAST_ARCHITECTURES = 3
 
 
 def learn(samples: Samples, shape_features: int, before: Cell | None, usual: Samples | None) -> Cell:
-    """The cell that these samples teach; what `before` knows of other GPUs stays.
+    """The cell fitted to `samples`; models of other GPUs in `before` stay.
 
-    `usual`: the same with the usual tiles, for what is carried to a GPU whose tile nobody knows.
+    `usual`: the samples with the usual tiles, for the shared model, which serves GPUs of unknown tile.
     """
     codes = np.unique(samples.gpu).tolist()
     names = {samples.names[code] for code in codes}
@@ -85,17 +84,17 @@ def learn(samples: Samples, shape_features: int, before: Cell | None, usual: Sam
     own = dict(base.own)
     for code in codes:
         rows = samples.of(np.flatnonzero(samples.gpu == code))
-        own[samples.names[code]] = _own(rows, code, base, taught=shared is not old.shared)
+        own[samples.names[code]] = _own(rows, code, base, shared_has_rows=shared is not old.shared)
     return Cell(own, architecture, shared, strength, low, high)
 
 
-def _own(samples: Samples, code: int, base: Cell, *, taught: bool) -> Model:
-    """The model of one GPU; `taught`: the shared model has seen these very rows."""
+def _own(samples: Samples, code: int, base: Cell, *, shared_has_rows: bool) -> Model:
+    """The model of one GPU; `shared_has_rows`: the shared model was fitted to these rows too."""
     if len(samples.latency_s) >= ENOUGH:
-        return _with_apart(samples)
+        return _with_isolated(samples)
     others = base.others(samples.names[code], samples.architectures[code])
-    if taught and len(samples.latency_s) >= LEAST_ALONE:
-        # What a model leaves of rows that taught it says nothing of others.
+    if shared_has_rows and len(samples.latency_s) >= LEAST_ALONE:
+        # The shared model's residuals on its own training rows say nothing of other rows.
         return corrected(samples, others._replace(members=()), None, alone=True)
     return corrected(samples, others, base.shared)
 
@@ -112,10 +111,11 @@ def calibrated(samples: Samples, before: Cell) -> Cell:
     return replace(before, own=own, architecture=architecture)
 
 
-def _with_apart(samples: Samples) -> Model:
-    """The model of a GPU of many rows: those apart do not teach the others, only themselves what the others miss.
+def _with_isolated(samples: Samples) -> Model:
+    """The model of a GPU of many rows, with additional trees for the isolated ones.
 
-    They follow the others' trees with trees of their own, whose first question keeps them from all other rows.
+    Trees are fitted to the usual rows; then more to the residuals of the isolated rows, whose first split keeps them
+    from all other rows.
     """
     usual, n = np.flatnonzero(~samples.isolated), int(samples.isolated.sum())
     if n == 0 or len(usual) < ENOUGH:
@@ -129,7 +129,7 @@ def _with_apart(samples: Samples) -> Model:
 
 
 def fitted(samples: Samples, *, alone: bool, trees: int | None = None, weight: Floats | None = None) -> Model:
-    """Physics with its constants, and trees on what it misses."""
+    """Constants of the physics, and trees fitted to its log residuals; `weight` [n] of the rows."""
     mass = np.ones(len(samples.latency_s)) if weight is None else weight
     capped = alone and samples.waits
     factors = fitted_factors(samples.terms, samples.latency_s, weight=mass, streams=samples.streams, capped=capped)
@@ -151,17 +151,17 @@ def fitted(samples: Samples, *, alone: bool, trees: int | None = None, weight: F
 
 
 def _trees_of(rows: int, *, eager: bool) -> int:
-    """How many trees rows bear."""
+    """Number of trees for this many rows."""
     return min(max(rows // (EAGER_ROWS_PER_TREE if eager else ROWS_PER_TREE), LEAST_TREES), MOST_TREES)
 
 
 def rate_of(rows: int) -> float:
-    """How much of what is left each tree of a GPU's own model takes."""
+    """Learning rate of a GPU's own model."""
     return min(max(RATE * rows / ROWS_OF_RATE, RATE), MOST_RATE)
 
 
 def corrected(samples: Samples, others: GpuModel, shared: Model | None, *, alone: bool = False) -> Model:
-    """What few rows of a GPU teach on top of what `others` did, or `alone`, where `others` has no models."""
+    """The calibration of `others` to few rows of a GPU; `alone`: `others` has no models, only constants."""
     n = len(samples.latency_s)
     if n > ENOUGH:
         samples = samples.of(np.random.default_rng(0).permutation(n)[:ENOUGH])
@@ -172,34 +172,34 @@ def corrected(samples: Samples, others: GpuModel, shared: Model | None, *, alone
 
 
 def _tile(samples: Samples) -> int:
-    """The only tile of these rows; ANY_TILE where GPUs differ."""
+    """The single tile of these rows; ANY_TILE where GPUs differ."""
     return int(samples.tile[0]) if (samples.tile == samples.tile[0]).all() else ANY_TILE
 
 
 def kernels_of(shared: Model | None) -> Kernels:
-    """What rows have in common by the model of all GPUs."""
+    """Kernels of the Gaussian process, by the trees of the shared model."""
     return Kernels.of(NO_TREES if shared is None else shared.trees)
 
 
 def _shared(samples: Samples, codes: Sequence[int], most: int, trees: int) -> Model:
-    """One model of all GPUs `codes`, each with the same weight and at most `most` rows."""
+    """The shared model of the GPUs `codes`, each with equal weight and at most `most` rows."""
     kept = [_some(samples, code, most) for code in codes]
     weight = np.concatenate([np.full(len(part), 1.0 / len(part)) for part in kept])
     return fitted(samples.of(np.concatenate(kept)), alone=False, trees=trees, weight=weight)
 
 
 def _some(samples: Samples, code: int, most: int) -> Ints:
-    """At most `most` rows of a GPU, at random but always the same."""
+    """At most `most` rows of a GPU, int [m], drawn at random with a fixed seed."""
     rows = np.flatnonzero(samples.gpu == code)
     return np.random.default_rng(0).permutation(rows)[:most]
 
 
 def _strength(samples: Samples, codes: Sequence[int]) -> Strengths:
-    """Of constants as much as their makes agree on, and of trees the part with the least error on makes held out.
+    """The part of each constant and of the trees that is carried to another architecture.
 
-    Of an operator that moves bytes no trees: on large rows of a GPU held out they did worse than none
-    (docs/explanation/notebook.md). One that only streams tells its own make no more, as bandwidth tells the rest. Of
-    fewer makes than LEAST_ARCHITECTURES nothing.
+    Of the trees the part with the least error on held-out architectures; none for operators that move bytes: on large
+    rows of a held-out GPU they did worse than none (docs/explanation/notebook.md). For those that only stream, siblings
+    get no more either, as bandwidth explains the rest. Nothing with fewer than LEAST_ARCHITECTURES.
     """
     architectures = {code: samples.architectures[code] or samples.names[code] for code in codes}
     of_architecture = [
@@ -227,16 +227,16 @@ def _strength(samples: Samples, codes: Sequence[int]) -> Strengths:
 
 
 def _constants(samples: Samples) -> Floats:
-    """Logarithms of the constants that fit one GPU by itself, [FACTORS]."""
+    """Logarithms of the constants fitted to one GPU alone, float64 [FACTORS]."""
     return np.log(fitted_factors(samples.terms, samples.latency_s, streams=samples.streams))
 
 
 def agreed(constants: Floats) -> Floats:
-    """The part of each constant that is carried to a further make, [FACTORS].
+    """The part of each constant that is carried to a further architecture, float64 [FACTORS].
 
-    Mean^2 / (mean^2 + d^2) over makes, d^2 the mean square difference between two of them; `constants` [makes, FACTORS]
-    are logarithms. Least squares would take the variance of the mean for d^2, but a constant too large costs more than
-    one too small, and that did worse on GPUs held out.
+    Mean^2 / (mean^2 + d^2), d^2 the mean square difference between two architectures; `constants`, float64
+    [architectures, FACTORS], are logarithms. Least squares would take the variance of the mean for d^2, but a constant
+    too large costs more than one too small, and that did worse on held-out GPUs.
     """
     shared, differing = constants.mean(axis=0) ** 2, 2.0 * constants.var(axis=0, ddof=1)
     part: Floats = np.divide(shared, shared + differing, out=np.zeros(FACTORS), where=shared > 0.0)

@@ -1,8 +1,7 @@
-"""From measured rows to what `auto` knows of operators: which of them teach which cell, and with what beside them.
+"""Training of all cells from measured rows, and calibration of them to a few rows of a GPU.
 
-Before a cell is learned (learning.fitting) its rows gain what they are seen with: the tile of their
-GPU's kernels, sizes that only other collectives have, places where nothing was measured. Few rows teach the cell that
-answers for them, which may be another dtype's.
+Before a cell is fitted (learning.fitting) its rows get the tile of their GPU's kernels, interpolated sizes of
+collectives, and distillation inputs. A few rows calibrate the cell that answers for them, which may be another dtype's.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from app.predictors.auto.operators.collectives.interpolation import joined, with
 from app.predictors.auto.operators.learning.distillation_inputs import unmeasured
 from app.predictors.auto.operators.learning.fitting import calibrated, kernels_of, learn
 from app.predictors.auto.operators.learning.tile_choice import tiled
-from app.predictors.auto.operators.model import CellKey, Learned, lent_with_care
+from app.predictors.auto.operators.model import CellKey, Learned, borrows_native
 from app.predictors.auto.operators.models.features import SHAPE_FEATURES, shape_features
 from app.predictors.auto.operators.models.gaussian_process import View, expected
 from app.predictors.auto.operators.models.per_operator import Cell
@@ -41,39 +40,39 @@ from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
 
 
 def fit(known: Learned, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Learned:
-    """What is `known` with what `runs` teach; that of other operators, dtypes and GPUs stays."""
+    """`known` with the cells of `runs` trained; those of other operators, dtypes and GPUs stay."""
     runs, gpus = runs_by_link(runs, gpus)
     cells = dict(known.cells)
     usual = {(run.op, run.dtype): usual_rows(run) for run in runs}
     for key, rows in _with_interpolated_sizes({key: run.rows for key, run in usual.items()}, gpus).items():
         if len(rows):
             before = cells.get(key)
-            found = with_isolated_rows(tiled(rows, gpus, (before or Cell()).tile), usual[key])
+            training = with_isolated_rows(tiled(rows, gpus, (before or Cell()).tile), usual[key])
             blank = unmeasured(rows)
-            found = replace(found, blank=(samples(blank, gpus).features, blank.gpu)) if len(blank) else found
-            usual_tiles = found if (found.tile == ANY_TILE).all() else samples(rows, gpus)
-            cells[key] = learn(found, SHAPE_FEATURES, before, usual_tiles)
+            training = replace(training, blank=(samples(blank, gpus).features, blank.gpu)) if len(blank) else training
+            usual_tiles = training if (training.tile == ANY_TILE).all() else samples(rows, gpus)
+            cells[key] = learn(training, SHAPE_FEATURES, before, usual_tiles)
     return Learned(cells)
 
 
 def with_measured(known: Learned, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Learned:
-    """Corrected, at once, for GPUs of which `runs` hold some rows; GPUs with a model of their own keep it."""
+    """`known` calibrated to the GPUs of `runs`, without training; GPUs with a model of their own keep it."""
     runs, gpus = runs_by_link(runs, gpus)
-    cells, told = dict(known.cells), dict[CellKey, list[Measurements]]()
+    cells, given = dict(known.cells), dict[CellKey, list[Measurements]]()
     for run in runs:
         rows = usual_rows(run).rows
         for key, here in _homes(known, rows.ops):
-            told.setdefault(key, []).append(rows.take(here))
-    for key, parts in told.items():
-        taught = _taught(known, key, gpus)
-        cells[key] = calibrated(tiled(joined(parts), gpus, taught.tile), taught)
+            given.setdefault(key, []).append(rows.take(here))
+    for key, parts in given.items():
+        base = _base(known, key, gpus)
+        cells[key] = calibrated(tiled(joined(parts), gpus, base.tile), base)
     return Learned(cells, known.tree_arena)
 
 
 def _homes(known: Learned, ops: OpTable) -> list[tuple[CellKey, Ints]]:
-    """Cells that rows of one operator and dtype teach, each with its rows.
+    """The cells that rows of one operator and dtype calibrate, each with its rows, int [m].
 
-    That dtype's; of a collective the one that answers for them on a GPU of which nothing is known.
+    The cell of that dtype; for a collective the one that answers for the rows on an unseen GPU.
     """
     if not len(ops):
         return []
@@ -85,20 +84,22 @@ def _homes(known: Learned, ops: OpTable) -> list[tuple[CellKey, Ints]]:
     kinds = kinds_of(ops)
     shape = shape_features(kinds, products_of(kinds), len(ops))
     ranges = [(known.cells[keys[row]].low, known.cells[keys[row]].high) for row in able]
-    far = np.array([[extrapolation_distance(shape, row, low, high) for row in range(len(ops))] for low, high in ranges])
-    nearest = far.argmin(axis=0)
+    distance = np.array(
+        [[extrapolation_distance(shape, row, low, high) for row in range(len(ops))] for low, high in ranges]
+    )
+    nearest = distance.argmin(axis=0)
     return [(home[k], np.flatnonzero(nearest == k)) for k in np.unique(nearest).tolist()]
 
 
 def expected_errors(known: Learned, rows: Measurements, gpus: GpuTable) -> Floats | None:
-    """Covariance of the errors of these rows, of one operator, dtype and GPU, while none is measured, [n, n].
+    """Prior covariance of the log errors of rows of one operator, dtype and GPU, float64 [n, n].
 
-    Their times are not looked at. None where the GPU has a model of its own, which few rows do not change.
+    Their times are not used. None where the GPU has a model of its own, which few rows do not change.
     """
     gpus, on = by_link(rows.ops, gpus, np.arange(len(rows)), rows.gpu)
     rows = replace(rows, gpu=on)
     homes = [(key, here[on[here] == gpu]) for key, here in _homes(known, rows.ops) for gpu in np.unique(on[here])]
-    parts = [(here, _expected_errors(_taught(known, key, gpus), rows.take(here), gpus)) for key, here in homes]
+    parts = [(here, _expected_errors(_base(known, key, gpus), rows.take(here), gpus)) for key, here in homes]
     if all(part is None for _, part in parts):
         return None
     covariance = np.zeros((len(rows), len(rows)))
@@ -109,30 +110,30 @@ def expected_errors(known: Learned, rows: Measurements, gpus: GpuTable) -> Float
 
 
 def _expected_errors(cell: Cell, rows: Measurements, gpus: GpuTable) -> Floats | None:
-    """As `expected_errors`, of rows that all teach one cell."""
+    """As `expected_errors`, of rows that all calibrate one cell."""
     gpu = int(rows.gpu[0])
     name, architecture = gpus.ids[gpu], architecture_keys(gpus, collective=bool(IS_COLLECTIVE[rows.ops.kind[0]]))[gpu]
     if name in cell.own and cell.own[name].alone and name not in cell.lenders:
         return None
-    found, kernels = samples(rows, gpus, np.full(len(rows), cell.tile(name, architecture))), kernels_of(cell.shared)
-    view = View.of(found.features, found.places, kernels)
-    return expected(view, found.terms, cell.others(name, architecture).factors, kernels)
+    inputs, kernels = samples(rows, gpus, np.full(len(rows), cell.tile(name, architecture))), kernels_of(cell.shared)
+    view = View.of(inputs.features, inputs.places, kernels)
+    return expected(view, inputs.terms, cell.others(name, architecture).factors, kernels)
 
 
-def _taught(known: Learned, key: CellKey, gpus: GpuTable) -> Cell:
-    """What rows of an operator and dtype add to: its own cell, that of a dtype like it as lent, or nothing."""
+def _base(known: Learned, key: CellKey, gpus: GpuTable) -> Cell:
+    """The cell that rows of an operator and dtype calibrate: its own, a borrowed one, or an empty one."""
     if key in known.cells:
         return known.cells[key]
     row = int(known.cell_of[OP_CODE[key[0]], DTYPE_CODE[key[1]], 0])
     lender = None if row < 0 else list(known.cell_rows.values())[row]
     if lender is None:
         return Cell.empty(SHAPE_FEATURES)
-    careful = lent_with_care(lender, key[1]) and not IS_COLLECTIVE[OP_CODE[key[0]]]
-    return known.cells[lender].as_borrowed(known.emulating(gpus) if careful else frozenset())
+    native = borrows_native(lender, key[1]) and not IS_COLLECTIVE[OP_CODE[key[0]]]
+    return known.cells[lender].as_borrowed(known.emulating(gpus) if native else frozenset())
 
 
 def _with_interpolated_sizes(usual: Mapping[CellKey, Measurements], gpus: GpuTable) -> dict[CellKey, Measurements]:
-    """Rows as given, those of collectives with what others say of sizes between theirs."""
+    """Measured rows per cell, with the interpolated sizes of collectives."""
     collectives = [key for key in usual if IS_COLLECTIVE[OP_CODE[key[0]]] and len(usual[key])]
     if not collectives:
         return dict(usual)

@@ -1,8 +1,8 @@
-"""Which one tile all kernels for batches of products have on a GPU, where its times say that there is but one.
+"""Choice of the single tile of a GPU's kernels for batched products, where its times show that there is one.
 
-For single products a library has many kernels and a heuristic that takes one by the shape. Of batches in FP32 it often
-has but one: rows of 65 then take as long as rows of 128 on one GPU, and half as long on another. No figure of a GPU
-says which, but few of its rows do: by the right tile their times scatter around the physics half as much.
+For single products a library has many kernels and a heuristic that takes one by the shape. For batches in FP32 it often
+has one: rows of 65 then take as long as rows of 128 on one GPU, and half as long on another. No figure of a GPU shows
+which, but a few measured rows do: with the right tile their times scatter around the physics half as much.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from app.predictors.priors import TILES_OF_KIND
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 
-# Rows of a GPU that may tell, and the part of the deviation that another tile must leave at most.
+# Least rows of a GPU to choose from, and the largest ratio of the deviation with the new tile to that with the old one.
 LEAST_ROWS, BETTER = 16, 0.8
 
 
 def tiles(kind: int) -> range:
-    """Rows of CANDIDATES that may be the only one of an operator, by its code; none of what has many kernels."""
+    """Rows of CANDIDATES that can be the single tile of an operator, by code; empty for operators of many kernels."""
     return range(TILES_OF_KIND[kind] if OPS[kind].batched else 0)
 
 
 def tiled(rows: Measurements, gpus: GpuTable, known: Callable[[str, str], int]) -> Samples:
-    """Measured rows of one operator in one dtype, with the tile that those of each GPU tell; else the `known` one.
+    """Training samples of one operator in one dtype, with the tile chosen by the rows of each GPU.
 
-    known  id of a GPU and its make -> its tile or ANY_TILE
+    known  id of a GPU and its architecture key -> its tile or ANY_TILE, kept where the rows do not show another
     """
-    found = samples(rows, gpus)
+    training = samples(rows, gpus)
     if not len(rows) or not tiles(int(rows.ops.kind[0])):
-        return found
+        return training
     tile = np.full(len(rows), ANY_TILE)
     for gpu in np.unique(rows.gpu).tolist():
         mine = np.flatnonzero(rows.gpu == gpu)
-        tile[mine] = _of_gpu(rows.take(mine), gpus, known(found.names[gpu], found.architectures[gpu]))
+        tile[mine] = _of_gpu(rows.take(mine), gpus, known(training.names[gpu], training.architectures[gpu]))
     return samples(rows, gpus, tile)
 
 
@@ -55,6 +55,6 @@ def _of_gpu(rows: Measurements, gpus: GpuTable, known: int) -> int:
 
 
 def _deviation(rows: Measurements, gpus: GpuTable, tile: int) -> float:
-    """What physics with fitted constants misses, in log space."""
-    found = samples(rows, gpus, np.full(len(rows), tile))
-    return float(np.abs(found.residual(fitted_factors(found.terms, found.latency_s))).mean())
+    """Mean absolute log error of the physics with fitted constants and this tile."""
+    training = samples(rows, gpus, np.full(len(rows), tile))
+    return float(np.abs(training.residual(fitted_factors(training.terms, training.latency_s))).mean())
