@@ -6,6 +6,7 @@ constants, so what it does is switched off by what it is given.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -293,7 +294,7 @@ FEW_SHOT = (
         "few rows: columns stretched",
         10,
         (PREFILL, DECODE, "collective"),
-        _are(("models.gaussian_process:_STRETCH", {})),
+        _are(("models.gaussian_process:_stretches", lambda kind: defaultdict(lambda: 1.0))),
         FEW,
     ),
     Mechanism("few rows: batches alike", 8, ("bmm fp32",), _are(("models.gaussian_process:_BATCH_STRETCH", 1.0)), FEW),

@@ -18,10 +18,10 @@ MEMBERS = MOST_SIBLINGS + 1
 class Rows(NamedTuple):
     """Features of operator rows, figures of GPUs, and the physics of queries.
 
-    shape    float32 [SHAPE_FEATURES, rows]
-    traits   operator features, a struct of arrays over the rows
-    devices  figures of the GPUs, a struct of arrays over them
-    terms    float64 [TERMS, queries], seconds by the physics, filled by the pass
+    shape        float32 [SHAPE_FEATURES, rows]
+    op_features  a struct of arrays over the rows
+    devices      figures of the GPUs, a struct of arrays over them
+    terms        float64 [TERMS, queries], seconds by the physics, filled by the pass
     """
 
     shape: Singles

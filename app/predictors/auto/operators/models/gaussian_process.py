@@ -13,6 +13,7 @@ The standard deviations are those between GPUs. They were set on validation GPUs
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -67,6 +68,12 @@ EXPECTED = Rest(1.5, 0.3, 0.25)
 _CHOICE_NOISE = 0.6
 
 
+@cache
+def _stretches(kind: int) -> dict[str, float]:
+    """Return the stretch of each column of an operator, by its code."""
+    return {name: dim.stretch for dim in OPS[kind].dims for name in dim.columns}
+
+
 def expected_noise(kind: int) -> float:
     """Return the prior standard deviation of the noise of an operator, by its code."""
     return _CHOICE_NOISE if chooses(kind) else EXPECTED.noise
@@ -101,9 +108,8 @@ class Places(NamedTuple):
         """Return the places of an operator, by its code; `product`: whether it is a matrix product."""
         sizes = size_columns(kind, product=product)
         stretch = np.ones(len(sizes) + len(BALANCES))
-        stretches = {name: dim.stretch for dim in OPS[kind].dims for name in dim.columns}
         for k, name in enumerate(own_dims(kind)[: len(sizes) - 1]):
-            stretch[k] = stretches[name]
+            stretch[k] = _stretches(kind)[name]
         if OPS[kind].batched:
             stretch[[own_dims(kind).index("b"), -2, -1]] = _BATCH_STRETCH
         return cls(np.concatenate([sizes, BALANCES]), stretch)
