@@ -128,7 +128,7 @@ def _from(payload_of: Callable[[], Mapping[str, Any]], name: str, gpus: GpuTable
             predictor.from_state(payload["state"]),
             Intervals.from_state(payload["intervals"]),
             "",
-            # Only what can be told of new rows need know the old ones.
+            # Only predictors that take measured rows need the keys of those they were trained on.
             rows if predictor.can.takes_measured else (),
             cells=tuple(predictor.learned_cells(payload["state"])),
             gpus=learned,
