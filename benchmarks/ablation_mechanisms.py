@@ -19,10 +19,11 @@ import numpy as np
 from app.ops.figures import Rereads
 from app.predictors.auto.operators.collectives.extrapolation import Fallback
 from app.predictors.auto.operators.learning import fitting
-from app.predictors.auto.operators.models import boosted_trees, gaussian_process, sibling_transfer, training_samples
+from app.predictors.auto.operators.models import gaussian_process, sibling_transfer, training_samples
 from app.predictors.auto.operators.physics import physics_fit
 from app.predictors.auto.operators.physics.analytic_model import ANY_TILE
 from app.predictors.auto.operators.physics.physics_fit import FACTORS, NEUTRAL
+from app.predictors.trees.boosted import boosted as grow
 
 ROOT = "app.predictors.auto.operators"
 FP32 = ("linear fp32", "bmm fp32", "elementwise fp32", "softmax fp32", "norm fp32", "conv2d fp32")
@@ -72,7 +73,7 @@ def _are(*names: tuple[str, Any]) -> Callable[[], Names]:
 
 def _without_features(*rows: int) -> Callable[[], Names]:
     """Trees that never ask these features."""
-    grown = boosted_trees.boosted
+    grown = grow
 
     def boosted(features: Any, *rest: Any) -> Any:
         features = features.copy()
@@ -203,9 +204,6 @@ LEARNED = (
     Mechanism("errors count by their ratio", 10, MODERN, _graphs_trees(relative=False), SEEN),
     Mechanism("eager rows by squared error", 6, FP32, lambda: [(f"{_FIT}:_OWN_EAGER", fitting._OWN_OF_GRAPHS)], SEEN),
     Mechanism(
-        "rate by the rows", 8, ("linear bf16", DECODE), _are((f"{_FIT}:rate_of", lambda rows: fitting.RATE)), SEEN
-    ),
-    Mechanism(
         "distillation",
         150,
         ("linear bf16", PREFILL, DECODE),
@@ -323,7 +321,7 @@ FEATURES = (
     Mechanism("features: balances", 4, MOST, _without_features(27, 28), SEEN),
     Mechanism("features: the physics' time", 1, MOST, _without_features(29), SEEN),
     Mechanism("features: the limit's share", 2, MOST, _without_features(30), SEEN),
-    Mechanism("features: lead or link", 12, ("conv2d fp32", "collective"), _without_features(31), SEEN),
+    Mechanism("features: link or turns", 12, (DECODE, "collective"), _without_features(31), SEEN),
     Mechanism("features: bytes over the L2", 4, MOST, _without_features(32, 33), SEEN),
     Mechanism("features: waves of tasks", 4, MOST, _without_features(34, 35), SEEN),
     Mechanism("features: cuts of k", 2, (*PRODUCTS, PREFILL, DECODE), _without_features(36), SEEN),

@@ -21,8 +21,8 @@ CHECKOUT = Path(__file__).parent.parent
 FLOOR = 0.97
 # Rows by the thousand and the million, which compiled code reads in a second.
 SLOW = (
-    "unit/engine/test_exact_hits.py::test_a_million_rows_are_small_and_quick",
-    "unit/predictors/test_few_rows.py::test_rows_of_one_leaf_run_alike",
+    "unit/engine/test_exact_hits.py::test_a_million_rows_use_little_memory_and_time",
+    "unit/predictors/test_few_rows.py::test_rows_of_one_leaf_are_correlated",
 )
 TESTS = (
     "conformance/test_ops.py",
@@ -47,9 +47,9 @@ TESTS = (
     "unit/predictors/test_ops_time.py",
     "unit/predictors/test_shipped_rows.py",
     "unit/predictors/test_collective_interpolation.py",
-    "unit/predictors/test_tilewave.py::test_the_nearest_measured_tile_of_the_gpu_or_of_the_nearest_one",
+    "unit/predictors/test_tilewave.py::test_tiles_come_from_the_nearest_measured_product_and_gpu",
     "unit/predictors/test_tree_sums.py",
-    "unit/predictors/test_trees.py::test_weights_count_rows",
+    "unit/predictors/test_trees.py::test_sample_weights_equal_repeated_rows",
     "unit/predictors/test_validity.py",
     "unit/engine/test_exact_hits.py",
     "unit/wire",

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
@@ -24,11 +26,13 @@ _APP = Path(__file__).parent.parent
 _SOURCES = ("runtime", "tables", "ops", "predictors")
 
 
+_BESIDE = Path(__file__).parent / "__pycache__"
+
+
 def _writable_base() -> Path:
     """Return a folder beside the sources if writable, else one among the user's temporary files."""
-    beside = Path(__file__).parent / "__pycache__"
-    writable = os.access(beside if beside.exists() else beside.parent, os.W_OK)
-    return beside if writable else Path(tempfile.gettempdir()) / f"gpucast-{os.getuid()}"
+    writable = os.access(_BESIDE if _BESIDE.exists() else _BESIDE.parent, os.W_OK)
+    return _BESIDE if writable else Path(tempfile.gettempdir()) / f"gpucast-{os.getuid()}"
 
 
 def _cache_folder() -> Path:
@@ -37,7 +41,21 @@ def _cache_folder() -> Path:
     sources = (source for folder in _SOURCES for source in (_APP / folder).rglob("*.py"))
     digests = syntax_digests(_APP, sources, base)
     joined = "".join(f"{name} {digest}\n" for name, digest in sorted(digests.items()))
-    return base / f"compiled-{blake2b(joined.encode(), digest_size=8).hexdigest()}"
+    folder = base / f"compiled-{blake2b(joined.encode(), digest_size=8).hexdigest()}"
+    if base != _BESIDE and (_BESIDE / folder.name).is_dir() and not folder.exists():
+        _copy_whole(_BESIDE / folder.name, folder)
+    return folder
+
+
+def _copy_whole(source: Path, target: Path) -> None:
+    """Copy a folder; it appears whole. Code that an image brings is used where its own folder is read-only."""
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as temporary, suppress(OSError):  # another process was first
+        copy = Path(temporary, "copy")
+        shutil.copytree(source, copy, copy_function=shutil.copyfile)
+        for folder in (copy, *(path for path in copy.rglob("*") if path.is_dir())):
+            folder.chmod(0o700)
+        copy.rename(target)
 
 
 FOLDER = _cache_folder()

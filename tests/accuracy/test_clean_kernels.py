@@ -1,4 +1,4 @@
-"""The clean experiments stay within their bounds: every figure is of rows that were never trained on."""
+"""Errors in the clean kernel experiments stay within bounds; no test row was trained on."""
 
 import os
 from pathlib import Path
@@ -36,7 +36,7 @@ def test_auto_mape(cells: dict[Any, dict[str, Any]], experiment: str, gpu: str, 
 
 
 @pytest.mark.parametrize("experiment", ["1", "1-untrained"])
-def test_intervals_hold_what_they_promise(cells: dict[Any, dict[str, Any]], experiment: str) -> None:
+def test_intervals_have_their_nominal_coverage(cells: dict[Any, dict[str, Any]], experiment: str) -> None:
     assert 74.0 <= cells["auto", experiment, "all", "coverage_80"]["measured"] <= 86.0
 
 
@@ -50,7 +50,7 @@ def test_untrained_auto_beats_the_papers_formula(cells: dict[Any, dict[str, Any]
     assert untrained < 0.6 * cells["efficiency", "1", "all", "mape"]["measured"]
 
 
-def test_intervals_of_unmeasured_kernels_are_honest(cells: dict[Any, dict[str, Any]]) -> None:
+def test_intervals_of_unmeasured_kernels_have_their_nominal_coverage(cells: dict[Any, dict[str, Any]]) -> None:
     # Four kernels only, each right or wrong as a whole: at least three of them inside.
     assert cells["auto", "3-unmeasured", "all", "coverage_80"]["measured"] >= 75.0
 

@@ -1,4 +1,4 @@
-"""ConvMeter on timm's networks, families held out: the bounds that docs/reference/results.md states."""
+"""ConvMeter on timm's networks with families held out: the bounds stated in docs/reference/results.md."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from app.config import CHECKOUT
 from app.errors import NotFound
-from app.evaluation.convmeter import Asked, evaluate_convmeter, published, scores
+from app.evaluation.convmeter import HeldOutTimes, evaluate_convmeter, published, scores
 from app.evaluation.convnets_by_operators import convmeter_cells
 from app.evaluation.measured_networks import FOLDER, read_networks
 from app.services.measurements.importers.timm import FILE
@@ -37,7 +37,7 @@ def mape(cells: list[dict[str, Any]], predictor: str, *words: str) -> float:
 
 
 @needs_data
-def test_families_that_were_held_out(cells: list[dict[str, Any]]) -> None:
+def test_convmeter_errors_on_held_out_families(cells: list[dict[str, Any]]) -> None:
     assert mape(cells, "convmeter", "nchw", "eager", "infer") < 14.0
     assert mape(cells, "convmeter", "nchw", "eager", "infer") + 2.0 < mape(
         cells, "convmeter_ols", "nchw", "eager", "infer"
@@ -48,7 +48,7 @@ def test_families_that_were_held_out(cells: list[dict[str, Any]]) -> None:
 
 
 @needs_data
-def test_by_the_sum_of_operators() -> None:
+def test_convnet_errors_as_the_sum_of_operators() -> None:
     found = convmeter_cells(DATA, ("operators",))
     cells = [cell for cell in found if (cell["data"], cell["family"]) == ("timm", "all")]
     assert sum(cell["n"] for cell in cells) > 500
@@ -57,7 +57,7 @@ def test_by_the_sum_of_operators() -> None:
     assert mape(cells, "auto", "train") < 26.0
 
 
-def test_our_own_networks() -> None:
+def test_convmeter_errors_on_our_own_networks() -> None:
     """One core of a CPU: 25 and 18 in the paper, 18 and 16 wanted, with networks held out."""
     cells = [cell for cell in convmeter_cells(None, ("family", "network")) if cell["family"] == "all"]
     assert {cell["data"] for cell in cells} == {"own"}
@@ -77,14 +77,14 @@ def test_our_own_networks() -> None:
 
 
 def test_scores_by_hand() -> None:
-    found = scores(Asked(np.array([1.0, 3.0]), np.array([2.0, 3.0]), np.array([False, True])))
+    found = scores(HeldOutTimes(np.array([1.0, 3.0]), np.array([2.0, 3.0]), np.array([False, True])))
     # Errors of 1 s and none; variance about the mean of 2 s is 1 + 1.
     assert found == {
         "n": 2, "r2": 0.5, "rmse_ms": 707.107, "nrmse": 0.354, "mape": 50.0, "median_ape": 50.0, "unanswered": 1,
     }  # fmt: skip
 
 
-def test_the_papers_figures() -> None:
+def test_published_errors_are_those_of_the_paper() -> None:
     facts = published()
     assert sum(cell["table"] == "2" for cell in facts) == 1 + 9
     assert {(cell["table"], cell["mape"]) for cell in facts} >= {("1", 25.0), ("1", 17.0), ("3", 18.0), ("3", 15.0)}
@@ -96,7 +96,7 @@ def test_a_folder_without_networks_is_refused(tmp_path: Path) -> None:
 
 
 @needs_data
-def test_from_a_terminal(tmp_path: Path) -> None:
+def test_the_command_prints_and_writes_its_results(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "app.cli", "evaluate", "convmeter", "--data", str(DATA), "--held-out", "gpu"]
     done = subprocess.run(
         [*command, "--json", str(tmp_path / "cells.json")], capture_output=True, text=True, check=False, timeout=250

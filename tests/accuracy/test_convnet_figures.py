@@ -1,4 +1,4 @@
-"""Products and activations of ConvNets against those that timm published with its step times."""
+"""Products and activations of ConvNets against those published by timm with its step times."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _training_gib(name: str, batch: int, side: int) -> float:
     return float(w.saved_bytes @ w.repeats[w.block] + 16 * w.parameters @ w.runs) / 2**30
 
 
-def test_what_fitted_into_24_gib_fits_and_the_next_larger_batch_hardly() -> None:
+def test_batches_that_fitted_into_24_gib_are_predicted_to_fit() -> None:
     tried = 0
     for name, *where, batch, side in _rows("phase", "device", "precision", "layout", "batch", "img_size"):
         # Channels last needs more room for some networks.
@@ -84,7 +84,7 @@ def test_what_fitted_into_24_gib_fits_and_the_next_larger_batch_hardly() -> None
     assert tried > 50
 
 
-def test_figures_are_those_of_timm() -> None:
+def test_products_and_activations_equal_those_of_timm() -> None:
     """Rounded to two digits there; its counter takes a normalisation's element for two multiply-adds."""
     rows = _rows("img_size", "params_m", "gmacs", "macts", "counts_filled")
     assert {row[0] for row in rows} == set(SAME)

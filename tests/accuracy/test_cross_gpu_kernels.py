@@ -1,4 +1,4 @@
-"""Tables 3 to 6 of the cross-GPU kernels paper come out of its authors' rows."""
+"""Tables 3 to 6 of the cross-GPU kernels paper, reproduced from its authors' rows."""
 
 import json
 import os
@@ -33,7 +33,9 @@ def ours() -> dict[tuple[str, ...], dict[str, Any]]:
 
 
 @pytest.mark.parametrize("printed", PRINTED, ids=lambda cell: "-".join(key(cell)))
-def test_cell(printed: dict[str, Any], ours: dict[tuple[str, ...], dict[str, Any]]) -> None:
+def test_each_published_cell_is_reproduced(
+    printed: dict[str, Any], ours: dict[tuple[str, ...], dict[str, Any]]
+) -> None:
     cell = ours[key(printed)]
     assert cell["paper"] == printed["paper"]
     predictor, metric = printed["predictor"], printed["metric"]
@@ -50,7 +52,7 @@ def test_cell(printed: dict[str, Any], ours: dict[tuple[str, ...], dict[str, Any
         assert float(rounded) == printed["paper"]
 
 
-def test_counts_are_the_papers(ours: dict[tuple[str, ...], dict[str, Any]]) -> None:
+def test_row_counts_equal_those_of_the_paper(ours: dict[tuple[str, ...], dict[str, Any]]) -> None:
     # 135 and 137 pairs to TITAN V, 58 at the largest sizes, 12 and 134 of the four test kernels.
     counts = {(cell["experiment"], cell["predictor"] == "efficiency"): cell["n"] for cell in ours.values()}
     assert counts == {
@@ -63,5 +65,5 @@ def test_counts_are_the_papers(ours: dict[tuple[str, ...], dict[str, Any]]) -> N
     }
 
 
-def test_every_published_cell_is_there_once(ours: dict[tuple[str, ...], dict[str, Any]]) -> None:
+def test_every_published_cell_is_evaluated_once(ours: dict[tuple[str, ...], dict[str, Any]]) -> None:
     assert len(ours) == len(PRINTED) == 43

@@ -1,4 +1,4 @@
-"""Transformers lowered as NeuSight's graphs have them: operators per family, and FLOPs, of every model there.
+"""Transformers lowered against NeuSight's graphs: operators per family and FLOPs of every model.
 
 The graphs hold one layer of a model (of switchxl4: all), so configurations are cut to one. They were traced with other
 heads than BERT's configuration names (a classifier in inference, pre-training in training), which are set here too.

@@ -1,4 +1,4 @@
-"""Predictors of operators on real rows that they did not learn from."""
+"""Errors of operator predictors on measured rows outside their training rows."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_auto_beats_the_roofline_and_itself_untrained(cells: list[dict[str, Any]
             assert found < untrained, (dtype, gpu)
 
 
-def test_auto_keeps_its_bounds(cells: list[dict[str, Any]]) -> None:
+def test_auto_errors_stay_within_bounds(cells: list[dict[str, Any]]) -> None:
     """From 500 rows per GPU; docs/reference/results.md has the figures from all of them."""
     found = {(c["protocol"], c["dtype"]): c["mape"] for c in cells if (c["predictor"], c["gpu"]) == ("auto", "all")}
     assert found["configurations", "bf16"] < 10.0
@@ -69,7 +69,7 @@ _FP32 = {
 }
 
 
-def test_fp32_keeps_its_bounds_on_larger_shapes_and_unseen_gpus() -> None:
+def test_fp32_errors_stay_within_bounds_on_larger_shapes_and_unseen_gpus() -> None:
     families = tuple(_FP32["seen"])
     asked = whole_families("auto", families=families, protocols=("neusight",), most_test=300, most_train=500)
     found = {(c["part"], c["family"], c["gpu"]): c["mape"] for c in asked}
@@ -79,7 +79,7 @@ def test_fp32_keeps_its_bounds_on_larger_shapes_and_unseen_gpus() -> None:
             assert found[part, family, gpu] <= most, (part, family)
 
 
-def test_convolutions_keep_their_goals_as_measured() -> None:
+def test_convolution_errors_with_host_drift_reach_their_goals() -> None:
     """Rows asked with the drift of the process that measured them, which no row learned from has."""
     asked = whole_families("auto", families=("conv2d",), protocols=("neusight", "leave_one_gpu_out"))
     found = {(c["protocol"], c["part"], c["gpu"]): (c["mape"], c["goal"]) for c in asked}
@@ -127,14 +127,14 @@ def test_command_prints_and_writes_every_cell(tmp_path: Path) -> None:
     assert (refused.returncode, "omit --family" in refused.stderr) == (1, True)
 
 
-def test_unknown_names_are_refused_with_those_known(tmp_path: Path) -> None:
+def test_unknown_names_are_rejected_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="Unknown predictor 'oracle': use one of auto"):
         evaluate_operators(tmp_path, predictors=("oracle",))
     with pytest.raises(BadInput, match="Unknown protocol 'x': use one of neusight"):
         evaluate_operators(tmp_path, protocols=("x",))
 
 
-def test_files_that_are_not_the_data_are_refused(tmp_path: Path) -> None:
+def test_other_files_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="Pass --data the folder"):
         read_operator_files(tmp_path)
     (tmp_path / "neusight").mkdir()

@@ -1,4 +1,4 @@
-"""What ships is what `gpucast train` makes of the data sets: small predictors, trained again."""
+"""`gpucast train` reproduces the shipped small predictors."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "
 
 @pytest.mark.parametrize("name", ["li", "convmeter", "convmeter_ols"])
 @pytest.mark.timeout(900)
-def test_trained_again_it_has_the_figures_of_the_shipped_one(tmp_path: Path, name: str) -> None:
+def test_retraining_reproduces_the_shipped_predictors(tmp_path: Path, name: str) -> None:
     ships = shipped_version(name, SHIPPED_MODELS)
     if ships is None or not all((DATA / source.folder).is_dir() for source in sources_of(name)):
         pytest.skip("the data sets, or what ships, are not here")

@@ -1,4 +1,4 @@
-"""Adding an operator takes its file and a line of OPS: everything else follows, in a copy of the tree."""
+"""Adding an operator takes its file and a line of OPS only, tested in a copy of the tree."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def lines(prediction: Found) -> set[str]:
     return {line["group"] for line in prediction["breakdown"]}
 
 
-def test_it_is_predicted_with_an_interval_and_a_line_of_its_own(found: Found) -> None:
+def test_a_new_operator_is_predicted_with_its_own_interval_group(found: Found) -> None:
     for prediction in found["predicted"]["predictions"]:
         low, high = prediction["interval_ms"]["low"], prediction["interval_ms"]["high"]
         assert 0 < low < prediction["latency_ms"] < high
@@ -99,7 +99,7 @@ def test_shipped_artefacts_keep_their_intervals(found: Found) -> None:
     assert h100["interval_ms"]["high"] / h100["interval_ms"]["low"] < 1.4
 
 
-def test_a_network_with_it_trains(found: Found) -> None:
+def test_a_network_with_a_new_operator_trains(found: Found) -> None:
     for prediction in found["trained_network"]["predictions"]:
         assert {"limiting", "linear", "elementwise"} <= lines(prediction)
         # Its backward is a `mul`, as that of the rectifier behind it.
@@ -108,18 +108,18 @@ def test_a_network_with_it_trains(found: Found) -> None:
         assert prediction["memory"]["breakdown"]["activations_bytes"] == 3 * 64 * 4096 * 4
 
 
-def test_it_fuses(found: Found) -> None:
+def test_a_new_operator_fuses(found: Found) -> None:
     assert found["fused"] == ["y", "z~u", "v"]
 
 
-def test_it_is_documented(found: Found) -> None:
+def test_a_new_operator_is_documented(found: Found) -> None:
     fields, example, explained = found["documented"]
     assert fields == ["b", "count", "dtype", "edges", "h", "op", "phase", "run_state", "software"]
     assert example == {"op": "limit_rows", "b": "4096", "h": "4096", "dtype": "bf16"}
     assert explained
 
 
-def test_it_is_measured_and_planned(found: Found) -> None:
+def test_a_new_operator_is_measured_and_planned(found: Found) -> None:
     drawn, shape = found["measured"]
     assert drawn > 100
     assert shape == [3, 5]

@@ -1,4 +1,4 @@
-"""What every predictor that learns operators keeps to, whatever its method."""
+"""Properties of every trainable operator predictor."""
 
 from dataclasses import replace
 from typing import Any
@@ -91,7 +91,7 @@ def ask(predictor: Any, ops: Any = None, rows: Any = None, on: Any = None) -> An
     return predictor.predict(ops, GPUS, rows, on, evidence=no_evidence(ops))
 
 
-def test_the_engine_answers_in_order_and_over_the_limit(learned: Any) -> None:
+def test_predictions_are_in_order_and_not_below_the_limit(learned: Any) -> None:
     served = {(learned.name, "*"): Served(learned, Intervals.prior(), "test")}
     engine = Engine(Catalog(SPECS), GPUS, served)
     for ops in (queries(learned), STRANGE):
@@ -104,7 +104,7 @@ def test_the_engine_answers_in_order_and_over_the_limit(learned: Any) -> None:
         assert (answer.latency_s <= answer.high_s).all()
 
 
-def test_learned_gpus_are_answered_within_a_factor_of_two_and_called_seen(learned: Any) -> None:
+def test_trained_gpus_are_seen_and_predicted_within_a_factor_of_two(learned: Any) -> None:
     answer, ops = ask(learned), queries(learned)
     rows, on = everywhere(ops)
     seen = len(LEARNED) != on
@@ -116,7 +116,7 @@ def test_learned_gpus_are_answered_within_a_factor_of_two_and_called_seen(learne
     assert (answer.group[~seen] != seen_codes[~seen]).all()
 
 
-def test_what_was_not_learned_is_nan_and_never_negative(learned: Any) -> None:
+def test_untrained_operators_are_nan_and_no_time_is_negative(learned: Any) -> None:
     latency = ask(learned, STRANGE, np.arange(len(STRANGE)), np.zeros(len(STRANGE), dtype=np.intp)).latency_s
     assert np.isnan(latency[:3]).all()
     assert (np.isnan(latency) | (latency > 0)).all()
@@ -129,7 +129,7 @@ def test_support_follows_the_situation(learned: Any) -> None:
     assert len(OPERATOR_GROUPS) > 0
 
 
-def test_one_row_equals_the_batch_and_one_family_its_rows_of_a_mixture(learned: Any) -> None:
+def test_rows_are_predicted_independently_of_their_batch(learned: Any) -> None:
     together, ops = ask(learned), queries(learned)
     rows, on = everywhere(ops)
     for q in range(0, len(rows), 11):
@@ -144,7 +144,7 @@ def test_one_row_equals_the_batch_and_one_family_its_rows_of_a_mixture(learned: 
     )
 
 
-def test_arguments_are_not_touched(learned: Any) -> None:
+def test_arguments_are_not_modified(learned: Any) -> None:
     ops = queries(learned)
     before = ops.dims.copy(), GPUS.values.copy()
     ask(learned, ops)
@@ -152,7 +152,7 @@ def test_arguments_are_not_touched(learned: Any) -> None:
     np.testing.assert_array_equal(before[1], GPUS.values)
 
 
-def test_the_same_rows_teach_the_same_and_a_state_answers_alike(learned: Any) -> None:
+def test_training_and_stored_states_are_deterministic(learned: Any) -> None:
     again = type(learned)().fit_operators(taught(learned), GPUS)
     restored = type(learned).from_state(learned.state())
     first = ask(learned)
@@ -161,7 +161,7 @@ def test_the_same_rows_teach_the_same_and_a_state_answers_alike(learned: Any) ->
         np.testing.assert_array_equal(first.group, ask(other).group)
 
 
-def test_learning_more_keeps_what_was_known(learned: Any) -> None:
+def test_training_on_more_rows_keeps_earlier_operators(learned: Any) -> None:
     other = measured("layer_norm", random_shapes("bh", 40), GPUS, LEARNED, time)
     if learned.can.only_networks:
         other = measured("network", networks(), GPUS, LEARNED, time, dtype="fp16")
@@ -173,6 +173,6 @@ def test_learning_more_keeps_what_was_known(learned: Any) -> None:
     assert np.isfinite(ask(more, asked, np.arange(5), on).latency_s).all()
 
 
-def test_too_little_to_learn_from(learned: Any) -> None:
+def test_too_few_rows_raise_not_trained(learned: Any) -> None:
     with pytest.raises(NotTrained):
         type(learned)().fit_operators([taught(learned)[0].take(np.arange(3))], GPUS)

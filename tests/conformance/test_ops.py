@@ -1,4 +1,4 @@
-"""What every operator family keeps to."""
+"""Properties of every operator family."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -104,7 +104,7 @@ def test_one_row_equals_a_thousand(op: Op) -> None:
     np.testing.assert_allclose(np.tile(times(table, 0)[1], 1000), times(many, 0)[1], rtol=1e-12)
 
 
-def test_work_is_finite_and_distinct_bytes_are_among_all(op: Op) -> None:
+def test_work_is_finite_and_distinct_bytes_are_at_most_all_bytes(op: Op) -> None:
     work = op.work(table_of(op))
     for column in work:
         assert column.shape == (len(SCALES),)
@@ -113,7 +113,7 @@ def test_work_is_finite_and_distinct_bytes_are_among_all(op: Op) -> None:
     assert (work.working_set_bytes <= work.bytes * (1 + 1e-12)).all()
 
 
-def test_more_of_anything_is_no_less_work(op: Op) -> None:
+def test_larger_dimensions_are_no_less_work(op: Op) -> None:
     rows = rows_of(op.name)
     before = table_of(op)
     for name in FAMILIES[op.name][1]:
@@ -132,19 +132,19 @@ def test_the_hardware_limit_covers_auto(op: Op) -> None:
         assert (np.isfinite(latency) & (latency >= limit)).all()
 
 
-def test_the_row_tried_breaks_no_rule(op: Op) -> None:
+def test_the_example_row_breaks_no_rule(op: Op) -> None:
     for broken in op.check(table_of(op)):
         assert not broken.rows.any(), broken.message
 
 
-def test_fields_are_explained_and_in_range(op: Op) -> None:
+def test_fields_have_descriptions_and_ranges(op: Op) -> None:
     for dim in op.dims:
         assert dim.help
         if dim.default is not None and not np.isnan(dim.default):
             assert 0 <= dim.default < len(dim.choices) if dim.choices else dim.least <= dim.default <= dim.most
 
 
-def test_a_mixed_table_is_its_families_apart() -> None:
+def test_a_mixed_table_equals_its_families_one_by_one() -> None:
     tables = [table_of(op) for op in OPS[1:]]
     together = mixed(tables)
     work = work_of(together, kinds_of(together))
@@ -161,7 +161,7 @@ def test_a_mixed_table_is_its_families_apart() -> None:
             np.testing.assert_allclose(all_times, np.concatenate(parts), rtol=1e-12)
 
 
-def test_kernels_keep_their_limit() -> None:
+def test_kernels_are_not_below_their_limit() -> None:
     """Launches stand alone in their table: one row equals a thousand, and more is no less time."""
     rows = [{"flops": f, "bytes": b, "threads_per_block": 256, "blocks": 64} for f in (0, 1e9) for b in (1e3, 1e10)]
     table = kernels(rows)

@@ -1,4 +1,4 @@
-"""What every predictor keeps to, whatever its method."""
+"""Properties of every predictor."""
 
 from dataclasses import replace
 from typing import Any
@@ -74,7 +74,7 @@ def predictions(predictor: Any, coverage: float = 0.8) -> Any:
     return engine.predict(OPS, GPUS, ROWS, ON, predictor=predictor.name, coverage=coverage, evidence=EVIDENCE)
 
 
-def test_answers_are_finite_ordered_and_over_the_hardware_limit(predictor: Any) -> None:
+def test_predictions_are_finite_ordered_and_not_below_the_limit(predictor: Any) -> None:
     answer = predictions(predictor)
     assert np.isfinite(answer.latency_s).all()
     assert (answer.latency_s > 0).all()
@@ -105,14 +105,14 @@ def test_one_row_equals_the_batch(predictor: Any) -> None:
         )
 
 
-def test_arguments_are_not_touched(predictor: Any) -> None:
+def test_arguments_are_not_modified(predictor: Any) -> None:
     before = OPS.dims.copy(), GPUS.values.copy(), MEASURED.latency_s.copy()
     predictor.predict(OPS, GPUS, ROWS, ON, evidence=EVIDENCE)
     for was, now in zip(before, (OPS.dims, GPUS.values, MEASURED.latency_s), strict=True):
         np.testing.assert_array_equal(was, now)
 
 
-def test_no_evidence_is_answered_or_left_to_the_roofline(predictor: Any) -> None:
+def test_queries_without_evidence_are_predicted_or_left_to_the_roofline(predictor: Any) -> None:
     none = Evidence(MEASURED.take(np.empty(0, dtype=np.intp)), np.empty(0, dtype=np.intp))
     latency = predictor.predict(OPS, GPUS, ROWS, ON, evidence=none).latency_s
     assert (np.isnan(latency) | (latency > 0)).all()
@@ -122,7 +122,7 @@ TRAINABLE = [predictor for predictor in PREDICTORS if predictor.can.trainable]
 
 
 @pytest.mark.parametrize("trainable", TRAINABLE, ids=lambda predictor: predictor.name)
-def test_the_same_rows_teach_the_same(trainable: Any) -> None:
+def test_training_is_deterministic(trainable: Any) -> None:
     first, again = ready(trainable), ready(trainable)
     restored = trainable.from_state(first.state())
     answers = [one.predict(OPS, GPUS, ROWS, ON, evidence=EVIDENCE).latency_s for one in (first, again, restored)]
@@ -131,7 +131,7 @@ def test_the_same_rows_teach_the_same(trainable: Any) -> None:
 
 
 @pytest.mark.parametrize("predictor", ALL, ids=lambda predictor: predictor.name)
-def test_what_a_predictor_declares_it_has(predictor: Any) -> None:
+def test_predictors_have_the_capabilities_they_declare(predictor: Any) -> None:
     """And nothing that it does not declare."""
     can = predictor.can
     methods = {

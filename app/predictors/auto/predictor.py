@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.ops import OP_CODE
-from app.predictors.auto.kernels.bottlenecks import BOTTLENECKS, Launches, devices_of
+from app.predictors.auto.kernels.bottlenecks import BOTTLENECKS, Devices, Launches, devices_of
 from app.predictors.auto.kernels.kernel_costs import (
     PRIOR_COST,
     KernelCosts,
@@ -65,16 +65,17 @@ class Auto:
     kernels_: KernelCosts = field(default_factory=KernelCosts.none)
     operators_: Learned = field(default_factory=Learned)
 
-    def floors_s(self, gpus: GpuTable) -> Floats:
-        """Return the launch floor of every GPU of the table, seconds [g]; computed once per table.
+    def devices(self, gpus: GpuTable) -> Devices:
+        """Return the GPUs of the table for compiled code, with fitted launch floors; computed once per table.
 
-        It is fitted to the GPU's rows, else the catalogue's measured figure, else NaN.
+        A floor is fitted to the GPU's rows, else the catalogue's measured figure, else NaN.
         """
-        key = ("floors", self)
+        key = ("devices", self)
         if key not in gpus.memo:
-            learned = np.array([self.floors_.get(gpu, np.nan) for gpu in gpus.ids])
-            gpus.memo[key] = np.where(np.isnan(learned), gpus.column("launch_overhead_s"), learned)
-        known: Floats = gpus.memo[key]
+            devices = devices_of(gpus)
+            fitted = np.array([self.floors_.get(gpu, np.nan) for gpu in gpus.ids])
+            gpus.memo[key] = devices._replace(floor_s=np.where(np.isnan(fitted), devices.floor_s, fitted))
+        known: Devices = gpus.memo[key]
         return known
 
     def predict(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, *, evidence: Evidence) -> Estimate:
@@ -89,8 +90,7 @@ class Auto:
         sources = Launches.of(rows.ops, np.arange(len(evidence)), rows.gpu)
         fill_times(
             LaunchQueries(Launches.of(ops, i, j), sources, rows.latency_s, evidence.query),
-            devices_of(gpus),
-            self.floors_s(gpus),
+            self.devices(gpus),
             self._parameters,
             times,
         )

@@ -1,4 +1,4 @@
-"""Shipped measurements: brought in by the first start that sees a file, and never again."""
+"""Shipped measurements: imported once, by the first start that sees a file."""
 
 import dataclasses
 from concurrent.futures import ThreadPoolExecutor
@@ -60,7 +60,7 @@ def test_each_shipped_file_is_imported_once(
         assert sorted(connection.execute(sa.select(SEED_FILES.c.name)).scalars()) == ["l40s.parquet", "l40s.parquet"]
 
 
-def test_what_ships_is_sound(database: Database) -> None:
+def test_shipped_measurements_are_valid(database: Database) -> None:
     for path in sorted(SEED_MEASUREMENTS.glob("*.parquet")):
         report = import_parts(database, IMPORTER, path, dry_run=True)
         assert report.inserted > 0

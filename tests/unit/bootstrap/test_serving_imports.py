@@ -1,4 +1,4 @@
-"""What a serving process loads: libraries that only training needs would cost it a fifth of its memory."""
+"""Imports of a serving process: libraries of training would cost it a fifth of its memory."""
 
 import subprocess
 import sys
@@ -19,6 +19,6 @@ print([name for name in {_ONLY_TRAINING!r} if name in sys.modules])
 """
 
 
-def test_serving_loads_nothing_that_only_training_needs() -> None:
+def test_serving_imports_no_library_of_training() -> None:
     done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

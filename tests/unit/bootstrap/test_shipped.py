@@ -1,4 +1,4 @@
-"""What ships with the code: coherent, small, and loaded only by the name of its content."""
+"""Shipped artefacts: consistent, small, and loaded only by the hash of their content."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def publish(folder: Path) -> str:
     return artifacts.publish(folder, found.trained.payload, told)
 
 
-def test_all_together_are_small_and_nothing_lies_beside_them() -> None:
+def test_shipped_artefacts_are_small_and_all_listed() -> None:
     named = {f"{one.sha256}{suffix}" for _, one in SHIPPED for suffix in (".joblib", ".json")}
     there = {path.name for path in SHIPPED_MODELS.iterdir()}
     assert there - {LIST, "README.md"} == named
@@ -44,7 +44,7 @@ def test_all_together_are_small_and_nothing_lies_beside_them() -> None:
 
 
 @pytest.mark.parametrize(("name", "shipped"), SHIPPED)
-def test_a_shipped_artefact_is_what_its_manifest_says(name: str, shipped: Shipped) -> None:
+def test_shipped_artefacts_match_their_manifest(name: str, shipped: Shipped) -> None:
     payload = shipped.payload()
     told: Any = shipped.manifest
     assert capabilities(name).learns_operators
@@ -63,7 +63,7 @@ def test_a_shipped_artefact_is_what_its_manifest_says(name: str, shipped: Shippe
     assert of == {"network"} if predicts_networks_only(name) else "network" not in of
 
 
-def test_collectives_of_every_dtype_are_known_where_one_was_measured() -> None:
+def test_collectives_are_known_in_every_dtype_if_in_one() -> None:
     """Nothing that ships is answered out of its range while another dtype of the same collective holds it."""
     learned = Auto.from_state(shipped_versions(SHIPPED_MODELS)["auto"].payload()["state"]).operators_
     gpus = GpuTable.from_specs(load_seed_specs())
@@ -80,9 +80,10 @@ def test_collectives_of_every_dtype_are_known_where_one_was_measured() -> None:
                 assert {key for key in keys if key} <= {(op, "fp16"), (op, "int8")}
 
 
-def test_collectives_grow_with_devices_and_bytes_beyond_what_was_measured() -> None:
+def test_extrapolated_collectives_grow_with_devices_and_bytes() -> None:
     """On every GPU of the catalogue; within, none is quicker by more than measured ones are quicker than the next.
 
+    An H100 was measured with 6.5, 17.7 and 7.0 us for 0.5, 1 and 2 KiB among four, and 8.1 us for 1 KiB among eight.
     Where a bridge joins no more, another link takes over: slower, but for what waits for launches.
     """
     learned = Auto.from_state(shipped_versions(SHIPPED_MODELS)["auto"].payload()["state"]).operators_
@@ -99,12 +100,12 @@ def test_collectives_grow_with_devices_and_bytes_beyond_what_was_measured() -> N
             latency_s = learned.estimate(ops, gpus, i, np.repeat(np.arange(len(gpus)), len(ops))).latency_s
             table = latency_s.reshape(len(gpus), len(devices), len(sizes))
             wider, larger = table[:, 1:] / table[:, :-1], table[..., 1:] / table[..., :-1]
-            assert (wider[:, 4:] > 0.999).all() and (wider > 0.8)[~passed].all()
+            assert (wider[:, 4:] > 0.999).all() and (wider > 0.7)[~passed].all()
             assert (wider[..., sizes.index(2.0**20) :] > 1.5)[passed].all()
-            assert (larger[..., 13:] > 3.0).all() and (larger > 0.6).all()
+            assert (larger[..., 13:] > 3.0).all() and (larger > 0.5).all()
 
 
-def test_only_what_the_list_names_is_loaded(tmp_path: Path) -> None:
+def test_only_listed_artefacts_are_loaded(tmp_path: Path) -> None:
     assert shipped_versions(tmp_path) == {}
     sha256 = publish(tmp_path)
     assert shipped_versions(tmp_path) == {}
@@ -122,12 +123,12 @@ def test_only_what_the_list_names_is_loaded(tmp_path: Path) -> None:
         shipped_versions(tmp_path)
 
 
-def test_those_asked_by_name_ship() -> None:
+def test_predictors_requested_by_name_ship() -> None:
     named = {"auto", "li", "habitat", "tilewave", "kernel_table", "convmeter", "convmeter_ols"}
     assert named <= {name for name, _ in SHIPPED} <= {*trainable()}
 
 
-def test_a_new_list_drops_what_was_there(tmp_path: Path) -> None:
+def test_a_new_list_drops_old_artefacts(tmp_path: Path) -> None:
     sha256 = publish(tmp_path)
     stale = artifacts.publish(tmp_path, {"predictor": "li"}, {})
     write_list(tmp_path, {"li": sha256})

@@ -1,4 +1,4 @@
-"""`gpucast train` on a small data set of networks: what is trained is named beside what shipped before."""
+"""`gpucast train` on a small data set of networks: trained predictors are listed beside those shipped before."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "data"
 
 
-def test_a_few_predictors_leave_the_others_as_they_were(tmp_path: Path, data: Path) -> None:
+def test_training_some_predictors_keeps_the_others(tmp_path: Path, data: Path) -> None:
     out = tmp_path / "out"
     card = {"trained_on": {"rows": 1, "gpus": []}, "validation": []}
     before = {
@@ -57,7 +57,7 @@ def test_a_few_predictors_leave_the_others_as_they_were(tmp_path: Path, data: Pa
     assert size == sum(path.stat().st_size for path in out.iterdir() if path.stem != "shipped")
 
 
-def test_what_must_be_there(tmp_path: Path, data: Path) -> None:
+def test_missing_data_sets_and_untrainable_names_are_rejected(tmp_path: Path, data: Path) -> None:
     with pytest.raises(BadInput, match="neusight"):
         train_shipped(data, tmp_path / "out", ["convmeter", "li"], print)
     with pytest.raises(BadInput, match="forest cannot ship"):
@@ -65,6 +65,6 @@ def test_what_must_be_there(tmp_path: Path, data: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_networks_teach_those_alone_that_answer_for_networks_alone() -> None:
+def test_networks_train_predictors_of_networks_only() -> None:
     assert [name for name in trainable() if sources_of(name) == NETWORKS] == ["convmeter", "convmeter_ols"]
     assert {sources_of(name) for name in trainable()} == {OPERATORS, NETWORKS}

@@ -1,4 +1,4 @@
-"""The mechanisms that benchmarks.ablation switches off."""
+"""The mechanisms that benchmarks.ablation disables."""
 
 import pytest
 
@@ -6,6 +6,6 @@ from benchmarks.ablation_mechanisms import MECHANISMS, Mechanism
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda mechanism: mechanism.name)
-def test_each_mechanism_exists_to_be_switched_off(mechanism: Mechanism) -> None:
+def test_each_mechanism_can_be_disabled(mechanism: Mechanism) -> None:
     with mechanism.off():  # AttributeError where a name is gone
         pass

@@ -1,4 +1,4 @@
-"""`auto` on launches whose answer is plain."""
+"""`auto` on launches with a known time."""
 
 import numpy as np
 import pytest
@@ -52,18 +52,18 @@ def test_a_latency_bound_kernel_scales_with_resident_threads() -> None:
     assert answer.bound[0] == COMPUTE
 
 
-def test_a_measurement_of_the_launch_itself_is_the_answer() -> None:
+def test_a_measurement_of_the_launch_itself_is_returned() -> None:
     answer = ask(MATMUL, MATMUL, 1, 7e-3)
     assert answer.latency_s[0] == pytest.approx(7e-3)
     assert (answer.support[0], answer.group[0]) == (MEASURED, EXACT)
 
 
-def test_a_short_time_measured_on_the_target_is_the_answer_too() -> None:
+def test_a_short_measurement_on_the_target_is_returned() -> None:
     tiny = STREAM | {"flops": 1e3, "bytes": 1e4, "working_set_bytes": 1e4, "lane_operations": 1e3, "blocks": 1}
     assert ask(tiny, tiny, 1, 8e-6).latency_s[0] == pytest.approx(8e-6, rel=0.05)
 
 
-def test_a_slow_machines_launch_floor_is_not_carried_over() -> None:
+def test_launch_floors_are_not_transferred() -> None:
     # 1 MB on an unknown machine in 9 us: its launch took most of that, and says nothing of the target.
     small = STREAM | {"flops": 1e5, "bytes": 1e6, "working_set_bytes": 1e6, "lane_operations": 3e5, "blocks": 400}
     assert ask(small, small, 0, 9e-6).latency_s[0] < 7e-6
@@ -82,7 +82,7 @@ def test_each_gpus_own_registers_count() -> None:
     assert fat > 2 * lean
 
 
-def test_a_far_size_is_extrapolated() -> None:
+def test_sizes_far_from_the_measured_ones_are_extrapolated() -> None:
     tenth = STREAM | {
         name: STREAM[name] / 10 for name in ("flops", "bytes", "working_set_bytes", "lane_operations", "n")
     }
@@ -94,11 +94,11 @@ def test_a_far_size_is_extrapolated() -> None:
     ("label", "changed", "group"),
     [(0, {"n": 7.0, "lane_operations": 1e8}, OTHER_GPU_AND_SIZE), (9, {}, RELATED)],
 )
-def test_weaker_evidence_is_named(label: int, changed: dict[str, float], group: int) -> None:
+def test_the_group_is_that_of_the_evidence(label: int, changed: dict[str, float], group: int) -> None:
     assert ask(STREAM, STREAM | changed, 0, 1e-3, label=label).group[0] == group
 
 
-def test_without_evidence_it_extrapolates_from_documented_costs() -> None:
+def test_without_evidence_predictions_use_documented_costs() -> None:
     none = Evidence(Measurements(kernels([]), index(), np.empty(0)), index())
     answer = Auto().predict(kernels([STREAM]), GPUS, index(0), index(1), evidence=none)
     assert answer.latency_s[0] == pytest.approx(1.2e9 / (0.88 * 900e9), rel=0.3)
@@ -112,7 +112,7 @@ def test_a_tiny_kernel_is_launch_bound() -> None:
     assert answer.latency_s[0] == pytest.approx(FLOOR_S, rel=0.1)
 
 
-def test_agreeing_sources_find_the_mechanism() -> None:
+def test_agreeing_sources_identify_the_bottleneck() -> None:
     """A kernel whose time follows the SMs' issue rate, not the resident threads, shows it on two other GPUs."""
     third = GpuTable(("turing", "volta", "third"), np.column_stack([GPUS.values, GPUS.values[:, 0]]))
     third.values[[0], 2] *= 0.5  # sm_count

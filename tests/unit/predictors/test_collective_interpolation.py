@@ -1,4 +1,4 @@
-"""Interpolation of collectives: sizes between the measured ones, by the other collectives of a GPU."""
+"""Collective interpolation: sizes between the measured ones, from the other collectives of a GPU."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def measured(
     return Measurements(operators(op, *rows, dtype=dtype), np.full(len(rows), gpu), np.array(times))
 
 
-def test_a_step_is_found_where_another_collective_shows_it() -> None:
+def test_steps_are_interpolated_from_other_collectives() -> None:
     gappy = measured("all_gather", [power for power in SIZES if power not in {19, 20}])
     found, other = with_interpolated_sizes([gappy, measured("reduce_scatter", SIZES, slower=1.3)], GPUS)
     assert len(other) == 2 * len(SIZES), "it lacks nothing"
@@ -49,14 +49,14 @@ def test_a_step_is_found_where_another_collective_shows_it() -> None:
             assert abs(told.latency_s[row] / took(power, devices) - 1.0) < abs(line / took(power, devices) - 1.0)
 
 
-def test_nothing_is_told_beyond_its_own_sizes_nor_by_other_gpus() -> None:
+def test_there_is_no_interpolation_beyond_the_sizes_or_from_other_gpus() -> None:
     short, elsewhere = measured("all_gather", [14, 16, 18]), measured("reduce_scatter", SIZES, gpu=A100)
     assert [len(cell) for cell in with_interpolated_sizes([short, elsewhere], GPUS)] == [6, 2 * len(SIZES)]
     found, _ = with_interpolated_sizes([short, measured("all_gather", SIZES, dtype="int8")], GPUS)
     assert sorted(set(np.log2(found.ops.column("message_bytes")))) == [14.0, 15.0, 16.0, 17.0, 18.0]
 
 
-def test_rows_enough_are_learned_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_enough_rows_no_interpolation_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     cells = [measured("all_gather", [12, 26]), measured("reduce_scatter", SIZES)]
     asked = 2 * (len(SIZES) - 2)
     rows = sum(len(cell) for cell in cells) + asked

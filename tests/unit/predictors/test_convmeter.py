@@ -1,4 +1,4 @@
-"""ConvMeter's planes on made-up networks with coefficients that are known."""
+"""ConvMeter fitted to synthetic networks with known coefficients."""
 
 from dataclasses import replace
 from typing import Any
@@ -76,7 +76,7 @@ def test_seven_coefficients_of_backward_and_update_on_many_devices(predictor: An
     assert np.isnan(seconds(fitted, alone)).all()  # one device does not exchange anything
 
 
-def test_a_step_that_was_not_measured_is_the_sum_of_its_parts() -> None:
+def test_unmeasured_steps_are_the_sum_of_their_phases() -> None:
     fitted = ConvMeter()
     for what in (FORWARD, BACKWARD, UPDATE):
         fitted = taught(fitted, what, COST[what])
@@ -89,7 +89,7 @@ def test_a_step_that_was_not_measured_is_the_sum_of_its_parts() -> None:
     np.testing.assert_allclose(seconds(fitted, many), terms(many) @ FORWARD_COST, rtol=1e-6)
 
 
-def test_non_negative_times_are_never_negative_and_plain_ones_that_are_have_no_answer() -> None:
+def test_negative_times_of_plain_least_squares_are_nan() -> None:
     # Small networks are quicker than the line of the large ones crosses zero.
     rows = networks(FORWARD)
     run = measured("network", rows, GPUS, (0,), lambda ops, gpus, gpu: 1e-27 * terms(ops)[:, 0] ** 2)
@@ -98,7 +98,7 @@ def test_non_negative_times_are_never_negative_and_plain_ones_that_are_have_no_a
     assert np.isnan(seconds(PlainConvMeter().fit_operators([run], GPUS), small)).any()
 
 
-def test_relative_errors_count_alike() -> None:
+def test_the_loss_is_relative() -> None:
     draw = np.random.default_rng(0)
     figures = np.stack([np.geomspace(1, 1e4, 80), np.ones(80)], axis=1)
     measured_s = figures @ [3.0, 5.0] * np.exp(draw.normal(0, 0.1, 80))
@@ -109,7 +109,7 @@ def test_relative_errors_count_alike() -> None:
     assert errors[0] < min(0.1, errors[1])
 
 
-def test_another_gpu_is_as_many_times_its_own_roofs() -> None:
+def test_other_gpus_scale_by_their_rooflines() -> None:
     fitted = taught(ConvMeter(), FORWARD, np.array([2e-13, 0, 3e-11, 0, 0, 0, 0, 0, 0]))
     ops = operators("network", *networks(FORWARD, count=1))
     figures = terms(ops)[0]
@@ -125,19 +125,19 @@ def test_another_gpu_is_as_many_times_its_own_roofs() -> None:
     np.testing.assert_array_equal(answers.group, expected)
 
 
-def test_layouts_and_compilers_are_apart() -> None:
+def test_layouts_and_compilers_have_separate_fits() -> None:
     fitted = taught(ConvMeter(), FORWARD, FORWARD_COST)
     for other in ("channels_last", "compiled"):
         asked = operators("network", *[row | {other: 1} for row in networks(FORWARD)])
         assert np.isnan(seconds(fitted, asked)).all()
 
 
-def test_a_refit_is_the_same_bit_by_bit() -> None:
+def test_fitting_is_deterministic() -> None:
     one, other = (taught(ConvMeter(), STEP, COST[STEP]).state()["fp32 step"] for _ in range(2))
     np.testing.assert_array_equal(one["coefficients"], other["coefficients"])
 
 
-def test_depthwise_flops_and_operators_cost_apart() -> None:
+def test_depthwise_flops_and_operators_have_their_own_coefficients() -> None:
     cost = FORWARD_COST + np.array([0.0] * 7 + [3e-12, 1e-5])
     draw = np.random.default_rng(5)
     rows = [
@@ -149,7 +149,7 @@ def test_depthwise_flops_and_operators_cost_apart() -> None:
     np.testing.assert_allclose(seconds(fitted, fresh), terms(fresh) @ cost, rtol=1e-6)
 
 
-def test_a_version_of_before_the_last_terms_answers_as_it_did() -> None:
+def test_states_without_the_latest_terms_predict_as_before() -> None:
     fitted = taught(ConvMeter(), FORWARD, FORWARD_COST)
     fresh = operators("network", *networks(FORWARD, seed=2))
     state = {

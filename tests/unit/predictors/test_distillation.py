@@ -20,10 +20,10 @@ from app.predictors.auto.operators.learning.distillation_inputs import (
     unmeasured,
 )
 from app.predictors.auto.operators.learning.fitting import fitted
-from app.predictors.auto.operators.models.boosted_trees import Growth, Trees, boosted
 from app.predictors.auto.operators.models.features import FEATURES
 from app.predictors.auto.operators.models.training_samples import samples
 from app.predictors.auto.predictor import Auto
+from app.predictors.trees.boosted import Growth, Trees, boosted
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.tables.ops import DTYPE_CODE, OpTable
@@ -46,7 +46,7 @@ def pairs_of(rows: Measurements) -> set[tuple[float, float]]:
     return set(zip(rows.ops.column("n").tolist(), rows.ops.column("k").tolist(), strict=True))
 
 
-def test_every_m_is_unmeasured_on_the_pairs_that_a_grid_lacks() -> None:
+def test_missing_pairs_of_a_grid_are_inputs_at_every_m() -> None:
     ms = np.arange(1, LEAST_ROWS // 61 + 2)
     rows = grid(ms, sorted(set(product(SIZES_OF_PAIRS, SIZES_OF_PAIRS)) - MISSING))
     found = unmeasured(rows)
@@ -56,7 +56,7 @@ def test_every_m_is_unmeasured_on_the_pairs_that_a_grid_lacks() -> None:
     assert not len(unmeasured(rows.take(np.arange(LEAST_ROWS - 1))))
 
 
-def test_sizes_that_meet_once_have_some_of_their_pairs_unmeasured() -> None:
+def test_sizes_measured_in_one_pair_have_unmeasured_pairs() -> None:
     ms = np.arange(1, LEAST_ROWS // 100 + 1)
     rows = grid(ms, [(8 * k, 16 * k) for k in range(1, 101)])
     found = unmeasured(rows)
@@ -64,20 +64,20 @@ def test_sizes_that_meet_once_have_some_of_their_pairs_unmeasured() -> None:
     assert not pairs_of(found) & pairs_of(rows)
 
 
-def test_products_in_a_format_that_scatters_have_nothing_unmeasured() -> None:
+def test_noisy_dtypes_have_no_distillation_inputs() -> None:
     rows = grid(np.arange(1, LEAST_ROWS // 8 + 2), [(8 * k, 16 * k) for k in range(1, 9)])
     fp8 = replace(rows.ops, dtype=np.full(len(rows), DTYPE_CODE["fp8"]))
     assert len(unmeasured(rows)) and not len(unmeasured(replace(rows, ops=fp8)))
 
 
-def test_other_operators_have_nothing_unmeasured() -> None:
+def test_other_operators_have_no_distillation_inputs() -> None:
     softmax = operators("softmax", {"b": 8, "h": 64})
     row = Measurements(softmax, np.zeros(1, dtype=np.intp), np.ones(1))
     assert not len(unmeasured(row.take(np.zeros(LEAST_ROWS, dtype=np.intp))))
     assert not len(unmeasured(row.take(np.empty(0, dtype=np.intp))))
 
 
-def test_layers_of_attention_between_measured_ones_are_unmeasured() -> None:
+def test_attention_layers_between_measured_ones_are_inputs() -> None:
     layers = [{"heads": 8 * kv, "kv_heads": kv, "head_dim": width} for kv, width in ((1, 64), (2, 128), (8, 256))]
     layers.append({"heads": 12, "kv_heads": 4, "head_dim": 64, "window": 128})
     ran = [{"batch": batch, "context_length": keys} for batch, keys in product((1, 4, 64), (128, 512, 4096))]
@@ -97,7 +97,7 @@ def test_layers_of_attention_between_measured_ones_are_unmeasured() -> None:
     assert not len(unmeasured(rows.take(np.arange(MOST_ROWS + 1) % len(rows))))
 
 
-def test_layers_that_name_no_kv_heads_have_as_many_as_heads() -> None:
+def test_layers_without_kv_heads_have_one_per_head() -> None:
     layers = [{"heads": heads, "head_dim": width} for heads, width in ((8, 64), (32, 128), (16, 256))]
     ops = operators("attention_prefill", *(layer | {"batch": 1, "context_length": 512} for layer in layers))
     found = unmeasured(Measurements(ops, np.ones(len(ops), dtype=np.intp), np.ones(len(ops)))).ops
@@ -140,7 +140,7 @@ def test_only_shapes_unmeasured_on_the_same_gpu_are_distillation_inputs() -> Non
     assert found.blank[0].shape == (FEATURES, 0)
 
 
-def test_auto_learns_products_again_on_what_was_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_distils_products_on_unmeasured_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = [
         {"m": m, "n": n, "k": k}
         for m in (1, 16, 256, 512, 1024, 2048, 4096)

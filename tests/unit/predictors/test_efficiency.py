@@ -22,26 +22,26 @@ def predict(query: dict[str, float], *, dtype: str = "fp32", gpus: GpuTable = GP
     )
 
 
-def test_pure_memory_scales_by_bandwidth() -> None:
+def test_memory_bound_kernels_scale_by_bandwidth() -> None:
     # eta = 1.2e9 / 4 ms / 600 GB/s = 0.5; 1.2e9 / (0.5 x 900 GB/s) = 2.667 ms. Both occupancies are 1.
     estimate = predict(COPY)
     assert estimate.latency_s == pytest.approx([8e-3 / 3], rel=1e-12)
     assert (estimate.bound[0], estimate.support[0], estimate.group[0]) == (MEMORY, INTERPOLATED, OTHER_GPU)
 
 
-def test_compute_scales_by_peak() -> None:
+def test_compute_bound_kernels_scale_by_peak() -> None:
     # Roof 12 and 15 TFLOP/s: 4 ms x 12 / 15 = 3.2 ms.
     estimate = predict(MATMUL)
     assert estimate.latency_s == pytest.approx([3.2e-3], rel=1e-12)
     assert estimate.bound[0] == COMPUTE
 
 
-def test_peak_is_that_of_the_dtype() -> None:
+def test_the_peak_is_that_of_the_dtype() -> None:
     # 24 over 30 TFLOP/s in half precision.
     assert predict(MATMUL, dtype="fp16").latency_s == pytest.approx([3.2e-3], rel=1e-12)
 
 
-def test_roof_may_change_side() -> None:
+def test_the_bound_may_change_between_gpus() -> None:
     # 18 FLOP/B: source roof min(12, 18 x 0.6) = 10.8, target roof min(15, 18 x 0.9) = 15 TFLOP/s.
     estimate = predict({**COPY, "flops": 18e9, "bytes": 1e9})
     assert estimate.latency_s == pytest.approx([4e-3 * 10.8 / 15], rel=1e-12)
@@ -54,14 +54,14 @@ def test_occupancy_ratio() -> None:
     assert estimate.latency_s == pytest.approx([8e-3 / 3 * 8 / 7], rel=1e-12)
 
 
-def test_registers_of_each_gpu() -> None:
+def test_occupancy_uses_the_registers_of_each_gpu() -> None:
     # Measured with 128 registers: 2 of 4 blocks on Turing, O = 0.5; asked with 16, O = 1 on Volta.
     estimate = predict(COPY, registers_per_thread=128)
     assert estimate.latency_s == pytest.approx([8e-3 / 3 * 0.5], rel=1e-12)
     assert estimate.group[0] == OTHER_GPU
 
 
-def test_another_size_carries_efficiency() -> None:
+def test_other_sizes_keep_the_efficiency() -> None:
     # Measured at a quarter of the bytes in 4 ms: eta = 0.125; 1.2e9 / (0.125 x 900 GB/s) = 10.667 ms.
     estimate = predict(COPY, bytes=0.3e9)
     assert estimate.latency_s == pytest.approx([32e-3 / 3], rel=1e-12)

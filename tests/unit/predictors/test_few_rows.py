@@ -1,4 +1,4 @@
-"""What few measured rows of a GPU say of the rows beside them."""
+"""Few-shot calibration: the correction of a GPU by few of its rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 
 from app.ops import OP_CODE
 from app.predictors.auto.operators.learning.calibration import Rows, calibrate
-from app.predictors.auto.operators.models.boosted_trees import NO_TREES, Growth, boosted
 from app.predictors.auto.operators.models.features import FEATURES, own_dims
 from app.predictors.auto.operators.models.gaussian_process import (
     LEAF,
@@ -23,6 +22,7 @@ from app.predictors.auto.operators.models.gaussian_process import (
 from app.predictors.auto.operators.physics.analytic_model import COMPUTE_S, DRAM_S, TERMS
 from app.predictors.auto.operators.physics.physics_fit import NEUTRAL, fill_scaled
 from app.predictors.auto.predictor import Auto
+from app.predictors.trees.boosted import NO_TREES, Growth, boosted
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
 from tests.unit.kernels import TURING
@@ -37,7 +37,7 @@ from tests.unit.measured import measured, no_evidence
 from tests.unit.operators import operators
 
 
-def test_few_rows_give_a_correction_that_passes_through_and_fades_away() -> None:
+def test_the_correction_passes_through_few_rows_and_fades() -> None:
     features = np.zeros((FEATURES, 40), dtype=np.float32)
     features[0] = np.linspace(0.0, 10.0, 40)
     curve = 0.3 * np.sin(features[0].astype(np.float64))
@@ -53,7 +53,7 @@ def test_few_rows_give_a_correction_that_passes_through_and_fades_away() -> None
     assert found.smooth.sum(asked)[2] == pytest.approx(0.0, abs=1e-6)
 
 
-def test_few_rows_move_the_constant_that_explains_them() -> None:
+def test_few_rows_refit_the_physics_constant_that_explains_them() -> None:
     """Half of the rows wait for DRAM, which is twice as slow as thought; the others wait for compute, as thought."""
     features = np.zeros((FEATURES, 20), dtype=np.float32)
     features[0] = np.tile(np.arange(10.0), 2)
@@ -66,7 +66,7 @@ def test_few_rows_move_the_constant_that_explains_them() -> None:
     assert answer[10] / answer[0] == pytest.approx(2.0, rel=0.15)
 
 
-def test_a_row_that_the_others_contradict_does_not_draw_them_after_it() -> None:
+def test_an_outlier_does_not_move_the_other_rows() -> None:
     features = np.zeros((FEATURES, 41), dtype=np.float32)
     features[0] = np.linspace(0.0, 4.0, 41)
     target = np.full(41, np.log(1e-3))
@@ -78,14 +78,14 @@ def test_a_row_that_the_others_contradict_does_not_draw_them_after_it() -> None:
     assert np.abs(np.delete(said, 20)).max() < 0.1
 
 
-def test_collectives_of_other_numbers_of_devices_say_little() -> None:
+def test_collectives_of_other_device_counts_hardly_correct() -> None:
     """Bytes are near one another where they differ by e; devices are far where they differ by two."""
     places = Places.of(OP_CODE["all_reduce"], product=False)
     stretch = dict(zip(own_dims(OP_CODE["all_reduce"]), places.stretch, strict=False))
     assert stretch["message_bytes"] < 2.0 < np.log(2.0) * stretch["devices"]
 
 
-def test_few_collectives_tell_of_all_that_wait_for_the_same_link() -> None:
+def test_few_collectives_correct_all_that_are_bound_by_the_same_link() -> None:
     """Two rows per number of devices, where eight share what they have: 16 MB of these are known by 1 GB."""
     slots = GpuTable.from_specs([replace(TURING, link_bandwidth_bytes_per_s=31.5e9)])
     ends = [{"message_bytes": 2.0**size, "devices": n} for size in (9, 30) for n in (2, 4, 8)]
@@ -100,14 +100,14 @@ def test_few_collectives_tell_of_all_that_wait_for_the_same_link() -> None:
     assert answer.latency_s == pytest.approx(shared(asked, slots, np.zeros(2, dtype=int)), rel=0.12)
 
 
-def test_a_kv_cache_in_another_format_is_read_by_other_kernels() -> None:
+def test_another_kv_dtype_is_as_far_as_a_twentyfold_context_length() -> None:
     """Formats are codes one apart; a context is as far where it is some 20 times as long."""
     places = Places.of(OP_CODE["attention_prefill"], product=True)
     stretch = dict(zip(own_dims(OP_CODE["attention_prefill"]), places.stretch, strict=False))
     assert np.log(19.0) * stretch["context_length"] < stretch["kv_dtype"] < np.log(21.0)
 
 
-def test_a_batch_tells_of_others_of_the_same_products() -> None:
+def test_a_batch_corrects_other_batches_of_the_same_products() -> None:
     """Every third size is twice as slow in any batch: told of batches of 64, batches of 1,024."""
     sizes = [{"m": m, "n": n, "k": k} for m in (64, 256, 1024) for n in (64, 256, 1024) for k in (64, 256, 1024)]
 
@@ -122,7 +122,7 @@ def test_a_batch_tells_of_others_of_the_same_products() -> None:
     assert np.abs(answer / table(asked, GPUS, gpu) - 1.0).mean() < 0.15  # 0.27 where a batch is as far as other sizes
 
 
-def test_rows_of_one_leaf_run_alike() -> None:
+def test_rows_of_one_leaf_are_correlated() -> None:
     """What others' trees tell apart stays apart: a measured leaf says nothing of the one opposite."""
     features = np.zeros((FEATURES, 400), dtype=np.float32)
     features[0] = np.linspace(-1.0, 1.0, 400)
@@ -132,7 +132,7 @@ def test_rows_of_one_leaf_run_alike() -> None:
     assert alike[150, 100] > 3.0 * alike[150, 250]
 
 
-def test_a_row_is_believed_less_where_algorithms_are_chosen_among() -> None:
+def test_rows_near_an_algorithm_switch_have_less_weight() -> None:
     features = np.zeros((FEATURES, 9), dtype=np.float32)
     features[0] = np.linspace(0.0, 2.0, 9)
     target = np.full(9, np.log(1e-3))

@@ -1,4 +1,4 @@
-"""Flat trees answer what scikit-learn's trees answer."""
+"""Flat trees predict what scikit-learn's trees predict."""
 
 import numpy as np
 import pytest
@@ -51,7 +51,7 @@ def test_equals_boosting() -> None:
     assert flat.predict(features) == pytest.approx(boosting.predict(features), rel=1e-12)
 
 
-def test_chunks_and_state_change_nothing() -> None:
+def test_chunks_and_stored_states_predict_equally() -> None:
     features, target = data(200)
     forest = RandomForestRegressor(n_estimators=200, random_state=0).fit(features, target)
     flat = FlatTrees.from_sklearn(forest.estimators_, scale=1 / 200)

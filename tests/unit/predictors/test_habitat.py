@@ -1,4 +1,4 @@
-"""Habitat's wave scaling and what it scales, by hand."""
+"""Habitat's wave scaling, by hand."""
 
 from dataclasses import replace
 from typing import Any
@@ -46,7 +46,7 @@ def test_wave_scaling_by_hand() -> None:
         assert scaled(origin, destination, np.array([share]))[0] == pytest.approx(ratio)
 
 
-def test_alike_kernels_come_from_the_nearest_operator_of_another_gpu() -> None:
+def test_kernel_alike_operators_use_the_nearest_operator_of_another_gpu() -> None:
     shapes = random_shapes("bh", 40)
     learned = Habitat().fit_operators([measured("relu", shapes, GPUS, (0,), stream)], GPUS)
     ops = operators("relu", *shapes[:5])
@@ -58,7 +58,7 @@ def test_alike_kernels_come_from_the_nearest_operator_of_another_gpu() -> None:
     assert np.isnan(own).all(), "a GPU's own rows are no origin"
 
 
-def test_evidence_of_the_operator_itself_comes_first() -> None:
+def test_evidence_of_the_same_operator_is_preferred() -> None:
     shapes = random_shapes("bh", 40)
     learned = Habitat().fit_operators([measured("relu", shapes, GPUS, (0,), stream)], GPUS)
     ops = operators("relu", *shapes[:2])
@@ -78,7 +78,7 @@ def test_samples_are_bounded_and_collectives_left_out() -> None:
     assert len(state["relu fp32"]["log_latency"]) == 2 * MOST_ROWS[0]
 
 
-def test_varying_kernels_are_learned() -> None:
+def test_kernel_varying_operators_use_a_network() -> None:
     run = measured("linear", random_shapes("mnk", 400), GPUS, (0, 1, 2), product)
     learned = Habitat().fit_operators([run], GPUS)
     ops = operators("linear", *random_shapes("mnk", 50, low=64, high=2048, seed=1))
@@ -87,7 +87,7 @@ def test_varying_kernels_are_learned() -> None:
     assert np.mean(np.abs(found / product(ops, GPUS, on) - 1)) < 0.1
 
 
-def test_a_gpu_beyond_those_learned_from_counts_as_at_their_edge() -> None:
+def test_gpu_figures_are_clamped_to_the_training_range() -> None:
     beyond = replace(FAST, id="beyond", memory_bytes=100 * FAST.memory_bytes, peak_flops={"fp32": 1e16})
     specs = [replace(TURING, id="like"), TURING, FAST, beyond]
     gpus, shapes = GpuTable.from_specs(specs), random_shapes("mnk", 200)

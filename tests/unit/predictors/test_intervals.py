@@ -24,13 +24,13 @@ def one_group(residual: list[float], group: int, kernel: list[int]) -> Intervals
     return Intervals.from_residuals(np.array(residual), codes, np.array(kernel))
 
 
-def test_prior_widths_are_those_documented() -> None:
+def test_prior_widths_equal_the_documented_ones() -> None:
     low, high = Intervals.prior().log_offsets(0.8)
     np.testing.assert_allclose(high, PRIOR_HALF_WIDTH)
     np.testing.assert_allclose(low, -PRIOR_HALF_WIDTH)
 
 
-def test_a_coverage_next_to_one_is_wide_and_finite() -> None:
+def test_a_coverage_near_one_gives_a_wide_finite_interval() -> None:
     low, high = Intervals.prior().log_offsets(np.nextafter(1.0, 0.0))
     assert np.isfinite(low).all() and (high > 5.0 * PRIOR_HALF_WIDTH).all()
 
@@ -40,14 +40,14 @@ def test_every_line_of_the_breakdown_has_a_group() -> None:
     assert len(set(OPERATOR_GROUPS)) == len(OPERATOR_GROUPS)
 
 
-def test_the_quantile_is_conformal() -> None:
+def test_the_quantile_has_the_conformal_rank() -> None:
     # 19 residuals -0.9 .. 0.9: each tail of 10 % keeps the ceil(20 x 0.9) = 18th, one from the end.
     intervals = one_group([k / 10 for k in range(-9, 10)], OTHER_GPU, [1] * 19)
     low, high = intervals.log_offsets(0.8)
     assert (low[OTHER_GPU], high[OTHER_GPU]) == pytest.approx((-0.8, 0.8))
 
 
-def test_a_coverage_that_residuals_cannot_show_goes_beyond_their_extremes() -> None:
+def test_coverage_beyond_the_residuals_widens_past_their_extremes() -> None:
     intervals = one_group([k / 10 for k in range(-9, 10)], OTHER_GPU, [1] * 19)
     most = [intervals.log_offsets(coverage)[1, OTHER_GPU] for coverage in (0.9, 0.95, 0.99, 0.9999)]
     assert most[0] == pytest.approx(0.9)  # 18 / 20 is what 19 residuals show
@@ -55,24 +55,24 @@ def test_a_coverage_that_residuals_cannot_show_goes_beyond_their_extremes() -> N
     assert most[-1] == pytest.approx(0.9 * width_at(0.9999) / width_at(0.9))
 
 
-def test_a_kernel_never_measured_counts_once() -> None:
+def test_residuals_of_an_unmeasured_kernel_count_once() -> None:
     # 20 rows of two kernels are two independent residuals: only the extremes promise 80 %.
     intervals = one_group([k / 10 for k in range(-10, 10)], NO_EVIDENCE, [1] * 10 + [2] * 10)
     low, high = intervals.log_offsets(0.8)
     assert (low[NO_EVIDENCE], high[NO_EVIDENCE]) == pytest.approx((-1.0, 0.9))
 
 
-def test_the_middle_lies_inside_a_biased_interval() -> None:
+def test_biased_intervals_contain_the_prediction() -> None:
     low, high = one_group([0.5] * 30, OTHER_GPU, [1] * 30).log_offsets(0.8)
     assert (low[OTHER_GPU], high[OTHER_GPU]) == (0.0, 0.5)
 
 
-def test_few_residuals_leave_the_prior() -> None:
+def test_few_residuals_keep_the_prior() -> None:
     low, _ = one_group([0.0] * (LEAST_RESIDUALS - 1), OTHER_GPU, [1] * (LEAST_RESIDUALS - 1)).log_offsets(0.8)
     assert low[OTHER_GPU] == pytest.approx(-PRIOR_HALF_WIDTH[OTHER_GPU])
 
 
-def test_answers_for_another_gpu_leave_out_less_the_fewer_gpus_there_were() -> None:
+def test_intervals_on_unseen_gpus_widen_with_fewer_gpus() -> None:
     residual = np.linspace(-1.0, 1.0, 2001)
     unseen = int(operator_codes(index(1), index(0), S_UNSEEN)[0])
     high = [
@@ -85,7 +85,7 @@ def test_answers_for_another_gpu_leave_out_less_the_fewer_gpus_there_were() -> N
     assert not any(of_other_gpus(group) for group in range(len(GROUPS)))
 
 
-def test_which_way_few_other_gpus_err_says_nothing_of_the_next() -> None:
+def test_intervals_from_few_gpus_are_symmetric() -> None:
     too_fast = np.linspace(0.0, 1.0, 1001)
     unseen = int(operator_codes(index(1), index(0), S_UNSEEN)[0])
     for gpus, ends in (({unseen: 1000}, (0.0, 0.9)), ({unseen: 3}, (-0.867, 0.867))):
@@ -99,5 +99,5 @@ def test_state_round_trip() -> None:
     np.testing.assert_array_equal(again.log_offsets(0.9), intervals.log_offsets(0.9))
 
 
-def test_the_best_relation_names_the_group() -> None:
+def test_the_closest_relation_sets_the_group() -> None:
     np.testing.assert_array_equal(best_group(index(3, 1, 2), index(0, 0, 2), 4), [1, len(GROUPS) - 1, 2, 5])

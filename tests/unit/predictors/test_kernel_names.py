@@ -1,4 +1,4 @@
-"""Real kernel names, and what they tell."""
+"""Operators and tiles from real kernel names."""
 
 import pytest
 
@@ -36,7 +36,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_names_tell(name: str) -> None:
+def test_operators_from_kernel_names(name: str) -> None:
     assert parse(name) == KernelName(*NAMES[name])
 
 

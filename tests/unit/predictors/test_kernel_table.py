@@ -1,4 +1,4 @@
-"""PM2Lat's equations by hand, and tables recovered from rows that follow them."""
+"""PM2Lat's equations by hand, and tables recovered from synthetic rows."""
 
 from dataclasses import replace
 from typing import Any
@@ -42,7 +42,7 @@ def products(*rows: tuple[float, float, float, float]) -> Products:
     return Products(*np.array(rows, dtype=np.float64).T)
 
 
-def test_partial_tiles_and_waves_count_whole() -> None:
+def test_partial_tiles_and_waves_count_as_whole() -> None:
     # 129 x 65 takes 2 x 2 tiles of 128 x 64; 40 SMs; 3 such products are 12 blocks, 50 are 200.
     asked = products((1, 129, 65, 8), (3, 129, 65, 8), (50, 129, 65, 8))
     filled, counted = waves(asked, Layout(128, 64, 1), 40.0)
@@ -68,7 +68,7 @@ def test_equation_2_is_linear_in_k_between_powers_of_two() -> None:
     np.testing.assert_allclose(throughput(log_table, at), [108, 108.25, 108 + 255 / 256, 109])
 
 
-def test_throughput_stays_beyond_the_last_knot() -> None:
+def test_throughput_is_constant_beyond_the_last_knot() -> None:
     log_table = table_of(100.0 + np.arange(DEPTHS))
     at = place(products((1, 64, 64, 2.0**30), (1, 64, 64, 0.5), (1e9, 64, 64, 1)), Layout(64, 64, 1), 10.0)
     np.testing.assert_allclose(throughput(log_table, at), [117, 100, 100])
@@ -83,7 +83,7 @@ def test_equation_1_scales_the_duration() -> None:
     assert short_s == pytest.approx(long_s * 1024 / 8192 * 2e9 / 1e9)
 
 
-def test_waves_interpolate_in_their_log() -> None:
+def test_throughput_is_interpolated_in_log_waves() -> None:
     log_table = np.log(np.tile(np.arange(1.0, WAVES + 1), DEPTHS))[None]
     at = place(products((10, 64, 64, 64), (40, 64, 64, 64)), Layout(64, 64, 1), 10.0)
     np.testing.assert_allclose(throughput(log_table, at), [1 - LEAST_LOG_WAVES, 3 - LEAST_LOG_WAVES])
@@ -136,7 +136,7 @@ def ask(predictor: KernelTable, ops: OpTable, gpu: int) -> Any:
     return predictor.predict(ops, GPUS, i, i * 0 + gpu, evidence=no_evidence(ops))
 
 
-def test_two_kernels_and_their_choice_are_recovered(learned: KernelTable) -> None:
+def test_two_kernels_and_the_choice_between_them_are_recovered(learned: KernelTable) -> None:
     ops = operators("linear", *random_shapes("mnk", 300, seed=5))
     on = np.zeros(300, dtype=np.intp)
     answer = ask(learned, ops, 0)
@@ -146,7 +146,7 @@ def test_two_kernels_and_their_choice_are_recovered(learned: KernelTable) -> Non
     assert (answer.group == operator_codes(ops.kind, ops.dtype, S_SEEN)).mean() > 0.9
 
 
-def test_a_sibling_lends_its_table_and_others_do_not(learned: KernelTable) -> None:
+def test_only_siblings_share_their_table(learned: KernelTable) -> None:
     ops = operators("relu", {"b": 512, "h": 512}, {"b": 2**18, "h": 4096})
     mine, lent, other = (ask(learned, ops, gpu) for gpu in (0, 1, 2))
     # Twice the SMs and the bandwidth: half the device time, the same overhead.
@@ -158,7 +158,7 @@ def test_a_sibling_lends_its_table_and_others_do_not(learned: KernelTable) -> No
     assert np.isnan(other.latency_s).all()
 
 
-def test_backward_is_two_more_products(learned: KernelTable) -> None:
+def test_backward_is_two_products(learned: KernelTable) -> None:
     forward = operators("linear", {"m": 512, "n": 768, "k": 320})
     back = operators("linear", {"m": 512, "n": 768, "k": 320, "backward": 1})
     parts = operators("linear", {"m": 512, "n": 320, "k": 768}, {"m": 320, "n": 768, "k": 512})
@@ -175,7 +175,7 @@ def test_a_line_in_bytes_and_instructions_is_recovered() -> None:
     np.testing.assert_allclose(line, [4e-6, *slopes], rtol=1e-4, atol=1e-18)
 
 
-def test_the_chooser_tells_classes_by_threshold_and_survives_its_state() -> None:
+def test_the_kernel_chooser_separates_by_threshold_and_restores_its_state() -> None:
     features = np.linspace(0, 1, 200)[:, None]
     kernel = np.digitize(features[:, 0], [0.3, 0.7])
     chooser = KernelChooser.fitted(features, kernel)
@@ -184,7 +184,7 @@ def test_the_chooser_tells_classes_by_threshold_and_survives_its_state() -> None
     assert KernelChooser.fitted(features, kernel * 0).choose(features).max() == 0
 
 
-def test_custom_kernels_by_the_same_rule() -> None:
+def test_custom_kernels_follow_the_same_rule() -> None:
     def attention_s(ops: OpTable, gpus: GpuTable, gpu: Any) -> Any:
         blocks = ops.column("batch") * ops.column("heads") * np.ceil(ops.column("query_length") / 64)
         return 8e-6 + np.ceil(blocks / gpus.column("sm_count")[gpu]) * ops.column("context_length") * 3e-9

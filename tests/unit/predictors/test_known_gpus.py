@@ -1,4 +1,4 @@
-"""How well a GPU is known to a predictor that was taught on others."""
+"""The situation of a GPU for a predictor trained on others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.kernels import TURING, VOLTA
 GPUS = GpuTable.from_specs([TURING, replace(TURING, id="twin"), VOLTA])
 
 
-def test_a_sibling_is_no_better_known_than_others_out_of_range() -> None:
+def test_siblings_have_the_interval_of_unseen_gpus_out_of_range() -> None:
     j = np.arange(3)
     known = KnownGpus.of(GPUS, [0])
     inside, outside = (known.situations(GPUS, j, np.full(3, far)) for far in (False, True))

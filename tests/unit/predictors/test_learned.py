@@ -1,4 +1,4 @@
-"""What `auto` learns of operators: constants and trees, and who answers for which GPU."""
+"""Training of `auto` on operators: physics fit, trees, and the models that answer for each GPU."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def experts(layers: Any, kernel: str) -> OperatorRuns:
     return measured("moe", rows, GPUS, (SEEN,), slower, dtype="bf16", kernel=named)
 
 
-def test_layers_on_kernels_of_their_own_teach_themselves_only() -> None:
+def test_router_classes_are_trained_separately() -> None:
     usual, own = experts(LAYERS, "fused"), experts([OTHER_GATE_LAYER], "grouped")
     alone = Auto().fit_operators([usual], GPUS)
     for kernel, teaches in (("grouped", False), ("fused", True)):
@@ -95,7 +95,7 @@ def test_layers_on_kernels_of_their_own_teach_themselves_only() -> None:
         assert np.abs(known / rows.latency_s - 1.0).mean() < 0.05
 
 
-def test_constants_are_found_and_never_beat_the_hardware() -> None:
+def test_fitted_constants_are_recovered_and_respect_the_hardware_limit() -> None:
     rng = np.random.default_rng(0)
     terms = np.abs(rng.lognormal(-9.0, 1.5, (TERMS, 400)))
     terms[OVERHEAD], terms[LEAST], terms[LIMIT], terms[TIME] = 1e-5, 2e-5, 1e-7, 0.0
@@ -108,7 +108,7 @@ def test_constants_are_found_and_never_beat_the_hardware() -> None:
     assert (again >= terms[LIMIT]).all()
 
 
-def test_no_bottleneck_alone_takes_longer_than_was_measured() -> None:
+def test_no_single_bottleneck_exceeds_the_measured_time() -> None:
     rng = np.random.default_rng(0)
     terms = np.zeros((TERMS, 600))
     terms[OVERHEAD], terms[LEAST], terms[LIMIT] = 1e-6, 1e-6, 1e-9
@@ -122,14 +122,14 @@ def test_no_bottleneck_alone_takes_longer_than_was_measured() -> None:
     assert longest[1] < 1.05
 
 
-def test_a_gpu_that_was_learned_from_is_answered_well() -> None:
+def test_trained_gpus_are_predicted_well() -> None:
     assert error(trained_auto(), SEEN) < 0.06
     assert error(trained_auto(), SEEN, op="softmax", names="bh") < 0.06
     assert error(Auto(), SEEN) > 0.2
 
 
 @pytest.mark.parametrize("eager", [np.nan, -1.0])
-def test_half_is_kept_of_what_products_on_a_card_fed_by_its_slot_ran_like(eager: float) -> None:
+def test_slot_powered_cards_keep_half_of_the_measured_correction(eager: float) -> None:
     gpus = GpuTable.from_specs([TURING, replace(TURING, id="slot", architecture="slot", board_power_w=70.0)])
     rows = measured("linear", random_shapes("mnk", 900, seed=0), gpus, (0, 1), law)
     auto = Auto().fit_operators([rows], gpus)
@@ -145,7 +145,7 @@ def test_half_is_kept_of_what_products_on_a_card_fed_by_its_slot_ran_like(eager:
     assert situation(auto, long.ops, 1, gpus)[:1] == ["calibrated"]
 
 
-def test_a_sibling_borrows_and_others_share() -> None:
+def test_siblings_transfer_and_others_use_the_shared_model() -> None:
     assert error(trained_auto(), SIBLING) < 0.10
     assert error(trained_auto(), UNSEEN) < 0.20
     ops = operators("linear", {"m": 512, "n": 512, "k": 512}, {"m": 2.0**20, "n": 512, "k": 512})
@@ -156,7 +156,7 @@ def test_a_sibling_borrows_and_others_share() -> None:
 
 
 @pytest.mark.parametrize("target", [SEEN, SIBLING])
-def test_out_of_the_range_learned_from_nothing_is_interpolated(target: int) -> None:
+def test_queries_outside_the_training_range_are_extrapolated(target: int) -> None:
     ops = operators("linear", {"m": 512, "n": 512, "k": 512}, {"m": 2.0**20, "n": 512, "k": 512})
     answer = trained_auto().predict(ops, GPUS, np.arange(2), np.full(2, target), evidence=no_evidence(ops))
     assert answer.support.tolist() == [INTERPOLATED, EXTRAPOLATED]
@@ -164,7 +164,7 @@ def test_out_of_the_range_learned_from_nothing_is_interpolated(target: int) -> N
     assert answer.stretch[0] == 1.0 < answer.stretch[1]
 
 
-def test_constants_of_two_makes_are_not_carried_to_a_third() -> None:
+def test_constants_of_two_architectures_are_not_applied_to_a_third() -> None:
     two = Auto().fit_operators([runs("linear", "mnk", 900, (SEEN, SEEN_TOO))], GPUS).operators_.cells["linear", "fp32"]
     three = trained_auto().operators_.cells["linear", "fp32"]
     assert (two.strength.factors == 0.0).all()
@@ -173,13 +173,13 @@ def test_constants_of_two_makes_are_not_carried_to_a_third() -> None:
     assert (three.gpu_model("third", "third").factors != three.gpu_model("other", "other").factors).any()
 
 
-def test_a_constant_is_carried_as_far_as_makes_agree_on_it() -> None:
+def test_constants_transfer_as_far_as_architectures_agree() -> None:
     told = np.zeros((3, FACTORS))
     told[:, 0], told[:, 1], told[:, 2] = 0.5, (0.4, -0.4, 0.0), (0.1, 0.2, 0.3)
     np.testing.assert_allclose(agreed(told), [1.0, 0.0, 2.0 / 3.0, 0.0, 0.0, 0.0])
 
 
-def test_operators_that_move_bytes_carry_no_trees_and_what_makes_agree_on_to_their_own_make_too() -> None:
+def test_memory_bound_operators_transfer_constants_but_no_trees() -> None:
     for seen, carries in (((SEEN, SEEN_TOO), False), ((SEEN, SEEN_TOO, SEEN_THREE), True)):
         cell = Auto().fit_operators([runs("relu", "bh", 450, seen)], GPUS).operators_.cells["relu", "fp32"]
         assert (cell.strength.factors > 0.0).any() == carries
@@ -190,14 +190,14 @@ def test_operators_that_move_bytes_carry_no_trees_and_what_makes_agree_on_to_the
     np.testing.assert_allclose(sibling.factors, cell.own[name].factors ** cell.strength.factors)
 
 
-def test_few_rows_of_a_gpu_do_not_lean_on_a_model_that_saw_them() -> None:
+def test_models_of_few_rows_are_used_without_the_shared_model() -> None:
     few = runs("linear", "mnk", 60, (SEEN, SEEN_TOO, SEEN_THREE))
     cell = Auto().fit_operators([few], GPUS).operators_.cells["linear", "fp32"]
     assert cell.shared is not None
     assert all(model.alone for model in cell.own.values())
 
 
-def test_what_no_model_has_seen_is_no_better_known_for_it() -> None:
+def test_unmeasured_phases_states_and_dtypes_have_weaker_situations() -> None:
     shape = {"m": 512.0, "n": 512.0, "k": 512.0}
     ops = operators("linear", shape | {"backward": 1.0}, shape | {"burst": 1.0})
     assert situation(trained_auto(), ops, SEEN) == ["untrained", "untrained"]
@@ -206,7 +206,7 @@ def test_what_no_model_has_seen_is_no_better_known_for_it() -> None:
     assert situation(half, operators("linear", shape, dtype="fp16"), SEEN) == ["sibling"]
 
 
-def test_int8_does_not_borrow_from_a_gpu_that_ran_fp8_on_no_pipe() -> None:
+def test_int8_does_not_borrow_fp8_of_gpus_without_its_pipe() -> None:
     """What such a GPU takes for FP8, many times its physics, says nothing of INT8, for which it has a pipe."""
     rates = TURING.peak_flops | {"int8_tensor": 96e12}
     has = replace(TURING, id="has", architecture="has", peak_flops=rates | {"fp8_tensor": 96e12})
@@ -227,13 +227,13 @@ def test_int8_does_not_borrow_from_a_gpu_that_ran_fp8_on_no_pipe() -> None:
         np.testing.assert_array_equal(after.latency_s, answer.latency_s)
 
 
-def test_backward_rows_do_not_blur_forward_ones() -> None:
+def test_backward_rows_do_not_change_forward_predictions() -> None:
     shapes = [shape | {"backward": 1.0} for shape in random_shapes("mnk", 450)]
     backward = measured("linear", shapes, GPUS, (SEEN,), lambda ops, gpus, gpu: 5.0 * law(ops, gpus, gpu))
     assert error(trained_auto().fit_operators([backward], GPUS), SEEN) == error(trained_auto(), SEEN)
 
 
-def test_a_few_measured_rows_correct_at_once() -> None:
+def test_few_shot_rows_correct_without_training() -> None:
     def slower(ops: OpTable, gpus: GpuTable, gpu: Any) -> Any:
         return 1.8 * law(ops, gpus, gpu)
 
@@ -248,7 +248,7 @@ def test_a_few_measured_rows_correct_at_once() -> None:
     assert error(trained_auto().with_measured([few], GPUS), SEEN) == error(trained_auto(), SEEN)
 
 
-def test_few_rows_correct_a_dtype_that_borrows_though_the_gpu_has_a_model_of_what_it_borrows() -> None:
+def test_few_rows_correct_a_borrowed_dtype() -> None:
     """FP16 twice as slow as BF16, on a GPU whose BF16 is known: its few rows are on top of that, and others keep it."""
 
     def slower(ops: OpTable, gpus: GpuTable, gpu: Any) -> Any:
@@ -289,7 +289,7 @@ def on_one_tile(tile: int) -> Any:
 
 
 @pytest.mark.parametrize("tile", [(128, 128), (64, 128)])
-def test_the_only_tile_of_a_library_is_found_and_lent_to_siblings(tile: tuple[int, int]) -> None:
+def test_the_only_tile_of_a_library_is_found_and_used_for_siblings(tile: tuple[int, int]) -> None:
     only = next(row for row in range(len(CANDIDATES)) if tuple(CANDIDATES[row]) == tile)
     shapes = random_shapes("bmnk", 450, low=16, high=600)
     trained = Auto().fit_operators([measured("bmm", shapes, GPUS, (SEEN, SEEN_THREE), on_one_tile(only))], GPUS)
@@ -308,7 +308,7 @@ def test_the_only_tile_of_a_library_is_found_and_lent_to_siblings(tile: tuple[in
         assert np.abs(answer / fresh.rows.latency_s - 1.0).mean() < 0.03
 
 
-def test_what_the_new_rows_lack_stays_known() -> None:
+def test_models_without_new_rows_are_kept() -> None:
     more = trained_auto().fit_operators([runs("linear", "mnk", 500, (UNSEEN,), seed=5)], GPUS)
     # The range learned from may grow, beyond which corrections fade.
     assert error(more, SEEN) == pytest.approx(error(trained_auto(), SEEN), rel=0.02)
@@ -316,7 +316,7 @@ def test_what_the_new_rows_lack_stays_known() -> None:
     assert error(more, UNSEEN) < 0.03
 
 
-def test_a_row_is_answered_alike_alone_and_among_others() -> None:
+def test_a_row_is_predicted_equally_alone_and_in_a_batch() -> None:
     parts = [
         operators("softmax", {"b": 700, "h": 300}, {"b": 64, "h": 1024}),
         operators("linear", {"m": 512, "n": 640, "k": 320}),
@@ -334,12 +334,12 @@ def test_a_row_is_answered_alike_alone_and_among_others() -> None:
     np.testing.assert_allclose(whole, alone, rtol=1e-6)
 
 
-def test_stored_and_read_again_it_answers_alike() -> None:
+def test_stored_states_predict_equally() -> None:
     again = Auto.from_state(trained_auto().state())
     assert error(again, SEEN) == pytest.approx(error(trained_auto(), SEEN), abs=2e-3)  # leaves in half precision
 
 
-def test_trees_that_were_loaded_are_in_memory_once() -> None:
+def test_loaded_trees_are_in_memory_once() -> None:
     again = Auto.from_state(trained_auto().state()).operators_
     read = again._packed  # what compiled code reads
     trees = [model.trees for model in again._models]
@@ -350,7 +350,7 @@ def test_trees_that_were_loaded_are_in_memory_once() -> None:
         np.testing.assert_array_equal(halves, model.trees.value.astype(np.float16))
 
 
-def test_a_product_in_a_graph_does_without_the_host() -> None:
+def test_products_in_a_cuda_graph_have_no_host_overhead() -> None:
     ops = operators("linear", {"m": 64, "n": 64, "k": 64}, {"m": 64, "n": 64, "k": 64, "eager": 0.0})
     answer = trained_auto().predict(ops, GPUS, np.arange(2), np.zeros(2, np.intp), evidence=no_evidence(ops))
     eager, graph = answer.latency_s

@@ -1,4 +1,4 @@
-"""Collectives: which cell answers, and as which of the rows that it learned from."""
+"""Collectives: the model that answers, and the training row whose correction applies."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.unit.operators import mixed, operators
 pytestmark = pytest.mark.slow
 
 
-def test_what_collectives_take_over_one_sort_of_link_says_nothing_of_another() -> None:
+def test_collectives_do_not_transfer_between_link_types() -> None:
     fast = replace(TURING, id="fast", link_bandwidth_bytes_per_s=300e9)
     cards = [fast, replace(fast, id="twin"), replace(fast, id="slotted", link_bandwidth_bytes_per_s=31.5e9)]
     gpus = GpuTable.from_specs(cards)
@@ -49,7 +49,7 @@ def test_what_collectives_take_over_one_sort_of_link_says_nothing_of_another() -
     assert [list(SITUATIONS)[(group - 6) % len(SITUATIONS)] for group in answer.group] == ["seen", "sibling", "unseen"]
 
 
-def test_a_collective_measured_in_another_dtype_only_is_known_by_that_one() -> None:
+def test_collectives_borrow_from_the_only_measured_dtype() -> None:
     """Bytes move alike whatever they hold: on the same GPU, and on one of its make."""
     shapes = [
         {"message_bytes": 2.0**size, "devices": devices}
@@ -100,7 +100,7 @@ def two_libraries() -> Auto:
 
 @pytest.mark.parametrize("asked", ["fp16", "bf16"])
 @pytest.mark.parametrize(("target", "of"), [(SEEN, "seen"), (SIBLING, "sibling"), (SEEN_THREE, "seen")])
-def test_a_collective_takes_the_cell_of_any_dtype_that_holds_it(asked: str, target: int, of: str) -> None:
+def test_collectives_use_a_dtype_whose_training_range_contains_them(asked: str, target: int, of: str) -> None:
     """In one table, row by row; `SEEN_THREE` has NCCL only."""
     ops = mixed([messages(NCCL, asked), messages(CUSTOM, asked)]).take(np.argsort(np.arange(36) % 18, kind="stable"))
     place = np.full(len(ops), target)
@@ -116,7 +116,7 @@ def test_a_collective_takes_the_cell_of_any_dtype_that_holds_it(asked: str, targ
     assert set(np.array(situation(two_libraries(), ops, target))[~nccl]) == {"unseen" if target == SEEN_THREE else of}
 
 
-def test_a_collective_that_no_dtype_holds_takes_the_nearest() -> None:
+def test_collectives_outside_all_training_ranges_use_the_nearest_dtype() -> None:
     """A message of any size is its own library's."""
     for (implementation, of), size in itertools.product(((NCCL, "fp16"), (CUSTOM, "bf16")), (2.0, 30.0, 38.0)):
         ops = operators("all_reduce", {"message_bytes": 2.0**size, "devices": 8, "implementation": implementation})
@@ -127,7 +127,7 @@ def test_a_collective_that_no_dtype_holds_takes_the_nearest() -> None:
 
 
 @pytest.mark.parametrize("target", [SEEN, SIBLING])
-def test_larger_messages_miss_the_physics_as_the_largest_does(target: int) -> None:
+def test_larger_messages_get_the_correction_of_the_largest(target: int) -> None:
     """Three doublings on: neither is what was learned lost, nor does it go on growing."""
     ops = operators("all_reduce", *[{"message_bytes": 2.0**size, "devices": 4} for size in (27.7, 31.0)], dtype="fp16")
     place = np.full(2, target)
@@ -138,7 +138,7 @@ def test_larger_messages_miss_the_physics_as_the_largest_does(target: int) -> No
     assert answer.stretch is not None and answer.stretch[0] == 1.0 < answer.stretch[1]
 
 
-def test_more_devices_than_a_gpu_was_measured_with_are_as_little_known_as_on_another() -> None:
+def test_unmeasured_device_counts_have_the_interval_of_unseen_gpus() -> None:
     """Others were, so that they are in range: but how one machine wires eight says little of the next."""
     eight = [{**one, "devices": 8} for one in MESSAGES[::2]]
     both = [
@@ -160,7 +160,7 @@ def test_more_devices_than_a_gpu_was_measured_with_are_as_little_known_as_on_ano
     assert situation(trained.with_measured([few], GPUS), ops, UNSEEN) == ["calibrated", "unseen", "unseen_outside"]
 
 
-def test_devices_that_were_not_measured_are_corrected_as_those_around_them() -> None:
+def test_device_counts_between_measured_ones_interpolate_the_correction() -> None:
     """More as the most, however many more; between two numbers between both."""
     slower = {2.0: 2.0, 4.0: 6.0}
 
@@ -180,7 +180,7 @@ def test_devices_that_were_not_measured_are_corrected_as_those_around_them() -> 
         assert (np.diff(latency_s) > 0.0).all()
 
 
-def test_a_library_that_a_gpu_lacks_is_answered_as_the_one_that_it_has() -> None:
+def test_an_unmeasured_library_uses_the_measured_one() -> None:
     """Models ask for NCCL, whoever made the GPU."""
     rows = joined(
         [
@@ -197,7 +197,7 @@ def test_a_library_that_a_gpu_lacks_is_answered_as_the_one_that_it_has() -> None
         assert set(answer.support) == {INTERPOLATED}
 
 
-def test_smaller_messages_miss_the_physics_as_the_smallest_does() -> None:
+def test_smaller_messages_get_the_correction_of_the_smallest() -> None:
     ops = operators("all_reduce", *[{"message_bytes": 2.0**size, "devices": 4} for size in (12.1, 8.0)], dtype="fp16")
     place = np.full(2, SEEN)
     answer = two_libraries().predict(ops, GPUS, np.arange(2), place, evidence=no_evidence(ops))
@@ -205,7 +205,7 @@ def test_smaller_messages_miss_the_physics_as_the_smallest_does() -> None:
     assert beyond == pytest.approx(within, rel=0.02)
 
 
-def test_what_is_told_of_a_collective_teaches_the_cell_that_answers_for_it() -> None:
+def test_given_rows_correct_the_cell_that_predicts_the_collective() -> None:
     """Few rows of NCCL in BF16 teach what is known of NCCL, and nothing of kernels by hand."""
     some = by_library(NCCL, dtype="bf16", on=(UNSEEN,), times=9.0)
     few = some.take(np.arange(0, len(some), 5))
@@ -222,7 +222,7 @@ def test_what_is_told_of_a_collective_teaches_the_cell_that_answers_for_it() -> 
     assert set(situation(told, ops, UNSEEN)[: nccl.sum()]) == {"calibrated"}
 
 
-def test_what_is_told_of_one_library_leaves_as_much_unknown_of_another() -> None:
+def test_given_rows_of_one_library_do_not_narrow_another() -> None:
     ops = concatenate([messages(NCCL, "bf16"), messages(CUSTOM, "bf16")])
     learned, nothing = two_libraries().operators_, np.ones(len(ops))
     covariance = expected_errors(learned, Measurements(ops, np.full(len(ops), UNSEEN), nothing), GPUS)

@@ -54,14 +54,14 @@ def test_seen_and_unseen_gpus_by_hand() -> None:
     assert answer.group[3] == operator_codes(ops.kind[:1], ops.dtype[:1], S_UNSEEN)[0]
 
 
-def test_one_gpu_tells_nothing_of_another() -> None:
+def test_one_gpu_gives_no_bandwidth_line() -> None:
     learned = Li().fit_operators([measured("linear", random_shapes("mnk", 50), GPUS, (0,), lines)], GPUS)
     ops = operators("linear", {"m": 100, "n": 100, "k": 100})
     answer = learned.predict(ops, GPUS, np.array([0]), np.array([2]), evidence=no_evidence(ops))
     assert np.isnan(answer.latency_s).all()
 
 
-def test_a_newer_line_replaces_that_gpus_alone() -> None:
+def test_a_newer_line_replaces_only_that_of_its_gpu() -> None:
     both = Li().fit_operators([measured("linear", random_shapes("mnk", 50), GPUS, (0, 1), lines)], GPUS)
     newer = both.fit_operators(
         [measured("linear", random_shapes("mnk", 50), GPUS, (0,), lambda ops, gpus, gpu: 2 * lines(ops, gpus, gpu))],

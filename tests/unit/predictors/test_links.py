@@ -1,4 +1,4 @@
-"""Collectives of more devices than a link joins: over the slot, in physics and in what is learned of it."""
+"""Collectives of more devices than a link joins: over the slot, in physics and in training."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def seconds(ops: OpTable, gpu: int, predictor: Auto | Roofline | None = None) ->
         ({"devices": 16, "nodes": 2}, SLOTS),
     ],
 )
-def test_a_bridge_carries_what_it_joins(predictor: Auto | Roofline, sizes: Mapping[str, float], like: int) -> None:
+def test_a_bridge_serves_the_gpus_it_joins(predictor: Auto | Roofline, sizes: Mapping[str, float], like: int) -> None:
     ops = sent(**sizes)
     assert seconds(ops, BRIDGE, predictor) == pytest.approx(seconds(ops, like, predictor))
     assert seconds(ops, SLOTS, predictor) > 3 * seconds(ops, SWITCH, predictor)
 
 
-def test_rows_and_gpus_are_told_apart_in_one_question() -> None:
+def test_links_are_chosen_per_row_and_gpu() -> None:
     ops = mixed([operators("linear", {"m": 512, "n": 512, "k": 512}), sent(devices=2), sent(devices=8)])
     i, j = np.tile(np.arange(3), 4), np.repeat(np.arange(4), 3)
     together = Auto().predict(ops, GPUS, i, j, evidence=no_evidence(ops)).latency_s.reshape(4, 3)
@@ -81,7 +81,7 @@ def test_rows_and_gpus_are_told_apart_in_one_question() -> None:
     assert together[BRIDGE] == pytest.approx([together[SWITCH, 0], together[SWITCH, 1], together[SLOTS, 2]])
 
 
-def test_what_joins_all_costs_no_second_table() -> None:
+def test_links_that_join_all_need_no_second_gpu_table() -> None:
     every = np.arange(len(SIZES))
     ops = operators("all_reduce", *SIZES)
     for gpu in (SLOTS, SWITCH, RACK):
@@ -116,7 +116,7 @@ PAIR, EIGHT = (operators("all_reduce", {"message_bytes": 2.0**26, "devices": n})
         (((SLOTS, True, 2.0), (BRIDGE, True, 4.0)), "seen", 4.0),
     ],
 )
-def test_what_was_measured_over_the_link_says_nothing_of_the_slot(
+def test_link_measurements_do_not_correct_the_slot(
     more: tuple[tuple[int, bool, float], ...], known: str, ratio: float
 ) -> None:
     """Of eight those of cards with slots alone tell, and, best, its own of as many."""
@@ -127,7 +127,7 @@ def test_what_was_measured_over_the_link_says_nothing_of_the_slot(
     assert seconds(EIGHT, BRIDGE, trained) == pytest.approx(ratio * seconds(EIGHT, SLOTS), rel=0.1)
 
 
-def test_few_rows_correct_the_link_that_they_went_over() -> None:
+def test_few_rows_correct_only_the_link_they_used() -> None:
     ops = operators("all_reduce", *[{"message_bytes": 2.0**size, "devices": 8.0} for size in range(14, 28, 2)])
     slow = runs_of("all_reduce", "fp32", ops, gpu=[BRIDGE] * len(ops), latency_s=(5.0 * seconds(ops, BRIDGE)).tolist())
     told = Auto().with_measured([slow], GPUS)
@@ -143,7 +143,7 @@ def engine(auto: Auto, index: OperatorIndex = NO_OPERATORS) -> Engine:
     return Engine(Catalog(SPECS), GPUS, served, operators=MeasuredOperators(index))
 
 
-def test_an_explanation_is_of_the_link_that_was_taken() -> None:
+def test_an_explanation_names_the_link_used() -> None:
     auto, ops = taught((BRIDGE, False, 3.0), (SLOTS, True, 2.0)), concatenate([EIGHT, PAIR])
     answer = predict_on(engine(auto), ops, GPUS, [BRIDGE], predictor="auto", coverage=0.8)
     assert [gpu_id_of(f"{gpu}/slot") for gpu in GPUS.ids] == list(GPUS.ids)
@@ -162,7 +162,7 @@ def asked(ops: OpTable, *targets: int, index: OperatorIndex = NO_OPERATORS) -> n
     return found.latency_s.reshape(len(targets), len(ops))
 
 
-def test_a_rack_is_as_one_machine() -> None:
+def test_a_rack_counts_as_one_machine() -> None:
     """NVL72: four devices on each machine, all joined; a bridge joins none of another machine."""
     trays = concatenate([sent(devices=16, nodes=4), sent(devices=16), sent(devices=144, nodes=36)])
     racked, switched, bridged = asked(trays, RACK, SWITCH, BRIDGE)
@@ -173,13 +173,13 @@ def test_a_rack_is_as_one_machine() -> None:
     assert asked(trays, BRIDGE, RACK, SWITCH) == pytest.approx(np.array([bridged, racked, switched]))
 
 
-def test_what_was_measured_on_machines_of_a_rack_stays() -> None:
+def test_measurements_on_machines_of_a_rack_are_kept() -> None:
     ops = concatenate([sent(devices=16, nodes=4), sent(devices=16)])
     index = OperatorIndex.build([runs_of("all_reduce", "bf16", ops, gpu=[RACK] * 2, latency_s=[7e-3, 9e-3])], known=4)
     assert asked(ops, RACK, SWITCH, index=index)[0].tolist() == [7e-3, 9e-3]
 
 
-def test_what_was_measured_over_nodes_is_explained_by_its_measurement() -> None:
+def test_measured_collectives_over_nodes_are_explained_by_their_measurement() -> None:
     ops = concatenate([sent(devices=16, nodes=4), sent(devices=16, nodes=2)])
     index = OperatorIndex.build(
         [runs_of("all_reduce", "bf16", ops.take(np.arange(1)), gpu=[SWITCH], latency_s=[7e-3])], known=4
@@ -192,7 +192,7 @@ def test_what_was_measured_over_nodes_is_explained_by_its_measurement() -> None:
     assert other.network is not None and other.network.nodes == 2
 
 
-def test_what_was_measured_of_eight_is_found() -> None:
+def test_measured_collectives_of_eight_devices_are_hits() -> None:
     ops = concatenate([sent(devices=2), sent(devices=8), sent(devices=2, spread=8)])
     index = OperatorIndex.build(
         [runs_of("all_reduce", "bf16", ops.take(np.arange(2)), gpu=[BRIDGE] * 2, latency_s=[7e-3, 9e-3])], known=4
@@ -205,7 +205,7 @@ RACKS = [(72, np.nan, 1), (73, np.nan, 73), (144, np.nan, 2), (96, np.nan, 2), (
 
 
 @pytest.mark.parametrize(("devices", "spread", "racks"), RACKS)
-def test_racks_hold_equally_many(devices: float, spread: float, racks: int) -> None:
+def test_devices_are_spread_evenly_over_racks(devices: float, spread: float, racks: int) -> None:
     found = in_racks(sent(devices=devices, nodes=devices, spread=spread), 72.0)
     assert found.column("nodes").tolist() == [racks]
     assert within_nodes(found).column("spread")[0] == pytest.approx(spread / racks, nan_ok=True)

@@ -51,5 +51,7 @@ def test_resident_blocks(threads: float, registers: float, shared: float, gpu: i
         (256, np.nan, np.nan, 0, 1.0),
     ],
 )
-def test_paper_occupancy(threads: float, registers: float, shared: float, gpu: int, occupancy: float) -> None:
+def test_occupancy_of_the_papers_kernels(
+    threads: float, registers: float, shared: float, gpu: int, occupancy: float
+) -> None:
     assert paper_occupancy(launch(threads, registers, shared).dims, 0, GPUS.values, gpu) == occupancy

@@ -26,7 +26,7 @@ def test_operators_of_equal_sizes_differ_by_name_dtype_and_stack() -> None:
 
 # Small digests all begin in slot 0, so that each is looked for behind the others.
 @pytest.mark.parametrize("spread", [1, 2**50])
-def test_equal_digests_share_the_first_of_them(spread: int) -> None:
+def test_equal_digests_share_one_row(spread: int) -> None:
     digest = np.random.default_rng(3).integers(0, 40, 100).astype(np.uint64) * np.uint64(spread)
     seen = first_seen(digest)
     assert sorted(digest[seen.first].tolist()) == np.unique(digest).tolist()

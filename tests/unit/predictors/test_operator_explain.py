@@ -10,7 +10,7 @@ import pytest
 from app.ops.kinds import kinds_of
 from app.ops.tiles import CANDIDATES
 from app.predictors.auto.operators.explain import Explanation, explained
-from app.predictors.auto.operators.models.features import FEATURES, FULL, LEAD, SPLITS, shape_features
+from app.predictors.auto.operators.models.features import FEATURES, FULL, LINK_OR_TURNS, SPLITS, shape_features
 from app.predictors.auto.operators.models.training_samples import fill_all, samples
 from app.predictors.auto.operators.physics.analytic_model import (
     ANY_TILE,
@@ -92,11 +92,11 @@ def combine(answer: Predictions, found: list[Explanation]) -> None:
 
 
 @pytest.mark.parametrize("target", [SEEN, UNSEEN, FED_BY_SLOT, SIBLING])
-def test_members_combine_to_the_answer(target: int) -> None:
+def test_members_combine_to_the_prediction(target: int) -> None:
     combine(*ask(trained_auto(), ASKED, target))
 
 
-def test_a_collective_told_by_another_dtype_says_so() -> None:
+def test_explanations_name_the_borrowed_dtype_of_a_collective() -> None:
     shapes = [{"message_bytes": 2.0**size, "devices": 2} for size in np.arange(12, 28, 0.03).tolist()]
     taught = {
         dtype: measured("all_reduce", shapes, GPUS, (gpu,), slow, dtype=dtype)
@@ -112,14 +112,14 @@ def test_a_collective_told_by_another_dtype_says_so() -> None:
 
 
 @pytest.mark.parametrize("target", [SEEN, SIBLING])
-def test_a_number_of_devices_between_two_is_told_by_both(target: int) -> None:
+def test_explanations_name_both_neighbouring_device_counts(target: int) -> None:
     shapes = [{"message_bytes": 2.0**size, "devices": n} for size in range(12, 28) for n in (2, 8)]
     trained = Auto().fit_operators([measured("all_reduce", shapes, GPUS, (SEEN,), slow, dtype="fp16")], GPUS)
     asked = [{"message_bytes": 2.0**size, "devices": n} for size in (4, 16, 31) for n in (2, 3, 4, 8, 64)]
     combine(*ask(trained, operators("all_reduce", *asked, dtype="fp16"), target))
 
 
-def test_who_answers_and_in_what_situation() -> None:
+def test_explanations_name_the_members_and_the_situation() -> None:
     _, seen = ask(trained_auto(), ASKED, SEEN)
     assert [[member.source for member in one.members] for one in seen] == [["physics", "own"]] * 4 + [["physics"]]
     assert [one.situation for one in seen] == ["seen", "seen_outside", "seen", "calibrated", "untrained"]
@@ -133,7 +133,7 @@ def test_who_answers_and_in_what_situation() -> None:
     assert [one.situation for one in slot[:3]] == ["calibrated", "seen_outside", "calibrated"]
 
 
-def test_a_measured_operator_is_answered_by_its_measurement() -> None:
+def test_a_measured_operator_is_predicted_by_its_measurement() -> None:
     first = np.array([0])
     hit = Evidence(Measurements(ASKED.take(first), np.array([SEEN]), np.array([1e-3])), first)
     answer, found = ask(trained_auto(), ASKED, SEEN, hit)
@@ -165,7 +165,7 @@ def test_a_matrix_product_by_hand() -> None:
     assert 0 < one.clock_hz <= GPUS.column("boost_clock_hz")[SEEN]
 
 
-def test_the_tile_of_winograds_products_is_theirs() -> None:
+def test_the_tile_of_winograd_is_that_of_its_products() -> None:
     shape = {"b": 64, "in_channels": 512, "out_channels": 512, "kernel_size": 3, "input_size": 24, "padding": 1}
     _, (one,) = ask(Auto(), operators("conv2d", shape), SEEN)
     assert one.tile is not None
@@ -173,16 +173,7 @@ def test_the_tile_of_winograds_products_is_theirs() -> None:
     assert one.tile.blocks == 36 * (64 * 6 * 6 / 128) * (512 / 64)
 
 
-def test_features_tell_which_algorithm_of_a_convolution_leads() -> None:
-    shape = {"b": 64, "in_channels": 512, "out_channels": 512, "kernel_size": 3, "input_size": 24, "padding": 1}
-    rows = operators("conv2d", shape, shape | {"b": 1, "in_channels": 16}, shape | {"stride": 2})
-    lead = samples(Measurements(rows, np.full(3, SEEN), np.ones(3)), GPUS).features[LEAD]
-    assert lead[0] > 0.1
-    assert -5.0 < lead[1] < -0.1
-    assert lead[2] < -10.0
-
-
-def test_features_tell_how_decoding_fills_the_sms() -> None:
+def test_features_show_how_decoding_fills_the_sms() -> None:
     slots = 2 * TURING.sm_count  # blocks at once
     one = {"batch": 1, "heads": 16, "kv_heads": 8, "head_dim": 64, "context_length": 256 * slots}
     rows = operators(
@@ -192,7 +183,7 @@ def test_features_tell_how_decoding_fills_the_sms() -> None:
     cut = slots // 8
     turns = np.ceil(slots / cut)
     np.testing.assert_allclose(features[FULL], [8 * cut / slots, 1, 1], rtol=1e-5)
-    np.testing.assert_allclose(np.exp(features[LEAD]), [turns, slots, 1], rtol=1e-5)
+    np.testing.assert_allclose(np.exp(features[LINK_OR_TURNS]), [turns, slots, 1], rtol=1e-5)
     np.testing.assert_allclose(np.exp(features[SPLITS]), [turns / 8, 1, 1], rtol=1e-5)
     product = operators("linear", {"m": 8, "n": 4096, "k": 4096}, dtype="fp16")
     together, j = mixed([product, rows]), np.full(4, SEEN)
@@ -208,20 +199,20 @@ def test_features_tell_how_decoding_fills_the_sms() -> None:
     np.testing.assert_array_equal(both[:, :1], samples(Measurements(product, j[:1], np.ones(1)), GPUS).features)
 
 
-def test_what_is_no_product_has_no_tile_and_a_burst_no_lower_clock() -> None:
+def test_only_products_have_tiles_and_a_burst_runs_at_boost_clock() -> None:
     _, (softmax,) = ask(Auto(), operators("softmax", {"b": 4096, "h": 512}), SEEN)
     assert softmax.tile is None
     _, (burst,) = ask(Auto(), operators("linear", {"m": 512, "n": 512, "k": 512, "burst": 1}), SEEN)
     assert burst.clock_hz == GPUS.column("boost_clock_hz")[SEEN]
 
 
-def test_the_roofline_counts_what_is_asked_not_what_tiles_pad() -> None:
+def test_the_roofline_excludes_tile_padding() -> None:
     row = operators("attention_prefill", {"batch": 1, "heads": 1, "head_dim": 64, "context_length": 16}, dtype="bf16")
     _, (one,) = ask(Auto(), row, SEEN)
     assert one.roof.intensity == pytest.approx(4.0 * 64 * (16 * 17 / 2) / (4 * 2.0 * 16 * 64))
 
 
-def test_the_tile_is_the_only_one_where_a_library_has_but_one() -> None:
+def test_libraries_with_one_tile_always_use_it() -> None:
     only = 3  # 128 x 64, which no product this narrow would be given
 
     def time(ops: OpTable, gpus: GpuTable, gpu: Any) -> Any:

@@ -61,7 +61,7 @@ def test_batches_of_narrow_products_have_no_small_tiles() -> None:
     assert narrow < 0.8 * wide
 
 
-def test_batches_are_not_cut_along_their_depth() -> None:
+def test_batched_products_use_no_split_k() -> None:
     # What would keep one SM busy is cut into four where a library multiplies single matrices
     size = {"m": 128, "n": 128, "k": 1024}
     single, batch = op_features(operators("linear", size)), op_features(operators("bmm", {"b": 1, **size}))
@@ -82,7 +82,7 @@ def test_waves() -> None:
     assert wave_efficiency(10, 1, 40, False) == 0.25
 
 
-def test_cut_tensor_units_are_used_better() -> None:
+def test_cut_tensor_units_reach_a_higher_share_of_peak() -> None:
     names = ("l40s", "l40", "rtx-6000-ada", "rtx-4090", "h100-sxm5-80gb", "h20")
     gpus = GpuTable.from_specs([CATALOG.resolve(name) for name in names])
     np.testing.assert_array_equal(gpus.column("cut_bf16_tensor"), [1, 2, 1, 2, 1, 4])
@@ -110,7 +110,7 @@ def test_sustained_rates_follow_board_power() -> None:
     assert in_network[MI210] == busy[MI210]
 
 
-def test_unknown_power_and_node_leave_the_clock_alone() -> None:
+def test_without_power_and_process_node_the_clock_is_unchanged() -> None:
     bare = replace(CATALOG.resolve("nvidia-l4"), board_power_w=None, process_node_nm=None)
     busy, cool, in_network = compute_rates(GpuTable.from_specs([bare]))[:, DTYPE_CODE["fp32"], 0]
     assert busy == cool == in_network
@@ -121,7 +121,7 @@ def test_bandwidth_by_memory_type() -> None:
     np.testing.assert_allclose(share[[H100, L4]], [0.87, 0.77])
 
 
-def test_large_product_runs_near_its_sustained_rate() -> None:
+def test_large_products_run_near_the_sustained_rate() -> None:
     answer = ask(operators("linear", BIG, dtype="bf16"), H100)
     rate = compute_rates(GPUS)[0, DTYPE_CODE["bf16"], H100]
     assert answer.latency_s[0] == pytest.approx(2 * 8192**3 / rate, rel=0.2)
@@ -133,12 +133,12 @@ def test_a_cool_card_is_faster() -> None:
     assert cool < 0.5 * busy
 
 
-def test_a_product_in_a_network_is_between() -> None:
+def test_products_in_networks_run_between_burst_and_sustained_clocks() -> None:
     busy, cool, in_network = ask(operators("linear", BIG, BIG | {"burst": 1}, BIG | {"eager": -1}), L4).latency_s
     assert cool < 0.7 * in_network < 0.7 * 0.85 * busy
 
 
-def test_small_operators_take_the_launch() -> None:
+def test_small_operators_take_the_launch_time() -> None:
     tiny = {"b": 1, "h": 128}
     eager, graph, half = (
         ask(operators("relu", tiny), H100),
@@ -151,14 +151,14 @@ def test_small_operators_take_the_launch() -> None:
     assert BOUNDS[eager.bound[0]] == "launch"
 
 
-def test_large_elementwise_takes_its_bytes() -> None:
+def test_large_elementwise_operators_are_memory_bound() -> None:
     answer = ask(operators("add", {"b": 65536, "h": 8192, "eager": 0}), H100)
     moved_s = 3 * 4 * 65536 * 8192 / (PRIOR_OF["add"].memory * bandwidths(GPUS)[H100])
     assert answer.latency_s[0] == pytest.approx(moved_s, rel=0.02)
     assert BOUNDS[answer.bound[0]] == "memory"
 
 
-def test_a_network_finds_in_the_l2_what_was_just_written() -> None:
+def test_operators_in_networks_read_recent_outputs_from_l2() -> None:
     # Three times 8, 32 and 128 MiB, of which an SM of the H100 finds 25 again
     for rows, left in ((2048, 1.0), (8192, 0.74), (32768, 0.93)):
         row = {"b": rows, "h": 1024}
@@ -166,7 +166,7 @@ def test_a_network_finds_in_the_l2_what_was_just_written() -> None:
         assert between == pytest.approx(left * alone, rel=0.03)
 
 
-def test_weights_of_a_stack_come_from_dram_though_they_would_fit_the_l2() -> None:
+def test_weights_in_serving_stacks_come_from_dram() -> None:
     row = {"m": 8, "n": 4096, "k": 4096}  # 32 MiB of the L40S's 96, and of six layers in turn
     in_turn, again = ask(operators("linear", row, row | {"eager": 1}, dtype="bf16"), L40S).latency_s
     weights_s = 2 * 4096 * 4096 / (IN_TURN_SHARE * bandwidths(GPUS)[L40S])
@@ -174,7 +174,7 @@ def test_weights_of_a_stack_come_from_dram_though_they_would_fit_the_l2() -> Non
     assert again == PRIOR_OF["linear"].host_s
 
 
-def test_what_experts_hand_on_leaves_the_l2_though_their_weights_would_fit() -> None:
+def test_intermediate_results_of_experts_leave_the_l2() -> None:
     # A rank has one expert of 11 MiB, but its kernels pass on rows of all 131,072 pairs
     layer = {"hidden": 2816, "intermediate": 704, "experts": 128, "top_k": 8, "expert_parallel": 128}
     few, many = ask(operators("moe", *(layer | {"tokens": n} for n in (16, 16384)), dtype="bf16"), L40S).latency_s
@@ -183,7 +183,7 @@ def test_what_experts_hand_on_leaves_the_l2_though_their_weights_would_fit() -> 
     assert handed_on_s < many < 1.2 * handed_on_s
 
 
-def test_a_strided_tensor_is_fetched_in_bursts_once_its_rows_outgrow_the_l2() -> None:
+def test_strided_tensors_beyond_the_l2_are_read_in_bursts() -> None:
     # 32 rows interleaved, of which a burst of 64 bytes holds 16; few pass through the L2 in sectors of 32 bytes
     few, many = ({"b": 32, "h": rows * 1024, "eager": 0} for rows in (256, 65536))
     for row, least, most in ((few, 1.5, 1.7), (many, 5.9, 6.1)):
@@ -192,7 +192,7 @@ def test_a_strided_tensor_is_fetched_in_bursts_once_its_rows_outgrow_the_l2() ->
         assert least < strided / even < most
 
 
-def test_random_numbers_cost_clocks_unless_the_memory_is_slow() -> None:
+def test_random_numbers_are_compute_bound_on_fast_memory() -> None:
     row = {"b": 2.0**20, "h": 256, "eager": 0}
     for gpu, least, most in ((H100, 4.0, 5.0), (L4, 1.0, 1.2)):
         drawn, copied = (ask(operators(op, row), gpu).latency_s[0] for op in ("dropout", "relu"))
@@ -200,7 +200,7 @@ def test_random_numbers_cost_clocks_unless_the_memory_is_slow() -> None:
 
 
 @pytest.mark.parametrize(("op", "short", "long"), [("layer_norm", 512, 1024), ("softmax", 1280, 2048)])
-def test_threads_that_meet_cost_a_row_the_same_however_long_it_is(op: str, short: int, long: int) -> None:
+def test_reduction_cost_per_row_does_not_depend_on_its_length(op: str, short: int, long: int) -> None:
     rows = 2.0**20
     answers = ask(operators(op, {"b": rows, "h": short}, {"b": rows, "h": long}), H100).latency_s
     assert answers[1] < 0.95 * long / short * answers[0]
@@ -209,7 +209,7 @@ def test_threads_that_meet_cost_a_row_the_same_however_long_it_is(op: str, short
     assert answers[1] == pytest.approx(2.0 * answers[0], rel=0.03)
 
 
-def test_a_row_too_short_for_many_threads_costs_few_to_meet() -> None:
+def test_short_rows_have_cheaper_reductions() -> None:
     """Heads of 128 elements in BF16, one warp's load: four times as fast as if all of a long row's threads met."""
     rows = {"b": 65536.0, "eager": 0}
     short, long = ask(operators("layer_norm", rows | {"h": 128}, rows | {"h": 1024}, dtype="bf16"), H100).latency_s
@@ -217,14 +217,14 @@ def test_a_row_too_short_for_many_threads_costs_few_to_meet() -> None:
     assert short < 6.5e-5
 
 
-def test_a_sum_of_squares_meets_quicker_than_means_and_squares() -> None:
+def test_rms_norm_reduces_faster_than_layer_norm() -> None:
     dims = {"b": 65536.0, "h": 1024, "eager": 0}
     of_rms, of_layer = (ask(operators(op, dims, dtype="bf16"), H100).latency_s[0] for op in ("rms_norm", "layer_norm"))
     moved_s = 2 * 2 * 65536 * 1024 / bandwidths(GPUS)[H100]
     assert moved_s < of_rms < 1.2 * moved_s < 0.5 * of_layer
 
 
-def test_what_four_elements_a_thread_leave_of_a_row_takes_turns_of_its_own() -> None:
+def test_unvectorised_row_tails_take_extra_iterations() -> None:
     rows = {"b": 2.0**20, "eager": 0}
     whole, left = ask(operators("softmax", rows | {"h": 2048}, rows | {"h": 1984}), H100).latency_s
     assert left > 1.1 * whole
@@ -233,7 +233,7 @@ def test_what_four_elements_a_thread_leave_of_a_row_takes_turns_of_its_own() -> 
     assert left < whole
 
 
-def test_threads_of_softmax_go_by_bytes() -> None:
+def test_softmax_threads_depend_on_bytes() -> None:
     """A thread loads eight elements of 16 bits for four of 32: rows of as many bytes are met by as many threads."""
     rows = {"b": 2.0**20, "eager": 0}
     (full,) = ask(operators("softmax", rows | {"h": 2048}), H100).latency_s
@@ -261,7 +261,7 @@ def collective_s(name: str, gpu: int, *rows: dict[str, float]) -> np.ndarray:
     return ask(operators(name, *({"devices": 8} | row for row in rows), dtype="bf16"), gpu).latency_s
 
 
-def test_messages_of_a_ring_wait_for_one_another() -> None:
+def test_ring_steps_are_sequential() -> None:
     few, many = collective_s("all_gather", H100, *({"message_bytes": 512, "devices": n} for n in (2, 8)))
     assert many - few == pytest.approx(6 * HOP_S, rel=0.05)
     few, many = collective_s("all_reduce", H100, *({"message_bytes": 512, "devices": n} for n in (2, 8)))
@@ -271,13 +271,13 @@ def test_messages_of_a_ring_wait_for_one_another() -> None:
     assert at_once < 0.6 * many
 
 
-def test_the_part_that_stays_on_its_device_is_copied_too() -> None:
+def test_the_local_part_of_a_collective_is_copied() -> None:
     # Half of the bytes are sent, an eighth of them not by eight: 0.57 by the link alone, 0.74 and 0.78 on H100 and A100
     two, eight = collective_s("all_gather", H100, *({"message_bytes": 2**30, "devices": n} for n in (2, 8)))
     assert two / eight == pytest.approx(0.74, abs=0.03)
 
 
-def test_middling_messages_reach_less_of_nvlink() -> None:
+def test_medium_messages_reach_less_of_nvlink() -> None:
     size = {"message_bytes": 2.0**24}
     middling, large = collective_s("all_gather", H100, size, {"message_bytes": 2.0**30})
     assert middling > 1.3 * large / 64
@@ -285,7 +285,7 @@ def test_middling_messages_reach_less_of_nvlink() -> None:
     assert middling == pytest.approx(large / 64, rel=0.05)
 
 
-def test_devices_on_pcie_share_their_host() -> None:
+def test_devices_on_pcie_share_host_bandwidth() -> None:
     two, eight = collective_s("all_gather", L40S, *({"message_bytes": 2**30, "devices": n} for n in (2, 8)))
     assert eight / two == pytest.approx(1.75 * 2, rel=0.02)
 
@@ -307,7 +307,7 @@ def conv_s(gpu: int, *shapes: dict[str, float], dtype: str = "fp32") -> list[flo
     return found
 
 
-def test_winograd_is_taken_where_it_is_the_quickest() -> None:
+def test_winograd_is_used_if_it_is_fastest() -> None:
     by_one, by_two = conv_s(P100, {}, {"stride": 2, "input_size": 48})
     assert 0.3 < by_one / by_two < 0.5  # a quarter of the FLOPs, and its transforms
     # Few channels in leave its transforms nothing to save: as long as the plain product at most, whose blocks take 16
@@ -316,7 +316,7 @@ def test_winograd_is_taken_where_it_is_the_quickest() -> None:
     assert 0.5 < by_one / by_two < 1.1 * (36 + 16) / 36 / 1.15
 
 
-def test_winograds_images_come_in_sixteens() -> None:
+def test_winograd_processes_images_in_groups_of_sixteen() -> None:
     few, many, more = conv_s(P100, {"b": 49}, {"b": 64}, {"b": 65})
     assert many == pytest.approx(few, rel=0.1)
     assert more > 1.1 * many
@@ -325,24 +325,24 @@ def test_winograds_images_come_in_sixteens() -> None:
 WIDE = {"out_channels": 65, "b": 256}, {"out_channels": 129, "b": 256}
 
 
-def test_winograds_tiles_are_larger_since_ampere() -> None:
+def test_winograd_tiles_are_larger_since_ampere() -> None:
     # 65 channels out are two tiles of 64, or one of 128; 129 are three or two
     old, new = ((many / few) for few, many in (conv_s(gpu, *WIDE) for gpu in (P100, H100)))
     assert new > 1.15 * old
 
 
-def test_a_dtype_that_the_gpu_lacks_is_answered_by_its_bytes() -> None:
+def test_a_dtype_without_a_pipe_is_memory_bound() -> None:
     answer = ask(operators("linear", BIG, dtype="nvfp4"), P100)
     assert np.isfinite(answer.latency_s[0])
     assert BOUNDS[answer.bound[0]] == "memory"
 
 
-def test_groups_have_their_own_widths() -> None:
+def test_interval_groups_have_their_own_prior_widths() -> None:
     answer = ask(operators("softmax", {"b": 8, "h": 8}), L40S)
     assert PRIOR_HALF_WIDTH[answer.group[0]] == PRIOR_OF["softmax"].width
 
 
-def test_a_row_of_whole_loads_is_read_once_in_the_formats_of_newer_stacks() -> None:
+def test_aligned_rows_are_read_once_in_16_bit_dtypes() -> None:
     """Of 16 bits: one 8 elements longer takes as long but for its bytes, one of a part of a load reads them thrice."""
     rows = {"b": 8192.0, "eager": 0}
     whole, longer, ragged = (
@@ -358,7 +358,7 @@ def test_a_row_of_whole_loads_is_read_once_in_the_formats_of_newer_stacks() -> N
     assert over > 1.2 * fits
 
 
-def test_winograds_blocks_take_several_images_without_tensor_units() -> None:
+def test_winograd_blocks_hold_several_images_without_tensor_units() -> None:
     # Of 7 x 7 outputs a block of 8 x 16 has one image, where it may have two of 8 x 8; few channels out: no F(4 x 4)
     small = {"input_size": 7, "out_channels": 32, "b": 512, "in_channels": 128}
     wide = small | {"input_size": 14, "b": 128}  # as many outputs, of which a block has 8 x 14 either way

@@ -18,16 +18,16 @@ from app.predictors.intervals.positional import from_positional_groups_of_0_1_0,
         (1565, "attention_decode/w4a8_mxfp4_mxfp8/untrained"),
     ],
 )
-def test_a_number_is_the_group_that_it_was(code: int, name: str) -> None:
+def test_old_group_numbers_keep_their_groups(code: int, name: str) -> None:
     assert group_name(code) == name
 
 
-def test_a_number_that_had_no_group_is_none() -> None:
+def test_unknown_group_numbers_have_no_group() -> None:
     with pytest.raises(IndexError):
         group_name(1566)
 
 
-def test_an_old_state_reads_as_the_new_one() -> None:
+def test_old_states_read_as_new_ones() -> None:
     residuals = np.linspace(-0.3, 0.4, 21)
     old = {"residuals": {1367: residuals}, "units": {1367: 21}, "gpus": {1367: 5}}
     new = {

@@ -106,7 +106,7 @@ def test_fit_serve_and_reload(regressor: type[PairRegressor]) -> None:
     assert found.latency_s[-1] == pytest.approx(rows.latency_s[-1], rel=0.25 if regressor.name != "knn" else 1.0)
 
 
-def test_negative_times_are_no_support_and_related_kernels_are() -> None:
+def test_negative_times_are_unsupported_and_related_kernels_supported() -> None:
     regressor = Linear()
     regressor.model_ = Affine(np.eye(31)[10] * 2.0, -10.0)  # 2 x source ms - 10
     ops = kernels([LAUNCH] * 4, label=[0, 0, 1, 2])
@@ -117,13 +117,13 @@ def test_negative_times_are_no_support_and_related_kernels_are() -> None:
     assert found.group.tolist() == [OTHER_GPU, OTHER_GPU, RELATED, NO_EVIDENCE]
 
 
-def test_one_gpu_teaches_nothing() -> None:
+def test_one_gpu_raises_not_trained() -> None:
     rows = measurements()
     with pytest.raises(NotTrained, match="two or more GPUs"):
         Linear().fit(rows.take(np.flatnonzero(rows.gpu == 0)), GPUS)
 
 
-def test_many_pairs_are_sampled_alike_every_time() -> None:
+def test_sampling_of_pairs_is_deterministic() -> None:
     rng = np.random.default_rng(1)
     sizes = MAX_PAIRS  # twice as many ordered pairs
     table = kernels([{**LAUNCH, "bytes": float(k + 1)} for k in range(sizes)] * 2)

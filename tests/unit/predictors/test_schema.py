@@ -1,4 +1,4 @@
-"""What a trained version relies on, and how code that differs says so."""
+"""Schemas of trained versions, and the differences from the code that are reported."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def with_choices(*names: str) -> Schema:
     return replace(KNOWN, layout=Layout(AXES, {"library": names}))
 
 
-def test_what_stands_as_it_was_differs_in_nothing() -> None:
+def test_equal_schemas_have_no_differences() -> None:
     assert said(KNOWN) == []
     assert said(Schema(("bmm",), ("fp32",), (), Layout({"terms": AXES["terms"]}))) == []
     assert Schema.from_state(KNOWN.state()) == KNOWN
@@ -58,14 +58,14 @@ def test_a_difference_is_named(stored: Schema, words: str) -> None:
     assert said(stored) == [words]
 
 
-def test_an_axis_that_is_no_more_is_named() -> None:
+def test_removed_axes_are_named() -> None:
     assert said(KNOWN, replace(KNOWN, layout=Layout({}, CHOICES))) == [
         "features: not part of this version",
         "terms: not part of this version",
     ]
 
 
-def test_choices_may_be_more_by_now() -> None:
+def test_added_choices_are_compatible() -> None:
     assert said(with_choices("nccl")) == []
 
 
@@ -81,11 +81,11 @@ def test_every_relative_feature_has_a_name() -> None:
 
 
 @pytest.mark.parametrize("predictor", TRAINABLE, ids=lambda cls: cls.name)
-def test_every_predictor_that_learns_says_what_it_relies_on(predictor: Any) -> None:
+def test_every_trained_predictor_declares_a_schema(predictor: Any) -> None:
     layout = predictor.layout([op.name for op in OPS[1:]])
     assert layout.axes
     assert all(isinstance(name, str) for names in (*layout.axes.values(), *layout.codes.values()) for name in names)
 
 
-def test_groups_have_names_of_their_own() -> None:
+def test_group_names_are_unique() -> None:
     assert len(CODES) == len({*CODES.values()})

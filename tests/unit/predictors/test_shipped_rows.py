@@ -1,4 +1,4 @@
-"""The shipped predictors on single rows of every operator: learned, borrowed, beyond what was measured, calibrated.
+"""The shipped predictors on single rows of every operator: trained, borrowed, extrapolated, calibrated.
 
 Few rows, so that it takes seconds even where the compiler is off and every line is seen (tests/compiled_lines.py).
 """
@@ -14,7 +14,7 @@ import pytest
 
 from app.config import Settings
 from app.engine.curated import load_seed_specs
-from app.engine.versions import Stores, ready_versions
+from app.engine.versions import Stores, shipped_or_untrained
 from app.predictors import OPERATOR_PREDICTORS
 from app.predictors.auto.operators.explain import explained
 from app.predictors.auto.predictor import Auto
@@ -38,7 +38,7 @@ WINOGRAD = {"b": 32, "in_channels": 64, "out_channels": 64, "kernel_size": 3, "i
 
 @cache
 def shipped(name: str) -> Any:
-    served, refused = ready_versions([], Stores.of(Settings()), GPUS, None, only={name})
+    served, _, refused = shipped_or_untrained(Stores.of(Settings()), GPUS, None, only={name})
     assert not refused
     return served[name, "*"].predictor
 
@@ -54,13 +54,13 @@ def ask(predictor: Any, ops: OpTable, i: Any, gpu: str) -> Any:
 
 
 @pytest.mark.parametrize("name", [predictor.name for predictor in OPERATOR_PREDICTORS if predictor is not Auto])
-def test_others_answer_a_row_alone_as_among_all(name: str) -> None:
+def test_other_predictors_predict_a_row_equally_alone_and_in_a_batch(name: str) -> None:
     rows_alone(shipped(name), every_operator("fp32"), "tesla-v100-pcie-32gb")
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("gpu", TARGETS)
-def test_auto_answers_a_row_alone_as_among_all(gpu: str, dtype: str) -> None:
+def test_auto_predicts_a_row_equally_alone_and_in_a_batch(gpu: str, dtype: str) -> None:
     rows_alone(shipped(Auto.name), every_operator(dtype), gpu)
 
 
@@ -75,7 +75,7 @@ def rows_alone(predictor: Any, ops: OpTable, gpu: str) -> None:
 
 
 @pytest.mark.parametrize("gpu", TARGETS[1:])
-def test_measured_rows_move_their_operator_and_leave_the_others(gpu: str) -> None:
+def test_measured_rows_correct_their_operator_only(gpu: str) -> None:
     def slow(ops: OpTable, gpus: GpuTable, j: Any) -> Any:
         return 2e-5 + 4.0 * hardware_limit(ops, gpus, np.arange(len(j)), j).latency_s
 
@@ -92,7 +92,7 @@ def test_measured_rows_move_their_operator_and_leave_the_others(gpu: str) -> Non
 
 
 @pytest.mark.parametrize("gpu", TARGETS)
-def test_members_combine_to_the_answer(gpu: str) -> None:
+def test_members_combine_to_the_prediction(gpu: str) -> None:
     ops, target = every_operator("bf16"), GPUS.ids.index(gpu)
     i = np.arange(len(ops))
     estimate = ask(shipped(Auto.name), ops, i, gpu)

@@ -1,4 +1,4 @@
-"""Sibling transfer never predicts that a GPU is slower for being better in every figure."""
+"""Sibling transfer: a GPU better in every figure is never predicted slower."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def by_turns(ops: OpTable, gpus: GpuTable, gpu: Any) -> Any:
     return physics * np.exp(0.5 * np.sin(40.0 * np.log(sizes)).sum(axis=0))
 
 
-def test_a_gpu_better_in_every_figure_is_never_told_that_it_is_slower() -> None:
+def test_a_gpu_better_in_every_figure_is_never_slower() -> None:
     trained = Auto().fit_operators([measured("linear", SHAPES, GPUS, (0,), by_turns, dtype="fp16")], GPUS)
     ops = operators("linear", *SHAPES, *random_shapes("mnk", 1000, seed=4), dtype="fp16")
     ratio = ask(trained, ops, 1).latency_s / ask(trained, ops, 0).latency_s
@@ -52,7 +52,7 @@ def test_a_gpu_better_in_every_figure_is_never_told_that_it_is_slower() -> None:
     assert ratio.min() >= 1.0 / 1.45  # no figure is more than 1.4 times as good
 
 
-def test_without_its_teacher_in_the_table_a_sibling_is_asked_about_itself() -> None:
+def test_a_sibling_is_predicted_without_its_donor_in_the_table() -> None:
     trained = Auto().fit_operators([measured("linear", SHAPES, GPUS, (0,), by_turns, dtype="fp16")], GPUS)
     alone, ops = GpuTable.from_specs([ABOVE]), operators("linear", *SHAPES[:50], dtype="fp16")
     found = ask(trained, ops, 0, alone)
@@ -61,7 +61,7 @@ def test_without_its_teacher_in_the_table_a_sibling_is_asked_about_itself() -> N
 
 
 @pytest.mark.parametrize("bandwidth_ratio", [0.7, 1.0, 1.43])
-def test_only_what_streaming_takes_of_the_drams_seconds_goes_by_its_bandwidth(bandwidth_ratio: float) -> None:
+def test_only_streaming_time_scales_with_bandwidth(bandwidth_ratio: float) -> None:
     """Twice, four times as slow as streaming: of the seconds a half, three quarters are for something else."""
     row = OP_CODE["add"]  # streams at all of the bandwidth
     scale = [dram_scale(row, False, NEUTRAL, np.log(slower), bandwidth_ratio) for slower in (0.8, 1.0, 2.0, 4.0)]
@@ -69,7 +69,7 @@ def test_only_what_streaming_takes_of_the_drams_seconds_goes_by_its_bandwidth(ba
     assert dram_scale(OP_CODE["all_reduce"], False, NEUTRAL, np.log(4.0), bandwidth_ratio) == 1.0
 
 
-def test_more_bandwidth_hardly_helps_kernels_that_get_little_of_it() -> None:
+def test_bandwidth_hardly_helps_kernels_that_use_little_of_it() -> None:
     """An H200 has 1.43 times an H100's bandwidth; experts in FP8 that got a sixth of that ran no 1.43 times quicker."""
     wide = replace(TURING, id="wide", memory_bandwidth_bytes_per_s=1.43 * TURING.memory_bandwidth_bytes_per_s)
     gpus = GpuTable.from_specs([TURING, wide])
@@ -86,7 +86,7 @@ def test_more_bandwidth_hardly_helps_kernels_that_get_little_of_it() -> None:
         assert least < np.median(ratio) < most
 
 
-def test_what_slows_full_tensor_units_does_not_slow_cut_ones_besides() -> None:
+def test_corrections_of_full_tensor_units_do_not_change_cut_ones() -> None:
     """An H100 runs large products at 0.8 of its physics, for want of power; an H20's units, a seventh as fast, do not.
 
     Nor do they run faster than they are where the full chip beats its physics, as it does in attention.
@@ -108,7 +108,7 @@ def test_what_slows_full_tensor_units_does_not_slow_cut_ones_besides() -> None:
         assert 0.80 < np.median(rate) / (107.6e12 / 4) < 0.93, slower
 
 
-def test_how_products_ran_on_a_card_fed_by_its_slot_is_not_told_a_sibling_of_more_power() -> None:
+def test_corrections_of_slot_powered_cards_do_not_transfer_to_higher_power() -> None:
     gpus = GpuTable.from_specs([SLOT, replace(SLOT, id="slot too"), TURING])
     shapes = random_shapes("mnk", 900, high=8192)
 
@@ -126,7 +126,7 @@ def test_how_products_ran_on_a_card_fed_by_its_slot_is_not_told_a_sibling_of_mor
     assert steady.support[0] == EXTRAPOLATED
 
 
-def test_a_card_with_the_same_memory_takes_as_long_over_a_layer_norm_as_its_teacher() -> None:
+def test_layer_norm_takes_as_long_as_on_a_donor_with_the_same_memory() -> None:
     """A V100 SXM2 was 1.2 times as slow as the PCIe card on short rows, of which other makes are quicker."""
     makes = [replace(TURING, id=name, architecture=name) for name in ("one", "two", "three")]
     twin = replace(makes[0], id="twin", boost_clock_hz=1.1 * TURING.boost_clock_hz)

@@ -1,4 +1,4 @@
-"""Stored states that compiled code must not read: indices and shapes that fit nothing."""
+"""Stored states with inconsistent indices or shapes, which compiled code must not read."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def a_dimension_less(state: State) -> None:
 
 
 @pytest.mark.parametrize("broken", CHANGES)
-def test_a_state_that_does_not_fit_is_refused_before_it_is_read(broken: str) -> None:
+def test_inconsistent_states_are_rejected_before_use(broken: str) -> None:
     name, says, alter = CHANGES[broken]
     state = shipped_versions(SHIPPED_MODELS)[name].payload()["state"]
     predictor: Any = BY_NAME[name]

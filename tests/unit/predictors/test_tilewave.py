@@ -1,4 +1,4 @@
-"""NeuSight's equations by hand, tiles as they are chosen, and a law that the networks find again."""
+"""NeuSight's equations by hand, the choice of tiles, and a known law recovered by the networks."""
 
 from dataclasses import replace
 from typing import Any
@@ -99,7 +99,7 @@ def test_tiles_by_name_and_grid() -> None:
     assert np.isnan(tiles[1, 1])
 
 
-def test_the_nearest_measured_tile_of_the_gpu_or_of_the_nearest_one() -> None:
+def test_tiles_come_from_the_nearest_measured_product_and_gpu() -> None:
     sizes = np.array([[1.0] * 4, [64.0, 4096.0, 64.0, 4096.0], [64.0, 4096.0, 64.0, 4096.0], [64.0] * 4])
     tile = np.array([[32.0, 128.0, 64.0, 64.0], [32.0, 64.0, 64.0, 64.0]])
     figures = np.log(np.array([[10.0, 40.0, 36.0]]))
@@ -115,14 +115,14 @@ def test_the_nearest_measured_tile_of_the_gpu_or_of_the_nearest_one() -> None:
     assert (newer.gpus, np.diff(newer.first).tolist()) == (("small", "big"), [1, 1])
 
 
-def test_without_measured_tiles_the_most_even_one() -> None:
+def test_without_measured_tiles_the_most_even_tile_is_used() -> None:
     sizes = np.array([[1.0], [1024.0], [1024.0], [64.0]])
     # 32 tiles of 256 x 128 in one wave of 32; of 40 SMs smaller ones waste less.
     assert even_tiles(sizes, np.array([32.0]))[:, 0].tolist() == [256, 128]
     assert even_tiles(sizes, np.array([40.0])).prod() < 256 * 128
 
 
-def test_a_network_finds_its_law_again() -> None:
+def test_a_network_recovers_a_known_law() -> None:
     draw = np.random.default_rng(0)
     inputs = draw.uniform(-3, 3, (4000, 5))
     waves = np.rint(2.0 ** draw.uniform(0, 6, 4000))
@@ -177,7 +177,7 @@ def test_backward_is_the_sum_of_its_products(model: TileWave) -> None:
     assert ask(model, backward).latency_s[0] == pytest.approx(ask(model, parts).latency_s.sum(), rel=1e-12)
 
 
-def test_unknown_operators_are_memory_bound_and_unlearned_ones_are_left_out(model: TileWave) -> None:
+def test_unknown_operators_are_memory_bound_and_untrained_ones_nan(model: TileWave) -> None:
     table = mixed(
         [
             operators("rms_norm", {"b": 1000, "h": 1000}),
@@ -193,7 +193,7 @@ def test_unknown_operators_are_memory_bound_and_unlearned_ones_are_left_out(mode
     assert (answer.group == operator_codes(table.kind, table.dtype, S_UNTRAINED)).all()
 
 
-def test_an_elementwise_operator_that_was_never_measured_has_its_familys_network() -> None:
+def test_unmeasured_elementwise_operators_use_their_familys_network() -> None:
     def third(ops: OpTable, gpus: GpuTable, gpu: Any) -> Any:
         return decomposed_s(ops, gpu) / 0.3
 
@@ -211,13 +211,13 @@ def test_an_elementwise_operator_that_was_never_measured_has_its_familys_network
     assert np.mean(np.abs(answer / third(silu, GPUS, np.zeros(50, dtype=np.intp)) - 1)) < 0.1
 
 
-def test_gpus_count_evenly() -> None:
+def test_gpus_have_equal_weight() -> None:
     gpu = np.array([0] * 10 + [1] * 3)
     assert evenly(gpu, gpu >= 0).tolist() == list(range(13))
     assert evenly(gpu, gpu == 1).tolist() == [10, 11, 12]
 
 
-def test_refused_without_rows_enough() -> None:
+def test_too_few_rows_raise_not_trained() -> None:
     few = measured("linear", random_shapes("mnk", 10), GPUS, (0,), law, kernel=named)
     conv = measured("copy", random_shapes("bh", 60), GPUS, (0,), lambda ops, gpus, gpu: np.ones(len(ops)))
     with pytest.raises(NotTrained, match="too few"):

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.predictors.auto.operators.models.boosted_trees import Trees, leaves_of
-from app.predictors.auto.operators.models.tree_sums import BLOCK, DEPTH, LEAVES, questions_of
+from app.predictors.trees.boosted import Trees, leaves_of
+from app.predictors.trees.sums import BLOCK, DEPTH, LEAVES, questions_of
 
 DRAW = np.random.default_rng(0)
 COLUMNS, TREES = 5, 7  # no multiple of the trees that are read together
@@ -20,7 +20,7 @@ def some_trees() -> Trees:
 
 
 @pytest.mark.parametrize("rows", [1, 3, 4, BLOCK, 2 * BLOCK + 1])
-def test_rows_alone_and_in_blocks_get_the_sum_of_their_leaves(rows: int) -> None:
+def test_tree_sums_are_equal_for_single_rows_and_blocks(rows: int) -> None:
     trees, features = some_trees(), DRAW.normal(size=(COLUMNS, rows)).astype(np.float32)
     features[0, ::2] = DRAW.choice(EDGES[0], len(features[0, ::2]))  # on a threshold is not beyond it
     features[1, 1::3], features[2, 2::5], features[3, ::7] = np.nan, np.inf, -np.inf
@@ -31,13 +31,13 @@ def test_rows_alone_and_in_blocks_get_the_sum_of_their_leaves(rows: int) -> None
 
 @pytest.mark.parametrize("rows", [1, 4])
 @pytest.mark.parametrize("leaf", [2.0**-24, -(2.0**-24), 2.0**-15, -(2.0**-14), 1.5 * 2.0**-14, 0.0, -65504.0])
-def test_no_leaf_is_rounded(leaf: float, rows: int) -> None:
+def test_leaves_are_summed_without_rounding(leaf: float, rows: int) -> None:
     one = some_trees()
     trees = Trees(one.feature[:1], one.threshold[:1], np.full((1, LEAVES), leaf, dtype=np.float16))
     assert (trees.sum(np.zeros((COLUMNS, rows), dtype=np.float32)) == leaf).all()
 
 
-def test_more_thresholds_than_a_byte_counts_are_refused() -> None:
+def test_more_thresholds_than_a_byte_can_index_are_rejected() -> None:
     threshold = np.arange(50 * DEPTH, dtype=np.float32).reshape(50, DEPTH)
     with pytest.raises(ValueError, match="more thresholds"):
         questions_of(np.zeros((50, DEPTH), dtype=np.int16), threshold, COLUMNS)

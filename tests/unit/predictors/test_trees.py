@@ -1,4 +1,4 @@
-"""Trees that `auto` grows on what physics misses."""
+"""Boosted trees that `auto` fits to the residuals of the physics."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from app.predictors.auto.operators.learning.fitting import CLEAR, MOST_RATE, RATE, rate_of
-from app.predictors.auto.operators.models.boosted_trees import Growth, Trees, boosted
+from app.predictors.auto.operators.learning.fitting import CLEAR
+from app.predictors.trees.boosted import Growth, Trees, boosted
 
 
-def test_trees_follow_a_function_and_grow_alike_again() -> None:
+def test_trees_fit_a_function_deterministically() -> None:
     features = np.random.default_rng(0).normal(size=(4, 4000)).astype(np.float32)
     target = np.where(features[0] > 0.3, 1.0, -1.0) + 0.5 * (features[1] > 0) - features[2]
     trees = boosted(features, target, np.ones(4000), Growth(150))
@@ -21,12 +21,7 @@ def test_trees_follow_a_function_and_grow_alike_again() -> None:
     np.testing.assert_allclose(stored.sum(features), trees.sum(features), atol=0.02)  # half precision
 
 
-def test_trees_step_further_where_rows_outnumber_them() -> None:
-    assert rate_of(400) == rate_of(8000) == RATE
-    assert RATE < rate_of(30_000) < rate_of(50_000) < MOST_RATE == rate_of(200_000)
-
-
-def test_of_rows_that_run_in_two_ways_the_last_trees_follow_the_most() -> None:
+def test_the_last_trees_follow_the_majority_of_bimodal_rows() -> None:
     features = np.random.default_rng(0).normal(size=(1, 4000)).astype(np.float32)
     target = np.where(np.arange(4000) % 10 < 7, 0.0, 0.08)
 
@@ -38,13 +33,13 @@ def test_of_rows_that_run_in_two_ways_the_last_trees_follow_the_most() -> None:
     assert middle(0.1) < 0.01
 
 
-def test_what_pulls_in_proportion_falls_from_half_way_on() -> None:
+def test_the_huber_threshold_falls_in_the_second_half() -> None:
     clears = Growth(100, clear=CLEAR, settles=0.1).clears
     assert (clears[:51] == CLEAR).all() and (np.diff(clears[50:]) < 0.0).all() and clears[-1] < 0.11 * CLEAR
     assert (Growth(100, settles=0.1).clears == np.inf).all()
 
 
-def test_of_relative_errors_the_shorter_of_two_times_is_best_also_where_it_is_rarer() -> None:
+def test_the_relative_loss_prefers_the_shorter_of_two_times() -> None:
     features = np.random.default_rng(0).normal(size=(1, 4000)).astype(np.float32)
     target = np.where(np.arange(4000) % 20 < 9, 0.0, 0.5)
 
@@ -56,7 +51,7 @@ def test_of_relative_errors_the_shorter_of_two_times_is_best_also_where_it_is_ra
     assert middle(relative=True) < 0.05
 
 
-def test_weights_count_rows() -> None:
+def test_sample_weights_equal_repeated_rows() -> None:
     features = np.zeros((1, 400), dtype=np.float32)
     features[0, :200] = 1.0
     target, weight = np.tile([1.0, -1.0], 200), np.tile([3.0, 1.0], 200)
@@ -71,7 +66,7 @@ def test_weights_count_rows() -> None:
     np.testing.assert_allclose(grown(1.0, CLEAR), 1.0 - CLEAR / 3.0, atol=0.02)
 
 
-def test_trees_that_ask_a_feature_first_leave_rows_to_its_left_alone() -> None:
+def test_trees_with_a_first_feature_do_not_change_rows_left_of_it() -> None:
     draw = np.random.default_rng(0)
     features = draw.normal(size=(3, 2000)).astype(np.float32)
     features[2] = draw.random(2000) < 0.1

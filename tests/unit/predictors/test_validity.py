@@ -1,4 +1,4 @@
-"""The quick look at launches and measured times agrees with a hand calculation."""
+"""The fast validity checks of launches and measured times, against a calculation by hand."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ def runnable(row: dict[str, float], gpu: int) -> bool:
     return all_runnable(kernels([row]), GPUS, one, one + gpu)
 
 
-def test_a_launch_runs_where_a_block_fits_and_the_format_is_known() -> None:
+def test_a_launch_is_valid_if_a_block_fits_and_the_dtype_is_known() -> None:
     assert runnable(LAUNCH, 0)
     assert not runnable(LAUNCH | {"shared_memory_per_block": 70_000.0}, 0)
     assert not runnable(LAUNCH, 1)
@@ -30,7 +30,7 @@ def below(latency_s: float, **more: float) -> bool:
     return not none_below_limit(rows, GPUS, 0.05)
 
 
-def test_no_time_is_under_its_limit() -> None:
+def test_times_below_the_limit_are_invalid() -> None:
     # 1.2 GFLOP at 12 TFLOP/s take 100 us, 6 GB at 600 GB/s 10 ms.
     assert not below(96e-6)
     assert below(94e-6)

@@ -1,4 +1,4 @@
-"""Compiled code: kept where it can be, and never older than what it came from."""
+"""Cache of compiled code: reused where possible, and never older than its source."""
 
 import ast
 import os
@@ -45,12 +45,15 @@ def traffic(n):
 ASK = "from app.predictors.physics import traffic as t; print(t(3), sum(t.stats.cache_misses.values()))"
 
 
-def run(code: str, cwd: Path) -> str:
-    """Output of Python in a copy of the application."""
-    env = {**os.environ, "PYTHONPATH": str(cwd)}
-    return subprocess.run(
-        [sys.executable, "-c", code], cwd=cwd, env=env, check=True, capture_output=True, text=True
-    ).stdout.strip()
+# Root writes wherever it likes, unless it may not.
+ORDINARY = ["setpriv", "--bounding-set=-dac_override", "--inh-caps=-all"] if os.geteuid() == 0 else []
+
+
+def run(code: str, cwd: Path, *, temporary: Path | None = None) -> str:
+    """Output of Python in a copy of the application; with `temporary`, of a user who may not write where it is."""
+    env = {**os.environ, "PYTHONPATH": str(cwd)} | ({} if temporary is None else {"TMPDIR": str(temporary)})
+    words = [*([] if temporary is None else ORDINARY), sys.executable, "-c", code]
+    return subprocess.run(words, cwd=cwd, env=env, check=True, capture_output=True, text=True).stdout.strip()
 
 
 @pytest.fixture
@@ -79,6 +82,20 @@ def test_code_is_compiled_again_only_if_its_syntax_changed(copy: Path, tmp_path:
     assert run(ASK, moved) == "12 1"
 
 
+def test_code_of_a_read_only_installation_is_not_compiled_again(copy: Path, tmp_path: Path) -> None:
+    """An image brings its compiled code, and its container may have a read-only root."""
+    assert run(ASK, copy) == "6 1"
+    for folder, _, _ in os.walk(copy / "app"):
+        Path(folder).chmod(0o555)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    assert run(ASK, copy, temporary=temporary) == "6 0"
+    assert len(list(temporary.glob("gpucast-*/compiled-*"))) == 1
+    assert run(ASK, copy, temporary=temporary) == "6 0"
+    for folder, _, _ in os.walk(copy / "app"):
+        Path(folder).chmod(0o755)
+
+
 def test_digests_are_noted_by_file_and_follow_a_change(tmp_path: Path) -> None:
     source, notes = tmp_path / "a.py", tmp_path / "notes"
     source.write_text("A = 1\n")
@@ -93,13 +110,13 @@ def test_digests_are_noted_by_file_and_follow_a_change(tmp_path: Path) -> None:
     assert syntax_digests(tmp_path, [source], notes) == {"a.py": syntax_digest(b"A = 10")}
 
 
-def test_docstrings_of_classes_and_functions_do_not_count_but_values_do() -> None:
+def test_docstrings_do_not_change_the_digest_but_values_do() -> None:
     plain = syntax_digest(b"class A:\n def f(self):\n  return 'x'\n")
     assert plain == syntax_digest(b"class A:\n 'of A'\n def f(self):\n  '''of f'''\n  return 'x'\n")
     assert plain != syntax_digest(b"class A:\n def f(self):\n  return 'y'\n")
 
 
-def test_writers_of_one_function_keep_each_others_code(tmp_path: Path) -> None:
+def test_concurrent_writers_keep_each_others_code(tmp_path: Path) -> None:
     def save(number: int) -> None:
         _LockedFiles(str(tmp_path), "f", "stamp").save(number, f"code {number}")
 

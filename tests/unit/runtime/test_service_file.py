@@ -44,7 +44,7 @@ def test_the_service_answers_as_long_as_it_runs(settings: Settings) -> None:
     assert answer_of_service(settings, "/predict", b"{}") is None
 
 
-def test_only_one_that_answers_from_the_same_is_asked(settings: Settings, tmp_path: Path) -> None:
+def test_only_a_service_of_the_same_installation_is_used(settings: Settings, tmp_path: Path) -> None:
     with announced(settings):
         for other in (
             replace(settings, database_url="postgresql://elsewhere/name"),
@@ -55,17 +55,17 @@ def test_only_one_that_answers_from_the_same_is_asked(settings: Settings, tmp_pa
             assert answer_of_service(other, "/predict", b"{}") is None
 
 
-def test_one_that_asks_for_keys_says_nothing(settings: Settings) -> None:
+def test_a_service_that_requires_keys_is_not_used(settings: Settings) -> None:
     with announced(replace(settings, keys="on")):
         assert answer_of_service(settings, "/predict", b"{}") is None
 
 
-def test_a_second_one_leaves_the_first_to_answer(settings: Settings) -> None:
+def test_a_second_service_does_not_replace_the_first(settings: Settings) -> None:
     with announced(settings), announced(replace(settings, port=1)):
         assert answer_of_service(settings, "/predict", b"{}") == b"/predict {}"
 
 
-def test_a_damaged_file_and_a_port_where_nobody_is_are_no_service(settings: Settings) -> None:
+def test_damaged_files_and_closed_ports_are_no_service(settings: Settings) -> None:
     with announced(replace(settings, port=1)):
         assert answer_of_service(settings, "/predict", b"{}") is None
         (settings.data_dir / "service.json").write_text("[]")

@@ -97,17 +97,19 @@ class Devices(NamedTuple):
     rate     float64 [6, gpus], as `rates`
     peak     float64 [dtypes, gpus], as app.predictors.roofline.peaks
     figures  float64 [columns, gpus]
+    floor_s  float64 [gpus], launch floors, seconds; NaN if unknown
     """
 
     rate: Floats
     peak: Floats
     figures: Floats
+    floor_s: Floats
 
 
 @once_per_table
 def devices_of(gpus: GpuTable) -> Devices:
-    """Return the arrays of a table for compiled code."""
-    return Devices(rates(gpus), peaks(gpus), gpus.values)
+    """Return the arrays of a table for compiled code, with the launch floors of the catalogue."""
+    return Devices(rates(gpus), peaks(gpus), gpus.values, gpus.column("launch_overhead_s"))
 
 
 @compiled

@@ -90,15 +90,6 @@ class Times(NamedTuple):
         return cls(np.empty(n), *(np.empty(n, dtype=np.intp) for _ in range(2)))
 
 
-class _Inputs(NamedTuple):
-    """Arrays that every query reads; `floor_s` float64 [g] are the GPUs' launch floors, NaN if unknown."""
-
-    launches: LaunchQueries
-    devices: Devices
-    floor_s: Floats
-    parameters: Parameters
-
-
 class _Scratch(NamedTuple):
     """Buffers of one query.
 
@@ -115,9 +106,17 @@ class _Scratch(NamedTuple):
 
 
 class _Query(NamedTuple):
-    """One query: its position, unit times [5], hardware limit, and column in Parameters (-1: untrained kernel)."""
+    """One query.
+
+    at       its position
+    first    position of its first source
+    unit     float64 [5], unit times
+    limit_s  hardware limit, seconds
+    column   column in Parameters; -1: untrained kernel
+    """
 
     at: int
+    first: int
     unit: Floats
     limit_s: float
     column: int
@@ -234,16 +233,15 @@ def _bound(answer: Floats, weight: Floats, traffic_s: float, floor_s: float, lat
 
 
 @compiled
-def fill_times(question: LaunchQueries, devices: Devices, floor_s: Floats, known: Parameters, times: Times) -> None:
-    """Fill `times` for every query; `floor_s` float64 [g] are the GPUs' launch floors, NaN if unknown."""
+def fill_times(question: LaunchQueries, devices: Devices, known: Parameters, times: Times) -> None:
+    """Fill `times` for every query."""
     queries, unit, first = question.queries, np.empty(5), 0
-    inputs = _Inputs(question, devices, floor_s, known)
     scratch = _Scratch(np.empty(5), np.empty(5), np.empty(5), np.empty((4, 5)))
     for q in range(len(times.latency_s)):
         limit = unit_times(queries, q, devices, unit)
-        query = _Query(q, unit, limit, _column(known, queries.label[queries.row[q]]))
-        sources = _aggregate(inputs, query, first, scratch)
-        log_work, group = _log_work(inputs, query, sources, sources.stop - first, scratch)
+        query = _Query(q, first, unit, limit, _column(known, queries.label[queries.row[q]]))
+        sources = _aggregate(question, devices, known, query, scratch)
+        log_work, group = _log_work(queries, known, query, sources, scratch)
         times.latency_s[q] = time_s(max(np.exp(log_work), limit), sources.floor_s, known.floor_share)
         times.bound[q] = _bound(scratch.answer, scratch.weight, unit[0], sources.floor_s, times.latency_s[q])
         extrapolated = group < RELATED and first < sources.stop and sources.nearest > EXTRAPOLATED_LOG_SIZE
@@ -252,19 +250,20 @@ def fill_times(question: LaunchQueries, devices: Devices, floor_s: Floats, known
 
 
 @compiled
-def _aggregate(inputs: _Inputs, query: _Query, first: int, scratch: _Scratch) -> _Aggregates:
-    """Fill `scratch.sums` with the sums over a query's sources, from position `first` on, and return the aggregates."""
-    question, floor_s, known = inputs.launches, inputs.floor_s, inputs.parameters
-    queries, sources, q, k = question.queries, question.sources, query.at, first
+def _aggregate(
+    question: LaunchQueries, devices: Devices, known: Parameters, query: _Query, scratch: _Scratch
+) -> _Aggregates:
+    """Fill `scratch.sums` with the sums over a query's sources, and return the aggregates."""
+    queries, sources, floor_s, q, k = question.queries, question.sources, devices.floor_s, query.at, query.first
     answer, weight, source, sums = scratch
     sums[:] = 0.0
     floor = floor_s[queries.gpu[q]]
     floor = known.default_floor_s if np.isnan(floor) else floor
     group, nearest, residual, own = NO_EVIDENCE, np.inf, 0.0, 0
     while k < len(question.query) and question.query[k] == q:
-        limit = unit_times(sources, k, inputs.devices, source)
+        limit = unit_times(sources, k, devices, source)
         mechanism = int(sources.dims[_MECHANISM, sources.row[k]])
-        expected = np.exp(_prior_log_work(_Query(q, source, limit, -1), mechanism, known, answer, weight))
+        expected = np.exp(_prior_log_work(_Query(q, k, source, limit, -1), mechanism, known, answer, weight))
         source_floor = _floor_of_source(floor_s[sources.gpu[k]], question.source_s[k], expected, known)
         if sources.gpu[k] == queries.gpu[q]:
             floor = max(floor, source_floor)
@@ -284,15 +283,16 @@ def _aggregate(inputs: _Inputs, query: _Query, first: int, scratch: _Scratch) ->
 
 
 @compiled
-def _log_work(inputs: _Inputs, query: _Query, sources: _Aggregates, count: int, scratch: _Scratch) -> tuple[float, int]:
-    """Return the log of a query's work in seconds, and its code into GROUPS, from `count` sources.
+def _log_work(
+    queries: Launches, known: Parameters, query: _Query, sources: _Aggregates, scratch: _Scratch
+) -> tuple[float, int]:
+    """Return the log of a query's work in seconds, and its code into GROUPS.
 
     Fills `scratch.answer` and `scratch.weight` with each hypothesis' log work and weight.
     """
-    queries, known = inputs.launches.queries, inputs.parameters
     answer, weight, group, log_work = scratch.answer, scratch.weight, sources.group, 0.0
     if group < NO_EVIDENCE:
-        _combine(scratch.sums, count, answer, weight)
+        _combine(scratch.sums, sources.stop - query.first, answer, weight)
         log_work = _weigh(query, known, answer, weight)
     if group >= RELATED:
         share = RELATED_WEIGHT if group == RELATED else 0.0

@@ -9,7 +9,6 @@ from app.predictors.auto.operators.models.packed import GpuModels, Packed
 from app.predictors.auto.operators.models.ranges import cells_of, extrapolation_distance, most_devices
 from app.predictors.auto.operators.models.sibling_transfer import dram_scale, has_reduced_peak, reduced_peak_compute_s
 from app.predictors.auto.operators.models.smooth import add_smooth
-from app.predictors.auto.operators.models.tree_sums import BLOCK, Thresholds, TreeArrays, add_trees
 from app.predictors.auto.operators.physics.analytic_model import (
     ANY_TILE,
     COMPUTE_S,
@@ -35,6 +34,7 @@ from app.predictors.intervals.groups import (
     operator_codes,
 )
 from app.predictors.priors import IS_COLLECTIVE
+from app.predictors.trees.sums import BLOCK, Thresholds, TreeArrays, add_trees
 from app.runtime.compiled import compiled
 from app.tables.arrays import Floats, Ints, Singles
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -251,10 +251,33 @@ class Learned:
             gpu_model = self.gpu_model(key, gpu, architecture, slowed, without)
             factors[row], situation[row], tile[row] = gpu_model.factors, gpu_model.situation, gpu_model.tile
             if IS_COLLECTIVE[OP_CODE[key[0]]]:
-                devices[row], library[row] = _measured(self.cells[key], gpu_model)
+                models = tuple(self._number[id(model)] for model, _ in gpu_model.members)
+                devices[row], library[row] = self._measured(key, models)
             for k, (model, share) in enumerate(gpu_model.members[:MEMBERS]):
                 member[row, k], weight[row, k] = self._number[id(model)], share
         return factors, member, weight, situation, tile, devices, library
+
+    @cached_property
+    def _measured(self) -> Callable[[CellKey, tuple[int, ...]], tuple[Floats, Floats]]:
+        """`_measured_by`, cached: most GPUs have the same models."""
+        return cache(self._measured_by)
+
+    def _measured_by(self, key: CellKey, numbers: tuple[int, ...]) -> tuple[Floats, Floats]:
+        """Measured numbers of devices (logarithms) [MOST_NUMBERS] and libraries [2] of a collective, as in GpuModels.
+
+        Those of the answering models, given by their numbers; if they have none, those of all GPUs of the cell.
+        """
+        smooth = [self._models[number].smooth for number in numbers]
+        if not any(len(part.measured(DEVICES)) for part in smooth):
+            smooth = [model.smooth for model in self.cells[key].own.values()]
+        devices, libraries = (
+            np.unique(np.concatenate([np.empty(0), *(part.measured(column) for part in smooth)]))
+            for column in (DEVICES, LIBRARY)
+        )
+        if len(devices) > MOST_NUMBERS:
+            devices = devices[np.linspace(0, len(devices) - 1, MOST_NUMBERS).round().astype(np.intp)]
+        padded = np.append(devices, np.full(MOST_NUMBERS - len(devices), np.inf))
+        return padded, np.array([libraries[0], libraries[-1]]) if len(libraries) else np.array([-np.inf, np.inf])
 
     def state(self) -> dict[str, Any]:
         """As plain containers of arrays."""
@@ -271,24 +294,6 @@ class Learned:
         tree_arena = EMPTY.joined([model.trees for model in models])
         stored = {id(model): model._replace(trees=part) for model, part in zip(models, tree_arena.parts, strict=True)}
         return cls({key: cell.with_models(stored) for key, cell in cells.items()}, tree_arena)
-
-
-def _measured(cell: Cell, gpu_model: GpuModel) -> tuple[Floats, Floats]:
-    """Measured numbers of devices (logarithms) [MOST_NUMBERS] and libraries [2] of a collective, as in GpuModels.
-
-    Those of the answering models; if they have none, those of all GPUs of the cell.
-    """
-    models = [model for model, _ in gpu_model.members]
-    if not any(len(model.smooth.measured(DEVICES)) for model in models):
-        models = list(cell.own.values())
-    numbers, libraries = (
-        np.unique(np.concatenate([np.empty(0), *(model.smooth.measured(column) for model in models)]))
-        for column in (DEVICES, LIBRARY)
-    )
-    if len(numbers) > MOST_NUMBERS:
-        numbers = numbers[np.linspace(0, len(numbers) - 1, MOST_NUMBERS).round().astype(np.intp)]
-    devices = np.append(numbers, np.full(MOST_NUMBERS - len(numbers), np.inf))
-    return devices, np.array([libraries[0], libraries[-1]]) if len(libraries) else np.array([-np.inf, np.inf])
 
 
 def borrows_native(key: CellKey | None, dtype: str) -> bool:

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.predictors.auto.operators.models.boosted_trees import Trees
 from app.predictors.auto.operators.models.gaussian_process import (
     CONSTANTS,
     LEAF,
@@ -27,8 +26,9 @@ from app.predictors.auto.operators.models.gaussian_process import (
 )
 from app.predictors.auto.operators.models.gaussian_process import dependence as dependence_of
 from app.predictors.auto.operators.models.smooth import Smooth
-from app.predictors.auto.operators.models.tree_sums import LEAVES
 from app.predictors.auto.operators.physics.physics_fit import LEAST_FACTORS, MOST_FACTORS, fill_scaled
+from app.predictors.trees.boosted import Trees
+from app.predictors.trees.sums import LEAVES
 from app.tables.arrays import Floats, Singles
 
 # Candidates of the smooth part's length, amplitude and noise; chosen one at a time by the marginal likelihood.

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.predictors.auto.operators.models.boosted_trees import Growth, Trees, boosted
+from app.predictors.trees.boosted import Growth, Trees, boosted
 from app.tables.arrays import Floats, Singles
 
 # Random trees, their least rows per leaf, the part of features tried at each split, and their weight in the ensemble.

@@ -14,7 +14,6 @@ import numpy as np
 
 from app.predictors.auto.operators.learning.calibration import Rows, calibrate
 from app.predictors.auto.operators.learning.distillation import distilled
-from app.predictors.auto.operators.models.boosted_trees import NO_TREES, Growth, boosted
 from app.predictors.auto.operators.models.features import EAGER, ROUTER_CLASS
 from app.predictors.auto.operators.models.gaussian_process import Kernels
 from app.predictors.auto.operators.models.per_operator import (
@@ -30,6 +29,7 @@ from app.predictors.auto.operators.models.training_samples import Samples
 from app.predictors.auto.operators.physics.analytic_model import ANY_TILE
 from app.predictors.auto.operators.physics.physics_fit import FACTORS, fitted_factors
 from app.predictors.intervals.groups import S_UNSEEN
+from app.predictors.trees.boosted import NO_TREES, Growth, boosted
 from app.tables.arrays import Floats, Ints
 
 # Least rows of a GPU for a model of its own; with fewer it corrects another.
@@ -47,8 +47,6 @@ CLEAR, SETTLES = 0.1, 0.1
 # the shorter is the better answer, also if it is somewhat rarer.
 _OWN_EAGER = Growth(MOST_TREES, features=OWN_FEATURES)
 _OWN_OF_GRAPHS = replace(_OWN_EAGER, clear=CLEAR, settles=SETTLES, relative=True)
-# Where MOST_TREES are fewer than ROWS_PER_TREE allows, the learning rate is larger: rows from which on, and its bounds.
-ROWS_OF_RATE, RATE, MOST_RATE = 27_000, 0.1, 0.2
 # Most rows per GPU of the shared model, and its trees.
 SHARED_ROWS, SHARED_TREES = 4000, 200
 # Least rows of a GPU for a calibration without the shared model.
@@ -123,7 +121,7 @@ def _with_isolated(samples: Samples) -> Model:
     model = fitted(samples.of(usual), alone=True)
     features = np.ascontiguousarray(samples.features)
     left = samples.residual(model.factors) - model.mean - model.trees.sum(features)
-    growth = replace(_OWN_OF_GRAPHS, trees=_trees_of(n, eager=False), rate=rate_of(n), first=ROUTER_CLASS)
+    growth = replace(_OWN_OF_GRAPHS, trees=_trees_of(n, eager=False), first=ROUTER_CLASS)
     grown = boosted(features, np.where(samples.isolated, left, 0.0), np.ones(len(left)), growth)
     return model._replace(trees=model.trees.and_then(grown))
 
@@ -139,8 +137,7 @@ def fitted(samples: Samples, *, alone: bool, trees: int | None = None, weight: F
     count = _trees_of(len(residual), eager=eager) if trees is None else trees
     growth = Growth(count, clear=np.inf if eager else CLEAR)
     if alone:
-        own = _OWN_EAGER if eager else _OWN_OF_GRAPHS
-        growth = replace(own, trees=count, rate=rate_of(len(residual)))
+        growth = replace(_OWN_EAGER if eager else _OWN_OF_GRAPHS, trees=count)
     features, target = np.ascontiguousarray(samples.features), residual - mean
     grown = boosted(features, target, mass, growth)
     blank = samples.blank[0][:, samples.blank[1] == samples.gpu[0]]
@@ -153,11 +150,6 @@ def fitted(samples: Samples, *, alone: bool, trees: int | None = None, weight: F
 def _trees_of(rows: int, *, eager: bool) -> int:
     """Number of trees for this many rows."""
     return min(max(rows // (EAGER_ROWS_PER_TREE if eager else ROWS_PER_TREE), LEAST_TREES), MOST_TREES)
-
-
-def rate_of(rows: int) -> float:
-    """Learning rate of a GPU's own model."""
-    return min(max(RATE * rows / ROWS_OF_RATE, RATE), MOST_RATE)
 
 
 def corrected(samples: Samples, others: GpuModel, shared: Model | None, *, alone: bool = False) -> Model:

@@ -15,7 +15,7 @@ from app.predictors.auto.operators.models.features import (
 )
 
 # To be raised when a feature is computed otherwise under the same name: what was learned of it before is void.
-REVISION = 1
+REVISION = 2
 
 _OF_PRODUCTS = (
     *(f"log({sizes})" for sizes in ("batch", "m", "n", "k", "batch*m*n", "batch*n*k", "batch*m*k", "n/m")),
@@ -28,7 +28,7 @@ RELATIVE = (
     "log(work/launch)",
     "log(time)",
     "log(limit/time)",
-    "log(link/memory) or log(lead)",
+    "log(link/memory) or log(turns)",
     "log(distinct/L2)",
     "log(moved/L2)",
     "log(waves of tasks)",

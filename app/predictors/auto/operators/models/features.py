@@ -28,7 +28,6 @@ from app.predictors.auto.operators.physics.analytic_model import (
     WORK_S,
     Devices,
     late_bytes,
-    lead,
 )
 from app.predictors.auto.operators.physics.operator_features import OperatorFeatures
 from app.predictors.priors import IS_EAGER
@@ -47,9 +46,9 @@ FEATURES = SHAPE_FEATURES + RELATIVE_FEATURES
 _TASKS, ROUTER_CLASS, EAGER = 0, SHAPE_FEATURES - 2, SHAPE_FEATURES - 1
 # Of a collective, its message, devices and library.
 MESSAGE, DEVICES, LIBRARY = 1, 2, 4
-# Relative features: compute over memory, work over launch cost, hardware limit over total time, the link or the lead of
-# a convolution algorithm, waves of tasks, their fullness, and into how many parts k may be split.
-MEMORY_BALANCE, LAUNCH_BALANCE, LIMIT_SHARE, LEAD = (SHAPE_FEATURES + k for k in (0, 1, 3, 4))
+# Relative features: compute over memory, work over launch cost, hardware limit over total time, link over memory (of
+# kernels that loop over keys the turns), waves of tasks, their fullness, and into how many parts k may be split.
+MEMORY_BALANCE, LAUNCH_BALANCE, LIMIT_SHARE, LINK_OR_TURNS = (SHAPE_FEATURES + k for k in (0, 1, 3, 4))
 WAVES, FULL, SPLITS = (SHAPE_FEATURES + k for k in (7, 8, 9))
 # Concurrent blocks per SM of kernels that loop over keys.
 _BLOCKS_OF_SM = 2.0
@@ -217,7 +216,10 @@ def _fill_loops(loops: Floats, row: int, sms: float, features: Singles, k: int) 
     parts = min(max(np.floor(slots / tasks), 1.0), loops[2, row])
     turns, waves = np.ceil(steps / parts), tasks * parts / slots
     features[FULL, k] = waves / np.ceil(waves)
-    features[LEAD, k], features[SPLITS, k] = _log(turns), _log(np.ceil(waves) * turns / (tasks * steps / slots))
+    features[LINK_OR_TURNS, k], features[SPLITS, k] = (
+        _log(turns),
+        _log(np.ceil(waves) * turns / (tasks * steps / slots)),
+    )
 
 
 @compiled
@@ -242,9 +244,7 @@ def fill_features(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not t
     features[LAUNCH_BALANCE, k] = _log(work / max(terms[OVERHEAD, q], terms[LEAST, q]))
     features[at + 2, k] = np.log(terms[TIME, q] + 1e-9)
     features[LIMIT_SHARE, k] = _log(terms[LIMIT, q] / terms[TIME, q])
-    # No row has both a link and a choice of algorithms.
-    leads = lead(op_features, row, devices, gpu) if op_features.transformed.shape[0] else 0.0
-    features[LEAD, k] = _log(terms[LINK_S, q] / memory + leads)
+    features[LINK_OR_TURNS, k] = _log(terms[LINK_S, q] / memory)
     late = late_bytes(op_features.reread[row], op_features.passed[row])
     features[at + 5, k] = _log((op_features.distinct[row] + op_features.between[row] + late) / l2)
     features[at + 6, k] = _log(op_features.moved[row] / l2)

@@ -19,7 +19,6 @@ from typing import NamedTuple
 import numpy as np
 
 from app.ops import OPS
-from app.predictors.auto.operators.models.boosted_trees import Trees, leaves_of
 from app.predictors.auto.operators.models.features import (
     LAUNCH_BALANCE,
     LIMIT_SHARE,
@@ -28,9 +27,10 @@ from app.predictors.auto.operators.models.features import (
     own_dims,
     size_columns,
 )
-from app.predictors.auto.operators.models.tree_sums import LEAVES
 from app.predictors.auto.operators.physics.physics_fit import FACTORS, fill_scaled
 from app.predictors.priors import IS_COLLECTIVE
+from app.predictors.trees.boosted import Trees, leaves_of
+from app.predictors.trees.sums import LEAVES
 from app.runtime.compiled import compiled
 from app.tables.arrays import Bytes, Floats, Ints, Singles
 

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.ops import OPS
-from app.predictors.auto.operators.models.boosted_trees import NO_TREES, Trees
 from app.predictors.auto.operators.models.features import FEATURES, SHAPE_FEATURES
 from app.predictors.auto.operators.models.per_operator import Cell, Model
 from app.predictors.auto.operators.models.smooth import Smooth
-from app.predictors.auto.operators.models.tree_sums import Questions, questions_of
+from app.predictors.trees.boosted import NO_TREES, Trees
+from app.predictors.trees.sums import Questions, questions_of
 from app.tables.arrays import Bools, Floats, Ints, Singles
 
 # Most device counts that are stored per collective and GPU.
@@ -27,7 +27,7 @@ class Packed(NamedTuple):
     """All models of all cells (operator and dtype), packed into few arrays.
 
     feature          int16 [trees, DEPTH], the feature that each level of a tree compares
-    level_threshold  uint8 [trees, DEPTH], index of the compared threshold among the feature's (models.tree_sums)
+    level_threshold  uint8 [trees, DEPTH], index of the compared threshold among the feature's (trees.sums)
     value            uint16 [trees, LEAVES], bits of the leaves in half precision
     threshold        float32, thresholds of all models
     threshold_begin  int [models, FEATURES + 1], where in `threshold` those of each feature of a model begin

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from app.ops.tiles import CANDIDATES
-from app.predictors.auto.operators.models.boosted_trees import Trees
 from app.predictors.auto.operators.models.features import FEATURES
 from app.predictors.auto.operators.models.smooth import Smooth
-from app.predictors.auto.operators.models.tree_sums import DEPTH, LEAVES
 from app.predictors.auto.operators.physics.analytic_model import ANY_TILE
 from app.predictors.auto.operators.physics.physics_fit import FACTORS
 from app.predictors.shapes import check_below, check_shape
+from app.predictors.trees.boosted import Trees
+from app.predictors.trees.sums import DEPTH, LEAVES
 
 
 def check_model_parts(factors: object, trees: Trees, smooth: Smooth, tile: int) -> None:

@@ -133,21 +133,6 @@ def best_tile(op_features: OperatorFeatures, row: int, devices: Devices, gpu: in
 
 
 @compiled
-def lead(op_features: OperatorFeatures, row: int, devices: Devices, gpu: int) -> float:
-    """Return the peak share in spaces that go through memory over that in the others; 0 without such spaces."""
-    if op_features.transformed[_FUSED, row] == 0.0:
-        return 0.0
-    old, new = (
-        _share_in_space(op_features, row, devices, gpu, _OLD),
-        _share_in_space(op_features, row, devices, gpu, _NEW),
-    )
-    others = _share_in_space(op_features, row, devices, gpu, _PLAIN)
-    for space in (_FUSED, _GROUPED):
-        others = max(others, _share_in_space(op_features, row, devices, gpu, space))
-    return float(max(old, new) / others)
-
-
-@compiled
 def _share_in_space(op_features: OperatorFeatures, row: int, devices: Devices, gpu: int, space: int) -> float:
     """Return the share of the peak that products in a space reach, including the transforms; 0 without such kernels.
 

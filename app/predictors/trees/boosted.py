@@ -1,7 +1,7 @@
 """Gradient boosting with oblivious trees: all nodes of one level compare the same feature with the same threshold.
 
 A tree of depth D is D comparisons (feature, threshold) and 2^D leaves, so that a block of rows goes through a tree in D
-vector comparisons and one gather (models.tree_sums), where an ordinary tree chases pointers.
+vector comparisons and one gather (trees.sums), where an ordinary tree chases pointers.
 Training is exact greedy boosting on binned features (Friedman 2001; oblivious trees as in CatBoost, Prokhorenkova et
 al. 2018): squared error, absolute beyond `Growth.clear` (Huber 1964), each tree on a random part of rows and features.
 """
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from app.predictors.auto.operators.models.tree_sums import (
+from app.predictors.trees.sums import (
     BLOCK,
     DEPTH,
     LEAVES,

@@ -1,0 +1,1 @@
+"""Boosted trees of equal depth, grown and summed over many rows in compiled code; they know of no operator."""
