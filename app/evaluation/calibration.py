@@ -1,4 +1,4 @@
-"""How much few measured rows help on a GPU that was not learned from, and whether the plan chooses them well."""
+"""Few-shot calibration of a left-out GPU: error and coverage with no rows, with planned rows and with random rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from app.training.row_limits import MOST_TRAIN
 Result = Mapping[str, Any]
 ALL, NOT_CHOSEN_ON = "all", "not chosen on"
 COVERAGE = 0.8
-# The GPUs on which the constants of models.gaussian_process were set; figures are of the others.
+# GPUs on which the constants of models.gaussian_process were set; NOT_CHOSEN_ON are the others.
 VALIDATION = (
     "a100-pcie-40gb",
     "a100-sxm4-80gb",
@@ -38,7 +38,10 @@ VALIDATION = (
 
 @dataclass(frozen=True, slots=True)
 class CalibrationStudy:
-    """Figures per family, dtype and GPUs; `most_train` rows of each operator, dtype and GPU taught."""
+    """Errors per family, dtype and set of GPUs.
+
+    most_train  largest number of training rows per operator, dtype and GPU
+    """
 
     cells: tuple[Result, ...]
     most_train: int
@@ -52,27 +55,30 @@ def evaluate_calibration(
     most_train: int = MOST_TRAIN,
     progress: Callable[[str], None] = lambda line: None,
 ) -> CalibrationStudy:
-    """Every GPU of `gpus` (all where none is named) held out in turn, on the data sets that `folder` holds."""
+    """Return the study of the data sets in `folder`, with each GPU of `gpus` (empty: all) left out in turn.
+
+    `families`: those to evaluate (empty: all). Raises BadInput for an unknown family or a GPU without measurements.
+    """
     table = GpuTable.from_specs(load_seed_specs())
     cells = list(read_cells(folder))
     known = list(dict.fromkeys(map(family_of, cells)))
     if unknown := [name for name in families if name not in known]:
         raise BadInput(f"Unknown family {unknown[0]!r}: use one of {', '.join(known)}.")
-    wanted = [cell for cell in cells if not families or family_of(cell) in families]
-    measured = sorted({int(gpu) for cell in wanted for gpu in np.unique(cell.runs.rows.gpu)})
-    if strange := [name for name in gpus if name not in {table.ids[gpu] for gpu in measured}]:
+    selected = [cell for cell in cells if not families or family_of(cell) in families]
+    measured = sorted({int(gpu) for cell in selected for gpu in np.unique(cell.runs.rows.gpu)})
+    if unmeasured := [name for name in gpus if name not in {table.ids[gpu] for gpu in measured}]:
         names = ", ".join(table.ids[gpu] for gpu in measured)
-        raise BadInput(f"Nothing was measured on {strange[0]!r}: use one of {names}.")
-    found: list[Trial] = []
+        raise BadInput(f"Nothing was measured on {unmeasured[0]!r}: use one of {names}.")
+    all_trials: list[Trial] = []
     for target in measured:
         if not gpus or table.ids[target] in gpus:
             progress(f"{table.ids[target]} held out")
-            found += _held_out(wanted, table, target, most_train)
-    return CalibrationStudy(tuple(_results(found, table)), most_train)
+            all_trials += _trials_on(selected, table, target, most_train)
+    return CalibrationStudy(tuple(_results(all_trials, table)), most_train)
 
 
-def _held_out(cells: Sequence[Cell], gpus: GpuTable, target: int, most: int) -> Iterator[Trial]:
-    """Trials on one GPU, in the cells that others were measured in too."""
+def _trials_on(cells: Sequence[Cell], gpus: GpuTable, target: int, most: int) -> Iterator[Trial]:
+    """Return the trials on GPU `target`, of operators that other GPUs measured too; at most `most` rows train each."""
     runs, train, group = [], [], {}
     for cell in cells:
         run = cell.runs
@@ -87,44 +93,49 @@ def _held_out(cells: Sequence[Cell], gpus: GpuTable, target: int, most: int) -> 
         yield from trials(fitted, runs, gpus, target, lambda run: group[run.op])
 
 
-def _results(found: Sequence[Trial], gpus: GpuTable) -> Iterator[Result]:
-    """Figures of each family and dtype: of every GPU, of those not chosen on, and of all."""
-    for family, dtype in dict.fromkeys((trial.family, trial.dtype) for trial in found):
-        mine = [trial for trial in found if (trial.family, trial.dtype) == (family, dtype)]
+def _results(all_trials: Sequence[Trial], gpus: GpuTable) -> Iterator[Result]:
+    """Return a result per family, dtype and set of GPUs: each GPU, those outside VALIDATION, and all."""
+    for family, dtype in dict.fromkeys((trial.family, trial.dtype) for trial in all_trials):
+        mine = [trial for trial in all_trials if (trial.family, trial.dtype) == (family, dtype)]
         ids = sorted({gpus.ids[int(trial.held_out.gpu[0])] for trial in mine})
         others = [gpu for gpu in ids if gpu not in VALIDATION]
-        held = {how: _inside(mine, how) for how in (NONE, PLAN, RANDOM)}
+        inside = {how: _inside(mine, how) for how in (NONE, PLAN, RANDOM)}
         for name, among in [(gpu, [gpu]) for gpu in ids] + [(NOT_CHOSEN_ON, others), (ALL, ids)]:
             if among:
-                figures = {how: _figures(mine, how, held[how], [gpus.ids.index(gpu) for gpu in among]) for how in held}
+                figures = {
+                    how: _figures(mine, how, inside[how], [gpus.ids.index(gpu) for gpu in among]) for how in inside
+                }
                 yield {"family": family, "dtype": dtype, "gpu": name, **figures}
 
 
 def _inside(mine: Sequence[Trial], how: str) -> dict[int, Any]:
-    """Per draw, which answers lie in intervals made of the other GPUs' answers."""
-    held = {}
+    """Return by draw whether each prediction lies in its interval, which residuals of the other GPUs give."""
+    inside = {}
     for draw in {trial.draw for trial in mine if trial.selection == how}:
         together = _together(mine, how, draw)
-        held[draw] = covered(together, COVERAGE)
-    return held
+        inside[draw] = covered(together, COVERAGE)
+    return inside
 
 
 def _together(mine: Sequence[Trial], how: str, draw: int) -> HeldOut:
+    """Return the held-out predictions of all GPUs in one draw."""
     parts = [trial.held_out for trial in mine if (trial.selection, trial.draw) == (how, draw)]
     return HeldOut.together(parts[0].cells, parts)
 
 
-def _figures(mine: Sequence[Trial], how: str, held: Mapping[int, Any], among: Sequence[int]) -> dict[str, float | int]:
-    """MAPE and share inside the interval, percent, means over the draws: rows weigh alike."""
-    errors, inside, n = [], [], 0
-    for draw, hits in held.items():
-        answers = _together(mine, how, draw)
-        here = np.isin(answers.gpu, among)
+def _figures(
+    mine: Sequence[Trial], how: str, inside: Mapping[int, Any], among: Sequence[int]
+) -> dict[str, float | int]:
+    """Return MAPE and coverage in percent, means over the draws, each row with the same weight."""
+    errors, coverage, n = [], [], 0
+    for draw, hits in inside.items():
+        predictions = _together(mine, how, draw)
+        here = np.isin(predictions.gpu, among)
         n = int(here.sum())
-        errors.append(np.abs(np.expm1(-answers.log_ratio[here])).mean())
-        inside.append(hits[here].mean())
+        errors.append(np.abs(np.expm1(-predictions.log_ratio[here])).mean())
+        coverage.append(hits[here].mean())
     return {
         "n": n,
         "mape": round(100.0 * float(np.mean(errors)), 2),
-        "coverage_80": round(100.0 * float(np.mean(inside)), 1),
+        "coverage_80": round(100.0 * float(np.mean(coverage)), 1),
     }

@@ -1,7 +1,7 @@
-"""timm's ConvNets that are ours too, by the sum of their operators: what no measured network has taught anything.
+"""Errors of the shipped `auto` on timm's ConvNets that gpucast also has, predicted as the sum of their operators.
 
-`auto` as it ships answers for the rows of each network, as it would for a request. No convolution in FP16 has been
-measured yet: those are physics under the constants of FP32.
+No measured network is in the training rows. `auto` predicts each network's operators as for a request. No FP16
+convolution has been measured yet: the analytic model predicts those with the physics fit of FP32.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from app.engine.curated import load_seed_specs
 from app.engine.engine import POOLED, Engine, Served
 from app.engine.shipped import shipped_version
 from app.errors import BadInput
-from app.evaluation.convmeter import PROTOCOLS, Asked, evaluate_convmeter, scored
+from app.evaluation.convmeter import PROTOCOLS, HeldOutTimes, evaluate_convmeter, scored
 from app.evaluation.measured_networks import read_networks
 from app.evaluation.own_networks import read_own
 from app.graphs.convnets import lower
@@ -36,7 +36,7 @@ OWN, TIMM = "own", "timm"
 OPERATORS = "operators"
 STUDIES = (*PROTOCOLS, OPERATORS)
 PREDICTOR = "auto"
-# timm's name of networks with the same layers -> ours.
+# timm's name -> our name, for networks with the same layers.
 _REGNETS = {"004": "400mf", "008": "800mf", "016": "1_6gf", "032": "3_2gf", "080": "8gf", "160": "16gf", "320": "32gf"}
 _SAME = (
     *(f"vgg{depth}{norm}" for depth in (11, 13, 16, 19) for norm in ("", "_bn")),
@@ -59,62 +59,68 @@ NAMES = {
 def convmeter_cells(
     folder: Path | None, studies: Sequence[str], progress: Callable[[str], None] = lambda line: None
 ) -> list[Result]:
-    """Cells of everything that was asked for, all of STUDIES where nothing was; without `folder` of our own alone."""
-    wanted = studies or STUDIES
-    if unknown := [name for name in wanted if name not in STUDIES]:
+    """Return the results of `studies` (empty: all of STUDIES); without `folder` those of our own networks only.
+
+    Raises BadInput for an unknown study.
+    """
+    selected = studies or STUDIES
+    if unknown := [name for name in selected if name not in STUDIES]:
         raise BadInput(f"Nothing is held out by {unknown[0]!r}: use one of {', '.join(STUDIES)}.")
-    protocols = [name for name in PROTOCOLS if name in wanted]
+    protocols = [name for name in PROTOCOLS if name in selected]
     cells = [{"data": OWN} | cell for cell in evaluate_convmeter(read_own(), protocols, progress)]
     if folder is None:
         return cells
     timm = evaluate_convmeter(read_networks(folder), protocols, progress)
-    timm += through_operators(folder, shipped_engine(), progress) if OPERATORS in wanted else []
+    timm += through_operators(folder, shipped_engine(), progress) if OPERATORS in selected else []
     return cells + [{"data": TIMM} | cell for cell in timm]
 
 
 def shipped_engine() -> Engine:
-    """An engine of the shipped GPUs and of `auto` as it ships."""
+    """Return an engine of the shipped GPUs and the shipped `auto`."""
     specs = load_seed_specs()
-    ships = shipped_version(PREDICTOR, SHIPPED_MODELS)
-    predictor = Auto() if ships is None else Auto.from_state(ships.payload()["state"])
+    version = shipped_version(PREDICTOR, SHIPPED_MODELS)
+    predictor = Auto() if version is None else Auto.from_state(version.payload()["state"])
     served = {(PREDICTOR, POOLED): Served(predictor, Intervals.prior(), "shipped")}
     return Engine(Catalog(specs), GpuTable.from_specs(specs), served)
 
 
 def through_operators(folder: Path, engine: Engine, progress: Callable[[str], None]) -> list[Result]:
-    """Cells as `evaluate_convmeter` gives them, of the runs on GPUs in channels first."""
+    """Return results like those of `evaluate_convmeter`, for runs on GPUs in channels-first layout."""
     gpus = engine.gpus
     cells: list[Result] = []
     for data in read_networks(folder):
         on_gpu = np.array([" nchw " in run and "rtx" in run for run in data.batch_of.tolist()])
-        ours = on_gpu & np.isin(data.name, list(NAMES))
-        for run in np.unique(data.batch_of[ours]).tolist():
-            rows = np.flatnonzero(ours & (data.batch_of == run))
+        lowered = on_gpu & np.isin(data.name, list(NAMES))
+        for run in np.unique(data.batch_of[lowered]).tolist():
+            rows = np.flatnonzero(lowered & (data.batch_of == run))
             progress(f"{run}: {len(rows)} networks by their operators")
-            some = data.take(rows)
+            part = data.take(rows)
             about = {"held_out": "operators", "run": run, "dtype": data.runs.dtype, "predictor": PREDICTOR}
-            found = [
-                _seconds(engine, gpus, NAMES[name], _run(run, batch, size, data.runs.dtype), gpu)
+            predicted_s = [
+                _step_s(engine, gpus, NAMES[name], _run(run, batch, size, data.runs.dtype), gpu)
                 for name, batch, size, gpu in zip(
-                    some.name.tolist(),
-                    some.runs.rows.ops.column("batch").tolist(),
-                    some.image_size.tolist(),
-                    some.runs.rows.gpu.tolist(),
+                    part.name.tolist(),
+                    part.runs.rows.ops.column("batch").tolist(),
+                    part.image_size.tolist(),
+                    part.runs.rows.gpu.tolist(),
                     strict=True,
                 )
             ]
-            asked = Asked(some.runs.rows.latency_s, np.array(found), np.zeros(len(rows), dtype=np.bool_))
-            cells += [about | cell for cell in scored(asked, some.family)]
+            none = np.zeros(len(rows), dtype=np.bool_)
+            times = HeldOutTimes(part.runs.rows.latency_s, np.array(predicted_s), none)
+            cells += [about | cell for cell in scored(times, part.family)]
     return cells
 
 
 def _run(run: str, batch: float, size: int, dtype: str) -> Run:
+    """Return the run of a network as timm's benchmark `run` measures it."""
     mode, fused = ("training" if run.endswith(" train") else "inference"), " dynamo " in run
-    optimizer = "sgd"  # timm's benchmark trains so
+    optimizer = "sgd"  # timm's benchmark uses it
     return Run(mode=mode, batch=int(batch), image_size=size, dtype=dtype, fused=fused, optimizer=optimizer)  # type: ignore[arg-type]
 
 
-def _seconds(engine: Engine, gpus: GpuTable, name: str, run: Run, gpu: int) -> float:
+def _step_s(engine: Engine, gpus: GpuTable, name: str, run: Run, gpu: int) -> float:
+    """Return the predicted step time of network `name` on GPU row `gpu`, seconds."""
     rows = prepare(Network(("convnet", name), partial(lower, name)), run)
     step = time_step(engine, rows, run, gpus, [gpu], predictor=PREDICTOR, coverage=0.8, launched=True)
     return float(step.done.step_s[0])

@@ -1,4 +1,4 @@
-"""Measured networks of a data folder as tables, each row with the network, the family and the run that it is of."""
+"""Measured networks of a data folder as tables, each row with its network, family and run."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _SIZE = "img_size"
 class NetworkRuns(NamedTuple):
     """Measured networks in one dtype.
 
-    name, family  str [n], the network and its line of descent
-    batch_of      str [n], what was run in one go: device, software, layout, compilation, phase
-    image_size    int [n], pixels of a side
+    name, family  str [n], network, and family of networks such as resnet
+    batch_of      str [n], benchmark run: device, software, layout, compilation, phase
+    image_size    int [n], pixels per side
     """
 
     runs: OperatorRuns
@@ -46,40 +46,41 @@ class NetworkRuns(NamedTuple):
     image_size: NDArray[np.intp]
 
     def take(self, rows: NDArray[np.intp]) -> NetworkRuns:
-        """The rows given."""
+        """Return the rows at positions `rows`."""
         runs, name, family, batch_of, size = self
         return NetworkRuns(runs.take(rows), name[rows], family[rows], batch_of[rows], size[rows])
 
 
 def read_networks(folder: Path) -> list[NetworkRuns]:
-    """ConvNets of timm in `folder`, a table per dtype; the same reader and checks as `gpucast import timm`."""
+    """Return timm's ConvNets in `folder`, a table per dtype, read and checked as by `gpucast import timm`."""
     if not (folder / FOLDER).is_dir():
         raise NotFound(f"{folder} has no {FOLDER}. Pass --data the folder that holds {FOLDER}/{timm.FILE}.")
     specs = load_seed_specs()
     gpus = UploadGpus(Catalog(specs))
-    about = _about(folder / FOLDER / timm.FILE)
+    columns = _columns(folder / FOLDER / timm.FILE)
     blocks = [block for part in timm.read(folder / FOLDER) for block in _blocks(part.sent, gpus)]
-    found = []
-    for runs, row in to_tagged_runs(blocks, GpuTable.from_specs(specs)):
-        name, family, batch_of, size = about
-        found.append(NetworkRuns(runs, name[row], family[row], batch_of[row], size[row]))
-    return found
+    name, family, batch_of, size = columns
+    return [
+        NetworkRuns(runs, name[row], family[row], batch_of[row], size[row])
+        for runs, row in to_tagged_runs(blocks, GpuTable.from_specs(specs))
+    ]
 
 
-def _about(path: Path) -> tuple[Names, Names, Names, NDArray[np.intp]]:
-    """Name, family, run and image size of every row of the file."""
+def _columns(path: Path) -> tuple[Names, Names, Names, NDArray[np.intp]]:
+    """Return name, family, run and image size of every row of the file, [n] each."""
     others = [name for name in pq.read_schema(path).names if name not in (*_RUN, *_NAMES, _SIZE)]
     table = read_table(path, (*_RUN, *_NAMES), (_SIZE,), unused=others)
-    joined = np.array([" ".join(words) for words in zip(*(_words(table, name) for name in _RUN), strict=True)])
+    joined = np.array([" ".join(fields) for fields in zip(*(_strings(table, name) for name in _RUN), strict=True)])
     size = table[_SIZE].to_numpy().astype(np.intp)
-    return _words(table, "model"), _words(table, "family"), joined, size
+    return _strings(table, "model"), _strings(table, "family"), joined, size
 
 
-def _words(table: pa.Table, name: str) -> Names:
+def _strings(table: pa.Table, name: str) -> Names:
     return np.array(table[name].to_pylist(), dtype=np.str_)
 
 
 def _blocks(sent: object, gpus: UploadGpus) -> Iterator[TaggedBlock]:
+    """Return the checked blocks of one part of an upload, tagged with their rows' positions."""
     assert isinstance(sent, OperatorColumns)
     checked = check_operators(gpus, sent)
     for block, position in zip(checked.blocks, checked.position, strict=True):

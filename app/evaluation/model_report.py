@@ -1,4 +1,4 @@
-"""An evaluation of whole models as text: every run, and the tables of docs/reference/results.md."""
+"""Report of an evaluation of whole models: text, JSON record, and the tables of docs/reference/results.md."""
 
 from __future__ import annotations
 
@@ -32,7 +32,11 @@ TITLES = {
 
 
 class Goal(NamedTuple):
-    """A mean: of which cells, and how large it may be, percent."""
+    """A line of the table of means.
+
+    of    whether a result belongs to the mean
+    most  largest mean absolute error, percent; None if there is no goal
+    """
 
     label: str
     of: Callable[[Result], bool]
@@ -55,36 +59,37 @@ GOALS = (
 
 
 def lines(cells: Sequence[Result]) -> list[str]:
-    """A line per run, by part, then the means."""
+    """Return the report: a line per run, by part, then the means."""
     text = [f"gpucast {__version__}. Errors in percent; published ones beside ours."]
     for part, title in TITLES.items():
         here = [cell for cell in cells if cell["part"] == part]
         if here:
-            text += ["", title, _head(), *(_line(cell) for cell in sorted(here, key=_place))]
+            text += ["", title, _head(), *(_line(cell) for cell in sorted(here, key=_order))]
     return [*text, "", *means(cells)]
 
 
-def _place(cell: Result) -> tuple[Any, ...]:
+def _order(cell: Result) -> tuple[Any, ...]:
+    """Return the sort key of a result."""
     names = ("predictor", "gpu", "mode", "model", "sequence", "batch", "option")
     return tuple(cell[name] for name in names)
 
 
 def _head() -> str:
-    theirs = "".join(f"{method:>10}" for method in METHODS)
+    published = "".join(f"{method:>10}" for method in METHODS)
     run = f"{'gpu':<22}{'model':<12}{'mode':<7}{'length':>6}{'batch':>6} {'option':<8}"
-    return f"{'predictor':<16}{run}{'measured ms':>12}{'ours ms':>10}{'low':>9}{'high':>9}{'error':>8}{theirs}"
+    return f"{'predictor':<16}{run}{'measured ms':>12}{'ours ms':>10}{'low':>9}{'high':>9}{'error':>8}{published}"
 
 
 def _line(cell: Result) -> str:
-    theirs = "".join(f"{cell['published'].get(method, '-'):>10}" for method in METHODS)
+    published = "".join(f"{cell['published'].get(method, '-'):>10}" for method in METHODS)
     run = f"{cell['gpu']:<22}{cell['model']:<12}{cell['mode']:<7}{cell['sequence']:>6}{cell['batch']:>6}"
-    ends = f"{cell['low_ms']:>9.1f}{cell['high_ms']:>9.1f}"
-    figures = f"{cell['measured_ms']:>12.1f}{cell['predicted_ms']:>10.1f}{ends}{cell['error']:>+8.1f}"
-    return f"{cell['predictor']:<16}{run} {cell['option'] + ('odd' if cell['odd'] else ''):<8}{figures}{theirs}"
+    interval = f"{cell['low_ms']:>9.1f}{cell['high_ms']:>9.1f}"
+    figures = f"{cell['measured_ms']:>12.1f}{cell['predicted_ms']:>10.1f}{interval}{cell['error']:>+8.1f}"
+    return f"{cell['predictor']:<16}{run} {cell['option'] + ('odd' if cell['odd'] else ''):<8}{figures}{published}"
 
 
 def means(cells: Sequence[Result]) -> list[str]:
-    """Mean absolute errors as a table: each predictor's, and published ones over the cells that have one."""
+    """Return the table of mean absolute errors: each predictor's, and published ones where a run has them."""
     names = list(dict.fromkeys(cell["predictor"] for cell in cells))
     head = " | ".join([*(heading(name) for name in names), *(f"published {method}" for method in METHODS)])
     text = [
@@ -97,22 +102,22 @@ def means(cells: Sequence[Result]) -> list[str]:
             continue
         ours = [_mean([abs(cell["error"]) for cell in here if cell["predictor"] == name], goal.most) for name in names]
         first = [cell for cell in here if cell["predictor"] == here[0]["predictor"]]
-        theirs = [_mean([cell["published"][one] for cell in first if one in cell["published"]]) for one in METHODS]
-        held = _held(first)
+        published = [_mean([cell["published"][key] for cell in first if key in cell["published"]]) for key in METHODS]
+        held = _coverage(first)
         most = "-" if goal.most is None else f"{goal.most:g}"
-        text.append(f"| {goal.label} | {len(first)} | {most} | {' | '.join([*ours, *theirs])} | {held} |")
+        text.append(f"| {goal.label} | {len(first)} | {most} | {' | '.join([*ours, *published])} | {held} |")
     return text
 
 
-def _held(cells: Sequence[Result]) -> str:
-    """Runs inside the interval, percent; bold where that is as it must be of a GPU left out."""
+def _coverage(cells: Sequence[Result]) -> str:
+    """Return the share of runs inside their interval, percent; bold if GPUs are left out and it is within COVERED."""
     share = 100.0 * float(np.mean([cell["held"] for cell in cells]))
     reached = cells[0]["part"] == "left_out" and COVERED[0] <= share <= COVERED[1]
     return f"**{share:.0f}**" if reached else f"{share:.0f}"
 
 
 def _mean(errors: Sequence[float], most: float | None = None) -> str:
-    """Bold where it reaches its goal."""
+    """Return the mean; bold if it is at most `most`."""
     if not errors:
         return "-"
     text = f"{np.mean(errors):.1f}"
@@ -120,7 +125,7 @@ def _mean(errors: Sequence[float], most: float | None = None) -> str:
 
 
 def by_gpu(cells: Sequence[Result]) -> Iterator[str]:
-    """The paper's table: a row per model and batch, a column per GPU, ours / NeuSight's, of the first predictor."""
+    """Return the paper's tables: errors of the first predictor / of NeuSight, by model and batch and by GPU."""
     names = list(dict.fromkeys(cell["predictor"] for cell in cells))
     first = [cell for cell in cells if cell["predictor"] == names[0] and cell["part"] in {"unseen", "seen", "amd"}]
     for mode, title in (("inf", "inference"), ("train", "training")):
@@ -131,8 +136,8 @@ def by_gpu(cells: Sequence[Result]) -> Iterator[str]:
         yield "|---|" + "---|" * len(gpus)
         of_run = sorted(here, key=_run)
         for run, group in groupby(of_run, _run):
-            found = {cell["gpu"]: cell for cell in group}
-            yield f"| {' '.join(map(str, run))} | " + " | ".join(_pair(found.get(gpu)) for gpu in gpus) + " |"
+            on = {cell["gpu"]: cell for cell in group}
+            yield f"| {' '.join(map(str, run))} | " + " | ".join(_pair(on.get(gpu)) for gpu in gpus) + " |"
 
 
 def _run(cell: Result) -> tuple[str, str, str]:
@@ -146,12 +151,12 @@ def _pair(cell: Result | None) -> str:
 
 
 def body(cells: Sequence[Result]) -> dict[str, Any]:
-    """What is written as JSON."""
+    """Return the JSON record."""
     return {"study": "neusight-models", "version": __version__, "commit": commit(), "cells": [dict(c) for c in cells]}
 
 
-# What is kept with the code: errors, not the times that others measured.
-_KEPT = (
+# Fields of the record kept in the repository: errors, not the times that others measured.
+_RECORDED = (
     "predictor",
     "part",
     "gpu",
@@ -168,13 +173,13 @@ _KEPT = (
 
 
 def table(run: Mapping[str, Any]) -> list[str]:
-    """Lines of the results page between the markers, of a recorded run."""
+    """Return the lines between the markers of the results page, from a record."""
     cells = run["cells"]
     return [*means(cells), *by_gpu(cells), "", MARKED, "", f"Version {run['version']}, commit {run['commit']}."]
 
 
 def record(cells: Sequence[Result]) -> None:
-    """Write every cell to evaluation/neusight_models.json, and the tables into the results page."""
-    run = body([{name: cell[name] for name in _KEPT} | {"error": round(cell["error"], 2)} for cell in cells])
+    """Write every result to evaluation/neusight_models.json, and the tables into the results page."""
+    run = body([{name: cell[name] for name in _RECORDED} | {"error": round(cell["error"], 2)} for cell in cells])
     RECORD.write_text(json.dumps(run, indent=1) + "\n", "utf-8")
     RESULTS.write_text(with_table(RESULTS.read_text("utf-8"), table(run), BEGIN, END), "utf-8")

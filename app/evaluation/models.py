@@ -1,9 +1,10 @@
-"""How far whole models are from NeuSight's measured ones, by the same path that answers requests.
+"""Errors of predicted step times of whole models against NeuSight's measurements, by the path that serves requests.
 
-Operators are learned as NeuSight did (app.training.operator_folds, `neusight`): its training GPUs and its training
-dimensions; L4, A100 80GB and A100 SXM4 were never seen, and no measured row of the models' own dimensions is known on
-any NVIDIA GPU. Of AMD's GPUs, where no operator has both kinds of dimensions, all but a fifth of the configurations
-are learned from. No whole model teaches anything: docs/explanation/notebook.md says what was chosen by looking at some.
+Predictors train on operators as NeuSight does (app.training.operator_folds, `neusight`): on its training GPUs and
+training dimensions. No row of L4, A100 80GB or A100 SXM4 is in the training rows, nor any row of the models' own
+dimensions on an NVIDIA GPU. On AMD's GPUs, where no operator has both kinds of dimensions, predictors train on all but
+a fifth of the configurations. No whole model is trained on; docs/explanation/notebook.md lists what was chosen by
+looking at some.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """What is asked and of what: NeuSight's folder, the GPUs, its operators, the measured runs."""
+    """NeuSight's folder, its measured operators and runs, its published errors, and the GPUs."""
 
     folder: Path
     catalog: Catalog
@@ -48,8 +49,8 @@ class Study:
     published: Mapping[tuple[str, Any], float]
 
 
-class Ready(NamedTuple):
-    """A predictor that has learned what it may, and its intervals."""
+class Fitted(NamedTuple):
+    """A trained predictor and its intervals."""
 
     predictor: Predictor
     intervals: Intervals
@@ -62,22 +63,22 @@ def evaluate_models(
     most_train: int | None = None,
     progress: Report = lambda line: None,
 ) -> list[Result]:
-    """A cell per measured run and predictor (`auto` where none is named).
+    """Return a result per measured run and predictor (empty `predictors`: `auto`).
 
-    `most_train` bounds the rows of each operator and GPU that are learned from.
+    `most_train`: largest number of training rows per operator and GPU. Raises BadInput for an unknown predictor.
     """
-    known = {one.name: one for one in contenders()}
+    known = {contender.name: contender for contender in contenders()}
     if unknown := [name for name in predictors if name not in known]:
         raise BadInput(f"Unknown predictor {unknown[0]!r}: use one of {', '.join(known)}.")
     cells: list[Result] = []
     for contender in [known[name] for name in predictors or ("auto",)]:
-        for ready, runs in _taught(contender, study, most_train, progress):
-            cells += [{"predictor": contender.name, **cell} for cell in answered_models(ready, runs, study)]
+        for fitted, runs in _fitted(contender, study, most_train, progress):
+            cells += [{"predictor": contender.name, **cell} for cell in predicted_models(fitted, runs, study)]
     return cells
 
 
 def read_study(folder: Path) -> Study:
-    """NeuSight's operators and models of a folder of data sets."""
+    """Return NeuSight's operators and models from a folder of data sets."""
     specs = load_seed_specs()
     catalog, home = Catalog(specs), folder / "neusight"
     runs, published = tuple(read_measured(home, catalog)), read_published(home, catalog)
@@ -85,68 +86,71 @@ def read_study(folder: Path) -> Study:
     return Study(home, catalog, GpuTable.from_specs(specs), operators, runs, published)
 
 
-def _taught(
+def _fitted(
     contender: Contender, study: Study, most_train: int | None, progress: Report
-) -> Iterator[tuple[Ready, list[Measured]]]:
-    """What learned each fold, and the runs that it is asked."""
+) -> Iterator[tuple[Fitted, list[Measured]]]:
+    """Return the predictor trained on each fold, and the runs that it predicts."""
     if not contender.learns:
-        yield Ready(contender.predictor(), Intervals.prior()), list(study.runs)
+        yield Fitted(contender.predictor(), Intervals.prior()), list(study.runs)
         return
     nvidia, amd = operator_folds(study.operators, study.gpus.ids, ["neusight"], most_test=1, most_train=most_train)
     for fold, is_amd in ((nvidia, False), (amd, True)):
-        progress(f"{contender.name} learns operators, for {'AMD' if is_amd else 'NVIDIA'}")
-        rows = [study.operators[k].runs.take(some) for k, some in fold.train.items()]
-        fitted = contender.predictor().fit_operators(rows, study.gpus)
-        yield Ready(fitted, Intervals.prior()), [run for run in study.runs if (run.gpu in AMD) == is_amd]
+        progress(f"{contender.name} trains on operators, for {'AMD' if is_amd else 'NVIDIA'}")
+        train = [study.operators[k].runs.take(rows) for k, rows in fold.train.items()]
+        predictor = contender.predictor().fit_operators(train, study.gpus)
+        yield Fitted(predictor, Intervals.prior()), [run for run in study.runs if (run.gpu in AMD) == is_amd]
 
 
-def answered_models(ready: Ready, runs: Sequence[Measured], study: Study) -> Iterator[dict[str, Any]]:
-    """A cell per measured run: each network over all its GPUs at once."""
-    alike: dict[tuple[str, Run], list[Measured]] = {}
-    for one in runs:
-        alike.setdefault((one.model, one.run), []).append(one)
-    served = {(ready.predictor.name, POOLED): Served(ready.predictor, ready.intervals, "evaluated")}
+def predicted_models(fitted: Fitted, runs: Sequence[Measured], study: Study) -> Iterator[dict[str, Any]]:
+    """Return a result per measured run; a network is predicted on all its GPUs at once."""
+    by_network: dict[tuple[str, Run], list[Measured]] = {}
+    for measured in runs:
+        by_network.setdefault((measured.model, measured.run), []).append(measured)
+    served = {(fitted.predictor.name, POOLED): Served(fitted.predictor, fitted.intervals, "evaluated")}
     engine = Engine(study.catalog, study.gpus, served)
-    for (model, run), here in alike.items():
+    for (model, run), here in by_network.items():
         config = read_config(study.folder, model)
         rows = prepare(Network(("neusight", model), partial(hf.lower, config)), run)
-        targets = [study.gpus.ids.index(one.gpu) for one in here]
+        targets = [study.gpus.ids.index(measured.gpu) for measured in here]
         step = time_step(
             engine,
             rows,
             run,
             study.gpus,
             targets,
-            predictor=ready.predictor.name,
+            predictor=fitted.predictor.name,
             coverage=COVERAGE,
             launched=True,
         )
-        for k, one in enumerate(here):
+        for k, measured in enumerate(here):
             seconds = (step.low_s[k], step.done.step_s[k], step.high_s[k])
-            yield _cell(one, seconds, step.done.phases_s[[FORWARD, BACKWARD], k], study)
+            yield _cell(measured, seconds, step.done.phases_s[[FORWARD, BACKWARD], k], study)
 
 
-def _cell(one: Measured, seconds: tuple[float, float, float], passes: Floats, study: Study) -> dict[str, Any]:
+def _cell(measured: Measured, seconds: tuple[float, float, float], passes: Floats, study: Study) -> dict[str, Any]:
+    """Return the result of a run: `seconds` low, predicted and high; `passes` forward and backward, seconds [2]."""
     low, middle, high = (float(end) for end in seconds)
-    theirs = {method: study.published[method, one.key] for method in METHODS if (method, one.key) in study.published}
+    published = {
+        method: study.published[method, measured.key] for method in METHODS if (method, measured.key) in study.published
+    }
     return {
-        "part": one.part,
-        "gpu": one.gpu,
-        "model": one.model,
-        "mode": one.mode,
-        "sequence": one.sequence,
-        "batch": one.batch,
-        "option": one.option,
-        "odd": one.odd,
-        "measured_ms": one.step_s * 1e3,
+        "part": measured.part,
+        "gpu": measured.gpu,
+        "model": measured.model,
+        "mode": measured.mode,
+        "sequence": measured.sequence,
+        "batch": measured.batch,
+        "option": measured.option,
+        "odd": measured.odd,
+        "measured_ms": measured.step_s * 1e3,
         "predicted_ms": middle * 1e3,
-        "error": 100.0 * (middle / one.step_s - 1.0),
+        "error": 100.0 * (middle / measured.step_s - 1.0),
         "low_ms": low * 1e3,
         "high_ms": high * 1e3,
-        "held": low <= one.step_s <= high,
+        "held": low <= measured.step_s <= high,
         "forward_ms": float(passes[0]) * 1e3,
         "backward_ms": float(passes[1]) * 1e3,
-        "measured_forward_ms": one.forward_s * 1e3,
-        "measured_backward_ms": one.backward_s * 1e3,
-        "published": theirs,
+        "measured_forward_ms": measured.forward_s * 1e3,
+        "measured_backward_ms": measured.backward_s * 1e3,
+        "published": published,
     }

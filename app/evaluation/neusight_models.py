@@ -1,9 +1,9 @@
 """NeuSight's measured whole models, and the errors that it published for itself and its baselines on them.
 
-Traps of the files (their README has them all): training is forward and backward without an optimiser's step; batches
-are global; on one GPU each pass begins with PyTorch's allocator emptied, as NeuSight's script does; `pp4_1` is one
-microbatch on four stages; one row has no configuration and is left out; three rows of the A100 stand far under the sum
-of their own operators, measured one by one, and are shown apart.
+Notes on the files (their README has all): training is forward and backward without an optimiser's step; batches are
+global; on one GPU each pass starts with PyTorch's allocator emptied, as in NeuSight's script; `pp4_1` is one
+microbatch on four stages; one row has no configuration and is dropped; three rows of the A100 are far below the sum of
+their own operators measured one by one, and are reported as `odd`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from app.training.operator_folds import NEUSIGHT_UNSEEN
 RUNS, CONFIGS = "end_to_end_fp32.csv", "model_configs"
 AMD = ("amd-instinct-mi100", "amd-instinct-mi210")
 MODES = {"inf": "inference", "train": "training"}
-# Rows without a configuration.
+# The model without a configuration.
 _LEFT_OUT = "switch4"
 _ODD = {("bert_large", 8), ("bert_large", 16), ("gpt2_large", 4)}
 _ODD_GPU = "a100-pcie-40gb"
 _SPLITS = {"dp4": Parallelism(data=4), "tp4": Parallelism(tensor=4), "pp4_1": Parallelism(pipeline=4)}
 FUSION = "fusion"
 
-# What the published tables call models and GPUs.
-_THEIR_MODELS = {
+# Names of models and methods in the published tables -> ours.
+_PUBLISHED_MODELS = {
     "BERT-Large": "bert_large",
     "GPT2-Large": "gpt2_large",
     "GPT3-XL": "gpt3_xl",
@@ -38,15 +38,15 @@ _THEIR_MODELS = {
     "GPT3-2.7B": "gpt3_27",
     "SwitchTrans": "switchxl4",
 }
-_THEIR_METHODS = {"Roofline": "roofline", "Habitat": "habitat", "Li et al.": "li", "NeuSight": "neusight"}
-METHODS = tuple(_THEIR_METHODS.values())
-# Published figures of Switch are of this length.
+_PUBLISHED_METHODS = {"Roofline": "roofline", "Habitat": "habitat", "Li et al.": "li", "NeuSight": "neusight"}
+METHODS = tuple(_PUBLISHED_METHODS.values())
+# Sequence length of the published figures of Switch, tokens.
 _SWITCH_LENGTH = 512
 _AMD_METHOD = "neusight"
 
 
 class Key(NamedTuple):
-    """What a published figure is of; `option` is empty on one GPU."""
+    """Run that a published error is for; `option` is empty on one GPU."""
 
     gpu: str
     model: str
@@ -70,7 +70,7 @@ class Measured(NamedTuple):
 
     @property
     def part(self) -> str:
-        """Which table it belongs to."""
+        """Return the part of the report it belongs to."""
         if self.option:
             return "fused" if self.option == FUSION else "distributed"
         if self.gpu in AMD:
@@ -79,12 +79,12 @@ class Measured(NamedTuple):
 
     @property
     def odd(self) -> bool:
-        """Whether it stands far under the sum of its own operators."""
+        """Return whether the run is far below the sum of its own measured operators."""
         return (self.model, self.batch) in _ODD and (self.gpu, self.mode, self.option) == (_ODD_GPU, "inf", "")
 
     @property
     def run(self) -> Run:
-        """How the network was run."""
+        """Return the configuration of the run."""
         return Run(
             mode=MODES[self.mode],  # type: ignore[arg-type]
             batch=self.batch,
@@ -97,14 +97,14 @@ class Measured(NamedTuple):
 
     @property
     def key(self) -> Key | None:
-        """Under which a figure may be published; None where none is."""
+        """Return the key of its published errors; None if there are none."""
         if self.model == "switchxl4" and self.sequence != _SWITCH_LENGTH:
             return None
         return None if self.option == FUSION else Key(self.gpu, self.model, self.mode, self.batch, self.option)
 
 
 def read_measured(folder: Path, catalog: Catalog) -> list[Measured]:
-    """Every measured run that has a configuration."""
+    """Return every measured run that has a configuration. Raises NotFound without the file."""
     path = folder / RUNS
     if not path.is_file():
         raise NotFound(f"No {RUNS} in {folder}.")
@@ -125,27 +125,28 @@ def read_measured(folder: Path, catalog: Catalog) -> list[Measured]:
 
 
 def read_config(folder: Path, model: str) -> dict[str, Any]:
-    """A model's Hugging Face configuration."""
+    """Return a model's Hugging Face configuration."""
     config: dict[str, Any] = json.loads((folder / CONFIGS / f"{model}.json").read_text("utf-8"))
     return config
 
 
 def read_published(folder: Path, catalog: Catalog) -> dict[tuple[str, Key], float]:
-    """Published errors in percent, by method and what they are of."""
-    found: dict[tuple[str, Key], float] = {}
-    for word, mode in (("inference", "inf"), ("training", "train")):
-        found |= _nvidia(_cells(folder / f"published_errors_{word}.csv"), mode, catalog)
-        found |= _amd(_cells(folder / f"published_errors_{word}_amd.csv"), mode)
+    """Return the published errors in percent by method and run."""
+    errors: dict[tuple[str, Key], float] = {}
+    for name, mode in (("inference", "inf"), ("training", "train")):
+        errors |= _nvidia(_cells(folder / f"published_errors_{name}.csv"), mode, catalog)
+        errors |= _amd(_cells(folder / f"published_errors_{name}_amd.csv"), mode)
     for row in _cells(folder / "published_errors_distributed.csv")[1:]:
         model, batch, system, split, measured, error = row
         option = {"DP": "dp4", "TP": "tp4", "PP": "pp4_1"}[split]
         if measured:
             gpu = catalog.resolve(system.removesuffix(" x4")).id
-            found["neusight", Key(gpu, model, "train", int(batch), option)] = float(error)
-    return found
+            errors["neusight", Key(gpu, model, "train", int(batch), option)] = float(error)
+    return errors
 
 
 def _cells(path: Path) -> list[list[str]]:
+    """Return the rows of a CSV file."""
     if not path.is_file():
         raise NotFound(f"No {path.name} in {path.parent}.")
     with path.open(encoding="utf-8", newline="") as file:
@@ -153,8 +154,8 @@ def _cells(path: Path) -> list[list[str]]:
 
 
 def _nvidia(cells: list[list[str]], mode: str, catalog: Catalog) -> dict[tuple[str, Key], float]:
-    """Tables one below the other: the GPU's name, models, batches, and a line per method."""
-    found: dict[tuple[str, Key], float] = {}
+    """Return the errors of a file with a table per GPU: its name, models, batches, and a line per method."""
+    errors: dict[tuple[str, Key], float] = {}
     gpu, models, batches = "", [""], [""]
     for row in cells:
         first = row[0] if row else ""
@@ -162,16 +163,16 @@ def _nvidia(cells: list[list[str]], mode: str, catalog: Catalog) -> dict[tuple[s
             models = _filled(row[1:])
         elif first == "Batch":
             batches = row[1:]
-        elif first in _THEIR_METHODS:
-            method = _THEIR_METHODS[first]
-            found |= {(method, key): float(value) for key, value in _keys(gpu, mode, models, batches, row[1:])}
+        elif first in _PUBLISHED_METHODS:
+            method = _PUBLISHED_METHODS[first]
+            errors |= {(method, key): float(value) for key, value in _keys(gpu, mode, models, batches, row[1:])}
         elif first:
             gpu = catalog.resolve(first).id
-    return found
+    return errors
 
 
 def _amd(cells: list[list[str]], mode: str) -> dict[tuple[str, Key], float]:
-    """Models, batches, and a line per GPU: NeuSight's own errors only."""
+    """Return NeuSight's errors from a file with models, batches, and a line per GPU."""
     models, batches = _filled(cells[0][1:]), cells[1][1:]
     return {
         (_AMD_METHOD, key): float(value.rstrip("%"))
@@ -181,11 +182,12 @@ def _amd(cells: list[list[str]], mode: str) -> dict[tuple[str, Key], float]:
 
 
 def _keys(gpu: str, mode: str, models: list[str], batches: list[str], values: list[str]) -> Iterator[tuple[Key, str]]:
+    """Return the key and text of every error in a line."""
     for model, batch, value in zip(models, batches, values, strict=True):
         if value:
-            yield Key(gpu, _THEIR_MODELS[model], mode, int(batch)), value
+            yield Key(gpu, _PUBLISHED_MODELS[model], mode, int(batch)), value
 
 
 def _filled(names: list[str]) -> list[str]:
-    """A name stands over the first of its two columns."""
+    """Return the names of all columns; a header names the first of every two columns."""
     return [names[k - 1] if k and not name else name for k, name in enumerate(names)]

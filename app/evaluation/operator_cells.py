@@ -10,11 +10,12 @@ import numpy as np
 from app.evaluation import operator_files
 from app.training.operator_folds import NO_SPLIT, TEST, TRAIN, Cell
 
+# NeuSight's split of operator_files -> that of operator_folds.
 _SPLIT = np.empty(3, dtype=np.intp)
 _SPLIT[[operator_files.NO_SPLIT, operator_files.TRAIN, operator_files.TEST]] = NO_SPLIT, TRAIN, TEST
 
 
 def read_cells(folder: Path) -> Iterator[Cell]:
-    """Every operator and dtype of the folder; `rows.gpu` are rows of the shipped catalogue."""
+    """Return a cell per operator and dtype of the folder; `rows.gpu` are rows of the shipped catalogue."""
     for runs, split, drift_s in operator_files.read_operator_files(folder):
         yield Cell(runs, _SPLIT[split], drift_s)

@@ -1,6 +1,6 @@
-"""Measured operators of the two published data sets as tables, without a database: what evaluations run on.
+"""Measured operators of the two published data sets as tables, for evaluations without a database.
 
-The same readers and checks as `gpucast import`, so the rows are those that would be stored.
+The readers and checks are those of `gpucast import`, so the rows are those that it would store.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from app.wire.measurements.upload import OperatorColumns
 NEUSIGHT, MODERN = "neusight", "modern_operators"
 NEUSIGHT_FILE = f"{NEUSIGHT}/{neusight.FILE}"
 NO_SPLIT, TRAIN, TEST = range(3)
-# Of rows that are the same the least tag stays: the split counts first, then the place among all rows read.
+# A tag is split * _PER_SPLIT + position among all rows read; of duplicate rows the one with the least tag is kept.
 _PER_SPLIT = 1 << 40
 
 
 class FileRuns(NamedTuple):
-    """Measured rows of one operator in one dtype, and the part of the data set that each is of.
+    """Measured rows of one operator in one dtype.
 
-    split    int [n]: NO_SPLIT, TRAIN or TEST, as the data set's authors used it
-    drift_s  float64 [n], what the process that measured took longer, which an import takes off
+    split    int [n]: NO_SPLIT, TRAIN or TEST, as the data set's authors split it
+    drift_s  float64 [n], host drift in seconds, which an import subtracts from the measured time
     """
 
     runs: OperatorRuns
@@ -45,26 +45,28 @@ class FileRuns(NamedTuple):
 
 
 def read_operator_files(folder: Path) -> list[FileRuns]:
-    """Every operator and dtype of both data sets in `folder`; a data set that is absent is passed over.
+    """Return a table per operator and dtype of both data sets in `folder`; one of the data sets may be absent.
 
-    `rows.gpu` are rows of the shipped catalogue; rows come in the order of their keys, each once.
+    `rows.gpu` are rows of the shipped catalogue; rows are unique and in the order of their keys. Raises NotFound
+    without either data set.
     """
     specs = load_seed_specs()
     gpus = UploadGpus(Catalog(specs))
     blocks: list[TaggedBlock] = []
     drift_s: list[NDArray[np.float64]] = []
     read = 0
-    for part in _parts(folder):
-        rows = len(part.sent)
-        blocks += _blocks(part, gpus, np.arange(read, read + rows))
-        drift_s.append(np.zeros(rows) if part.host_drift_s is None else part.host_drift_s)
+    for upload in _parts(folder):
+        rows = len(upload.sent)
+        blocks += _blocks(upload, gpus, np.arange(read, read + rows))
+        drift_s.append(np.zeros(rows) if upload.host_drift_s is None else upload.host_drift_s)
         read += rows
     drift = np.concatenate(drift_s)
     runs = to_tagged_runs(blocks, GpuTable.from_specs(specs))
-    return [FileRuns(some, tag // _PER_SPLIT, drift[tag % _PER_SPLIT]) for some, tag in runs]
+    return [FileRuns(part, tag // _PER_SPLIT, drift[tag % _PER_SPLIT]) for part, tag in runs]
 
 
 def _parts(folder: Path) -> Iterator[Part]:
+    """Return the uploads that an import of both data sets would send."""
     if not (folder / NEUSIGHT).is_dir() and not (folder / MODERN).is_dir():
         raise NotFound(f"{folder} has none of the files known. Pass --data the folder that holds {NEUSIGHT_FILE}.")
     if (folder / NEUSIGHT).is_dir():
@@ -74,7 +76,7 @@ def _parts(folder: Path) -> Iterator[Part]:
 
 
 def _blocks(part: Part, gpus: UploadGpus, read: NDArray[np.intp]) -> Iterator[TaggedBlock]:
-    """Blocks whose tags are a row's split and its place `read` [n] among all rows."""
+    """Return the checked blocks of a part, tagged by split and position; `read` int [n] are the positions."""
     assert isinstance(part.sent, OperatorColumns)
     checked = check_operators(gpus, part.sent)
     if not checked.readable:

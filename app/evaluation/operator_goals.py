@@ -1,4 +1,4 @@
-"""What an evaluation of operators shows in short: what must be reached there, and what others published."""
+"""Goals of the evaluation of operators, and NeuSight's published errors beside them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from app.config import SEED_DATA
 from app.training.operator_scores import ALL
 
 P4, B200 = "tesla-p4", "b200"
+# GPUs that the pooled scores are also computed without.
 APART = (P4, B200)
-
-
-# Predictors whose constants were set by hand while looking at the rows that they are judged on.
+# Predictors whose constants were set by hand on the rows that they are judged on.
 IN_SAMPLE = frozenset({"auto-untrained"})
-# Family -> (protocol, part) where a constant of `auto` was set while looking at rows of the same GPUs: the trust in
-# products on cards of at most 75 W, the L2 thresholds of normalisation, the speeds of convolution algorithms, the
-# links.
+# Family -> (protocol, part) in which a constant of `auto` was set on rows of the same GPUs: the share of the correction
+# of products on slot-powered cards, the L2 thresholds of normalisation, the speeds of convolution algorithms and links.
 _NEUSIGHT = (("neusight", "seen"), ("neusight", "unseen"))
 PARTLY_IN_SAMPLE: dict[str, tuple[tuple[str, str], ...]] = {
     "linear": (("neusight", "seen"),),
@@ -34,7 +32,7 @@ PARTLY_IN_SAMPLE: dict[str, tuple[tuple[str, str], ...]] = {
 
 
 class Where(NamedTuple):
-    """A cell of the results, whoever predicts: a family's operators together."""
+    """Key of a result, for any predictor: a family's operators together."""
 
     protocol: str
     part: str
@@ -44,15 +42,18 @@ class Where(NamedTuple):
 
 
 class Goal(NamedTuple):
-    """A line of the short table, and the MAPE in percent that `auto` must reach there; None: it is only reported."""
+    """A line of the short table.
+
+    mape  largest MAPE of `auto`, percent; None if there is no goal
+    """
 
     label: str
     where: Where
     mape: float | None
 
 
-# Family: its label; goals on NeuSight's protocol, GPUs seen and unseen. Convolutions have no test dimensions, and their
-# goals are of times as measured, which are not what an import stores.
+# Family: its label; goals on NeuSight's protocol for GPUs seen and unseen. Convolutions have no test dimensions; their
+# goals are for times as measured, with host drift, which an import subtracts.
 _FP32: dict[str, tuple[str, float | None, float | None]] = {
     "linear": ("linear", None, 12.0),
     "bmm": ("bmm", 12.0, 15.0),
@@ -61,7 +62,7 @@ _FP32: dict[str, tuple[str, float | None, float | None]] = {
     "norm": ("layer norm", 6.0, 14.0),
     "conv2d": ("convolution 3x3", None, None),
 }
-# Family, dtype, GPUs: its label; goals for configurations, GPUs left out, and with measured rows (which).
+# Family, dtype, GPUs: label; goals for held-out configurations and left-out GPUs; measured rows (part), goal with them.
 _MODERN: dict[tuple[str, str, str], tuple[str, float | None, float | None, str, float | None]] = {
     ("linear", "bf16", ALL): ("GEMM BF16", 4.2, 20.0, "128_rows", 11.0),
     ("linear", "fp8", f"{ALL} but {B200}"): ("GEMM FP8, without B200", 4.5, None, "128_rows", None),
@@ -72,12 +73,11 @@ _MODERN: dict[tuple[str, str, str], tuple[str, float | None, float | None, str, 
     ("moe", ALL, ALL): ("MoE, all dtypes", 10.0, None, "128_rows", 16.0),
     ("collective", ALL, ALL): ("collectives", 5.5, None, "2_points", 15.0),
 }
-
-
 _AMD = {"MI100": "amd-instinct-mi100", "MI210": "amd-instinct-mi210"}
 
 
 def _goals() -> Iterator[Goal]:
+    """Return the lines of the short table."""
     without = f"{ALL} but {P4}"
     yield Goal("linear FP32, without P4", Where("neusight", "seen", "linear", "fp32", without), 9.0)
     for family, (label, seen, unseen) in _FP32.items():
@@ -92,17 +92,18 @@ def _goals() -> Iterator[Goal]:
             yield Goal(f"{label} FP32, {name}", Where("leave_one_gpu_out", "unseen", family, "fp32", gpu), None)
     yield Goal(f"{_FP32['conv2d'][0]} FP32", Where("neusight", "as_measured", "conv2d", "fp32"), 13.0)
     yield Goal(f"{_FP32['conv2d'][0]} FP32", Where("leave_one_gpu_out", "as_measured", "conv2d", "fp32"), 21.0)
-    for (family, dtype, gpu), (name, held_out, alone, told, few) in _MODERN.items():
+    for (family, dtype, gpu), (name, held_out, left_out, part, few_shot) in _MODERN.items():
         yield Goal(name, Where("configurations", "seen", family, dtype, gpu), held_out)
-        yield Goal(name, Where("leave_one_gpu_out", "unseen", family, dtype, gpu), alone)
-        yield Goal(name, Where("few_shot", told, family, dtype, gpu), few)
+        yield Goal(name, Where("leave_one_gpu_out", "unseen", family, dtype, gpu), left_out)
+        yield Goal(name, Where("few_shot", part, family, dtype, gpu), few_shot)
 
 
 GOALS = tuple(_goals())
-# NeuSight's method as faithfully retrained, seen and unseen, and how far from it ours may be: a fair comparison.
+# MAPE of NeuSight's method, faithfully retrained, seen and unseen. `tilewave` may exceed it by _FAIR at most, or it
+# would be no fair baseline.
 _RETRAINED = {"linear": (18.0, 34.0), "bmm": (12.5, 34.0), "elementwise": (2.8, 13.0)}
 _FAIR = 2.0
-# MAPE in percent that a predictor must reach in a cell.
+# Largest MAPE in percent, by predictor and result.
 MUST_REACH = {("auto", goal.where): goal.mape for goal in GOALS if goal.mape is not None} | {
     ("tilewave", Where("neusight", part, family, "fp32")): mape + _FAIR
     for family, retrained in _RETRAINED.items()
@@ -111,7 +112,7 @@ MUST_REACH = {("auto", goal.where): goal.mape for goal in GOALS if goal.mape is 
 
 
 def published() -> dict[tuple[str, str, str], float]:
-    """NeuSight's published errors, percent, by method (our name for it), part and family."""
+    """Return NeuSight's published errors in percent, by method (our name of it), part and family."""
     study: dict[str, Any] = json.loads((SEED_DATA / "papers" / "neusight.json").read_text("utf-8"))
     return {
         (cell["method"], part, cell["family"]): float(cell[part])

@@ -1,7 +1,8 @@
-"""ConvNets that we measured ourselves (seed_data/measurements) as tables, each row with what it is of.
+"""ConvNets measured by gpucast (seed_data/measurements) as tables, each row with its network, family and run.
 
-A run is a device and software, and what was timed: inference of whole networks, of their blocks, training steps, or one
-of a step's phases; on several devices, however many, apart from one. Each is a platform of its own, as in the paper.
+A run is a device, its software and what was timed: inference of whole networks, of their blocks, training steps, or one
+phase of a step; runs on one device and on several (any number) are separate. Each is a platform of its own, as in the
+ConvMeter paper.
 """
 
 from __future__ import annotations
@@ -24,46 +25,47 @@ from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 
 FOLDER = SEED_DATA / "measurements"
-BLOCKS, MANY = "blocks", "_many"
+BLOCKS, SEVERAL_DEVICES = "blocks", "_many"
 _PARQUET = "application/x-parquet"
 _MOST_ROWS = 1_000_000
 
 
 def read_own(folder: Path = FOLDER) -> list[NetworkRuns]:
-    """ConvNets by name of every Parquet file in `folder`, a table per dtype; NotFound where there is none."""
+    """Return the ConvNets in the Parquet files of `folder`, a table per dtype. Raises NotFound if there are none."""
     specs = load_seed_specs()
     by_dtype: dict[str, list[NetworkTime]] = {}
     for path in sorted(folder.glob("*.parquet")):
         upload = read_measurements(path.read_bytes(), _PARQUET, max_rows=_MOST_ROWS)
         checked = check(Catalog(specs), *upload.parts, device=upload.device)
         raise_errors(checked, len(upload))
-        for one in (one for row in checked.rows if row.kind == "model" for one in network_times(row)):
-            if _network(one) in FAMILIES:
-                by_dtype.setdefault(one.dtype, []).append(one)
+        for time in (time for row in checked.rows if row.kind == "model" for time in network_times(row)):
+            if _network(time) in FAMILIES:
+                by_dtype.setdefault(time.dtype, []).append(time)
     if not by_dtype:
         raise NotFound(f"{folder} holds no measured ConvNets.")
     return [_runs(times, GpuTable.from_specs(specs)) for _, times in sorted(by_dtype.items())]
 
 
 def _runs(times: list[NetworkTime], gpus: GpuTable) -> NetworkRuns:
+    """Return measured times of one dtype as a table."""
     block = network_block(times)
     ((runs, row),) = to_tagged_runs([TaggedBlock(block, identities(block), np.arange(len(times)))], gpus)
-    kept = [times[k] for k in row.tolist()]
+    unique = [times[k] for k in row.tolist()]
     return NetworkRuns(
         runs,
-        np.array([one.measured.name for one in kept]),
-        np.array([FAMILIES[_network(one)] for one in kept]),
-        np.array([f"{one.measured.gpu_id} {one.measured.software} {_what(one)}" for one in kept]),
-        np.array([int(one.measured.workload.get("image_size", 0)) for one in kept], dtype=np.intp),
+        np.array([time.measured.name for time in unique]),
+        np.array([FAMILIES[_network(time)] for time in unique]),
+        np.array([f"{time.measured.gpu_id} {time.measured.software} {_timed(time)}" for time in unique]),
+        np.array([int(time.measured.workload.get("image_size", 0)) for time in unique], dtype=np.intp),
     )
 
 
-def _network(one: NetworkTime) -> str:
-    """The network, of a block too."""
-    return one.measured.name.partition("/")[0]
+def _network(time: NetworkTime) -> str:
+    """Return the name of the measured network, or of the network of a measured block."""
+    return time.measured.name.partition("/")[0]
 
 
-def _what(one: NetworkTime) -> str:
-    """The last word of a run: what was timed, on one device or many."""
-    what = BLOCKS if "/" in one.measured.name else one.what.replace(" ", "_")
-    return f"{what}{MANY}" if one.row["devices"] > 1 else what
+def _timed(time: NetworkTime) -> str:
+    """Return the last word of a run's name: what was timed, on one device or several."""
+    timed = BLOCKS if "/" in time.measured.name else time.what.replace(" ", "_")
+    return f"{timed}{SEVERAL_DEVICES}" if time.row["devices"] > 1 else timed

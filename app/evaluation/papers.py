@@ -1,4 +1,4 @@
-"""A paper's experiments from a folder of its data: the authors' protocol, and the clean one."""
+"""Experiments of the cross-GPU kernels paper from a folder of its data: the authors' protocol, and a clean one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,12 @@ Cell = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """Cells of one paper: `published` beside its tables, `clean` our own runs; `notes` say what was left out."""
+    """Results of one paper.
+
+    published  by the authors' protocol, beside the paper's tables
+    clean      by the clean protocol
+    notes      why rows were left out
+    """
 
     name: str
     published: tuple[Cell, ...]
@@ -32,7 +37,10 @@ class Study:
 
 
 def evaluate_cross_gpu_kernels(folder: Path) -> Study:
-    """The cross-GPU kernels paper from the folder of its authors' CSV files; the clean protocol needs CLEAN_FILE."""
+    """Return the study of the authors' CSV files in `folder`; the clean protocol needs CLEAN_FILE.
+
+    Raises NotFound if there is no such folder.
+    """
     if not folder.is_dir():
         raise NotFound(f"{folder} is not a folder. Pass --data the folder of the authors' CSV files.")
     published = tuple(cross_gpu_kernels.evaluate(folder))
@@ -45,20 +53,23 @@ def evaluate_cross_gpu_kernels(folder: Path) -> Study:
 
 
 def clean_experiments(folder: Path, predictors: Sequence[Any] = PREDICTORS) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
-    """Cells of the clean protocol, and why rows were left out of it."""
+    """Return the results of the clean protocol, and notes on the rows left out of it.
+
+    Raises NotFound if no row is valid.
+    """
     imported = IMPORTER.read(folder)
     checked = check(_catalog(imported.figures), Objects.of(imported.rows))
     if checked.measured is None:
-        raise NotFound(f"{folder / CLEAN_FILE} has no row that can be true.")
+        raise NotFound(f"{folder / CLEAN_FILE} has no valid row.")
     kernels = [row.name for row in checked.rows]
     notes = [f"{imported.where[int(error.loc[0])]}: left out, {error.msg}" for error in checked.errors]
     return tuple(clean_kernels.evaluate(checked.measured, checked.gpus, kernels, predictors)), tuple(notes)
 
 
 def _catalog(figures: Mapping[str, Mapping[str, float]]) -> Catalog:
-    """The shipped GPUs with the sustained rates that the paper's formula is about.
+    """Return the shipped GPUs with the sustained rates that the paper's formula takes.
 
-    Measured triad bandwidths stay out: the target of a clean experiment is known by its datasheet alone.
+    Measured triad bandwidths are left out: in a clean experiment the target GPU is known by its datasheet only.
     """
     shipped = Catalog(load_seed_specs())
     specs: dict[str, GpuSpec] = {spec.id: spec for spec in shipped.specs}

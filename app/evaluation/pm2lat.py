@@ -1,8 +1,8 @@
-"""PM2Lat's tables II and VI, with our figures beside them where the data have the GPU, the layer and the dtype.
+"""PM2Lat's tables II and VI, with our errors beside them where the data have the GPU, the layer and the dtype.
 
-Of each GPU's rows a fifth is held out at random and the rest learned from, as in the paper, whose 1,000 samples are
-random shapes too; only rows within its ranges of dimensions are asked. Its A100 has 40 GB; the BF16 rows are of an
-80 GB one. The rows are of other software, and of other measurements: neighbours, not a repetition.
+A random fifth of each GPU's rows is held out and the rest is for training, as in the paper, whose 1,000 samples are
+random shapes too; test rows are within its ranges of dimensions. The paper's A100 has 40 GB; our BF16 rows are of an
+80 GB one. The rows come from other software and other measurements, so this is no replication of the paper.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ Result = dict[str, Any]
 
 PREDICTORS = ("kernel_table", "auto")
 NOT_MEASURED = "not measured"
-# With fewer rows asked a mean says nothing.
+# Least number of test rows of a mean.
 LEAST_ROWS = 10
 _VECTOR = tuple(op.name for op in OPS if op.group == "elementwise")
 
 
 class Layer(NamedTuple):
-    """A row of the paper's tables as our operators, the most that it asks of their dimensions, and where it is."""
+    """A row of the paper's tables: our operators for it, their largest dimensions, and the dtypes."""
 
     ops: tuple[str, ...]
     most: Mapping[str, float]
@@ -55,67 +55,69 @@ GPUS = {"T4": ("tesla-t4",), "L4": ("nvidia-l4",), "A100": ("a100-pcie-40gb", "a
 
 
 def evaluate_pm2lat(folder: Path, progress: Callable[[str], None] = lambda line: None) -> list[Result]:
-    """The cells of both tables: what was published, and `kernel_table` and `auto`, None where nothing was measured."""
+    """Return the cells of both tables with the errors of PREDICTORS, None where there are too few measured rows."""
     study: dict[str, Any] = json.loads((SEED_DATA / "papers" / "pm2lat.json").read_text("utf-8"))
     gpus = GpuTable.from_specs(load_seed_specs())
     runs = list(_runs(folder, gpus))
     held = [chosen(run.key, HELD_OUT) for run in runs]
-    taught = [run.take(np.flatnonzero(~out)) for run, out in zip(runs, held, strict=True)]
-    asked = [run.take(np.flatnonzero(out)) for run, out in zip(runs, held, strict=True)]
+    train = [run.take(np.flatnonzero(~out)) for run, out in zip(runs, held, strict=True)]
+    test = [run.take(np.flatnonzero(out)) for run, out in zip(runs, held, strict=True)]
     errors: dict[str, list[NDArray[np.float64]]] = {}
     for name in PREDICTORS:
-        progress(f"{name} learns {sum(map(len, taught)):,} rows")
+        progress(f"{name} trains on {sum(map(len, train)):,} rows")
         predictor: Any = BY_NAME[name]
         errors[name] = [
-            _errors(fitted, run, gpus) for fitted in [predictor().fit_operators(taught, gpus)] for run in asked
+            _errors(fitted, run, gpus) for fitted in [predictor().fit_operators(train, gpus)] for run in test
         ]
-    return [cell | _ours(cell, asked, errors, gpus) for cell in study["cells"]]
+    return [cell | _ours(cell, test, errors, gpus) for cell in study["cells"]]
 
 
 def _runs(folder: Path, gpus: GpuTable) -> Iterator[OperatorRuns]:
-    """Rows of the tables' operators on the paper's GPUs."""
-    wanted = {(op, dtype) for layer in LAYERS.values() for op in layer.ops for dtype in layer.dtypes}
+    """Return the rows of the tables' operators on the paper's GPUs."""
+    in_tables = {(op, dtype) for layer in LAYERS.values() for op in layer.ops for dtype in layer.dtypes}
     rows = [gpus.ids.index(gpu) for names in GPUS.values() for gpu in names]
     for cell in read_cells(folder):
         here = np.flatnonzero(np.isin(cell.runs.rows.gpu, rows))
-        if (cell.runs.op, cell.runs.dtype) in wanted and len(here):
+        if (cell.runs.op, cell.runs.dtype) in in_tables and len(here):
             yield cell.runs.take(here)
 
 
 def _errors(predictor: Any, run: OperatorRuns, gpus: GpuTable) -> NDArray[np.float64]:
-    """Relative errors in percent, [n]; rows not supported are at the hardware limit, as they are served."""
+    """Return absolute relative errors in percent, float64 [n]; unsupported rows are predicted at the hardware limit."""
     i = np.arange(len(run))
     limit = hardware_limit(run.rows.ops, gpus, i, run.rows.gpu).latency_s
-    found = predictor.predict(run.rows.ops, gpus, i, run.rows.gpu, evidence=NO_EVIDENCE).latency_s
-    answer = np.where(np.isnan(found), limit, np.maximum(found, limit))
-    return 100.0 * np.abs(answer / run.rows.latency_s - 1.0)
+    latency_s = predictor.predict(run.rows.ops, gpus, i, run.rows.gpu, evidence=NO_EVIDENCE).latency_s
+    predicted_s = np.where(np.isnan(latency_s), limit, np.maximum(latency_s, limit))
+    return 100.0 * np.abs(predicted_s / run.rows.latency_s - 1.0)
 
 
 def _ours(
-    cell: Result, asked: Sequence[OperatorRuns], errors: Mapping[str, Sequence[NDArray[np.float64]]], gpus: GpuTable
+    cell: Result, test: Sequence[OperatorRuns], errors: Mapping[str, Sequence[NDArray[np.float64]]], gpus: GpuTable
 ) -> Result:
-    """Our figures for one cell of the paper's."""
+    """Return our side of one cell of the paper's tables: number of test rows, their GPUs and mean errors, percent."""
     layer, names = LAYERS.get((cell["table"], cell["layer"])), GPUS.get(cell["gpu"], ())
     rows = [gpus.ids.index(gpu) for gpu in names]
     used = [
         _within(run, layer) & np.isin(run.rows.gpu, rows)
         if layer and run.op in layer.ops and run.dtype == cell.get("dtype", run.dtype)
         else np.zeros(len(run), dtype=bool)
-        for run in asked
+        for run in test
     ]
     n = int(sum(mine.sum() for mine in used))
     if n < LEAST_ROWS:
         return {"n": 0, "on": None, **dict.fromkeys(PREDICTORS)}
-    on = sorted({gpus.ids[gpu] for run, mine in zip(asked, used, strict=True) for gpu in run.rows.gpu[mine]})
+    on = sorted({gpus.ids[gpu] for run, mine in zip(test, used, strict=True) for gpu in run.rows.gpu[mine]})
     figures = {
-        name: round(float(np.concatenate([one[mine] for one, mine in zip(errors[name], used, strict=True)]).mean()), 1)
+        name: round(
+            float(np.concatenate([error[mine] for error, mine in zip(errors[name], used, strict=True)]).mean()), 1
+        )
         for name in PREDICTORS
     }
     return {"n": n, "on": ", ".join(on), **figures}
 
 
 def _within(run: OperatorRuns, layer: Layer) -> Bools:
-    """Rows in the paper's range of dimensions."""
+    """Return whether each row is in the paper's range of dimensions, bool [n]."""
     fields = OPS[OP_CODE[run.op]].fields
     inside = np.ones(len(run), dtype=bool)
     for name, most in layer.most.items():
@@ -124,7 +126,7 @@ def _within(run: OperatorRuns, layer: Layer) -> Bools:
 
 
 def lines(cells: Sequence[Result]) -> list[str]:
-    """Both tables as text."""
+    """Return both tables as lines of text."""
     columns = ("neusight", "pm2lat", *PREDICTORS)
     head = f"{'table':<7}{'dtype':<7}{'layer':<19}{'gpu':<7}" + "".join(f"{name:>14}" for name in columns)
     return [f"{head}{'n':>7}  measured on", *(_line(cell, columns) for cell in cells)]

@@ -1,7 +1,7 @@
-"""How well GPUs are ordered that were left out: predicted order of each measured model against the measured one.
+"""Rank correlation of GPUs by predicted and by measured time of each model, with every GPU left out in turn.
 
-Every GPU's answers come from operators of the other GPUs alone (app.evaluation.models_left_out): of NVIDIA's
-those of NeuSight's training GPUs in its training dimensions, of AMD's all. L4 and A100 80GB never teach.
+A GPU is predicted from operators of the other GPUs only (app.evaluation.models_left_out): of NVIDIA's those of
+NeuSight's training GPUs in its training dimensions, of AMD's all. L4 and A100 80GB are never trained on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from scipy.stats import kendalltau
 
 from app.evaluation.models import Study
-from app.evaluation.models_left_out import answers_left_out
+from app.evaluation.models_left_out import predictions_left_out
 from app.evaluation.neusight_models import AMD
 from app.services.compare.likelihood import probability_faster
 from app.tables.operator_runs import OperatorRuns
@@ -25,14 +25,14 @@ from app.wire.prediction_form import Interval
 Result = dict[str, Any]
 
 COVERAGE = 0.8
-# With fewer GPUs an order says little.
+# Least number of GPUs of an order.
 LEAST_GPUS = 4
 _BINS = 5
 _MODEL = ("model", "mode", "sequence", "batch")
 
 
-class Answer(NamedTuple):
-    """One run as POST /predict would answer it, beside the time measured."""
+class Ranked(NamedTuple):
+    """Prediction of one run, as by POST /predict, and its measured time."""
 
     gpu: str
     latency_ms: float
@@ -41,22 +41,26 @@ class Answer(NamedTuple):
 
 
 class Order(NamedTuple):
-    """A model measured on several GPUs, fastest first as measured."""
+    """A model measured on several GPUs, sorted by measured time."""
 
     model: str
     mode: str
     sequence: int
     batch: int
-    answers: tuple[Answer, ...]
+    gpus: tuple[Ranked, ...]
 
     @property
     def tau(self) -> float:
-        """Kendall's tau of the predicted with the measured order."""
-        return float(kendalltau([one.latency_ms for one in self.answers], [one.measured_ms for one in self.answers])[0])
+        """Return Kendall's tau of the predicted and the measured order."""
+        return float(kendalltau([each.latency_ms for each in self.gpus], [each.measured_ms for each in self.gpus])[0])
 
 
 class Bin(NamedTuple):
-    """Pairs of GPUs by how likely the order predicted was said to be, and how often it was right."""
+    """Calibration bin: pairs of GPUs whose predicted order has a probability from `low` to `high`.
+
+    stated  mean probability of the predicted order
+    right   share of pairs whose predicted order is the measured one
+    """
 
     low: float
     high: float
@@ -66,32 +70,35 @@ class Bin(NamedTuple):
 
 
 def evaluate_ranking(study: Study, *, most: int, progress: Callable[[str], None]) -> list[Order]:
-    """Every model measured on LEAST_GPUS or more; `most` rows of each operator and GPU teach."""
+    """Return the order of every model measured on LEAST_GPUS or more.
+
+    `most`: largest number of training rows per operator and GPU.
+    """
     names = _names(study)
-    cells = answers_left_out(study, _taught(study), names, progress, most=most)
+    cells = predictions_left_out(study, _training_rows(study), names, progress, most=most)
     return orders([*cells])
 
 
 def orders(cells: Sequence[Result]) -> list[Order]:
-    """Cells of the same model on one device together, where there are enough of them."""
-    found: dict[tuple[Any, ...], list[Answer]] = {}
+    """Return the orders of single-device results by model, batch and mode, with LEAST_GPUS or more GPUs each."""
+    by_model: dict[tuple[Any, ...], list[Ranked]] = {}
     for cell in cells:
         if cell["option"]:
             continue
         interval = Interval(cell["low_ms"], cell["high_ms"], COVERAGE)
-        answer = Answer(cell["gpu"], cell["predicted_ms"], interval, cell["measured_ms"])
-        found.setdefault(tuple(cell[name] for name in _MODEL), []).append(answer)
+        ranked = Ranked(cell["gpu"], cell["predicted_ms"], interval, cell["measured_ms"])
+        by_model.setdefault(tuple(cell[name] for name in _MODEL), []).append(ranked)
     return [
-        Order(model, mode, sequence, batch, tuple(sorted(answers, key=lambda one: one.measured_ms)))
-        for (model, mode, sequence, batch), answers in sorted(found.items())
-        if len(answers) >= LEAST_GPUS
+        Order(model, mode, sequence, batch, tuple(sorted(ranked, key=lambda each: each.measured_ms)))
+        for (model, mode, sequence, batch), ranked in sorted(by_model.items())
+        if len(ranked) >= LEAST_GPUS
     ]
 
 
-def calibration(found: Sequence[Order]) -> list[Bin]:
-    """Pairs by the probability of the order predicted, from a half to one in _BINS equal steps."""
-    stated, right = map(np.array, zip(*(pair for order in found for pair in _pairs(order)), strict=True))
-    at = np.minimum((2.0 * _BINS * (stated - 0.5)).astype(int), _BINS - 1)
+def calibration(every: Sequence[Order]) -> list[Bin]:
+    """Return the calibration bins: probability of the predicted order, from a half to one in _BINS equal steps."""
+    stated, right = map(np.array, zip(*(pair for order in every for pair in _pairs(order)), strict=True))
+    bin_of = np.minimum((2.0 * _BINS * (stated - 0.5)).astype(int), _BINS - 1)
     return [
         Bin(
             0.5 + k / (2 * _BINS),
@@ -101,49 +108,48 @@ def calibration(found: Sequence[Order]) -> list[Bin]:
             float(right[mine].mean()),
         )
         for k in range(_BINS)
-        if (mine := at == k).any()
+        if (mine := bin_of == k).any()
     ]
 
 
-def correlation(found: Sequence[Order]) -> float:
-    """Of the errors of two GPUs on one model, each in units of its interval's half that it fell into."""
+def correlation(every: Sequence[Order]) -> float:
+    """Return the correlation of the errors of two GPUs on one model, in units of the half interval on their side."""
     products, squares = list[float](), list[float]()
-    for order in found:
-        errors = [_error(one) for one in order.answers]
+    for order in every:
+        errors = [_error(ranked) for ranked in order.gpus]
         products += [a * b for a, b in combinations(errors, 2)]
         squares += [error**2 for error in errors]
     return float(np.mean(products) / np.mean(squares))
 
 
-def _error(one: Answer) -> float:
-    off = log(one.measured_ms / one.latency_ms)
-    end = one.interval_ms.high if off > 0 else one.interval_ms.low
-    return off / abs(log(end / one.latency_ms))
+def _error(ranked: Ranked) -> float:
+    """Return the log error in units of the half interval on its side."""
+    error = log(ranked.measured_ms / ranked.latency_ms)
+    end = ranked.interval_ms.high if error > 0 else ranked.interval_ms.low
+    return error / abs(log(end / ranked.latency_ms))
 
 
 def _pairs(order: Order) -> Iterator[tuple[float, bool]]:
-    """Of every two GPUs, how likely the order predicted is said to be, and whether it is the measured one."""
-    for faster, slower in combinations(order.answers, 2):
-        likely = probability_faster(faster, slower)
-        yield max(likely, 1.0 - likely), likely > 0.5
+    """Return for every pair of GPUs the probability of the predicted order, and whether it is the measured one."""
+    for faster, slower in combinations(order.gpus, 2):
+        probability = probability_faster(faster, slower)
+        yield max(probability, 1.0 - probability), probability > 0.5
 
 
 def _names(study: Study) -> list[str]:
-    """GPUs with a model that was measured on enough of them."""
-    found: dict[tuple[Any, ...], list[str]] = {}
+    """Return the ids of GPUs with a model that is measured on LEAST_GPUS or more."""
+    gpus_of: dict[tuple[Any, ...], list[str]] = {}
     for run in study.runs:
         if not run.option:
-            found.setdefault(tuple(getattr(run, name) for name in _MODEL), []).append(run.gpu)
-    return sorted({gpu for gpus in found.values() if len(gpus) >= LEAST_GPUS for gpu in gpus})
+            gpus_of.setdefault(tuple(getattr(run, name) for name in _MODEL), []).append(run.gpu)
+    return sorted({gpu for gpus in gpus_of.values() if len(gpus) >= LEAST_GPUS for gpu in gpus})
 
 
-def _taught(study: Study) -> list[OperatorRuns]:
-    """Rows that may teach, of whatever GPU."""
+def _training_rows(study: Study) -> list[OperatorRuns]:
+    """Return the rows to train on, of all GPUs."""
     amd, nvidia = ([study.gpus.ids.index(name) for name in names] for names in (AMD, NEUSIGHT_TRAINING))
-    taught = []
+    train = []
     for cell in study.operators:
         gpu = cell.runs.rows.gpu
-        taught.append(
-            cell.runs.take(np.flatnonzero(np.isin(gpu, amd) | ((cell.split == TRAIN) & np.isin(gpu, nvidia))))
-        )
-    return taught
+        train.append(cell.runs.take(np.flatnonzero(np.isin(gpu, amd) | ((cell.split == TRAIN) & np.isin(gpu, nvidia)))))
+    return train

@@ -1,21 +1,22 @@
-"""What an evaluation of operators holds out, as folds over a data set: pure, and the same wherever it runs.
+"""Folds of the evaluation of operators over a data set, which depend on the rows only.
 
-neusight           NeuSight's: its training GPUs and dimensions against its test dimensions, on the same GPUs (`seen`)
-                   and on two others (`unseen`). Of families without test dimensions a fifth of each GPU's rows is held
-                   out instead, and of AMD's GPUs, where no family has both, configurations (`seen_amd`).
-configurations     a fifth of all configurations held out on GPUs that are learned from (`seen`); of experts and
-                   collectives, which have few, every fifth in turn
-leave_one_gpu_out  every GPU in turn, known by its datasheet only (`unseen`)
-few_shot           the same GPUs with some of their rows measured, `<n>_rows` per operator and dtype; of collectives
-                   `2_points`, the smallest and largest message per number of devices
+neusight           NeuSight's protocol: training on its training GPUs and dimensions, testing on its test dimensions, on
+                   the same GPUs (`seen`) and on two others (`unseen`). In families without test dimensions a fifth of
+                   each GPU's rows is held out instead; on AMD's GPUs, where no family has both, a fifth of the
+                   configurations (`seen_amd`).
+configurations     a fifth of all configurations is held out on GPUs that are trained on (`seen`); of experts and
+                   collectives, which have few configurations, each fifth in turn
+leave_one_gpu_out  each GPU is left out in turn, known by its datasheet only (`unseen`)
+few_shot           the same, with some rows of the left-out GPU measured: `<n>_rows` per operator and dtype; of
+                   collectives `2_points`, the smallest and largest message per number of devices
 
-Rows are told apart by hashes of their dimensions or keys, so a fold stays the same when other rows come in.
+Rows are drawn by hashes of their dimensions or keys, so a fold does not change when other rows are added.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from zlib import crc32
 
 import numpy as np
@@ -28,7 +29,7 @@ from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import OpTable
 
 Hashes = NDArray[np.uint64]
-# Position in the data set -> rows of it.
+# Position of a cell in the data set -> positions of rows in that cell.
 Rows = Mapping[int, Ints]
 
 PROTOCOLS = ("neusight", "configurations", "leave_one_gpu_out", "few_shot")
@@ -37,16 +38,16 @@ NEUSIGHT_UNSEEN = ("nvidia-l4", "a100-pcie-80gb")
 NO_SPLIT, TRAIN, TEST = range(3)
 HELD_OUT = 0.2
 SHOTS = (8, 32, 128)
-# Rows per cell and GPU that teach where another GPU is asked: errors there hardly change with more.
+# Training rows per cell and GPU when a GPU is left out: its errors hardly change with more.
 MOST_ELSEWHERE = 800
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Measured rows of one operator in one dtype, and the part of NeuSight's data that each is of.
+    """Measured rows of one operator in one dtype.
 
-    split    int [n]: NO_SPLIT, TRAIN or TEST
-    drift_s  float64 [n], what the process that measured took longer, which the rows are without
+    split    int [n]: NO_SPLIT, TRAIN or TEST, as NeuSight split its data
+    drift_s  float64 [n], host drift in seconds, which is not in the rows' times
     """
 
     runs: OperatorRuns
@@ -55,18 +56,22 @@ class Cell:
 
     @property
     def op(self) -> Op:
-        """Its operator."""
+        """Return the operator."""
         return OPS[OP_CODE[self.runs.op]]
 
     @property
     def group(self) -> str:
-        """Its operator's line of the breakdown."""
+        """Return the operator's group, a line of the report."""
         return self.op.group
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """What is asked of a predictor after it was fitted: rows `test`, once it was told the measured rows `given`."""
+class EvaluationSet:
+    """Test rows of a fold.
+
+    given  measured rows of the left-out GPU that a predictor may use after training; empty but in few_shot
+    test   rows to predict
+    """
 
     protocol: str
     part: str
@@ -76,20 +81,21 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class OperatorFold:
-    """Rows to fit on, and what is then asked; `name` says what was held out."""
+    """Training rows and evaluation sets; `name` says what is held out."""
 
     name: str
     train: Rows
-    asks: tuple[Ask, ...]
+    evaluation_sets: tuple[EvaluationSet, ...]
 
 
 def operator_folds(
     cells: Sequence[Cell], gpus: Sequence[str], protocols: Sequence[str], *, most_test: int, most_train: int | None
 ) -> Iterator[OperatorFold]:
-    """Every fold of the protocols; `gpus` are the ids behind `rows.gpu`.
+    """Return every fold of the protocols; `gpus` are the ids behind `rows.gpu`.
 
-    At most `most_test` rows per cell and GPU are asked and `most_train` (where None, all, and MOST_ELSEWHERE if a GPU
-    is left out) are trained on, drawn by the hash of their keys.
+    most_test   largest number of test rows per cell and GPU
+    most_train  largest number of training rows per cell and GPU; None: all, or MOST_ELSEWHERE if a GPU is left out
+    Rows are drawn by the hash of their keys.
     """
     whole: list[OperatorFold] = []
     if "neusight" in protocols:
@@ -99,14 +105,15 @@ def operator_folds(
     limited = [(fold, most_train) for fold in whole]
     limited += [(fold, most_train or MOST_ELSEWHERE) for fold in _by_gpu(cells, gpus, protocols)]
     for fold, most in limited:
-        asks = [Ask(ask.protocol, ask.part, ask.given, _fewer(cells, ask.test, most_test)) for ask in fold.asks]
-        asked = tuple(ask for ask in asks if ask.test)
+        every = [replace(held_out, test=_fewer(cells, held_out.test, most_test)) for held_out in fold.evaluation_sets]
+        nonempty = tuple(held_out for held_out in every if held_out.test)
         train = fold.train if most is None else _fewer(cells, fold.train, most)
-        if asked and train:
-            yield OperatorFold(fold.name, train, asked)
+        if nonempty and train:
+            yield OperatorFold(fold.name, train, nonempty)
 
 
 def _neusight(cells: Sequence[Cell], gpus: Sequence[str]) -> OperatorFold:
+    """Return the fold of NeuSight's training and test dimensions."""
     training, unseen = _are(gpus, NEUSIGHT_TRAINING), _are(gpus, NEUSIGHT_UNSEEN)
     both = [k for k, cell in enumerate(cells) if (cell.split == TRAIN).any() and (cell.split == TEST).any()]
 
@@ -116,43 +123,47 @@ def _neusight(cells: Sequence[Cell], gpus: Sequence[str]) -> OperatorFold:
     return OperatorFold(
         "NeuSight's test dimensions",
         rows(TRAIN, training),
-        (Ask("neusight", "seen", {}, rows(TEST, training)), Ask("neusight", "unseen", {}, rows(TEST, unseen))),
+        (
+            EvaluationSet("neusight", "seen", {}, rows(TEST, training)),
+            EvaluationSet("neusight", "unseen", {}, rows(TEST, unseen)),
+        ),
     )
 
 
 def _neusight_held_out(cells: Sequence[Cell], gpus: Sequence[str]) -> OperatorFold:
-    """A fifth of the rows of families without test dimensions, and of AMD's configurations."""
+    """Return the fold that holds out a fifth of the rows of families without test dimensions, and of AMD's."""
     amd = np.array([gpu.startswith("amd-") for gpu in gpus], dtype=bool)
-    own = np.array([crc32(gpu.encode()) for gpu in gpus])  # the same whichever GPUs the catalogue has beside it
+    own = np.array([crc32(gpu.encode()) for gpu in gpus])  # independent of the other GPUs of the catalogue
     train, test, test_amd = {}, {}, {}
     for k, cell in enumerate(cells):
         gpu, has_test = cell.runs.rows.gpu, bool((cell.split == TEST).any())
-        ours = amd[gpu] | (not has_test)
-        if not ours.any() or not (cell.split != NO_SPLIT).any():
+        eligible = amd[gpu] | (not has_test)
+        if not eligible.any() or not (cell.split != NO_SPLIT).any():
             continue
-        salt = np.where(amd[gpu], 0, own[gpu]).astype(np.uint64)  # at random per GPU, but AMD's by configuration
-        held = ours & chosen(mixed(hashed(cell.runs.rows.ops), salt), HELD_OUT)
-        learned = amd[gpu] | ((cell.split == TRAIN) & (_are(gpus, NEUSIGHT_TRAINING)[gpu] | (not has_test)))
-        train[k], test[k], test_amd[k] = learned & ~held, held & ~amd[gpu], held & amd[gpu]
-    asks = (
-        Ask("neusight", "seen", {}, _nonempty(test)),
-        Ask("neusight", "seen_amd", {}, _nonempty(test_amd)),
+        salt = np.where(amd[gpu], 0, own[gpu]).astype(np.uint64)  # rows of each GPU at random; AMD's by configuration
+        held = eligible & chosen(mixed(hashed(cell.runs.rows.ops), salt), HELD_OUT)
+        trained = amd[gpu] | ((cell.split == TRAIN) & (_are(gpus, NEUSIGHT_TRAINING)[gpu] | (not has_test)))
+        train[k], test[k], test_amd[k] = trained & ~held, held & ~amd[gpu], held & amd[gpu]
+    evaluation_sets = (
+        EvaluationSet("neusight", "seen", {}, _nonempty(test)),
+        EvaluationSet("neusight", "seen_amd", {}, _nonempty(test_amd)),
     )
-    return OperatorFold("NeuSight's rows held out", _nonempty(train), asks)
+    return OperatorFold("NeuSight's rows held out", _nonempty(train), evaluation_sets)
 
 
 def _configurations(cells: Sequence[Cell]) -> Iterator[OperatorFold]:
-    """A fifth of the configurations held out; of families that have few, every fifth in turn."""
+    """Return the fold that holds out a fifth of the configurations; of families with few, a fold per fifth."""
     fifth = {k: fifths(configurations(cell.runs)) for k, cell in enumerate(cells) if (cell.split == NO_SPLIT).all()}
     for part in range(5):
         held = {k: of == part for k, of in fifth.items() if part == 0 or cells[k].op.few_configurations}
-        # A GPU is seen where other configurations of the cell were learned from it.
+        # A GPU is seen if other configurations of the cell on it are in the training rows.
         test = {}
         for k, rows in held.items():
             gpu = cells[k].runs.rows.gpu
             test[k] = rows & np.isin(gpu, gpu[~rows])
         train = _nonempty({k: ~rows for k, rows in held.items()})
-        yield OperatorFold(f"configurations {part + 1}", train, (Ask("configurations", "seen", {}, _nonempty(test)),))
+        held_out = EvaluationSet("configurations", "seen", {}, _nonempty(test))
+        yield OperatorFold(f"configurations {part + 1}", train, (held_out,))
 
 
 def _by_gpu(cells: Sequence[Cell], gpus: Sequence[str], protocols: Sequence[str]) -> Iterator[OperatorFold]:
@@ -161,36 +172,36 @@ def _by_gpu(cells: Sequence[Cell], gpus: Sequence[str], protocols: Sequence[str]
     for target in sorted({int(gpu) for cell in cells for gpu in np.unique(cell.runs.rows.gpu)}):
         here = {k: cell.runs.rows.gpu == target for k, cell in enumerate(cells)}
         here = {k: rows for k, rows in here.items() if rows.any() and not rows.all()}
-        asks = []
+        evaluation_sets = []
         if "leave_one_gpu_out" in protocols:
-            asks.append(Ask("leave_one_gpu_out", "unseen", {}, _nonempty(here)))
+            evaluation_sets.append(EvaluationSet("leave_one_gpu_out", "unseen", {}, _nonempty(here)))
         if "few_shot" in protocols:
-            asks += [_few_shot(cells, here, shots) for shots in SHOTS]
-            asks.append(_two_points(cells, here))
+            evaluation_sets += [_few_shot(cells, here, shots) for shots in SHOTS]
+            evaluation_sets.append(_two_points(cells, here))
         train = _nonempty({k: ~rows for k, rows in here.items()})
-        yield OperatorFold(f"{gpus[target]} left out", train, tuple(asks))
+        yield OperatorFold(f"{gpus[target]} left out", train, tuple(evaluation_sets))
 
 
-def _few_shot(cells: Sequence[Cell], here: Mapping[int, Bools], shots: int) -> Ask:
-    """`shots` random rows of the target per cell; a cell needs as many again to be asked."""
+def _few_shot(cells: Sequence[Cell], here: Mapping[int, Bools], shots: int) -> EvaluationSet:
+    """Return the evaluation set with `shots` random rows of the target given, of cells with at least twice as many."""
     given = {}
     for k, rows in here.items():
         if rows.sum() >= 2 * shots:
             given[k] = first_rows(np.flatnonzero(rows), cells[k].runs.key, shots, salt=1)
-    return Ask("few_shot", f"{shots}_rows", given, _rest(cells, here, given))
+    return EvaluationSet("few_shot", f"{shots}_rows", given, _rest(cells, here, given))
 
 
-def _two_points(cells: Sequence[Cell], here: Mapping[int, Bools]) -> Ask:
-    """The smallest and the largest message of each number of devices and implementation."""
+def _two_points(cells: Sequence[Cell], here: Mapping[int, Bools]) -> EvaluationSet:
+    """Return the evaluation set with the smallest and largest message of each device count and implementation given."""
     given = {}
     for k, rows in here.items():
         table = cells[k].runs.rows.ops
         if cells[k].op.link_bytes is not None:
             message, setting = table.column("message_bytes"), hashed(table, _but_message(table))
-            among = [np.flatnonzero(rows & (setting == one)) for one in np.unique(setting[rows])]
+            among = [np.flatnonzero(rows & (setting == value)) for value in np.unique(setting[rows])]
             ends = [part[[np.argmin(message[part]), np.argmax(message[part])]] for part in among]
             given[k] = np.unique(np.concatenate(ends))
-    return Ask("few_shot", "2_points", given, _rest(cells, here, given))
+    return EvaluationSet("few_shot", "2_points", given, _rest(cells, here, given))
 
 
 def _but_message(table: OpTable) -> list[str]:
@@ -198,7 +209,7 @@ def _but_message(table: OpTable) -> list[str]:
 
 
 def _rest(cells: Sequence[Cell], here: Mapping[int, Bools], given: Rows) -> Rows:
-    """Rows of the target whose dimensions were not measured: a repeat would give itself away."""
+    """Return the target's rows with other dimensions than the given rows, as repeats are known."""
     rest = {}
     for k, rows in given.items():
         shape = hashed(cells[k].runs.rows.ops)
@@ -211,39 +222,40 @@ def _are(gpus: Sequence[str], names: Sequence[str]) -> Bools:
 
 
 def _nonempty(rows: Mapping[int, Bools]) -> Rows:
-    return {k: np.flatnonzero(some) for k, some in rows.items() if some.any()}
+    return {k: np.flatnonzero(mask) for k, mask in rows.items() if mask.any()}
 
 
 def _fewer(cells: Sequence[Cell], rows: Rows, most: int) -> Rows:
-    """At most `most` rows of each cell and GPU."""
+    """Return at most `most` rows of each cell and GPU."""
     fewer = {}
-    for k, some in rows.items():
-        gpu, key = cells[k].runs.rows.gpu[some], cells[k].runs.key
-        fewer[k] = np.sort(np.concatenate([first_rows(some[gpu == one], key, most, salt=2) for one in np.unique(gpu)]))
+    for k, every in rows.items():
+        gpu, key = cells[k].runs.rows.gpu[every], cells[k].runs.key
+        drawn = [first_rows(every[gpu == target], key, most, salt=2) for target in np.unique(gpu)]
+        fewer[k] = np.sort(np.concatenate(drawn))
     return fewer
 
 
 def first_rows(rows: Ints, key: Hashes, most: int, *, salt: int) -> Ints:
-    """The `most` rows that come first by the hash of their keys: as good as drawn at random."""
+    """Return `most` of the rows, those with the least hashes of their keys: a pseudo-random draw."""
     order = np.argsort(mixed(key[rows], np.uint64(salt)), kind="stable")
     return rows[order[:most]]
 
 
 def configurations(runs: OperatorRuns) -> Hashes:
-    """A hash of every row's configuration, the same for all GPUs and dtypes, uint64 [n].
+    """Return a hash of every row's configuration, the same for all GPUs and dtypes, uint64 [n].
 
-    That is a layer of a model, whatever the number of tokens it runs with; a network, whatever its images; of a
-    collective its devices and bytes.
+    A configuration is a layer of a model with any number of tokens, a network with any number of images, or the devices
+    and bytes of a collective.
     """
     op, found = OPS[OP_CODE[runs.op]], hashed(runs.rows.ops, OPS[OP_CODE[runs.op]].configuration)
     if op.link_bytes is None:
         return found
-    # By its name: its place among the operators moves when another comes in.
+    # By its name, as its position among the operators changes when others are added.
     return mixed(found, np.uint64(crc32(runs.op.encode())))
 
 
 def hashed(table: OpTable, names: Sequence[str] = ()) -> Hashes:
-    """A hash of every row's dimensions, of those named or all, uint64 [n]."""
+    """Return a hash of every row's dimensions `names` (empty: all), uint64 [n]."""
     found = np.zeros(len(table), dtype=np.uint64)
     for name in names or table.fields:
         column = table.column(name)
@@ -252,7 +264,7 @@ def hashed(table: OpTable, names: Sequence[str] = ()) -> Hashes:
 
 
 def mixed(values: Hashes, salt: Hashes | np.uint64) -> Hashes:
-    """A hash of values and salt, uint64 [n]: SplitMix64's finaliser (Steele, Lea and Flood 2014)."""
+    """Return a hash of values and salt, uint64 [n]: SplitMix64's finaliser (Steele, Lea and Flood 2014)."""
     with np.errstate(over="ignore"):
         z = (values ^ salt) + np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -49,7 +49,7 @@ class Errors:
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class CellErrors:
     """A predictor's errors on rows of one operator and dtype."""
 
     family: str
@@ -79,7 +79,7 @@ def score(errors: Errors) -> dict[str, float | int]:
     }
 
 
-def score_rows(answers: Sequence[Answers], gpus: Sequence[str], apart: Sequence[str]) -> Iterator[dict[str, Any]]:
+def score_rows(answers: Sequence[CellErrors], gpus: Sequence[str], apart: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield the scores of one predictor by operator, dtype and GPU, and pooled over each of the three.
 
     Pooled scores weigh rows equally. Operators and dtypes are pooled within a family. Over GPUs there is a further

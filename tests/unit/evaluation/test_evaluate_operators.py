@@ -1,4 +1,4 @@
-"""The loop of an evaluation: what predictors are shown, and what happens to one that cannot answer."""
+"""Evaluation of operators: the rows that predictors are trained on and given, and predictors without enough rows."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ SECONDS = 2e-3
 
 
 class Mean:
-    """Predicts the mean of what it was fitted to, on every GPU; fitted anew when it is told of more rows."""
+    """Predicts the mean of its training rows on every GPU; without few-shot calibration, so it is fitted again."""
 
     name: ClassVar[str] = "mean"
     can: ClassVar[Capabilities] = Capabilities(("operators",), ("operators",), needs_training=True)
-    told: ClassVar[list[int]] = []
+    training_rows: ClassVar[list[int]] = []
 
     def __init__(self, mean_s: float = np.nan) -> None:
         self.mean_s = mean_s
 
     def fit_operators(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Self:
-        self.told.append(sum(map(len, runs)))
-        if self.told[-1] < 70:
+        self.training_rows.append(sum(map(len, runs)))
+        if self.training_rows[-1] < 70:
             raise NotTrained("too few")
         return type(self)(float(np.mean(np.concatenate([part.rows.latency_s for part in runs]))))
 
@@ -51,7 +51,7 @@ class Mean:
 
 
 class Corrected(Mean):
-    """The same, with the hook for measured rows."""
+    """The same with few-shot calibration."""
 
     name: ClassVar[str] = "corrected"
     can: ClassVar[Capabilities] = Mean.can._replace(takes_measured=True)
@@ -64,7 +64,7 @@ class Corrected(Mean):
 
 @pytest.fixture
 def data(monkeypatch: pytest.MonkeyPatch) -> None:
-    """256 rows on one GPU and 32 on another, all equally long."""
+    """Measured rows with the same time: 256 on one GPU and 32 on another."""
     rows = [{"m": 1.0 + k, "n": 64.0, "k": 64.0} for k in range(288)]
     table = operators("linear", *rows, dtype="bf16")
     runs = runs_of("linear", "bf16", table, gpu=[3] * 256 + [4] * 32, latency_s=[SECONDS] * 288)
@@ -74,31 +74,33 @@ def data(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(service, "read_cells", cells)
     monkeypatch.setattr(service, "OPERATOR_PREDICTORS", (Mean, Corrected))
-    for counted in (Mean.told, Corrected.measured):
+    for counted in (Mean.training_rows, Corrected.measured):
         counted.clear()
 
 
-def test_predictors_without_the_hook_learn_the_measured_rows(data: None, tmp_path: Path) -> None:
+def test_predictors_without_few_shot_calibration_are_fitted_again_with_the_given_rows(
+    data: None, tmp_path: Path
+) -> None:
     study = evaluate_operators(tmp_path, predictors=("mean",), protocols=("few_shot", "leave_one_gpu_out"))
-    # The first GPU left out leaves 32 rows, too few, then 128 of its own with them; the second leaves 256.
-    assert {32, 160, 256} <= set(Mean.told)  # beside those of its own validation
-    asked = {(c["part"], c["gpu"]): c["n"] for c in study.cells if c["gpu"] != "all"}
+    # Without the first GPU 32 rows remain, too few, and 160 with 128 given rows; without the second 256 remain.
+    assert {32, 160, 256} <= set(Mean.training_rows)  # beside those of its validation
+    tested = {(c["part"], c["gpu"]): c["n"] for c in study.cells if c["gpu"] != "all"}
     first, second = (load_seed_specs()[k].id for k in (3, 4))
-    assert asked == {("128_rows", first): 128, ("unseen", second): 32}
+    assert tested == {("128_rows", first): 128, ("unseen", second): 32}
 
 
-def test_predictors_with_the_hook_are_told_the_measured_rows(
+def test_predictors_with_few_shot_calibration_get_the_given_rows(
     data: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Corrected, "fit_operators", lambda self, runs, gpus: Corrected(SECONDS))
     study = evaluate_operators(tmp_path, predictors=("corrected",), protocols=("few_shot", "leave_one_gpu_out"))
-    found = {(c["part"], c["gpu"]): c["mape"] for c in study.cells}
-    assert {mape for (part, _), mape in found.items() if part == "unseen"} == {0.0}
-    assert {mape for (part, _), mape in found.items() if part != "unseen"} == {100.0}
-    assert Corrected.measured == [8, 32, 128, 8] and len(found) == 3 + 3 + 2 + 2
+    mape = {(c["part"], c["gpu"]): c["mape"] for c in study.cells}
+    assert {error for (part, _), error in mape.items() if part == "unseen"} == {0.0}
+    assert {error for (part, _), error in mape.items() if part != "unseen"} == {100.0}
+    assert Corrected.measured == [8, 32, 128, 8] and len(mape) == 3 + 3 + 2 + 2
 
 
-def test_contenders_are_judged_trained_and_as_they_come() -> None:
-    names = [one.name for one in contenders()]
+def test_contenders_have_unique_names_and_include_untrained_predictors() -> None:
+    names = [contender.name for contender in contenders()]
     assert len(set(names)) == len(names)
     assert "roofline" in names and set(PROTOCOLS) >= {"few_shot"}

@@ -1,4 +1,4 @@
-"""The tables of whole models are those of the recorded run, and say what its cells say."""
+"""Report of whole models: the tables on the results page match the record."""
 
 import json
 from typing import Any
@@ -24,17 +24,17 @@ def test_readme_and_summary_state_the_recorded_error() -> None:
 
 
 def cell(part: str, error: float, *, held: bool = True, **published: float) -> dict[str, Any]:
-    said = {"predictor": "auto", "part": part, "gpu": "gpu", "model": "m", "mode": "inf", "odd": False}
-    return said | {"error": error, "held": held, "published": published}
+    fields = {"predictor": "auto", "part": part, "gpu": "gpu", "model": "m", "mode": "inf", "odd": False}
+    return fields | {"error": error, "held": held, "published": published}
 
 
-def test_means_are_of_absolute_errors_and_bold_where_they_reach_the_goal() -> None:
+def test_means_of_absolute_errors_are_bold_if_they_reach_the_goal() -> None:
     text = "\n".join(means([cell("seen", -4.0, neusight=9.0), cell("seen", 8.0, held=False), cell("amd", 11.0)]))
     assert "| GPUs learned from | 2 | 6.5 | **6.0** | - | - | - | 9.0 | 50 |" in text
     assert "| MI100 and MI210 | 1 | 10 | 11.0 | - | - | - | - | 100 |" in text
 
 
-def test_intervals_of_gpus_left_out_must_hold_about_what_they_say() -> None:
+def test_coverage_on_left_out_gpus_is_bold_if_it_is_near_the_nominal() -> None:
     four = [cell("left_out", 1.0) for _ in range(4)]
     assert means([*four, cell("left_out", 1.0, held=False)])[-1].endswith("| **80** |")
     assert means(four)[-1].endswith("| 100 |")

@@ -1,4 +1,4 @@
-"""The figures that the results page shows are those of the last recorded run."""
+"""Report of operators and of calibration: the results page matches the records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.evaluation.operator_goals import GOALS, published
 from app.evaluation.operator_report import BEGIN, END, RECORD, RESULTS, heading, markdown, table, with_table
 
 
-def test_the_results_page_shows_what_was_recorded() -> None:
+def test_the_results_page_shows_the_recorded_operators() -> None:
     run = json.loads(RECORD.read_text("utf-8"))
     assert run["version"] and run["commit"]
     text = RESULTS.read_text("utf-8")
@@ -21,7 +21,7 @@ def test_the_results_page_shows_what_was_recorded() -> None:
     assert len(table(run)) > 20
 
 
-def test_the_results_page_sums_up_the_recorded_calibration() -> None:
+def test_the_results_page_summarises_the_recorded_calibration() -> None:
     cells = json.loads(calibration_report.RECORD.read_text("utf-8"))["cells"]
     text = RESULTS.read_text("utf-8")
     assert calibration_report.with_summary(text, cells) == text, "run gpucast evaluate calibration --results"
@@ -32,10 +32,10 @@ def calibrated(family: str, none: float, plan: float, random: float) -> dict[str
     return {"family": family, "dtype": "fp32", "gpu": "all", **figures}
 
 
-def test_a_calibration_is_summed_up_in_a_line() -> None:
+def test_summary_of_a_calibration_counts_goals_and_names_misses() -> None:
     cells = [calibrated("a", 10, 2, 3), calibrated("b", 10, 6, 7), calibrated("c", 10, 7, 8), calibrated("d", 10, 6, 5)]
-    said = "0.20 to 0.60 in 2 of 4 families (at most 0.67); missed: c fp32 0.70, d fp32 0.60"
-    assert calibration_report.summary(cells) == f"{said}; less than with random rows in 3"
+    goals = "0.20 to 0.60 in 2 of 4 families (at most 0.67); missed: c fp32 0.70, d fp32 0.60"
+    assert calibration_report.summary(cells) == f"{goals}; less than with random rows in 3"
     assert calibration_report.summary(cells[2:3]).startswith("goal reached in 0 of 1")
 
 
@@ -45,7 +45,7 @@ def result(predictor: str, mape: float) -> dict[str, Any]:
     return {**where, "predictor": predictor, "whole": True, "op": "linear", **figures}
 
 
-def test_a_figure_that_reaches_its_goal_is_bold() -> None:
+def test_errors_that_reach_their_goal_are_bold() -> None:
     assert markdown([result("auto", 9.04), result("tilewave", 8.0)], GOALS)[-3:] == [
         "| MAPE, %: GPUs seen, NeuSight's test dimensions (convolutions: a fifth of the rows held out) | goal | `auto` "
         "| `tilewave` | held, % |",
@@ -55,7 +55,7 @@ def test_a_figure_that_reaches_its_goal_is_bold() -> None:
     assert markdown([result("auto", 9.06)], GOALS)[-1].endswith("| 9 | 9.1 | 80 |")
 
 
-def test_figures_of_constants_that_saw_their_rows_are_marked() -> None:
+def test_in_sample_errors_are_marked() -> None:
     assert heading("auto-untrained") == "`auto-untrained` (in-sample)"
     assert heading("auto") == "`auto`"
     text = "\n".join(table(json.loads(RECORD.read_text("utf-8"))))
@@ -63,12 +63,12 @@ def test_figures_of_constants_that_saw_their_rows_are_marked() -> None:
     assert "†: partly in-sample." in text
 
 
-def test_a_table_goes_between_its_markers() -> None:
+def test_a_table_replaces_the_text_between_its_markers() -> None:
     assert with_table(f"a\n{BEGIN}\nold\n{END}\nb", ["new"]) == f"a\n{BEGIN}\nnew\n{END}\nb"
     with pytest.raises(BadInput, match="no place for the table"):
         with_table("a", ["new"])
 
 
-def test_every_goal_is_about_another_cell() -> None:
+def test_no_two_goals_are_about_the_same_result() -> None:
     assert len({goal.where for goal in GOALS}) == len(GOALS)
     assert published()["tilewave", "unseen", "linear"] == 13.9

@@ -1,4 +1,4 @@
-"""Operators learned on top of what ships, validated on rows held out, and gated."""
+"""Training on top of the shipped version, validation on held-out rows, and the gate."""
 
 from typing import Any
 
@@ -54,7 +54,7 @@ def seconds(found: Candidate, run: OperatorRuns) -> np.ndarray:
     return ready.predict(run.rows.ops, GPUS, i, run.rows.gpu, evidence=nothing).latency_s
 
 
-def test_a_card_tells_every_split_cell_and_gpu() -> None:
+def test_the_accuracy_card_has_every_split_cell_and_gpu() -> None:
     card = learned(made(*RATE), made("tesla-t4", "nvidia-l4", op="bmm")).trained.card
     assert card["trained_on"]["rows"] == 27 * 6
     assert set(card["trained_on"]["gpus"]) == set(RATE)
@@ -67,7 +67,7 @@ def test_a_card_tells_every_split_cell_and_gpu() -> None:
     assert held["n"] > 0
 
 
-def test_of_few_rows_each_is_held_out_and_it_says_so() -> None:
+def test_with_few_rows_each_is_held_out_and_the_card_says_so() -> None:
     every = made("tesla-t4", "nvidia-l4")
     few = every.take(np.flatnonzero(every.rows.gpu == every.rows.gpu[0])[:20])
     found = learned(few)
@@ -81,7 +81,7 @@ def test_of_few_rows_each_is_held_out_and_it_says_so() -> None:
     assert min(notes) < 10 <= max(notes)
 
 
-def test_what_ships_stays_beside_what_is_learned() -> None:
+def test_shipped_models_are_kept_beside_trained_ones() -> None:
     ships = learned(made("tesla-t4", "nvidia-l4", "a100-pcie-40gb"), made("tesla-t4", "nvidia-l4", op="bmm"))
     start = Start.on("li", ships.trained.payload)
     new = made("tesla-v100-pcie-32gb")
@@ -99,7 +99,7 @@ def test_what_ships_stays_beside_what_is_learned() -> None:
     assert found.trained.payload["operators"]["gpus"] == sorted(RATE)
 
 
-def test_a_gpu_that_ships_is_not_asked_of_the_version_that_knows_it() -> None:
+def test_held_out_validation_uses_a_predictor_without_the_shipped_rows() -> None:
     """The rows are those that ship: only a predictor made without them may be asked."""
     run = made("tesla-t4", "nvidia-l4", "a100-pcie-40gb")
     ships = learned(run)
@@ -109,7 +109,7 @@ def test_a_gpu_that_ships_is_not_asked_of_the_version_that_knows_it() -> None:
     np.testing.assert_allclose(np.sort(again.held_out.log_ratio), np.sort(ships.held_out.log_ratio))
 
 
-def test_the_same_rows_again_pass_the_gate_and_worse_answers_do_not() -> None:
+def test_equal_rows_pass_the_gate_and_worse_predictions_do_not() -> None:
     run = made(*RATE)
     first, again = learned(run), learned(run)
     assert kept_back(first, None, training_data(run), 0.0) is None
@@ -122,7 +122,7 @@ def test_the_same_rows_again_pass_the_gate_and_worse_answers_do_not() -> None:
     assert "rows held out of both" in reason
 
 
-def test_new_rows_that_the_served_version_answers_better_keep_a_candidate_back() -> None:
+def test_a_candidate_worse_on_new_rows_is_held_back() -> None:
     first = learned(made(*RATE))
     one = made("tesla-t4", seed=1).rows
     # Every third row half as long as it should be: a line through all is worse than the first one.
@@ -147,7 +147,7 @@ def test_a_new_gpu_passes_the_gate() -> None:
     assert kept_back(found, first.trained.payload, training_data(new), 0.02) is None
 
 
-def test_a_version_for_one_gpu_is_judged_on_its_rows() -> None:
+def test_a_version_for_one_gpu_is_validated_on_its_rows() -> None:
     found = learned(made(*RATE), gpu="nvidia-l4")
     assert {row["gpu"] for row in found.trained.card["validation"]} == {"all", "nvidia-l4"}
 

@@ -1,4 +1,4 @@
-"""The authors' pairing on a folder small enough to follow by hand."""
+"""The authors' pairing of rows on a small folder, by hand."""
 
 import json
 from pathlib import Path
@@ -67,7 +67,7 @@ def test_iterations_are_part_of_a_configuration(tmp_path: Path) -> None:
     assert list(zip(pairs.source, pairs.target, strict=True)) == [(0, 2), (2, 0)]
 
 
-def test_errors_say_where(tmp_path: Path) -> None:
+def test_errors_name_file_and_row(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"no readable gpu_metrics\.json\. Pass --data"):
         read_pairs(tmp_path)
     with pytest.raises(BadInput, match=r"runs_4070_final\.csv, line 3"):

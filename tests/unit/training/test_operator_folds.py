@@ -1,4 +1,4 @@
-"""Folds of operators never show a predictor what it is asked about."""
+"""Folds of operators: no test row is in the training rows."""
 
 from __future__ import annotations
 
@@ -92,51 +92,51 @@ def folds(cells: list[Cell]) -> list[OperatorFold]:
     return list(operator_folds(cells, GPUS, PROTOCOLS, most_test=200, most_train=None))
 
 
-def test_no_row_is_both_learned_from_and_asked(folds: list[OperatorFold]) -> None:
-    assert {ask.protocol for fold in folds for ask in fold.asks} == set(PROTOCOLS)
+def test_no_row_is_in_both_training_and_test_set(folds: list[OperatorFold]) -> None:
+    assert {each.protocol for fold in folds for each in fold.evaluation_sets} == set(PROTOCOLS)
     for fold in folds:
-        for ask in fold.asks:
-            for k, rows in ask.test.items():
+        for each in fold.evaluation_sets:
+            for k, rows in each.test.items():
                 assert len(np.unique(rows)) == len(rows) > 0
-                assert not np.isin(rows, fold.train.get(k, [])).any(), (fold.name, ask)
-                assert not np.isin(rows, ask.given.get(k, [])).any(), (fold.name, ask)
+                assert not np.isin(rows, fold.train.get(k, [])).any(), (fold.name, each)
+                assert not np.isin(rows, each.given.get(k, [])).any(), (fold.name, each)
 
 
-def test_a_gpu_left_out_is_in_no_training_row(cells: list[Cell], folds: list[OperatorFold]) -> None:
+def test_training_rows_have_no_row_of_a_left_out_gpu(cells: list[Cell], folds: list[OperatorFold]) -> None:
     left_out = [fold for fold in folds if fold.name.endswith("left out")]
     assert len(left_out) == len(GPUS)
     for fold in left_out:
         target = GPUS.index(fold.name.removesuffix(" left out"))
         assert all((cells[k].runs.rows.gpu[rows] != target).all() for k, rows in fold.train.items())
-        for ask in fold.asks:
-            for rows_of in (ask.test, ask.given):
+        for each in fold.evaluation_sets:
+            for rows_of in (each.test, each.given):
                 assert all((cells[k].runs.rows.gpu[rows] == target).all() for k, rows in rows_of.items())
-    asked = {k for fold in left_out for ask in fold.asks for k in ask.test}
-    assert asked == set(range(7)), "one GPU alone cannot be left out"
+    tested = {k for fold in left_out for each in fold.evaluation_sets for k in each.test}
+    assert tested == set(range(7)), "one GPU alone cannot be left out"
 
 
-def test_configurations_are_held_out_whole_on_every_gpu_and_in_every_dtype(
+def test_a_held_out_configuration_is_held_out_on_every_gpu_and_dtype(
     cells: list[Cell], folds: list[OperatorFold]
 ) -> None:
     first, *others = [fold for fold in folds if fold.name.startswith("configurations")]
     assert {2, 3, 4, 5, 6, 8} <= set(first.train) and set(first.train) <= {2, 3, 4, 5, 6, 7, 8}
     for fold in (first, *others):
-        (ask,) = fold.asks
-        learned = {(cells[k].runs.op, h) for k, rows in fold.train.items() for h in _configured(cells[k], rows)}
-        asked = {(cells[k].runs.op, h) for k, rows in ask.test.items() for h in _configured(cells[k], rows)}
-        assert learned and asked and not learned & asked
-        assert 0.1 < len(asked) / len(learned | asked) < 0.35
-        for k, rows in ask.test.items():
+        (each,) = fold.evaluation_sets
+        trained = {(cells[k].runs.op, h) for k, rows in fold.train.items() for h in _configured(cells[k], rows)}
+        tested = {(cells[k].runs.op, h) for k, rows in each.test.items() for h in _configured(cells[k], rows)}
+        assert trained and tested and not trained & tested
+        assert 0.1 < len(tested) / len(trained | tested) < 0.35
+        for k, rows in each.test.items():
             here = cells[k].runs.rows
-            assert np.isin(here.gpu[rows], here.gpu[fold.train[k]]).all(), "the GPUs are learned from"
+            assert np.isin(here.gpu[rows], here.gpu[fold.train[k]]).all(), "the GPUs are trained on"
 
 
-def test_of_experts_and_collectives_every_configuration_is_asked_once(cells: list[Cell]) -> None:
+def test_every_configuration_of_experts_and_collectives_is_tested_once(cells: list[Cell]) -> None:
     folds = operator_folds(cells, GPUS, ["configurations"], most_test=10_000, most_train=None)
-    tests = [fold.asks[0].test for fold in folds]
+    tests = [fold.evaluation_sets[0].test for fold in folds]
     for few in (5, 6):
         assert np.sort(np.concatenate([test[few] for test in tests])).tolist() == list(range(len(cells[few].runs)))
-    assert not any(7 in test for test in tests), "a dtype with one configuration has no other to learn from"
+    assert not any(7 in test for test in tests), "a dtype with one configuration has no other to train on"
     assert [set(test) for test in tests[1:]] == [{5, 6}] * 4
 
 
@@ -149,14 +149,14 @@ def test_neusight_trains_on_its_gpus_and_dimensions_only(cells: list[Cell], fold
     assert set(fold.train) == {0}
     split, gpu = cells[0].split, cells[0].runs.rows.gpu
     assert (split[fold.train[0]] == TRAIN).all() and set(gpu[fold.train[0]]) == set(range(5))
-    seen, unseen = fold.asks
+    seen, unseen = fold.evaluation_sets
     assert (split[seen.test[0]] == TEST).all() and set(gpu[seen.test[0]]) == set(range(5))
     assert (split[unseen.test[0]] == TEST).all() and set(gpu[unseen.test[0]]) == {L4, A100_80}
 
 
-def test_what_lacks_test_dimensions_holds_rows_out(cells: list[Cell], folds: list[OperatorFold]) -> None:
+def test_families_without_test_dimensions_hold_out_random_rows(cells: list[Cell], folds: list[OperatorFold]) -> None:
     (fold,) = [fold for fold in folds if fold.name == "NeuSight's rows held out"]
-    seen, amd = fold.asks
+    seen, amd = fold.evaluation_sets
     assert (seen.part, set(seen.test), amd.part, set(amd.test)) == ("seen", {1}, "seen_amd", {0})
     assert set(cells[1].runs.rows.gpu[seen.test[1]]) == {0, 1, 2, 3, A100_80}
     assert set(cells[0].runs.rows.gpu[amd.test[0]]) == {MI100}
@@ -164,36 +164,36 @@ def test_what_lacks_test_dimensions_holds_rows_out(cells: list[Cell], folds: lis
     assert (cells[0].split[fold.train[0]] == TRAIN).all()
 
 
-def test_few_shot_gives_as_many_rows_as_it_says(cells: list[Cell], folds: list[OperatorFold]) -> None:
-    asks = [ask for fold in folds for ask in fold.asks if ask.protocol == "few_shot"]
-    assert {ask.part for ask in asks} == {"8_rows", "32_rows", "128_rows", "2_points"}
-    for ask in asks:
-        for k, rows in ask.given.items():
-            if ask.part == "2_points":
+def test_few_shot_gives_the_number_of_rows_in_its_name(cells: list[Cell], folds: list[OperatorFold]) -> None:
+    few_shot = [each for fold in folds for each in fold.evaluation_sets if each.protocol == "few_shot"]
+    assert {each.part for each in few_shot} == {"8_rows", "32_rows", "128_rows", "2_points"}
+    for each in few_shot:
+        for k, rows in each.given.items():
+            if each.part == "2_points":
                 table = cells[k].runs.rows.ops
                 ends = {(table.column("message_bytes")[row], table.column("devices")[row]) for row in rows}
                 assert ends == {(2.0**10, 2.0), (2.0**29, 2.0), (2.0**10, 8.0), (2.0**29, 8.0)}
             else:
-                assert len(rows) == int(ask.part.removesuffix("_rows"))
+                assert len(rows) == int(each.part.removesuffix("_rows"))
 
 
-def test_a_repeat_of_a_measured_row_is_not_asked() -> None:
+def test_repeats_of_given_rows_are_not_tested() -> None:
     rows = [{"m": 16.0, "n": 16.0, "k": 2.0 ** (k % 6)} for k in range(96)]
     twice = cell("linear", "bf16", rows, [8] * 48 + [9] * 48, [NO_SPLIT] * 96)
     for fold in operator_folds([twice], GPUS, ["few_shot"], most_test=100, most_train=None):
-        for ask in fold.asks:
+        for each in fold.evaluation_sets:
             shape = hashed(twice.runs.rows.ops)
-            assert not np.isin(shape[ask.test[0]], shape[ask.given[0]]).any()
+            assert not np.isin(shape[each.test[0]], shape[each.given[0]]).any()
 
 
-def test_folds_stay_the_same_when_other_rows_come_in(cells: list[Cell], folds: list[OperatorFold]) -> None:
+def test_folds_do_not_change_when_other_rows_are_added(cells: list[Cell], folds: list[OperatorFold]) -> None:
     again = list(operator_folds(cells[:3], GPUS, PROTOCOLS, most_test=200, most_train=None))
     (before,) = [fold for fold in folds if fold.name == "configurations 1"]
     (after,) = [fold for fold in again if fold.name == "configurations 1"]
-    assert (before.asks[0].test[2] == after.asks[0].test[2]).all()
+    assert (before.evaluation_sets[0].test[2] == after.evaluation_sets[0].test[2]).all()
 
 
-def test_folds_stay_the_same_when_other_operators_come_in(cells: list[Cell], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folds_do_not_change_when_other_operators_are_added(cells: list[Cell], monkeypatch: pytest.MonkeyPatch) -> None:
     before = [configurations(cell.runs) for cell in cells]
     assert before[5].tolist() != configurations(replace(cells[5].runs, op="all_gather")).tolist()
     monkeypatch.setattr(operator_folds_module, "OPS", OPS[::-1])
@@ -202,15 +202,15 @@ def test_folds_stay_the_same_when_other_operators_come_in(cells: list[Cell], mon
         assert configurations(cell.runs).tolist() == hashes.tolist()
 
 
-def test_fewer_rows_are_asked_and_trained_on_where_that_is_wanted(cells: list[Cell]) -> None:
+def test_row_limits_bound_test_and_training_rows(cells: list[Cell]) -> None:
     for fold in operator_folds(cells, GPUS, PROTOCOLS, most_test=10, most_train=20):
-        counted = [(10, ask.test) for ask in fold.asks] + [(20, fold.train)]
+        counted = [(10, each.test) for each in fold.evaluation_sets] + [(20, fold.train)]
         for most, rows_of in counted:
             for k, rows in rows_of.items():
                 assert np.bincount(cells[k].runs.rows.gpu[rows]).max() <= most
 
 
-def test_a_share_of_hashes_is_chosen() -> None:
+def test_chosen_draws_the_given_share_of_hashes() -> None:
     hashes = mixed(np.arange(100_000, dtype=np.uint64), np.uint64(3))
     assert chosen(hashes, 0.2).mean() == pytest.approx(0.2, abs=0.005)
     assert len(np.unique(hashes)) == len(hashes)

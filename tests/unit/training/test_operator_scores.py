@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.tables.predictions import Predictions
-from app.training.operator_scores import ALL, Answers, Errors, score, score_rows
+from app.training.operator_scores import ALL, CellErrors, Errors, score, score_rows
 
 
 def errors(ratio: list[float], gpu: list[int]) -> Errors:
@@ -16,7 +16,7 @@ def errors(ratio: list[float], gpu: list[int]) -> Errors:
     return Errors(np.array(ratio), inside, width, np.arange(n) > 0, np.array(gpu, dtype=np.intp))
 
 
-def test_figures_of_four_answers() -> None:
+def test_scores_of_four_predictions() -> None:
     assert score(errors([1.1, 0.5, 2.0, 0.8], [0] * 4)) == {
         "n": 4,
         "mape": 45.0,  # of 10, 50, 100 and 20
@@ -42,10 +42,10 @@ def test_errors_of_predictions() -> None:
 
 def test_cells_by_operator_dtype_and_gpu_and_pooled() -> None:
     answers = [
-        Answers("elementwise", "add", "fp32", errors([1.1, 1.1], [0, 1])),
-        Answers("elementwise", "mul", "fp32", errors([1.3], [1])),
-        Answers("linear", "linear", "bf16", errors([1.5], [0])),
-        Answers("elementwise", "add", "fp32", errors([1.9], [2])),  # of another fold
+        CellErrors("elementwise", "add", "fp32", errors([1.1, 1.1], [0, 1])),
+        CellErrors("elementwise", "mul", "fp32", errors([1.3], [1])),
+        CellErrors("linear", "linear", "bf16", errors([1.5], [0])),
+        CellErrors("elementwise", "add", "fp32", errors([1.9], [2])),  # of another fold
     ]
     cells = list(score_rows(answers, ["a", "b", "c"], ["b"]))
     found = {(c["family"], c["op"], c["dtype"], c["gpu"]): (c["n"], c["mape"]) for c in cells}

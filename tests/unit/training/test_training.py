@@ -1,4 +1,4 @@
-"""Fitting, validating and gating on made-up rows."""
+"""Fitting, validation and gate on synthetic rows."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def noisy(factor: float, seed: int = 0) -> Measurements:
     return Measurements(MEASURED.ops, MEASURED.gpu, MEASURED.latency_s * np.exp(np.abs(noise)))
 
 
-def test_no_fold_asks_a_row_that_it_trains_on() -> None:
+def test_no_fold_tests_a_training_row() -> None:
     for fold in folds(MEASURED, launch_ids(MEASURED.ops)):
         assert not set(fold.query) & set(fold.train)
         assert len(fold.source) == len(fold.position)
@@ -32,7 +32,7 @@ def test_no_fold_asks_a_row_that_it_trains_on() -> None:
             assert not set(MEASURED.ops.label[fold.query]) & set(MEASURED.ops.label[fold.train])
 
 
-def test_a_card_tells_every_split_and_gpu() -> None:
+def test_the_accuracy_card_has_every_split_and_gpu() -> None:
     card = train("auto", MEASURED, GPUS, IDS).card
     assert card["trained_on"] == {"rows": len(MEASURED), "gpus": list(GPUS.ids)}
     splits = {row["split"] for row in card["validation"] if row["gpu"] == "all"}
@@ -42,12 +42,12 @@ def test_a_card_tells_every_split_and_gpu() -> None:
     assert held["mape"] < 15.0
 
 
-def test_a_version_for_one_gpu_is_judged_on_its_rows() -> None:
+def test_a_version_for_one_gpu_is_validated_on_its_rows() -> None:
     card = train("auto", MEASURED, GPUS, IDS, target_gpu="volta").card
     assert {row["gpu"] for row in card["validation"]} == {"all", "volta"}
 
 
-def test_a_regressor_for_one_gpu_learns_the_pairs_to_it() -> None:
+def test_a_regressor_for_one_gpu_trains_on_pairs_to_it() -> None:
     pooled, own = (train("ridge", MEASURED, GPUS, IDS, target_gpu=gpu) for gpu in (None, "volta"))
     assert {row["split"] for row in own.card["validation"]} == {"size_held_out", "kernel_held_out"}
     assert {row["gpu"] for row in own.card["validation"]} == {"all", "volta"}
@@ -65,13 +65,13 @@ def test_too_few_rows_are_refused() -> None:
         train("auto", MEASURED.take(np.arange(3)), GPUS, IDS[:3])
 
 
-def test_the_same_rows_again_pass_the_gate() -> None:
+def test_equal_rows_pass_the_gate() -> None:
     first = train("auto", MEASURED, GPUS, IDS)
     assert gate(first, None, MEASURED, GPUS, IDS, 0.0) is None
     assert gate(train("auto", MEASURED, GPUS, IDS), first.payload, MEASURED, GPUS, IDS, 0.0) is None
 
 
-def test_spoilt_rows_are_kept_back() -> None:
+def test_corrupted_rows_do_not_pass_the_gate() -> None:
     first = train("auto", MEASURED, GPUS, IDS)
     poison = noisy(1.5)
     both = Measurements(
@@ -85,7 +85,7 @@ def test_spoilt_rows_are_kept_back() -> None:
     assert "kept back" in reason
 
 
-def test_measuring_the_same_launches_again_is_no_reason_to_keep_back() -> None:
+def test_repeated_measurements_pass_the_gate() -> None:
     first = train("auto", MEASURED, GPUS, IDS)
     again = noisy(0.02)
     both = Measurements(
