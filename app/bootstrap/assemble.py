@@ -16,8 +16,9 @@ from app.engine.power_model import measured_power
 from app.engine.prices import PriceBook
 from app.engine.stored_kernels import stored_kernels
 from app.engine.versions import ALL, Stores, ready_versions
+from app.services.learning.manage_versions import retrain_refused
 from app.services.models.network_hits import measured_models
-from app.store import measurements, prices, revision, versions
+from app.store import measurements, prices, revision
 from app.tables.gpus import GpuTable
 
 
@@ -33,15 +34,25 @@ def assemble(
     value = revision.current(connection)
     catalog = load_catalog(connection)
     table = GpuTable.from_specs(catalog.specs)
-    served, refused = ready_versions(versions.served(connection), stores, table, last, only=only)
+    versions = ready_versions(connection, stores, table, last, only=only)
     launched = measurements.load(connection, kind="kernel")
     kernels, _ = stored_kernels(launched, table)
-    operators, ready, untold = measured_operators(connection, table, served, last)
+    operators, ready, uncalibrated = measured_operators(connection, table, versions.served, last)
     models = measured_models(measurements.load(connection, kind="model"), last.models if last else None)
     book = PriceBook.of(prices.load(connection))
     power = measured_power(connection, table, launched, last.power if last else None)
-    engine = Engine(catalog, table, ready, KernelIndex.build(kernels), value, operators, models, book, power)
-    return engine, (*refused, *untold)
+    refused = tuple(versions.refused)
+    engine = Engine(catalog, table, ready, KernelIndex.build(kernels), value, operators, models, book, power, refused)
+    return engine, (*map(str, refused), *versions.problems, *uncalibrated)
+
+
+def assemble_to_serve(stores: Stores, connection: Connection, last: Engine | None) -> tuple[Engine, tuple[str, ...]]:
+    """Return what `assemble` does; queue the retraining of versions that the code reads no more."""
+    engine, messages = assemble(stores, connection, last)
+    for one in engine.refused:
+        if not one.absent and one not in (last.refused if last else ()):
+            retrain_refused(connection, one.predictor, one.gpu_id)
+    return engine, messages
 
 
 def assemble_for(runtime: Runtime, *, only: Collection[str] = ALL) -> tuple[Engine, tuple[str, ...]]:

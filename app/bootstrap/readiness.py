@@ -40,5 +40,8 @@ def _database_and_queue(runtime: Runtime) -> tuple[Part, Part]:
 def _store(runtime: Runtime, holder: SnapshotHolder) -> Part:
     folder = runtime.settings.models_dir
     present = next((path for path in (folder, *folder.parents) if path.exists()), folder)
-    problem = "" if os.access(present, os.W_OK) else "the model store folder is not writable"
-    return Part("store", problem, holder.health.artifacts)
+    writable = os.access(present, os.W_OK)
+    problems = [] if writable else ["the model store folder is not writable"]
+    # Another process serves this version, so the answers of this one would differ.
+    problems += [str(one) for one in holder.engine.refused if one.absent]
+    return Part("store", "; ".join(problems), holder.health.artifacts)

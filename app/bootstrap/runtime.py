@@ -12,7 +12,7 @@ from app.bootstrap.seeded import seed_measurements
 from app.config import Settings
 from app.engine.curated import load_seed_specs
 from app.errors import BadInput
-from app.store import gpus, schema
+from app.store import gpus, schema, shared_artifacts
 from app.store.postgres import EmbeddedPostgres
 from app.store.session import Database
 
@@ -41,6 +41,8 @@ def open_runtime(settings: Settings) -> Iterator[Runtime]:
     """
     with open_database(settings) as runtime:
         schema.upgrade(runtime.database)
+        with runtime.database.begin() as connection:
+            shared_artifacts.share_all(connection, runtime.settings.models_dir)
         seed(runtime.database)
         seed_measurements(runtime.database, runtime.settings)
         yield runtime

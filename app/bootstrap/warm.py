@@ -15,7 +15,7 @@ from app.config import Settings
 from app.engine.curated import load_seed_specs
 from app.engine.engine import Engine
 from app.engine.gpu_rows import Snapshot
-from app.engine.versions import Stores, ready_versions
+from app.engine.versions import Stores, shipped_or_untrained
 from app.errors import GpucastError
 from app.predictors import OPERATOR_PREDICTORS, PREDICTORS
 from app.runtime.code_cache import FOLDER
@@ -82,7 +82,7 @@ def shipped_snapshot() -> Snapshot:
     """Return a snapshot of the shipped catalogue and artefacts, without a database."""
     specs = load_seed_specs()
     gpus = GpuTable.from_specs(specs)
-    served, _ = ready_versions([], Stores.of(Settings.from_env()), gpus, None)
+    served = shipped_or_untrained(Stores.of(Settings.from_env()), gpus, None).served
     return Snapshot.of(Engine(Catalog(specs), gpus, served))
 
 

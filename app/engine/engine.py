@@ -78,6 +78,24 @@ def untrained() -> dict[tuple[str, str], Served]:
 
 
 @dataclass(frozen=True, slots=True)
+class Refusal:
+    """A version that should be served and is not.
+
+    `absent`: its artefact is missing or damaged here, so that other processes may serve it. Otherwise it does not fit
+    this version of the code.
+    """
+
+    predictor: str
+    gpu_id: str
+    version: str
+    reason: str
+    absent: bool
+
+    def __str__(self) -> str:
+        return f"{self.predictor} {self.version} for {self.gpu_id} is not served: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class KernelIndex:
     """Stored kernel measurements by label: the evidence for requests that bring none.
 
@@ -120,7 +138,8 @@ class MeasuredOperators:
 class Engine:
     """Predictors by (name, GPU id or "*"), and the GPUs they know.
 
-    `gpus` holds `catalog.specs` in order, so a curated GPU's row is its position there.
+    `gpus` holds `catalog.specs` in order, so a curated GPU's row is its position there. `refused`: the versions that
+    the database serves and this process cannot.
     """
 
     catalog: Catalog
@@ -132,6 +151,7 @@ class Engine:
     models: MeasuredModels = field(default_factory=MeasuredModels)
     prices: PriceBook = field(default_factory=PriceBook)
     power: PowerModel = field(default_factory=PowerModel)
+    refused: tuple[Refusal, ...] = ()
 
     def serving(self, predictor: str, gpu_id: str) -> Served:
         """Return the version that answers for a GPU: its own if there is one, else the pooled one.

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import Connection
+
 from app.predictors import BY_NAME
 from app.predictors.intervals.positional import from_positional_groups_of_0_1_0
-from app.store import artifacts
-from app.store.artifacts import ArtifactRefused
+from app.store import artifacts, shared_artifacts
+from app.store.artifacts import ArtifactAbsent, ArtifactRefused
 from app.training.schemas import differences, schema_of_0_1_0
 
 MOST_SAID = 3
@@ -28,6 +30,18 @@ def load_payload(folder: Path, sha256: str) -> dict[str, Any]:
         more = f"; {len(found) - MOST_SAID} other differences" if len(found) > MOST_SAID else ""
         raise ArtifactRefused(f"This version of the code reads it no more: {'; '.join(found[:MOST_SAID])}{more}.")
     return payload
+
+
+def stored_payload(connection: Connection, folder: Path, sha256: str) -> dict[str, Any]:
+    """The payload of an artefact that some process of this installation trained.
+
+    If it is missing or damaged in `folder`, it is fetched from the database.
+    """
+    try:
+        return load_payload(folder, sha256)
+    except ArtifactAbsent:
+        shared_artifacts.fetch(connection, folder, sha256)
+    return load_payload(folder, sha256)
 
 
 def from_0_1_0(payload: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -22,6 +23,8 @@ from app.store.keys import Key
 from app.store.session import Database
 
 log = logging.getLogger(__name__)
+
+ABSENT_RETRY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +86,21 @@ class SnapshotHolder:
         return self._health
 
     def refresh(self) -> bool:
-        """Poll now; replace the snapshot and return True if the revision moved. Raises Unavailable without database."""
+        """Poll now; replace the snapshot and return True if the revision moved. Raises Unavailable without database.
+
+        A version whose artefact was missing is looked for again every `ABSENT_RETRY_S` seconds.
+        """
         with self._loading:
             with self._database.begin() as connection:
                 moved = revision.current(connection) != self._snapshot.engine.revision
-            if moved:
+            if moved or self._absent_is_due():
                 self._snapshot = self._load()
             self._health = Health("", self._health.artifacts)
             return moved
+
+    def _absent_is_due(self) -> bool:
+        absent = any(one.absent for one in self._snapshot.engine.refused)
+        return absent and time.monotonic() - self._loaded_at > ABSENT_RETRY_S
 
     def start(self) -> None:
         """Poll every `poll_s` seconds from now on."""
@@ -124,6 +134,7 @@ class SnapshotHolder:
             log.warning("the embedded database does not start: %s", failure)
 
     def _load(self) -> Snapshot:
+        self._loaded_at = time.monotonic()
         last = self._snapshot.engine if hasattr(self, "_snapshot") else None
         with self._database.begin() as connection:
             self._keys = keys.active(

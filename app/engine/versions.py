@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection
 
 from app.config import Settings
-from app.engine.engine import Engine, Served, untrained
-from app.engine.payloads import load_payload
+from app.engine.engine import Engine, Refusal, Served, untrained
+from app.engine.payloads import stored_payload
 from app.engine.shipped import shipped_versions
 from app.engine.trial import tried
 from app.predictors import BY_NAME
 from app.predictors.intervals.conformal import Intervals
 from app.store import versions
-from app.store.artifacts import ArtifactRefused
+from app.store.artifacts import ArtifactAbsent, ArtifactRefused
 from app.store.versions import POOLED, Version
 from app.tables.gpus import GpuTable
 from app.training.operator_start import learned_from
@@ -51,37 +51,61 @@ def load_version(connection: Connection, stores: Stores, gpus: GpuTable, key: Ke
         return replace(_from(ships.payload, predictor, gpus), version=version)
     for item in versions.history(connection, predictor):
         if (item.gpu_id, item.version) == (gpu_id, version):
-            return replace(_own(item, stores, gpus), version=version)
+            return replace(_own(connection, item, stores, gpus), version=version)
     raise ArtifactRefused(f"Version {version} of {predictor} is gone: neither this release nor this store has it.")
 
 
+class Ready(NamedTuple):
+    """What can be served: versions, and those refused, of the database and of what ships (`problems`, messages)."""
+
+    served: dict[Key, Served]
+    refused: list[Refusal]
+    problems: list[str]
+
+
 def ready_versions(
-    found: Sequence[Version], stores: Stores, gpus: GpuTable, last: Engine | None, *, only: Collection[str] = ALL
-) -> tuple[dict[Key, Served], list[str]]:
-    """The versions `found`, where there is none what ships or needs no training; and why others were refused.
+    connection: Connection, stores: Stores, gpus: GpuTable, last: Engine | None, *, only: Collection[str] = ALL
+) -> Ready:
+    """The versions that the database serves, and where there is none what ships or needs no training.
 
     Of the predictors in `only`: reading an artefact takes up to half a second. Each is tried on `gpus` before it is
     served.
     """
-    refused: list[str] = []
+    refused: list[Refusal] = []
     own = [
-        _Wanted((item.predictor, item.gpu_id), item.version, partial(_own, item, stores, gpus))
-        for item in found
+        _Wanted((item.predictor, item.gpu_id), item.version, partial(_own, connection, item, stores, gpus))
+        for item in versions.served(connection)
         if item.predictor in only
     ]
     ready = _loaded(own, last, refused)
+    others = shipped_or_untrained(stores, gpus, last, only=only, but=ready)
+    return Ready({**others.served, **ready}, refused, others.problems)
+
+
+def shipped_or_untrained(
+    stores: Stores,
+    gpus: GpuTable,
+    last: Engine | None,
+    *,
+    only: Collection[str] = ALL,
+    but: Collection[Key] = (),
+) -> Ready:
+    """The versions that ship or need no training, of the predictors in `only`, without the keys `but`."""
+    refused: list[Refusal] = []
+    problems: list[str] = []
     try:
         ships = shipped_versions(stores.shipped)
     except ArtifactRefused as error:
-        refused.append(f"nothing that ships is served: {error.detail}")
+        problems.append(f"nothing that ships is served: {error.detail}")
         ships = {}
     missing = [
         _Wanted((name, POOLED), item.version, partial(_from, item.payload, name, gpus))
         for name, item in ships.items()
-        if name in only and (name, POOLED) not in ready
+        if name in only and (name, POOLED) not in but
     ]
     plain = [_Wanted(key, item.version, partial(_as_is, item)) for key, item in untrained().items()]
-    return {**_loaded(plain, last, refused), **_loaded(missing, last, refused), **ready}, refused
+    served = {**_loaded(plain, last, refused), **_loaded(missing, last, refused)}
+    return Ready(served, [], [*problems, *map(str, refused)])
 
 
 def _as_is(version: Served) -> Served:
@@ -96,25 +120,32 @@ class _Wanted(NamedTuple):
     load: Callable[[], Served]
 
 
-def _loaded(wanted: Sequence[_Wanted], last: Engine | None, refused: list[str]) -> dict[Key, Served]:
-    """Those that can be served; why not is added to `refused`."""
+def _loaded(wanted: Sequence[_Wanted], last: Engine | None, refused: list[Refusal]) -> dict[Key, Served]:
+    """Those that can be served; the others are added to `refused`.
+
+    A version that did not fit is not tried again: the code of a process does not change.
+    """
     ready: dict[Key, Served] = {}
+    unfit = {(one.predictor, one.gpu_id, one.version): one for one in (last.refused if last else ()) if not one.absent}
     for key, version, load in wanted:
         before = last.served.get(key) if last else None
         if before is not None and before.version == version:
             ready[key] = before
             continue
         try:
+            if (again := unfit.get((*key, version))) is not None:
+                raise ArtifactRefused(again.reason)
             ready[key] = replace(load(), version=version)
         except ArtifactRefused as error:
-            refused.append(f"{key[0]} {version} for {key[1]} is not served: {error.detail}")
+            refused.append(Refusal(*key, version, error.detail, isinstance(error, ArtifactAbsent)))
             if before is not None:
                 ready[key] = before
     return ready
 
 
-def _own(version: Version, stores: Stores, gpus: GpuTable) -> Served:
-    return _from(partial(load_payload, stores.own, version.artifact_sha256), version.predictor, gpus)
+def _own(connection: Connection, version: Version, stores: Stores, gpus: GpuTable) -> Served:
+    payload = partial(stored_payload, connection, stores.own, version.artifact_sha256)
+    return _from(payload, version.predictor, gpus)
 
 
 def _from(payload_of: Callable[[], Mapping[str, Any]], name: str, gpus: GpuTable) -> Served:

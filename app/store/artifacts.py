@@ -31,6 +31,10 @@ class ArtifactRefused(GpucastError):
     code = "artefact-refused"
 
 
+class ArtifactAbsent(ArtifactRefused):
+    """An artefact that is missing or damaged here, and may be whole elsewhere."""
+
+
 def publish(root: Path, payload: Mapping[str, Any], manifest: Mapping[str, Any]) -> str:
     """Store a payload of NumPy arrays and plain containers; returns its SHA-256, by which `load` finds it.
 
@@ -50,9 +54,15 @@ def publish(root: Path, payload: Mapping[str, Any], manifest: Mapping[str, Any])
         "libraries": {name: version(name) for name in LIBRARIES},
     }
     root.mkdir(parents=True, exist_ok=True)
-    write_whole(root / f"{sha256}.joblib", data)
-    write_whole(root / f"{sha256}.json", json.dumps(told, indent=1, sort_keys=True).encode())
+    path, beside = files_of(root, sha256)
+    write_whole(path, data)
+    write_whole(beside, json.dumps(told, indent=1, sort_keys=True).encode())
     return sha256
+
+
+def files_of(root: Path, sha256: str) -> tuple[Path, Path]:
+    """The files of an artefact: its payload and its manifest."""
+    return root / f"{sha256}.joblib", root / f"{sha256}.json"
 
 
 def load(root: Path, sha256: str) -> dict[str, Any]:
@@ -64,13 +74,13 @@ def load(root: Path, sha256: str) -> dict[str, Any]:
         raise ArtifactRefused(f"{sha256!r} is not a SHA-256.")
     told = manifest(root, sha256)
     _check_manifest(told, sha256)
-    path = root / f"{sha256}.joblib"
+    path, _ = files_of(root, sha256)
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise ArtifactRefused(f"{path} cannot be read: {error.strerror}.") from error
+        raise ArtifactAbsent(f"{path.name} cannot be read: {error.strerror}.") from error
     if hashlib.sha256(data).hexdigest() != sha256:
-        raise ArtifactRefused(f"{path} is damaged: its content does not have the hash of its name.")
+        raise ArtifactAbsent(f"{path.name} is damaged: its content does not have the hash of its name.")
     payload = _read(data)
     if "schema" in payload and told.get("schema_sha256") != _digest(payload["schema"]):
         raise ArtifactRefused(f"The schema of {sha256} is not the one that its manifest gives.")
@@ -87,13 +97,15 @@ def _digest(schema: Any) -> str:
 
 def manifest(root: Path, sha256: str) -> dict[str, Any]:
     """What was written beside the artefact of that hash."""
-    path = root / f"{sha256}.json"
+    _, path = files_of(root, sha256)
     try:
         found = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ArtifactRefused(f"{path} cannot be read: {error}.") from error
+    except OSError as error:
+        raise ArtifactAbsent(f"{path.name} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise ArtifactAbsent(f"{path.name} cannot be read: {error}.") from error
     if not isinstance(found, dict):
-        raise ArtifactRefused(f"{path} is not a manifest.")
+        raise ArtifactAbsent(f"{path.name} is not a manifest.")
     return found
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 import psycopg
+from psycopg import sql
 from sqlalchemy import Connection
 
 from app.errors import Unavailable
@@ -39,3 +40,27 @@ def copy_out(connection: Connection, statement: str, given: Sequence[Any]) -> by
     except psycopg.OperationalError as error:
         raise Unavailable(f"The database does not answer: {error}") from error
     return body
+
+
+def read_copy(connection: Connection, statement: sql.Composed, write: Callable[[bytes], object]) -> int:
+    """Hand the output of COPY ... TO STDOUT to `write`, part by part; returns the number of rows."""
+    try:
+        with _driver(connection).cursor() as cursor:
+            with cursor.copy(statement) as copy:
+                for part in copy:
+                    write(bytes(part))
+            return cursor.rowcount
+    except psycopg.OperationalError as error:
+        raise Unavailable(f"The database does not answer: {error}") from error
+
+
+def write_copy(connection: Connection, statement: sql.Composed, parts: Iterable[bytes]) -> int:
+    """Run COPY ... FROM STDIN with these parts; returns the number of rows."""
+    try:
+        with _driver(connection).cursor() as cursor:
+            with cursor.copy(statement) as copy:
+                for part in parts:
+                    copy.write(part)
+            return cursor.rowcount
+    except psycopg.OperationalError as error:
+        raise Unavailable(f"The database does not answer: {error}") from error

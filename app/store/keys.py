@@ -6,18 +6,20 @@ import hashlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import Connection
+from sqlalchemy import ColumnElement, Connection
 
-from app.errors import NotFound
+from app.errors import Conflict, NotFound
 from app.store import revision
 from app.store.roles import Role
 from app.store.sql_tables import API_KEYS as KEYS
+from app.store.sql_tables import KEY_EVENTS as EVENTS
 
 PREFIX = "gpucast_"  # lets secret scanners recognise keys
+COMMAND = "command line"  # an actor
 LOCK = 0x6B657973  # "keys": serialises the creation of the first key
 
 
@@ -30,6 +32,21 @@ class Key:
     role: Role
     created_at: datetime
     revoked_at: datetime | None
+    expires_at: datetime | None
+
+    def is_expired(self) -> bool:
+        """Return whether its time is over, by this process's clock."""
+        return self.expires_at is not None and self.expires_at <= datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something done to a key. `action` is created, rotated or revoked; `actor` is "key 1" or a command."""
+
+    key_id: int
+    action: str
+    actor: str
+    created_at: datetime
 
 
 def digest(key: str | bytes) -> bytes:
@@ -37,22 +54,47 @@ def digest(key: str | bytes) -> bytes:
     return hashlib.sha256(key.encode() if isinstance(key, str) else key).digest()
 
 
-def create(connection: Connection, name: str, role: Role) -> tuple[Key, str]:
-    """Create a key; return it with its secret, which is not stored."""
+def create(
+    connection: Connection, name: str, role: Role, *, lifetime: timedelta | None = None, actor: str = COMMAND
+) -> tuple[Key, str]:
+    """Create a key that expires after `lifetime`, or never; return it with its secret, which is not stored."""
     secret = PREFIX + secrets.token_urlsafe(32)
-    statement = sa.insert(KEYS).values(name=name, role=role.name.lower(), sha256=digest(secret))
-    row = connection.execute(statement.returning(*_columns())).one()
+    expires_at = None if lifetime is None else sa.func.now() + lifetime
+    statement = sa.insert(KEYS).values(name=name, role=role.name.lower(), sha256=digest(secret), expires_at=expires_at)
+    made = _key(connection.execute(statement.returning(*_columns())).one())
+    _record(connection, made.id, "created", actor)
     revision.bump(connection)
-    return _key(row), secret
+    return made, secret
 
 
 def create_first(connection: Connection) -> str | None:
     """Create and return the secret of an admin key if there is no active one; else return None."""
     connection.execute(sa.select(sa.func.pg_advisory_xact_lock(LOCK)))
-    admins = sa.select(KEYS.c.id).where(KEYS.c.role == "admin", KEYS.c.revoked_at.is_(None))
+    admins = sa.select(KEYS.c.id).where(KEYS.c.role == "admin", _is_active())
     if connection.execute(admins.limit(1)).one_or_none() is not None:
         return None
-    return create(connection, "first", Role.ADMIN)[1]
+    return create(connection, "first", Role.ADMIN, actor="first start")[1]
+
+
+def rotate(connection: Connection, key_id: int, *, grace: timedelta, actor: str = COMMAND) -> tuple[Key, str]:
+    """Create the successor of a key: its name, role and lifetime; the old one expires after `grace`, if not before.
+
+    Returns it with its secret. Raises NotFound if the key does not exist, or is revoked or expired, and Conflict if it
+    has a successor.
+    """
+    found = connection.execute(sa.select(*_columns()).where(KEYS.c.id == key_id, _is_active()).with_for_update())
+    row = found.one_or_none()
+    if row is None:
+        raise NotFound(f"No key that is in use has the id {key_id}.")
+    rotated = sa.select(EVENTS.c.id).where(EVENTS.c.key_id == key_id, EVENTS.c.action == "rotated")
+    if connection.execute(rotated).first() is not None:
+        raise Conflict(f"Key {key_id} has a successor already; rotate that one, or create a key.")
+    old = _key(row)
+    lifetime = None if old.expires_at is None else old.expires_at - old.created_at
+    end = sa.func.least(KEYS.c.expires_at, sa.func.now() + grace)  # which ignores NULL
+    connection.execute(sa.update(KEYS).where(KEYS.c.id == key_id).values(expires_at=end))
+    _record(connection, key_id, "rotated", actor)
+    return create(connection, old.name, old.role, lifetime=lifetime, actor=actor)
 
 
 def listed(connection: Connection) -> list[Key]:
@@ -61,17 +103,33 @@ def listed(connection: Connection) -> list[Key]:
 
 
 def active(connection: Connection) -> dict[bytes, Key]:
-    """Return the keys that are not revoked, by SHA-256."""
-    statement = sa.select(KEYS.c.sha256, *_columns()).where(KEYS.c.revoked_at.is_(None))
+    """Return the keys that are neither revoked nor expired, by SHA-256."""
+    statement = sa.select(KEYS.c.sha256, *_columns()).where(_is_active())
     return {sha256: _key(row) for sha256, *row in connection.execute(statement)}
 
 
-def revoke(connection: Connection, key_id: int) -> None:
+def revoke(connection: Connection, key_id: int, *, actor: str = COMMAND) -> None:
     """Revoke a key; raises NotFound if it does not exist or is revoked."""
     statement = sa.update(KEYS).where(KEYS.c.id == key_id, KEYS.c.revoked_at.is_(None))
     if connection.execute(statement.values(revoked_at=sa.func.now())).rowcount == 0:
         raise NotFound(f"No key that is in use has the id {key_id}.")
+    _record(connection, key_id, "revoked", actor)
     revision.bump(connection)
+
+
+def events(connection: Connection, *, most: int = 1000) -> list[Event]:
+    """Return the latest `most` events, newest first."""
+    columns = [EVENTS.c[item.name] for item in fields(Event)]
+    found = connection.execute(sa.select(*columns).order_by(EVENTS.c.id.desc()).limit(most))
+    return [Event(**row._mapping) for row in found]
+
+
+def _record(connection: Connection, key_id: int, action: str, actor: str) -> None:
+    connection.execute(sa.insert(EVENTS).values(key_id=key_id, action=action, actor=actor))
+
+
+def _is_active() -> ColumnElement[bool]:
+    return KEYS.c.revoked_at.is_(None) & (KEYS.c.expires_at.is_(None) | (KEYS.c.expires_at > sa.func.now()))
 
 
 def _columns() -> list[sa.Column[Any]]:
@@ -79,5 +137,5 @@ def _columns() -> list[sa.Column[Any]]:
 
 
 def _key(row: Sequence[Any]) -> Key:
-    key_id, name, role, created_at, revoked_at = row
-    return Key(id=key_id, name=name, role=Role[role.upper()], created_at=created_at, revoked_at=revoked_at)
+    values = dict(zip((item.name for item in fields(Key)), row, strict=True))
+    return Key(**values | {"role": Role[values["role"].upper()]})

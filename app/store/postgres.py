@@ -13,6 +13,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -181,6 +182,21 @@ class EmbeddedPostgres:
             return folder
         name = hashlib.sha256(os.fsencode(self._root.resolve())).hexdigest()[:16]
         return Path(tempfile.gettempdir()) / f"gpucast-{name}"
+
+
+@contextmanager
+def started_beside(server: EmbeddedPostgres) -> Iterator[None]:
+    """Start the server in a thread, and use it until the block ends. If it cannot start, whoever joins it learns why.
+
+    The block joins it as another user: what comes before that, such as imports, need not wait for the start.
+    """
+    with ThreadPoolExecutor(1, "postgres") as thread:
+        started = thread.submit(server.__enter__)
+        try:
+            yield
+        finally:
+            if started.exception() is None:
+                server.__exit__(None, None, None)
 
 
 def binary(name: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -10,10 +11,13 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from app.config import MIGRATIONS
+from app.errors import BadInput
 from app.store.session import Database
 
 if TYPE_CHECKING:  # imported at use: it takes 0.3 s, and most starts need no migration
     from alembic.config import Config
+
+LOG = logging.getLogger(__name__)
 
 LOCK = 0x67707563  # "gpuc": serialises migrations
 FOREIGN_PREFIX = "procrastinate_"  # the queue's own tables, outside our metadata
@@ -22,10 +26,16 @@ _LINKS = ("revision", "down_revision")
 
 
 def upgrade(database: Database, target: str = "head") -> None:
-    """Migrate up to `target`; does nothing if the database is already there."""
+    """Migrate up to `target`; does nothing if the database is already there.
+
+    Nor if a newer release has migrated it: migrations only add, so that this one runs on (docs/how-to/upgrade.md).
+    """
     with database.begin() as connection:
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(LOCK)))
-        if target != "head" or current(connection) != head():
+        present = current(connection)
+        if present is not None and present not in _revisions()["revision"]:
+            LOG.warning("the database's schema %s is of a newer release: this one leaves it as it is", present)
+        elif target != "head" or present != head():
             from alembic import command  # noqa: PLC0415
 
             command.upgrade(_config(connection), target)
@@ -48,6 +58,29 @@ def check(database: Database) -> None:
         command.check(_config(connection))
 
 
+def lock(connection: Connection) -> None:
+    """Keep others from migrating until the transaction ends."""
+    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(LOCK)))
+
+
+def migrate(connection: Connection, target: str) -> None:
+    """Migrate up to `target` in the connection's transaction; raises BadInput for a version of a newer release."""
+    from alembic import command  # noqa: PLC0415
+    from alembic.util.exc import CommandError  # noqa: PLC0415
+
+    try:
+        command.upgrade(_config(connection), target)
+    except CommandError as error:
+        raise BadInput(f"This release does not know schema {target}: {error}") from error
+
+
+def remove(connection: Connection) -> None:
+    """Remove every table with its rows, in the connection's transaction."""
+    from alembic import command  # noqa: PLC0415
+
+    command.downgrade(_config(connection), "base")
+
+
 def current(connection: Connection) -> str | None:
     """Return the database's schema version; None before the first migration."""
     if connection.execute(sa.select(sa.func.to_regclass(_VERSION_TABLE))).scalar() is None:
@@ -58,10 +91,15 @@ def current(connection: Connection) -> str | None:
 
 def head() -> str:
     """Return the newest version: the one without a successor."""
-    texts = [path.read_text("utf-8") for path in MIGRATIONS.glob("versions/*.py")]
-    found = {name: set(re.findall(rf'^{name} = "(\w+)"', "\n".join(texts), re.MULTILINE)) for name in _LINKS}
+    found = _revisions()
     (newest,) = found["revision"] - found["down_revision"]
-    return str(newest)
+    return newest
+
+
+def _revisions() -> dict[str, set[str]]:
+    """Return the ids of all migrations, and of those that another one follows."""
+    texts = [path.read_text("utf-8") for path in MIGRATIONS.glob("versions/*.py")]
+    return {name: set(re.findall(rf'^{name} = "(\w+)"', "\n".join(texts), re.MULTILINE)) for name in _LINKS}
 
 
 def is_ours(name: str | None, kind: str, parents: Mapping[str, str | None]) -> bool:

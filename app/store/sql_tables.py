@@ -9,11 +9,13 @@ from sqlalchemy import (
     Date,
     DateTime,
     Double,
+    ForeignKey,
     Identity,
     Index,
     Integer,
     LargeBinary,
     MetaData,
+    PrimaryKeyConstraint,
     Table,
     Text,
     func,
@@ -123,6 +125,24 @@ PREDICTOR_VERSIONS = Table(
     CheckConstraint("state IN ('candidate', 'served', 'retired', 'kept_back')", name="state"),
 )
 
+# Artefacts by their SHA-256; the file is its chunks, joined by number.
+ARTIFACTS = Table(
+    "artifacts",
+    METADATA,
+    Column("sha256", Text, primary_key=True),
+    Column("manifest", Text, nullable=False),
+    _created(),
+)
+
+ARTIFACT_CHUNKS = Table(
+    "artifact_chunks",
+    METADATA,
+    Column("sha256", Text, ForeignKey("artifacts.sha256", name="fk_artifact_chunks_sha256", ondelete="CASCADE")),
+    Column("number", Integer),
+    Column("data", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("sha256", "number"),
+)
+
 RETRAIN_JOBS = Table(
     "retrain_jobs",
     METADATA,
@@ -167,8 +187,21 @@ API_KEYS = Table(
     Column("sha256", LargeBinary, nullable=False),
     _created(),
     Column("revoked_at", DateTime(timezone=True)),
+    Column("expires_at", DateTime(timezone=True)),
     Index("uq_api_keys_sha256", "sha256", unique=True),
     CheckConstraint("role IN ('read', 'predict', 'contribute', 'admin')", name="role"),
+)
+
+# What was done to keys, and by whom; rows are only added.
+KEY_EVENTS = Table(
+    "key_events",
+    METADATA,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("key_id", Integer, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("actor", Text, nullable=False),
+    _created(),
+    CheckConstraint("action IN ('created', 'rotated', 'revoked')", name="action"),
 )
 
 # Imported measurement files that ship with the code.

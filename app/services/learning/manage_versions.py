@@ -9,11 +9,11 @@ from typing import cast
 
 from sqlalchemy import Connection
 
-from app.engine.engine import Engine, import_hint
+from app.engine.engine import Engine, Refusal, import_hint
 from app.engine.shipped import Shipped, shipped_versions
 from app.errors import BadInput, Conflict, FieldError
 from app.predictors import BY_NAME
-from app.services.learning.retrain import queue_retrain
+from app.services.learning.retrain import enqueue, queue_retrain
 from app.services.learning.training_data import measured_gpus
 from app.store import versions
 from app.store.artifacts import ArtifactRefused
@@ -26,7 +26,8 @@ from app.tables.catalog import Catalog
 class Overview:
     """One predictor: stored versions, newest first, and the versions that answer in this process, by GPU id or "*".
 
-    `shipped` came with the code and answers where the database serves no version.
+    `shipped` came with the code and answers where the database serves no version. `refused`: versions that the database
+    serves and this process cannot.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Overview:
     history: tuple[Version, ...]
     answering: dict[str, str]
     shipped: Shipped | None
+    refused: tuple[Refusal, ...]
 
 
 def check_predictor(name: str) -> str:
@@ -77,6 +79,13 @@ def _refuse_without_data(connection: Connection, predictor: str, gpu_id: str | N
         )
 
 
+def retrain_refused(connection: Connection, predictor: str, gpu_id: str) -> None:
+    """Queue the retraining of a version that this code reads no more; nothing without measurements to learn from."""
+    rows = measured_gpus(connection, predictor) if BY_NAME[predictor].can.trainable else ()
+    if rows and (gpu_id == POOLED or gpu_id in rows):
+        enqueue(connection, predictor, gpu_id)
+
+
 def list_predictors(database: Database, engine: Engine, shipped: Path) -> list[Overview]:
     """Return every predictor in registration order; `shipped` is the folder of shipped artefacts."""
     with database.begin() as connection:
@@ -104,6 +113,7 @@ def _overview(name: str, engine: Engine, stored: Sequence[Version], ships: Shipp
         history=tuple(stored),
         answering={gpu: ready.version for (predictor, gpu), ready in engine.served.items() if predictor == name},
         shipped=ships,
+        refused=tuple(one for one in engine.refused if one.predictor == name),
     )
 
 

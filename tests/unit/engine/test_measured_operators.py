@@ -1,4 +1,4 @@
-"""What the engine keeps of stored operators from one look at the database to the next."""
+"""The engine's cache of stored operators between two polls of the database."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def upload(rows: Measurements) -> Upload:
     return Upload((Objects.of(uploads(rows, V100)),))
 
 
-def test_rows_are_read_again_only_when_there_are_more(settings: Settings, database: Database) -> None:
+def test_rows_are_read_again_only_if_some_were_added(settings: Settings, database: Database) -> None:
     stores = Stores.of(settings)
 
     def look(last: Engine | None = None) -> Engine:
@@ -47,7 +47,7 @@ def test_rows_are_read_again_only_when_there_are_more(settings: Settings, databa
     assert more.served["auto", "*"].uncalibrated is auto.uncalibrated
 
 
-def test_as_many_other_rows_are_read_again_and_none_are_forgotten(settings: Settings, database: Database) -> None:
+def test_replaced_rows_are_read_again(settings: Settings, database: Database) -> None:
     stores = Stores.of(settings)
 
     def look(last: Engine | None = None) -> Engine:

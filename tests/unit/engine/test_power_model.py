@@ -1,4 +1,4 @@
-"""A power model fitted on measured power, beside the physics that the rows were made up with."""
+"""A power model fitted to synthetic rows recovers the physics that made them."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def rows(count: int) -> PoweredRows:
     return powered_rows(kernel_table(kernels), GPUS, gpu, np.full(count, 1e-3), watts)
 
 
-def test_the_coefficients_are_found_again() -> None:
+def test_known_coefficients_are_recovered() -> None:
     model = fit_power_model([rows(400)], GPUS)
     assert model.own["nvidia-l4"].coefficients == pytest.approx([IDLE, LANES, MEMORY], rel=0.1)
     spec = SPECS["nvidia-l4"]
@@ -52,7 +52,7 @@ def test_the_coefficients_are_found_again() -> None:
     assert power.high / power.low == pytest.approx(np.exp(2 * 1.28 * 0.05), rel=0.03)
 
 
-def test_other_gpus_take_the_share_of_the_board_power() -> None:
+def test_other_gpus_use_the_mean_share_of_board_power() -> None:
     model = fit_power_model([rows(400)], GPUS)
     h100 = SPECS["h100-sxm5-80gb"]  # 700 W
     power = model.power(h100, load(0.0, h100.memory_bandwidth_bytes_per_s), 1.0, 0.8)
@@ -61,18 +61,18 @@ def test_other_gpus_take_the_share_of_the_board_power() -> None:
     assert (power.low, power.high) == (pytest.approx(140.0), 700.0)
 
 
-def test_too_few_rows_teach_nothing() -> None:
+def test_too_few_rows_fit_nothing() -> None:
     model = fit_power_model([rows(LEAST_ROWS - 1)], GPUS)
     power = model.power(SPECS["nvidia-l4"], load(1e9, 1e6), 1e-3, 0.8)
     assert power is not None and power.source == BOARD and power.middle == 72.0
 
 
-def test_a_workload_without_time_takes_the_board_power() -> None:
+def test_a_workload_without_time_uses_the_board_power() -> None:
     power = fit_power_model([rows(100)], GPUS).power(SPECS["nvidia-l4"], load(1.0, 1.0), 0.0, 0.8)
     assert power is not None and power.source == BOARD
 
 
-def test_the_load_of_a_kernel_is_what_it_says() -> None:
+def test_the_load_of_a_kernel_follows_its_work() -> None:
     kernel = convert(KERNEL_EXAMPLE | {"measured": []}, KernelWorkload)
     found = device_load(kernel, None)
     assert found.flops.sum() == found.flops[DTYPE_CODE["fp32"]] == kernel.flops and found.bytes == kernel.bytes

@@ -1,4 +1,4 @@
-"""Operators into the store and out again, as tables that predictors learn from."""
+"""Operators written to the store and read back as training tables."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -73,7 +73,7 @@ def test_a_table_per_operator_and_dtype_in_the_order_of_the_keys(stored: list[Op
         assert runs.rows.ops.dims.flags.c_contiguous
 
 
-def test_rows_come_back_as_they_went_in(stored: list[OperatorRuns]) -> None:
+def test_stored_rows_are_read_back_unchanged(stored: list[OperatorRuns]) -> None:
     runs = stored[1]
     ops = runs.rows.ops
     found = {
@@ -102,7 +102,7 @@ def test_rows_come_back_as_they_went_in(stored: list[OperatorRuns]) -> None:
     assert np.isnan(np.delete(runs.grid, launched, axis=1)).all()
 
 
-def test_only_what_is_asked_for(stored: list[OperatorRuns], database: Database) -> None:
+def test_only_requested_operators_are_read(stored: list[OperatorRuns], database: Database) -> None:
     with database.begin() as connection:
         (only,) = stored_operators(connection, GPUS, gpu_ids=["other"])
         assert (len(only), only.rows.gpu.tolist()) == (1, [1])
@@ -112,7 +112,7 @@ def test_only_what_is_asked_for(stored: list[OperatorRuns], database: Database) 
     assert all((a.key == b.key).all() for a, b in zip(stored, again, strict=True))
 
 
-def test_counts_and_an_identity_that_says_all(stored: list[OperatorRuns], database: Database) -> None:
+def test_counts_and_identity_of_stored_rows(stored: list[OperatorRuns], database: Database) -> None:
     with database.begin() as connection:
         assert measurements.counts(connection)["operator", "small"] == len(ROWS) - 1
         assert operators.counts(connection) == {"other": 1, "small": len(ROWS) - 1}
@@ -133,7 +133,7 @@ def test_counts_and_an_identity_that_says_all(stored: list[OperatorRuns], databa
         assert save(connection, checked(linear(1, 1.001, runs=9, power_w=3.0, latency_std_ms=0.1))) == 0
 
 
-def test_a_dtype_that_the_data_sheet_lacks_is_shown_to_run_but_not_faster_than_the_memory() -> None:
+def test_a_measured_dtype_runs_but_not_below_its_memory_time() -> None:
     assert SPECS[0].memory_bandwidth_bytes_per_s == 1e11
     nvfp4 = linear(4096, 50.0, workload={"n": 4096, "k": 4096, "dtype": "nvfp4"})
     found = checked(nvfp4, nvfp4 | {"latency_ms": 0.01})
@@ -143,7 +143,7 @@ def test_a_dtype_that_the_data_sheet_lacks_is_shown_to_run_but_not_faster_than_t
     assert sum(found.operators.reasons.values()) == 1
 
 
-def test_a_little_under_the_limit_is_let_through() -> None:
+def test_times_slightly_below_the_limit_are_accepted() -> None:
     # 2 x 8192^3 FLOPs at 1.28 TFLOP/s
     limit_ms = 2 * 8192**3 / 1.28e12 * 1e3
     square = {"n": 8192, "k": 8192}
@@ -151,7 +151,7 @@ def test_a_little_under_the_limit_is_let_through() -> None:
     assert [error.loc for error in checked(*rows).errors] == [(0, "latency_ms")]
 
 
-def test_rows_that_come_while_others_go_are_somebodys(database: Database) -> None:
+def test_rows_added_during_a_deletion_are_kept(database: Database) -> None:
     about = {"source": "passing"}
     with database.begin() as connection:
         assert save(connection, checked(*(linear(m, 2.0, **about) for m in (1, 2)))) == 2

@@ -51,7 +51,7 @@ def dumped(value: Any) -> bytes:
     return buffer.getvalue()
 
 
-def test_what_is_published_comes_back(tmp_path: Path) -> None:
+def test_published_artefacts_are_read_back(tmp_path: Path) -> None:
     sha256 = publish(tmp_path, PAYLOAD, {"predictor": "auto"})
     assert publish(tmp_path, PAYLOAD, {"predictor": "auto"}) == sha256
     loaded = load(tmp_path, sha256)
@@ -105,14 +105,14 @@ def test_a_hostile_pickle_runs_nothing(tmp_path: Path, dump: Any, wrap: Any) -> 
 
 
 @pytest.mark.parametrize("data", [b"", b"not a pickle", b"\x80\x04", dumped([1, 2]), b"(lp0\n" * 10])
-def test_other_bytes_are_refused(tmp_path: Path, data: bytes) -> None:
+def test_foreign_bytes_are_refused(tmp_path: Path, data: bytes) -> None:
     sha256 = plant(tmp_path, data)
     with pytest.raises(ArtifactRefused):
         load(tmp_path, sha256)
 
 
 @pytest.mark.parametrize("value", [object(), print, np.array([{}], dtype=object), Path("x")])
-def test_what_could_not_be_loaded_is_not_published(tmp_path: Path, value: Any) -> None:
+def test_unloadable_artefacts_are_not_published(tmp_path: Path, value: Any) -> None:
     with pytest.raises((ArtifactRefused, TypeError, pickle.PicklingError)):
         publish(tmp_path, {"value": value}, {})
     assert not tmp_path.exists() or not list(tmp_path.iterdir())

@@ -29,14 +29,14 @@ def test_a_users_change_survives_seeding(database: Database) -> None:
         assert gpus.get_spec(connection, "titan-v") == changed
 
 
-def test_seeding_refreshes_what_nobody_changed(database: Database) -> None:
+def test_seeding_refreshes_unchanged_rows(database: Database) -> None:
     with database.begin() as connection:
         spec = gpus.get_spec(connection, "nvidia-l4")
         assert gpus.seed(connection, [replace(spec, note="newer data sheet")]) == 1
         assert gpus.get_spec(connection, spec.id).note == "newer data sheet"
 
 
-def test_rows_of_before_links_had_domains_are_read_and_those_that_ship_refreshed(database: Database) -> None:
+def test_rows_stored_before_link_domains_are_read_and_shipped_ones_refreshed(database: Database) -> None:
     with database.begin() as connection:
         specs = {spec.id: spec for spec in gpus.load_specs(connection)}
         gpus.update_spec(connection, specs["titan-v"])

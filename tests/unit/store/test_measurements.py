@@ -32,14 +32,14 @@ def test_the_same_row_is_stored_once(database: Database) -> None:
     assert stored.id == identity(ROW) == identity(stored)
 
 
-def test_identity_is_about_figures_not_their_spelling() -> None:
+def test_row_identity_depends_on_values_not_on_spelling() -> None:
     spelled = {"flops": 2147483648.0, "kind": "kernel", "name": "matmul_tiled", "bytes": 15 * 10**21, "size": None}
     elsewhere = ROW.measured_at.astimezone(timezone(timedelta(hours=2))) if ROW.measured_at else None
     assert identity(replace(ROW, workload=spelled, measured_at=elsewhere, runs=20)) == identity(ROW)
     assert identity(replace(ROW, latency_s=0.00092)) != identity(ROW)
 
 
-def test_pages_follow_one_another(database: Database) -> None:
+def test_pages_are_consecutive(database: Database) -> None:
     rows = [replace(ROW, name="paged", latency_s=k / 1e4) for k in range(1, 26)]
     with database.begin() as connection:
         assert measurements.insert(connection, rows) == 25

@@ -31,7 +31,7 @@ def empty(postgres_url: str) -> Iterator[Database]:
         database.close()
 
 
-def test_up_check_down_leaves_nothing_and_up_again(empty: Database) -> None:
+def test_migrations_upgrade_downgrade_and_upgrade_again(empty: Database) -> None:
     for _ in range(2):
         schema.upgrade(empty)
         schema.check(empty)
@@ -44,7 +44,7 @@ def test_up_check_down_leaves_nothing_and_up_again(empty: Database) -> None:
             assert connection.execute(sa.text(LEFT)).all() == []
 
 
-def test_one_step_at_a_time(empty: Database) -> None:
+def test_migrations_run_one_step_at_a_time(empty: Database) -> None:
     schema.upgrade(empty, "0001")
     schema.upgrade(empty, "+1")
     schema.downgrade(empty, "-1")
@@ -52,7 +52,7 @@ def test_one_step_at_a_time(empty: Database) -> None:
         assert schema.current(connection) == "0001"
 
 
-def test_check_sees_a_difference(empty: Database) -> None:
+def test_check_detects_a_schema_difference(empty: Database) -> None:
     schema.upgrade(empty)
     with empty.begin() as connection:
         connection.execute(sa.text("ALTER TABLE gpus ADD COLUMN forgotten TEXT"))
@@ -60,12 +60,12 @@ def test_check_sees_a_difference(empty: Database) -> None:
         schema.check(empty)
 
 
-def test_the_queue_has_the_schema_of_the_installed_release() -> None:
+def test_the_queue_schema_is_that_of_the_installed_release() -> None:
     """If this fails, Procrastinate's schema changed: add a migration from the files it ships, and a new copy here."""
     assert (MIGRATIONS / "procrastinate_3_10.sql").read_text() == procrastinate.schema.SchemaManager.get_schema()
 
 
-def test_four_migrate_and_seed_at_once(postgres_url: str, tmp_path: Path) -> None:
+def test_four_processes_migrate_and_seed_at_once(postgres_url: str, tmp_path: Path) -> None:
     def start(url: str) -> int:
         settings = Settings(database_url=url, data_dir=tmp_path)
         with open_runtime(settings) as runtime, runtime.database.begin() as connection:
@@ -76,5 +76,17 @@ def test_four_migrate_and_seed_at_once(postgres_url: str, tmp_path: Path) -> Non
     assert len(seeded) == 1 and seeded.pop() >= 45
 
 
-def test_the_head_is_that_of_alembic() -> None:
+def test_the_head_revision_equals_that_of_alembic() -> None:
     assert schema.head() == ScriptDirectory(str(MIGRATIONS)).get_current_head()
+
+
+def test_an_older_release_runs_on_a_newer_schema(empty: Database, tmp_path: Path) -> None:
+    schema.upgrade(empty)
+    with empty.begin() as connection:
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
+        connection.execute(sa.text("CREATE TABLE of_the_newer_release (id BIGINT)"))
+        connection.execute(sa.text("ALTER TABLE gpus ADD COLUMN of_the_newer_release TEXT"))
+    older = Settings(database_url=empty.url, data_dir=tmp_path, seed_measurements_dir=tmp_path)
+    with open_runtime(older), empty.begin() as connection:
+        assert schema.current(connection) == "9999"
+        assert gpus.load_specs(connection)

@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL under fire: kill -9, several at once, folders that are long or closed."""
+"""The embedded PostgreSQL: kill -9, concurrent starts, long and private folders."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from app.config import CHECKOUT
-from app.store.postgres import EmbeddedPostgres, binary
+from app.store.postgres import EmbeddedPostgres, binary, started_beside
 from app.store.unprivileged import account_for, run_as
 
 pytestmark = pytest.mark.slow
@@ -85,7 +85,7 @@ def test_four_processes_start_at_once_and_the_last_one_stops_it(tmp_path: Path) 
         assert connection.execute("SELECT count(*) FROM t").fetchone() == (4,)
 
 
-def test_a_users_kill_9_leaves_a_server_that_the_next_one_stops(tmp_path: Path) -> None:
+def test_a_server_left_by_kill_9_is_stopped_by_the_next_process(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", COUNT_UP, str(tmp_path)],
         cwd=CHECKOUT,
@@ -102,7 +102,7 @@ def test_a_users_kill_9_leaves_a_server_that_the_next_one_stops(tmp_path: Path) 
     assert not running(tmp_path)
 
 
-def test_a_pid_file_that_names_a_living_stranger_does_not_keep_it_down(tmp_path: Path) -> None:
+def test_a_pid_file_of_another_process_does_not_prevent_a_start(tmp_path: Path) -> None:
     with EmbeddedPostgres(tmp_path):
         lines = (tmp_path / "data" / "postmaster.pid").read_text().split("\n")
     (tmp_path / "data" / "postmaster.pid").write_text("\n".join([str(os.getpid()), *lines[1:]]))
@@ -112,7 +112,22 @@ def test_a_pid_file_that_names_a_living_stranger_does_not_keep_it_down(tmp_path:
         psycopg.connect(server.url).close()
 
 
-def test_an_interrupted_first_start_is_made_anew(tmp_path: Path) -> None:
+def test_a_server_started_beside_is_joined_and_stops_with_the_block(tmp_path: Path) -> None:
+    with started_beside(EmbeddedPostgres(tmp_path)):
+        with EmbeddedPostgres(tmp_path) as joined:
+            psycopg.connect(joined.url).close()
+        assert running(tmp_path)
+    assert not running(tmp_path)
+
+
+def test_whoever_joins_a_server_that_cannot_start_learns_why(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with started_beside(EmbeddedPostgres(file)), pytest.raises(FileExistsError), EmbeddedPostgres(file):
+        pass
+
+
+def test_an_interrupted_first_start_is_repeated(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "PG_VERSION").write_text("18\n")
     (tmp_path / "initialising").touch()
@@ -121,7 +136,7 @@ def test_an_interrupted_first_start_is_made_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ['it\'s a "$HOME" of 100 % ünï', "x" * 120])
-def test_any_folder_will_do(tmp_path: Path, name: str) -> None:
+def test_long_and_unusual_folder_names_work(tmp_path: Path, name: str) -> None:
     with EmbeddedPostgres(tmp_path / name) as server:
         psycopg.connect(server.url).close()
 
@@ -134,7 +149,7 @@ def test_only_its_owner_reaches_the_socket(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root drops to another account")
-def test_root_may_keep_its_checkout_to_itself(tmp_path: Path) -> None:
+def test_root_may_use_a_private_checkout(tmp_path: Path) -> None:
     """An account that may enter neither the checkout nor the data folder still runs PostgreSQL in them."""
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)

@@ -19,7 +19,7 @@ def add(database: Database, predictor: str, *, state: str = "candidate") -> Vers
         )
 
 
-def test_serving_moves_the_pointer_and_rollback_moves_it_back(database: Database) -> None:
+def test_publishing_serves_a_version_and_rollback_the_one_before(database: Database) -> None:
     first, second, third = (add(database, "forest") for _ in range(3))
     kept = add(database, "forest", state="kept_back")
     assert [version.version for version in (first, second, third, kept)] == ["1", "2", "3", "4"]
@@ -44,7 +44,7 @@ def test_rollback_without_a_version_is_a_conflict(database: Database) -> None:
         versions.serve(connection, 10**9)
 
 
-def test_a_burst_is_one_waiting_job(database: Database) -> None:
+def test_a_burst_of_requests_is_one_waiting_job(database: Database) -> None:
     with database.begin() as connection:
         first, made = jobs.enqueue(connection, "ridge", "*")
         again, made_again = jobs.enqueue(connection, "ridge", "*")
