@@ -48,6 +48,7 @@ class Settings:
     port: Annotated[int, Knob("PORT", "port to listen on; 0: any free port")] = 8000
     workers: Annotated[int, Knob("GPUCAST_WORKERS", "API processes")] = 1
     log_level: Annotated[str, Knob("GPUCAST_LOG_LEVEL", "debug, info, warning or error")] = "info"
+    log_format: Annotated[str, Knob("GPUCAST_LOG_FORMAT", "text, or json: one object a line")] = "text"
     keys: Annotated[
         str, Knob("GPUCAST_KEYS", "require API keys: on, off, or auto (on unless HOST is a loopback address)")
     ] = "auto"
@@ -127,7 +128,11 @@ class Settings:
         return self.data_dir / "models_store"
 
 
-_CHOICES = {"log_level": ("debug", "info", "warning", "error"), "keys": ("auto", "on", "off")}
+_CHOICES = {
+    "log_level": ("debug", "info", "warning", "error"),
+    "log_format": ("text", "json"),
+    "keys": ("auto", "on", "off"),
+}
 
 
 def knobs() -> dict[str, Knob]:

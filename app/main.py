@@ -40,13 +40,14 @@ from app.api.query import check_parameters
 from app.api.service import Service
 from app.api.shared_counts import SharedCounts
 from app.bootstrap import first_key
-from app.bootstrap.assemble import assemble
+from app.bootstrap.assemble import assemble_to_serve
 from app.bootstrap.runtime import Runtime, open_runtime
 from app.bootstrap.warm import compile_apart, warm
 from app.config import Settings
 from app.engine import long_tail
 from app.engine.snapshot import SnapshotHolder
 from app.engine.versions import Stores
+from app.runtime import logs
 from app.runtime.allocator_trim import share_arena
 from app.services.graphs.graph_store import Graphs
 
@@ -81,6 +82,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: Service) -> AsyncIterator[None]:
+        logs.configure(settings)
         with ExitStack() as held:
             app.state.runtime = await run_in_threadpool(held.enter_context, open_runtime(settings))
             if settings.needs_keys:
@@ -122,7 +124,7 @@ def _holder(runtime: Runtime) -> SnapshotHolder:
     compile_apart()
     holder = SnapshotHolder(
         runtime.database,
-        partial(assemble, Stores.of(runtime.settings)),
+        partial(assemble_to_serve, Stores.of(runtime.settings)),
         warm,
         poll_s=runtime.settings.revision_poll_s,
         ensure_database=runtime.ensure_database,

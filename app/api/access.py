@@ -17,6 +17,7 @@ from app.errors import Forbidden, GpucastError, TooMany, Unauthorized
 from app.store.keys import Key, digest
 
 COOKIE = b"gpucast_key"
+KEY = "gpucast_key"  # of the scope: the caller's key, or None where none is required
 
 
 class Access:
@@ -42,11 +43,12 @@ class Access:
                 self._rate.hit(_caller(scope, key))
             if self._needs_keys and key is None:
                 raise Unauthorized
-            if key is not None and key.role < need:
+            if key is not None and (key.role < need or _is_forged(scope)):
                 raise Forbidden
         except GpucastError as error:
             await _refuse(scope, error)(scope, receive, send)
             return
+        scope[KEY] = key
         await self._app(scope, receive, send)
 
 
@@ -74,15 +76,24 @@ def _key(scope: Scope) -> Key | None:
     for name, value in scope["headers"]:
         if name == b"authorization":
             kind, _, secret = value.partition(b" ")
-            return _active_keys(scope).get(digest(secret.strip())) if kind.lower() == b"bearer" else None
+            return _active_key(scope, secret.strip()) if kind.lower() == b"bearer" else None
         if name == b"cookie":
             cookie = value
-    return None if cookie is None else _active_keys(scope).get(digest(_cookie_key(cookie)))
+    return None if cookie is None else _active_key(scope, _cookie_key(cookie))
 
 
-def _active_keys(scope: Scope) -> Mapping[bytes, Key]:
+def _active_key(scope: Scope, secret: bytes) -> Key | None:
     known: Mapping[bytes, Key] = scope["app"].state.holder.keys
-    return known
+    key = known.get(digest(secret))
+    return None if key is None or key.is_expired() else key
+
+
+def _is_forged(scope: Scope) -> bool:
+    """Return whether a page of another origin made the browser send a change with the cookie, which it adds itself."""
+    headers = dict(scope["headers"])
+    if scope["method"] in ("GET", "HEAD") or b"authorization" in headers:
+        return False
+    return headers.get(b"sec-fetch-site", b"same-origin") not in (b"same-origin", b"none")
 
 
 def _cookie_key(header: bytes) -> bytes:

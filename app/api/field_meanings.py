@@ -302,7 +302,11 @@ SHARED = {
     "now": "New value",
     # Access and problems
     "role": "read, predict, contribute or admin",
-    "revoked_at": "When it was revoked; null: valid",
+    "revoked_at": "When it was revoked; null: not revoked",
+    "expires_at": "When it expires; null: never",
+    "expires_in_days": "Lifetime in days; null: it never expires",
+    "grace_hours": "Hours that the old key stays valid",
+    "action": "created, rotated or revoked",
     "key": "The key itself, shown only once",
     "key_id": "Identifier of the key",
     "title": "Kind of problem, in words",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Annotated
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Path, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from app.api.access import KEY
 from app.api.deps import CHECKED_BODY, DatabaseDep, HolderDep
 from app.store import keys
 from app.store.keys import Key
@@ -16,13 +18,28 @@ from app.store.roles import Role, RoleName
 router = APIRouter(tags=["Access"])
 
 
-class KeyIn(BaseModel):
-    """Owner and role of a new key."""
+_MOST_DAYS = 3650
+KeyId = Annotated[int, Path(ge=1, le=2**31 - 1)]
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"name": "scheduler", "role": "predict"}})
+
+class KeyIn(BaseModel):
+    """Owner, role and lifetime of a new key."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"example": {"name": "scheduler", "role": "predict", "expires_in_days": 90}}
+    )
 
     name: str = Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f]+$")
     role: RoleName
+    expires_in_days: float | None = Field(default=None, strict=True, gt=0, le=_MOST_DAYS)
+
+
+class RotationIn(BaseModel):
+    """How long the old key stays valid beside its successor."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"grace_hours": 24}})
+
+    grace_hours: float = Field(default=24.0, strict=True, ge=0, le=24 * _MOST_DAYS)
 
 
 class KeyOut(BaseModel):
@@ -33,6 +50,7 @@ class KeyOut(BaseModel):
     role: RoleName
     created_at: datetime
     revoked_at: datetime | None
+    expires_at: datetime | None
 
 
 class NewKey(KeyOut):
@@ -42,16 +60,44 @@ class NewKey(KeyOut):
 
 
 class KeyList(BaseModel):
-    """Every key, including revoked ones."""
+    """Every key, including revoked and expired ones."""
 
     items: list[KeyOut]
 
 
+class KeyEvent(BaseModel):
+    """Something done to a key."""
+
+    key_id: int
+    action: Literal["created", "rotated", "revoked"]
+    actor: str = Field(description="the key that did it (key 1), the command line, the first start, or anyone")
+    created_at: datetime
+
+
+class KeyEventList(BaseModel):
+    """What was done to keys, newest first."""
+
+    items: list[KeyEvent]
+
+
 @router.post("/keys", status_code=201, dependencies=[CHECKED_BODY])
-def create_key(request: KeyIn, database: DatabaseDep, holder: HolderDep) -> NewKey:
+def create_key(request: KeyIn, caller: Request, database: DatabaseDep, holder: HolderDep) -> NewKey:
     """Create a key. It is only in this answer: the service stores its SHA-256."""
+    days = request.expires_in_days
+    lifetime = None if days is None else timedelta(days=days)
+    role = Role[request.role.upper()]
     with database.begin() as connection:
-        made, secret = keys.create(connection, request.name, Role[request.role.upper()])
+        made, secret = keys.create(connection, request.name, role, lifetime=lifetime, actor=_actor(caller))
+    holder.refresh()
+    return NewKey(key=secret, **_out(made).model_dump())
+
+
+@router.post("/keys/{key_id}/rotate", status_code=201, dependencies=[CHECKED_BODY])
+def rotate_key(key_id: KeyId, request: RotationIn, caller: Request, database: DatabaseDep, holder: HolderDep) -> NewKey:
+    """Create a key's successor, of the same name, role and lifetime; the old one expires after `grace_hours`."""
+    grace = timedelta(hours=request.grace_hours)
+    with database.begin() as connection:
+        made, secret = keys.rotate(connection, key_id, grace=grace, actor=_actor(caller))
     holder.refresh()
     return NewKey(key=secret, **_out(made).model_dump())
 
@@ -63,14 +109,25 @@ def list_keys(database: DatabaseDep) -> KeyList:
         return KeyList(items=[_out(key) for key in keys.listed(connection)])
 
 
-@router.delete("/keys/{key_id}", status_code=204, response_class=Response)
-def revoke_key(key_id: Annotated[int, Path(ge=1, le=2**31 - 1)], database: DatabaseDep, holder: HolderDep) -> None:
+@router.get("/keys/events")
+def list_key_events(database: DatabaseDep) -> KeyEventList:
+    """What was done to keys, by whom and when: the last 1,000 events, newest first."""
+    with database.begin() as connection:
+        return KeyEventList(items=[KeyEvent.model_validate(asdict(event)) for event in keys.events(connection)])
+
+
+@router.delete("/keys/{key_id:int}", status_code=204, response_class=Response)
+def revoke_key(key_id: KeyId, caller: Request, database: DatabaseDep, holder: HolderDep) -> None:
     """Revoke a key at once."""
     with database.begin() as connection:
-        keys.revoke(connection, key_id)
+        keys.revoke(connection, key_id, actor=_actor(caller))
     holder.refresh()
 
 
+def _actor(caller: Request) -> str:
+    key: Key | None = caller.scope.get(KEY)
+    return "anyone" if key is None else f"key {key.id}"
+
+
 def _out(key: Key) -> KeyOut:
-    name: RoleName = key.role.name.lower()  # type: ignore[assignment]
-    return KeyOut(id=key.id, name=key.name, role=name, created_at=key.created_at, revoked_at=key.revoked_at)
+    return KeyOut.model_validate(asdict(key) | {"role": key.role.name.lower()})

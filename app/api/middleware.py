@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.api import problems
 from app.api.metrics import Metrics
 from app.errors import GpucastError, TimedOut, TooLarge, UnsupportedMedia
+from app.runtime.logs import REQUEST_ID
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _MOST_TICK_S = 0.1
@@ -32,6 +33,7 @@ class Observe:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, and add X-Request-ID to its answer."""
         name = self._request_id(scope)
+        REQUEST_ID.set(name)  # of this task, which ends with the request
         started = time.perf_counter()
         status = 500
 

@@ -83,6 +83,12 @@ def _gauges(holder: SnapshotHolder, runtime: Runtime) -> Iterator[Gauge]:
     }
     labels = ("predictor", "gpu", "version")
     yield Gauge("gpucast_version_served", "Versions that answer; gpu * is all others", versions, labels)
+    refused: dict[tuple[str, ...], float] = {
+        (one.predictor, one.gpu_id, one.version): 1.0 for one in holder.engine.refused
+    }
+    yield Gauge(
+        "gpucast_version_refused", "Versions that should answer and cannot here; GET /predictors", refused, labels
+    )
     states: dict[tuple[str, ...], float] = {}
     with suppress(Unavailable), runtime.database.begin() as connection:
         states = {(state,): count for state, count in jobs.counts(connection).items()}

@@ -40,6 +40,14 @@ class AnsweringOut(BaseModel):
     version: str
 
 
+class RefusedOut(BaseModel):
+    """A version that should answer and does not, and why; what shipped or answered before does instead."""
+
+    gpu: str | None = Field(description="null: pooled over all GPUs")
+    version: str
+    reason: str
+
+
 class PredictorOut(BaseModel):
     """One predictor; `answering` is empty until a predictor that needs training is trained."""
 
@@ -47,6 +55,7 @@ class PredictorOut(BaseModel):
     trainable: bool
     needs_training: bool
     answering: list[AnsweringOut]
+    refused: list[RefusedOut] = Field(description="versions that this process cannot serve")
     shipped: VersionOut | None = Field(description="answers if no stored version is served")
     served: list[VersionOut]
     history: list[VersionOut] = Field(description=f"newest first, at most {MAX_HISTORY}")
@@ -90,6 +99,7 @@ def _predictor(item: Overview) -> PredictorOut:
         trainable=item.trainable,
         needs_training=item.needs_training,
         answering=[AnsweringOut(gpu=_gpu(gpu), version=version) for gpu, version in sorted(item.answering.items())],
+        refused=[RefusedOut(gpu=_gpu(one.gpu_id), version=one.version, reason=one.reason) for one in item.refused],
         shipped=None if item.shipped is None else _shipped(item.shipped),
         served=[_version(version) for version in item.served],
         history=[_version(version) for version in item.history[:MAX_HISTORY]],

@@ -34,8 +34,10 @@ COMMANDS = (
     ("train", "train", "Train the predictors that ship with the code."),
     ("trace", "trace", "Write the JSON graph of a PyTorch model."),
     ("evaluate", "evaluate", "Reproduce papers' tables and evaluate our own accuracy."),
-    ("keys", "keys", "Create, list and revoke API keys."),
+    ("keys", "keys", "Create, list, rotate and revoke API keys."),
     ("migrate", "migrate", "Migrate the database to a schema version, or check it."),
+    ("backup", "backup", "Write the database and the artefacts to one file."),
+    ("restore", "restore", "Restore a backup into an empty database."),
 )
 
 

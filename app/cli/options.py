@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from dataclasses import fields as fields_of
 from inspect import Parameter, Signature, signature
@@ -184,18 +184,23 @@ def snapshot_of(settings: Settings, predictor: str | None = None) -> Iterator[tu
 
     Loads only the artefacts of `predictor`, and auto's, which the warnings need; None loads all.
     """
-    from app.bootstrap.assemble import assemble_for
-    from app.bootstrap.runtime import open_runtime
-    from app.engine.gpu_rows import Snapshot
-    from app.engine.versions import ALL
-    from app.predictors.auto.predictor import Auto
-    from app.services.graphs.graph_store import Graphs
+    from app.store.postgres import EmbeddedPostgres, started_beside
 
-    with open_runtime(settings) as runtime:
-        engine, refused = assemble_for(runtime, only=ALL if predictor is None else {predictor, Auto.name})
-        for problem in refused:
-            print(f"gpucast: {problem}", file=sys.stderr)
-        yield Snapshot.of(engine), Graphs(runtime.database)
+    embedded = settings.database_url is None
+    with started_beside(EmbeddedPostgres(settings.data_dir / "postgres")) if embedded else nullcontext():
+        # These take longer than the server's start.
+        from app.bootstrap.assemble import assemble_for
+        from app.bootstrap.runtime import open_runtime
+        from app.engine.gpu_rows import Snapshot
+        from app.engine.versions import ALL
+        from app.predictors.auto.predictor import Auto
+        from app.services.graphs.graph_store import Graphs
+
+        with open_runtime(settings) as runtime:
+            engine, refused = assemble_for(runtime, only=ALL if predictor is None else {predictor, Auto.name})
+            for problem in refused:
+                print(f"gpucast: {problem}", file=sys.stderr)
+            yield Snapshot.of(engine), Graphs(runtime.database)
 
 
 def _of_file(file: Path | None, fields: list[str], measured: list[str]) -> dict[str, Any]:

@@ -49,6 +49,7 @@ def _leave(number: int, frame: FrameType | None) -> None:
 def _serve(settings: Settings) -> None:
     """Serve requests until a signal, in this process or in several that it supervises."""
     import uvicorn
+    from uvicorn.config import LOGGING_CONFIG
 
     os.environ.update(settings.environment())  # from which `create_app` builds its settings
     address = f"http://{settings.host}:{settings.port}"
@@ -60,6 +61,7 @@ def _serve(settings: Settings) -> None:
         port=settings.port,
         workers=settings.workers,
         log_level=settings.log_level,
+        log_config=None if settings.log_format == "json" else LOGGING_CONFIG,
         access_log=False,
         loop="uvloop",
         http="httptools",

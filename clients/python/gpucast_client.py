@@ -254,6 +254,18 @@ class Gpucast:
         answer = self._send("POST", "/keys", body=body)
         return cast("NewKey", answer.json())
 
+    def rotate_key(self, key_id: int, body: RotationIn) -> NewKey:
+        """Create a key's successor, of the same name, role and lifetime; the old one expires after
+        `grace_hours`.
+        """
+        answer = self._send("POST", f"/keys/{_quoted(key_id)}/rotate", body=body)
+        return cast("NewKey", answer.json())
+
+    def list_key_events(self) -> KeyEventList:
+        """What was done to keys, by whom and when: the last 1,000 events, newest first."""
+        answer = self._send("GET", "/keys/events")
+        return cast("KeyEventList", answer.json())
+
     def revoke_key(self, key_id: int) -> None:
         """Revoke a key at once."""
         self._send("DELETE", f"/keys/{_quoted(key_id)}")
@@ -461,15 +473,31 @@ class JobOut(TypedDict):
     finished_at: str | None
 
 
+class KeyEvent(TypedDict):
+    """Something done to a key."""
+
+    key_id: int
+    action: Literal["created", "rotated", "revoked"]
+    actor: str
+    created_at: str
+
+
+class KeyEventList(TypedDict):
+    """What was done to keys, newest first."""
+
+    items: list[KeyEvent]
+
+
 class KeyIn(TypedDict):
-    """Owner and role of a new key."""
+    """Owner, role and lifetime of a new key."""
 
     name: str
     role: Literal["read", "predict", "contribute", "admin"]
+    expires_in_days: NotRequired[float | None]
 
 
 class KeyList(TypedDict):
-    """Every key, including revoked ones."""
+    """Every key, including revoked and expired ones."""
 
     items: list[KeyOut]
 
@@ -482,6 +510,7 @@ class KeyOut(TypedDict):
     role: Literal["read", "predict", "contribute", "admin"]
     created_at: str
     revoked_at: str | None
+    expires_at: str | None
 
 
 class Listed(TypedDict):
@@ -532,6 +561,7 @@ class NewKey(TypedDict):
     role: Literal["read", "predict", "contribute", "admin"]
     created_at: str
     revoked_at: str | None
+    expires_at: str | None
     key: str
 
 
@@ -548,6 +578,7 @@ class PredictorOut(TypedDict):
     trainable: bool
     needs_training: bool
     answering: list[AnsweringOut]
+    refused: list[RefusedOut]
     shipped: VersionOut | None
     served: list[VersionOut]
     history: list[VersionOut]
@@ -566,6 +597,14 @@ class PriceReport(TypedDict):
     received: int
     inserted: int
     unchanged: int
+
+
+class RefusedOut(TypedDict):
+    """A version that should answer and does not, and why; what shipped or answered before does instead."""
+
+    gpu: str | None
+    version: str
+    reason: str
 
 
 class RemovalReport(TypedDict):
@@ -595,6 +634,12 @@ class RetrainRequest(TypedDict):
 
     predictor: str
     gpu: NotRequired[str | None]
+
+
+class RotationIn(TypedDict):
+    """How long the old key stays valid beside its successor."""
+
+    grace_hours: NotRequired[float]
 
 
 class SavedLine(TypedDict):

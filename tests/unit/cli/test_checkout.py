@@ -1,4 +1,4 @@
-"""The files around the code: locks, container files, and what no committed file may say."""
+"""Files around the code: lock files, container files, and text that no committed file may contain."""
 
 from __future__ import annotations
 
@@ -66,7 +66,33 @@ def test_compose_migrates_once_and_keeps_its_data() -> None:
     assert set(asked) <= {name for name, _, _ in COMMANDS}
 
 
-def test_the_image_copies_what_there_is_and_runs_as_nobody_special() -> None:
+def test_compose_has_no_password_and_says_how_to_make_one() -> None:
+    text = (CHECKOUT / "docker-compose.yml").read_text()
+    services: dict[str, Any] = yaml.safe_load(text)["services"]
+    asked = re.findall(r"\$\{POSTGRES_PASSWORD[^}]*\}", text)
+    assert len(asked) == 1 and asked[0].startswith("${POSTGRES_PASSWORD:?must be set in the file .env; openssl")
+    given = [
+        one["environment"].get("PGPASSWORD", one["environment"].get("POSTGRES_PASSWORD")) for one in services.values()
+    ]
+    assert given == asked * len(services)
+    for name in ("migrate", "api", "worker"):
+        assert ":" not in services[name]["environment"]["DATABASE_URL"].partition("@")[0].removeprefix("postgresql://")
+    assert ".env" in (CHECKOUT / ".gitignore").read_text().split("\n"), "the password is never committed"
+
+
+def test_compose_limits_every_container_and_takes_its_rights() -> None:
+    services: dict[str, Any] = yaml.safe_load((CHECKOUT / "docker-compose.yml").read_text())["services"]
+    for name, service in services.items():
+        limits = service["deploy"]["resources"]["limits"]
+        assert float(limits["cpus"]) > 0 and re.fullmatch(r"\d+g", limits["memory"]), name
+    for name in ("migrate", "api", "worker"):
+        assert services[name]["read_only"] is True and services[name]["cap_drop"] == ["ALL"]
+        assert services[name]["security_opt"] == ["no-new-privileges:true"]
+    assert services["postgres"]["healthcheck"]["test"][0] == "CMD-SHELL"
+    assert "healthcheck" not in services["api"], "the image's own"
+
+
+def test_the_image_copies_existing_files_and_runs_unprivileged() -> None:
     text = (CHECKOUT / "Dockerfile").read_text()
     copied = [word for line in re.findall(r"^COPY (?!--from)(.+)$", text, re.MULTILINE) for word in line.split()[:-1]]
     ignored = (CHECKOUT / ".dockerignore").read_text().split("\n")
@@ -77,7 +103,7 @@ def test_the_image_copies_what_there_is_and_runs_as_nobody_special() -> None:
     assert re.search(r"^USER (?!root)", final, re.MULTILINE) and "HEALTHCHECK" in final and "/healthz" in final
 
 
-def test_help_reaches_every_command() -> None:
+def test_every_command_is_listed_in_help() -> None:
     shown = CliRunner().invoke(build(None), ["--help"])
     assert shown.exit_code == 0
     for name, _, _ in COMMANDS:

@@ -1,4 +1,4 @@
-"""`gpucast evaluate` from a terminal: what it prints and writes, and what it says when it cannot."""
+"""`gpucast evaluate` from a terminal: output, files and errors."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ def evaluate(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("study", [item.name for item in studies.registered_commands])
-def test_the_data_folder_is_asked_for(study: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_data_folder_is_required(study: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GPUCAST_SHARED_DATA", raising=False)
     refused = CliRunner().invoke(studies, [study])
     assert refused.exit_code != 0
@@ -41,7 +41,7 @@ def test_unknown_folder_and_missing_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"no data in {DATA}")
-def test_tables_without_the_clean_rows(tmp_path: Path) -> None:
+def test_the_papers_tables_without_the_clean_rows(tmp_path: Path) -> None:
     (tmp_path / "cuda_kernels").mkdir()
     for path in (*DATA.glob("runs_*_final.csv"), DATA / "gpu_metrics.json"):
         (tmp_path / "cuda_kernels" / path.name).symlink_to(path)

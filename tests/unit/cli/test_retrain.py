@@ -1,4 +1,4 @@
-"""What `gpucast retrain` prints of a version."""
+"""Output of `gpucast retrain` for a version."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from app.cli.retrain import _report
 from app.store.jobs import Job
 
 
-def test_figures_are_told_apart_by_what_they_are_of(capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_are_labelled_by_their_split(capsys: pytest.CaptureFixture[str]) -> None:
     cell = {"split": "configuration_held_out", "gpu": "all", "n": 2, "mape": 4.0, "median_ape": 3.0}
     kernels = {**cell, "split": "size_held_out"}
     operators = [{**cell, "family": family} for family in ("linear/fp32", "softmax/bf16")]

@@ -1,4 +1,4 @@
-"""What a command costs before it works: `--help` and mistakes answer without the engine, the store or the server."""
+"""Start of commands: `--help` and usage errors import neither the engine nor the store nor the server."""
 
 import json
 import subprocess
@@ -36,6 +36,6 @@ def test_help_imports_nothing_heavy(name: str, loaded: dict[str, list[str]]) -> 
     assert not set(HEAVY) & set(loaded[name])
 
 
-def test_the_line_of_each_command_is_shown_whole() -> None:
+def test_the_help_line_of_each_command_is_not_truncated() -> None:
     shown = CliRunner().invoke(build(None), ["--help"]).output
     assert all(line in shown for _, _, line in COMMANDS)
