@@ -1,4 +1,4 @@
-"""Every wrong request is refused with its status, its field and what to send instead."""
+"""Invalid requests are rejected with a status, the field and what to send instead."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def places(told: dict[str, Any]) -> list[str]:
     ["flops", "bytes", "working_set_bytes", "lane_operations", "stride_bytes", "atomic_operations", "atomic_addresses"],
 )
 @pytest.mark.parametrize("value", [-1, NAN, INF, -INF, 1e300, 10**400, "12", True, [1]])
-def test_counts(client: TestClient, kernel: Kernel, field: str, value: Any) -> None:
+def test_invalid_counts(client: TestClient, kernel: Kernel, field: str, value: Any) -> None:
     assert places(refused(client, {"gpu": "titan-v", "workload": kernel | {field: value}})) == [f"workload.{field}"]
 
 
@@ -67,7 +67,7 @@ def test_counts(client: TestClient, kernel: Kernel, field: str, value: Any) -> N
         ("measured", {"gpu": "titan-v"}),
     ],
 )
-def test_launch_fields(client: TestClient, kernel: Kernel, field: str, value: Any) -> None:
+def test_invalid_launch_fields(client: TestClient, kernel: Kernel, field: str, value: Any) -> None:
     (place,) = places(refused(client, {"gpu": "titan-v", "workload": kernel | {field: value}}))
     assert place.startswith(f"workload.{field}")
 
@@ -87,7 +87,7 @@ def test_launch_fields(client: TestClient, kernel: Kernel, field: str, value: An
         ({"speed": 1}, "unknown field"),
     ],
 )
-def test_the_reason_says_what_to_send(client: TestClient, kernel: Kernel, change: Kernel, said: str) -> None:
+def test_messages_say_what_to_send(client: TestClient, kernel: Kernel, change: Kernel, said: str) -> None:
     told = refused(client, {"gpu": "titan-v", "workload": kernel | change})
     assert said in json.dumps(told["errors"])
 
@@ -119,7 +119,7 @@ def test_missing_fields(client: TestClient, kernel: Kernel, field: str) -> None:
     assert places(refused(client, {"gpu": "titan-v", "workload": kernel})) == [f"workload.{field}"]
 
 
-def test_every_wrong_field_is_named_at_once(client: TestClient, kernel: Kernel) -> None:
+def test_all_wrong_fields_are_named_at_once(client: TestClient, kernel: Kernel) -> None:
     wrong = kernel | {"flops": -1, "bytes": NAN, "dtype": "x", "speed": 1, "blocks": "many"}
     told = refused(client, {"gpu": "titan-v", "workload": wrong, "coverage": 2, "extra": 1})
     expected = {"workload.flops", "workload.bytes", "workload.dtype", "workload.speed", "workload.blocks"}
@@ -147,7 +147,7 @@ def test_every_wrong_field_is_named_at_once(client: TestClient, kernel: Kernel) 
         ({"workload": []}, "workload"),
     ],
 )
-def test_the_request_around_the_workload(client: TestClient, kernel: Kernel, change: Kernel, place: str) -> None:
+def test_invalid_fields_outside_the_workload(client: TestClient, kernel: Kernel, change: Kernel, place: str) -> None:
     assert place in places(refused(client, {"gpu": "titan-v", "workload": kernel} | change))
 
 
@@ -176,14 +176,14 @@ def test_an_unknown_gpu_among_measured_rows(client: TestClient, kernel: Kernel) 
     [b"", b"{", b"null x", b"\xff\xfe", b"[" * 200_000, b'{"gpu": "\xff"}', b"{'gpu': 1}", b'{"gpu": "\\ud800"}'],
     ids=["empty", "open", "trailing", "not utf-8", "deep", "bad string", "single quotes", "lone surrogate"],
 )
-def test_what_is_not_json(client: TestClient, body: bytes) -> None:
+def test_bodies_that_are_not_json(client: TestClient, body: bytes) -> None:
     answer = client.post("/predict", content=body)
     assert answer.status_code in (400, 422)
     assert answer.headers["content-type"] == "application/problem+json"
 
 
 @pytest.mark.parametrize("body", [b"null", b"[]", b"3", b'"text"', b"{}"])
-def test_json_that_is_no_request(client: TestClient, body: bytes) -> None:
+def test_json_of_other_types(client: TestClient, body: bytes) -> None:
     refused(client, body)
 
 
@@ -219,13 +219,13 @@ def test_bodies_nested_too_deeply(client: TestClient, path: str, depth: int) -> 
 
 
 @pytest.mark.parametrize("path", READERS_OF_JSON)
-def test_a_key_that_stands_twice(client: TestClient, path: str) -> None:
+def test_duplicate_keys_are_rejected(client: TestClient, path: str) -> None:
     told = client.post(path, content=b'{"a": {"gpu": "nvidia-l4", "gpu": "l40s"}}', headers={"content-type": JSON})
     assert told.status_code == 400, told.text
     assert told.json()["errors"] == [{"loc": ["a", "gpu"], "msg": "appears more than once"}]
 
 
-def test_a_key_that_stands_twice_in_a_valid_request(client: TestClient, kernel: Kernel) -> None:
+def test_a_duplicate_key_in_a_valid_request_is_rejected(client: TestClient, kernel: Kernel) -> None:
     head = json.dumps({"gpu": "titan-v", "workload": kernel})[:-1].encode()
     assert client.post("/predict", content=head + b"}").status_code == 200
     assert places(refused(client, head + b', "gpu": "titan-v"}', 400)) == ["gpu"]
@@ -248,14 +248,14 @@ PATHS = ("/predict", "/gpus", "/retrain", "/measurements")
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_too_large_by_its_length(narrow: TestClient, path: str) -> None:
+def test_a_body_over_the_limit_by_content_length_is_413(narrow: TestClient, path: str) -> None:
     answer = narrow.post(path, content=b" " * 10_001)
     assert (answer.status_code, answer.json()["status"]) == (413, 413)
     assert "over 10,000 bytes" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_too_large_in_chunks(narrow: TestClient, path: str) -> None:
+def test_a_body_over_the_limit_in_chunks_is_413(narrow: TestClient, path: str) -> None:
     answer = narrow.post(path, content=(b" " * 1000 for _ in range(11)))
     assert (answer.status_code, answer.json()["status"]) == (413, 413)
 
@@ -270,7 +270,7 @@ def test_chunks_within_the_limit_are_read(narrow: TestClient, kernel: Kernel) ->
     ("method", "path", "status"),
     [("GET", "/nope", 404), ("GET", "/predict", 405), ("DELETE", "/gpus", 405), ("PUT", "/gpus/titan-v", 405)],
 )
-def test_paths_and_methods_that_are_not_there(client: TestClient, method: str, path: str, status: int) -> None:
+def test_unknown_paths_and_methods(client: TestClient, method: str, path: str, status: int) -> None:
     answer = client.request(method, path)
     assert (answer.status_code, answer.json()["status"]) == (status, status)
     assert answer.headers["content-type"] == "application/problem+json"
@@ -294,14 +294,14 @@ def test_head_is_get_without_the_body(client: TestClient, path: str) -> None:
         ("/measurements?limit=1&limit=2", "limit"),
     ],
 )
-def test_parameters_that_nothing_reads_are_named(client: TestClient, path: str, name: str) -> None:
+def test_unknown_query_parameters_are_named(client: TestClient, path: str, name: str) -> None:
     told = client.get(path)
     assert told.status_code == 422, told.text
     assert told.json()["errors"][0]["loc"] == [name]
     assert client.get("/gpus/nvidia-l4/plan?op=linear&op=bmm&count=1").status_code == 200
 
 
-def test_probes_may_add_parameters_of_their_own(client: TestClient) -> None:
+def test_probes_accept_unknown_query_parameters(client: TestClient) -> None:
     assert client.get("/healthz?probe=1").status_code == 200
 
 

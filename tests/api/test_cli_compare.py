@@ -1,4 +1,4 @@
-"""`gpucast compare` and what it shares with `gpucast predict`: the route's answers, CSV, charts in SVG and PNG."""
+"""`gpucast compare`, and options shared with `gpucast predict`: results of the route, CSV, charts in SVG and PNG."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def workload(tmp_path: Path) -> str:
     return str(file)
 
 
-def test_the_answer_is_that_of_the_route(client: TestClient, settings: Settings, workload: str) -> None:
+def test_the_command_equals_the_route(client: TestClient, settings: Settings, workload: str) -> None:
     words = ("--by=cost", "--price=nvidia-l4=0.8", "--power=nvidia-l4=60", "--json")
     found = json.loads(run(settings, compare.command, workload, *OPTIONS, *words))
     request = {
@@ -61,7 +61,7 @@ def test_a_table_for_people(settings: Settings) -> None:
     assert any(line.startswith("note: ") for line in lines)
 
 
-def test_a_figure_that_some_lack_has_the_columns_of_the_others(settings: Settings, workload: str) -> None:
+def test_missing_figures_keep_the_columns_of_the_table(settings: Settings, workload: str) -> None:
     text = run(settings, compare.command, workload, *OPTIONS, "--price=nvidia-l4=0.8", "--by=energy", "--csv")
     head, *rows = csv.reader(io.StringIO(text))
     at = head.index("cost_usd")
@@ -90,7 +90,7 @@ def test_charts(settings: Settings, workload: str, command: Any, tmp_path: Path)
         assert len(image.getcolors(1 << 20) or []) > 10
 
 
-def test_what_cannot_be_drawn_is_refused(settings: Settings, workload: str) -> None:
+def test_undrawable_charts_are_rejected(settings: Settings, workload: str) -> None:
     with pytest.raises(BadInput, match=r"\.svg or \.png"):
         run(settings, compare.command, workload, "--plot=chart.pdf")
     with pytest.raises(BadInput, match="no figure"):

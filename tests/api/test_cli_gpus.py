@@ -36,13 +36,13 @@ def test_list_and_show(settings: Settings) -> None:
     assert shown in items
 
 
-def test_an_unknown_gpu_names_its_neighbours(settings: Settings) -> None:
+def test_an_unknown_gpu_lists_close_names(settings: Settings) -> None:
     done = _gpus(settings, "show", "rtx 4071")
     assert done.returncode == 1
     assert "rtx-4070" in done.stderr
 
 
-def test_added_once_refused_twice(settings: Settings) -> None:
+def test_adding_a_gpu_twice_is_rejected(settings: Settings) -> None:
     assert _gpus(settings, "add", "-", text=json.dumps(PROTOTYPE)).stdout == "Added prototype-1.\n"
     assert json.loads(_gpus(settings, "show", "prototype 1").stdout)["sm_count"] == 10
     clash = _gpus(settings, "add", "-", text=json.dumps({**PROTOTYPE, "id": "another"}))
@@ -50,7 +50,7 @@ def test_added_once_refused_twice(settings: Settings) -> None:
     assert "prototype-1" in clash.stderr
 
 
-def test_a_file_that_is_not_json_is_told(settings: Settings) -> None:
+def test_a_file_that_is_not_json_is_reported(settings: Settings) -> None:
     done = _gpus(settings, "add", "-", text="{")
     assert done.returncode == 1
     assert "not a readable JSON file" in done.stderr

@@ -23,7 +23,7 @@ def _delete(settings: Settings, *words: str, typed: str = "") -> subprocess.Comp
     return subprocess.run(command, env=environment, input=typed, capture_output=True, text=True, check=False)
 
 
-def test_asked_with_the_number_first(settings: Settings, database: Database) -> None:
+def test_deletion_asks_for_confirmation_with_the_row_count(settings: Settings, database: Database) -> None:
     about = {"gpu_id": "titan-v", "software": "cuda", "kind": "kernel", "name": "saxpy", "workload": {"kind": "kernel"}}
     rows = [MeasurementRow(**about, latency_s=k / 1e3, source="test") for k in (1, 2, 3)]  # type: ignore[arg-type]
     with database.begin() as connection:

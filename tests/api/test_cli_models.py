@@ -31,9 +31,7 @@ def gpucast(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[
     )
 
 
-def test_a_name_and_a_configuration_give_the_answers_of_the_route(
-    client: TestClient, settings: Settings, tmp_path: Path
-) -> None:
+def test_a_name_and_a_configuration_equal_the_route(client: TestClient, settings: Settings, tmp_path: Path) -> None:
     run = gpucast(
         settings,
         "predict",
@@ -61,7 +59,7 @@ def test_a_name_and_a_configuration_give_the_answers_of_the_route(
     assert json.loads(run.stdout) == client.post("/predict", json={"gpus": ["nvidia-l4"], "workload": workload}).json()
 
 
-def test_what_is_wrong_is_said(settings: Settings) -> None:
+def test_invalid_arguments_are_reported_without_a_traceback(settings: Settings) -> None:
     run = gpucast(settings, "predict", "--model", "resnet5O", "--gpu", "nvidia-l4")
     assert run.returncode == 1
     assert "resnet50" in run.stderr and "Traceback" not in run.stderr
@@ -89,7 +87,7 @@ def test_scaling_curves_as_numbers_and_as_a_plot(settings: Settings, tmp_path: P
     assert len(drawn.findall("{*}polyline")) == 4
 
 
-def test_a_batch_split_over_more_and_more_devices(settings: Settings) -> None:
+def test_scaling_splits_a_batch_over_devices(settings: Settings) -> None:
     sizes = ("--devices", "1,4", "--batches", "64", "--strong", "--json")
     run = gpucast(settings, "scale", "--model", "resnet18", "--gpu", "nvidia-l4", *sizes)
     assert run.returncode == 0, run.stderr

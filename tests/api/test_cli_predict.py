@@ -43,7 +43,7 @@ def bare(kernel: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in kernel.items() if name != "measured"}
 
 
-def test_a_file_gives_the_answer_of_the_route(
+def test_a_file_equals_the_route(
     client: TestClient, settings: Settings, kernel: dict[str, Any], tmp_path: Path
 ) -> None:
     request = {"gpus": ["rtx-4070", "titan-v"], "workload": kernel, "detail": True}
@@ -71,7 +71,7 @@ def test_flags_alone_on_all_gpus(settings: Settings, bare: dict[str, Any]) -> No
     assert len(run.stdout.splitlines()) > 45
 
 
-def test_what_is_wrong_is_said(settings: Settings, bare: dict[str, Any]) -> None:
+def test_invalid_arguments_are_reported_without_a_traceback(settings: Settings, bare: dict[str, Any]) -> None:
     run = gpucast(settings, "-", "--gpu", "rtx-4070", "--set", "flops=-1", stdin=json.dumps(bare))
     assert run.returncode == 1
     assert "workload.flops" in run.stderr
@@ -81,14 +81,14 @@ def test_what_is_wrong_is_said(settings: Settings, bare: dict[str, Any]) -> None
     assert gpucast(settings, "-", "--measured", "titan-v", stdin=json.dumps(bare)).returncode == 1
 
 
-def test_one_error_is_told_once(settings: Settings) -> None:
+def test_one_error_is_printed_once(settings: Settings) -> None:
     run = gpucast(settings, "--gpu", "rtx-4070", "--set", "kind=operator")
     assert run.returncode == 1 and run.stderr.count("'operator' is unknown") == 1
     several = gpucast(settings, "--gpu", "rtx-4070")
     assert several.stderr.count("required field is missing") > several.stderr.count("(and ") == 1
 
 
-def test_a_running_service_answers_and_nothing_is_loaded(service: Service, settings: Settings) -> None:
+def test_a_running_service_is_used_without_loading_artefacts(service: Service, settings: Settings) -> None:
     known = service.client.get("/gpus/titan-v").raise_for_status().json()
     mine = {**known, "id": "mine", "name": "Mine", "aliases": []}
     service.client.post("/gpus", json=mine).raise_for_status()

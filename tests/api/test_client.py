@@ -1,4 +1,4 @@
-"""The typed Python client: what the service says of itself, type-checked, and spoken with the running service."""
+"""The typed Python client: it matches the OpenAPI document, type-checks, and works with the running service."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def loaded(name: str) -> ModuleType:
     return found
 
 
-def test_the_client_is_what_the_running_service_documents(server: httpx.Client) -> None:
+def test_the_client_matches_the_openapi_document(server: httpx.Client) -> None:
     generate = loaded("generate")
     made = generate.module(server.get("/openapi.json").json())
     assert made == generate.MODULE.read_text("utf-8"), "run `make client`"

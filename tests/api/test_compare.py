@@ -1,4 +1,4 @@
-"""POST /compare: what it ranks by, what it says of prices and powers, how it splits networks, what it refuses."""
+"""POST /compare: ranking criteria, prices and power, splits of networks, invalid requests."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def ask(client: TestClient, **fields: Any) -> dict[str, Any]:
         ("energy", "energy_j", 1),
     ],
 )
-def test_the_order_is_that_of_the_figure(client: TestClient, rank_by: str, figure: str, more: int) -> None:
+def test_the_order_follows_the_criterion(client: TestClient, rank_by: str, figure: str, more: int) -> None:
     rows = ask(client, rank_by=rank_by, prices=PRICES)["ranking"]
     figures = [more * row[figure] for row in rows]
     assert figures == sorted(figures) and [row["rank"] for row in rows] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("kind", ["kernel", "operators", "model"])
-def test_times_are_those_of_predict(client: TestClient, kernel: dict[str, Any], kind: str) -> None:
+def test_times_equal_those_of_predict(client: TestClient, kernel: dict[str, Any], kind: str) -> None:
     model = {"kind": "model", "name": "gpt2", "batch": 2, "sequence": 256, "mode": "training"}
     workload = {"kernel": kernel, "operators": OPERATORS, "model": model}[kind]
     rows = {row["gpu"]: row for row in ask(client, workload=workload)["ranking"]}
@@ -71,7 +71,7 @@ def test_a_graph_is_compared(client: TestClient) -> None:
     assert len(ask(client, workload={"kind": "graph", "graph": graph, "batch": 8})["ranking"]) == 3
 
 
-def test_without_a_price_it_stands_last_and_says_so(client: TestClient) -> None:
+def test_gpus_without_a_price_come_last_with_a_warning(client: TestClient) -> None:
     rows = ask(client, rank_by="cost", prices={"NVIDIA L4": 0.8})["ranking"]
     assert rows[0]["gpu"] == "nvidia-l4" and rows[0]["price_source"] == "request"
     assert [row["cost_usd"] for row in rows[1:]] == [None, None]
@@ -79,7 +79,7 @@ def test_without_a_price_it_stands_last_and_says_so(client: TestClient) -> None:
     assert rows[1]["latency_ms"] < rows[2]["latency_ms"]
 
 
-def test_inline_gpus_stand_beside_owned_ones(client: TestClient) -> None:
+def test_inline_and_owned_gpus_are_compared_together(client: TestClient) -> None:
     found = ask(client, gpus=[*GPUS, INLINE], prices={"Tomorrow 1": 5.0}, rank_by="energy")["ranking"]
     last = found[-1]
     assert last["gpu"] == "tomorrow-1" and last["cost_usd"] > 0 and last["energy_j"] is None
@@ -87,7 +87,7 @@ def test_inline_gpus_stand_beside_owned_ones(client: TestClient) -> None:
     assert all(row["power_source"] == "board power" for row in found[:-1])
 
 
-def test_a_given_power_is_exact(client: TestClient) -> None:
+def test_a_given_power_has_no_interval(client: TestClient) -> None:
     found = ask(client, powers_w={"nvidia-l4": 60.0})
     row = next(row for row in found["ranking"] if row["gpu"] == "nvidia-l4")
     assert row["energy_j"] == pytest.approx(row["latency_ms"] * 60e-3) and row["power_source"] == "request"
@@ -95,17 +95,17 @@ def test_a_given_power_is_exact(client: TestClient) -> None:
     assert any("board power" in note for note in found["notes"])
 
 
-def test_a_gpu_asked_twice_is_compared_once(client: TestClient) -> None:
+def test_a_repeated_gpu_is_compared_once(client: TestClient) -> None:
     assert len(ask(client, gpus=["nvidia-l4", "NVIDIA L4", "tesla-t4"])["ranking"]) == 2
 
 
-def test_nearly_equal_gpus_cannot_be_told_apart(client: TestClient) -> None:
+def test_nearly_equal_gpus_are_statistically_tied(client: TestClient) -> None:
     rows = {row["gpu"]: row for row in ask(client, gpus=["b300", "gb300", "gtx-titan-x"])["ranking"]}
     assert rows["b300"]["indistinguishable_from"] == ["gb300"] and rows["gb300"]["indistinguishable_from"] == ["b300"]
     assert rows["gtx-titan-x"]["indistinguishable_from"] == [] and not rows["gtx-titan-x"]["pareto"]
 
 
-def test_all_leaves_out_what_cannot_run(client: TestClient) -> None:
+def test_all_omits_gpus_that_cannot_run_it(client: TestClient) -> None:
     found = ask(client, workload=LLAMA_70B | {"dtype": "fp8", "batch": 1, "sequence": 16}, gpus="all", max_devices=1)
     assert any("fp8" in one["reason"] for one in found["skipped"])
     fits = [row["memory"]["fits"] for row in found["ranking"]]
@@ -113,7 +113,7 @@ def test_all_leaves_out_what_cannot_run(client: TestClient) -> None:
     assert not any(row["pareto"] for row in found["ranking"] if not row["memory"]["fits"])
 
 
-def test_what_does_not_fit_is_split(client: TestClient) -> None:
+def test_networks_that_do_not_fit_are_split(client: TestClient) -> None:
     h100, h200 = sorted(
         ask(client, workload=LLAMA_70B, gpus=["h100-sxm5-80gb", "b300"])["ranking"], key=lambda row: -row["devices"]
     )
@@ -134,7 +134,7 @@ def test_the_criterion_chooses_the_split(client: TestClient) -> None:
     assert fast["latency_ms"] < cheap["latency_ms"]
 
 
-def test_more_devices_are_searched_only_when_asked(client: TestClient) -> None:
+def test_more_devices_are_searched_only_on_request(client: TestClient) -> None:
     model = {"kind": "model", "name": "gpt2-large", "batch": 8, "sequence": 512, "dtype": "bf16", "mode": "training"}
     fields: dict[str, Any] = {"workload": model, "gpus": ["h100-sxm5-80gb"], "rank_by": "throughput", "max_devices": 4}
     (alone,) = ask(client, **fields)["ranking"]
@@ -182,7 +182,7 @@ def test_bad_input_names_the_field(client: TestClient, change: dict[str, Any], l
 
 
 @pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
-def test_a_price_that_is_no_number_is_named(client: TestClient, word: str) -> None:
+def test_a_price_that_is_not_a_number_is_named(client: TestClient, word: str) -> None:
     body = (
         '{"workload": {"kind": "operators", "operators": [{"op": "memory", "bytes": 8}]}, "prices": {"nvidia-l4": %s}}'
     )
@@ -196,7 +196,7 @@ def test_the_example_of_the_schema_is_answered(client: TestClient, coverage: flo
     assert client.post("/compare", json=COMPARE_EXAMPLE | {"coverage": coverage}).status_code == 200
 
 
-def test_measured_power_makes_the_energy(client: TestClient) -> None:
+def test_energy_follows_from_measured_power(client: TestClient) -> None:
     sizes = [256 * k for k in range(1, 21)]
     rows = [
         {
@@ -222,7 +222,7 @@ def test_measured_power_makes_the_energy(client: TestClient) -> None:
 
 @pytest.mark.parametrize("path", ["/compare", "/plan", "/partition", "/predict"])
 @pytest.mark.parametrize("body", [rb'{"\ud800": 1}', rb'{"workload": {"\udfff": 1}}'])
-def test_a_lone_surrogate_in_a_name_is_no_json(client: TestClient, path: str, body: bytes) -> None:
+def test_a_lone_surrogate_in_a_name_is_rejected(client: TestClient, path: str, body: bytes) -> None:
     answer = client.post(path, content=body)
     assert answer.status_code in (400, 422), answer.text
     assert answer.headers["content-type"] == "application/problem+json"

@@ -1,4 +1,4 @@
-"""Measured networks in, ConvMeter out: upload, retrain through the queue, networks by name and by figures."""
+"""ConvMeter over HTTP: upload networks, retrain through the queue, predict networks by name and by figures."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def network(**changes: Any) -> dict[str, Any]:
 RESNET = {"kind": "model", "name": "resnet50", "mode": "inference", "batch": 32, "dtype": "fp16"}
 
 
-def test_without_rows_it_says_what_to_import(service: Service) -> None:
+def test_without_rows_the_error_names_the_import(service: Service) -> None:
     for refused in (service.client.post("/retrain", json={"predictor": "convmeter"}), ask(service, RESNET)):
         assert refused.status_code == 409
         assert "gpucast import timm DIR" in refused.json()["detail"]
@@ -81,7 +81,7 @@ def test_without_rows_it_says_what_to_import(service: Service) -> None:
     assert service.client.post("/retrain", json={"predictor": "convmeter"}).status_code == 409
 
 
-def test_networks_in_a_version_out(service: Service) -> None:
+def test_uploaded_networks_train_a_version(service: Service) -> None:
     taken = service.client.post("/measurements", json=measured()).raise_for_status().json()
     assert taken["inserted"] == 200
     for name in ("convmeter", "convmeter_ols"):
@@ -94,14 +94,14 @@ def test_networks_in_a_version_out(service: Service) -> None:
 
 
 @pytest.mark.parametrize("devices", [1, 8])
-def test_a_row_by_its_figures(service: Service, devices: int) -> None:
+def test_a_network_is_predicted_from_its_figures(service: Service, devices: int) -> None:
     row = network(devices=devices, **{"pass": "step"})
     (found,) = ask(service, row).raise_for_status().json()["predictions"]
     assert found["latency_ms"] == pytest.approx(1e3 * seconds(row["operators"][0], devices), rel=0.01)
     assert found["predictor"] == {"name": "convmeter", "version": "1"}
 
 
-def test_a_network_by_its_name(service: Service) -> None:
+def test_a_network_is_predicted_by_its_name(service: Service) -> None:
     (one,) = ask(service, RESNET).raise_for_status().json()["predictions"]
     # 4.09 G multiply-adds and 25.557 M parameters, as published; 11.1 M outputs of its convolutions.
     row = {"batch": 32, "flops": 8.18e9, "outputs": 1.111e7, "weights": 2.5557e7, "pass": "forward"}
@@ -126,7 +126,7 @@ def test_a_network_by_its_name(service: Service) -> None:
         ({"mode": "training", "gradient_accumulation": 2}, ["workload", "gradient_accumulation"]),
     ],
 )
-def test_runs_that_it_does_not_know(service: Service, changes: dict[str, Any], place: list[str]) -> None:
+def test_unsupported_run_configurations(service: Service, changes: dict[str, Any], place: list[str]) -> None:
     refused = ask(service, RESNET | changes)
     assert refused.status_code == 422
     assert refused.json()["errors"][0]["loc"] == place

@@ -1,4 +1,4 @@
-"""Every request in the README and the documentation is answered as written."""
+"""Every request in the README and the documentation works as written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an explanation adds up to, over HTTP: the very answer, of collectives wherever their devices are."""
+"""Explanations over HTTP add up to the predicted time, also for collectives over any devices."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def corrected_ms(told: Row) -> float:
 
 
 @pytest.mark.parametrize("gpu", GPUS)
-def test_an_explanation_adds_up_to_the_answer(client: TestClient, gpu: str) -> None:
+def test_an_explanation_adds_up_to_the_prediction(client: TestClient, gpu: str) -> None:
     asked = COLLECTIVES + OTHERS
     found = ask(client, gpu, {"kind": "operators", "operators": [row | {"count": 3} for row in asked]})
     for row, told in zip(asked, found["operators"], strict=True):
@@ -77,7 +77,7 @@ def test_an_explanation_adds_up_to_the_answer(client: TestClient, gpu: str) -> N
             assert (network["node_ms"] == 0.0) == alone, row
 
 
-def test_a_ring_over_two_machines_waits_for_the_longer(client: TestClient) -> None:
+def test_a_ring_over_two_machines_takes_its_slowest_link(client: TestClient) -> None:
     """Eight L4 in slots are slower than eight adapters, eight H200 on a switch quicker."""
     row = {"op": "reduce_scatter", "message_bytes": 7 * 2**25, "devices": 16, "nodes": 2, "dtype": "bf16"}
     for gpu, bound in (("nvidia-l4", "node"), ("h200-sxm-141gb", "network")):
@@ -89,7 +89,7 @@ def test_a_ring_over_two_machines_waits_for_the_longer(client: TestClient) -> No
         assert told["explanation"]["members"] == alone["explanation"]["members"]
 
 
-def test_of_a_network_the_adapters_are_those_that_it_says(client: TestClient) -> None:
+def test_explanations_of_networks_use_their_network_bandwidth(client: TestClient) -> None:
     took = []
     for bandwidth in (10e9, 50e9):
         split = {"tensor": 8, "data": 2, "nodes": 2, "network_bytes_per_s": bandwidth}
@@ -104,6 +104,6 @@ def test_of_a_network_the_adapters_are_those_that_it_says(client: TestClient) ->
 
 
 @pytest.mark.parametrize("predictor", ["roofline", "tilewave"])
-def test_other_predictors_explain_nothing(client: TestClient, predictor: str) -> None:
+def test_other_predictors_have_no_explanation(client: TestClient, predictor: str) -> None:
     rows = ask(client, "l40s", {"kind": "operators", "operators": COLLECTIVES[:30]}, predictor)["operators"]
     assert all("explanation" not in row for row in rows)

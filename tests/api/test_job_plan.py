@@ -1,4 +1,4 @@
-"""POST /plan: which GPU, how many, how surely; time limits, likelihoods, sensitivities; what it refuses."""
+"""POST /plan: GPUs, their number and the probability of the goals; time limits, sensitivities; invalid requests."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_example_of_the_documentation(client: TestClient) -> None:
     assert [choice["rank"] for choice in body.json()["choices"]] == [1, 2, 3]
 
 
-def test_the_cheapest_of_those_that_meet_the_goals_comes_first(client: TestClient) -> None:
+def test_the_cheapest_plan_that_meets_the_goals_comes_first(client: TestClient) -> None:
     plan = ask(client, steps=1e6, deadline_s=1e6)
     costs = [choice["cost_usd"] for choice in plan["choices"]]
     assert all(choice["meets"] for choice in plan["choices"])
@@ -54,7 +54,7 @@ def test_probability_and_time_limit_are_those_of_the_interval(client: TestClient
         assert choice["time_limit_s"] == pytest.approx(steps * middle / 1e3 * exp(spread * ndtri(0.95)))
 
 
-def test_copies_share_independent_steps_and_the_fewest_are_taken(client: TestClient) -> None:
+def test_independent_steps_are_shared_by_the_fewest_copies(client: TestClient) -> None:
     (alone,) = ask(client, gpus=["nvidia-l4"], steps=1000, deadline_s=1e6)["choices"]
     deadline_s = alone["time_limit_s"] / 3.0
     (choice,) = ask(client, gpus=["nvidia-l4"], steps=1000, deadline_s=deadline_s, probability=0.95)["choices"]
@@ -71,19 +71,19 @@ def test_training_takes_more_devices_by_splitting_a_step(client: TestClient) -> 
     assert plan["notes"]
 
 
-def test_an_epoch_where_no_steps_are_given(client: TestClient) -> None:
+def test_without_steps_a_plan_is_for_one_epoch(client: TestClient) -> None:
     plan = ask(client, workload=TRAINING | {"dataset_size": 1601}, deadline_s=1e6)
     assert plan["steps"] == 101
 
 
-def test_what_nothing_meets_is_the_closest_with_what_is_missing(client: TestClient) -> None:
+def test_unreachable_goals_return_the_closest_plan_and_the_shortfall(client: TestClient) -> None:
     plan = ask(client, steps=1e6, deadline_s=1.0)
     chances = [choice["probability"] for choice in plan["choices"]]
     assert plan["best"] is None and chances == sorted(chances, reverse=True)
     assert all("times too long" in choice["missing"][0] for choice in plan["choices"])
 
 
-def test_goals_hold_at_once(client: TestClient) -> None:
+def test_all_goals_hold_together(client: TestClient) -> None:
     loose = ask(client, steps=1e6, deadline_s=1e6)["choices"]
     both = ask(client, steps=1e6, deadline_s=1e6, budget_usd=min(one["cost_usd"] for one in loose) * 1.001)
     told = {choice["gpu"]: choice["probability"] for choice in both["choices"]}
@@ -96,7 +96,7 @@ def test_throughput_is_that_of_all_copies(client: TestClient) -> None:
     assert many["meets"] and many["throughput_per_s"] > 3 * one["throughput_per_s"]
 
 
-def test_money_energy_and_throughput_have_intervals_too(client: TestClient) -> None:
+def test_cost_energy_and_throughput_have_intervals(client: TestClient) -> None:
     plan = ask(client, gpus=["h100-sxm5-80gb"], steps=1000, deadline_s=1e6)
     (one,) = plan["choices"]
     ratio = one["job_interval_s"]["high"] / one["job_s"]
@@ -106,14 +106,14 @@ def test_money_energy_and_throughput_have_intervals_too(client: TestClient) -> N
     assert any(one["power_source"] in note for note in plan["notes"])
 
 
-def test_a_budget_without_a_price_is_not_said_to_be_met(client: TestClient) -> None:
+def test_a_budget_without_a_price_is_not_met(client: TestClient) -> None:
     plan = ask(client, prices={"nvidia-l4": 0.8}, budget_usd=1e6)
     assert plan["best"] == "nvidia-l4"
     assert all(one["probability"] is None and not one["meets"] for one in plan["choices"][1:])
     assert "no price" in plan["choices"][1]["missing"][0]
 
 
-def test_which_is_the_faster(client: TestClient) -> None:
+def test_the_probability_of_the_faster_gpu(client: TestClient) -> None:
     than = {row["gpu"]: row["than"] for row in ask(client, deadline_s=1e6)["faster"]}
     assert than["h100-sxm5-80gb"]["nvidia-l4"] > 0.99
     assert than["a100-sxm4-80gb"]["nvidia-l4"] + than["nvidia-l4"]["a100-sxm4-80gb"] == pytest.approx(1.0)
@@ -146,7 +146,7 @@ def test_more_bandwidth_clock_and_memory(client: TestClient) -> None:
         ({"deadline_s": 1, "workload": LINEAR | {"operators": []}}, ["workload", "operators"]),
     ],
 )
-def test_what_is_refused(client: TestClient, fields: dict[str, Any], loc: list[str]) -> None:
+def test_invalid_requests_are_rejected(client: TestClient, fields: dict[str, Any], loc: list[str]) -> None:
     assert refused(client, **fields)["errors"][0]["loc"] == loc
 
 

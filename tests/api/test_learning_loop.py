@@ -1,4 +1,4 @@
-"""Measurements in, a better predictor out: the whole loop on the real queue, worker and model store."""
+"""Learning loop for kernels on the real queue, worker and model store: upload, retrain, serve, roll back."""
 
 from typing import Any
 
@@ -48,13 +48,15 @@ def test_nothing_can_be_trained_without_data(server: httpx.Client) -> None:
         ({}, 422, "predictor"),
     ],
 )
-def test_requests_that_can_only_fail(server: httpx.Client, body: dict[str, Any], status: int, said: str) -> None:
+def test_unsatisfiable_retrain_requests_are_rejected(
+    server: httpx.Client, body: dict[str, Any], status: int, said: str
+) -> None:
     answer = server.post("/retrain", json=body)
     assert answer.status_code == status
     assert said in answer.text
 
 
-def test_jobs_and_versions_that_are_not_there(server: httpx.Client) -> None:
+def test_unknown_jobs_and_versions_are_404(server: httpx.Client) -> None:
     assert server.get("/jobs/999999").status_code == 404
     assert server.get("/jobs/one").status_code == 422
     assert server.post("/predictors/oracle/rollback").status_code == 422
@@ -90,7 +92,7 @@ def test_a_version_that_is_no_worse_replaces_the_served_one_and_can_be_rolled_ba
     assert server.post(f"/predictors/{QUICK}/rollback").status_code == 409
 
 
-def test_a_worse_version_is_kept_back_and_says_why(service: Service) -> None:
+def test_a_worse_version_is_held_back_with_the_reason(service: Service) -> None:
     served = predictor(service.client, QUICK)["served"][0]["version"]
     # Times up to a thousand times too long, at random: nothing that learns from them predicts well.
     nonsense = made_up(seed=2, noise=4.0, source="a broken clock")

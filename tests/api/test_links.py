@@ -1,4 +1,4 @@
-"""Links that join some cards only, over HTTP: what more of them exchange goes over their slots, and answers say so."""
+"""Links that join some GPUs only, over HTTP: communication beyond the link domain goes over the slots."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def model(**parallelism: int) -> dict[str, Any]:
     return {"kind": "model", "name": "llama-3-8b", "mode": mode, **sizes}
 
 
-def test_cards_beyond_a_bridge_meet_over_pcie(client: TestClient) -> None:
+def test_gpus_beyond_a_bridge_communicate_over_pcie(client: TestClient) -> None:
     for devices in (2, 4, 8):
         found, switched = (all_reduce(client, gpu, devices) for gpu in (BRIDGED, SWITCHED))
         assert found["bound"] == "communication"
@@ -60,7 +60,7 @@ def test_cards_beyond_a_bridge_meet_over_pcie(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("form", ["inline", "registered"])
-def test_a_card_of_the_callers_own(client: TestClient, form: str) -> None:
+def test_an_inline_gpu_with_a_bridge(client: TestClient, form: str) -> None:
     gpu: Any = CARD
     if form == "registered":
         stored = client.post("/gpus", json=CARD | {"slot_bandwidth_bytes_per_s": 6e10})
@@ -77,7 +77,7 @@ def test_a_card_of_the_callers_own(client: TestClient, form: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", [0, 1, -2, 2.5, 1e300, 10**400, "2", True, [2]])
-def test_a_domain_that_none_can_be_is_named(client: TestClient, wrong: Any) -> None:
+def test_an_invalid_link_domain_is_named(client: TestClient, wrong: Any) -> None:
     bad = CARD | {"link_domain_gpus": wrong}
     predicted = {"gpu": bad, "workload": {"kind": "operators", "operators": [MESSAGE | {"devices": 4}]}}
     for answer, loc in (
@@ -89,7 +89,7 @@ def test_a_domain_that_none_can_be_is_named(client: TestClient, wrong: Any) -> N
         assert [error["loc"] for error in answer.json()["errors"]] == [loc]
 
 
-def test_where_a_group_is_decides_which_link_it_takes(client: TestClient) -> None:
+def test_the_spread_of_a_group_selects_its_link(client: TestClient) -> None:
     """Two cards with others between them are not the two of a bridge."""
     near, far = (all_reduce(client, BRIDGED, 2, **more) for more in ({"spread": 2}, {"spread": 8}))
     assert far["latency_ms"] > 3.0 * near["latency_ms"] and said(far["warnings"])
@@ -100,7 +100,7 @@ def test_where_a_group_is_decides_which_link_it_takes(client: TestClient) -> Non
     assert answer.json()["errors"][0]["loc"] == ["workload", "operators", 0, "spread"]
 
 
-def test_splits_of_a_network(client: TestClient) -> None:
+def test_splits_of_a_network_use_the_right_link(client: TestClient) -> None:
     """Tensor ranks are neighbours; data-parallel replicas of pairs, and most stages, are not of one pair."""
     for parallelism, over_slot in (
         ({"tensor": 2}, False),
@@ -118,7 +118,7 @@ def test_splits_of_a_network(client: TestClient) -> None:
     assert eight > 4.0 * two
 
 
-def test_columns_and_batches_say_so_too(client: TestClient) -> None:
+def test_columns_and_batches_use_the_right_link(client: TestClient) -> None:
     columns = {"op": "all_reduce", "message_bytes": 2**26, "devices": [2, 8], "dtype": "bf16"}
     body = {"gpus": [BRIDGED, SWITCHED], "workload": {"kind": "operator_table", **columns}}
     found = client.post("/predict", json=body).json()["predictions"]
@@ -129,7 +129,7 @@ def test_columns_and_batches_say_so_too(client: TestClient) -> None:
     assert batch["latency_ms"] == pytest.approx(alone) and said(batch["warnings"][BRIDGED])
 
 
-def test_stages_of_a_partition(client: TestClient) -> None:
+def test_stages_of_a_partition_use_the_right_link(client: TestClient) -> None:
     """The first two cards share a bridge, the third and the fourth, and none two unlike ones."""
     body = {"gpus": [BRIDGED] * 4 + ["l40s"], "workload": model(), "link_latency_ms": 0}
     found = client.post("/partition", json=body).json()["partition"]
@@ -142,7 +142,7 @@ def test_stages_of_a_partition(client: TestClient) -> None:
     assert not any(SAYS in words for words in unlike["warnings"])  # no slot of a rack's is known
 
 
-def test_a_rack_that_one_link_joins_is_as_one_machine(client: TestClient) -> None:
+def test_a_rack_joined_by_one_link_counts_as_one_machine(client: TestClient) -> None:
     """Sixteen GB200 on four machines: NVLink; B200, on two machines of eight: the network."""
     for devices, nodes in ((8, 2), (16, 4)):
         trays, one, apart = (

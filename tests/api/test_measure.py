@@ -1,4 +1,4 @@
-"""From this machine's processor to a better prediction for it: measure, upload, retrain, ask again."""
+"""Measure this machine's CPU, upload, retrain and predict again."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def wait_for_version(service: Service, version: str) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_measured_uploaded_and_learned_from(
+def test_measuring_uploading_and_retraining_improves_predictions(
     service: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url, out, part = f"http://127.0.0.1:{service.port}", tmp_path / "all.parquet", tmp_path / "part.parquet"
@@ -120,7 +120,7 @@ CARD: dict[str, Any] = {
 }
 
 
-def test_figures_are_told_where_there_are_none(service: Service) -> None:
+def test_measured_figures_fill_missing_ones(service: Service) -> None:
     service.client.post("/gpus", json=CARD).raise_for_status()
     server, path = Server(f"http://127.0.0.1:{service.port}"), f"/gpus/{CARD['name']}"
     found = {"triad_bandwidth_bytes_per_s": 2.6e12, "launch_overhead_s": 2e-6}
@@ -139,7 +139,7 @@ BUSY: dict[str, Any] = {
 ADD = {"gpu": BUSY["name"], "software": "pytorch-2", "source": "made up", "outcome": "measured", "op": "add"}
 
 
-def test_a_cpu_registered_by_a_busy_run_is_raised_to_what_a_quiet_one_saw(service: Service, tmp_path: Path) -> None:
+def test_a_later_quieter_run_raises_the_figures_of_a_cpu(service: Service, tmp_path: Path) -> None:
     """Half of the bandwidth at first: rows of the next run would lie under that limit."""
     server, path = Server(f"http://127.0.0.1:{service.port}"), tmp_path / "out.parquet"
     first = Output(path, BUSY, {})
@@ -157,7 +157,7 @@ def test_a_cpu_registered_by_a_busy_run_is_raised_to_what_a_quiet_one_saw(servic
     assert server.raise_peaks(again.device) == FigureReport()
 
 
-def test_a_contributors_rows_come_in_and_figures_stay_the_admins(
+def test_contributors_may_add_rows_but_not_change_figures(
     settings: Settings, database: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with database.begin() as connection:

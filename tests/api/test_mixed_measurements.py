@@ -70,7 +70,7 @@ def stored(client: TestClient, source: str) -> dict[float, Any]:
     return {item["latency_ms"]: item for item in items}
 
 
-def test_all_kinds_in_one_file_whatever_its_form(client: TestClient, database: Database, tmp_path: Path) -> None:
+def test_all_kinds_in_one_file_in_every_format(client: TestClient, database: Database, tmp_path: Path) -> None:
     first = send(client, parquet(ROWS), PARQUET)
     assert first.status_code == 200, first.text
     told = first.json()
@@ -95,7 +95,7 @@ def test_all_kinds_in_one_file_whatever_its_form(client: TestClient, database: D
 
 
 @pytest.mark.parametrize("media", [PARQUET, CSV])
-def test_what_is_wrong_is_named_by_its_row_in_the_file(client: TestClient, media: str) -> None:
+def test_errors_name_their_row_in_the_file(client: TestClient, media: str) -> None:
     wrong = [
         *ROWS,
         ABOUT | KERNEL | {"latency_ms": None},
@@ -125,7 +125,7 @@ def test_what_is_wrong_is_named_by_its_row_in_the_file(client: TestClient, media
         (ABOUT | GEMM | {"latency_ms": 1.0, "kind": 3}, ["kind"], "where text is expected"),
     ],
 )
-def test_columns_and_cells_that_cannot_be_read(client: TestClient, row: Any, loc: list[Any], said: str) -> None:
+def test_unreadable_columns_and_cells_are_named(client: TestClient, row: Any, loc: list[Any], said: str) -> None:
     refused = send(client, parquet([row]), PARQUET)
     assert refused.status_code == 422
     assert refused.json()["errors"][0]["loc"] == loc
@@ -165,7 +165,7 @@ def test_a_file_brings_the_gpu_that_it_was_measured_on(client: TestClient) -> No
         ("[0, -1e400]", ["odd", 1]),
     ],
 )
-def test_what_a_database_cannot_hold_is_named_in_a_configuration(
+def test_configuration_text_that_postgresql_cannot_store_is_named(
     client: TestClient, cell: str, place: list[Any]
 ) -> None:
     row = {"gpu": "titan-v", "software": "pytorch-2.1", "source": "odd", "latency_ms": 50.0}

@@ -1,4 +1,4 @@
-"""POST /predict, kinds model and graph, as the HTTP contract words them."""
+"""POST /predict, kinds model and graph, as in the HTTP contract."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_data_parallel_devices_share_the_batch_and_communicate(client: TestClien
 
 
 @pytest.mark.parametrize("sizes", [{"tensor": 4}, {"pipeline": 4, "microbatches": 4}, {"data": 2, "tensor": 2}])
-def test_split_networks_take_less_time_and_memory_each(client: TestClient, sizes: Body) -> None:
+def test_split_networks_take_less_time_and_memory_per_device(client: TestClient, sizes: Body) -> None:
     alone = ask(client, MODEL | {"mode": "training"}, gpu="h100-sxm5-80gb")
     found = ask(client, split(MODEL | {"mode": "training"}, **sizes), gpu="h100-sxm5-80gb")
     assert found["devices"] == 4
@@ -124,7 +124,7 @@ def test_every_predictor_of_operators_answers_for_networks(client: TestClient, w
 
 
 @pytest.mark.parametrize("predictor", ["auto", "convmeter", "convmeter_ols"])
-def test_those_that_ship_answer_for_a_convnet_at_once(client: TestClient, predictor: str) -> None:
+def test_shipped_predictors_predict_a_convnet(client: TestClient, predictor: str) -> None:
     workload = CONVNET | {"batch": 64, "mode": "inference", "dtype": "fp16"}
     found = ask(client, workload, predictor=predictor, gpu="rtx-4090")
     assert found["predictor"]["name"] == predictor
@@ -160,7 +160,7 @@ def test_every_built_in_network_by_name(client: TestClient, name: str) -> None:
         assert not any("not known" in words for words in found["warnings"])
 
 
-def test_a_quantised_configuration_is_answered_in_the_dtype_asked(client: TestClient) -> None:
+def test_a_quantised_configuration_is_predicted_in_the_requested_dtype(client: TestClient) -> None:
     plain, quantised = (
         ask(client, MODEL | {"config": SMALL | extra})
         for extra in ({}, {"quantization_config": {"quant_method": "fp8"}})
@@ -170,7 +170,7 @@ def test_a_quantised_configuration_is_answered_in_the_dtype_asked(client: TestCl
     assert not any("quantization_config" in words for words in plain["warnings"])
 
 
-def test_products_by_blocks_hold_the_host(client: TestClient) -> None:
+def test_block_scaled_products_wait_for_the_host(client: TestClient) -> None:
     model = {"kind": "model", "name": "gpt2", "mode": "inference", "batch": 1, "sequence": 128}
     for dtype, software, warned in (
         ("fp8_block", None, True),
@@ -218,7 +218,7 @@ def test_the_host_launches_eager_operators(client: TestClient) -> None:
     assert any(part["group"] == "waiting" for part in eager["breakdown"])
 
 
-def test_a_host_may_be_slow_and_a_busy_device_hides_it(client: TestClient) -> None:
+def test_a_busy_device_hides_a_slow_host(client: TestClient) -> None:
     network = {"kind": "model", "name": "gpt2", "sequence": 16, "dtype": "fp32"}
     for batch, slow in ((1, True), (256, False)):
         found = ask(client, network | {"batch": batch}, detail=True)
@@ -247,7 +247,7 @@ def test_prefill_decode_and_serving_figures(client: TestClient) -> None:
     assert first["memory"]["breakdown"]["kv_cache_bytes"] > 0
 
 
-def test_what_does_not_fit_is_predicted_with_what_would(client: TestClient) -> None:
+def test_networks_that_do_not_fit_are_predicted_with_a_configuration_that_does(client: TestClient) -> None:
     asked = MODEL | {"config": GPT2_LARGE, "mode": "training", "batch": 16, "sequence": 1024}
     found = ask(client, asked)
     assert found["memory"]["fits"] is False
@@ -267,7 +267,7 @@ def test_the_largest_batch_fits_and_one_more_does_not(client: TestClient, more: 
     assert ask(client, MODEL | more | {"batch": most + 1})["memory"]["fits"] is False
 
 
-def test_several_gpus_all_of_them_and_those_that_lack_the_dtype(client: TestClient) -> None:
+def test_several_gpus_all_gpus_and_gpus_without_the_dtype(client: TestClient) -> None:
     body = {"workload": MODEL | {"dtype": "bf16"}, "gpus": "all"}
     answer = client.post("/predict", json=body).json()
     told = {one["gpu"] for one in answer["predictions"]}, {one["gpu"] for one in answer["skipped"]}
@@ -282,7 +282,7 @@ def test_whole_numbers_may_be_written_as_floats(client: TestClient) -> None:
     assert ask(client, MODEL | {"batch": 4.0, "sequence": 256.0}) == ask(client, MODEL)
 
 
-def test_a_network_costs_the_sum_of_its_operators_where_nothing_waits(client: TestClient) -> None:
+def test_a_network_takes_the_sum_of_its_operators_if_nothing_waits(client: TestClient) -> None:
     """The same linear by itself, as often as the network has it."""
     rows = ask(client, MODEL | {"software": "vllm-0.24"}, detail=True)["operators"]
     row = next(row for row in rows if row["op"] == "linear" and row["count"] == 12)
@@ -296,7 +296,7 @@ def test_a_network_costs_the_sum_of_its_operators_where_nothing_waits(client: Te
 
 
 @pytest.mark.parametrize("workload", [MODEL | {"mode": "training", "optimizer": "sgd"}, CONVNET | {"batch": 3}])
-def test_a_network_measured_whole_answers_for_itself(client: TestClient, workload: Body) -> None:
+def test_a_measured_network_is_predicted_by_its_measurement(client: TestClient, workload: Body) -> None:
     before = ask(client, workload)
     row = {"gpu": "nvidia-l4", "software": "pytorch-2.1", "source": "mine", "workload": workload}
     times = [1.3 * before["latency_ms"], 1.5 * before["latency_ms"], 1.4 * before["latency_ms"]]

@@ -1,4 +1,4 @@
-"""Wrong networks are refused with their status and field, and what to send instead, in bounded time."""
+"""Invalid networks are rejected with a status, the field and what to send instead, in bounded time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def places(told: Body) -> list[str]:
 
 @pytest.mark.parametrize("field", ["batch", "sequence", "gradient_accumulation", "dataset_size", "output_tokens"])
 @pytest.mark.parametrize("value", [0, -1, 1.5, NAN, INF, 2**60, 10**30, 10**400, "4", True, [4]])
-def test_numbers(client: TestClient, field: str, value: Any) -> None:
+def test_invalid_numbers(client: TestClient, field: str, value: Any) -> None:
     assert places(refused(client, MODEL | {field: value})) == [f"workload.{field}"]
 
 
@@ -61,21 +61,21 @@ def test_parallel_sizes(client: TestClient, field: str, value: Any) -> None:
         ("parallelism", 4),
     ],
 )
-def test_words(client: TestClient, field: str, value: Any) -> None:
+def test_invalid_choices(client: TestClient, field: str, value: Any) -> None:
     assert places(refused(client, MODEL | {field: value})) == [f"workload.{field}"]
 
 
-def test_every_wrong_field_is_named_at_once(client: TestClient) -> None:
+def test_all_wrong_fields_are_named_at_once(client: TestClient) -> None:
     told = refused(client, MODEL | {"batch": 0, "dtype": "fp31", "parallelism": {"data": -1}})
     assert sorted(places(told)) == ["workload.batch", "workload.dtype", "workload.parallelism.data"]
 
 
-def test_config_or_name(client: TestClient) -> None:
+def test_exactly_one_of_config_and_name_is_required(client: TestClient) -> None:
     assert places(refused(client, {"kind": "model", "sequence": 8})) == ["workload.config"]
     assert places(refused(client, MODEL | {"name": "resnet50"})) == ["workload.config"]
 
 
-def test_unknown_names_and_types_list_what_is_known(client: TestClient) -> None:
+def test_unknown_names_and_types_list_the_known_ones(client: TestClient) -> None:
     told = refused(client, CONVNET | {"name": "resnet5O"})
     assert places(told) == ["workload.name"]
     assert "resnet50" in told["detail"]
@@ -107,7 +107,7 @@ def test_batches_and_sizes_that_do_not_divide(client: TestClient) -> None:
     assert places(refused(client, MODEL | {"parallelism": {"pipeline": 1000}})) == ["workload.parallelism.pipeline"]
 
 
-def test_what_belongs_to_training_only(client: TestClient) -> None:
+def test_training_fields_are_rejected_in_inference(client: TestClient) -> None:
     assert places(refused(client, MODEL | {"recompute": True})) == ["workload.recompute"]
     assert places(refused(client, MODEL | {"gradient_accumulation": 2})) == ["workload.gradient_accumulation"]
     assert places(refused(client, MODEL | {"parallelism": {"zero": 3}})) == ["workload.parallelism.zero"]
@@ -115,7 +115,7 @@ def test_what_belongs_to_training_only(client: TestClient) -> None:
     assert places(told) == ["workload.output_tokens"]
 
 
-def test_what_a_network_does_not_take_is_refused(client: TestClient) -> None:
+def test_fields_of_other_networks_are_rejected(client: TestClient) -> None:
     vit = {"kind": "model", "name": "vit-b-16", "sequence": 197}
     assert places(refused(client, MODEL | {"image_size": 224})) == ["workload.image_size"]
     assert places(refused(client, vit)) == ["workload.sequence"]
@@ -123,7 +123,7 @@ def test_what_a_network_does_not_take_is_refused(client: TestClient) -> None:
     assert places(refused(client, block)) == ["workload.name"]
 
 
-def test_a_sequence_is_needed_and_has_an_end(client: TestClient) -> None:
+def test_a_sequence_is_required_and_bounded(client: TestClient) -> None:
     bare = {name: value for name, value in MODEL.items() if name != "sequence"}
     assert places(refused(client, bare)) == ["workload.sequence"]
     (place,) = places(refused(client, MODEL | {"sequence": 5000}))  # GPT-2 knows 1,024 positions
@@ -131,11 +131,11 @@ def test_a_sequence_is_needed_and_has_an_end(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("mode", ["prefill", "decode"])
-def test_convnets_do_not_serve_tokens(client: TestClient, mode: str) -> None:
+def test_convnets_have_no_serving_figures(client: TestClient, mode: str) -> None:
     assert places(refused(client, CONVNET | {"mode": mode})) == ["workload.mode"]
 
 
-def test_convnets_are_not_split_by_tensors(client: TestClient) -> None:
+def test_tensor_parallel_convnets_are_rejected(client: TestClient) -> None:
     assert places(refused(client, CONVNET | {"parallelism": {"tensor": 2}})) == ["workload.parallelism.tensor"]
     assert places(refused(client, CONVNET | {"sequence": 8})) == ["workload.sequence"]
     assert places(refused(client, CONVNET | {"name": "alexnet", "image_size": 16})) == ["workload.image_size"]
@@ -143,7 +143,7 @@ def test_convnets_are_not_split_by_tensors(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("size", [[224, 224], "large", 2**40])
-def test_an_image_size_that_is_none(client: TestClient, size: Any) -> None:
+def test_an_invalid_image_size_is_rejected(client: TestClient, size: Any) -> None:
     vit = {"model_type": "vit", "hidden_size": 768, "num_attention_heads": 12, "num_hidden_layers": 12}
     config = vit | {"intermediate_size": 3072, "patch_size": 16, "image_size": size}
     assert places(refused(client, {"kind": "model", "config": config})) == ["workload.config.image_size"]
@@ -173,7 +173,7 @@ def test_graphs(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("predictor", ["forest", "efficiency", "no-such"])
-def test_predictors_that_know_kernels_only(client: TestClient, predictor: str) -> None:
+def test_predictors_of_kernels_only_are_rejected(client: TestClient, predictor: str) -> None:
     for workload in (MODEL, CONVNET, GRAPH):
         assert places(refused(client, workload, predictor=predictor)) == ["predictor"]
 
@@ -182,7 +182,7 @@ def test_an_unknown_gpu(client: TestClient) -> None:
     assert places(refused(client, MODEL, 404, gpu="h1000")) == ["gpu"]
 
 
-def test_the_largest_valid_figures_are_answered(client: TestClient) -> None:
+def test_the_largest_valid_figures_are_predicted(client: TestClient) -> None:
     sizes = {"data": 2**16, "tensor": 1, "pipeline": 1, "nodes": 2**16}
     huge = MODEL | {"batch": 2**24, "mode": "training", "parallelism": sizes, "dataset_size": 1e15}
     answer = client.post("/predict", json={"gpu": "nvidia-l4", "workload": huge})
@@ -201,7 +201,7 @@ def test_the_largest_valid_figures_are_answered(client: TestClient) -> None:
         ({"workload": MODEL | {"config": GPT2_LARGE | {"n_layer": 10**9}}}, [0, "workload", "config", "n_layer"]),
     ],
 )
-def test_measured_networks_that_cannot_be(client: TestClient, change: Body, place: list[Any]) -> None:
+def test_invalid_measured_networks_are_rejected(client: TestClient, change: Body, place: list[Any]) -> None:
     row = {"gpu": "nvidia-l4", "software": "pytorch-2.1", "source": "mine", "latency_ms": 500.0, "workload": MODEL}
     answer = client.post("/measurements", json=[row | change])
     assert answer.status_code == 422, answer.text

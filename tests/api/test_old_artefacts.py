@@ -1,4 +1,4 @@
-"""Artefacts of other versions of the code in the store of a real service: read, or refused with the reason."""
+"""Artefacts of other code versions in the store of a real service: loaded, or refused with the reason."""
 
 from __future__ import annotations
 
@@ -99,12 +99,12 @@ def nonsense(payload: Payload) -> Payload:
     ("changed", "reason"),
     [
         (before_a_feature, "features of add: there were 26, and are 27"),
-        (without_a_schema, "ranges of features are (26,), not (27,)"),
+        (without_a_schema, "revision of features: "),
         (nonsense, "Its state does not fit this version of the code: "),
     ],
     ids=["a feature less", "a feature less, and no schema", "nonsense"],
 )
-def test_a_start_with_an_artefact_that_does_not_fit_answers_with_what_ships(
+def test_an_incompatible_artefact_falls_back_to_the_shipped_version(
     settings: Settings,
     database: Database,
     shipped: Payload,
@@ -122,7 +122,7 @@ def test_a_start_with_an_artefact_that_does_not_fit_answers_with_what_ships(
         assert auto["answering"] == [{"gpu": None, "version": shipped_versions(SHIPPED_MODELS)["auto"].version}]
 
 
-def test_a_version_whose_names_all_stand_serves(
+def test_a_version_with_known_names_is_served(
     settings: Settings, database: Database, shipped: Payload, tmp_path: Path
 ) -> None:
     version = serve(database, settings, {**shipped, "marker": 1})
@@ -131,7 +131,7 @@ def test_a_version_whose_names_all_stand_serves(
         assert notes(service) == []
 
 
-def test_nothing_ships_and_nothing_fits(
+def test_without_a_shipped_or_compatible_version_the_untrained_predictor_answers(
     settings: Settings, database: Database, shipped: Payload, tmp_path: Path
 ) -> None:
     serve(database, settings, before_a_feature({**shipped, "marker": 2}))

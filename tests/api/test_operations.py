@@ -1,4 +1,4 @@
-"""Health, readiness, metrics, pages, and what surrounds every request."""
+"""Health, readiness, metrics, pages, and headers of every request."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_metrics_count_by_route(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/docs"])
-def test_pages_ask_nothing_of_other_hosts(client: TestClient, path: str) -> None:
+def test_pages_load_nothing_from_other_hosts(client: TestClient, path: str) -> None:
     page = client.get(path)
     assert page.headers["content-type"].startswith("text/html")
     assert not re.findall(r"(?:src|href)=[\"']?(?:https?:)?//", page.text)

@@ -1,4 +1,4 @@
-"""Measured operators in, a better predictor out: upload, retrain, exact hit, rollback to what ships."""
+"""Learning loop for operators: upload, retrain, exact hit, rollback to the shipped version."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def retrain(service: Service, **body: Any) -> dict[str, Any]:
     return service.wait_for_job(answer.json()["job_id"])
 
 
-def test_what_ships_answers_at_once(service: Service) -> None:
+def test_the_shipped_version_predicts_at_once(service: Service) -> None:
     told = predictor(service, "li")
     version = told["shipped"]["version"]
     assert version.startswith("shipped-")
@@ -95,14 +95,14 @@ def test_what_ships_answers_at_once(service: Service) -> None:
     assert service.client.post("/predictors/li/rollback").status_code == 409
 
 
-def test_without_rows_a_retraining_says_what_to_import(service: Service) -> None:
+def test_retraining_without_rows_names_the_import(service: Service) -> None:
     refused = service.client.post("/retrain", json={"predictor": "li"})
     assert refused.status_code == 409
     assert "gpucast import neusight DIR" in refused.json()["detail"]
     assert "cuda-kernels" not in refused.json()["detail"]
 
 
-def test_kernel_rows_teach_a_predictor_of_operators_nothing(service: Service) -> None:
+def test_kernel_rows_do_not_train_predictors_of_operators(service: Service) -> None:
     service.client.post("/measurements", json=made_up()[:8]).raise_for_status()
     assert service.client.post("/retrain", json={"predictor": "li"}).status_code == 409
     kernel = made_up()[0]["workload"]
@@ -132,7 +132,7 @@ def test_from_measured_operators_to_a_better_version(service: Service) -> None:
     assert ask(service, "tesla-t4", op="bmm", b=8)["predictor"]["version"] == "1"
 
 
-def test_rows_that_the_served_version_answers_better_are_kept_back(service: Service) -> None:
+def test_a_version_worse_than_the_served_one_is_held_back(service: Service) -> None:
     run = made(V100, seed=5)
     service.client.post("/measurements", json=uploads(run.rows, V100, scale=0.5)).raise_for_status()
     job = retrain(service)
@@ -150,7 +150,7 @@ def test_a_version_for_one_gpu(service: Service) -> None:
     assert "nvidia-l4" in refused.json()["detail"]
 
 
-def test_rolling_the_first_version_back_serves_what_ships(service: Service) -> None:
+def test_rolling_back_the_first_version_serves_the_shipped_one(service: Service) -> None:
     back = service.client.post("/predictors/li/rollback").raise_for_status().json()
     assert (back["state"], back["created_at"]) == ("shipped", None)
     told = predictor(service, "li")

@@ -1,4 +1,4 @@
-"""Measurements of operators and models over HTTP: in every form, once, all or none."""
+"""Measurements of operators and models over HTTP: every format, no duplicates, all rows or none."""
 
 import csv
 import io
@@ -87,7 +87,7 @@ def stored(server: httpx.Client, **filters: Any) -> list[dict[str, Any]]:
     return items
 
 
-def test_operators_are_stored_once_in_whatever_form_they_come(server: httpx.Client) -> None:
+def test_operators_are_stored_once_in_every_format(server: httpx.Client) -> None:
     given = rows()
     first = server.post("/measurements", json=given).raise_for_status().json()
     assert (first["received"], first["inserted"], first["unchanged"]) == (6, 6, 0)
@@ -107,7 +107,7 @@ def test_operators_are_stored_once_in_whatever_form_they_come(server: httpx.Clie
     assert {item["software"] for item in found.values()} == {"pytorch-2.1"}
 
 
-def test_the_launched_kernel_and_all_other_figures_come_back(server: httpx.Client) -> None:
+def test_the_launched_kernel_and_all_figures_are_returned(server: httpx.Client) -> None:
     about: dict[str, Any] = {
         "source": "annotated",
         "kernel": {"name": "gemm_" + "x" * 500, "grid": [32, 8], "block": 256},
@@ -155,7 +155,7 @@ def test_filters_and_pages_over_all_kinds(server: httpx.Client) -> None:
     assert len(seen) == 8
 
 
-def test_one_wrong_row_stores_none(server: httpx.Client) -> None:
+def test_one_invalid_row_rejects_the_upload(server: httpx.Client) -> None:
     given = rows(source="half wrong")
     given[1] = given[1] | {"latency_ms": 1e-3}
     given[2] = given[2] | {"workload": given[2]["workload"] | {"m": 0}}
@@ -191,7 +191,7 @@ def test_one_wrong_row_stores_none(server: httpx.Client) -> None:
         ({"software": None}, [0, "software"]),
     ],
 )
-def test_wrong_objects_are_named(server: httpx.Client, change: dict[str, Any], loc: list[Any]) -> None:
+def test_errors_name_the_object(server: httpx.Client, change: dict[str, Any], loc: list[Any]) -> None:
     answer = server.post("/measurements", json=rows(OPERATORS[:1], **change))
     assert answer.status_code == 422, answer.text
     assert loc in [error["loc"] for error in answer.json()["errors"]]
@@ -221,7 +221,7 @@ SOUND = b"tesla-v100-sxm2-16gb,pytorch-2.1,bench,9,linear,1024,1024,1024,fp32"
         (HEADER + b",kind", SOUND + b",kernel", 422, [1, "workload", "op"]),
     ],
 )
-def test_wrong_cells_are_named(server: httpx.Client, header: bytes, line: bytes, status: int, loc: list[Any]) -> None:
+def test_errors_name_the_cell(server: httpx.Client, header: bytes, line: bytes, status: int, loc: list[Any]) -> None:
     extra = header.count(b",") - HEADER.count(b",")
     body = b"\n".join((header, SOUND + b"," * extra, line, b""))
     answer = send(server, body, "text/csv")
@@ -232,7 +232,7 @@ def test_wrong_cells_are_named(server: httpx.Client, header: bytes, line: bytes,
 
 @pytest.mark.parametrize("unit", ["ms", "us", "ns"])
 @pytest.mark.parametrize("ticks", [2**63 - 1, 2**62, -(2**63), 253_402_300_800_000])
-def test_times_that_no_calendar_has_are_named(server: httpx.Client, unit: str, ticks: int) -> None:
+def test_invalid_dates_are_named(server: httpx.Client, unit: str, ticks: int) -> None:
     kernel = {"gpu": "titan-v", "software": "cuda", "source": "mine", "latency_ms": 0.91, "name": "mm", "dtype": "fp32"}
     counts = ("flops", "bytes", "working_set_bytes", "blocks", "threads_per_block", "registers_per_thread")
     kernel |= dict.fromkeys((*counts, "shared_memory_per_block"), 64)

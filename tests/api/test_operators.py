@@ -1,4 +1,4 @@
-"""POST /predict, kinds operators and operator_table, as the HTTP contract words them."""
+"""POST /predict, kinds operators and operator_table, as in the HTTP contract."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_the_bound_is_that_of_the_largest_share(client: TestClient) -> None:
     assert ask(client, [compute, memory | {"bytes": 1}], predictor="roofline")["bound"] == "compute"
 
 
-def test_detail_has_a_row_per_operator_in_the_order_asked(client: TestClient) -> None:
+def test_detail_has_a_row_per_operator_in_request_order(client: TestClient) -> None:
     found = ask(client, [*ROWS, ROWS[0]], detail=True)
     rows = found["operators"]
     assert [row["op"] for row in rows] == ["linear", "bmm", "softmax", "linear"]
@@ -102,7 +102,7 @@ def test_detail_has_a_row_per_operator_in_the_order_asked(client: TestClient) ->
         assert row["limit_ms"] <= row["low_ms"] <= row["latency_ms"] <= row["high_ms"]
 
 
-def test_detail_explains_what_auto_answers_and_nothing_else(client: TestClient) -> None:
+def test_detail_explains_predictions_of_auto_only(client: TestClient) -> None:
     gemm, _, softmax = (row["explanation"] for row in ask(client, ROWS, detail=True)["operators"])
     latency_ms = ask(client, [ROWS[0] | {"count": 1}])["latency_ms"]
     physics, *learned = gemm["members"]
@@ -128,7 +128,7 @@ def test_detail_explains_what_auto_answers_and_nothing_else(client: TestClient) 
 
 @pytest.mark.parametrize("op", [op.name for op in OPS[1:]])
 @pytest.mark.parametrize("predictor", ["auto", "roofline"])
-def test_every_operator_is_answered(client: TestClient, op: str, predictor: str) -> None:
+def test_every_operator_is_predicted(client: TestClient, op: str, predictor: str) -> None:
     for phase in ("forward", "backward")[: 1 + (op not in FORWARD_ONLY)]:
         found = ask(client, [a_row(op) | {"phase": phase}], gpu="h100-sxm5-80gb", predictor=predictor)
         assert 0 < found["interval_ms"]["low"] <= found["latency_ms"] <= found["interval_ms"]["high"] < 1e6
@@ -146,7 +146,7 @@ def test_states_stacks_and_nulls(client: TestClient) -> None:
     assert burst <= ask(client, [gemm | {"run_state": "sustained"}])["latency_ms"]
 
 
-def test_several_gpus_in_the_order_asked_and_all_without_those_that_cannot(client: TestClient) -> None:
+def test_several_gpus_in_request_order_and_all_that_can_run_it(client: TestClient) -> None:
     body = {"workload": {"kind": "operators", "operators": ROWS}, "gpus": ["titan-v", "NVIDIA L4", "titan-v"]}
     found = client.post("/predict", json=body).json()["predictions"]
     assert [one["gpu"] for one in found] == ["titan-v", "nvidia-l4", "titan-v"]
@@ -170,7 +170,7 @@ def test_a_workload_that_does_not_fit_is_predicted(client: TestClient) -> None:
     assert any("does not fit" in words for words in found["warnings"])
 
 
-def test_columns_answer_as_rows_do(client: TestClient) -> None:
+def test_columns_are_predicted_as_rows_are(client: TestClient) -> None:
     workload = OPERATOR_TABLE_EXAMPLE["workload"]
     found = table(client, {name: value for name, value in workload.items() if name != "kind"}, gpus=["nvidia-l4"])[0]
     assert list(found) == ["gpu", "latency_ms", "low_ms", "high_ms", "bound", "coverage", "predictor", "warnings"]
@@ -183,7 +183,7 @@ def test_columns_answer_as_rows_do(client: TestClient) -> None:
         assert found["bound"][k] == alone["bound"]
 
 
-def test_columns_of_words_pairs_and_single_cells(client: TestClient) -> None:
+def test_columns_of_choices_pairs_and_single_cells(client: TestClient) -> None:
     conv = {"op": "conv2d", "b": 8, "in_channels": 3, "out_channels": 64, "input_size": [224, [128, 256]]}
     (found,) = table(client, conv | {"kernel_size": 7, "dtype": ["fp32", "bf16"], "count": [1, 2]})
     rows = [
@@ -219,7 +219,7 @@ def test_the_command_line_predicts_operators(tmp_path: Any, settings: Any) -> No
 
 
 @pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"])
-def test_collectives_over_several_nodes_take_the_network(client: TestClient, op: str) -> None:
+def test_collectives_over_several_nodes_use_the_network(client: TestClient, op: str) -> None:
     sizes = {"op": op, "message_bytes": 2**28, "devices": 16}
     within, apart = (ask(client, [sizes | {"nodes": n}], gpu="h100-sxm5-80gb") for n in (1, 16))
     # A device passes what it holds, or of an all_to_all all but its own part, through an adapter of 25 GB/s.
@@ -241,7 +241,7 @@ def test_two_machines_of_eight_take_no_less_than_one(client: TestClient, gpu: st
         assert two["latency_ms"] > one["latency_ms"]
 
 
-def test_a_stack_that_nobody_knows_is_doubted_however_it_is_asked(client: TestClient) -> None:
+def test_an_unknown_software_stack_gets_a_warning_in_every_format(client: TestClient) -> None:
     row = {"op": "linear", "m": 64, "n": 64, "k": 64, "dtype": "bf16"}
     network = {"kind": "model", "name": "gpt2", "mode": "inference", "batch": 1, "sequence": 128, "dtype": "bf16"}
     for software, words in (("pytroch-2.1", True), ("PyTorch-2.1", False), ("vllm-0.24", False)):

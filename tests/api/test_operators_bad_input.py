@@ -1,4 +1,4 @@
-"""Wrong operators are refused with their status, their field and row, and what to send instead."""
+"""Invalid operators are rejected with a status, the field and row, and what to send instead."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def test_a_single_cell_for_all_rows_has_no_row(client: TestClient, value: Any) -
     assert places(refused(client, columns(m=[64, 64], n=value))) == ["workload.n"]
 
 
-def test_every_wrong_place_is_named_at_once(client: TestClient) -> None:
+def test_all_errors_are_named_at_once(client: TestClient) -> None:
     told = refused(client, columns(m=[64, 0, NAN], k=[-1, 64, 64], dtype=["fp32", "fp31", "fp32"]))
     assert sorted(places(told)) == ["workload.dtype.1", "workload.k.0", "workload.m.1", "workload.m.2"]
     told = refused(client, rows(LINEAR | {"m": 0}, LINEAR, LINEAR | {"k": 2.5}))
     assert places(told) == ["workload.operators.0.m", "workload.operators.2.k"]
 
 
-def test_unknown_operators_are_all_named_and_memory_is_offered(client: TestClient) -> None:
+def test_all_unknown_operators_are_named_and_memory_is_suggested(client: TestClient) -> None:
     told = refused(client, rows({"op": "warp", "x": 1}, LINEAR, {"op": 7}, {"m": 1}))
     assert places(told) == [f"workload.operators.{k}.op" for k in (0, 2, 3)]
     assert "'warp'" in told["errors"][0]["msg"]
@@ -86,7 +86,7 @@ def test_missing_fields(client: TestClient) -> None:
     assert places(refused(client, columns(m=[64, None]))) == ["workload.m.1"]
 
 
-def test_words(client: TestClient) -> None:
+def test_invalid_choices(client: TestClient) -> None:
     for field, value in [
         ("dtype", "fp31"),
         ("phase", "sideways"),
@@ -101,7 +101,7 @@ def test_words(client: TestClient) -> None:
         assert "valid" in told["errors"][0]["msg"]
 
 
-def test_a_refused_word_comes_with_those_that_this_operator_knows(client: TestClient) -> None:
+def test_an_invalid_choice_lists_the_choices_of_the_operator(client: TestClient) -> None:
     told = refused(client, rows(LINEAR | {"dtype": "int4_wo", "phase": "sideways"}))
     said = {error["loc"][-1]: error["msg"].partition("valid: ")[2].split(", ") for error in told["errors"]}
     assert "bf16" in said["dtype"] and "int4_wo" not in said["dtype"]
@@ -111,7 +111,7 @@ def test_a_refused_word_comes_with_those_that_this_operator_knows(client: TestCl
 
 
 @pytest.mark.parametrize("value", [0, -1, 1e30, NAN, "64"])
-def test_a_wrong_field_is_not_said_to_be_missing(client: TestClient, value: Any) -> None:
+def test_a_wrong_field_is_not_reported_as_missing(client: TestClient, value: Any) -> None:
     assert places(refused(client, rows({"op": "memory", "bytes": value}))) == ["workload.operators.0.bytes"]
 
 
@@ -153,7 +153,7 @@ def test_empty_lists_and_wrong_shapes(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("predictor", ["forest", "efficiency", "ridge", "no-such"])
-def test_predictors_that_know_kernels_only(client: TestClient, predictor: str) -> None:
+def test_predictors_of_kernels_only_are_rejected(client: TestClient, predictor: str) -> None:
     for workload in (rows(LINEAR), columns()):
         told = refused(client, workload, predictor=predictor)
         assert places(told) == ["predictor"]

@@ -1,4 +1,4 @@
-"""POST /predict/batch in its three forms."""
+"""POST /predict/batch in its three formats."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def as_json(client: TestClient, columns: Any, **query: Any) -> Response:
     return send(client, json.dumps(columns).encode(), "application/json", **query)
 
 
-def test_json_columns_answer_as_rows_do(client: TestClient) -> None:
+def test_json_columns_are_predicted_as_rows_are(client: TestClient) -> None:
     found = as_json(client, TABLE.to_pydict()).json()
     assert list(found) == ["latency_ms", "low_ms", "high_ms", "bound", "coverage", "predictors", "warnings"]
     for k, row in enumerate(ROWS):
@@ -83,7 +83,7 @@ def test_json_columns_answer_as_rows_do(client: TestClient) -> None:
 
 
 @forms
-def test_files_answer_as_json_does(client: TestClient, write: Write, media: str) -> None:
+def test_files_are_predicted_as_json_is(client: TestClient, write: Write, media: str) -> None:
     expected = as_json(client, TABLE.to_pydict()).json()
     answer = send(client, write(TABLE), media)
     assert answer.headers["content-type"] == media
@@ -107,7 +107,7 @@ def test_a_column_of_gpus(client: TestClient, write: Write, media: str) -> None:
 
 
 @forms
-def test_pairs_words_and_narrow_types(client: TestClient, write: Write, media: str) -> None:
+def test_pairs_choices_and_narrow_types(client: TestClient, write: Write, media: str) -> None:
     fields = {
         "op": pa.array(["conv2d", "conv2d"]).dictionary_encode(),
         "dtype": pa.array(["fp32", "bf16"], pa.large_string()),
@@ -130,7 +130,7 @@ def test_dictionaries_of_numbers(client: TestClient, write: Write, media: str) -
     assert read(send(client, write(encoded), media)).equals(read(send(client, write(TABLE), media)))
 
 
-def test_a_dictionary_that_holds_none(client: TestClient) -> None:
+def test_null_values_in_a_dictionary_are_empty_cells(client: TestClient) -> None:
     """A cell may be empty by the word that its index leads to."""
     names = pa.array(["nvidia-l4", None])
     rows = {"op": ["relu"] * 2, "b": [8] * 2, "h": [8] * 2, "dtype": ["fp32"] * 2}
@@ -140,7 +140,7 @@ def test_a_dictionary_that_holds_none(client: TestClient) -> None:
     )
 
 
-def test_one_stream_after_another_is_not_half_read(client: TestClient) -> None:
+def test_concatenated_streams_are_rejected(client: TestClient) -> None:
     answer = send(client, stream(TABLE) * 2, ARROW)
     refused(answer, 400)
     assert "one stream at a time" in answer.json()["detail"]
@@ -170,12 +170,14 @@ def test_one_stream_after_another_is_not_half_read(client: TestClient) -> None:
         ("unheard", [1, 1, 1, 1], "unheard"),
     ],
 )
-def test_wrong_columns(client: TestClient, write: Write, media: str, name: str, column: list[Any], place: str) -> None:
+def test_invalid_columns(
+    client: TestClient, write: Write, media: str, name: str, column: list[Any], place: str
+) -> None:
     kept = TABLE.drop([name]) if name in NAMES else TABLE
     assert refused(send(client, write(kept.append_column(name, pa.array(column))), media)) == [place]
 
 
-def test_wrong_json(client: TestClient) -> None:
+def test_invalid_json(client: TestClient) -> None:
     assert refused(as_json(client, {})) == ["op"]
     assert refused(as_json(client, [])) == [""]
     assert refused(send(client, b'{"op": "linear"', "application/json"), 400) == []
@@ -193,7 +195,7 @@ def test_wrong_json(client: TestClient) -> None:
 
 
 @forms
-def test_bodies_that_are_no_file(client: TestClient, write: Write, media: str) -> None:
+def test_bodies_that_are_not_files(client: TestClient, write: Write, media: str) -> None:
     whole = write(TABLE)
     for body in (b"", b"junk", whole[: len(whole) // 2], whole[::-1], json.dumps(BATCH_EXAMPLE).encode()):
         refused(send(client, body, media), 400)
@@ -236,7 +238,7 @@ def test_many_rows_at_once(client: TestClient) -> None:
     assert found.take(some).to_pylist() == few.to_pylist()
 
 
-def test_a_view_of_words_is_read_as_words(client: TestClient) -> None:
+def test_string_views_are_read_as_strings(client: TestClient) -> None:
     seen = TABLE.set_column(0, "op", TABLE["op"].cast(pa.string_view()))
     assert read(send(client, stream(seen), ARROW)).equals(read(send(client, stream(TABLE), ARROW)))
 
@@ -249,7 +251,7 @@ def test_a_row_without_a_gpu_is_named(client: TestClient, write: Write, media: s
     assert [error["loc"] for error in told.json()["errors"]] == [["gpu", 1], ["gpu", 3]]
 
 
-def test_who_answered_is_the_roofline_where_the_predictor_could_not(client: TestClient) -> None:
+def test_unsupported_rows_name_the_roofline_as_predictor(client: TestClient) -> None:
     asked = {"predictor": "convmeter", "gpu": "nvidia-l4"}
     body = {"op": "linear", "m": 64, "n": 64, "k": [64, 128], "dtype": "fp32"}
     told = client.post("/predict/batch", params=asked, json=body).json()

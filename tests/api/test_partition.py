@@ -1,4 +1,4 @@
-"""POST /partition and `gpucast partition`: PM2Lat's example, memory, links, and what is refused."""
+"""POST /partition and `gpucast partition`: PM2Lat's example, memory, links, invalid requests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def ask(client: TestClient, **changes: Any) -> dict[str, Any]:
     return dict(answer.json()["partition"])
 
 
-def test_the_papers_example(client: TestClient) -> None:
+def test_the_example_of_the_paper(client: TestClient) -> None:
     found = ask(client)
     first, second = found["stages"]
     layers = int(first["last"].removeprefix("layer "))
@@ -44,7 +44,7 @@ def test_the_papers_example(client: TestClient) -> None:
     assert found["throughput_per_s"] == pytest.approx(8e3 / found["bottleneck_ms"])
 
 
-def test_alone_it_fits_on_neither(client: TestClient) -> None:
+def test_the_network_fits_on_neither_gpu_alone(client: TestClient) -> None:
     answer = client.post("/partition", json=PM2LAT).json()
     assert answer["alone_ms"][0] is None
 
@@ -59,7 +59,7 @@ def test_three_gpus_are_faster_than_two(client: TestClient) -> None:
     assert len(three["stages"]) == 3 and three["bottleneck_ms"] < ask(client)["bottleneck_ms"]
 
 
-def test_a_slow_link_costs_what_it_carries(client: TestClient) -> None:
+def test_a_slow_link_adds_its_transfer_time(client: TestClient) -> None:
     second = ask(client, **SLOW_LINK)["stages"][1]
     assert second["transfer_ms"] == pytest.approx(8 * 512 * 2560 * 2 / 1.25e8 * 1e3 + 0.02)
     assert ask(client, link_bandwidth_bytes_per_s=1e7)["bottleneck_ms"] > 1.5 * ask(client)["bottleneck_ms"]
@@ -99,7 +99,7 @@ def test_the_example_of_the_schema_is_answered(client: TestClient, coverage: flo
     assert client.post("/partition", json=PARTITION_EXAMPLE | {"coverage": coverage}).status_code == 200
 
 
-def test_the_command_gives_the_answer_of_the_route(client: TestClient, settings: Settings) -> None:
+def test_the_command_equals_the_route(client: TestClient, settings: Settings) -> None:
     options = ("--batch=8", "--sequence=512", "--link-gb-per-s=0.125", "--json")
     gpus = [f"--gpu={gpu}" for gpu in PM2LAT["gpus"]]  # type: ignore[union-attr]
     run = subprocess.run(

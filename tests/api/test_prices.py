@@ -1,4 +1,4 @@
-"""POST /prices, GET /prices and `gpucast prices`: what is stored, what counts, what is refused."""
+"""POST /prices, GET /prices and `gpucast prices`: stored rows, the price that is used, invalid requests."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_same_row_again_changes_nothing(client: TestClient) -> None:
     ]
 
 
-def test_the_newest_price_of_an_offer_counts_and_the_cheapest_offer(client: TestClient) -> None:
+def test_the_newest_price_of_the_cheapest_offer_is_used(client: TestClient) -> None:
     offers = [
         row(gpu="a30", usd_per_hour=1.0, provider="a", date=day(20)),
         row(gpu="a30", usd_per_hour=2.0, provider="a", date=day(10)),
@@ -59,12 +59,12 @@ def test_the_newest_price_of_an_offer_counts_and_the_cheapest_offer(client: Test
     assert compared(client, "a30", prices={"A30": 9.0})["price_usd_per_hour"] == 9.0
 
 
-def test_an_old_price_is_used_and_says_so(client: TestClient) -> None:
+def test_an_old_price_is_used_with_a_warning(client: TestClient) -> None:
     client.post("/prices", json=[row(gpu="a40", date=day(100))])
     assert "100 days old" in compared(client, "a40")["warnings"][-1]
 
 
-def test_csv_in_pages_out(client: TestClient) -> None:
+def test_prices_are_uploaded_as_csv_and_listed_in_pages(client: TestClient) -> None:
     lines = [f"l40s,{k},list,{day(k)},Acme,zone {k}" for k in range(1, 6)]
     body = "gpu,usd_per_hour,source,date,provider,region\n" + "\n".join(lines)
     assert client.post("/prices", content=body, headers=CSV).json()["inserted"] == 5
@@ -91,7 +91,7 @@ def test_csv_in_pages_out(client: TestClient) -> None:
         ({"currency": "EUR"}, "currency"),
     ],
 )
-def test_one_wrong_row_stores_none(client: TestClient, change: dict[str, Any], field: str) -> None:
+def test_one_invalid_row_rejects_the_upload(client: TestClient, change: dict[str, Any], field: str) -> None:
     before = len(client.get("/prices").json()["items"])
     answer = client.post("/prices", json=[row(source="refused"), row() | change])
     assert answer.status_code == 422, answer.text
@@ -112,7 +112,7 @@ def test_one_wrong_row_stores_none(client: TestClient, change: dict[str, Any], f
         (b"gpu,usd_per_hour,source,date\n", 422),
     ],
 )
-def test_a_csv_that_is_wrong(client: TestClient, body: bytes, status: int) -> None:
+def test_invalid_csv_is_rejected(client: TestClient, body: bytes, status: int) -> None:
     assert client.post("/prices", content=body, headers=CSV).status_code == status
 
 

@@ -1,4 +1,4 @@
-"""The service as it starts on an address that others reach: its first key, and its limits on time and size."""
+"""The service on a public address: its first key, and its limits on time and size."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def gpucast(settings: Settings, *words: str) -> Result:
     return CliRunner().invoke(build(words[0]), words, env=settings.environment())
 
 
-def test_the_first_key_is_printed_and_opens_everything(public: Service, admin: httpx.Client) -> None:
+def test_the_first_key_is_printed_and_is_an_admins(public: Service, admin: httpx.Client) -> None:
     assert httpx.get(f"{admin.base_url}/gpus").status_code == 401
     assert httpx.get(f"{admin.base_url}/healthz").status_code == 200
     assert admin.get("/gpus").status_code == 200
@@ -78,7 +78,7 @@ def wait_for(client: httpx.Client, headers: dict[str, str], status: int) -> None
         time.sleep(0.1)
 
 
-def test_work_that_takes_too_long_is_504_and_the_rest_goes_on(admin: httpx.Client, database: Database) -> None:
+def test_slow_requests_are_504_and_others_continue(admin: httpx.Client, database: Database) -> None:
     with database.begin() as connection:
         connection.execute(GPUS.update().where(GPUS.c.id == "titan-v").values(origin="user"))  # the row is locked
         started = time.monotonic()

@@ -1,4 +1,4 @@
-"""Saved answers: derived again from their versions, and honest about what is another or gone."""
+"""Saved predictions: recomputed from their versions, with changed and deleted inputs reported."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def again(client: TestClient, saved: dict[str, Any]) -> dict[str, Any]:
         ("/compare", {**COMPARE_EXAMPLE, "gpus": "all", "prices": {}, "rank_by": "energy"}),
     ],
 )
-def test_what_is_saved_is_derived_again(client: TestClient, path: str, request_: dict[str, Any]) -> None:
+def test_saved_predictions_are_recomputed(client: TestClient, path: str, request_: dict[str, Any]) -> None:
     asked = {name: value for name, value in request_.items() if value is not None}
     saved = save(client, asked, path)
     plain = client.post(path, json=asked).json()
@@ -70,13 +70,13 @@ def test_what_is_saved_is_derived_again(client: TestClient, path: str, request_:
     assert page.content.startswith(b"%PDF") and page.content.count(b"/Type /Page\n") == 1
 
 
-def test_without_save_nothing_is_kept(client: TestClient, database: Database) -> None:
+def test_without_save_nothing_is_stored(client: TestClient, database: Database) -> None:
     before = client.get("/predictions").json()
     assert "id" not in client.post("/predict", json=PREDICT_EXAMPLE).json()
     assert client.get("/predictions").json() == before
 
 
-def test_pages_newest_first(client: TestClient) -> None:
+def test_pages_list_the_newest_first(client: TestClient) -> None:
     saved = [save(client, PREDICT_EXAMPLE)["id"] for _ in range(3)]
     first = client.get("/predictions", params={"limit": 2}).json()
     assert [item["id"] for item in first["items"]] == saved[:0:-1]
@@ -85,7 +85,7 @@ def test_pages_newest_first(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize(("name", "status"), [("999999", 404), ("0", 422), ("x", 422), (str(2**63), 422)])
-def test_ids_that_are_none(client: TestClient, name: str, status: int) -> None:
+def test_invalid_ids_are_rejected(client: TestClient, name: str, status: int) -> None:
     assert client.get(f"/predictions/{name}").status_code == status
     assert client.get(f"/predictions/{name}.pdf").status_code == status
 
@@ -96,7 +96,7 @@ def test_too_much_to_save_is_413(client: TestClient) -> None:
     assert (answer.status_code, "saved" in answer.json()["detail"]) == (413, True), answer.text[:300]
 
 
-def test_figures_of_then_are_kept_when_a_gpu_changes_and_goes(client: TestClient) -> None:
+def test_saved_gpu_figures_survive_changes_and_deletion(client: TestClient) -> None:
     mine = {**INLINE, "id": "mine", "name": "Mine"}
     assert client.post("/gpus", json=mine).status_code == 201
     saved = save(client, {**PREDICT_EXAMPLE, "gpu": None, "gpus": ["mine", "GeForce GTX 1660"]})
@@ -108,7 +108,7 @@ def test_figures_of_then_are_kept_when_a_gpu_changes_and_goes(client: TestClient
     assert (found["unchanged"], found["since"]) == (True, ["mine is no longer in the catalogue"])
 
 
-def test_a_retired_version_derives_its_answer_until_its_artefact_is_gone(
+def test_retired_versions_recompute_until_their_artefact_is_deleted(
     client: TestClient, database: Database, settings: Settings
 ) -> None:
     shipped = save(client, PREDICT_EXAMPLE)
@@ -130,7 +130,7 @@ def test_a_retired_version_derives_its_answer_until_its_artefact_is_gone(
     assert client.get(f"/predictions/{saved['id']}.pdf").content.startswith(b"%PDF")
 
 
-def test_prices_of_then(client: TestClient) -> None:
+def test_saved_predictions_keep_their_prices(client: TestClient) -> None:
     saved = save(client, {**COMPARE_EXAMPLE, "prices": {}}, "/compare")
     price = {"gpu": "nvidia-l4", "usd_per_hour": 0.7, "source": "a list", "date": "2025-01-01"}
     assert client.post("/prices", json=[price]).status_code == 200
@@ -154,7 +154,7 @@ def test_added_measurements_are_listed_as_changes(client: TestClient) -> None:
     assert again(client, saved)["unchanged"] is True
 
 
-def test_differences_are_where_they_are() -> None:
+def test_differences_name_their_field() -> None:
     then = {"a": [1.0, {"b": "x"}], "c": True, "id": 1, "d": [1]}
     now = {"a": [1.0 + 1e-12, {"b": "y"}], "c": 1, "d": [1, 2], "e": None}
     assert [tuple(one) for one in differences(then, now)] == [("a.1.b", "x", "y"), ("d", [1], [1, 2])]

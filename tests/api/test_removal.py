@@ -1,4 +1,4 @@
-"""Measurements taken back: what goes, what stays, and that answers forget it at once."""
+"""Deletion of measurements: rows deleted and kept, and predictions without them at once."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def times(client: TestClient) -> list[float]:
     return [answer.raise_for_status().json()["predictions"][0]["latency_ms"] for answer in answers]
 
 
-def test_answers_forget_what_was_taken_back(lab: TestClient) -> None:
+def test_predictions_ignore_deleted_measurements(lab: TestClient) -> None:
     before = times(lab)
     rows = operators(256, 512, 1024, 2048, 4096, 8192)
     send(lab, [*rows, row(SAXPY, 777.0, gpu="titan-v"), row(MODEL, 888.0)])
@@ -73,7 +73,7 @@ def test_answers_forget_what_was_taken_back(lab: TestClient) -> None:
     assert lab.delete("/gpus/lab-gpu").status_code == 204
 
 
-def test_corrected_rows_in_place_of_wrong_ones(lab: TestClient) -> None:
+def test_corrected_rows_replace_wrong_ones(lab: TestClient) -> None:
     send(lab, operators(1024))
     lab.delete("/measurements", params={"gpu": "lab-gpu"}).raise_for_status()
     send(lab, [row({"kind": "operator"} | linear(1024), 3.0)])
@@ -94,7 +94,9 @@ def test_corrected_rows_in_place_of_wrong_ones(lab: TestClient) -> None:
         ({"source": "sound", "kind": "model"}, {1, 2, 3, 4, 5, 6}),
     ],
 )
-def test_only_what_agrees_with_every_filter_goes(lab: TestClient, filters: dict[str, str], left: set[int]) -> None:
+def test_only_rows_that_match_every_filter_are_deleted(
+    lab: TestClient, filters: dict[str, str], left: set[int]
+) -> None:
     softmax = {"kind": "operator", "op": "softmax", "b": 8192, "h": 1024, "dtype": "fp32"}
     rows = [
         row({"kind": "operator"} | linear(1024), 1.0),
@@ -124,7 +126,7 @@ def test_only_what_agrees_with_every_filter_goes(lab: TestClient, filters: dict[
         ([("gpu", "lab-gpv")], 404),
     ],
 )
-def test_what_is_not_clear_deletes_nothing(lab: TestClient, params: list[tuple[str, str]], status: int) -> None:
+def test_ambiguous_filters_delete_nothing(lab: TestClient, params: list[tuple[str, str]], status: int) -> None:
     send(lab, operators(1024))
     answer = lab.delete("/measurements", params=params)
     assert answer.status_code == status, answer.text

@@ -1,9 +1,8 @@
-"""The Kubernetes scheduler extender: which nodes a pod may go to, how they are scored, and the manifests."""
+"""The Kubernetes scheduler extender: filtering and scoring of nodes, and the manifests."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,7 +39,7 @@ def kept(answer: dict[str, Any]) -> list[str]:
     return [node["metadata"]["name"] for node in answer["Nodes"]["items"]]
 
 
-def test_nodes_that_can_run_a_pod_come_back_whole(client: TestClient) -> None:
+def test_nodes_that_can_run_a_pod_are_returned_unchanged(client: TestClient) -> None:
     asked = question()
     answer = ask(client, "filter", asked)
     assert kept(answer) == ["a100", "h100", "l4"] and answer["Error"] == ""
@@ -49,7 +48,7 @@ def test_nodes_that_can_run_a_pod_come_back_whole(client: TestClient) -> None:
     assert "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb" in answer["FailedNodes"]["mig"]
 
 
-def test_memory_and_deadline_keep_nodes_out(client: TestClient) -> None:
+def test_memory_and_deadline_filter_nodes(client: TestClient) -> None:
     big = {"kind": "model", "name": "llama-3.1-70b", "batch": 1, "sequence": 128, "dtype": "bf16", "mode": "prefill"}
     answer = ask(client, "filter", question(big))
     assert kept(answer) == [] and "GiB of memory, has 24" in answer["FailedNodes"]["l4"]
@@ -66,7 +65,7 @@ def test_scores_are_in_proportion_to_the_best(client: TestClient) -> None:
     assert scores["h100"] == 10 and scores["a100"] < 10
 
 
-def test_a_pod_that_says_nothing_goes_anywhere(client: TestClient) -> None:
+def test_a_pod_without_annotations_passes_every_node(client: TestClient) -> None:
     asked = question() | {"Pod": {"metadata": {"name": "p"}}}
     assert kept(ask(client, "filter", asked)) == list(NODES)
     assert {row["Score"] for row in ask(client, "prioritize", asked)} == {0}
@@ -79,39 +78,45 @@ def test_a_dtype_that_one_gpu_lacks_does_not_stop_the_others(client: TestClient)
 
 
 @pytest.mark.parametrize("workload", ["{", "[]", '{"kind": "unknown"}'])
-def test_a_workload_that_cannot_be_read_is_said_to_the_scheduler(client: TestClient, workload: str) -> None:
+def test_an_unreadable_workload_is_reported_to_the_scheduler(client: TestClient, workload: str) -> None:
     answer = ask(client, "filter", question(workload))
     assert kept(answer) == [] and WORKLOAD in answer["Error"]
     assert {row["Score"] for row in ask(client, "prioritize", question(workload))} == {0}
 
 
-def test_keys_in_any_case_as_go_reads_them(client: TestClient) -> None:
+def test_keys_are_case_insensitive_as_in_go(client: TestClient) -> None:
     asked = {key.lower(): value for key, value in EXTENDER_EXAMPLE.items()}
     assert ask(client, "filter", asked) == ask(client, "filter", EXTENDER_EXAMPLE)
 
 
 @pytest.mark.parametrize("body", ["[]", "{", '{"Nodes": {"items": [1]}}', '{"NodeNames": ["a"]}'])
-def test_what_is_no_question_is_refused(client: TestClient, body: str) -> None:
+def test_invalid_extender_requests_are_rejected(client: TestClient, body: str) -> None:
     answer = client.post("/scheduler/filter", content=body)
     assert answer.status_code == 422 and answer.json()["errors"]
 
 
-def test_the_manifests_name_what_exists(client: TestClient) -> None:
-    parts = [part for path in sorted(DEPLOY.glob("*.yaml")) for part in yaml.safe_load_all(path.read_text("utf-8"))]
-    (extender,) = next(part for part in parts if part["kind"] == "KubeSchedulerConfiguration")["extenders"]
+def test_the_schedulers_configuration_names_what_exists(client: TestClient) -> None:
+    """The rest of the manifests: tests/unit/deploy/test_kubernetes.py."""
+    extender_folder = DEPLOY / "scheduler-extender"
+    assert [path.name for path in sorted(extender_folder.glob("*"))] == [
+        *("kustomization.yaml", "network.yaml", "scheduler.yaml")
+    ]
+    (extender,) = yaml.safe_load((extender_folder / "scheduler.yaml").read_text("utf-8"))["extenders"]
     paths = client.get("/openapi.json").json()["paths"]
     assert {f"/scheduler/{extender[verb]}" for verb in ("filterVerb", "prioritizeVerb")} <= set(paths)
+    parts = [
+        part for path in sorted(DEPLOY.glob("base/*.yaml")) for part in yaml.safe_load_all(path.read_text("utf-8"))
+    ]
     service = next(part for part in parts if part["kind"] == "Service")
+    namespace = next(part["namespace"] for part in parts if part["kind"] == "Kustomization")
     name, port = service["metadata"]["name"], service["spec"]["ports"][0]["port"]
-    assert extender["urlPrefix"] == f"http://{name}.{service['metadata']['namespace']}.svc:{port}/scheduler"
-    pod = next(part for part in parts if part["kind"] == "Deployment")["spec"]["template"]["spec"]
-    containers = [*pod["initContainers"], *pod["containers"]]
-    assert {variable["name"] for one in containers for variable in one["env"]} <= {
-        knob.env for knob in knobs().values()
-    }
-    (api,) = pod["containers"]
-    assert {api[probe]["httpGet"]["path"] for probe in ("readinessProbe", "livenessProbe")} <= set(paths)
-
-
-def test_the_manifests_are_where_the_documentation_says() -> None:
-    assert [path.name for path in sorted(Path(DEPLOY).glob("*"))] == ["gpucast.yaml", "scheduler.yaml"]
+    assert extender["urlPrefix"] == f"http://{name}.{namespace}.svc:{port}/scheduler"
+    pods = [part["spec"]["template"]["spec"] for part in parts if part["kind"] in ("Deployment", "Job")]
+    containers = [container for pod in pods for container in pod["containers"]]
+    settings = {variable["name"] for one in containers for variable in one["env"]}
+    generators = [part["configMapGenerator"] for part in parts if part["kind"] == "Kustomization"]
+    settings |= {literal.partition("=")[0] for (generator,) in generators for literal in generator["literals"]}
+    assert settings <= {knob.env for knob in knobs().values()}
+    (api,) = next(part for part in parts if part["kind"] == "Deployment")["spec"]["template"]["spec"]["containers"]
+    probes = ("startupProbe", "readinessProbe", "livenessProbe")
+    assert {api[probe]["httpGet"]["path"] for probe in probes} <= set(paths)

@@ -1,4 +1,4 @@
-"""`gpucast serve` as a whole: sharing a data folder, losing its database, and leaving without a trace."""
+"""`gpucast serve`: sharing a data folder, losing the database, and shutting down cleanly."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def store(url: str) -> None:
     database.close()
 
 
-def test_a_database_that_goes_away_and_comes_back(tmp_path: Path) -> None:
+def test_the_server_survives_a_restart_of_the_database(tmp_path: Path) -> None:
     with EmbeddedPostgres(tmp_path / "elsewhere") as server:
         settings = unseeded(tmp_path, database_url=server.url)
         service = Service(settings, tmp_path / "log")

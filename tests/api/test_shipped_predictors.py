@@ -1,4 +1,4 @@
-"""A fresh installation: every predictor that learns operators answers by its name, from what ships with the code."""
+"""A fresh installation: every trainable operator predictor answers from its shipped version."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def ask(client: TestClient, gpu: str, predictor: str, *rows: dict[str, Any]) -> 
 
 @pytest.mark.parametrize("predictor", PREDICTORS)
 @pytest.mark.parametrize("gpu", ["tesla-v100-pcie-32gb", "a100-pcie-40gb"])
-def test_each_answers_by_name_on_gpus_that_it_learned(client: TestClient, gpu: str, predictor: str) -> None:
+def test_each_predicts_by_name_on_gpus_that_it_was_trained_on(client: TestClient, gpu: str, predictor: str) -> None:
     for row in ROWS:
         found, auto = (ask(client, gpu, name, row) for name in (predictor, "auto"))
         assert found["predictor"]["name"] == predictor
@@ -42,7 +42,7 @@ def test_each_answers_by_name_on_gpus_that_it_learned(client: TestClient, gpu: s
 
 
 @pytest.mark.parametrize("predictor", [name for name in PREDICTORS if name != "auto"])
-def test_rows_without_a_rule_are_at_the_hardware_limit_and_said(client: TestClient, predictor: str) -> None:
+def test_unsupported_rows_are_at_the_hardware_limit_with_a_warning(client: TestClient, predictor: str) -> None:
     one, both = (ask(client, "a100-pcie-40gb", predictor, *rows) for rows in ([ROWS[0]], [ROWS[0], ALL_REDUCE]))
     limit = ask(client, "a100-pcie-40gb", "roofline", ALL_REDUCE)
     assert any("cannot answer for 1 distinct rows" in words for words in both["warnings"])
@@ -50,13 +50,13 @@ def test_rows_without_a_rule_are_at_the_hardware_limit_and_said(client: TestClie
 
 
 @pytest.mark.parametrize("predictor", ["convmeter", "convmeter_ols"])
-def test_of_operators_those_of_networks_say_that_they_know_none(client: TestClient, predictor: str) -> None:
+def test_predictors_of_networks_do_not_support_operators(client: TestClient, predictor: str) -> None:
     found = ask(client, "a100-pcie-40gb", predictor, ROWS[0])
     assert any("cannot answer" in words for words in found["warnings"])
 
 
 @pytest.mark.parametrize("gpu", ["l40s", "a100-sxm4-80gb", "h100-sxm5-80gb", "b200", "arc-pro-b60"])
-def test_an_all_reduce_in_bf16_is_told_by_nccl_measured_in_fp16(client: TestClient, gpu: str) -> None:
+def test_bf16_all_reduce_borrows_fp16_measurements_of_nccl(client: TestClient, gpu: str) -> None:
     """In BF16 vLLM's own kernels were measured, in FP16 NCCL and oneCCL: bytes take as long whatever they hold."""
     row = {"op": "all_reduce", "message_bytes": 2**24, "devices": 4}
     rows = [
@@ -75,7 +75,7 @@ def test_an_all_reduce_in_bf16_is_told_by_nccl_measured_in_fp16(client: TestClie
     assert batch.json()["latency_ms"] == [pytest.approx(bf16["latency_ms"])]
 
 
-def test_what_ships_says_how_little_it_knows_of_more_devices(client: TestClient) -> None:
+def test_unmeasured_device_counts_are_marked_extrapolated(client: TestClient) -> None:
     """oneCCL was measured on up to four B60, NCCL on up to eight L40S."""
     for gpu, known in (("arc-pro-b60", 4), ("l40s", 8)):
         row = {"op": "all_reduce", "message_bytes": 2**24, "dtype": "bf16"}
@@ -85,7 +85,7 @@ def test_what_ships_says_how_little_it_knows_of_more_devices(client: TestClient)
         assert wider > 2.0 * width
 
 
-def test_a_dtype_that_a_gpu_lacks_but_was_measured_in_is_answered(client: TestClient) -> None:
+def test_a_measured_dtype_is_predicted_even_if_the_datasheet_lacks_it(client: TestClient) -> None:
     """The B60 has no FP8 units; a serving stack runs FP8 products there all the same, and what ships learned them."""
     row = {"op": "linear", "m": 1024, "n": 4096, "k": 4096, "dtype": "fp8"}
     found = ask(client, "arc-pro-b60", "auto", row)
@@ -125,7 +125,7 @@ SERVED = (
     ("worse", "better", "most"),
     [("h100-sxm5-80gb", "h200-sxm-141gb", 1.44), ("b200", "gb200", 1.20), ("b200", "b300", 1.10)],
 )
-def test_a_sibling_that_is_better_in_every_figure_is_no_slower(
+def test_a_sibling_better_in_every_figure_is_no_slower(
     client: TestClient, worse: str, better: str, most: float
 ) -> None:
     """And no quicker than its best figure: `most` times as much bandwidth, power or clock."""
@@ -138,7 +138,7 @@ def test_a_sibling_that_is_better_in_every_figure_is_no_slower(
         assert 1.0 / most < quick["latency_ms"] / slow["latency_ms"] < 1.01, (row, slow, quick)
 
 
-def test_the_bandwidth_of_a_sibling_counts_as_far_as_kernels_wait_for_it(client: TestClient) -> None:
+def test_bandwidth_ratios_of_siblings_apply_to_memory_bound_time_only(client: TestClient) -> None:
     """An H200 over an H100: a long cache is read up to 1.43 times as quickly, large products run alike."""
     decode, product = SERVED[7], SERVED[4]
     ratio = [
@@ -151,7 +151,7 @@ def test_the_bandwidth_of_a_sibling_counts_as_far_as_kernels_wait_for_it(client:
 
 
 @pytest.mark.parametrize(("gpu", "least"), [("gtx-1080-ti", 7e12), ("rtx-2080-ti", 9e12), ("rtx-4090", 33e12)])
-def test_products_on_a_card_of_much_power_do_not_throttle_like_its_siblings_in_slots(
+def test_products_on_high_power_cards_do_not_throttle_like_slot_powered_siblings(
     client: TestClient, gpu: str, least: float
 ) -> None:
     """P4, T4 and L4 lose up to half of their rate at sizes that take long; these are known to keep theirs."""
@@ -162,9 +162,7 @@ def test_products_on_a_card_of_much_power_do_not_throttle_like_its_siblings_in_s
 
 
 @pytest.mark.parametrize(("gpu", "rate"), [("h20", 148e12), ("l20", 119.5e12), ("l40", 181e12), ("rtx-4090", 165.2e12)])
-def test_tensor_units_that_are_cut_are_kept_near_their_rate_by_work_that_their_chip_does_slowly(
-    client: TestClient, gpu: str, rate: float
-) -> None:
+def test_cut_tensor_units_run_near_their_peak(client: TestClient, gpu: str, rate: float) -> None:
     """H100 and L40S, which teach them, are at 0.6 to 0.8 of theirs for want of power; attention waits for more."""
     product = {"op": "linear", "m": 16384, "n": 8192, "k": 8192, "dtype": "bf16"}
     attention = {**SERVED[8], "context_length": 16384, "dtype": "bf16"}

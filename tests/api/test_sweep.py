@@ -1,4 +1,4 @@
-"""`gpucast sweep`: tables of operators into a folder, going on where it stopped, here and on a Dask cluster."""
+"""`gpucast sweep`: tables in a folder, resumed after a stop, locally and on a Dask cluster."""
 
 from __future__ import annotations
 
@@ -57,9 +57,7 @@ def grid(tmp_path: Path) -> Path:
     return path
 
 
-def test_every_combination_as_the_route_answers_it(
-    client: TestClient, settings: Settings, grid: Path, tmp_path: Path
-) -> None:
+def test_every_combination_equals_the_route(client: TestClient, settings: Settings, grid: Path, tmp_path: Path) -> None:
     run = sweep(settings, grid, tmp_path / "out", "--chunk-rows", 5)
     assert run.returncode == 0, run.stderr
     assert "0 of 3 chunks are done" in run.stderr and "3 files" in run.stdout
@@ -97,9 +95,7 @@ TRAINED = {
 
 
 @pytest.mark.parametrize("models", [MODELS, TRAINED])
-def test_models_as_the_route_answers_them(
-    client: TestClient, settings: Settings, tmp_path: Path, models: dict[str, Any]
-) -> None:
+def test_models_equal_the_route(client: TestClient, settings: Settings, tmp_path: Path, models: dict[str, Any]) -> None:
     path = tmp_path / "grid.json"
     path.write_text(json.dumps(models))
     run = sweep(settings, path, tmp_path / "out", "--chunk-rows", 11)
@@ -126,7 +122,7 @@ def _rows(**columns: Any) -> list[dict[str, Any]]:
     return [dict(zip(columns, row, strict=True)) for row in product(*columns.values())]
 
 
-def test_whatever_the_model_its_answer_is_the_routes(client: TestClient, settings: Settings) -> None:
+def test_random_models_equal_the_route(client: TestClient, settings: Settings) -> None:
     sizes: dict[str, Any] = {"batch": [1, 6], "sequence": [1, 100, 512]}
     dealt: dict[str, Any] = sizes | {"sequence": [2, 100, 512]}
     rows = [
@@ -170,7 +166,7 @@ def _workload(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_training_and_images_at_random(client: TestClient, settings: Settings, seed: int) -> None:
+def test_random_training_and_image_sizes(client: TestClient, settings: Settings, seed: int) -> None:
     draw = random.Random(seed)
     rows = []
     for _ in range(4):
@@ -240,7 +236,7 @@ def _snapshot(settings: Settings) -> Snapshot:
     return installed_snapshot(settings)[0]
 
 
-def test_goes_on_where_it_stopped(settings: Settings, grid: Path, tmp_path: Path) -> None:
+def test_a_sweep_resumes_where_it_stopped(settings: Settings, grid: Path, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     assert sweep(settings, grid, folder, "--chunk-rows", 5).returncode == 0
     whole = parts(folder)
@@ -252,7 +248,7 @@ def test_goes_on_where_it_stopped(settings: Settings, grid: Path, tmp_path: Path
     assert parts(folder) == whole and kept.stat().st_mtime_ns == before
 
 
-def test_another_sweep_stays_out_of_the_folder(settings: Settings, grid: Path, tmp_path: Path) -> None:
+def test_another_sweep_cannot_use_the_folder(settings: Settings, grid: Path, tmp_path: Path) -> None:
     assert sweep(settings, grid, tmp_path / "out").returncode == 0
     refused = sweep(settings, grid, tmp_path / "out", "--predictor", "roofline")
     assert refused.returncode == 1 and "has another sweep (predictor, versions differ)" in refused.stderr
@@ -289,7 +285,7 @@ def test_bad_grids_are_refused_by_name(tmp_path: Path, given: object, words: str
         open_rows(path)
 
 
-def test_a_wrong_row_is_named_and_leaves_no_file(settings: Settings, tmp_path: Path) -> None:
+def test_an_invalid_row_is_named_and_leaves_no_file(settings: Settings, tmp_path: Path) -> None:
     path = tmp_path / "grid.json"
     path.write_text(json.dumps({"op": "linear", "dtype": "bf16", "m": [1, -2], "n": 8, "k": 8}))
     run = sweep(settings, path, tmp_path / "out")

@@ -1,4 +1,4 @@
-"""The dashboard in a real browser: what it shows is what the API answers, and nothing leaves the machine."""
+"""The dashboard in a real browser: it shows the results of the API and loads nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def column(page: Page, table: str, name: str) -> list[float]:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_every_view_draws_and_is_kept_as_a_picture(page: Page, view: str, screenshots: Path) -> None:
+def test_every_view_renders_a_screenshot(page: Page, view: str, screenshots: Path) -> None:
     page.goto(VIEWS[view])
     expect(page.locator("h1")).to_be_visible()
     page.wait_for_load_state("networkidle")
@@ -80,7 +80,7 @@ def test_the_first_view_takes_a_second(page: Page) -> None:
 
 
 @pytest.mark.parametrize("rank_by", ["latency", "cost", "energy"])
-def test_the_ranking_is_that_of_the_api(page: Page, server: httpx.Client, rank_by: str) -> None:
+def test_the_ranking_equals_the_api(page: Page, server: httpx.Client, rank_by: str) -> None:
     page.goto(
         f"/?kind=model&name=gpt2-large&mode=training&batch=8&sequence=1024&dtype=bf16&gpu=nvidia-l4&gpu=a30"
         f"&gpu=h100-sxm5-80gb&rank_by={rank_by}&prices=nvidia-l4+0.8%0Ah100-sxm5-80gb+3&powers=nvidia-l4+70"
@@ -96,7 +96,7 @@ def test_the_ranking_is_that_of_the_api(page: Page, server: httpx.Client, rank_b
     assert shown == answer
 
 
-def test_a_network_on_several_devices_says_so_and_leads_to_the_same(page: Page, server: httpx.Client) -> None:
+def test_a_network_on_several_devices_keeps_them_in_its_links(page: Page, server: httpx.Client) -> None:
     page.goto("/?kind=model&name=gpt3-2.7b&mode=training&batch=8&sequence=512&dtype=bf16&gpu=nvidia-l4&tensor=1")
     row = behind(page, server)["ranking"][0]
     assert row["devices"] > 1 and row["memory"]["fits"]
@@ -111,7 +111,7 @@ def column_of(page: Page, name: str) -> list[int]:
     return [int(text) for text in page.locator(f"#ranking tbody tr > :nth-child({at})").all_text_contents()]
 
 
-def test_one_gpu_in_detail_is_that_of_the_api(page: Page, server: httpx.Client) -> None:
+def test_the_detail_of_a_gpu_equals_the_api(page: Page, server: httpx.Client) -> None:
     page.goto("/detail?kind=model&name=gpt2&mode=training&batch=4&sequence=512&dtype=fp32&on=nvidia-l4")
     one = behind(page, server)["predictions"][0]
     assert float(page.locator("#latency").get_attribute("value") or "") == one["latency_ms"]
@@ -132,7 +132,7 @@ def test_scaling_points_are_predictions(page: Page, server: httpx.Client) -> Non
     assert column(page, "devices", "Throughput, per s")[1] == one["throughput_per_s"]
 
 
-def test_charts_come_as_csv_and_png(page: Page, server: httpx.Client, tmp_path: Path) -> None:
+def test_charts_download_as_csv_and_png(page: Page, server: httpx.Client, tmp_path: Path) -> None:
     page.goto("/?gpu=nvidia-l4&gpu=a30")
     answer = behind(page, server)
     for button, name in (("CSV", "comparison.csv"), ("PNG", "comparison.png")):
@@ -146,7 +146,7 @@ def test_charts_come_as_csv_and_png(page: Page, server: httpx.Client, tmp_path: 
     assert (tmp_path / "comparison.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_form_becomes_an_address_that_says_all(page: Page) -> None:
+def test_a_form_becomes_a_url_with_all_its_fields(page: Page) -> None:
     page.goto("/?kind=kernel&gpu=nvidia-l4")
     page.get_by_label("FLOPs").fill("1e9")
     page.get_by_label("Search the GPUs").fill("H100 SXM5")
@@ -160,7 +160,7 @@ def test_a_form_becomes_an_address_that_says_all(page: Page) -> None:
     expect(page.get_by_label("FLOPs")).to_have_value("1e9")
 
 
-def test_another_operator_brings_its_fields(page: Page) -> None:
+def test_selecting_an_operator_shows_its_fields(page: Page) -> None:
     page.goto("/?kind=operators&gpu=nvidia-l4")
     page.get_by_label("Operator").select_option("attention_prefill")
     page.wait_for_url("**op=attention_prefill*")
@@ -168,7 +168,7 @@ def test_another_operator_brings_its_fields(page: Page) -> None:
     expect(page.locator("#ranking tbody tr")).to_have_count(1)
 
 
-def test_what_is_wrong_stands_beside_its_field_and_nothing_typed_is_lost(page: Page, screenshots: Path) -> None:
+def test_errors_appear_beside_their_field_and_input_is_kept(page: Page, screenshots: Path) -> None:
     page.goto("/?kind=model&name=llama-3-8b&mode=prefill&batch=many&sequence=2048&dtype=bf16&gpu=nvidia-l4")
     batch = page.get_by_label("Batch", exact=True)
     expect(batch).to_have_value("many")
@@ -208,7 +208,7 @@ def test_a_graph_is_uploaded_and_compared(page: Page, tmp_path: Path) -> None:
     assert "graph_id=" in page.url
 
 
-def test_light_and_dark_and_back(page: Page) -> None:
+def test_the_theme_switches_between_light_and_dark(page: Page) -> None:
     page.goto("/catalogue")
     paper = "getComputedStyle(document.body).backgroundColor"
     light = page.evaluate(paper)
@@ -224,7 +224,7 @@ def test_light_and_dark_and_back(page: Page) -> None:
     assert page.evaluate(paper) == light
 
 
-def test_printed_pages_are_light_and_whole(page: Page, screenshots: Path) -> None:
+def test_printed_pages_are_light_and_complete(page: Page, screenshots: Path) -> None:
     page.emulate_media(color_scheme="dark")
     page.goto("/")
     printed = page.pdf(path=screenshots / "compare.pdf", print_background=True, format="A4")
@@ -236,7 +236,7 @@ def test_printed_pages_are_light_and_whole(page: Page, screenshots: Path) -> Non
 
 
 @pytest.mark.parametrize("path", ["/", "/?kind=kernel", "/detail", "/scaling", "/accuracy", "/measured", "/catalogue"])
-def test_everyone_can_use_it(page: Page, path: str) -> None:
+def test_pages_have_no_accessibility_violations(page: Page, path: str) -> None:
     page.goto(path)
     unnamed = page.evaluate(
         """() => [...document.querySelectorAll("input:not([type=hidden]), select, textarea, button, a, canvas")]
@@ -280,7 +280,7 @@ CONTRAST = """() => {
 
 
 @pytest.mark.parametrize("path", ["/", "/detail", "/scaling", "/accuracy", "/catalogue"])
-def test_nothing_is_wider_than_a_phone(page: Page, path: str) -> None:
+def test_no_page_is_wider_than_a_phone(page: Page, path: str) -> None:
     page.set_viewport_size({"width": 390, "height": 800})
     page.goto(path)
     wide = "e => !e.closest('.scroll') && e.getBoundingClientRect().right > 391"
@@ -288,7 +288,7 @@ def test_nothing_is_wider_than_a_phone(page: Page, path: str) -> None:
     assert page.evaluate(f"{shown}.filter({wide}).map(e => e.outerHTML.slice(0, 100))") == []
 
 
-def test_it_reads_without_scripts_and_on_a_phone(browser: Browser, service: Service, screenshots: Path) -> None:
+def test_pages_work_without_scripts_and_on_a_phone(browser: Browser, service: Service, screenshots: Path) -> None:
     context = browser.new_context(
         base_url=str(service.client.base_url), java_script_enabled=False, viewport={"width": 390, "height": 800}
     )
@@ -322,7 +322,7 @@ def test_measurements_and_jobs_are_listed(page: Page, server: httpx.Client) -> N
     assert server.get("/jobs").json()["items"][0]["job_id"] == job
 
 
-def test_the_accuracy_card_is_that_of_the_api(page: Page, server: httpx.Client) -> None:
+def test_the_accuracy_card_equals_the_api(page: Page, server: httpx.Client) -> None:
     page.goto("/accuracy?predictor=auto&gpu=nvidia-l4&split=gpu_held_out")
     (auto,) = (item for item in server.get("/predictors").json()["items"] if item["name"] == "auto")
     rows = [row for row in auto["shipped"]["validation"] if (row["gpu"], row["split"]) == ("nvidia-l4", "gpu_held_out")]
@@ -357,14 +357,14 @@ def test_the_accuracy_card_is_that_of_the_api(page: Page, server: httpx.Client) 
         "name=gpt2&sequence=64&batch=" + "\udc80".encode("utf-8", "surrogatepass").hex("%"),
     ],
 )
-def test_no_address_brings_a_page_down(server: httpx.Client, view: str, asked: str) -> None:
+def test_no_url_causes_a_500(server: httpx.Client, view: str, asked: str) -> None:
     answer = server.get(f"{view}?{asked}")
     assert answer.status_code < 500, answer.text[-500:]
     assert "<script>alert" not in answer.text and "<img" not in answer.text and "Traceback" not in answer.text
     assert server.get(f"{view}?{asked}&format=json").status_code == answer.status_code
 
 
-def test_the_interface_is_listed_and_can_be_tried(page: Page) -> None:
+def test_the_api_page_lists_and_tries_routes(page: Page) -> None:
     page.goto("/docs")
     box = page.locator("#operations > details").filter(has=page.get_by_text("/gpus/{name}", exact=True)).first
     box.locator("summary").first.click()
@@ -373,7 +373,7 @@ def test_the_interface_is_listed_and_can_be_tried(page: Page) -> None:
     expect(box.locator("pre").first).to_contain_text('"NVIDIA L4"')
 
 
-def test_the_interface_shows_examples_and_what_fields_mean(page: Page) -> None:
+def test_the_api_page_shows_examples_and_field_descriptions(page: Page) -> None:
     page.goto("/docs")
     box = page.locator("#operations > details").filter(has=page.get_by_text("/predict", exact=True)).first
     box.locator("summary").first.click()
@@ -386,7 +386,7 @@ def test_the_interface_shows_examples_and_what_fields_mean(page: Page) -> None:
     expect(box.get_by_text("a fused multiply-add is two").first).to_be_visible()
 
 
-def test_no_script_but_ours(server: httpx.Client) -> None:
+def test_pages_run_no_foreign_script(server: httpx.Client) -> None:
     answer = server.get("/")
     assert answer.headers["content-security-policy"].startswith("default-src 'self'")
     assert not re.search(r"<script(?![^>]* src=)|<style| style=| on\w+=", answer.text)

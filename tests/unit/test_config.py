@@ -17,7 +17,7 @@ def test_defaults_need_no_environment() -> None:
     assert settings.data_dir == CHECKOUT / ".gpucast"
 
 
-def test_the_environment_of_a_child_means_the_same_settings() -> None:
+def test_a_child_process_gets_the_same_settings() -> None:
     settings = Settings.from_env({"PORT": "9000", "GPUCAST_HEARTBEAT_S": "0.25", "DATABASE_URL": "postgresql://x/y"})
     assert Settings.from_env(settings.environment()) == settings
 

@@ -1,4 +1,4 @@
-"""The nomenclature names every figure of a GPU, of a launch and of an operator; what pages and files name is there."""
+"""The nomenclature names every figure of a GPU, a launch and an operator; files and pages named elsewhere exist."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def test_every_column_is_explained(name: str) -> None:
     assert name in WORDS
 
 
-def test_every_page_that_a_file_names_is_there() -> None:
+def test_every_page_that_a_file_names_exists() -> None:
     command = ["git", "grep", "-hoE", r"docs/[a-z/-]+\.md", "--", ":!CHANGELOG.md"]
     named = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False).stdout.split()
     assert len(set(named)) > 10 or not (CHECKOUT / ".git").exists()
     assert [page for page in sorted(set(named)) if not (CHECKOUT / page).is_file()] == []
 
 
-def test_every_file_that_a_page_names_is_there() -> None:
+def test_every_file_that_a_page_names_exists() -> None:
     pages = [CHECKOUT / "README.md", *(CHECKOUT / "docs").rglob("*.md")]
     named = {name for page in pages for name in re.findall(r"\b(?:app|tests)/[\w/]+\.py\b", page.read_text("utf-8"))}
     assert len(named) > 10

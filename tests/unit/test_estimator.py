@@ -1,4 +1,4 @@
-"""gpucast as a scikit-learn regressor: the same figures as over HTTP, and the ways in which such objects are used."""
+"""gpucast as a scikit-learn regressor: the results of the HTTP route, and copies and pickles."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_rows_in_milliseconds_within_their_intervals(regressor: LatencyRegressor
     assert (np.diff(times) > 0).all() and (ends[:, 0] < times).all() and (times < ends[:, 1]).all()
 
 
-def test_copies_and_pickles_ask_the_same(regressor: LatencyRegressor) -> None:
+def test_copies_and_pickles_predict_equally(regressor: LatencyRegressor) -> None:
     assert clone(regressor).get_params() == regressor.get_params()
     assert not hasattr(pickle.loads(pickle.dumps(regressor)), "_snapshot")
 

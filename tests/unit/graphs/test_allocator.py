@@ -1,4 +1,4 @@
-"""What a step costs that begins with an emptied allocator, against hand-made counts."""
+"""Time of a step that starts with an empty allocator, against counts by hand."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ RUN = Run(mode="training", optimizer="none", emptied=True)
 MIB = 2**20
 
 
-def test_segments_follow_sizes() -> None:
+def test_segments_follow_tensor_sizes() -> None:
     """Softmax keeps what it wrote: 40 MiB alone, 4 MiB in a fifth of a segment, half of one in a quarter."""
     b = Builder("fp32")
     for size in (40 * MIB, 4 * MIB, MIB // 2):
@@ -31,21 +31,21 @@ def test_segments_follow_sizes() -> None:
     np.testing.assert_allclose(host, np.outer([1.0, 0.2, 0.25], [SEGMENT_S, HIP_SEGMENT_S]))
 
 
-def test_only_forward_of_training_asks_the_driver() -> None:
+def test_only_the_forward_pass_of_training_calls_the_driver() -> None:
     w = training(gpt2(layers=2), RUN)
     host, _ = allocating(w, RUN, GPUS, [0])
     assert host[w.phase == FORWARD].any() and not host[w.phase != FORWARD].any()
     assert not np.any(allocating(gpt2(layers=2), Run(emptied=True), GPUS, [0]))
 
 
-def test_a_nearly_full_memory_is_given_back_once() -> None:
+def test_nearly_full_memory_is_released_once() -> None:
     """GPT-2 Large trained on 4,096 tokens fills the 8 GB of a P4."""
     w = training(gpt2(), RUN)
     _, stall = allocating(w, RUN, GPUS, [0, 2])
     np.testing.assert_allclose(w.runs @ stall, [0.0, FULL_S])
 
 
-def test_a_step_waits_for_whichever_is_slower() -> None:
+def test_a_step_takes_the_slower_of_host_and_device() -> None:
     w = training(gpt2(), RUN)
     times = roofline(w, (1e15, 1e15), (1e12, 1e11))  # a device that hardly takes time, and one that takes long
     host, _ = allocating(w, RUN, GPUS, [0, 0])

@@ -50,7 +50,7 @@ def macs(workload: Workload) -> float:
 X, Y = Ref("x"), Ref("y")
 
 
-def test_layers_and_whose_weights_are_counted() -> None:
+def test_layers_and_their_weights() -> None:
     workload = lowered(
         outside("w", [512, 784], PARAMETER),
         outside("b", [512], PARAMETER),
@@ -94,7 +94,7 @@ def test_products(target: str, args: list[Any], weight: Shape, x: Shape, y: Shap
     assert workload.parameters.sum() > 0 and not workload.unknown
 
 
-def test_attention_with_views_and_the_copy_that_a_reshape_of_a_transposition_is() -> None:
+def test_attention_with_views_and_the_copy_of_a_transposed_reshape() -> None:
     shape = [2, 4, 9, 16]
     workload = lowered(
         outside("x", [2, 9, 3, 4, 16]),
@@ -112,7 +112,7 @@ def test_attention_with_views_and_the_copy_that_a_reshape_of_a_transposition_is(
     assert macs(workload) == 2 * 2 * 4 * 16 * 45
 
 
-def test_a_mask_hides_nothing_that_is_known() -> None:
+def test_masks_do_not_reduce_work() -> None:
     shape = [2, 4, 9, 16]
     workload = lowered(
         outside("x", shape),
@@ -169,7 +169,7 @@ def test_dtypes() -> None:
     )
 
 
-def test_a_call_that_cannot_be_is_named() -> None:
+def test_an_invalid_call_is_named() -> None:
     with pytest.raises(ValueError, match=r"y \(aten.mm.default\): argument 1 of mm is not a tensor"):
         lowered(outside("x", [3]), call("y", "mm.default", [X, 3], [3]))
 

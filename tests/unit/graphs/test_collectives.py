@@ -1,4 +1,4 @@
-"""Collectives between nodes against their limits, and against what a node takes for its part."""
+"""Collectives between nodes against their limits, and against the time within a node."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def _time(op: str, message: float, devices: float, nodes: float, link: float = L
 
 
 @pytest.mark.parametrize(("op", "rounds"), RINGS.items())
-def test_large_messages_take_the_bandwidth_of_all_adapters(op: str, rounds: float) -> None:
+def test_large_messages_use_the_bandwidth_of_all_adapters(op: str, rounds: float) -> None:
     size, n = 8e9, 32.0
     assert _time(op, size, n, 4) == pytest.approx(rounds * size * (n - 1) / n / (8 * ADAPTER), rel=0.01)
     assert _time(op, size, 4, 4) == pytest.approx(rounds * size * 3 / 4 / ADAPTER, rel=0.01)
 
 
 @pytest.mark.parametrize(("op", "rounds"), RINGS.items())
-def test_nodes_whose_own_links_are_slower_wait_for_these(op: str, rounds: float) -> None:
+def test_slower_links_within_nodes_bound_the_time(op: str, rounds: float) -> None:
     """Eight cards that share a slot's bandwidth are no quicker as two machines than as one."""
     size, link = 1e9, 2e9
     alone = rounds * size * 7 / 8 / link
@@ -50,7 +50,7 @@ def test_nodes_whose_own_links_are_slower_wait_for_these(op: str, rounds: float)
     assert _time("all_to_all", size, 16, 2, link) == pytest.approx(size * 7 / 16 / link, rel=0.01)
 
 
-def test_a_part_of_a_node_is_asked_about_as_many_bytes_over_its_links() -> None:
+def test_the_part_within_a_node_moves_its_bytes_over_its_links() -> None:
     for op, rounds in RINGS.items():
         part = within_nodes(_table(op, 8e6, 16, 2))
         assert [part.column(name)[0] for name in ("devices", "nodes")] == [8.0, 1.0]
@@ -58,13 +58,13 @@ def test_a_part_of_a_node_is_asked_about_as_many_bytes_over_its_links() -> None:
     assert _sent(within_nodes(_table("all_to_all", 8e6, 16, 2))) == pytest.approx(8e6 * 7 / 16)
 
 
-def test_devices_without_a_link_meet_at_the_adapter() -> None:
+def test_devices_without_a_link_use_the_adapter() -> None:
     ops = _table("all_reduce", 8e9, 16, 2)
     unlinked = over_nodes(ops, np.array([[np.nan]]), NETWORK).seconds[0, 0]
     assert unlinked == pytest.approx(2 * 8e9 * 15 / 16 / ADAPTER, rel=0.01)
 
 
-def test_small_all_reduces_take_the_tree() -> None:
+def test_small_all_reduces_use_the_tree_algorithm() -> None:
     ring_hops = 2 * 64 * 5e-6
     assert _time("all_reduce", 8.0, 512, 64) < 0.5 * ring_hops
 

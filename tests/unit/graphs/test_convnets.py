@@ -93,7 +93,7 @@ def test_every_network_is_checked() -> None:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_parameters_and_products_are_the_published(name: str) -> None:
+def test_parameters_and_products_equal_the_published_ones(name: str) -> None:
     parameters, gmacs, side = PUBLISHED[name]
     found = figures(lower(name, Run(image_size=side)))
     assert found.weights == parameters
@@ -171,7 +171,7 @@ def test_bad_input_names_the_field(name: str, changes: dict[str, object], field:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_the_smallest_image_that_the_refusal_names_is_taken(name: str) -> None:
+def test_the_smallest_image_named_in_the_error_is_accepted(name: str) -> None:
     try:
         lower(name, Run(image_size=1))
     except BadInput as refused:
@@ -224,7 +224,7 @@ def test_training_adds_only_masks(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_concatenation_holds_what_it_is_of(name: str) -> None:
+def test_a_concatenation_holds_its_inputs(name: str) -> None:
     w = lower(name, Run(image_size=PUBLISHED[name][2]))
     producers, consumers = w.edges
     for row in np.flatnonzero([row.endswith(".concat") for row in w.names]):
@@ -249,18 +249,18 @@ PAPER_BLOCKS = (
 
 
 @pytest.mark.parametrize(("name", "block"), PAPER_BLOCKS)
-def test_the_papers_blocks_are_there_by_name(name: str, block: str) -> None:
+def test_the_papers_blocks_exist_by_name(name: str, block: str) -> None:
     run = replace(TRAINING, image_size=299)
     assert figures(lower(f"{name}/{block}", run)) == figures(blocks(name, run)[block])
     assert len(training(lower(f"{name}/{block}", run), run)) > len(lower(f"{name}/{block}", run))
 
 
-def test_a_block_that_a_network_lacks_is_told_those_it_has() -> None:
+def test_an_unknown_block_lists_the_networks_blocks() -> None:
     with pytest.raises(BadInput, match="resnet18 has no block 'Bottleneck1'; there are Stem1, BasicBlock1"):
         lower("resnet18/Bottleneck1", Run())
 
 
-def test_activations_kept_for_backward_by_hand() -> None:
+def test_saved_activations_by_hand() -> None:
     """A basic block: two inputs and two outputs of convolutions, kept once each; the rest is overwritten in place."""
     part = blocks("resnet18", Run(mode="training", batch=2))["BasicBlock2"]
     plane = 2 * 64 * 56 * 56 * 4.0

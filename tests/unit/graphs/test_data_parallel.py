@@ -1,4 +1,4 @@
-"""Collectives of data parallelism: how much they exchange, where, and in what pieces."""
+"""Collectives of data parallelism: bytes, groups and buckets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _messages(w: Workload, op: str, phase: int) -> float:
     return float((w.ops.column("message_bytes") * w.runs)[rows].sum())
 
 
-def test_one_device_exchanges_nothing() -> None:
+def test_one_device_communicates_nothing() -> None:
     w, _ = _exchanged(Parallelism(tensor=4))
     assert not w.overlapped.any()
 
@@ -57,7 +57,7 @@ def test_a_small_network_is_one_bucket() -> None:
 
 
 @pytest.mark.parametrize("zero", [1, 2])
-def test_zero_scatters_gradients_and_gathers_what_was_updated(zero: int) -> None:
+def test_zero_scatters_gradients_and_gathers_updated_weights(zero: int) -> None:
     w, weights = _exchanged(Parallelism(data=8, zero=zero))
     assert _messages(w, "reduce_scatter", BACKWARD) == pytest.approx(weights)
     assert _messages(w, "all_gather", UPDATE) == pytest.approx(weights)
@@ -84,7 +84,7 @@ def test_groups_span_the_nodes_that_they_need() -> None:
         assert set(w.ops.column("spread")[w.overlapped]) == {parallelism.data * parallelism.tensor}
 
 
-def test_experts_dealt_over_all_devices_share_no_gradients() -> None:
+def test_experts_spread_over_all_devices_share_no_gradients() -> None:
     b = Builder("bf16")
     row = b.add("linear", outputs=64, parameters=64 * 64, m=1, n=64, k=64)
     dims = {"tokens": 8, "hidden": 64, "intermediate": 64, "experts": 8, "top_k": 2}

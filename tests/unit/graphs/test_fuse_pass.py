@@ -1,4 +1,4 @@
-"""What fuses, and what the fused kernels move."""
+"""Fusion of operators, and the bytes of fused kernels."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_chain_reads_its_input_once_and_writes_its_end() -> None:
     assert w.output_bytes.tolist() == [4000.0] * 3
 
 
-def test_what_is_read_elsewhere_is_written() -> None:
+def test_tensors_read_outside_a_fused_kernel_are_written() -> None:
     b = _chain()
     b.add("relu", [3], outputs=1000, b=100, h=10)  # reads tanh, behind the second product
     w = fused(b.build())
@@ -51,7 +51,7 @@ def test_what_is_read_elsewhere_is_written() -> None:
     assert w.ops.column("bytes")[1] == 4 * (1000 + 2 * 1000)
 
 
-def test_layers_fuse_around_their_products() -> None:
+def test_layers_fuse_with_their_products() -> None:
     whole, w = gpt2(), fused(gpt2())
     layer = [op for op, block in zip(_ops(w), w.block, strict=True) if block == 1]
     assert layer.count("memory") == 1  # residual and norm; softmax, gelu and the first norm stand alone
@@ -63,7 +63,7 @@ def test_layers_fuse_around_their_products() -> None:
 
 
 @pytest.mark.parametrize(("mask", "moved"), [("add_scalar", 1.0), ("add", 1.0), ("copy", 4.0 * 2 * 6400)])
-def test_attention_that_is_found_keeps_its_scores_on_the_chip(mask: str, moved: float) -> None:
+def test_recognised_attention_keeps_its_scores_on_chip(mask: str, moved: float) -> None:
     b = Builder("fp32")
     each = {"outputs": 6400, "b": 640, "h": 10}
     scores = b.add("bmm", outputs=6400, b=64, m=10, n=10, k=16)
@@ -84,7 +84,7 @@ def test_random_numbers_stay_in_registers() -> None:
     assert w.ops.column("bytes")[1] == 4 * (1000 + 1000)
 
 
-def test_what_nobody_knows_is_left_alone() -> None:
+def test_unknown_operators_do_not_fuse() -> None:
     b = Builder("fp32")
     x = b.add("relu", outputs=1000, b=100, h=10)
     x = b.add_unknown("FancySort", [x], moved_bytes=8000, outputs=1000, name="sort")
@@ -95,7 +95,7 @@ def test_what_nobody_knows_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_never_more_work_and_still_a_workload(dtype: str) -> None:
+def test_fusion_never_adds_work_and_keeps_the_workload_valid(dtype: str) -> None:
     whole = gpt2(dtype=dtype)
     w = fused(whole)
     moved, before = (work_of(x.ops, kinds_of(x.ops)).bytes @ x.runs for x in (w, whole))

@@ -1,4 +1,4 @@
-"""Configurations that nobody should have written: refused by the field's name, at once."""
+"""Invalid configurations are rejected at once, naming the field."""
 
 import json
 import math
@@ -25,19 +25,19 @@ def refused(config: Any, run: Run | None = None) -> tuple[tuple[str | int, ...],
 
 
 @pytest.mark.parametrize("given", [None, "megatron", 7, ["gpt2"], {"of": "gpt2"}, "GPT2"])
-def test_unknown_model_types_are_told_the_known_ones(given: Any) -> None:
+def test_unknown_model_types_list_the_known_ones(given: Any) -> None:
     loc, msg = refused({"model_type": given})
     assert loc == ("workload", "config", "model_type")
     assert all(known in msg for known in KNOWN_MODEL_TYPES)
     assert "graph" in msg
 
 
-def test_a_model_of_text_and_images_is_told_to_send_its_text() -> None:
+def test_multimodal_models_are_asked_for_their_text_configuration() -> None:
     assert "text_config" in refused({"model_type": "gemma3", "text_config": GEMMA3})[1]
 
 
 @pytest.mark.parametrize("given", [[], "gpt2", 3, None])
-def test_a_configuration_is_an_object(given: Any) -> None:
+def test_configurations_that_are_no_object_are_rejected(given: Any) -> None:
     assert refused(given)[0] == ("workload", "config")
 
 
@@ -125,7 +125,7 @@ def test_splits_that_do_not_divide_are_named(name: str, parallelism: Parallelism
     assert refused(config(name), run)[0] == ("workload", "parallelism", field)
 
 
-def test_what_a_model_cannot_do_is_named() -> None:
+def test_unsupported_features_of_a_model_are_named() -> None:
     assert refused(config("gpt2"), Run(sequence=1025))[0] == ("workload", "sequence")
     assert refused(config("bert-base"), Run(mode="decode"))[0] == ("workload", "mode")
     assert refused(config("vit-b-16"), Run(mode="prefill"))[0] == ("workload", "mode")
@@ -137,7 +137,7 @@ JUNK = [None, True, -3, 0, 2**70, math.nan, "x", [], [None], {}, {"a": 1}]
 
 
 @pytest.mark.parametrize("name", [*PUBLISHED])
-def test_any_field_may_hold_anything(name: str) -> None:
+def test_arbitrary_field_values_raise_only_bad_input(name: str) -> None:
     given, _ = PUBLISHED[name]
     for field in {**given, "layer_types": 0, "mlp_only_layers": 0, "num_labels": 0, "id2label": 0, "head_dim": 0}:
         for junk in JUNK:

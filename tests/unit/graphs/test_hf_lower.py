@@ -1,4 +1,4 @@
-"""Transformers lowered from their configurations: parameters as published, and rows that add up under any run."""
+"""Transformers lowered from their configurations: published parameters, and consistent rows in any run."""
 
 from dataclasses import replace
 from typing import Any
@@ -25,17 +25,17 @@ def parameter_count(config: Any) -> float:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_parameters_are_the_published_ones(name: str) -> None:
+def test_parameters_equal_the_published_ones(name: str) -> None:
     config, count = PUBLISHED[name]
     assert parameter_count(config) == count
 
 
 @pytest.mark.parametrize(("name", "billions"), [("gpt3-xl", 1.3), ("gpt3-2.7b", 2.7)])
-def test_gpt3_is_as_large_as_its_paper_says(name: str, billions: float) -> None:
+def test_gpt3_has_the_parameters_of_its_paper(name: str, billions: float) -> None:
     assert parameter_count(config(name)) == pytest.approx(billions * 1e9, rel=0.03)
 
 
-def test_built_in_ones_have_aliases_in_any_case() -> None:
+def test_built_in_models_have_case_insensitive_aliases() -> None:
     assert set(names()) == BUILT_IN.keys() | {"gpt3-xl", "gpt3-2.7b"}
     assert find_config("Meta-Llama/llama-2-7B-hf") == find_config("llama-2-7b") == LLAMA2
     assert find_config("llama-2") is None
@@ -54,7 +54,7 @@ RUNS = {
 
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_every_model_runs_every_way(name: str, run: Run) -> None:
+def test_every_model_lowers_in_every_run(name: str, run: Run) -> None:
     config = PUBLISHED[name][0]
     if config["model_type"] in ("bert", "roberta", "vit") and run.mode in ("prefill", "decode"):
         return
@@ -106,7 +106,7 @@ def test_decode_reads_the_cache() -> None:
     assert kept == 2 * 32 * 8 * 4096 * 4096 * 2  # keys and values, layers, sequences, tokens, features, bytes
 
 
-def test_prefill_writes_words_for_the_last_token_only() -> None:
+def test_prefill_computes_logits_of_the_last_token_only() -> None:
     run = Run(mode="prefill", batch=4, sequence=1024, attention="flash", dtype="bf16")
     assert of(lower(LLAMA2, run), "words.logits", "m") == 4
     assert of(lower(LLAMA2, Run(batch=4, sequence=1024)), "words.logits", "m") == 4096
@@ -120,7 +120,7 @@ def test_prefill_writes_words_for_the_last_token_only() -> None:
         (Parallelism(data=8, tensor=8, expert=64, nodes=8), 16 * 8 / 8, 256 / 64),
     ],
 )
-def test_experts_are_dealt_over_replicas_then_tensor_ranks(parallelism: Parallelism, sent: float, held: float) -> None:
+def test_experts_are_spread_over_replicas_then_tensor_ranks(parallelism: Parallelism, sent: float, held: float) -> None:
     run = Run("decode", 16 * 8, 512, dtype="bf16", attention="flash", parallelism=parallelism)
     workload = lower(config("deepseek-v3"), run)
     assert of(workload, "all_to_all", "message_bytes") == sent * 7168 * 2  # pairs, features, bytes
@@ -139,31 +139,33 @@ def test_experts_are_dealt_over_replicas_then_tensor_ranks(parallelism: Parallel
         ("deepseek-v3", {"n_group": 1, "topk_group": 1}, SILU, PLAIN),
     ],
 )
-def test_experts_have_their_gate_and_router(name: str, change: dict[str, Any], gate: float, router: float) -> None:
+def test_experts_keep_the_gate_and_router_of_the_configuration(
+    name: str, change: dict[str, Any], gate: float, router: float
+) -> None:
     workload = lower(config(name) | change, Run("decode", 16, 512, dtype="fp8", attention="flash"))
     assert (of(workload, "experts", "gate"), of(workload, "experts", "router")) == (gate, router)
 
 
-def test_experts_dealt_over_tensor_ranks_alone_swap_nothing() -> None:
+def test_experts_spread_over_tensor_ranks_only_need_no_all_to_all() -> None:
     run = Run("decode", 16, 512, dtype="bf16", attention="flash", parallelism=Parallelism(tensor=8, expert=8))
     assert "all_to_all" not in lower(config("mixtral-8x7b"), run).names
 
 
-def test_t5_adds_a_bias_whose_heads_lie_last_but_across() -> None:
+def test_t5_adds_a_relative_bias_with_strided_heads() -> None:
     ops = lower(config("t5-base"), Run(batch=4, sequence=64)).ops
     strided = ops.kind == OP_CODE["add_strided"]  # encoder and decoder
     for column, value in (("b", 4 * 12), ("h", 64 * 64), ("stride", 12)):
         np.testing.assert_array_equal(ops.column(column)[strided], [value] * 2)
 
 
-def test_decode_holds_the_encoder_too() -> None:
+def test_decode_keeps_the_encoder_in_memory() -> None:
     workload = lower(config("t5-base"), Run("decode", 1, 64))
     assert workload.parameters @ workload.repeats[workload.block] == BUILT_IN["t5-base"]
     assert not any(name.startswith("cross.key") for name in workload.names)
 
 
 @pytest.mark.parametrize("sequence", [False, True])
-def test_tensor_ranks_hold_the_whole_between_them(sequence: bool) -> None:
+def test_tensor_ranks_together_hold_all_weights(sequence: bool) -> None:
     alone = lower(LLAMA2, Run(batch=4, sequence=512))
     split = lower(LLAMA2, Run(batch=4, sequence=512, parallelism=Parallelism(tensor=4, sequence=sequence)))
     linears = [
@@ -176,19 +178,19 @@ def test_tensor_ranks_hold_the_whole_between_them(sequence: bool) -> None:
     assert split.names.count("all_gather") == (4 if sequence else 1)  # before both parts and the head; the logits
 
 
-def test_tied_words_stand_on_the_first_and_the_last_stage() -> None:
+def test_tied_embeddings_are_on_the_first_and_the_last_stage() -> None:
     one, two = (lower(GPT2, Run(sequence=8, parallelism=Parallelism(pipeline=stages))) for stages in (1, 2))
     assert two.parameters.sum() - one.parameters.sum() == 50257 * 768
 
 
-def test_few_bits_are_for_linears() -> None:
+def test_narrow_dtypes_apply_to_linear_layers() -> None:
     workload = lower(LLAMA2, Run(batch=1, sequence=64, dtype="fp8", attention="flash"))
     widths = dict(zip(workload.names, workload.weight_bytes / np.maximum(workload.parameters, 1.0), strict=True))
     assert widths["mlp.up"] == 1.0
     assert widths["words.logits"] == widths["words"] == widths["mlp.norm"] == 2.0
 
 
-def test_training_drops_and_keeps_the_mask() -> None:
+def test_training_applies_dropout_and_saves_its_mask() -> None:
     forward, trained = (lower(GPT2, Run(mode=mode, batch=2, sequence=256)) for mode in ("inference", "training"))
     assert "dropout" not in forward.names
     scores = trained.names.index("dropout", trained.names.index("attention.softmax"))
@@ -197,7 +199,7 @@ def test_training_drops_and_keeps_the_mask() -> None:
 
 
 @pytest.mark.parametrize(("batch", "copies"), [(1, 0), (2, 3)])
-def test_products_of_several_sequences_copy_their_operands(batch: int, copies: int) -> None:
+def test_batched_products_of_sequences_copy_their_operands(batch: int, copies: int) -> None:
     for name in ("gpt2", "t5-base", "vit-b-16", "llama-2-7b"):
         names = lower(config(name), Run(batch=batch, sequence=64)).names
         assert len({name for name in names if name.endswith("_copy")}) == copies
@@ -211,7 +213,7 @@ def test_repeated_keys_need_no_further_copy() -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "opt-1.3b", "llama-2-7b"])
-def test_eager_decode_copies_the_cache_and_nothing_else(name: str) -> None:
+def test_eager_decode_copies_only_the_cache(name: str) -> None:
     names = lower(config(name), Run("decode", batch=2, sequence=64)).names
     assert [name for name in names if name.endswith(("_copy", "_cache"))] == [
         *("attention.key_cache", "attention.value_cache")
@@ -228,7 +230,7 @@ def test_eager_decode_copies_the_cache_and_nothing_else(name: str) -> None:
         ("gpt2", "inference", "copy"),
     ],
 )
-def test_masks_of_pairs_are_read_for_every_head(name: str, mode: Any, op: str) -> None:
+def test_attention_masks_are_read_for_every_head(name: str, mode: Any, op: str) -> None:
     workload = lower(config(name), Run(mode, batch=2, sequence=64))
     assert workload.ops.kind[workload.names.index("attention.mask")] == OP_CODE[op]
 

@@ -1,4 +1,4 @@
-"""The JSON graph: rows as api.md's operators, everything wrong named by node and input."""
+"""The JSON graph: its rows, and errors that name the node and input."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_the_example_of_the_page() -> None:
     assert workload.parameters.tolist() == [784 * 512, 0, 9472]
 
 
-def test_fields_as_attributes_are_taken_as_they_are() -> None:
+def test_fields_given_as_attributes_are_used() -> None:
     given = node("a", "attention_decode", [], ["batch", 4096], attributes={
         "batch": "batch", "heads": 32, "kv_heads": 8, "head_dim": 128, "context_length": "2*past", "kv_dtype": "fp8",
         "dtype": "bf16",
@@ -93,7 +93,7 @@ def test_convolution_with_dilation_and_uneven_padding_has_the_flops_of_its_outpu
     assert workload.parameters.tolist() == [64 * 16 * 9]
 
 
-def test_views_cost_nothing_and_pass_on_who_wrote() -> None:
+def test_views_cost_nothing_and_keep_their_producer() -> None:
     given = graph(
         node("a", "relu", ["x"], [8, 6]),
         node("r", "reshape", ["a"], [2, 24]),
@@ -106,7 +106,7 @@ def test_views_cost_nothing_and_pass_on_who_wrote() -> None:
     assert workload.edges.tolist() == [[0], [1]]
 
 
-def test_what_nobody_knows_is_bound_by_its_bytes_and_counted() -> None:
+def test_unknown_operators_are_memory_bound_and_counted() -> None:
     given = graph(
         node("a", "fancy_scan", ["x"], [8, 6], attributes={"anything": "goes"}, parameters=10),
         node("b", "fancy_scan", ["a"], [8, 6], repeats=3),
@@ -119,12 +119,12 @@ def test_what_nobody_knows_is_bound_by_its_bytes_and_counted() -> None:
     assert workload.ops.column("count").tolist() == [1, 3]
 
 
-def test_a_small_operand_is_not_read_to_speak_of() -> None:
+def test_adding_a_small_operand_counts_as_add_scalar() -> None:
     given = graph(node("a", "add", ["x", "bias"], [8, 6]), node("b", "add", ["a", "x"], [8, 6]), x=[8, 6], bias=[6])
     assert ops(lowered(given)) == ["add_scalar", "add"]
 
 
-def test_order_is_found() -> None:
+def test_nodes_are_sorted_topologically() -> None:
     given = copy.deepcopy(GRAPH_EXAMPLE)
     given["nodes"].reverse()
     assert lowered(given).names == ("hidden", "act", "logits", "p")
@@ -199,7 +199,7 @@ CYCLE = graph(node("a", "add", ["x", "c"], [8]), node("b", "relu", ["a"], [8]), 
         ([1], "", "expected"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_named(given: Any, place: str, said: str) -> None:
+def test_invalid_nodes_are_named(given: Any, place: str, said: str) -> None:
     where, words = refused(given)
     assert where == place
     assert said in words
@@ -210,12 +210,12 @@ def test_too_many_nodes() -> None:
     assert "100000" in refused(graph(*nodes))[1]
 
 
-def test_a_long_chain_backwards_is_sorted_in_bounded_time() -> None:
+def test_a_long_reversed_chain_is_sorted_in_bounded_time() -> None:
     nodes = [node(f"n{k}", "relu", [f"n{k - 1}" if k else "x"], [8]) for k in range(20_000)]
     assert len(lowered(graph(*reversed(nodes), x=[8]))) == 20_000
 
 
-def test_a_node_of_many_unknown_inputs_is_refused_in_bounded_time() -> None:
+def test_a_node_with_many_unknown_inputs_is_rejected_in_bounded_time() -> None:
     nodes = [node(f"n{k}", "relu", ["x"], [8]) for k in range(1500)]
     wrong = [node(f"w{k}", "concat", [f"nn{j}" for j in range(1000)], [8]) for k in range(20)]
     began = time.process_time()
@@ -223,7 +223,7 @@ def test_a_node_of_many_unknown_inputs_is_refused_in_bounded_time() -> None:
     assert time.process_time() - began < 10
 
 
-def test_a_shape_name_does_not_grow_strings() -> None:
+def test_a_shape_name_does_not_multiply_strings() -> None:
     assert "elements" in refused(graph(node("r", "relu", ["x"], ["*".join(["batch"] * 15)]), x=[8]), batch=2**20)[1]
 
 

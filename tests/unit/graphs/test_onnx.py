@@ -1,4 +1,4 @@
-"""ONNX files without any library: shapes, weights and constants followed, and hostile bytes refused by their place."""
+"""ONNX files read without a library: shapes, weights and constants, and errors that name the place in hostile files."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_products_have_their_flops(given: Any, macs: float) -> None:
     assert workload.parameters.sum() > 0 and not workload.unknown
 
 
-def test_shapes_worked_out_by_the_file_itself() -> None:
+def test_shapes_computed_by_the_graph() -> None:
     """What exporters write for x.view(x.shape[0], -1, heads, 64).transpose(1, 2)."""
     nodes = [
         node("Shape", ["x"], ["shape"]),
@@ -114,7 +114,7 @@ def test_shapes_worked_out_by_the_file_itself() -> None:
     assert not workload.parameters.any()
 
 
-def test_weights_are_counted_once_and_by_whoever_reads_them_first() -> None:
+def test_weights_are_counted_once_at_their_first_reader() -> None:
     nodes = [
         node("Gather", ["table", "ids"], ["e"]),
         node("Transpose", ["table"], ["head"], perm=[1, 0]),
@@ -126,7 +126,7 @@ def test_weights_are_counted_once_and_by_whoever_reads_them_first() -> None:
     assert workload.parameters.tolist() == [64000, 0]
 
 
-def test_what_nobody_knows_is_counted_and_its_guessed_shapes_refuse_nothing() -> None:
+def test_unknown_operators_are_counted_and_their_guessed_shapes_cause_no_error() -> None:
     nodes = [
         node("Mystery", ["x", "w"], ["m"]),
         node("Reshape", ["m", "shape"], ["r"]),
@@ -139,7 +139,7 @@ def test_what_nobody_knows_is_counted_and_its_guessed_shapes_refuse_nothing() ->
     assert workload.parameters[0] == 64
 
 
-def test_empty_tensors_run_nowhere() -> None:
+def test_operators_on_empty_tensors_are_dropped() -> None:
     nodes = [node("Slice", ["x", "a", "a"], ["none"]), node("Concat", ["none", "x"], ["y"], axis=0)]
     workload = lowered(model(nodes, {"x": [4, 8]}, [integers("a", 2)]))
     assert ops(workload) == ["memory"]
@@ -179,7 +179,7 @@ def test_empty_tensors_run_nowhere() -> None:
                 for k in range(40)], {"x": [8]}, [integers("w", 0)]), "more than 32 dimensions"),
     ],
 )  # fmt: skip
-def test_what_is_no_such_file(data: bytes, said: str) -> None:
+def test_files_that_are_not_onnx_are_rejected(data: bytes, said: str) -> None:
     with pytest.raises(BadInput) as caught:
         lowered(data)
     assert said in caught.value.detail
@@ -194,7 +194,7 @@ def survived(data: bytes) -> None:
         pass
 
 
-def test_cut_off_anywhere() -> None:
+def test_truncated_files_are_rejected() -> None:
     data = model(
         [node("Gemm", ["x", "w"], ["y"], alpha=1.0), node("Reshape", ["y", "s"], ["z"], note="hm")],
         {"x": ["batch", 6]},
@@ -206,7 +206,7 @@ def test_cut_off_anywhere() -> None:
             read(data[:end], {"batch": 2})
 
 
-def test_bytes_at_random() -> None:
+def test_random_bytes_are_rejected() -> None:
     data, chance = bytearray(perceptron(2).replace(bytes(4 * 512), b"")), random.Random(1)
     block = model(
         [node("Conv", ["x", "w"], ["c"], strides=[2, 2], pads=[1, 1, 1, 1]), node("Split", ["c"], ["a", "b"], axis=1)],
@@ -221,7 +221,7 @@ def test_bytes_at_random() -> None:
             survived(bytes(changed))
 
 
-def test_a_bomb_of_fields_is_refused_in_bounded_time() -> None:
+def test_a_file_with_very_many_fields_is_rejected_in_bounded_time() -> None:
     began = time.process_time()
     with pytest.raises((BadInput, TooLarge)):
         read(field(7, field(1, field(4, "Relu") + field(2, "y")) * 150_000), {})
@@ -230,13 +230,13 @@ def test_a_bomb_of_fields_is_refused_in_bounded_time() -> None:
     assert time.process_time() - began < 30
 
 
-def test_a_long_chain_of_constants_is_walked_in_bounded_time() -> None:
+def test_a_long_chain_of_constants_is_evaluated_in_bounded_time() -> None:
     nodes = [node("Add", ["w0" if k == 0 else f"s{k}", f"w{k + 1}"], [f"s{k + 1}"]) for k in range(3000)]
     weights = [tensor(f"w{k}", [4]) for k in range(3001)]
     workload = lowered(model([*nodes, node("Add", ["x", "s3000"], ["y"])], {"x": [8, 4]}, weights))
     assert len(workload) == 1 and workload.parameters.sum() == 4 * 3001
 
 
-def test_names_that_cannot_be_shown() -> None:
+def test_unprintable_names_are_escaped() -> None:
     data = field(7, field(1, node("Relu", ["x\x00"], ["y\n"])) + field(11, value("x\x00", [2], FLOAT)))
     assert lowered(data).names == ("y?",)

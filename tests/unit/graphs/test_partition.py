@@ -1,4 +1,4 @@
-"""Cuts of a network over unequal GPUs: as good as trying them all, within memory, at the right bytes."""
+"""Cuts of a network over unequal GPUs: optimal, within memory, with the right bytes."""
 
 from itertools import combinations, pairwise
 
@@ -30,7 +30,7 @@ def tried_all(time_s: np.ndarray, link_s: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3, 4])
-def test_finds_the_best_of_all_cuts(stages: int) -> None:
+def test_the_best_of_all_cuts_is_found(stages: int) -> None:
     random = np.random.default_rng(stages)
     for _ in range(20):
         time_s, link_s = random.uniform(0.1, 1.0, (9, stages)), random.uniform(0.0, 0.3, (9, stages))
@@ -40,7 +40,7 @@ def test_finds_the_best_of_all_cuts(stages: int) -> None:
         assert found.first[0] == 0 and found.first[-1] == 9 and (np.diff(found.first) > 0).all()
 
 
-def test_memory_moves_the_cut() -> None:
+def test_memory_limits_move_the_cut() -> None:
     time_s = np.ones((10, 2))
     free = partition(units(10, resident=1.0), time_s, np.zeros((10, 2)), np.array([NO_LIMIT, NO_LIMIT]), 0.0)
     tight = partition(units(10, resident=1.0), time_s, np.zeros((10, 2)), np.array([3.0, NO_LIMIT]), 1.0)
@@ -48,7 +48,7 @@ def test_memory_moves_the_cut() -> None:
     assert tight.first.tolist() == [0, 2, 10] and tight.fits.all() and tight.bytes.tolist() == [3.0, 9.0]
 
 
-def test_says_what_does_not_fit() -> None:
+def test_networks_that_do_not_fit_are_reported() -> None:
     found = partition(units(4, resident=5.0), np.ones((4, 2)), np.zeros((4, 2)), np.array([1.0, 100.0]), 0.0)
     assert found.fits.tolist() == [False, True] and found.bottleneck_s == 2.0
 
@@ -79,7 +79,7 @@ def test_units_are_repetitions_of_blocks_and_single_rows() -> None:
     assert found.working_bytes.tolist() == [400.0, 2000.0, 2000.0, 2000.0, 4400.0]
 
 
-def test_a_residual_crosses_the_cut_with_the_branch() -> None:
+def test_residual_tensors_cross_the_cut_with_the_branch() -> None:
     builder = Builder("fp32")
     x = builder.add("linear", outputs=100, m=10, n=10, k=10)
     y = builder.add("linear", [x], outputs=400, m=10, n=40, k=10)

@@ -1,4 +1,4 @@
-"""Activations that training keeps, against the count of Korthikanti et al. (2022), section 4.1."""
+"""Saved tensors of training, against the count of Korthikanti et al. (2022), section 4.1."""
 
 from app.graphs.importers.hf import lower
 from app.graphs.run import Attention, Parallelism, Run
@@ -15,14 +15,14 @@ def layer_bytes(attention: Attention, tensor: int = 1) -> float:
     return float(workload.per_block(workload.saved_bytes)[1])
 
 
-def test_a_layer_keeps_34_bytes_per_feature_and_5_per_score() -> None:
+def test_a_layer_saves_34_bytes_per_feature_and_5_per_score() -> None:
     assert layer_bytes("eager") == SEQUENCE * BATCH * WIDTH * (34 + 5 * HEADS * SEQUENCE / WIDTH)
 
 
-def test_one_kernel_of_attention_keeps_no_scores() -> None:
+def test_fused_attention_saves_no_scores() -> None:
     assert layer_bytes("flash") == SEQUENCE * BATCH * WIDTH * 34
 
 
-def test_tensor_parallel_ranks_hold_all_that_lies_between_the_parts() -> None:
+def test_tensor_parallel_ranks_save_whole_tensors_between_the_parallel_regions() -> None:
     kept = 10 + 24 / 4 + 5 * HEADS * SEQUENCE / WIDTH / 4
     assert layer_bytes("eager", tensor=4) == SEQUENCE * BATCH * WIDTH * kept

@@ -51,7 +51,9 @@ def _launched(blocks: list[tuple[list[tuple[float, int, str]], int]], host: floa
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(block, min_size=1, max_size=4), st.integers(0, 6).map(float))
-def test_closed_form_is_the_simulation(blocks: list[tuple[list[tuple[float, int, str]], int]], host: float) -> None:
+def test_the_closed_form_equals_the_simulation(
+    blocks: list[tuple[list[tuple[float, int, str]], int]], host: float
+) -> None:
     state = start(1)
     for rows, repeats in blocks:
         seconds, count, kinds = zip(*rows, strict=True)
@@ -68,7 +70,7 @@ def test_closed_form_is_the_simulation(blocks: list[tuple[list[tuple[float, int,
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(block, min_size=2, max_size=3), st.integers(0, 6).map(float))
-def test_paces_compose(blocks: list[tuple[list[tuple[float, int, str]], int]], host: float) -> None:
+def test_paces_of_blocks_compose(blocks: list[tuple[list[tuple[float, int, str]], int]], host: float) -> None:
     paces = []
     for rows, _ in blocks:
         seconds, count, kinds = zip(*rows, strict=True)
@@ -97,7 +99,7 @@ def test_phases_sum_to_the_step_and_to_the_rows_on_a_busy_device() -> None:
     assert communication == 0.0
 
 
-def test_small_kernels_wait_for_the_host() -> None:
+def test_small_kernels_are_host_bound() -> None:
     w = gpt2(layers=100, hidden=64, heads=1, sequence=16)
     run = Run()
     latency = roofline(w, GPU)
@@ -112,7 +114,7 @@ def test_small_kernels_wait_for_the_host() -> None:
     assert gaps == pytest.approx(captured + launches * 3e-6)
 
 
-def test_accumulated_steps_take_their_time_each() -> None:
+def test_accumulated_steps_add_up() -> None:
     w = training(gpt2(), TRAINING)
     latency = roofline(w, GPU)
     one, eight = (schedule(w, latency, 0.0, replace(TRAINING, accumulation=n)) for n in (1, 8))
@@ -120,7 +122,7 @@ def test_accumulated_steps_take_their_time_each() -> None:
     assert eight.phases_s[2:] == pytest.approx(one.phases_s[2:])
 
 
-def test_gradient_exchange_hides_behind_backward() -> None:
+def test_gradient_communication_overlaps_backward() -> None:
     run = replace(TRAINING, parallelism=Parallelism(data=4))
     alone, w = training(gpt2(batch=4), run), with_gradient_exchange(training(gpt2(batch=4), run), run)
     latency = roofline(w, GPU)
@@ -141,7 +143,7 @@ def test_gradient_exchange_hides_behind_backward() -> None:
 
 @pytest.mark.parametrize("kind", ["gpipe", "1f1b"])
 @pytest.mark.parametrize(("stages", "micro"), [(2, 1), (4, 8), (8, 32)])
-def test_even_pipelines_idle_by_the_formula(kind: str, stages: int, micro: int) -> None:
+def test_balanced_pipelines_have_the_bubble_of_the_formula(kind: str, stages: int, micro: int) -> None:
     b = Builder("fp32")
     b.begin(32)
     b.add("linear", outputs=2**20, parameters=2**20, m=1024, n=1024, k=1024)
@@ -196,9 +198,7 @@ def _simulated(forward: list[float], backward: list[float], micro: int, kind: st
     st.integers(1, 32),
     st.sampled_from((0.0, 0.05)),
 )
-def test_pipelines_of_uneven_stages_against_a_simulation(
-    kind: str, seconds: list[float], micro: int, transfer: float
-) -> None:
+def test_unbalanced_pipelines_equal_a_simulation(kind: str, seconds: list[float], micro: int, transfer: float) -> None:
     stages = len(seconds)
     b = Builder("fp32")
     for _ in range(stages):

@@ -1,4 +1,4 @@
-"""Pipeline stages against every way to cut."""
+"""Pipeline stages against exhaustive search."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.networks import gpt2, roofline
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 4)), min_size=1, max_size=4), st.integers(1, 5))
-def test_the_largest_stage_is_as_small_as_can_be(blocks: list[tuple[int, int]], stages: int) -> None:
+def test_the_largest_stage_is_minimal(blocks: list[tuple[int, int]], stages: int) -> None:
     b = Builder("fp32")
     for size, repeats in blocks:
         b.begin(repeats)
@@ -37,19 +37,19 @@ def test_the_largest_stage_is_as_small_as_can_be(blocks: list[tuple[int, int]], 
     assert float((dealt @ [size for size, _ in blocks]).max()) == pytest.approx(best)
 
 
-def test_layers_of_a_transformer_are_shared_out() -> None:
+def test_layers_of_a_transformer_are_balanced_over_stages() -> None:
     dealt = stage_repeats(gpt2(layers=36), 4)
     assert dealt[0, 0] == dealt[3, 2] == 1.0  # embedding first, head last
     assert dealt[:, 1].sum() == 36
     assert dealt[:3, 1].min() >= 8 and dealt[3, 1] < dealt[0, 1]  # the head weighs as much as some layers
 
 
-def test_more_stages_than_layers_leave_some_empty() -> None:
+def test_with_more_stages_than_layers_some_are_empty() -> None:
     dealt = stage_repeats(gpt2(layers=2), 16)
     assert dealt.sum(axis=0).tolist() == [1.0, 2.0, 1.0]
 
 
-def test_thousands_of_stages_take_no_time() -> None:
+def test_thousands_of_stages_are_cut_quickly() -> None:
     w = gpt2(layers=50_000, hidden=64, heads=1, sequence=8)
     begun = process_time()
     assert stage_repeats(w, 40_000).sum() == 50_002

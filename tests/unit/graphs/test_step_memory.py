@@ -1,4 +1,4 @@
-"""What is kept in memory, against hand-made sums."""
+"""Memory of a step, against sums by hand."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_training_states_take_16_bytes_per_parameter_with_adam(dtype: str) -> No
 
 
 @pytest.mark.parametrize(("zero", "bytes_each"), [(0, 16.0), (1, 4 + 12 / 64), (2, 2 + 14 / 64), (3, 16 / 64)])
-def test_zero_divides_states_as_its_paper_says(zero: int, bytes_each: float) -> None:
+def test_zero_divides_states_as_in_its_paper(zero: int, bytes_each: float) -> None:
     """Figure 1 of the paper, 7.5 billion parameters on 64 devices: 120, 31.4, 16.6 and 1.9 GB."""
     w = gpt2(dtype="bf16")
     kept = memory(w, replace(TRAINING, parallelism=Parallelism(data=64, zero=zero)))
@@ -37,7 +37,7 @@ def test_zero_divides_states_as_its_paper_says(zero: int, bytes_each: float) -> 
     assert kept.weights + kept.gradients + kept.optimizer == pytest.approx(bytes_each * parameters)
 
 
-def test_exchanging_takes_buckets_or_a_gathered_layer() -> None:
+def test_communication_buffers_are_buckets_or_a_gathered_layer() -> None:
     w = gpt2(dtype="bf16")
     one, plain, sharded = (
         memory(w, replace(TRAINING, parallelism=Parallelism(data=data, zero=zero))).workspace
@@ -47,7 +47,7 @@ def test_exchanging_takes_buckets_or_a_gathered_layer() -> None:
     assert sharded - one == float(w.per_block(w.weight_bytes).max())
 
 
-def test_recomputation_keeps_what_enters_each_layer() -> None:
+def test_recomputation_saves_the_input_of_each_layer() -> None:
     w = gpt2(layers=10, hidden=128, heads=2, sequence=64)
     saved = w.per_block(w.saved_bytes)
     assert memory(w, TRAINING).activations == pytest.approx(float(saved @ w.repeats))
@@ -56,7 +56,7 @@ def test_recomputation_keeps_what_enters_each_layer() -> None:
     assert again.activations == pytest.approx(10 * boundary + float(saved[2]) + float(saved[:2].max()))
 
 
-def test_inference_keeps_what_is_live() -> None:
+def test_inference_keeps_live_tensors_only() -> None:
     b = Builder("fp32")
     first = b.add("relu", outputs=100, b=1, h=100)
     second = b.add("relu", [first], outputs=300, b=1, h=100)
@@ -80,7 +80,7 @@ def test_pipeline_stages_share_layers_and_hold_microbatches() -> None:
     assert memory(w, piped).activations > 3 * staged.activations  # 16 microbatches begun, not 4
 
 
-def test_keys_and_values_are_kept() -> None:
+def test_the_kv_cache_is_kept() -> None:
     b = Builder("bf16")
     b.begin(10)
     b.add("linear", outputs=64, kv_bytes=1000.0, m=1, n=64, k=64)

@@ -30,17 +30,17 @@ def _ops(w: Workload, phase: int, block: int) -> list[str]:
     return [OPS[code].name for code in w.ops.kind[rows].tolist()]
 
 
-def test_backward_products_cost_twice_the_forward_ones() -> None:
+def test_backward_products_do_twice_the_forward_work() -> None:
     w = training(gpt2(), TRAINING)
     assert _flops(w, BACKWARD) == pytest.approx(2 * _flops(w, FORWARD))
 
 
-def test_results_have_memory_of_their_own_in_training() -> None:
+def test_results_have_their_own_memory_in_training() -> None:
     assert (gpt2().ops.column("eager") == -1).all()  # nothing is kept: a row may find its input in the L2
     assert (training(gpt2(), TRAINING).ops.column("eager") == 0).all()
 
 
-def test_blocks_run_backward_as_often_as_forward_in_reverse() -> None:
+def test_blocks_run_backward_in_reverse_order() -> None:
     w = training(gpt2(layers=12), TRAINING)
     assert w.repeats.tolist() == [1, 12, 1, 1, 12, 1]
     assert w.origin.tolist() == [0, 1, 2, 2, 1, 0]
@@ -48,7 +48,7 @@ def test_blocks_run_backward_as_often_as_forward_in_reverse() -> None:
     assert set(w.phase[w.block >= 3]) == {BACKWARD}
 
 
-def test_a_layer_runs_what_autograd_runs() -> None:
+def test_a_layer_runs_the_kernels_of_autograd() -> None:
     w = training(gpt2(), TRAINING)
     counted = Counter(_ops(w, BACKWARD, 4))
     assert counted["linear"] == 8  # by data and by weight of four
@@ -60,7 +60,7 @@ def test_a_layer_runs_what_autograd_runs() -> None:
     assert head == ["linear", "linear", "mul", "memory", "memory"]  # tied head: no bias
 
 
-def test_edges_and_sources_stay_with_their_rows() -> None:
+def test_edges_and_sources_follow_their_rows() -> None:
     forward = gpt2()
     w = training(forward, Run(mode="training"))
     assert [w.names[k] for k in w.edges.ravel()] == [forward.names[k] for k in forward.edges.ravel()]
@@ -68,7 +68,7 @@ def test_edges_and_sources_stay_with_their_rows() -> None:
     assert all(w.names[row] == w.names[source] for row, source in enumerate(w.source.tolist()))
 
 
-def test_nothing_is_kept_or_held_twice() -> None:
+def test_no_tensor_is_saved_twice() -> None:
     forward, w = gpt2(), training(gpt2(), Run(mode="training"))
     for name in ("parameters", "weight_bytes", "output_bytes", "saved_bytes"):
         assert getattr(w, name).sum() == getattr(forward, name).sum()
@@ -97,7 +97,7 @@ def test_recomputation_runs_each_layer_forward_again() -> None:
     assert _ops(again, BACKWARD, 3) == _ops(plain, BACKWARD, 3)  # the head's activations are still there
 
 
-def test_microbatches_add_their_gradients_up() -> None:
+def test_microbatches_accumulate_gradients() -> None:
     def moved(optimizer: Any, accumulation: int) -> float:
         w = training(gpt2(), Run(mode="training", optimizer=optimizer, accumulation=accumulation))
         return float(np.nansum((w.ops.column("bytes") * w.runs)[w.phase == BACKWARD]))
@@ -108,7 +108,7 @@ def test_microbatches_add_their_gradients_up() -> None:
     assert moved("none", 1) - moved("sgd", 1) == pytest.approx(3 * weights)
 
 
-def test_what_reads_nothing_has_no_gradient() -> None:
+def test_operators_without_inputs_have_no_gradient() -> None:
     b = Builder("fp32")
     first = b.add("linear", outputs=64, parameters=64, m=8, n=8, k=8)
     b.add("memory", outputs=0, bytes=64)

@@ -1,4 +1,4 @@
-"""`gpucast measure` on a machine that has PyTorch and little else: a checkout, and none of the service's packages."""
+"""`gpucast measure` on a machine with a checkout and PyTorch, without the packages of the service."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def run_with_only(packages: Sequence[str], *words: str) -> subprocess.CompletedP
     return subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
 
 
-def test_every_suite_is_made_and_written_with_what_the_document_lists(tmp_path: Path) -> None:
+def test_every_suite_runs_with_the_documented_packages_only(tmp_path: Path) -> None:
     out = tmp_path / "device.parquet"
     said = run_with_only(NEEDED, "measure", "--minutes", "0.02", "--threads", "1", "--out", str(out))
     assert said.returncode == 0, said.stderr
@@ -80,7 +80,7 @@ def test_every_suite_is_made_and_written_with_what_the_document_lists(tmp_path: 
 
 
 @pytest.mark.parametrize("missing", ["torch", "numba", "typer"])
-def test_what_is_missing_is_said_in_a_sentence(tmp_path: Path, missing: str) -> None:
+def test_missing_packages_are_named(tmp_path: Path, missing: str) -> None:
     kept = [name for name in NEEDED if name != missing]
     said = run_with_only(kept, "measure", "--minutes", "0", "--threads", "1", "--out", str(tmp_path / "x.parquet"))
     assert said.returncode == 1

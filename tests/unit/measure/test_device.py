@@ -1,4 +1,4 @@
-"""The device suite: run on this machine's CPU, shortened; what its rows come to; and that predictions use it."""
+"""The device suite, shortened, on this machine's CPU: its rows, its figures, and predictions with them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_everything_of_a_cpu_is_measured(rows: list[dict[str, Any]]) -> None:
     assert {"add", "copy", "memory"} <= {row["op"] for row in rows}
 
 
-def test_figures_are_those_of_a_computer(rows: list[dict[str, Any]]) -> None:
+def test_measured_figures_are_plausible(rows: list[dict[str, Any]]) -> None:
     found = figures(rows)
     assert set(found) == {"triad_bandwidth_bytes_per_s", "sustained_bandwidth_bytes_per_s", "sustained_compute_flops"}
     assert all(1e7 < value < 1e14 for value in found.values())
@@ -54,18 +54,18 @@ def test_figures_are_those_of_a_computer(rows: list[dict[str, Any]]) -> None:
     assert [line.split()[0] for line in lines] == ["memory", "caches", *["fp32", "fp64"] * 2, "fp32", "launch"]
 
 
-def test_a_product_says_what_held_it_back(rows: list[dict[str, Any]]) -> None:
+def test_the_summary_of_a_product_reports_throttling(rows: list[dict[str, Any]]) -> None:
     product = next(row for row in rows if row["op"] == "linear")
     sensed = {"clock_hz": 1.2e9, "power_w": 299.0, "throttle_reason": "power cap"}
     (line,) = summary([product | sensed], {"boost_clock_hz": 1.9e9, "power_limit_w": 300.0})
     assert line.endswith("1,200 of 1,900 MHz, 299 of 300 W, held back by power cap")
 
 
-def test_a_failed_row_comes_to_nothing(rows: list[dict[str, Any]]) -> None:
+def test_a_failed_row_gives_no_figure(rows: list[dict[str, Any]]) -> None:
     assert figures([row | {"outcome": "failed: why"} for row in rows]) == {}
 
 
-def test_the_smallest_kernel_is_the_floor_of_others() -> None:
+def test_the_smallest_kernel_sets_the_launch_overhead() -> None:
     stores = [{"outcome": "measured", "name": "one_store", "kind": "kernel", "latency_ms": ms} for ms in (9e-3, 8e-3)]
     known = replace(TURING, **figures(stores))  # type: ignore[arg-type]
     launch = {"flops": 256, "bytes": 2048, "threads_per_block": 256, "blocks": 1, "registers_per_thread": 16}

@@ -1,4 +1,4 @@
-"""The CUDA kernels of `gpucast measure`: right, compiled for several GPUs, and counted as the service counts."""
+"""The CUDA kernels of `gpucast measure`: correct, compiled for several GPUs, with the work that the service counts."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def run(library: ctypes.CDLL, case: Case, arguments: Sequence[Any]) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(CHECKS))
-def test_a_kernel_computes_what_numpy_does(host: ctypes.CDLL, name: str) -> None:
+def test_kernels_compute_the_results_of_numpy(host: ctypes.CDLL, name: str) -> None:
     case = CHECKS[name]
     arguments = case.draw(np.random.default_rng(1))
     expected = np.array(case.expected(*arguments))
@@ -106,7 +106,7 @@ def test_a_kernel_computes_what_numpy_does(host: ctypes.CDLL, name: str) -> None
     np.testing.assert_allclose(arguments[case.result], expected, rtol=1e-4, atol=1e-4)
 
 
-def test_the_suite_is_the_papers() -> None:
+def test_the_suite_has_the_launches_of_the_paper() -> None:
     assert len({case.kernel for case in CASES}) == 17  # its sixteen, and one that only stores
     table = kernel_table([workload(case, 16, 0) for case in CASES])
     launches = set(zip(table.label.tolist(), table.column("launch").tolist(), strict=True))
@@ -120,7 +120,7 @@ def workload(case: Case, registers: int, shared: int) -> KernelWorkload:
     return msgspec.convert({"kind": "kernel", "name": case.kernel, **case.counts, **launch, **compiled}, KernelWorkload)
 
 
-def test_compiled_for_a_gpu_every_launch_fits_it(figures: Mapping[tuple[str, str], tuple[int, int]]) -> None:
+def test_every_launch_fits_the_gpu_that_it_is_compiled_for(figures: Mapping[tuple[str, str], tuple[int, int]]) -> None:
     specs = {spec.id: spec for spec in load_seed_specs()}
     for target, gpu in TARGETS.items():
         table = kernel_table([workload(case, *figures[target, case.kernel]) for case in CASES])
@@ -128,7 +128,7 @@ def test_compiled_for_a_gpu_every_launch_fits_it(figures: Mapping[tuple[str, str
         assert not any(check_launch(table, GpuTable.from_specs([specs[gpu]]), rows, 0 * rows))
 
 
-def test_both_branches_of_the_divergent_kernel_take_their_steps(toolkit: Path, tmp_path: Path) -> None:
+def test_both_branches_of_the_divergent_kernel_run(toolkit: Path, tmp_path: Path) -> None:
     """A compiler folds a product with an addition, 64 times over, into one."""
     words = [str(toolkit / "bin" / "nvcc"), "-std=c++17", "-ptx", "-arch=compute_90", str(SOURCES / "stream.cu")]
     subprocess.run([*words, "-o", str(tmp_path / "stream.ptx")], check=True)
@@ -165,7 +165,7 @@ extern "C" int blocks(const int* limits, int threads, int registers, int shared)
 
 
 @pytest.mark.parametrize(("target", "gpu"), TARGETS.items())
-def test_occupancy_is_nvidias(
+def test_occupancy_equals_that_of_nvidias_runtime(
     figures: Mapping[tuple[str, str], tuple[int, int]], toolkit: Path, tmp_path: Path, target: str, gpu: str
 ) -> None:
     spec = next(spec for spec in load_seed_specs() if spec.id == gpu)
@@ -183,7 +183,7 @@ def test_occupancy_is_nvidias(
     assert dict(zip(launches, ours.tolist(), strict=True)) == {launch: nvidias(held, *launch) for launch in launches}
 
 
-def test_on_a_gpu_kernels_are_right_and_as_resident_as_the_service_says() -> None:
+def test_kernels_on_a_gpu_are_correct_and_have_the_predicted_occupancy() -> None:
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available() or find_spec("cupy") is None:
         pytest.skip("no GPU, or no CuPy")

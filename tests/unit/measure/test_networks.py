@@ -1,4 +1,4 @@
-"""Networks in PyTorch are those that the graphs describe: as many parameters, the same shapes, the same layers."""
+"""PyTorch networks match their graphs: parameters, shapes and layers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_convnet_runs_forward_and_back(name: str) -> None:
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in net.parameters())
 
 
-def test_each_layer_writes_what_is_described() -> None:
+def test_each_layer_has_the_described_output() -> None:
     """Repeated blocks have weights of their own, and run one after another."""
     w = lower("resnet50", Run(image_size=64))
     net = convnet("resnet50", 64, training=False).eval()
@@ -100,7 +100,7 @@ def found() -> Sequence[Point]:
     return points(CPU)
 
 
-def test_points_cover_every_network_before_any_again(found: Sequence[Point]) -> None:
+def test_points_cover_every_network_before_repeating_one(found: Sequence[Point]) -> None:
     first = found[: len(CONVNETS)]
     assert len({point.workload["name"] for point in first}) >= len(CONVNETS) // 2 - 1
     assert len({point.digest for point in found}) == len(found)

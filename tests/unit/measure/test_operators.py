@@ -1,4 +1,4 @@
-"""The suite `operators`: its design covers what it should, and what it runs is what app.ops says it is."""
+"""The suite `operators`: coverage of its design, and agreement of what it runs with app.ops."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def flops(row: dict[str, Any]) -> float:
     return float(work_of(table, kinds_of(table)).flops[0])
 
 
-def test_every_operator_is_measured_but_collectives_and_networks() -> None:
+def test_every_operator_except_collectives_and_networks_is_measured() -> None:
     # Collectives need several devices, and a network is no operator of its own.
     others = {op.name for op in OPS[1:] if op.group in ("collective", "network")}
     assert set(SPACES) == {op.name for op in OPS[1:]} - others
@@ -80,7 +80,7 @@ def design() -> list[dict[str, Any]]:
     return rows(GPU)
 
 
-def test_any_beginning_of_the_design_covers_operators_and_a_few_rounds_their_dtypes(design: list[Any]) -> None:
+def test_every_prefix_of_the_design_covers_operators_and_dtypes(design: list[Any]) -> None:
     rounds = 3  # in which all operators come at least once
     deal = sum(space.share * rounds // space.every for space in SPACES.values()) + 2 * rounds
     came = Counter(row["op"] for row in design[:deal])
@@ -112,7 +112,7 @@ def test_k_doubles_along_sweeps_of_fixed_sides(design: list[Any]) -> None:
     assert set(np.diff(np.log2(depths))) == {1.0}
 
 
-def test_the_design_is_the_same_every_time_and_keeps_within_memory(design: list[Any]) -> None:
+def test_the_design_is_deterministic_and_fits_memory(design: list[Any]) -> None:
     small_card = Device("cuda", "a GPU", ("bf16",), 1e9, 132, "pytorch-2", "cudagraph-pytorch-2", DESCRIPTION)
     fitting = rows(small_card)
     assert rows(small_card) == fitting
@@ -121,7 +121,7 @@ def test_the_design_is_the_same_every_time_and_keeps_within_memory(design: list[
     assert max(row["bytes"] for row in design if row["op"] == "memory") > 1e9
 
 
-def test_narrow_formats_run_forward_in_graphs_and_the_rest_as_pytorch_launches_it() -> None:
+def test_narrow_dtypes_run_in_cuda_graphs_and_others_eagerly() -> None:
     assert point_of(GPU, small("linear", dtype="bf16")).software == "cudagraph-pytorch-2"
     assert point_of(GPU, small("linear", dtype="bf16", phase="backward")).software == "pytorch-2"
     assert point_of(GPU, small("linear")).software == "pytorch-2"
@@ -142,7 +142,7 @@ def test_every_operator_runs(op: str) -> None:
 
 @pytest.mark.parametrize("op", ["linear", "bmm", "conv2d"])
 @pytest.mark.parametrize("phase", ["forward", "backward"])
-def test_products_are_those_that_the_operator_counts(op: str, phase: str) -> None:
+def test_products_have_the_flops_that_the_operator_counts(op: str, phase: str) -> None:
     row = small(op, phase=phase)
     if (op, phase) == ("conv2d", "backward"):
         row["groups"] = 1  # the counter forgets them there
@@ -152,7 +152,7 @@ def test_products_are_those_that_the_operator_counts(op: str, phase: str) -> Non
     assert counter.get_total_flops() == flops(row)
 
 
-def test_latent_decode_counts_as_its_operator_and_equals_the_expanded_keys() -> None:
+def test_latent_decode_has_the_work_of_its_operator_and_equals_expanded_keys() -> None:
     row = {**small("attention_mla"), "latent_dim": 32, "rope_dim": 8}
     run = point_of(CPU, row).prepare().phases[""]
     with FlopCounterMode(display=False) as counter:
@@ -175,7 +175,7 @@ def test_latent_decode_counts_as_its_operator_and_equals_the_expanded_keys() -> 
     assert torch.allclose(torch.einsum("hk,hwk->hw", got[0], to_value), torch.stack(expected), atol=1e-4)
 
 
-def test_a_mixture_equals_its_experts_one_by_one() -> None:
+def test_a_mixture_of_experts_equals_its_experts_one_by_one() -> None:
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(6, 16, generator=draw)
     gate_up, down = torch.randn(3, 64, 16, generator=draw), torch.randn(3, 16, 32, generator=draw)
@@ -187,7 +187,7 @@ def test_a_mixture_equals_its_experts_one_by_one() -> None:
     assert torch.allclose(layer(torch, x, gate_up, down, token, ends), expected, atol=1e-3)
 
 
-def test_loads_share_out_every_pair() -> None:
+def test_loads_assign_every_token_to_its_experts() -> None:
     assert loads(10, 4, 2, 0.0).tolist() == [5, 5, 5, 5]
     for tokens, exponent in ((4096, 1.01), (4096, 1.0), (3, 1.2)):
         found = loads(tokens, 64, 8, exponent)
@@ -196,12 +196,12 @@ def test_loads_share_out_every_pair() -> None:
         assert found.max() > found.mean()
 
 
-def test_backward_finds_the_gradients_of_everything_learned() -> None:
+def test_backward_computes_all_gradients() -> None:
     made = SPACES["linear"].build(Tensors.of(CPU, "fp32"), small("linear"))
     assert [tuple(one.shape) for one in backward(made)()] == [(5, 24), (16, 24)]
 
 
-def test_a_description_is_one_that_the_catalogue_takes() -> None:
+def test_the_catalogue_accepts_the_description() -> None:
     from app.measure.specification import description
     from app.tables.complete import complete
 

@@ -1,4 +1,4 @@
-"""The runner of `gpucast measure`: what it times, refuses and records, and what a run that stopped leaves behind."""
+"""The runner of `gpucast measure`: timing, outcomes, records, and resuming a stopped run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def unknown_format() -> object:
     raise RuntimeError("\"addmm_impl_cpu_\" not implemented for 'Float8_e4m3fn'\nmore")
 
 
-def test_a_time_is_the_median_of_what_the_clock_saw() -> None:
+def test_a_time_is_the_median_of_its_repetitions() -> None:
     row = Runner(CPU, most_spread=1.0).run(point(lambda: time.sleep(0.01)))
     assert row["outcome"] == "measured"
     assert 10.0 <= row["latency_ms"] <= 60.0
@@ -55,7 +55,7 @@ def test_a_time_is_the_median_of_what_the_clock_saw() -> None:
     assert "phases_ms." not in " ".join(row)
 
 
-def test_phases_are_timed_apart_and_a_shared_repetition_is_divided() -> None:
+def test_phases_are_timed_separately() -> None:
     prepared = Prepared({"forward": lambda: time.sleep(0.002), "backward": lambda: time.sleep(0.01)}, launches=2)
     row = Runner(CPU, most_spread=9.0).run(Point("models", {"kind": "model"}, lambda: prepared, CPU.software))
     assert row["phases_ms.forward"] < row["phases_ms.backward"]
@@ -63,14 +63,14 @@ def test_phases_are_timed_apart_and_a_shared_repetition_is_divided() -> None:
     assert row["runs"] % 2 == 0
 
 
-def test_a_spread_as_of_a_busy_machine_is_no_measurement() -> None:
+def test_a_wide_spread_is_recorded_as_busy() -> None:
     busy = Runner(CPU, most_spread=0.01).run(point(uneven()))
     assert busy["outcome"] == "busy"
     assert "latency_ms" not in busy
     assert Runner(CPU, most_spread=100.0).run(point(uneven()))["outcome"] == "measured"
 
 
-def test_memory_that_runs_out_is_an_outcome_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_out_of_memory_is_recorded_and_the_run_continues(tmp_path: Path) -> None:
     output, heard = Output(tmp_path / "out.parquet", DESCRIPTION, {}), list[str]()
     points = [point(no_memory, 1), point(unknown_format, 2), point(lambda: time.sleep(1e-3), 3)]
     runner = Runner(CPU, most_spread=9.0)
@@ -91,7 +91,7 @@ def missing() -> object:
     raise AttributeError("module 'torch.nn.functional' has no attribute 'grouped_mm'")
 
 
-def test_a_device_that_a_point_has_taken_down_ends_the_process_and_keeps_why(
+def test_a_device_failure_ends_the_process_and_records_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output, runner = Output(tmp_path / "out.parquet", DESCRIPTION, {}), Runner(CPU)
@@ -104,7 +104,7 @@ def test_a_device_that_a_point_has_taken_down_ends_the_process_and_keeps_why(
     assert pending(output, points) == points[2:]  # the next process goes on behind it
 
 
-def test_on_a_gpu_a_call_that_waits_for_the_device_fails_alone() -> None:
+def test_a_synchronising_call_fails_on_its_own() -> None:
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("no GPU")
@@ -118,7 +118,7 @@ def test_on_a_gpu_a_call_that_waits_for_the_device_fails_alone() -> None:
     assert runner.run(replace(waits, prepare=lambda: Prepared({"": replayed(x.sum)})))["outcome"] == "measured"
 
 
-def test_a_point_in_which_a_run_ended_comes_last(tmp_path: Path) -> None:
+def test_a_point_that_ended_a_run_is_retried_last(tmp_path: Path) -> None:
     output = Output(tmp_path / "out.parquet", DESCRIPTION, {})
 
     def killed() -> object:
@@ -130,14 +130,14 @@ def test_a_point_in_which_a_run_ended_comes_last(tmp_path: Path) -> None:
     assert pending(Output(tmp_path / "out.parquet", DESCRIPTION, {}), points) == points[::-1]
 
 
-def test_what_a_killed_run_measured_is_in_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_run_keeps_its_measurements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output_module, "_WRITTEN_EVERY_S", 0.0)
     output = Output(tmp_path / "out.parquet", DESCRIPTION, {})
     output.add("a", {"outcome": "measured", "latency_ms": 1.5})
     assert pq.read_table(tmp_path / "out.parquet")["latency_ms"].to_pylist() == [1.5]
 
 
-def test_names_come_beside_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_names_are_added_to_measured_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing else is asked for, and no profiler that keeps silent."""
     output, runner, asked = Output(tmp_path / "out.parquet", DESCRIPTION, {}), Runner(CPU), list[Point]()
     points = [point(missing, m) for m in range(1, 12)]
@@ -154,13 +154,13 @@ def test_names_come_beside_what_was_measured(tmp_path: Path, monkeypatch: pytest
     assert [row.get("kernel.name") for row in output.of(points[:4])] == [None, "b", "a", None]
 
 
-def test_nothing_begins_after_the_time_is_up(tmp_path: Path) -> None:
+def test_no_point_starts_after_the_time_limit(tmp_path: Path) -> None:
     output = Output(tmp_path / "out.parquet", DESCRIPTION, {})
     measure_all(Runner(CPU), output, [point(no_memory)], until=time.monotonic() - 1, observe=lambda *_: None)
     assert output.rows == {}
 
 
-def test_a_run_that_was_killed_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_a_killed_run_resumes_where_it_stopped(tmp_path: Path) -> None:
     path = tmp_path / "out.parquet"
     points = [point(no_memory, m) for m in (1, 2, 3)]
     first = Output(path, DESCRIPTION, {})
@@ -188,12 +188,12 @@ def test_a_run_that_is_killed_twice_loses_nothing(tmp_path: Path) -> None:
     assert list(Output(path, DESCRIPTION, {}).rows) == ["first", "second"]
 
 
-def test_a_place_where_nothing_can_be_written_is_refused_at_once() -> None:
+def test_an_unwritable_folder_is_rejected_at_once() -> None:
     with pytest.raises(BadInput, match="No file can be written in"), alone(Path("/proc/none/out.parquet")):
         pass
 
 
-def test_a_file_of_another_device_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_of_another_device_is_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "out.parquet"
     Output(path, DESCRIPTION, {}).write()
     with pytest.raises(BadInput, match="a CPU"):
@@ -206,7 +206,7 @@ def test_a_file_of_another_device_is_left_alone(tmp_path: Path) -> None:
         Output(tmp_path / "other.parquet", DESCRIPTION, {})
 
 
-def test_sides_that_differ_make_a_column_of_pairs(tmp_path: Path) -> None:
+def test_unequal_sides_are_written_as_pairs(tmp_path: Path) -> None:
     output = Output(tmp_path / "out.parquet", DESCRIPTION, {})
     output.add("a", {"outcome": "busy", "kernel_size": 3})
     output.add("b", {"outcome": "busy", "kernel_size": [3, 5]})

@@ -1,4 +1,4 @@
-"""Sensors on a driver that tells little: a part of a GPU, a container, an old NVML."""
+"""Sensors with limited drivers: a part of a GPU, a container, an old NVML."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def driver(monkeypatch: pytest.MonkeyPatch, **functions: Callable[..., Any]) -> 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="4f2a"))
 
 
-def test_what_a_driver_refuses_is_left_out_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readings_that_the_driver_refuses_are_omitted(monkeypatch: pytest.MonkeyPatch) -> None:
     clocks = {("the second", 1): 1980, ("the second", 2): 3201}
     driver(
         monkeypatch,
@@ -59,7 +59,7 @@ def test_power_is_energy_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sensors.read() == {"power_w": pytest.approx(300.0)}
 
 
-def test_without_a_library_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_library_there_are_no_readings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     sensors = Sensors(is_cuda=True)
     sensors.start()

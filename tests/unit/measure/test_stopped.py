@@ -1,4 +1,4 @@
-"""`gpucast measure` stopped from outside, and going on in a new process."""
+"""`gpucast measure` stopped by a signal and resumed in a new process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from app.cli.measure import command
 pytestmark = pytest.mark.slow
 
 
-def test_told_to_terminate_it_keeps_what_it_has(tmp_path: Path) -> None:
+def test_sigterm_keeps_the_measurements(tmp_path: Path) -> None:
     out = tmp_path / "out.parquet"
     asked = ["--suite", "operators", "--only", "tanh", "--dtype", "fp32", "--threads", "1", "--minutes", "5"]
     words = [sys.executable, "-m", "app.cli", "measure", *asked, "--out", str(out)]
@@ -41,7 +41,7 @@ def test_told_to_terminate_it_keeps_what_it_has(tmp_path: Path) -> None:
     assert not out.with_name("out.parquet.part").exists()
 
 
-def test_a_new_process_has_the_same_words_and_the_time_left(tmp_path: Path) -> None:
+def test_a_restarted_process_gets_the_options_and_the_remaining_time(tmp_path: Path) -> None:
     out = tmp_path / "out.parquet"
     words = ["gpucast", "measure", "--suite", "operators", "--threads", "1", "--minutes", "60", "--out", str(out)]
     code = f"import sys; sys.argv = {words}; from app.cli.measure import _again; _again(0.0)"
@@ -61,7 +61,7 @@ def test_a_new_process_has_the_same_words_and_the_time_left(tmp_path: Path) -> N
         ({"server": "nonsense"}, "does not answer"),
     ],
 )
-def test_what_cannot_be_is_said_before_anything_is_measured(tmp_path: Path, asked: dict[str, Any], words: str) -> None:
+def test_invalid_options_are_reported_before_measuring(tmp_path: Path, asked: dict[str, Any], words: str) -> None:
     with pytest.raises(GpucastError, match=words):
         command(tmp_path / "out.parquet", threads=1, minutes=5.0, **asked)
     assert not (tmp_path / "out.parquet").exists()

@@ -1,4 +1,4 @@
-"""Training steps that several processes take together: timed, written, and read as passes of several devices."""
+"""Training steps of several processes: timed, written, and read as passes of several devices."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pair() -> Iterator[Device]:
     peers.close()
 
 
-def test_points_are_training_of_every_convnet(pair: Device) -> None:
+def test_points_cover_training_of_every_convnet(pair: Device) -> None:
     found = points(pair)
     names = [one.workload["name"] for one in found]
     assert len({*names[: len(CONVNETS)]}) >= len(CONVNETS) - 1
@@ -47,7 +47,7 @@ def test_points_are_training_of_every_convnet(pair: Device) -> None:
         assert one.workload["batch"] in (4, 8, 16, 32)  # of both together
 
 
-def test_a_step_together_is_timed_and_read_as_one_of_two_devices(pair: Device, tmp_path: Path) -> None:
+def test_a_joint_step_is_timed_and_read_as_two_devices(pair: Device, tmp_path: Path) -> None:
     """A process that goes takes its point with it, and no other."""
     runner, asked = Runner(pair, most_spread=math.inf), point(STEP, pair)
     row = runner.run(asked)
@@ -81,6 +81,6 @@ def test_a_step_together_is_timed_and_read_as_one_of_two_devices(pair: Device, t
         ({"suite": ["models"], "devices": 10_000}, "10000 threads of"),
     ],
 )
-def test_what_cannot_run_together_is_refused(tmp_path: Path, asked: dict[str, Any], reason: str) -> None:
+def test_invalid_joint_runs_are_rejected(tmp_path: Path, asked: dict[str, Any], reason: str) -> None:
     with pytest.raises(BadInput, match=reason):
         command(tmp_path / "a.parquet", threads=1, **asked)

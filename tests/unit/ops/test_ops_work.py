@@ -72,7 +72,7 @@ def test_winograd() -> None:
     assert moved[3, 0] == moved[1, 0] and moved[4, 0] == 0
 
 
-def test_what_winograd_has_no_kernels_for() -> None:
+def test_shapes_without_winograd_kernels() -> None:
     shape = {"b": 2, "in_channels": 8, "out_channels": 8, "kernel_size": 3, "input_size": 9}
     found = transformed(operators("conv2d", shape))
     assert found.rows.tolist() == [0] and (found.fill > 0).all()
@@ -94,16 +94,16 @@ def test_what_winograd_has_no_kernels_for() -> None:
         ("copy", 2 * 16, 2 * 16),
     ],
 )
-def test_elements_moved(name: str, forward: float, backward: float) -> None:
+def test_bytes_of_elementwise_operators(name: str, forward: float, backward: float) -> None:
     assert one(name, b=2, h=8).bytes == 4 * forward
     assert one(name, "bf16", b=2, h=8, backward=1).bytes == 2 * backward
 
 
-def test_dropout_moves_a_byte_of_mask_beside_its_tensors() -> None:
+def test_dropout_also_moves_a_byte_of_mask_per_element() -> None:
     assert one("dropout", b=2, h=8).bytes == one("dropout", b=2, h=8, backward=1).bytes == (4 + 4 + 1) * 16
 
 
-def test_a_strided_tensor_comes_in_sectors() -> None:
+def test_strided_tensors_are_read_in_sectors() -> None:
     assert one("add_strided", b=32, h=8, stride=32).bytes == 32 * 8 * (4 + 4 + 32)
     assert one("add_strided", b=32, h=8, stride=1) == one("add", b=32, h=8)
 
@@ -254,7 +254,7 @@ def test_experts_without_gate() -> None:
     assert one("moe", "bf16", **layer).flops == 6 * 64 * 6 * 2688 * 1856
 
 
-def test_layers_that_no_dimension_sets_apart() -> None:
+def test_router_classes_of_layers_with_equal_dimensions() -> None:
     layer = {"tokens": 64, "hidden": 4096, "intermediate": 2048, "experts": 128, "top_k": 8}
     layers = [layer | fields for fields in ({"gate": GELU}, {"gate": OTHER}, {"router": BY_GROUPS}, {})]
     for dtype, gelu, grouped in (("fp8", OTHER_GATE, GROUPED), ("nvfp4", USUAL, GROUPED), ("bf16", OTHER_GATE, USUAL)):

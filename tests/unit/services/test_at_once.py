@@ -1,4 +1,4 @@
-"""Changes that come at once: each waits for the one before, and none for one that waits for it."""
+"""Concurrent changes: each waits for the one before, without deadlock."""
 
 import time
 from collections.abc import Callable
@@ -65,7 +65,7 @@ def removed(connection: Connection) -> None:
     ],
     ids=["operators", "rows", "newcomers", "a GPU", "removals", "prices"],
 )
-def test_none_waits_for_one_that_waits_for_it(database: Database, first: Change, second: Change, other: Change) -> None:
+def test_concurrent_changes_do_not_deadlock(database: Database, first: Change, second: Change, other: Change) -> None:
     def apart() -> None:
         with database.begin() as connection:
             other(connection)
@@ -79,7 +79,7 @@ def test_none_waits_for_one_that_waits_for_it(database: Database, first: Change,
         coming.result()
 
 
-def test_measurements_of_a_gpu_that_goes_meanwhile_are_refused(database: Database) -> None:
+def test_measurements_of_a_gpu_deleted_meanwhile_are_rejected(database: Database) -> None:
     spec = complete(SMALL | {"id": "passing", "name": "Passing GPU", "aliases": []})
     with database.begin() as connection:
         gpus.insert_spec(connection, spec, "user")

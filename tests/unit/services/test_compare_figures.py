@@ -48,7 +48,7 @@ def test_energy_is_power_times_time() -> None:
     assert found.cost_usd is None and found.price_source is None
 
 
-def test_what_takes_no_time_has_no_throughput() -> None:
+def test_zero_time_has_no_throughput() -> None:
     found = to_compared(prediction(0.0, 0.0, 0.0), None, Rate(1.0, "x"), board_power(L4))
     assert (found.throughput_per_s, found.throughput_per_usd, found.cost_usd, found.energy_j) == (None, None, 0.0, 0.0)
 
@@ -58,11 +58,11 @@ def test_an_owned_gpu_costs_nothing() -> None:
     assert found.cost_usd == 0.0 and found.throughput_per_usd is None
 
 
-def test_equal_times_are_as_likely_either_way() -> None:
+def test_equal_times_have_a_probability_of_one_half() -> None:
     assert probability_faster(prediction(1.0, 0.5, 2.0), prediction(1.0, 0.9, 1.1)) == pytest.approx(0.5)
 
 
-def test_halves_that_face_each_other_count() -> None:
+def test_the_facing_half_intervals_set_the_probability() -> None:
     # ln 2 apart; A may be a tenth longer, B a fifth shorter at 80 %, so z = 1.2816.
     a, b = prediction(1.0, 0.1, 1.1), prediction(2.0, 1.6, 9.0)
     z = norm.ppf(0.9)
@@ -71,7 +71,7 @@ def test_halves_that_face_each_other_count() -> None:
     assert probability_faster(b, a) == pytest.approx(1.0 - by_hand)
 
 
-def test_exact_figures_are_told_apart() -> None:
+def test_exact_figures_are_tied_only_if_equal() -> None:
     exact = np.array([1.0, 2.0, 2.0])
     found = are_tied(Figures(exact, exact, exact, 0.8))
     assert found.tolist() == [[False, False, False], [False, False, True], [False, True, False]]
@@ -95,7 +95,7 @@ def price(usd: float, day: date, provider: str = "", region: str = "") -> Price:
     return Price(gpu_id="g", usd_per_hour=usd, source="list", dated=day, provider=provider, region=region)
 
 
-def test_of_each_offer_the_newest_counts_of_all_the_cheapest() -> None:
+def test_the_newest_price_of_each_offer_and_the_cheapest_offer_count() -> None:
     old, new = date(2026, 1, 1), date(2026, 11, 1)
     book = PriceBook.of(
         [price(3.0, new, "a"), price(1.0, old, "a"), price(2.5, new, "b"), price(0.1, date(2027, 1, 1))]
@@ -105,10 +105,10 @@ def test_of_each_offer_the_newest_counts_of_all_the_cheapest() -> None:
     assert book.find("g", date(2025, 1, 1)) is None and book.find("h", TODAY) is None
 
 
-def test_of_one_day_the_price_stored_last_counts() -> None:
+def test_the_last_stored_price_of_a_day_counts() -> None:
     assert PriceBook.of([price(2.0, TODAY), price(3.0, TODAY)]).find("g", TODAY) == price(3.0, TODAY)
 
 
-def test_old_prices_say_their_age() -> None:
+def test_old_prices_report_their_age() -> None:
     assert "91 days old" in Rate.of(price(1.0, date(2026, 8, 22)), TODAY).warning
     assert Rate.of(price(1.0, date(2026, 8, 23)), TODAY).warning == ""

@@ -1,4 +1,4 @@
-"""Times without what the measuring process added to them as it grew old."""
+"""Subtraction of host drift from measured times."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ from app.wire.operators.operator_columns import Numbers, Words
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
 
 
-def test_a_floor_that_rises_is_taken_off_per_process() -> None:
+def test_a_rising_floor_is_subtracted_per_process() -> None:
     rng = np.random.default_rng(0)
     work, process = rng.exponential(1.0, 4000), np.repeat([0, 1], 2000)
     rise = np.tile(np.linspace(0.0, 3.0, 2000), 2)
@@ -28,7 +28,7 @@ def test_a_floor_that_rises_is_taken_off_per_process() -> None:
     assert found.min() > 0.0
 
 
-def test_few_rows_and_what_is_no_time_stay() -> None:
+def test_few_rows_and_invalid_times_are_unchanged() -> None:
     few = np.array([1.0, 2.0, 3.0])
     assert (host_drift(few, np.zeros(3, dtype=np.intp)) == 0.0).all()
     odd = np.concatenate([[np.nan, -1.0, 0.0, np.inf], np.linspace(1.0, 2.0, 3 * LAST_ROWS)])
@@ -38,7 +38,7 @@ def test_few_rows_and_what_is_no_time_stay() -> None:
     assert host_drift(odd[:0], np.empty(0, dtype=np.intp)).tolist() == []
 
 
-def test_neusights_convolutions_come_in_without_drift_and_nothing_else_changes() -> None:
+def test_only_neusights_convolutions_lose_their_drift() -> None:
     if not (DATA / NEUSIGHT_FILE).is_file():
         pytest.skip(f"no data in {DATA}")
     raw = pq.read_table(DATA / NEUSIGHT_FILE, columns=["latency_ms"])["latency_ms"].to_numpy()

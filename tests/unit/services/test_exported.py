@@ -1,4 +1,4 @@
-"""torch.export archives read without PyTorch: programs as it writes them, and files that lie."""
+"""torch.export archives read without PyTorch: valid programs and hostile files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def calls(*nodes: Any, values: dict[str, list[Any]], **graph_fields: Any) -> Pro
     return program
 
 
-def test_the_same_graph_as_pytorch_gives_records_of() -> None:
+def test_archives_give_the_graph_that_pytorch_gives() -> None:
     found = read_archive(archive(perceptron()))
     x, hidden = Ref("x"), Ref("linear")
     assert found == graph("net", [
@@ -59,7 +59,7 @@ def test_the_same_graph_as_pytorch_gives_records_of() -> None:
     [("net/models/model.json", "net"), ("models/model.json", "exported"),
      ("serialized_exported_program.json", "exported")],
 )  # fmt: skip
-def test_where_pytorch_writes_programs(place: str, name: str) -> None:
+def test_programs_are_found_where_pytorch_writes_them(place: str, name: str) -> None:
     assert read_archive(archive(perceptron(), place))["name"] == name
     assert read_archive(archive(perceptron(), place, zipfile.ZIP_DEFLATED))["name"] == name
 
@@ -85,7 +85,7 @@ def test_calls_with_several_results() -> None:
     assert GETITEM not in {node["op"] for node in nodes}
 
 
-def test_open_sizes_are_those_of_the_example() -> None:
+def test_symbolic_sizes_are_those_of_the_example_inputs() -> None:
     batch = {"expr_str": "Symbol('s0', positive=True, integer=True)", "hint": {"as_int": 8}}
     size = {"target": "torch.ops.aten.sym_size.int", "inputs": [], "outputs": [{"as_sym_int": {"as_name": "n"}}]}
     program = calls(
@@ -103,7 +103,7 @@ def test_open_sizes_are_those_of_the_example() -> None:
         read_archive(archive(program))
 
 
-def test_numbers_that_json_does_not_have() -> None:
+def test_non_finite_numbers_are_read() -> None:
     text = json.dumps(perceptron()).replace('"as_float": 0.5', '"as_float": -Infinity')
     assert "Infinity" in text
     assert len(read_archive(archive(text.encode()))["nodes"]) == 2
@@ -151,7 +151,7 @@ _FIRST = (*_GRAPH, "nodes", 0)
         (_with("\x00", *_FIRST, "outputs", 0, "as_tensor", "name"), "tensor_values lacks"),
     ],
 )
-def test_programs_that_cannot_be(change: Callable[[Program], None], said: str) -> None:
+def test_invalid_programs_are_rejected(change: Callable[[Program], None], said: str) -> None:
     program = copy.deepcopy(perceptron())
     change(program)
     with pytest.raises(BadInput, match=said) as caught:
@@ -165,7 +165,7 @@ def test_programs_that_cannot_be(change: Callable[[Program], None], said: str) -
      (archive(b"{"), "models/model.json: invalid JSON"), (archive(b'{"a":' + b"[" * 100_000), "nested"),
      (archive(b"\xff"), "invalid JSON")],
 )  # fmt: skip
-def test_files_that_are_no_archive(body: bytes, said: str) -> None:
+def test_files_that_are_not_archives_are_rejected(body: bytes, said: str) -> None:
     with pytest.raises(Malformed, match=said):
         read_archive(body)
 
@@ -177,14 +177,14 @@ def test_archives_without_one_program() -> None:
         read_archive(weighty({"models/a.json": b"{}", "models/b.json": b"{}"}))
 
 
-def test_weights_are_never_opened() -> None:
+def test_weights_are_never_read() -> None:
     bomb = {"net/data/weights/weight_0": b"\x00" * 10_000, "net/data/sample_inputs/model.pt": b"no pickle"}
     whole = weighty({"net/models/model.json": json.dumps(perceptron()).encode()} | bomb)
     broken = whole.replace(b"no pickle", b"NO PICKLE", 1)  # no longer what its checksum says
     assert read_archive(broken) == read_archive(archive(perceptron()))
 
 
-def test_sizes_that_lie() -> None:
+def test_false_sizes_are_rejected() -> None:
     good = archive(perceptron())
     size = len(json.dumps(perceptron()))
     for said in (size - 1, size + 1, 7, 2**31):
@@ -194,7 +194,7 @@ def test_sizes_that_lie() -> None:
             read_archive(lying)
 
 
-def test_bombs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decompression_bombs_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export_archive, "MAX_PROGRAM_BYTES", 2**20)
     monkeypatch.setattr(export_program, "MAX_BRACKETS", 1000)
     monkeypatch.setattr(export_archive, "MAX_ENTRIES", 100)
@@ -210,7 +210,7 @@ def test_bombs(monkeypatch: pytest.MonkeyPatch) -> None:
         read_archive(archive(perceptron(), compression=zipfile.ZIP_LZMA))
 
 
-def test_no_byte_that_is_changed_breaks_the_reader() -> None:
+def test_no_changed_byte_crashes_the_reader() -> None:
     good = archive(perceptron())
     assert zipfile.is_zipfile(io.BytesIO(good))
     for at in range(0, len(good), 7):

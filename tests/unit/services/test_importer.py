@@ -93,7 +93,7 @@ def test_measured_figures_of_the_gpus(tmp_path: Path) -> None:
     }
 
 
-def test_clean_rows_are_preferred_and_the_others_named(tmp_path: Path) -> None:
+def test_clean_rows_are_preferred_and_others_are_named(tmp_path: Path) -> None:
     add_clean(folder(tmp_path, SAXPY, HOT))
     imported = read(tmp_path)
     workload = imported.rows[0]["workload"]
@@ -115,7 +115,7 @@ def test_clean_rows_are_preferred_and_the_others_named(tmp_path: Path) -> None:
         (SAXPY.replace("coalesced", "magic"), ("runs_titanv_final.csv", 2, "mem_pattern"), "'magic'"),
     ],
 )
-def test_wrong_cells_are_named(tmp_path: Path, line: str, loc: tuple[Any, ...], said: str) -> None:
+def test_errors_name_the_cell(tmp_path: Path, line: str, loc: tuple[Any, ...], said: str) -> None:
     with pytest.raises(BadInput) as caught:
         read(folder(tmp_path, line))
     assert caught.value.errors[0].loc == loc
@@ -128,7 +128,7 @@ def test_unknown_and_missing_columns_are_named(tmp_path: Path) -> None:
         read(folder(tmp_path, SAXPY, header=header))
 
 
-def test_broken_files(tmp_path: Path) -> None:
+def test_damaged_files_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="runs_"):
         read(tmp_path)
     folder(tmp_path, SAXPY)
@@ -145,7 +145,7 @@ def test_broken_files(tmp_path: Path) -> None:
 
 
 @needs_data
-def test_the_papers_own_folder() -> None:
+def test_the_folder_of_the_paper_is_imported() -> None:
     imported = read(DATA)
     assert (len(imported.rows), len(imported.skipped)) == (200, 43)
     reasons = Counter(skip.reason.partition(":")[0] for skip in imported.skipped)
@@ -154,6 +154,6 @@ def test_the_papers_own_folder() -> None:
     assert len(imported.figures) == 4
 
 
-def test_every_importer_says_what_it_reads() -> None:
+def test_every_importer_documents_its_files() -> None:
     assert all(find_importer(name).name == name for name in FORMS)
     assert all(summary for _, summary in FORMS.values())

@@ -1,4 +1,4 @@
-"""A folder into a real database: rows, measured figures, and what is left out."""
+"""Import of a folder into a real database: rows, measured figures, and omitted rows."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ def stored(database: Database) -> list[MeasurementRow]:
         return measurements.load(connection, kind="kernel")
 
 
-def test_a_folder_goes_in_once_and_says_what_it_leaves_out(database: Database, tmp_path: Path) -> None:
+def test_a_folder_is_imported_once_and_omitted_rows_are_reported(database: Database, tmp_path: Path) -> None:
     importer = find_importer("cuda-kernels")
     data = folder(tmp_path, SAXPY, IMPOSSIBLE, HOT, NEVER_RAN)
     tried = import_folder(database, importer, data, dry_run=True)
@@ -49,24 +49,24 @@ def test_a_folder_goes_in_once_and_says_what_it_leaves_out(database: Database, t
     assert (again.inserted, again.unchanged, again.gpus) == (0, 2, {})
 
 
-def test_unknown_gpus_are_left_out_and_named(database: Database, tmp_path: Path) -> None:
+def test_unknown_gpus_are_omitted_and_named(database: Database, tmp_path: Path) -> None:
     data = folder(tmp_path, SAXPY, SAXPY.replace("NVIDIA TITAN V", "NVIDIA TITAN W"))
     report = import_folder(database, find_importer("cuda-kernels"), data, dry_run=True)
     assert any("TITAN W" in skip.reason for skip in report.skipped)
     assert any(skip.where == "NVIDIA TITAN W" for skip in report.skipped)
 
 
-def test_a_folder_without_one_sound_row_is_an_error(database: Database, tmp_path: Path) -> None:
+def test_a_folder_without_a_valid_row_is_an_error(database: Database, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="None of the 1 rows"):
         import_folder(database, find_importer("cuda-kernels"), folder(tmp_path, IMPOSSIBLE))
 
 
-def test_unknown_forms_list_the_known() -> None:
+def test_unknown_formats_list_the_known_ones() -> None:
     with pytest.raises(NotFound, match="cuda-kernels"):
         find_importer("excel")
 
 
-def test_from_a_terminal(settings: Settings, tmp_path: Path) -> None:
+def test_the_command_prints_and_writes_its_results(settings: Settings, tmp_path: Path) -> None:
     data = folder(tmp_path, SAXPY, IMPOSSIBLE)
     command = [sys.executable, "-m", "app.cli", "import", "cuda-kernels", str(data), "--dry-run"]
     environment = {**os.environ, **settings.environment()}

@@ -1,4 +1,4 @@
-"""What `check` lets through; storing is tested over HTTP in tests/api/test_measurements.py."""
+"""Rows that `check` accepts; storing is tested over HTTP in tests/api/test_measurements.py."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ def with_workload(**changes: Any) -> dict[str, Any]:
     return ROW | {"workload": SAXPY | changes}
 
 
-def test_a_sound_row_in_si_units() -> None:
+def test_a_valid_row_in_si_units() -> None:
     found = checked(ROW | {"gpu": "small driver-name", "latency_std_ms": 0.1, "kernel": {"grid": [40_000, 1, 1]}})
     row = found.rows[0]
     assert (row.gpu_id, row.kind, row.name) == ("small", "kernel", "saxpy")
@@ -53,7 +53,7 @@ def test_a_sound_row_in_si_units() -> None:
     assert row.kernel == {"grid": [40_000, 1, 1]}
 
 
-def test_sizes_of_zero_are_absent_ones() -> None:
+def test_sizes_of_zero_count_as_absent() -> None:
     zeros = with_workload(size={"n": 1e7, "rows": 0, "cols": 0, "iterations": 0})
     assert checked(zeros).rows == checked(ROW).rows
 
@@ -93,20 +93,20 @@ def test_missing_fields_and_wrong_workloads() -> None:
     assert "stored are: kernel" in said
 
 
-def test_unknown_gpu_with_near_names() -> None:
+def test_unknown_gpus_list_close_names() -> None:
     loc, said = refused(ROW | {"gpu": "smal"})
     assert loc == (0, "gpu")
     assert "small" in said
 
 
-def test_a_time_under_the_hardware_limit_is_refused_with_the_limit() -> None:
+def test_a_time_below_the_hardware_limit_is_rejected_with_the_limit() -> None:
     loc, said = refused(ROW | {"latency_ms": LIMIT_MS * 0.949})
     assert loc == (0, "latency_ms")
     assert "1.19 ms (memory)" in said
     assert len(checked(ROW | {"latency_ms": LIMIT_MS * 0.951}).rows) == 1
 
 
-def test_a_launch_that_never_ran() -> None:
+def test_launches_that_cannot_run_are_rejected() -> None:
     loc, said = refused(with_workload(threads_per_block=1024, registers_per_thread=206))
     assert loc == (0, "workload", "registers_per_thread")
     assert "cannot have run" in said
@@ -128,7 +128,7 @@ def test_inline_specifications() -> None:
     assert refused(ROW | {"gpu": other | {"sm_count": -1}})[0] == (0, "gpu", "sm_count")
 
 
-def test_long_reports_are_cut() -> None:
+def test_long_error_lists_are_truncated() -> None:
     found = checked(*[ROW | {"latency_ms": -1}] * (MAX_REPORTED + 5))
     assert len(found.errors) == MAX_REPORTED + 5
     with pytest.raises(BadInput, match="1005 of 1005 measurements") as caught:

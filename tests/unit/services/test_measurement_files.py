@@ -66,7 +66,7 @@ def read(body: bytes, media: str, max_rows: int = 10) -> list[dict[str, Any]]:
     return list(objects.rows)
 
 
-def test_the_same_row_in_three_forms() -> None:
+def test_the_same_row_in_three_formats() -> None:
     assert read(as_csv([FLAT]), "text/csv; charset=utf-8") == [NESTED]
     assert read(as_parquet({name: [value] for name, value in FLAT.items()}), "application/x-parquet") == [NESTED]
     assert read(b'[{"gpu": "titan-v"}]', "application/json") == [{"gpu": "titan-v"}]
@@ -147,14 +147,14 @@ def test_parquet_columns_of_the_wrong_type_are_named(column: str, values: list[A
     assert caught.value.errors[0].loc == (column,)
 
 
-def test_parquet_grid_that_is_no_grid_names_its_row() -> None:
+def test_an_invalid_grid_in_parquet_names_its_row() -> None:
     with pytest.raises(BadInput) as caught:
         read(as_parquet({"kernel.grid": ["4x4", "four"]}), "application/x-parquet")
     assert caught.value.errors[0].loc == (1, "kernel.grid")
 
 
 @pytest.mark.parametrize("body", [b"{}", b"[]", b"[1]", b"3"])
-def test_json_that_is_no_list_of_measurements(body: bytes) -> None:
+def test_json_that_is_not_a_list_of_measurements(body: bytes) -> None:
     with pytest.raises(BadInput):
         read(body, "application/json")
 
@@ -175,7 +175,7 @@ def test_other_media_are_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize("header", [b"op" + b",m" * 300_000, b"name" + b",n" * 300_000, b"op" + b",z" * 300_000])
-def test_a_header_without_end_is_refused_at_once(header: bytes) -> None:
+def test_an_endless_header_is_rejected_at_once(header: bytes) -> None:
     started = time.monotonic()
     with pytest.raises(BadInput) as caught:
         read_measurements(header + b"\n", "text/csv", max_rows=10)

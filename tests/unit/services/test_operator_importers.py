@@ -1,4 +1,4 @@
-"""Published operator data sets in small, in the form their files have, into a real database."""
+"""Import of small published operator data sets, in the format of their files, into a real database."""
 
 import json
 import os
@@ -121,7 +121,7 @@ def stored(database: Database, **filters: str) -> list[MeasurementRow]:
         return page(connection, Page(limit=1000, **filters))
 
 
-def test_neusight_goes_in_once_and_says_what_it_leaves_out(database: Database, tmp_path: Path) -> None:
+def test_neusight_is_imported_once_and_omitted_rows_are_reported(database: Database, tmp_path: Path) -> None:
     folder = neusight(tmp_path)
     tried = bring_in(database, "neusight", folder, dry_run=True)
     assert (tried.received, tried.inserted, tried.skipped.total()) == (6, 4, 1)
@@ -149,7 +149,7 @@ def test_neusight_goes_in_once_and_says_what_it_leaves_out(database: Database, t
     assert (again.inserted, again.unchanged) == (0, 5)
 
 
-def test_aiconfigurator_in_the_apis_words(database: Database, tmp_path: Path) -> None:
+def test_aiconfigurator_rows_have_the_fields_of_the_api(database: Database, tmp_path: Path) -> None:
     report = bring_in(database, "aiconfigurator", modern(tmp_path))
     assert (report.received, report.inserted) == (4, 4)
     found = {row.name: row for row in stored(database, source="aiconfigurator")}
@@ -179,7 +179,7 @@ def test_aiconfigurator_in_the_apis_words(database: Database, tmp_path: Path) ->
         (7168, 2048, 384, {}),
     ],
 )
-def test_aiconfigurators_layers_have_their_gate_and_router(
+def test_aiconfigurator_layers_get_their_gate_and_router(
     database: Database, tmp_path: Path, hidden: int, intermediate: int, experts: int, told: dict[str, str]
 ) -> None:
     sizes = {"hidden_size": hidden, "inter_size": intermediate, "num_experts": experts, "latency_ms": 2.0}
@@ -208,7 +208,7 @@ TIMM = {
 }
 
 
-def test_timm_brings_convnets(database: Database, tmp_path: Path) -> None:
+def test_timm_imports_convnets(database: Database, tmp_path: Path) -> None:
     rows = [TIMM, TIMM | {"is_convnet": 0, "model": "vit"}, TIMM | {"batch": None}, TIMM | {"gmacs": None}]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "vision_models.parquet")
     report = bring_in(database, "timm", tmp_path)
@@ -234,7 +234,7 @@ def test_timm_brings_convnets(database: Database, tmp_path: Path) -> None:
         bring_in(database, "timm", tmp_path)
 
 
-def test_our_own_form_from_files(database: Database, tmp_path: Path) -> None:
+def test_files_in_gpucasts_own_format(database: Database, tmp_path: Path) -> None:
     row = {"gpu": "l40s", "software": "vllm-0.24", "source": "own", "latency_ms": 3.0}
     gemm = {"op": "linear", "dtype": "bf16", "m": 64, "n": 64, "k": 64}
     pq.write_table(pa.Table.from_pylist([row | gemm]), tmp_path / "a.parquet")
@@ -258,7 +258,7 @@ def test_our_own_form_from_files(database: Database, tmp_path: Path) -> None:
         ({"latency_ms": "1.0"}, "columns latency_ms"),
     ],
 )
-def test_unknown_columns_and_words_are_refused_by_name(
+def test_unknown_columns_and_choices_are_named(
     database: Database, tmp_path: Path, changes: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(BadInput, match=said):
@@ -274,7 +274,7 @@ def test_unknown_columns_and_words_are_refused_by_name(
         ({"m": 0}, ("operators_fp32.parquet", 0, "workload", "m")),
     ],
 )
-def test_cells_that_cannot_be_read_are_named_and_nothing_is_stored(
+def test_unreadable_cells_are_named_and_nothing_is_stored(
     database: Database, tmp_path: Path, changes: dict[str, Any], loc: tuple[Any, ...]
 ) -> None:
     with pytest.raises(BadInput) as caught:
@@ -283,7 +283,7 @@ def test_cells_that_cannot_be_read_are_named_and_nothing_is_stored(
     assert not [row for row in stored(database, source="neusight") if row.workload.get("k") == 64]
 
 
-def test_files_that_are_none(database: Database, tmp_path: Path) -> None:
+def test_invalid_files_are_rejected(database: Database, tmp_path: Path) -> None:
     for name in ("neusight", "aiconfigurator", "timm"):
         with pytest.raises(NotFound, match=r"\.parquet"):
             bring_in(database, name, tmp_path)
@@ -308,7 +308,7 @@ def test_files_are_read_for_evaluation_with_their_split(tmp_path: Path) -> None:
     assert (moe.split.tolist(), moe.runs.stacks) == ([NO_SPLIT], ("vllm-0.24.0",))
 
 
-def test_from_a_terminal(settings: Settings, tmp_path: Path) -> None:
+def test_the_command_prints_and_writes_its_results(settings: Settings, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "app.cli", "import", "neusight", str(neusight(tmp_path)), "--dry-run"]
     environment = {**os.environ, **settings.environment()}
     done = subprocess.run(command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""Requests answered together are answered as they would be alone."""
+"""Grouped requests get the responses that they get alone."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def alone(snapshot: Snapshot, request: PredictRequest) -> PredictResponse | tupl
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_together_as_alone(snapshot: Snapshot, order: int) -> None:
+def test_grouped_requests_equal_single_ones(snapshot: Snapshot, order: int) -> None:
     requests = REQUESTS[::order]
     together = [
         (type(answer), answer.detail) if isinstance(answer, GpucastError) else answer
@@ -91,7 +91,7 @@ def test_together_as_alone(snapshot: Snapshot, order: int) -> None:
     assert together == [alone(snapshot, request) for request in requests]
 
 
-def test_what_is_wrong_with_one_does_not_touch_the_others(snapshot: Snapshot) -> None:
+def test_an_invalid_request_does_not_affect_the_others(snapshot: Snapshot) -> None:
     kinds = [type(answer) for answer in predict_kernels(snapshot, REQUESTS)]
     wrong = {6: NotFound, 8: BadInput, 10: NotTrained}
     assert kinds == [wrong.get(k, PredictResponse) for k in range(len(REQUESTS))]
@@ -106,5 +106,5 @@ def test_no_request_after_the_warm_up_compiles_anything(snapshot: Snapshot) -> N
     assert [len(function.signatures) for function in (fill_times, finish, limit)] == compiled
 
 
-def test_nothing_asked_is_nothing_answered(snapshot: Snapshot) -> None:
+def test_no_requests_give_no_responses(snapshot: Snapshot) -> None:
     assert predict_kernels(snapshot, []) == []

@@ -1,4 +1,4 @@
-"""Exports of Nsight Systems and Nsight Compute, written by hand in the form that their documents give."""
+"""Exports of Nsight Systems and Nsight Compute, written by hand in their documented format."""
 
 import os
 import subprocess
@@ -69,7 +69,7 @@ def put(folder: Path, **files: str) -> Path:
     return folder
 
 
-def test_a_trace_is_listed_and_with_its_work_told_measured(database: Database, tmp_path: Path) -> None:
+def test_a_trace_is_listed_and_with_its_work_imported(database: Database, tmp_path: Path) -> None:
     folder = put(tmp_path / "nsys", trace=TRACE, sums=SUMS)
     alone = bring_in(database, "nsys", folder)
     told = "neither its FLOPs and bytes nor its operator are known"
@@ -104,7 +104,7 @@ def test_a_trace_is_listed_and_with_its_work_told_measured(database: Database, t
     assert (gemm.kernel or {})["grid"] == [32, 32, 1]
 
 
-def test_a_range_that_says_its_operator_is_it(database: Database, tmp_path: Path) -> None:
+def test_an_nvtx_range_that_names_an_operator_is_imported(database: Database, tmp_path: Path) -> None:
     folder = put(tmp_path, ranges=RANGES)
     with pytest.raises(BadInput, match="--gpu"):
         bring_in(database, "nsys", folder)
@@ -117,7 +117,7 @@ def test_a_range_that_says_its_operator_is_it(database: Database, tmp_path: Path
     assert row.latency_s == pytest.approx(2.1e-3)
 
 
-def test_sums_alone(database: Database, tmp_path: Path) -> None:
+def test_summaries_without_traces(database: Database, tmp_path: Path) -> None:
     work = put(tmp_path / "work", work=WORK.replace("32x32x1", "")) / "work.csv"
     told = ProfileOptions(V100, "sums", work)
     report = bring_in(database, "nsys", put(tmp_path / "nsys", sums=SUMS) / "sums.csv", told)
@@ -158,7 +158,7 @@ COUNTED: dict[str, tuple[str, object]] = {name: ("inst", f"{count:,.0f}") for na
 MOVED: dict[str, tuple[str, object]] = {"dram__bytes.sum": ("Mbyte", "50.331648")}
 
 
-def test_a_metric_a_line(database: Database, tmp_path: Path) -> None:
+def test_one_metric_per_line(database: Database, tmp_path: Path) -> None:
     file = put(
         tmp_path,
         a=long(
@@ -192,7 +192,7 @@ def test_a_metric_a_line(database: Database, tmp_path: Path) -> None:
     ]
 
 
-def test_a_launch_a_line(database: Database, tmp_path: Path) -> None:
+def test_one_launch_per_line(database: Database, tmp_path: Path) -> None:
     about = {"ID": "", "Kernel Name": "", "Block Size": "", "Grid Size": "", "device__attribute_display_name": ""}
     units = about | {"gpu__time_duration.sum": "ns", "launch__registers_per_thread": "register/thread"}
     units |= {"launch__shared_mem_per_block_static": "byte/block", "launch__shared_mem_per_block_dynamic": "byte/block"}
@@ -219,7 +219,7 @@ COMMAS = TRACE.replace(",", ";").replace("661398", "0,661398").replace("(ns)", "
     ],
     ids=["milliseconds", "decimal commas", "UTF-16", "a column more"],
 )
-def test_a_trace_in_other_forms(database: Database, tmp_path: Path, text: str | bytes) -> None:
+def test_traces_in_other_formats(database: Database, tmp_path: Path, text: str | bytes) -> None:
     work = put(tmp_path / "work", work=WORK) / "work.csv"
     trace = tmp_path / "trace.csv"
     trace.write_bytes(text.encode() if isinstance(text, str) else text)
@@ -238,13 +238,13 @@ def test_several_reports_in_one_file_and_unknown_files_are_reported(database: Da
     assert not [reason for reason in report.skipped if "work.csv" in reason or "step" in reason]
 
 
-def test_a_unit_that_is_unknown_is_no_time(database: Database, tmp_path: Path) -> None:
+def test_rows_with_unknown_time_units_are_skipped(database: Database, tmp_path: Path) -> None:
     weeks = put(tmp_path, trace=TRACE.replace("Duration (ns)", "Duration (weeks)"))
     report = bring_in(database, "nsys", weeks, ProfileOptions(work=put(tmp_path / "work", work=WORK) / "work.csv"))
     assert (report.inserted, report.skipped[f"{SAXPY}: has no time (3 launches, 0.0% of the GPU time)"]) == (0, 1)
 
 
-def test_figures_with_decimal_commas(database: Database, tmp_path: Path) -> None:
+def test_numbers_with_decimal_commas(database: Database, tmp_path: Path) -> None:
     """A locale's thousands and decimals; a compute capability is a version in each."""
     german = {
         **{"Duration": ("msecond", "9,000"), "SM Frequency": ("cycle/nsecond", "1,31"), "CC": ("", "7.0")},
@@ -267,12 +267,12 @@ def test_figures_with_decimal_commas(database: Database, tmp_path: Path) -> None
         ("cut(float", "cut(float"),
     ],
 )
-def test_a_kernels_name_keeps_its_templates_parameters(symbol: str, name: str) -> None:
+def test_kernel_names_keep_their_template_parameters(symbol: str, name: str) -> None:
     assert short_name(symbol) == name
 
 
 @pytest.mark.parametrize("name", ["nsys", "ncu"])
-def test_files_that_are_none(database: Database, tmp_path: Path, name: str) -> None:
+def test_invalid_files_are_rejected(database: Database, tmp_path: Path, name: str) -> None:
     with pytest.raises(NotFound, match=r"no \.csv file"):
         bring_in(database, name, tmp_path)
     with pytest.raises(BadInput, match=r"has (none of the reports|no export)"):
@@ -282,13 +282,13 @@ def test_files_that_are_none(database: Database, tmp_path: Path, name: str) -> N
 @pytest.mark.parametrize(
     ("text", "said"), [("name,flops\n", "column `kernel`"), ("kernel,dtype\nsaxpy*,fp32\n", "row 0")]
 )
-def test_a_file_of_work_that_tells_none(database: Database, tmp_path: Path, text: str, said: str) -> None:
+def test_a_work_file_without_work_is_rejected(database: Database, tmp_path: Path, text: str, said: str) -> None:
     work = put(tmp_path / "work", work=text) / "work.csv"
     with pytest.raises(BadInput, match=said):
         bring_in(database, "nsys", put(tmp_path / "nsys", trace=TRACE), ProfileOptions(work=work))
 
 
-def test_from_a_terminal(settings: Settings, tmp_path: Path) -> None:
+def test_the_command_prints_and_writes_its_results(settings: Settings, tmp_path: Path) -> None:
     trace, work = put(tmp_path / "nsys", trace=TRACE), put(tmp_path / "work", work=WORK) / "work.csv"
 
     command = [sys.executable, "-m", "app.cli", "import", "nsys", str(trace / "trace.csv"), "--work", str(work)]

@@ -63,12 +63,12 @@ def test_times(catalog: Catalog, words: str, seconds: float) -> None:
         ("p 10 (null)", "known type.$"),
     ],
 )
-def test_lines_that_cannot_be_read(catalog: Catalog, line: str, words: str) -> None:
+def test_unreadable_lines_are_rejected(catalog: Catalog, line: str, words: str) -> None:
     with pytest.raises(BadInput, match=words):
         parse_partitions([line], {}, catalog)
 
 
-def test_what_nobody_knows_is_left_out_and_said(catalog: Catalog) -> None:
+def test_unknown_partitions_are_omitted_and_reported(catalog: Catalog) -> None:
     lines = [
         "old 10 gpu:k9000:2",
         "mixed 10 gpu:k9000:2,gpu:l4:4(S:0,2-3)",
@@ -82,7 +82,7 @@ def test_what_nobody_knows_is_left_out_and_said(catalog: Catalog) -> None:
     assert untyped.startswith("Left out of plain: ")
 
 
-def test_a_name_that_means_no_gpu_is_refused(catalog: Catalog) -> None:
+def test_a_name_of_no_gpu_is_rejected(catalog: Catalog) -> None:
     with pytest.raises(BadInput, match="--name l4=k9000"):
         parse_partitions(LINES.splitlines(), NAMES | {"l4": "k9000"}, catalog)
 
@@ -107,7 +107,7 @@ def sbatch(cluster: dict[str, str], *options: str) -> subprocess.CompletedProces
     return subprocess.run(command, env=cluster, capture_output=True, text=True, check=False)
 
 
-def test_a_job_is_submitted_where_it_has_time(cluster: dict[str, str]) -> None:
+def test_a_job_is_submitted_to_a_partition_with_enough_time(cluster: dict[str, str]) -> None:
     job = ["--model", "gpt2", "--mode", "training", "--batch", "16", "--dtype", "bf16", "--sequence", "512"]
     price = ["--price", "nvidia-l4=0.8", "--price", "a100-sxm4-80gb=3", "--price", "h100-sxm5-80gb=9"]
     done = sbatch(cluster, *job, *price, "--steps", "20000", "--max-devices", "4", "--submit")
@@ -119,7 +119,7 @@ def test_a_job_is_submitted_where_it_has_time(cluster: dict[str, str]) -> None:
     assert gpus.startswith("--gpus-per-node=") and limit.startswith("--time=0-")
 
 
-def test_what_no_partition_can_take(cluster: dict[str, str]) -> None:
+def test_jobs_that_no_partition_can_take_are_reported(cluster: dict[str, str]) -> None:
     job = ["--model", "gpt2", "--mode", "training", "--batch", "16", "--sequence", "512"]
     done = sbatch(cluster, *job, "--deadline", "1e-6")
     assert done.returncode == 1 and "too long" in done.stderr

@@ -1,4 +1,4 @@
-"""The curated catalogue: whole, consistent, and known by every name that the data sets use."""
+"""The curated catalogue: complete, consistent, with every name that the data sets use."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize(("name", "gpu"), NAMES.items())
-def test_every_name_in_use_is_known(name: str, gpu: str) -> None:
+def test_every_name_of_the_data_sets_is_known(name: str, gpu: str) -> None:
     assert CATALOG.resolve(name).id == gpu
 
 
@@ -89,7 +89,7 @@ def test_no_two_gpus_share_a_name() -> None:
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.id)
-def test_every_row_is_whole_and_agrees_with_itself(spec: GpuSpec) -> None:
+def test_every_row_is_complete_and_consistent(spec: GpuSpec) -> None:
     assert spec.source
     assert spec.launch_year
     assert spec.board_power_w or spec.kind == "cpu"  # a core of a processor has none of its own
@@ -104,7 +104,7 @@ def test_every_row_is_whole_and_agrees_with_itself(spec: GpuSpec) -> None:
     assert spec.sustained_compute_flops is None, "calibration is a measurement, not a figure of the catalogue"
 
 
-def test_bridges_join_some_cards_and_racks_several_machines() -> None:
+def test_link_domains_of_bridges_and_racks() -> None:
     """Any other link joins as many as a machine has. A bridge leaves the slot, which is slower."""
     joined = {spec.id: spec.link_domain_gpus for spec in SPECS if spec.link_domain_gpus}
     bridges = {"h100-nvl-94gb": 2, "h200-nvl-141gb": 4, "amd-instinct-mi100": 4, "amd-instinct-mi210": 4}
@@ -147,17 +147,17 @@ def test_tensor_rates_are_the_dense_ones_with_fp32_accumulation(gpu: str, pipe: 
 
 
 @pytest.mark.parametrize("gpu", ["h200", "h200_nvl", "h100_nvl", "gh200", "NVIDIA GH200 144G HBM3e", "h20"])
-def test_hoppers_with_six_stacks_of_memory_have_the_whole_l2(gpu: str) -> None:
+def test_hopper_with_six_memory_stacks_has_the_full_l2(gpu: str) -> None:
     assert CATALOG.resolve(gpu).l2_bytes == 60 * 2**20
     assert CATALOG.resolve("h100_sxm").l2_bytes == CATALOG.resolve("h100_pcie").l2_bytes == 50 * 2**20
 
 
-def test_boards_of_one_chip_have_powers_of_their_own() -> None:
+def test_boards_of_one_chip_have_their_own_board_power() -> None:
     assert CATALOG.resolve("b300").board_power_w == 1100
     assert CATALOG.resolve("gb300").board_power_w == 1400
 
 
-def test_a_gpu_lacks_what_it_lacks() -> None:
+def test_gpus_lack_the_pipes_that_they_do_not_have() -> None:
     assert "bf16_tensor" not in CATALOG.resolve("titan-v").peak_flops
     assert "fp16" not in CATALOG.resolve("gtx-titan-x").peak_flops
     assert "fp8_tensor" not in CATALOG.resolve("a100-pcie-40gb").peak_flops
@@ -165,13 +165,13 @@ def test_a_gpu_lacks_what_it_lacks() -> None:
     assert "tf32_tensor" not in CATALOG.resolve("mi355x").peak_flops
 
 
-def test_names_ignore_case_spacing_and_maker() -> None:
+def test_names_ignore_case_spacing_and_vendor() -> None:
     for name in ("TITAN-V", "titan v", "Nvidia Titan_V", "titanv"):
         assert CATALOG.resolve(name).id == "titan-v"
 
 
 @pytest.mark.parametrize("name", ["", " ", "rtx 4071", "x" * 5000, "\x00", "\ud800", "nvidia", "a100"])
-def test_an_unknown_name_is_refused_with_near_ones(name: str) -> None:
+def test_an_unknown_name_is_rejected_with_close_ones(name: str) -> None:
     with pytest.raises(NotFound) as caught:
         CATALOG.resolve(name)
     assert len(caught.value.near) <= 5
@@ -188,14 +188,14 @@ def test_the_name_of_a_family_lists_its_members_first(family: str) -> None:
     assert members <= set(caught.value.near[: len(members)])
 
 
-def test_a_taken_name_is_told() -> None:
+def test_taken_names_are_reported() -> None:
     from dataclasses import replace
 
     twin = replace(CATALOG.resolve("titan-v"), id="my-card", name="My card", aliases=("2080 TI",))
     assert [clash.loc for clash in CATALOG.taken(twin)] == [("aliases", 0)]
 
 
-def test_the_whole_catalogue_stacks() -> None:
+def test_the_whole_catalogue_fits_one_table() -> None:
     table = GpuTable.from_specs(SPECS)
     assert len(table) == len(SPECS)
     assert (table.column("peak_fp32_flops") > 0).all()

@@ -1,4 +1,4 @@
-"""From a partial description to a whole GPU, and what is refused on the way."""
+"""Completion of a partial GPU description, and invalid descriptions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _refused(partial: Any, where: tuple[str | int, ...] = ()) -> dict[tuple[str 
     return {error.loc: error.msg for error in caught.value.errors}
 
 
-def test_six_figures_make_a_gpu() -> None:
+def test_six_figures_describe_a_gpu() -> None:
     spec = complete(MINIMAL)
     assert spec.id == "my-card-4070"
     # CUDA C++ Programming Guide, compute capability 8.9.
@@ -44,7 +44,7 @@ def test_six_figures_make_a_gpu() -> None:
     assert spec.provenance["max_threads_per_sm"] == spec.provenance["peak_flops.fp8_tensor"] == "inferred"
 
 
-def test_a_card_that_tells_no_link_has_a_slot() -> None:
+def test_a_card_without_a_link_uses_its_slot() -> None:
     old, stated = {**MINIMAL, "compute_capability": "6.1"}, {**MINIMAL, "link_bandwidth_bytes_per_s": 300e9}
     links = [complete(partial).link_bandwidth_bytes_per_s for partial in (MINIMAL, old, stated)]
     assert links == [31.5e9, 15.75e9, 300e9]
@@ -52,7 +52,7 @@ def test_a_card_that_tells_no_link_has_a_slot() -> None:
     assert revise(complete(MINIMAL), {"compute_capability": "6.1"}).link_bandwidth_bytes_per_s == 15.75e9
 
 
-def test_a_link_that_joins_some_cards_leaves_the_slot_to_the_others() -> None:
+def test_cards_beyond_the_link_domain_use_the_slot() -> None:
     bridge = {**MINIMAL, "link_bandwidth_bytes_per_s": 300e9, "link_domain_gpus": 2}
     found = complete(bridge)
     assert (found.link_domain_gpus, found.slot_bandwidth_bytes_per_s) == (2, 31.5e9)
@@ -70,7 +70,7 @@ def test_a_link_that_joins_some_cards_leaves_the_slot_to_the_others() -> None:
     assert revise(found, {"compute_capability": "6.1"}).slot_bandwidth_bytes_per_s == 15.75e9
 
 
-def test_a_specification_stored_before_links_had_domains_is_read() -> None:
+def test_specifications_stored_before_link_domains_are_read() -> None:
     stored = spec_to_dict(complete(MINIMAL))
     del stored["link_domain_gpus"], stored["slot_bandwidth_bytes_per_s"]
     assert spec_from_dict(json.loads(json.dumps(stored))) == complete(MINIMAL)
@@ -82,7 +82,7 @@ def test_geforce_tensor_rates_are_halved() -> None:
     assert full["int8_tensor"] == halved["int8_tensor"]
 
 
-def test_hoppers_tensor_rates_are_at_the_clock_of_its_data_sheets() -> None:
+def test_hopper_tensor_rates_use_the_clock_of_its_datasheets() -> None:
     """The SXM and the PCIe card: 1,830 and 1,620 MHz, not 1,980 and 1,755; lanes and FP64 at these."""
     for sms, clock_hz, quoted in ((132, 1.98e9, 989.4e12), (114, 1.755e9, 756e12)):
         hopper = {**MINIMAL, "compute_capability": "9.0", "sm_count": sms, "boost_clock_hz": clock_hz}
@@ -92,14 +92,14 @@ def test_hoppers_tensor_rates_are_at_the_clock_of_its_data_sheets() -> None:
 
 
 @pytest.mark.parametrize("spec", load_seed_specs(), ids=lambda spec: spec.id)
-def test_what_is_shown_is_accepted(spec: GpuSpec) -> None:
+def test_a_shown_specification_is_accepted(spec: GpuSpec) -> None:
     shown = json.loads(json.dumps(spec_to_dict(spec)))
     assert complete(shown) == spec
     assert spec_from_dict(shown) == spec
     assert revise(spec, {}) == spec
 
 
-def test_null_says_that_a_pipe_is_lacking_and_stays_said() -> None:
+def test_a_null_peak_keeps_the_pipe_absent() -> None:
     spec = complete({**MINIMAL, "peak_flops": {"fp8_tensor": None}})
     assert "fp8_tensor" not in spec.peak_flops
     assert "fp16_tensor" in spec.peak_flops
@@ -181,7 +181,7 @@ def test_missing_fields_are_named_all_at_once() -> None:
 
 
 @pytest.mark.parametrize("partial", [None, [], "titan-v", 3])
-def test_only_an_object_describes_a_gpu(partial: Any) -> None:
+def test_descriptions_that_are_no_object_are_rejected(partial: Any) -> None:
     _refused(partial)
 
 
@@ -190,7 +190,7 @@ def test_a_name_of_several_architectures_needs_the_capability() -> None:
     assert '"8.0", "8.6", "8.7"' in _refused({**partial, "architecture": "Ampere"})["architecture",]
 
 
-def test_an_architecture_of_the_future_states_its_lanes_and_is_marked() -> None:
+def test_unknown_architectures_need_lanes_and_are_noted() -> None:
     partial = {key: value for key, value in MINIMAL.items() if key != "compute_capability"} | {"architecture": "Rubin"}
     assert "send the lanes" in _refused(partial)["fp32_lanes_per_sm",]
     spec = complete({**partial, "peak_flops": {"fp32": 29.1e12, "fp16_tensor": 5e15}})
@@ -216,7 +216,7 @@ def test_peaks_follow_a_changed_clock() -> None:
 
 
 @pytest.mark.parametrize("spec", load_seed_specs(), ids=lambda spec: spec.id)
-def test_a_gpu_that_tells_no_memory_type_is_of_the_same_make(spec: GpuSpec) -> None:
+def test_a_gpu_without_memory_type_has_the_same_architecture_key(spec: GpuSpec) -> None:
     """Otherwise no sibling answers for it: all products of a chip with stacked memory have stacked memory."""
     told = {key: value for key, value in spec_to_dict(spec).items() if key not in ("memory_type", "provenance")}
     bare = complete(told)
@@ -224,13 +224,13 @@ def test_a_gpu_that_tells_no_memory_type_is_of_the_same_make(spec: GpuSpec) -> N
     assert bare.provenance.get("memory_type") == ("inferred" if "HBM" in (bare.memory_type or "") else None)
 
 
-def test_stacked_memory_is_known_however_it_is_spelt() -> None:
+def test_spellings_of_stacked_memory_are_known() -> None:
     assert complete({**MINIMAL, "memory_type": "hbm3e"}).memory_type == "HBM3e"
     moved = revise(complete(MINIMAL), {"compute_capability": "9.0"})
     assert (moved.memory_type, revise(moved, {"compute_capability": "8.9"}).memory_type) == ("HBM", None)
 
 
-def test_a_changed_architecture_is_inferred_anew() -> None:
+def test_a_changed_architecture_is_inferred_again() -> None:
     spec = revise(complete(MINIMAL), {"compute_capability": "9.0"})
     assert (spec.architecture, spec.max_threads_per_sm) == ("Hopper", 2048)
     assert spec.peak_flops["fp64"] == pytest.approx(46 * 128 * 2.475e9)
@@ -245,7 +245,7 @@ _JUNK = st.recursive(
 
 @settings(max_examples=300, deadline=None)
 @given(st.dictionaries(st.sampled_from(FIELDS) | st.text(max_size=5), _JUNK, max_size=4))
-def test_junk_is_refused_or_completed_never_more(junk: dict[str, Any]) -> None:
+def test_random_descriptions_are_rejected_or_completed(junk: dict[str, Any]) -> None:
     for attempt in (lambda: complete({**MINIMAL, **junk}), lambda: revise(complete(MINIMAL), junk)):
         try:
             spec = attempt()

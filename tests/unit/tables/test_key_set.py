@@ -1,11 +1,11 @@
-"""Which rows were learned from."""
+"""The set of keys of training rows."""
 
 import numpy as np
 
 from app.tables.key_set import KeySet
 
 
-def test_every_key_is_found_and_few_others() -> None:
+def test_every_key_is_found_with_few_false_positives() -> None:
     keys = np.random.default_rng(0).integers(0, 2**64, 40_000, dtype=np.uint64)
     known = KeySet.of(keys[:20_000])
     assert known.holds(keys[:20_000]).all()
@@ -13,5 +13,5 @@ def test_every_key_is_found_and_few_others() -> None:
     assert known.bits.nbytes == 20_000
 
 
-def test_an_empty_set_holds_nothing() -> None:
+def test_an_empty_key_set_contains_nothing() -> None:
     assert not KeySet.of(np.empty(0, dtype=np.uint64)).holds(np.arange(100, dtype=np.uint64)).any()

@@ -1,4 +1,4 @@
-"""JSON is refused where it says two things at once, or is nested without end; and nowhere else."""
+"""JSON is rejected only for duplicate names or too deep nesting."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ def places(body: bytes) -> list[tuple[str | int, ...]]:
         (b"{" + b",".join(b'"%d": 0' % k for k in [*range(1000), 7]) + b"}", ("7",)),
     ],
 )
-def test_a_name_that_stands_twice_is_told_by_its_place(body: bytes, place: tuple[str | int, ...]) -> None:
+def test_a_duplicate_name_is_reported_with_its_path(body: bytes, place: tuple[str | int, ...]) -> None:
     assert places(body) == [place]
 
 
-def test_all_names_that_stand_twice_are_told() -> None:
+def test_all_duplicate_names_are_reported() -> None:
     assert places(b'{"a": 1, "b": 2, "a": 3, "b": {"c": 1, "c": 2}}') == [("a",), ("b",), ("b", "c")]
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"{", b'"', b'"\\', b'{"\\', b'{"a": 1, "a"', b'{"a": 1, "a": }', b"]}", b"\xff"]
 )
-def test_what_is_no_json_is_left_to_its_reader(body: bytes) -> None:
+def test_invalid_json_is_left_to_the_parser(body: bytes) -> None:
     check_json_text(body)
 
 
 @pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}"), (b'[{"a":', b"}]")])
-def test_depth_has_an_end(opening: bytes, closing: bytes) -> None:
+def test_nesting_depth_is_bounded(opening: bytes, closing: bytes) -> None:
     levels = MOST_DEPTH // len(closing)
     check_json_text(opening * levels + b"0" + closing * levels)
     with pytest.raises(Malformed, match="nested too deeply: at most 100 levels"):
@@ -69,12 +69,12 @@ VALUES = st.recursive(
 
 
 @given(VALUES, st.booleans(), st.sampled_from([None, 1]))
-def test_nothing_sound_is_refused(value: Any, ascii_only: bool, indent: int | None) -> None:
+def test_valid_json_is_accepted(value: Any, ascii_only: bool, indent: int | None) -> None:
     check_json_text(json.dumps(value, ensure_ascii=ascii_only, indent=indent).encode())
 
 
 @given(st.dictionaries(NAMES, VALUES, min_size=1, max_size=3), VALUES, st.booleans(), st.data())
-def test_nothing_repeated_is_let_through(value: dict[str, Any], other: Any, ascii_only: bool, data: Any) -> None:
+def test_no_duplicate_name_is_accepted(value: dict[str, Any], other: Any, ascii_only: bool, data: Any) -> None:
     name = data.draw(st.sampled_from(sorted(value)))
     again = json.dumps({name: other}, ensure_ascii=ascii_only)
     body = f"[{json.dumps(value)[:-1]}, {again[1:]}]".encode()
