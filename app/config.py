@@ -65,6 +65,16 @@ class Settings:
     database_wait_s: Annotated[
         float, Knob("GPUCAST_DATABASE_WAIT_S", "time that a start waits for the database, seconds")
     ] = 30.0
+    database_timeout_s: Annotated[
+        float, Knob("GPUCAST_DATABASE_TIMEOUT_S", "time limit of a request's statement in the database, seconds")
+    ] = 3.0
+    database_long_timeout_s: Annotated[
+        float,
+        Knob(
+            "GPUCAST_DATABASE_LONG_TIMEOUT_S",
+            "time limit of a statement of an upload, a deletion, a listing or a refresh, seconds",
+        ),
+    ] = 600.0
     revision_poll_s: Annotated[
         float, Knob("GPUCAST_REVISION_POLL_S", "polling interval of API processes for changes, seconds")
     ] = 0.5

@@ -50,6 +50,7 @@ from app.engine.versions import Stores
 from app.runtime import logs
 from app.runtime.allocator_trim import share_arena
 from app.services.graphs.graph_store import Graphs
+from app.store.session import TimeLimits
 
 # Allocations, and young collections, between two collections: requests leave no cycles, so looking often finds nothing.
 COLLECT_AFTER = (50_000, 20, 20)
@@ -84,7 +85,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     async def lifespan(app: Service) -> AsyncIterator[None]:
         logs.configure(settings)
         with ExitStack() as held:
-            app.state.runtime = await run_in_threadpool(held.enter_context, open_runtime(settings))
+            limits = TimeLimits.of_requests(settings.database_timeout_s, settings.database_long_timeout_s)
+            app.state.runtime = await run_in_threadpool(held.enter_context, open_runtime(settings, limits))
             if settings.needs_keys:
                 await run_in_threadpool(first_key.announce, app.state.runtime.database)
             app.state.holder = await run_in_threadpool(_holder, app.state.runtime)

@@ -148,7 +148,7 @@ def list_measurements(
 ) -> MeasurementPage:
     """Stored measurements, filtered, page by page in the order of their ids."""
     filters = asdict(query.to_filters(holder))
-    with database.begin() as connection:
+    with database.begin(long=True) as connection:
         rows = page(connection, Page(**filters, after=query.after, limit=query.limit + 1))
     more = len(rows) > query.limit
     items = [_out(row) for row in rows[: query.limit]]

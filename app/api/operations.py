@@ -1,4 +1,4 @@
-"""Routes of operations: health, readiness, metrics."""
+"""Routes of operations: life, readiness, metrics."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ _HEALTH = {
 }
 _READY = {
     "type": "object",
-    "required": ["status", "parts", "revision"],
+    "required": ["status", "degraded", "parts", "revision"],
     "properties": {
-        "status": {"enum": ["ready"]},
+        "status": {"enum": ["ready", "degraded"]},
+        "degraded": {"type": "array", "items": _TEXT, "description": "what does not work although predictions do"},
         "parts": {"type": "object", "additionalProperties": _PART},
         "revision": {"type": "integer"},
     },
@@ -52,16 +53,33 @@ async def healthz() -> Any:
     return {"status": "ok", "version": __version__}
 
 
-@router.get("/readyz", responses={200: json_answer("All parts are usable", _READY)})
+@router.get("/livez", responses={200: json_answer("The process is up", _HEALTH)})
+async def livez() -> Any:
+    """Return whether the process answers: the name that Kubernetes uses for `/healthz`."""
+    return await healthz()
+
+
+@router.get("/readyz", responses={200: json_answer("Predictions are answered", _READY)})
 def readyz(runtime: RuntimeDep, holder: HolderDep) -> Response:
-    """Return whether database, queue and model store are usable; 503 names those that are not."""
+    """Return whether predictions can be answered; 503 says why not.
+
+    `status` is `degraded` where they can, but nothing can be stored or learned; `degraded` says why.
+    """
     parts = readiness(runtime, holder)
     broken = [f"{part.name}: {part.problem}" for part in parts if part.problem]
     if broken:
         headers = {"Retry-After": str(Unavailable.retry_after_s)}
         return problem(503, Unavailable.code, Unavailable.title, "; ".join(broken), headers=headers)
-    state = {part.name: {"ok": True, "notes": list(part.notes)} for part in parts}
-    return JSONResponse({"status": "ready", "parts": state, "revision": holder.engine.revision})
+    degraded = [f"{part.name}: {part.degraded}" for part in parts if part.degraded]
+    state = {part.name: {"ok": not part.degraded, "notes": list(part.notes)} for part in parts}
+    return JSONResponse(
+        {
+            "status": "degraded" if degraded else "ready",
+            "degraded": degraded,
+            "parts": state,
+            "revision": holder.engine.revision,
+        }
+    )
 
 
 @router.get(

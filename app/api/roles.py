@@ -32,6 +32,7 @@ ROLES: Mapping[str, Mapping[str, Role | None]] = {
     "/keys/events": {"GET": ADMIN},
     "/keys/{key_id:int}": {"DELETE": ADMIN},
     "/keys/{key_id}/rotate": {"POST": ADMIN},
+    "/livez": {"GET": OPEN},
     "/measured": {"GET": READ},
     "/measurements": {"GET": READ, "POST": CONTRIBUTE, "DELETE": ADMIN},
     "/metrics": {"GET": READ},

@@ -57,7 +57,7 @@ def assemble_to_serve(stores: Stores, connection: Connection, last: Engine | Non
 
 def assemble_for(runtime: Runtime, *, only: Collection[str] = ALL) -> tuple[Engine, tuple[str, ...]]:
     """Return the engine of an installation with the predictors `only`, and one message per version that was refused."""
-    with runtime.database.begin() as connection:
+    with runtime.database.begin(long=True) as connection:
         return assemble(Stores.of(runtime.settings), connection, None, only=only)
 
 

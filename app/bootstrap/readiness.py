@@ -13,28 +13,41 @@ from app.store import queue
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """State of one dependency. `problem` is empty while it works; `notes` are warnings that do not stop the service."""
+    """State of one dependency.
+
+    problem   why no prediction can be trusted here; empty while it can
+    degraded  what does not work although predictions do; empty while all does
+    notes     warnings
+    """
 
     name: str
     problem: str = ""
+    degraded: str = ""
     notes: tuple[str, ...] = ()
 
 
 def readiness(runtime: Runtime, holder: SnapshotHolder) -> tuple[Part, ...]:
     """Return the state of every dependency, checked now."""
-    return (*_database_and_queue(runtime), _store(runtime, holder))
+    return (*_database_and_queue(runtime, holder), _store(runtime, holder))
 
 
-def _database_and_queue(runtime: Runtime) -> tuple[Part, Part]:
+def _database_and_queue(runtime: Runtime, holder: SnapshotHolder) -> tuple[Part, Part]:
+    """Return their state. Without them nothing can be stored, while the snapshot goes on answering."""
+    if lost := holder.health.database:  # probes must not wait for what the last poll waited for
+        return _lost(lost)
     try:
         with runtime.database.begin() as connection:
             queue.check(connection)
             workers = queue.workers_alive(connection, stalled_after_s=runtime.settings.stalled_after_s)
             waiting = queue.waiting(connection)
     except Unavailable as error:
-        return Part("database", error.detail), Part("queue", "the database does not answer")
+        return _lost(error.detail)
     notes = () if workers or not waiting else (f"{waiting} jobs are waiting and no worker is running",)
     return Part("database"), Part("queue", notes=notes)
+
+
+def _lost(reason: str) -> tuple[Part, Part]:
+    return Part("database", degraded=reason), Part("queue", degraded="The database does not answer.")
 
 
 def _store(runtime: Runtime, holder: SnapshotHolder) -> Part:
@@ -44,4 +57,4 @@ def _store(runtime: Runtime, holder: SnapshotHolder) -> Part:
     problems = [] if writable else ["the model store folder is not writable"]
     # Another process serves this version, so the answers of this one would differ.
     problems += [str(one) for one in holder.engine.refused if one.absent]
-    return Part("store", "; ".join(problems), holder.health.artifacts)
+    return Part("store", "; ".join(problems), notes=holder.health.artifacts)

@@ -14,7 +14,7 @@ from app.engine.curated import load_seed_specs
 from app.errors import BadInput
 from app.store import gpus, schema, shared_artifacts
 from app.store.postgres import EmbeddedPostgres
-from app.store.session import Database
+from app.store.session import PATIENT, Database, TimeLimits
 
 
 def _nothing() -> None:
@@ -34,14 +34,14 @@ class Runtime:
 
 
 @contextmanager
-def open_runtime(settings: Settings) -> Iterator[Runtime]:
+def open_runtime(settings: Settings, limits: TimeLimits = PATIENT) -> Iterator[Runtime]:
     """Yield an installation: start or join the embedded server unless DATABASE_URL is set; migrate and seed it.
 
     Any number of processes may do this at once. The last one to leave stops the embedded server.
     """
-    with open_database(settings) as runtime:
+    with open_database(settings, limits) as runtime:
         schema.upgrade(runtime.database)
-        with runtime.database.begin() as connection:
+        with runtime.database.begin(long=True) as connection:
             shared_artifacts.share_all(connection, runtime.settings.models_dir)
         seed(runtime.database)
         seed_measurements(runtime.database, runtime.settings)
@@ -50,19 +50,19 @@ def open_runtime(settings: Settings) -> Iterator[Runtime]:
 
 def seed(database: Database) -> None:
     """Insert or update the shipped GPUs in the catalogue. Rows that a user changed are left as they are."""
-    with database.begin() as connection:
+    with database.begin(long=True) as connection:
         gpus.seed(connection, load_seed_specs())
 
 
 @contextmanager
-def open_database(settings: Settings) -> Iterator[Runtime]:
+def open_database(settings: Settings, limits: TimeLimits = PATIENT) -> Iterator[Runtime]:
     """Yield an installation whose database is neither migrated nor seeded."""
     embedded = EmbeddedPostgres(settings.data_dir / "postgres") if settings.database_url is None else None
     holder: Any = embedded or nullcontext()
     with holder:
         url = embedded.url if embedded else settings.database_url
         try:
-            database = Database(url or "")
+            database = Database(url or "", limits)
         except ValueError as error:
             raise BadInput(str(error)) from error
         try:

@@ -31,10 +31,10 @@ def seed_measurements(database: Database, settings: Settings) -> None:
     files = {_sha256(path): path for path in sorted(settings.seed_measurements_dir.glob("*.parquet"))}
     if not files:
         return
-    with database.begin() as connection:
+    with database.begin(long=True) as connection:
         if not files.keys() - seed_files.known(connection):
             return
-    with database.begin() as connection:
+    with database.begin(long=True) as connection:
         seed_files.lock(connection)
         if new := [str(files[sha256]) for sha256 in files.keys() - seed_files.known(connection)]:
             command = [sys.executable, "-m", __name__, *new]
@@ -71,7 +71,7 @@ def main() -> None:
     try:
         for path in map(Path, sys.argv[1:]):
             if _bring_in(database, path):
-                with database.begin() as connection:
+                with database.begin(long=True) as connection:
                     seed_files.add(connection, _sha256(path), path.name)
     finally:
         database.close()

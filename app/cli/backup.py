@@ -16,7 +16,7 @@ def command(file: Annotated[Path, typer.Argument(metavar="FILE", help="File to w
     from app.bootstrap.runtime import open_database
     from app.store.backup import back_up
 
-    with open_database(Settings.from_env()) as runtime, runtime.database.begin() as connection:
+    with open_database(Settings.from_env()) as runtime, runtime.database.begin(long=True) as connection:
         contents = back_up(connection, file)
     for sha256 in contents.missing:
         print(f"gpucast: a stored version names the artefact {sha256}, which is not there", file=sys.stderr)

@@ -67,7 +67,7 @@ def current() -> None:
     from app.bootstrap.runtime import open_database
     from app.store import schema
 
-    with open_database(Settings.from_env()) as runtime, runtime.database.begin() as connection:
+    with open_database(Settings.from_env()) as runtime, runtime.database.begin(long=True) as connection:
         print(schema.current(connection) or "none")
 
 

@@ -21,7 +21,7 @@ def command(
     from app.bootstrap.runtime import open_database
     from app.store.backup import restore
 
-    with open_database(Settings.from_env()) as runtime, runtime.database.begin() as connection:
+    with open_database(Settings.from_env()) as runtime, runtime.database.begin(long=True) as connection:
         contents = restore(connection, file, replace=replace)
     for sha256 in contents.missing:
         print(f"gpucast: a stored version names the artefact {sha256}, which the backup lacks", file=sys.stderr)

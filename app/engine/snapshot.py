@@ -88,8 +88,11 @@ class SnapshotHolder:
     def refresh(self) -> bool:
         """Poll now; replace the snapshot and return True if the revision moved. Raises Unavailable without database.
 
+        While the database hangs, it does so at once instead of waiting for the poll in progress.
         A version whose artefact was missing is looked for again every `ABSENT_RETRY_S` seconds.
         """
+        if self._database.hangs:
+            raise Unavailable(self._health.database or "The database hangs.")
         with self._loading:
             with self._database.begin() as connection:
                 moved = revision.current(connection) != self._snapshot.engine.revision
@@ -136,7 +139,7 @@ class SnapshotHolder:
     def _load(self) -> Snapshot:
         self._loaded_at = time.monotonic()
         last = self._snapshot.engine if hasattr(self, "_snapshot") else None
-        with self._database.begin() as connection:
+        with self._database.begin(long=True) as connection:
             self._keys = keys.active(
                 connection
             )  # first, so that a key revoked meanwhile is dropped even if an artefact is refused

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import signal
 import tempfile
 import time
@@ -22,7 +23,8 @@ from typing import IO, Self
 from urllib.parse import quote
 
 import psutil
-from psycopg.pq import PGconn, Ping
+import psycopg
+from psycopg.pq import Ping
 
 from app.errors import Unavailable
 from app.store.unprivileged import Account, account_for, run_as
@@ -34,6 +36,7 @@ SOCKET = "socket"
 # The kernel's limit for a socket path is 107 bytes on Linux and 103 on macOS; the file adds 16 to its folder.
 LONGEST_SOCKET_FOLDER = 85
 START_TIMEOUT_S = 60
+PING_TIMEOUT_S = 3
 ORPHANS_S = 1  # time for the children of a killed server to end
 SERVER_OPTIONS = (
     "listen_addresses=''",
@@ -42,6 +45,9 @@ SERVER_OPTIONS = (
     "shared_buffers=64MB",
     "logging_collector=off",
 )
+
+# Of SQLSTATE 57P03, which libpq does not hand on for a connection that failed; the server speaks English.
+_IN_TRANSITION = re.compile("starting up|shutting down|not yet accepting connections|recovery mode")
 
 
 class EmbeddedPostgres:
@@ -140,8 +146,17 @@ class EmbeddedPostgres:
         run_as(account, binary("pg_ctl"), action, "-w", "-D", DATA, *arguments, folder=self._root)
 
     def _ping(self) -> Ping:
-        """OK, REJECT (starting or stopping) or NO_RESPONSE; a server out of connections is OK."""
-        return Ping(PGconn.ping(f"{self.url}&connect_timeout=3".encode()))
+        """OK, REJECT (starting or stopping) or NO_RESPONSE; a server out of connections is OK.
+
+        PQping would hold Python's global lock while a hung server does not answer, and all requests with it.
+        """
+        try:
+            psycopg.connect(f"{self.url}&connect_timeout={PING_TIMEOUT_S}").close()
+        except psycopg.OperationalError as error:
+            if "FATAL" not in str(error):
+                return Ping.NO_RESPONSE
+            return Ping.REJECT if _IN_TRANSITION.search(str(error)) else Ping.OK
+        return Ping.OK
 
     def _settles(self) -> bool:
         """Wait for a server in transition, or for a killed server's last children; True if a server answers."""

@@ -1,49 +1,109 @@
-"""Connections to PostgreSQL, with recovery from lost connections."""
+"""Connections to PostgreSQL, with time limits and recovery from lost connections."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 
 import sqlalchemy as sa
+from psycopg.errors import ConnectionTimeout
 from sqlalchemy import Connection, exc
 
 from app.errors import Unavailable
+from app.store.impatient import Breaker, HungError, ImpatientConnection
 
-CONNECT_TIMEOUT_S = 3
-# A silently lost peer is detected after idle + interval x count seconds.
-KEEPALIVE = {"keepalives": 1, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3}
 POOL_SIZE = 5
 POOL_OVERFLOW = 15
+POOL_TIMEOUT_S = 1
+LOCK_SHARE = 0.8  # of a statement's limit: an error then says that a lock was waited for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeLimits:
+    """Limits on the database, seconds.
+
+    connect_s         a new connection, whole seconds, at least 2
+    answer_s          wait for an answer after which the server must show that it lives
+    statement_s       one statement, a wait for a lock included
+    long_statement_s  one statement of an import, a migration or a large listing
+    """
+
+    connect_s: int
+    answer_s: float
+    statement_s: float
+    long_statement_s: float
+
+    @classmethod
+    def of_requests(cls, statement_s: float, long_statement_s: float) -> TimeLimits:
+        """Return limits under which a request fails within 5 s of a hang, whatever it waits for in turn."""
+        return cls(connect_s=2, answer_s=1.0, statement_s=statement_s, long_statement_s=long_statement_s)
+
+
+# Of commands, workers and trainings, which wait until a pause of the server is over.
+PATIENT = TimeLimits(connect_s=5, answer_s=30, statement_s=3600, long_statement_s=3600)
 
 
 class Database:
     """A pool of connections to one PostgreSQL, which reconnects when the server returns."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, limits: TimeLimits = PATIENT) -> None:
         self.url = conninfo(url)
+        self._limits = limits
+        self._breaker = Breaker()
         self._engine = sa.create_engine(
             self.url.replace("postgresql://", "postgresql+psycopg://", 1),
+            creator=partial(_connect, self.url, limits, self._breaker),
             pool_pre_ping=True,
             pool_size=POOL_SIZE,
             max_overflow=POOL_OVERFLOW,
-            pool_timeout=CONNECT_TIMEOUT_S,
-            connect_args={"connect_timeout": CONNECT_TIMEOUT_S, **KEEPALIVE},
+            pool_timeout=POOL_TIMEOUT_S,
         )
 
+    @property
+    def hangs(self) -> bool:
+        """Whether a transaction would fail at once, because the server hung less than a second ago."""
+        return self._breaker.is_open
+
     @contextmanager
-    def begin(self) -> Iterator[Connection]:
-        """Run a transaction: commits at the end, rolls back on an error; raises Unavailable on connection loss."""
+    def begin(self, *, long: bool = False) -> Iterator[Connection]:
+        """Run a transaction: commits at the end, rolls back on an error; raises Unavailable on connection loss.
+
+        `long` gives its statements the limit of imports; they too end within seconds if the server hangs.
+        """
+        self._breaker.check()
         try:
-            with self._engine.begin() as connection:
-                yield connection
+            with self._engine.connect() as connection:
+                self._breaker.answered()
+                with self._limited(connection, long=long), connection.begin():
+                    if long:
+                        connection.execute(sa.text(_set_limits(self._limits.long_statement_s, local=True)))
+                    yield connection
         except (exc.OperationalError, exc.InterfaceError, exc.TimeoutError) as error:
+            if not isinstance(getattr(error, "orig", None), HungError | ConnectionTimeout | None):
+                self._breaker.answered()  # a refused connection is an answer
             raise Unavailable(f"The database does not answer: {_first_line(error)}") from error
         except exc.DBAPIError as error:
             if not error.connection_invalidated:
                 raise
             raise Unavailable("The connection to the database was lost.") from error
+
+    @contextmanager
+    def _limited(self, connection: Connection, *, long: bool) -> Iterator[None]:
+        """Give the connection time for statements; in the pool, it has only that for the answer to a ping."""
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, ImpatientConnection)
+        # The server ends a statement itself first, unless this one connection is stuck.
+        driver.limit_s = self._limits.answer_s + self._statement_s(long=long)
+        try:
+            yield
+        finally:
+            driver.limit_s = None
+
+    def _statement_s(self, *, long: bool) -> float:
+        return self._limits.long_statement_s if long else self._limits.statement_s
 
     def ping(self) -> None:
         """Raise Unavailable unless the database answers."""
@@ -64,6 +124,20 @@ class Database:
     def close(self) -> None:
         """Close the pooled connections."""
         self._engine.dispose()
+
+
+def _connect(url: str, limits: TimeLimits, breaker: Breaker) -> ImpatientConnection:
+    connection = ImpatientConnection.open(url, limits.connect_s, limits.answer_s, breaker.hung)
+    connection.execute(_set_limits(limits.statement_s).encode())
+    connection.autocommit = False
+    return connection
+
+
+def _set_limits(statement_s: float, *, local: bool = False) -> str:
+    """Return the statement that limits statements, of the transaction if `local`, and a bit shorter waits for locks."""
+    scope = "true" if local else "false"
+    limits = {"statement_timeout": statement_s, "lock_timeout": LOCK_SHARE * statement_s}
+    return "SELECT " + ", ".join(f"set_config('{name}', '{s * 1e3:.0f}', {scope})" for name, s in limits.items())
 
 
 def conninfo(url: str) -> str:

@@ -366,8 +366,16 @@ class Gpucast:
         answer = self._send("GET", "/healthz")
         return cast("HealthzAnswer", answer.json())
 
+    def livez(self) -> LivezAnswer:
+        """Return whether the process answers: the name that Kubernetes uses for `/healthz`."""
+        answer = self._send("GET", "/livez")
+        return cast("LivezAnswer", answer.json())
+
     def readyz(self) -> ReadyzAnswer:
-        """Return whether database, queue and model store are usable; 503 names those that are not."""
+        """Return whether predictions can be answered; 503 says why not.
+
+        `status` is `degraded` where they can, but nothing can be stored or learned; `degraded` says why.
+        """
         answer = self._send("GET", "/readyz")
         return cast("ReadyzAnswer", answer.json())
 
@@ -2600,10 +2608,18 @@ class HealthzAnswer(TypedDict):
     version: str
 
 
+class LivezAnswer(TypedDict):
+    """LivezAnswer"""
+
+    status: Literal["ok"]
+    version: str
+
+
 class ReadyzAnswer(TypedDict):
     """ReadyzAnswer"""
 
-    status: Literal["ready"]
+    status: Literal["ready", "degraded"]
+    degraded: list[str]
     parts: dict[str, ReadyzAnswerParts]
     revision: int
 

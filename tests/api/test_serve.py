@@ -73,7 +73,7 @@ def test_two_servers_share_one_data_folder_and_leave_nothing(tmp_path: Path) -> 
     assert second.client.get("/readyz").status_code == 200
     for process in embedded_servers(settings.data_dir):
         process.kill()
-    eventually(lambda: second.client.get("/readyz").status_code, 200)
+    eventually(lambda: second.client.get("/readyz").json()["status"], "ready")
     assert second.client.get("/gpus/mine").status_code == 200, "an embedded server that was killed comes back"
     assert second.stop(signal.SIGTERM) == 0
     assert not embedded_servers(settings.data_dir)
@@ -111,7 +111,6 @@ def test_the_server_survives_a_restart_of_the_database(tmp_path: Path) -> None:
         store(server.url)
     try:
         for method, path, body in (
-            ("GET", "/readyz", None),
             ("GET", "/measurements", None),
             ("GET", "/jobs/1", None),
             ("POST", "/gpus", mine(service)),
@@ -121,9 +120,10 @@ def test_the_server_survives_a_restart_of_the_database(tmp_path: Path) -> None:
             assert (away.status_code, "Retry-After" in away.headers) == (503, True), (path, away.text)
             assert away.headers["content-type"] == "application/problem+json"
         assert service.client.get("/healthz").status_code == 200
+        assert service.client.get("/readyz").json()["status"] == "degraded"
         assert service.client.post("/predict", json=ASKED).status_code == 200, "answers need no database"
         with EmbeddedPostgres(tmp_path / "elsewhere"):
-            eventually(lambda: service.client.get("/readyz").status_code, 200)
+            eventually(lambda: service.client.get("/readyz").json()["status"], "ready")
             assert service.client.post("/gpus", json=mine(service)).status_code == 201
             job_id = service.client.post("/retrain", json={"predictor": "ridge"}).raise_for_status().json()["job_id"]
             assert service.wait_for_job(job_id)["state"] == "succeeded", "the worker is back too"

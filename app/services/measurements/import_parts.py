@@ -66,7 +66,7 @@ def import_parts(
     """
     report, left_out = PartsReport(), 0
     started = time.monotonic()
-    with database.begin() as connection:
+    with database.begin(long=True) as connection:
         for part in importer.read(path):
             report.received += part.skipped.total()
             left_out += part.skipped.total()

@@ -51,7 +51,7 @@ def find_importer(name: str) -> Importer | PartsImporter | ProfileImporter:
 def import_folder(database: Database, importer: Importer, folder: Path, *, dry_run: bool = False) -> ImportReport:
     """Read, check and store a folder in one transaction, and return the report. Impossible rows are skipped."""
     imported = importer.read(folder)
-    with database.begin() as connection:
+    with database.begin(long=True) as connection:
         catalog = load_catalog(connection)
         checked = check(catalog, Objects.of(imported.rows))
         if not checked.rows:

@@ -255,7 +255,7 @@ def ingest(database: Database, engine: Engine, upload: Upload, *, dry_run: bool 
     checked = check(engine.catalog, *upload.parts, device=upload.device)
     measured = len(upload) - upload.skipped.total()
     raise_errors(checked, measured)
-    with database.begin() as connection, connection.begin_nested() as savepoint:
+    with database.begin(long=True) as connection, connection.begin_nested() as savepoint:
         compared = _drift(connection, engine, checked)
         inserted = save(connection, checked)
         if dry_run:

@@ -232,7 +232,7 @@ def _stored_tables(
     """Return the stored rows of the GPU, with the columns of all operators."""
     if rows.is_uncatalogued(target):
         return []
-    with database.begin() as connection:
+    with database.begin(long=True) as connection:
         stored = stored_operators(connection, gpus, gpu_ids=[rows.id(target)], ops=[op])
     tables = [run.rows.ops.take(np.arange(min(len(run), _MOST_KNOWN))) for run in stored if run.dtype == dtype]
     return [_with_all_columns(table) for table in tables]

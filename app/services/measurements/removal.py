@@ -18,5 +18,5 @@ def remove(database: Database, filters: Filters, *, dry_run: bool = False) -> Ma
     """
     if filters == Filters():
         raise BadInput("Give at least one of gpu, kind, name, software and source: which measurements to delete.")
-    with database.begin() as connection:
+    with database.begin(long=True) as connection:
         return measurements.remove(connection, filters, dry_run=dry_run)

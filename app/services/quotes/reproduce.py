@@ -70,7 +70,7 @@ class Reproduction:
 
     def run(self, engine: Engine, saved: Saved) -> Derived:
         """Reproduce a saved answer from its versions; what prevents it is in `gone`."""
-        with self.database.begin() as connection:
+        with self.database.begin(long=True) as connection:
             since = _since(connection, engine, saved.versions)
             try:
                 pinned = _pinned_engine(connection, engine, saved.versions, self.stores)
