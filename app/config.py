@@ -60,7 +60,12 @@ class Settings:
         ),
     ] = "auto"
     request_timeout_s: Annotated[float, Knob("GPUCAST_REQUEST_TIMEOUT_S", "time limit of a request, seconds")] = 300.0
-    max_body_bytes: Annotated[int, Knob("GPUCAST_MAX_BODY_BYTES", "largest request body, bytes")] = 64 * 2**20
+    max_body_bytes: Annotated[
+        int, Knob("GPUCAST_MAX_BODY_BYTES", "largest body of a batch, upload or graph, bytes")
+    ] = 64 * 2**20
+    max_request_bytes: Annotated[int, Knob("GPUCAST_MAX_REQUEST_BYTES", "largest body of other requests, bytes")] = (
+        4 * 2**20
+    )
     max_batch_rows: Annotated[int, Knob("GPUCAST_MAX_BATCH_ROWS", "most rows in one batch or upload")] = 1_000_000
     database_wait_s: Annotated[
         float, Knob("GPUCAST_DATABASE_WAIT_S", "time that a start waits for the database, seconds")

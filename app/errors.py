@@ -11,6 +11,7 @@ GpucastError (500)
 |-- TooLarge (413)            names the limit
 |-- UnsupportedMedia (415)    lists the accepted types
 |-- TooMany (429)             over the rate limit; has Retry-After
+|-- Cancelled (499)         the caller left, so nobody sees this
 |-- TimedOut (504)            the request took too long
 `-- Unavailable (503)         the database or queue is unavailable; has Retry-After
 """
@@ -125,6 +126,17 @@ class UnsupportedMedia(GpucastError):
     status = 415
     title = "Unsupported media type"
     code = "unsupported-media"
+
+
+class Cancelled(GpucastError):
+    """The caller left before the answer, or its time is over. 499 is only seen in metrics."""
+
+    status = 499
+    title = "Cancelled"
+    code = "cancelled"
+
+    def __init__(self) -> None:
+        super().__init__("Nobody waits for this answer any more.")
 
 
 class TimedOut(GpucastError):

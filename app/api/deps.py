@@ -42,8 +42,8 @@ async def _body(request: Request) -> bytes:
     return await request.body()
 
 
-async def _json_body(request: Request) -> Any:
-    return decode_plain(await request.body())
+def _json_body(body: Annotated[bytes, Depends(_body)]) -> Any:
+    return decode_plain(body)
 
 
 async def _check_body(request: Request) -> None:

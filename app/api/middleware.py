@@ -1,4 +1,4 @@
-"""ASGI middleware around every HTTP request: id, metrics, limits on time and body, and a shortcut past the router."""
+"""ASGI middleware around every HTTP request: id, metrics, a limit on time, and a shortcut past the router."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api import problems
 from app.api.metrics import Metrics
-from app.errors import GpucastError, TimedOut, TooLarge, UnsupportedMedia
+from app.errors import GpucastError, TimedOut
+from app.runtime.cancellation import Cancellation
 from app.runtime.logs import REQUEST_ID
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _MOST_TICK_S = 0.1
-_COMPRESSED = "Bodies are read as they are: send no Content-Encoding (Parquet is compressed inside)."
 
 
 class Observe:
@@ -62,8 +62,8 @@ class Observe:
 class TimeLimit:
     """Answer 504 to a request without an answer after so many seconds, and keep its connection.
 
-    A thread's work cannot be stopped: it finishes, and its result is dropped. One timer checks all requests, because a
-    timer per request costs as much as the rest of this path: a 504 may come one tick late.
+    Its work is cancelled. One timer checks all requests, because a timer per request costs as much as the rest of this
+    path: a 504 may come one tick late.
     """
 
     def __init__(self, app: ASGIApp, seconds: float) -> None:
@@ -105,10 +105,11 @@ class TimeLimit:
 class _Timed:
     """A request in progress. Once it is late, its own answer is dropped."""
 
-    __slots__ = ("_receive", "_scope", "_send", "answering", "late")
+    __slots__ = ("_receive", "_scope", "_send", "_work", "answering", "late")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope, self._receive, self._send = scope, receive, send
+        self._work = Cancellation.begin()
         self.answering = False
         self.late: asyncio.Task[None] | None = None
 
@@ -120,8 +121,9 @@ class _Timed:
         return self._send(message)
 
     def expire(self, seconds: float) -> None:
-        """Answer 504, unless the answer has started."""
+        """Answer 504 and cancel the work, unless the answer has started."""
         if not self.answering:
+            self._work.cancelled = True
             error = TimedOut(f"There was no answer within {seconds:g} s; send a smaller request.")
             answer = problems.error_response(error)(self._scope, self._receive, self._send)
             self.late = asyncio.get_running_loop().create_task(answer)
@@ -143,66 +145,6 @@ class Headless:
             await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
 
         await self._app({**scope, "method": "GET"}, receive, bare)
-
-
-class BodyLimit:
-    """Refuse compressed bodies, and bodies over a size, by Content-Length or by counting chunks."""
-
-    def __init__(self, app: ASGIApp, limit: int) -> None:
-        self._app = app
-        self._limit = limit
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, with a counting `receive` if its length is not given."""
-        length = None
-        for key, value in scope["headers"]:
-            if key == b"content-length":
-                length = value
-            elif key == b"content-encoding" and value.lower() != b"identity":
-                await problems.error_response(UnsupportedMedia(_COMPRESSED))(scope, receive, send)
-                return
-        if length is None:
-            await self._counted(scope, receive, send)
-        elif length.isdigit() and int(length) <= self._limit:
-            await self._app(scope, receive, send)
-        else:
-            await self._refuse(scope, receive, send)
-
-    async def _counted(self, scope: Scope, receive: Receive, send: Send) -> None:
-        taken = 0
-        started = refused = False
-
-        async def counted() -> Message:
-            nonlocal taken
-            message = await receive()
-            taken += len(message.get("body", b""))
-            if taken > self._limit:
-                raise _Over
-            return message
-
-        async def answered(message: Message) -> None:
-            """Replace an answer that a handler made of the exception by 413."""
-            nonlocal started, refused
-            if taken > self._limit and not started:
-                started = refused = True
-                await self._refuse(scope, receive, send)
-            elif not refused:
-                started = True
-                await send(message)
-
-        try:
-            await self._app(scope, counted, answered)
-        except _Over:
-            if not started:
-                await self._refuse(scope, receive, send)
-
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        error = TooLarge(f"The body is over {self._limit:,} bytes; send less, or in parts.")
-        await problems.error_response(error)(scope, receive, send)
-
-
-class _Over(Exception):
-    """The body exceeds the limit."""
 
 
 class HotRoutes:

@@ -9,8 +9,10 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.access import Access
+from app.api.body_limit import BodyLimit, BodyLimits
 from app.api.metrics import Metrics
-from app.api.middleware import BodyLimit, Headless, HotRoutes, Observe, TimeLimit
+from app.api.middleware import Headless, HotRoutes, Observe, TimeLimit
+from app.api.receiving import WholeBody
 from app.config import Settings
 
 
@@ -20,7 +22,7 @@ class Service(FastAPI):
     def __init__(self, settings: Settings, *, hot: Mapping[str, ASGIApp], **about: Any) -> None:
         super().__init__(**about)
         self.metrics = Metrics()
-        front: ASGIApp = BodyLimit(HotRoutes(super().__call__, hot), settings.max_body_bytes)
+        front: ASGIApp = BodyLimit(HotRoutes(WholeBody(super().__call__), hot), BodyLimits.from_settings(settings))
         if settings.needs_keys or settings.rate is not None:
             front = Access(front, settings)
         self._front = Headless(Observe(TimeLimit(front, settings.request_timeout_s), self.metrics))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from app.engine.gpu_rows import Snapshot
+from app.runtime.cancellation import check_cancelled
 from app.services.graphs.graph_store import Graphs
 from app.services.kernels.predict_kernels import predict_kernel
 from app.services.models.predict_networks import predict_network
@@ -22,6 +23,7 @@ def predict_workload(
     `graphs` holds those stored by POST /graphs, which a request may name; `advise` adds suggestions for networks that
     do not fit.
     """
+    check_cancelled()
     if isinstance(request, PredictRequest):
         return predict_kernel(snapshot, request)
     if isinstance(request, OperatorsRequest):

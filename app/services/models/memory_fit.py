@@ -13,6 +13,7 @@ from msgspec import structs
 from app.errors import BadInput
 from app.graphs.run import Run
 from app.graphs.step_memory import Memory, memory
+from app.runtime.cancellation import check_cancelled
 from app.services.models.networks import Network, Prepared, bytes_for_batch, check_stages, forward_rows
 from app.wire.network_form import MOST_BATCH, NetworkWorkload
 from app.wire.prediction_form import Suggestion
@@ -97,6 +98,7 @@ class MemoryFit:
     def _possible(self, changes: Iterable[tuple[str, Change]]) -> list[tuple[str, Change, float]]:
         possible = []
         for sort, change in changes:
+            check_cancelled()
             try:
                 possible.append((sort, change, self._changed(change)))
             except BadInput:  # sizes that do not divide

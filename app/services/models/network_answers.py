@@ -14,6 +14,7 @@ from app.engine.gpu_rows import GpuRows
 from app.graphs.run import Run
 from app.ops import OPS
 from app.predictors.roofline import peaks
+from app.runtime.cancellation import check_cancelled
 from app.services.models.memory_fit import MemoryFit
 from app.services.models.networks import Prepared, rows_per_step
 from app.services.models.steps import Step, stage_transfer
@@ -82,6 +83,7 @@ class NetworkAnswer:
 
 
 def _prediction(network: NetworkAnswer, k: int) -> Prediction:
+    check_cancelled()
     target, run, request = network.targets[k], network.run, network.request
     spec, part = network.gpus.spec(target), network.part(k)
     step_s = float(network.step.done.step_s[k])

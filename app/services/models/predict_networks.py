@@ -9,7 +9,7 @@ import numpy as np
 
 from app.engine.engine import Engine
 from app.engine.gpu_rows import GpuRows, Snapshot
-from app.errors import BadInput, FieldError, TooLarge
+from app.errors import BadInput, FieldError
 from app.graphs.run import Run
 from app.ops.stacks import software_warnings
 from app.predictors import capabilities
@@ -24,7 +24,7 @@ from app.services.models.run_options import is_host_launched
 from app.services.models.serving import serving_figures
 from app.services.models.steps import Step, time_step
 from app.services.models.whole_networks import NOTE, as_one_row, predicts_networks_only
-from app.services.operators.common import require_predictor, supported_targets, unsupported_dtypes
+from app.services.operators.common import check_rows, require_predictor, supported_targets, unsupported_dtypes
 from app.tables.arrays import Floats, Ints
 from app.tables.ops import OpTable
 from app.wire.network_form import ModelWorkload, NetworkRequest, NetworkWorkload
@@ -57,9 +57,7 @@ def predict_network(
         return as_one_row(ready, run) if whole else ready
 
     ready = rows_of(network, run)
-    if len(ready.workload) * len(targets) > max_rows:
-        requested = f"{len(ready.workload):,} operators on {len(targets)} GPUs"
-        raise TooLarge(f"At most {max_rows:,} rows are accepted at once; got {requested}.")
+    check_rows(len(ready.workload), len(targets), max_rows=max_rows, detail=request.detail)
     gpus = rows.table()
     refusal = None if request.gpus == "all" else partial(_refusal, ready.distinct.table)
     targets, skipped = supported_targets(engine, ready.distinct.table, ready.work, gpus, targets, refusal)

@@ -8,7 +8,7 @@ import numpy as np
 
 from app.engine.engine import Engine
 from app.engine.gpu_rows import GpuRows
-from app.errors import BadInput, FieldError
+from app.errors import BadInput, FieldError, TooLarge
 from app.ops.figures import Work
 from app.predictors import DEFAULT, OPERATOR_PREDICTORS
 from app.predictors.base import calibrated
@@ -21,7 +21,17 @@ from app.tables.predictions import Predictions
 from app.wire.prediction_form import Skipped
 
 ROOFLINE = "roofline"
+# Most rows of a request with `detail`: some 2 s of work and an answer of 25 MB, 40 times what a row costs without.
+MAX_DETAIL_ROWS = 20_000
 _SERVING = tuple(predictor.name for predictor in OPERATOR_PREDICTORS)
+
+
+def check_rows(operators: int, gpus: int, *, max_rows: int, detail: bool) -> None:
+    """Raise TooLarge if a request has too many operators times GPUs."""
+    most = min(max_rows, MAX_DETAIL_ROWS) if detail else max_rows
+    if operators * gpus > most:
+        what = "rows with detail" if detail else "rows"
+        raise TooLarge(f"At most {most:,} {what} are accepted at once; got {operators:,} operators on {gpus:,} GPUs.")
 
 
 def require_predictor(engine: Engine, rows: GpuRows, predictor: str, targets: list[int]) -> None:

@@ -13,6 +13,7 @@ from app.engine.gpu_rows import GpuRows, Snapshot
 from app.errors import MAX_ERRORS, BadInput, FieldError
 from app.ops.kinds import kinds_of, work_of
 from app.ops.stacks import software_warnings
+from app.runtime.cancellation import check_cancelled
 from app.services.operators.common import (
     ROOFLINE,
     gpu_warnings,
@@ -137,6 +138,7 @@ def predict_rows(engine: Engine, gpus: GpuTable, ops: OpTable, target: int, pred
     unanswered = unmeasured = 0
     slotted = False
     for first in range(0, n, CHUNK):
+        check_cancelled()
         part = slice_rows(ops, first, first + CHUNK)
         here = slice(first, first + len(part))
         answer = predict_on(engine, part, gpus, [target], predictor=predictor, coverage=coverage)

@@ -14,13 +14,15 @@ import numpy as np
 
 from app.engine.gpu_rows import GpuRows, Snapshot
 from app.engine.operator_rows import Distinct, read_operators
-from app.errors import MAX_ERRORS, BadInput, FieldError, TooLarge
+from app.errors import MAX_ERRORS, BadInput, FieldError
 from app.ops import OPS
 from app.ops.figures import Work
 from app.ops.kinds import kinds_of, work_of
 from app.ops.stacks import software_warnings
+from app.runtime.cancellation import check_cancelled
 from app.services.operators.common import (
     ROOFLINE,
+    check_rows,
     gpu_warnings,
     require_predictor,
     supported_targets,
@@ -71,9 +73,7 @@ def predict_operators(snapshot: Snapshot, request: OperatorsRequest, *, max_rows
     operators = request.workload.operators
     rows = GpuRows(snapshot)
     targets = rows.targets(request)
-    if len(operators) * len(targets) > max_rows:
-        requested = f"{len(operators):,} operators on {len(targets)} GPUs"
-        raise TooLarge(f"At most {max_rows:,} rows are accepted at once; got {requested}.")
+    check_rows(len(operators), len(targets), max_rows=max_rows, detail=request.detail)
     require_predictor(snapshot.engine, rows, request.predictor, targets)
     chain = _chain(read_operators(operators), software_warnings(operator.software for operator in operators))
     gpus = rows.table()
@@ -128,6 +128,7 @@ def _prediction(
     answer: Predictions,
 ) -> Prediction:
     """Return the prediction of the list on one GPU."""
+    check_cancelled()
     spec = rows.spec(target)
     sums = [_sum(chain, column * 1e3) for column in (answer.latency_s, answer.low_s, answer.high_s)]
     middle = sums[0].sum()
