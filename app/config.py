@@ -92,13 +92,16 @@ class Settings:
     retrain_timeout_s: Annotated[float, Knob("GPUCAST_RETRAIN_TIMEOUT_S", "time limit of one retraining, seconds")] = (
         3600.0
     )
+    retrain_wait_s: Annotated[
+        float, Knob("GPUCAST_RETRAIN_WAIT_S", "time that a retraining waits for the database or a full disk, seconds")
+    ] = 600.0
     retrain_memory_bytes: Annotated[
         int, Knob("GPUCAST_RETRAIN_MEMORY_BYTES", "memory limit of one retraining, bytes")
     ] = 8 * 2**30
     heartbeat_s: Annotated[float, Knob("GPUCAST_HEARTBEAT_S", "heartbeat interval of workers, seconds")] = 1.0
     stalled_after_s: Annotated[
         float, Knob("GPUCAST_STALLED_AFTER_S", "time without heartbeat after which a worker counts as dead, seconds")
-    ] = 6.0
+    ] = 30.0
     stop_grace_s: Annotated[
         float, Knob("GPUCAST_STOP_GRACE_S", "time that a stop waits for requests and a running job, seconds")
     ] = 30.0

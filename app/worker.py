@@ -1,7 +1,7 @@
 """The worker: takes retrainings from the queue, one at a time, each in a process of its own.
 
-Heartbeats go on while a job trains; the reaper looks for jobs whose worker died; when the database goes away
-the worker waits for it. SIGTERM lets the running job finish.
+Heartbeats go on while a job trains; the reaper looks for jobs whose worker died; when the database goes away, worker
+and job wait for it. SIGTERM lets the running job finish.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from app.bootstrap.runtime import Runtime, open_runtime
 from app.config import Settings
 from app.errors import Unavailable
 from app.runtime.parent_watch import follow_parent
-from app.services.learning.retrain_process import DATABASE_AWAY, ONE_THREAD
+from app.services.learning.retrain_process import AWAY, ONE_THREAD
 from app.store import jobs, queue
 
 LOG = logging.getLogger("gpucast.worker")
 POLL_S = 1.0  # a notification wakes the worker at once; polling finds jobs whose notification was lost
 RECONNECT_S = 1.0
+# Of workers that died; those that a pause of the database kept from their heartbeat must be known after it.
+FORGET_WORKERS_S = 24 * 3600.0
 
 
 class TrainingProcessError(Exception):
@@ -60,7 +62,7 @@ async def _work(runtime: Runtime, *, with_parent: bool) -> None:
 async def _serve_queue(runtime: Runtime, stop: asyncio.Event) -> None:
     """Work on one connection to the queue until it breaks or a stop is asked for."""
     settings = runtime.settings
-    app = queue.open_app(runtime.database.url)
+    app = queue.open_app(runtime.database)
     _register(app, runtime)
     async with app.open_async():
         worker = app.run_worker_async(
@@ -70,7 +72,7 @@ async def _serve_queue(runtime: Runtime, stop: asyncio.Event) -> None:
             install_signal_handlers=False,
             fetch_job_polling_interval=POLL_S,
             update_heartbeat_interval=settings.heartbeat_s,
-            stalled_worker_timeout=settings.stalled_after_s,
+            stalled_worker_timeout=FORGET_WORKERS_S,
             shutdown_graceful_timeout=settings.stop_grace_s,
             delete_jobs="successful",
         )
@@ -88,17 +90,22 @@ async def _until(stop: asyncio.Event) -> None:
 
 
 async def _reap_for_ever(runtime: Runtime) -> None:
-    while True:
-        with contextlib.suppress(Unavailable):  # the worker itself says when the database is away
-            await asyncio.to_thread(_reap, runtime)
-        await asyncio.sleep(runtime.settings.heartbeat_s)
-
-
-def _reap(runtime: Runtime) -> None:
     settings = runtime.settings
+    reaper = queue.Reaper(stalled_after_s=settings.stalled_after_s, attempts=settings.retrain_attempts)
+    while True:
+        try:
+            await asyncio.to_thread(_reap, runtime, reaper)
+        except Unavailable as error:
+            LOG.warning("the database is away: %s", error.detail)
+            reaper.paused()
+            with contextlib.suppress(Unavailable):
+                await asyncio.to_thread(runtime.ensure_database)
+        await asyncio.sleep(settings.heartbeat_s)
+
+
+def _reap(runtime: Runtime, reaper: queue.Reaper) -> None:
     with runtime.database.begin() as connection:
-        attempts = settings.retrain_attempts
-        for reaped in queue.reap(connection, stalled_after_s=settings.stalled_after_s, attempts=attempts):
+        for reaped in reaper.reap(connection):
             LOG.warning("job %d lost its worker: %s", reaped.job_id, reaped.outcome)
 
 
@@ -110,7 +117,23 @@ def _register(app: App, runtime: Runtime) -> None:
 
 
 async def _train_in_process(runtime: Runtime, job_id: int) -> None:
-    """Run the job in a subprocess; what kills that one is written down as the job's reason."""
+    """Run the job in a subprocess, again where it gave up waiting for the database or for space on a disk.
+
+    What kills the subprocess is written down as the job's reason.
+    """
+    for _ in range(runtime.settings.retrain_attempts):
+        code = await _ended(runtime, job_id)
+        if code != AWAY:
+            break
+    if code == AWAY:
+        raise TrainingProcessError(f"job {job_id}: the database is away or a disk is full")
+    if code:
+        how = f"by signal {-code}" if code < 0 else f"with code {code}"
+        await _fail(runtime, job_id, f"The training process ended {how}.")
+
+
+async def _ended(runtime: Runtime, job_id: int) -> int | None:
+    """Run the subprocess to its end, and return its exit code; None if its time was up, which fails the job."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "app.services.learning.retrain_process", str(job_id)),
         stdin=asyncio.subprocess.PIPE,
@@ -118,19 +141,14 @@ async def _train_in_process(runtime: Runtime, job_id: int) -> None:
         start_new_session=True,  # a Ctrl-C in the terminal is this process's to handle
     )
     try:
-        code = await asyncio.wait_for(process.wait(), runtime.settings.retrain_timeout_s)
+        return await asyncio.wait_for(process.wait(), runtime.settings.retrain_timeout_s)
     except TimeoutError:
         await _kill(process)
         await _fail(runtime, job_id, f"It took more than {runtime.settings.retrain_timeout_s:.0f} s.")
-        return
+        return None
     except asyncio.CancelledError:
         await _kill(process)
         raise
-    if code == DATABASE_AWAY:
-        raise TrainingProcessError(f"job {job_id}: the database went away")
-    if code != 0:
-        how = f"by signal {-code}" if code < 0 else f"with code {code}"
-        await _fail(runtime, job_id, f"The training process ended {how}.")
 
 
 async def _kill(process: asyncio.subprocess.Process) -> None:

@@ -6,19 +6,32 @@ after a process died.
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+import psycopg
 import sqlalchemy as sa
 from procrastinate import App, PsycopgConnector, SyncPsycopgConnector
+from procrastinate.exceptions import ConnectorException
+from procrastinate.manager import JobManager
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
+from app.errors import Unavailable
 from app.store import jobs
+from app.store.impatient import KEEPALIVE
+from app.store.session import Database
 
 TASK = "predictor.retrain"
 QUEUE = "retrain"
 CONNECT_TIMEOUT_S = 5
+RECONNECT_S = 1.0
+PROMPT_S = 1.0  # a longer wait for an answer is a pause of the database
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +67,58 @@ _REUSE = sa.text("""
 """)
 
 
-def open_app(url: str) -> App:
+def open_app(database: Database) -> App:
     """Return the application of a worker process, with unopened connections."""
-    return App(connector=PsycopgConnector(conninfo=url, min_size=1, max_size=4, timeout=CONNECT_TIMEOUT_S))
+    kwargs = {**KEEPALIVE, "connect_timeout": CONNECT_TIMEOUT_S}
+    connector = PsycopgConnector(
+        conninfo=database.url, min_size=1, max_size=4, timeout=CONNECT_TIMEOUT_S, kwargs=kwargs
+    )
+    app = App(connector=connector)
+    app.job_manager = _PatientManager(connector, database)
+    return app
+
+
+class _PatientManager(JobManager):
+    """Procrastinate's statements, of which those that a running job needs outlive a database that goes away.
+
+    Where one of them fails, the worker would stop, and abort its job after a grace period.
+    """
+
+    def __init__(self, connector: PsycopgConnector, database: Database) -> None:
+        super().__init__(connector)
+        self._database = database
+
+    async def update_heartbeat(self, worker_id: int) -> None:
+        """Beat over our own connection: Procrastinate's pool tries again ever more seldom."""
+        try:
+            await asyncio.to_thread(_beat, self._database, worker_id)
+        except Unavailable as error:  # the next one is due in an instant
+            LOG.warning("a heartbeat failed: %s", error.detail)
+
+    async def listen_for_jobs(self, **options: Any) -> None:
+        """Listen again after the connection was lost."""
+        await _until_done(super().listen_for_jobs, **options)
+
+    async def finish_job(self, *given: Any, **options: Any) -> None:
+        """Finish the task when the database is back: a task left open would keep its predictor locked."""
+        await _until_done(super().finish_job, *given, **options)
+
+
+async def _until_done(run: Callable[..., Awaitable[None]], *given: Any, **options: Any) -> None:
+    while True:
+        try:
+            return await run(*given, **options)
+        except ConnectorException as error:
+            if not isinstance(error.__cause__, psycopg.OperationalError):
+                raise
+            LOG.warning("the queue is away: %s", error.__cause__)
+            await asyncio.sleep(RECONNECT_S)
+
+
+def _beat(database: Database, worker_id: int) -> None:
+    statement = "UPDATE procrastinate_workers SET last_heartbeat = now() WHERE id = :worker_id"
+    with database.begin() as connection:
+        connection.execute(sa.text(statement), {"worker_id": worker_id})
 
 
 def check(connection: Connection) -> None:
@@ -102,6 +164,34 @@ _ORPHANS = sa.text("""
     ORDER BY job.id
     FOR UPDATE OF job SKIP LOCKED
 """)
+
+
+class Reaper:
+    """Queues the jobs of dead workers again.
+
+    A pause of the database keeps all workers from their heartbeats, so that they look dead. After one, the reaper waits
+    for `stalled_after_s` seconds, in which those that live are heard again.
+    """
+
+    def __init__(self, *, stalled_after_s: float, attempts: int) -> None:
+        self._stalled_after_s = stalled_after_s
+        self._attempts = attempts
+        self._paused_at = time.monotonic()  # what was before this process is not known
+
+    def paused(self) -> None:
+        """Record that the database was away until now."""
+        self._paused_at = time.monotonic()
+
+    def reap(self, connection: Connection) -> list[Reaped]:
+        """Do what `reap` does in a transaction of its own, unless the database has just been away."""
+        asked = time.monotonic()
+        # The transaction's time, with which heartbeats are compared, is that of its first statement.
+        connection.execute(sa.text("SELECT 1"))
+        if time.monotonic() - asked > PROMPT_S:
+            self.paused()
+        if time.monotonic() - self._paused_at < self._stalled_after_s:
+            return []
+        return reap(connection, stalled_after_s=self._stalled_after_s, attempts=self._attempts)
 
 
 def reap(connection: Connection, *, stalled_after_s: float, attempts: int) -> list[Reaped]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
@@ -19,11 +22,13 @@ from app.store import artifacts, jobs, queue, shared_artifacts, versions
 from app.store.artifacts import ArtifactRefused
 from app.store.session import Database
 from app.store.versions import POOLED
-from app.training.candidate import candidate, kept_back
+from app.training.candidate import TrainingData, candidate, kept_back
 from app.training.fit import Trained
 from app.training.operator_start import Start
 
 LOG = logging.getLogger(__name__)
+AGAIN_S = 2.0
+T = TypeVar("T")
 
 
 class _OvertakenError(Exception):
@@ -57,12 +62,12 @@ def _check_trainable(predictor: str) -> None:
 def run_job(settings: Settings, database_url: str, job_id: int) -> None:
     """Run one job to its end: succeeded (served, or held back with a reason) or failed with a reason.
 
-    Safe to run twice. Raises Unavailable if the database is lost; the job then stays open.
+    Safe to run twice. Raises Unavailable if the database is lost, or a disk full, for longer than
+    `settings.retrain_wait_s`; the job then stays open.
     """
     database = Database(database_url)
     try:
-        with database.begin() as connection:
-            job = jobs.start(connection, job_id)
+        job = _patiently(settings, lambda: _start(database, job_id))
         try:
             _retrain(settings, database, job)
         except (Unavailable, _OvertakenError):
@@ -80,6 +85,27 @@ def run_job(settings: Settings, database_url: str, job_id: int) -> None:
         database.close()
 
 
+def _patiently(settings: Settings, step: Callable[[], T]) -> T:
+    """Return the result of a step, done again every few seconds while the database is away or a disk is full.
+
+    So a pause does not cost what was trained. Raises Unavailable after `settings.retrain_wait_s` seconds.
+    """
+    deadline = time.monotonic() + settings.retrain_wait_s
+    while True:
+        try:
+            return step()
+        except Unavailable as error:
+            if time.monotonic() > deadline:
+                raise
+            LOG.warning("waiting: %s", error.detail)
+        time.sleep(AGAIN_S)
+
+
+def _start(database: Database, job_id: int) -> jobs.Job:
+    with database.begin() as connection:
+        return jobs.start(connection, job_id)
+
+
 def _fail(database: Database, job: jobs.Job, reason: str) -> None:
     with database.begin() as connection:
         jobs.finish(connection, job, reason=reason, failed=True)
@@ -89,8 +115,7 @@ def _retrain(settings: Settings, database: Database, job: jobs.Job) -> None:
     target = None if job.gpu_id == POOLED else job.gpu_id
     report = partial(_report, database, job)
     report("reading measurements")
-    with database.begin() as connection:
-        data, rows_hash = load_training_data(connection, job.predictor)
+    data, rows_hash = _patiently(settings, lambda: _training_data(database, job))
     if not data.rows:
         raise NotTrained(
             f"There are no measurements that {job.predictor} can learn from. {import_hint(job.predictor)}."
@@ -100,16 +125,22 @@ def _retrain(settings: Settings, database: Database, job: jobs.Job) -> None:
     card = [] if shipped is None else shipped.card["validation"]
     trained = candidate(start, data, card, target_gpu=target, report=report)
     report("comparing with the served version")
-    served = _served_payload(settings, database, job) or (start.payload if target is None else None)
+    stored = _patiently(settings, lambda: _served_payload(settings, database, job))
+    served = stored or (start.payload if target is None else None)
     reason = kept_back(trained, served, data, settings.retrain_gate_tolerance)
     report("publishing")
-    _publish(settings, database, job, trained.trained, rows_hash, reason)
+    _patiently(settings, lambda: _publish(settings, database, job, trained.trained, rows_hash, reason))
+
+
+def _training_data(database: Database, job: jobs.Job) -> tuple[TrainingData, str]:
+    with database.begin(long=True) as connection:
+        return load_training_data(connection, job.predictor)
 
 
 def _report(database: Database, job: jobs.Job, what: str) -> None:
-    """Log the progress, and record it in the job."""
+    """Log the progress, and record it in the job unless the database is away."""
     LOG.info("job %d, %s: %s", job.id, job.predictor, what)
-    with database.begin() as connection:
+    with suppress(Unavailable), database.begin() as connection:
         jobs.report_progress(connection, job, f"{job.predictor}: {what}")
 
 

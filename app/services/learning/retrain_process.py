@@ -17,7 +17,7 @@ from app.runtime import logs
 from app.runtime.parent_watch import follow_parent
 
 NICENESS = 10
-DATABASE_AWAY = 75  # EX_TEMPFAIL of sysexits.h
+AWAY = 75  # the database, or space on a disk; EX_TEMPFAIL of sysexits.h
 # Multi-threaded linear algebra would take cores from serving, whatever the niceness.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
 
@@ -37,7 +37,7 @@ def main() -> int:
         run_job(settings, settings.database_url or "", int(sys.argv[1]))
     except Unavailable as error:
         logging.getLogger(__name__).warning("%s", error.detail)
-        return DATABASE_AWAY
+        return AWAY
     return 0
 
 
