@@ -15,10 +15,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from app.errors import FieldError, GpucastError, TooMany, Unauthorized, Unavailable
+from app.errors import MAX_ERRORS, FieldError, GpucastError, TooMany, Unauthorized, Unavailable
 
 log = logging.getLogger(__name__)
 
+# Longest texts of an answer, characters: a caller's own names may be megabytes.
+_MOST_TEXT, _MOST_NAME = 4_000, 200
 MEDIA_TYPE = "application/problem+json"
 PROBLEM_SCHEMA: dict[str, Any] = {
     "title": "Problem",
@@ -86,12 +88,12 @@ def problem(
 
 
 def _part(part: str | int) -> str | int:
-    return _printable(part) if isinstance(part, str) else part
+    return _printable(part[:_MOST_NAME]) if isinstance(part, str) else part
 
 
 def _printable(text: str) -> str:
-    """Return the text with lone surrogates, which JSON cannot encode, as escapes."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    """Return the text, shortened, with lone surrogates, which JSON cannot encode, as escapes."""
+    return text[:_MOST_TEXT].encode("utf-8", "backslashreplace").decode()
 
 
 def _ours(request: Request, error: Exception) -> Response:
@@ -126,7 +128,7 @@ def _validation(request: Request, error: Exception) -> Response:
     details = error.errors()
     if any(item["type"] == "json_invalid" for item in details):
         return problem(400, "malformed", "Malformed body", f"The body is not valid JSON: {details[0]['ctx']['error']}.")
-    errors = [FieldError(tuple(item["loc"][1:]) or tuple(item["loc"]), item["msg"]) for item in details]
+    errors = [FieldError(tuple(item["loc"][1:]) or tuple(item["loc"]), item["msg"]) for item in details[:MAX_ERRORS]]
     where = ".".join(str(part) for part in errors[0].loc)
     return problem(422, "invalid-input", "Invalid input", f"{where}: {errors[0].msg}", errors=errors)
 

@@ -24,6 +24,7 @@ from app.services.models.predict_networks import predict_network
 from app.services.operators.predict_operators import predict_operators
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
+from app.wire.json_parts import PART_BYTES, decode_in_parts
 from app.wire.json_text import check_json_text
 from app.wire.kernel_workload import KERNEL_EXAMPLE
 from app.wire.network_form import MODEL_EXAMPLE, ModelRequest
@@ -49,6 +50,7 @@ def warm(snapshot: Snapshot) -> None:
     An untrained predictor does not stop a start, and neither does one that fails: the log has it.
     """
     check_json_text(msgspec.json.encode(KERNEL_EXAMPLE))
+    decode_in_parts(b"[" + b"0," * PART_BYTES + b"0]")
     gpu, operators = snapshot.engine.gpus.ids[0], OPERATORS_EXAMPLE["workload"]
     for predictor in PREDICTORS:
         request = {"gpu": gpu, "workload": KERNEL_EXAMPLE, "predictor": predictor.name, "detail": True}

@@ -1,7 +1,8 @@
 """Decode bytes into typed structs, and report every wrong field.
 
 msgspec is fast and stops at the first error. Valid bodies cost nothing more. A refused body is checked again: each
-wrong place is recorded and replaced from a valid example, until the rest is valid.
+wrong place is recorded and replaced from a valid example, until the rest is valid. Of a long body only the first error
+is reported, so that its end is not read.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from app.errors import MAX_ERRORS, BadInput, FieldError, Malformed
-from app.wire.json_text import Path, check_json_text, every_value
+from app.wire.json_parts import decode_in_parts
+from app.wire.json_text import EXPLAINED_BYTES, Path, check_json_text, every_value
 
 T = TypeVar("T")
 
@@ -35,6 +37,8 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes, *, example: Mapping[st
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        if len(body) > EXPLAINED_BYTES:
+            raise _first_error(error, decoder.type) from None
         raw = _decode_leniently(body, error)
     errors = field_errors(raw, decoder.type, example=example)
     if not errors and (place := _not_finite(raw)) is not None:  # in an object of any fields
@@ -48,8 +52,10 @@ def decode_plain(body: bytes) -> Any:
     """Return any JSON document in plain containers. NaN and Infinity pass; the reader of the field refuses them."""
     check_json_text(body)
     try:
-        return msgspec.json.decode(body)
+        return decode_in_parts(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        if len(body) > EXPLAINED_BYTES:
+            raise _first_error(error, object) from None
         raw = _decode_leniently(body, error)
     try:
         msgspec.json.encode(raw)
@@ -65,6 +71,14 @@ def convert(raw: object, form: type[T], *, example: Mapping[str, Any], loc: Path
     except msgspec.ValidationError:
         errors = field_errors(raw, form, example=example, loc=loc)
         raise BadInput(summary(errors), errors=errors) from None
+
+
+def convert_quickly(raw: object, form: type[T]) -> T:
+    """Return one struct from plain containers, of a long body. Raises BadInput with its first wrong field."""
+    try:
+        return msgspec.convert(raw, form)
+    except (msgspec.ValidationError, OverflowError) as error:
+        raise _first_error(error, form) from None
 
 
 def summary(errors: list[FieldError]) -> str:
@@ -94,6 +108,15 @@ def field_errors(raw: object, form: Any, *, example: Mapping[str, Any], loc: Pat
             if not _repair(repaired, path, example):
                 break
     return errors
+
+
+def _first_error(error: Exception, form: Any) -> BadInput:
+    """Return the error that ended the decoding of a long body."""
+    if not isinstance(error, msgspec.ValidationError | OverflowError):
+        return Malformed(f"The body is not valid JSON: {error}.")
+    path, message = _point_at_field(*_split(str(error)))
+    errors = [FieldError(path, _improve_message(message, path, None, form))]
+    return BadInput(summary(errors), errors=errors)
 
 
 def _decode_leniently(body: bytes, error: Exception) -> Any:

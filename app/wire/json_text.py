@@ -1,7 +1,7 @@
-"""Check JSON text before decoding: nesting depth, and names repeated within one object.
+"""Check JSON text before decoding: nesting depth, number of names and values, and names repeated within one object.
 
-A decoder would keep the last of two values and silently drop the first. The bytes are scanned once, by compiled code: a
-kernel request takes a microsecond.
+A decoder would keep the last of two values and silently drop the first, and makes an object of 50 bytes or more of each
+value of two bytes. The bytes are scanned once, by compiled code: a kernel request takes a microsecond.
 """
 
 from __future__ import annotations
@@ -23,26 +23,34 @@ Path = tuple[str | int, ...]
 
 # Limit on nested objects and lists: recursive readers go as deep.
 MOST_DEPTH = 100
-# Names tracked over all open objects. With more, repeats are found by decoding.
-_MOST_NAMES = 256
-_VALID, _TOO_DEEP, _MAY_REPEAT = range(3)
+# Limit on the names of all open objects: no request has half as many.
+MOST_NAMES = 1024
+# Limit on values: a million rows of eight columns, 0.5 GB decoded.
+MOST_VALUES = 8_000_000
+# Longer bodies are not decoded to describe what is wrong with them: that takes longer than a valid body.
+EXPLAINED_BYTES = 65_536
+_VALID, _TOO_DEEP, _TOO_MANY_NAMES, _TOO_MANY_VALUES, _MAY_REPEAT = range(5)
 _QUOTE, _BACKSLASH, _COLON = b'"\\:'
 _SOLIDUS, _UNICODE = b"/u"
 _SPACE, _TAB, _NEWLINE, _RETURN = b" \t\n\r"
-_OPEN_OBJECT, _CLOSE_OBJECT, _OPEN_LIST, _CLOSE_LIST = b"{}[]"
+_OPEN_OBJECT, _CLOSE_OBJECT, _OPEN_LIST, _CLOSE_LIST, _COMMA = b"{}[],"
 # FNV-1a.
 _HASH_OF_NOTHING, _HASH_STEP = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 
 
 def check_json_text(body: bytes) -> None:
-    """Raise Malformed if JSON is nested too deeply, or if an object repeats a name, with its path.
+    """Raise Malformed if JSON has too many levels, names or values, or if an object repeats a name, with its path.
 
     A body that is not JSON passes: the decoder reports it.
     """
-    result = _scan(body)
+    result, first, last = _scan(body)
     if result == _TOO_DEEP:
         raise Malformed(f"The body is nested too deeply: at most {MOST_DEPTH} levels are read.")
-    if result == _MAY_REPEAT and (errors := _repeated(body)):
+    if result == _TOO_MANY_NAMES:
+        raise Malformed(f"The body has too many names: at most {MOST_NAMES:,} in the objects around a value are read.")
+    if result == _TOO_MANY_VALUES:
+        raise Malformed(f"The body has too many values: at most {MOST_VALUES:,} are read from JSON.")
+    if result == _MAY_REPEAT and (errors := _repeated(body, body[first:last])):
         where = ".".join(str(part) for part in errors[0].loc)
         raise Malformed(f"{where}: {errors[0].msg}", errors=errors)
 
@@ -58,34 +66,40 @@ def every_value(raw: Any) -> Iterator[tuple[Path, Any]]:
 
 
 @compiled
-def _scan(text: bytes) -> int:
-    """Return _VALID, _TOO_DEEP, or _MAY_REPEAT if two names of an object may be equal, by their bytes."""
-    first, names = np.empty(MOST_DEPTH + 1, dtype=np.intp), np.empty(_MOST_NAMES, dtype=np.uint64)
-    depth, count, k = 0, 0, 0
-    while k < len(text):
+def _scan(text: bytes) -> tuple[int, int, int]:
+    """Return the result, and for _MAY_REPEAT the place of a name that may equal another of its object."""
+    first, names = np.empty(MOST_DEPTH + 1, dtype=np.intp), np.empty(MOST_NAMES, dtype=np.uint64)
+    depth, count, values, k = 0, 0, 0, 0
+    while k < len(text) and values <= MOST_VALUES:
         char = text[k]
         k += 1
         if char == _QUOTE:
-            k, name, other = _hash_string(text, k)
+            start = k
+            k, end, name, other = _hash_string(text, k)
             if k < len(text) and text[k] == _COLON and depth > 0:
-                if other or count == _MOST_NAMES or _contains(names, name, first[depth], count):
-                    return _MAY_REPEAT
+                if other or _contains(names, name, first[depth], count):
+                    return _MAY_REPEAT, start, end
+                if count == MOST_NAMES:
+                    return _TOO_MANY_NAMES, 0, 0
                 names[count] = name
                 count += 1
         elif char in (_OPEN_OBJECT, _OPEN_LIST):
+            values += 1
             depth += 1
             if depth > MOST_DEPTH:
-                return _TOO_DEEP
+                return _TOO_DEEP, 0, 0
             first[depth] = count
         elif char in (_CLOSE_OBJECT, _CLOSE_LIST) and depth > 0:
             count = first[depth]
             depth -= 1
-    return _VALID
+        elif char == _COMMA:
+            values += 1
+    return _VALID if values <= MOST_VALUES else _TOO_MANY_VALUES, 0, 0
 
 
 @compiled
-def _hash_string(text: bytes, k: int) -> tuple[int, np.uint64, bool]:
-    """Return the position after a string that begins at `k`, its hash, and whether it has other spellings."""
+def _hash_string(text: bytes, k: int) -> tuple[int, int, np.uint64, bool]:
+    """Return where what follows a string from `k` begins, where it ends, its hash, and if it has other spellings."""
     name, other = _HASH_OF_NOTHING, False
     while k < len(text) and text[k] != _QUOTE:
         if text[k] == _BACKSLASH and k + 1 < len(text):  # the escaped character may be a quote
@@ -93,10 +107,11 @@ def _hash_string(text: bytes, k: int) -> tuple[int, np.uint64, bool]:
             other |= text[k] in (_SOLIDUS, _UNICODE)
         name = (name ^ np.uint64(text[k])) * _HASH_STEP
         k += 1
+    end = k
     k += 1
     while k < len(text) and text[k] in (_SPACE, _TAB, _NEWLINE, _RETURN):
         k += 1
-    return k, name, other
+    return k, end, name, other
 
 
 @compiled
@@ -116,8 +131,14 @@ class _RepeatedNames(dict[str, Any]):
         self.repeated = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
 
 
-def _repeated(body: bytes) -> list[FieldError]:
-    """Return names that occur more than once in their object, at most MAX_ERRORS; none if the body is not JSON."""
+def _repeated(body: bytes, name: bytes) -> list[FieldError]:
+    """Return names that occur more than once in their object, at most MAX_ERRORS; none if the body is not JSON.
+
+    Of a long body only the one that was found.
+    """
+    if len(body) > EXPLAINED_BYTES:
+        message = "is written with escapes" if b"\\" in name else "appears more than once"
+        return [FieldError((name[:100].decode(errors="replace"),), message)]
     repeating = False
 
     def build(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from app.errors import MAX_ERRORS, BadInput, FieldError
 from app.wire.decoding import decode, decode_plain, summary
-from app.wire.json_text import check_json_text
+from app.wire.json_text import EXPLAINED_BYTES, check_json_text
 from app.wire.network_form import GRAPH_REQUEST_EXAMPLE, MODEL_EXAMPLE, GraphRequest, ModelRequest
 from app.wire.operators.operators_form import (
     OPERATOR_TABLE_EXAMPLE,
@@ -69,6 +69,8 @@ def read_request(body: bytes) -> Request:
 
 def _explain_refusal(body: bytes) -> Request:
     """Raise BadInput for a body that no struct accepts, by the struct of its kind."""
+    if len(body) > EXPLAINED_BYTES:
+        return _explain_long(body)
     raw = decode_plain(body)
     workload = raw.get("workload") if isinstance(raw, dict) else None
     kind = workload.get("kind") if isinstance(workload, dict) else None
@@ -82,6 +84,19 @@ def _explain_refusal(body: bytes) -> Request:
             return msgspec.convert(raw, OperatorTableRequest)
         except (msgspec.ValidationError, OverflowError):
             pass
+    refused: Request = decode(decoder, body, example=example)
+    return refused
+
+
+def _explain_long(body: bytes) -> Request:
+    """Raise BadInput with the first error of a long body, which is not decoded for more."""
+    try:
+        kind = _PEEK.decode(body).workload.kind
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        kind = "kernel"
+    if kind not in _KINDS:
+        _refuse_kind(f"{kind[:100]!r} is unknown")
+    decoder, example = _KINDS[kind]
     refused: Request = decode(decoder, body, example=example)
     return refused
 

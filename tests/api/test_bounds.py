@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from fastapi.testclient import TestClient
 
@@ -19,7 +20,7 @@ from tests.service import Service
 pytestmark = pytest.mark.slow
 
 # Generous, for busy machines: `python -m benchmarks.hostile` has the figures.
-STALL_S = 0.25
+STALL_S, TOOK_S, GROWN_BYTES = 0.25, 10, 2**29
 NETWORK = {"kind": "model", "name": "densenet201", "mode": "training", "batch": 4096, "dtype": "fp32"}
 
 
@@ -28,24 +29,47 @@ def linears(n: int, **more: Any) -> dict[str, Any]:
     return {"workload": {"kind": "operators", "operators": rows}, **more}
 
 
-@contextmanager
-def small_requests(service: Service) -> Iterator[list[float]]:
-    """Seconds of each of many small requests, one after another, sent meanwhile."""
-    over, seconds = threading.Event(), list[float]()
+class Beside:
+    """What many small requests see, sent one after another: seconds of each, and bytes of the API process after it."""
 
-    def send() -> None:
-        with httpx.Client(base_url=service.client.base_url, timeout=60) as client:
-            while not over.is_set():
+    def __init__(self, service: Service) -> None:
+        assert service.process is not None
+        self.url = str(service.client.base_url)
+        self.process = psutil.Process(service.process.pid)
+        self.bytes_before = self.process.memory_info().rss
+        self.seconds: list[float] = []
+        self.bytes: list[int] = []
+        self.over = threading.Event()
+
+    def send(self) -> None:
+        with httpx.Client(base_url=self.url, timeout=60) as client:
+            while not self.over.is_set():
                 began = time.perf_counter()
                 client.post("/predict", json=PREDICT_EXAMPLE).raise_for_status()
-                seconds.append(time.perf_counter() - began)
+                self.seconds.append(time.perf_counter() - began)
+                self.bytes.append(self.process.memory_info().rss)
 
-    thread = threading.Thread(target=send)
+    @property
+    def longest_s(self) -> float:
+        return max(self.seconds[1:], default=0.0)  # the first one opens the connection
+
+    @property
+    def grown_bytes(self) -> int:
+        return max(self.bytes) - self.bytes_before
+
+
+@contextmanager
+def small_requests(service: Service) -> Iterator[Beside]:
+    """Small requests meanwhile."""
+    beside = Beside(service)
+    thread = threading.Thread(target=beside.send)
     thread.start()
     try:
-        yield seconds
+        while not beside.seconds:
+            time.sleep(0.01)
+        yield beside
     finally:
-        over.set()
+        beside.over.set()
         thread.join()
 
 
@@ -60,10 +84,10 @@ def test_long_work_leaves_other_requests_alone(service: Service) -> None:
     rows = [{"gpu": uncatalogued(service, k), "latency_ms": 1 + k} for k in range(400)]
     kernel = PREDICT_EXAMPLE["workload"] | {"measured": rows}
     hostile = [{"gpu": "titan-v", "workload": kernel}, linears(2000, gpu="nvidia-l4", detail=True)]
-    with small_requests(service) as seconds:
+    with small_requests(service) as others:
         for body in hostile:
             assert service.client.post("/predict", json=body).status_code == 200
-    assert max(seconds[1:]) < STALL_S
+    assert others.longest_s < STALL_S
 
 
 def test_detail_is_limited_in_rows_times_gpus(client: TestClient) -> None:
@@ -100,6 +124,44 @@ def test_the_work_of_a_caller_who_leaves_ends(service: Service, path: str, body:
         time.sleep(0.05)
     with pytest.raises(httpx.ReadTimeout):
         service.client.post(path, json=body, timeout=time.monotonic() - began)
+
+
+def unknown_names(size: int) -> bytes:
+    """JSON of that many bytes: an object of unknown names."""
+    return b"{" + b",".join(b'"k%06d":1' % k for k in range(size // 12 - 1)) + b"}"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/predict", unknown_names(4_000_000)),
+        ("/predict", b"[" + b",".join([unknown_names(12_000)] * 300) + b"]"),
+        ("/predict/batch?gpu=nvidia-l4", unknown_names(40_000_000)),
+        ("/measurements", unknown_names(40_000_000)),
+        ("/measurements", b"[" + b"{}," * 12_000_000 + b"{}]"),
+        ("/measurements", b"[" + b"{}," * 900_000 + b"{}]"),
+        ("/graphs", unknown_names(40_000_000)),
+    ],
+    ids=["predict", "lists", "batch", "measurements", "too many rows", "empty rows", "graphs"],
+)
+def test_hostile_json_is_refused_at_once(service: Service, path: str, body: bytes) -> None:
+    with small_requests(service) as others:
+        began = time.perf_counter()
+        told = service.client.post(path, content=body)
+        took = time.perf_counter() - began
+    assert 400 <= told.status_code < 500, told.text
+    assert took < TOOK_S
+    assert others.longest_s < STALL_S
+    assert others.grown_bytes < GROWN_BYTES
+
+
+def test_error_texts_are_bounded(client: TestClient) -> None:
+    name = "k" * 3_000_000
+    told = client.post("/predict", json={name: 1, "gpu": "x" * 900_000})
+    assert told.status_code == 422
+    assert len(told.content) < 10_000
+    told = client.post("/retrain", json={f"k{k}": 1 for k in range(800)})
+    assert (told.status_code, len(told.json()["errors"])) == (422, 20)
 
 
 LARGE = 4 * 2**20 + 1

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import numpy as np
 from msgspec import structs
+from numpy.typing import NDArray
 
 from app.engine.gpu_rows import GpuRows, Snapshot
 from app.errors import MAX_ERRORS, BadInput, FieldError, NotFound
@@ -18,8 +19,8 @@ from app.services.operators.batch_files import FILES
 from app.services.operators.common import ROOFLINE, gpu_warnings, require_predictor, unsupported_message
 from app.services.operators.operator_tables import bound_names, json_columns, predict_rows, unsupported_rows
 from app.tables.arrays import Floats, Ints
-from app.wire.decoding import decode, decode_plain
-from app.wire.json_text import check_json_text
+from app.wire.decoding import convert_quickly, decode, decode_plain
+from app.wire.json_text import EXPLAINED_BYTES, check_json_text
 from app.wire.operators.operator_columns import (
     Column,
     Family,
@@ -35,6 +36,8 @@ from app.wire.prediction_form import AnsweredBy
 JSON = "application/json"
 MEDIA = (JSON, *FILES)
 
+# Rows of a column that are encoded in a millisecond or two.
+_PART_ROWS = 50_000
 _DECODER = msgspec.json.Decoder(OperatorBatch)
 
 
@@ -78,14 +81,23 @@ def _bytes(snapshot: Snapshot, body: bytes, media: str, options: BatchOptions) -
     if file is not None:
         answered_by = {"coverage": options.coverage, "predictors": answer.predictors, "warnings": answer.warnings}
         return file.write(answer.times_ms, answer.bound, msgspec.json.encode(answered_by))
-    middle, low, high = answer.times_ms.tolist()
-    bound = bound_names(answer.bound)
-    response = BatchResponse(middle, low, high, bound, options.coverage, answer.predictors, answer.warnings)
+    middle, low, high = (_encoded(column) for column in answer.times_ms)
+    response = BatchResponse(
+        middle, low, high, _encoded(answer.bound, bound_names), options.coverage, answer.predictors, answer.warnings
+    )
     return msgspec.json.encode(response)
+
+
+def _encoded(column: NDArray[Any], to_list: Callable[[Any], list[Any]] = np.ndarray.tolist) -> Any:
+    """Return a column in JSON, encoded in parts: other threads wait while msgspec encodes one."""
+    parts = (column[first : first + _PART_ROWS] for first in range(0, len(column), _PART_ROWS))
+    return msgspec.Raw(b"[" + b",".join(msgspec.json.encode(to_list(part))[1:-1] for part in parts) + b"]")
 
 
 def _json(body: bytes) -> dict[str, Column]:
     """Return the columns of a JSON body. The reader of a column reports NaN, which is not JSON, with its row."""
+    if len(body) > EXPLAINED_BYTES:
+        return json_columns(_long_columns(decode_plain(body)))
     check_json_text(body)
     try:
         batch: Any = _DECODER.decode(body)
@@ -95,6 +107,14 @@ def _json(body: bytes) -> dict[str, Column]:
         except (msgspec.ValidationError, OverflowError):
             batch = decode(_DECODER, body, example=BATCH_EXAMPLE)
     return json_columns(structs.asdict(batch).items())
+
+
+def _long_columns(raw: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the columns of a long body, checked one by one: other threads wait while msgspec checks one."""
+    if not isinstance(raw, dict):
+        convert_quickly(raw, OperatorBatch)
+    for name, value in raw.items():
+        yield name, getattr(convert_quickly({"op": "", name: value}, OperatorBatch), name)
 
 
 def _predict(snapshot: Snapshot, columns: Mapping[str, Column], options: BatchOptions) -> BatchAnswer:

@@ -1,0 +1,88 @@
+"""Decode long JSON in parts: other threads, and the event loop with all other requests, wait while msgspec decodes one.
+
+The outermost list or object is cut between its values into parts that take a millisecond; so is each value that is
+longer than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from app.runtime.compiled import compiled
+from app.tables.arrays import Ints
+
+PART_BYTES = 262_144
+_MEMBER = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_QUOTE, _BACKSLASH, _COMMA = b'"\\,'
+_OPEN_OBJECT, _CLOSE_OBJECT, _OPEN_LIST, _CLOSE_LIST = b"{}[]"
+
+
+def decode_in_parts(text: bytes) -> Any:
+    """Return any JSON document in plain containers. Raises msgspec.DecodeError or UnicodeDecodeError."""
+    if len(text) <= PART_BYTES:
+        return msgspec.json.decode(text)
+    text = text.strip()
+    parts = list(_parts(text))
+    if text[:1] == b"[" and text[-1:] == b"]" and all(parts):
+        return [value for part in parts for value in _items(part)]
+    if text[:1] == b"{" and text[-1:] == b"}" and all(parts):
+        return {name: value for part in parts for name, value in _members(part).items()}
+    return msgspec.json.decode(text)
+
+
+def _parts(text: bytes) -> Iterator[bytes]:
+    """Yield the text of consecutive values, without the commas between these parts."""
+    first = 1
+    for last in [*_cuts(text, PART_BYTES).tolist(), len(text) - 1]:
+        yield text[first:last].strip()
+        first = last + 1
+
+
+def _items(part: bytes) -> list[Any]:
+    """Return the values of a part of a list; a longer part is one value."""
+    if len(part) > 2 * PART_BYTES:
+        return [decode_in_parts(part)]
+    items: list[Any] = msgspec.json.decode(b"[" + part + b"]")
+    return items
+
+
+def _members(part: bytes) -> dict[str, Any]:
+    """Return the values of a part of an object, by name; a longer part is one value with its name."""
+    if len(part) > 2 * PART_BYTES:
+        return {name: decode_in_parts(bytes(value)) for name, value in _MEMBER.decode(b"{" + part + b"}").items()}
+    members: dict[str, Any] = msgspec.json.decode(b"{" + part + b"}")
+    return members
+
+
+@compiled
+def _cuts(text: bytes, size: int) -> Ints:
+    """Return positions of commas between the outermost values: around a value of `size` bytes, or after as many."""
+    cuts, count, depth, cut, comma, quoted, k = np.empty(2 * (len(text) // size + 2), np.intp), 0, 0, 0, 0, False, 0
+    while k < len(text):
+        char = text[k]
+        if char == _BACKSLASH:
+            k += 1
+        elif char == _QUOTE:
+            quoted = not quoted
+        elif quoted:
+            pass
+        elif char in (_OPEN_OBJECT, _OPEN_LIST):
+            depth += 1
+        elif char in (_CLOSE_OBJECT, _CLOSE_LIST):
+            depth -= 1
+        if not quoted and ((char == _COMMA and depth == 1) or (k == len(text) - 1)):
+            if k - comma >= size and comma > cut:  # the value between is long
+                cuts[count] = comma
+                count += 1
+                cut = comma
+            if char == _COMMA and k - cut >= size:
+                cuts[count] = k
+                count += 1
+                cut = k
+            comma = k
+        k += 1
+    return cuts[:count]
