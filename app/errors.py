@@ -14,6 +14,7 @@ GpucastError (500)
 |-- Cancelled (499)         the caller left, so nobody sees this
 |-- TimedOut (504)            the request took too long
 `-- Unavailable (503)         the database or queue is unavailable; has Retry-After
+    `-- StorageFull (507)     a disk is full: the database's, or that of the artefacts
 """
 
 from __future__ import annotations
@@ -166,3 +167,12 @@ class Unavailable(GpucastError):
     title = "Temporarily unavailable"
     code = "unavailable"
     retry_after_s: ClassVar[int] = 2
+
+
+class StorageFull(Unavailable):
+    """A disk is full; what was to be stored is not stored."""
+
+    status = 507
+    title = "Storage full"
+    code = "storage-full"
+    retry_after_s = 30

@@ -16,7 +16,7 @@ from app.api.metrics import Gauge, text
 from app.api.openapi import json_answer
 from app.api.problems import problem
 from app.api.shared_counts import SharedCounts
-from app.bootstrap.readiness import readiness
+from app.bootstrap.readiness import readiness, store_is_full
 from app.bootstrap.runtime import Runtime
 from app.engine.snapshot import SnapshotHolder
 from app.errors import Unavailable
@@ -96,6 +96,11 @@ def metrics(request: Request, holder: HolderDep, runtime: RuntimeDep) -> Respons
 def _gauges(holder: SnapshotHolder, runtime: Runtime) -> Iterator[Gauge]:
     yield Gauge("gpucast_engine_revision", "Revision of the engine that serves", {(): holder.engine.revision})
     yield Gauge("gpucast_database_up", "1 while the database answers", {(): not holder.health.database})
+    full: dict[tuple[str, ...], float] = {
+        ("database",): runtime.database.is_full,
+        ("models",): store_is_full(runtime.settings),
+    }
+    yield Gauge("gpucast_storage_full", "1 while a disk is full, so that changes are refused", full, ("disk",))
     versions: dict[tuple[str, ...], float] = {
         (name, gpu, served.version): 1.0 for (name, gpu), served in holder.engine.served.items()
     }

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass
+from pathlib import Path
 
 from app.bootstrap.runtime import Runtime
+from app.config import Settings
 from app.engine.snapshot import SnapshotHolder
 from app.errors import Unavailable
 from app.store import queue
+
+LEAST_FREE_BYTES = 32 * 2**20  # a few artefacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,8 @@ def _database_and_queue(runtime: Runtime, holder: SnapshotHolder) -> tuple[Part,
     except Unavailable as error:
         return _lost(error.detail)
     notes = () if workers or not waiting else (f"{waiting} jobs are waiting and no worker is running",)
-    return Part("database"), Part("queue", notes=notes)
+    full = "its disk is full: changes are refused" if runtime.database.is_full else ""
+    return Part("database", degraded=full), Part("queue", notes=notes)
 
 
 def _lost(reason: str) -> tuple[Part, Part]:
@@ -51,10 +57,22 @@ def _lost(reason: str) -> tuple[Part, Part]:
 
 
 def _store(runtime: Runtime, holder: SnapshotHolder) -> Part:
-    folder = runtime.settings.models_dir
-    present = next((path for path in (folder, *folder.parents) if path.exists()), folder)
-    writable = os.access(present, os.W_OK)
-    problems = [] if writable else ["the model store folder is not writable"]
-    # Another process serves this version, so the answers of this one would differ.
-    problems += [str(one) for one in holder.engine.refused if one.absent]
-    return Part("store", "; ".join(problems), notes=holder.health.artifacts)
+    folder = _present(runtime.settings.models_dir)
+    degraded = []
+    if not os.access(folder, os.W_OK):
+        degraded.append("the model store folder is not writable")
+    if store_is_full(runtime.settings):
+        degraded.append(f"its disk has less than {LEAST_FREE_BYTES >> 20} MiB left: no version can be trained")
+    # Another process serves these versions, so the answers of this one would differ.
+    problem = "; ".join(str(one) for one in holder.engine.refused if one.absent)
+    return Part("store", problem, "; ".join(degraded), holder.health.artifacts)
+
+
+def store_is_full(settings: Settings) -> bool:
+    """Return whether the disk of the model store has no room for artefacts."""
+    return shutil.disk_usage(_present(settings.models_dir)).free < LEAST_FREE_BYTES
+
+
+def _present(folder: Path) -> Path:
+    """Return the folder, or the closest one above it that exists."""
+    return next(path for path in (folder, *folder.parents) if path.exists())

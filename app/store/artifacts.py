@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
@@ -15,12 +16,13 @@ from typing import Any
 
 import joblib
 
-from app.errors import GpucastError
+from app.errors import GpucastError, StorageFull
 from app.store.unpickle import UNREADABLE, inflated, read_plain
 
 FORMAT = 2  # of the payload as a whole
 # Those that are read; others are refused. The first has no schema (app.engine.payloads).
 READABLE = (1, FORMAT)
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 LIBRARIES = ("joblib", "numpy")  # what reads an artefact back; their major versions must match
 
 
@@ -38,7 +40,7 @@ class ArtifactAbsent(ArtifactRefused):
 def publish(root: Path, payload: Mapping[str, Any], manifest: Mapping[str, Any]) -> str:
     """Store a payload of NumPy arrays and plain containers; returns its SHA-256, by which `load` finds it.
 
-    Both files appear whole or not at all, and reach the disk before this returns.
+    Both files appear whole or not at all, and reach the disk before this returns. Raises StorageFull.
     """
     buffer = io.BytesIO()
     joblib.dump(dict(payload), buffer, compress=("zlib", 6))
@@ -53,10 +55,15 @@ def publish(root: Path, payload: Mapping[str, Any], manifest: Mapping[str, Any])
         "format": FORMAT,
         "libraries": {name: version(name) for name in LIBRARIES},
     }
-    root.mkdir(parents=True, exist_ok=True)
     path, beside = files_of(root, sha256)
-    write_whole(path, data)
-    write_whole(beside, json.dumps(told, indent=1, sort_keys=True).encode())
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        write_whole(path, data)
+        write_whole(beside, json.dumps(told, indent=1, sort_keys=True).encode())
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        raise StorageFull(f"The disk of the model store {root} is full.") from error
     return sha256
 
 

@@ -1,4 +1,4 @@
-"""COPY through psycopg, which SQLAlchemy does not support."""
+"""COPY through psycopg, which SQLAlchemy does not support. `Database.begin` reports psycopg's errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import psycopg
 from psycopg import sql
 from sqlalchemy import Connection
 
-from app.errors import Unavailable
 from app.store.binary_copy import SIGNATURE, TRAILER
 
 
@@ -19,48 +18,36 @@ def _driver(connection: Connection) -> psycopg.Connection[Any]:
 
 
 def copy_in(connection: Connection, statement: str, parts: Iterable[bytes]) -> None:
-    """Run COPY ... FROM STDIN with encoded rows; raises Unavailable on connection loss."""
-    try:
-        with _driver(connection).cursor() as cursor, cursor.copy(statement.encode()) as copy:
-            copy.write(SIGNATURE)
-            for part in parts:
-                copy.write(part)
-            copy.write(TRAILER)
-    except psycopg.OperationalError as error:
-        raise Unavailable(f"The database does not answer: {error}") from error
+    """Run COPY ... FROM STDIN with encoded rows."""
+    with _driver(connection).cursor() as cursor, cursor.copy(statement.encode()) as copy:
+        copy.write(SIGNATURE)
+        for part in parts:
+            copy.write(part)
+        copy.write(TRAILER)
 
 
 def copy_out(connection: Connection, statement: str, given: Sequence[Any]) -> bytearray:
-    """Return the output of COPY ... TO STDOUT with parameters `given`; raises Unavailable on connection loss."""
+    """Return the output of COPY ... TO STDOUT with parameters `given`."""
     body = bytearray()
-    try:
-        with _driver(connection).cursor() as cursor, cursor.copy(statement.encode(), given) as copy:
-            for part in copy:
-                body += part
-    except psycopg.OperationalError as error:
-        raise Unavailable(f"The database does not answer: {error}") from error
+    with _driver(connection).cursor() as cursor, cursor.copy(statement.encode(), given) as copy:
+        for part in copy:
+            body += part
     return body
 
 
 def read_copy(connection: Connection, statement: sql.Composed, write: Callable[[bytes], object]) -> int:
     """Hand the output of COPY ... TO STDOUT to `write`, part by part; returns the number of rows."""
-    try:
-        with _driver(connection).cursor() as cursor:
-            with cursor.copy(statement) as copy:
-                for part in copy:
-                    write(bytes(part))
-            return cursor.rowcount
-    except psycopg.OperationalError as error:
-        raise Unavailable(f"The database does not answer: {error}") from error
+    with _driver(connection).cursor() as cursor:
+        with cursor.copy(statement) as copy:
+            for part in copy:
+                write(bytes(part))
+        return cursor.rowcount
 
 
 def write_copy(connection: Connection, statement: sql.Composed, parts: Iterable[bytes]) -> int:
     """Run COPY ... FROM STDIN with these parts; returns the number of rows."""
-    try:
-        with _driver(connection).cursor() as cursor:
-            with cursor.copy(statement) as copy:
-                for part in parts:
-                    copy.write(part)
-            return cursor.rowcount
-    except psycopg.OperationalError as error:
-        raise Unavailable(f"The database does not answer: {error}") from error
+    with _driver(connection).cursor() as cursor:
+        with cursor.copy(statement) as copy:
+            for part in parts:
+                copy.write(part)
+        return cursor.rowcount

@@ -8,16 +8,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
+import psycopg
 import sqlalchemy as sa
-from psycopg.errors import ConnectionTimeout
+from psycopg.errors import ConnectionTimeout, DiskFull
 from sqlalchemy import Connection, exc
 
-from app.errors import Unavailable
+from app.errors import StorageFull, Unavailable
 from app.store.impatient import Breaker, HungError, ImpatientConnection
 
 POOL_SIZE = 5
 POOL_OVERFLOW = 15
 POOL_TIMEOUT_S = 1
+SHOWN_FULL_S = 60.0
 LOCK_SHARE = 0.8  # of a statement's limit: an error then says that a lock was waited for
 
 
@@ -53,6 +55,7 @@ class Database:
         self.url = conninfo(url)
         self._limits = limits
         self._breaker = Breaker()
+        self._full_at: float | None = None
         self._engine = sa.create_engine(
             self.url.replace("postgresql://", "postgresql+psycopg://", 1),
             creator=partial(_connect, self.url, limits, self._breaker),
@@ -67,38 +70,52 @@ class Database:
         """Whether a transaction would fail at once, because the server hung less than a second ago."""
         return self._breaker.is_open
 
+    @property
+    def is_full(self) -> bool:
+        """Whether a change was refused within the last minute because the server's disk is full."""
+        return self._full_at is not None and time.monotonic() - self._full_at < SHOWN_FULL_S
+
     @contextmanager
     def begin(self, *, long: bool = False) -> Iterator[Connection]:
-        """Run a transaction: commits at the end, rolls back on an error; raises Unavailable on connection loss.
+        """Run a transaction: commits at the end, rolls back on an error.
 
-        `long` gives its statements the limit of imports; they too end within seconds if the server hangs.
+        `long` gives its statements the limit of imports; they too end within seconds if the server hangs. Raises
+        Unavailable if the server is lost or too slow, and StorageFull.
         """
         self._breaker.check()
         try:
             with self._engine.connect() as connection:
                 self._breaker.answered()
-                with self._limited(connection, long=long), connection.begin():
+                with self._limited(connection, long=long) as driver, connection.begin():
                     if long:
-                        connection.execute(sa.text(_set_limits(self._limits.long_statement_s, local=True)))
+                        driver.execute(_set_limits(self._limits.long_statement_s, local=True))
                     yield connection
-        except (exc.OperationalError, exc.InterfaceError, exc.TimeoutError) as error:
-            if not isinstance(getattr(error, "orig", None), HungError | ConnectionTimeout | None):
-                self._breaker.answered()  # a refused connection is an answer
-            raise Unavailable(f"The database does not answer: {_first_line(error)}") from error
+        except (psycopg.OperationalError, exc.OperationalError, exc.InterfaceError, exc.TimeoutError) as error:
+            raise self._failure(error) from error
         except exc.DBAPIError as error:
             if not error.connection_invalidated:
                 raise
             raise Unavailable("The connection to the database was lost.") from error
 
+    def _failure(self, error: Exception) -> Unavailable:
+        """Return the error to raise for one of the server, the connection or the pool."""
+        original = getattr(error, "orig", error)
+        if not isinstance(original, HungError | ConnectionTimeout | None):
+            self._breaker.answered()  # a refused connection is an answer
+        if isinstance(original, DiskFull):
+            self._full_at = time.monotonic()
+            return StorageFull(f"The disk of the database is full: {_first_line(error)}")
+        return Unavailable(f"The database does not answer: {_first_line(error)}")
+
     @contextmanager
-    def _limited(self, connection: Connection, *, long: bool) -> Iterator[None]:
+    def _limited(self, connection: Connection, *, long: bool) -> Iterator[ImpatientConnection]:
         """Give the connection time for statements; in the pool, it has only that for the answer to a ping."""
         driver = connection.connection.driver_connection
         assert isinstance(driver, ImpatientConnection)
         # The server ends a statement itself first, unless this one connection is stuck.
         driver.limit_s = self._limits.answer_s + self._statement_s(long=long)
         try:
-            yield
+            yield driver
         finally:
             driver.limit_s = None
 
@@ -128,16 +145,16 @@ class Database:
 
 def _connect(url: str, limits: TimeLimits, breaker: Breaker) -> ImpatientConnection:
     connection = ImpatientConnection.open(url, limits.connect_s, limits.answer_s, breaker.hung)
-    connection.execute(_set_limits(limits.statement_s).encode())
+    connection.execute(_set_limits(limits.statement_s))
     connection.autocommit = False
     return connection
 
 
-def _set_limits(statement_s: float, *, local: bool = False) -> str:
-    """Return the statement that limits statements, of the transaction if `local`, and a bit shorter waits for locks."""
-    scope = "true" if local else "false"
+def _set_limits(statement_s: float, *, local: bool = False) -> bytes:
+    """Return the statements that limit statements, of the transaction if `local`, and a bit shorter waits for locks."""
+    scope = "LOCAL" if local else "SESSION"
     limits = {"statement_timeout": statement_s, "lock_timeout": LOCK_SHARE * statement_s}
-    return "SELECT " + ", ".join(f"set_config('{name}', '{s * 1e3:.0f}', {scope})" for name, s in limits.items())
+    return "; ".join(f"SET {scope} {name} = {seconds * 1e3:.0f}" for name, seconds in limits.items()).encode()
 
 
 def conninfo(url: str) -> str:

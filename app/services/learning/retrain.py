@@ -85,7 +85,7 @@ def run_job(settings: Settings, database_url: str, job_id: int) -> None:
         database.close()
 
 
-def _patiently(settings: Settings, step: Callable[[], T]) -> T:
+def _patiently(settings: Settings, step: Callable[[], T], report: Callable[[str], object] = LOG.warning) -> T:
     """Return the result of a step, done again every few seconds while the database is away or a disk is full.
 
     So a pause does not cost what was trained. Raises Unavailable after `settings.retrain_wait_s` seconds.
@@ -97,7 +97,7 @@ def _patiently(settings: Settings, step: Callable[[], T]) -> T:
         except Unavailable as error:
             if time.monotonic() > deadline:
                 raise
-            LOG.warning("waiting: %s", error.detail)
+            report(f"waiting: {error.detail}")
         time.sleep(AGAIN_S)
 
 
@@ -114,8 +114,9 @@ def _fail(database: Database, job: jobs.Job, reason: str) -> None:
 def _retrain(settings: Settings, database: Database, job: jobs.Job) -> None:
     target = None if job.gpu_id == POOLED else job.gpu_id
     report = partial(_report, database, job)
+    patiently = partial(_patiently, settings, report=report)
     report("reading measurements")
-    data, rows_hash = _patiently(settings, lambda: _training_data(database, job))
+    data, rows_hash = patiently(lambda: _training_data(database, job))
     if not data.rows:
         raise NotTrained(
             f"There are no measurements that {job.predictor} can learn from. {import_hint(job.predictor)}."
@@ -125,11 +126,11 @@ def _retrain(settings: Settings, database: Database, job: jobs.Job) -> None:
     card = [] if shipped is None else shipped.card["validation"]
     trained = candidate(start, data, card, target_gpu=target, report=report)
     report("comparing with the served version")
-    stored = _patiently(settings, lambda: _served_payload(settings, database, job))
+    stored = patiently(lambda: _served_payload(settings, database, job))
     served = stored or (start.payload if target is None else None)
     reason = kept_back(trained, served, data, settings.retrain_gate_tolerance)
     report("publishing")
-    _patiently(settings, lambda: _publish(settings, database, job, trained.trained, rows_hash, reason))
+    patiently(lambda: _publish(settings, database, job, trained.trained, rows_hash, reason))
 
 
 def _training_data(database: Database, job: jobs.Job) -> tuple[TrainingData, str]:
