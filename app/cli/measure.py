@@ -80,7 +80,7 @@ def command(  # noqa: PLR0913 - one parameter per option
 ) -> None:
     """Measure this machine's GPU, or its CPU if it has no GPU."""
     from app.measure.campaign import DeviceLost, facts
-    from app.measure.device_figures import figures, summary
+    from app.measure.device_figures import figures, seen_peaks, summary
     from app.measure.output import Output, alone
     from app.measure.runner import Runner
     from app.measure.upload import Server
@@ -114,7 +114,7 @@ def command(  # noqa: PLR0913 - one parameter per option
                 device.peers.close()
             of_device = output.of(dict(requested).get("device", ()))
             found = figures(of_device)
-            output.raise_to({"memory_bandwidth_bytes_per_s": found.get("triad_bandwidth_bytes_per_s", 0.0)})
+            output.raise_to(seen_peaks(found, output.device))
             output.write()
         if lost:
             _again((end - time.monotonic()) / _S_PER_MINUTE)
@@ -265,7 +265,7 @@ def send(server: Server, output: Output, found: Mapping[str, float]) -> None:
     sent = server.send(output.path)
     added = f"; registered {', '.join(sent.added_gpus)}" if sent.added_gpus else ""
     print(f"sent: {sent.inserted} new, {sent.unchanged} known before{added}")
-    for reason, count in sent.left_out.most_common(_REASONS_SHOWN):
+    for reason, count in sent.left_out.most_common():
         print(f"  {count:6d} left out: {reason}")
     _report_figures(output.device_name, server.send_figures(output.device_name, found))
 

@@ -26,6 +26,15 @@ def figures(rows: Sequence[Row]) -> dict[str, float]:
     return {name: value for name, value in found.items() if value is not None}
 
 
+def seen_peaks(found: Mapping[str, float], device: Mapping[str, Any]) -> dict[str, float]:
+    """Return the limits of a CPU that its measured figures `found` prove, SI units."""
+    seen = {"memory_bandwidth_bytes_per_s": found.get("triad_bandwidth_bytes_per_s", 0.0)}
+    if "peak_flops" in device:
+        faster = found.get("sustained_compute_flops", 0.0) / device["peak_flops"]["fp32"]
+        seen["boost_clock_hz"] = faster * device["boost_clock_hz"]
+    return seen
+
+
 def summary(rows: Sequence[Row], facts: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of a summary, none without rows; `facts` as in app.measure.campaign."""
     measured = [row for row in rows if row["outcome"] == MEASURED]

@@ -56,8 +56,15 @@ class Output:
 
     def raise_to(self, seen: Mapping[str, Any]) -> None:
         """Take over figures of a CPU that were seen higher, by an earlier run or in what was measured."""
-        if self._device.get("kind") == "cpu":
-            self._device |= {name: max(self._device[name], seen[name]) for name in PEAKS if name in seen}
+        if self._device.get("kind") != "cpu":
+            return
+        known = self._device
+        better = {name: max(known[name], seen[name]) for name in PEAKS if name in seen}
+        faster = better.get("boost_clock_hz", known["boost_clock_hz"]) / known["boost_clock_hz"]
+        peaks = {pipe: faster * rate for pipe, rate in known["peak_flops"].items()}
+        self._device = known | better | {"peak_flops": peaks}
+        memory = self._device["memory_bandwidth_bytes_per_s"]  # all of which passes the cache
+        self._device["l2_bandwidth_bytes_per_s"] = max(self._device["l2_bandwidth_bytes_per_s"], memory)
 
     @property
     def device_name(self) -> str:

@@ -92,7 +92,7 @@ def _depending_on(changes: Mapping[str, Any]) -> set[str]:
         inferred.add("slot_bandwidth_bytes_per_s")
     if "sm_count" in changes:
         inferred |= {"l2_bytes", "l2_bandwidth_bytes_per_s"}
-    if "boost_clock_hz" in changes:
+    if {"boost_clock_hz", "memory_bandwidth_bytes_per_s"} & set(changes):
         inferred.add("l2_bandwidth_bytes_per_s")
     return inferred
 
@@ -138,6 +138,8 @@ def spec_from_dict(stored: Mapping[str, Any]) -> GpuSpec:
         if values.get(name) is not None:
             values[name] = int(values[name]) if name in _WHOLE else float(values[name])
     values["aliases"] = tuple(values.get("aliases", ()))
+    # Registered by a release that did not check it.
+    values["l2_bandwidth_bytes_per_s"] = max(values["l2_bandwidth_bytes_per_s"], values["memory_bandwidth_bytes_per_s"])
     values["peak_flops"] = {pipe: float(rate) for pipe, rate in values["peak_flops"].items()}
     return GpuSpec(**values)
 
@@ -199,7 +201,9 @@ def _infer(values: dict[str, Any], known: Architecture, reader: Reader) -> None:
         "fp32_lanes_per_sm": known.fp32_lanes_per_sm,
         "kind": "cpu" if known.warp_size == 1 else "gpu",
         "l2_bytes": known.l2_bytes_per_sm * sms,
-        "l2_bandwidth_bytes_per_s": sms * L2_BYTES_PER_SM_PER_CLOCK * clock,
+        "l2_bandwidth_bytes_per_s": max(
+            sms * L2_BYTES_PER_SM_PER_CLOCK * clock, values["memory_bandwidth_bytes_per_s"]
+        ),
         **{limit: getattr(known, limit) for limit in SM_LIMITS},
     }
     for key, value in inferred.items():
@@ -262,10 +266,25 @@ def _check(reader: Reader, known: Architecture) -> None:
         reader.refuse("is above max_threads_per_sm; send at most that", "max_threads_per_block")
     if values.get("slot_bandwidth_bytes_per_s", 0.0) > values.get("link_bandwidth_bytes_per_s", inf):
         reader.refuse("is above link_bandwidth_bytes_per_s; send at most that", "slot_bandwidth_bytes_per_s")
+    _check_order(reader)
     rates = architectures.rates_of(known, values["name"])
     rates["fp32"] = 2.0 * values["fp32_lanes_per_sm"]
     for pipe, peak in values["peak_flops"].items():
         _check_peak(reader, pipe, peak, rates.get(pipe), known.quoted_clock(pipe))
+
+
+def _check_order(reader: Reader) -> None:
+    """Check that nothing is faster than what it goes through: a limit below the truth refuses true measurements."""
+    values = reader.values
+    for key, most, limit in (
+        ("memory_bandwidth_bytes_per_s", values["l2_bandwidth_bytes_per_s"], "l2_bandwidth_bytes_per_s"),
+        ("triad_bandwidth_bytes_per_s", values["memory_bandwidth_bytes_per_s"], "memory_bandwidth_bytes_per_s"),
+        ("sustained_bandwidth_bytes_per_s", values["memory_bandwidth_bytes_per_s"], "memory_bandwidth_bytes_per_s"),
+        ("sustained_compute_flops", values["peak_flops"].get("fp32") or inf, "peak_flops.fp32"),
+    ):
+        figure = values.get(key) or 0.0
+        if figure > (1.0 + _PIPE_TOLERANCE) * most:
+            reader.refuse(f"{figure:.4g} is above {limit} = {most:.4g}; measure again, and send {limit} too", key)
 
 
 def _check_peak(reader: Reader, pipe: str, peak: float | None, rate: float | None, quoted: float) -> None:

@@ -44,6 +44,18 @@ def test_six_figures_describe_a_gpu() -> None:
     assert spec.provenance["max_threads_per_sm"] == spec.provenance["peak_flops.fp8_tensor"] == "inferred"
 
 
+def test_an_inferred_cache_is_no_slower_than_its_memory() -> None:
+    slow = {"boost_clock_hz": 2e8, "sm_count": 1}
+    assert complete({**MINIMAL, **slow}).l2_bandwidth_bytes_per_s == MINIMAL["memory_bandwidth_bytes_per_s"]
+    raised = revise(complete({**MINIMAL, **slow}), {"memory_bandwidth_bytes_per_s": 6e11})
+    assert raised.l2_bandwidth_bytes_per_s == 6e11
+
+
+def test_a_cache_registered_slower_than_its_memory_is_read_as_fast() -> None:
+    stored = spec_to_dict(complete(MINIMAL)) | {"l2_bandwidth_bytes_per_s": 2e9}
+    assert spec_from_dict(stored).l2_bandwidth_bytes_per_s == MINIMAL["memory_bandwidth_bytes_per_s"]
+
+
 def test_a_card_without_a_link_uses_its_slot() -> None:
     old, stated = {**MINIMAL, "compute_capability": "6.1"}, {**MINIMAL, "link_bandwidth_bytes_per_s": 300e9}
     links = [complete(partial).link_bandwidth_bytes_per_s for partial in (MINIMAL, old, stated)]
@@ -159,6 +171,11 @@ BAD = [
     ({"base_clock_hz": 3e9}, ("base_clock_hz",), "above boost_clock_hz"),
     ({"shared_memory_per_block_bytes": 2e5}, ("shared_memory_per_block_bytes",), "above"),
     ({"max_threads_per_block": 2048}, ("max_threads_per_block",), "above"),
+    # One noisy probe once registered an L2 of 2 GB/s, under which no true measurement was possible.
+    ({"l2_bandwidth_bytes_per_s": 2e9}, ("memory_bandwidth_bytes_per_s",), "above l2_bandwidth_bytes_per_s = 2e+09"),
+    ({"triad_bandwidth_bytes_per_s": 6e11}, ("triad_bandwidth_bytes_per_s",), "above memory_bandwidth_bytes_per_s"),
+    ({"sustained_bandwidth_bytes_per_s": 6e11}, ("sustained_bandwidth_bytes_per_s",), "above memory_bandwidth"),
+    ({"sustained_compute_flops": 4e13}, ("sustained_compute_flops",), "above peak_flops.fp32"),
 ]
 
 
