@@ -51,6 +51,7 @@ from app.runtime import logs
 from app.runtime.allocator_trim import share_arena
 from app.services.graphs.graph_store import Graphs
 from app.store.session import TimeLimits
+from app.wire.table_process import TableProcess
 
 # Allocations, and young collections, between two collections: requests leave no cycles, so looking often finds nothing.
 COLLECT_AFTER = (50_000, 20, 20)
@@ -94,6 +95,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             app.state.counts = SharedCounts(settings, app.metrics.counts)
             app.state.counts.start()
             held.callback(app.state.counts.stop)
+            app.state.tables = TableProcess()
+            held.callback(app.state.tables.stop)
             app.state.graphs = Graphs(app.state.runtime.database)
             gc.set_threshold(*COLLECT_AFTER)
             gc.freeze()  # what a start leaves behind stays: no collection looks through it between requests

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from app.api.current import current
-from app.api.deps import BodyDep, HolderDep, SettingsDep
+from app.api.deps import BodyDep, HolderDep, SettingsDep, TablesDep
 from app.api.openapi import BINARY, ref
 from app.errors import UnsupportedMedia
 from app.services.operators.batches import JSON, MEDIA, BatchOptions, predict_batch
@@ -51,11 +51,12 @@ def predict_rows(
     body: BodyDep,
     holder: HolderDep,
     settings: SettingsDep,
+    tables: TablesDep,
 ) -> Response:
     """Predict rows of operators."""
     media = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
     if media not in MEDIA:
         raise UnsupportedMedia(f"Rows are read as {', '.join(MEDIA)}; this is {media!r}.")
     options = BatchOptions(**asked.model_dump(), max_rows=settings.max_batch_rows)
-    answer = current(holder, lambda snapshot: predict_batch(snapshot, body, media, options))
+    answer = current(holder, lambda snapshot: predict_batch(snapshot, body, media, options, tables.read_table))
     return Response(answer, media_type=media)

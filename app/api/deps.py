@@ -13,6 +13,7 @@ from app.services.graphs.graph_store import Graphs
 from app.store.session import Database
 from app.wire.decoding import decode_plain
 from app.wire.json_text import check_json_text
+from app.wire.table_process import TableProcess
 
 
 def _runtime(request: Request) -> Runtime:
@@ -46,6 +47,11 @@ def _json_body(body: Annotated[bytes, Depends(_body)]) -> Any:
     return decode_plain(body)
 
 
+def _tables(request: Request) -> TableProcess:
+    tables: TableProcess = request.app.state.tables
+    return tables
+
+
 async def _check_body(request: Request) -> None:
     check_json_text(await request.body())
 
@@ -55,6 +61,7 @@ DatabaseDep = Annotated[Database, Depends(_database)]
 SettingsDep = Annotated[Settings, Depends(_settings)]
 GraphsDep = Annotated[Graphs, Depends(_graphs)]
 HolderDep = Annotated[SnapshotHolder, Depends(_holder)]
+TablesDep = Annotated[TableProcess, Depends(_tables)]
 BodyDep = Annotated[bytes, Depends(_body)]
 JsonBody = Annotated[Any, Depends(_json_body)]
 # For routes whose body FastAPI reads itself.

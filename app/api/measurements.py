@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.deps import BodyDep, DatabaseDep, HolderDep, SettingsDep
+from app.api.deps import BodyDep, DatabaseDep, HolderDep, SettingsDep, TablesDep
 from app.api.listing import Limit, Text
 from app.api.openapi import BINARY, ref
 from app.engine.snapshot import SnapshotHolder
@@ -104,10 +104,12 @@ def post_measurements(
     database: DatabaseDep,
     holder: HolderDep,
     settings: SettingsDep,
+    tables: TablesDep,
     dry_run: Annotated[bool, Query(description="Check everything and store nothing.")] = False,
 ) -> IngestReport:
     """Store rows, all or none."""
-    upload = read_measurements(body, request.headers.get("content-type"), max_rows=settings.max_batch_rows)
+    media, most = request.headers.get("content-type"), settings.max_batch_rows
+    upload = read_measurements(body, media, max_rows=most, read_table=tables.read_table)
     holder.refresh()
     report = ingest(database, holder.engine, upload, dry_run=dry_run)
     holder.refresh()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 import time
@@ -11,6 +12,8 @@ from typing import Any
 
 import httpx
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from fastapi.testclient import TestClient
 
@@ -162,6 +165,68 @@ def test_error_texts_are_bounded(client: TestClient) -> None:
     assert len(told.content) < 10_000
     told = client.post("/retrain", json={f"k{k}": 1 for k in range(800)})
     assert (told.status_code, len(told.json()["errors"])) == (422, 20)
+
+
+def parquet(columns: dict[str, pa.Array], **options: Any) -> tuple[str, bytes]:
+    sink = io.BytesIO()
+    pq.write_table(pa.table(columns), sink, compression="zstd", store_schema=False, **options)
+    return "application/vnd.apache.parquet", sink.getvalue()
+
+
+def arrow(columns: dict[str, pa.Array]) -> tuple[str, bytes]:
+    sink, table = io.BytesIO(), pa.table(columns)
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(table)
+    return "application/vnd.apache.arrow.stream", sink.getvalue()
+
+
+def one_word(rows: int, length: int) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), ["x" * length])
+
+
+FILES = {
+    "dictionary in Parquet": lambda: parquet({"op": one_word(300_000, 100_000)}),
+    "differences in Parquet": lambda: parquet(
+        {"op": pa.array(["x" * 20_000] * 20_000)}, use_dictionary=False, column_encoding={"op": "DELTA_BYTE_ARRAY"}
+    ),
+    "one text in Parquet": lambda: parquet({"op": pa.array(["x" * 300_000_000])}),
+    "rows in Parquet": lambda: parquet({"op": one_word(3_000_000, 1)}),
+    "dictionary in Arrow": lambda: arrow({"op": one_word(300_000, 100_000)}),
+    "one text in Arrow": lambda: arrow({"op": pa.array(["x" * 300_000_000], pa.large_string())}),
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [("/predict/batch?gpu=nvidia-l4", name) for name in FILES] + [("/measurements", name) for name in list(FILES)[:4]],
+)
+def test_files_that_unpack_to_gigabytes_are_refused(service: Service, path: str, name: str) -> None:
+    media, body = FILES[name]()
+    with small_requests(service) as others:
+        began = time.perf_counter()
+        told = service.client.post(path, content=body, headers={"content-type": media})
+        took = time.perf_counter() - began
+    assert told.status_code == 413, told.text
+    assert took < TOOK_S
+    assert others.longest_s < STALL_S
+    assert others.grown_bytes < GROWN_BYTES
+    good = parquet(
+        {name: pa.array([value]) for name, value in {"op": "linear", "m": 1, "n": 1, "k": 1, "dtype": "fp16"}.items()}
+    )
+    told = service.client.post("/predict/batch?gpu=nvidia-l4", content=good[1], headers={"content-type": good[0]})
+    assert told.status_code == 200, "the next file is decoded"
+
+
+def test_texts_in_any_encoding_are_read(client: TestClient) -> None:
+    columns = {"op": ["linear"] * 3, "m": [1, 2, 3], "n": [1] * 3, "k": [1] * 3, "dtype": ["fp16"] * 3}
+    for encoding in ("PLAIN", "DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"):
+        media, body = parquet(
+            {name: pa.array(cells) for name, cells in columns.items()},
+            use_dictionary=False,
+            column_encoding={"op": encoding, "dtype": encoding},
+        )
+        told = client.post("/predict/batch?gpu=nvidia-l4", content=body, headers={"content-type": media})
+        assert told.status_code == 200, told.text
 
 
 LARGE = 4 * 2**20 + 1

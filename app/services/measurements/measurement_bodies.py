@@ -7,12 +7,8 @@ Operators are read in columns; other rows as objects.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from app.errors import BadInput, FieldError, Malformed, TooLarge, UnsupportedMedia
 from app.services.measurements import operator_uploads
@@ -21,28 +17,31 @@ from app.services.measurements.mixed_tables import OUTCOME, REMARKS, Cells, chec
 from app.services.measurements.operator_uploads import csv_names, strip_prefix
 from app.wire.decoding import decode_plain
 from app.wire.measurements.csv_rows import read_csv, read_text_table
-from app.wire.measurements.parquet_rows import check_parquet_size, read_parquet_table
+from app.wire.measurements.parquet_rows import read_parquet_table
 from app.wire.measurements.row_columns import cell_errors
 from app.wire.measurements.upload import Objects, Upload
+from app.wire.table_files import DAMAGED, PARQUET, TableReader, read_schema, read_table
 
 _AS_TABLE = {"op", OUTCOME, *REMARKS}
 _PARQUET = Cells(operator_uploads.read_parquet_columns, read_parquet_table)
 _TEXT = Cells(operator_uploads.read_text_columns, read_text_table)
 
 
-def read_measurements(body: bytes, content_type: str | None, *, max_rows: int) -> Upload:
+def read_measurements(
+    body: bytes, content_type: str | None, *, max_rows: int, read_table: TableReader = read_table
+) -> Upload:
     """Return the measurements of a body, JSON by default. Raises BadInput for an empty body."""
     media = (content_type or "application/json").partition(";")[0].strip().lower()
     reader = READERS.get(media)
     if reader is None:
         raise UnsupportedMedia(f"Measurements are read as {', '.join(READERS)}; this is {media!r}.")
-    upload = reader(body, max_rows)
+    upload = reader(body, max_rows, read_table)
     if not len(upload):
         raise BadInput("The body has no measurement.")
     return upload
 
 
-def _json(body: bytes, max_rows: int) -> Upload:
+def _json(body: bytes, max_rows: int, _: TableReader) -> Upload:
     """Read a list of objects that are already in the API's form."""
     rows = decode_plain(body)
     if not isinstance(rows, list):
@@ -55,7 +54,7 @@ def _json(body: bytes, max_rows: int) -> Upload:
     return Upload((Objects.of(rows),))
 
 
-def _csv(body: bytes, max_rows: int) -> Upload:
+def _csv(body: bytes, max_rows: int, _: TableReader) -> Upload:
     names = csv_names(body)
     if _AS_TABLE.isdisjoint(map(strip_prefix, names)):
         return Upload((Objects.of(read_csv(body, max_rows=max_rows)),))
@@ -65,19 +64,13 @@ def _csv(body: bytes, max_rows: int) -> Upload:
     return split_by_kind(table, _TEXT)
 
 
-def _parquet(body: bytes, max_rows: int) -> Upload:
-    with _readable():
-        source = pq.ParquetFile(pa.BufferReader(body))
-        names = check_column_names(source.schema_arrow.names)
-        check_parquet_size(source.metadata, max_rows)
-        return split_by_kind(source.read().rename_columns(names), _PARQUET, _device(source.schema_arrow.metadata))
-
-
-@contextmanager
-def _readable() -> Iterator[None]:
+def _parquet(body: bytes, max_rows: int, read_table: TableReader) -> Upload:
     try:
-        yield
-    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        schema = read_schema(body, PARQUET)
+        names = check_column_names(schema.names)
+        table = read_table(body, PARQUET, max_rows).rename_columns(names)
+        return split_by_kind(table, _PARQUET, _device(schema.metadata))
+    except DAMAGED as error:
         raise Malformed(f"The Parquet file cannot be read: {str(error)[:200]}") from error
 
 
@@ -93,7 +86,7 @@ def _device(metadata: Mapping[bytes, bytes] | None) -> Mapping[str, Any] | None:
     return device
 
 
-READERS: dict[str, Callable[[bytes, int], Upload]] = {
+READERS: dict[str, Callable[[bytes, int, TableReader], Upload]] = {
     "application/json": _json,
     "text/csv": _csv,
     "application/vnd.apache.parquet": _parquet,

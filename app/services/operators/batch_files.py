@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from app.errors import Malformed, TooLarge
+from app.errors import Malformed
 from app.tables.arrays import Floats, Ints
 from app.tables.predictions import BOUNDS
-from app.wire.measurements.parquet_rows import check_parquet_size
 from app.wire.operators.operator_columns import Column, Numbers, Problems, Words
 from app.wire.operators.row_forms import COLUMN_NAMES, PAIR_FIELDS, WORD_FIELDS
+from app.wire.table_files import ARROW, DAMAGED, PARQUET, TableReader, read_schema
 
-# Compression lets a small stream hold gigabytes.
-MAX_BYTES = 1 << 30
 # Schema metadata key of the predictors and versions that answered, in JSON.
 ANSWERED_BY = b"gpucast"
 
@@ -29,43 +28,16 @@ _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 class File(NamedTuple):
     """A column format: `read` parses a body of limited rows; `write` takes times [3, n], bounds and metadata."""
 
-    read: Callable[[bytes, int], dict[str, Column]]
+    read: Callable[[bytes, int, TableReader], dict[str, Column]]
     write: Callable[[Floats, Ints, bytes], bytes]
 
 
-def _read_arrow(body: bytes, max_rows: int) -> dict[str, Column]:
-    source = pa.BufferReader(body)
+def _read(form: str, body: bytes, max_rows: int, read_table: TableReader) -> dict[str, Column]:
     try:
-        with pa.ipc.open_stream(source) as reader:
-            _check_schema(reader.schema)
-            batches, rows, size = [], 0, 0
-            for batch in reader:
-                rows, size = rows + batch.num_rows, size + batch.nbytes
-                _refuse_many(rows, size, max_rows)
-                batch.validate(full=True)
-                batches.append(batch)
-            if source.tell() < len(body):
-                raise ValueError(f"it ends at byte {source.tell():,} of {len(body):,}: send one stream at a time")
-            return _columns(pa.Table.from_batches(batches, reader.schema))
-    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-        raise Malformed(f"The Arrow stream cannot be read: {str(error)[:200]}") from error
-
-
-def _read_parquet(body: bytes, max_rows: int) -> dict[str, Column]:
-    try:
-        source = pq.ParquetFile(pa.BufferReader(body))
-        _check_schema(source.schema_arrow)
-        check_parquet_size(source.metadata, max_rows)
-        return _columns(source.read())
-    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-        raise Malformed(f"The Parquet file cannot be read: {str(error)[:200]}") from error
-
-
-def _refuse_many(rows: int, size: int, max_rows: int) -> None:
-    if rows > max_rows:
-        raise TooLarge(f"At most {max_rows:,} rows are accepted at once; this stream has more.")
-    if size > MAX_BYTES:
-        raise TooLarge(f"The Arrow stream unpacks to more than {MAX_BYTES:,} bytes.")
+        _check_schema(read_schema(body, form))
+        return _columns(read_table(body, form, max_rows))
+    except DAMAGED as error:
+        raise Malformed(f"The {form} cannot be read: {str(error)[:200]}") from error
 
 
 def _check_schema(schema: pa.Schema) -> None:
@@ -184,9 +156,9 @@ def _to_bytes(sink: pa.BufferOutputStream) -> bytes:
     return written
 
 
-_PARQUET = File(_read_parquet, _write_parquet)
+_PARQUET = File(partial(_read, PARQUET), _write_parquet)
 FILES: dict[str, File] = {
-    "application/vnd.apache.arrow.stream": File(_read_arrow, _write_arrow),
+    "application/vnd.apache.arrow.stream": File(partial(_read, ARROW), _write_arrow),
     "application/vnd.apache.parquet": _PARQUET,
     "application/x-parquet": _PARQUET,
 }

@@ -32,6 +32,7 @@ from app.wire.operators.operator_columns import (
 )
 from app.wire.operators.operators_form import BATCH_EXAMPLE, BatchResponse, OperatorBatch
 from app.wire.prediction_form import AnsweredBy
+from app.wire.table_files import TableReader, read_table
 
 JSON = "application/json"
 MEDIA = (JSON, *FILES)
@@ -67,17 +68,20 @@ class BatchAnswer:
     warnings: dict[str, list[str]]
 
 
-def predict_batch(snapshot: Snapshot, body: bytes, media: str, options: BatchOptions) -> bytes:
+def predict_batch(
+    snapshot: Snapshot, body: bytes, media: str, options: BatchOptions, read_table: TableReader = read_table
+) -> bytes:
     """Answer a body of one of MEDIA in the same format. Raises BadInput, NotFound or TooLarge."""
-    answer = _bytes(snapshot, body, media, options)
+    answer = _bytes(snapshot, body, media, options, read_table)
     if len(body) >= LARGE_BODY:
         trim_allocator()
     return answer
 
 
-def _bytes(snapshot: Snapshot, body: bytes, media: str, options: BatchOptions) -> bytes:
+def _bytes(snapshot: Snapshot, body: bytes, media: str, options: BatchOptions, read_table: TableReader) -> bytes:
     file = FILES.get(media)
-    answer = _predict(snapshot, _json(body) if file is None else file.read(body, options.max_rows), options)
+    columns = _json(body) if file is None else file.read(body, options.max_rows, read_table)
+    answer = _predict(snapshot, columns, options)
     if file is not None:
         answered_by = {"coverage": options.coverage, "predictors": answer.predictors, "warnings": answer.warnings}
         return file.write(answer.times_ms, answer.bound, msgspec.json.encode(answered_by))

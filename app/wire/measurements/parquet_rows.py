@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from app.errors import BadInput, FieldError, TooLarge
+from app.errors import BadInput, FieldError
 from app.tables.arrays import Ints
 from app.wire.measurements.row_columns import (
     DIMS,
@@ -24,8 +24,6 @@ from app.wire.measurements.row_columns import (
 )
 from app.wire.measurements.upload import Objects
 
-# Run-length encoding lets a small file hold gigabytes.
-MAX_PARQUET_BYTES = 1 << 30
 # Ticks per second of each timestamp unit. The limit is the year 9892, valid in every time zone.
 _TICKS, _MOST_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}, 250_000_000_000
 
@@ -39,15 +37,6 @@ def read_parquet_table(table: pa.Table, position: Ints) -> Objects:
     _check_types(table.schema, columns)
     cells = [_plain(table.column(k), column, position) for k, column in enumerate(columns)]
     return Objects([measurement(columns, row) for row in zip(*cells, strict=True)], position)
-
-
-def check_parquet_size(metadata: Any, max_rows: int) -> None:
-    """Raise TooLarge for a Parquet file of more than `max_rows` rows or MAX_PARQUET_BYTES bytes."""
-    if metadata.num_rows > max_rows:
-        raise TooLarge(f"At most {max_rows} rows are taken at once; this file has {metadata.num_rows}.")
-    size = sum(metadata.row_group(k).total_byte_size for k in range(metadata.num_row_groups))
-    if size > MAX_PARQUET_BYTES:
-        raise TooLarge(f"The Parquet file unpacks to {size} bytes; at most {MAX_PARQUET_BYTES} are read at once.")
 
 
 def _fits(kind: pa.DataType, holds: str) -> bool:

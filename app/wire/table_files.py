@@ -1,0 +1,95 @@
+"""Decode Arrow streams and Parquet files to tables of bounded size.
+
+Text stays in dictionaries, so that a long text of many rows is there once. A file's own figures (rows, sizes and
+encodings) may lie, and compression and dictionaries make gigabytes of a kilobyte: what strangers send is decoded in a
+process of limited memory (`app.wire.table_process`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from app.errors import TooLarge
+
+ARROW, PARQUET = "Arrow stream", "Parquet file"
+# Most bytes of a decoded table, a text counted in each row that has it: a million rows of 33 figures.
+MAX_TABLE_BYTES = 1 << 28
+# Errors of a file that cannot be decoded.
+DAMAGED = (pa.ArrowException, OSError, ValueError, KeyError)
+
+# (body, ARROW or PARQUET, most rows) -> table. Raises TooLarge, or one of DAMAGED.
+TableReader: TypeAlias = Callable[[bytes, str, int], pa.Table]
+
+
+def read_schema(body: bytes, form: str) -> pa.Schema:
+    """Return the columns of a file, which is not decoded. Raises one of DAMAGED."""
+    if form == PARQUET:
+        return pq.ParquetFile(pa.BufferReader(body)).schema_arrow
+    with pa.ipc.open_stream(pa.BufferReader(body)) as reader:
+        return reader.schema
+
+
+def read_table(body: bytes, form: str, max_rows: int) -> pa.Table:
+    """Return the table of a file. Raises TooLarge, or one of DAMAGED."""
+    table = _read_parquet(body, max_rows) if form == PARQUET else _read_arrow(body, max_rows)
+    _check_bytes(sum(_decoded_bytes(column) for column in table.columns), form)
+    return table
+
+
+def _read_parquet(body: bytes, max_rows: int) -> pa.Table:
+    schema = pq.ParquetFile(pa.BufferReader(body)).schema_arrow
+    texts = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
+    source = pq.ParquetFile(pa.BufferReader(body), read_dictionary=texts)
+    metadata: Any = source.metadata
+    _check_rows(metadata.num_rows, PARQUET, max_rows)
+    groups = range(metadata.num_row_groups)
+    _check_bytes(sum(metadata.row_group(group).total_byte_size for group in groups), PARQUET)
+    try:
+        return source.read(use_threads=False)
+    except OSError:  # texts encoded by their differences cannot be read as dictionaries
+        return pq.ParquetFile(pa.BufferReader(body)).read(use_threads=False)
+
+
+def _read_arrow(body: bytes, max_rows: int) -> pa.Table:
+    source = pa.BufferReader(body)
+    batches, rows, size = [], 0, 0
+    with pa.ipc.open_stream(source, options=pa.ipc.IpcReadOptions(use_threads=False)) as reader:
+        for batch in reader:
+            rows, size = rows + batch.num_rows, size + batch.nbytes
+            _check_rows(rows, ARROW, max_rows)
+            _check_bytes(size, ARROW)
+            batch.validate(full=True)
+            batches.append(batch)
+        if source.tell() < len(body):
+            raise ValueError(f"it ends at byte {source.tell():,} of {len(body):,}: send one stream at a time")
+        return pa.Table.from_batches(batches, reader.schema)
+
+
+def _decoded_bytes(column: pa.ChunkedArray) -> int:
+    """Return the bytes of a column without dictionaries."""
+    if not pa.types.is_dictionary(column.type):
+        return int(column.nbytes)
+    size = 0
+    for chunk in column.chunks:
+        values = chunk.dictionary
+        if pa.types.is_string_view(values.type):
+            values = values.cast(pa.large_string())
+        if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+            size += pc.sum(pc.binary_length(values).cast(pa.int64()).take(chunk.indices)).as_py() or 0
+        size += chunk.indices.nbytes + values.nbytes
+    return size
+
+
+def _check_rows(rows: int, form: str, max_rows: int) -> None:
+    if rows > max_rows:
+        raise TooLarge(f"At most {max_rows:,} rows are accepted at once; this {form} has {rows:,}.")
+
+
+def _check_bytes(size: int, form: str) -> None:
+    if size > MAX_TABLE_BYTES:
+        raise TooLarge(f"The {form} unpacks to more than {MAX_TABLE_BYTES:,} bytes.")
