@@ -41,6 +41,7 @@ from app.api.service import Service
 from app.api.shared_counts import SharedCounts
 from app.bootstrap import first_key
 from app.bootstrap.assemble import assemble_to_serve
+from app.bootstrap.correct import CorrectInProcess
 from app.bootstrap.runtime import Runtime, open_runtime
 from app.bootstrap.warm import compile_apart, warm
 from app.config import Settings
@@ -129,7 +130,8 @@ def _holder(runtime: Runtime) -> SnapshotHolder:
     compile_apart()
     holder = SnapshotHolder(
         runtime.database,
-        partial(assemble_to_serve, Stores.of(runtime.settings)),
+        partial(assemble_to_serve, Stores.of(runtime.settings), runtime.database),
+        CorrectInProcess(runtime.database),
         warm,
         poll_s=runtime.settings.revision_poll_s,
         ensure_database=runtime.ensure_database,

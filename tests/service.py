@@ -39,6 +39,14 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def wait_corrected(client: httpx.Client, timeout_s: float = 60) -> None:
+    """Until every measured row corrects the predictions of others."""
+    deadline = time.monotonic() + timeout_s
+    while (state := client.get("/readyz").raise_for_status().json())["corrected"] < state["revision"]:
+        assert time.monotonic() < deadline, state
+        time.sleep(0.02)
+
+
 class Service:
     """`gpucast serve` in a process group of its own; `client` speaks to it over HTTP."""
 

@@ -8,17 +8,22 @@ from typing import TypeVar
 
 from app.engine.gpu_rows import Snapshot
 from app.engine.snapshot import SnapshotHolder
-from app.errors import NotFound, Unavailable
+from app.errors import GpucastError, NotFound, Unavailable
 
 T = TypeVar("T")
 
 
-def current(holder: SnapshotHolder, answer: Callable[[Snapshot], T]) -> T:
-    """Return `answer` of the snapshot; retry once after a refresh, since another process may have added a GPU."""
+def current(
+    holder: SnapshotHolder, answer: Callable[[Snapshot], T], retry_on: tuple[type[GpucastError], ...] = (NotFound,)
+) -> T:
+    """Return `answer` of the snapshot; retry once after a refresh, since another process may have added a GPU.
+
+    `retry_on`: errors that a change of the catalogue may cause.
+    """
     before = holder.snapshot
     try:
         return answer(before)
-    except NotFound:
+    except retry_on:
         if not moved(holder, before):
             raise
     return answer(holder.snapshot)

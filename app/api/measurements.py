@@ -9,12 +9,15 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
+from app.api.current import current
 from app.api.deps import BodyDep, DatabaseDep, HolderDep, SettingsDep, TablesDep
 from app.api.listing import Limit, Text
 from app.api.openapi import BINARY, ref
+from app.engine.gpu_rows import Snapshot
 from app.engine.snapshot import SnapshotHolder
+from app.errors import BadInput, Conflict, NotFound
 from app.services.gpus import find
-from app.services.measurements.ingest import ingest
+from app.services.measurements.ingest import Report, ingest
 from app.services.measurements.listing import page
 from app.services.measurements.measurement_bodies import READERS, read_measurements
 from app.services.measurements.removal import remove
@@ -110,8 +113,11 @@ def post_measurements(
     """Store rows, all or none."""
     media, most = request.headers.get("content-type"), settings.max_batch_rows
     upload = read_measurements(body, media, max_rows=most, read_table=tables.read_table)
-    holder.refresh()
-    report = ingest(database, holder.engine, upload, dry_run=dry_run)
+
+    def stored(snapshot: Snapshot) -> Report:
+        return ingest(database, snapshot.engine, upload, dry_run=dry_run)
+
+    report = current(holder, stored, retry_on=(BadInput, Conflict, NotFound))
     holder.refresh()
     if report.drift is not None and not dry_run:
         request.app.metrics.drifted(report.drift.median_ape, report.drift.inside_interval)

@@ -37,12 +37,16 @@ _HEALTH = {
 }
 _READY = {
     "type": "object",
-    "required": ["status", "degraded", "parts", "revision"],
+    "required": ["status", "degraded", "parts", "revision", "corrected"],
     "properties": {
         "status": {"enum": ["ready", "degraded"]},
         "degraded": {"type": "array", "items": _TEXT, "description": "what does not work although predictions do"},
         "parts": {"type": "object", "additionalProperties": _PART},
-        "revision": {"type": "integer"},
+        "revision": {"type": "integer", "description": "revision of the database that predictions are made from"},
+        "corrected": {
+            "type": "integer",
+            "description": "revision up to which measured rows correct the predictions of others; follows in seconds",
+        },
     },
 }
 
@@ -78,6 +82,7 @@ def readyz(runtime: RuntimeDep, holder: HolderDep) -> Response:
             "degraded": degraded,
             "parts": state,
             "revision": holder.engine.revision,
+            "corrected": holder.engine.corrected,
         }
     )
 
@@ -95,6 +100,8 @@ def metrics(request: Request, holder: HolderDep, runtime: RuntimeDep) -> Respons
 
 def _gauges(holder: SnapshotHolder, runtime: Runtime) -> Iterator[Gauge]:
     yield Gauge("gpucast_engine_revision", "Revision of the engine that serves", {(): holder.engine.revision})
+    corrected: dict[tuple[str, ...], float] = {(): holder.engine.corrected}
+    yield Gauge("gpucast_engine_corrected_revision", "Revision whose measured rows correct predictions", corrected)
     yield Gauge("gpucast_database_up", "1 while the database answers", {(): not holder.health.database})
     full: dict[tuple[str, ...], float] = {
         ("database",): runtime.database.is_full,

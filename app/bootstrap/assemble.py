@@ -1,4 +1,4 @@
-"""Build an engine from the database and the artefact stores."""
+"""Build an engine from the database and the artefact stores, and correct it by what was measured."""
 
 from __future__ import annotations
 
@@ -9,63 +9,130 @@ from sqlalchemy import Connection
 from app.bootstrap.runtime import Runtime, open_runtime
 from app.config import Settings
 from app.engine.catalogue import load_catalog
+from app.engine.corrections import Corrected, Fit, amended, corrected, fit_here
 from app.engine.engine import Engine, KernelIndex
 from app.engine.gpu_rows import Snapshot
+from app.engine.measured_networks import MeasuredModels
 from app.engine.measured_operators import measured_operators
-from app.engine.power_model import measured_power
+from app.engine.power_model import PowerModel, measured_power
 from app.engine.prices import PriceBook
 from app.engine.stored_kernels import stored_kernels
-from app.engine.versions import ALL, Stores, ready_versions
+from app.engine.versions import ALL, Ready, Stores, ready_versions
 from app.services.learning.manage_versions import retrain_refused
 from app.services.models.network_hits import measured_models
 from app.store import measurements, prices, revision
+from app.store.revision import Part
+from app.store.session import Database
+from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 
+# What corrections and the power model depend on.
+_CORRECTING: frozenset[Part] = frozenset({"gpus", "measurements", "added", "removed", "versions"})
 
-def assemble(
-    stores: Stores, connection: Connection, last: Engine | None, *, only: Collection[str] = ALL
-) -> tuple[Engine, tuple[str, ...]]:
-    """Return the engine that the database describes, and one message per version that was refused.
 
-    Only artefacts of the predictors in `only` are read. The shipped version is used where the database serves none. A
-    version that `last` already serves is reused. If a version is refused, the predictor keeps what `last` serves, or
-    else what ships or needs no training.
+def assemble(stores: Stores, connection: Connection, last: Engine | None, *, only: Collection[str] = ALL) -> Engine:
+    """Return the engine that the database describes, with the corrections that `last` has.
+
+    Reads what changed since `last`, and only artefacts of the predictors in `only`. The shipped version is used where
+    the database serves none. A version that `last` already serves is reused. If a version is refused, the predictor
+    keeps what `last` serves, or else what ships or needs no training.
     """
-    value = revision.current(connection)
+    now, changed = revision.changed(connection, None if last is None else last.revision)
+    catalog, table = (last.catalog, last.gpus) if last and "gpus" not in changed else _catalogue(connection)
+    versions = _versions(connection, stores, table, last, changed, only)
+    operators, served = measured_operators(connection, catalog, table, versions.served, last, changed)
+    kernels, models = _measured(connection, table, last, changed)
+    return Engine(
+        catalog,
+        table,
+        served,
+        kernels,
+        now,
+        operators,
+        models,
+        PriceBook.of(prices.load(connection)) if last is None or "prices" in changed else last.prices,
+        PowerModel() if last is None else last.power,
+        tuple(versions.refused),
+        tuple(versions.problems),
+        _corrected(now, last, changed),
+    )
+
+
+def _corrected(now: int, last: Engine | None, changed: frozenset[Part]) -> int:
+    """The revision up to which the corrections of `last` hold."""
+    if last is None:
+        return -1
+    return now if last.corrected == last.revision and not changed & _CORRECTING else last.corrected
+
+
+def _catalogue(connection: Connection) -> tuple[Catalog, GpuTable]:
     catalog = load_catalog(connection)
-    table = GpuTable.from_specs(catalog.specs)
-    versions = ready_versions(connection, stores, table, last, only=only)
-    launched = measurements.load(connection, kind="kernel")
-    kernels, _ = stored_kernels(launched, table)
-    operators, ready, uncalibrated = measured_operators(connection, table, versions.served, last)
-    models = measured_models(measurements.load(connection, kind="model"), last.models if last else None)
-    book = PriceBook.of(prices.load(connection))
-    power = measured_power(connection, table, launched, last.power if last else None)
-    refused = tuple(versions.refused)
-    engine = Engine(catalog, table, ready, KernelIndex.build(kernels), value, operators, models, book, power, refused)
-    return engine, (*map(str, refused), *versions.problems, *uncalibrated)
+    return catalog, GpuTable.from_specs(catalog.specs)
 
 
-def assemble_to_serve(stores: Stores, connection: Connection, last: Engine | None) -> tuple[Engine, tuple[str, ...]]:
+def _versions(
+    connection: Connection,
+    stores: Stores,
+    table: GpuTable,
+    last: Engine | None,
+    changed: frozenset[Part],
+    only: Collection[str],
+) -> Ready:
+    if last and "versions" not in changed and not any(one.absent for one in last.refused):
+        return Ready(dict(last.served), [*last.refused], [*last.problems])
+    return ready_versions(connection, stores, table, last, only=only)
+
+
+def _measured(
+    connection: Connection, table: GpuTable, last: Engine | None, changed: frozenset[Part]
+) -> tuple[KernelIndex, MeasuredModels]:
+    """Measured launches and networks."""
+    if last and not changed & {"measurements", "gpus"}:
+        return last.kernels, last.models
+    launched, _ = stored_kernels(measurements.load(connection, kind="kernel"), table)
+    networks = measured_models(measurements.load(connection, kind="model"), last.models if last else None)
+    return KernelIndex.build(launched), networks
+
+
+def corrections(database: Database, fit: Fit, engine: Engine) -> Corrected:
+    """Return the corrections of an engine by all measured rows, fitted by `fit`, and its power model.
+
+    Takes seconds where many rows are new. Raises Unavailable without the database.
+    """
+    with database.begin(long=True) as connection:
+        power = measured_power(connection, engine.gpus, engine.power)
+    served, problems = {}, list[str]()
+    for key, item in engine.served.items():
+        served[key], failed = corrected(key[0], item, engine.gpus, fit)
+        problems += failed
+    return Corrected(engine.revision, served, power, tuple(problems))
+
+
+def assemble_to_serve(stores: Stores, database: Database, last: Engine | None) -> Engine:
     """Return what `assemble` does; queue the retraining of versions that the code reads no more."""
-    engine, messages = assemble(stores, connection, last)
-    for one in engine.refused:
-        if not one.absent and one not in (last.refused if last else ()):
-            retrain_refused(connection, one.predictor, one.gpu_id)
-    return engine, messages
+    with database.begin(long=True, one_state=True) as connection:
+        engine = assemble(stores, connection, last)
+    unfit = [one for one in engine.refused if not one.absent and one not in (last.refused if last else ())]
+    if unfit:
+        with database.begin() as connection:
+            for one in unfit:
+                retrain_refused(connection, one.predictor, one.gpu_id)
+    return engine
 
 
 def assemble_for(runtime: Runtime, *, only: Collection[str] = ALL) -> tuple[Engine, tuple[str, ...]]:
-    """Return the engine of an installation with the predictors `only`, and one message per version that was refused."""
-    with runtime.database.begin(long=True) as connection:
-        return assemble(Stores.of(runtime.settings), connection, None, only=only)
+    """Return the corrected engine of an installation, with the predictors `only`, and what is wrong with versions."""
+    with runtime.database.begin(long=True, one_state=True) as connection:
+        engine = assemble(Stores.of(runtime.settings), connection, None, only=only)
+    found = corrections(runtime.database, fit_here, engine)
+    return amended(engine, found), (*engine.messages, *found.problems)
 
 
 def installed_snapshot(settings: Settings) -> tuple[Snapshot, tuple[str, ...]]:
-    """Return a snapshot of an installation for a process that is not the service, and one message per refused version.
+    """Return a snapshot of an installation for a process that is not the service, and what is wrong with its versions.
 
     The database is closed before this returns.
     """
     with open_runtime(settings) as runtime:
-        engine, refused = assemble_for(runtime)
-    return Snapshot.of(engine), refused
+        engine, problems = assemble_for(runtime)
+    return Snapshot.of(engine), problems

@@ -65,7 +65,7 @@ def _store(runtime: Runtime, holder: SnapshotHolder) -> Part:
         degraded.append(f"its disk has less than {LEAST_FREE_BYTES >> 20} MiB left: no version can be trained")
     # Another process serves these versions, so the answers of this one would differ.
     problem = "; ".join(str(one) for one in holder.engine.refused if one.absent)
-    return Part("store", problem, "; ".join(degraded), holder.health.artifacts)
+    return Part("store", problem, "; ".join(degraded), (*holder.health.artifacts, *holder.health.corrections))
 
 
 def store_is_full(settings: Settings) -> bool:

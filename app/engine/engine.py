@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from app.engine.exact_hits import NO_OPERATORS, OperatorIndex
 from app.engine.measured_networks import MeasuredModels
 from app.engine.power_model import PowerModel
 from app.engine.prices import PriceBook
+from app.engine.unlearned import Correction, Group, GroupKey
 from app.errors import BadInput, FieldError, NotTrained
 from app.predictors import BY_NAME, capabilities
 from app.predictors.base import Predictor
@@ -39,6 +39,8 @@ class Served:
     uncalibrated  the predictor before it was calibrated with newer rows; None if it was not calibrated
     cells  operators and dtypes that it was trained on
     gpus   ids of GPUs whose operators it was trained on
+    unlearned    stored rows that it was not trained on, by operator and GPU
+    corrections  of `predictor`, by rows that were unlearned when they were fitted
     """
 
     predictor: Predictor
@@ -48,11 +50,12 @@ class Served:
     uncalibrated: Predictor | None = None
     cells: tuple[tuple[str, str], ...] = ()
     gpus: frozenset[str] = frozenset()
+    unlearned: Mapping[GroupKey, Group] = field(default_factory=dict)
+    corrections: Mapping[GroupKey, Correction] = field(default_factory=dict)
 
-    @cached_property
-    def log_offsets(self) -> Callable[[float], Floats]:
-        """Cached function from coverage to interval offsets in log space, float64 [2, groups]."""
-        return lru_cache(maxsize=32)(self.intervals.log_offsets)
+    def log_offsets(self, coverage: float) -> Floats:
+        """Return the interval offsets of a coverage in log space, float64 [2, groups], cached."""
+        return self.intervals.last_log_offsets(coverage)
 
 
 def import_hint(predictor: str) -> str:
@@ -125,13 +128,11 @@ class KernelIndex:
 class MeasuredOperators:
     """Exact-match index over stored operator measurements.
 
-    counts    number of rows per GPU id
-    contents  fingerprint of the stored rows, from the store
+    counts  number of rows per GPU id
     """
 
     index: OperatorIndex = NO_OPERATORS
     counts: Mapping[str, int] = field(default_factory=dict)
-    contents: str | None = None
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,8 @@ class Engine:
     """Predictors by (name, GPU id or "*"), and the GPUs they know.
 
     `gpus` holds `catalog.specs` in order, so a curated GPU's row is its position there. `refused`: the versions that
-    the database serves and this process cannot.
+    the database serves and this process cannot; `problems`: why others that ship are not served. `revision`: of the
+    database that it describes; `corrected`: the same of its power model, and of the corrections of its predictors.
     """
 
     catalog: Catalog
@@ -152,6 +154,13 @@ class Engine:
     prices: PriceBook = field(default_factory=PriceBook)
     power: PowerModel = field(default_factory=PowerModel)
     refused: tuple[Refusal, ...] = ()
+    problems: tuple[str, ...] = ()
+    corrected: int = -1
+
+    @property
+    def messages(self) -> tuple[str, ...]:
+        """Why versions are not served."""
+        return (*map(str, self.refused), *self.problems)
 
     def serving(self, predictor: str, gpu_id: str) -> Served:
         """Return the version that answers for a GPU: its own if there is one, else the pooled one.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from app.predictors.operator_digests import Digests, digests, mixed
 from app.runtime.compiled import compiled
-from app.tables.arrays import Floats, Ints
+from app.tables.arrays import Bools, Floats, Ints
 from app.tables.measurements import Evidence, Measurements
 from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import OpTable
@@ -40,6 +40,44 @@ def _find(
     return hits
 
 
+class Times(NamedTuple):
+    """Digests of rows on their GPUs, uint64 [n], and their times, float64 [n], seconds."""
+
+    key: Digests
+    latency_s: Floats
+
+    def take(self, rows: Bools) -> Times:
+        """Return the rows of a mask."""
+        return Times(self.key[rows], self.latency_s[rows])
+
+
+class _Medians(NamedTuple):
+    """Distinct digests in ascending order with the median of their times, and all rows of those that repeat."""
+
+    median: Times
+    repeated: Times
+
+
+def _medians(rows: Times) -> _Medians:
+    order = np.lexsort((rows.latency_s, rows.key))
+    ordered = Times(rows.key[order], rows.latency_s[order])
+    unique, first, count = np.unique(ordered.key, return_index=True, return_counts=True)
+    times = ordered.latency_s
+    middle = 0.5 * (times[first + (count - 1) // 2] + times[first + count // 2])
+    return _Medians(Times(unique, middle), ordered.take(np.repeat(count > 1, count)))
+
+
+def _joined(parts: Iterable[Times]) -> Times:
+    keys, times = zip(*parts, strict=True)
+    return Times(np.concatenate(keys), np.concatenate(times))
+
+
+def _times(runs: Iterable[OperatorRuns]) -> Times:
+    none = Times(np.empty(0, dtype=np.uint64), np.empty(0))
+    parts = (Times(_on(digests(run.rows.ops), run.rows.gpu), run.rows.latency_s) for run in runs if len(run))
+    return _joined([none, *parts])
+
+
 @dataclass(frozen=True, slots=True)
 class OperatorIndex:
     """Measured operators by digest, m of them: 20 bytes each.
@@ -48,6 +86,7 @@ class OperatorIndex:
     latency_s  float64 [m], seconds, the median of equal rows
     start      int [buckets + 1], where the digests of each bucket begin; the bucket is the digest >> shift
     known      GPUs of the engine's table; rows behind them are a request's own, which nothing was measured on
+    repeated   rows of the digests that were measured more than once
     """
 
     keys: Digests
@@ -55,21 +94,42 @@ class OperatorIndex:
     start: Ints
     shift: np.uint64
     known: int
+    repeated: Times
 
     @classmethod
     def build(cls, runs: Iterable[OperatorRuns], known: int) -> Self:
         """From measured rows whose GPUs are rows of a table of `known` GPUs."""
-        parts = [(_on(digests(run.rows.ops), run.rows.gpu), run.rows.latency_s) for run in runs if len(run)]
-        keys = np.concatenate([np.empty(0, dtype=np.uint64), *(part[0] for part in parts)])
-        times = np.concatenate([np.empty(0), *(part[1] for part in parts)])
-        order = np.lexsort((times, keys))
-        unique, first, count = np.unique(keys[order], return_index=True, return_counts=True)
-        times = times[order]
-        middle = 0.5 * (times[first + (count - 1) // 2] + times[first + count // 2])
-        bits = max(int(np.ceil(np.log2(max(len(unique), 1) / _PER_BUCKET))), 1)
+        return cls._of(_medians(_times(runs)), known)
+
+    def updated(self, runs: Iterable[OperatorRuns]) -> Self:
+        """Return the index of these rows too, which it does not hold yet; other digests are copied as they are."""
+        new = _times(runs)
+        if not len(new.key):
+            return self
+        touched = np.unique(new.key)
+        place = np.searchsorted(self.keys, touched)
+        held = np.zeros(len(touched), dtype=np.bool_)
+        held[place < len(self.keys)] = self.keys[place[place < len(self.keys)]] == touched[place < len(self.keys)]
+        again = np.isin(self.repeated.key, touched)
+        once = held & ~np.isin(touched, self.repeated.key)
+        before = Times(touched[once], self.latency_s[place[once]])
+        part = _medians(_joined([new, self.repeated.take(again), before]))
+        latency_s = self.latency_s.copy()
+        latency_s[place[held]] = part.median.latency_s[held]
+        keys = np.insert(self.keys, place[~held], touched[~held])
+        latency_s = np.insert(latency_s, place[~held], part.median.latency_s[~held])
+        return self._of(
+            _Medians(Times(keys, latency_s), _joined([self.repeated.take(~again), part.repeated])), self.known
+        )
+
+    @classmethod
+    def _of(cls, medians: _Medians, known: int) -> Self:
+        keys = medians.median.key
+        bits = max(int(np.ceil(np.log2(max(len(keys), 1) / _PER_BUCKET))), 1)
         shift = np.uint64(64 - bits)
-        start = np.searchsorted((unique >> shift).astype(np.intp), np.arange(2**bits + 1))
-        return cls(unique, middle, start.astype(np.intp), shift, known)
+        start = np.zeros(2**bits + 1, dtype=np.intp)
+        np.cumsum(np.bincount((keys >> shift).astype(np.intp), minlength=2**bits), out=start[1:])
+        return cls(keys, medians.median.latency_s, start, shift, known, medians.repeated)
 
     def __len__(self) -> int:
         return len(self.keys)

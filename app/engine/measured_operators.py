@@ -1,88 +1,82 @@
-"""Index stored operator measurements for exact matches, and calibrate served predictors with them."""
+"""Stored operator measurements in an engine: the index of exact matches, and the rows that versions did not learn."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
-import numpy as np
 from sqlalchemy import Connection
 
 from app.engine.engine import Engine, MeasuredOperators, Served
 from app.engine.exact_hits import OperatorIndex
-from app.engine.stored_operators import stored_operators
-from app.engine.trial import tried
+from app.engine.operator_blocks import to_runs
+from app.engine.unlearned import Group, GroupKey, Part, kept_groups, with_rows
 from app.ops import OPS
 from app.predictors.base import calibrated
 from app.store import operators
+from app.store.revision import Part as Changed
+from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
-from app.training.operator_start import any_holds
 
-# Rows per operator, dtype and GPU that a served version is calibrated with. More rows call for a retraining.
-MOST_CALIBRATION_ROWS = 256
 Versions = Mapping[tuple[str, str], Served]
+_NAMES = tuple(op.name for op in OPS[1:])
 
 
 def measured_operators(
-    connection: Connection, gpus: GpuTable, served: Versions, last: Engine | None
-) -> tuple[MeasuredOperators, dict[tuple[str, str], Served], list[str]]:
-    """Return the index of stored operator rows, and the versions calibrated with rows that they were not trained on.
+    connection: Connection,
+    catalog: Catalog,
+    gpus: GpuTable,
+    served: Versions,
+    last: Engine | None,
+    changed: frozenset[Changed],
+) -> tuple[MeasuredOperators, dict[tuple[str, str], Served]]:
+    """Return the index of stored operator rows, and the versions with the rows that they were not trained on.
 
-    A version that cannot be calibrated answers as it was trained; the third part has a message for each.
-
-    Returns what `last` has if neither rows nor GPUs changed.
+    Reads only the rows added since `last`, if nothing else changed that they depend on.
     """
-    counts, contents = operators.counts(connection), operators.contents(connection)
-    same = last is not None and last.operators.contents == contents and last.gpus.ids == gpus.ids
-    fresh = {key: _NewRows(item) for key, item in served.items() if calibrated(item.uncalibrated or item.predictor)}
-    if same and last is not None and all(last.served.get(key) is item.version for key, item in fresh.items()):
-        return last.operators, dict(served), []
-    index = OperatorIndex.build(_read(connection, gpus, fresh), len(gpus)) if counts else MeasuredOperators().index
-    ready, failed = dict(served), list[str]()
-    for key, item in fresh.items():
-        try:
-            ready[key] = item.calibrated(gpus)
-        except Exception as error:
-            failed.append(f"{key[0]} {item.version.version} for {key[1]} is not calibrated: {error!r}")
-            ready[key] = replace(item.version, predictor=item.uncalibrated, uncalibrated=None)
-    return MeasuredOperators(index, counts, contents), ready, failed
+    learners = {key: item for key, item in served.items() if calibrated(item.uncalibrated or item.predictor)}
+    if last is None or changed & {"removed", "gpus"} or _versions_changed(learners, last):
+        return _all(connection, catalog, gpus, served, learners, last)
+    if "added" not in changed:
+        return last.operators, dict(served)
+    parts = list(operators.load(connection, ops=_NAMES, since=last.revision))
+    index = last.operators.index.updated(to_runs(parts, gpus))
+    grown = {key: with_rows(item.unlearned, parts, item.rows, gpus.ids) for key, item in learners.items()}
+    return MeasuredOperators(index, operators.counts(connection)), _with_unlearned(served, grown)
 
 
-@dataclass(slots=True)
-class _NewRows:
-    """A version, and stored rows that it was not trained on."""
-
-    version: Served
-    runs: list[OperatorRuns] = field(default_factory=list)
-
-    @property
-    def uncalibrated(self) -> Any:
-        """The predictor as it was trained."""
-        return self.version.uncalibrated or self.version.predictor
-
-    def add(self, run: OperatorRuns) -> None:
-        """Add the rows that the version was not trained on, at most MOST_CALIBRATION_ROWS per GPU."""
-        new = ~any_holds(self.version.rows, run.key)
-        parts = [
-            np.flatnonzero(new & (run.rows.gpu == gpu))[:MOST_CALIBRATION_ROWS] for gpu in np.unique(run.rows.gpu[new])
-        ]
-        if parts:
-            self.runs.append(run.take(np.concatenate(parts)))
-
-    def calibrated(self, gpus: GpuTable) -> Served:
-        """Return the version calibrated with the added rows, and tried since."""
-        plain = self.uncalibrated
-        if not self.runs:
-            return replace(self.version, predictor=plain, uncalibrated=None)
-        return tried(replace(self.version, predictor=plain.with_measured(self.runs, gpus), uncalibrated=plain), gpus)
+def _versions_changed(learners: Versions, last: Engine) -> bool:
+    return any(key not in last.served or last.served[key].version != item.version for key, item in learners.items())
 
 
-def _read(connection: Connection, gpus: GpuTable, fresh: Mapping[tuple[str, str], _NewRows]) -> Iterator[OperatorRuns]:
-    """Yield every stored row, one operator in memory at a time, and add each to `fresh`."""
-    for op in OPS[1:]:
-        for run in stored_operators(connection, gpus, ops=(op.name,)):
-            for item in fresh.values():
-                item.add(run)
-            yield run
+def _all(
+    connection: Connection, catalog: Catalog, gpus: GpuTable, served: Versions, learners: Versions, last: Engine | None
+) -> tuple[MeasuredOperators, dict[tuple[str, str], Served]]:
+    """Read every stored row, one operator in memory at a time."""
+    groups: dict[tuple[str, str], dict[GroupKey, Group]] = {key: {} for key in learners}
+
+    def runs() -> Iterator[OperatorRuns]:
+        for name in _NAMES:
+            parts: list[Part] = list(operators.load(connection, ops=(name,)))
+            for key, item in learners.items():
+                groups[key] = with_rows(groups[key], parts, item.rows, gpus.ids)
+            yield from to_runs(parts, gpus)
+
+    index = OperatorIndex.build(runs(), len(gpus))
+    for key, item in learners.items():
+        groups[key] = kept_groups(groups[key], item.unlearned, _unchanged(item, catalog, last))
+    return MeasuredOperators(index, operators.counts(connection)), _with_unlearned(served, groups)
+
+
+def _unchanged(version: Served, catalog: Catalog, last: Engine | None) -> frozenset[str]:
+    """GPUs whose corrections of a version hold: they and all that it was trained on are specified as before."""
+    before = {} if last is None else {spec.id: spec for spec in last.catalog.specs}
+    same = frozenset(spec.id for spec in catalog.specs if before.get(spec.id) == spec)
+    return same if version.gpus & before.keys() <= same else frozenset()
+
+
+def _with_unlearned(
+    served: Versions, groups: Mapping[tuple[str, str], dict[GroupKey, Group]]
+) -> dict[tuple[str, str], Served]:
+    return {key: replace(item, unlearned=groups[key]) if key in groups else item for key, item in served.items()}

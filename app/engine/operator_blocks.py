@@ -196,22 +196,22 @@ def _merge_blocks(tagged: Sequence[TaggedBlock], gpus: GpuTable) -> tuple[Operat
         np.array([kernel_code.get(item.kernel, -1) for item in contexts])[context][order],
         np.concatenate([block.grid for block in parts], axis=1)[:, order],
         np.concatenate([block.block for block in parts], axis=1)[:, order],
-        _as_integers(ids[order])[0],
+        identity_words(ids[order])[0],
         stacks,
         kernels,
     )
     return runs, tags[order]
 
 
-def _as_integers(ids: Bytes) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Return each identity as two uint64 (high, low), ordered like its bytes."""
+def identity_words(ids: Bytes) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Return identities, uint8 [n, 16], as two words (high, low), uint64 [n], ordered like their bytes."""
     numbers = np.ascontiguousarray(ids).view(">u8").astype(np.uint64)
     return numbers[:, 0], numbers[:, 1]
 
 
 def _unique_rows(ids: Bytes, tags: Ints, mask: NDArray[np.bool_]) -> Ints:
     """Return the rows of `mask` in the order of their identities, each identity once with its least tag, int [m]."""
-    high, low = _as_integers(ids)
+    high, low = identity_words(ids)
     order = np.lexsort((tags, low, high))
     new = np.ones(len(order), dtype=np.bool_)
     new[1:] = (np.diff(high[order]) != 0) | (np.diff(low[order]) != 0)

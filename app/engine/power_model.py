@@ -9,7 +9,7 @@ board power, with an interval from idle to the power limit, because one card's s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import msgspec
@@ -21,8 +21,8 @@ from app.engine.power import ELSEWHERE, MEASURED, Power, board_power
 from app.ops.kinds import kinds_of, work_of
 from app.predictors.auto.operators.physics.clock_model import IDLE_SHARE
 from app.predictors.roofline import peaks
-from app.store import operators
-from app.store.measurements import MeasurementRow, training_set_hash
+from app.store import measurements, operators, revision
+from app.store.measurements import MeasurementRow
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuSpec, GpuTable
 from app.tables.ops import DTYPES, OpTable
@@ -51,12 +51,12 @@ class Fit:
 class PowerModel:
     """Fits in watts by GPU id, and their mean as a share of the board power.
 
-    `fingerprint` identifies the stored rows that the model was fitted to.
+    `revision`: of the database whose rows it was fitted to; None if it was fitted to none.
     """
 
     own: Mapping[str, Fit] = field(default_factory=dict)
     pooled: Floats | None = None
-    fingerprint: object = None
+    revision: int | None = None
 
     def power(self, spec: GpuSpec, load: Load, seconds: float, coverage: float) -> Power | None:
         """Return the power of a device that takes `seconds` for `load`; None if not even the board power is known."""
@@ -83,22 +83,27 @@ class PoweredRows(NamedTuple):
     watts: Floats
 
 
-def measured_power(
-    connection: Connection, gpus: GpuTable, kernels: Sequence[MeasurementRow], last: PowerModel | None
-) -> PowerModel:
-    """Return the model of all stored operator and kernel rows with measured power; `last` if the rows are the same."""
-    powered = [row for row in kernels if row.power_w and row.gpu_id in gpus.ids]
-    fingerprint = (operators.contents(connection), training_set_hash(kernels), gpus.ids)
-    if last is not None and last.fingerprint == fingerprint:
-        return last
+def measured_power(connection: Connection, gpus: GpuTable, last: PowerModel) -> PowerModel:
+    """Return the model of all stored operator and kernel rows with measured power; refitted if `last` lacks some."""
+    now, changed = revision.changed(connection, last.revision)
+    if not _has_others(connection, last, changed):
+        return replace(last, revision=now)
+    powered = [row for row in measurements.load(connection, kind="kernel") if row.power_w and row.gpu_id in gpus.ids]
     parts = [*_operator_rows(connection, gpus), *([_kernel_rows(powered, gpus)] if powered else [])]
-    return fit_power_model(parts, gpus, fingerprint)
+    return fit_power_model(parts, gpus, now)
 
 
-def fit_power_model(parts: Sequence[PoweredRows], gpus: GpuTable, fingerprint: object = None) -> PowerModel:
-    """Return the model fitted to these rows."""
+def _has_others(connection: Connection, last: PowerModel, changed: frozenset[revision.Part]) -> bool:
+    """Whether rows with power, or GPUs, may have changed since `last`."""
+    if last.revision is None or changed & {"gpus", "removed", "measurements"}:
+        return True
+    return "added" in changed and operators.any_powered(connection, since=last.revision)
+
+
+def fit_power_model(parts: Sequence[PoweredRows], gpus: GpuTable, at: int | None = None) -> PowerModel:
+    """Return the model fitted to these rows, the database's as of the revision `at`."""
     if not parts:
-        return PowerModel(fingerprint=fingerprint)
+        return PowerModel(revision=at)
     rows = PoweredRows(*(np.concatenate(column) for column in zip(*parts, strict=True)))
     own: dict[str, Fit] = {}
     shares: list[Floats] = []
@@ -110,7 +115,7 @@ def fit_power_model(parts: Sequence[PoweredRows], gpus: GpuTable, fingerprint: o
         board = float(gpus.column("board_power_w")[gpu])
         if np.isfinite(board):
             shares.append(fit.coefficients / board)
-    return PowerModel(own, np.mean(shares, axis=0) if shares else None, fingerprint)
+    return PowerModel(own, np.mean(shares, axis=0) if shares else None, at)
 
 
 def powered_rows(table: OpTable, gpus: GpuTable, gpu: Ints, latency_s: Floats, watts: Floats) -> PoweredRows:

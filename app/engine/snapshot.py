@@ -1,7 +1,8 @@
 """The snapshot that an API process serves from: one immutable engine, replaced when the database's revision changes.
 
 Requests in flight finish on the engine they started with. While the database is unreachable, or an artefact is refused,
-the last good engine keeps answering, and `health` reports the problem.
+the last good engine keeps answering, and `health` reports the problem. Measured rows answer for themselves as soon as
+they are read; the corrections of other predictions by them are fitted meanwhile and follow within seconds.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
-from sqlalchemy import Connection
-
+from app.engine.corrections import Corrected, amended
 from app.engine.engine import Engine
 from app.engine.gpu_rows import Snapshot
 from app.errors import GpucastError, Unavailable
@@ -25,6 +26,10 @@ from app.store.session import Database
 log = logging.getLogger(__name__)
 
 ABSENT_RETRY_S = 5.0
+# Corrections are fitted once nothing has changed for QUIET_S, at the latest LATEST_S after the first change.
+QUIET_S, LATEST_S = 0.3, 2.0
+# After a failure, and without anything to fit before the process that fits is ended.
+RETRY_S, IDLE_S = 2.0, 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +38,40 @@ class Health:
 
     database: str = ""
     artifacts: tuple[str, ...] = ()
+    corrections: tuple[str, ...] = ()
 
 
-# Builds the engine of a database, given the engine before; also returns one message per refused version.
-Assemble = Callable[[Connection, Engine | None], tuple[Engine, tuple[str, ...]]]
+# Builds the engine of the database, given the engine before.
+Assemble = Callable[[Engine | None], Engine]
+
+
+class Correct(Protocol):
+    """Fits the corrections of engines."""
+
+    def __call__(self, engine: Engine) -> Corrected:
+        """Return what corrects an engine; takes seconds."""
+        ...
+
+    def rest(self) -> None:
+        """Free what is held between calls."""
+        ...
+
+    def stop(self) -> None:
+        """End a call in progress, which then raises; no other follows."""
+        ...
 
 
 class SnapshotHolder:
-    """The current snapshot, and the thread that keeps it current.
+    """The current snapshot, and the threads that keep it current.
 
-    `assemble` builds its engine; `warm` prepares a snapshot before it serves.
+    `assemble` builds its engine, `correct` fits its corrections, `warm` prepares a snapshot before it serves.
     """
 
     def __init__(
         self,
         database: Database,
         assemble: Assemble,
+        correct: Correct,
         warm: Callable[[Snapshot], None],
         *,
         poll_s: float,
@@ -56,14 +79,19 @@ class SnapshotHolder:
     ) -> None:
         self._database = database
         self._assemble = assemble
+        self._correct = correct
         self._warm = warm
         self._poll_s = poll_s
         self._ensure_database = ensure_database
         self._loading = threading.Lock()
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._moved = threading.Event()
+        self._threads: list[threading.Thread] = []
         self._health = Health()
-        self._snapshot = self._load()
+        self._keys_at: int | None = None
+        self._look_at_keys()
+        engine = self._loaded(None)
+        self._snapshot = self._prepared(amended(engine, self._corrected(engine)), None)
 
     @property
     def snapshot(self) -> Snapshot:
@@ -94,27 +122,33 @@ class SnapshotHolder:
         if self._database.hangs:
             raise Unavailable(self._health.database or "The database hangs.")
         with self._loading:
-            with self._database.begin() as connection:
-                moved = revision.current(connection) != self._snapshot.engine.revision
+            last = self._snapshot
+            moved = self._look_at_keys() != last.engine.revision
             if moved or self._absent_is_due():
-                self._snapshot = self._load()
-            self._health = Health("", self._health.artifacts)
+                self._snapshot = self._prepared(self._loaded(last.engine), last)
+            self._health = replace(self._health, database="")
+            if self.engine.corrected < self.engine.revision:
+                self._moved.set()
             return moved
 
     def _absent_is_due(self) -> bool:
-        absent = any(one.absent for one in self._snapshot.engine.refused)
+        absent = any(one.absent for one in self.engine.refused)
         return absent and time.monotonic() - self._loaded_at > ABSENT_RETRY_S
 
     def start(self) -> None:
-        """Poll every `poll_s` seconds from now on."""
-        self._thread = threading.Thread(target=self._watch, name="snapshot", daemon=True)
-        self._thread.start()
+        """Poll every `poll_s` seconds from now on, and fit corrections."""
+        for name, task in (("snapshot", self._watch), ("corrections", self._keep_correcting)):
+            thread = threading.Thread(target=task, name=name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
 
     def stop(self) -> None:
-        """Stop polling."""
+        """Stop polling and fitting."""
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._moved.set()
+        self._correct.stop()
+        for thread in self._threads:
+            thread.join()
 
     def _watch(self) -> None:
         while not self._stop.wait(self._poll_s):
@@ -130,24 +164,78 @@ class SnapshotHolder:
     def _lost(self, error: Unavailable) -> None:
         if not self._health.database:
             log.warning("serving from memory: %s", error.detail)
-        self._health = Health(error.detail, self._health.artifacts)
+        self._health = replace(self._health, database=error.detail)
         try:
             self._ensure_database()
         except (GpucastError, OSError) as failure:
             log.warning("the embedded database does not start: %s", failure)
 
-    def _load(self) -> Snapshot:
+    def _look_at_keys(self) -> int:
+        """Load the keys if they changed, before anything that may fail; return the revision."""
+        with self._database.begin(one_state=True) as connection:
+            now, changed = revision.changed(connection, self._keys_at)
+            if "keys" in changed:
+                self._keys: Mapping[bytes, Key] = keys.active(connection)
+            self._keys_at = now
+        return now
+
+    def _loaded(self, last: Engine | None) -> Engine:
         self._loaded_at = time.monotonic()
-        last = self._snapshot.engine if hasattr(self, "_snapshot") else None
-        with self._database.begin(long=True) as connection:
-            self._keys = keys.active(
-                connection
-            )  # first, so that a key revoked meanwhile is dropped even if an artefact is refused
-            engine, refused = self._assemble(connection, last)
-        for problem in refused:
+        engine = self._assemble(last)
+        for problem in engine.messages if last is None else set(engine.messages) - set(last.messages):
             log.error("%s", problem)
-        self._health = Health("", refused)
+        self._health = replace(self._health, artifacts=engine.messages)
+        return engine
+
+    def _prepared(self, engine: Engine, last: Snapshot | None) -> Snapshot:
+        """Return the snapshot of an engine, warmed up if it differs from `last` in more than measured rows."""
+        if last and last.engine.gpus is engine.gpus and _predictors(last.engine) == _predictors(engine):
+            return Snapshot(engine, last.row_of)
         snapshot = Snapshot.of(engine)
         self._warm(snapshot)
         trim_allocator()  # unpacked artefacts and the rows read leave free memory behind
         return snapshot
+
+    def _keep_correcting(self) -> None:
+        while not self._stop.is_set():
+            if not self._moved.wait(IDLE_S):
+                self._correct.rest()
+                continue
+            self._settle()
+            self._moved.clear()
+            try:
+                self._correct_now()
+            except (Unavailable, OSError, EOFError) as error:
+                if not self._stop.wait(RETRY_S):
+                    log.warning("corrections by new measurements are fitted again: %r", error)
+                    self._moved.set()
+            except Exception:
+                log.exception("new measurements correct no predictions until others come")
+
+    def _settle(self) -> None:
+        """Wait until nothing changes, so that rows sent one by one are fitted together."""
+        latest = time.monotonic() + LATEST_S
+        seen = -1
+        while seen != self.engine.revision and time.monotonic() < latest:
+            seen = self.engine.revision
+            self._stop.wait(QUIET_S)
+
+    def _correct_now(self) -> None:
+        found = self._corrected(self.engine)
+        self._warm(Snapshot.of(amended(self.engine, found)))  # so that nobody waits for it below
+        with self._loading:
+            engine = amended(self.engine, found)
+            self._snapshot = Snapshot(engine, self._snapshot.row_of)
+            if engine.corrected < engine.revision:
+                self._moved.set()
+
+    def _corrected(self, engine: Engine) -> Corrected:
+        found = self._correct(engine)
+        for problem in found.problems:
+            log.error("%s", problem)
+        self._health = replace(self._health, corrections=found.problems)
+        return found
+
+
+def _predictors(engine: Engine) -> dict[tuple[str, str], int]:
+    return {key: id(item.predictor) for key, item in engine.served.items()}

@@ -16,6 +16,7 @@ from app.engine.engine import Served
 from app.ops import MIXED_FIELDS, OP_CODE, OPS
 from app.ops.base import Dim
 from app.store.artifacts import ArtifactRefused
+from app.tables.arrays import Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence
 from app.tables.ops import DTYPE_CODE, OpTable
@@ -36,6 +37,20 @@ def tried(served: Served, gpus: GpuTable) -> Served:
     return served
 
 
+def tried_on(served: Served, gpus: GpuTable, cells: Sequence[tuple[str, str]], on: Sequence[int]) -> None:
+    """Raise ArtifactRefused unless the version answers for operators in these dtypes on these rows of `gpus`."""
+    try:
+        _ask_operators(served, gpus, cells, np.array(on, dtype=np.intp))
+    except Exception as error:
+        raise ArtifactRefused(f"It cannot answer: {error!r}.") from error
+
+
+def _ask_operators(served: Served, gpus: GpuTable, cells: Sequence[tuple[str, str]], on: Ints) -> None:
+    ops = operator_rows(cells)
+    i, j = np.tile(np.arange(len(ops)), len(on)), np.repeat(on, len(ops))
+    served.predictor.predict(ops, gpus, i, j, evidence=_NONE)
+
+
 def _ask(served: Served, gpus: GpuTable) -> None:
     """Launches and operators that it knows, on a GPU and on those that it learned from."""
     if not np.isfinite(served.log_offsets(_COVERAGE)).all():
@@ -47,9 +62,7 @@ def _ask(served: Served, gpus: GpuTable) -> None:
         for evidence in (Evidence(rows.take(first), np.arange(len(on))), _NONE):
             served.predictor.predict(ops, gpus, first, on, evidence=evidence)
     if served.cells:
-        ops = operator_rows(served.cells)
-        i, j = np.tile(np.arange(len(ops)), len(on)), np.repeat(on, len(ops))
-        served.predictor.predict(ops, gpus, i, j, evidence=_NONE)
+        _ask_operators(served, gpus, served.cells, on)
 
 
 def operator_rows(cells: Sequence[tuple[str, str]]) -> OpTable:

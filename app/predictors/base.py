@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeGuard
 
 import numpy as np
@@ -106,6 +106,14 @@ class Calibrated(OperatorLearner, Protocol):
 
     def with_measured(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Self:
         """Itself corrected for GPUs of which `runs` hold some rows: takes seconds."""
+        ...
+
+    def corrections(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Any:
+        """What `with_measured` fits, for `with_corrections`; those of one operator on one GPU depend on no others."""
+        ...
+
+    def with_corrections(self, found: Iterable[Any], gpus: GpuTable) -> Self:
+        """Itself with the corrections of distinct operators or GPUs: takes milliseconds."""
         ...
 
     def ran_on(self, gpu: str) -> NDArray[np.bool_]:

@@ -43,7 +43,7 @@ def insert_spec(connection: Connection, spec: GpuSpec, origin: str) -> None:
     statement = insert(GPUS).values(id=spec.id, spec=spec_to_dict(spec), origin=origin).on_conflict_do_nothing()
     if connection.execute(statement.returning(GPUS.c.id)).one_or_none() is None:
         raise Conflict(f"A GPU with the id {spec.id!r} exists; PATCH /gpus/{spec.id} changes it.")
-    revision.bump(connection)
+    revision.bump(connection, "gpus")
 
 
 def update_spec(connection: Connection, spec: GpuSpec) -> None:
@@ -53,7 +53,7 @@ def update_spec(connection: Connection, spec: GpuSpec) -> None:
     values = {"spec": spec_to_dict(spec), "origin": "user", "updated_at": sa.func.now()}
     if connection.execute(statement.values(values)).rowcount == 0:
         raise NotFound(f"No GPU has the id {spec.id!r}.")
-    revision.bump(connection)
+    revision.bump(connection, "gpus")
 
 
 def delete_spec(connection: Connection, gpu_id: str) -> None:
@@ -61,7 +61,7 @@ def delete_spec(connection: Connection, gpu_id: str) -> None:
     revision.lock(connection)
     if connection.execute(sa.delete(GPUS).where(GPUS.c.id == gpu_id)).rowcount == 0:
         raise NotFound(f"No GPU has the id {gpu_id!r}.")
-    revision.bump(connection)
+    revision.bump(connection, "gpus")
 
 
 def seed(connection: Connection, specs: Sequence[GpuSpec]) -> int:
@@ -73,7 +73,7 @@ def seed(connection: Connection, specs: Sequence[GpuSpec]) -> int:
         statement = insert(GPUS).values([{"id": key, "spec": spec, "origin": "seed"} for key, spec in due.items()])
         fresh = {"spec": statement.excluded.spec, "updated_at": sa.func.now()}
         connection.execute(statement.on_conflict_do_update(index_elements=[GPUS.c.id], set_=fresh))
-        revision.bump(connection)
+        revision.bump(connection, "gpus")
     return len(due)
 
 

@@ -77,7 +77,7 @@ def insert(connection: Connection, rows: Sequence[MeasurementRow]) -> int:
     for start in range(0, len(rows), INSERT_CHUNK):
         inserted += connection.execute(_INSERT, _columns(rows[start : start + INSERT_CHUNK])).rowcount
     if inserted:
-        revision.bump(connection)
+        revision.bump(connection, "measurements")
     return inserted
 
 
@@ -119,7 +119,7 @@ def remove(connection: Connection, filters: Filters, *, dry_run: bool = False) -
     gone = {(operators.KIND, gpu): rows for gpu, rows in operators.remove(connection, filters, dry_run=dry_run).items()}
     gone |= {(kind, gpu): int(rows) for kind, gpu, rows in connection.execute(counted)}
     if gone and not dry_run:
-        revision.bump(connection)
+        revision.bump(connection, "measurements")
     return dict(sorted(gone.items()))
 
 

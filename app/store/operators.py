@@ -34,13 +34,13 @@ def insert(connection: Connection, blocks: Sequence[OperatorBlock]) -> int:
     """Add rows in the caller's transaction, and return the number of new ones; known rows are unchanged."""
     if not blocks:
         return 0
-    revision.lock(connection)  # two writers of the same contexts could deadlock
+    added = revision.lock(connection) + 1  # two writers of the same contexts could deadlock
     inserted = 0
     for block in blocks:
         ids = _context_ids(connection, block.contexts)
-        inserted += sum(_insert(connection, part, ids) for part in _parts(block))
+        inserted += sum(_insert(connection, part, ids, added) for part in _parts(block))
     if inserted:
-        revision.bump(connection)
+        revision.bump(connection, "added")
     return inserted
 
 
@@ -79,12 +79,12 @@ def _known_contexts(connection: Connection, digests: Sequence[str]) -> dict[str,
     return {str(digest): context_id for digest, context_id in found}
 
 
-def _insert(connection: Connection, block: OperatorBlock, context_ids: Ints) -> int:
+def _insert(connection: Connection, block: OperatorBlock, context_ids: Ints, added: int) -> int:
     connection.execute(_MAKE_ROOM)
     connection.execute(sa.text("TRUNCATE given"))
     cells = _cells(len(block.dims))
     names = ", ".join(cell.name for cell in cells)
-    copy_in(connection, f"COPY given ({names}) FROM STDIN (FORMAT BINARY)", _encoded(cells, block, context_ids))
+    copy_in(connection, f"COPY given ({names}) FROM STDIN (FORMAT BINARY)", _encoded(cells, block, context_ids, added))
     return sum(connection.execute(_TAKE_NEW).scalars())
 
 
@@ -125,10 +125,11 @@ def _cells(fields: int) -> tuple[Cell, ...]:
         Cell("measured_at", "int8"),
         Cell("grid", "int4", 3),
         Cell("block", "int4", 3),
+        Cell("added", "int8"),
     )
 
 
-def _encoded(cells: Sequence[Cell], block: OperatorBlock, context_ids: Ints) -> Iterator[bytes]:
+def _encoded(cells: Sequence[Cell], block: OperatorBlock, context_ids: Ints, added: int) -> Iterator[bytes]:
     """Yield the encoded rows in groups with the same absent cells, whose rows have one width."""
     columns: dict[str, NDArray[Any]] = {
         "id": identities(block),
@@ -142,6 +143,7 @@ def _encoded(cells: Sequence[Cell], block: OperatorBlock, context_ids: Ints) -> 
         "measured_at": block.measured_at - np.int64(_EPOCH_US),
         "grid": block.grid.T,
         "block": block.block.T,
+        "added": np.full(len(block), added),
     }
     absent = np.stack([_absent(block, cell.name) for cell in cells])
     patterns, pattern = np.unique(absent, axis=1, return_inverse=True)
@@ -155,7 +157,7 @@ def _encoded(cells: Sequence[Cell], block: OperatorBlock, context_ids: Ints) -> 
 
 def _absent(block: OperatorBlock, name: str) -> NDArray[np.bool_]:
     """Return True for rows without this figure."""
-    if name in ("id", "context_id", "latency_s", "dims"):
+    if name in ("id", "context_id", "latency_s", "dims", "added"):
         return np.zeros(len(block), dtype=np.bool_)
     if name == "measured_at":
         absent: NDArray[np.bool_] = block.measured_at == NO_TIME
@@ -169,9 +171,12 @@ def load(
     *,
     gpu_ids: Collection[str] | None = None,
     ops: Collection[str] | None = None,
+    since: int | None = None,
     powered: bool = False,
 ) -> Iterator[tuple[OperatorBlock, Bytes]]:
     """Yield stored rows of the given GPUs and operators (default: all), by operator, dtype and fields, with their ids.
+
+    With `since` only rows that were added after that revision; releases before 0.3 did not say when they added any.
 
     Reads only what predictors learn from: no spread, runs, clock, power or date. With `powered` it reads only rows with
     a power, and the power. Rows of a block are unordered.
@@ -181,17 +186,19 @@ def load(
         statement = statement.where(_C.gpu_id.in_(list(gpu_ids)))
     if ops is not None:
         statement = statement.where(_C.op.in_(list(ops)))
+    if since is not None:
+        statement = statement.where(_C.id.in_(sa.select(_M.context_id).where(_M.added > since)))
     alike: dict[tuple[str, str, tuple[str, ...]], list[tuple[int, Context]]] = {}
     for context_id, op, dtype, fields, *rest in connection.execute(statement.order_by(_C.id)):
         item = Context(op, dtype, tuple(fields), *rest)
         alike.setdefault((op, dtype, item.fields), []).append((context_id, item))
     for key in sorted(alike):
         ids, contexts = [number for number, _ in alike[key]], tuple(item for _, item in alike[key])
-        yield _load(connection, ids, contexts, powered=powered)
+        yield _load(connection, ids, contexts, since=since, powered=powered)
 
 
 def _load(
-    connection: Connection, ids: list[int], contexts: tuple[Context, ...], *, powered: bool
+    connection: Connection, ids: list[int], contexts: tuple[Context, ...], *, since: int | None, powered: bool
 ) -> tuple[OperatorBlock, Bytes]:
     cells = [
         Cell("id", "uuid"),
@@ -205,6 +212,8 @@ def _load(
     if powered:
         cells.append(Cell("power_w", "float8"))
         column, condition = ", power_w", " AND power_w > 0"
+    if since is not None:
+        condition += f" AND added > {since:d}"
     unknown = "'{-1,-1,-1}'::int4[]"
     statement = (
         f"COPY (SELECT id, context_id, latency_s, dims, coalesce(grid, {unknown}), coalesce(block, {unknown}){column}"
@@ -245,18 +254,10 @@ def counts(connection: Connection, *, ops: Collection[str] | None = None) -> dic
     return {gpu: int(rows) for gpu, rows in connection.execute(every)}
 
 
-def contents(connection: Connection) -> str | None:
-    """Return a digest of the stored rows, equal for equal rows; None if there are none.
-
-    Contexts only gain rows, are removed as a whole, and their ids are not reused.
-    """
-    digest: str | None = connection.execute(_CONTENTS).scalar_one()
-    return digest
-
-
-_CONTENTS = sa.text(
-    "SELECT md5(string_agg(id || ' ' || measurements, ',' ORDER BY id)) FROM operator_contexts WHERE measurements > 0"
-)
+def any_powered(connection: Connection, *, since: int) -> bool:
+    """Return whether a row with a power was added after the revision `since`."""
+    powered = sa.select(_M.id).where(_M.added > since, _M.power_w > 0)
+    return bool(connection.execute(sa.select(powered.exists())).scalar_one())
 
 
 def agreeing_contexts(filters: Filters) -> ColumnElement[bool]:
@@ -279,4 +280,5 @@ def remove(connection: Connection, filters: Filters, *, dry_run: bool = False) -
         connection.execute(
             sa.delete(OPERATOR_MEASUREMENTS).where(_M.context_id == sa.any_(sa.literal(ids, ARRAY(sa.Integer))))
         )
+        revision.bump(connection, "removed")
     return {gpu: rows for gpu, rows in gone.items() if rows}

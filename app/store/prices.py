@@ -42,7 +42,7 @@ def insert(connection: Connection, prices: Sequence[Price]) -> int:
         statement = insert_into(PRICES).values(values[first : first + _INSERT_CHUNK]).on_conflict_do_nothing()
         added += len(connection.execute(statement.returning(PRICES.c.id)).all())
     if added:
-        revision.bump(connection)
+        revision.bump(connection, "prices")
     return added
 
 

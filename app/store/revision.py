@@ -1,28 +1,59 @@
-"""Revision number: incremented by every change that running API processes must notice."""
+"""Revision number: incremented by every change that running API processes must notice, and which part it changed."""
 
 from __future__ import annotations
+
+from typing import Literal, get_args
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from app.store.sql_tables import REVISION
+from app.store.sql_tables import REVISION, REVISION_PARTS
+
+# What a process loads by itself. `added` and `removed` are rows of operators.
+Part = Literal["gpus", "keys", "measurements", "added", "removed", "prices", "versions"]
+PARTS: frozenset[Part] = frozenset(get_args(Part))
+# Stands for all of them: releases before 0.3 named no part.
+_ANY = "*"
 
 
-def lock(connection: Connection) -> None:
-    """Take the exclusive lock for changes, until the transaction ends.
+def lock(connection: Connection) -> int:
+    """Take the exclusive lock for changes, until the transaction ends; return the revision.
 
     A writer of several rows takes it first and waits for nothing that another holder waits for. Otherwise two uploads
     of the same rows, or of the same new GPUs, could deadlock.
     """
-    connection.execute(sa.select(REVISION.c.value).with_for_update())
+    return int(connection.execute(sa.select(REVISION.c.value).with_for_update()).scalar_one())
 
 
-def bump(connection: Connection) -> int:
-    """Increment the revision in the change's own transaction, and return the new value."""
-    statement = sa.update(REVISION).values(value=REVISION.c.value + 1).returning(REVISION.c.value)
-    return int(connection.execute(statement).scalar_one())
+def bump(connection: Connection, part: Part) -> int:
+    """Increment the revision in the change's own transaction, as a change of `part`; return the new value."""
+    lock(connection)  # else the statement could miss the part of a revision that it waits for
+    return int(connection.execute(_BUMP, {"part": part, "any": _ANY}).scalar_one())
+
+
+# A revision that no part has was made by an older release: whatever it changed, all is loaded again.
+_BUMP = sa.text(
+    "WITH new AS (UPDATE revision SET value = value + 1 RETURNING value),"
+    " latest AS (SELECT coalesce(max(revision), 0) AS revision FROM revision_parts),"
+    " changed AS (SELECT :part AS part, value FROM new"
+    " UNION ALL SELECT :any, value - 1 FROM new, latest WHERE value - 1 > latest.revision),"
+    " noted AS (INSERT INTO revision_parts (part, revision) SELECT part, value FROM changed"
+    " ON CONFLICT (part) DO UPDATE SET revision = excluded.revision)"
+    " SELECT value FROM new"
+)
 
 
 def current(connection: Connection) -> int:
     """Return the committed revision."""
     return int(connection.execute(sa.select(REVISION.c.value)).scalar_one())
+
+
+def changed(connection: Connection, since: int | None) -> tuple[int, frozenset[Part]]:
+    """Return the revision, and the parts that changed after the revision `since`; all of them if it is None."""
+    now = current(connection)
+    if since is None:
+        return now, PARTS
+    revisions = {part: int(value) for part, value in connection.execute(sa.select(REVISION_PARTS))}
+    if revisions.get(_ANY, 0) > since or max(revisions.values(), default=0) < now:
+        return now, PARTS
+    return now, frozenset(part for part in PARTS if revisions.get(part, 0) > since)

@@ -46,6 +46,7 @@ class TimeLimits:
 
 # Of commands, workers and trainings, which wait until a pause of the server is over.
 PATIENT = TimeLimits(connect_s=5, answer_s=30, statement_s=3600, long_statement_s=3600)
+_ONE_STATE = sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
 
 
 class Database:
@@ -76,17 +77,20 @@ class Database:
         return self._full_at is not None and time.monotonic() - self._full_at < SHOWN_FULL_S
 
     @contextmanager
-    def begin(self, *, long: bool = False) -> Iterator[Connection]:
+    def begin(self, *, long: bool = False, one_state: bool = False) -> Iterator[Connection]:
         """Run a transaction: commits at the end, rolls back on an error.
 
-        `long` gives its statements the limit of imports; they too end within seconds if the server hangs. Raises
-        Unavailable if the server is lost or too slow, and StorageFull.
+        `long` gives its statements the limit of imports; they too end within seconds if the server hangs. With
+        `one_state` all of them read the database as it was at the first one. Raises Unavailable if the server is lost
+        or too slow, and StorageFull.
         """
         self._breaker.check()
         try:
             with self._engine.connect() as connection:
                 self._breaker.answered()
                 with self._limited(connection, long=long) as driver, connection.begin():
+                    if one_state:
+                        connection.execute(_ONE_STATE)
                     if long:
                         driver.execute(_set_limits(self._limits.long_statement_s, local=True))
                     yield connection

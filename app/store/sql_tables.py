@@ -102,7 +102,9 @@ OPERATOR_MEASUREMENTS = Table(
     Column("grid", ARRAY(Integer)),
     Column("block", ARRAY(Integer)),
     _created(),
+    Column("added", BigInteger),
     Index(None, "context_id"),
+    Index(None, "added"),
     CheckConstraint("latency_s > 0", name="latency"),
 )
 
@@ -249,4 +251,12 @@ REVISION = Table(
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("value", BigInteger, nullable=False),
     CheckConstraint("id = 1", name="one_row"),
+)
+
+# The last revision that changed each part of what processes load.
+REVISION_PARTS = Table(
+    "revision_parts",
+    METADATA,
+    Column("part", Text, primary_key=True),
+    Column("revision", BigInteger, nullable=False),
 )

@@ -69,7 +69,7 @@ def serve(connection: Connection, version_id: int) -> Version:
     connection.execute(sa.update(VERSIONS).where(mine, VERSIONS.c.state == "served").values(state="retired"))
     statement = sa.update(VERSIONS).where(VERSIONS.c.id == version_id).values(state="served")
     served_now = _version(connection.execute(statement.returning(*_columns())).one())
-    revision.bump(connection)
+    revision.bump(connection, "versions")
     return served_now
 
 
@@ -102,7 +102,7 @@ def rollback(connection: Connection, predictor: str, gpu_id: str, *, to_nothing:
     row = connection.execute(earlier.order_by(VERSIONS.c.id.desc()).limit(1)).one_or_none()
     if row is None and to_nothing:
         connection.execute(sa.update(VERSIONS).where(VERSIONS.c.id == present).values(state="retired"))
-        revision.bump(connection)
+        revision.bump(connection, "versions")
         return None
     if row is None:
         raise Conflict(f"Predictor {predictor!r} has no version before the one it serves for GPU {gpu_id!r}.")

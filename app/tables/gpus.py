@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -155,13 +156,18 @@ class GpuTable:
     """Many GPUs as one matrix: `values` is float64 [len(COLUMNS), gpus], a row per column name.
 
     `architectures` are architecture keys, equal for GPUs with the same SMs and kind of memory, whose kernels behave
-    alike; empty if unknown. `memo` caches figures derived from the whole table (`once_per_table`).
+    alike; empty if unknown. `memo` caches figures derived from the whole table (`once_per_table`), `memo_of` those
+    that an object such as a predictor derives, as long as it lives.
     """
 
     ids: tuple[str, ...]
     values: Floats
     architectures: tuple[str, ...] = ()
     memo: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+    memo_of: WeakKeyDictionary[Any, Any] = field(default_factory=WeakKeyDictionary, compare=False, repr=False)
+
+    def __reduce__(self) -> tuple[type[GpuTable], tuple[Any, ...]]:
+        return GpuTable, (self.ids, self.values, self.architectures)  # another process derives its own
 
     @classmethod
     def from_specs(cls, specs: Sequence[GpuSpec]) -> GpuTable:

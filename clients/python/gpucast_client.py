@@ -2622,6 +2622,7 @@ class ReadyzAnswer(TypedDict):
     degraded: list[str]
     parts: dict[str, ReadyzAnswerParts]
     revision: int
+    corrected: int
 
 
 class ReadyzAnswerParts(TypedDict):

@@ -9,6 +9,7 @@ from fastapi.testclient import TestClient
 
 from app.wire.compare_form import COMPARE_EXAMPLE
 from app.wire.operators.operators_form import OPERATORS_EXAMPLE
+from tests.service import wait_corrected
 
 GPUS = ["nvidia-l4", "a100-sxm4-80gb", "h100-sxm5-80gb"]
 PRICES = {"nvidia-l4": 0.8, "a100-sxm4-80gb": 1.5, "h100-sxm5-80gb": 3.0}
@@ -210,6 +211,7 @@ def test_energy_follows_from_measured_power(client: TestClient) -> None:
         for n in sizes
     ]
     assert client.post("/measurements", json=rows).status_code == 200
+    wait_corrected(client)
     model = {"kind": "model", "name": "gpt2", "batch": 2, "sequence": 256}
     for workload in (OPERATORS, model):
         found = {row["gpu"]: row for row in ask(client, workload=workload, gpus=["tesla-t4", "nvidia-l4"])["ranking"]}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from time import monotonic, sleep
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+
+from tests.service import wait_corrected
 
 GPU = "rtx-4090"
 OPERATORS = {
@@ -142,10 +143,8 @@ def test_measured_rows_are_not_planned_again(client: TestClient) -> None:
         for row in first["measurements"]
     ]
     client.post("/measurements", json=rows).raise_for_status()
-    deadline = monotonic() + 60.0
-    while (second := plan(client, "rtx-3090", **card))["measured"] < len(rows) and monotonic() < deadline:
-        sleep(0.05)
-    after = answer()
+    wait_corrected(client)
+    second, after = plan(client, "rtx-3090", **card), answer()
     assert (first["measured"], second["measured"]) == (0, 16)
     known = [row["workload"] for row in rows]
     assert not [row for row in second["measurements"] if row["workload"] in known]

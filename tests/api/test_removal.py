@@ -9,6 +9,7 @@ from fastapi.testclient import TestClient
 
 from app.services.gpus import GPU_EXAMPLE
 from tests.kernels_data import SAXPY
+from tests.service import wait_corrected
 
 LAB = GPU_EXAMPLE | {"id": "lab-gpu", "name": "Lab GPU", "aliases": []}
 MODEL = {"kind": "model", "name": "resnet18", "mode": "inference", "batch": 8, "image_size": 224, "dtype": "fp32"}
@@ -43,6 +44,7 @@ def send(client: TestClient, rows: list[dict[str, Any]]) -> None:
 def times(client: TestClient) -> list[float]:
     """Of an operator, one that may be corrected, a kernel by another's time and a network, milliseconds."""
     asked = [{"kind": "operators", "operators": [linear(m)]} for m in (1024, 1500)] + [SAXPY, MODEL]
+    wait_corrected(client)
     answers = [client.post("/predict", json={"gpu": "lab-gpu", "workload": workload}) for workload in asked]
     return [answer.raise_for_status().json()["predictions"][0]["latency_ms"] for answer in answers]
 

@@ -9,7 +9,7 @@ Kernel names only join rows; nothing branches on one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -70,12 +70,12 @@ class Auto:
 
         A floor is fitted to the GPU's rows, else the catalogue's measured figure, else NaN.
         """
-        key = ("devices", self)
-        if key not in gpus.memo:
+        known: Devices | None = gpus.memo_of.get(self)
+        if known is None:
             devices = devices_of(gpus)
             fitted = np.array([self.floors_.get(gpu, np.nan) for gpu in gpus.ids])
-            gpus.memo[key] = devices._replace(floor_s=np.where(np.isnan(fitted), devices.floor_s, fitted))
-        known: Devices = gpus.memo[key]
+            known = devices._replace(floor_s=np.where(np.isnan(fitted), devices.floor_s, fitted))
+            gpus.memo_of[self] = known
         return known
 
     def predict(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, *, evidence: Evidence) -> Estimate:
@@ -128,7 +128,15 @@ class Auto:
 
     def with_measured(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Auto:
         """Return `auto` calibrated to the measured rows of `runs`, in seconds and without training."""
-        return replace(self, operators_=learning.with_measured(self.operators_, runs, gpus))
+        return self.with_corrections([self.corrections(runs, gpus)], gpus)
+
+    def corrections(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> learning.Corrections:
+        """Return the calibration to the measured rows of `runs`, which `with_corrections` takes."""
+        return learning.corrections(self.operators_, runs, gpus)
+
+    def with_corrections(self, found: Iterable[learning.Corrections], gpus: GpuTable) -> Auto:
+        """Return `auto` calibrated, in milliseconds; `found` were fitted to distinct operators or GPUs."""
+        return replace(self, operators_=learning.corrected(self.operators_, found, gpus))
 
     layout = staticmethod(layout)
     learned_cells = staticmethod(learned_cells)

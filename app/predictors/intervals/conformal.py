@@ -6,8 +6,9 @@ a group hold for predictions from such evidence. Groups without residuals use pr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from typing import Any, Self
 
 import numpy as np
@@ -22,7 +23,7 @@ LEAST_RESIDUALS = 10
 FEW_GPUS = 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Intervals:
     """Residual quantiles per group, by its code (app.predictors.intervals.groups).
 
@@ -65,6 +66,11 @@ class Intervals:
             {CODES[name]: of for name, of in state[part].items()} for part in ("residuals", "units", "gpus")
         )
         return cls(residuals, units, gpus)
+
+    @cached_property
+    def last_log_offsets(self) -> Callable[[float], Floats]:
+        """`log_offsets`, cached for the last coverages."""
+        return lru_cache(maxsize=32)(self.log_offsets)
 
     def log_offsets(self, coverage: float) -> Floats:
         """Offsets to add to log latency, float64 [2, groups]: low and high at `coverage` in (0, 1).

@@ -17,6 +17,7 @@ from sqlalchemy import Connection
 
 from app import __version__
 from app.engine.catalogue import catalog_of
+from app.engine.corrections import corrected, fit_here
 from app.engine.engine import POOLED, Engine, Served
 from app.engine.gpu_rows import Snapshot
 from app.engine.measured_operators import measured_operators
@@ -33,6 +34,7 @@ from app.services.quotes.save import stored_measurements
 from app.store import prices
 from app.store.artifacts import ArtifactRefused
 from app.store.quotes import Saved
+from app.store.revision import PARTS
 from app.store.session import Database
 from app.tables.complete import spec_from_dict
 from app.tables.gpus import GpuTable
@@ -121,7 +123,10 @@ def _load_versions(
         versions = {
             key: _load(connection, stores, gpus, key, version) for key, version in pins.items() if key not in current
         }
-        return measured_operators(connection, gpus, versions, None)[1] if versions else {}
+        if not versions:
+            return {}
+        _, with_rows = measured_operators(connection, engine.catalog, gpus, versions, None, PARTS)
+        return {key: corrected(key[0], item, gpus, fit_here)[0] for key, item in with_rows.items()}
 
 
 def _load(connection: Connection, stores: Stores, gpus: GpuTable, key: tuple[str, str], version: str) -> Served:

@@ -37,6 +37,24 @@ def test_equal_rows_give_their_median() -> None:
         assert (len(index), found.tolist()) == (1, [middle])
 
 
+def test_an_index_updated_in_parts_is_that_of_all_rows() -> None:
+    draw = np.random.default_rng(0)
+    sizes = draw.integers(1, 6, (60, 2))
+    ops = operators("linear", *({"m": int(m), "n": int(n), "k": 32} for m, n in sizes))
+    gpu, times = draw.integers(0, 2, 60), draw.random(60)
+
+    def run(rows: np.ndarray) -> OperatorRuns:
+        return runs_of("linear", "fp32", ops.take(rows), gpu=gpu[rows].tolist(), latency_s=times[rows].tolist())
+
+    whole = OperatorIndex.build([run(np.arange(60))], known=2)
+    index = OperatorIndex.build((), known=2)
+    for rows in np.array_split(np.arange(60), 7):
+        index = index.updated([run(rows)])
+    assert index.updated(()) is index
+    for column in ("keys", "latency_s", "start", "shift"):
+        np.testing.assert_array_equal(getattr(index, column), getattr(whole, column))
+
+
 def test_equality_of_measured_operators() -> None:
     plain = {"m": 8, "n": 16, "k": 32}
     same = operators("linear", plain, {**plain, "count": 7}, {**plain, "eager": 1})

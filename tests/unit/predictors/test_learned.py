@@ -11,7 +11,7 @@ import pytest
 from app.ops.moe import OTHER
 from app.ops.tiles import CANDIDATES
 from app.predictors.auto.operators.learning.fitting import agreed
-from app.predictors.auto.operators.learning.learn import expected_errors, with_measured
+from app.predictors.auto.operators.learning.learn import corrected, corrections, expected_errors
 from app.predictors.auto.operators.models.training_samples import samples
 from app.predictors.auto.operators.physics.analytic_model import (
     ANY_TILE,
@@ -344,7 +344,7 @@ def test_loaded_trees_are_in_memory_once() -> None:
     read = again._packed  # what compiled code reads
     trees = [model.trees for model in again._models]
     assert all(np.shares_memory(part.value, read.value) for part in trees)
-    told = with_measured(again, [runs("linear", "mnk", 40, (UNSEEN,))], GPUS)
+    told = corrected(again, [corrections(again, [runs("linear", "mnk", 40, (UNSEEN,))], GPUS)], GPUS)
     for model, first, stop in zip(told._models, told._packed.first, told._packed.stop, strict=True):
         halves = told._packed.value[first:stop].view(np.float16)
         np.testing.assert_array_equal(halves, model.trees.value.astype(np.float16))

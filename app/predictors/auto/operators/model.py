@@ -202,10 +202,9 @@ class Learned:
 
     def _gpu_models(self, gpus: GpuTable) -> GpuModels:
         """GpuModels of every GPU of a table, stacked once per table."""
-        key = ("gpu_models", self)
-        if key not in gpus.memo:
-            gpus.memo[key] = self._stacked(gpus)
-        known: GpuModels = gpus.memo[key]
+        known: GpuModels | None = gpus.memo_of.get(self)
+        if known is None:
+            known = gpus.memo_of[self] = self._stacked(gpus)
         return known
 
     def _stacked(self, gpus: GpuTable) -> GpuModels:

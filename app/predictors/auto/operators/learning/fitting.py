@@ -97,16 +97,15 @@ def _own(samples: Samples, code: int, base: Cell, *, shared_has_rows: bool) -> M
     return corrected(samples, others, base.shared)
 
 
-def calibrated(samples: Samples, before: Cell) -> Cell:
-    """`before` with small corrections for the GPUs of these samples that have no model of their own."""
-    own, architecture = dict(before.own), dict(before.architecture)
+def calibrated(samples: Samples, before: Cell) -> dict[str, tuple[Model, str]]:
+    """Corrections of `before` for the GPUs of these samples that have no model of their own, with architecture keys."""
+    found = {}
     for code in np.unique(samples.gpu).tolist():
-        name = samples.names[code]
-        if name not in own or not own[name].alone or name in before.lenders:
+        name, architecture = samples.names[code], samples.architectures[code]
+        if name not in before.own or not before.own[name].alone or name in before.lenders:
             rows = samples.of(np.flatnonzero(samples.gpu == code))
-            own[name] = corrected(rows, before.others(name, samples.architectures[code]), before.shared)
-            architecture[name] = samples.architectures[code]
-    return replace(before, own=own, architecture=architecture)
+            found[name] = corrected(rows, before.others(name, architecture), before.shared), architecture
+    return found
 
 
 def _with_isolated(samples: Samples) -> Model:

@@ -6,7 +6,7 @@ collectives, and distillation inputs. A few rows calibrate the cell that answers
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +20,7 @@ from app.predictors.auto.operators.learning.tile_choice import tiled
 from app.predictors.auto.operators.model import CellKey, Learned, borrows_native
 from app.predictors.auto.operators.models.features import SHAPE_FEATURES, shape_features
 from app.predictors.auto.operators.models.gaussian_process import View, expected
-from app.predictors.auto.operators.models.per_operator import Cell
+from app.predictors.auto.operators.models.per_operator import Cell, Model
 from app.predictors.auto.operators.models.ranges import extrapolation_distance
 from app.predictors.auto.operators.models.training_samples import (
     architecture_keys,
@@ -55,17 +55,35 @@ def fit(known: Learned, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Learned
     return Learned(cells)
 
 
-def with_measured(known: Learned, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Learned:
-    """`known` calibrated to the GPUs of `runs`, without training; GPUs with a model of their own keep it."""
+# Models of GPUs by their ids, each with the GPU's architecture key, for every cell that they correct.
+Corrections = Mapping[CellKey, Mapping[str, tuple[Model, str]]]
+
+
+def corrections(known: Learned, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Corrections:
+    """The calibration of `known` to the GPUs of `runs`, without training; GPUs with a model of their own have none.
+
+    Those of an operator on a GPU depend on no other operator and GPU. Takes up to a second for each.
+    """
     runs, gpus = runs_by_link(runs, gpus)
-    cells, given = dict(known.cells), dict[CellKey, list[Measurements]]()
+    given, found = dict[CellKey, list[Measurements]](), dict[CellKey, dict[str, tuple[Model, str]]]()
     for run in runs:
         rows = usual_rows(run).rows
         for key, here in _homes(known, rows.ops):
             given.setdefault(key, []).append(rows.take(here))
     for key, parts in given.items():
         base = _base(known, key, gpus)
-        cells[key] = calibrated(tiled(joined(parts), gpus, base.tile), base)
+        found[key] = calibrated(tiled(joined(parts), gpus, base.tile), base)
+    return found
+
+
+def corrected(known: Learned, found: Iterable[Corrections], gpus: GpuTable) -> Learned:
+    """`known` with corrections of distinct operators or GPUs, found by `corrections`."""
+    cells = dict(known.cells)
+    for key, models in ((key, models) for one in found for key, models in one.items()):
+        base = cells[key] if key in cells else _base(known, key, gpus)
+        own = {**base.own, **{gpu: model for gpu, (model, _) in models.items()}}
+        architecture = {**base.architecture, **{gpu: of for gpu, (_, of) in models.items()}}
+        cells[key] = replace(base, own=own, architecture=architecture)
     return Learned(cells, known.tree_arena)
 
 

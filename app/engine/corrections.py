@@ -1,0 +1,108 @@
+"""Corrections of served versions by measured rows that they were not trained on: fitted apart, then put in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from app.engine.engine import Engine, Served
+from app.engine.power_model import PowerModel
+from app.engine.trial import tried_on
+from app.engine.unlearned import Correction, Group, GroupKey
+from app.store.artifacts import ArtifactRefused
+from app.tables.gpus import GpuTable
+
+Key = tuple[str, str]
+
+
+class Failure(NamedTuple):
+    """Why a group has no corrections."""
+
+    reason: str
+
+
+# Fits groups of a version, without its corrections; yields the predictor's corrections for each.
+Fit = Callable[[Served, Sequence[Group], GpuTable], Iterable[Any | Failure]]
+
+
+class Corrected(NamedTuple):
+    """What to put in place of an engine's parts, as of a revision; `problems`: a message per group that failed."""
+
+    revision: int
+    served: Mapping[Key, Served]
+    power: PowerModel
+    problems: tuple[str, ...]
+
+
+def fit_here(version: Served, groups: Sequence[Group], gpus: GpuTable) -> Iterable[Any | Failure]:
+    """Fit in this process: takes up to a second for each group."""
+    return (fitted(plain_of(version), group, gpus) for group in groups)
+
+
+def fitted(plain: Any, group: Group, gpus: GpuTable) -> Any | Failure:
+    """Return the corrections of a predictor for a group, or why there are none."""
+    try:
+        return plain.corrections(group.runs(gpus), gpus)
+    except Exception as error:
+        return Failure(repr(error))
+
+
+def plain_of(version: Served) -> Any:
+    """Return the predictor as it was trained."""
+    return version.uncalibrated or version.predictor
+
+
+def outdated(version: Served) -> dict[GroupKey, Group]:
+    """Return the groups whose rows have changed since they were fitted."""
+    return {
+        key: group
+        for key, group in version.unlearned.items()
+        if key not in version.corrections or version.corrections[key].group is not group
+    }
+
+
+def corrected(name: str, version: Served, gpus: GpuTable, fit: Fit) -> tuple[Served, list[str]]:
+    """Return the version corrected by all of its groups, of which the outdated ones are fitted, and messages."""
+    new, problems = outdated(version), list[str]()
+    corrections = {key: item for key, item in version.corrections.items() if key in version.unlearned}
+    if not new and len(corrections) == len(version.corrections):
+        return version, []
+    for (key, group), models in zip(new.items(), fit(version, list(new.values()), gpus), strict=True):
+        if isinstance(models, Failure):
+            problems.append(f"{name} {version.version} is not corrected by {key[0]} on {key[1]}: {models.reason}")
+        corrections[key] = Correction(group, None if isinstance(models, Failure) else models)
+    try:
+        return _with(version, corrections, new, gpus), problems
+    except ArtifactRefused as error:
+        problems.append(f"{name} {version.version} is not corrected: {error.detail}")
+        refused = {key: Correction(group, None) for key, group in new.items()}
+        return _with(version, {**corrections, **refused}, {}, gpus), problems
+
+
+def _with(
+    version: Served, corrections: Mapping[GroupKey, Correction], new: Mapping[GroupKey, Group], gpus: GpuTable
+) -> Served:
+    """The version with these corrections, tried where they are new."""
+    plain = plain_of(version)
+    found = [item.models for item in corrections.values() if item.models is not None]
+    ready = replace(
+        version,
+        predictor=plain.with_corrections(found, gpus) if found else plain,
+        uncalibrated=plain if found else None,
+        corrections=corrections,
+    )
+    for (op, gpu), group in new.items():
+        tried_on(ready, gpus, [(op, dtype) for dtype in group.dtypes()], [gpus.ids.index(gpu)])
+    return ready
+
+
+def amended(engine: Engine, found: Corrected) -> Engine:
+    """Return an engine, perhaps newer than the one that was corrected, with what was found."""
+    served = dict(engine.served)
+    for key, item in found.served.items():
+        if key in served and served[key].version == item.version:
+            served[key] = replace(
+                served[key], predictor=item.predictor, uncalibrated=item.uncalibrated, corrections=item.corrections
+            )
+    return replace(engine, served=served, power=found.power, corrected=found.revision)

@@ -1,0 +1,156 @@
+"""POST /measurements of one row, alone and beside predictions, while a GPU has many rows that `auto` did not learn.
+
+    python -m benchmarks.uploads [--rows 1500] [--seconds 20] [--uploads 50] [--predictions 500]
+
+Starts the whole service on an empty data folder. Stores measured operators of a GPU, then sends further rows one by
+one: first alone, then at a rate beside predictions at another. Exits 1 if a goal is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import uvloop
+
+from app.config import Settings
+from app.wire.prediction_form import PREDICT_EXAMPLE
+from tests.service import Service, wait_corrected
+
+# Aims: median of an upload, and the longest answer of either kind, milliseconds.
+MEDIAN_MS, STALL_MS = 50.0, 100.0
+GPU = "titan-v"
+DTYPES, OPERATORS = ("fp32", "fp16"), ("linear", "bmm", "softmax", "layer_norm", "gelu", "add")
+_PREDICT = json.dumps(PREDICT_EXAMPLE).encode()
+
+Ask = Callable[[bytes], Any]
+
+
+def rows(count: int) -> Iterator[dict[str, Any]]:
+    """Distinct measured operators, made up."""
+    draw = np.random.default_rng(0)
+    for k in range(count):
+        op, dtype = OPERATORS[k % len(OPERATORS)], DTYPES[k // len(OPERATORS) % len(DTYPES)]
+        m, n, size = (int(each) for each in draw.integers(64, 4096, 3))
+        product, batch = {"m": m, "n": n, "k": size}, 4 if op == "bmm" else 1
+        dims = {"b": batch, **product} if op == "bmm" else product if op == "linear" else {"b": 64 + k, "h": n}
+        seconds = 5e-5 + (2 * batch * m * n * size / 4e12 if "m" in dims else 8 * dims["b"] * n / 3e11)
+        yield {
+            "gpu": GPU,
+            "software": "pytorch-2.4",
+            "source": "benchmark",
+            "latency_ms": 1e3 * seconds * float(draw.uniform(1.0, 1.2)),
+            "workload": {"kind": "operator", "op": op, "dtype": dtype, **dims},
+        }
+
+
+@asynccontextmanager
+async def connected(port: int, path: str) -> AsyncIterator[Ask]:
+    """A function that posts a JSON body over one connection; raises RuntimeError unless the answer is 200."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = f"POST {path} HTTP/1.1\r\nHost: benchmark\r\nContent-Type: application/json\r\nContent-Length: "
+
+    async def ask(body: bytes) -> None:
+        writer.write(f"{head}{len(body)}\r\n\r\n".encode() + body)
+        answer = await reader.readuntil(b"\r\n\r\n")
+        length = int(answer.lower().split(b"content-length:")[1].split(b"\r\n")[0])
+        content = await reader.readexactly(length)
+        if not answer.startswith(b"HTTP/1.1 200"):
+            raise RuntimeError(content.decode())
+
+    try:
+        yield ask
+    finally:
+        writer.close()
+
+
+async def at_rate(port: int, path: str, bodies: Callable[[], bytes], rate: float, seconds: float) -> list[float]:
+    """Milliseconds from when each request was due to its answer: a stall counts for all requests that wait for it."""
+    waits: list[float] = []
+    began = time.perf_counter()
+    due: asyncio.Queue[float] = asyncio.Queue()
+
+    async def work() -> None:
+        async with connected(port, path) as ask:
+            while (at := await due.get()) >= 0:
+                await ask(bodies())
+                waits.append(1e3 * (time.perf_counter() - at))
+
+    workers = [asyncio.create_task(work()) for _ in range(16)]
+    for k in range(int(rate * seconds)):
+        await asyncio.sleep(max(began + k / rate - time.perf_counter(), 0))
+        due.put_nowait(began + k / rate)
+    for _ in workers:
+        due.put_nowait(-1.0)
+    await asyncio.gather(*workers)
+    return waits
+
+
+def printed(name: str, waits: list[float]) -> tuple[float, float]:
+    """Print the quantiles of waits; returns the median and the longest."""
+    middle, late, longest = np.quantile(waits, (0.5, 0.99, 1.0))
+    print(f"{name:<44}{len(waits):>6} requests: p50 {middle:6.1f} ms, p99 {late:6.1f} ms, longest {longest:6.1f} ms")
+    return float(middle), float(longest)
+
+
+def corrected_s(service: Service) -> float:
+    """Seconds until corrections include every row."""
+    began = time.monotonic()
+    wait_corrected(service.client)
+    return time.monotonic() - began
+
+
+def main() -> None:
+    """Print the waits of uploads and predictions."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1500)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--uploads", type=float, default=50.0)
+    parser.add_argument("--predictions", type=float, default=500.0)
+    options = parser.parse_args()
+    alone = 100
+    made = list(rows(options.rows + alone + int(options.seconds * options.uploads)))
+    left = iter(json.dumps([row]).encode() for row in made[options.rows :])
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        Service(Settings(data_dir=Path(folder) / "data"), Path(folder) / "log") as service,
+    ):
+        service.client.post("/measurements", json=made[: options.rows]).raise_for_status()
+        print(f"{options.rows} rows of a GPU correct predictions after {corrected_s(service):.1f} s")
+        first = printed("uploads of one row, alone", uvloop.run(_alone(service.port, left, alone)))
+        print(f"the last of them corrects predictions after {corrected_s(service):.1f} s")
+        uploads, predictions = uvloop.run(_together(service.port, left, options))
+        second = printed(f"uploads at {options.uploads:g}/s beside predictions", uploads)
+        third = printed(f"predictions at {options.predictions:g}/s beside uploads", predictions)
+        print(f"the last of them corrects predictions after {corrected_s(service):.1f} s")
+    sys.exit(max(first[0], second[0]) > MEDIAN_MS or max(second[1], third[1]) > STALL_MS)
+
+
+async def _alone(port: int, bodies: Iterator[bytes], count: int) -> list[float]:
+    waits = []
+    async with connected(port, "/measurements") as ask:
+        for _ in range(count):
+            began = time.perf_counter()
+            await ask(next(bodies))
+            waits.append(1e3 * (time.perf_counter() - began))
+    return waits
+
+
+async def _together(port: int, bodies: Iterator[bytes], options: argparse.Namespace) -> tuple[list[float], list[float]]:
+    uploads = at_rate(port, "/measurements", lambda: next(bodies), options.uploads, options.seconds)
+    predictions = at_rate(port, "/predict", lambda: _PREDICT, options.predictions, options.seconds)
+    both = await asyncio.gather(uploads, predictions)
+    return both[0], both[1]
+
+
+if __name__ == "__main__":
+    main()
