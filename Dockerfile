@@ -31,4 +31,4 @@ EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=3s --start-period=20s --retries=3 \
   CMD ["python", "-c", "import os, urllib.request as r; r.urlopen(f'http://127.0.0.1:{os.environ[\"PORT\"]}/healthz', timeout=2)"]
 # The image holds no embedded PostgreSQL: DATABASE_URL is required, and the worker is a container of its own.
-CMD ["sh", "-c", "exec uvicorn app.main:create_app --factory --host \"$HOST\" --port \"$PORT\" --workers \"${GPUCAST_WORKERS:-1}\" --loop uvloop --http httptools --no-access-log --timeout-graceful-shutdown \"${GPUCAST_STOP_GRACE_S:-30}\""]
+CMD ["sh", "-c", "exec uvicorn app.main:create_app --factory --host \"$HOST\" --port \"$PORT\" --workers \"${GPUCAST_WORKERS:-1}\" --loop uvloop --http app.api.http_protocol:BoundedHttp --no-access-log --timeout-graceful-shutdown \"${GPUCAST_STOP_GRACE_S:-30}\""]

@@ -66,6 +66,18 @@ class Settings:
     max_request_bytes: Annotated[int, Knob("GPUCAST_MAX_REQUEST_BYTES", "largest body of other requests, bytes")] = (
         4 * 2**20
     )
+    max_connections: Annotated[
+        int, Knob("GPUCAST_MAX_CONNECTIONS", "connections of an API process at a time; under its limit of open files")
+    ] = 800
+    header_timeout_s: Annotated[
+        float, Knob("GPUCAST_HEADER_TIMEOUT_S", "time to send the headers of a request, seconds")
+    ] = 10.0
+    body_timeout_s: Annotated[
+        float, Knob("GPUCAST_BODY_TIMEOUT_S", "time to send a body, and a second more per 16 KiB of it, seconds")
+    ] = 20.0
+    keep_alive_s: Annotated[
+        float, Knob("GPUCAST_KEEP_ALIVE_S", "time that a connection without a request stays open, seconds")
+    ] = 5.0
     max_batch_rows: Annotated[int, Knob("GPUCAST_MAX_BATCH_ROWS", "most rows in one batch or upload")] = 1_000_000
     database_wait_s: Annotated[
         float, Knob("GPUCAST_DATABASE_WAIT_S", "time that a start waits for the database, seconds")

@@ -11,6 +11,8 @@ GpucastError (500)
 |-- TooLarge (413)            names the limit
 |-- UnsupportedMedia (415)    lists the accepted types
 |-- TooMany (429)             over the rate limit; has Retry-After
+|-- TooSlow (408)           a request did not arrive in time
+|-- HeadersTooLarge (431)   names the limit
 |-- Cancelled (499)         the caller left, so nobody sees this
 |-- TimedOut (504)            the request took too long
 `-- Unavailable (503)         the database or queue is unavailable; has Retry-After
@@ -127,6 +129,25 @@ class UnsupportedMedia(GpucastError):
     status = 415
     title = "Unsupported media type"
     code = "unsupported-media"
+
+
+class TooSlow(GpucastError):
+    """The request did not arrive in time."""
+
+    status = 408
+    title = "Request timeout"
+    code = "request-timeout"
+
+
+class HeadersTooLarge(GpucastError):
+    """The request line and headers are too long."""
+
+    status = 431
+    title = "Headers too large"
+    code = "headers-too-large"
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(f"The request line and headers are over {limit_bytes:,} bytes together.")
 
 
 class Cancelled(GpucastError):

@@ -30,6 +30,7 @@ from app.wire.prediction_form import PREDICT_EXAMPLE
 
 GOAL = 0.45
 BODY = json.dumps(PREDICT_EXAMPLE).encode()
+BOUNDED = ("--http", "app.api.http_protocol:BoundedHttp")  # as `gpucast serve` runs it
 WARM_UP_S = 1.0
 START_S = 120
 
@@ -58,7 +59,7 @@ def main() -> None:
     options = parser.parse_args()
     with ExitStack() as held:
         folder = held.enter_context(tempfile.TemporaryDirectory())
-        ours = held.enter_context(server("app.main:create_app", "--factory", GPUCAST_DATA_DIR=folder))
+        ours = held.enter_context(server("app.main:create_app", "--factory", *BOUNDED, GPUCAST_DATA_DIR=folder))
         answer = _ask(ours)
         theirs = held.enter_context(server("benchmarks.http_route:bare", BARE_ANSWER=answer))
         assert orjson.loads(_ask(theirs)) == orjson.loads(answer)
@@ -87,9 +88,9 @@ def server(*target: str, **environment: str) -> Iterator[int]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
-    command = (sys.executable, "-m", "uvicorn", *target, "--port", str(port), "--log-level", "warning")
-    quick = ("--loop", "uvloop", "--http", "httptools", "--no-access-log")
-    process = subprocess.Popen([*command, *quick], env={**os.environ, **environment})
+    quick = ("--loop", "uvloop", "--http", "httptools", "--no-access-log", "--log-level", "warning")
+    command = (sys.executable, "-m", "uvicorn", *quick, *target, "--port", str(port))
+    process = subprocess.Popen(command, env={**os.environ, **environment})
     try:
         yield port
     finally:

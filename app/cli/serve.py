@@ -64,7 +64,7 @@ def _serve(settings: Settings) -> None:
         log_config=None if settings.log_format == "json" else LOGGING_CONFIG,
         access_log=False,
         loop="uvloop",
-        http="httptools",
+        http="app.api.http_protocol:BoundedHttp",
         timeout_graceful_shutdown=int(settings.stop_grace_s),
     )
 

@@ -1,0 +1,173 @@
+"""uvicorn's HTTP protocol with limits: connections, bytes of headers, and time to receive requests and take answers.
+
+httptools has none of these. A request that arrives in one piece, as most do, is not timed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import cache
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from app.api import problems
+from app.config import Settings
+from app.errors import GpucastError, HeadersTooLarge, Malformed, TooSlow, Unavailable
+
+# Largest head of a request: its line and its headers. No proxy passes on half as much.
+MAX_HEADER_BYTES = 65_536
+# A longer body gets more time. A slower caller keeps a connection and memory on purpose.
+_BODY_BYTES_PER_S = 16_384
+# Longest time in which a caller takes nothing of an answer that waits for it.
+_ANSWER_S = 30.0
+_TICK_S = 0.5
+# Time to read a refusal of a connection before it is closed: closing at once may discard it.
+_REFUSED_S = 0.2
+
+
+class _Trailers(list[tuple[bytes, bytes]]):
+    """Headers after a body: nobody reads them, so none is kept."""
+
+    def append(self, item: tuple[bytes, bytes]) -> None:
+        """Drop it."""
+
+
+_TRAILERS = _Trailers()
+
+
+class BoundedHttp(HttpToolsProtocol):
+    """One connection. uvicorn makes it, by name, so it reads the settings of the environment."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._settings = _settings()
+        self.timeout_keep_alive = self._settings.keep_alive_s  # type: ignore[assignment]  # fractions work
+        self._begun = self._in_body = self._refused = False  # a request has begun; its headers were received
+        self._piece = self._received = 0  # bytes of this piece, and of earlier pieces of the request
+        self._unsent = 0  # bytes of the answer that waited when last looked at
+        self._timer: asyncio.TimerHandle | None = None
+        self._since = 0.0  # when the request, or the wait for it, began
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Refuse the connection with 503 if there are too many; otherwise wait for a request."""
+        super().connection_made(transport)
+        most = self._settings.max_connections
+        if len(self.connections) > most:
+            self._refuse(Unavailable(f"There are {most:,} connections, as many as are served."))
+        else:
+            self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the timer."""
+        self._unwatch()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Read a piece of a request; time the request if it is not whole."""
+        if self._refused:
+            return
+        self._piece = len(data)
+        super().data_received(data)
+        if self._begun or self._timer is not None:
+            self._check()
+
+    def _check(self) -> None:
+        """Start, continue or stop to time the request, and refuse one whose headers are too large."""
+        self._received += self._piece
+        if self._refused or not self._begun:
+            self._unwatch()
+        elif not self._in_body and self._received > MAX_HEADER_BYTES:
+            self._refuse(HeadersTooLarge(MAX_HEADER_BYTES))
+        elif self._timer is None:
+            self._watch()
+
+    def on_message_begin(self) -> None:
+        """Note that a request begins."""
+        self._begun, self._in_body, self._received = True, False, 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """Start the request, unless its head is too large."""
+        if self._received + self._piece > MAX_HEADER_BYTES and self._head_bytes() > MAX_HEADER_BYTES:
+            raise HeadersTooLarge(MAX_HEADER_BYTES)
+        self._in_body = True
+        super().on_headers_complete()
+        self.headers = _TRAILERS
+
+    def _head_bytes(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+
+    def on_message_complete(self) -> None:
+        """Note that the request is whole."""
+        self._begun = False
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what the parser could not read, or what was raised in one of its callbacks."""
+        too_large = not self._in_body and self._received + self._piece > MAX_HEADER_BYTES
+        self._refuse(HeadersTooLarge(MAX_HEADER_BYTES) if too_large else Malformed(msg))
+
+    def pause_writing(self) -> None:
+        """Wait for the caller to take its answer."""
+        super().pause_writing()
+        self._unsent = self.transport.get_write_buffer_size()
+        self._watch()
+
+    def resume_writing(self) -> None:
+        """Go on: the caller has taken most of its answer."""
+        self._unwatch()
+        super().resume_writing()
+
+    def _watch(self) -> None:
+        if self._timer is None:
+            self._since = self.loop.time()
+            self._timer = self.loop.call_later(_TICK_S, self._look)
+
+    def _unwatch(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        """End the connection if it is too slow; otherwise look again."""
+        self._timer = self.loop.call_later(_TICK_S, self._look)
+        if self.flow.write_paused:
+            unsent = self.transport.get_write_buffer_size()
+            if unsent < self._unsent:
+                self._unsent, self._since = unsent, self.loop.time()
+            elif self.loop.time() > self._since + _ANSWER_S:
+                self.transport.abort()
+        elif self.loop.time() > self._since + self._allowed_s() and not self.flow.read_paused:
+            self._expire()
+
+    def _allowed_s(self) -> float:
+        if self._in_body:
+            return self._settings.body_timeout_s + self._received / _BODY_BYTES_PER_S
+        return self._settings.header_timeout_s
+
+    def _expire(self) -> None:
+        """Answer 408 to a part of a request, unless it has an answer, and close the connection."""
+        if self._begun and not (self._in_body and self.cycle.response_started):
+            what = "body" if self._in_body else "headers"
+            self._refuse(TooSlow(f"The {what} did not arrive within {self._allowed_s():.0f} s; send them faster."))
+        else:
+            self.transport.close()
+
+    def _refuse(self, error: GpucastError) -> None:
+        """Answer with an error, and close the connection; what it sends is not read any more."""
+        self._refused = True
+        self._unwatch()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True  # the application's answer is dropped
+            self.cycle.message_event.set()
+        response = problems.error_response(error)
+        headers = [*response.raw_headers, (b"connection", b"close")]
+        lines = [name + b": " + value + b"\r\n" for name, value in headers]
+        self.transport.write(b"".join([STATUS_LINE[response.status_code], *lines, b"\r\n", bytes(response.body)]))
+        self.loop.call_later(_REFUSED_S, self.transport.close)
+
+
+@cache
+def _settings() -> Settings:
+    return Settings.from_env()
