@@ -79,6 +79,13 @@ class Settings:
         float, Knob("GPUCAST_KEEP_ALIVE_S", "time that a connection without a request stays open, seconds")
     ] = 5.0
     max_batch_rows: Annotated[int, Knob("GPUCAST_MAX_BATCH_ROWS", "most rows in one batch or upload")] = 1_000_000
+    doubtful_factor: Annotated[
+        float,
+        Knob(
+            "GPUCAST_DOUBTFUL_FACTOR",
+            "ratio to the expected time over which an uploaded measurement is doubtful; 0: none is",
+        ),
+    ] = 30.0
     database_wait_s: Annotated[
         float, Knob("GPUCAST_DATABASE_WAIT_S", "time that a start waits for the database, seconds")
     ] = 30.0

@@ -33,6 +33,7 @@ from app.api import (
     problems,
     scheduler,
     sign_in,
+    uploads,
 )
 from app.api.pages.shell import STATIC, assets
 from app.api.predict import PredictRoute
@@ -64,6 +65,7 @@ STRICT = (
     measurement_plan.router,
     graphs.router,
     measurements.router,
+    uploads.router,
     jobs.router,
     keys.router,
     partition.router,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
+from app.api.access import KEY
 from app.api.current import current
 from app.api.deps import BodyDep, DatabaseDep, HolderDep, SettingsDep, TablesDep
 from app.api.listing import Limit, Text
@@ -21,6 +22,8 @@ from app.services.measurements.ingest import Report, ingest
 from app.services.measurements.listing import page
 from app.services.measurements.measurement_bodies import READERS, read_measurements
 from app.services.measurements.removal import remove
+from app.store import doubtful
+from app.store.doubtful import DoubtfulRow
 from app.store.measurement_filters import Filters, Page
 from app.store.measurements import MeasurementRow
 from app.wire.measurements.measurement_form import MEASUREMENT_EXAMPLE
@@ -57,12 +60,22 @@ class DriftOut(BaseModel):
     inside_interval: float = Field(description="share of measured times within the 80 % interval, %")
 
 
+class Doubt(BaseModel):
+    """Why a row is doubtful; `loc` is its position and field."""
+
+    loc: list[int | str] = Field(description="the row's position, and the field")
+    msg: str = Field(description="the time, and the one that was expected")
+
+
 class IngestReport(BaseModel):
     """Result of an upload: `unchanged` rows were stored before."""
 
     received: int
     inserted: int
     unchanged: int
+    doubtful: int = Field(description="new rows that are far from what was expected: stored, but not used")
+    doubts: list[Doubt] = Field(description="why rows are doubtful, row by row")
+    upload_id: int | None = Field(description="by which the new rows can be listed and deleted; null without any")
     skipped: dict[str, int] = Field(description="reason -> number of rows without a measurement")
     ignored: dict[str, int] = Field(description="column -> number of rows, for columns that are not stored")
     added_gpus: list[str] = Field(description="GPUs that the upload defined")
@@ -70,8 +83,17 @@ class IngestReport(BaseModel):
     dry_run: bool
 
 
+class Expected(BaseModel):
+    """What was expected when the row was uploaded."""
+
+    expected_ms: float = Field(description="what `auto` predicted, milliseconds")
+
+
 class MeasurementOut(BaseModel):
-    """One stored measurement; figures that were not sent are absent."""
+    """One stored measurement; figures that were not sent are absent.
+
+    A row with `doubtful` is used for nothing until an admin confirms it.
+    """
 
     id: str
     gpu: str
@@ -86,6 +108,8 @@ class MeasurementOut(BaseModel):
     clock_hz: float | None = None
     power_w: float | None = None
     measured_at: datetime | None = None
+    upload_id: int | None = Field(default=None, description="the upload that brought the row; imports have none")
+    doubtful: Expected | None = Field(default=None, description="present where the time is far from what was expected")
     created_at: datetime | None = None
 
 
@@ -115,7 +139,14 @@ def post_measurements(
     upload = read_measurements(body, media, max_rows=most, read_table=tables.read_table)
 
     def stored(snapshot: Snapshot) -> Report:
-        return ingest(database, snapshot.engine, upload, dry_run=dry_run)
+        return ingest(
+            database,
+            snapshot.engine,
+            upload,
+            doubtful_factor=settings.doubtful_factor,
+            key_id=_key_id(request),
+            dry_run=dry_run,
+        )
 
     report = current(holder, stored, retry_on=(BadInput, Conflict, NotFound))
     holder.refresh()
@@ -134,11 +165,14 @@ class MeasurementFilters(BaseModel):
     name: Text | None = None
     software: Text | None = None
     source: Text | None = None
+    upload: int | None = Field(default=None, description="id of the upload that brought the rows")
+    key: int | None = Field(default=None, description="id of the API key that sent the rows")
 
     def to_filters(self, holder: SnapshotHolder) -> Filters:
         """Return the store's filters. Raises NotFound for an unknown GPU."""
         gpu = None if self.gpu is None else find(holder, self.gpu).id
-        return Filters(gpu=gpu, kind=self.kind, name=self.name, software=self.software, source=self.source)
+        given = self.model_dump(include={item.name for item in fields(Filters)})
+        return Filters(**given | {"gpu": gpu})
 
 
 class MeasurementQuery(MeasurementFilters):
@@ -148,6 +182,7 @@ class MeasurementQuery(MeasurementFilters):
         default=None, description="the `next` of the previous page"
     )
     limit: Limit = 100
+    doubtful: bool | None = Field(default=None, description="only doubtful rows, or only others (default: all)")
 
 
 @router.get("/measurements", response_model_exclude_none=True)
@@ -155,11 +190,13 @@ def list_measurements(
     query: Annotated[MeasurementQuery, Query()], database: DatabaseDep, holder: HolderDep
 ) -> MeasurementPage:
     """Stored measurements, filtered, page by page in the order of their ids."""
-    filters = asdict(query.to_filters(holder))
+    wanted = Page(**asdict(query.to_filters(holder)), after=query.after, limit=query.limit + 1)
     with database.begin(long=True) as connection:
-        rows = page(connection, Page(**filters, after=query.after, limit=query.limit + 1))
-    more = len(rows) > query.limit
-    items = [_out(row) for row in rows[: query.limit]]
+        items = [] if query.doubtful else [_out(row) for row in page(connection, wanted)]
+        items += [] if query.doubtful is False else [_doubtful(row) for row in doubtful.page(connection, wanted)]
+    items.sort(key=lambda item: item.id)
+    more = len(items) > query.limit
+    items = items[: query.limit]
     return MeasurementPage(items=items, next=items[-1].id if more else None)
 
 
@@ -199,6 +236,17 @@ def delete_measurements(
     return RemovalReport(rows=sum(counts.values()), removed=removed, dry_run=query.dry_run)
 
 
+def _key_id(request: Request) -> int | None:
+    """Return the id of the caller's key; None where no key is required."""
+    key = request.scope.get(KEY)
+    return None if key is None else int(key.id)
+
+
+def _doubtful(row: DoubtfulRow) -> MeasurementOut:
+    about: dict[str, Any] = {"id": row.id, "upload_id": row.upload_id, "created_at": row.created_at}
+    return MeasurementOut(**row.body, **about, doubtful=Expected(expected_ms=_ms(row.expected_s)))
+
+
 def _out(row: MeasurementRow) -> MeasurementOut:
     phases = row.phases_s
     return MeasurementOut(
@@ -215,6 +263,7 @@ def _out(row: MeasurementRow) -> MeasurementOut:
         clock_hz=row.clock_hz,
         power_w=row.power_w,
         measured_at=row.measured_at,
+        upload_id=row.upload_id,
         created_at=row.created_at,
     )
 

@@ -35,6 +35,7 @@ ROLES: Mapping[str, Mapping[str, Role | None]] = {
     "/livez": {"GET": OPEN},
     "/measured": {"GET": READ},
     "/measurements": {"GET": READ, "POST": CONTRIBUTE, "DELETE": ADMIN},
+    "/measurements/confirm": {"POST": ADMIN},
     "/metrics": {"GET": READ},
     "/openapi.json": {"GET": READ},
     "/partition": {"POST": PREDICT},
@@ -54,6 +55,7 @@ ROLES: Mapping[str, Mapping[str, Role | None]] = {
     "/scheduler/prioritize": {"POST": PREDICT},
     "/sign-in": {"GET": OPEN, "POST": OPEN},
     "/sign-out": {"POST": OPEN},
+    "/uploads": {"GET": READ},
     "/static/{path:path}": {"GET": OPEN},
 }
 

@@ -265,6 +265,8 @@ def send(server: Server, output: Output, found: Mapping[str, float]) -> None:
     sent = server.send(output.path)
     added = f"; registered {', '.join(sent.added_gpus)}" if sent.added_gpus else ""
     print(f"sent: {sent.inserted} new, {sent.unchanged} known before{added}")
+    for doubt in sent.doubtful:
+        print(f"  doubtful: {doubt}")
     for reason, count in sent.left_out.most_common():
         print(f"  {count:6d} left out: {reason}")
     _report_figures(output.device_name, server.send_figures(output.device_name, found))

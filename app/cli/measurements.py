@@ -12,7 +12,7 @@ command = typer.Typer(no_args_is_help=True, help="Delete stored measurements.")
 
 
 @command.command("delete")
-def delete(
+def delete(  # noqa: PLR0913, PLR0917 - one parameter per option
     gpu: Annotated[
         str | None, typer.Option(metavar="NAME", help="Delete those of this GPU (id, alias or name).")
     ] = None,
@@ -22,6 +22,8 @@ def delete(
     name: Annotated[str | None, typer.Option(help="Delete those of this kernel, operator or model.")] = None,
     software: Annotated[str | None, typer.Option(metavar="NAME", help="Delete those of this software stack.")] = None,
     source: Annotated[str | None, typer.Option(metavar="NAME", help="Delete those from this source.")] = None,
+    upload: Annotated[int | None, typer.Option(metavar="ID", help="Delete those that this upload brought.")] = None,
+    key: Annotated[int | None, typer.Option(metavar="ID", help="Delete those that this API key sent.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the rows that would be deleted.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Delete without confirmation.")] = False,
 ) -> None:
@@ -35,7 +37,7 @@ def delete(
         if gpu is not None:
             with runtime.database.begin() as connection:
                 gpu = load_catalog(connection).resolve(gpu).id
-        filters = Filters(gpu=gpu, kind=kind, name=name, software=software, source=source)
+        filters = Filters(gpu=gpu, kind=kind, name=name, software=software, source=source, upload=upload, key=key)
         counts = remove(runtime.database, filters, dry_run=True)
         for (what, where), rows in counts.items():
             print(f"{what:<10}{where:<28}{rows:>12,}")

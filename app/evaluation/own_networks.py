@@ -17,7 +17,7 @@ from app.engine.operator_blocks import TaggedBlock, to_tagged_runs
 from app.errors import NotFound
 from app.evaluation.measured_networks import NetworkRuns
 from app.graphs.convnets import FAMILIES
-from app.services.measurements.ingest import check, raise_errors
+from app.services.measurements.check_upload import check, raise_errors
 from app.services.measurements.measurement_bodies import read_measurements
 from app.services.measurements.stored_networks import NetworkTime, network_block, network_times
 from app.store.operator_blocks import identities

@@ -33,10 +33,11 @@ class FigureReport:
 
 @dataclass(slots=True)
 class Sent:
-    """Result of an upload: new rows, known rows, skipped rows by reason, and registered devices."""
+    """Result of an upload: new rows, known rows, doubtful rows, skipped rows by reason, and registered devices."""
 
     inserted: int = 0
     unchanged: int = 0
+    doubtful: list[str] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
     added_gpus: list[str] = field(default_factory=list)
 
@@ -115,6 +116,7 @@ class Server:
         report = decoded(answer)
         sent.inserted += report["inserted"]
         sent.unchanged += report["unchanged"]
+        sent.doubtful += [doubt["msg"] for doubt in report.get("doubts", ())]
         sent.left_out.update(report["skipped"])
         sent.added_gpus += report["added_gpus"]
 

@@ -10,13 +10,18 @@ from sqlalchemy import Column, ColumnElement, and_, true
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filters:
-    """Exact filters, all of which must match; `gpu` is a catalogue id, `name` a kernel, operator or model."""
+    """Exact filters, all of which must match; `gpu` is a catalogue id, `name` a kernel, operator or model.
+
+    `upload` and `key` are ids: of the upload that brought a row, and of the key that sent it.
+    """
 
     gpu: str | None = None
     kind: str | None = None
     name: str | None = None
     software: str | None = None
     source: str | None = None
+    upload: int | None = None
+    key: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

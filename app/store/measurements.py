@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Row, Select
 from sqlalchemy.dialects import postgresql
 
-from app.store import operators, revision
+from app.store import doubtful, operators, revision, uploads
 from app.store.measurement_filters import Filters, Page, agreeing
 from app.store.sql_tables import MEASUREMENTS
 
@@ -28,6 +28,7 @@ class MeasurementRow:
 
     gpu_id    catalogue id
     workload  the API's form without times
+    upload_id  the upload that brought it; None for imports
     id        empty before `insert`, which sets it to `identity`
     """
 
@@ -45,12 +46,13 @@ class MeasurementRow:
     clock_hz: float | None = None
     power_w: float | None = None
     measured_at: datetime | None = None
+    upload_id: int | None = None
     id: str = ""
     created_at: datetime | None = None
 
 
 _STORED = tuple(item.name for item in fields(MeasurementRow) if item.name != "created_at")
-_IDENTITY = tuple(name for name in _STORED if name not in ("id", "runs", "latency_std_s", "power_w"))
+_IDENTITY = tuple(name for name in _STORED if name not in ("id", "runs", "latency_std_s", "power_w", "upload_id"))
 
 
 def identity(row: MeasurementRow) -> str:
@@ -105,7 +107,8 @@ def page(connection: Connection, filters: Page) -> list[MeasurementRow]:
 
 def _agreeing(filters: Filters) -> ColumnElement[bool]:
     columns = {MEASUREMENTS.c.gpu_id: filters.gpu, MEASUREMENTS.c.kind: filters.kind, MEASUREMENTS.c.name: filters.name}
-    return agreeing(columns | {MEASUREMENTS.c.software: filters.software, MEASUREMENTS.c.source: filters.source})
+    columns |= {MEASUREMENTS.c.software: filters.software, MEASUREMENTS.c.source: filters.source}
+    return agreeing(columns) & uploads.in_uploads(filters, MEASUREMENTS.c.upload_id)
 
 
 def remove(connection: Connection, filters: Filters, *, dry_run: bool = False) -> dict[tuple[str, str], int]:
@@ -118,6 +121,8 @@ def remove(connection: Connection, filters: Filters, *, dry_run: bool = False) -
     counted = sa.select(each.c.kind, each.c.gpu_id, sa.func.count()).group_by(each.c.kind, each.c.gpu_id)
     gone = {(operators.KIND, gpu): rows for gpu, rows in operators.remove(connection, filters, dry_run=dry_run).items()}
     gone |= {(kind, gpu): int(rows) for kind, gpu, rows in connection.execute(counted)}
+    for key, rows in doubtful.remove(connection, filters, dry_run=dry_run).items():
+        gone[key] = gone.get(key, 0) + rows
     if gone and not dry_run:
         revision.bump(connection, "measurements")
     return dict(sorted(gone.items()))

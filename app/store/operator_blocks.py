@@ -87,6 +87,8 @@ def identities(block: OperatorBlock) -> Bytes:
 
     Number of runs, spread and power are not part of the identity.
     """
+    if not len(block):
+        return np.empty((0, ID_BYTES), dtype=np.uint8)
     digests = np.frombuffer(b"".join(item.digest() for item in block.contexts), dtype=np.uint8)
     figures = np.vstack([block.latency_s, block.dims, block.clock_hz, block.grid, block.block])
     figures = np.where(np.isnan(figures), np.nan, figures + 0.0)  # one NaN, and no negative zero

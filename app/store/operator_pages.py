@@ -10,6 +10,7 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from app.store import uploads
 from app.store.measurement_filters import Page
 from app.store.operator_blocks import ID_BYTES, Context
 from app.store.operators import agreeing_contexts
@@ -35,6 +36,7 @@ class StoredOperator:
     measured_at: datetime | None
     grid: list[int] | None
     block: list[int] | None
+    upload_id: int | None
     created_at: datetime
 
 
@@ -43,11 +45,13 @@ def page(connection: Connection, filters: Page) -> list[StoredOperator]:
     contexts, rows = _contexts(connection, filters)
     if not contexts:
         return []
-    statement = sa.select(OPERATOR_MEASUREMENTS).where(_M.context_id.in_(contexts))
+    mine = uploads.in_uploads(filters, _M.upload_id)
+    statement = sa.select(OPERATOR_MEASUREMENTS).where(_M.context_id.in_(contexts), mine)
     if filters.after is not None:
         statement = statement.where(_M.id > str(uuid.UUID(filters.after[: 2 * ID_BYTES])))
     # Scanning all ids for rare rows takes seconds.
-    found = sa.select(statement.offset(0).subquery()) if rows < _RARE else statement
+    rare = rows < _RARE or filters.upload is not None or filters.key is not None
+    found = sa.select(statement.offset(0).subquery()) if rare else statement
     ordered = found.order_by(sa.literal_column("id")).limit(filters.limit)
     return [_row(row, contexts) for row in connection.execute(ordered).mappings()]
 

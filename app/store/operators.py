@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection
 from sqlalchemy.dialects.postgresql import ARRAY
 
-from app.store import revision
+from app.store import revision, uploads
 from app.store.binary_copy import Cell, decode, encode, values_of
 from app.store.copying import copy_in, copy_out
 from app.store.measurement_filters import Filters, agreeing
@@ -30,15 +30,18 @@ _EPOCH_US = 946_684_800_000_000
 _C, _M = OPERATOR_CONTEXTS.c, OPERATOR_MEASUREMENTS.c
 
 
-def insert(connection: Connection, blocks: Sequence[OperatorBlock]) -> int:
-    """Add rows in the caller's transaction, and return the number of new ones; known rows are unchanged."""
+def insert(connection: Connection, blocks: Sequence[OperatorBlock], upload_id: int | None = None) -> int:
+    """Add rows in the caller's transaction, and return the number of new ones; known rows are unchanged.
+
+    `upload_id`: the upload that brought them; None for imports.
+    """
     if not blocks:
         return 0
     added = revision.lock(connection) + 1  # two writers of the same contexts could deadlock
     inserted = 0
     for block in blocks:
         ids = _context_ids(connection, block.contexts)
-        inserted += sum(_insert(connection, part, ids, added) for part in _parts(block))
+        inserted += sum(_insert(connection, part, ids, added, upload_id) for part in _parts(block))
     if inserted:
         revision.bump(connection, "added")
     return inserted
@@ -79,9 +82,11 @@ def _known_contexts(connection: Connection, digests: Sequence[str]) -> dict[str,
     return {str(digest): context_id for digest, context_id in found}
 
 
-def _insert(connection: Connection, block: OperatorBlock, context_ids: Ints, added: int) -> int:
+def _insert(connection: Connection, block: OperatorBlock, context_ids: Ints, added: int, upload_id: int | None) -> int:
     connection.execute(_MAKE_ROOM)
     connection.execute(sa.text("TRUNCATE given"))
+    of_upload = "NULL" if upload_id is None else f"{upload_id:d}"  # the same of all rows, so no cell of theirs
+    connection.execute(sa.text(f"ALTER TABLE given ALTER COLUMN upload_id SET DEFAULT {of_upload}"))
     cells = _cells(len(block.dims))
     names = ", ".join(cell.name for cell in cells)
     copy_in(connection, f"COPY given ({names}) FROM STDIN (FORMAT BINARY)", _encoded(cells, block, context_ids, added))
@@ -267,10 +272,19 @@ def agreeing_contexts(filters: Filters) -> ColumnElement[bool]:
 
 
 def remove(connection: Connection, filters: Filters, *, dry_run: bool = False) -> dict[str, int]:
-    """Delete matching contexts with their rows; return the numbers of rows by GPU id. A dry run only counts."""
-    columns = (_C.id, _C.gpu_id, _C.measurements)
+    """Delete matching rows; return their numbers by GPU id. A dry run only counts."""
     if not dry_run:
         revision.lock(connection)  # rows added to a context during its removal would be orphaned
+    by_upload = filters.upload is not None or filters.key is not None
+    gone = (_remove_rows if by_upload else _remove_contexts)(connection, filters, dry_run=dry_run)
+    if gone and not dry_run:
+        revision.bump(connection, "removed")
+    return {gpu: rows for gpu, rows in gone.items() if rows}
+
+
+def _remove_contexts(connection: Connection, filters: Filters, *, dry_run: bool) -> Counter[str]:
+    """Delete whole contexts with their rows."""
+    columns = (_C.id, _C.gpu_id, _C.measurements)
     found = sa.select(*columns) if dry_run else sa.delete(OPERATOR_CONTEXTS).returning(*columns)
     gone, ids = Counter[str](), list[int]()
     for context_id, gpu, rows in connection.execute(found.where(agreeing_contexts(filters))):
@@ -280,5 +294,19 @@ def remove(connection: Connection, filters: Filters, *, dry_run: bool = False) -
         connection.execute(
             sa.delete(OPERATOR_MEASUREMENTS).where(_M.context_id == sa.any_(sa.literal(ids, ARRAY(sa.Integer))))
         )
-        revision.bump(connection, "removed")
-    return {gpu: rows for gpu, rows in gone.items() if rows}
+    return gone
+
+
+def _remove_rows(connection: Connection, filters: Filters, *, dry_run: bool) -> Counter[str]:
+    """Delete the rows of uploads from their contexts."""
+    mine = agreeing_contexts(filters) & uploads.in_uploads(filters, _M.upload_id)
+    counted = sa.select(_C.id, _C.gpu_id, sa.func.count()).join(OPERATOR_MEASUREMENTS, _M.context_id == _C.id)
+    gone = Counter[str]()
+    for context_id, gpu, rows in connection.execute(counted.where(mine).group_by(_C.id, _C.gpu_id)).all():
+        gone[gpu] += rows
+        if not dry_run:
+            theirs = (_M.context_id == context_id) & uploads.in_uploads(filters, _M.upload_id)
+            connection.execute(sa.delete(OPERATOR_MEASUREMENTS).where(theirs))
+            left = sa.update(OPERATOR_CONTEXTS).where(_C.id == context_id)
+            connection.execute(left.values(measurements=_C.measurements - rows))
+    return gone

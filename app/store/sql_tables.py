@@ -65,9 +65,39 @@ MEASUREMENTS = Table(
     Column("source", Text, nullable=False),
     Column("measured_at", DateTime(timezone=True)),
     _created(),
+    Column("upload_id", BigInteger),
     Index(None, "kind", "gpu_id"),
     Index(None, "name"),
+    Index(None, "upload_id", postgresql_where=text("upload_id IS NOT NULL")),
     CheckConstraint("latency_s > 0", name="latency"),
+)
+
+# Uploads over HTTP, and whose key sent them.
+UPLOADS = Table(
+    "uploads",
+    METADATA,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("key_id", Integer),
+    Column("rows", BigInteger, nullable=False, server_default="0"),
+    _created(),
+    Index(None, "key_id"),
+)
+
+# Measurements far from what was expected, which nothing learns. `body` is the row as POST /measurements takes it.
+DOUBTFUL_MEASUREMENTS = Table(
+    "doubtful_measurements",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("gpu_id", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("software", Text, nullable=False),
+    Column("source", Text, nullable=False),
+    Column("body", JSONB, nullable=False),
+    Column("expected_s", Double, nullable=False),
+    Column("upload_id", BigInteger, nullable=False),
+    _created(),
+    Index(None, "upload_id"),
 )
 
 # Attributes shared by many operator rows, stored once. `fields` names the entries of `dims`.
@@ -103,8 +133,10 @@ OPERATOR_MEASUREMENTS = Table(
     Column("block", ARRAY(Integer)),
     _created(),
     Column("added", BigInteger),
+    Column("upload_id", BigInteger),
     Index(None, "context_id"),
     Index(None, "added"),
+    Index(None, "upload_id", postgresql_where=text("upload_id IS NOT NULL")),
     CheckConstraint("latency_s > 0", name="latency"),
 )
 

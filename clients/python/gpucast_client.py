@@ -189,8 +189,11 @@ class Gpucast:
         name: str | None = None,
         software: str | None = None,
         source: str | None = None,
+        upload: int | None = None,
+        key: int | None = None,
         after: str | None = None,
         limit: int | None = None,
+        doubtful: bool | None = None,
     ) -> MeasurementPage:
         """Stored measurements, filtered, page by page in the order of their ids."""
         answer = self._send(
@@ -202,8 +205,11 @@ class Gpucast:
                 "name": name,
                 "software": software,
                 "source": source,
+                "upload": upload,
+                "key": key,
                 "after": after,
                 "limit": limit,
+                "doubtful": doubtful,
             },
         )
         return cast("MeasurementPage", answer.json())
@@ -216,6 +222,8 @@ class Gpucast:
         name: str | None = None,
         software: str | None = None,
         source: str | None = None,
+        upload: int | None = None,
+        key: int | None = None,
         dry_run: bool | None = None,
     ) -> RemovalReport:
         """Delete the rows that match every filter; at least one is required. Later answers do not use them.
@@ -225,9 +233,54 @@ class Gpucast:
         answer = self._send(
             "DELETE",
             "/measurements",
-            query={"gpu": gpu, "kind": kind, "name": name, "software": software, "source": source, "dry_run": dry_run},
+            query={
+                "gpu": gpu,
+                "kind": kind,
+                "name": name,
+                "software": software,
+                "source": source,
+                "upload": upload,
+                "key": key,
+                "dry_run": dry_run,
+            },
         )
         return cast("RemovalReport", answer.json())
+
+    def confirm_measurements(
+        self,
+        *,
+        gpu: str | None = None,
+        kind: Literal["kernel", "operator", "model"] | None = None,
+        name: str | None = None,
+        software: str | None = None,
+        source: str | None = None,
+        upload: int | None = None,
+        key: int | None = None,
+        dry_run: bool | None = None,
+    ) -> Confirmed:
+        """Take the doubtful rows that match every filter for right; at least one is required. They are used
+        from now on.
+        """
+        answer = self._send(
+            "POST",
+            "/measurements/confirm",
+            query={
+                "gpu": gpu,
+                "kind": kind,
+                "name": name,
+                "software": software,
+                "source": source,
+                "upload": upload,
+                "key": key,
+                "dry_run": dry_run,
+            },
+        )
+        return cast("Confirmed", answer.json())
+
+    def list_uploads(self, *, limit: int | None = None) -> UploadPage:
+        """The latest uploads with new rows, newest first, and whose API keys sent them."""
+        answer = self._send("GET", "/uploads", query={"limit": limit})
+        return cast("UploadPage", answer.json())
 
     def post_retrain(self, body: RetrainRequest) -> RetrainAnswer:
         """Queue a retraining from the stored measurements. Refused at once if it can only fail."""
@@ -392,6 +445,13 @@ class AnsweringOut(TypedDict):
     version: str
 
 
+class Confirmed(TypedDict):
+    """Number of confirmed rows, or with `dry_run` of those that would be."""
+
+    rows: int
+    dry_run: bool
+
+
 class DifferenceOut(TypedDict):
     """A changed value; null stands for a missing one."""
 
@@ -400,12 +460,25 @@ class DifferenceOut(TypedDict):
     now: Any
 
 
+class Doubt(TypedDict):
+    """Why a row is doubtful; `loc` is its position and field."""
+
+    loc: list[int | str]
+    msg: str
+
+
 class DriftOut(TypedDict):
     """New measurements compared with what `auto` would have predicted for them."""
 
     rows: int
     median_ape: float
     inside_interval: float
+
+
+class Expected(TypedDict):
+    """What was expected when the row was uploaded."""
+
+    expected_ms: float
 
 
 class GraphOut(TypedDict):
@@ -450,6 +523,9 @@ class IngestReport(TypedDict):
     received: int
     inserted: int
     unchanged: int
+    doubtful: int
+    doubts: list[Doubt]
+    upload_id: int | None
     skipped: dict[str, int]
     ignored: dict[str, int]
     added_gpus: list[str]
@@ -536,7 +612,10 @@ class Listed(TypedDict):
 
 
 class MeasurementOut(TypedDict):
-    """One stored measurement; figures that were not sent are absent."""
+    """One stored measurement; figures that were not sent are absent.
+
+    A row with `doubtful` is used for nothing until an admin confirms it.
+    """
 
     id: str
     gpu: str
@@ -551,6 +630,8 @@ class MeasurementOut(TypedDict):
     clock_hz: NotRequired[float | None]
     power_w: NotRequired[float | None]
     measured_at: NotRequired[str | None]
+    upload_id: NotRequired[int | None]
+    doubtful: NotRequired[Expected | None]
     created_at: NotRequired[str | None]
 
 
@@ -685,6 +766,21 @@ class SavedPrediction(TypedDict):
     differences: list[DifferenceOut]
     gone: list[str]
     since: list[str]
+
+
+class UploadOut(TypedDict):
+    """One upload; `key_id` is null where no key was required, `rows` counts the rows that were new."""
+
+    id: int
+    key_id: int | None
+    rows: int
+    created_at: str
+
+
+class UploadPage(TypedDict):
+    """Uploads, newest first."""
+
+    items: list[UploadOut]
 
 
 class VersionOut(TypedDict):

@@ -12,10 +12,11 @@ from sqlalchemy import Connection
 from app.engine.catalogue import load_catalog
 from app.errors import BadInput, NotFound
 from app.services.measurements import importers
+from app.services.measurements.check_upload import Checked, check
 from app.services.measurements.importers import FORMS
 from app.services.measurements.importers.base import Importer, PartsImporter, Skipped
 from app.services.measurements.importers.profiles import ProfileImporter
-from app.services.measurements.ingest import Checked, check, save
+from app.services.measurements.ingest import save
 from app.store import gpus as gpu_store
 from app.store.session import Database
 from app.tables.catalog import Catalog

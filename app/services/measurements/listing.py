@@ -47,25 +47,24 @@ def _as_row(row: StoredOperator) -> MeasurementRow:
         clock_hz=row.clock_hz,
         power_w=row.power_w,
         measured_at=row.measured_at,
+        upload_id=row.upload_id,
         created_at=row.created_at,
     )
 
 
 def _workload(row: StoredOperator) -> Workload:
     context = row.context
-    return _request_form(context.op, context.dtype, dict(zip(context.fields, row.dims, strict=True)))
+    return request_form(context.op, context.dtype, dict(zip(context.fields, row.dims, strict=True)))
 
 
 def operator_form(table: OpTable, row: int) -> Workload:
     """Return a table row in the API's form of an operator, without repetitions and software."""
     op = OPS[table.kind[row]].name
     held = {name: float(table.column(name)[row]) for name in OPS[table.kind[row]].fields if name not in _APART}
-    return _request_form(
-        op, DTYPES[table.dtype[row]], {name: value for name, value in held.items() if not isnan(value)}
-    )
+    return request_form(op, DTYPES[table.dtype[row]], {name: value for name, value in held.items() if not isnan(value)})
 
 
-def _request_form(op: str, dtype: str, held: Mapping[str, float]) -> Workload:
+def request_form(op: str, dtype: str, held: Mapping[str, float]) -> Workload:
     """Return the operator in the API's form, without fields at their default."""
     form: Workload = {"kind": KIND, "op": op}
     for field in FORMS[op].fields if op in FORMS else ():

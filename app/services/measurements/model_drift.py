@@ -14,6 +14,7 @@ from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.tables.ops import concatenate
+from app.tables.predictions import Predictions
 from app.wire.kernel_workload import NO_MEASUREMENTS
 
 PREDICTOR = "auto"
@@ -55,25 +56,35 @@ def model_drift(engine: Engine, measured: Sequence[Measurements], gpus: GpuTable
 
 def _compared(engine: Engine, measured: Measurements, gpus: GpuTable) -> tuple[Floats, Floats] | None:
     """Return the absolute relative errors and whether the times were inside the interval, for GPUs of the engine."""
+    known, answer = expected(engine, measured, gpus)
+    if answer is None:
+        return None
+    latency_s = measured.latency_s[known]
+    inside = (answer.low_s <= latency_s) & (latency_s <= answer.high_s)
+    return np.abs(answer.latency_s / latency_s - 1), inside.astype(np.float64)
+
+
+def expected(engine: Engine, measured: Measurements, gpus: GpuTable) -> tuple[Ints, Predictions | None]:
+    """Return the rows whose GPUs the engine knows, int [k], and what would have been predicted for them.
+
+    `measured` holds kernels, or one operator; `measured.gpu` are rows of `gpus`. None if the engine knows no GPU.
+    """
     position = {gpu_id: j for j, gpu_id in enumerate(engine.gpus.ids)}
     target = np.array([position.get(gpus.ids[k], -1) for k in measured.gpu], dtype=np.intp)
     known = np.flatnonzero(target >= 0)
     if not len(known):
-        return None
+        return known, None
     measured, target = measured.take(known), target[known]
-    every = np.arange(len(known))
     answer = engine.predict(
         measured.ops,
         engine.gpus,
-        every,
+        np.arange(len(known)),
         target,
         predictor=PREDICTOR,
         coverage=COVERAGE,
         evidence=_evidence(engine, measured, target),
     )
-    error = np.abs(answer.latency_s / measured.latency_s - 1)
-    inside = (answer.low_s <= measured.latency_s) & (measured.latency_s <= answer.high_s)
-    return error, inside.astype(np.float64)
+    return known, answer
 
 
 def _evidence(engine: Engine, measured: Measurements, target: Ints) -> Evidence:

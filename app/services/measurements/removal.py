@@ -17,6 +17,8 @@ def remove(database: Database, filters: Filters, *, dry_run: bool = False) -> Ma
     are not imported again, because their file is known.
     """
     if filters == Filters():
-        raise BadInput("Give at least one of gpu, kind, name, software and source: which measurements to delete.")
+        raise BadInput(
+            "Give at least one of gpu, kind, name, software, source, upload and key: which measurements to delete."
+        )
     with database.begin(long=True) as connection:
         return measurements.remove(connection, filters, dry_run=dry_run)

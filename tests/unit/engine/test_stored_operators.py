@@ -9,7 +9,8 @@ import pytest
 import sqlalchemy as sa
 
 from app.engine.stored_operators import stored_operators
-from app.services.measurements.ingest import Checked, check, save
+from app.services.measurements.check_upload import Checked, check
+from app.services.measurements.ingest import save
 from app.store import gpus, measurements, operators
 from app.store.measurement_filters import Filters
 from app.store.session import Database

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.errors import BadInput
-from app.services.measurements.ingest import Checked, check, raise_errors
+from app.services.measurements.check_upload import Checked, check, raise_errors
 from app.tables.catalog import Catalog
 from app.tables.complete import complete
 from app.wire.measurements.row_columns import MAX_REPORTED

@@ -1,0 +1,203 @@
+"""Set measurements aside that are far from what is expected, until an admin confirms them.
+
+A wrong unit, a busy machine or bad faith would otherwise teach nonsense. Networks are not checked: their expected time
+is not known well enough without their operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection
+
+from app.engine.engine import Engine
+from app.engine.operator_blocks import to_measurements
+from app.errors import BadInput, FieldError
+from app.services.measurements.check_upload import Checked
+from app.services.measurements.listing import request_form
+from app.services.measurements.model_drift import expected
+from app.store import measurements, operators
+from app.store.doubtful import DoubtfulRow
+from app.store.measurements import MeasurementRow
+from app.store.operator_blocks import NO_TIME, OperatorBlock, identities
+from app.tables.arrays import Floats, Ints
+from app.tables.gpus import GpuTable
+from app.tables.measurements import Measurements
+
+# They are stored one by one; more than these have a cause in common.
+MOST_DOUBTFUL = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Doubts:
+    """Rows of an upload that are far from what is expected.
+
+    kernels    row of `Checked.measured` -> expected seconds
+    operators  for each block: its rows, int [m], and their expected seconds, float64 [m]
+    """
+
+    kernels: Mapping[int, float]
+    operators: tuple[tuple[Ints, Floats], ...]
+
+
+def find_doubts(engine: Engine, checked: Checked, factor: float) -> Doubts:
+    """Return the rows whose time is more than `factor` times longer or shorter than `auto` expects; none for 0.
+
+    Raises BadInput if they are over `MOST_DOUBTFUL`.
+    """
+    kernels: dict[int, float] = {}
+    if checked.measured is not None and len(checked.measured):
+        rows, expected_s = _far(engine, checked.measured, checked.gpus, factor)
+        kernels = dict(zip(rows.tolist(), expected_s.tolist(), strict=True))
+    blocks = () if checked.operators is None else checked.operators.blocks
+    found = tuple(_far(engine, to_measurements(block, checked.gpus), checked.gpus, factor) for block in blocks)
+    doubtful = len(kernels) + sum(len(rows) for rows, _ in found)
+    if doubtful > MOST_DOUBTFUL:
+        raise BadInput(
+            f"{doubtful:,} of {len(checked):,} times are more than {factor:g} times off what is expected, so none was"
+            f" stored: check their unit. At most {MOST_DOUBTFUL:,} are taken as doubtful."
+        )
+    return Doubts(kernels, found)
+
+
+def _far(engine: Engine, measured: Measurements, gpus: GpuTable, factor: float) -> tuple[Ints, Floats]:
+    if not factor:
+        return np.empty(0, dtype=np.intp), np.empty(0)
+    known, answer = expected(engine, measured, gpus)
+    if answer is None:
+        return known, np.empty(0)
+    apart = np.abs(np.log(measured.latency_s[known] / answer.latency_s))
+    far = apart > np.log(factor)
+    return known[far], answer.latency_s[far]
+
+
+def set_aside(
+    connection: Connection, checked: Checked, doubts: Doubts
+) -> tuple[Checked, list[DoubtfulRow], list[FieldError]]:
+    """Return the upload without its doubtful rows, these without an upload, and a message for each.
+
+    Rows that are stored already are not in doubt.
+    """
+    ids = {k: measurements.identity(checked.rows[k]) for k in doubts.kernels}
+    known = measurements.known(connection, list(ids.values()))
+    aside = {k: expected_s for k, expected_s in doubts.kernels.items() if ids[k] not in known}
+    rows = [_kernel(checked.rows[k], ids[k], expected_s) for k, expected_s in aside.items()]
+    notes = [_note(checked.position[k], checked.rows[k].latency_s, expected_s) for k, expected_s in aside.items()]
+    if checked.operators is None:
+        return _without(checked, aside), rows, notes
+    blocks, positions = [], []
+    parts = zip(checked.operators.blocks, checked.operators.position, doubts.operators, strict=True)
+    for block, position, (suspect, suspect_s) in parts:
+        new = ~operators.known(connection, identities(block.take(suspect)))
+        far, expected_s = suspect[new], suspect_s[new]
+        rows += _operators(block.take(far), expected_s)
+        times = block.latency_s[far].tolist()
+        notes += map(_note, position[far].tolist(), times, expected_s.tolist())
+        kept = np.setdiff1d(np.arange(len(block)), far)
+        if len(kept):
+            blocks.append(block.take(kept))
+            positions.append(position[kept])
+    left = replace(checked.operators, blocks=tuple(blocks), position=tuple(positions))
+    return replace(_without(checked, aside), operators=left), rows, notes
+
+
+def _without(checked: Checked, aside: Mapping[int, float]) -> Checked:
+    """Return the upload without these kernels."""
+    if checked.measured is None or not aside:
+        return checked
+    kernels = np.array([k for k in range(len(checked.measured)) if k not in aside], dtype=np.intp)
+    kept = [k for k in range(len(checked.rows)) if k not in aside]
+    return replace(
+        checked,
+        measured=checked.measured.take(kernels),
+        rows=tuple(checked.rows[k] for k in kept),
+        position=tuple(checked.position[k] for k in kept),
+    )
+
+
+def _note(position: int, latency_s: float, expected_s: float) -> FieldError:
+    ratio = latency_s / expected_s
+    off = f"{ratio:.3g} times" if ratio > 1 else f"1/{1 / ratio:.3g} of"
+    msg = f"{latency_s * 1e3:.6g} ms is {off} the expected {expected_s * 1e3:.6g} ms: doubtful until it is confirmed"
+    return FieldError((int(position), "latency_ms"), msg)
+
+
+def _kernel(row: MeasurementRow, row_id: str, expected_s: float) -> DoubtfulRow:
+    body = asdict(row)
+    form = {name: body[name] for name in ("software", "workload", "source", "runs", "kernel", "clock_hz", "power_w")}
+    form |= {"gpu": row.gpu_id, **_times(row.latency_s, row.latency_std_s, row.measured_at)}
+    return _row(row_id, row.kind, row.name, form, expected_s)
+
+
+def _operators(block: OperatorBlock, expected_s: Floats) -> list[DoubtfulRow]:
+    ids = identities(block)
+    return [
+        _row(
+            ids[k].tobytes().hex(), operators.KIND, block.contexts[block.context[k]].op, _body(block, k), expected_s[k]
+        )
+        for k in range(len(block))
+    ]
+
+
+def _body(block: OperatorBlock, k: int) -> dict[str, Any]:
+    """Return a row as POST /measurements takes it."""
+    context = block.contexts[block.context[k]]
+    held = dict(zip(context.fields, block.dims[:, k].tolist(), strict=True))
+    at = block.measured_at[k]
+    measured_at = None if at == NO_TIME else datetime.fromtimestamp(at / 1e6, UTC)
+    runs = _known(block.runs[k])
+    kernel = {"name": context.kernel, "grid": _extents(block.grid[:, k]), "block": _extents(block.block[:, k])}
+    return {
+        "gpu": context.gpu_id,
+        "software": context.software,
+        "workload": request_form(context.op, context.dtype, held),
+        "source": context.source,
+        "runs": None if runs is None else int(runs),
+        "kernel": {name: value for name, value in kernel.items() if value is not None} or None,
+        "clock_hz": _known(block.clock_hz[k]),
+        "power_w": _known(block.power_w[k]),
+        **_times(float(block.latency_s[k]), _known(block.latency_std_s[k]), measured_at),
+    }
+
+
+def _times(latency_s: float, std_s: float | None, measured_at: datetime | None) -> dict[str, Any]:
+    """Return the times in the API's units."""
+    return {
+        "latency_ms": _exact_ms(latency_s),
+        "latency_std_ms": None if std_s is None else _exact_ms(std_s),
+        "measured_at": None if measured_at is None else measured_at.isoformat(),
+    }
+
+
+def _exact_ms(seconds: float) -> float:
+    """Return the shortest milliseconds that are exactly these seconds again: they are part of a row's identity."""
+    written = [float(f"{seconds * 1e3:.{digits}g}") for digits in (14, 15, 16, 17)]
+    closest = [float(np.nextafter(seconds * 1e3, end)) for end in (0.0, np.inf)]
+    return next((ms for ms in (*written, *closest) if ms / 1e3 == seconds), written[-1])
+
+
+def _known(figure: float) -> float | None:
+    return None if np.isnan(figure) else float(figure)
+
+
+def _extents(extents: Floats) -> list[int] | None:
+    return None if np.isnan(extents[0]) else [int(extent) for extent in extents]
+
+
+def _row(row_id: str, kind: str, name: str, form: Mapping[str, Any], expected_s: float) -> DoubtfulRow:
+    body = {key: value for key, value in form.items() if value is not None}
+    return DoubtfulRow(
+        id=row_id,
+        kind=kind,
+        gpu_id=body["gpu"],
+        name=name,
+        software=body["software"],
+        source=body["source"],
+        body=body,
+        expected_s=float(expected_s),
+        upload_id=0,
+    )
