@@ -78,6 +78,9 @@ class Settings:
     keep_alive_s: Annotated[
         float, Knob("GPUCAST_KEEP_ALIVE_S", "time that a connection without a request stays open, seconds")
     ] = 5.0
+    max_waiting: Annotated[
+        int, Knob("GPUCAST_MAX_WAITING", "requests of an API process that wait for others; more get 503")
+    ] = 64
     max_batch_rows: Annotated[int, Knob("GPUCAST_MAX_BATCH_ROWS", "most rows in one batch or upload")] = 1_000_000
     doubtful_factor: Annotated[
         float,

@@ -15,8 +15,11 @@ from app.api.roles import OPEN, role_for
 from app.config import Settings
 from app.errors import Forbidden, GpucastError, TooMany, Unauthorized
 from app.store.keys import Key, digest
+from app.store.roles import Role
 
 COOKIE = b"gpucast_key"
+# Open to everybody, within the rate limit: each try reads the database. Probes and files are cheap.
+_SIGNING = ("/sign-in", "/sign-out")
 KEY = "gpucast_key"  # of the scope: the caller's key, or None where none is required
 
 
@@ -33,23 +36,29 @@ class Access:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request, or pass it on."""
-        need = role_for(scope["method"], scope["path"].removeprefix(scope.get("root_path", "")))
-        if need is OPEN:
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        need = role_for(scope["method"], path)
+        if need is OPEN and path not in _SIGNING:
             await self._app(scope, receive, send)
             return
-        key = _key(scope) if self._needs_keys else None
         try:
-            if self._rate is not None:
-                self._rate.hit(_caller(scope, key))
-            if self._needs_keys and key is None:
-                raise Unauthorized
-            if key is not None and (key.role < need or _is_forged(scope)):
-                raise Forbidden
+            scope[KEY] = self._admitted(scope, need)
         except GpucastError as error:
             await _refuse(scope, error)(scope, receive, send)
             return
-        scope[KEY] = key
         await self._app(scope, receive, send)
+
+    def _admitted(self, scope: Scope, need: Role | None) -> Key | None:
+        """Count a request, and return its key; None where none is required. Raises TooMany, Unauthorized, Forbidden."""
+        required = self._needs_keys and need is not OPEN
+        key = _key(scope) if required else None
+        if self._rate is not None:
+            self._rate.hit(_caller(scope, key))
+        if required and key is None:
+            raise Unauthorized
+        if key is not None and need is not None and (key.role < need or _is_forged(scope)):
+            raise Forbidden
+        return key
 
 
 class RateLimit:

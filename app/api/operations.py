@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -15,6 +16,7 @@ from app.api.deps import HolderDep, RuntimeDep
 from app.api.metrics import Gauge, text
 from app.api.openapi import json_answer
 from app.api.problems import problem
+from app.api.service import Service
 from app.api.shared_counts import SharedCounts
 from app.bootstrap.readiness import readiness, store_is_full
 from app.bootstrap.runtime import Runtime
@@ -64,12 +66,13 @@ async def livez() -> Any:
 
 
 @router.get("/readyz", responses={200: json_answer("Predictions are answered", _READY)})
-def readyz(runtime: RuntimeDep, holder: HolderDep) -> Response:
+async def readyz(request: Request, runtime: RuntimeDep, holder: HolderDep) -> Response:
     """Return whether predictions can be answered; 503 says why not.
 
     `status` is `degraded` where they can, but nothing can be stored or learned; `degraded` says why.
     """
-    parts = readiness(runtime, holder)
+    service: Service = request.app
+    parts = await service.readiness.result(partial(readiness, runtime, holder))
     broken = [f"{part.name}: {part.problem}" for part in parts if part.problem]
     if broken:
         headers = {"Retry-After": str(Unavailable.retry_after_s)}

@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.api.current import moved
 from app.api.metrics import Metrics
-from app.api.receiving import in_thread, whole_body
+from app.api.receiving import in_thread
 from app.api.service import Service
 from app.api.work_estimate import INLINE_BYTES, is_short
 from app.engine.snapshot import SnapshotHolder
@@ -45,9 +45,11 @@ class PredictRoute:
         if _NOTHING_OLDER in scope["headers"]:
             holder: SnapshotHolder = app.state.holder
             await run_in_threadpool(moved, holder, holder.snapshot)
-        raw = await whole_body(receive)
+        raw = await app.bodies.whole(receive)
         request = (
-            read_request(raw) if len(raw) <= INLINE_BYTES else await in_thread(receive, partial(read_request, raw))
+            read_request(raw)
+            if len(raw) <= INLINE_BYTES
+            else await in_thread(receive, app.queues.predicting, partial(read_request, raw))
         )
         body = await self._answer(app, request, receive)
         length = str(len(body)).encode()
@@ -82,7 +84,7 @@ class PredictRoute:
                 answer = save_answer(state.runtime.database, snapshot, "predict", request, answer)
             return answer, write_response(answer)
 
-        answer_, body = written() if short else await in_thread(receive, written)
+        answer_, body = written() if short else await in_thread(receive, app.queues.predicting, written)
         _count(app.metrics, answer_)
         return body
 

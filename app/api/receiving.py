@@ -3,57 +3,83 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from typing import TypeVar
 
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api import problems
-from app.errors import Cancelled, GpucastError
+from app.api.work_queues import WorkQueue, WorkQueues
+from app.errors import Cancelled, GpucastError, Unavailable
 from app.runtime.cancellation import Cancellation, current_work
 
 T = TypeVar("T")
 
+# Most bytes of bodies that are held at a time: four of the largest. Those that arrive in one piece are not counted.
+MAX_HELD_BYTES = 256 * 2**20
 
-async def whole_body(receive: Receive) -> bytes:
-    """Return the whole request body. Raises Cancelled if the caller leaves before its end."""
-    message = await receive()
-    body: bytes = message.get("body", b"")
-    if not message.get("more_body", False) and message["type"] == "http.request":
-        return body
-    parts = [body]
-    while message.get("more_body", False):
+
+class Bodies:
+    """Bytes of bodies of requests in progress, limited together."""
+
+    def __init__(self) -> None:
+        self._held = 0
+
+    def _hold(self, size: int) -> None:
+        if self._held + size > MAX_HELD_BYTES:
+            raise Unavailable(f"The bodies of all requests together are over {MAX_HELD_BYTES:,} bytes.")
+        self._held += size
+
+    def _free(self, sizes: Sequence[int]) -> None:
+        self._held -= sum(sizes)
+
+    async def whole(self, receive: Receive) -> bytes:
+        """Return the whole request body. Raises Cancelled if the caller leaves before its end, or Unavailable."""
         message = await receive()
-        parts.append(message.get("body", b""))
-    if message["type"] == "http.disconnect":
-        raise Cancelled
-    return b"".join(parts)
+        body: bytes = message.get("body", b"")
+        if not message.get("more_body", False) and message["type"] == "http.request":
+            return body
+        parts, sizes = [body], list[int]()
+        request = asyncio.current_task()
+        assert request is not None
+        request.add_done_callback(lambda _: self._free(sizes))
+        while message.get("more_body", False):
+            message = await receive()
+            parts.append(message.get("body", b""))
+            self._hold(len(parts[-1]))
+            sizes.append(len(parts[-1]))
+        if message["type"] == "http.disconnect":
+            raise Cancelled
+        return b"".join(parts)
 
 
-async def in_thread(receive: Receive, work: Callable[[], T]) -> T:
+async def in_thread(receive: Receive, queue: WorkQueue, work: Callable[[], T]) -> T:
     """Return the result of work in a thread, which is cancelled if the caller leaves. The body was received."""
-    async with _watched(receive):
+    async with _watched(receive) as left, queue.turn(left):
         return await run_in_threadpool(work)
 
 
 class WholeBody:
-    """Receive the whole body before the application runs, and cancel its work if the caller leaves."""
+    """Receive the whole body before the application runs in its turn, and cancel its work if the caller leaves."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, bodies: Bodies, queues: WorkQueues) -> None:
         self._app = app
+        self._bodies = bodies
+        self._queues = queues
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on with its body in one part, or answer why it has no whole body."""
+        """Pass the request on with its body in one part, or answer why it has no whole body or no turn."""
         try:
-            body = await whole_body(receive)
+            await self._in_turn(scope, receive, send)
         except GpucastError as error:
             await problems.error_response(error)(scope, receive, send)
-            return
-        parts = [{"type": "http.request", "body": body, "more_body": False}]
-        del body
-        async with _watched(receive) as left:
+
+    async def _in_turn(self, scope: Scope, receive: Receive, send: Send) -> None:
+        parts = [{"type": "http.request", "body": await self._bodies.whole(receive), "more_body": False}]
+        queue = self._queues.of(scope["path"].removeprefix(scope.get("root_path", "")))
+        async with _watched(receive) as left, nullcontext() if queue is None else queue.turn(left):
 
             async def replayed() -> Message:
                 if not parts:

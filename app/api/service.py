@@ -12,7 +12,10 @@ from app.api.access import Access
 from app.api.body_limit import BodyLimit, BodyLimits
 from app.api.metrics import Metrics
 from app.api.middleware import Headless, HotRoutes, Observe, TimeLimit
-from app.api.receiving import WholeBody
+from app.api.receiving import Bodies, WholeBody
+from app.api.shared_call import SharedCall
+from app.api.work_queues import WorkQueues
+from app.bootstrap.readiness import Part
 from app.config import Settings
 
 
@@ -22,7 +25,11 @@ class Service(FastAPI):
     def __init__(self, settings: Settings, *, hot: Mapping[str, ASGIApp], **about: Any) -> None:
         super().__init__(**about)
         self.metrics = Metrics()
-        front: ASGIApp = BodyLimit(HotRoutes(WholeBody(super().__call__), hot), BodyLimits.from_settings(settings))
+        self.readiness: SharedCall[tuple[Part, ...]] = SharedCall()
+        self.bodies, self.queues = Bodies(), WorkQueues(settings.max_waiting)
+        front: ASGIApp = BodyLimit(
+            HotRoutes(WholeBody(super().__call__, self.bodies, self.queues), hot), BodyLimits.from_settings(settings)
+        )
         if settings.needs_keys or settings.rate is not None:
             front = Access(front, settings)
         self._front = Headless(Observe(TimeLimit(front, settings.request_timeout_s), self.metrics))

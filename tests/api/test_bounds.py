@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
+import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,6 +23,7 @@ import pyarrow.parquet as pq
 import pytest
 from fastapi.testclient import TestClient
 
+from app.config import Settings
 from app.wire.prediction_form import PREDICT_EXAMPLE
 from tests.service import Service
 
@@ -187,7 +194,7 @@ def one_word(rows: int, length: int) -> pa.Array:
 FILES = {
     "dictionary in Parquet": lambda: parquet({"op": one_word(300_000, 100_000)}),
     "differences in Parquet": lambda: parquet(
-        {"op": pa.array(["x" * 20_000] * 20_000)}, use_dictionary=False, column_encoding={"op": "DELTA_BYTE_ARRAY"}
+        {"op": pa.array(["x" * 20_000] * 14_000)}, use_dictionary=False, column_encoding={"op": "DELTA_BYTE_ARRAY"}
     ),
     "one text in Parquet": lambda: parquet({"op": pa.array(["x" * 300_000_000])}),
     "rows in Parquet": lambda: parquet({"op": one_word(3_000_000, 1)}),
@@ -196,12 +203,17 @@ FILES = {
 }
 
 
+@cache
+def unpacking(name: str) -> tuple[str, bytes]:
+    return FILES[name]()
+
+
 @pytest.mark.parametrize(
     ("path", "name"),
     [("/predict/batch?gpu=nvidia-l4", name) for name in FILES] + [("/measurements", name) for name in list(FILES)[:4]],
 )
 def test_files_that_unpack_to_gigabytes_are_refused(service: Service, path: str, name: str) -> None:
-    media, body = FILES[name]()
+    media, body = unpacking(name)
     with small_requests(service) as others:
         began = time.perf_counter()
         told = service.client.post(path, content=body, headers={"content-type": media})
@@ -227,6 +239,43 @@ def test_texts_in_any_encoding_are_read(client: TestClient) -> None:
         )
         told = client.post("/predict/batch?gpu=nvidia-l4", content=body, headers={"content-type": media})
         assert told.status_code == 200, told.text
+
+
+def test_more_work_than_may_wait_is_503(settings: Settings, tmp_path: Path) -> None:
+    tight = dataclasses.replace(settings, max_waiting=2)
+    body = {"workload": NETWORK, "search_parallelism": True, "max_devices": 64}
+
+    def status(_: int) -> int:
+        try:
+            told = crowded.client.post("/compare", json=body, timeout=4)
+        except httpx.ReadTimeout:  # it works, or waits
+            return 0
+        if told.status_code == 503:
+            assert told.headers["content-type"] == "application/problem+json"
+            assert int(told.headers["retry-after"]) > 0
+        return told.status_code
+
+    with Service(tight, tmp_path / "log") as crowded, ThreadPoolExecutor(12) as callers:
+        with small_requests(crowded) as others:
+            counts = Counter(callers.map(status, range(12)))
+        assert counts[503] == 12 - 4 - 2, counts
+        assert others.longest_s < STALL_S
+        assert crowded.client.get("/readyz").status_code == 200
+        crowded.client.post("/predict", json=linears(500, gpu="l40s")).raise_for_status()  # who left makes room
+
+
+def test_bodies_of_all_requests_together_are_bounded(service: Service) -> None:
+    head = b"POST /measurements HTTP/1.1\r\nHost: here\r\nContent-Length: 60000000\r\n\r\n"
+    with ExitStack() as held:
+        for _ in range(6):
+            sender = held.enter_context(socket.create_connection(("127.0.0.1", service.port), timeout=30))
+            sender.sendall(head + b" " * 50_000_000)
+        refused = sender.recv(10_000)
+        assert b" 503 " in refused
+        assert b"retry-after" in refused
+        assert service.client.post("/predict", json=PREDICT_EXAMPLE).status_code == 200
+    time.sleep(0.2)
+    assert service.client.post("/measurements", content=b" " * 50_000_000).status_code == 400, "they make room"
 
 
 LARGE = 4 * 2**20 + 1
