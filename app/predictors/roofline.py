@@ -129,6 +129,28 @@ def hardware_limit(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Limit:
     return limit
 
 
+def limiting_figures(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> list[str]:
+    """Return the GPU's figure that sets each limit: a field of `GpuSpec`, or "peak_flops.PIPE"."""
+    bound = hardware_limit(ops, gpus, i, j).bound
+    figures = gpu_arrays(gpus).figures
+    work = work_of(ops, kinds_of(ops))
+    names = []
+    for row, gpu, roof in zip(i.tolist(), j.tolist(), bound.tolist(), strict=True):
+        spilled = min(work.bytes[row], max(work.working_set_bytes[row] - figures[_L2, gpu], 0.0))
+        by_memory = spilled / figures[_BANDWIDTH, gpu] > work.bytes[row] / figures[_L2_BANDWIDTH, gpu]
+        memory = "memory_bandwidth_bytes_per_s" if by_memory else "l2_bandwidth_bytes_per_s"
+        roofs = {COMPUTE: _pipe(ops, gpus, row, gpu), MEMORY: memory, COMMUNICATION: "link_bandwidth_bytes_per_s"}
+        names.append(roofs[roof])
+    return names
+
+
+def _pipe(ops: OpTable, gpus: GpuTable, row: int, gpu: int) -> str:
+    """Return the fastest pipe of a row's dtype, as "peak_flops.PIPE"."""
+    pipes = PIPES_OF_DTYPE[DTYPES[ops.dtype[row]]]
+    rates = [np.nan_to_num(gpus.values[COLUMN_INDEX[f"peak_{pipe}_flops"], gpu]) for pipe in pipes]
+    return f"peak_flops.{pipes[int(np.argmax(rates))]}"
+
+
 class Roofline:
     """The hardware limit as a predictor: optimistic, needs no measurements."""
 

@@ -100,6 +100,19 @@ DOUBTFUL_MEASUREMENTS = Table(
     Index(None, "upload_id"),
 )
 
+# Refused measurements that passed a GPU's limit: `value` is what the limiting figure must at least be, SI units.
+LIMIT_BREACHES = Table(
+    "limit_breaches",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("gpu_id", Text, nullable=False),
+    Column("figure", Text, nullable=False),
+    Column("value", Double, nullable=False),
+    Column("key_id", Integer),
+    _created(),
+    Index(None, "gpu_id", "figure"),
+)
+
 # Attributes shared by many operator rows, stored once. `fields` names the entries of `dims`.
 OPERATOR_CONTEXTS = Table(
     "operator_contexts",

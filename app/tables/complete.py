@@ -78,7 +78,15 @@ def revise(spec: GpuSpec, changes: Mapping[str, Any]) -> GpuSpec:
     newly = {f"peak_flops.{pipe}" for pipe in stated} if isinstance(stated, Mapping) else set()
     words = {key: word for key, word in words.items() if key not in newly}
     merged["provenance"] = _merged(words, changes.get("provenance"))
+    _raise_cache(merged, words.get("l2_bandwidth_bytes_per_s"))
     return complete(merged)
+
+
+def _raise_cache(merged: dict[str, Any], provenance: str | None) -> None:
+    """Raise an inferred L2 bandwidth to the memory's: all that comes from memory passes it."""
+    memory, cache = merged.get("memory_bandwidth_bytes_per_s"), merged.get("l2_bandwidth_bytes_per_s")
+    if provenance == "inferred" and isinstance(memory, int | float) and isinstance(cache, int | float):
+        merged["l2_bandwidth_bytes_per_s"] = max(cache, memory)
 
 
 def _depending_on(changes: Mapping[str, Any]) -> set[str]:
@@ -92,7 +100,7 @@ def _depending_on(changes: Mapping[str, Any]) -> set[str]:
         inferred.add("slot_bandwidth_bytes_per_s")
     if "sm_count" in changes:
         inferred |= {"l2_bytes", "l2_bandwidth_bytes_per_s"}
-    if {"boost_clock_hz", "memory_bandwidth_bytes_per_s"} & set(changes):
+    if "boost_clock_hz" in changes:
         inferred.add("l2_bandwidth_bytes_per_s")
     return inferred
 

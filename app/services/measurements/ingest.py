@@ -15,11 +15,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from sqlalchemy import Connection
 
+from app.engine.catalogue import load_catalog
 from app.engine.engine import Engine
 from app.engine.operator_blocks import to_measurements
 from app.errors import BadInput, Conflict, FieldError
 from app.services.measurements.check_upload import Checked, check, raise_errors
 from app.services.measurements.doubts import find_doubts, set_aside
+from app.services.measurements.limits import correct_limits
 from app.services.measurements.model_drift import Drift, model_drift, sample_rows
 from app.store import doubtful, revision, uploads
 from app.store import gpus as gpu_store
@@ -109,6 +111,10 @@ def ingest(
     caller's key.
     """
     checked = check(engine.catalog, *upload.parts, device=upload.device)
+    if checked.breaches and not dry_run and correct_limits(database, checked.breaches, key_id):
+        with database.begin() as connection:
+            catalog = load_catalog(connection)
+        checked = check(catalog, *upload.parts, device=upload.device)
     measured = len(upload) - upload.skipped.total()
     raise_errors(checked, measured)
     doubts = find_doubts(engine, checked, doubtful_factor)
