@@ -108,15 +108,17 @@ def corrections(database: Database, fit: Fit, engine: Engine) -> Corrected:
     return Corrected(engine.revision, served, power, tuple(problems))
 
 
-def assemble_to_serve(stores: Stores, database: Database, last: Engine | None) -> Engine:
-    """Return what `assemble` does; queue the retraining of versions that the code reads no more."""
-    with database.begin(long=True, one_state=True) as connection:
-        engine = assemble(stores, connection, last)
+def assemble_to_serve(stores: Stores, database: Database, connection: Connection, last: Engine | None) -> Engine:
+    """Return what `assemble` does; queue the retraining of versions that the code reads no more.
+
+    They are queued in a transaction of their own, because that of `connection` keeps to one state.
+    """
+    engine = assemble(stores, connection, last)
     unfit = [one for one in engine.refused if not one.absent and one not in (last.refused if last else ())]
     if unfit:
-        with database.begin() as connection:
+        with database.begin() as apart:
             for one in unfit:
-                retrain_refused(connection, one.predictor, one.gpu_id)
+                retrain_refused(apart, one.predictor, one.gpu_id)
     return engine
 
 

@@ -21,7 +21,7 @@ from app.predictors import BY_NAME
 from app.tables.gpus import GpuTable
 
 # Predictions come first.
-_NICE = 10
+_NICE = 19
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 

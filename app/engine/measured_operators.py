@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+import numpy as np
 from sqlalchemy import Connection
 
 from app.engine.engine import Engine, MeasuredOperators, Served
@@ -43,7 +45,17 @@ def measured_operators(
     parts = list(operators.load(connection, ops=_NAMES, since=last.revision))
     index = last.operators.index.updated(to_runs(parts, gpus))
     grown = {key: with_rows(item.unlearned, parts, item.rows, gpus.ids) for key, item in learners.items()}
-    return MeasuredOperators(index, operators.counts(connection)), _with_unlearned(served, grown)
+    return MeasuredOperators(index, _counted(last.operators.counts, parts)), _with_unlearned(served, grown)
+
+
+def _counted(counts: Mapping[str, int], parts: Iterable[Part]) -> dict[str, int]:
+    """`counts` of rows by GPU id, with those of `parts`."""
+    more = Counter(counts)
+    for block, _ in parts:
+        rows = np.bincount(block.context, minlength=len(block.contexts)).tolist()
+        for item, number in zip(block.contexts, rows, strict=True):
+            more[item.gpu_id] += number
+    return dict(more)
 
 
 def _versions_changed(learners: Versions, last: Engine) -> bool:

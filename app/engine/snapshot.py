@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from sqlalchemy import Connection
+
 from app.engine.corrections import Corrected, amended
 from app.engine.engine import Engine
 from app.engine.gpu_rows import Snapshot
@@ -41,8 +43,8 @@ class Health:
     corrections: tuple[str, ...] = ()
 
 
-# Builds the engine of the database, given the engine before.
-Assemble = Callable[[Engine | None], Engine]
+# Builds the engine of the database, in a transaction of one state, given the engine before.
+Assemble = Callable[[Connection, Engine | None], Engine]
 
 
 class Correct(Protocol):
@@ -89,8 +91,9 @@ class SnapshotHolder:
         self._threads: list[threading.Thread] = []
         self._health = Health()
         self._keys_at: int | None = None
-        self._look_at_keys()
-        engine = self._loaded(None)
+        with database.begin(long=True, one_state=True) as connection:
+            self._look_at_keys(connection)
+            engine = self._loaded(connection, None)
         self._snapshot = self._prepared(amended(engine, self._corrected(engine)), None)
 
     @property
@@ -123,9 +126,13 @@ class SnapshotHolder:
             raise Unavailable(self._health.database or "The database hangs.")
         with self._loading:
             last = self._snapshot
-            moved = self._look_at_keys() != last.engine.revision
-            if moved or self._absent_is_due():
-                self._snapshot = self._prepared(self._loaded(last.engine), last)
+            engine = last.engine
+            with self._database.begin(long=True, one_state=True) as connection:
+                moved = self._look_at_keys(connection) != engine.revision
+                if moved or self._absent_is_due():
+                    engine = self._loaded(connection, engine)
+            if engine is not last.engine:
+                self._snapshot = self._prepared(engine, last)
             self._health = replace(self._health, database="")
             if self.engine.corrected < self.engine.revision:
                 self._moved.set()
@@ -170,18 +177,17 @@ class SnapshotHolder:
         except (GpucastError, OSError) as failure:
             log.warning("the embedded database does not start: %s", failure)
 
-    def _look_at_keys(self) -> int:
+    def _look_at_keys(self, connection: Connection) -> int:
         """Load the keys if they changed, before anything that may fail; return the revision."""
-        with self._database.begin(one_state=True) as connection:
-            now, changed = revision.changed(connection, self._keys_at)
-            if "keys" in changed:
-                self._keys: Mapping[bytes, Key] = keys.active(connection)
-            self._keys_at = now
+        now, changed = revision.changed(connection, self._keys_at)
+        if "keys" in changed:
+            self._keys: Mapping[bytes, Key] = keys.active(connection)
+        self._keys_at = now
         return now
 
-    def _loaded(self, last: Engine | None) -> Engine:
+    def _loaded(self, connection: Connection, last: Engine | None) -> Engine:
         self._loaded_at = time.monotonic()
-        engine = self._assemble(last)
+        engine = self._assemble(connection, last)
         for problem in engine.messages if last is None else set(engine.messages) - set(last.messages):
             log.error("%s", problem)
         self._health = replace(self._health, artifacts=engine.messages)

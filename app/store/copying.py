@@ -17,6 +17,11 @@ def _driver(connection: Connection) -> psycopg.Connection[Any]:
     return cast("psycopg.Connection[Any]", driver)
 
 
+def run(connection: Connection, statements: str) -> None:
+    """Run statements without parameters in one round trip, unprepared."""
+    _driver(connection).execute(statements.encode(), prepare=False)
+
+
 def copy_in(connection: Connection, statement: str, parts: Iterable[bytes]) -> None:
     """Run COPY ... FROM STDIN with encoded rows."""
     with _driver(connection).cursor() as cursor, cursor.copy(statement.encode()) as copy:

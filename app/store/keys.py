@@ -63,6 +63,7 @@ def create(
     statement = sa.insert(KEYS).values(name=name, role=role.name.lower(), sha256=digest(secret), expires_at=expires_at)
     made = _key(connection.execute(statement.returning(*_columns())).one())
     _record(connection, made.id, "created", actor)
+    revision.lock(connection)
     revision.bump(connection, "keys")
     return made, secret
 
@@ -114,6 +115,7 @@ def revoke(connection: Connection, key_id: int, *, actor: str = COMMAND) -> None
     if connection.execute(statement.values(revoked_at=sa.func.now())).rowcount == 0:
         raise NotFound(f"No key that is in use has the id {key_id}.")
     _record(connection, key_id, "revoked", actor)
+    revision.lock(connection)
     revision.bump(connection, "keys")
 
 

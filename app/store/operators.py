@@ -16,7 +16,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 
 from app.store import revision, uploads
 from app.store.binary_copy import Cell, decode, encode, values_of
-from app.store.copying import copy_in, copy_out
+from app.store.copying import copy_in, copy_out, run
 from app.store.measurement_filters import Filters, agreeing
 from app.store.operator_blocks import NO_TIME, Context, OperatorBlock, identities
 from app.store.sql_tables import OPERATOR_CONTEXTS, OPERATOR_MEASUREMENTS
@@ -28,6 +28,8 @@ KIND = "operator"
 # PostgreSQL counts microseconds from 2000-01-01.
 _EPOCH_US = 946_684_800_000_000
 _C, _M = OPERATOR_CONTEXTS.c, OPERATOR_MEASUREMENTS.c
+# Columns that are the same in all rows of an upload.
+Stamp = dict[str, int | None]
 
 
 def insert(connection: Connection, blocks: Sequence[OperatorBlock], upload_id: int | None = None) -> int:
@@ -37,11 +39,14 @@ def insert(connection: Connection, blocks: Sequence[OperatorBlock], upload_id: i
     """
     if not blocks:
         return 0
-    added = revision.lock(connection) + 1  # two writers of the same contexts could deadlock
+    # Two writers of the same contexts could deadlock.
+    stamp: Stamp = {"added": revision.lock(connection) + 1, "upload_id": upload_id}
+    run(connection, _MAKE_ROOM)
     inserted = 0
-    for block in blocks:
-        ids = _context_ids(connection, block.contexts)
-        inserted += sum(_insert(connection, part, ids, added, upload_id) for part in _parts(block))
+    for number, part in enumerate(part for block in blocks for part in _parts(block)):
+        if number:
+            run(connection, "TRUNCATE given")
+        inserted += _insert(connection, part, _context_ids(connection, part.contexts), stamp)
     if inserted:
         revision.bump(connection, "added")
     return inserted
@@ -53,8 +58,7 @@ def count_new(connection: Connection, blocks: Sequence[OperatorBlock]) -> int:
 
 
 def _count_new(connection: Connection, block: OperatorBlock) -> int:
-    connection.execute(_MAKE_ROOM_FOR_IDS)
-    connection.execute(sa.text("TRUNCATE given_ids"))
+    run(connection, _MAKE_ROOM_FOR_IDS)
     ids = encode([Cell("id", "uuid")], {"id": identities(block)}, len(block))
     copy_in(connection, "COPY given_ids (id) FROM STDIN (FORMAT BINARY)", [ids])
     return int(connection.execute(_COUNT_NEW).scalar_one())
@@ -82,21 +86,19 @@ def _known_contexts(connection: Connection, digests: Sequence[str]) -> dict[str,
     return {str(digest): context_id for digest, context_id in found}
 
 
-def _insert(connection: Connection, block: OperatorBlock, context_ids: Ints, added: int, upload_id: int | None) -> int:
-    connection.execute(_MAKE_ROOM)
-    connection.execute(sa.text("TRUNCATE given"))
-    of_upload = "NULL" if upload_id is None else f"{upload_id:d}"  # the same of all rows, so no cell of theirs
-    connection.execute(sa.text(f"ALTER TABLE given ALTER COLUMN upload_id SET DEFAULT {of_upload}"))
+def _insert(connection: Connection, block: OperatorBlock, context_ids: Ints, stamp: Stamp) -> int:
     cells = _cells(len(block.dims))
     names = ", ".join(cell.name for cell in cells)
-    copy_in(connection, f"COPY given ({names}) FROM STDIN (FORMAT BINARY)", _encoded(cells, block, context_ids, added))
+    copy_in(connection, f"COPY given ({names}) FROM STDIN (FORMAT BINARY)", _encoded(cells, block, context_ids, stamp))
     return sum(connection.execute(_TAKE_NEW).scalars())
 
 
-_MAKE_ROOM = sa.text(
-    "CREATE TEMP TABLE IF NOT EXISTS given (LIKE operator_measurements INCLUDING DEFAULTS) ON COMMIT DROP"
+# Empty at the start of each transaction. It stays with its connection: to create one costs more than to store a row.
+_MAKE_ROOM = (
+    "SET LOCAL client_min_messages = warning;"
+    "CREATE TEMP TABLE IF NOT EXISTS given (LIKE operator_measurements INCLUDING DEFAULTS) ON COMMIT DELETE ROWS"
 )
-_MAKE_ROOM_FOR_IDS = sa.text("CREATE TEMP TABLE IF NOT EXISTS given_ids (id UUID NOT NULL) ON COMMIT DROP")
+_MAKE_ROOM_FOR_IDS = "CREATE TEMP TABLE IF NOT EXISTS given_ids (id UUID NOT NULL) ON COMMIT DROP; TRUNCATE given_ids"
 _COUNT_NEW = sa.text(
     "SELECT count(DISTINCT given_ids.id) FROM given_ids"
     " WHERE NOT EXISTS (SELECT FROM operator_measurements AS known WHERE known.id = given_ids.id)"
@@ -131,10 +133,11 @@ def _cells(fields: int) -> tuple[Cell, ...]:
         Cell("grid", "int4", 3),
         Cell("block", "int4", 3),
         Cell("added", "int8"),
+        Cell("upload_id", "int8"),
     )
 
 
-def _encoded(cells: Sequence[Cell], block: OperatorBlock, context_ids: Ints, added: int) -> Iterator[bytes]:
+def _encoded(cells: Sequence[Cell], block: OperatorBlock, context_ids: Ints, stamp: Stamp) -> Iterator[bytes]:
     """Yield the encoded rows in groups with the same absent cells, whose rows have one width."""
     columns: dict[str, NDArray[Any]] = {
         "id": identities(block),
@@ -148,9 +151,11 @@ def _encoded(cells: Sequence[Cell], block: OperatorBlock, context_ids: Ints, add
         "measured_at": block.measured_at - np.int64(_EPOCH_US),
         "grid": block.grid.T,
         "block": block.block.T,
-        "added": np.full(len(block), added),
+        **{name: np.full(len(block), value or 0) for name, value in stamp.items()},
     }
-    absent = np.stack([_absent(block, cell.name) for cell in cells])
+    absent = np.stack(
+        [np.full(len(block), stamp.get(cell.name, 0) is None) | _absent(block, cell.name) for cell in cells]
+    )
     patterns, pattern = np.unique(absent, axis=1, return_inverse=True)
     for k, missing in enumerate(patterns.T):
         rows = np.flatnonzero(pattern.ravel() == k)
@@ -162,7 +167,7 @@ def _encoded(cells: Sequence[Cell], block: OperatorBlock, context_ids: Ints, add
 
 def _absent(block: OperatorBlock, name: str) -> NDArray[np.bool_]:
     """Return True for rows without this figure."""
-    if name in ("id", "context_id", "latency_s", "dims", "added"):
+    if name in ("id", "context_id", "latency_s", "dims", "added", "upload_id"):
         return np.zeros(len(block), dtype=np.bool_)
     if name == "measured_at":
         absent: NDArray[np.bool_] = block.measured_at == NO_TIME

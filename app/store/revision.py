@@ -14,6 +14,8 @@ Part = Literal["gpus", "keys", "measurements", "added", "removed", "prices", "ve
 PARTS: frozenset[Part] = frozenset(get_args(Part))
 # Stands for all of them: releases before 0.3 named no part.
 _ANY = "*"
+# Stands for the revision itself.
+_NOW = ""
 
 
 def lock(connection: Connection) -> int:
@@ -26,8 +28,10 @@ def lock(connection: Connection) -> int:
 
 
 def bump(connection: Connection, part: Part) -> int:
-    """Increment the revision in the change's own transaction, as a change of `part`; return the new value."""
-    lock(connection)  # else the statement could miss the part of a revision that it waits for
+    """Increment the revision in the change's own transaction, as a change of `part`; return the new value.
+
+    The transaction holds `lock`; otherwise the statement could miss the part of a revision that it waits for.
+    """
     return int(connection.execute(_BUMP, {"part": part, "any": _ANY}).scalar_one())
 
 
@@ -43,6 +47,9 @@ _BUMP = sa.text(
 )
 
 
+_REVISIONS = sa.select(REVISION_PARTS).union_all(sa.select(sa.literal(_NOW), REVISION.c.value))
+
+
 def current(connection: Connection) -> int:
     """Return the committed revision."""
     return int(connection.execute(sa.select(REVISION.c.value)).scalar_one())
@@ -50,10 +57,10 @@ def current(connection: Connection) -> int:
 
 def changed(connection: Connection, since: int | None) -> tuple[int, frozenset[Part]]:
     """Return the revision, and the parts that changed after the revision `since`; all of them if it is None."""
-    now = current(connection)
+    revisions = {part: int(value) for part, value in connection.execute(_REVISIONS)}
+    now = revisions.pop(_NOW)
     if since is None:
         return now, PARTS
-    revisions = {part: int(value) for part, value in connection.execute(sa.select(REVISION_PARTS))}
     if revisions.get(_ANY, 0) > since or max(revisions.values(), default=0) < now:
         return now, PARTS
     return now, frozenset(part for part in PARTS if revisions.get(part, 0) > since)

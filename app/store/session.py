@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from threading import Lock
 
 import psycopg
 import sqlalchemy as sa
@@ -46,7 +47,7 @@ class TimeLimits:
 
 # Of commands, workers and trainings, which wait until a pause of the server is over.
 PATIENT = TimeLimits(connect_s=5, answer_s=30, statement_s=3600, long_statement_s=3600)
-_ONE_STATE = sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+_ONE_STATE = b"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
 
 class Database:
@@ -56,6 +57,7 @@ class Database:
         self.url = conninfo(url)
         self._limits = limits
         self._breaker = Breaker()
+        self._writing = Lock()
         self._full_at: float | None = None
         self._engine = sa.create_engine(
             self.url.replace("postgresql://", "postgresql+psycopg://", 1),
@@ -89,10 +91,11 @@ class Database:
             with self._engine.connect() as connection:
                 self._breaker.answered()
                 with self._limited(connection, long=long) as driver, connection.begin():
-                    if one_state:
-                        connection.execute(_ONE_STATE)
+                    first = [_ONE_STATE] if one_state else []
                     if long:
-                        driver.execute(_set_limits(self._limits.long_statement_s, local=True))
+                        first.append(_set_limits(self._limits.long_statement_s, local=True))
+                    if first:
+                        driver.execute(b"; ".join(first), prepare=False)  # one round trip
                     yield connection
         except (psycopg.OperationalError, exc.OperationalError, exc.InterfaceError, exc.TimeoutError) as error:
             raise self._failure(error) from error
@@ -125,6 +128,19 @@ class Database:
 
     def _statement_s(self, *, long: bool) -> float:
         return self._limits.long_statement_s if long else self._limits.statement_s
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Wait for the uploads of this process that came first; raises Unavailable after as long as for a lock.
+
+        They would wait for one another in the database, and take the processor from the one that it serves.
+        """
+        if not self._writing.acquire(timeout=LOCK_SHARE * self._limits.long_statement_s):
+            raise Unavailable("Other uploads are being stored.")
+        try:
+            yield
+        finally:
+            self._writing.release()
 
     def ping(self) -> None:
         """Raise Unavailable unless the database answers."""

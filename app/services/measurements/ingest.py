@@ -118,7 +118,7 @@ def ingest(
     measured = len(upload) - upload.skipped.total()
     raise_errors(checked, measured)
     doubts = find_doubts(engine, checked, doubtful_factor)
-    with database.begin(long=True) as connection, connection.begin_nested() as savepoint:
+    with database.writing(), database.begin(long=True) as connection:
         sound, aside, notes = set_aside(connection, checked, doubts)
         compared = _drift(connection, engine, sound)
         upload_id = uploads.begin(connection, key_id)
@@ -126,7 +126,7 @@ def ingest(
         doubted = doubtful.insert(connection, [replace(row, upload_id=upload_id) for row in aside])
         uploads.end(connection, upload_id, inserted + doubted)
         if dry_run:
-            savepoint.rollback()
+            connection.rollback()
     return Report(
         received=len(upload),
         inserted=inserted,
