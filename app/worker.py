@@ -104,9 +104,8 @@ async def _reap_for_ever(runtime: Runtime) -> None:
 
 
 def _reap(runtime: Runtime, reaper: queue.Reaper) -> None:
-    with runtime.database.begin() as connection:
-        for reaped in reaper.reap(connection):
-            LOG.warning("job %d lost its worker: %s", reaped.job_id, reaped.outcome)
+    for reaped in reaper.reap(runtime.database):
+        LOG.warning("job %d lost its worker: %s", reaped.job_id, reaped.outcome)
 
 
 def _register(app: App, runtime: Runtime) -> None:

@@ -182,16 +182,17 @@ class Reaper:
         """Record that the database was away until now."""
         self._paused_at = time.monotonic()
 
-    def reap(self, connection: Connection) -> list[Reaped]:
+    def reap(self, database: Database) -> list[Reaped]:
         """Do what `reap` does in a transaction of its own, unless the database has just been away."""
         asked = time.monotonic()
-        # The transaction's time, with which heartbeats are compared, is that of its first statement.
-        connection.execute(sa.text("SELECT 1"))
-        if time.monotonic() - asked > PROMPT_S:
-            self.paused()
-        if time.monotonic() - self._paused_at < self._stalled_after_s:
-            return []
-        return reap(connection, stalled_after_s=self._stalled_after_s, attempts=self._attempts)
+        with database.begin() as connection:
+            # The transaction's time, with which heartbeats are compared, is that of its first statement.
+            connection.execute(sa.text("SELECT 1"))
+            if time.monotonic() - asked > PROMPT_S:
+                self.paused()
+            if time.monotonic() - self._paused_at < self._stalled_after_s:
+                return []
+            return reap(connection, stalled_after_s=self._stalled_after_s, attempts=self._attempts)
 
 
 def reap(connection: Connection, *, stalled_after_s: float, attempts: int) -> list[Reaped]:

@@ -46,7 +46,7 @@ class TimeLimits:
 
 
 # Of commands, workers and trainings, which wait until a pause of the server is over.
-PATIENT = TimeLimits(connect_s=5, answer_s=30, statement_s=3600, long_statement_s=3600)
+PATIENT = TimeLimits(connect_s=5, answer_s=30, statement_s=3600, long_statement_s=86_400)
 _ONE_STATE = b"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
 

@@ -17,7 +17,6 @@ from app.services.learning.retrain import queue_retrain
 from app.store import measurements
 from app.store.postgres import EmbeddedPostgres
 from app.store.session import Database
-from tests.conftest import VOLATILE
 from tests.learning import kernel_rows
 from tests.server_processes import hanging, signal_server
 from tests.worker_process import job_when, over, training_held, worker
@@ -34,8 +33,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(root: Path) -> Iterator[EmbeddedPostgres]:
-    """A PostgreSQL of this module, given to the worker as an external one."""
-    with EmbeddedPostgres(root, VOLATILE) as running:
+    """A PostgreSQL of this module, given to the worker as an external one; what it commits outlives a kill."""
+    with EmbeddedPostgres(root) as running:
         yield running
 
 

@@ -112,6 +112,14 @@ def test_predictions_go_on_while_changes_wait_for_a_hung_database(service: Servi
     assert max(taken) < 0.5
 
 
+def test_an_unknown_gpu_is_answered_while_the_database_hangs(service: Service, root: Path) -> None:
+    eventually_ready(service.client)
+    with hanging(root):
+        answer = service.client.post("/predict", json={**ASKED, "gpu": "no such gpu"})
+    assert answer.status_code == 404
+    assert answer.elapsed.total_seconds() < WITHIN_S
+
+
 def test_readiness_is_degraded_while_the_database_hangs(service: Service, root: Path) -> None:
     eventually_ready(service.client)
     with hanging(root):
