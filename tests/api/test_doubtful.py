@@ -20,6 +20,7 @@ from app.store.session import Database
 from tests.kernels_data import SAXPY
 
 LINEAR = {"kind": "operator", "op": "linear", "m": 1024, "n": 4096, "k": 1024, "dtype": "fp32"}
+MODEL = {"kind": "model", "name": "resnet18", "mode": "inference", "batch": 8, "image_size": 224, "dtype": "fp32"}
 NAMES = ("admin", "good", "bad")
 Clients = dict[str, TestClient]
 
@@ -83,7 +84,7 @@ def listed(client: TestClient, **filters: Any) -> list[dict[str, Any]]:
     return items
 
 
-@pytest.mark.parametrize("workload", [LINEAR, {**SAXPY, "measured": []}], ids=["operator", "kernel"])
+@pytest.mark.parametrize("workload", [LINEAR, {**SAXPY, "measured": []}, MODEL], ids=["operator", "kernel", "model"])
 @pytest.mark.parametrize("factor", [50.0, 20.0])
 def test_a_row_far_from_what_is_expected_is_used_once_it_is_confirmed(
     clients: Clients, database: Database, workload: dict[str, Any], factor: float

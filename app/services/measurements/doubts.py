@@ -1,25 +1,29 @@
 """Set measurements aside that are far from what is expected, until an admin confirms them.
 
-A wrong unit, a busy machine or bad faith would otherwise teach nonsense. Networks are not checked: their expected time
-is not known well enough without their operators.
+A wrong unit, a busy machine or bad faith would otherwise teach nonsense.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from math import log
 from typing import Any
 
+import msgspec
 import numpy as np
 from sqlalchemy import Connection
 
 from app.engine.engine import Engine
+from app.engine.gpu_rows import Snapshot
 from app.engine.operator_blocks import to_measurements
-from app.errors import BadInput, FieldError
+from app.errors import BadInput, FieldError, GpucastError
 from app.services.measurements.check_upload import Checked
 from app.services.measurements.listing import request_form
 from app.services.measurements.model_drift import expected
+from app.services.models.network_hits import to_workload
+from app.services.models.predict_networks import predict_network
 from app.store import measurements, operators
 from app.store.doubtful import DoubtfulRow
 from app.store.measurements import MeasurementRow
@@ -27,7 +31,10 @@ from app.store.operator_blocks import NO_TIME, OperatorBlock, identities
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
+from app.wire.measurements.measurement_form import MeasuredModel
+from app.wire.network_form import ModelRequest
 
+MOST_OPERATORS = 1_000_000  # of one network
 # They are stored one by one; more than these have a cause in common.
 MOST_DOUBTFUL = 10_000
 
@@ -36,12 +43,15 @@ MOST_DOUBTFUL = 10_000
 class Doubts:
     """Rows of an upload that are far from what is expected.
 
-    kernels    row of `Checked.measured` -> expected seconds
+    rows       row of `Checked.rows` (kernels and models) -> expected seconds
     operators  for each block: its rows, int [m], and their expected seconds, float64 [m]
     """
 
-    kernels: Mapping[int, float]
+    rows: Mapping[int, float]
     operators: tuple[tuple[Ints, Floats], ...]
+
+    def __len__(self) -> int:
+        return len(self.rows) + sum(len(rows) for rows, _ in self.operators)
 
 
 def find_doubts(engine: Engine, checked: Checked, factor: float) -> Doubts:
@@ -49,19 +59,20 @@ def find_doubts(engine: Engine, checked: Checked, factor: float) -> Doubts:
 
     Raises BadInput if they are over `MOST_DOUBTFUL`.
     """
-    kernels: dict[int, float] = {}
+    far: dict[int, float] = {}
     if checked.measured is not None and len(checked.measured):
         rows, expected_s = _far(engine, checked.measured, checked.gpus, factor)
-        kernels = dict(zip(rows.tolist(), expected_s.tolist(), strict=True))
+        far = dict(zip(rows.tolist(), expected_s.tolist(), strict=True))
+    far |= _far_models(engine, checked.rows, factor)
     blocks = () if checked.operators is None else checked.operators.blocks
     found = tuple(_far(engine, to_measurements(block, checked.gpus), checked.gpus, factor) for block in blocks)
-    doubtful = len(kernels) + sum(len(rows) for rows, _ in found)
-    if doubtful > MOST_DOUBTFUL:
+    doubts = Doubts(far, found)
+    if len(doubts) > MOST_DOUBTFUL:
         raise BadInput(
-            f"{doubtful:,} of {len(checked):,} times are more than {factor:g} times off what is expected, so none was"
+            f"{len(doubts):,} of {len(checked):,} times are more than {factor:g} times off what is expected, so none is"
             f" stored: check their unit. At most {MOST_DOUBTFUL:,} are taken as doubtful."
         )
-    return Doubts(kernels, found)
+    return doubts
 
 
 def _far(engine: Engine, measured: Measurements, gpus: GpuTable, factor: float) -> tuple[Ints, Floats]:
@@ -75,6 +86,29 @@ def _far(engine: Engine, measured: Measurements, gpus: GpuTable, factor: float) 
     return known[far], answer.latency_s[far]
 
 
+def _far_models(engine: Engine, rows: Sequence[MeasurementRow], factor: float) -> dict[int, float]:
+    """Return the models that are far from what is expected: row -> expected seconds."""
+    models = [k for k, row in enumerate(rows) if row.kind == "model"] if factor else []
+    if not models:
+        return {}
+    snapshot = Snapshot.of(engine)
+    expected_s = {k: _expected_model_s(snapshot, rows[k]) for k in models}
+    return {k: s for k, s in expected_s.items() if s is not None and abs(log(rows[k].latency_s / s)) > log(factor)}
+
+
+def _expected_model_s(snapshot: Snapshot, row: MeasurementRow) -> float | None:
+    """Return the predicted seconds; None for a network or GPU that cannot be predicted."""
+    workload = to_workload(msgspec.convert(row.workload, MeasuredModel))
+    if workload is None:
+        return None
+    try:
+        request = ModelRequest(gpu=row.gpu_id, workload=workload)
+        answer = predict_network(snapshot, request, max_rows=MOST_OPERATORS, advise=False)
+    except GpucastError:
+        return None
+    return answer.predictions[0].latency_ms / 1e3 if answer.predictions else None
+
+
 def set_aside(
     connection: Connection, checked: Checked, doubts: Doubts
 ) -> tuple[Checked, list[DoubtfulRow], list[FieldError]]:
@@ -82,10 +116,12 @@ def set_aside(
 
     Rows that are stored already are not in doubt.
     """
-    ids = {k: measurements.identity(checked.rows[k]) for k in doubts.kernels}
+    if not doubts:
+        return checked, [], []
+    ids = {k: measurements.identity(checked.rows[k]) for k in doubts.rows}
     known = measurements.known(connection, list(ids.values()))
-    aside = {k: expected_s for k, expected_s in doubts.kernels.items() if ids[k] not in known}
-    rows = [_kernel(checked.rows[k], ids[k], expected_s) for k, expected_s in aside.items()]
+    aside = {k: expected_s for k, expected_s in doubts.rows.items() if ids[k] not in known}
+    rows = [_object(checked.rows[k], ids[k], expected_s) for k, expected_s in aside.items()]
     notes = [_note(checked.position[k], checked.rows[k].latency_s, expected_s) for k, expected_s in aside.items()]
     if checked.operators is None:
         return _without(checked, aside), rows, notes
@@ -106,14 +142,15 @@ def set_aside(
 
 
 def _without(checked: Checked, aside: Mapping[int, float]) -> Checked:
-    """Return the upload without these kernels."""
-    if checked.measured is None or not aside:
+    """Return the upload without these kernels and models."""
+    if not aside:
         return checked
-    kernels = np.array([k for k in range(len(checked.measured)) if k not in aside], dtype=np.intp)
+    n = 0 if checked.measured is None else len(checked.measured)
+    kernels = np.array([k for k in range(n) if k not in aside], dtype=np.intp)
     kept = [k for k in range(len(checked.rows)) if k not in aside]
     return replace(
         checked,
-        measured=checked.measured.take(kernels),
+        measured=None if checked.measured is None else checked.measured.take(kernels),
         rows=tuple(checked.rows[k] for k in kept),
         position=tuple(checked.position[k] for k in kept),
     )
@@ -126,9 +163,11 @@ def _note(position: int, latency_s: float, expected_s: float) -> FieldError:
     return FieldError((int(position), "latency_ms"), msg)
 
 
-def _kernel(row: MeasurementRow, row_id: str, expected_s: float) -> DoubtfulRow:
+def _object(row: MeasurementRow, row_id: str, expected_s: float) -> DoubtfulRow:
     body = asdict(row)
     form = {name: body[name] for name in ("software", "workload", "source", "runs", "kernel", "clock_hz", "power_w")}
+    phases = row.phases_s
+    form["phases_ms"] = None if phases is None else {name: _exact_ms(value) for name, value in phases.items()}
     form |= {"gpu": row.gpu_id, **_times(row.latency_s, row.latency_std_s, row.measured_at)}
     return _row(row_id, row.kind, row.name, form, expected_s)
 
