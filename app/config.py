@@ -56,7 +56,7 @@ class Settings:
         str,
         Knob(
             "GPUCAST_RATE_LIMIT",
-            "rate limit per caller and process, like 100/second; off; or auto (100/second if keys are required)",
+            "rate limit per caller over all processes, like 100/second; off; or auto (100/second if keys are required)",
         ),
     ] = "auto"
     request_timeout_s: Annotated[float, Knob("GPUCAST_REQUEST_TIMEOUT_S", "time limit of a request, seconds")] = 300.0

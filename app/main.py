@@ -98,6 +98,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             app.state.counts = SharedCounts(settings, app.metrics.counts)
             app.state.counts.start()
             held.callback(app.state.counts.stop)
+            if app.rate is not None:
+                app.rate.start(app.state.runtime.database)
+                held.callback(app.rate.stop)
             app.state.tables = TableProcess()
             held.callback(app.state.tables.stop)
             app.state.graphs = Graphs(app.state.runtime.database)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Mapping
 from urllib.parse import quote
 
@@ -11,9 +9,10 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api import problems
+from app.api.rate_limit import RateLimit
 from app.api.roles import OPEN, role_for
 from app.config import Settings
-from app.errors import Forbidden, GpucastError, TooMany, Unauthorized
+from app.errors import Forbidden, GpucastError, Unauthorized
 from app.store.keys import Key, digest
 from app.store.roles import Role
 
@@ -29,10 +28,10 @@ class Access:
     Keys are looked up in memory by their SHA-256. Revoked and unknown keys are treated alike.
     """
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, rate: RateLimit | None) -> None:
         self._app = app
         self._needs_keys = settings.needs_keys
-        self._rate = RateLimit(settings.rate) if settings.rate is not None else None
+        self._rate = rate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request, or pass it on."""
@@ -59,24 +58,6 @@ class Access:
         if key is not None and need is not None and (key.role < need or _is_forged(scope)):
             raise Forbidden
         return key
-
-
-class RateLimit:
-    """Limit on the requests of one caller per window of time."""
-
-    def __init__(self, text: str) -> None:
-        from limits import parse  # noqa: PLC0415 - 0.2 s that a start without a rate limit need not spend
-        from limits.storage import MemoryStorage  # noqa: PLC0415
-        from limits.strategies import FixedWindowRateLimiter  # noqa: PLC0415
-
-        self._item = parse(text)
-        self._windows = FixedWindowRateLimiter(MemoryStorage())
-
-    def hit(self, caller: str) -> None:
-        """Count one request. Raises TooMany with the seconds until the next window."""
-        if not self._windows.hit(self._item, caller):
-            left = self._windows.get_window_stats(self._item, caller).reset_time - time.time()
-            raise TooMany(f"The limit is {self._item}.", retry_after_s=max(1, math.ceil(left)))
 
 
 def _key(scope: Scope) -> Key | None:

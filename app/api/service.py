@@ -12,6 +12,7 @@ from app.api.access import Access
 from app.api.body_limit import BodyLimit, BodyLimits
 from app.api.metrics import Metrics
 from app.api.middleware import Headless, HotRoutes, Observe, TimeLimit
+from app.api.rate_limit import RateLimit
 from app.api.receiving import Bodies, WholeBody
 from app.api.shared_call import SharedCall
 from app.api.work_queues import WorkQueues
@@ -30,8 +31,9 @@ class Service(FastAPI):
         front: ASGIApp = BodyLimit(
             HotRoutes(WholeBody(super().__call__, self.bodies, self.queues), hot), BodyLimits.from_settings(settings)
         )
-        if settings.needs_keys or settings.rate is not None:
-            front = Access(front, settings)
+        self.rate = RateLimit(settings.rate) if settings.rate is not None else None
+        if settings.needs_keys or self.rate is not None:
+            front = Access(front, settings, self.rate)
         self._front = Headless(Observe(TimeLimit(front, settings.request_timeout_s), self.metrics))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

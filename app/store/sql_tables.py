@@ -305,3 +305,15 @@ REVISION_PARTS = Table(
     Column("part", Text, primary_key=True),
     Column("revision", BigInteger, nullable=False),
 )
+
+# Requests of a caller (a digest of it) to one process in a window of the rate limit; a crash may empty the table.
+RATE_COUNTS = Table(
+    "rate_counts",
+    METADATA,
+    Column("window", BigInteger),
+    Column("caller", Text),
+    Column("process", Text),
+    Column("requests", BigInteger, nullable=False),
+    PrimaryKeyConstraint("window", "caller", "process"),
+    prefixes=["UNLOGGED"],
+)

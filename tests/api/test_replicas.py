@@ -143,3 +143,10 @@ def test_a_version_that_does_not_fit_is_trained_again(database: Database, replic
         assert queued == [("ridge", "*")]
         published(database, tmp_path / "other", GOOD | {"marker": 4})
         listed(replica, "ridge")
+
+
+def test_the_rate_limit_holds_over_replicas(settings: Settings, elsewhere: Settings) -> None:
+    apps = [create_app(replace(each, keys="off", rate_limit="20/hour")) for each in (settings, elsewhere)]
+    with TestClient(apps[0]) as one, TestClient(apps[1]) as two:
+        assert {client.get("/gpus").status_code for client in (one, two) for _ in range(10)} == {200}
+        until(lambda: one.get("/gpus").status_code == two.get("/gpus").status_code == 429, within_s=5.0)
