@@ -22,7 +22,8 @@ from app import __version__
 from app.errors import BadInput, Conflict
 from app.store import schema, shared_artifacts
 from app.store.copying import read_copy, write_copy
-from app.store.sql_tables import ARTIFACTS, METADATA, REVISION
+from app.store.metadata import METADATA
+from app.store.sql_tables import ARTIFACTS, REVISION
 
 FORMAT = 1
 CONTENTS = "contents.json"

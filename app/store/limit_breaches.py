@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 from sqlalchemy.dialects.postgresql import insert
 
-from app.store.sql_tables import LIMIT_BREACHES as BREACHES
+from app.store.upload_tables import LIMIT_BREACHES as BREACHES
 
 # Two runs so far apart do not share what disturbed one of them.
 APART = timedelta(minutes=1)

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Row, Select
 from sqlalchemy.dialects import postgresql
 
-from app.store import doubtful, operators, revision, uploads
+from app.store import doubtful, operator_removal, operators, revision, uploads
 from app.store.measurement_filters import Filters, Page, agreeing
 from app.store.sql_tables import MEASUREMENTS
 
@@ -119,7 +119,8 @@ def remove(connection: Connection, filters: Filters, *, dry_run: bool = False) -
     found = sa.select(*columns) if dry_run else sa.delete(MEASUREMENTS).returning(*columns)
     each = found.where(_agreeing(filters)).cte()
     counted = sa.select(each.c.kind, each.c.gpu_id, sa.func.count()).group_by(each.c.kind, each.c.gpu_id)
-    gone = {(operators.KIND, gpu): rows for gpu, rows in operators.remove(connection, filters, dry_run=dry_run).items()}
+    removed = operator_removal.remove(connection, filters, dry_run=dry_run)
+    gone = {(operators.KIND, gpu): rows for gpu, rows in removed.items()}
     gone |= {(kind, gpu): int(rows) for kind, gpu, rows in connection.execute(counted)}
     for key, rows in doubtful.remove(connection, filters, dry_run=dry_run).items():
         gone[key] = gone.get(key, 0) + rows

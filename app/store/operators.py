@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -12,9 +11,8 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection
-from sqlalchemy.dialects.postgresql import ARRAY
 
-from app.store import revision, uploads
+from app.store import revision
 from app.store.binary_copy import Cell, decode, encode, values_of
 from app.store.copying import copy_in, copy_out, run
 from app.store.measurement_filters import Filters, agreeing
@@ -274,44 +272,3 @@ def agreeing_contexts(filters: Filters) -> ColumnElement[bool]:
     """Return the condition that a context matches the filters, all of which apply to contexts."""
     columns = {_C.gpu_id: filters.gpu, _C.op: filters.name, _C.software: filters.software, _C.source: filters.source}
     return agreeing(columns) if filters.kind in (None, KIND) else sa.false()
-
-
-def remove(connection: Connection, filters: Filters, *, dry_run: bool = False) -> dict[str, int]:
-    """Delete matching rows; return their numbers by GPU id. A dry run only counts."""
-    if not dry_run:
-        revision.lock(connection)  # rows added to a context during its removal would be orphaned
-    by_upload = filters.upload is not None or filters.key is not None
-    gone = (_remove_rows if by_upload else _remove_contexts)(connection, filters, dry_run=dry_run)
-    if gone and not dry_run:
-        revision.bump(connection, "removed")
-    return {gpu: rows for gpu, rows in gone.items() if rows}
-
-
-def _remove_contexts(connection: Connection, filters: Filters, *, dry_run: bool) -> Counter[str]:
-    """Delete whole contexts with their rows."""
-    columns = (_C.id, _C.gpu_id, _C.measurements)
-    found = sa.select(*columns) if dry_run else sa.delete(OPERATOR_CONTEXTS).returning(*columns)
-    gone, ids = Counter[str](), list[int]()
-    for context_id, gpu, rows in connection.execute(found.where(agreeing_contexts(filters))):
-        gone[gpu] += rows
-        ids.append(context_id)
-    if ids and not dry_run:
-        connection.execute(
-            sa.delete(OPERATOR_MEASUREMENTS).where(_M.context_id == sa.any_(sa.literal(ids, ARRAY(sa.Integer))))
-        )
-    return gone
-
-
-def _remove_rows(connection: Connection, filters: Filters, *, dry_run: bool) -> Counter[str]:
-    """Delete the rows of uploads from their contexts."""
-    mine = agreeing_contexts(filters) & uploads.in_uploads(filters, _M.upload_id)
-    counted = sa.select(_C.id, _C.gpu_id, sa.func.count()).join(OPERATOR_MEASUREMENTS, _M.context_id == _C.id)
-    gone = Counter[str]()
-    for context_id, gpu, rows in connection.execute(counted.where(mine).group_by(_C.id, _C.gpu_id)).all():
-        gone[gpu] += rows
-        if not dry_run:
-            theirs = (_M.context_id == context_id) & uploads.in_uploads(filters, _M.upload_id)
-            connection.execute(sa.delete(OPERATOR_MEASUREMENTS).where(theirs))
-            left = sa.update(OPERATOR_CONTEXTS).where(_C.id == context_id)
-            connection.execute(left.values(measurements=_C.measurements - rows))
-    return gone

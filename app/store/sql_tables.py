@@ -14,7 +14,6 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
-    MetaData,
     PrimaryKeyConstraint,
     Table,
     Text,
@@ -23,18 +22,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, UUID
 
-METADATA = MetaData(
-    naming_convention={
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-        "pk": "pk_%(table_name)s",
-        "ck": "ck_%(table_name)s_%(constraint_name)s",
-    }
-)
-
-
-def _created() -> Column[object]:
-    return Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now())
-
+from app.store import upload_tables  # noqa: F401 - its tables are in METADATA, too
+from app.store.metadata import METADATA, created
 
 GPUS = Table(
     "gpus",
@@ -64,53 +53,12 @@ MEASUREMENTS = Table(
     Column("power_w", Double),
     Column("source", Text, nullable=False),
     Column("measured_at", DateTime(timezone=True)),
-    _created(),
+    created(),
     Column("upload_id", BigInteger),
     Index(None, "kind", "gpu_id"),
     Index(None, "name"),
     Index(None, "upload_id", postgresql_where=text("upload_id IS NOT NULL")),
     CheckConstraint("latency_s > 0", name="latency"),
-)
-
-# Uploads over HTTP, and whose key sent them.
-UPLOADS = Table(
-    "uploads",
-    METADATA,
-    Column("id", BigInteger, Identity(), primary_key=True),
-    Column("key_id", Integer),
-    Column("rows", BigInteger, nullable=False, server_default="0"),
-    _created(),
-    Index(None, "key_id"),
-)
-
-# Measurements far from what was expected, which nothing learns. `body` is the row as POST /measurements takes it.
-DOUBTFUL_MEASUREMENTS = Table(
-    "doubtful_measurements",
-    METADATA,
-    Column("id", Text, primary_key=True),
-    Column("kind", Text, nullable=False),
-    Column("gpu_id", Text, nullable=False),
-    Column("name", Text, nullable=False),
-    Column("software", Text, nullable=False),
-    Column("source", Text, nullable=False),
-    Column("body", JSONB, nullable=False),
-    Column("expected_s", Double, nullable=False),
-    Column("upload_id", BigInteger, nullable=False),
-    _created(),
-    Index(None, "upload_id"),
-)
-
-# Refused measurements that passed a GPU's limit: `value` is what the limiting figure must at least be, SI units.
-LIMIT_BREACHES = Table(
-    "limit_breaches",
-    METADATA,
-    Column("id", Text, primary_key=True),
-    Column("gpu_id", Text, nullable=False),
-    Column("figure", Text, nullable=False),
-    Column("value", Double, nullable=False),
-    Column("key_id", Integer),
-    _created(),
-    Index(None, "gpu_id", "figure"),
 )
 
 # Attributes shared by many operator rows, stored once. `fields` names the entries of `dims`.
@@ -144,7 +92,7 @@ OPERATOR_MEASUREMENTS = Table(
     Column("measured_at", DateTime(timezone=True)),
     Column("grid", ARRAY(Integer)),
     Column("block", ARRAY(Integer)),
-    _created(),
+    created(),
     Column("added", BigInteger),
     Column("upload_id", BigInteger),
     Index(None, "context_id"),
@@ -164,7 +112,7 @@ PREDICTOR_VERSIONS = Table(
     Column("training_set_sha256", Text, nullable=False),
     Column("card", JSONB, nullable=False),
     Column("state", Text, nullable=False),
-    _created(),
+    created(),
     Index("uq_predictor_versions_version", "predictor", "gpu_id", "version", unique=True),
     Index(
         "uq_predictor_versions_served", "predictor", "gpu_id", unique=True, postgresql_where=text("state = 'served'")
@@ -178,7 +126,7 @@ ARTIFACTS = Table(
     METADATA,
     Column("sha256", Text, primary_key=True),
     Column("manifest", Text, nullable=False),
-    _created(),
+    created(),
 )
 
 ARTIFACT_CHUNKS = Table(
@@ -200,7 +148,7 @@ RETRAIN_JOBS = Table(
     Column("version", Text),
     Column("result", JSONB),
     Column("reason", Text),
-    _created(),
+    created(),
     Column("started_at", DateTime(timezone=True)),
     Column("finished_at", DateTime(timezone=True)),
     Index("uq_retrain_jobs_queued", "predictor", "gpu_id", unique=True, postgresql_where=text("state = 'queued'")),
@@ -220,7 +168,7 @@ GRAPHS = Table(
     Column("flops", Double, nullable=False),
     Column("unknown", JSONB, nullable=False),
     Column("dims", JSONB, nullable=False),
-    _created(),
+    created(),
     CheckConstraint("form IN ('json', 'onnx')", name="form"),
 )
 
@@ -232,7 +180,7 @@ API_KEYS = Table(
     Column("name", Text, nullable=False),
     Column("role", Text, nullable=False),
     Column("sha256", LargeBinary, nullable=False),
-    _created(),
+    created(),
     Column("revoked_at", DateTime(timezone=True)),
     Column("expires_at", DateTime(timezone=True)),
     Index("uq_api_keys_sha256", "sha256", unique=True),
@@ -247,7 +195,7 @@ KEY_EVENTS = Table(
     Column("key_id", Integer, nullable=False),
     Column("action", Text, nullable=False),
     Column("actor", Text, nullable=False),
-    _created(),
+    created(),
     CheckConstraint("action IN ('created', 'rotated', 'revoked')", name="action"),
 )
 
@@ -257,7 +205,7 @@ SEED_FILES = Table(
     METADATA,
     Column("sha256", Text, primary_key=True),
     Column("name", Text, nullable=False),
-    _created(),
+    created(),
 )
 
 # Prices of one device per hour; "" is any provider or region.
@@ -271,7 +219,7 @@ PRICES = Table(
     Column("dated", Date, nullable=False),
     Column("provider", Text, nullable=False),
     Column("region", Text, nullable=False),
-    _created(),
+    created(),
     Index("uq_prices_said", "gpu_id", "provider", "region", "dated", "usd_per_hour", "source", unique=True),
     CheckConstraint("usd_per_hour >= 0", name="price"),
 )
@@ -286,7 +234,7 @@ SAVED_PREDICTIONS = Table(
     Column("request", Text, nullable=False),
     Column("answer", Text, nullable=False),
     Column("versions", JSONB, nullable=False),
-    _created(),
+    created(),
     CheckConstraint("kind IN ('predict', 'compare', 'plan')", name="kind"),
 )
 

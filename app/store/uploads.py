@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
 from app.store.measurement_filters import Filters
-from app.store.sql_tables import UPLOADS
+from app.store.upload_tables import UPLOADS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

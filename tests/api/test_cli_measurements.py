@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from app.config import Settings
-from app.store import measurements
+from app.store import doubtful, measurements, operators, uploads
+from app.store.doubtful import DoubtfulRow
 from app.store.measurement_filters import Page
 from app.store.measurements import MeasurementRow
 from app.store.session import Database
@@ -18,8 +19,12 @@ pytestmark = pytest.mark.slow
 
 
 def _delete(settings: Settings, *words: str, typed: str = "") -> subprocess.CompletedProcess[str]:
+    return _run(settings, "delete", *words, typed=typed)
+
+
+def _run(settings: Settings, *words: str, typed: str = "") -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, **settings.environment()}
-    command = [sys.executable, "-m", "app.cli", "measurements", "delete", *words]
+    command = [sys.executable, "-m", "app.cli", "measurements", *words]
     return subprocess.run(command, env=environment, input=typed, capture_output=True, text=True, check=False)
 
 
@@ -54,3 +59,19 @@ def test_no_option_deletes_nothing(settings: Settings) -> None:
     refused = _delete(settings, "--yes")
     assert refused.returncode == 1
     assert "at least one" in refused.stderr
+
+
+def test_doubtful_rows_are_confirmed(settings: Settings, database: Database) -> None:
+    workload = {"kind": "operator", "op": "linear", "m": 64, "n": 64, "k": 64, "dtype": "fp32"}
+    body = {"gpu": "titan-v", "software": "c", "source": "odd", "workload": workload, "latency_ms": 900.0}
+    with database.begin() as connection:
+        upload_id = uploads.begin(connection, None)
+        about = {"kind": "operator", "gpu_id": "titan-v", "name": "linear", "software": "c", "source": "odd"}
+        row = DoubtfulRow(**about, id="0" * 32, body=body, expected_s=1e-5, upload_id=upload_id)
+        doubtful.insert(connection, [row])
+        uploads.end(connection, upload_id, 1)
+    assert "1 measurements would be confirmed" in _run(settings, "confirm", "--source", "odd", "--dry-run").stdout
+    assert "1 measurements confirmed" in _run(settings, "confirm", "--upload", str(upload_id)).stdout
+    with database.begin() as connection:
+        assert operators.counts(connection) == {"titan-v": 1}
+        assert doubtful.page(connection, Page()) == []

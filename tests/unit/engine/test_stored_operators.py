@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from app.engine.stored_operators import stored_operators
 from app.services.measurements.check_upload import Checked, check
 from app.services.measurements.ingest import save
-from app.store import gpus, measurements, operators
+from app.store import gpus, measurements, operator_removal, operators
 from app.store.measurement_filters import Filters
 from app.store.session import Database
 from app.store.sql_tables import OPERATOR_CONTEXTS, OPERATOR_MEASUREMENTS
@@ -164,7 +164,7 @@ def test_rows_added_during_a_deletion_are_kept(database: Database) -> None:
 
     with ThreadPoolExecutor(1) as pool:
         with database.begin() as connection:
-            assert operators.remove(connection, Filters(source="passing")) == {"small": 2}
+            assert operator_removal.remove(connection, Filters(source="passing")) == {"small": 2}
             coming = pool.submit(upload)
             time.sleep(0.3)
         assert coming.result() == 2
