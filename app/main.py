@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
@@ -55,8 +56,11 @@ from app.services.graphs.graph_store import Graphs
 from app.store.session import TimeLimits
 from app.wire.table_process import TableProcess
 
-# Allocations, and young collections, between two collections: requests leave no cycles, so looking often finds nothing.
-COLLECT_AFTER = (50_000, 20, 20)
+# Allocations, and young collections, between two collections. Requests leave no cycles, so looking often finds nothing,
+# and a look at all objects of a large request stops everyone for 0.3 s.
+COLLECT_AFTER = (50_000, 5, 1_000)
+# Time after which a thread passes on Python's lock: the event loop waits for it several times per request.
+SWITCH_S = 0.001
 
 # Probes and scrapers add parameters of their own, and pages are links that people edit: those are not looked at.
 STRICT = (
@@ -105,6 +109,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             held.callback(app.state.tables.stop)
             app.state.graphs = Graphs(app.state.runtime.database)
             gc.set_threshold(*COLLECT_AFTER)
+            sys.setswitchinterval(SWITCH_S)
             gc.freeze()  # what a start leaves behind stays: no collection looks through it between requests
             Thread(target=long_tail.warm, daemon=True).start()  # a first unknown name must not stop the others
             yield

@@ -60,9 +60,9 @@ def main() -> None:
     with ExitStack() as held:
         folder = held.enter_context(tempfile.TemporaryDirectory())
         ours = held.enter_context(server("app.main:create_app", "--factory", *BOUNDED, GPUCAST_DATA_DIR=folder))
-        answer = _ask(ours)
+        answer = ask(ours)
         theirs = held.enter_context(server("benchmarks.http_route:bare", BARE_ANSWER=answer))
-        assert orjson.loads(_ask(theirs)) == orjson.loads(answer)
+        assert orjson.loads(ask(theirs)) == orjson.loads(answer)
         ratio = _compare(ours, theirs, options)
     print(f"median ratio {ratio:.2f}, goal {GOAL}")
     sys.exit(ratio < GOAL)
@@ -98,7 +98,7 @@ def server(*target: str, **environment: str) -> Iterator[int]:
         process.wait()
 
 
-def _ask(port: int) -> str:
+def ask(port: int) -> str:
     """One answer, once the server gives any."""
     request = urllib.request.Request(f"http://127.0.0.1:{port}/predict", BODY, {"Content-Type": "application/json"})
     deadline = time.monotonic() + START_S

@@ -27,6 +27,7 @@ from app.tables.gpus import GpuTable
 from app.wire.json_parts import PART_BYTES, decode_in_parts
 from app.wire.json_text import check_json_text
 from app.wire.kernel_workload import KERNEL_EXAMPLE
+from app.wire.measurements.csv_rows import check_lines
 from app.wire.network_form import MODEL_EXAMPLE, ModelRequest
 from app.wire.operators.operators_form import OPERATORS_EXAMPLE, OperatorsRequest
 from app.wire.prediction_form import PredictRequest
@@ -50,6 +51,7 @@ def warm(snapshot: Snapshot) -> None:
     An untrained predictor does not stop a start, and neither does one that fails: the log has it.
     """
     check_json_text(msgspec.json.encode(KERNEL_EXAMPLE))
+    check_lines(b"\n")
     decode_in_parts(b"[" + b"0," * PART_BYTES + b"0]")
     gpu, operators = snapshot.engine.gpus.ids[0], OPERATORS_EXAMPLE["workload"]
     for predictor in PREDICTORS:

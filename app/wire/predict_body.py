@@ -119,5 +119,8 @@ def _check_operator_names(workload: Mapping[str, Any]) -> None:
 
 
 def write_response(response: Response) -> bytes:
-    """Return the response as JSON."""
+    """Return the response as JSON. Large ones are encoded in parts: other threads wait while msgspec encodes one."""
+    if isinstance(response, PredictResponse) and any(one.operators for one in response.predictions):
+        parts: list[Any] = [msgspec.Raw(_ENCODER.encode(one)) for one in response.predictions]
+        response = PredictResponse(parts, response.skipped, response.id)
     return _ENCODER.encode(response)

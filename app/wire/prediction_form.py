@@ -28,7 +28,10 @@ class PredictRequest(BaseRequest, forbid_unknown_fields=True, kw_only=True, froz
     workload: KernelWorkload
 
 
-class Interval(Struct, frozen=True):
+# Parts of answers hold no cycles (`gc=False`): to look through 100,000 of them, the garbage collector stops everyone.
+
+
+class Interval(Struct, frozen=True, gc=False):
     """The interval that holds the true figure with probability `coverage`, in the unit of the field's name."""
 
     low: float
@@ -36,14 +39,14 @@ class Interval(Struct, frozen=True):
     coverage: float
 
 
-class AnsweredBy(Struct, frozen=True):
+class AnsweredBy(Struct, frozen=True, gc=False):
     """The predictor that answered, and its version."""
 
     name: str
     version: str
 
 
-class MemoryParts(Struct, frozen=True):
+class MemoryParts(Struct, frozen=True, gc=False):
     """Bytes that a network keeps on the fullest of its devices."""
 
     weights_bytes: float
@@ -55,7 +58,7 @@ class MemoryParts(Struct, frozen=True):
     reserve_bytes: float
 
 
-class MemoryUse(Struct, frozen=True):
+class MemoryUse(Struct, frozen=True, gc=False):
     """Bytes that a device must hold, and bytes that it has.
 
     For kernels and operators the distinct bytes touched; for a network all that stays, plus the most in use at a time.
@@ -67,7 +70,7 @@ class MemoryUse(Struct, frozen=True):
     breakdown: MemoryParts | UnsetType = UNSET
 
 
-class Share(Struct, frozen=True):
+class Share(Struct, frozen=True, gc=False):
     """A group of operators and its share of the time."""
 
     group: str
@@ -76,7 +79,7 @@ class Share(Struct, frozen=True):
     operators: int
 
 
-class RooflinePosition(Struct, frozen=True):
+class RooflinePosition(Struct, frozen=True, gc=False):
     """Position of the operator under the sustained roofline; null where a figure is unknown.
 
     `compute_share` is the fraction of `flop_per_s` that it attains, `dram_share` that of `dram_bytes_per_s`, counting
@@ -91,7 +94,7 @@ class RooflinePosition(Struct, frozen=True):
     dram_share: float | None
 
 
-class TileUse(Struct, frozen=True):
+class TileUse(Struct, frozen=True, gc=False):
     """The best candidate tile: its blocks, their waves over the SMs, and the fraction of SM time that is busy."""
 
     rows: int
@@ -101,7 +104,7 @@ class TileUse(Struct, frozen=True):
     wave_efficiency: float
 
 
-class PhysicsTerms(Struct, frozen=True):
+class PhysicsTerms(Struct, frozen=True, gc=False):
     """Time of each part by the physics model, with its fitted constants; `shortest_ms` is the minimum of any call."""
 
     overhead_ms: float
@@ -113,7 +116,7 @@ class PhysicsTerms(Struct, frozen=True):
     limit_ms: float
 
 
-class MemberAnswer(Struct, frozen=True):
+class MemberAnswer(Struct, frozen=True, gc=False):
     """One member of the answer, and what it predicts alone.
 
     Learned models correct the physics: `log_correction` is the expected logarithm of measured over physics, from this
@@ -127,7 +130,7 @@ class MemberAnswer(Struct, frozen=True):
     latency_ms: float
 
 
-class NetworkParts(Struct, frozen=True):
+class NetworkParts(Struct, frozen=True, gc=False):
     """A collective over several nodes, per repetition: the longer of `node_ms` and `adapters_ms`, plus `hops_ms`.
 
     Never below the hardware limit `limit_ms`; `bound` names the term that counts. `node_ms` is the time within a node
@@ -143,7 +146,7 @@ class NetworkParts(Struct, frozen=True):
     bound: Literal["node", "network", "limit"]
 
 
-class Explanation(Struct, frozen=True):
+class Explanation(Struct, frozen=True, gc=False):
     """How `auto` arrived at its answer, per repetition.
 
     The latency is that of member `measured` if the operator was measured; otherwise the physics' times exp(`fading` x
@@ -166,7 +169,7 @@ class Explanation(Struct, frozen=True):
     network: NetworkParts | None
 
 
-class OperatorRow(Struct, frozen=True, omit_defaults=True):
+class OperatorRow(Struct, frozen=True, omit_defaults=True, gc=False):
     """One operator in detail; `limit_ms` is the hardware limit.
 
     A kernel has its `name` and `blocks_per_sm`, the number resident at once. A deep-learning operator has its `count`:

@@ -167,3 +167,10 @@ def test_filtering_by_an_unknown_gpu(server: httpx.Client) -> None:
     answer = server.get("/measurements", params={"gpu": "titan-w"})
     assert answer.status_code == 404
     assert "titan-v" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("body", [b"gpu,op\n" + b"," * 3_000_000, b"gpu," * 1_000_000], ids=["cells", "names"])
+def test_a_line_of_csv_is_bounded(server: httpx.Client, body: bytes) -> None:
+    told = server.post("/measurements", content=body, headers={"content-type": "text/csv"})
+    assert told.status_code == 400, told.text
+    assert "of the CSV is over 1,048,576 bytes long" in told.json()["detail"]

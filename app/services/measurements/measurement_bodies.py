@@ -16,7 +16,7 @@ from app.services.measurements.metadata import DEVICE
 from app.services.measurements.mixed_tables import OUTCOME, REMARKS, Cells, check_column_names, split_by_kind
 from app.services.measurements.operator_uploads import csv_names, strip_prefix
 from app.wire.decoding import decode_plain
-from app.wire.measurements.csv_rows import read_csv, read_text_table
+from app.wire.measurements.csv_rows import check_lines, read_csv, read_text_table
 from app.wire.measurements.parquet_rows import read_parquet_table
 from app.wire.measurements.row_columns import cell_errors
 from app.wire.measurements.upload import Objects, Upload
@@ -55,6 +55,7 @@ def _json(body: bytes, max_rows: int, _: TableReader) -> Upload:
 
 
 def _csv(body: bytes, max_rows: int, _: TableReader) -> Upload:
+    check_lines(body)
     names = csv_names(body)
     if _AS_TABLE.isdisjoint(map(strip_prefix, names)):
         return Upload((Objects.of(read_csv(body, max_rows=max_rows)),))

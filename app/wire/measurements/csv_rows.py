@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from app.errors import FieldError, Malformed, TooLarge
+from app.runtime.compiled import compiled
 from app.wire.measurements.row_columns import (
     COLUMNS,
     READ,
@@ -25,6 +26,31 @@ from app.wire.measurements.row_columns import (
 )
 from app.wire.measurements.upload import Objects
 
+(_NEWLINE,) = b"\n"
+
+
+# Longest line of a CSV, bytes: a longer one is no row, and would be read as one before it is refused.
+MAX_LINE_BYTES = 1 << 20
+
+
+def check_lines(body: bytes) -> None:
+    """Raise Malformed if a line is longer than MAX_LINE_BYTES."""
+    line = _long_line(body, MAX_LINE_BYTES)
+    if line:
+        raise Malformed(f"Line {line:,} of the CSV is over {MAX_LINE_BYTES:,} bytes long.")
+
+
+@compiled
+def _long_line(text: bytes, most: int) -> int:
+    """Return the number of the first line of more than `most` bytes, from 1; 0 if there is none."""
+    first, line, k = 0, 1, 0
+    while k < len(text) and k - first <= most:
+        if text[k] == _NEWLINE:
+            first = k + 1
+            line += 1
+        k += 1
+    return line if k - first > most else 0
+
 
 def read_csv(body: bytes, *, max_rows: int) -> list[Row]:
     """Return the measurements of a CSV body."""
@@ -33,6 +59,7 @@ def read_csv(body: bytes, *, max_rows: int) -> list[Row]:
 
 def read_columns(body: bytes, known: Mapping[str, Column], *, max_rows: int) -> list[Row]:
     """Return the rows of a CSV body in UTF-8, comma separated, whose header line names `known` columns."""
+    check_lines(body)
     try:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -1,0 +1,235 @@
+"""Hostile requests beside small ones: what each gets, how long others wait, and what memory it takes.
+
+    python -m benchmarks.hostile [--only WORD]
+
+Exits 1 if a small request waits over 100 ms or the API process grows by over 1 GiB. Run it on an idle machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import io
+import json
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from app.wire.prediction_form import PREDICT_EXAMPLE
+from benchmarks.http_route import BOUNDED, ask, server
+
+GOAL_MS, GOAL_BYTES = 100.0, 2**30
+SMALL = json.dumps(PREDICT_EXAMPLE).encode()
+JSON, CSV = "application/json", "text/csv"
+PARQUET, ARROW = "application/vnd.apache.parquet", "application/vnd.apache.arrow.stream"
+LARGE = pa.large_string()
+GPU = "nvidia-l4"
+BATCH, MEASURED = f"/predict/batch?gpu={GPU}", "/measurements?dry_run=true"
+
+
+class Hostile(NamedTuple):
+    """A request: its name, path, media type, and a function that makes its body."""
+
+    name: str
+    path: str
+    media: str
+    body: Callable[[], bytes]
+
+
+class Seen(NamedTuple):
+    """What came of a request: status, bytes sent, seconds, longest of others, bytes that memory grew by."""
+
+    status: int
+    sent: int
+    seconds: float
+    longest_ms: float
+    grown: int
+
+
+def operators(n: int, **more: Any) -> bytes:
+    """Distinct products."""
+    rows = [{"op": "linear", "m": 1 + k, "n": 3840, "k": 1280, "dtype": "fp16"} for k in range(n)]
+    return json.dumps({"workload": {"kind": "operators", "operators": rows}, **more}).encode()
+
+
+def unknown_names(n: int) -> bytes:
+    """An object of unknown names."""
+    return b"{" + b",".join(b'"k%d":1' % k for k in range(n)) + b"}"
+
+
+def columns(n: int) -> bytes:
+    """A valid batch in JSON columns."""
+    figures = np.random.default_rng(1).integers(1, 9999, (3, n)).tolist()
+    return json.dumps({"op": "linear", "dtype": "fp16", **dict(zip("mnk", figures, strict=True))}).encode()
+
+
+def parquet(table: dict[str, Any], **options: Any) -> bytes:
+    """A compressed file."""
+    sink = io.BytesIO()
+    pq.write_table(pa.table(table), sink, compression="zstd", store_schema=False, **options)
+    return sink.getvalue()
+
+
+def arrow(table: dict[str, Any]) -> bytes:
+    """A compressed stream."""
+    sink, whole = io.BytesIO(), pa.table(table)
+    with pa.ipc.new_stream(sink, whole.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(whole)
+    return sink.getvalue()
+
+
+def one_word(rows: int, length: int) -> pa.Array:
+    """One text in every row."""
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, dtype=np.int32)), ["x" * length])
+
+
+def kernel_rows(n: int) -> Iterator[dict[str, Any]]:
+    """Measured kernels."""
+    kernel = {key: value for key, value in PREDICT_EXAMPLE["workload"].items() if key != "measured"}
+    for k in range(n):
+        yield {"gpu": "titan-v", "workload": kernel, "latency_ms": 1 + k / n, "source": "x"}
+
+
+def graph(n: int) -> bytes:
+    """A network of distinct element-wise operators."""
+    nodes = [{"name": f"n{k}", "op": "relu", "inputs": ["x"], "outputs": [{"shape": [1 + k, 8]}]} for k in range(n)]
+    return json.dumps(
+        {"name": "g", "dtype": "fp32", "inputs": [{"name": "x", "shape": [1, 8]}], "nodes": nodes}
+    ).encode()
+
+
+def inline(network: bytes) -> bytes:
+    """A prediction of a network in the request itself."""
+    return b'{"gpu": "%b", "workload": {"kind": "graph", "graph": %b}}' % (GPU.encode(), network)
+
+
+def csv_rows(n: int) -> bytes:
+    """A table of short cells."""
+    return b"gpu,op,dtype,m,n,k,latency_ms,source\n" + b"titan-v,linear,fp16,1,1,1,1,x\n" * n
+
+
+def compare() -> bytes:
+    """Every split of a network on every GPU."""
+    network = {"kind": "model", "name": "densenet201", "mode": "training", "batch": 4096, "dtype": "fp32"}
+    return json.dumps({"workload": network, "search_parallelism": True, "max_devices": 64}).encode()
+
+
+ATTACKS = (
+    Hostile("10,000 operators, detail, all GPUs", "/predict", JSON, lambda: operators(10_000, gpus="all", detail=True)),
+    Hostile(
+        "2,000 operators, detail, 10 GPUs", "/predict", JSON, lambda: operators(2000, gpus=[GPU] * 10, detail=True)
+    ),
+    Hostile("10,000 operators, all GPUs", "/predict", JSON, lambda: operators(10_000, gpus="all")),
+    Hostile("every split of a network", "/compare", JSON, compare),
+    Hostile("4 million unknown names", "/predict", JSON, lambda: unknown_names(4_000_000)),
+    Hostile("300,000 unknown names", "/predict", JSON, lambda: unknown_names(300_000)),
+    Hostile("4 million unknown names", BATCH, JSON, lambda: unknown_names(4_000_000)),
+    Hostile("4 million unknown names", MEASURED, JSON, lambda: unknown_names(4_000_000)),
+    Hostile("4 million unknown names", "/graphs", JSON, lambda: unknown_names(4_000_000)),
+    Hostile("15 million empty rows", MEASURED, JSON, lambda: b"[" + b"{}," * 14_999_999 + b"{}]"),
+    Hostile("1 million empty rows", MEASURED, JSON, lambda: b"[" + b"{}," * 999_999 + b"{}]"),
+    Hostile("150,000 kernels", MEASURED, JSON, lambda: json.dumps([*kernel_rows(150_000)]).encode()),
+    Hostile("1 million rows in JSON", BATCH, JSON, lambda: columns(1_000_000)),
+    Hostile("100,000 nodes", "/graphs", JSON, lambda: graph(100_000)),
+    Hostile("30,000 nodes", "/predict", JSON, lambda: inline(graph(30_000))),
+    Hostile("2 million rows in CSV", MEASURED, CSV, lambda: csv_rows(2_000_000)),
+    Hostile("60 MB of commas in CSV", MEASURED, CSV, lambda: b"gpu,op\n" + b"," * 60_000_000),
+    Hostile("dictionary of 100 kB in Parquet", BATCH, PARQUET, lambda: parquet({"op": one_word(1_000_000, 100_000)})),
+    Hostile("dictionary of 100 kB in Parquet", MEASURED, PARQUET, lambda: parquet({"gpu": one_word(30_000, 100_000)})),
+    Hostile("text of 500 MB in Parquet", BATCH, PARQUET, lambda: parquet({"op": pa.array(["x" * 500_000_000])})),
+    Hostile("text of 1.5 GB in Arrow", BATCH, ARROW, lambda: arrow({"op": pa.array(["x" * 1_500_000_000], LARGE)})),
+    Hostile("dictionary of 100 kB in Arrow", BATCH, ARROW, lambda: arrow({"op": one_word(1_000_000, 100_000)})),
+)
+
+
+HEADER = ("request", "path", "sent", "status", "answered", "others wait", "memory")
+
+
+def main() -> None:
+    """Print a line per request."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", metavar="WORD", help="requests whose name or path has this word")
+    options = parser.parse_args()
+    print(f"| {' | '.join(HEADER)} |\n|---|---|---:|---:|---:|---:|---:|")
+    good = True
+    with tempfile.TemporaryDirectory() as folder:
+        for attack in ATTACKS:
+            if options.only not in attack.name + attack.path:
+                continue
+            with server("app.main:create_app", "--factory", *BOUNDED, GPUCAST_DATA_DIR=folder) as port:
+                ask(port)
+                seen = _see(port, attack)
+            good &= seen.longest_ms <= GOAL_MS and seen.grown <= GOAL_BYTES
+            print(_line(attack, seen), flush=True)
+    sys.exit(not good)
+
+
+def _line(attack: Hostile, seen: Seen) -> str:
+    path, size, memory = attack.path.partition("?")[0], f"{seen.sent / 1e3:,.0f} kB", f"{seen.grown / 2**20:.0f} MiB"
+    times = f"{seen.seconds:.2f} s | {seen.longest_ms:.0f} ms"
+    return f"| {attack.name} | `{path}` | {size} | {seen.status} | {times} | {memory} |"
+
+
+def _see(port: int, attack: Hostile) -> Seen:
+    body = attack.body()
+    with _beside(port) as (others, grown):
+        time.sleep(0.3)
+        others.clear()
+        began = time.perf_counter()
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
+        connection.request("POST", attack.path, body, {"Content-Type": attack.media})
+        answer = connection.getresponse()
+        answer.read()
+        seconds = time.perf_counter() - began
+        time.sleep(0.2)
+        return Seen(answer.status, len(body), seconds, max(others), max(grown) - grown[0])
+
+
+@contextmanager
+def _beside(port: int) -> Iterator[tuple[list[float], list[int]]]:
+    """Milliseconds of small requests, one every 5 ms, and bytes of the process that listens on the port, meanwhile."""
+    api, over = _listening(port), threading.Event()
+    others, sizes = list[float](), [api.memory_info().rss]
+
+    def send() -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
+        while not over.wait(0.005):
+            began = time.perf_counter()
+            connection.request("POST", "/predict", SMALL, {"Content-Type": JSON})
+            connection.getresponse().read()
+            others.append((time.perf_counter() - began) * 1e3)
+
+    def weigh() -> None:
+        while not over.wait(0.005):
+            sizes.append(api.memory_info().rss)
+
+    threads = [threading.Thread(target=target) for target in (send, weigh)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield others, sizes
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+def _listening(port: int) -> psutil.Process:
+    return next(
+        psutil.Process(one.pid)
+        for one in psutil.net_connections("tcp")
+        if one.status == psutil.CONN_LISTEN and one.laddr.port == port and one.pid
+    )
+
+
+if __name__ == "__main__":
+    main()
