@@ -10,4 +10,5 @@ from pydantic import Field
 Text: TypeAlias = Annotated[str, Field(min_length=1, max_length=200, pattern="^[^\\x00-\\x1f\\x7f]+$")]
 MOST_ID = 2**63 - 1  # of PostgreSQL's bigint
 Id: TypeAlias = Annotated[int, Field(ge=1, le=MOST_ID)]
+KeyId: TypeAlias = Annotated[int, Field(ge=1, le=2**31 - 1)]  # keys are numbered in 32 bits
 Limit: TypeAlias = Annotated[int, Field(ge=1, le=1000)]

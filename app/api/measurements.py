@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.api.access import KEY
 from app.api.current import current
 from app.api.deps import BodyDep, DatabaseDep, HolderDep, SettingsDep, TablesDep
-from app.api.listing import Id, Limit, Text
+from app.api.listing import Id, KeyId, Limit, Text
 from app.api.openapi import BINARY, ref
 from app.engine.gpu_rows import Snapshot
 from app.engine.snapshot import SnapshotHolder
@@ -166,7 +166,7 @@ class MeasurementFilters(BaseModel):
     software: Text | None = None
     source: Text | None = None
     upload: Id | None = Field(default=None, description="id of the upload that brought the rows")
-    key: Id | None = Field(default=None, description="id of the API key that sent the rows")
+    key: KeyId | None = Field(default=None, description="id of the API key that sent the rows")
 
     def to_filters(self, holder: SnapshotHolder) -> Filters:
         """Return the store's filters. Raises NotFound for an unknown GPU."""
