@@ -54,11 +54,11 @@ def clients(application: TestClient, ids: dict[str, tuple[int, str]]) -> Clients
     return made
 
 
-def expected_ms(client: TestClient, workload: dict[str, Any]) -> float:
+def expected_ms(client: TestClient, workload: dict[str, Any], gpu: str = "titan-v") -> float:
     """The time that is predicted."""
     if workload["kind"] == "operator":
         workload = {"kind": "operators", "operators": [{k: v for k, v in workload.items() if k != "kind"}]}
-    answer = client.post("/predict", json={"gpu": "titan-v", "workload": workload}).raise_for_status()
+    answer = client.post("/predict", json={"gpu": gpu, "workload": workload}).raise_for_status()
     return float(answer.json()["predictions"][0]["latency_ms"])
 
 
@@ -118,6 +118,20 @@ def test_a_row_far_from_what_is_expected_is_used_once_it_is_confirmed(
     assert item["measured_at"].startswith("2026-01-02T03:04:05") and item["runs"] == 3
     assert expected_ms(good, workload) > 2 * before
     assert sent(good, wrong)["unchanged"] == 1, "a confirmed row is not in doubt again"
+
+
+@pytest.mark.parametrize(("factor", "doubtful"), [(200.0, 0), (1000.0, 1)])
+def test_a_cpu_may_be_far_slower_than_a_model_of_gpus_expects(clients: Clients, factor: float, doubtful: int) -> None:
+    admin = clients["admin"]
+    cpu = {"kind": "cpu", "name": "Cpu", "architecture": "CPU", "sm_count": 1, "fp32_lanes_per_sm": 16}
+    figures = {"boost_clock_hz": 3e9, "memory_bytes": 8e9, "memory_bandwidth_bytes_per_s": 5e11, "l2_bytes": 1e6}
+    peaks = {"fp32": 9.6e10}
+    admin.post("/gpus", json=cpu | figures | {"l2_bandwidth_bytes_per_s": 4e13, "peak_flops": peaks})
+    pool = {"kind": "operator", "op": "max_pool2d", "b": 8, "channels": 64, "input_size": 43, "kernel_size": 2}
+    pool |= {"stride": 1, "dtype": "fp32"}
+    right = expected_ms(admin, pool, "cpu")
+    assert sent(admin, row(pool, factor * right) | {"gpu": "cpu"})["doubtful"] == doubtful
+    admin.delete("/measurements", params={"gpu": "cpu"}).raise_for_status()
 
 
 def test_listings_choose_doubtful_rows_and_page_over_all(clients: Clients) -> None:
