@@ -13,8 +13,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api import problems
 from app.api.metrics import Metrics
+from app.api.receiving import cancel
 from app.errors import GpucastError, TimedOut
-from app.runtime.cancellation import Cancellation
 from app.runtime.logs import REQUEST_ID
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
@@ -105,11 +105,10 @@ class TimeLimit:
 class _Timed:
     """A request in progress. Once it is late, its own answer is dropped."""
 
-    __slots__ = ("_receive", "_scope", "_send", "_work", "answering", "late")
+    __slots__ = ("_receive", "_scope", "_send", "answering", "late")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope, self._receive, self._send = scope, receive, send
-        self._work = Cancellation.begin()
         self.answering = False
         self.late: asyncio.Task[None] | None = None
 
@@ -123,7 +122,7 @@ class _Timed:
     def expire(self, seconds: float) -> None:
         """Answer 504 and cancel the work, unless the answer has started."""
         if not self.answering:
-            self._work.cancelled = True
+            cancel(self._scope)
             error = TimedOut(f"There was no answer within {seconds:g} s; send a smaller request.")
             answer = problems.error_response(error)(self._scope, self._receive, self._send)
             self.late = asyncio.get_running_loop().create_task(answer)

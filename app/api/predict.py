@@ -49,25 +49,25 @@ class PredictRoute:
         request = (
             read_request(raw)
             if len(raw) <= INLINE_BYTES
-            else await in_thread(receive, app.queues.predicting, partial(read_request, raw))
+            else await in_thread(scope, receive, app.queues.predicting, partial(read_request, raw))
         )
-        body = await self._answer(app, request, receive)
+        body = await self._answer(app, request, scope, receive)
         length = str(len(body)).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", length)]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    async def _answer(self, app: Service, request: Request, receive: Receive) -> bytes:
+    async def _answer(self, app: Service, request: Request, scope: Scope, receive: Receive) -> bytes:
         """Return the answer; an unknown GPU triggers one refresh of the snapshot."""
         before = app.state.holder.snapshot
         try:
-            return await self._predicted(app, request, receive)
+            return await self._predicted(app, request, scope, receive)
         except NotFound:
             if not await run_in_threadpool(moved, app.state.holder, before):
                 raise
-        return await self._predicted(app, request, receive)
+        return await self._predicted(app, request, scope, receive)
 
-    async def _predicted(self, app: Service, request: Request, receive: Receive) -> bytes:
+    async def _predicted(self, app: Service, request: Request, scope: Scope, receive: Receive) -> bytes:
         state = app.state
         holder: SnapshotHolder = state.holder
         short = is_short(request)
@@ -84,7 +84,7 @@ class PredictRoute:
                 answer = save_answer(state.runtime.database, snapshot, "predict", request, answer)
             return answer, write_response(answer)
 
-        answer_, body = written() if short else await in_thread(receive, app.queues.predicting, written)
+        answer_, body = written() if short else await in_thread(scope, receive, app.queues.predicting, written)
         _count(app.metrics, answer_)
         return body
 

@@ -13,9 +13,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.api import problems
 from app.api.work_queues import WorkQueue, WorkQueues
 from app.errors import Cancelled, GpucastError, Unavailable
-from app.runtime.cancellation import Cancellation, current_work
+from app.runtime.cancellation import Cancellation
 
 T = TypeVar("T")
+
+_WORK = "gpucast_work"  # of the scope: the Cancellation of what runs in a thread
 
 # Most bytes of bodies that are held at a time: four of the largest. Those that arrive in one piece are not counted.
 MAX_HELD_BYTES = 256 * 2**20
@@ -55,9 +57,16 @@ class Bodies:
         return b"".join(parts)
 
 
-async def in_thread(receive: Receive, queue: WorkQueue, work: Callable[[], T]) -> T:
+def cancel(scope: Scope) -> None:
+    """End the work of a request, if it has any."""
+    work: Cancellation | None = scope.get(_WORK)
+    if work is not None:
+        work.cancelled = True
+
+
+async def in_thread(scope: Scope, receive: Receive, queue: WorkQueue, work: Callable[[], T]) -> T:
     """Return the result of work in a thread, which is cancelled if the caller leaves. The body was received."""
-    async with _watched(receive) as left, queue.turn(left):
+    async with _watched(scope, receive) as left, queue.turn(left):
         return await run_in_threadpool(work)
 
 
@@ -79,7 +88,7 @@ class WholeBody:
     async def _in_turn(self, scope: Scope, receive: Receive, send: Send) -> None:
         parts = [{"type": "http.request", "body": await self._bodies.whole(receive), "more_body": False}]
         queue = self._queues.of(scope["path"].removeprefix(scope.get("root_path", "")))
-        async with _watched(receive) as left, nullcontext() if queue is None else queue.turn(left):
+        async with _watched(scope, receive) as left, nullcontext() if queue is None else queue.turn(left):
 
             async def replayed() -> Message:
                 if not parts:
@@ -91,19 +100,19 @@ class WholeBody:
 
 
 @asynccontextmanager
-async def _watched(receive: Receive) -> AsyncIterator[asyncio.Event]:
-    """Cancel the current work if the caller leaves meanwhile; the event says so."""
+async def _watched(scope: Scope, receive: Receive) -> AsyncIterator[asyncio.Event]:
+    """Make work that can be cancelled, and cancel it if the caller leaves meanwhile; the event says so."""
     left = asyncio.Event()
-    watching = asyncio.get_running_loop().create_task(_watch(receive, current_work(), left))
+    scope[_WORK] = Cancellation.begin()
+    watching = asyncio.get_running_loop().create_task(_watch(scope, receive, left))
     try:
         yield left
     finally:
         watching.cancel()
 
 
-async def _watch(receive: Receive, work: Cancellation | None, left: asyncio.Event) -> None:
+async def _watch(scope: Scope, receive: Receive, left: asyncio.Event) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-    if work is not None:
-        work.cancelled = True
+    cancel(scope)
     left.set()

@@ -13,6 +13,7 @@ INLINE_PAIRS = 512
 INLINE_BYTES = 65_536
 # An operator costs as much as 4 pairs, one in detail (`explanation`) as 32, and so does a GPU's inline specification.
 _OPERATOR, _DETAIL, _SPECIFICATION = 4, 32, 32
+_FEW = 16  # measurements are short work even with a specification each
 
 
 def is_short(request: Request) -> bool:
@@ -29,6 +30,8 @@ def is_short(request: Request) -> bool:
 
 def _kernel_pairs(request: PredictRequest) -> int:
     measured = request.workload.measured
+    if request.gpus is None and len(measured) < _FEW:
+        return _FEW
     pairs = _gpus(request) * (1 + len(measured)) + _specification(request.gpu)
     return pairs + sum(_specification(row.gpu) for row in measured) if pairs <= INLINE_PAIRS else pairs
 

@@ -27,11 +27,6 @@ class Cancellation:
 _CURRENT: ContextVar[Cancellation | None] = ContextVar("cancellation", default=None)
 
 
-def current_work() -> Cancellation | None:
-    """Return that of the current request; None outside of requests."""
-    return _CURRENT.get()
-
-
 def check_cancelled() -> None:
     """Raise Cancelled if nobody waits for this work any more; called between its slices of some milliseconds."""
     work = _CURRENT.get()
