@@ -9,7 +9,6 @@ machine; the ratio should not.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import socket
@@ -27,6 +26,7 @@ import orjson
 import uvloop
 
 from app.wire.prediction_form import PREDICT_EXAMPLE
+from benchmarks.load import flat_out
 
 GOAL = 0.45
 BODY = json.dumps(PREDICT_EXAMPLE).encode()
@@ -114,36 +114,7 @@ def ask(port: int) -> str:
 
 def _rate(port: int, seconds: float, connections: int) -> float:
     """Answers per second over keep-alive connections."""
-    return uvloop.run(_load(port, seconds, connections))
-
-
-async def _load(port: int, seconds: float, connections: int) -> float:
-    lines = (
-        "POST /predict HTTP/1.1",
-        "Host: localhost",
-        "Content-Type: application/json",
-        f"Content-Length: {len(BODY)}",
-    )
-    request = "\r\n".join((*lines, "", "")).encode() + BODY
-    began = time.perf_counter()
-    tasks = (_client(port, request, began + seconds) for _ in range(connections))
-    counts = await asyncio.gather(*tasks)
-    return sum(counts) / (time.perf_counter() - began)
-
-
-async def _client(port: int, request: bytes, until: float) -> int:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    count = 0
-    while time.perf_counter() < until:
-        writer.write(request)
-        head = await reader.readuntil(b"\r\n\r\n")
-        if not head.startswith(b"HTTP/1.1 200"):
-            raise RuntimeError(head.decode())
-        length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
-        await reader.readexactly(length)
-        count += 1
-    writer.close()
-    return count
+    return len(uvloop.run(flat_out(port, "/predict", lambda: BODY, seconds, connections))) / seconds
 
 
 if __name__ == "__main__":

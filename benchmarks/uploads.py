@@ -14,8 +14,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ import uvloop
 
 from app.config import Settings
 from app.wire.prediction_form import PREDICT_EXAMPLE
+from benchmarks.load import at_rate, connected, quantiles
 from tests.service import Service, wait_corrected
 
 # Aims: median of an upload, and the longest answer of either kind, milliseconds.
@@ -31,8 +31,6 @@ MEDIAN_MS, STALL_MS = 50.0, 100.0
 GPU = "titan-v"
 DTYPES, OPERATORS = ("fp32", "fp16"), ("linear", "bmm", "softmax", "layer_norm", "gelu", "add")
 _PREDICT = json.dumps(PREDICT_EXAMPLE).encode()
-
-Ask = Callable[[bytes], Any]
 
 
 def rows(count: int) -> Iterator[dict[str, Any]]:
@@ -53,53 +51,11 @@ def rows(count: int) -> Iterator[dict[str, Any]]:
         }
 
 
-@asynccontextmanager
-async def connected(port: int, path: str) -> AsyncIterator[Ask]:
-    """A function that posts a JSON body over one connection; raises RuntimeError unless the answer is 200."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    head = f"POST {path} HTTP/1.1\r\nHost: benchmark\r\nContent-Type: application/json\r\nContent-Length: "
-
-    async def ask(body: bytes) -> None:
-        writer.write(f"{head}{len(body)}\r\n\r\n".encode() + body)
-        answer = await reader.readuntil(b"\r\n\r\n")
-        length = int(answer.lower().split(b"content-length:")[1].split(b"\r\n")[0])
-        content = await reader.readexactly(length)
-        if not answer.startswith(b"HTTP/1.1 200"):
-            raise RuntimeError(content.decode())
-
-    try:
-        yield ask
-    finally:
-        writer.close()
-
-
-async def at_rate(port: int, path: str, bodies: Callable[[], bytes], rate: float, seconds: float) -> list[float]:
-    """Milliseconds from when each request was due to its answer: a stall counts for all requests that wait for it."""
-    waits: list[float] = []
-    began = time.perf_counter()
-    due: asyncio.Queue[float] = asyncio.Queue()
-
-    async def work() -> None:
-        async with connected(port, path) as ask:
-            while (at := await due.get()) >= 0:
-                await ask(bodies())
-                waits.append(1e3 * (time.perf_counter() - at))
-
-    workers = [asyncio.create_task(work()) for _ in range(16)]
-    for k in range(int(rate * seconds)):
-        await asyncio.sleep(max(began + k / rate - time.perf_counter(), 0))
-        due.put_nowait(began + k / rate)
-    for _ in workers:
-        due.put_nowait(-1.0)
-    await asyncio.gather(*workers)
-    return waits
-
-
 def printed(name: str, waits: list[float]) -> tuple[float, float]:
     """Print the quantiles of waits; returns the median and the longest."""
-    middle, late, longest = np.quantile(waits, (0.5, 0.99, 1.0))
+    middle, late, longest = quantiles(waits)
     print(f"{name:<44}{len(waits):>6} requests: p50 {middle:6.1f} ms, p99 {late:6.1f} ms, longest {longest:6.1f} ms")
-    return float(middle), float(longest)
+    return middle, longest
 
 
 def corrected_s(service: Service) -> float:
