@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import Annotated, Literal
+from typing import Literal
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.access import KEY
 from app.api.deps import CHECKED_BODY, DatabaseDep, HolderDep
+from app.api.listing import KeyId
 from app.store import keys
 from app.store.keys import Key
 from app.store.roles import Role, RoleName
@@ -19,7 +20,6 @@ router = APIRouter(tags=["Access"])
 
 
 _MOST_DAYS = 3650
-KeyId = Annotated[int, Path(ge=1, le=2**31 - 1)]
 
 
 class KeyIn(BaseModel):
