@@ -49,6 +49,10 @@ class Settings:
     workers: Annotated[int, Knob("GPUCAST_WORKERS", "API processes")] = 1
     log_level: Annotated[str, Knob("GPUCAST_LOG_LEVEL", "debug, info, warning or error")] = "info"
     log_format: Annotated[str, Knob("GPUCAST_LOG_FORMAT", "text, or json: one object a line")] = "text"
+    traces: Annotated[
+        str | None,
+        Knob("GPUCAST_TRACES", "OTLP collector of traces, like http://host:4318/v1/traces; needs the extra `tracing`"),
+    ] = None
     keys: Annotated[
         str, Knob("GPUCAST_KEYS", "require API keys: on, off, or auto (on unless HOST is a loopback address)")
     ] = "auto"

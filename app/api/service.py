@@ -15,6 +15,7 @@ from app.api.middleware import Headless, HotRoutes, Observe, TimeLimit
 from app.api.rate_limit import RateLimit
 from app.api.receiving import Bodies, WholeBody
 from app.api.shared_call import SharedCall
+from app.api.tracing import traced
 from app.api.work_queues import WorkQueues
 from app.bootstrap.readiness import Part
 from app.config import Settings
@@ -34,7 +35,10 @@ class Service(FastAPI):
         self.rate = RateLimit(settings.rate) if settings.rate is not None else None
         if settings.needs_keys or self.rate is not None:
             front = Access(front, settings, self.rate)
-        self._front = Headless(Observe(TimeLimit(front, settings.request_timeout_s), self.metrics))
+        front = TimeLimit(front, settings.request_timeout_s)
+        if settings.traces is not None:
+            front = traced(front, settings.traces)
+        self._front = Headless(Observe(front, self.metrics))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """HTTP goes through the middleware; the lifespan does not."""
