@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 ABSENT_RETRY_S = 5.0
 # Corrections are fitted once nothing has changed for QUIET_S, at the latest LATEST_S after the first change.
-QUIET_S, LATEST_S = 0.3, 2.0
+QUIET_S, LATEST_S = 0.3, 5.0
 # After a failure, and without anything to fit before the process that fits is ended.
 RETRY_S, IDLE_S = 2.0, 60.0
 
