@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import Malformed
-from app.wire.json_text import MOST_DEPTH, check_json_text
+from app.wire.json_text import MOST_DEPTH, MOST_NAMES, check_json_text
 
 # Few letters, so that names meet; escapes, quotes and brackets, which a reader of bytes may stumble over.
 NAMES = st.text(alphabet='ab"\\/{}[]:,\u00e9\n', max_size=3)
@@ -79,3 +79,9 @@ def test_no_duplicate_name_is_accepted(value: dict[str, Any], other: Any, ascii_
     again = json.dumps({name: other}, ensure_ascii=ascii_only)
     body = f"[{json.dumps(value)[:-1]}, {again[1:]}]".encode()
     assert places(body) == [(0, name)]
+
+
+def test_an_object_of_too_many_names_is_refused() -> None:
+    names = ",".join(f'"{number}":0' for number in range(MOST_NAMES + 1))
+    with pytest.raises(Malformed, match="too many names"):
+        check_json_text(b"{" + names.encode() + b"}")
