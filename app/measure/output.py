@@ -59,8 +59,10 @@ class Output:
         if self._device.get("kind") != "cpu":
             return
         known = self._device
-        better = {name: max(known[name], seen[name]) for name in PEAKS if name in seen}
-        faster = better.get("boost_clock_hz", known["boost_clock_hz"]) / known["boost_clock_hz"]
+        better = {name: max(known[name], seen[name]) for name in PEAKS if name in seen and name in known}
+        if not better:
+            return
+        faster = better["boost_clock_hz"] / known["boost_clock_hz"] if "boost_clock_hz" in better else 1.0
         peaks = {pipe: faster * rate for pipe, rate in known["peak_flops"].items()}
         self._device = known | better | {"peak_flops": peaks}
         memory = self._device["memory_bandwidth_bytes_per_s"]  # all of which passes the cache
