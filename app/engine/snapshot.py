@@ -94,7 +94,7 @@ class SnapshotHolder:
         with database.begin(long=True, one_state=True) as connection:
             self._look_at_keys(connection)
             engine = self._loaded(connection, None)
-        self._snapshot = self._prepared(amended(engine, self._corrected(engine)), None)
+        self._snapshot = self._prepared(self._first(engine), None)
 
     @property
     def snapshot(self) -> Snapshot:
@@ -192,6 +192,15 @@ class SnapshotHolder:
             log.error("%s", problem)
         self._health = replace(self._health, artifacts=engine.messages)
         return engine
+
+    def _first(self, engine: Engine) -> Engine:
+        """Return the engine of a start, corrected if that succeeds: if not, it is tried again beside the requests."""
+        try:
+            return amended(engine, self._corrected(engine))
+        except Exception:
+            log.exception("the start goes on without corrections by measured rows")
+            self._moved.set()
+            return engine
 
     def _prepared(self, engine: Engine, last: Snapshot | None) -> Snapshot:
         """Return the snapshot of an engine, warmed up if it differs from `last` in more than measured rows."""

@@ -73,3 +73,22 @@ def test_the_process_that_fits_is_started_again_and_ends_with_the_service(settin
         while pid in fitting():
             assert time.monotonic() < deadline
             time.sleep(0.05)
+
+
+def test_a_start_does_not_depend_on_corrections(settings: Settings, tmp_path: Path) -> None:
+    """The process that fits is killed in the middle of the start, as one without memory would be."""
+    with Service(settings, tmp_path / "first") as service:
+        service.client.post("/measurements", json=list(rows(1320))[1260:]).raise_for_status()
+    others, starting = fitting(), Service(settings, tmp_path / "second")
+    starting.start()
+    try:
+        deadline = time.monotonic() + 60
+        while not (new := fitting() - others):
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        os.kill(new.pop(), signal.SIGKILL)
+        starting.wait_ready()
+        assert "the start goes on without corrections" in starting.log.read_text()
+        wait_corrected(starting.client)
+    finally:
+        starting.stop()
