@@ -93,6 +93,7 @@ class _Layer(nn.Module):
 
     def __init__(self, layer: Layer, width: int, norm: NormKind, eager: bool, drops: tuple[float, float]) -> None:
         super().__init__()
+        assert isinstance(layer.attention, Attention)
         assert isinstance(layer.feed_forward, FeedForward)
         self.before = layer.order == "pre"
         self.parts = nn.ModuleList(

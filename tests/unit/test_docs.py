@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 from app.config import CHECKOUT
+from app.graphs.importers.hf import KNOWN_MODEL_TYPES
 from app.ops import MIXED_FIELDS, OPS
 from app.ops.kernel import FIELDS as KERNEL_FIELDS
 from app.ops.reference import fields_table
@@ -23,6 +24,13 @@ SHELVES = ("tutorial", "how-to", "reference", "explanation")
 @pytest.mark.parametrize("name", sorted({*GPU_FIELDS, *KERNEL_FIELDS, *MIXED_FIELDS, *PIPES}))
 def test_every_column_is_explained(name: str) -> None:
     assert name in WORDS
+
+
+def test_every_model_type_is_listed() -> None:
+    page = (CHECKOUT / "docs" / "reference" / "models.md").read_text("utf-8")
+    table = page.split("### Model types")[1].split("|---|---|")[1].split("\n\n")[0]
+    listed = re.findall(r"[\w-]+", " ".join(re.findall(r"`([^`]+)`", table)))
+    assert sorted(listed) == sorted(KNOWN_MODEL_TYPES)
 
 
 def test_every_page_that_a_file_names_exists() -> None:

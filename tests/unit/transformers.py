@@ -70,6 +70,49 @@ _OPT_350M = config(
     do_layer_norm_before=False,
 )  # fmt: skip
 
+_GPT_OSS_20B: dict[str, Any] = {
+    "model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880, "num_attention_heads": 64,
+    "num_key_value_heads": 8, "head_dim": 64, "num_hidden_layers": 24, "num_local_experts": 32,
+    "num_experts_per_tok": 4, "vocab_size": 201088, "sliding_window": 128,
+}  # fmt: skip
+_MINIMAX_M2: dict[str, Any] = {
+    "model_type": "minimax_m2", "hidden_size": 3072, "intermediate_size": 1536, "num_attention_heads": 48,
+    "num_key_value_heads": 8, "head_dim": 128, "num_hidden_layers": 62, "num_local_experts": 256,
+    "num_experts_per_tok": 8, "vocab_size": 200064, "rotary_dim": 64, "use_routing_bias": True,
+}  # fmt: skip
+_QWEN3_VL_2B: dict[str, Any] = {
+    "model_type": "qwen3_vl", "architectures": ["Qwen3VLForConditionalGeneration"], "tie_word_embeddings": True,
+    "text_config": {
+        "model_type": "qwen3_vl_text", "hidden_size": 2048, "intermediate_size": 6144, "num_attention_heads": 16,
+        "num_key_value_heads": 8, "head_dim": 128, "num_hidden_layers": 28, "vocab_size": 151936,
+    },
+    "vision_config": {
+        "depth": 24, "hidden_size": 1024, "intermediate_size": 4096, "num_position_embeddings": 2304,
+        "out_hidden_size": 2048, "deepstack_visual_indexes": [5, 11, 17], "temporal_patch_size": 2, "patch_size": 16,
+    },
+}  # fmt: skip
+_LLAMA4_SCOUT: dict[str, Any] = {
+    "model_type": "llama4", "architectures": ["Llama4ForConditionalGeneration"],
+    "text_config": {
+        "model_type": "llama4_text", "hidden_size": 5120, "intermediate_size": 8192, "intermediate_size_mlp": 16384,
+        "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128, "num_hidden_layers": 48,
+        "num_local_experts": 16, "num_experts_per_tok": 1, "interleave_moe_layer_step": 1, "vocab_size": 202048,
+    },
+}  # fmt: skip
+_NO_OP: dict[str, Any] = {"no_op": True}
+_SUPER_49B: dict[str, Any] = {
+    "model_type": "nemotron-nas", "hidden_size": 8192, "num_attention_heads": 64, "num_hidden_layers": 80,
+    "vocab_size": 128256, "num_key_value_heads": None, "intermediate_size": None,
+    "block_configs": [
+        {"attention": {"n_heads_in_group": 8} if attends else _NO_OP, "ffn": {"ffn_mult": factor}}
+        for attends, factor, count in [
+            (True, 5.25, 48), (True, 2.625, 1), (False, 5.25, 1), (False, 3.28125, 1), (False, 2.625, 5),
+            (False, 1.3125, 10), (False, 1.0, 8), (False, 0.5, 6),
+        ]
+        for _ in range(count)
+    ],
+}  # fmt: skip
+
 FURTHER: dict[str, tuple[dict[str, Any], int]] = {
     "bert-base, without a head": (config("bert-base", architectures=["BertModel"]), 109_482_240),
     "bert-large, without a head": (config("bert-large", architectures=["BertModel"]), 335_141_888),
@@ -81,5 +124,10 @@ FURTHER: dict[str, tuple[dict[str, Any], int]] = {
     "gemma-3-1b": (GEMMA3, 999_885_952),
     "phi-2": (_PHI2, 2_779_683_840),
     "deepseek-v2-lite": (_DEEPSEEK2_LITE, 15_706_484_224),
+    "gpt-oss-20b": (_GPT_OSS_20B, 20_914_757_184),
+    "minimax-m2": (_MINIMAX_M2, 228_689_764_864),
+    "qwen3-vl-2b": (_QWEN3_VL_2B, 2_127_532_032),
+    "llama-4-scout": (_LLAMA4_SCOUT, 108_641_793_536),
+    "llama-3.3-nemotron-super-49b": (_SUPER_49B, 49_867_145_216),
 }
 PUBLISHED = {name: (config(name), count) for name, count in BUILT_IN.items()} | FURTHER

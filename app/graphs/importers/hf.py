@@ -11,13 +11,21 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from app.graphs.importers.families.bert import bert, roberta
-from app.graphs.importers.families.config_fields import CONFIG, Fields
+from app.graphs.importers.families.config_fields import CONFIG, Fields, shown
 from app.graphs.importers.families.deepseek import deepseek_v2, deepseek_v3
-from app.graphs.importers.families.gemma import gemma, gemma2, gemma3
+from app.graphs.importers.families.gemma import gemma, gemma2, gemma3, gemma4
+from app.graphs.importers.families.glm import glm4_moe
 from app.graphs.importers.families.gpt import gpt2, opt
+from app.graphs.importers.families.gpt_oss import gpt_oss
 from app.graphs.importers.families.llama import llama, mistral, qwen2, qwen3
+from app.graphs.importers.families.llama4 import llama4
+from app.graphs.importers.families.mimo import mimo_v2
+from app.graphs.importers.families.minimax import minimax_m2
 from app.graphs.importers.families.mixtures import mixtral, qwen2_moe, qwen3_moe
+from app.graphs.importers.families.multimodal import WRAPPERS, multimodal
+from app.graphs.importers.families.nemotron_nas import nemotron_nas
 from app.graphs.importers.families.phi import phi, phi3
+from app.graphs.importers.families.step import step3p7
 from app.graphs.importers.families.t5 import switch_transformers, t5
 from app.graphs.importers.families.vit import vit
 from app.graphs.refusal import refuse
@@ -34,10 +42,19 @@ _FAMILIES: Mapping[str, Callable[[Fields], Architecture]] = {
     "gemma": gemma,
     "gemma2": gemma2,
     "gemma3_text": gemma3,
+    "gemma4_text": gemma4,
+    "glm4_moe": glm4_moe,
     "gpt2": gpt2,
+    "gpt_oss": gpt_oss,
+    "kimi_k2": deepseek_v3,
     "llama": llama,
+    "llama4_text": llama4,
+    "mimo": qwen2,
+    "mimo_v2_flash": mimo_v2,
+    "minimax_m2": minimax_m2,
     "mistral": mistral,
     "mixtral": mixtral,
+    "nemotron-nas": nemotron_nas,
     "opt": opt,
     "phi": phi,
     "phi3": phi3,
@@ -45,13 +62,16 @@ _FAMILIES: Mapping[str, Callable[[Fields], Architecture]] = {
     "qwen2_moe": qwen2_moe,
     "qwen3": qwen3,
     "qwen3_moe": qwen3_moe,
+    "qwen3_vl_moe_text": qwen3_moe,
+    "qwen3_vl_text": qwen3,
     "roberta": roberta,
+    "step3p7": step3p7,
     "switch_transformers": switch_transformers,
     "t5": t5,
     "vit": vit,
     "xlm-roberta": roberta,
 }
-KNOWN_MODEL_TYPES = tuple(_FAMILIES)
+KNOWN_MODEL_TYPES = tuple(sorted((*_FAMILIES, *WRAPPERS)))
 
 
 def lower(config: Mapping[str, Any], run: Run) -> Workload:
@@ -66,12 +86,15 @@ def read(config: Mapping[str, Any]) -> Architecture:
     if not isinstance(config, Mapping):
         refuse(CONFIG, "must be an object: a Hugging Face config.json")
     given = config.get("model_type")
+    if isinstance(given, str) and given in WRAPPERS:
+        return multimodal(Fields(config, given), _FAMILIES)
     family = _FAMILIES.get(given) if isinstance(given, str) else None
     if family is None:
-        problem = "is missing" if given is None else "is not known"
+        problem = "is missing" if given is None else f"{shown(given)} is not known"
         instead = "Send its text_config alone, or" if "text_config" in config else "Send"
+        known = ", ".join(KNOWN_MODEL_TYPES)
         refuse(
             (*CONFIG, "model_type"),
-            f"{problem}; known: {', '.join(KNOWN_MODEL_TYPES)}. {instead} any other network as a graph (kind graph)",
+            f"{problem}; known: {known}. {instead} any other network as a graph (kind graph)",
         )
     return family(Fields(config, str(given)))

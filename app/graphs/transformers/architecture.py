@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-# Place of norms in a layer: before each part; after each residual sum; before and after each part; or one norm for both
-# parts in parallel (GPT-J, Phi).
-Order = Literal["pre", "post", "sandwich", "parallel"]
+# Place of norms in a layer: before each part; after each residual sum; before and after each part; after each part and
+# before its residual sum (OLMo 2); or one norm for both parts in parallel (GPT-J, Phi).
+Order = Literal["pre", "post", "sandwich", "inner", "parallel"]
 NormKind = Literal["layer_norm", "rms_norm"]
 
 
@@ -45,6 +45,12 @@ class Attention:
     biased       scores get a bias per pair and head (T5), stored in the scores' layout or with heads last
     softcap      scores pass through a scaled tanh (Gemma 2)
     window       sliding window: keys that a query sees, itself included
+    chunk        queries see only keys of their own chunk of this length (Llama 4)
+    value        elements of a head's value, if other than `head_dim` (MiMo-V2)
+    whole_norm   queries and keys are normalised over all heads together (OLMo 2, MiniMax-M2)
+    keys_as_values  values are the keys' projection, which has no other (Gemma 4)
+    gated        the output is multiplied by a gate per element, from the layer's input (Qwen3-Next)
+    sinks        a learned score per head takes part in the softmax (gpt-oss)
     floored      eager clamps masked scores to the smallest finite number (OPT)
     copied       when eager copies queries, keys and values to the product's layout; `batched`: with more than one
                  sequence, whose stride then differs from the heads'
@@ -65,9 +71,20 @@ class Attention:
     biased: Literal["no", "heads_first", "heads_last"] = "no"
     softcap: bool = False
     window: int = 0
+    chunk: int = 0
+    value: int = 0
+    whole_norm: bool = False
+    keys_as_values: bool = False
+    gated: bool = False
+    sinks: bool = False
     floored: bool = False
     copied: Literal["never", "batched", "always"] = "never"
     latent: Latent | None = None
+
+    @property
+    def value_dim(self) -> int:
+        """Elements of a head's value."""
+        return self.value or self.head_dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +110,7 @@ class Experts:
 
     each         one expert
     capacity     most tokens of a sequence that one expert processes (Switch); 0: no limit
+    latent       features that tokens are projected to before the routed experts, and back from (Nemotron 3 Super)
     shared       an expert that processes every token
     shared_gate  its output is scaled by a learned gate per token (Qwen2-MoE)
     router_bias  the router has a bias per expert
@@ -105,6 +123,7 @@ class Experts:
     each: FeedForward
     capacity: int = 0
     shared: FeedForward | None = None
+    latent: int = 0
     shared_gate: bool = False
     router_bias: bool = False
     grouped: bool = False
@@ -113,10 +132,10 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Self-attention, attention to the encoder's output (`cross`), and a feed-forward part."""
+    """Self-attention, attention to the encoder's output (`cross`), and a feed-forward part; any may be absent."""
 
-    attention: Attention
-    feed_forward: FeedForward | Experts
+    attention: Attention | None
+    feed_forward: FeedForward | Experts | None
     order: Order = "pre"
     cross: Attention | None = None
 
@@ -205,6 +224,7 @@ class Architecture:
 
     generates               True if it generates tokens (has the modes prefill and decode)
     drops, drops_attention  True if training applies dropout to activations, and to attention weights
+    towers                  weights of image and sound encoders, which are kept in memory but do not run
     """
 
     stacks: tuple[Stack, ...]
@@ -212,3 +232,4 @@ class Architecture:
     generates: bool = True
     drops: bool = False
     drops_attention: bool = False
+    towers: int = 0

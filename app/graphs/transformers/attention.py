@@ -29,8 +29,10 @@ def self_attention(rows: RowWriter, x: Flow, spec: Attention, span: Span, width:
     """Add attention of the new tokens to all keys, from `width` features and back, and return its output rows."""
     x = rows.gathered(x, span.tokens, width)
     qkv = _rotated(rows, _projected(rows, x, spec, span.tokens, width), spec, span)
-    y = _attended(rows, qkv, spec, span)
-    inner = spec.heads * spec.head_dim / rows.tensor
+    y = _chunked(rows, qkv, spec, span) if spec.chunk else _attended(rows, qkv, spec, span)
+    inner = spec.heads * spec.value_dim / rows.tensor
+    if spec.gated:  # the gate comes from the queries' projection
+        y = rows.each("mul", (*y, *qkv[0]), span.tokens, inner, "attention.gate")
     y = rows.linear(y, span.tokens, width, inner, "attention.output", bias=spec.out_bias)
     return rows.summed(y, span.tokens, width)
 
@@ -62,15 +64,19 @@ def _dealt(spec: Attention, tensor: int) -> tuple[float, float]:
 def _projected(rows: RowWriter, x: Flow, spec: Attention, tokens: float, width: float) -> tuple[Flow, Flow, Flow]:
     """Add the projections to queries, keys and values of the new tokens, and return their rows."""
     heads, shared = _dealt(spec, rows.tensor)
-    wide, held = heads * spec.head_dim, shared * spec.head_dim
+    wide, held, valued = heads * spec.head_dim, shared * spec.head_dim, shared * spec.value_dim
+    if spec.gated:
+        wide = wide + heads * spec.value_dim
     if spec.one_linear:
-        qkv = rows.linear(x, tokens, wide + 2.0 * held, width, "attention.qkv", bias=spec.bias)
+        qkv = rows.linear(x, tokens, wide + held + valued, width, "attention.qkv", bias=spec.bias)
         return qkv, qkv, qkv
     q = rows.linear(x, tokens, wide, width, "attention.query", bias=spec.bias)
     if spec.scale == "queries" and rows.eager:
         q = rows.each("mul_scalar", q, tokens, wide, "attention.scale")
     k = rows.linear(x, tokens, held, width, "attention.key", bias=spec.bias)
-    v = rows.linear(x, tokens, held, width, "attention.value", bias=spec.bias)
+    if spec.keys_as_values:
+        return q, k, k
+    v = rows.linear(x, tokens, valued, width, "attention.value", bias=spec.bias)
     return q, k, v
 
 
@@ -81,6 +87,9 @@ def _rotated(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention, spa
     if spec.head_norm:
         q = rows.norm(q, span.tokens * heads, spec.head_dim, "attention.query_norm", "rms_norm")
         k = rows.norm(k, span.tokens * shared, spec.head_dim, "attention.key_norm", "rms_norm")
+    if spec.whole_norm:
+        q = rows.norm(q, span.tokens, heads * spec.head_dim, "attention.query_norm", "rms_norm")
+        k = rows.norm(k, span.tokens, shared * spec.head_dim, "attention.key_norm", "rms_norm")
     if spec.rotary and rows.eager:
         q = rotation(rows, q, span.tokens * heads, spec.rotary, "attention.query")
         k = rotation(rows, k, span.tokens * shared, spec.rotary, "attention.key")
@@ -101,11 +110,26 @@ def rotation(rows: RowWriter, x: Flow, b: float, h: float, name: str) -> Flow:
     return rows.each("add", (*straight, *turned), b, h, f"{name}.rotary")
 
 
+def _chunked(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention, span: Span) -> Flow:
+    """Add attention within chunks of the sequence, each as a sequence of its own (Llama 4), and return its rows.
+
+    In decode the new token sees the last chunk only. Eager masks the scores of all pairs instead.
+    """
+    if rows.eager or span.keys <= spec.chunk:
+        return _attended(rows, qkv, spec, span)
+    if rows.run.mode == "decode":
+        return _attended(rows, qkv, spec, span._replace(keys=(span.keys - 1) % spec.chunk + 1))
+    whole, rest = span.keys // spec.chunk, span.keys % spec.chunk
+    y = _attended(rows, qkv, spec, Span(span.batch * whole, spec.chunk, spec.chunk))
+    return (*y, *_attended(rows, qkv, spec, Span(span.batch, rest, rest))) if rest else y
+
+
 def _attended(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention, span: Span) -> Flow:
     """Add attention of all heads, and return the rows of their concatenated outputs."""
     heads, shared = _dealt(spec, rows.tensor)
     cached = min(span.keys, spec.window or span.keys)
-    kv_bytes = 2.0 * span.batch * cached * shared * spec.head_dim * rows.size if rows.caches else 0.0
+    both = spec.head_dim + spec.value_dim  # elements of a key and a value
+    kv_bytes = span.batch * cached * shared * both * rows.size if rows.caches else 0.0
     if rows.eager:
         return _eager(rows, qkv, spec, span, kv_bytes)
     # Without a causal mask, a window as long as the keys gives the same pairs of query and key.
@@ -113,13 +137,14 @@ def _attended(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention, sp
     row = rows.add(
         "attention_decode" if rows.run.mode == "decode" else "attention_prefill",
         (*dict.fromkeys((*qkv[0], *qkv[1], *qkv[2])),),
-        outputs=span.tokens * heads * spec.head_dim,
+        outputs=span.tokens * heads * spec.value_dim,
         name="attention",
+        parameters=heads if spec.sinks else 0.0,
         kv_bytes=kv_bytes,
         batch=span.batch,
         heads=heads,
         kv_heads=shared,
-        head_dim=spec.head_dim,
+        head_dim=both / 2.0,
         query_length=span.queries,
         context_length=span.keys + span.queries - 1.0 if everything else span.keys,
         window=span.keys if everything else spec.window,
@@ -136,11 +161,11 @@ def _eager(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention, span:
     if appends:
         keys = min(keys, spec.window or keys)
         k = rows.each("copy", k, span.batch * shared * keys, spec.head_dim, "attention.key_cache")
-        v = rows.each("copy", v, span.batch * shared * keys, spec.head_dim, "attention.value_cache")
+        v = rows.each("copy", v, span.batch * shared * keys, spec.value_dim, "attention.value_cache")
     if shared < heads or copies:
         why = "repeat" if shared < heads else "copy"
         k = rows.each("copy", k, batched * keys, spec.head_dim, f"attention.key_{why}")
-        v = rows.each("copy", v, batched * keys, spec.head_dim, f"attention.value_{why}")
+        v = rows.each("copy", v, batched * keys, spec.value_dim, f"attention.value_{why}")
     if copies:
         q = rows.each("copy", q, batched * span.queries, spec.head_dim, "attention.query_copy")
     scores = rows.bmm((*dict.fromkeys((*q, *k)),), (batched, span.queries, keys, spec.head_dim), "attention.scores")
@@ -148,16 +173,17 @@ def _eager(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention, span:
     row = rows.add(
         "bmm",
         (*weights, *v),
-        outputs=batched * span.queries * spec.head_dim,
+        outputs=batched * span.queries * spec.value_dim,
         name="attention.values",
         dtype=rows.product_dtype,
+        parameters=heads if spec.sinks else 0.0,
         kv_bytes=kv_bytes,
         b=batched,
         m=span.queries,
-        n=spec.head_dim,
+        n=spec.value_dim,
         k=keys,
     )
-    return rows.each("copy", (row,), batched * span.queries, spec.head_dim, "attention.merge")
+    return rows.each("copy", (row,), batched * span.queries, spec.value_dim, "attention.merge")
 
 
 def softmax(rows: RowWriter, scores: Flow, spec: Attention, sizes: tuple[float, float, float]) -> Flow:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from app.graphs.run import spanned
 from app.graphs.transformers.architecture import Experts, FeedForward
 from app.graphs.transformers.row_writer import ACTIVATIONS, Flow, RowWriter
-from app.ops.moe import BY_GROUPS, GELU, OTHER, PLAIN, SILU
+from app.ops.moe import BY_GROUPS, GELU, OTHER, PLAIN, SILU, UNGATED
 
 _GATE_OF = {"silu": SILU, "swish": SILU} | {name: GELU for name in ACTIVATIONS if name.startswith("gelu")}
 
@@ -24,7 +24,7 @@ def feed_forward(
     x = rows.gathered(x, tokens, width)
     if isinstance(spec, FeedForward):
         y = dense(rows, x, spec, tokens, width, "mlp", rows.tensor)
-    elif spec.each.gated:
+    elif not spec.capacity:
         y = _mixture(rows, x, spec, tokens, width)
     else:
         y = _one_by_one(rows, x, spec, sequences, tokens, width)
@@ -106,29 +106,13 @@ def _swapped(rows: RowWriter, x: Flow, deal: _Deal, width: float) -> Flow:
 
 
 def _mixture(rows: RowWriter, x: Flow, spec: Experts, tokens: float, width: float) -> Flow:
-    """Add gated experts as one grouped operator, then the shared expert, and return the output rows."""
-    deal = _dealt(rows, spec, tokens)
-    inner = spec.each.inner / deal.shards
-    y = _swapped(rows, (*x, *_routed(rows, x, spec, tokens, width)), deal, width)
-    row = rows.add(
-        "moe",
-        y,
-        outputs=tokens * width,
-        name="experts",
-        dtype=rows.run.dtype,
-        parameters=deal.experts * 3.0 * width * inner,
-        saved=deal.pairs * (width + 3.0 * inner),
-        tokens=tokens * deal.replicas,
-        hidden=width,
-        intermediate=spec.each.inner,
-        experts=spec.count,
-        top_k=spec.top_k,
-        tensor_parallel=deal.shards,
-        expert_parallel=rows.run.parallelism.expert,
-        gate=_GATE_OF.get(spec.each.activation, OTHER),
-        router=BY_GROUPS if spec.grouped else PLAIN,
-    )
-    y = _swapped(rows, (row,), deal, width)
+    """Add experts as one grouped operator, then the shared expert, and return the output rows."""
+    y = (*x, *_routed(rows, x, spec, tokens, width))
+    if spec.latent:
+        y = rows.linear(y, tokens, spec.latent, width, "experts.down_to_latent")
+    y = _grouped(rows, y, spec, tokens, spec.latent or width)
+    if spec.latent:
+        y = rows.linear(y, tokens, width, spec.latent, "experts.up_from_latent")
     if spec.shared is None:
         return y
     always = dense(rows, x, spec.shared, tokens, width, "shared", rows.tensor)
@@ -138,8 +122,35 @@ def _mixture(rows: RowWriter, x: Flow, spec: Experts, tokens: float, width: floa
     return rows.each("add", (*y, *always), tokens, width, "experts.sum")
 
 
+def _grouped(rows: RowWriter, x: Flow, spec: Experts, tokens: float, width: float) -> Flow:
+    """Add the routed experts of `width` features between the exchanges of tokens, and return the output rows."""
+    deal, each = _dealt(rows, spec, tokens), spec.each
+    inner, matrices = each.inner / deal.shards, 3.0 if each.gated else 2.0
+    biases = (matrices - 1.0) * inner + width if each.bias else 0.0
+    y = _swapped(rows, x, deal, width)
+    row = rows.add(
+        "moe",
+        y,
+        outputs=tokens * width,
+        name="experts",
+        dtype=rows.run.dtype,
+        parameters=deal.experts * (matrices * width * inner + biases),
+        saved=deal.pairs * (width + matrices * inner),
+        tokens=tokens * deal.replicas,
+        hidden=width,
+        intermediate=spec.each.inner,
+        experts=spec.count,
+        top_k=spec.top_k,
+        tensor_parallel=deal.shards,
+        expert_parallel=rows.run.parallelism.expert,
+        gate=_GATE_OF.get(each.activation, OTHER) if each.gated else UNGATED,
+        router=BY_GROUPS if spec.grouped else PLAIN,
+    )
+    return _swapped(rows, (row,), deal, width)
+
+
 def _one_by_one(rows: RowWriter, x: Flow, spec: Experts, sequences: float, tokens: float, width: float) -> Flow:
-    """Add ungated experts, each as operators of its own on its tokens (Switch Transformers); return the output rows."""
+    """Add experts of limited capacity, each as operators of its own on its tokens (Switch); return the output rows."""
     deal, each = _dealt(rows, spec, tokens), spec.each
     y = _routed(rows, x, spec, tokens, width)
     x = _swapped(rows, (*x, *y), deal, width)

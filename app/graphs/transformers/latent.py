@@ -9,10 +9,13 @@ from app.graphs.transformers.row_writer import Flow, RowWriter
 
 def latent_attention(rows: RowWriter, x: Flow, spec: Attention, latent: Latent, span: Span, width: float) -> Flow:
     """Add attention of the new tokens to all keys, from `width` features and back, and return its output rows."""
-    y = _attended(rows, rows.gathered(x, span.tokens, width), spec, latent, span, width)
-    y = rows.linear(
-        y, span.tokens, width, spec.heads * latent.value / rows.tensor, "attention.output", bias=spec.out_bias
-    )
+    x = rows.gathered(x, span.tokens, width)
+    y = _attended(rows, x, spec, latent, span, width)
+    inner = spec.heads * latent.value / rows.tensor
+    if spec.gated:
+        gate = rows.linear(x, span.tokens, inner, width, "attention.gate")
+        y = rows.each("mul", (*y, *gate), span.tokens, inner, "attention.gated")
+    y = rows.linear(y, span.tokens, width, inner, "attention.output", bias=spec.out_bias)
     return rows.summed(y, span.tokens, width)
 
 

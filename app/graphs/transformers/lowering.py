@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from app.graphs.run import Run
-from app.graphs.transformers.architecture import Architecture, Embedding, Head, Layer, Stack
+from app.graphs.transformers.architecture import Architecture, Attention, Embedding, Head, Layer, Stack
 from app.graphs.transformers.attention import Span, cross_attention, self_attention, softcapped
 from app.graphs.transformers.feed_forward import feed_forward
 from app.graphs.transformers.latent import latent_attention
@@ -22,13 +22,14 @@ from app.tables.workload import Workload
 def write(architecture: Architecture, run: Run) -> Workload:
     """Return the rows of one device; `splitting.check` has accepted the run."""
     rows = RowWriter(architecture, run)
+    rows.idle = architecture.towers / rows.tensor
     x: Flow = ()
     spans = spans_of(architecture, run)
     for stack, span in zip(architecture.stacks, spans, strict=True):
         if span is not None:
             x = _stack(rows, stack, span, x)
         else:
-            rows.idle = _held(architecture, stack, run)
+            rows.idle = rows.idle + _held(architecture, stack, run)
     last, span = architecture.stacks[-1], spans[-1]
     if span is not None:
         _head(rows, x, architecture.head, span, last)
@@ -50,7 +51,7 @@ def spans_of(architecture: Architecture, run: Run) -> list[Span | None]:
 
 def _held(architecture: Architecture, stack: Stack, run: Run) -> float:
     """Return the number of weights of a stack that does not run, which stay in memory."""
-    alone = write(replace(architecture, stacks=(stack,), head=Head()), replace(run, mode="inference"))
+    alone = write(replace(architecture, stacks=(stack,), head=Head(), towers=0), replace(run, mode="inference"))
     held: float = (alone.parameters * alone.repeats[..., alone.block]).sum(axis=-1)
     return held
 
@@ -138,7 +139,9 @@ _BUCKETS = ("mul_scalar", "add_scalar", "div_scalar", "div_scalar", "mul_scalar"
 
 def _relative_bias(rows: RowWriter, stack: Stack, span: Span) -> None:
     """Add the relative position bias per head (T5), with the mask added once for all layers."""
-    heads = stack.layers[0][0].attention.heads / rows.tensor
+    first = stack.layers[0][0].attention
+    assert isinstance(first, Attention)
+    heads = first.heads / rows.tensor
     if rows.eager:
         for op in _BUCKETS:
             rows.each(op, (), span.queries, span.keys, f"bias.{op}")
@@ -157,6 +160,7 @@ def _layer(rows: RowWriter, layer: Layer, span: Span, stack: Stack, encoded: Flo
 
     def attended(x: Flow) -> Flow:
         spec = layer.attention
+        assert spec is not None
         if spec.latent:
             return latent_attention(rows, x, spec, spec.latent, span, width)
         return self_attention(rows, x, spec, span, width)
@@ -167,6 +171,7 @@ def _layer(rows: RowWriter, layer: Layer, span: Span, stack: Stack, encoded: Flo
         return cross_attention(rows, x, encoded, layer.cross, seen, width)
 
     def fed(x: Flow) -> Flow:
+        assert layer.feed_forward is not None
         return feed_forward(rows, x, layer.feed_forward, span.batch, tokens, width)
 
     def normed(x: Flow, name: str) -> Flow:
@@ -178,13 +183,19 @@ def _layer(rows: RowWriter, layer: Layer, span: Span, stack: Stack, encoded: Flo
         y = rows.each("add", (*attended(shared), *fed(shared)), tokens / rows.split, width, "parallel.sum")
         rows.residual(x, y, tokens, width)
         return
-    parts = [("attention", attended), ("cross", crossed), ("mlp", fed)]
-    for name, part in parts if layer.cross else parts[::2]:
+    parts = {
+        "attention": (layer.attention, attended),
+        "cross": (layer.cross, crossed),
+        "mlp": (layer.feed_forward, fed),
+    }
+    for name, (spec, part) in parts.items():
+        if spec is None:
+            continue
         if layer.order == "post":
             x = normed(rows.residual(x, part(x), tokens, width), f"{name}.norm")
             continue
-        y = part(normed(x, f"{name}.norm"))
-        x = rows.residual(x, normed(y, f"{name}.post_norm") if layer.order == "sandwich" else y, tokens, width)
+        y = part(x if layer.order == "inner" else normed(x, f"{name}.norm"))
+        x = rows.residual(x, y if layer.order == "pre" else normed(y, f"{name}.post_norm"), tokens, width)
 
 
 def _head(rows: RowWriter, x: Flow, head: Head, span: Span, stack: Stack) -> None:

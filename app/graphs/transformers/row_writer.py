@@ -24,11 +24,16 @@ _TANH_GELU = ("mul_scalar", "pow_scalar", "mul_scalar", "add", "mul_scalar", "ta
 # Activations by Hugging Face's names: kernels in eager (binary ones also read the activation's input), and fused.
 ACTIVATIONS: dict[str, tuple[tuple[str, ...], str]] = {
     "relu": (("relu",), "relu"),
+    "relu2": (("relu", "pow_scalar"), "relu"),  # squared (Nemotron)
     "gelu": (("gelu",), "gelu"),
     "gelu_pytorch_tanh": (("gelu",), "gelu"),
     "gelu_new": (_TANH_GELU, "gelu"),
     "silu": (("silu",), "silu"),
     "swish": (("silu",), "silu"),
+    "quick_gelu": (("mul_scalar", "sigmoid", "mul"), "silu"),  # x sigmoid(1.702 x) (CLIP)
+    # Gates that limit the linear part too: clamped and shifted (MiniMax-M3), by a tanh on both parts (SiTU, Kimi-K3).
+    "swigluoai": (("silu",), "silu"),
+    "situ": (("silu", "tanh"), "silu"),
     "tanh": (("tanh",), "tanh"),
 }
 

@@ -24,10 +24,11 @@ def check(architecture: Architecture, run: Run) -> None:
         if max_positions and run.sequence > max_positions:
             refuse(("workload", "sequence"), f"the model has positions for {max_positions} tokens")
         for layer, _ in stack.layers:
-            _attention(layer.attention, run)
-            if layer.cross:
-                _attention(layer.cross, run)
-            _inner(layer.feed_forward, run)
+            for attention in (layer.attention, layer.cross):
+                if attention:
+                    _attention(attention, run)
+            if layer.feed_forward:
+                _inner(layer.feed_forward, run)
     mixtures = [
         layer for stack in architecture.stacks for layer, _ in stack.layers if isinstance(layer.feed_forward, Experts)
     ]

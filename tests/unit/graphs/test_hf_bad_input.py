@@ -32,8 +32,16 @@ def test_unknown_model_types_list_the_known_ones(given: Any) -> None:
     assert "graph" in msg
 
 
-def test_multimodal_models_are_asked_for_their_text_configuration() -> None:
-    assert "text_config" in refused({"model_type": "gemma3", "text_config": GEMMA3})[1]
+def test_unknown_multimodal_models_are_asked_for_their_text_configuration() -> None:
+    assert "text_config" in refused({"model_type": "omni", "text_config": GEMMA3})[1]
+
+
+def test_fields_of_a_nested_configuration_are_named_with_their_place_and_value() -> None:
+    text = GEMMA3 | {"num_hidden_layers": -3}
+    loc, msg = refused({"model_type": "gemma3", "text_config": text})
+    assert loc == ("workload", "config", "text_config", "num_hidden_layers")
+    assert "-3" in msg
+    assert "'omni'" in refused({"model_type": "gemma3", "text_config": GEMMA3 | {"model_type": "omni"}})[1]
 
 
 @pytest.mark.parametrize("given", [[], "gpt2", 3, None])
@@ -139,7 +147,16 @@ JUNK = [None, True, -3, 0, 2**70, math.nan, "x", [], [None], {}, {"a": 1}]
 @pytest.mark.parametrize("name", [*PUBLISHED])
 def test_arbitrary_field_values_raise_only_bad_input(name: str) -> None:
     given, _ = PUBLISHED[name]
-    for field in {**given, "layer_types": 0, "mlp_only_layers": 0, "num_labels": 0, "id2label": 0, "head_dim": 0}:
+    for field in {
+        **given,
+        "layer_types": 0,
+        "vision_config": 0,
+        "text_config": 0,
+        "mlp_only_layers": 0,
+        "num_labels": 0,
+        "id2label": 0,
+        "head_dim": 0,
+    }:
         for junk in JUNK:
             try:
                 workload = lower(given | {field: junk}, Run(sequence=8))

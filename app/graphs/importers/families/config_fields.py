@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from app.graphs.refusal import refuse
 
+T = TypeVar("T")
 CONFIG = ("workload", "config")
 # Largest size of a configuration, in elements, and largest number of layers; larger ones are refused as invalid.
 MOST_SIZE = 2**24
@@ -15,16 +16,38 @@ MOST_LAYERS = 10_000
 MOST_EXPERTS = 2**16
 
 
-class Fields:
-    """One configuration; every invalid field raises BadInput with its name."""
+# Characters of a refused value that its error repeats.
+_SHOWN = 60
 
-    def __init__(self, config: Mapping[str, Any], model_type: str) -> None:
+
+def shown(value: object) -> str:
+    """Return a value as an error message repeats it, cut to a few characters."""
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of thousands of digits
+        return "a very large number"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+class Fields:
+    """One configuration, or an object `within` it; every invalid field raises BadInput with its name and value."""
+
+    def __init__(self, config: Mapping[str, Any], model_type: str, within: tuple[str, ...] = ()) -> None:
         self.config = config
         self.model_type = model_type
+        self.within = within
 
     def refuse(self, name: str, why: str) -> NoReturn:
         """Raise BadInput for the field `name`."""
-        refuse((*CONFIG, name), why)
+        value = self.config.get(name)
+        refuse((*CONFIG, *self.within, name), why if value is None else f"{why}; found {shown(value)}")
+
+    def inside(self, name: str) -> Fields:
+        """Return the fields of the object `name`, without any if it is absent."""
+        value = self.config.get(name)
+        if value is not None and not isinstance(value, Mapping):
+            self.refuse(name, "must be an object")
+        return Fields(value or {}, self.model_type, (*self.within, name))
 
     def _first(self, names: tuple[str, ...]) -> tuple[str, Any]:
         """Return the first of the names with a value, and the value; else the first name and None."""
@@ -88,16 +111,32 @@ class Fields:
             self.refuse(name, f"must be one of {', '.join(choices)}")
         return value
 
-    def kinds(self, name: str, choices: Mapping[str, bool], layers: int) -> list[bool] | None:
-        """Return the value of each layer's choice; None if the field is absent."""
+    def kinds(self, name: str, choices: Mapping[Any, T], layers: int) -> list[T] | None:
+        """Return the meaning of each layer's choice (a word or a number); None if the field is absent."""
         value = self.config.get(name)
         if value is None:
             return None
         if not isinstance(value, list) or len(value) != layers:
-            self.refuse(name, f"must be a list of {layers} strings, one per layer")
-        if not all(isinstance(choice, str) and choice in choices for choice in value):
-            self.refuse(name, f"must hold only {', '.join(choices)}")
+            self.refuse(name, f"must be a list of {layers} entries, one per layer")
+        for choice in value:
+            if isinstance(choice, bool) or not isinstance(choice, str | int) or choice not in choices:
+                refuse(
+                    (*CONFIG, *self.within, name),
+                    f"must hold only {', '.join(map(str, choices))}; found {shown(choice)}",
+                )
         return [choices[choice] for choice in value]
+
+    def sizes(self, name: str, layers: int, most: int = MOST_SIZE) -> list[int] | None:
+        """Return a number from 0 to `most` for each layer; entries beyond `layers` (MTP) are left; None if absent."""
+        value = self.config.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list) or len(value) < layers:
+            self.refuse(name, f"must be a list of {layers} whole numbers, one per layer")
+        for size in value:
+            if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= most:
+                refuse((*CONFIG, *self.within, name), f"must hold whole numbers, 0 to {most}; found {shown(size)}")
+        return value[:layers]
 
     def indices(self, name: str, layers: int) -> set[int]:
         """Return layer numbers, from 0; empty if the field is absent."""

@@ -30,6 +30,11 @@ def _deepseek(fields: Fields, *, router_bias: bool) -> Architecture:
     attention = Attention(
         heads, heads, latent.plain, bias=bias, out_bias=bias, rotary=fields.size("qk_rope_head_dim"), latent=latent
     )
+    return dense_first(fields, attention, router_bias=router_bias)
+
+
+def dense_first(fields: Fields, attention: Attention, *, router_bias: bool) -> Architecture:
+    """Return a decoder of `first_k_dense_replace` dense layers, then layers of routed and shared experts."""
     layers = fields.layers("num_hidden_layers")
     dense = fields.size("first_k_dense_replace", default=0, least=0, most=layers)
     count = fields.size("n_routed_experts", default=0, most=MOST_EXPERTS)

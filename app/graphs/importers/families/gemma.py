@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from app.graphs.importers.families.config_fields import Fields
+from app.graphs.importers.families.config_fields import MOST_EXPERTS, Fields
 from app.graphs.importers.families.decoder import causal_head
-from app.graphs.importers.families.llama import gated, heads_of
-from app.graphs.transformers.architecture import Architecture, Attention, Embedding, Layer, Stack
-
-_KINDS = {"sliding_attention": True, "full_attention": False}
+from app.graphs.importers.families.gpt_oss import WINDOWED
+from app.graphs.importers.families.llama import gated, grouped, heads_of
+from app.graphs.importers.families.mixtures import top_k
+from app.graphs.transformers.architecture import Architecture, Attention, Embedding, Experts, FeedForward, Layer, Stack
 
 
 def gemma(fields: Fields) -> Architecture:
@@ -31,10 +31,35 @@ def gemma3(fields: Fields) -> Architecture:
     return _alternating(fields, heads, pattern=fields.size("sliding_window_pattern", default=6))
 
 
+def gemma4(fields: Fields) -> Architecture:
+    """Gemma 4's text part: layers of all keys have wider heads, fewer of keys, and may take keys as values."""
+    if fields.size("hidden_size_per_layer_input", default=0, least=0):
+        fields.refuse("hidden_size_per_layer_input", "must be 0 (the small models' are not known): send a graph")
+    layers = fields.layers("num_hidden_layers")
+    local = fields.kinds("layer_types", WINDOWED, layers) or [(k + 1) % 6 != 0 for k in range(layers)]
+    window = replace(heads_of(fields), head_norm=True, window=fields.size("sliding_window", default=512))
+    size = fields.size("global_head_dim", default=window.head_dim)
+    both = fields.flag("attention_k_eq_v", default=False)
+    shared = fields.size("num_global_key_value_heads", default=window.kv_heads) if both else window.kv_heads
+    fields.whole("num_global_key_value_heads", window.heads, shared, "num_attention_heads")
+    heads = replace(window, kv_heads=shared, head_dim=size, rotary=size, window=0, keys_as_values=both)
+    inner: FeedForward | Experts = gated(fields, default="gelu_pytorch_tanh")
+    if fields.flag("enable_moe_block", default=False):
+        inner = _experts(fields, gated(fields, default="gelu_pytorch_tanh"))
+    return _decoder(fields, grouped(Layer(window if windowed else heads, inner, "sandwich") for windowed in local))
+
+
+def _experts(fields: Fields, always: FeedForward) -> Experts:
+    """Return Gemma 4's experts, beside which the dense part runs as a shared one."""
+    count = fields.size("num_experts", most=MOST_EXPERTS)
+    each = replace(always, inner=fields.size("moe_intermediate_size"))
+    return Experts(count, top_k(fields, count, default=8), each, shared=always)
+
+
 def _alternating(fields: Fields, heads: Attention, pattern: int) -> Architecture:
     """Return layers with a sliding window, and every `pattern`-th without, unless `layer_types` lists them."""
     layers = fields.layers("num_hidden_layers")
-    local = fields.kinds("layer_types", _KINDS, layers)
+    local = fields.kinds("layer_types", WINDOWED, layers)
     with_window = sum(local) if local is not None else layers - layers // pattern
     bias = fields.flag("attention_bias", default=False)
     heads = replace(heads, bias=bias, out_bias=bias)

@@ -26,6 +26,7 @@ def head_kind(fields: Fields, known: Mapping[str, str], default: str) -> str:
 CAUSAL = {
     "ForCausalLM": "words",
     "LMHeadModel": "words",
+    "ForConditionalGeneration": "words",
     "ForSequenceClassification": "score",
     "ForTokenClassification": "token labels",
     "ForQuestionAnswering": "token labels",

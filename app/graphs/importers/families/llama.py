@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 
 from app.graphs.importers.families.config_fields import Fields
@@ -43,6 +45,11 @@ def decoder(fields: Fields, layers: tuple[tuple[Layer, int], ...]) -> Architectu
         causal_head(fields, vocabulary, tied=tied),
         drops_attention=fields.share("attention_dropout", default=0.0) > 0.0,
     )
+
+
+def grouped(layers: Iterable[Layer]) -> tuple[tuple[Layer, int], ...]:
+    """Return each distinct layer with its number of occurrences, in the order of their first."""
+    return tuple(Counter(layers).items())
 
 
 def llama(fields: Fields) -> Architecture:

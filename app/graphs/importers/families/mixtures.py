@@ -38,7 +38,9 @@ def qwen3_moe(fields: Fields) -> Architecture:
 
 def top_k(fields: Fields, count: int, default: int) -> int:
     """Return the experts per token, at most `count`."""
-    return fields.size("num_experts_per_tok", default=min(default, count), most=count)
+    return fields.size(
+        "num_experts_per_tok", "num_experts_per_token", "top_k_experts", default=min(default, count), most=count
+    )
 
 
 def _count(fields: Fields) -> int:

@@ -1,0 +1,102 @@
+"""Official configurations, read as they are: parameter counts within 0.5 % of the published ones, and every mode."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.config import CHECKOUT
+from app.graphs.importers.hf import lower, read
+from app.graphs.run import Run
+
+DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data")) / "model_configs"
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the configurations are not on this machine")
+
+EXACT = 0.005
+# Billions of parameters, and the relative tolerance: 0.5 %, or what the rounding of the figure permits where that is
+# more. Sources: totals of the safetensors files where they are given to a million; else the model card. Multi-token
+# prediction layers (MTP) do not run and are left out of the figures.
+PUBLISHED: dict[str, tuple[float, float]] = {
+    "MiniMaxAI--MiniMax-M2.5": (228.704, EXACT),
+    "MiniMaxAI--MiniMax-M2.7": (228.704, EXACT),
+    "Qwen--Qwen3-0.6B": (0.596, EXACT),
+    "Qwen--Qwen3-1.7B": (1.721, EXACT),
+    "Qwen--Qwen3-8B": (8.191, EXACT),
+    "Qwen--Qwen3-32B": (32.762, EXACT),
+    "Qwen--Qwen3-30B-A3B": (30.532, EXACT),
+    "Qwen--Qwen3-235B-A22B": (235.094, EXACT),
+    "Qwen--Qwen3-Coder-480B-A35B-Instruct": (480.155, EXACT),
+    "Qwen--Qwen3-VL-2B-Instruct": (2.128, EXACT),
+    "Qwen--Qwen3-VL-4B-Instruct": (4.438, EXACT),
+    "Qwen--Qwen3-VL-8B-Instruct": (8.767, EXACT),
+    "Qwen--Qwen3-VL-32B-Instruct": (33.357, EXACT),
+    "Qwen--Qwen3-VL-30B-A3B-Instruct": (31.071, EXACT),
+    "Qwen--Qwen3-VL-235B-A22B-Instruct": (235.671, EXACT),
+    "XiaomiMiMo--MiMo-7B-Base": (7.62, EXACT),  # 7.83 less its MTP layer, 0.21
+    "XiaomiMiMo--MiMo-V2-Flash": (309.0, EXACT),
+    "deepseek-ai--DeepSeek-V3": (671.026, EXACT),
+    "deepseek-ai--DeepSeek-R1": (671.026, EXACT),
+    "google--gemma-4-26B-A4B": (25.8, EXACT),  # 25.2, and 0.55 of the encoder
+    "nvidia--Gemma-4-31B-IT-NVFP4": (31.3, EXACT),  # 30.7, and 0.55 of the encoder
+    "meta-llama--Llama-4-Maverick-17B-128E-Instruct": (401.584, EXACT),
+    "meta-llama--Llama-4-Scout-17B-16E-Instruct": (108.642, EXACT),
+    "meta-llama--Meta-Llama-3.1-8B": (8.030, EXACT),
+    "meta-llama--Meta-Llama-3.1-70B": (70.554, EXACT),
+    "meta-llama--Meta-Llama-3.1-405B": (405.853, EXACT),
+    "mistralai--Mixtral-8x7B-v0.1": (46.703, EXACT),
+    "mistralai--Mixtral-8x22B-v0.1": (140.621, EXACT),
+    "moonshotai--Kimi-K2-Instruct": (1026.408, EXACT),
+    "moonshotai--Kimi-K2.5": (1026.9, EXACT),  # Kimi-K2 and an encoder of 0.4
+    "nvidia--Llama-3_3-Nemotron-Super-49B-v1": (49.867, EXACT),
+    "openai--gpt-oss-20b": (20.915, EXACT),
+    "openai--gpt-oss-120b": (116.829, EXACT),
+    "stepfun-ai--Step-3.7-Flash": (196.0, EXACT),  # the text part, 196 of 198
+}
+
+
+def configuration(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((DATA / f"{name}_config.json").read_text("utf-8"))
+    return found
+
+
+@needs_data
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_are_the_published_ones(name: str) -> None:
+    workload = lower(configuration(name), Run())
+    held = float(workload.parameters @ workload.repeats[workload.block])
+    billions, tolerance = PUBLISHED[name]
+    assert held / 1e9 == pytest.approx(billions, rel=tolerance)
+
+
+@needs_data
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_every_configuration_runs_in_every_mode(name: str) -> None:
+    config = configuration(name)
+    for mode in ("inference", "training", "prefill", "decode"):
+        workload = lower(config, Run(mode=mode, batch=2, sequence=20_000, dtype="bf16", attention="flash"))
+        assert (workload.parameters >= 0).all()
+        assert (workload.kv_bytes.sum() > 0) == (mode in ("prefill", "decode"))
+
+
+@needs_data
+def test_image_encoders_are_counted_once() -> None:
+    config = configuration("Qwen--Qwen3-VL-8B-Instruct")
+    alone = {name: value for name, value in config.items() if name != "vision_config"}
+    assert read(config).towers > 0
+    assert read(alone).towers == 0
+
+
+def test_chunks_are_sequences_of_their_own() -> None:
+    """Llama 4 in prefill: 20,000 tokens are two chunks of 8,192 and one of 3,616; the next token sees 3,616 keys."""
+    config = {
+        "model_type": "llama4_text", "hidden_size": 512, "intermediate_size": 512, "intermediate_size_mlp": 1024,
+        "num_attention_heads": 4, "num_hidden_layers": 4, "num_local_experts": 4, "vocab_size": 1000,
+    }  # fmt: skip
+    prefill = lower(config, Run("prefill", batch=3, sequence=20_000, dtype="bf16", attention="flash"))
+    decode = lower(config, Run("decode", batch=3, sequence=20_000, dtype="bf16", attention="flash"))
+    for workload, seen in ((prefill, [(6, 8192), (3, 3616), (3, 20_000)]), (decode, [(3, 3616), (3, 20_000)])):
+        rows = [k for k, name in enumerate(workload.names) if name == "attention"]
+        shapes = zip(workload.ops.column("batch")[rows], workload.ops.column("context_length")[rows], strict=True)
+        assert [(int(batch), int(keys)) for batch, keys in shapes] == seen
