@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.ops import OP_CODE, OPS
-from app.ops.stacks import is_eager
+from app.ops.stacks import software_columns
 from app.store.operator_blocks import Context, OperatorBlock
 from app.tables.arrays import Bytes, Floats, Ints
 from app.tables.gpus import GpuSpec, GpuTable
@@ -19,8 +19,8 @@ from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
 from app.wire.operators.operator_columns import Words
 from app.wire.operators.row_forms import FORMS, Form
 
-# Columns that are not stored: a row is the time of one run, and `eager` follows from the software.
-_NOT_STORED = ("count", "eager")
+# Columns that are not stored: a row is the time of one run, and `eager` and `stack` follow from the software.
+_NOT_STORED = ("count", "eager", "stack")
 
 
 class MeasurementColumns(NamedTuple):
@@ -126,8 +126,8 @@ def operator_table(block: OperatorBlock) -> OpTable:
     for dim in op.dims:
         for name in dim.columns:
             dims[op.fields[name]] = held.get(name, np.nan if dim.default is None else dim.default)
-    eager = np.array([is_eager(item.software) for item in block.contexts])
-    dims[op.fields["eager"]] = eager[block.context]
+    software = np.array([software_columns(item.software) for item in block.contexts])
+    dims[[op.fields["eager"], op.fields["stack"]]] = software[block.context].T
     code = np.full(n, OP_CODE[first.op])
     return OpTable(code, np.full(n, DTYPE_CODE[first.dtype]), np.zeros(n, dtype=np.intp), op.fields, dims)
 

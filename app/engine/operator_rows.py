@@ -64,10 +64,11 @@ def _figures(form: Form, operator: Any, k: int, errors: list[FieldError]) -> lis
             row += [field.dim.default] * len(field.dim.columns)  # type: ignore[list-item]
         elif isinstance(value, str):
             try:
-                row.append(field.number(value))  # type: ignore[misc]
+                numbers = field.number(value)  # type: ignore[misc]
+                row += numbers if isinstance(numbers, tuple) else (numbers,)
             except ValueError as error:
                 errors.append(FieldError((*_LOC, k, field.name), str(error)))
-                row.append(np.nan)
+                row += [np.nan] * len(field.dim.columns)
         elif isinstance(value, list):
             row += value
         else:

@@ -28,6 +28,7 @@ class Dim:
     `default` is the value of a row that leaves the field out (NaN: absent), None where it may not. A field with
     `choices` is one of these words, its column their code; one with `read` is a word too, turned into the column's
     number and back by `write`, and `words` says which. A `pair` is one number for both directions, or [height, width].
+    `beside` names further columns that the field's word sets.
 
     To learned models a column is a `size` (its logarithm counts), a `code` (itself counts), part of the operator's
     `kernel_class` (`class`), or nothing (`unseen`). Where a row leaves it out, or has 0, they see the column that
@@ -49,11 +50,12 @@ class Dim:
     feature: Literal["size", "code", "class", "unseen"] = "size"
     absent: str = ""
     stretch: float = 1.0
+    beside: tuple[str, ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of its columns in the operator table."""
-        return (f"{self.name}_height", f"{self.name}_width") if self.pair else (self.name,)
+        return (f"{self.name}_height", f"{self.name}_width") if self.pair else (self.name, *self.beside)
 
 
 _unseen = partial(Dim, feature="unseen")
@@ -65,10 +67,11 @@ COMMON = (
     _unseen(
         "eager",
         "1 where the host launches each operator (PyTorch eager), 0 in a CUDA graph, -1 in one of a network, after the "
-        "row that wrote what it reads; absent: by dtype",
+        "row that wrote what it reads; absent: by dtype. `stack` is the code of the serving stack whose kernels run",
         least=-1.0,
         default=np.nan,
         most=1.0,
+        beside=("stack",),
     ),
 )
 

@@ -1,12 +1,33 @@
-"""Launch mode of a software stack, by its name."""
+"""Launch mode and serving stack of a software, by its name."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+
 # Stacks whose host launches each operator; others replay CUDA graphs, so that only device time counts.
-_EAGER = ("pytorch", "vllm-eager")
+_EAGER = ("pytorch", "vllm-eager", "sglang-eager")
 _GRAPHS = ("vllm", "sglang", "cudagraph", "trtllm", "tensorrt", "cuda", "nccl", "oneccl")
+
+
+# Serving stacks whose kernels are learned apart; a column `stack` holds a code, NaN for any other software.
+STACKS = ("vllm", "sglang", "trtllm")
+_ALIASES = {"tensorrt": "trtllm"}
+
+
+def stack_of(software: str) -> float:
+    """The code into STACKS of a software, NaN for any other."""
+    name = software.lower()
+    for prefix, stack in (*zip(STACKS, STACKS, strict=True), *_ALIASES.items()):
+        if name.startswith(prefix):
+            return float(STACKS.index(stack))
+    return np.nan
+
+
+def software_columns(software: str) -> tuple[float, float]:
+    """The columns `eager` and `stack` of a software."""
+    return is_eager(software), stack_of(software)
 
 
 def is_eager(software: str) -> float:

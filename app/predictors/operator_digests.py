@@ -23,8 +23,9 @@ _STEP = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _BY_30, _BY_27, _BY_31 = np.uint64(30), np.uint64(27), np.uint64(31)
 _ABSENT = np.uint64(0x7FF8000000000000)
-# How often an operator runs is no part of what it is, and the stack is resolved by dtype first.
-_APART = ("count", "eager")
+# How often an operator runs is no part of what it is; launch mode and serving stack have defaults, resolved first.
+_APART = ("count", "eager", "stack")
+_BY_STACK = np.uint64(1 << 32)
 
 
 @compiled
@@ -37,21 +38,25 @@ def mixed(digest: np.uint64, value: np.uint64) -> np.uint64:
 
 
 @compiled
-def _digest(table: tuple[Ints, Ints, Floats, Digests], used: Ints, eager: int, digest: Digests) -> None:
-    """`used` [kinds, ...] are the rows of `dims` that say what an operator of a kind is, behind how many they are."""
+def _digest(table: tuple[Ints, Ints, Floats, Digests], used: Ints, software: tuple[int, int], digest: Digests) -> None:
+    """`used` [kinds, ...] are the rows of `dims` that say what an operator of a kind is, behind how many they are.
+
+    `software`: rows of the launch mode and of the serving stack, which is the first one where it is absent.
+    """
     kind, dtype, dims, bits = table
     for k in range(len(digest)):
-        stack = dims[eager, k]
-        graph = not IS_EAGER[dtype[k]] if np.isnan(stack) else stack <= 0.0
+        eager, stack = dims[software[0], k], dims[software[1], k]
+        graph = not IS_EAGER[dtype[k]] if np.isnan(eager) else eager <= 0.0
+        run = np.uint64(2 * dtype[k] + graph) + np.uint64(0.0 if np.isnan(stack) else stack) * _BY_STACK
         # Each word by itself: codes are small, so that (kind, dtype) pairs share an exclusive or.
-        value = mixed(mixed(np.uint64(0), np.uint64(kind[k])), np.uint64(2 * dtype[k] + graph))
+        value = mixed(mixed(np.uint64(0), np.uint64(kind[k])), run)
         for field in used[kind[k], 1 : 1 + used[kind[k], 0]]:
             value = mixed(value, _ABSENT if np.isnan(dims[field, k]) else bits[field, k])
         digest[k] = value
 
 
 def digests(ops: OpTable) -> Digests:
-    """What every row is, whatever the GPU: operator, dtype, dimensions, and whether the host launches it, uint64 [n].
+    """What every row is, whatever the GPU: operator, dtype, dimensions, launch mode and serving stack, uint64 [n].
 
     The same for a row of its family's own table and for one of a table that mixes families.
     """
@@ -61,7 +66,8 @@ def digests(ops: OpTable) -> Digests:
         rows = [ops.fields[name] for name in OPS[kind].fields if name not in _APART]
         used[kind, : 1 + len(rows)] = (len(rows), *rows)
     dims = np.ascontiguousarray(ops.dims)
-    _digest((ops.kind, ops.dtype, dims, dims.view(np.uint64)), used, ops.fields["eager"], digest)
+    software = (ops.fields["eager"], ops.fields["stack"])
+    _digest((ops.kind, ops.dtype, dims, dims.view(np.uint64)), used, software, digest)
     return digest
 
 

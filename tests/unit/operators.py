@@ -15,7 +15,7 @@ def _filled(name: str, row: Mapping[str, float]) -> dict[str, float]:
     columns = {}
     for dim in OPS[OP_CODE[name]].dims:
         for column in dim.columns:
-            value = row.get(column, row.get(dim.name, dim.default))
+            value = row.get(column, row.get(dim.name, dim.default) if dim.pair else dim.default)
             assert value is not None, f"{name} needs {dim.name}"
             columns[column] = value
     assert set(row) <= set(columns) | {dim.name for dim in OPS[OP_CODE[name]].dims}

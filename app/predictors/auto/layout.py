@@ -7,6 +7,7 @@ from math import isnan
 from typing import Any
 
 from app.ops import OP_CODE, OPS
+from app.ops.stacks import STACKS
 from app.predictors.auto.kernels.bottlenecks import BOTTLENECKS
 from app.predictors.auto.operators.models.feature_names import RELATIVE, REVISION, TILES, shape_feature_names
 from app.predictors.auto.operators.models.features import own_dims
@@ -29,7 +30,7 @@ def layout(operators: Collection[str]) -> Layout:
             "factors of the physics": FACTOR_NAMES,
             "features relative to a GPU": RELATIVE,
         }
-        found = found.joined(Layout(axes, {"tiles": TILES}))
+        found = found.joined(Layout(axes, {"tiles": TILES, "serving stacks": STACKS}))
     for name in operators:
         found = found.joined(_of_operator(name))
     return found

@@ -19,7 +19,7 @@ from app.wire.operators.row_forms import FORMS, REQUEST_NAMES
 
 Workload = dict[str, Any]
 
-_APART = ("count", "eager", "backward", "burst")
+_APART = ("count", "eager", "stack", "backward", "burst")
 
 
 def page(connection: Connection, query: Page) -> list[MeasurementRow]:

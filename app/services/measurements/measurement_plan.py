@@ -213,7 +213,7 @@ def _cell(  # noqa: PLR0913, PLR0917  (who asks, and columns of the rows asked)
     room = _MEMORY * np.nan_to_num(gpus.column("memory_bytes")[target], nan=np.inf)
     can = (latency_s <= _LONGEST_S) & (work_of(table, kinds_of(table)).working_set_bytes <= room)
     # Designed rows equal to a requested or measured row, but for the launching stack, are duplicates.
-    same = hashed(table, [name for name in table.fields if name != "eager"])
+    same = hashed(table, [name for name in table.fields if name not in ("eager", "stack")])
     order = np.concatenate([measured, np.arange(len(asked) + len(designed))])
     _, first = np.unique(same[order], return_index=True)
     can[np.setdiff1d(order, order[first])] = False

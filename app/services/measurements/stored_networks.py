@@ -32,7 +32,7 @@ from app.tables.operator_runs import OperatorRuns
 from app.wire.measurements.measurement_form import MeasuredModel
 
 # `count` and `eager` describe how a row ran, not which network it is, and are not stored.
-_FIELDS = tuple(name for name in NETWORK.fields if name not in ("count", "eager"))
+_FIELDS = tuple(name for name in NETWORK.fields if name not in ("count", "eager", "stack"))
 TRAINING_FORWARD = "training forward"
 
 

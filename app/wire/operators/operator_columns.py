@@ -140,14 +140,21 @@ def _op_code(word: str) -> float:
 
 
 def text_to_numbers(
-    name: str, column: Words, number: Callable[[str], float], rows: Ints | None, problems: Problems
+    name: str,
+    column: Words,
+    number: Callable[[str], float | tuple[float, ...]],
+    rows: Ints | None,
+    problems: Problems,
+    columns: int = 1,
 ) -> Floats:
     """Return the numbers of the words at `rows` (None: of the single cell), float64; NaN where the cell is missing.
 
-    `number` raises ValueError for an unknown word.
+    `number` raises ValueError for an unknown word. It returns one number, or as many as there are `columns`: then the
+    answer is [n, columns].
     """
     codes = column.codes if rows is None else column.codes[rows]
-    numbers = np.full(len(column.words) + 1, np.nan)  # index -1 picks the last entry
+    size = len(column.words) + 1  # index -1 picks the last entry
+    numbers = np.full(size if columns == 1 else (size, columns), np.nan)
     for code in np.unique(codes[codes >= 0]).tolist():
         try:
             numbers[code] = number(column.words[code])
@@ -210,7 +217,7 @@ def figures(owner: str, field: Field, column: Column | None, rows: Ints, problem
         if field.number is None:
             problems.add(field.name, "must be a number")
             return nothing
-        values = text_to_numbers(field.name, column, field.number, at, problems)
+        values = text_to_numbers(field.name, column, field.number, at, problems, len(field.dim.columns))
         absent = (column.codes if at is None else column.codes[at]) < 0
     else:
         if field.number is not None:

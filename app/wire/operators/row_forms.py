@@ -9,7 +9,7 @@ from msgspec import Meta, Struct, defstruct
 
 from app.ops import OP_CODE, OPS
 from app.ops.base import Dim, Op
-from app.ops.stacks import is_eager
+from app.ops.stacks import software_columns
 from app.wire.kernel_workload import Name
 
 # Fields that every operator has. Requests spell some of the columns of app.ops.base.COMMON differently.
@@ -21,15 +21,15 @@ _SOFTWARE_HELP = "software stack, pytorch-2.1 or vllm-0.24 for example"
 class Field(NamedTuple):
     """A field as requests spell it, and the dimension that it sets.
 
-    `number` converts text to a number and raises ValueError for invalid text; `words` are the valid texts if
-    enumerable.
+    `number` converts text to the numbers of its columns and raises ValueError for invalid text; `words` are the valid
+    texts if enumerable.
     """
 
     name: str
     dim: Dim
     help: str
     words: tuple[str, ...] = ()
-    number: Callable[[str], float] | None = None
+    number: Callable[[str], float | tuple[float, ...]] | None = None
 
     @property
     def required(self) -> bool:
@@ -79,7 +79,7 @@ def _field(dim: Dim) -> Field:
         help_ = "sustained: a busy card; burst: a cool one"
         return Field(REQUEST_NAMES[dim.name], dim, help_, RUN_STATES, _code_lookup(RUN_STATES))
     if dim.name == "eager":
-        return Field(REQUEST_NAMES[dim.name], dim, _SOFTWARE_HELP, number=is_eager)
+        return Field(REQUEST_NAMES[dim.name], dim, _SOFTWARE_HELP, number=software_columns)
     if dim.choices:
         return Field(dim.name, dim, dim.help, dim.choices, _code_lookup(dim.choices))
     return Field(dim.name, dim, f"{dim.help}: {dim.words}" if dim.words else dim.help, number=dim.read)

@@ -65,6 +65,14 @@ def test_equality_of_measured_operators() -> None:
     assert digests(swapped)[0] != digests(other)[0]
 
 
+def test_serving_stacks_differ_and_an_absent_one_is_the_first() -> None:
+    plain = {"m": 8, "n": 16, "k": 32, "eager": 0}
+    rows = operators("linear", plain, *({**plain, "stack": stack} for stack in range(3)), dtype="fp8")
+    absent, vllm, sglang, trtllm = digests(rows).tolist()
+    assert absent == vllm
+    assert len({vllm, sglang, trtllm}) == 3
+
+
 def test_a_mixed_table_has_the_digests_of_its_families() -> None:
     tables = [operators("linear", {"m": 8, "n": 16, "k": 32}), operators("softmax", {"b": 8, "h": 16})]
     np.testing.assert_array_equal(digests(mixed(tables)), np.concatenate([digests(table) for table in tables]))

@@ -12,6 +12,7 @@ import pytest
 from app.engine.trial import operator_rows
 from app.ops import OP_CODE
 from app.predictors.auto.operators.models.feature_names import RELATIVE, REVISION, shape_feature_names
+from app.predictors.auto.operators.models.features import STACK
 from app.predictors.auto.operators.models.training_samples import samples
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
@@ -44,7 +45,7 @@ NUMBERS = {
 def numbers(op: str) -> tuple[float, float]:
     """Of a row of a middling size in FP32."""
     here = np.zeros(1, dtype=np.intp)
-    features = samples(Measurements(operator_rows([(op, "fp32")]), here, np.array([1e-3])), GPUS).features[:, 0]
+    features = samples(Measurements(operator_rows([(op, "fp32")]), here, np.array([1e-3])), GPUS).features[:STACK, 0]
     weighted = np.nan_to_num(features.astype(np.float64)) * (1.0 + np.arange(len(features)))
     shape = len(features) - len(RELATIVE)
     return float(weighted[:shape].sum()), float(weighted[shape:].sum())

@@ -355,3 +355,20 @@ def test_products_in_a_cuda_graph_have_no_host_overhead() -> None:
     answer = trained_auto().predict(ops, GPUS, np.arange(2), np.zeros(2, np.intp), evidence=no_evidence(ops))
     eager, graph = answer.latency_s
     assert graph < 0.5 * eager
+
+
+def test_serving_stacks_are_learned_apart() -> None:
+    shapes = random_shapes("mnk", 900, seed=0)
+    rows = [{**shape, "eager": 0.0, "stack": float(k % 2)} for k, shape in enumerate(shapes)]
+
+    def slower(ops: OpTable, gpus: GpuTable, gpu: Any) -> Any:
+        return law(ops, gpus, gpu) * np.where(ops.column("stack") == 1.0, 3.0, 1.0)
+
+    known = measured("linear", rows, GPUS, (SEEN,), slower, dtype="bf16")
+    known = replace(known, software=(known.rows.ops.column("stack")).astype(np.intp), stacks=("vllm", "sglang"))
+    auto = Auto().fit_operators([known], GPUS)
+    asked = operators("linear", *({**shapes[0], "eager": 0.0, "stack": at} for at in (0.0, 1.0, np.nan)), dtype="bf16")
+    here = np.full(3, SEEN)
+    vllm, sglang, absent = auto.predict(asked, GPUS, np.arange(3), here, evidence=no_evidence(asked)).latency_s
+    assert sglang / vllm == pytest.approx(3.0, rel=0.1)
+    assert absent == vllm

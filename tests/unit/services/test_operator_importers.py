@@ -17,6 +17,7 @@ from app.errors import BadInput, Malformed, NotFound
 from app.evaluation.operator_files import NO_SPLIT, TEST, TRAIN, read_operator_files
 from app.services.measurements.import_parts import PartsReport, import_parts
 from app.services.measurements.importers.base import PartsImporter
+from app.services.measurements.importers.host_bound import host_bound
 from app.services.measurements.imports import find_importer
 from app.services.measurements.listing import page
 from app.store.measurement_filters import Page
@@ -24,6 +25,7 @@ from app.store.measurements import MeasurementRow
 from app.store.session import Database
 
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
+HOST_BOUND = "bound by the host, not by the device"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the data sets are not on this machine")
 
 NEUSIGHT_DIMS = (
@@ -168,6 +170,78 @@ def test_aiconfigurator_rows_have_the_fields_of_the_api(database: Database, tmp_
     eager = bring_in(database, "aiconfigurator", modern(tmp_path, collective={"impl": "vLLM_custom_eager"}))
     assert eager.inserted == 1
     assert stored(database, software="vllm-eager-0.24.0")[0].kernel == {"name": "vLLM_custom_eager"}
+
+
+STACK = {"gpu": "h200_sxm", "framework": "sglang", "framework_version": "0.5.14", "kernel_source": "a"}
+BY_STACK: dict[str, list[dict[str, Any]]] = {
+    "gemm": [
+        {"op_name": "gemm", "dtype": "bfloat16", "m": 8, "n": 4096, "k": 4096, "latency_ms": 0.01},
+        {"op_name": "gemm", "dtype": "fp8_block", "m": 8, "n": 4096, "k": 4096, "latency_ms": 0.15},
+        {"op_name": "gemm", "dtype": "sq", "m": 8, "n": 4096, "k": 4096, "latency_ms": 0.01},
+    ],
+    "attention_encoder": [
+        {
+            "op_name": "encoder_attention",
+            "dtype": "bfloat16",
+            "batch_size": 2,
+            "new_tokens": 64,
+            "num_heads": 16,
+            "head_dim": 80,
+            "latency_ms": 0.02,
+        }
+    ],
+    "mla_bmm": [
+        {
+            "op_name": f"mla_gen_{side}",
+            "dtype": "bfloat16",
+            "num_tokens": 8,
+            "num_heads": 16,
+            "latency_ms": 0.01,
+            "table": "mla_bmm",
+        }
+        for side in ("pre", "post")
+    ],
+    "all_reduce_custom": [
+        {
+            "op_name": "all_reduce",
+            "dtype": "bfloat16",
+            "num_gpus": 4,
+            "message_size": 1024,
+            "latency_ms": 0.01,
+            "table": "custom_allreduce",
+            "implementation": "none",
+            "kernel_source": "SGLang_CustomAllReduce_eager",
+        }
+    ],
+    "quantize": [{"m": 8}],
+}
+
+
+def test_tables_by_serving_stack_are_read_and_the_others_are_named(database: Database, tmp_path: Path) -> None:
+    for name, rows in BY_STACK.items():
+        kernels = [STACK | {"kernel_source": f"{name}_{row.get('dtype')}"} | row for row in rows]
+        pq.write_table(pa.Table.from_pylist(kernels), tmp_path / f"{name}.parquet")
+    report = bring_in(database, "aiconfigurator", tmp_path)
+    assert report.skipped == {"number formats that the operator lacks": 1, HOST_BOUND: 1}
+    assert any("quantize.parquet" in note for note in report.notes)
+    rows = [row for row in stored(database, source="aiconfigurator") if row.gpu_id == "h200-sxm-141gb"]
+    assert {row.software for row in rows} == {"sglang-0.5.14", "sglang-eager-0.5.14"}
+    found = {(row.name, row.workload.get("n")): row.workload for row in rows}
+    assert found["linear", 4096]["dtype"] == "bf16"
+    # Without a mask every query sees all keys, as through a window of that many.
+    unmasked = found["attention_prefill", None]
+    assert [unmasked[name] for name in ("query_length", "context_length", "window")] == [64, 127, 64]
+    assert (found["bmm", 512]["k"], found["bmm", 128]["k"], found["bmm", 128]["b"]) == (128, 512, 16)
+    reduced = found["all_reduce", None]
+    assert (reduced["message_bytes"], reduced["implementation"]) == (2048, "custom")
+
+
+def test_rows_at_a_floor_far_above_other_kernels_are_bound_by_the_host() -> None:
+    latency = np.array([2.0, 500.0, 150.0, 160.0, 200.0, 900.0, 12.0])
+    kernel = np.array([0, 0, 1, 1, 1, 1, 2])
+    gpu = np.zeros(7, dtype=np.intp)
+    assert host_bound(gpu, kernel, latency).tolist() == [False, False, True, True, True, False, False]
+    assert not host_bound(kernel, kernel, latency).any()  # one kernel on each GPU: nothing to compare with
 
 
 @pytest.mark.parametrize(
@@ -318,14 +392,21 @@ def test_the_command_prints_and_writes_its_results(settings: Settings, tmp_path:
 
 
 @needs_data
-@pytest.mark.parametrize(("name", "folder"), [("neusight", "neusight"), ("aiconfigurator", "modern_operators")])
-def test_a_part_of_the_published_files(database: Database, tmp_path: Path, name: str, folder: str) -> None:
-    every = 100
+@pytest.mark.parametrize(
+    ("name", "folder", "gpus"),
+    [
+        ("neusight", "neusight", 9),
+        ("aiconfigurator", "modern_operators", 5),
+        ("aiconfigurator", "serving_operators", 7),
+    ],
+)
+def test_a_part_of_the_published_files(database: Database, tmp_path: Path, name: str, folder: str, gpus: int) -> None:
+    every = 100 if folder != "serving_operators" else 1000
     for path in (DATA / folder).glob("*.parquet"):
         if path.name not in ("operator_graphs.parquet",):
             table = pq.read_table(path)
             pq.write_table(table.take(np.arange(0, table.num_rows, every)), tmp_path / path.name)
     report = bring_in(database, name, tmp_path, dry_run=True)
     assert report.received > 3000
-    assert report.skipped.total() < 0.01 * report.received
-    assert len({gpu for _, _, gpu in report.accepted}) == {"neusight": 9, "aiconfigurator": 5}[name]
+    assert report.skipped.total() - report.skipped[HOST_BOUND] < 0.01 * report.received
+    assert len({gpu for _, _, gpu in report.accepted}) == gpus

@@ -1,21 +1,24 @@
-"""Read aiconfigurator's measurements of modern operators: gemm, attention, mixtures of experts and collectives.
+"""Read aiconfigurator's measurements of operators, by operator or by serving stack (aiconfigurator_tables).
 
-Latencies are milliseconds of device time in CUDA graphs. The kernel's name is `kernel_source`, for collectives `impl`.
-The software is the framework with its version, with vllm-eager for collectives launched by the host.
+Latencies are milliseconds of device time in CUDA graphs; products that the host bounds are left out (host_bound). The
+software is the framework with its version, with suffix -eager for a stack's collectives that the host launched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from app.errors import NotFound
 from app.ops.moe import GATES, ROUTERS
+from app.services.measurements.importers.aiconfigurator_tables import BY_OPERATOR, BY_STACK, DTYPES, EAGER, Table
 from app.services.measurements.importers.base import Part, PartsImporter
+from app.services.measurements.importers.host_bound import host_bound
 from app.services.measurements.importers.table_columns import (
     constant_column,
     join_text,
@@ -23,45 +26,13 @@ from app.services.measurements.importers.table_columns import (
     read_table,
     text_column,
 )
+from app.tables.arrays import Bools
 from app.wire.measurements.upload import OperatorColumns
 from app.wire.operators.operator_columns import Column, Numbers, Words
 
 SOURCE = "aiconfigurator"
-MOE = "moe"
-_DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
-_COLLECTIVES = {"alltoall": "all_to_all"}
-_EAGER = "vLLM_custom_eager"
-_IMPLEMENTATIONS = {_EAGER: "custom", "vLLM_custom_graph": "custom"}
-_IMPL = "impl"
-_STACK = ("gpu", "framework", "framework_version", "dtype")
-_KERNEL = "kernel_source"
-
-
-class _File(NamedTuple):
-    """Meaning of a file's columns.
-
-    op       the operator, or None if a column has it
-    numbers  our field -> its column
-    words    our field -> its column, and its spelling -> ours
-    kernel   column of the kernel's name
-    """
-
-    op: str | None
-    numbers: Mapping[str, str]
-    words: Mapping[str, tuple[str, Mapping[str, str]]]
-    kernel: str = _KERNEL
-
-
-_ATTENTION_NUMBERS = {
-    "batch": "batch_size",
-    "heads": "num_heads",
-    "kv_heads": "num_kv_heads",
-    "head_dim": "head_dim",
-    "query_length": "new_tokens",
-    "window": "window_size",
-}
-_ATTENTION_WORDS = {"kv_dtype": ("kv_dtype", _DTYPES)}
-_PAST = "past_tokens"
+_STACK = ("gpu", "framework", "framework_version")
+_TIME = "latency_ms"
 # Layers of the data that its columns do not tell from others: hidden, intermediate, experts -> gate and router.
 # Nemotron 3 (squared ReLU), Gemma 4 26B-A4B, MiniMax-M3 (clamped and shifted), Kimi K3 (SiTU), DeepSeek-V3.
 _LAYERS = {
@@ -73,71 +44,85 @@ _LAYERS = {
     (3584, 3072, 896): ("other", "plain"),
     (7168, 2048, 256): ("silu", "grouped"),
 }
-FILES = {
-    "gemm.parquet": _File("linear", {"m": "m", "n": "n", "k": "k"}, {}),
-    "attention_prefill.parquet": _File("attention_prefill", _ATTENTION_NUMBERS, _ATTENTION_WORDS),
-    "attention_decode.parquet": _File("attention_decode", _ATTENTION_NUMBERS, _ATTENTION_WORDS),
-    "moe.parquet": _File(
-        MOE,
-        {
-            "tokens": "num_tokens",
-            "hidden": "hidden_size",
-            "intermediate": "inter_size",
-            "experts": "num_experts",
-            "top_k": "topk",
-            "tensor_parallel": "moe_tp_size",
-            "expert_parallel": "moe_ep_size",
-        },
-        {"distribution": ("distribution", {})},
-    ),
-    "collective.parquet": _File(
-        None,
-        {"message_bytes": "message_bytes", "devices": "num_gpus"},
-        {"op": ("operation", _COLLECTIVES), "implementation": (_IMPL, _IMPLEMENTATIONS)},
-        _IMPL,
-    ),
-}
+FILES = tuple(dict.fromkeys((*BY_OPERATOR, *BY_STACK)))
 
 
 def read(folder: Path) -> Iterator[Part]:
-    """Yield one part per file found."""
-    names = [name for name in FILES if (folder / name).is_file()]
+    """Yield one part per table found, and name the tables that are left out."""
+    present = sorted(path.name for path in folder.glob("*.parquet"))
+    names = [name for name in FILES if name in present]
     if not names:
         raise NotFound(f"{folder} has none of {', '.join(FILES)}.")
+    left = [name for name in present if name not in names]
+    notes = (f"not read, as no operator stands for their rows: {', '.join(left)}",) if left else ()
     for name in names:
-        yield _part(name, FILES[name], folder / name)
+        yield _part(folder / name, notes if name == names[-1] else ())
 
 
-def _part(name: str, file: _File, path: Path) -> Part:
-    past = (_PAST,) if "query_length" in file.numbers else ()
-    theirs = dict.fromkeys((*_STACK, file.kernel, *(column for column, _ in file.words.values())))
-    table = read_table(path, tuple(theirs), (*file.numbers.values(), *past, "latency_ms"))
+def _part(path: Path, notes: tuple[str, ...]) -> Part:
+    by_stack = "op_name" in pq.read_schema(path).names
+    meaning = (BY_STACK if by_stack else BY_OPERATOR)[path.name]
+    words = dict.fromkeys((*_STACK, meaning.dtype, meaning.kernel, *(column for column, _ in meaning.words.values())))
+    numbers = (*meaning.numbers.values(), *meaning.inputs, _TIME)
+    table = read_table(path, tuple(words), numbers, unused=meaning.unused)
+    skipped: Counter[str] = Counter()
+    table = _without(table, ~_known_format(table, meaning), "number formats that the operator lacks", skipped)
+    if meaning.op == "linear":
+        table = _without(table, _host_bound(table, meaning), "bound by the host, not by the device", skipped)
+    return Part(
+        path.name, OperatorColumns(_columns(table, meaning), np.arange(table.num_rows)), None, skipped, notes=notes
+    )
+
+
+def _columns(table: pa.Table, meaning: Table) -> dict[str, Column]:
     columns: dict[str, Column] = {
         "gpu": text_column(table, "gpu"),
-        "software": join_text(_framework(table), text_column(table, "framework_version")),
+        "software": join_text(_framework(table, meaning), text_column(table, "framework_version")),
         "source": constant_column(SOURCE),
-        "dtype": text_column(table, "dtype", _DTYPES),
-        "latency_ms": number_column(table, "latency_ms"),
-        "kernel.name": text_column(table, file.kernel),
+        "dtype": text_column(table, meaning.dtype, DTYPES),
+        "latency_ms": number_column(table, _TIME),
+        "kernel.name": text_column(table, meaning.kernel),
     }
-    if file.op is not None:
-        columns["op"] = constant_column(file.op)
-    columns |= {ours: number_column(table, column) for ours, column in file.numbers.items()}
-    columns |= {ours: text_column(table, column, spelled) for ours, (column, spelled) in file.words.items()}
-    if file.op == MOE:
+    if meaning.op is not None:
+        columns["op"] = constant_column(meaning.op)
+    columns |= {ours: number_column(table, column) for ours, column in meaning.numbers.items()}
+    columns |= {ours: text_column(table, *spelled) for ours, spelled in meaning.words.items() if ours != "_"}
+    columns |= {ours: Numbers(values, np.isnan(values), False) for ours, values in meaning.derived(table).items()}
+    if meaning.op == "moe":
         columns |= _gates_and_routers(table)
-    if past:
-        columns["context_length"] = _context(table, file)
-    return Part(name, OperatorColumns(columns, np.arange(table.num_rows)), None)
+    if meaning.custom:
+        columns["implementation"] = constant_column("custom")
+    return columns
 
 
-def _framework(table: pa.Table) -> Words:
-    """Return the framework, with suffix `-eager` for collectives that the host launched instead of a graph."""
-    framework = text_column(table, "framework")
-    if _IMPL not in table.column_names:
+def _known_format(table: pa.Table, meaning: Table) -> Bools:
+    words = text_column(table, meaning.dtype, DTYPES)
+    known = [not meaning.formats or word in meaning.formats for word in words.words]
+    return np.array(known)[words.codes]
+
+
+def _host_bound(table: pa.Table, meaning: Table) -> Bools:
+    gpu, kernel = text_column(table, "gpu"), join_text(text_column(table, "framework"), text_column(table, "dtype"))
+    kernel = join_text(kernel, text_column(table, meaning.kernel))
+    return host_bound(gpu.codes, kernel.codes, number_column(table, _TIME).values)
+
+
+def _without(table: pa.Table, rows: Bools, why: str, skipped: Counter[str]) -> pa.Table:
+    """Return the table without `rows`, which `skipped` counts."""
+    if not rows.any():
+        return table
+    skipped[why] += int(rows.sum())
+    return table.filter(pa.array(~rows))
+
+
+def _framework(table: pa.Table, meaning: Table) -> Words:
+    """Return the software without its version: a collective library's own name, -eager where the host launched it."""
+    framework, kernel = text_column(table, "framework"), text_column(table, meaning.kernel)
+    if meaning.op is None and meaning.kernel == "kernel_source":
+        return kernel._replace(words=tuple(word.lower() for word in kernel.words))
+    if meaning.op is not None and not meaning.custom:
         return framework
-    impl = text_column(table, _IMPL)
-    eager = np.array([word == _EAGER for word in (*impl.words, "")])[impl.codes]
+    eager = np.array([word.endswith(EAGER) for word in (*kernel.words, "")])[kernel.codes]
     codes = np.where(eager, framework.codes + len(framework.words), framework.codes)
     return framework._replace(words=(*framework.words, *(f"{word}-eager" for word in framework.words)), codes=codes)
 
@@ -150,12 +135,6 @@ def _gates_and_routers(table: pa.Table) -> dict[str, Column]:
         rows = (sizes == np.array(layer)[:, None]).all(axis=0)
         gates[rows], routers[rows] = GATES.index(gate), ROUTERS.index(router)
     return {"gate": Words(GATES, gates, False), "router": Words(ROUTERS, routers, False)}
-
-
-def _context(table: pa.Table, file: _File) -> Numbers:
-    """Return the context length: past and new keys."""
-    new, past = number_column(table, file.numbers["query_length"]), number_column(table, _PAST)
-    return Numbers(new.values + past.values, new.absent | past.absent, False)
 
 
 IMPORTER = PartsImporter(SOURCE, read)

@@ -40,7 +40,9 @@ _PRODUCT_FEATURES = 11
 SHAPE_FEATURES = 27
 _TILES = len(CANDIDATES)
 RELATIVE_FEATURES = 10 + 2 * _TILES
-FEATURES = SHAPE_FEATURES + RELATIVE_FEATURES
+# Behind all others, so that artefacts from before it are read as they are: the serving stack.
+STACK = SHAPE_FEATURES + RELATIVE_FEATURES
+FEATURES = STACK + 1
 # The first feature is the number of concurrent tasks, the last whether the host launches the operator; the last but one
 # is the router class of experts.
 _TASKS, ROUTER_CLASS, EAGER = 0, SHAPE_FEATURES - 2, SHAPE_FEATURES - 1
@@ -256,6 +258,7 @@ def fill_features(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not t
     features[SPLITS, k] = op_features.splits[row] if tiled else 0.0
     if op_features.loops.shape[1] > 0 and op_features.loops[0, row] > 0.0:
         _fill_loops(op_features.loops, row, sms, features, k)
+    features[STACK, k] = op_features.stack[row]
     at += 10
     for tile in range(_TILES):
         waves = op_features.blocks[tile, row] / sms if tiled else 1.0

@@ -22,6 +22,9 @@ from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.tables.operator_runs import OperatorRuns
 
+# Most rows that a GPU's serving stacks teach: training takes a time in proportion to them.
+MOST_ROWS = 40_000
+
 
 @dataclass(frozen=True, slots=True)
 class Samples:
@@ -71,20 +74,32 @@ class Samples:
 
 
 def usual_rows(run: OperatorRuns) -> OperatorRuns:
-    """Return the forward, non-burst rows of each GPU's most frequent software stack, eager and not.
+    """Return the forward, non-burst rows of each GPU's serving stacks, or of its most frequent other software.
 
-    Other rows would blur these.
+    Rows that the host launched are those of one software. Other rows would blur these. Of more than MOST_ROWS on a GPU
+    as many are kept, by the order of their keys.
     """
     eager = run.rows.ops.column("eager")
     plain = ~((run.rows.ops.column("backward") > 0.0) | (run.rows.ops.column("burst") > 0.0))
+    serving = np.isfinite(run.rows.ops.column("stack"))
     kept = [np.empty(0, dtype=np.intp)]
     for gpu in np.unique(run.rows.gpu):
         for mode in (plain & (eager > 0.0), plain & ~(eager > 0.0)):
             rows = np.flatnonzero((run.rows.gpu == gpu) & mode)
             if len(rows):
-                stack = np.bincount(run.software[rows]).argmax()
-                kept.append(rows[run.software[rows] == stack])
+                kept.append(_of_usual_software(rows, run.software[rows], serving[rows] & ~(eager[rows] > 0.0)))
     return run.take(np.concatenate(kept))
+
+
+def _of_usual_software(rows: Ints, software: Ints, serving: Bools) -> Ints:
+    """Return the rows of all serving stacks if these have the most frequent software, else that software's."""
+    usual = np.bincount(software).argmax()
+    if serving[software == usual].all():
+        rows = rows[serving]
+        kept: Ints = rows[np.arange(0, len(rows), max(len(rows) / MOST_ROWS, 1.0)).astype(np.intp)]
+        return kept
+    kept = rows[software == usual]
+    return kept
 
 
 def architecture_keys(gpus: GpuTable, *, collective: bool) -> tuple[str, ...]:

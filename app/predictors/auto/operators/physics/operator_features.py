@@ -52,6 +52,7 @@ class OperatorFeatures(NamedTuple):
     sent                bytes over the link of collectives; else 0
     hops, kept, devices  as in app.ops.base.Passing, of collectives
     eager, burst, backward  as the columns of these names
+    stack               code of the serving stack; that of the first where it is absent
     transformed         [spaces, n], bytes that transforms move for products in each space
                         (app.ops.base.Transformed); else 0
     blocks, fill, splits  as in app.ops.tiles.Grid, [candidates, n]; `fill` is 0 for a row without products
@@ -78,6 +79,7 @@ class OperatorFeatures(NamedTuple):
     eager: Floats
     burst: Floats
     backward: Floats
+    stack: Floats
     transformed: Floats
     blocks: Floats
     fill: Floats
@@ -220,6 +222,7 @@ def operator_features(ops: OpTable, kinds: list[Kind], products: list[Products |
         eager,
         np.ascontiguousarray(ops.column("burst")),
         np.ascontiguousarray(ops.column("backward")),
+        np.nan_to_num(ops.column("stack")),
         transformed,
         *grid,
         _loops(len(ops), kinds),
