@@ -201,7 +201,7 @@ class Engine:
         answers where the predictor has no support.
         """
         served = self.serving(predictor, gpus.ids[j[0]])
-        if len(j) == 1 or all(self.serving(predictor, gpus.ids[k]) is served for k in np.unique(j).tolist()):
+        if all(self.serving(predictor, gpus.ids[k]) is served for k in set(j.tolist())):
             return _finish(served, ops, gpus, i, j, coverage, evidence)
         return self._by_version(ops, gpus, i, j, predictor, coverage, evidence)
 
@@ -231,10 +231,6 @@ def _finish(
     estimate = served.predictor.predict(ops, gpus, i, j, evidence=evidence)
     if estimate.limit_s is None:
         gpus, j = by_link(ops, gpus, i, j)
-        limit = hardware_limit(ops, gpus, i, j)
-    elif len(
-        evidence
-    ):  # a measured time may be under the learned limit: faster than rings over a slot, never than a bridge
         limit = hardware_limit(ops, gpus, i, j)
     else:
         limit = Limit(estimate.limit_s, estimate.bound)

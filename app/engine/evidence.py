@@ -35,7 +35,9 @@ def gather_evidence(
     stored: KernelIndex, ops: OpTable, queries: Sequence[KernelQueries], given: Measurements
 ) -> Evidence:
     """Return the evidence for operator row k on `queries[k]`, for every k. Queries are numbered consecutively."""
-    tables, take, query, width, number = [given], list[int](), list[int](), len(given), 0
+    take: list[int] = []
+    query: list[int] = []
+    tables, width, number = [given], len(given), 0
     for row, (targets, own) in enumerate(queries):
         rows = None if own else stored.find(int(ops.label[row]))
         bears = own

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
+from math import nan
+from struct import Struct as Packed
 from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 from msgspec import Meta, Struct, structs
 
 from app.ops import OP_CODE
-from app.ops.kernel import ACCESS_CODE, FIELD_INDEX, FIELDS, GIVEN, filled
+from app.ops.kernel import ACCESS_CODE, FIELD_INDEX, FIELDS, GIVEN
 from app.tables.measurements import Measurements
 from app.tables.ops import DTYPE_CODE, OpTable
+from app.wire.kernel_figures import complete_figures
 
 # An id, an alias, or a whole specification inline.
 GpuRef: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)] | dict[str, Any]
@@ -137,6 +140,7 @@ _OVERRIDES = tuple(
 )
 # Fields of a measured row after GPU and time if it overrides nothing.
 _AS_THE_WORKLOAD = (None,) * (len(MeasuredKernel.__struct_fields__) - 2)
+_ROW = Packed(f"{len(GIVEN)}d")
 _SIZES = tuple((name, FIELD_INDEX[name]) for name in KernelSize.__struct_fields__)
 
 
@@ -149,7 +153,7 @@ def kernel_label(name: str) -> int:
 def kernel_table(workloads: Sequence[KernelWorkload]) -> OpTable:
     """Return one row per workload, in order; omitted figures are NaN."""
     return _table(
-        [filled(_figures(workload)) for workload in workloads],
+        [_figures(workload) for workload in workloads],
         [kernel_label(workload.name) for workload in workloads],
         [DTYPE_CODE[workload.dtype] for workload in workloads],
     )
@@ -162,40 +166,42 @@ def tables_with_measured(workloads: Sequence[KernelWorkload], gpu: Sequence[int]
     """
     if not gpu:
         return kernel_table(workloads), NO_MEASUREMENTS
-    rows = [filled(_figures(workload)) for workload in workloads]
+    figures = [_figures(workload) for workload in workloads]
     labels = [kernel_label(workload.name) for workload in workloads]
     dtypes = [DTYPE_CODE[workload.dtype] for workload in workloads]
-    latency_s, n = [], len(workloads)
+    launch: list[int] = []
+    latency_s: list[float] = []
     for position, workload in enumerate(workloads):
         for row in workload.measured:
-            unchanged = structs.astuple(row)[2:] == _AS_THE_WORKLOAD
-            rows.append(rows[position] if unchanged else filled(_with_overrides(workload, row)))
+            latency_s.append(row.latency_ms * 1e-3)
+            if structs.astuple(row)[2:] == _AS_THE_WORKLOAD:
+                launch.append(position)
+                continue
+            launch.append(len(figures))
+            figures.append(_with_overrides(workload, row))
             labels.append(labels[position] if row.name is None else kernel_label(row.name))
             dtypes.append(dtypes[position] if row.dtype is None else DTYPE_CODE[row.dtype])
-            latency_s.append(row.latency_ms * 1e-3)
-    both = _table(rows, labels, dtypes)
-    measured = Measurements(_slice(both, n, None), np.array(gpu, dtype=np.intp), np.array(latency_s))
-    return _slice(both, 0, n), measured
+    both = _table(figures, labels, dtypes)
+    measured = Measurements(both.take(np.array(launch)), np.array(gpu, dtype=np.intp), np.array(latency_s))
+    return both if len(both) == len(workloads) else both.take(np.arange(len(workloads))), measured
 
 
-def _table(rows: Sequence[Sequence[float | None]], labels: list[int], dtypes: list[int]) -> OpTable:
-    dims = np.ascontiguousarray(np.array(rows, dtype=np.float64).reshape(-1, len(FIELDS)).T)
-    kind = np.array([_KERNEL] * len(labels), dtype=np.intp)
+def _table(figures: Sequence[Sequence[float]], labels: Sequence[int], dtypes: Sequence[int]) -> OpTable:
+    """Return a row for each row of figures in the order of GIVEN."""
+    n = len(figures)
+    dims = np.empty((len(FIELDS), n))
+    packed = b"".join([_ROW.pack(*row) for row in figures])  # NumPy takes five times as long to read a list
+    dims[: len(GIVEN)] = np.frombuffer(packed).reshape(n, len(GIVEN)).T
+    complete_figures(dims)
+    kind = np.full(n, _KERNEL, dtype=np.intp)
     return OpTable(kind, np.array(dtypes, dtype=np.intp), np.array(labels, dtype=np.intp), FIELD_INDEX, dims)
-
-
-def _slice(table: OpTable, start: int, stop: int | None) -> OpTable:
-    """Return consecutive rows."""
-    part = slice(start, stop)
-    dims = np.ascontiguousarray(table.dims[:, part])
-    return OpTable(table.kind[part], table.dtype[part], table.label[part], table.fields, dims)
 
 
 NO_MEASUREMENTS = Measurements(_table([], [], []), np.empty(0, dtype=np.intp), np.empty(0))
 
 
-def _figures(workload: KernelWorkload) -> tuple[float | None, ...]:
-    """Return one row in the order of GIVEN; NumPy converts None to NaN."""
+def _figures(workload: KernelWorkload) -> tuple[float, ...]:
+    """Return one row in the order of GIVEN; an omitted figure is NaN."""
     size = workload.size or _NO_SIZE
     return (
         workload.flops,
@@ -206,23 +212,23 @@ def _figures(workload: KernelWorkload) -> tuple[float | None, ...]:
         workload.shared_memory_per_block,
         workload.working_set_bytes,
         ACCESS_CODE[workload.access_pattern],
-        size.n,
-        size.rows,
-        size.cols,
-        size.iterations,
-        workload.stride_bytes,
-        workload.atomic_operations,
-        workload.atomic_addresses,
-        workload.branch_divergence,
-        workload.lane_operations,
-        workload.bank_conflict_ways,
+        nan if size.n is None else size.n,
+        nan if size.rows is None else size.rows,
+        nan if size.cols is None else size.cols,
+        nan if size.iterations is None else size.iterations,
+        nan if workload.stride_bytes is None else workload.stride_bytes,
+        nan if workload.atomic_operations is None else workload.atomic_operations,
+        nan if workload.atomic_addresses is None else workload.atomic_addresses,
+        nan if workload.branch_divergence is None else workload.branch_divergence,
+        nan if workload.lane_operations is None else workload.lane_operations,
+        nan if workload.bank_conflict_ways is None else workload.bank_conflict_ways,
     )
 
 
 _NO_SIZE = KernelSize()
 
 
-def _with_overrides(workload: KernelWorkload, row: MeasuredKernel) -> Sequence[float | None]:
+def _with_overrides(workload: KernelWorkload, row: MeasuredKernel) -> tuple[float, ...]:
     figures = list(_figures(workload))
     for name, column in _OVERRIDES:
         value = getattr(row, name)
@@ -235,4 +241,4 @@ def _with_overrides(workload: KernelWorkload, row: MeasuredKernel) -> Sequence[f
             value = getattr(row.size, name)
             if value is not None:
                 figures[column] = value
-    return figures
+    return tuple(figures)

@@ -84,7 +84,7 @@ class Auto:
         A table holds either kernel launches or deep-learning operators.
         """
         if len(ops) and ops.kind[0] != _KERNEL:
-            return with_hits(self.operators_.estimate(ops, gpus, i, j), ops, i, evidence)
+            return with_hits(self.operators_.estimate(ops, gpus, i, j), ops, gpus, i, j, evidence)
         rows = evidence.rows
         times = Times.empty(len(i))
         sources = Launches.of(rows.ops, np.arange(len(evidence)), rows.gpu)
@@ -94,7 +94,8 @@ class Auto:
             self._parameters,
             times,
         )
-        return Estimate(times.latency_s, times.bound, SUPPORT_OF_GROUP[times.group], times.group)
+        support = SUPPORT_OF_GROUP[times.group]
+        return Estimate(times.latency_s, times.bound, support, times.group, limit_s=times.limit_s)
 
     @cached_property
     def _parameters(self) -> Parameters:

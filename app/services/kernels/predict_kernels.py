@@ -18,6 +18,7 @@ from app.predictors import BY_NAME, PREDICTORS
 from app.predictors.launches.validity import all_runnable
 from app.services.kernels.launch import check_launch
 from app.services.kernels.render import EngineAnswer, render_predictions
+from app.tables.arrays import Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.tables.ops import OpTable
@@ -35,6 +36,14 @@ class ResolvedRequest:
     targets: list[int]
     sources: list[int]
     skipped: list[Skipped] = field(default_factory=list)
+
+
+class Queries(NamedTuple):
+    """Query q is operator row `row[q]` on GPU row `gpu[q]`, int [n] each; `each` holds the queries of every request."""
+
+    each: list[KernelQueries]
+    row: Ints
+    gpu: Ints
 
 
 class Tables(NamedTuple):
@@ -67,29 +76,30 @@ def predict_kernels(snapshot: Snapshot, requests: Sequence[PredictRequest]) -> l
 def _predict_group(snapshot: Snapshot, requests: Sequence[PredictRequest]) -> list[PredictResponse | GpucastError]:
     """Return the answers of requests with one predictor and coverage."""
     rows = GpuRows(snapshot)
-    answers: list[PredictResponse | GpucastError | ResolvedRequest] = [
-        _resolve(snapshot, rows, request) for request in requests
-    ]
-    resolved = [item for item in answers if isinstance(item, ResolvedRequest)]
-    gpus = rows.table()
+    served: set[int] = set()
+    items = [_resolve(snapshot, rows, request, served) for request in requests]
+    resolved = [item for item in items if isinstance(item, ResolvedRequest)]
     sources = [source for item in resolved for source in item.sources]
-    ops, given = tables_with_measured([item.request.workload for item in resolved], sources)
-    refusals = _launch_errors(ops, gpus, resolved)
-    answered = iter(
-        _predict_resolved(snapshot, rows, Tables(gpus, ops, given), [*zip(resolved, refusals, strict=True)])
-    )
-    return [next(answered) if isinstance(item, ResolvedRequest) else item for item in answers]
+    tables = Tables(rows.table(), *tables_with_measured([item.request.workload for item in resolved], sources))
+    answers = iter(_predict_resolved(snapshot, rows, tables, resolved))
+    return [next(answers) if isinstance(item, ResolvedRequest) else item for item in items]
 
 
-def _resolve(snapshot: Snapshot, rows: GpuRows, request: PredictRequest) -> ResolvedRequest | GpucastError:
-    """Return the request with resolved GPUs, each with a version that answers, or the error."""
+def _resolve(
+    snapshot: Snapshot, rows: GpuRows, request: PredictRequest, served: set[int]
+) -> ResolvedRequest | GpucastError:
+    """Return the request with resolved GPUs, each with a version that answers, or the error.
+
+    `served`: GPU rows that are known to have a version; those of this request are added.
+    """
     try:
         _require_kernels(request.predictor)
-        targets = rows.targets(request)
-        measured = enumerate(request.workload.measured)
-        sources = [rows.row(row.gpu, ("workload", "measured", k, "gpu")) for k, row in measured]
+        targets, measured = rows.targets(request), request.workload.measured
+        sources = [rows.row(row.gpu, ("workload", "measured", k, "gpu")) for k, row in enumerate(measured)]
         for target in targets:
-            snapshot.engine.serving(request.predictor, rows.id(target))
+            if target not in served:
+                snapshot.engine.serving(request.predictor, rows.id(target))
+                served.add(target)
     except GpucastError as error:
         return error
     return ResolvedRequest(request, targets, sources)
@@ -101,14 +111,26 @@ def _require_kernels(predictor: str) -> None:
         raise BadInput(message, errors=[FieldError(("predictor",), message)])
 
 
-def _launch_errors(ops: OpTable, gpus: GpuTable, resolved: Sequence[ResolvedRequest]) -> list[BadInput | None]:
-    """Return the error per request whose launch cannot run; with "all", such GPUs are skipped instead."""
-    i = np.array([k for k, item in enumerate(resolved) for _ in item.targets], dtype=np.intp)
-    j = np.array([target for item in resolved for target in item.targets], dtype=np.intp)
-    if all_runnable(ops, gpus, i, j):
-        return [None] * len(resolved)
-    each = iter(check_launch(ops, gpus, i, j))
-    return [_launch_error(item, gpus, [next(each) for _ in item.targets]) for item in resolved]
+def _queries(resolved: Sequence[ResolvedRequest]) -> Queries:
+    """Return the queries of all requests; operator row k is request k's."""
+    each: list[KernelQueries] = []
+    first = 0
+    for item in resolved:
+        last = first + len(item.sources)
+        each.append(KernelQueries(item.targets, range(first, last)))
+        first = last
+    row = [k for k, item in enumerate(resolved) for _ in item.targets]
+    gpu = [target for item in resolved for target in item.targets]
+    return Queries(each, np.array(row, dtype=np.intp), np.array(gpu, dtype=np.intp))
+
+
+def _launch_errors(tables: Tables, queries: Queries, resolved: Sequence[ResolvedRequest]) -> list[BadInput | None]:
+    """Return the error per request whose launch cannot run, which has no target any more.
+
+    With "all", GPUs that cannot run it are skipped instead.
+    """
+    each = iter(check_launch(tables.ops, tables.gpus, queries.row, queries.gpu))
+    return [_launch_error(item, tables.gpus, [next(each) for _ in item.targets]) for item in resolved]
 
 
 def _launch_error(item: ResolvedRequest, gpus: GpuTable, problems: Sequence[Sequence[FieldError]]) -> BadInput | None:
@@ -125,49 +147,47 @@ def _launch_error(item: ResolvedRequest, gpus: GpuTable, problems: Sequence[Sequ
         else:
             keep.append(gpu)
     if errors and item.request.gpus != "all":
+        item.targets = []
         return BadInput(f"The kernel cannot run: {errors[0].msg}.", errors=errors)
     item.targets = keep
     return None
 
 
 def _predict_resolved(
-    snapshot: Snapshot, rows: GpuRows, tables: Tables, checked: Sequence[tuple[ResolvedRequest, BadInput | None]]
+    snapshot: Snapshot, rows: GpuRows, tables: Tables, resolved: Sequence[ResolvedRequest]
 ) -> list[PredictResponse | BadInput]:
-    """Return the error or the engine's answer of every request; `checked[k]` is operator row k."""
-    queries, i, first = [], list[int](), 0
-    for row, (item, refusal) in enumerate(checked):
-        last = first + len(item.sources)
-        targets = item.targets if refusal is None else ()
-        queries.append(KernelQueries(targets, range(first, last)))
-        i.extend([row] * len(targets))
-        first = last
-    predictions = iter(_query_engine(snapshot, rows, tables, i, queries, [item.request for item, _ in checked]))
+    """Return the error or the engine's answer of every request; operator row k is request k's."""
+    queries = _queries(resolved)
+    refusals: list[BadInput | None] = [None] * len(resolved)
+    if not all_runnable(tables.ops, tables.gpus, queries.row, queries.gpu):
+        refusals = _launch_errors(tables, queries, resolved)
+        queries = _queries(resolved)
+    predictions = _query_engine(snapshot, rows, tables, queries, [item.request for item in resolved])
     return [
-        refusal or PredictResponse([next(predictions) for _ in item.targets], item.skipped) for item, refusal in checked
+        refusal or PredictResponse(found, item.skipped)
+        for refusal, found, item in zip(refusals, predictions, resolved, strict=True)
     ]
 
 
 def _query_engine(
-    snapshot: Snapshot,
-    rows: GpuRows,
-    tables: Tables,
-    i: Sequence[int],
-    queries: Sequence[KernelQueries],
-    requests: Sequence[PredictRequest],
-) -> list[Prediction]:
-    """Return the predictions of all queries: operator row `i[q]`, GPU rows as in `queries`."""
-    if not i:
-        return []
-    row, gpu = np.array(i), np.array([target for item in queries for target in item.targets])
-    evidence = gather_evidence(snapshot.engine.kernels, tables.ops, queries, tables.measured)
+    snapshot: Snapshot, rows: GpuRows, tables: Tables, queries: Queries, requests: Sequence[PredictRequest]
+) -> list[list[Prediction]]:
+    """Return the predictions of every request."""
+    if not len(queries.row):
+        return [[] for _ in requests]
+    evidence = gather_evidence(snapshot.engine.kernels, tables.ops, queries.each, tables.measured)
     answer = snapshot.engine.predict(
         tables.ops,
         tables.gpus,
-        row,
-        gpu,
+        queries.row,
+        queries.gpu,
         predictor=requests[0].predictor,
         coverage=requests[0].coverage,
         evidence=evidence,
     )
-    done = EngineAnswer(snapshot.engine, rows, tables.gpus, tables.ops, row, gpu, tables.measured, answer)
-    return render_predictions(done, [(request, item.targets) for request, item in zip(requests, queries, strict=True)])
+    done = EngineAnswer(
+        snapshot.engine, rows, tables.gpus, tables.ops, queries.row, queries.gpu, tables.measured, answer
+    )
+    return render_predictions(
+        done, [(request, each.targets) for request, each in zip(requests, queries.each, strict=True)]
+    )

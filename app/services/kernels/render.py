@@ -10,7 +10,7 @@ from app.engine.gpu_rows import GpuRows
 from app.predictors.launches.occupancy import resident_blocks
 from app.services.kernels.kernel_warnings import answer_warnings, measurement_warnings
 from app.tables.arrays import Ints
-from app.tables.gpus import GpuTable
+from app.tables.gpus import GpuSpec, GpuTable
 from app.tables.measurements import Measurements
 from app.tables.ops import OpTable
 from app.tables.predictions import BOUNDS, SUPPORTS, Predictions
@@ -42,10 +42,11 @@ class EngineAnswer(NamedTuple):
 
 def render_predictions(
     result: EngineAnswer, requests: Sequence[tuple[PredictRequest, Sequence[int]]]
-) -> list[Prediction]:
-    """Return one prediction per query, in order; `requests` holds each request with its GPU rows."""
+) -> list[list[Prediction]]:
+    """Return the predictions of every request; `requests` holds each request with its GPU rows, a query each."""
     shared = measurement_warnings([request.workload for request, _ in requests], result.gpus, result.measured)
     answer = result.answer
+    predictors: dict[tuple[int, bool], AnsweredBy] = {}
     columns = zip(
         (answer.latency_s * 1e3).tolist(),
         (answer.low_s * 1e3).tolist(),
@@ -56,32 +57,42 @@ def render_predictions(
         answer.answered.tolist(),
         strict=True,
     )
-    predictions: list[Prediction] = []
+    found: list[list[Prediction]] = []
+    q = 0
     for (request, targets), shared_warnings in zip(requests, shared, strict=True):
         coverage, required = request.coverage, request.workload.working_set_bytes
+        predictions: list[Prediction] = []
         for target in targets:
             middle, low, high, bound, support, group, answered = next(columns)
             spec = result.rows.spec(target)
-            name = request.predictor if answered else _ROOFLINE
+            predictor = predictors.get((target, answered))
+            if predictor is None:
+                predictor = predictors[target, answered] = _answered_by(result, request, spec, answered)
             own = answer_warnings(
                 request, spec, group, support, answered, uncatalogued=result.rows.is_uncatalogued(target)
             )
-            detail = [_operator(result, request, len(predictions))] if request.detail else None
             predictions.append(
                 Prediction(
                     spec.id,
                     middle,
                     Interval(low, high, coverage),
                     BOUNDS[bound],  # type: ignore[arg-type]
-                    AnsweredBy(name, result.engine.version_of(name, spec.id)),
+                    predictor,
                     SUPPORTS[support],  # type: ignore[arg-type]
                     MemoryUse(required, spec.memory_bytes, required <= spec.memory_bytes),
                     [Share("kernel", middle, 1.0, 1)],
                     shared_warnings + own,
-                    detail,
+                    [_operator(result, request, q)] if request.detail else None,
                 )
             )
-    return predictions
+            q += 1
+        found.append(predictions)
+    return found
+
+
+def _answered_by(result: EngineAnswer, request: PredictRequest, spec: GpuSpec, answered: bool) -> AnsweredBy:
+    name = request.predictor if answered else _ROOFLINE
+    return AnsweredBy(name, result.engine.version_of(name, spec.id))
 
 
 def _operator(result: EngineAnswer, request: PredictRequest, q: int) -> OperatorRow:

@@ -78,16 +78,17 @@ class Parameters(NamedTuple):
 
 
 class Times(NamedTuple):
-    """Predictions to fill, [n] each: seconds, code into BOUNDS, code into GROUPS."""
+    """Predictions to fill, [n] each: seconds, code into BOUNDS, code into GROUPS, hardware limit in seconds."""
 
     latency_s: Floats
     bound: Ints
     group: Ints
+    limit_s: Floats
 
     @classmethod
     def empty(cls, n: int) -> Times:
         """Return arrays for n predictions."""
-        return cls(np.empty(n), *(np.empty(n, dtype=np.intp) for _ in range(2)))
+        return cls(np.empty(n), np.empty(n, dtype=np.intp), np.empty(n, dtype=np.intp), np.empty(n))
 
 
 class _Scratch(NamedTuple):
@@ -168,10 +169,11 @@ def _distance(question: LaunchQueries, q: int, k: int) -> float:
 @compiled
 def _add(answer: Floats, prior: Floats, spread: float, sums: Floats) -> None:
     precision = 1.0 / (spread * spread)
-    sums[_PRECISION] += precision
-    sums[_ANSWER] += precision * answer
-    sums[_SQUARE] += precision * answer * answer
-    sums[_PRIOR] += precision * prior
+    for h in range(5):  # array expressions would allocate
+        sums[_PRECISION, h] += precision
+        sums[_ANSWER, h] += precision * answer[h]
+        sums[_SQUARE, h] += precision * answer[h] * answer[h]
+        sums[_PRIOR, h] += precision * prior[h]
 
 
 @compiled
@@ -188,9 +190,19 @@ def _combine(sums: Floats, sources: int, answer: Floats, log_weight: Floats) -> 
 def _weigh(query: _Query, known: Parameters, answer: Floats, weight: Floats) -> float:
     """Normalise the log weights in place, with the kernel's log likelihood, and return the weighted mean log work."""
     if query.column >= 0:
-        weight += known.log_likelihood[:, query.column]
+        for h in range(5):
+            weight[h] += known.log_likelihood[h, query.column]
     normalise(weight, weight)
-    return float((weight * answer).sum())
+    return _product(weight, answer)
+
+
+@compiled
+def _product(a: Floats, b: Floats) -> float:
+    """Return the scalar product of two arrays [5]."""
+    total = 0.0
+    for h in range(5):
+        total += a[h] * b[h]
+    return total
 
 
 @compiled
@@ -216,7 +228,7 @@ def _floor_of_source(floor_s: float, latency_s: float, expected_s: float, known:
 @compiled
 def _log_residual(source: Floats, work: float, floor_s: float, column: int, known: Parameters) -> float:
     """Return the log of a source's work over its kernel's fitted costs, shrunk where the launch floor dominates."""
-    expected = max((known.cost[:, column] * source).sum(), _LEAST_S)
+    expected = max(_product(known.cost[:, column], source), _LEAST_S)
     return float(min(work / (TRUSTED_WORK * floor_s), 1.0) * np.log(work / expected))
 
 
@@ -246,6 +258,7 @@ def fill_times(question: LaunchQueries, devices: Devices, known: Parameters, tim
         times.bound[q] = _bound(scratch.answer, scratch.weight, unit[0], sources.floor_s, times.latency_s[q])
         extrapolated = group < RELATED and first < sources.stop and sources.nearest > EXTRAPOLATED_LOG_SIZE
         times.group[q] = max(group, OTHER_GPU_AND_SIZE) if extrapolated else group
+        times.limit_s[q] = limit
         first = sources.stop
 
 
@@ -300,7 +313,7 @@ def _log_work(
         log_work = share * log_work + (1.0 - share) * _prior_log_work(query, mechanism, known, answer, weight)
     # Rows measured on the target GPU itself are better evidence than costs averaged over GPUs.
     if query.column >= 0 and group > SAME_GPU:
-        fitted = np.log(max((known.cost[:, query.column] * query.unit).sum(), query.limit_s))
+        fitted = np.log(max(_product(known.cost[:, query.column], query.unit), query.limit_s))
         fitted += sources.residual / max(sources.own, 1)
         share = 1.0 if group >= RELATED else FITTED_WEIGHT
         log_work = (1.0 - share) * log_work + share * fitted

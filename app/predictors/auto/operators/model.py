@@ -29,7 +29,7 @@ from app.predictors.auto.operators.queries import MEMBERS, UNTRACED, Answers, Qu
 from app.predictors.intervals.groups import S_CALIBRATED, S_MEASURED, S_SEEN, SUPPORT_OF_SITUATION, operator_codes
 from app.predictors.links import by_link
 from app.predictors.priors import IS_COLLECTIVE, IS_LINEAR
-from app.predictors.roofline import peaks
+from app.predictors.roofline import hardware_limit, peaks
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence
@@ -300,7 +300,7 @@ def borrows_native(key: CellKey | None, dtype: str) -> bool:
     return key is not None and dtype == _BORROWS_NATIVE != key[1]
 
 
-def with_hits(estimate: Estimate, ops: OpTable, i: Ints, evidence: Evidence) -> Estimate:
+def with_hits(estimate: Estimate, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, evidence: Evidence) -> Estimate:
     """`estimate`, in place, with measured times where `evidence` holds the same operator on the same GPU."""
     hits = evidence.query
     if not len(hits):
@@ -309,7 +309,10 @@ def with_hits(estimate: Estimate, ops: OpTable, i: Ints, evidence: Evidence) -> 
     estimate.group[hits] = operator_codes(ops.kind[i[hits]], ops.dtype[i[hits]], S_MEASURED)
     if estimate.stretch is not None:
         estimate.stretch[hits] = 1.0
-    return estimate
+    # A measured time may be under the learned limit: faster than rings over a slot, never than a bridge.
+    limit = hardware_limit(ops, gpus, i, j)
+    bound = np.where(estimate.latency_s >= limit.latency_s, estimate.bound, limit.bound)
+    return replace(estimate, bound=bound, limit_s=limit.latency_s)
 
 
 def _alike(ops: OpTable, j: Ints) -> bool:

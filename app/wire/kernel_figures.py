@@ -1,0 +1,78 @@
+"""Figures of kernel launches that follow from the given ones: lane operations, working set, mechanism and launch."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.ops.kernel import (
+    ACCESS_CODE,
+    BYTES_PER_LANE_OPERATION,
+    FIELD_INDEX,
+    IDENTITY_FIELDS,
+    LOOP_RATIO,
+    LOOPS,
+    OPERANDS,
+    SERIAL,
+)
+from app.runtime.compiled import compiled
+from app.tables.arrays import Floats
+
+_FLOPS, _BYTES, _WORKING_SET = (FIELD_INDEX[name] for name in ("flops", "bytes", "working_set_bytes"))
+_LANES, _ATOMICS, _ADDRESSES = (
+    FIELD_INDEX[name] for name in ("lane_operations", "atomic_operations", "atomic_addresses")
+)
+_PATTERN, _DIVERGENCE = FIELD_INDEX["access_pattern"], FIELD_INDEX["branch_divergence"]
+_MECHANISM, _LAUNCH = FIELD_INDEX["mechanism"], FIELD_INDEX["launch"]
+_IDENTITY = np.array([FIELD_INDEX[name] for name in IDENTITY_FIELDS])
+_STRIDED = ACCESS_CODE["strided"]
+# A float64 holds an integer of so many bits exactly.
+_HASH_BITS = np.uint64(52)
+# Of MurmurHash3's finalizer, after which every bit depends on every bit before.
+_HALF, _FIRST, _SECOND = np.uint64(33), np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
+
+
+def complete_figures(dims: Floats) -> None:
+    """Fill what follows from the given figures of launches, `dims` float64 [fields, n]; an absent figure is NaN.
+
+    An absent working set is all bytes; absent lane operations are the FLOPs and the words moved, at least the atomics.
+    """
+    _complete(dims, dims.view(np.uint64))
+
+
+@compiled
+def _complete(dims: Floats, bits: NDArray[np.uint64]) -> None:
+    for k in range(dims.shape[1]):
+        flops, moved, atomics = _or_zero(dims[_FLOPS, k]), _or_zero(dims[_BYTES, k]), _or_zero(dims[_ATOMICS, k])
+        lanes = dims[_LANES, k]
+        if np.isnan(lanes):
+            lanes = flops + moved / BYTES_PER_LANE_OPERATION
+        lanes = max(lanes, atomics, 1.0)
+        dims[_LANES, k] = lanes
+        if np.isnan(dims[_WORKING_SET, k]):
+            dims[_WORKING_SET, k] = moved
+        diverges = _or_zero(dims[_DIVERGENCE, k]) > 0.0
+        mechanism = OPERANDS
+        if flops + moved <= 0.0 or (atomics > 0.0 and dims[_ADDRESSES, k] == 1.0):
+            mechanism = SERIAL
+        elif lanes > LOOP_RATIO * (1.0 + flops) or dims[_PATTERN, k] == _STRIDED or diverges:
+            mechanism = LOOPS
+        dims[_MECHANISM, k] = mechanism
+        dims[_LAUNCH, k] = _launch(dims, bits, k)
+
+
+@compiled
+def _or_zero(figure: float) -> float:
+    return 0.0 if np.isnan(figure) else figure
+
+
+@compiled
+def _launch(dims: Floats, bits: NDArray[np.uint64], k: int) -> float:
+    """Return a hash of the figures that identify a launch, equal for absent ones and zeros."""
+    value = np.uint64(0)
+    for field in _IDENTITY:
+        if abs(dims[field, k]) > 0.0:  # False for NaN
+            value ^= bits[field, k]
+        value = (value ^ (value >> _HALF)) * _FIRST
+        value = (value ^ (value >> _HALF)) * _SECOND + np.uint64(field)
+    return float(value >> (np.uint64(64) - _HASH_BITS))
