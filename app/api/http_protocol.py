@@ -12,6 +12,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from app.api import problems
+from app.api.joined_writes import JoinedWrites
 from app.config import Settings
 from app.errors import GpucastError, HeadersTooLarge, Malformed, TooSlow, Unavailable
 
@@ -51,7 +52,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Refuse the connection with 503 if there are too many; otherwise wait for a request."""
-        super().connection_made(transport)
+        super().connection_made(JoinedWrites(transport))  # type: ignore[arg-type]  # all of it that uvicorn calls
         most = self._settings.max_connections
         if len(self.connections) > most:
             self._refuse(Unavailable(f"There are {most:,} connections, as many as are served."))

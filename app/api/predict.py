@@ -10,7 +10,6 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
 from app.api.current import moved
-from app.api.metrics import Metrics
 from app.api.receiving import in_thread
 from app.api.service import Service
 from app.api.work_estimate import INLINE_BYTES, is_short
@@ -24,6 +23,7 @@ from app.wire.prediction_form import PredictRequest, PredictResponse
 
 # Sent by callers that just stored something through another process: the snapshot is refreshed first.
 _NOTHING_OLDER = (b"cache-control", b"no-cache")
+_JSON = (b"content-type", b"application/json")
 
 
 class PredictRoute:
@@ -42,8 +42,8 @@ class PredictRoute:
         """Answer one request; errors go to the application's handlers."""
         scope["route"] = self  # the route of the metrics
         app: Service = scope["app"]
+        holder: SnapshotHolder = app.state.holder
         if _NOTHING_OLDER in scope["headers"]:
-            holder: SnapshotHolder = app.state.holder
             await run_in_threadpool(moved, holder, holder.snapshot)
         raw = await app.bodies.whole(receive)
         request = (
@@ -51,51 +51,39 @@ class PredictRoute:
             if len(raw) <= INLINE_BYTES
             else await in_thread(scope, receive, app.queues.predicting, partial(read_request, raw))
         )
-        body = await self._answer(app, request, scope, receive)
-        length = str(len(body)).encode()
-        headers = [(b"content-type", b"application/json"), (b"content-length", length)]
+        before = holder.snapshot
+        try:
+            body = await self._answer(holder, request, scope, receive)
+        except NotFound:  # an unknown GPU triggers one refresh of the snapshot
+            if not await run_in_threadpool(moved, holder, before):
+                raise
+            body = await self._answer(holder, request, scope, receive)
+        headers = [_JSON, (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    async def _answer(self, app: Service, request: Request, scope: Scope, receive: Receive) -> bytes:
-        """Return the answer; an unknown GPU triggers one refresh of the snapshot."""
-        before = app.state.holder.snapshot
-        try:
-            return await self._predicted(app, request, scope, receive)
-        except NotFound:
-            if not await run_in_threadpool(moved, app.state.holder, before):
-                raise
-        return await self._predicted(app, request, scope, receive)
-
-    async def _predicted(self, app: Service, request: Request, scope: Scope, receive: Receive) -> bytes:
-        state = app.state
-        holder: SnapshotHolder = state.holder
-        short = is_short(request)
-        if short and isinstance(request, PredictRequest):
+    async def _answer(self, holder: SnapshotHolder, request: Request, scope: Scope, receive: Receive) -> bytes:
+        app: Service = scope["app"]
+        answer: Response
+        if not is_short(request):
+            answer, body = await in_thread(scope, receive, app.queues.predicting, partial(_written, app, request))
+        elif isinstance(request, PredictRequest):
             answer = await self._together(holder, request)
-            _count(app.metrics, answer)
-            return write_response(answer)
-
-        def written() -> tuple[Response, bytes]:
-            most: int = state.runtime.settings.max_batch_rows
-            snapshot = holder.snapshot
-            answer = predict_workload(snapshot, request, max_rows=most, graphs=state.graphs)
-            if request.save:
-                answer = save_answer(state.runtime.database, snapshot, "predict", request, answer)
-            return answer, write_response(answer)
-
-        answer_, body = written() if short else await in_thread(scope, receive, app.queues.predicting, written)
-        _count(app.metrics, answer_)
+            body = write_response(answer)
+        else:
+            answer, body = _written(app, request)
+        for prediction in answer.predictions:
+            app.metrics.predicted(prediction.predictor.name, getattr(prediction, "support", "columns"))
         return body
 
-    async def _together(self, holder: SnapshotHolder, request: PredictRequest) -> PredictResponse:
+    def _together(self, holder: SnapshotHolder, request: PredictRequest) -> asyncio.Future[PredictResponse]:
         """Return the answer for a kernel, computed together with all waiting requests."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[PredictResponse] = loop.create_future()
         if not self._waiting:
             loop.call_soon(loop.call_soon, self._flush, holder)
         self._waiting.append((request, answer))
-        return await answer
+        return answer
 
     def _flush(self, holder: SnapshotHolder) -> None:
         waiting, self._waiting = self._waiting, []
@@ -118,6 +106,10 @@ def _all(holder: SnapshotHolder, requests: Sequence[PredictRequest]) -> Sequence
         return [answer for request in requests for answer in _all(holder, [request])]
 
 
-def _count(metrics: Metrics, answer: Response) -> None:
-    for prediction in answer.predictions:
-        metrics.predicted(prediction.predictor.name, getattr(prediction, "support", "columns"))
+def _written(app: Service, request: Request) -> tuple[Response, bytes]:
+    """Return the answer, and as JSON; it is saved if the request says so."""
+    runtime, snapshot = app.state.runtime, app.state.holder.snapshot
+    answer = predict_workload(snapshot, request, max_rows=runtime.settings.max_batch_rows, graphs=app.state.graphs)
+    if request.save:
+        answer = save_answer(runtime.database, snapshot, "predict", request, answer)
+    return answer, write_response(answer)
