@@ -115,6 +115,28 @@ def operators(  # noqa: PLR0913, PLR0917  (typer makes an option of each)
         record(study)
 
 
+@command.command("serving-steps")
+def serving_steps(
+    data: Data,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Also write every point to this JSON file.")
+    ] = None,
+) -> None:
+    """Compare the time per output token of measured LLM deployments with steps as their serving stacks run them."""
+    from dataclasses import asdict
+
+    from app.evaluation.convnets_by_operators import shipped_engine
+    from app.evaluation.serving_steps import evaluate_serving_steps, lines
+
+    if json_file is not None:
+        _refuse_unwritable(json_file)
+    found = evaluate_serving_steps(data, shipped_engine(), lambda line: typer.echo(line, err=True))
+    print("\n".join(lines(found)))
+    if json_file is not None:
+        points = [{**each.point._asdict(), **asdict(each) | {"point": each.point.deployment}} for each in found]
+        json_file.write_text(json.dumps(points, indent=1) + "\n", "utf-8")
+
+
 @command.command("calibration")
 def calibration(
     data: Data,

@@ -36,10 +36,11 @@ _SIZES = 6
 
 
 class Builder:
-    """Rows of a network in execution order; `dtype` is the default of rows."""
+    """Rows of a network in execution order; `dtype` is the default of rows, `stack` the code of their serving stack."""
 
-    def __init__(self, dtype: str) -> None:
+    def __init__(self, dtype: str, stack: float = np.nan) -> None:
         self.dtype = dtype
+        self._stack = {"stack": stack}
         # NumPy converts one flat list several times faster than a list of rows.
         self._ops: list[str] = []
         self._figures: list[float | None] = []  # per row, the operator's columns
@@ -79,7 +80,7 @@ class Builder:
         if not self._repeats:
             self.begin()
         defaults = DEFAULTS[op]
-        given = defaults | dims
+        given = defaults | self._stack | dims
         if len(given) != len(defaults) or None in given.values():
             raise ValueError(f"{op} takes {', '.join(defaults)}; given: {', '.join(dims)}")
         self._ops.append(op)

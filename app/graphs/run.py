@@ -46,6 +46,8 @@ class Run:
     sequence      tokens per sequence; in decode the context length: keys seen by the new token, itself included
     image_size    pixels per side, for networks that take images
     accumulation  steps whose gradients are accumulated before an update
+    stack         serving stack whose kernels run (app.ops.stacks); None: no serving stack
+    kv_dtype      number format of the KV cache; None: that of attention
     emptied       True if the step starts with an empty allocator cache, as the first one does (app.graphs.allocator)
     recompute     True if backward recomputes each block's activations instead of saving them
     """
@@ -61,6 +63,8 @@ class Run:
     accumulation: int = 1
     emptied: bool = False
     recompute: bool = False
+    stack: str | None = None
+    kv_dtype: str | None = None
     parallelism: Parallelism = field(default_factory=Parallelism)
 
     @property

@@ -8,6 +8,7 @@ from app.ops.conv import CONV_OPS
 from app.ops.elementwise import ELEMENTWISE_OPS
 from app.ops.embedding import EMBEDDING_OPS
 from app.ops.gemm import GEMM_OPS
+from app.ops.glue import GLUE_OPS
 from app.ops.memory import MEMORY_OPS
 from app.ops.moe import MOE_OPS
 from app.ops.network import NETWORK_OPS
@@ -28,6 +29,7 @@ OPS = (
     *MOE_OPS,
     *COLLECTIVE_OPS,
     *MEMORY_OPS,
+    *GLUE_OPS,
     *NETWORK_OPS,
 )
 OP_CODE = {op.name: code for code, op in enumerate(OPS)}

@@ -24,7 +24,7 @@ from app.tables.arrays import Floats
 from app.tables.ops import OpTable
 
 IMPLEMENTATIONS = ("nccl", "oneccl", "custom")
-_CUSTOM = 2.0
+NCCL, CUSTOM = 0.0, 2.0
 # Part of a hop that a further peer costs where messages do not wait for one another: of A100, H100, B200 and L40S.
 AT_ONCE = 0.4
 
@@ -50,7 +50,7 @@ def _passed_on(table: OpTable) -> Floats:
 def _passing(rounds: float) -> Callable[[OpTable], Passing]:
     def passing(table: OpTable) -> Passing:
         devices = table.column("devices")
-        each = np.where(table.column("implementation") == _CUSTOM, AT_ONCE, rounds)
+        each = np.where(table.column("implementation") == CUSTOM, AT_ONCE, rounds)
         return Passing(each * (devices - 1.0), table.column("message_bytes") / devices, devices)
 
     return passing

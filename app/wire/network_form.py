@@ -22,12 +22,14 @@ Devices: TypeAlias = Annotated[float, Meta(ge=1, le=_MOST_DEVICES, **_WHOLE)]
 Samples: TypeAlias = Annotated[float, Meta(ge=1, le=1e15, **_WHOLE)]
 Extent: TypeAlias = Annotated[float, Meta(ge=1, le=2**31, **_WHOLE)]
 Dim: TypeAlias = Annotated[str, Meta(min_length=1, max_length=100)]
+KvDtype: TypeAlias = Literal["fp32", "fp16", "bf16", "fp8", "int8", "nvfp4"]
 
 
 class ParallelismIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """How a network is split over data x tensor x pipeline devices on `nodes` machines.
 
     `microbatches` is per step and data-parallel replica. `expert` devices out of data x tensor share the experts.
+    `attention_data` of the tensor-parallel devices are replicas of attention, and the rest of them share each.
     `sequence` also splits the layers between tensor-parallel ones, `zero` is the stage of ZeRO.
     """
 
@@ -35,6 +37,7 @@ class ParallelismIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
     tensor: Devices = 1
     pipeline: Devices = 1
     expert: Devices = 1
+    attention_data: Devices = 1
     microbatches: Devices = 1
     nodes: Devices = 1
     sequence: bool = False
@@ -68,6 +71,7 @@ class ModelWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen
     `sequence` is tokens per sequence: all tokens in inference, training and prefill; in decode the keys that the new
     token attends to, itself included. `image_size` is pixels per side. With `output_tokens` the answer adds figures of
     serving requests of `sequence` tokens each. `attention` defaults to "eager", in prefill and decode to "flash".
+    `kv_dtype` is the number format of the KV cache, by default that of attention.
     """
 
     kind: Literal["model"]
@@ -78,6 +82,7 @@ class ModelWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen
     image_size: Pixels | None = None
     dtype: Dtype = "fp32"
     attention: Attention | None = None
+    kv_dtype: KvDtype | None = None
     output_tokens: Tokens | None = None
 
 

@@ -1182,6 +1182,9 @@ class OperatorsWorkload(TypedDict):
         | SendRecvOperator
         | CopyOperator
         | MemoryOperator
+        | AddNormOperator
+        | GatedActivationOperator
+        | RotaryCacheOperator
         | NetworkOperator
     ]
 
@@ -1732,6 +1735,45 @@ class MemoryOperator(TypedDict):
     dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]]
 
 
+class AddNormOperator(TypedDict):
+    """AddNormOperator"""
+
+    op: Literal["add_norm"]
+    b: float
+    h: float
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+
+
+class GatedActivationOperator(TypedDict):
+    """GatedActivationOperator"""
+
+    op: Literal["gated_activation"]
+    b: float
+    h: float
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+
+
+class RotaryCacheOperator(TypedDict):
+    """RotaryCacheOperator"""
+
+    op: Literal["rotary_cache"]
+    b: float
+    h: float
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+
+
 NetworkOperator = TypedDict(
     "NetworkOperator",
     {
@@ -1776,7 +1818,7 @@ OperatorTableWorkload = TypedDict(
     "OperatorTableWorkload",
     {
         "kind": "Literal['operator_table']",
-        "op": "Literal['linear', 'bmm', 'conv2d', 'layer_norm', 'rms_norm', 'batch_norm', 'softmax', 'max_pool2d', 'avg_pool2d', 'add', 'mul', 'div', 'pow', 'relu', 'gelu', 'tanh', 'silu', 'add_scalar', 'mul_scalar', 'div_scalar', 'pow_scalar', 'add_strided', 'dropout', 'embedding', 'recurrent', 'attention_prefill', 'attention_decode', 'attention_mla', 'moe', 'all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all', 'send_recv', 'copy', 'memory', 'network']",
+        "op": "Literal['linear', 'bmm', 'conv2d', 'layer_norm', 'rms_norm', 'batch_norm', 'softmax', 'max_pool2d', 'avg_pool2d', 'add', 'mul', 'div', 'pow', 'relu', 'gelu', 'tanh', 'silu', 'add_scalar', 'mul_scalar', 'div_scalar', 'pow_scalar', 'add_strided', 'dropout', 'embedding', 'recurrent', 'attention_prefill', 'attention_decode', 'attention_mla', 'moe', 'all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all', 'send_recv', 'copy', 'memory', 'add_norm', 'gated_activation', 'rotary_cache', 'network']",
         "dtype": "NotRequired[str | list[str | None] | None]",
         "m": "NotRequired[float | list[float | None] | None]",
         "n": "NotRequired[float | list[float | None] | None]",
@@ -1963,6 +2005,7 @@ class ModelWorkload(TypedDict):
     answer adds figures of
         serving requests of `sequence` tokens each. `attention` defaults to "eager", in prefill and
     decode to "flash".
+        `kv_dtype` is the number format of the KV cache, by default that of attention.
     """
 
     batch: NotRequired[float]
@@ -1981,6 +2024,7 @@ class ModelWorkload(TypedDict):
     image_size: NotRequired[float | None]
     dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]]
     attention: NotRequired[Literal["eager", "flash", "fused"] | None]
+    kv_dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp8", "int8", "nvfp4"] | None]
     output_tokens: NotRequired[float | None]
 
 
@@ -1989,6 +2033,8 @@ class ParallelismIn(TypedDict):
 
         `microbatches` is per step and data-parallel replica. `expert` devices out of data x tensor
     share the experts.
+        `attention_data` of the tensor-parallel devices are replicas of attention, and the rest of them
+    share each.
         `sequence` also splits the layers between tensor-parallel ones, `zero` is the stage of ZeRO.
     """
 
@@ -1996,6 +2042,7 @@ class ParallelismIn(TypedDict):
     tensor: NotRequired[float]
     pipeline: NotRequired[float]
     expert: NotRequired[float]
+    attention_data: NotRequired[float]
     microbatches: NotRequired[float]
     nodes: NotRequired[float]
     sequence: NotRequired[bool]
@@ -2354,6 +2401,7 @@ class MeasuredModel(TypedDict):
     image_size: NotRequired[float | None]
     dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]]
     attention: NotRequired[Literal["eager", "flash", "fused"] | None]
+    kv_dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp8", "int8", "nvfp4"] | None]
     output_tokens: NotRequired[float | None]
     memory_format: NotRequired[Literal["channels_first", "channels_last"] | None]
     compiled: NotRequired[bool]

@@ -11,6 +11,7 @@ from app.ops import OP_CODE, OPS
 from app.ops.base import Op
 from app.ops.collective import COLLECTIVE_OPS
 from app.ops.elementwise import ELEMENTWISE_OPS
+from app.ops.glue import GLUE_OPS
 from app.ops.kinds import kinds_of, work_of
 from app.ops.norm import NORM_OPS
 from app.ops.pool import POOL_OPS
@@ -61,6 +62,7 @@ FAMILIES: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
         ("batch", "flops", "outputs", "weights"),
     ),
     **{op.name: (ROWS, ("b", "h", "backward")) for op in (*NORM_OPS, *ELEMENTWISE_OPS)},
+    **{op.name: (ROWS, ("b", "h")) for op in GLUE_OPS},
     "add_strided": (ROWS | {"stride": 16}, ("b", "h", "stride", "backward")),
     "softmax": (ROWS, ("b", "h")),  # its gradient takes fewer operations than its exponentials
     **{op.name: (WINDOW | {"channels": 64}, ("b", "channels", "input_size", "backward")) for op in POOL_OPS},

@@ -67,7 +67,7 @@ def _projected(rows: RowWriter, x: Flow, spec: Attention, tokens: float, width: 
     wide, held, valued = heads * spec.head_dim, shared * spec.head_dim, shared * spec.value_dim
     if spec.gated:
         wide = wide + heads * spec.value_dim
-    if spec.one_linear:
+    if spec.one_linear or rows.rules.merges_qkv:
         qkv = rows.linear(x, tokens, wide + held + valued, width, "attention.qkv", bias=spec.bias)
         return qkv, qkv, qkv
     q = rows.linear(x, tokens, wide, width, "attention.query", bias=spec.bias)
@@ -94,8 +94,15 @@ def _rotated(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention, spa
         q = rotation(rows, q, span.tokens * heads, spec.rotary, "attention.query")
         k = rotation(rows, k, span.tokens * shared, spec.rotary, "attention.key")
     elif spec.rotary:
-        q = k = rows.each("copy", (*q, *k), span.tokens, (heads + shared) * spec.rotary, "attention.rotary")
+        q = k = rotated(rows, (*q, *k), span.tokens, (heads + shared) * spec.rotary, 2.0 * shared * spec.head_dim)
     return q, k, v
+
+
+def rotated(rows: RowWriter, x: Flow, tokens: float, turned: float, cached: float) -> Flow:
+    """Add the rotary embedding of `turned` elements a token in one kernel, which a stack lets write `cached` ones."""
+    if rows.rules.rotates_into_cache:
+        return rows.each("rotary_cache", (*dict.fromkeys(x),), tokens, turned + cached, "attention.rotary_cache")
+    return rows.each("copy", x, tokens, turned, "attention.rotary")
 
 
 def rotation(rows: RowWriter, x: Flow, b: float, h: float, name: str) -> Flow:
@@ -129,7 +136,7 @@ def _attended(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention, sp
     heads, shared = _dealt(spec, rows.tensor)
     cached = min(span.keys, spec.window or span.keys)
     both = spec.head_dim + spec.value_dim  # elements of a key and a value
-    kv_bytes = span.batch * cached * shared * both * rows.size if rows.caches else 0.0
+    kv_bytes = span.batch * cached * shared * both * rows.kv_size if rows.caches else 0.0
     if rows.eager:
         return _eager(rows, qkv, spec, span, kv_bytes)
     # Without a causal mask, a window as long as the keys gives the same pairs of query and key.
@@ -141,6 +148,7 @@ def _attended(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention, sp
         name="attention",
         parameters=heads if spec.sinks else 0.0,
         kv_bytes=kv_bytes,
+        kv_dtype=rows.kv_code,
         batch=span.batch,
         heads=heads,
         kv_heads=shared,

@@ -12,8 +12,11 @@ from typing import NamedTuple
 from app.graphs.run import spanned
 from app.graphs.transformers.architecture import Experts, FeedForward
 from app.graphs.transformers.row_writer import ACTIVATIONS, Flow, RowWriter
+from app.ops.expert_load import BALANCED
 from app.ops.moe import BY_GROUPS, GELU, OTHER, PLAIN, SILU, UNGATED
 
+# Exponent of the power law by which tokens of served requests spread over experts.
+SERVED_LOAD = 1.2
 _GATE_OF = {"silu": SILU, "swish": SILU} | {name: GELU for name in ACTIVATIONS if name.startswith("gelu")}
 
 
@@ -38,14 +41,15 @@ def dense(rows: RowWriter, x: Flow, spec: FeedForward, tokens: float, width: flo
         y = rows.linear(x, tokens, inner, width, f"{name}.up", bias=bias)
         y = rows.activation(y, tokens, inner, spec.activation, f"{name}.{spec.activation}")
     else:
-        if spec.one_linear:
+        if spec.one_linear or rows.rules.merges_gate_up:
             gate = up = rows.linear(x, tokens, 2.0 * inner, width, f"{name}.gate_up", bias=bias)
         else:
             gate = rows.linear(x, tokens, inner, width, f"{name}.gate", bias=bias)
             up = rows.linear(x, tokens, inner, width, f"{name}.up", bias=bias)
         if rows.eager:
             gate = rows.activation(gate, tokens, inner, spec.activation, f"{name}.{spec.activation}")
-        y = rows.each("mul", (*dict.fromkeys((*gate, *up)),), tokens, inner, f"{name}.product")
+        product = "gated_activation" if rows.rules.gates_in_activation else "mul"
+        y = rows.each(product, (*dict.fromkeys((*gate, *up)),), tokens, inner, f"{name}.product")
     if spec.drops:
         y = rows.dropout(y, tokens, inner)
     return rows.linear(y, tokens, width, inner, f"{name}.down", bias=bias)
@@ -58,7 +62,8 @@ def _routed(rows: RowWriter, x: Flow, spec: Experts, tokens: float, width: float
     if spec.jitter and rows.run.mode == "training":
         x = rows.each("mul", x, tokens, width, "experts.jitter")
     y = rows.linear(x, tokens, spec.count, width, "experts.router", dtype=rows.dtype, parameters=held)
-    y = rows.each("softmax", y, tokens, spec.count, "experts.softmax")
+    if not rows.rules.routes_in_one:
+        y = rows.each("softmax", y, tokens, spec.count, "experts.softmax")
     chosen = tokens * spec.top_k
     moved = tokens * spec.count * rows.size + chosen * (rows.size + 8.0)
     return (rows.add("memory", y, outputs=chosen, name="experts.top_k", bytes=moved),)
@@ -145,6 +150,7 @@ def _grouped(rows: RowWriter, x: Flow, spec: Experts, tokens: float, width: floa
         expert_parallel=rows.run.parallelism.expert,
         gate=_GATE_OF.get(each.activation, OTHER) if each.gated else UNGATED,
         router=BY_GROUPS if spec.grouped else PLAIN,
+        distribution=SERVED_LOAD if rows.rules.spreads_unevenly else BALANCED,
     )
     return _swapped(rows, (row,), deal, width)
 

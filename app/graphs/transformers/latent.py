@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.graphs.transformers.architecture import Attention, Latent
-from app.graphs.transformers.attention import Span, rotation, softmax
+from app.graphs.transformers.attention import Span, rotated, rotation, softmax
 from app.graphs.transformers.row_writer import Flow, RowWriter
 
 
@@ -23,12 +23,16 @@ def _attended(rows: RowWriter, x: Flow, spec: Attention, latent: Latent, span: S
     """Add the compression of queries and keys and the attention of all heads, and return the heads' output rows."""
     heads, tokens = spec.heads / rows.tensor, span.tokens
     scored, compressed = latent.plain + spec.rotary, latent.keys + spec.rotary
-    q, depth = x, width
-    if latent.query:
+    q, k, depth = x, x, width
+    if latent.query and rows.rules.merges_latent_down:
+        q = k = rows.linear(x, tokens, latent.query + compressed, width, "attention.query_key_down", bias=spec.bias)
+    elif latent.query:
         q = rows.linear(x, tokens, latent.query, width, "attention.query_down", bias=spec.bias)
+    if latent.query:
         q, depth = rows.norm(q, tokens, latent.query, "attention.query_norm"), latent.query
     q = rows.linear(q, tokens, heads * scored, depth, "attention.query_up")
-    k = rows.linear(x, tokens, compressed, width, "attention.key_down", bias=spec.bias)
+    if k is x:
+        k = rows.linear(x, tokens, compressed, width, "attention.key_down", bias=spec.bias)
     k = rows.norm(k, tokens, latent.keys, "attention.key_norm")
     if rows.eager:
         expanded = heads * (latent.plain + latent.value)
@@ -36,7 +40,7 @@ def _attended(rows: RowWriter, x: Flow, spec: Attention, latent: Latent, span: S
         q = rotation(rows, q, tokens * heads, spec.rotary, "attention.query")
         k = rotation(rows, k, tokens, spec.rotary, "attention.key")
         return _eager(rows, (q, (*k, *kv), kv), spec, latent, span)
-    q = rows.each("copy", (*q, *k), tokens, (heads + 1.0) * spec.rotary, "attention.rotary")
+    q = rotated(rows, (*q, *k), tokens, (heads + 1.0) * spec.rotary, compressed)
     return _fused(rows, q, k, spec, latent, span)
 
 
@@ -55,7 +59,8 @@ def _fused(rows: RowWriter, q: Flow, k: Flow, spec: Attention, latent: Latent, s
         (*q, *k),
         outputs=tokens * heads * (latent.keys if decode else latent.value),
         name="attention",
-        kv_bytes=cached * rows.size if rows.caches else 0.0,
+        kv_bytes=cached * rows.kv_size if rows.caches else 0.0,
+        kv_dtype=rows.kv_code,
         batch=span.batch,
         heads=heads,
         head_dim=latent.plain,

@@ -65,7 +65,7 @@ def _stack(rows: RowWriter, stack: Stack, span: Span, encoded: Flow) -> Flow:
         _layer(rows, layer, span, stack, encoded)
     rows.builder.begin()
     tokens = span.tokens / rows.split
-    x = rows.norm((), tokens, stack.width, "final_norm", stack.norm) if stack.final_norm else ()
+    x = rows.entering_norm((), tokens, stack.width, "final_norm", stack.norm) if stack.final_norm else ()
     return rows.gathered(x, span.tokens, stack.width)
 
 
@@ -177,9 +177,12 @@ def _layer(rows: RowWriter, layer: Layer, span: Span, stack: Stack, encoded: Flo
     def normed(x: Flow, name: str) -> Flow:
         return rows.norm(x, tokens / rows.split, width, name, stack.norm)
 
+    def entered(x: Flow, name: str) -> Flow:
+        return rows.entering_norm(x, tokens / rows.split, width, name, stack.norm)
+
     x: Flow = ()
     if layer.order == "parallel":
-        shared = normed(x, "norm")
+        shared = entered(x, "norm")
         y = rows.each("add", (*attended(shared), *fed(shared)), tokens / rows.split, width, "parallel.sum")
         rows.residual(x, y, tokens, width)
         return
@@ -192,9 +195,9 @@ def _layer(rows: RowWriter, layer: Layer, span: Span, stack: Stack, encoded: Flo
         if spec is None:
             continue
         if layer.order == "post":
-            x = normed(rows.residual(x, part(x), tokens, width), f"{name}.norm")
+            x = entered(rows.residual(x, part(x), tokens, width), f"{name}.norm")
             continue
-        y = part(x if layer.order == "inner" else normed(x, f"{name}.norm"))
+        y = part(x if layer.order == "inner" else entered(x, f"{name}.norm"))
         x = rows.residual(x, y if layer.order == "pre" else normed(y, f"{name}.post_norm"), tokens, width)
 
 

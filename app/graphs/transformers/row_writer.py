@@ -7,10 +7,15 @@ them. A broadcast constant operand (a mask of keys, a scale) costs no traffic: s
 
 from __future__ import annotations
 
+import numpy as np
+
 from app.graphs.build import Builder
 from app.graphs.run import Run, spanned
 from app.graphs.transformers.architecture import Architecture, NormKind
+from app.graphs.transformers.serving_rules import VLLM, rules_of
+from app.ops.collective import CUSTOM, NCCL
 from app.ops.elementwise import MASK_BYTES
+from app.ops.stacks import stack_of
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, WEIGHT_DTYPES
 
 # Producer rows of a tensor.
@@ -50,6 +55,8 @@ class RowWriter:
         self.linear_dtype = self.dtype if run.dtype in WEIGHT_DTYPES else run.dtype
         self.product_dtype = "tf32" if run.dtype == "tf32" else self.dtype
         self.size = float(DTYPE_BYTES[DTYPE_CODE[self.dtype]])
+        self.kv_code = float(DTYPE_CODE[run.kv_dtype]) if run.kv_dtype else np.nan
+        self.kv_size = float(DTYPE_BYTES[DTYPE_CODE[run.kv_dtype or self.dtype]])
         self.eager = run.attention == "eager"
         self.caches = run.mode in ("prefill", "decode")
         self.drops = architecture.drops and run.mode == "training"
@@ -59,7 +66,10 @@ class RowWriter:
         self.together = parallelism.pipeline == 1  # first and last stage are the same: tied weights are stored once
         self.idle = 0.0  # weights of a stack that does not run, counted with the first row's
         self.nodes = spanned(self.tensor, 1, run)
-        self.builder = Builder(self.dtype)
+        self.rules = rules_of(run)
+        # Weights of norms that a collective computes, counted with the product that follows.
+        self.norm_weights = 0.0
+        self.builder = Builder(self.dtype, stack_of(run.stack or ""))
         self.add = self.builder.add
 
     def linear(  # noqa: PLR0913  a product's sizes, and what it holds
@@ -77,11 +87,16 @@ class RowWriter:
     ) -> Flow:
         """Add `count` products y[m, n] = x[m, k] W + bias, and return their row."""
         held = (n * k + n if bias else n * k) if parameters is None else parameters
+        held, self.norm_weights = held + self.norm_weights / count, 0.0
         row = self.add(
             "linear", x, outputs=count * m * n, name=name, dtype=dtype or self.linear_dtype, parameters=count * held,
-            m=m, n=n, k=k, count=count,
+            m=m, n=n, k=k, count=count, **self._product_stack(dtype or self.linear_dtype),
         )  # fmt: skip
         return (row,)
+
+    def _product_stack(self, dtype: str) -> dict[str, float]:
+        """Return the column of another stack whose products are measured as this one's run in a CUDA graph, if any."""
+        return {"stack": stack_of(VLLM)} if self.rules.floors_fp8 and dtype == "fp8" else {}
 
     def bmm(self, x: Flow, sizes: tuple[float, float, float, float], name: str, *, parameters: float = 0.0) -> Flow:
         """Add `b` products (m x k)(k x n), and return their row; `sizes` are b, m, n, k."""
@@ -108,6 +123,17 @@ class RowWriter:
         scaled = self.each("mul", (*x, *root), b, h, f"{name}.scale")
         return (self.add("mul", scaled, outputs=b * h, name=f"{name}.weight", parameters=h, b=b, h=h),)
 
+    def entering_norm(self, x: Flow, b: float, h: float, name: str, kind: NormKind | None = None) -> Flow:
+        """Add the norm that a part begins with, and the residual sum before it where the stack fuses these."""
+        kind = kind or self.norm_kind
+        if not self.rules.adds_in_norm:
+            return self.norm(x, b, h, name, kind)
+        held = 2.0 * h if kind == "layer_norm" else h
+        if self.rules.norms_in_sum and self.tensor > 1:
+            self.norm_weights += held
+            return x
+        return (self.add("add_norm", x, outputs=b * h, name=name, parameters=held, b=b, h=h),)
+
     def activation(self, x: Flow, b: float, h: float, function: str, name: str) -> Flow:
         """Add an activation `function` by its Hugging Face name, and return its output row."""
         steps, fused = ACTIVATIONS[function]
@@ -127,7 +153,12 @@ class RowWriter:
         return (self.add("dropout", x, outputs=elements, name="dropout", saved=mask, b=b, h=h, count=count),)
 
     def residual(self, x: Flow, y: Flow, tokens: float, width: float) -> Flow:
-        """Add the residual sum of x and y on this device's tokens, and return its row."""
+        """Add the residual sum of x and y on this device's tokens, and return its row.
+
+        Where the stack adds in the norm that follows, the rows of x and y are returned.
+        """
+        if self.rules.adds_in_norm:
+            return (*dict.fromkeys((*x, *y)),)
         rows = tokens / self.split
         return self.each("add", (*x, *self.dropout(y, rows, width)), rows, width, "residual")
 
@@ -147,6 +178,6 @@ class RowWriter:
         outputs = whole / self.tensor if op == "reduce_scatter" else whole
         row = self.add(
             op, x, outputs=outputs, saved=0.0, name=op, message_bytes=whole * self.size, devices=self.tensor,
-            nodes=self.nodes,
+            nodes=self.nodes, implementation=CUSTOM if self.rules.sums_itself and op == "all_reduce" else NCCL,
         )  # fmt: skip
         return (row,)

@@ -82,6 +82,7 @@ def _transformer(workload: ModelWorkload, config: Mapping[str, Any]) -> tuple[Ne
         sequence=int(workload.sequence or 1),
         image_size=int(workload.image_size or IMAGE_SIZE),
         attention=attention_kernels(workload),  # type: ignore[arg-type]
+        kv_dtype=workload.kv_dtype,
     )
     key = msgspec.json.encode(config, order="sorted")
     return Network(("config", key), partial(hf.lower, config), len(key)), run

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from app.errors import BadInput, FieldError
 from app.graphs.run import Parallelism, Run
-from app.ops.stacks import is_eager
+from app.ops.stacks import STACKS, is_eager, stack_of
 from app.wire.decoding import summary
 from app.wire.network_form import ModelWorkload, NetworkWorkload, ParallelismIn
 
@@ -25,6 +27,7 @@ def to_run(workload: NetworkWorkload, *, dtype: str) -> Run:
         optimizer=given.optimizer,
         accumulation=int(given.gradient_accumulation),
         recompute=given.recompute,
+        stack=serving_stack(given.software, given.mode, dtype),
         parallelism=split,
     )
     errors = [*_batch_errors(run), *_parallel_errors(split)]
@@ -39,10 +42,17 @@ def to_run(workload: NetworkWorkload, *, dtype: str) -> Run:
 
 
 def to_parallelism(form: ParallelismIn) -> Parallelism:
-    """Return the parallelism with integer sizes."""
+    """Return the parallelism with integer sizes; replicas of attention are data-parallel ones with experts between."""
+    replicas = int(form.attention_data)
+    if form.tensor % replicas:
+        message = f"must divide tensor, {form.tensor:.0f}, got {replicas}"
+        raise BadInput(
+            f"workload.parallelism.attention_data: {message}",
+            errors=[FieldError((*_LOC, "parallelism", "attention_data"), message)],
+        )
     return Parallelism(
-        data=int(form.data),
-        tensor=int(form.tensor),
+        data=int(form.data) * replicas,
+        tensor=int(form.tensor) // replicas,
         pipeline=int(form.pipeline),
         expert=int(form.expert),
         microbatches=int(form.microbatches),
@@ -59,6 +69,14 @@ def is_host_launched(software: str | None, mode: str, dtype: str) -> bool:
     if software is not None:
         return bool(is_eager(software))
     return mode == "training" or dtype in _EAGER_DTYPES
+
+
+def serving_stack(software: str | None, mode: str, dtype: str) -> str | None:
+    """Return the serving stack whose kernels run, the first for an unknown one; None where the host launches each."""
+    if is_host_launched(software, mode, dtype):
+        return None
+    code = stack_of(software or "")
+    return STACKS[0] if np.isnan(code) else STACKS[int(code)]
 
 
 def attention_kernels(workload: ModelWorkload) -> str:

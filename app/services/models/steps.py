@@ -22,6 +22,7 @@ from app.graphs.step_interval import step_interval
 from app.predictors.intervals.network_widths import network_widths
 from app.predictors.intervals.prior import width_at
 from app.services.models.networks import Prepared
+from app.services.models.quickest_sums import quickest_sums
 from app.services.operators.internode import predict_on
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import GpuTable
@@ -74,8 +75,12 @@ def time_step(  # noqa: PLR0913  what is asked, and of whom  # (the query, and i
 
     def answered(ops: OpTable) -> Predictions:
         network = run.parallelism.network_bytes_per_s
-        return predict_on(
-            engine, ops, gpus, targets, predictor=predictor, coverage=coverage, network_bytes_per_s=network
+        return quickest_sums(
+            ops,
+            len(targets),
+            lambda rows: predict_on(
+                engine, rows, gpus, targets, predictor=predictor, coverage=coverage, network_bytes_per_s=network
+            ),
         )
 
     answer = answered(table)

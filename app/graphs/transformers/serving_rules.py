@@ -1,0 +1,113 @@
+"""How serving stacks run a transformer layer: what each merges, fuses and sums how, as a table of rules.
+
+Lowering reads the rules of a run's stack; it has no branch on a stack's name. A stack that is not in the table runs as
+vLLM. Sources are files of the stacks' repositories, at the releases that the serving points were measured with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from app.graphs.run import Run
+from app.ops.stacks import STACKS
+
+VLLM, SGLANG, TRTLLM = STACKS
+
+
+class Rule(NamedTuple):
+    """One thing that stacks do: its name, a field of StackRules; the stacks that do it; and where that is written."""
+
+    name: str
+    stacks: tuple[str, ...]
+    source: str
+
+
+RULES = (
+    Rule(
+        "merges_qkv",
+        STACKS,
+        "vllm model_executor/layers/linear.py QKVParallelLinear; sglang srt/layers/linear.py QKVParallelLinear; "
+        "tensorrt_llm _torch/modules/attention.py qkv_proj",
+    ),
+    Rule(
+        "merges_gate_up",
+        STACKS,
+        "vllm and sglang MergedColumnParallelLinear; tensorrt_llm _torch/modules/gated_mlp.py gate_up_proj",
+    ),
+    Rule(
+        "merges_latent_down",
+        STACKS,
+        "vllm model_executor/models/deepseek_v2.py fused_qkv_a_proj; sglang srt/models/deepseek_v2.py "
+        "fused_qkv_a_proj_with_mqa; tensorrt_llm _torch/models/modeling_deepseekv3.py kv_a_proj_with_mqa",
+    ),
+    Rule(
+        "adds_in_norm",
+        STACKS,
+        "vllm csrc/layernorm_kernels.cu fused_add_rms_norm; sglang sgl-kernel fused_add_rmsnorm; tensorrt_llm "
+        "flashinfer_fused_add_rmsnorm",
+    ),
+    Rule(
+        "gates_in_activation",
+        STACKS,
+        "vllm csrc/activation_kernels.cu silu_and_mul; sglang sgl-kernel silu_and_mul; tensorrt_llm swiglu",
+    ),
+    Rule(
+        "rotates_into_cache",
+        STACKS,
+        "vllm csrc/pos_encoding_kernels.cu and cache_kernels.cu, one after another; sglang "
+        "fused_set_kv_buffer; tensorrt_llm applyBiasRopeUpdateKVCache",
+    ),
+    Rule(
+        "routes_in_one",
+        STACKS,
+        "vllm csrc/moe grouped_topk and topk_softmax; sglang moe_fused_gate; tensorrt_llm noAuxTcOp",
+    ),
+    Rule(
+        "spreads_unevenly",
+        STACKS,
+        "aiconfigurator sdk/models.py: tokens of served requests spread over experts by power_law_1.2; evenly spread, "
+        "gpt-oss-120b would read a fifth more weights than it does (gpucast evaluate serving-steps)",
+    ),
+    Rule(
+        "sums_itself",
+        STACKS,
+        "vllm csrc/custom_all_reduce.cuh; sglang sgl-kernel custom_all_reduce; tensorrt_llm "
+        "customAllReduceKernels.cu: for small messages, NCCL for large ones",
+    ),
+    Rule(
+        "norms_in_sum",
+        (TRTLLM,),
+        "tensorrt_llm _torch/distributed/ops.py AllReduceFusionOp.RESIDUAL_RMS_NORM",
+    ),
+    Rule(
+        "floors_fp8",
+        (TRTLLM,),
+        "aiconfigurator's fp8 products of TensorRT-LLM hold 12 us of the host, which a CUDA graph saves; in FP8 "
+        "Llama-3.1-70B they would take 1.4 times what was measured (gpucast evaluate serving-steps): timed as vLLM's",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StackRules:
+    """What a run's stack does, a field per rule (RULES); nothing where no serving stack runs."""
+
+    merges_qkv: bool = False
+    merges_gate_up: bool = False
+    merges_latent_down: bool = False
+    adds_in_norm: bool = False
+    gates_in_activation: bool = False
+    rotates_into_cache: bool = False
+    routes_in_one: bool = False
+    spreads_unevenly: bool = False
+    sums_itself: bool = False
+    norms_in_sum: bool = False
+    floors_fp8: bool = False
+
+
+def rules_of(run: Run) -> StackRules:
+    """Return the rules of a run's serving stack in prefill and decode; none in other modes, or without a stack."""
+    if run.stack is None or run.mode not in ("prefill", "decode") or run.attention == "eager":
+        return StackRules()
+    return StackRules(**{rule.name: run.stack in rule.stacks for rule in RULES})

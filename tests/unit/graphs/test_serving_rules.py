@@ -1,0 +1,104 @@
+"""Transformers lowered as serving stacks run them."""
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from app.graphs.importers.hf import lower
+from app.graphs.run import Parallelism, Run
+from app.graphs.transformers.serving_rules import RULES, StackRules, rules_of
+from app.ops import OP_CODE, OPS
+from app.ops.collective import CUSTOM
+from app.ops.stacks import STACKS
+from app.tables.workload import Workload
+from tests.unit.transformers import PUBLISHED, config
+
+DECODE = Run(mode="decode", batch=8, sequence=1024, dtype="bf16", attention="flash")
+LLAMA = config("llama-2-7b")
+LATENT = next(config for config, _ in PUBLISHED.values() if config["model_type"] == "deepseek_v2")
+GENERATING = [name for name, (config, _) in PUBLISHED.items() if config["model_type"] not in ("bert", "roberta", "vit")]
+
+
+def kernels(rows: Workload, block: int = 1) -> list[tuple[str, str]]:
+    """Operator and name of each row of a block."""
+    return [
+        (OPS[kind].name, name)
+        for kind, name, of in zip(rows.ops.kind, rows.names, rows.block, strict=True)
+        if of == block
+    ]
+
+
+def weights(rows: Workload) -> float:
+    return float(rows.parameters @ rows.repeats[rows.block])
+
+
+def test_every_rule_is_a_field_with_stacks_and_a_source() -> None:
+    assert {rule.name for rule in RULES} == set(StackRules.__dataclass_fields__)
+    assert all(set(rule.stacks) <= set(STACKS) and rule.stacks and rule.source for rule in RULES)
+
+
+def test_a_layer_of_vllm_merges_products_and_fuses_what_is_between() -> None:
+    layer = [
+        ("add_norm", "attention.norm"),
+        ("linear", "attention.qkv"),
+        ("rotary_cache", "attention.rotary_cache"),
+        ("attention_decode", "attention"),
+        ("linear", "attention.output"),
+        ("add_norm", "mlp.norm"),
+        ("linear", "mlp.gate_up"),
+        ("gated_activation", "mlp.product"),
+        ("linear", "mlp.down"),
+    ]
+    assert kernels(lower(LLAMA, replace(DECODE, stack="vllm"))) == layer
+    assert len(kernels(lower(LLAMA, DECODE))) > len(layer)
+
+
+def test_latent_attention_merges_its_first_products() -> None:
+    compressed = LATENT | {"q_lora_rank": 1536}
+    names = [name for _, name in kernels(lower(compressed, replace(DECODE, stack="sglang")))]
+    assert "attention.query_key_down" in names
+    assert not {"attention.query_down", "attention.key_down"} & set(names)
+
+
+def test_sums_are_the_stacks_own_and_hold_the_norm_in_tensorrt_llm() -> None:
+    split = replace(DECODE, parallelism=Parallelism(tensor=2))
+    found = {stack: lower(LLAMA, replace(split, stack=stack)) for stack in STACKS}
+    sums = found["trtllm"].ops.kind == OP_CODE["all_reduce"]
+    assert (found["trtllm"].ops.column("implementation")[sums] == CUSTOM).sum() >= 2
+    per_stack = {stack: Counter(op for op, _ in kernels(rows))["add_norm"] for stack, rows in found.items()}
+    assert per_stack == {"vllm": 2, "sglang": 2, "trtllm": 0}
+
+
+@pytest.mark.parametrize("stack", STACKS)
+@pytest.mark.parametrize("name", GENERATING)
+def test_no_weight_is_lost(name: str, stack: str) -> None:
+    config = PUBLISHED[name][0]
+    for run in (DECODE, replace(DECODE, mode="prefill")):
+        assert weights(lower(config, replace(run, stack=stack))) == weights(lower(config, run))
+
+
+def test_rows_have_the_column_of_their_stack() -> None:
+    rows = lower(LLAMA, replace(DECODE, stack="sglang"))
+    assert (rows.ops.column("stack") == STACKS.index("sglang")).all()
+    assert np.isnan(lower(LLAMA, DECODE).ops.column("stack")).all()
+
+
+def test_fp8_products_of_tensorrt_llm_are_timed_as_vllms() -> None:
+    rows = lower(LLAMA, replace(DECODE, stack="trtllm", dtype="fp8"))
+    products = (rows.ops.kind == OP_CODE["linear"]) & (rows.ops.dtype == rows.ops.dtype[2])
+    stacks = {rows.names[row]: rows.ops.column("stack")[row] for row in np.flatnonzero(products)}
+    assert stacks["mlp.down"] == STACKS.index("vllm")
+
+
+def test_the_cache_has_its_own_format() -> None:
+    plain, narrow = (lower(LLAMA, replace(DECODE, stack="vllm", kv_dtype=dtype)) for dtype in (None, "fp8"))
+    assert narrow.kv_bytes.sum() == 0.5 * plain.kv_bytes.sum()
+
+
+def test_other_modes_and_eager_attention_have_no_rules() -> None:
+    serving = replace(DECODE, stack="vllm")
+    assert rules_of(serving).merges_qkv
+    for run in (replace(serving, mode="inference"), replace(serving, attention="eager"), DECODE):
+        assert rules_of(run) == StackRules()

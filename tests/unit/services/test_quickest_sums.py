@@ -1,0 +1,33 @@
+"""All-reduces of serving stacks: the quicker of two kernels."""
+
+import numpy as np
+
+from app.ops import OP_CODE
+from app.ops.collective import CUSTOM, NCCL
+from app.services.models.quickest_sums import quickest_sums
+from app.tables.ops import OpTable
+from app.tables.predictions import Predictions
+from tests.unit.operators import operators
+
+
+def test_each_gpu_has_the_quicker_of_the_stacks_own_and_the_library() -> None:
+    sums = operators("all_reduce", *({"message_bytes": 1e6, "devices": 8, "implementation": k} for k in (CUSTOM, NCCL)))
+    asked: list[OpTable] = []
+
+    def predict(ops: OpTable) -> Predictions:
+        """On the first GPU the stack's own takes 1 s and the library's 2 s, on the second 4 s and 3 s."""
+        asked.append(ops)
+        own = ops.column("implementation") == CUSTOM
+        seconds = np.concatenate([np.where(own, 1.0, 2.0), np.where(own, 4.0, 3.0)])
+        return Predictions(*[seconds] * len(Predictions.__dataclass_fields__))
+
+    found = quickest_sums(sums, 2, predict)
+    assert found.latency_s.tolist() == [1.0, 2.0, 3.0, 3.0]
+    assert len(asked[0]) == 3
+
+
+def test_other_rows_are_predicted_once() -> None:
+    rows = operators("linear", {"m": 1, "n": 2, "k": 3})
+    assert rows.kind[0] == OP_CODE["linear"]
+    nothing = Predictions(*[np.ones(1)] * len(Predictions.__dataclass_fields__))
+    assert quickest_sums(rows, 1, lambda ops: nothing) is nothing
