@@ -49,6 +49,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._unsent = 0  # bytes of the answer that waited when last looked at
         self._timer: asyncio.TimerHandle | None = None
         self._since = 0.0  # when the request, or the wait for it, began
+        self._idle_since: float | None = None  # when the last answer ended; None while there is a request
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Refuse the connection with 503 if there are too many; otherwise wait for a request."""
@@ -60,8 +61,10 @@ class BoundedHttp(HttpToolsProtocol):
             self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timer."""
+        """Stop the timers."""
         self._unwatch()
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -103,6 +106,36 @@ class BoundedHttp(HttpToolsProtocol):
         """Note that the request is whole."""
         self._begun = False
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request, or wait for one. uvicorn does the same with a timer per answer."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+            return
+        self._idle_since = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self._close_if_idle_in(self.timeout_keep_alive)
+
+    def _unset_keepalive_if_required(self) -> None:
+        self._idle_since = None
+
+    def _close_if_idle_in(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close the connection if it was idle for so long; otherwise look again."""
+        self.timeout_keep_alive_task = None
+        if self._idle_since is None:  # the end of the request starts the timer again
+            return
+        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self._close_if_idle_in(left)
+        else:
+            super().timeout_keep_alive_handler()
 
     def send_400_response(self, msg: str) -> None:
         """Answer what the parser could not read, or what was raised in one of its callbacks."""

@@ -75,12 +75,11 @@ class TimeLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on while the timer runs."""
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop:
-            self._loop = loop
-            loop.call_later(self._tick, self._look)
+        if self._loop is None or not self._loop.is_running():
+            self._loop = asyncio.get_running_loop()  # a system call
+            self._loop.call_later(self._tick, self._look)
         request = _Timed(scope, receive, send)
-        self._open[request] = loop.time() + self._seconds
+        self._open[request] = time.monotonic() + self._seconds
         try:
             await self._app(scope, receive, request.answered)
         finally:
@@ -90,8 +89,7 @@ class TimeLimit:
 
     def _look(self) -> None:
         """Answer late requests; stop the timer if no request is left."""
-        loop = asyncio.get_running_loop()
-        now = loop.time()
+        loop, now = asyncio.get_running_loop(), time.monotonic()
         late = list(itertools.takewhile(lambda request: self._open[request] <= now, self._open))
         for request in late:
             del self._open[request]
@@ -129,16 +127,13 @@ class _Timed:
 
 
 class Headless:
-    """Answer HEAD as GET without the body, for probes."""
+    """Answer HEAD, which probes send, as GET without the body."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on; drop the body of the answer to HEAD."""
-        if scope["method"] != "HEAD":
-            await self._app(scope, receive, send)
-            return
+        """Pass the request on as GET; drop the body of the answer."""
 
         async def bare(message: Message) -> None:
             await send({**message, "body": b""} if message["type"] == "http.response.body" else message)

@@ -37,6 +37,7 @@ class PredictRoute:
 
     def __init__(self) -> None:
         self._waiting: list[tuple[PredictRequest, asyncio.Future[PredictResponse]]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None  # of those that wait
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; errors go to the application's handlers."""
@@ -78,10 +79,10 @@ class PredictRoute:
 
     def _together(self, holder: SnapshotHolder, request: PredictRequest) -> asyncio.Future[PredictResponse]:
         """Return the answer for a kernel, computed together with all waiting requests."""
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[PredictResponse] = loop.create_future()
-        if not self._waiting:
-            loop.call_soon(loop.call_soon, self._flush, holder)
+        if self._loop is None or not self._waiting:
+            self._loop = asyncio.get_running_loop()  # a system call
+            self._loop.call_soon(self._loop.call_soon, self._flush, holder)
+        answer: asyncio.Future[PredictResponse] = self._loop.create_future()
         self._waiting.append((request, answer))
         return answer
 

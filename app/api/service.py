@@ -38,7 +38,8 @@ class Service(FastAPI):
         front = TimeLimit(front, settings.request_timeout_s)
         if settings.traces is not None:
             front = traced(front, settings.traces)
-        self._front = Headless(Observe(front, self.metrics))
+        self._front = Observe(front, self.metrics)
+        self._headless = Headless(self._front)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """HTTP goes through the middleware; the lifespan does not."""
@@ -46,4 +47,4 @@ class Service(FastAPI):
             await super().__call__(scope, receive, send)
             return
         scope["app"] = self
-        await self._front(scope, receive, send)
+        await (self._headless if scope["method"] == "HEAD" else self._front)(scope, receive, send)

@@ -9,6 +9,7 @@ from app.ops.kernel import (
     ACCESS_CODE,
     BYTES_PER_LANE_OPERATION,
     FIELD_INDEX,
+    GIVEN,
     IDENTITY_FIELDS,
     LOOP_RATIO,
     LOOPS,
@@ -18,6 +19,7 @@ from app.ops.kernel import (
 from app.runtime.compiled import compiled
 from app.tables.arrays import Floats
 
+_GIVEN = len(GIVEN)
 _FLOPS, _BYTES, _WORKING_SET = (FIELD_INDEX[name] for name in ("flops", "bytes", "working_set_bytes"))
 _LANES, _ATOMICS, _ADDRESSES = (
     FIELD_INDEX[name] for name in ("lane_operations", "atomic_operations", "atomic_addresses")
@@ -32,17 +34,20 @@ _HASH_BITS = np.uint64(52)
 _HALF, _FIRST, _SECOND = np.uint64(33), np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
 
 
-def complete_figures(dims: Floats) -> None:
-    """Fill what follows from the given figures of launches, `dims` float64 [fields, n]; an absent figure is NaN.
+def fill_figures(given: bytes, dims: Floats) -> None:
+    """Fill `dims`, float64 [fields, n], from the given figures of launches, float64 [n, len(GIVEN)], NaN where absent.
 
     An absent working set is all bytes; absent lane operations are the FLOPs and the words moved, at least the atomics.
     """
-    _complete(dims, dims.view(np.uint64))
+    _fill(np.frombuffer(given), np.frombuffer(given, np.uint64), dims)
 
 
 @compiled
-def _complete(dims: Floats, bits: NDArray[np.uint64]) -> None:
+def _fill(given: Floats, bits: NDArray[np.uint64], dims: Floats) -> None:
     for k in range(dims.shape[1]):
+        first = k * _GIVEN
+        for field in range(_GIVEN):
+            dims[field, k] = given[first + field]
         flops, moved, atomics = _or_zero(dims[_FLOPS, k]), _or_zero(dims[_BYTES, k]), _or_zero(dims[_ATOMICS, k])
         lanes = dims[_LANES, k]
         if np.isnan(lanes):
@@ -58,7 +63,7 @@ def _complete(dims: Floats, bits: NDArray[np.uint64]) -> None:
         elif lanes > LOOP_RATIO * (1.0 + flops) or dims[_PATTERN, k] == _STRIDED or diverges:
             mechanism = LOOPS
         dims[_MECHANISM, k] = mechanism
-        dims[_LAUNCH, k] = _launch(dims, bits, k)
+        dims[_LAUNCH, k] = _launch(given, bits, first)
 
 
 @compiled
@@ -67,12 +72,12 @@ def _or_zero(figure: float) -> float:
 
 
 @compiled
-def _launch(dims: Floats, bits: NDArray[np.uint64], k: int) -> float:
+def _launch(given: Floats, bits: NDArray[np.uint64], first: int) -> float:
     """Return a hash of the figures that identify a launch, equal for absent ones and zeros."""
     value = np.uint64(0)
     for field in _IDENTITY:
-        if abs(dims[field, k]) > 0.0:  # False for NaN
-            value ^= bits[field, k]
+        if abs(given[first + field]) > 0.0:  # False for NaN
+            value ^= bits[first + field]
         value = (value ^ (value >> _HALF)) * _FIRST
         value = (value ^ (value >> _HALF)) * _SECOND + np.uint64(field)
     return float(value >> (np.uint64(64) - _HASH_BITS))

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.ops.kernel import FIELD_INDEX, FIELDS
+from app.ops.kernel import FIELD_INDEX, FIELDS, GIVEN
 from app.tables.gpus import GpuSpec
 from app.tables.measurements import Evidence, Measurements
 from app.tables.ops import DTYPE_CODE, OpTable
-from app.wire.kernel_figures import complete_figures
+from app.wire.kernel_figures import fill_figures
 
 TURING = GpuSpec(
     id="turing",
@@ -55,9 +55,9 @@ def measured_gpu(spec: GpuSpec, *, compute: float, bandwidth: float) -> GpuSpec:
 
 def kernels(rows: Sequence[Mapping[str, float]], *, label: Sequence[int] | None = None, dtype: str = "fp32") -> OpTable:
     """A table of launches from the fields given; `label` defaults to one kernel."""
-    figures = [[row.get(name) for name in FIELDS] for row in rows]
-    dims = np.ascontiguousarray(np.array(figures, dtype=np.float64).reshape(-1, len(FIELDS)).T)
-    complete_figures(dims)
+    figures = [[row.get(name) for name in GIVEN] for row in rows]
+    dims = np.empty((len(FIELDS), len(rows)))
+    fill_figures(np.array(figures, dtype=np.float64).tobytes(), dims)
     zeros = np.zeros(len(rows), dtype=np.intp)
     labels = zeros if label is None else np.array(label, dtype=np.intp)
     return OpTable(zeros, zeros + DTYPE_CODE[dtype], labels, FIELD_INDEX, dims)
