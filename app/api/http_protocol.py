@@ -13,6 +13,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from app.api import problems
 from app.api.joined_writes import JoinedWrites
+from app.api.usual_answer import UsualAnswer
 from app.config import Settings
 from app.errors import GpucastError, HeadersTooLarge, Malformed, TooSlow, Unavailable
 
@@ -97,6 +98,7 @@ class BoundedHttp(HttpToolsProtocol):
             raise HeadersTooLarge(MAX_HEADER_BYTES)
         self._in_body = True
         super().on_headers_complete()
+        self.cycle.__class__ = UsualAnswer  # uvicorn makes it, of its own class; its task has not begun
         self.headers = _TRAILERS
 
     def _head_bytes(self) -> int:
