@@ -9,6 +9,7 @@ from app.ops.elementwise import ELEMENTWISE_OPS
 from app.ops.embedding import EMBEDDING_OPS
 from app.ops.gemm import GEMM_OPS
 from app.ops.glue import GLUE_OPS
+from app.ops.linear_attention import LINEAR_ATTENTION_OPS
 from app.ops.memory import MEMORY_OPS
 from app.ops.moe import MOE_OPS
 from app.ops.network import NETWORK_OPS
@@ -31,6 +32,7 @@ OPS = (
     *MEMORY_OPS,
     *GLUE_OPS,
     *NETWORK_OPS,
+    *LINEAR_ATTENTION_OPS,
 )
 OP_CODE = {op.name: code for code, op in enumerate(OPS)}
 # Columns of a table that mixes deep-learning operators: NaN where a family lacks one.

@@ -1186,6 +1186,9 @@ class OperatorsWorkload(TypedDict):
         | GatedActivationOperator
         | RotaryCacheOperator
         | NetworkOperator
+        | LinearAttentionOperator
+        | LinearAttentionStepOperator
+        | ShortConvolutionOperator
     ]
 
 
@@ -1800,6 +1803,59 @@ NetworkOperator = TypedDict(
 )
 
 
+class LinearAttentionOperator(TypedDict):
+    """LinearAttentionOperator"""
+
+    op: Literal["linear_attention"]
+    batch: float
+    key_heads: float
+    value_heads: float
+    key_dim: float
+    value_dim: float
+    query_length: float
+    chunk: NotRequired[float | None]
+    kind: NotRequired[Literal["gdn", "kda", "mamba2"] | None]
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+
+
+class LinearAttentionStepOperator(TypedDict):
+    """LinearAttentionStepOperator"""
+
+    op: Literal["linear_attention_step"]
+    batch: float
+    key_heads: float
+    value_heads: float
+    key_dim: float
+    value_dim: float
+    query_length: NotRequired[float | None]
+    kind: NotRequired[Literal["gdn", "kda", "mamba2"] | None]
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+
+
+class ShortConvolutionOperator(TypedDict):
+    """ShortConvolutionOperator"""
+
+    op: Literal["short_convolution"]
+    batch: float
+    query_length: float
+    channels: float
+    taps: NotRequired[float | None]
+    form: NotRequired[Literal["scan", "step"] | None]
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+
+
 class OperatorTableRequest(TypedDict):
     """Columns of one operator on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the
     catalogue).
@@ -1817,8 +1873,8 @@ class OperatorTableRequest(TypedDict):
 OperatorTableWorkload = TypedDict(
     "OperatorTableWorkload",
     {
-        "kind": "Literal['operator_table']",
-        "op": "Literal['linear', 'bmm', 'conv2d', 'layer_norm', 'rms_norm', 'batch_norm', 'softmax', 'max_pool2d', 'avg_pool2d', 'add', 'mul', 'div', 'pow', 'relu', 'gelu', 'tanh', 'silu', 'add_scalar', 'mul_scalar', 'div_scalar', 'pow_scalar', 'add_strided', 'dropout', 'embedding', 'recurrent', 'attention_prefill', 'attention_decode', 'attention_mla', 'moe', 'all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all', 'send_recv', 'copy', 'memory', 'add_norm', 'gated_activation', 'rotary_cache', 'network']",
+        "kind": "NotRequired[str | list[str | None] | None]",
+        "op": "Literal['linear', 'bmm', 'conv2d', 'layer_norm', 'rms_norm', 'batch_norm', 'softmax', 'max_pool2d', 'avg_pool2d', 'add', 'mul', 'div', 'pow', 'relu', 'gelu', 'tanh', 'silu', 'add_scalar', 'mul_scalar', 'div_scalar', 'pow_scalar', 'add_strided', 'dropout', 'embedding', 'recurrent', 'attention_prefill', 'attention_decode', 'attention_mla', 'moe', 'all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all', 'send_recv', 'copy', 'memory', 'add_norm', 'gated_activation', 'rotary_cache', 'network', 'linear_attention', 'linear_attention_step', 'short_convolution']",
         "dtype": "NotRequired[str | list[str | None] | None]",
         "m": "NotRequired[float | list[float | None] | None]",
         "n": "NotRequired[float | list[float | None] | None]",
@@ -1877,6 +1933,13 @@ OperatorTableWorkload = TypedDict(
         "pass": "NotRequired[str | list[str | None] | None]",
         "channels_last": "NotRequired[float | list[float | None] | None]",
         "compiled": "NotRequired[float | list[float | None] | None]",
+        "key_heads": "NotRequired[float | list[float | None] | None]",
+        "value_heads": "NotRequired[float | list[float | None] | None]",
+        "key_dim": "NotRequired[float | list[float | None] | None]",
+        "value_dim": "NotRequired[float | list[float | None] | None]",
+        "chunk": "NotRequired[float | list[float | None] | None]",
+        "taps": "NotRequired[float | list[float | None] | None]",
+        "form": "NotRequired[str | list[str | None] | None]",
     },
 )
 
@@ -1967,6 +2030,14 @@ OperatorBatch = TypedDict(
         "pass": "NotRequired[str | list[str | None] | None]",
         "channels_last": "NotRequired[float | list[float | None] | None]",
         "compiled": "NotRequired[float | list[float | None] | None]",
+        "key_heads": "NotRequired[float | list[float | None] | None]",
+        "value_heads": "NotRequired[float | list[float | None] | None]",
+        "key_dim": "NotRequired[float | list[float | None] | None]",
+        "value_dim": "NotRequired[float | list[float | None] | None]",
+        "chunk": "NotRequired[float | list[float | None] | None]",
+        "kind": "NotRequired[str | list[str | None] | None]",
+        "taps": "NotRequired[float | list[float | None] | None]",
+        "form": "NotRequired[str | list[str | None] | None]",
     },
 )
 

@@ -29,6 +29,7 @@ GPUS = GpuTable.from_specs([TURING, VOLTA, LINKED])
 ROWS = {"b": 4096, "h": 1024}
 WINDOW = {"b": 8, "kernel_size": 3, "input_size": 56, "stride": 2, "padding": 1}
 PREFILL = {"batch": 2, "heads": 16, "kv_heads": 4, "head_dim": 128, "query_length": 512, "context_length": 2048}
+STATE = {"batch": 2, "key_heads": 16, "value_heads": 32, "key_dim": 128, "value_dim": 128}
 # Per family: a row in its middle, and the dims of which more can only be more work.
 FAMILIES: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
     "linear": ({"m": 512, "n": 1024, "k": 768}, ("m", "n", "k", "backward")),
@@ -54,6 +55,12 @@ FAMILIES: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
     "moe": (
         {"tokens": 512, "hidden": 2048, "intermediate": 1024, "experts": 64, "top_k": 8, "expert_parallel": 4},
         ("tokens", "hidden", "intermediate", "top_k", "backward"),
+    ),
+    "linear_attention": (STATE | {"query_length": 512}, ("batch", "key_dim", "value_dim", "query_length", "backward")),
+    "linear_attention_step": (STATE | {"query_length": 2}, ("batch", "key_dim", "value_dim", "query_length")),
+    "short_convolution": (
+        {"batch": 2, "query_length": 512, "channels": 4096},
+        ("batch", "query_length", "channels", "backward"),
     ),
     "copy": (ROWS, ("b", "h")),
     "memory": ({"bytes": 1e6}, ("bytes",)),

@@ -112,6 +112,72 @@ _SUPER_49B: dict[str, Any] = {
         for _ in range(count)
     ],
 }  # fmt: skip
+_QWEN3_NEXT: dict[str, Any] = {
+    "model_type": "qwen3_next", "hidden_size": 2048, "intermediate_size": 5120, "num_attention_heads": 16,
+    "num_key_value_heads": 2, "head_dim": 256, "num_hidden_layers": 48, "num_experts": 512, "num_experts_per_tok": 10,
+    "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512, "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128, "vocab_size": 151936,
+}  # fmt: skip
+_NEMOTRON_NANO: dict[str, Any] = {
+    "model_type": "nemotron_h", "hidden_size": 2688, "num_attention_heads": 32, "num_key_value_heads": 2,
+    "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME", "head_dim": 128,
+    "moe_intermediate_size": 1856, "moe_shared_expert_intermediate_size": 3712, "n_routed_experts": 128,
+    "num_experts_per_tok": 6, "mamba_num_heads": 64, "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 8,
+    "vocab_size": 131072, "mlp_hidden_act": "relu2",
+}  # fmt: skip
+_CODESTRAL_MAMBA: dict[str, Any] = {
+    "model_type": "mamba2", "hidden_size": 4096, "num_heads": 128, "head_dim": 64, "state_size": 128, "n_groups": 8,
+    "num_hidden_layers": 64, "vocab_size": 32768,
+}  # fmt: skip
+_GRANITE_TINY: dict[str, Any] = {
+    "model_type": "granitemoehybrid", "hidden_size": 1536, "intermediate_size": 512, "shared_intermediate_size": 1024,
+    "num_local_experts": 64, "num_experts_per_tok": 6, "num_attention_heads": 12, "num_key_value_heads": 4,
+    "num_hidden_layers": 40, "mamba_n_heads": 48, "mamba_d_state": 128, "vocab_size": 100352,
+    "layer_types": ["attention" if k in (5, 15, 25, 35) else "mamba" for k in range(40)], "tie_word_embeddings": True,
+}  # fmt: skip
+_BAMBA: dict[str, Any] = {
+    "model_type": "bamba", "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "num_hidden_layers": 32, "attn_layer_indices": [9, 18, 27], "attn_rotary_emb": 64,
+    "mamba_n_heads": 128, "mamba_d_state": 128, "vocab_size": 128256,
+}  # fmt: skip
+_FALCON_H1: dict[str, Any] = {
+    "model_type": "falcon_h1", "hidden_size": 5120, "intermediate_size": 21504, "num_attention_heads": 20,
+    "num_key_value_heads": 4, "head_dim": 128, "num_hidden_layers": 72, "mamba_d_ssm": 4096, "mamba_n_heads": 32,
+    "mamba_d_head": 128, "mamba_d_state": 256, "mamba_n_groups": 2, "vocab_size": 261120,
+}  # fmt: skip
+_KIMI_LINEAR: dict[str, Any] = {
+    "model_type": "kimi_linear", "hidden_size": 2304, "intermediate_size": 9216, "num_attention_heads": 32,
+    "num_hidden_layers": 27, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+    "first_k_dense_replace": 1, "num_experts": 256, "num_experts_per_token": 8, "num_shared_experts": 1,
+    "moe_intermediate_size": 1024, "vocab_size": 163840,
+    "linear_attn_config": {"num_heads": 32, "head_dim": 128, "full_attn_layers": [4, 8, 12, 16, 20, 24, 27]},
+}  # fmt: skip
+_GLM_AIR: dict[str, Any] = {
+    "model_type": "glm4_moe", "hidden_size": 4096, "intermediate_size": 10944, "num_attention_heads": 96,
+    "num_key_value_heads": 8, "head_dim": 128, "attention_bias": True, "first_k_dense_replace": 1,
+    "n_routed_experts": 128, "n_shared_experts": 1, "num_experts_per_tok": 8, "moe_intermediate_size": 1408,
+    "num_hidden_layers": 46, "vocab_size": 151552, "n_group": 1,
+}  # fmt: skip
+_SIGLIP: dict[str, Any] = {"hidden_size": 1152, "intermediate_size": 4304, "image_size": 896, "patch_size": 14}
+_GEMMA3_4B: dict[str, Any] = {
+    "model_type": "gemma3", "vision_config": _SIGLIP,
+    "text_config": {
+        "model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_attention_heads": 8,
+        "num_key_value_heads": 4, "head_dim": 256, "num_hidden_layers": 34, "vocab_size": 262208,
+    },
+}  # fmt: skip
+_MISTRAL_SMALL: dict[str, Any] = {
+    "model_type": "mistral3", "spatial_merge_size": 2, "vision_config": {"patch_size": 14},
+    "text_config": {
+        "model_type": "mistral", "hidden_size": 5120, "intermediate_size": 32768, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "head_dim": 128, "num_hidden_layers": 40, "vocab_size": 131072,
+    },
+}  # fmt: skip
+_QWEN25_VL_7B: dict[str, Any] = {
+    "model_type": "qwen2_5_vl", "hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads": 28,
+    "num_key_value_heads": 4, "num_hidden_layers": 28, "vocab_size": 152064,
+    "vision_config": {"depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "out_hidden_size": 3584},
+}  # fmt: skip
 
 FURTHER: dict[str, tuple[dict[str, Any], int]] = {
     "bert-base, without a head": (config("bert-base", architectures=["BertModel"]), 109_482_240),
@@ -129,5 +195,16 @@ FURTHER: dict[str, tuple[dict[str, Any], int]] = {
     "qwen3-vl-2b": (_QWEN3_VL_2B, 2_127_532_032),
     "llama-4-scout": (_LLAMA4_SCOUT, 108_641_793_536),
     "llama-3.3-nemotron-super-49b": (_SUPER_49B, 49_867_145_216),
+    "qwen3-next-80b": (_QWEN3_NEXT, 79_674_391_296),
+    "nemotron-3-nano": (_NEMOTRON_NANO, 31_577_940_288),
+    "codestral-mamba": (_CODESTRAL_MAMBA, 7_285_403_648),
+    "granite-4.0-h-tiny": (_GRANITE_TINY, 6_939_037_248),
+    "bamba-9b": (_BAMBA, 9_780_235_392),
+    "falcon-h1-34b": (_FALCON_H1, 33_642_221_312),
+    "kimi-linear-48b": (_KIMI_LINEAR, 49_122_681_728),
+    "glm-4.5-air": (_GLM_AIR, 106_852_251_264),
+    "gemma-3-4b": (_GEMMA3_4B, 4_300_079_472),
+    "mistral-small-3.1": (_MISTRAL_SMALL, 24_011_361_280),
+    "qwen2.5-vl-7b": (_QWEN25_VL_7B, 8_292_166_656),
 }
 PUBLISHED = {name: (config(name), count) for name, count in BUILT_IN.items()} | FURTHER

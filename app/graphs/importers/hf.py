@@ -17,14 +17,17 @@ from app.graphs.importers.families.gemma import gemma, gemma2, gemma3, gemma4
 from app.graphs.importers.families.glm import glm4_moe
 from app.graphs.importers.families.gpt import gpt2, opt
 from app.graphs.importers.families.gpt_oss import gpt_oss
+from app.graphs.importers.families.kimi import kimi_linear
 from app.graphs.importers.families.llama import llama, mistral, qwen2, qwen3
 from app.graphs.importers.families.llama4 import llama4
+from app.graphs.importers.families.mamba import bamba, falcon_h1, granite_hybrid, mamba2, nemotron_h
 from app.graphs.importers.families.mimo import mimo_v2
 from app.graphs.importers.families.minimax import minimax_m2
 from app.graphs.importers.families.mixtures import mixtral, qwen2_moe, qwen3_moe
 from app.graphs.importers.families.multimodal import WRAPPERS, multimodal
 from app.graphs.importers.families.nemotron_nas import nemotron_nas
 from app.graphs.importers.families.phi import phi, phi3
+from app.graphs.importers.families.qwen_hybrid import qwen3_5, qwen3_next
 from app.graphs.importers.families.step import step3p7
 from app.graphs.importers.families.t5 import switch_transformers, t5
 from app.graphs.importers.families.vit import vit
@@ -36,9 +39,11 @@ from app.graphs.transformers.lowering import write
 from app.tables.workload import Workload
 
 _FAMILIES: Mapping[str, Callable[[Fields], Architecture]] = {
+    "bamba": bamba,
     "bert": bert,
     "deepseek_v2": deepseek_v2,
     "deepseek_v3": deepseek_v3,
+    "falcon_h1": falcon_h1,
     "gemma": gemma,
     "gemma2": gemma2,
     "gemma3_text": gemma3,
@@ -46,22 +51,29 @@ _FAMILIES: Mapping[str, Callable[[Fields], Architecture]] = {
     "glm4_moe": glm4_moe,
     "gpt2": gpt2,
     "gpt_oss": gpt_oss,
+    "granitemoehybrid": granite_hybrid,
     "kimi_k2": deepseek_v3,
+    "kimi_linear": kimi_linear,
     "llama": llama,
     "llama4_text": llama4,
+    "mamba2": mamba2,
     "mimo": qwen2,
     "mimo_v2_flash": mimo_v2,
     "minimax_m2": minimax_m2,
     "mistral": mistral,
     "mixtral": mixtral,
     "nemotron-nas": nemotron_nas,
+    "nemotron_h": nemotron_h,
     "opt": opt,
     "phi": phi,
     "phi3": phi3,
     "qwen2": qwen2,
     "qwen2_moe": qwen2_moe,
     "qwen3": qwen3,
+    "qwen3_5_moe_text": qwen3_next,
+    "qwen3_5_text": qwen3_5,
     "qwen3_moe": qwen3_moe,
+    "qwen3_next": qwen3_next,
     "qwen3_vl_moe_text": qwen3_moe,
     "qwen3_vl_text": qwen3,
     "roberta": roberta,

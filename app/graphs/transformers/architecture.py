@@ -88,6 +88,36 @@ class Attention:
 
 
 @dataclass(frozen=True, slots=True)
+class Recurrence:
+    """A layer of linear attention: projections, a short convolution, a state per head, a gated norm (Mamba2, Qwen3.5).
+
+    kind         rule by which the state changes (app.ops.linear_attention)
+    key_heads, value_heads, key_dim, value_dim  heads and elements of keys and of values (mamba2: groups, heads, state,
+                 elements of a head)
+    taps         tokens that the convolution spans; `filter_bias`: it has a bias
+    chunk        tokens that prefill computes at once
+    bias         the projections have biases
+    decay_rank   features between the two linear layers that give a decay per element of the key (kda)
+    gate_rank    the same of the output gate; 0: one linear layer
+    normed       a norm follows the state: per head; or of all heads together (`whole_norm`)
+    """
+
+    kind: Literal["gdn", "kda", "mamba2"]
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    taps: int = 4
+    filter_bias: bool = False
+    chunk: int = 64
+    bias: bool = False
+    decay_rank: int = 0
+    gate_rank: int = 0
+    normed: bool = True
+    whole_norm: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class FeedForward:
     """Two linear layers around an activation.
 
@@ -132,12 +162,16 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Self-attention, attention to the encoder's output (`cross`), and a feed-forward part; any may be absent."""
+    """Self-attention, attention to the encoder's output (`cross`), and a feed-forward part; any may be absent.
 
-    attention: Attention | None
+    beside  linear attention that runs on the same input as self-attention, their outputs added (Falcon-H1)
+    """
+
+    attention: Attention | Recurrence | None
     feed_forward: FeedForward | Experts | None
     order: Order = "pre"
     cross: Attention | None = None
+    beside: Recurrence | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from app.graphs.run import Run
-from app.graphs.transformers.architecture import Architecture, Attention, Embedding, Head, Layer, Stack
+from app.graphs.transformers.architecture import Architecture, Attention, Embedding, Head, Layer, Recurrence, Stack
 from app.graphs.transformers.attention import Span, cross_attention, self_attention, softcapped
 from app.graphs.transformers.feed_forward import feed_forward
 from app.graphs.transformers.latent import latent_attention
+from app.graphs.transformers.recurrence import recurrence
 from app.graphs.transformers.row_writer import Flow, RowWriter
 from app.tables.workload import Workload
 
@@ -159,11 +160,11 @@ def _layer(rows: RowWriter, layer: Layer, span: Span, stack: Stack, encoded: Flo
     width, tokens = stack.width, span.tokens
 
     def attended(x: Flow) -> Flow:
-        spec = layer.attention
-        assert spec is not None
-        if spec.latent:
-            return latent_attention(rows, x, spec, spec.latent, span, width)
-        return self_attention(rows, x, spec, span, width)
+        assert layer.attention is not None
+        y = _mixed(rows, x, layer.attention, span, width)
+        if layer.beside is None:
+            return y
+        return rows.each("add", (*y, *recurrence(rows, x, layer.beside, span, width)), tokens, width, "beside.sum")
 
     def crossed(x: Flow) -> Flow:
         assert layer.cross is not None
@@ -199,6 +200,15 @@ def _layer(rows: RowWriter, layer: Layer, span: Span, stack: Stack, encoded: Flo
             continue
         y = part(x if layer.order == "inner" else entered(x, f"{name}.norm"))
         x = rows.residual(x, y if layer.order == "pre" else normed(y, f"{name}.post_norm"), tokens, width)
+
+
+def _mixed(rows: RowWriter, x: Flow, spec: Attention | Recurrence, span: Span, width: float) -> Flow:
+    """Add the part of a layer that mixes tokens, and return its output rows."""
+    if isinstance(spec, Recurrence):
+        return recurrence(rows, x, spec, span, width)
+    if spec.latent:
+        return latent_attention(rows, x, spec, spec.latent, span, width)
+    return self_attention(rows, x, spec, span, width)
 
 
 def _head(rows: RowWriter, x: Flow, head: Head, span: Span, stack: Stack) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.graphs.refusal import refuse
 from app.graphs.run import Run
-from app.graphs.transformers.architecture import Architecture, Attention, Experts, FeedForward
+from app.graphs.transformers.architecture import Architecture, Attention, Experts, FeedForward, Recurrence
 from app.graphs.transformers.lowering import spans_of
 from app.tables.ops import WEIGHT_DTYPES
 
@@ -24,9 +24,9 @@ def check(architecture: Architecture, run: Run) -> None:
         if max_positions and run.sequence > max_positions:
             refuse(("workload", "sequence"), f"the model has positions for {max_positions} tokens")
         for layer, _ in stack.layers:
-            for attention in (layer.attention, layer.cross):
-                if attention:
-                    _attention(attention, run)
+            for mixer in (layer.attention, layer.cross, layer.beside):
+                if mixer:
+                    _mixer(mixer, run)
             if layer.feed_forward:
                 _inner(layer.feed_forward, run)
     mixtures = [
@@ -40,13 +40,16 @@ def check(architecture: Architecture, run: Run) -> None:
         _tokens(architecture, run)
 
 
-def _attention(spec: Attention, run: Run) -> None:
+def _mixer(spec: Attention | Recurrence, run: Run) -> None:
     """Refuse tensor parallelism that does not divide the heads."""
     tensor = run.parallelism.tensor
-    if spec.heads % tensor:
-        refuse(_TENSOR, f"must divide the {spec.heads} attention heads")
-    if spec.kv_heads % tensor and tensor % spec.kv_heads:
-        refuse(_TENSOR, f"must divide the {spec.kv_heads} heads of keys and values, or be a multiple of them")
+    linear = isinstance(spec, Recurrence)
+    heads, shared = (spec.value_heads, spec.key_heads) if isinstance(spec, Recurrence) else (spec.heads, spec.kv_heads)
+    if heads % tensor:
+        refuse(_TENSOR, f"must divide the {heads} {'heads of linear attention' if linear else 'attention heads'}")
+    if shared % tensor and tensor % shared:
+        of = "keys of linear attention" if linear else "keys and values"
+        refuse(_TENSOR, f"must divide the {shared} heads of {of}, or be a multiple of them")
 
 
 def _inner(spec: FeedForward | Experts, run: Run) -> None:

@@ -10,6 +10,7 @@ import pytest
 from app.config import CHECKOUT
 from app.graphs.importers.hf import lower, read
 from app.graphs.run import Run
+from tests.unit.transformers import PUBLISHED as PUBLISHED_CONFIGURATIONS
 
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data")) / "model_configs"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the configurations are not on this machine")
@@ -34,6 +35,10 @@ PUBLISHED: dict[str, tuple[float, float]] = {
     "Qwen--Qwen3-VL-32B-Instruct": (33.357, EXACT),
     "Qwen--Qwen3-VL-30B-A3B-Instruct": (31.071, EXACT),
     "Qwen--Qwen3-VL-235B-A22B-Instruct": (235.671, EXACT),
+    "Qwen--Qwen3.5-27B": (27.36, EXACT),  # 27.78 less its MTP layer, 0.42
+    "Qwen--Qwen3.5-35B-A3B": (35.0, 0.5 / 35),
+    "Qwen--Qwen3.5-122B-A10B": (122.0, EXACT),
+    "Qwen--Qwen3.5-397B-A17B": (397.0, EXACT),
     "XiaomiMiMo--MiMo-7B-Base": (7.62, EXACT),  # 7.83 less its MTP layer, 0.21
     "XiaomiMiMo--MiMo-V2-Flash": (309.0, EXACT),
     "deepseek-ai--DeepSeek-V3": (671.026, EXACT),
@@ -49,6 +54,14 @@ PUBLISHED: dict[str, tuple[float, float]] = {
     "mistralai--Mixtral-8x22B-v0.1": (140.621, EXACT),
     "moonshotai--Kimi-K2-Instruct": (1026.408, EXACT),
     "moonshotai--Kimi-K2.5": (1026.9, EXACT),  # Kimi-K2 and an encoder of 0.4
+    "moonshotai--Kimi-K3": (2800.0, 50 / 2800),
+    "nvidia--Qwen3.6-27B-NVFP4": (27.36, EXACT),
+    "nvidia--Qwen3.6-35B-A3B-NVFP4": (35.0, 0.5 / 35),
+    "nvidia--NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": (31.578, EXACT),
+    "nvidia--NVIDIA-Nemotron-3-Super-120B-A12B-FP8": (120.6, EXACT),
+    "nvidia--NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16": (550.0, EXACT),
+    "nvidia--NVIDIA-Nemotron-3.5-Lightning-30B-A3B-NVFP4": (31.6, EXACT),  # Nano's layers
+    "nvidia--Nemotron-H-56B-Base-8K": (56.0, 0.5 / 56),
     "nvidia--Llama-3_3-Nemotron-Super-49B-v1": (49.867, EXACT),
     "openai--gpt-oss-20b": (20.915, EXACT),
     "openai--gpt-oss-120b": (116.829, EXACT),
@@ -78,6 +91,16 @@ def test_every_configuration_runs_in_every_mode(name: str) -> None:
         workload = lower(config, Run(mode=mode, batch=2, sequence=20_000, dtype="bf16", attention="flash"))
         assert (workload.parameters >= 0).all()
         assert (workload.kv_bytes.sum() > 0) == (mode in ("prefill", "decode"))
+
+
+def test_a_hybrid_keeps_states_of_one_size_whatever_the_context() -> None:
+    """Qwen3-Next: 36 of 48 layers keep a state of 32 x 128 x 128 FP32 and 3 tokens of 8,192 BF16; 12 keep keys."""
+    config = PUBLISHED_CONFIGURATIONS["qwen3-next-80b"][0]
+    for context in (1_000, 100_000):
+        workload = lower(config, Run("decode", batch=2, sequence=context, dtype="bf16", attention="flash"))
+        kept = float(workload.kv_bytes @ workload.repeats[workload.block])
+        states = 36 * 2 * (32 * 128 * 128 * 4 + 3 * 8192 * 2)
+        assert kept == states + 12 * 2 * context * 2 * 2 * 256 * 2
 
 
 @needs_data

@@ -9,6 +9,7 @@ from app.ops.collective import AT_ONCE
 from app.ops.conv import transformed
 from app.ops.expert_load import distribution, load
 from app.ops.figures import Work
+from app.ops.linear_attention import KINDS
 from app.ops.moe import BY_GROUPS, GELU, GROUPED, OTHER, OTHER_GATE, UNGATED, USUAL, router_class
 from app.tables.ops import OpTable
 from tests.unit.operators import operators
@@ -286,3 +287,32 @@ def test_collectives(name: str, sent: float, hops: float, kept: float) -> None:
 
 def test_memory() -> None:
     assert one("memory", bytes=12345) == (0, 12345, 12345)
+
+
+STATE = {"batch": 2, "key_heads": 2, "value_heads": 4, "key_dim": 8, "value_dim": 16}
+
+
+def test_linear_attention_step() -> None:
+    # 2 sequences x 4 heads x 7 x 8 x 16; states 2 x 4 x 8 x 16 x 4 bytes in and out; per sequence q and k 2 x 2 x 8,
+    # v 4 x 16, two gates of 4 heads, o 4 x 16 in FP32
+    states, tokens = 2 * 2 * 4 * 8 * 16 * 4, 2 * (32 + 64 + 8 + 64) * 4
+    assert one("linear_attention_step", **STATE) == (2 * 4 * 7 * 8 * 16, states + tokens, states + tokens)
+    assert one("linear_attention_step", **STATE, kind=KINDS.index("mamba2")).flops == 2 * 4 * 5 * 8 * 16
+    kda = one("linear_attention_step", **STATE, kind=KINDS.index("kda"))
+    assert kda.bytes == states + tokens + 2 * 4 * (9 - 2) * 4  # a decay per element of the key
+
+
+def test_linear_attention_scan() -> None:
+    # A token and head: 6 x 8 x 16 with the state, 4 x (3 x 8 + 2 x 16) within the chunk
+    row = STATE | {"query_length": 100, "chunk": 4}
+    assert one("linear_attention", **row).flops == 2 * 100 * 4 * (6 * 8 * 16 + 4 * 56)
+    assert one("linear_attention", **row, kind=KINDS.index("mamba2")).flops == 2 * 100 * 4 * (4 * 8 * 16 + 4 * 24)
+    short = one("linear_attention", **row | {"query_length": 3})  # chunks are no longer than the sequence
+    assert short.flops == 2 * 3 * 4 * (6 * 8 * 16 + 3 * 56)
+    assert broken("linear_attention", **row | {"key_heads": 3}) == ["key_heads"]
+    assert broken("linear_attention_step", **STATE, backward=1) == ["backward"]
+
+
+def test_short_convolution() -> None:
+    # 2 x 5 tokens of 6 channels, 4 taps: in and out, and 3 tokens of state in and out, 4 bytes each
+    assert one("short_convolution", batch=2, query_length=5, channels=6) == (2 * 4 * 60, *[(120 + 72) * 4] * 2)

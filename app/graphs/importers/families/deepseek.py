@@ -19,6 +19,11 @@ def deepseek_v3(fields: Fields) -> Architecture:
 
 
 def _deepseek(fields: Fields, *, router_bias: bool) -> Architecture:
+    return dense_first(fields, latent_heads(fields), router_bias=router_bias)
+
+
+def latent_heads(fields: Fields) -> Attention:
+    """Return the latent attention of a configuration."""
     heads = fields.size("num_attention_heads")
     bias = fields.flag("attention_bias", default=False)
     latent = Latent(
@@ -27,10 +32,8 @@ def _deepseek(fields: Fields, *, router_bias: bool) -> Architecture:
         plain=fields.size("qk_nope_head_dim"),
         value=fields.size("v_head_dim"),
     )
-    attention = Attention(
-        heads, heads, latent.plain, bias=bias, out_bias=bias, rotary=fields.size("qk_rope_head_dim"), latent=latent
-    )
-    return dense_first(fields, attention, router_bias=router_bias)
+    rotary = fields.size("qk_rope_head_dim")
+    return Attention(heads, heads, latent.plain, bias=bias, out_bias=bias, rotary=rotary, latent=latent)
 
 
 def dense_first(fields: Fields, attention: Attention, *, router_bias: bool) -> Architecture:

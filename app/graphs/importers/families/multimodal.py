@@ -32,9 +32,12 @@ WRAPPERS: Mapping[str, Wrapper] = {
     "gemma3": Wrapper("gemma3_text", towers.siglip, joined=True),
     "gemma4": Wrapper("gemma4_text", towers.gemma4, joined=True),
     "kimi_k25": Wrapper("deepseek_v3", towers.moonvit),
+    "kimi_k3": Wrapper("kimi_linear", towers.moonvit),
     "llama4": Wrapper("llama4_text", towers.llama4, built_in=True),
     "mistral3": Wrapper("mistral", towers.pixtral),
     "qwen2_5_vl": Wrapper("qwen2", towers.qwen2_5_vl),
+    "qwen3_5": Wrapper("qwen3_5_text", towers.qwen3_vl),
+    "qwen3_5_moe": Wrapper("qwen3_5_moe_text", towers.qwen3_vl),
     "qwen3_vl": Wrapper("qwen3_vl_text", towers.qwen3_vl),
     "qwen3_vl_moe": Wrapper("qwen3_vl_moe_text", towers.qwen3_vl),
 }
