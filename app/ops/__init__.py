@@ -2,6 +2,7 @@
 
 from app.ops import kernel
 from app.ops.attention import ATTENTION_OPS
+from app.ops.attention_module import ATTENTION_MODULE_OPS
 from app.ops.base import columns
 from app.ops.collective import COLLECTIVE_OPS
 from app.ops.conv import CONV_OPS
@@ -9,6 +10,7 @@ from app.ops.elementwise import ELEMENTWISE_OPS
 from app.ops.embedding import EMBEDDING_OPS
 from app.ops.gemm import GEMM_OPS
 from app.ops.glue import GLUE_OPS
+from app.ops.hyper_connections import HYPER_CONNECTION_OPS
 from app.ops.linear_attention import LINEAR_ATTENTION_OPS
 from app.ops.memory import MEMORY_OPS
 from app.ops.moe import MOE_OPS
@@ -33,6 +35,8 @@ OPS = (
     *GLUE_OPS,
     *NETWORK_OPS,
     *LINEAR_ATTENTION_OPS,
+    *ATTENTION_MODULE_OPS,
+    *HYPER_CONNECTION_OPS,
 )
 OP_CODE = {op.name: code for code, op in enumerate(OPS)}
 # Columns of a table that mixes deep-learning operators: NaN where a family lacks one.

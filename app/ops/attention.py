@@ -38,7 +38,7 @@ from app.tables.ops import ACTIVATION_DTYPES, DTYPE_BYTES, OUTPUT_BYTES, OpTable
 BACKWARD_FLOPS = 2.5
 
 
-def _key_bytes(table: OpTable) -> Floats:
+def key_bytes(table: OpTable) -> Floats:
     """Bytes of an element of the KV cache; its dtype is the row's unless given."""
     code = either(table.column("kv_dtype"), table.dtype.astype(np.float64))
     size: Floats = DTYPE_BYTES[code.astype(np.intp)]
@@ -49,7 +49,7 @@ def _fused(table: OpTable, flops: Floats, queries: Floats, keys: Floats) -> Work
     """Work from forward FLOPs, and elements that belong to queries and keys; forward writes one output per query."""
     back = table.column("backward")
     into, out = queries * DTYPE_BYTES[table.dtype], queries * OUTPUT_BYTES[table.dtype]
-    read = keys * _key_bytes(table)
+    read = keys * key_bytes(table)
     moved = into + out + read + back * (into + out + read)
     return Work((1.0 + back * (BACKWARD_FLOPS - 1.0)) * flops, moved, moved)
 

@@ -1189,6 +1189,8 @@ class OperatorsWorkload(TypedDict):
         | LinearAttentionOperator
         | LinearAttentionStepOperator
         | ShortConvolutionOperator
+        | AttentionModuleOperator
+        | HyperConnectionsOperator
     ]
 
 
@@ -1856,6 +1858,52 @@ class ShortConvolutionOperator(TypedDict):
     dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
 
 
+class AttentionModuleOperator(TypedDict):
+    """AttentionModuleOperator"""
+
+    op: Literal["attention_module"]
+    batch: float
+    heads: float
+    kv_heads: NotRequired[float | None]
+    head_dim: float
+    value_dim: float
+    query_length: NotRequired[float | None]
+    context_length: float
+    window: NotRequired[float | None]
+    kv_dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"] | None]
+    hidden: float
+    latent_dim: NotRequired[float | None]
+    rope_dim: NotRequired[float | None]
+    query_rank: NotRequired[float | None]
+    output_rank: NotRequired[float | None]
+    output_groups: NotRequired[float | None]
+    index_heads: NotRequired[float | None]
+    index_dim: NotRequired[float | None]
+    index_keys: NotRequired[float | None]
+    compression: NotRequired[float | None]
+    kind: NotRequired[Literal["csa", "dsa", "hca", "mla", "msa"] | None]
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+
+
+class HyperConnectionsOperator(TypedDict):
+    """HyperConnectionsOperator"""
+
+    op: Literal["hyper_connections"]
+    b: float
+    h: float
+    streams: NotRequired[float | None]
+    part: NotRequired[Literal["post", "pre"] | None]
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+
+
 class OperatorTableRequest(TypedDict):
     """Columns of one operator on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the
     catalogue).
@@ -1874,7 +1922,7 @@ OperatorTableWorkload = TypedDict(
     "OperatorTableWorkload",
     {
         "kind": "NotRequired[str | list[str | None] | None]",
-        "op": "Literal['linear', 'bmm', 'conv2d', 'layer_norm', 'rms_norm', 'batch_norm', 'softmax', 'max_pool2d', 'avg_pool2d', 'add', 'mul', 'div', 'pow', 'relu', 'gelu', 'tanh', 'silu', 'add_scalar', 'mul_scalar', 'div_scalar', 'pow_scalar', 'add_strided', 'dropout', 'embedding', 'recurrent', 'attention_prefill', 'attention_decode', 'attention_mla', 'moe', 'all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all', 'send_recv', 'copy', 'memory', 'add_norm', 'gated_activation', 'rotary_cache', 'network', 'linear_attention', 'linear_attention_step', 'short_convolution']",
+        "op": "Literal['linear', 'bmm', 'conv2d', 'layer_norm', 'rms_norm', 'batch_norm', 'softmax', 'max_pool2d', 'avg_pool2d', 'add', 'mul', 'div', 'pow', 'relu', 'gelu', 'tanh', 'silu', 'add_scalar', 'mul_scalar', 'div_scalar', 'pow_scalar', 'add_strided', 'dropout', 'embedding', 'recurrent', 'attention_prefill', 'attention_decode', 'attention_mla', 'moe', 'all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all', 'send_recv', 'copy', 'memory', 'add_norm', 'gated_activation', 'rotary_cache', 'network', 'linear_attention', 'linear_attention_step', 'short_convolution', 'attention_module', 'hyper_connections']",
         "dtype": "NotRequired[str | list[str | None] | None]",
         "m": "NotRequired[float | list[float | None] | None]",
         "n": "NotRequired[float | list[float | None] | None]",
@@ -1940,6 +1988,15 @@ OperatorTableWorkload = TypedDict(
         "chunk": "NotRequired[float | list[float | None] | None]",
         "taps": "NotRequired[float | list[float | None] | None]",
         "form": "NotRequired[str | list[str | None] | None]",
+        "query_rank": "NotRequired[float | list[float | None] | None]",
+        "output_rank": "NotRequired[float | list[float | None] | None]",
+        "output_groups": "NotRequired[float | list[float | None] | None]",
+        "index_heads": "NotRequired[float | list[float | None] | None]",
+        "index_dim": "NotRequired[float | list[float | None] | None]",
+        "index_keys": "NotRequired[float | list[float | None] | None]",
+        "compression": "NotRequired[float | list[float | None] | None]",
+        "streams": "NotRequired[float | list[float | None] | None]",
+        "part": "NotRequired[str | list[str | None] | None]",
     },
 )
 
@@ -2038,6 +2095,15 @@ OperatorBatch = TypedDict(
         "kind": "NotRequired[str | list[str | None] | None]",
         "taps": "NotRequired[float | list[float | None] | None]",
         "form": "NotRequired[str | list[str | None] | None]",
+        "query_rank": "NotRequired[float | list[float | None] | None]",
+        "output_rank": "NotRequired[float | list[float | None] | None]",
+        "output_groups": "NotRequired[float | list[float | None] | None]",
+        "index_heads": "NotRequired[float | list[float | None] | None]",
+        "index_dim": "NotRequired[float | list[float | None] | None]",
+        "index_keys": "NotRequired[float | list[float | None] | None]",
+        "compression": "NotRequired[float | list[float | None] | None]",
+        "streams": "NotRequired[float | list[float | None] | None]",
+        "part": "NotRequired[str | list[str | None] | None]",
     },
 )
 

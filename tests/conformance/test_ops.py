@@ -56,6 +56,12 @@ FAMILIES: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
         {"tokens": 512, "hidden": 2048, "intermediate": 1024, "experts": 64, "top_k": 8, "expert_parallel": 4},
         ("tokens", "hidden", "intermediate", "top_k", "backward"),
     ),
+    "attention_module": (
+        {"batch": 2, "heads": 16, "head_dim": 128, "value_dim": 128, "query_length": 512, "context_length": 4096}
+        | {"hidden": 7168, "latent_dim": 512, "rope_dim": 64, "query_rank": 1536},
+        ("batch", "heads", "head_dim", "value_dim", "query_length", "context_length", "hidden", "backward"),
+    ),
+    "hyper_connections": (ROWS, ("b", "h", "streams", "backward")),
     "linear_attention": (STATE | {"query_length": 512}, ("batch", "key_dim", "value_dim", "query_length", "backward")),
     "linear_attention_step": (STATE | {"query_length": 2}, ("batch", "key_dim", "value_dim", "query_length")),
     "short_convolution": (

@@ -178,6 +178,30 @@ _QWEN25_VL_7B: dict[str, Any] = {
     "num_key_value_heads": 4, "num_hidden_layers": 28, "vocab_size": 152064,
     "vision_config": {"depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "out_hidden_size": 3584},
 }  # fmt: skip
+_GLM5: dict[str, Any] = {
+    "model_type": "glm_moe_dsa", "hidden_size": 6144, "intermediate_size": 12288, "moe_intermediate_size": 2048,
+    "num_attention_heads": 64, "num_hidden_layers": 78, "first_k_dense_replace": 3, "n_routed_experts": 256,
+    "n_shared_experts": 1, "num_experts_per_tok": 8, "n_group": 1, "q_lora_rank": 2048, "kv_lora_rank": 512,
+    "qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "v_head_dim": 256, "index_n_heads": 32, "index_head_dim": 128,
+    "index_topk": 2048, "vocab_size": 154880,
+}  # fmt: skip
+_DEEPSEEK_V4_FLASH: dict[str, Any] = {
+    "model_type": "deepseek_v4", "hidden_size": 4096, "moe_intermediate_size": 2048, "num_attention_heads": 64,
+    "num_hidden_layers": 43, "head_dim": 512, "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 6,
+    "q_lora_rank": 1024, "o_lora_rank": 1024, "o_groups": 8, "index_n_heads": 64, "index_head_dim": 128,
+    "index_topk": 512, "sliding_window": 128, "hc_mult": 4, "compress_ratios": [0, 0, *[4, 128] * 20, 4, 0],
+    "vocab_size": 129280,
+}  # fmt: skip
+_MINIMAX_M3: dict[str, Any] = {
+    "model_type": "minimax_m3", "hidden_size": 6144, "intermediate_size": 3072, "dense_intermediate_size": 12288,
+    "shared_intermediate_size": 3072, "n_shared_experts": 1, "num_attention_heads": 64, "num_key_value_heads": 4,
+    "head_dim": 128, "num_hidden_layers": 60, "num_local_experts": 128, "num_experts_per_tok": 4, "rotary_dim": 64,
+    "hidden_act": "swigluoai", "moe_layer_freq": [0] * 3 + [1] * 57, "vocab_size": 200064,
+    "sparse_attention_config": {
+        "sparse_attention_freq": [0] * 3 + [1] * 57, "sparse_topk_blocks": 16, "sparse_block_size": 128,
+        "sparse_num_index_heads": 4, "sparse_index_dim": 128,
+    },
+}  # fmt: skip
 
 FURTHER: dict[str, tuple[dict[str, Any], int]] = {
     "bert-base, without a head": (config("bert-base", architectures=["BertModel"]), 109_482_240),
@@ -202,6 +226,9 @@ FURTHER: dict[str, tuple[dict[str, Any], int]] = {
     "bamba-9b": (_BAMBA, 9_780_235_392),
     "falcon-h1-34b": (_FALCON_H1, 33_642_221_312),
     "kimi-linear-48b": (_KIMI_LINEAR, 49_122_681_728),
+    "glm-5": (_GLM5, 743_911_218_432),
+    "deepseek-v4-flash": (_DEEPSEEK_V4_FLASH, 284_332_222_935),
+    "minimax-m3": (_MINIMAX_M3, 426_174_572_928),
     "glm-4.5-air": (_GLM_AIR, 106_852_251_264),
     "gemma-3-4b": (_GEMMA3_4B, 4_300_079_472),
     "mistral-small-3.1": (_MISTRAL_SMALL, 24_011_361_280),

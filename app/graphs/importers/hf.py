@@ -28,6 +28,7 @@ from app.graphs.importers.families.multimodal import WRAPPERS, multimodal
 from app.graphs.importers.families.nemotron_nas import nemotron_nas
 from app.graphs.importers.families.phi import phi, phi3
 from app.graphs.importers.families.qwen_hybrid import qwen3_5, qwen3_next
+from app.graphs.importers.families.sparse import deepseek_v4, deepseek_v32, minimax_m3
 from app.graphs.importers.families.step import step3p7
 from app.graphs.importers.families.t5 import switch_transformers, t5
 from app.graphs.importers.families.vit import vit
@@ -42,13 +43,17 @@ _FAMILIES: Mapping[str, Callable[[Fields], Architecture]] = {
     "bamba": bamba,
     "bert": bert,
     "deepseek_v2": deepseek_v2,
+    "deepseek_ref": deepseek_v4,
     "deepseek_v3": deepseek_v3,
+    "deepseek_v32": deepseek_v32,
+    "deepseek_v4": deepseek_v4,
     "falcon_h1": falcon_h1,
     "gemma": gemma,
     "gemma2": gemma2,
     "gemma3_text": gemma3,
     "gemma4_text": gemma4,
     "glm4_moe": glm4_moe,
+    "glm_moe_dsa": deepseek_v32,
     "gpt2": gpt2,
     "gpt_oss": gpt_oss,
     "granitemoehybrid": granite_hybrid,
@@ -60,6 +65,7 @@ _FAMILIES: Mapping[str, Callable[[Fields], Architecture]] = {
     "mimo": qwen2,
     "mimo_v2_flash": mimo_v2,
     "minimax_m2": minimax_m2,
+    "minimax_m3": minimax_m3,
     "mistral": mistral,
     "mixtral": mixtral,
     "nemotron-nas": nemotron_nas,

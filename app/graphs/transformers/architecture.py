@@ -88,6 +88,39 @@ class Attention:
 
 
 @dataclass(frozen=True, slots=True)
+class AttentionModule:
+    """Attention that selects or compresses keys, lowered as one operator with its projections.
+
+    Fields are those of the operator `attention_module` (app/ops/attention_module.py), of the whole model:
+
+    kind         how keys are kept and selected
+    query_rank, output_rank  features that queries, and each of `output_groups` groups of heads, are projected through
+    index_heads, index_dim, index_keys  the indexer, and the most keys that a query attends to
+    compression  tokens per compressed key; 0: none
+    sinks        a learned score per head takes part in the softmax
+    head_norm    queries and keys are normalised per head
+    """
+
+    kind: Literal["mla", "dsa", "msa", "csa", "hca"]
+    heads: int
+    head_dim: int
+    value_dim: int
+    kv_heads: int = 1
+    latent_dim: int = 0
+    rope_dim: int = 0
+    query_rank: int = 0
+    output_rank: int = 0
+    output_groups: int = 1
+    index_heads: int = 0
+    index_dim: int = 0
+    index_keys: int = 0
+    compression: int = 0
+    window: int = 0
+    sinks: bool = False
+    head_norm: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Recurrence:
     """A layer of linear attention: projections, a short convolution, a state per head, a gated norm (Mamba2, Qwen3.5).
 
@@ -167,7 +200,7 @@ class Layer:
     beside  linear attention that runs on the same input as self-attention, their outputs added (Falcon-H1)
     """
 
-    attention: Attention | Recurrence | None
+    attention: Attention | AttentionModule | Recurrence | None
     feed_forward: FeedForward | Experts | None
     order: Order = "pre"
     cross: Attention | None = None
@@ -219,6 +252,7 @@ class Stack:
     """A sequence of layers: each distinct layer with its number of occurrences.
 
     relative  buckets of a relative position bias that all layers add to their scores, computed once (T5)
+    streams   residual streams, which hyper-connections mix around every part (DeepSeek-V4); 0: one, plainly added to
     """
 
     width: int
@@ -227,6 +261,7 @@ class Stack:
     norm: NormKind
     final_norm: bool = True
     relative: int = 0
+    streams: int = 0
 
 
 @dataclass(frozen=True, slots=True)

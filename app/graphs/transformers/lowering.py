@@ -11,11 +11,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from app.graphs.run import Run
-from app.graphs.transformers.architecture import Architecture, Attention, Embedding, Head, Layer, Recurrence, Stack
+from app.graphs.transformers.architecture import (
+    Architecture,
+    Attention,
+    AttentionModule,
+    Embedding,
+    Head,
+    Layer,
+    Recurrence,
+    Stack,
+)
 from app.graphs.transformers.attention import Span, cross_attention, self_attention, softcapped
+from app.graphs.transformers.attention_module import attention_module
 from app.graphs.transformers.feed_forward import feed_forward
 from app.graphs.transformers.latent import latent_attention
 from app.graphs.transformers.recurrence import recurrence
+from app.graphs.transformers.residual_streams import into_part, joined, out_of_part
 from app.graphs.transformers.row_writer import Flow, RowWriter
 from app.tables.workload import Workload
 
@@ -66,6 +77,9 @@ def _stack(rows: RowWriter, stack: Stack, span: Span, encoded: Flow) -> Flow:
         _layer(rows, layer, span, stack, encoded)
     rows.builder.begin()
     tokens = span.tokens / rows.split
+    if stack.streams:
+        x = joined(rows, tokens, stack.width, stack.streams)
+        return rows.gathered(rows.norm(x, tokens, stack.width, "final_norm", stack.norm), span.tokens, stack.width)
     x = rows.entering_norm((), tokens, stack.width, "final_norm", stack.norm) if stack.final_norm else ()
     return rows.gathered(x, span.tokens, stack.width)
 
@@ -195,6 +209,10 @@ def _layer(rows: RowWriter, layer: Layer, span: Span, stack: Stack, encoded: Flo
     for name, (spec, part) in parts.items():
         if spec is None:
             continue
+        if stack.streams:
+            y = part(normed(into_part(rows, x, tokens, width, stack.streams, name), f"{name}.norm"))
+            x = out_of_part(rows, (*x, *y), tokens, width, stack.streams, name)
+            continue
         if layer.order == "post":
             x = entered(rows.residual(x, part(x), tokens, width), f"{name}.norm")
             continue
@@ -202,8 +220,10 @@ def _layer(rows: RowWriter, layer: Layer, span: Span, stack: Stack, encoded: Flo
         x = rows.residual(x, y if layer.order == "pre" else normed(y, f"{name}.post_norm"), tokens, width)
 
 
-def _mixed(rows: RowWriter, x: Flow, spec: Attention | Recurrence, span: Span, width: float) -> Flow:
+def _mixed(rows: RowWriter, x: Flow, spec: Attention | AttentionModule | Recurrence, span: Span, width: float) -> Flow:
     """Add the part of a layer that mixes tokens, and return its output rows."""
+    if isinstance(spec, AttentionModule):
+        return attention_module(rows, x, spec, span, width)
     if isinstance(spec, Recurrence):
         return recurrence(rows, x, spec, span, width)
     if spec.latent:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from app.graphs.refusal import refuse
 from app.graphs.run import Run
-from app.graphs.transformers.architecture import Architecture, Attention, Experts, FeedForward, Recurrence
+from app.graphs.transformers.architecture import (
+    Architecture,
+    Attention,
+    AttentionModule,
+    Experts,
+    FeedForward,
+    Recurrence,
+)
 from app.graphs.transformers.lowering import spans_of
 from app.tables.ops import WEIGHT_DTYPES
 
@@ -40,7 +47,7 @@ def check(architecture: Architecture, run: Run) -> None:
         _tokens(architecture, run)
 
 
-def _mixer(spec: Attention | Recurrence, run: Run) -> None:
+def _mixer(spec: Attention | AttentionModule | Recurrence, run: Run) -> None:
     """Refuse tensor parallelism that does not divide the heads."""
     tensor = run.parallelism.tensor
     linear = isinstance(spec, Recurrence)
@@ -50,6 +57,8 @@ def _mixer(spec: Attention | Recurrence, run: Run) -> None:
     if shared % tensor and tensor % shared:
         of = "keys of linear attention" if linear else "keys and values"
         refuse(_TENSOR, f"must divide the {shared} heads of {of}, or be a multiple of them")
+    if isinstance(spec, AttentionModule) and spec.output_rank and spec.output_groups % tensor:
+        refuse(_TENSOR, f"must divide the {spec.output_groups} groups of heads of the output projection")
 
 
 def _inner(spec: FeedForward | Experts, run: Run) -> None:

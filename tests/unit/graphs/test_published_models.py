@@ -22,6 +22,8 @@ EXACT = 0.005
 PUBLISHED: dict[str, tuple[float, float]] = {
     "MiniMaxAI--MiniMax-M2.5": (228.704, EXACT),
     "MiniMaxAI--MiniMax-M2.7": (228.704, EXACT),
+    "MiniMaxAI--MiniMax-M3": (427.0, EXACT),  # the text part
+    "nvidia--MiniMax-M3-NVFP4": (428.0, EXACT),
     "Qwen--Qwen3-0.6B": (0.596, EXACT),
     "Qwen--Qwen3-1.7B": (1.721, EXACT),
     "Qwen--Qwen3-8B": (8.191, EXACT),
@@ -43,6 +45,14 @@ PUBLISHED: dict[str, tuple[float, float]] = {
     "XiaomiMiMo--MiMo-V2-Flash": (309.0, EXACT),
     "deepseek-ai--DeepSeek-V3": (671.026, EXACT),
     "deepseek-ai--DeepSeek-R1": (671.026, EXACT),
+    "deepseek-ai--DeepSeek-V3.2": (671.9, EXACT),  # V3, and 61 indexers of 0.014
+    "deepseek-ai--DeepSeek-V4-Flash": (284.0, EXACT),
+    "deepseek-ai--DeepSeek-V4-Pro": (1600.0, 50 / 1600),
+    "sgl-project--DeepSeek-V4-Flash-FP8": (284.0, EXACT),
+    "sgl-project--DeepSeek-V4-Pro-FP8": (1600.0, 50 / 1600),
+    "zai-org--GLM-5": (744.0, EXACT),
+    "zai-org--GLM-5.1": (744.0, EXACT),
+    "zai-org--GLM-5.2": (743.4, EXACT),  # GLM-5 with 21 of its 78 indexers
     "google--gemma-4-26B-A4B": (25.8, EXACT),  # 25.2, and 0.55 of the encoder
     "nvidia--Gemma-4-31B-IT-NVFP4": (31.3, EXACT),  # 30.7, and 0.55 of the encoder
     "meta-llama--Llama-4-Maverick-17B-128E-Instruct": (401.584, EXACT),
@@ -83,8 +93,13 @@ def test_parameters_are_the_published_ones(name: str) -> None:
     assert held / 1e9 == pytest.approx(billions, rel=tolerance)
 
 
+def names() -> list[str]:
+    files = (path.name for path in DATA.glob("*_config.json"))
+    return sorted(name.removesuffix("_config.json") for name in files if "hf_quant" not in name)
+
+
 @needs_data
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", names())
 def test_every_configuration_runs_in_every_mode(name: str) -> None:
     config = configuration(name)
     for mode in ("inference", "training", "prefill", "decode"):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from app.ops import OP_CODE, OPS
+from app.ops.attention_module import KINDS as MODULE_KINDS
 from app.ops.attention_tiles import attended, decode_loops, fill_tiles, queries_of
 from app.ops.collective import AT_ONCE
 from app.ops.conv import transformed
@@ -316,3 +317,42 @@ def test_linear_attention_scan() -> None:
 def test_short_convolution() -> None:
     # 2 x 5 tokens of 6 channels, 4 taps: in and out, and 3 tokens of state in and out, 4 bytes each
     assert one("short_convolution", batch=2, query_length=5, channels=6) == (2 * 4 * 60, *[(120 + 72) * 4] * 2)
+
+
+LATENT = {"batch": 1, "heads": 2, "head_dim": 8, "value_dim": 4, "hidden": 32, "latent_dim": 16, "rope_dim": 2}
+# Queries straight, 32 x 2 x (8 + 2); keys kept 32 x 18 and expanded 16 x 2 x 12; out 2 x 4 x 32
+LATENT_WEIGHTS = 640 + 576 + 384 + 256
+
+
+def test_attention_module_is_its_projections_and_attention() -> None:
+    decode = one("attention_module", **LATENT, query_length=1, context_length=100)
+    assert decode.flops == 2 * LATENT_WEIGHTS + 2 * 2 * 100 * (18 + 16)  # on what is kept
+    assert decode.bytes == (LATENT_WEIGHTS + 100 * 18 + 2 * 32) * 4
+    prefill = one("attention_module", **LATENT, context_length=100)
+    assert prefill.flops == 2 * 100 * LATENT_WEIGHTS + 2 * 2 * 5050 * (10 + 4)  # on expanded keys
+
+
+def test_attention_module_reads_selected_keys_and_all_of_the_indexer() -> None:
+    kind = MODULE_KINDS.index("dsa")
+    row = LATENT | {"kind": kind, "index_keys": 10, "query_length": 1, "context_length": 100}
+    again, own = one("attention_module", **row), one("attention_module", **row, index_heads=3, index_dim=128)
+    indexer = 32 * 3 * 128 + 32 * 3 + 32 * 128
+    assert again.flops == 2 * LATENT_WEIGHTS + 2 * 2 * 10 * (18 + 16)
+    assert own.flops - again.flops == 2 * indexer + 2 * 100 * 3 * 128
+    assert own.bytes - again.bytes == indexer * 4 + 100 * 132
+
+
+def test_attention_module_of_compressed_keys_and_a_window() -> None:
+    row = {"batch": 1, "heads": 2, "head_dim": 8, "value_dim": 8, "hidden": 32, "query_rank": 4, "window": 16}
+    row |= {"kind": MODULE_KINDS.index("hca"), "query_length": 1, "context_length": 1280, "compression": 128}
+    weights = 4 * (32 + 16) + 32 * 8 + 16 * 32 + 2 * 32 * 8
+    assert one("attention_module", **row).flops == 2 * weights + 2 * 2 * (10 + 16) * 16
+    alone = one("attention_module", **row | {"compression": 0})
+    assert alone.flops == 2 * (weights - 2 * 32 * 8) + 2 * 2 * 16 * 16
+    assert broken("attention_module", **row | {"kind": 0}) == ["latent_dim"]
+
+
+def test_hyper_connections() -> None:
+    # 3 tokens of 2 streams of 5 features: 8 columns of FP32 weights; streams in, one out
+    assert one("hyper_connections", b=3, h=5, streams=2) == (30 * (2 * 9 + 3), *[(15 * 3 + 80) * 4] * 2)
+    assert one("hyper_connections", b=3, h=5, streams=2, part=1) == (30 * 6, *[15 * 5 * 4] * 2)

@@ -48,11 +48,13 @@ def dense_first(fields: Fields, attention: Attention, *, router_bias: bool) -> A
     if mixed < layers:
         parts.append((Layer(attention, gated(fields)), layers - mixed))
     if mixed:
-        parts.append((Layer(attention, _experts(fields, count, router_bias=router_bias)), mixed))
+        parts.append((Layer(attention, routed_experts(fields, router_bias=router_bias)), mixed))
     return decoder(fields, tuple(parts))
 
 
-def _experts(fields: Fields, count: int, *, router_bias: bool) -> Experts:
+def routed_experts(fields: Fields, *, router_bias: bool) -> Experts:
+    """Return the routed experts, and the shared ones as one."""
+    count = fields.size("n_routed_experts", most=MOST_EXPERTS)
     each = gated(fields, "moe_intermediate_size")
     shared = fields.size("n_shared_experts", default=0, least=0, most=MOST_EXPERTS)
     always = FeedForward(shared * each.inner, each.activation, gated=True) if shared else None

@@ -34,6 +34,7 @@ WRAPPERS: Mapping[str, Wrapper] = {
     "kimi_k25": Wrapper("deepseek_v3", towers.moonvit),
     "kimi_k3": Wrapper("kimi_linear", towers.moonvit),
     "llama4": Wrapper("llama4_text", towers.llama4, built_in=True),
+    "minimax_m3_vl": Wrapper("minimax_m3", towers.clip),
     "mistral3": Wrapper("mistral", towers.pixtral),
     "qwen2_5_vl": Wrapper("qwen2", towers.qwen2_5_vl),
     "qwen3_5": Wrapper("qwen3_5_text", towers.qwen3_vl),
