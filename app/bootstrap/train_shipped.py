@@ -50,7 +50,6 @@ class Source(NamedTuple):
 OPERATORS = (
     Source("neusight", "neusight", "github.com/sitar-lab/NeuSight", "MIT"),
     Source("modern_operators", "aiconfigurator", "github.com/ai-dynamo/aiconfigurator", "Apache-2.0"),
-    Source("serving_operators", "aiconfigurator", "github.com/ai-dynamo/aiconfigurator", "Apache-2.0"),
 )
 NETWORKS = (Source("vision_models", "timm", "github.com/huggingface/pytorch-image-models", "Apache-2.0"),)
 # Every start imports these, so the throw-away installation has them too.

@@ -1,4 +1,4 @@
-"""Measured operators of the published data sets as tables, for evaluations without a database.
+"""Measured operators of the two published data sets as tables, for evaluations without a database.
 
 The readers and checks are those of `gpucast import`, so the rows are those that it would store.
 """
@@ -25,7 +25,7 @@ from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
 from app.wire.measurements.upload import OperatorColumns
 
-NEUSIGHT, MODERN, SERVING = "neusight", "modern_operators", "serving_operators"
+NEUSIGHT, MODERN = "neusight", "modern_operators"
 NEUSIGHT_FILE = f"{NEUSIGHT}/{neusight.FILE}"
 NO_SPLIT, TRAIN, TEST = range(3)
 # A tag is split * _PER_SPLIT + position among all rows read; of duplicate rows the one with the least tag is kept.
@@ -45,10 +45,10 @@ class FileRuns(NamedTuple):
 
 
 def read_operator_files(folder: Path) -> list[FileRuns]:
-    """Return a table per operator and dtype of the data sets in `folder`, some of which may be absent.
+    """Return a table per operator and dtype of both data sets in `folder`; one of the data sets may be absent.
 
     `rows.gpu` are rows of the shipped catalogue; rows are unique and in the order of their keys. Raises NotFound
-    without any data set.
+    without either data set.
     """
     specs = load_seed_specs()
     gpus = UploadGpus(Catalog(specs))
@@ -66,14 +66,13 @@ def read_operator_files(folder: Path) -> list[FileRuns]:
 
 
 def _parts(folder: Path) -> Iterator[Part]:
-    """Return the uploads that an import of the data sets would send."""
-    if not any((folder / name).is_dir() for name in (NEUSIGHT, MODERN, SERVING)):
+    """Return the uploads that an import of both data sets would send."""
+    if not (folder / NEUSIGHT).is_dir() and not (folder / MODERN).is_dir():
         raise NotFound(f"{folder} has none of the files known. Pass --data the folder that holds {NEUSIGHT_FILE}.")
     if (folder / NEUSIGHT).is_dir():
         yield from neusight.read(folder / NEUSIGHT)
-    for name in (MODERN, SERVING):
-        if (folder / name).is_dir():
-            yield from aiconfigurator.read(folder / name)
+    if (folder / MODERN).is_dir():
+        yield from aiconfigurator.read(folder / MODERN)
 
 
 def _blocks(part: Part, gpus: UploadGpus, read: NDArray[np.intp]) -> Iterator[TaggedBlock]:

@@ -2,6 +2,7 @@
 
 from app.ops import kernel
 from app.ops.attention import ATTENTION_OPS
+from app.ops.attention_mixed import ATTENTION_MIXED
 from app.ops.attention_module import ATTENTION_MODULE_OPS
 from app.ops.base import columns
 from app.ops.collective import COLLECTIVE_OPS
@@ -33,10 +34,11 @@ OPS = (
     *COLLECTIVE_OPS,
     *MEMORY_OPS,
     *GLUE_OPS,
-    *NETWORK_OPS,
+    ATTENTION_MIXED,
     *LINEAR_ATTENTION_OPS,
     *ATTENTION_MODULE_OPS,
     *HYPER_CONNECTION_OPS,
+    *NETWORK_OPS,
 )
 OP_CODE = {op.name: code for code, op in enumerate(OPS)}
 # Columns of a table that mixes deep-learning operators: NaN where a family lacks one.

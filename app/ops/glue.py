@@ -2,7 +2,8 @@
 
 `add_norm` adds a part's output to the residual stream and normalises the sum; `gated_activation` multiplies the
 activation of one half of its input by the other half; `rotary_cache` rotates queries and keys by their position and
-writes keys and values to the cache. Bytes = what they read and write, each once; `b` rows of `h` elements written.
+writes keys and values to the cache; `sample` chooses a token by the logits, which it reads in FP32. Bytes = what they
+read and write, each once; `b` rows of `h` elements.
 """
 
 from __future__ import annotations
@@ -45,16 +46,22 @@ def _build_rotary(make: Maker, row: Row) -> Made:
     return Made(lambda: x.mul_(cosine), ())
 
 
+def _build_sample(make: Maker, row: Row) -> Made:
+    logits = make.normal(row["b"], row["h"])
+    return Made(lambda: make.torch.softmax(logits.float(), -1).argmax(-1), ())
+
+
 def check(table: OpTable) -> list[Broken]:
     """Serving learns nothing."""
     return [Broken("serving stacks' kernels have no backward phase", table.column("backward") > 0, "backward")]
 
 
 class _Form(NamedTuple):
-    """An operator: its line of the breakdown with the width of its intervals, work per element, and its kernel."""
+    """An operator: its line of the breakdown with the width of its intervals, its shortest time, work and kernel."""
 
     group: str
     width: float
+    device_s: float
     operations: float
     passes: float
     elements: str
@@ -68,7 +75,7 @@ def _op(name: str, form: _Form) -> Op:
         (Dim("b", "rows (tokens)"), Dim("h", form.elements), *COMMON),
         partial(_work, form.operations, form.passes),
         check=check,
-        prior=Prior(1.0, 0.70, 40e-6, 3e-6, form.width),  # a guess: no rows are behind it
+        prior=Prior(1.0, 0.70, 40e-6, form.device_s, form.width),  # a guess: no rows are behind it
         handed=handed_rows,
         traffic="moves",
         ratios=(Ratio(("b",)), Ratio(("b", "h"))),
@@ -79,8 +86,11 @@ def _op(name: str, form: _Form) -> Op:
 
 
 _FORMS = {
-    "add_norm": _Form("norm", 0.50, 6.0, 4.0, "elements of a row", _build_add_norm),
-    "gated_activation": _Form("elementwise", 0.40, 5.0, 3.0, "elements of a row of the product", _build_gated),
-    "rotary_cache": _Form("memory", 0.50, 3.0, 2.0, "elements of a token's queries, keys and values", _build_rotary),
+    "add_norm": _Form("norm", 0.50, 3e-6, 6.0, 4.0, "elements of a row", _build_add_norm),
+    "gated_activation": _Form("elementwise", 0.40, 3e-6, 5.0, 3.0, "elements of a row of the product", _build_gated),
+    "rotary_cache": _Form(
+        "memory", 0.50, 3e-6, 3.0, 2.0, "elements of a token's queries, keys and values", _build_rotary
+    ),
+    "sample": _Form("memory", 0.50, 15e-6, 4.0, 4.0, "logits of a token (vocabulary)", _build_sample),
 }
 GLUE_OPS = tuple(_op(name, form) for name, form in _FORMS.items())

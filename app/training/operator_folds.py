@@ -255,9 +255,9 @@ def configurations(runs: OperatorRuns) -> Hashes:
 
 
 def hashed(table: OpTable, names: Sequence[str] = ()) -> Hashes:
-    """Return a hash of every row's dimensions `names` (empty: all), uint64 [n]."""
+    """Return a hash of every row's dimensions `names`, uint64 [n]; empty: all, so that serving stacks share a fold."""
     found = np.zeros(len(table), dtype=np.uint64)
-    for name in names or table.fields:
+    for name in names or [name for name in table.fields if name != "stack"]:
         column = table.column(name)
         found = mixed(np.where(np.isnan(column), -1.0, column + 0.0).view(np.uint64), found)
     return found

@@ -1185,12 +1185,14 @@ class OperatorsWorkload(TypedDict):
         | AddNormOperator
         | GatedActivationOperator
         | RotaryCacheOperator
-        | NetworkOperator
+        | SampleOperator
+        | AttentionMixedOperator
         | LinearAttentionOperator
         | LinearAttentionStepOperator
         | ShortConvolutionOperator
         | AttentionModuleOperator
         | HyperConnectionsOperator
+        | NetworkOperator
     ]
 
 
@@ -1779,30 +1781,37 @@ class RotaryCacheOperator(TypedDict):
     dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
 
 
-NetworkOperator = TypedDict(
-    "NetworkOperator",
-    {
-        "op": "Literal['network']",
-        "batch": "float",
-        "flops": "float",
-        "outputs": "float",
-        "weights": "float",
-        "inputs": "NotRequired[float | None]",
-        "layers": "NotRequired[float | None]",
-        "depthwise": "NotRequired[float | None]",
-        "operators": "NotRequired[float | None]",
-        "devices": "NotRequired[float | None]",
-        "nodes": "NotRequired[float | None]",
-        "pass": "NotRequired[Literal['backward', 'backward_update', 'forward', 'step', 'update'] | None]",
-        "channels_last": "NotRequired[float | None]",
-        "compiled": "NotRequired[float | None]",
-        "count": "NotRequired[float | None]",
-        "phase": "NotRequired[Literal['backward', 'forward'] | None]",
-        "run_state": "NotRequired[Literal['burst', 'sustained'] | None]",
-        "software": "NotRequired[str | None]",
-        "dtype": "Literal['bf16', 'fp16', 'fp32', 'fp64', 'fp8', 'fp8_block', 'int8', 'nvfp4', 'tf32']",
-    },
-)
+class SampleOperator(TypedDict):
+    """SampleOperator"""
+
+    op: Literal["sample"]
+    b: float
+    h: float
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+
+
+class AttentionMixedOperator(TypedDict):
+    """AttentionMixedOperator"""
+
+    op: Literal["attention_mixed"]
+    heads: float
+    kv_heads: NotRequired[float | None]
+    head_dim: float
+    query_length: float
+    context_length: float
+    decodes: float
+    decode_context: float
+    window: NotRequired[float | None]
+    kv_dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"] | None]
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
 
 
 class LinearAttentionOperator(TypedDict):
@@ -1904,6 +1913,32 @@ class HyperConnectionsOperator(TypedDict):
     dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
 
 
+NetworkOperator = TypedDict(
+    "NetworkOperator",
+    {
+        "op": "Literal['network']",
+        "batch": "float",
+        "flops": "float",
+        "outputs": "float",
+        "weights": "float",
+        "inputs": "NotRequired[float | None]",
+        "layers": "NotRequired[float | None]",
+        "depthwise": "NotRequired[float | None]",
+        "operators": "NotRequired[float | None]",
+        "devices": "NotRequired[float | None]",
+        "nodes": "NotRequired[float | None]",
+        "pass": "NotRequired[Literal['backward', 'backward_update', 'forward', 'step', 'update'] | None]",
+        "channels_last": "NotRequired[float | None]",
+        "compiled": "NotRequired[float | None]",
+        "count": "NotRequired[float | None]",
+        "phase": "NotRequired[Literal['backward', 'forward'] | None]",
+        "run_state": "NotRequired[Literal['burst', 'sustained'] | None]",
+        "software": "NotRequired[str | None]",
+        "dtype": "Literal['bf16', 'fp16', 'fp32', 'fp64', 'fp8', 'fp8_block', 'int8', 'nvfp4', 'tf32']",
+    },
+)
+
+
 class OperatorTableRequest(TypedDict):
     """Columns of one operator on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the
     catalogue).
@@ -1922,7 +1957,7 @@ OperatorTableWorkload = TypedDict(
     "OperatorTableWorkload",
     {
         "kind": "NotRequired[str | list[str | None] | None]",
-        "op": "Literal['linear', 'bmm', 'conv2d', 'layer_norm', 'rms_norm', 'batch_norm', 'softmax', 'max_pool2d', 'avg_pool2d', 'add', 'mul', 'div', 'pow', 'relu', 'gelu', 'tanh', 'silu', 'add_scalar', 'mul_scalar', 'div_scalar', 'pow_scalar', 'add_strided', 'dropout', 'embedding', 'recurrent', 'attention_prefill', 'attention_decode', 'attention_mla', 'moe', 'all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all', 'send_recv', 'copy', 'memory', 'add_norm', 'gated_activation', 'rotary_cache', 'network', 'linear_attention', 'linear_attention_step', 'short_convolution', 'attention_module', 'hyper_connections']",
+        "op": "Literal['linear', 'bmm', 'conv2d', 'layer_norm', 'rms_norm', 'batch_norm', 'softmax', 'max_pool2d', 'avg_pool2d', 'add', 'mul', 'div', 'pow', 'relu', 'gelu', 'tanh', 'silu', 'add_scalar', 'mul_scalar', 'div_scalar', 'pow_scalar', 'add_strided', 'dropout', 'embedding', 'recurrent', 'attention_prefill', 'attention_decode', 'attention_mla', 'moe', 'all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all', 'send_recv', 'copy', 'memory', 'add_norm', 'gated_activation', 'rotary_cache', 'sample', 'attention_mixed', 'linear_attention', 'linear_attention_step', 'short_convolution', 'attention_module', 'hyper_connections', 'network']",
         "dtype": "NotRequired[str | list[str | None] | None]",
         "m": "NotRequired[float | list[float | None] | None]",
         "n": "NotRequired[float | list[float | None] | None]",
@@ -1971,16 +2006,8 @@ OperatorTableWorkload = TypedDict(
         "spread": "NotRequired[float | list[float | None] | None]",
         "implementation": "NotRequired[str | list[str | None] | None]",
         "bytes": "NotRequired[float | list[float | None] | None]",
-        "flops": "NotRequired[float | list[float | None] | None]",
-        "outputs": "NotRequired[float | list[float | None] | None]",
-        "weights": "NotRequired[float | list[float | None] | None]",
-        "inputs": "NotRequired[float | list[float | None] | None]",
-        "layers": "NotRequired[float | list[float | None] | None]",
-        "depthwise": "NotRequired[float | list[float | None] | None]",
-        "operators": "NotRequired[float | list[float | None] | None]",
-        "pass": "NotRequired[str | list[str | None] | None]",
-        "channels_last": "NotRequired[float | list[float | None] | None]",
-        "compiled": "NotRequired[float | list[float | None] | None]",
+        "decodes": "NotRequired[float | list[float | None] | None]",
+        "decode_context": "NotRequired[float | list[float | None] | None]",
         "key_heads": "NotRequired[float | list[float | None] | None]",
         "value_heads": "NotRequired[float | list[float | None] | None]",
         "key_dim": "NotRequired[float | list[float | None] | None]",
@@ -1997,6 +2024,16 @@ OperatorTableWorkload = TypedDict(
         "compression": "NotRequired[float | list[float | None] | None]",
         "streams": "NotRequired[float | list[float | None] | None]",
         "part": "NotRequired[str | list[str | None] | None]",
+        "flops": "NotRequired[float | list[float | None] | None]",
+        "outputs": "NotRequired[float | list[float | None] | None]",
+        "weights": "NotRequired[float | list[float | None] | None]",
+        "inputs": "NotRequired[float | list[float | None] | None]",
+        "layers": "NotRequired[float | list[float | None] | None]",
+        "depthwise": "NotRequired[float | list[float | None] | None]",
+        "operators": "NotRequired[float | list[float | None] | None]",
+        "pass": "NotRequired[str | list[str | None] | None]",
+        "channels_last": "NotRequired[float | list[float | None] | None]",
+        "compiled": "NotRequired[float | list[float | None] | None]",
     },
 )
 
@@ -2077,16 +2114,8 @@ OperatorBatch = TypedDict(
         "spread": "NotRequired[float | list[float | None] | None]",
         "implementation": "NotRequired[str | list[str | None] | None]",
         "bytes": "NotRequired[float | list[float | None] | None]",
-        "flops": "NotRequired[float | list[float | None] | None]",
-        "outputs": "NotRequired[float | list[float | None] | None]",
-        "weights": "NotRequired[float | list[float | None] | None]",
-        "inputs": "NotRequired[float | list[float | None] | None]",
-        "layers": "NotRequired[float | list[float | None] | None]",
-        "depthwise": "NotRequired[float | list[float | None] | None]",
-        "operators": "NotRequired[float | list[float | None] | None]",
-        "pass": "NotRequired[str | list[str | None] | None]",
-        "channels_last": "NotRequired[float | list[float | None] | None]",
-        "compiled": "NotRequired[float | list[float | None] | None]",
+        "decodes": "NotRequired[float | list[float | None] | None]",
+        "decode_context": "NotRequired[float | list[float | None] | None]",
         "key_heads": "NotRequired[float | list[float | None] | None]",
         "value_heads": "NotRequired[float | list[float | None] | None]",
         "key_dim": "NotRequired[float | list[float | None] | None]",
@@ -2104,6 +2133,16 @@ OperatorBatch = TypedDict(
         "compression": "NotRequired[float | list[float | None] | None]",
         "streams": "NotRequired[float | list[float | None] | None]",
         "part": "NotRequired[str | list[str | None] | None]",
+        "flops": "NotRequired[float | list[float | None] | None]",
+        "outputs": "NotRequired[float | list[float | None] | None]",
+        "weights": "NotRequired[float | list[float | None] | None]",
+        "inputs": "NotRequired[float | list[float | None] | None]",
+        "layers": "NotRequired[float | list[float | None] | None]",
+        "depthwise": "NotRequired[float | list[float | None] | None]",
+        "operators": "NotRequired[float | list[float | None] | None]",
+        "pass": "NotRequired[str | list[str | None] | None]",
+        "channels_last": "NotRequired[float | list[float | None] | None]",
+        "compiled": "NotRequired[float | list[float | None] | None]",
     },
 )
 

@@ -52,6 +52,10 @@ FAMILIES: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
         {name: size for name, size in PREFILL.items() if name != "kv_heads"},
         ("batch", "heads", "head_dim", "query_length", "context_length", "rope_dim", "backward"),
     ),
+    "attention_mixed": (
+        {name: size for name, size in PREFILL.items() if name != "batch"} | {"decodes": 16, "decode_context": 1024},
+        ("heads", "head_dim", "query_length", "context_length", "decodes", "decode_context"),
+    ),
     "moe": (
         {"tokens": 512, "hidden": 2048, "intermediate": 1024, "experts": 64, "top_k": 8, "expert_parallel": 4},
         ("tokens", "hidden", "intermediate", "top_k", "backward"),

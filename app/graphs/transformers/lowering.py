@@ -247,7 +247,10 @@ def _head(rows: RowWriter, x: Flow, head: Head, span: Span, stack: Stack) -> Non
 
 
 def _logits(rows: RowWriter, x: Flow, head: Head, tokens: float, stack: Stack) -> None:
-    """Add the logits of `tokens`, split over the tensor-parallel group and, outside of training, gathered."""
+    """Add the logits of `tokens`, split over the tensor-parallel group and, outside of training, gathered.
+
+    A serving stack chooses a token by them.
+    """
     width, vocabulary = stack.width, -(-head.vocabulary // rows.tensor)
     if head.transform:
         x = rows.linear(x, tokens, width, width, "transform", bias=True)
@@ -268,4 +271,6 @@ def _logits(rows: RowWriter, x: Flow, head: Head, tokens: float, stack: Stack) -
     if head.softcap:
         x = softcapped(rows, x, tokens, vocabulary, "words.softcap")
     if rows.run.mode != "training":
-        rows.collective("all_gather", x, tokens, vocabulary * rows.tensor)
+        x = rows.collective("all_gather", x, tokens, vocabulary * rows.tensor)
+    if rows.rules.samples:
+        rows.each("sample", x, tokens, head.vocabulary, "words.sample")

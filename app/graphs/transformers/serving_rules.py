@@ -81,6 +81,11 @@ RULES = (
         "tensorrt_llm _torch/distributed/ops.py AllReduceFusionOp.RESIDUAL_RMS_NORM",
     ),
     Rule(
+        "samples",
+        STACKS,
+        "vllm v1/sample/sampler.py; sglang srt/layers/sampler.py; tensorrt_llm _torch/pyexecutor/sampler.py",
+    ),
+    Rule(
         "floors_fp8",
         (TRTLLM,),
         "aiconfigurator's fp8 products of TensorRT-LLM hold 12 us of the host, which a CUDA graph saves; in FP8 "
@@ -103,6 +108,7 @@ class StackRules:
     spreads_unevenly: bool = False
     sums_itself: bool = False
     norms_in_sum: bool = False
+    samples: bool = False
     floors_fp8: bool = False
 
 

@@ -263,6 +263,34 @@ def test_aiconfigurator_layers_get_their_gate_and_router(
     assert {name: layer[name] for name in ("gate", "router") if name in layer} == told
 
 
+def layers_of_vllm(folder: Path) -> Path:
+    about = {"tp": 2, "dtype": "bf16", "model": "meta-llama/Llama-3.1-8B", "gpu": "RTX4090"}
+    layers = ("embedding", "layernorm", "act_fn", "gate_up_proj", "qkv_proj", "rotary_emb")
+    dense = [{**about, "layer": layer, "tokens": 64, "time_us": 50.0} for layer in layers]
+    sequences = [{**about, "layer": layer, "sequences": 8, "time_us": 900.0} for layer in ("lm_head", "sampler")]
+    batches = ((0, 0, 4, 1023), (512, 1024, 0, 0), (512, 1024, 4, 1023), (0, 0, 0, 0))
+    names = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode")
+    attention = [{**about, **dict(zip(names, batch, strict=True)), "time_us": 200.0} for batch in batches]
+    for name, rows in (("dense", dense), ("per_sequence", sequences), ("attention", attention)):
+        pq.write_table(pa.Table.from_pylist(rows), folder / f"llmservingsim_ops_{name}.parquet")
+    return folder
+
+
+def test_layers_of_vllm_become_operators(database: Database, tmp_path: Path) -> None:
+    report = bring_in(database, "llmservingsim", layers_of_vllm(tmp_path))
+    assert (report.received, report.inserted) == (10, 10)
+    rows = stored(database, source="llmservingsim")
+    assert {(row.gpu_id, row.software) for row in rows} == {("rtx-4090", "vllm-0.19")}
+    products = {row.workload["n"]: row.workload["k"] for row in rows if row.name == "linear"}
+    assert products == {14336: 4096, 3072: 4096, 64128: 4096}  # gate and up; queries, keys and values; the head
+    found = {row.name: row.workload for row in rows if row.name != "linear"}
+    assert (found["gated_activation"]["h"], found["add_norm"]["h"], found["sample"]["h"]) == (7168, 4096, 128256)
+    assert (found["attention_decode"]["batch"], found["attention_decode"]["context_length"]) == (4, 1024)
+    chunk = found["attention_prefill"]
+    assert (chunk["query_length"], chunk["context_length"], chunk["heads"], chunk["kv_heads"]) == (512, 1536, 16, 4)
+    assert (found["attention_mixed"]["decodes"], found["attention_mixed"]["decode_context"]) == (4, 1024)
+
+
 TIMM = {
     "device": "rtx3090",
     "framework": "torch-1.13",
@@ -358,7 +386,7 @@ def test_unreadable_cells_are_named_and_nothing_is_stored(
 
 
 def test_invalid_files_are_rejected(database: Database, tmp_path: Path) -> None:
-    for name in ("neusight", "aiconfigurator", "timm"):
+    for name in ("neusight", "aiconfigurator", "llmservingsim", "timm"):
         with pytest.raises(NotFound, match=r"\.parquet"):
             bring_in(database, name, tmp_path)
     (tmp_path / "operators_fp32.parquet").write_bytes(b"PAR1")

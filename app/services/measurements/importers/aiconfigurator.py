@@ -1,7 +1,8 @@
 """Read aiconfigurator's measurements of operators, by operator or by serving stack (aiconfigurator_tables).
 
-Latencies are milliseconds of device time in CUDA graphs; products that the host bounds are left out (host_bound). The
-software is the framework with its version, with suffix -eager for a stack's collectives that the host launched.
+Latencies are milliseconds of device time in CUDA graphs. Of several stacks' products those that the host bounds are
+left out (host_bound); of one stack alone they cannot be told. The software is the framework with its version, with
+suffix -eager for a stack's collectives that the host launched.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def _part(path: Path, notes: tuple[str, ...]) -> Part:
     table = read_table(path, tuple(words), numbers, unused=meaning.unused)
     skipped: Counter[str] = Counter()
     table = _without(table, ~_known_format(table, meaning), "number formats that the operator lacks", skipped)
-    if meaning.op == "linear":
+    if by_stack and meaning.op == "linear":
         table = _without(table, _host_bound(table, meaning), "bound by the host, not by the device", skipped)
     return Part(
         path.name, OperatorColumns(_columns(table, meaning), np.arange(table.num_rows)), None, skipped, notes=notes

@@ -1,0 +1,100 @@
+"""`attention_mixed`: attention of a chunk of one prompt beside decodes, as serving stacks batch them in one launch.
+
+The chunk's `query_length` new queries see `context_length` keys, theirs included; each of `decodes` sequences has one
+new query that sees `decode_context` keys. FLOPs and bytes are those of attention_prefill and attention_decode together
+(app.ops.attention). The launch takes longer than either: kernels that hold a chunk do not split the decodes' keys over
+idle SMs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from app.ops.attention_tiles import attended, either, shared_heads
+from app.ops.base import COMMON, Dim, Op
+from app.ops.figures import Broken, Ratio, Work
+from app.ops.prior import Prior
+from app.tables.arrays import Floats
+from app.tables.ops import ACTIVATION_DTYPES, DTYPE_BYTES, OUTPUT_BYTES, OpTable
+
+
+def _decoded_keys(table: OpTable) -> Floats:
+    """Keys that the new query of a decode sees, [n]."""
+    context, window = table.column("decode_context"), table.column("window")
+    return np.where((window == 0) | (window > context), context, window)
+
+
+def work(table: OpTable) -> Work:
+    """Work of the chunk and of the decodes."""
+    queries, pairs, keys = attended(table)
+    decodes, decoded = table.column("decodes"), _decoded_keys(table)
+    heads, width = table.column("heads"), table.column("head_dim")
+    size = DTYPE_BYTES[either(table.column("kv_dtype"), table.dtype.astype(np.float64)).astype(np.intp)]
+    flops = 4.0 * heads * width * (pairs + decodes * decoded)
+    rows = (queries + decodes) * heads * width * (DTYPE_BYTES[table.dtype] + OUTPUT_BYTES[table.dtype])
+    moved = rows + 2.0 * shared_heads(table) * width * size * (keys + decodes * decoded)
+    return Work(flops, moved, moved)
+
+
+def check(table: OpTable) -> list[Broken]:
+    """KV heads divide the heads; the chunk is part of its context; nothing is learned."""
+    heads, context, queries = (table.column(name) for name in ("heads", "context_length", "query_length"))
+    return [
+        Broken("kv_heads must divide heads", heads % shared_heads(table) != 0, "kv_heads"),
+        Broken("query_length exceeds context_length, which counts all keys", queries > context, "query_length"),
+        Broken("a mixed batch has no backward phase", table.column("backward") > 0, "backward"),
+    ]
+
+
+ATTENTION_MIXED = Op(
+    "attention_mixed",
+    "attention",
+    (
+        Dim("heads", "query heads"),
+        Dim("kv_heads", "heads of keys and values; absent: heads", default=np.nan, absent="heads"),
+        Dim("head_dim", "elements of a head"),
+        Dim("query_length", "new queries of the chunk"),
+        Dim("context_length", "keys of the chunk's prompt, those of its queries included"),
+        Dim("decodes", "sequences that decode beside it"),
+        Dim("decode_context", "keys that each of them sees, its own included"),
+        Dim(
+            "window",
+            "keys a query looks back on, itself included; 0: all",
+            least=0.0,
+            default=0.0,
+            absent="context_length",
+        ),
+        Dim(
+            "kv_dtype",
+            "number format of the KV cache; absent: dtype",
+            default=np.nan,
+            choices=ACTIVATION_DTYPES,
+            feature="code",
+            stretch=3.0,
+        ),
+        *COMMON,
+    ),
+    work,
+    check=check,
+    prior=Prior(0.45, 0.60, 80e-6, 15e-6, 0.90),
+    ratios=(
+        Ratio(("decodes", "kv_heads")),
+        Ratio(("heads",), ("kv_heads",)),
+        Ratio(("query_length",), ("context_length",)),
+        Ratio(("decodes", "kv_heads", "decode_context", "head_dim")),
+        Ratio(("query_length", "heads", "context_length", "head_dim")),
+    ),
+    waits=True,
+    interval_apart=True,
+    configuration=("heads", "kv_heads", "head_dim", "window"),
+    backward=(),
+    example={
+        "heads": 32,
+        "kv_heads": 8,
+        "head_dim": 128,
+        "query_length": 512,
+        "context_length": 2048,
+        "decodes": 32,
+        "decode_context": 2048,
+    },
+)
