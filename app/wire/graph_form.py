@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
+from app.errors import MAX_ERRORS, BadInput, FieldError
 from app.graphs.importers.tensors import TENSOR_DTYPES
-from app.wire.decoding import convert
+from app.runtime.cancellation import check_cancelled
+from app.wire.decoding import field_errors, summary
 from app.wire.kernel_workload import Dtype, Name
 
 MAX_NODES = 100_000
 MAX_TENSORS = 1_000  # that a node reads or writes
 MAX_RANK = 16
+_PART_NODES = 20  # converted at a time: usually 40 µs, and 10 ms with as many tensors as are allowed
+
+Loc = tuple[str | int, ...]
 
 _PLAIN = "^[^\\x00-\\x1f\\x7f]*$"  # PostgreSQL stores no NUL
 TensorName = Annotated[str, Meta(min_length=1, max_length=512, pattern=_PLAIN)]
@@ -91,16 +96,63 @@ GRAPH_EXAMPLE: dict[str, Any] = {
 }
 
 
-def check_graph(raw: object, loc: tuple[str | int, ...] = ("workload", "graph")) -> Mapping[str, Any]:
+def check_graph(raw: object, loc: Loc = ("workload", "graph")) -> Mapping[str, Any]:
     """Return a graph in plain containers after checking types and ranges. Raises BadInput that names all wrong fields.
 
     `loc` is where the graph stands in the request. Returns `raw` itself, unchanged: omitted fields stay omitted.
     """
-    convert(raw, Graph, example=GRAPH_EXAMPLE, loc=loc)
+    errors = list[FieldError]()
+    for first, part in _parts(raw):
+        check_cancelled()
+        try:
+            msgspec.convert(part, Graph)
+        except msgspec.ValidationError:
+            found = field_errors(part, Graph, example=GRAPH_EXAMPLE)
+            errors += [FieldError((*loc, *_from_node(first, error.loc)), error.msg) for error in found]
+        if len(errors) >= MAX_ERRORS:
+            break
+    if errors:
+        raise BadInput(summary(errors), errors=errors[:MAX_ERRORS])
     assert isinstance(raw, dict)
     return raw
 
 
 def canonical_json(graph: Mapping[str, Any]) -> bytes:
     """Return the canonical JSON of a graph: equal for graphs with equal content."""
-    return msgspec.json.encode(msgspec.convert(graph, Graph), order="sorted")
+    first = msgspec.convert(next(_parts(graph))[1], Graph)
+    nodes = [msgspec.json.encode(msgspec.convert(part, Graph).nodes, order="sorted") for _, part in _parts(graph)]
+    return msgspec.json.encode(msgspec.structs.replace(first, nodes=_joined(nodes)), order="sorted")
+
+
+def graph_json(graph: Mapping[str, Any]) -> bytes:
+    """Return the JSON of a graph as it is."""
+    nodes = [msgspec.json.encode(part["nodes"]) for _, part in _parts(graph)]
+    return msgspec.json.encode({**graph, "nodes": _joined(nodes)})
+
+
+def _joined(lists: Sequence[bytes]) -> msgspec.Raw:
+    """Return one list in JSON of several."""
+    return msgspec.Raw(b"[" + b",".join(text[1:-1] for text in lists) + b"]")
+
+
+def _parts(raw: Any) -> Iterator[tuple[int, Any]]:
+    """Yield graphs with consecutive nodes of one graph, and the place of their first node there.
+
+    msgspec lets no other thread run while it converts one of them. What is no graph of as many nodes as are allowed is
+    one part, refused before any node is read. Only the first part has the inputs.
+    """
+    nodes = raw.get("nodes") if isinstance(raw, dict) else None
+    if not isinstance(raw, dict) or not isinstance(nodes, list) or not 0 < len(nodes) <= MAX_NODES:
+        yield 0, raw
+        return
+    yield 0, raw | {"nodes": nodes[:_PART_NODES]}
+    for first in range(_PART_NODES, len(nodes), _PART_NODES):
+        yield first, {"nodes": nodes[first : first + _PART_NODES]}
+
+
+def _from_node(first: int, place: Loc) -> Loc:
+    """Return a place in the whole graph, of one in a part that begins with node `first`."""
+    match place:
+        case ("nodes", int(k), *rest):
+            return "nodes", first + k, *rest
+    return place

@@ -165,6 +165,18 @@ def test_hostile_json_is_refused_at_once(service: Service, path: str, body: byte
     assert others.grown_bytes < GROWN_BYTES
 
 
+def test_a_graph_of_many_nodes_leaves_other_requests_alone(service: Service) -> None:
+    outputs = [{"shape": [8, 8]}] * 4
+    nodes = [{"name": f"n{k}", "op": "relu", "inputs": ["x"], "outputs": outputs} for k in range(100_000)]
+    network = json.dumps({"inputs": [{"name": "x", "shape": [8, 8]}], "nodes": nodes}).encode()
+    with small_requests(service) as others:
+        stored = service.client.post("/graphs", content=network)
+        assert stored.status_code == 201, stored.text
+        told = service.client.get(f"/graphs/{stored.json()['graph_id']}")
+    assert told.json()["graph"] == json.loads(network)
+    assert others.longest_s < STALL_S
+
+
 def test_error_texts_are_bounded(client: TestClient) -> None:
     name = "k" * 3_000_000
     told = client.post("/predict", json={name: 1, "gpu": "x" * 900_000})

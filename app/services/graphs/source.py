@@ -13,6 +13,7 @@ from app.graphs.importers import onnx_file
 from app.graphs.importers.json_graph import DEFAULT_DTYPE
 from app.graphs.importers.tensors import free_dims
 from app.wire.graph_form import canonical_json
+from app.wire.json_parts import decode_in_parts
 
 JSON, ONNX = "json", "onnx"
 
@@ -61,4 +62,4 @@ class Source:
 
 def from_database(form: str, text: str, graph_id: str) -> Source:
     """Return a network from its database row."""
-    return Source(form, msgspec.json.decode(text), graph_id)
+    return Source(form, decode_in_parts(text.encode()), graph_id)
