@@ -1,7 +1,7 @@
 """`attention_module`: an attention layer as a whole, from `hidden` features and back, as serving stacks measure it.
 
 Layers whose attention is more than one kernel: projections, an indexer that selects keys, compression, attention, the
-output projection, and the glue between them. `kind`:
+output projection, and the glue between them. `variant`:
 
 mla   multi-head latent attention (DeepSeek-V2, 2024); `latent_dim` + `rope_dim` elements kept per key
 dsa   the same on the `index_keys` keys per query that an indexer selects (DeepSeek-V3.2, GLM-5); where `index_heads` is
@@ -40,7 +40,7 @@ INDEX_BYTES = 1.0 + 4.0 / 128.0
 class Sizes(NamedTuple):
     """Sizes of a layer on one device, numbers or float64 [n] each, as the operator's fields of these names."""
 
-    kind: Any
+    variant: Any
     hidden: Any
     heads: Any
     kv_heads: Any
@@ -58,24 +58,24 @@ class Sizes(NamedTuple):
 
 def weights(s: Sizes) -> Any:
     """Elements of all matrices of a layer, by the sum of its kinds' formulas, each multiplied by 0 or 1."""
-    latent, compressed = s.kind <= DSA, s.kind >= CSA
+    latent, compressed = s.variant <= DSA, s.variant >= CSA
     query = s.heads * (s.head_dim + latent * s.rope_dim)
     queries = (s.query_rank > 0) * s.query_rank * (s.hidden + query) + (s.query_rank == 0) * s.hidden * query
     kept = s.hidden * (s.latent_dim + s.rope_dim) + s.latent_dim * s.heads * (s.head_dim + s.value_dim)
     grouped = s.hidden * s.kv_heads * (s.head_dim + s.value_dim)
     values = s.heads * s.value_dim
     out = (s.output_rank == 0) * values * s.hidden + s.output_rank * (values + s.output_groups * s.hidden)
-    overlap = 1.0 + (s.kind == CSA)  # windows of compression overlap, so each key has two candidates
+    overlap = 1.0 + (s.variant == CSA)  # windows of compression overlap, so each key has two candidates
     shrink = compressed * (s.compression > 0) * 2.0 * s.hidden * overlap * s.head_dim
-    keys = compressed * s.hidden * s.head_dim + latent * kept + (s.kind == MSA) * grouped
+    keys = compressed * s.hidden * s.head_dim + latent * kept + (s.variant == MSA) * grouped
     return queries + keys + out + shrink + _indexer(s)
 
 
 def _indexer(s: Sizes) -> Any:
     """Elements of the indexer's matrices: queries, weights of its heads, and keys, which csa compresses too."""
     source = (s.query_rank > 0) * s.query_rank + (s.query_rank == 0) * s.hidden
-    scale = (s.kind != MSA) * s.hidden * s.index_heads
-    keys = s.hidden * s.index_dim * (1.0 + 3.0 * (s.kind == CSA))
+    scale = (s.variant != MSA) * s.hidden * s.index_heads
+    keys = s.hidden * s.index_dim * (1.0 + 3.0 * (s.variant == CSA))
     return (s.index_heads > 0) * (source * s.index_heads * s.index_dim + scale + keys)
 
 
@@ -107,7 +107,7 @@ def attended(table: OpTable) -> Attended:
     """Counts of one sequence of each row."""
     context, queries, window = (table.column(name) for name in ("context_length", "query_length", "window"))
     queries = np.where(np.isnan(queries), context, queries)
-    compressed, ratio = table.column("kind") >= CSA, table.column("compression")
+    compressed, ratio = table.column("variant") >= CSA, table.column("compression")
     step = np.where(compressed & (ratio > 0), ratio, 1.0)
     # Keys that can be selected from: tokens, or one for every `step` of them.
     whole, most, single = np.floor(context / step), table.column("index_keys"), np.ones(len(table))
@@ -130,14 +130,14 @@ def work(table: OpTable) -> Work:
     s, seen, batch = _sizes(table), attended(table), table.column("batch")
     context, queries, most = (table.column(name) for name in ("context_length", "query_length", "index_keys"))
     queries = np.where(np.isnan(queries), context, queries)
-    latent = s.kind <= DSA
+    latent = s.variant <= DSA
     absorbed = latent & ((queries == 1) | ((most > 0) & (most < context)))
     scored = np.where(absorbed, s.latent_dim, s.head_dim) + latent * s.rope_dim
     valued = np.where(absorbed, s.latent_dim, s.value_dim)
     held, tokens = weights(s), batch * queries
     flops = 2.0 * tokens * held + 2.0 * batch * s.heads * seen.pairs * (scored + valued)
     flops = flops + 2.0 * batch * seen.index_pairs * s.index_heads * s.index_dim
-    kept = np.where(latent, s.latent_dim + s.rope_dim, np.where(s.kind == MSA, 2.0 * s.kv_heads, 1.0) * s.head_dim)
+    kept = np.where(latent, s.latent_dim + s.rope_dim, np.where(s.variant == MSA, 2.0 * s.kv_heads, 1.0) * s.head_dim)
     cached = batch * (seen.keys * kept * key_bytes(table) + seen.index_keys * s.index_dim * INDEX_BYTES)
     ends = tokens * s.hidden * (DTYPE_BYTES[table.dtype] + OUTPUT_BYTES[table.dtype])
     back = table.column("backward")
@@ -148,7 +148,7 @@ def work(table: OpTable) -> Work:
 def check(table: OpTable) -> list[Broken]:
     """New queries are part of the context, and heads of keys divide the heads."""
     queries, context = table.column("query_length"), table.column("context_length")
-    latent, kind = table.column("latent_dim"), table.column("kind")
+    latent, kind = table.column("latent_dim"), table.column("variant")
     return [
         Broken("query_length exceeds context_length, which counts all keys", queries > context, "query_length"),
         Broken("kv_heads must divide heads", table.column("heads") % table.column("kv_heads") != 0, "kv_heads"),
@@ -158,7 +158,7 @@ def check(table: OpTable) -> list[Broken]:
 
 def kind_class(table: OpTable) -> Floats:
     """Code of the kind of each row, [n]."""
-    return table.column("kind")
+    return table.column("variant")
 
 
 def _optional(name: str, meaning: str) -> Dim:
@@ -191,7 +191,7 @@ ATTENTION_MODULE = Op(
         _optional("index_dim", "elements of an indexer's head"),
         _optional("index_keys", "most keys that a query attends to; 0: all"),
         _optional("compression", "tokens per compressed key (csa, hca); 0: no compressed keys"),
-        Dim("kind", "how keys are kept and selected", least=0.0, default=MLA, choices=KINDS, feature="class"),
+        Dim("variant", "how keys are kept and selected", least=0.0, default=MLA, choices=KINDS, feature="class"),
         *COMMON,
     ),
     work,

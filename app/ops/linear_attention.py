@@ -3,8 +3,8 @@
 `linear_attention` computes many tokens in chunks (prefill), `linear_attention_step` one after another (decode, and
 the few tokens of a draft that is verified); `short_convolution` runs over the projected inputs before either.
 
-A head's state S has key_dim x value_dim elements, kept in FP32. `kind` says how a token with query q, key k and value
-v changes and reads it; heads of queries and keys are shared by value_heads / key_heads heads of values:
+A head's state S has key_dim x value_dim elements, kept in FP32. `variant` says how a token with query q, key k and
+value v changes and reads it; heads of queries and keys are shared by value_heads / key_heads heads of values:
 
 gdn     gated delta rule: S = a S + b k (v - (a S)^T k)^T, o = S^T q, with scalars a, b (Yang et al. 2024)
 kda     Kimi Delta Attention: the same with a decay per element of the key (Kimi Linear, 2025)
@@ -40,7 +40,7 @@ STATE_BYTES = 4.0
 
 def kind_class(table: OpTable) -> Floats:
     """GDN, KDA or MAMBA2 of each row, [n]."""
-    return table.column("kind")
+    return table.column("variant")
 
 
 def form_class(table: OpTable) -> Floats:
@@ -53,7 +53,7 @@ def _moved(table: OpTable) -> Floats:
     batch, tokens, keys, values, key_dim, value_dim = (
         table.column(name) for name in ("batch", "query_length", "key_heads", "value_heads", "key_dim", "value_dim")
     )
-    gates = np.where(table.column("kind") == KDA, key_dim + 1.0, 2.0)
+    gates = np.where(table.column("variant") == KDA, key_dim + 1.0, 2.0)
     read = 2.0 * keys * key_dim + values * (value_dim + gates)
     size, written = DTYPE_BYTES[table.dtype], OUTPUT_BYTES[table.dtype]
     states = 2.0 * batch * values * key_dim * value_dim * STATE_BYTES
@@ -64,7 +64,7 @@ def _moved(table: OpTable) -> Floats:
 def scan_work(table: OpTable) -> Work:
     """Work of a scan in chunks."""
     tokens, key_dim, value_dim = (table.column(name) for name in ("query_length", "key_dim", "value_dim"))
-    simple = table.column("kind") == MAMBA2
+    simple = table.column("variant") == MAMBA2
     chunk = np.minimum(table.column("chunk"), tokens)
     within = chunk * np.where(simple, key_dim + value_dim, 3.0 * key_dim + 2.0 * value_dim)
     states = np.where(simple, 4.0, 6.0) * key_dim * value_dim
@@ -76,7 +76,7 @@ def scan_work(table: OpTable) -> Work:
 
 def step_work(table: OpTable) -> Work:
     """Work of tokens one after another."""
-    each = np.where(table.column("kind") == MAMBA2, 5.0, 7.0) * table.column("key_dim") * table.column("value_dim")
+    each = np.where(table.column("variant") == MAMBA2, 5.0, 7.0) * table.column("key_dim") * table.column("value_dim")
     flops = table.column("batch") * table.column("query_length") * table.column("value_heads") * each
     moved = _moved(table)
     return Work(flops, moved, moved)
@@ -111,7 +111,7 @@ _HEADS = (
     Dim("key_dim", "elements of a query or key (mamba2: the state's size)"),
     Dim("value_dim", "elements of a value"),
 )
-_KIND = Dim("kind", "rule by which the state changes", least=0.0, default=GDN, choices=KINDS, feature="class")
+_KIND = Dim("variant", "rule by which the state changes", least=0.0, default=GDN, choices=KINDS, feature="class")
 _RATIOS = (
     Ratio(("batch", "value_heads")),
     Ratio(("batch", "query_length")),

@@ -1825,7 +1825,7 @@ class LinearAttentionOperator(TypedDict):
     value_dim: float
     query_length: float
     chunk: NotRequired[float | None]
-    kind: NotRequired[Literal["gdn", "kda", "mamba2"] | None]
+    variant: NotRequired[Literal["gdn", "kda", "mamba2"] | None]
     count: NotRequired[float | None]
     phase: NotRequired[Literal["backward", "forward"] | None]
     run_state: NotRequired[Literal["burst", "sustained"] | None]
@@ -1843,7 +1843,7 @@ class LinearAttentionStepOperator(TypedDict):
     key_dim: float
     value_dim: float
     query_length: NotRequired[float | None]
-    kind: NotRequired[Literal["gdn", "kda", "mamba2"] | None]
+    variant: NotRequired[Literal["gdn", "kda", "mamba2"] | None]
     count: NotRequired[float | None]
     phase: NotRequired[Literal["backward", "forward"] | None]
     run_state: NotRequired[Literal["burst", "sustained"] | None]
@@ -1890,7 +1890,7 @@ class AttentionModuleOperator(TypedDict):
     index_dim: NotRequired[float | None]
     index_keys: NotRequired[float | None]
     compression: NotRequired[float | None]
-    kind: NotRequired[Literal["csa", "dsa", "hca", "mla", "msa"] | None]
+    variant: NotRequired[Literal["csa", "dsa", "hca", "mla", "msa"] | None]
     count: NotRequired[float | None]
     phase: NotRequired[Literal["backward", "forward"] | None]
     run_state: NotRequired[Literal["burst", "sustained"] | None]
@@ -1956,7 +1956,7 @@ class OperatorTableRequest(TypedDict):
 OperatorTableWorkload = TypedDict(
     "OperatorTableWorkload",
     {
-        "kind": "NotRequired[str | list[str | None] | None]",
+        "kind": "Literal['operator_table']",
         "op": "Literal['linear', 'bmm', 'conv2d', 'layer_norm', 'rms_norm', 'batch_norm', 'softmax', 'max_pool2d', 'avg_pool2d', 'add', 'mul', 'div', 'pow', 'relu', 'gelu', 'tanh', 'silu', 'add_scalar', 'mul_scalar', 'div_scalar', 'pow_scalar', 'add_strided', 'dropout', 'embedding', 'recurrent', 'attention_prefill', 'attention_decode', 'attention_mla', 'moe', 'all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all', 'send_recv', 'copy', 'memory', 'add_norm', 'gated_activation', 'rotary_cache', 'sample', 'attention_mixed', 'linear_attention', 'linear_attention_step', 'short_convolution', 'attention_module', 'hyper_connections', 'network']",
         "dtype": "NotRequired[str | list[str | None] | None]",
         "m": "NotRequired[float | list[float | None] | None]",
@@ -2013,6 +2013,7 @@ OperatorTableWorkload = TypedDict(
         "key_dim": "NotRequired[float | list[float | None] | None]",
         "value_dim": "NotRequired[float | list[float | None] | None]",
         "chunk": "NotRequired[float | list[float | None] | None]",
+        "variant": "NotRequired[str | list[str | None] | None]",
         "taps": "NotRequired[float | list[float | None] | None]",
         "form": "NotRequired[str | list[str | None] | None]",
         "query_rank": "NotRequired[float | list[float | None] | None]",
@@ -2121,7 +2122,7 @@ OperatorBatch = TypedDict(
         "key_dim": "NotRequired[float | list[float | None] | None]",
         "value_dim": "NotRequired[float | list[float | None] | None]",
         "chunk": "NotRequired[float | list[float | None] | None]",
-        "kind": "NotRequired[str | list[str | None] | None]",
+        "variant": "NotRequired[str | list[str | None] | None]",
         "taps": "NotRequired[float | list[float | None] | None]",
         "form": "NotRequired[str | list[str | None] | None]",
         "query_rank": "NotRequired[float | list[float | None] | None]",

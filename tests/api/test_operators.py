@@ -18,7 +18,8 @@ Row = dict[str, Any]
 ROWS: list[Row] = OPERATORS_EXAMPLE["workload"]["operators"]
 # What a family needs beyond ones.
 LIKELY: Row = {"kernel_size": 3, "input_size": 32, "bytes": 1e6, "message_bytes": 1e6, "devices": 8, "head_dim": 64}
-FORWARD_ONLY = ("attention_decode", "network")
+SERVING_ONLY = ("add_norm", "gated_activation", "rotary_cache", "sample", "attention_mixed", "linear_attention_step")
+FORWARD_ONLY = ("attention_decode", "network", *SERVING_ONLY)
 
 
 def ask(client: TestClient, operators: list[Row], **more: Any) -> dict[str, Any]:
@@ -39,7 +40,8 @@ def table(client: TestClient, workload: Row, **more: Any) -> list[dict[str, Any]
 def a_row(op: str) -> Row:
     form = FORMS[op]
     needed = {field.name: LIKELY.get(field.name, 8) for field in form.fields if field.required}
-    return {"op": op, **needed, "dtype": form.default_dtype or "bf16"}
+    latent = {"latent_dim": 64} if op == "attention_module" else {}
+    return {"op": op, **needed, **latent, "dtype": form.default_dtype or "bf16"}
 
 
 def test_every_field_of_the_contract(client: TestClient) -> None:

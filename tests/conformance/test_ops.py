@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.ops import OP_CODE, OPS
+from app.ops import MIXED_FIELDS, OP_CODE, OPS
 from app.ops.base import Op
 from app.ops.collective import COLLECTIVE_OPS
 from app.ops.elementwise import ELEMENTWISE_OPS
@@ -193,3 +193,7 @@ def test_kernels_are_not_below_their_limit() -> None:
     for name in ("flops", "bytes"):
         more = kernels([row | {name: 2 * row[name] + 1} for row in rows])
         assert (hardware_limit(more, GPUS, every, on).latency_s >= limit).all()
+
+
+def test_no_field_has_the_name_of_a_requests_own() -> None:
+    assert not {"kind", "op", "gpu", "gpus", "dtype", "source", "latency_ms"} & set(MIXED_FIELDS)

@@ -37,7 +37,7 @@ def attention_module(rows: RowWriter, x: Flow, spec: AttentionModule, span: Span
 def _sizes(spec: AttentionModule, tensor: int, width: float) -> Sizes:
     """Return the sizes of one device."""
     return Sizes(
-        kind=float(KINDS.index(spec.kind)),
+        variant=float(KINDS.index(spec.kind)),
         hidden=width,
         heads=spec.heads / tensor,
         kv_heads=max(spec.kv_heads / tensor, 1.0),

@@ -109,7 +109,7 @@ def _stated(rows: RowWriter, x: Flow, spec: Recurrence, dealt: _Dealt, span: Spa
         key_dim=spec.key_dim,
         value_dim=spec.value_dim,
         query_length=span.queries,
-        kind=float(KINDS.index(spec.kind)),
+        variant=float(KINDS.index(spec.kind)),
         **chunk,
     )
     return (row,)

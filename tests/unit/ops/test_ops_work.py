@@ -334,7 +334,7 @@ def test_attention_module_is_its_projections_and_attention() -> None:
 
 def test_attention_module_reads_selected_keys_and_all_of_the_indexer() -> None:
     kind = MODULE_KINDS.index("dsa")
-    row = LATENT | {"kind": kind, "index_keys": 10, "query_length": 1, "context_length": 100}
+    row = LATENT | {"variant": kind, "index_keys": 10, "query_length": 1, "context_length": 100}
     again, own = one("attention_module", **row), one("attention_module", **row, index_heads=3, index_dim=128)
     indexer = 32 * 3 * 128 + 32 * 3 + 32 * 128
     assert again.flops == 2 * LATENT_WEIGHTS + 2 * 2 * 10 * (18 + 16)
@@ -344,12 +344,12 @@ def test_attention_module_reads_selected_keys_and_all_of_the_indexer() -> None:
 
 def test_attention_module_of_compressed_keys_and_a_window() -> None:
     row = {"batch": 1, "heads": 2, "head_dim": 8, "value_dim": 8, "hidden": 32, "query_rank": 4, "window": 16}
-    row |= {"kind": MODULE_KINDS.index("hca"), "query_length": 1, "context_length": 1280, "compression": 128}
+    row |= {"variant": MODULE_KINDS.index("hca"), "query_length": 1, "context_length": 1280, "compression": 128}
     weights = 4 * (32 + 16) + 32 * 8 + 16 * 32 + 2 * 32 * 8
     assert one("attention_module", **row).flops == 2 * weights + 2 * 2 * (10 + 16) * 16
     alone = one("attention_module", **row | {"compression": 0})
     assert alone.flops == 2 * (weights - 2 * 32 * 8) + 2 * 2 * 16 * 16
-    assert broken("attention_module", **row | {"kind": 0}) == ["latent_dim"]
+    assert broken("attention_module", **row | {"variant": 0}) == ["latent_dim"]
 
 
 def test_hyper_connections() -> None:
