@@ -298,8 +298,8 @@ def test_linear_attention_step() -> None:
     # v 4 x 16, two gates of 4 heads, o 4 x 16 in FP32
     states, tokens = 2 * 2 * 4 * 8 * 16 * 4, 2 * (32 + 64 + 8 + 64) * 4
     assert one("linear_attention_step", **STATE) == (2 * 4 * 7 * 8 * 16, states + tokens, states + tokens)
-    assert one("linear_attention_step", **STATE, kind=KINDS.index("mamba2")).flops == 2 * 4 * 5 * 8 * 16
-    kda = one("linear_attention_step", **STATE, kind=KINDS.index("kda"))
+    assert one("linear_attention_step", **STATE, variant=KINDS.index("mamba2")).flops == 2 * 4 * 5 * 8 * 16
+    kda = one("linear_attention_step", **STATE, variant=KINDS.index("kda"))
     assert kda.bytes == states + tokens + 2 * 4 * (9 - 2) * 4  # a decay per element of the key
 
 
@@ -307,7 +307,7 @@ def test_linear_attention_scan() -> None:
     # A token and head: 6 x 8 x 16 with the state, 4 x (3 x 8 + 2 x 16) within the chunk
     row = STATE | {"query_length": 100, "chunk": 4}
     assert one("linear_attention", **row).flops == 2 * 100 * 4 * (6 * 8 * 16 + 4 * 56)
-    assert one("linear_attention", **row, kind=KINDS.index("mamba2")).flops == 2 * 100 * 4 * (4 * 8 * 16 + 4 * 24)
+    assert one("linear_attention", **row, variant=KINDS.index("mamba2")).flops == 2 * 100 * 4 * (4 * 8 * 16 + 4 * 24)
     short = one("linear_attention", **row | {"query_length": 3})  # chunks are no longer than the sequence
     assert short.flops == 2 * 3 * 4 * (6 * 8 * 16 + 3 * 56)
     assert broken("linear_attention", **row | {"key_heads": 3}) == ["key_heads"]
