@@ -236,6 +236,62 @@ def test_tables_by_serving_stack_are_read_and_the_others_are_named(database: Dat
     assert (reduced["message_bytes"], reduced["implementation"]) == (2048, "custom")
 
 
+MODULE = {"mla_dtype": "bfloat16", "kv_cache_dtype": "fp8_e4m3", "gemm_type": "fp8_block", "tp_size": 4, "table": "x"}
+MODULES: dict[str, list[dict[str, Any]]] = {
+    "sparse_attention_module": [
+        MODULE
+        | {"op_name": op, "model": model, "num_heads": 32, "batch_size": 4, "new_tokens": 1, "past_tokens": 4095}
+        | {"compress_ratio": ratio, "latency_ms": 0.2}
+        for op, model, ratio in (
+            ("dsa_generation_module", "deepseek-ai/DeepSeek-V3.2", None),
+            ("dsa_generation_module_skip_indexer", "zai-org/GLM-5.2", None),
+            ("dsv4_csa_generation_module", "deepseek-ai/DeepSeek-V4-Pro", 4.0),
+            ("msa_generation_module", "MiniMaxAI/MiniMax-M3", None),
+        )
+    ],
+    "linear_attention": [
+        {"op_name": "gdn", "phase": phase, "kernel_source": kernel, "batch_size": 2, "seq_len": tokens}
+        | {"num_tokens": 2 * tokens, "d_model": 4096, "d_conv": 4, "model_name": "x", "table": "gdn", "latency_ms": 0.1}
+        | {"num_k_heads": 8.0, "num_v_heads": 24.0, "head_k_dim": 128.0, "head_v_dim": 128.0, "chunk_size": None}
+        | dict.fromkeys(("d_state", "nheads", "head_dim", "n_groups"))
+        for phase, kernel, tokens in (
+            ("context", "chunk_gated_delta_rule", 512),
+            ("generation", "fused_recurrent_gated_delta_rule", 1),
+            ("context", "causal_conv1d_fn", 512),
+        )
+    ],
+    "hyper_connections": [
+        {"op_name": "pre", "num_tokens": 64, "num_sites": 2, "hc_mult": 4, "hidden_size": 7168, "sinkhorn_iters": 20}
+        | {"latency_ms": 0.05, "table": "mhc_module"}
+    ],
+}
+
+
+def test_whole_layers_of_serving_stacks_are_read(database: Database, tmp_path: Path) -> None:
+    for name, rows in MODULES.items():
+        table = pa.Table.from_pylist([STACK | row for row in rows])
+        for column in ("compress_ratio", "chunk_size", "d_state", "nheads", "head_dim", "n_groups"):
+            if column in table.column_names:
+                at = table.column_names.index(column)
+                table = table.set_column(at, column, table[column].cast(pa.float64()))
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    report = bring_in(database, "aiconfigurator", tmp_path)
+    assert (report.received, report.inserted) == (8, 8)
+    rows = [row.workload for row in stored(database, source="aiconfigurator") if row.gpu_id == "h200-sxm-141gb"]
+    modules = {row.get("variant", "mla"): row for row in rows if row["op"] == "attention_module"}
+    assert {row["dtype"] for row in modules.values()} == {"fp8_block"}
+    assert (modules["csa"]["compression"], modules["csa"]["index_keys"], modules["csa"]["window"]) == (4, 1024, 128)
+    assert (modules["csa"]["output_groups"], modules["msa"]["kv_heads"]) == (4, 2)
+    layers = [row for row in rows if row.get("variant") == "dsa"]
+    assert sorted(row.get("index_heads", 0) for row in layers) == [0, 64]  # GLM-5.2 takes an earlier layer's selection
+    found = {row["op"]: row for row in rows}
+    assert (found["linear_attention"]["query_length"], found["linear_attention"]["value_heads"]) == (512, 24)
+    assert "variant" not in found["linear_attention_step"]
+    assert found["short_convolution"]["channels"] == (2 * 8 + 24) * 128
+    times = [row for row in stored(database, source="aiconfigurator") if row.name == "hyper_connections"]
+    assert times[0].latency_s == pytest.approx(0.025e-3)  # of one of its two sites
+
+
 def test_rows_at_a_floor_far_above_other_kernels_are_bound_by_the_host() -> None:
     latency = np.array([2.0, 500.0, 150.0, 160.0, 200.0, 900.0, 12.0])
     kernel = np.array([0, 0, 1, 1, 1, 1, 2])

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from app.errors import NotFound
 from app.ops.moe import GATES, ROUTERS
+from app.services.measurements.importers.aiconfigurator_modules import MODULES
 from app.services.measurements.importers.aiconfigurator_tables import BY_OPERATOR, BY_STACK, DTYPES, EAGER, Table
 from app.services.measurements.importers.base import Part, PartsImporter
 from app.services.measurements.importers.host_bound import host_bound
@@ -45,11 +46,13 @@ _LAYERS = {
     (3584, 3072, 896): ("other", "plain"),
     (7168, 2048, 256): ("silu", "grouped"),
 }
-FILES = tuple(dict.fromkeys((*BY_OPERATOR, *BY_STACK)))
+FILES = tuple(dict.fromkeys((*BY_OPERATOR, *BY_STACK, *MODULES)))
+_LEFT_OUT = "number formats that the operator lacks"
+_HOST_BOUND = "bound by the host, not by the device"
 
 
 def read(folder: Path) -> Iterator[Part]:
-    """Yield one part per table found, and name the tables that are left out."""
+    """Yield a part per operator of each table found, and name the tables that are left out."""
     present = sorted(path.name for path in folder.glob("*.parquet"))
     names = [name for name in FILES if name in present]
     if not names:
@@ -57,37 +60,44 @@ def read(folder: Path) -> Iterator[Part]:
     left = [name for name in present if name not in names]
     notes = (f"not read, as no operator stands for their rows: {', '.join(left)}",) if left else ()
     for name in names:
-        yield _part(folder / name, notes if name == names[-1] else ())
+        by_stack = "op_name" in pq.read_schema(folder / name).names
+        meanings = MODULES.get(name) or ((BY_STACK if by_stack else BY_OPERATOR)[name],)
+        for meaning in meanings:
+            last = name == names[-1] and meaning is meanings[-1]
+            yield _part(folder / name, meaning, notes if last else (), by_stack=by_stack)
 
 
-def _part(path: Path, notes: tuple[str, ...]) -> Part:
-    by_stack = "op_name" in pq.read_schema(path).names
-    meaning = (BY_STACK if by_stack else BY_OPERATOR)[path.name]
-    words = dict.fromkeys((*_STACK, meaning.dtype, meaning.kernel, *(column for column, _ in meaning.words.values())))
-    numbers = (*meaning.numbers.values(), *meaning.inputs, _TIME)
+def _part(path: Path, meaning: Table, notes: tuple[str, ...], *, by_stack: bool) -> Part:
+    named = (meaning.dtype, meaning.kernel, *meaning.labels, *(column for column, _ in meaning.words.values()))
+    words = dict.fromkeys((*_STACK, *filter(None, named)))
+    numbers = (*meaning.numbers.values(), *meaning.inputs, *filter(None, (meaning.shares,)), _TIME)
     table = read_table(path, tuple(words), numbers, unused=meaning.unused)
     skipped: Counter[str] = Counter()
-    table = _without(table, ~_known_format(table, meaning), "number formats that the operator lacks", skipped)
+    if meaning.rows is not None:
+        table = table.filter(pa.array(meaning.rows(table)))
+    table = _without(table, ~_known_format(table, meaning), _LEFT_OUT, skipped)
     if by_stack and meaning.op == "linear":
-        table = _without(table, _host_bound(table, meaning), "bound by the host, not by the device", skipped)
-    return Part(
-        path.name, OperatorColumns(_columns(table, meaning), np.arange(table.num_rows)), None, skipped, notes=notes
-    )
+        table = _without(table, _host_bound(table, meaning), _HOST_BOUND, skipped)
+    sent = OperatorColumns(_columns(table, meaning), np.arange(table.num_rows))
+    return Part(path.name, sent, None, skipped, notes=notes)
 
 
 def _columns(table: pa.Table, meaning: Table) -> dict[str, Column]:
+    latency = number_column(table, _TIME)
+    if meaning.shares:
+        latency = latency._replace(values=latency.values / number_column(table, meaning.shares).values)
     columns: dict[str, Column] = {
         "gpu": text_column(table, "gpu"),
         "software": join_text(_framework(table, meaning), text_column(table, "framework_version")),
         "source": constant_column(SOURCE),
-        "dtype": text_column(table, meaning.dtype, DTYPES),
-        "latency_ms": number_column(table, _TIME),
+        "dtype": text_column(table, meaning.dtype, DTYPES) if meaning.dtype else constant_column("bf16"),
+        "latency_ms": latency,
         "kernel.name": text_column(table, meaning.kernel),
     }
     if meaning.op is not None:
         columns["op"] = constant_column(meaning.op)
     columns |= {ours: number_column(table, column) for ours, column in meaning.numbers.items()}
-    columns |= {ours: text_column(table, *spelled) for ours, spelled in meaning.words.items() if ours != "_"}
+    columns |= {ours: text_column(table, *spelled) for ours, spelled in meaning.words.items()}
     columns |= {ours: Numbers(values, np.isnan(values), False) for ours, values in meaning.derived(table).items()}
     if meaning.op == "moe":
         columns |= _gates_and_routers(table)
@@ -97,8 +107,10 @@ def _columns(table: pa.Table, meaning: Table) -> dict[str, Column]:
 
 
 def _known_format(table: pa.Table, meaning: Table) -> Bools:
+    if not meaning.formats:
+        return np.ones(table.num_rows, dtype=np.bool_)
     words = text_column(table, meaning.dtype, DTYPES)
-    known = [not meaning.formats or word in meaning.formats for word in words.words]
+    known = [word in meaning.formats for word in words.words]
     return np.array(known)[words.codes]
 
 

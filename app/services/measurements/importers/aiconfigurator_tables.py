@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from app.services.measurements.importers.table_columns import number_column
-from app.tables.arrays import Floats
+from app.tables.arrays import Bools, Floats
 
 Figures = Mapping[str, Floats]
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "fp8_static": "fp8"}
@@ -33,7 +33,10 @@ class Table(NamedTuple):
     numbers  our field -> its column
     words    our field -> its column, and its spelling -> ours
     derived  our fields computed from columns, each float64 [n]
-    dtype    column of the number format, or the format of all rows
+    inputs   columns of numbers that `derived` reads; `labels`: of text
+    rows     which rows it is of; None: all
+    shares   column of how many times a row's time holds the operator
+    dtype    column of the number format; empty: BF16
     kernel   column of the kernel's name
     unused   columns that say nothing more
     formats  number formats that are read; empty: all
@@ -45,6 +48,9 @@ class Table(NamedTuple):
     words: Mapping[str, tuple[str, Mapping[str, str]]] = {}
     derived: Callable[[pa.Table], Figures] = nothing_derived
     inputs: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    rows: Callable[[pa.Table], Bools] | None = None
+    shares: str = ""
     dtype: str = "dtype"
     kernel: str = "kernel_source"
     unused: tuple[str, ...] = ()
@@ -52,18 +58,19 @@ class Table(NamedTuple):
     custom: bool = False
 
 
-def _values(table: pa.Table, name: str) -> Floats:
+def values_of(table: pa.Table, name: str) -> Floats:
+    """Return a column of numbers, NaN where missing, float64 [n]."""
     return number_column(table, name).values
 
 
 def _context(table: pa.Table) -> Figures:
     """Past and new keys together."""
-    return {"context_length": _values(table, "new_tokens") + _values(table, "past_tokens")}
+    return {"context_length": values_of(table, "new_tokens") + values_of(table, "past_tokens")}
 
 
 def _unmasked(table: pa.Table) -> Figures:
     """Attention of all tokens to all: as causal attention over a window that holds every key."""
-    tokens = _values(table, "new_tokens")
+    tokens = values_of(table, "new_tokens")
     return {"query_length": tokens, "context_length": 2.0 * tokens - 1.0, "window": tokens}
 
 
@@ -81,7 +88,7 @@ def _absorbed(table: pa.Table) -> Figures:
 def _elements(table: pa.Table) -> Figures:
     """Bytes of a message that is counted in elements."""
     size = np.array([1.0 if name == "int8" else 2.0 for name in table["dtype"].to_pylist()])
-    return {"message_bytes": _values(table, "message_size") * size}
+    return {"message_bytes": values_of(table, "message_size") * size}
 
 
 _ATTENTION = {
@@ -154,7 +161,7 @@ def _by_stack() -> dict[str, Table]:
             unused=(*named, "table", "tp_size"),
         ),
         "mla_bmm.parquet": Table(
-            "bmm", {"b": "num_heads", "m": "num_tokens"}, {"_": ("op_name", {})}, _absorbed, unused=("table",)
+            "bmm", {"b": "num_heads", "m": "num_tokens"}, {}, _absorbed, labels=("op_name",), unused=("table",)
         ),
         "moe.parquet": Table("moe", {**_EXPERTS, "top_k": "top_k"}, _SPREAD, unused=named),
         "collective.parquet": Table(
