@@ -47,6 +47,8 @@ _LAYERS = {
     (7168, 2048, 256): ("silu", "grouped"),
 }
 FILES = tuple(dict.fromkeys((*BY_OPERATOR, *BY_STACK, *MODULES)))
+# Operators whose kernels all run the same sizes, so that their floors compare.
+_OF_SEVERAL_KERNELS = ("linear", "short_convolution")
 _LEFT_OUT = "number formats that the operator lacks"
 _HOST_BOUND = "bound by the host, not by the device"
 
@@ -76,7 +78,7 @@ def _part(path: Path, meaning: Table, notes: tuple[str, ...], *, by_stack: bool)
     if meaning.rows is not None:
         table = table.filter(pa.array(meaning.rows(table)))
     table = _without(table, ~_known_format(table, meaning), _LEFT_OUT, skipped)
-    if by_stack and meaning.op == "linear":
+    if by_stack and meaning.op in _OF_SEVERAL_KERNELS:
         table = _without(table, _host_bound(table, meaning), _HOST_BOUND, skipped)
     sent = OperatorColumns(_columns(table, meaning), np.arange(table.num_rows))
     return Part(path.name, sent, None, skipped, notes=notes)
@@ -115,7 +117,9 @@ def _known_format(table: pa.Table, meaning: Table) -> Bools:
 
 
 def _host_bound(table: pa.Table, meaning: Table) -> Bools:
-    gpu, kernel = text_column(table, "gpu"), join_text(text_column(table, "framework"), text_column(table, "dtype"))
+    gpu, kernel = text_column(table, "gpu"), text_column(table, "framework")
+    if meaning.dtype:
+        kernel = join_text(kernel, text_column(table, meaning.dtype))
     kernel = join_text(kernel, text_column(table, meaning.kernel))
     return host_bound(gpu.codes, kernel.codes, number_column(table, _TIME).values)
 
