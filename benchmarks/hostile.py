@@ -99,9 +99,10 @@ def kernel_rows(n: int) -> Iterator[dict[str, Any]]:
         yield {"gpu": "titan-v", "workload": kernel, "latency_ms": 1 + k / n, "source": "x"}
 
 
-def graph(n: int) -> bytes:
+def graph(n: int, outputs: int = 1) -> bytes:
     """A network of distinct element-wise operators."""
-    nodes = [{"name": f"n{k}", "op": "relu", "inputs": ["x"], "outputs": [{"shape": [1 + k, 8]}]} for k in range(n)]
+    shapes = [[{"shape": [1 + k, 8]}] * outputs for k in range(n)]
+    nodes = [{"name": f"n{k}", "op": "relu", "inputs": ["x"], "outputs": shape} for k, shape in enumerate(shapes)]
     return json.dumps(
         {"name": "g", "dtype": "fp32", "inputs": [{"name": "x", "shape": [1, 8]}], "nodes": nodes}
     ).encode()
@@ -137,9 +138,11 @@ ATTACKS = (
     Hostile("4 million unknown names", "/graphs", JSON, lambda: unknown_names(4_000_000)),
     Hostile("15 million empty rows", MEASURED, JSON, lambda: b"[" + b"{}," * 14_999_999 + b"{}]"),
     Hostile("1 million empty rows", MEASURED, JSON, lambda: b"[" + b"{}," * 999_999 + b"{}]"),
+    Hostile("1 million numbers", MEASURED, JSON, lambda: b"[" + b"0," * 999_999 + b"0]"),
     Hostile("150,000 kernels", MEASURED, JSON, lambda: json.dumps([*kernel_rows(150_000)]).encode()),
     Hostile("1 million rows in JSON", BATCH, JSON, lambda: columns(1_000_000)),
     Hostile("100,000 nodes", "/graphs", JSON, lambda: graph(100_000)),
+    Hostile("1,000 nodes of 1,000 tensors", "/graphs", JSON, lambda: graph(1_000, 1_000)),
     Hostile("30,000 nodes", "/predict", JSON, lambda: inline(graph(30_000))),
     Hostile("2 million rows in CSV", MEASURED, CSV, lambda: csv_rows(2_000_000)),
     Hostile("60 MB of commas in CSV", MEASURED, CSV, lambda: b"gpu,op\n" + b"," * 60_000_000),

@@ -148,7 +148,10 @@ def post_measurements(
             dry_run=dry_run,
         )
 
-    report = current(holder, stored, retry_on=(BadInput, Conflict, NotFound))
+    try:
+        report = current(holder, stored, retry_on=(BadInput, Conflict, NotFound))
+    finally:
+        upload.release()
     holder.refresh()
     if report.drift is not None and not dry_run:
         request.app.metrics.drifted(report.drift.median_ape, report.drift.inside_interval)

@@ -24,6 +24,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.config import Settings
+from app.services.measurements.ingest import Report, ingest
+from app.wire.measurements.upload import Upload
 from app.wire.prediction_form import PREDICT_EXAMPLE
 from tests.service import Service
 
@@ -175,6 +177,19 @@ def test_a_graph_of_many_nodes_leaves_other_requests_alone(service: Service) -> 
         told = service.client.get(f"/graphs/{stored.json()['graph_id']}")
     assert told.json()["graph"] == json.loads(network)
     assert others.longest_s < STALL_S
+
+
+def test_rows_of_a_refused_upload_are_freed_in_its_thread(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop would free what the error refers to, and stop every request meanwhile."""
+    uploads = []
+
+    def record(database: Any, engine: Any, upload: Upload, **options: Any) -> Report:
+        uploads.append(upload)
+        return ingest(database, engine, upload, **options)
+
+    monkeypatch.setattr("app.api.measurements.ingest", record)
+    assert client.post("/measurements", json=[{}] * 3).status_code == 422
+    assert [len(upload) for upload in uploads] == [0] * len(uploads) != []
 
 
 def test_error_texts_are_bounded(client: TestClient) -> None:

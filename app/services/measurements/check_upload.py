@@ -11,6 +11,7 @@ import numpy as np
 from app.errors import BadInput, FieldError
 from app.predictors.launches.occupancy import LIMITS, resident_blocks
 from app.predictors.roofline import hardware_limit
+from app.runtime.release import release
 from app.services.kernels.launch import check_launch
 from app.services.measurements.check_operators import LIMIT_TOLERANCE, CheckedOperators, check_operators, join_checks
 from app.services.measurements.limits import find_breaches
@@ -47,7 +48,7 @@ class Checked:
     measured: Measurements | None
     gpus: GpuTable
     newcomers: tuple[GpuSpec, ...]
-    errors: tuple[FieldError, ...]
+    errors: list[FieldError]
     operators: CheckedOperators | None = None
     breaches: tuple[Breach, ...] = ()
 
@@ -85,16 +86,19 @@ def check(catalog: Catalog, *sent: UploadPart, device: Mapping[str, Any] | None 
     if all_operators is not None:
         errors += all_operators.errors
         breaches += all_operators.breaches
-    return Checked(
+    checked = Checked(
         tuple(to_stored_row(item, gpus.specs[item.gpu].id) for item in accepted),
         tuple(item.position for item in accepted),
         measured,
         table,
         _newcomers(gpus, accepted, all_operators),
-        tuple(sorted(errors, key=_position)),
+        sorted(errors, key=_position),
         all_operators,
         breaches,
     )
+    for rows in (parsed, kernels, models, others, possible, possible_models, accepted):
+        release(rows)
+    return checked
 
 
 def _position(error: FieldError) -> int:

@@ -19,6 +19,7 @@ from app.engine.catalogue import load_catalog
 from app.engine.engine import Engine
 from app.engine.operator_blocks import to_measurements
 from app.errors import BadInput, Conflict, FieldError
+from app.runtime.release import release
 from app.services.measurements.check_upload import Checked, check, raise_errors
 from app.services.measurements.doubts import find_doubts, set_aside
 from app.services.measurements.limits import correct_limits
@@ -116,7 +117,10 @@ def ingest(
             catalog = load_catalog(connection)
         checked = check(catalog, *upload.parts, device=upload.device)
     measured = len(upload) - upload.skipped.total()
-    raise_errors(checked, measured)
+    try:
+        raise_errors(checked, measured)
+    finally:
+        release(checked.errors)
     doubts = find_doubts(engine, checked, doubtful_factor)
     with database.writing(), database.begin(long=True) as connection:
         sound, aside, notes = set_aside(connection, checked, doubts)

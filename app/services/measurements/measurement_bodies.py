@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from app.errors import BadInput, FieldError, Malformed, TooLarge, UnsupportedMedia
+from app.runtime.release import release
 from app.services.measurements import operator_uploads
 from app.services.measurements.metadata import DEVICE
 from app.services.measurements.mixed_tables import OUTCOME, REMARKS, Cells, check_column_names, split_by_kind
@@ -50,7 +51,10 @@ def _json(body: bytes, max_rows: int, _: TableReader) -> Upload:
         raise TooLarge(f"At most {max_rows} rows are accepted at once; this list has {len(rows)}.")
     errors = [FieldError((k,), "a measurement is an object") for k, row in enumerate(rows) if not isinstance(row, dict)]
     if errors:
-        raise cell_errors(errors, "list")
+        refused = cell_errors(errors, "list")
+        release(errors)
+        release(rows)
+        raise refused
     return Upload((Objects.of(rows),))
 
 

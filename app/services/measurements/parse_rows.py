@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import structs
 
 from app.errors import BadInput, FieldError, GpucastError
+from app.runtime.release import release
 from app.services.measurements.measurement_columns import EARLIEST, WORDS
 from app.services.measurements.upload_gpus import UploadGpus
 from app.services.operators.operator_tables import json_columns
@@ -159,6 +160,7 @@ def operator_columns(rows: Sequence[ParsedRow], gpus: UploadGpus) -> OperatorCol
     flat = [_flat(item, gpus) for item in rows]
     names = dict.fromkeys(name for row in flat for name in row)
     columns = json_columns(((name, [row.get(name) for row in flat]) for name in names), WORD_FIELDS | set(WORDS))
+    release(flat)
     return OperatorColumns(columns, np.array([item.position for item in rows], dtype=np.intp))
 
 

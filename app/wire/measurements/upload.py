@@ -10,6 +10,7 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from app.runtime.release import release
 from app.wire.operators.operator_columns import Column, slice_cells
 
 
@@ -73,3 +74,9 @@ class Upload:
 
     def __len__(self) -> int:
         return sum(map(len, self.parts)) + self.skipped.total()
+
+    def release(self) -> None:
+        """Free the rows that are objects; the upload has them no more."""
+        for part in self.parts:
+            if isinstance(part, Objects) and isinstance(part.rows, list):
+                release(part.rows)

@@ -1,15 +1,19 @@
 """Rows that `check` accepts; storing is tested over HTTP in tests/api/test_measurements.py."""
 
+import gc
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from app.errors import BadInput
+from app.errors import BadInput, FieldError
 from app.services.measurements.check_upload import Checked, check, raise_errors
+from app.services.measurements.ingest import ingest
+from app.services.measurements.measurement_bodies import read_measurements
 from app.tables.catalog import Catalog
 from app.tables.complete import complete
 from app.wire.measurements.row_columns import MAX_REPORTED
-from app.wire.measurements.upload import Objects
+from app.wire.measurements.upload import Objects, Upload
 from tests.kernels_data import SAXPY
 
 # 10 SMs x 64 lanes x 2 x 1 GHz = 1.28 TFLOP/s; 100 GB/s; caches far smaller than the kernel's 120 MB.
@@ -134,3 +138,32 @@ def test_long_error_lists_are_truncated() -> None:
     with pytest.raises(BadInput, match="1005 of 1005 measurements") as caught:
         raise_errors(found, len(found.errors))
     assert len(caught.value.errors) == MAX_REPORTED
+
+
+def living(kind: type) -> int:
+    return sum(isinstance(thing, kind) for thing in gc.get_objects())
+
+
+def test_a_refusal_keeps_only_the_errors_that_it_lists() -> None:
+    """Others would be freed with it on the event loop, which stops every request for 0.1 s."""
+    engine: Any = SimpleNamespace(catalog=Catalog([complete(SMALL)]))
+    database: Any = None
+    before = living(FieldError)
+    with pytest.raises(BadInput, match="3000 of 3000 measurements") as caught:
+        ingest(database, engine, Upload((Objects.of([{}] * 3000),)))
+    assert len(caught.value.errors) == MAX_REPORTED
+    assert living(FieldError) <= before + MAX_REPORTED
+
+
+def test_a_list_of_other_things_is_refused_with_nothing_left_to_free() -> None:
+    before = living(FieldError)
+    with pytest.raises(BadInput, match="3000 cells are wrong") as caught:
+        read_measurements(b"[" + b"0," * 2999 + b"0]", None, max_rows=3000)
+    assert len(caught.value.errors) == MAX_REPORTED
+    assert living(FieldError) <= before + MAX_REPORTED
+
+
+def test_an_upload_can_be_emptied() -> None:
+    upload = Upload((Objects.of([ROW] * 3),))
+    upload.release()
+    assert len(upload) == 0
