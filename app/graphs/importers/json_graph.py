@@ -22,6 +22,7 @@ from app.graphs.importers.tensors import INDEX_BYTES, Tensor, binding, bound
 from app.graphs.run import Run
 from app.ops import OP_CODE, OPS
 from app.ops.base import MOST_BYTES
+from app.runtime.release import release
 from app.tables.ops import DTYPE_CODE, WEIGHT_BYTES
 from app.tables.workload import Workload
 
@@ -96,6 +97,8 @@ class _Lowering:
         if not self._node_of_row:
             self._refuse([FieldError(("nodes",), "nothing but views: there is nothing to predict")])
         workload = self._builder.build()
+        for found in (self._alike, self._bound, self._tensors):
+            release(found)
         self._refuse(wrong_figures(workload.ops, self._node_of_row))
         return workload
 

@@ -1,4 +1,4 @@
-"""Lists are emptied in slices."""
+"""Containers are emptied in slices."""
 
 import pytest
 
@@ -6,7 +6,9 @@ from app.runtime.release import release
 
 
 @pytest.mark.parametrize("n", [0, 1, 1_000, 2_500])
-def test_the_list_is_empty_afterwards(n: int) -> None:
-    items = list(range(n))
+def test_a_container_is_empty_afterwards(n: int) -> None:
+    items, by_number = list(range(n)), dict.fromkeys(range(n))
     release(items)
-    assert items == []
+    release(by_number)
+    assert not items
+    assert not by_number
