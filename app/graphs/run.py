@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from app.graphs.formats import Formats
+
 MODES = ("inference", "training", "prefill", "decode")
 Mode = Literal["inference", "training", "prefill", "decode"]
 Attention = Literal["eager", "fused", "flash"]
@@ -48,6 +50,7 @@ class Run:
     accumulation  steps whose gradients are accumulated before an update
     stack         serving stack whose kernels run (app.ops.stacks); None: no serving stack
     kv_dtype      number format of the KV cache; None: that of attention
+    formats       formats by kind of part, in place of `dtype`, which is then that of everything else; None: `dtype`
     emptied       True if the step starts with an empty allocator cache, as the first one does (app.graphs.allocator)
     recompute     True if backward recomputes each block's activations instead of saving them
     """
@@ -65,6 +68,7 @@ class Run:
     recompute: bool = False
     stack: str | None = None
     kv_dtype: str | None = None
+    formats: Formats | None = None
     parallelism: Parallelism = field(default_factory=Parallelism)
 
     @property

@@ -29,7 +29,7 @@ from app.ops.base import COMMON, Dim, Op
 from app.ops.figures import Broken, Ratio, Work
 from app.ops.prior import Prior
 from app.tables.arrays import Floats
-from app.tables.ops import ACTIVATION_DTYPES, DTYPE_BYTES, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
+from app.tables.ops import ACTIVATION_DTYPES, DTYPE_BYTES, DTYPES, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
 
 KINDS = ("mla", "dsa", "msa", "csa", "hca")
 MLA, DSA, MSA, CSA, HCA = (float(code) for code in range(len(KINDS)))
@@ -196,6 +196,7 @@ ATTENTION_MODULE = Op(
     ),
     work,
     check=check,
+    dtypes=DTYPES,
     # A guess: some ten kernels one after another, of which projections and attention attain what they do alone.
     prior=Prior(0.45, 0.65, 300e-6, 40e-6, 0.90),
     ratios=(

@@ -14,7 +14,7 @@ from app.ops.gradient import BIAS, FED, step
 from app.ops.prior import Prior
 from app.ops.suite import PRODUCTS, Log, Made, Maker, Row, Space
 from app.tables.arrays import Floats
-from app.tables.ops import DTYPE_BYTES, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
+from app.tables.ops import DTYPE_BYTES, DTYPES, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
 
 
 def product_work(products: Products, table: OpTable, second_bytes: Floats) -> Work:
@@ -101,6 +101,7 @@ LINEAR = Op(
     "linear",
     (_ROWS, _COLUMNS, _DEPTH, *COMMON),
     linear_work,
+    dtypes=DTYPES,
     prior=Prior(0.92, 0.70, 40e-6, 3.5e-6, 0.65),
     products=linear_products,
     handed=_handed(linear_products),

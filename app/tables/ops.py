@@ -9,7 +9,7 @@ import numpy as np
 
 from app.tables.arrays import Floats, Ints
 
-# Number formats of activations; then formats in which only the weights of experts (`moe`) are narrow.
+# Number formats of activations; then formats in which only weights are narrow, of experts and linear layers.
 ACTIVATION_DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp8_block", "int8", "nvfp4")
 WEIGHT_DTYPES = ("int4_wo", "w4a16_mxfp4", "w4a8_mxfp4", "w4a8_mxfp4_mxfp8")
 DTYPES = ACTIVATION_DTYPES + WEIGHT_DTYPES

@@ -71,7 +71,8 @@ class ModelWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen
     `sequence` is tokens per sequence: all tokens in inference, training and prefill; in decode the keys that the new
     token attends to, itself included. `image_size` is pixels per side. With `output_tokens` the answer adds figures of
     serving requests of `sequence` tokens each. `attention` defaults to "eager", in prefill and decode to "flash".
-    `kv_dtype` is the number format of the KV cache, by default that of attention.
+    `dtype` is by default that of the configuration's `quantization_config`, part by part, and "fp32" without one or in
+    training. `kv_dtype` is the number format of the KV cache, by default that of attention.
     """
 
     kind: Literal["model"]
@@ -80,7 +81,7 @@ class ModelWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen
     mode: Mode = "inference"
     sequence: Tokens | None = None
     image_size: Pixels | None = None
-    dtype: Dtype = "fp32"
+    dtype: Dtype | None = None
     attention: Attention | None = None
     kv_dtype: KvDtype | None = None
     output_tokens: Tokens | None = None

@@ -1207,7 +1207,21 @@ class LinearOperator(TypedDict):
     phase: NotRequired[Literal["backward", "forward"] | None]
     run_state: NotRequired[Literal["burst", "sustained"] | None]
     software: NotRequired[str | None]
-    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+    dtype: Literal[
+        "bf16",
+        "fp16",
+        "fp32",
+        "fp64",
+        "fp8",
+        "fp8_block",
+        "int4_wo",
+        "int8",
+        "nvfp4",
+        "tf32",
+        "w4a16_mxfp4",
+        "w4a8_mxfp4",
+        "w4a8_mxfp4_mxfp8",
+    ]
 
 
 class BmmOperator(TypedDict):
@@ -1895,7 +1909,21 @@ class AttentionModuleOperator(TypedDict):
     phase: NotRequired[Literal["backward", "forward"] | None]
     run_state: NotRequired[Literal["burst", "sustained"] | None]
     software: NotRequired[str | None]
-    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+    dtype: Literal[
+        "bf16",
+        "fp16",
+        "fp32",
+        "fp64",
+        "fp8",
+        "fp8_block",
+        "int4_wo",
+        "int8",
+        "nvfp4",
+        "tf32",
+        "w4a16_mxfp4",
+        "w4a8_mxfp4",
+        "w4a8_mxfp4_mxfp8",
+    ]
 
 
 class HyperConnectionsOperator(TypedDict):
@@ -2182,7 +2210,9 @@ class ModelWorkload(TypedDict):
     answer adds figures of
         serving requests of `sequence` tokens each. `attention` defaults to "eager", in prefill and
     decode to "flash".
-        `kv_dtype` is the number format of the KV cache, by default that of attention.
+        `dtype` is by default that of the configuration's `quantization_config`, part by part, and
+    "fp32" without one or in
+        training. `kv_dtype` is the number format of the KV cache, by default that of attention.
     """
 
     batch: NotRequired[float]
@@ -2199,7 +2229,7 @@ class ModelWorkload(TypedDict):
     mode: NotRequired[Literal["decode", "inference", "prefill", "training"]]
     sequence: NotRequired[float | None]
     image_size: NotRequired[float | None]
-    dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]]
+    dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"] | None]
     attention: NotRequired[Literal["eager", "flash", "fused"] | None]
     kv_dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp8", "int8", "nvfp4"] | None]
     output_tokens: NotRequired[float | None]
@@ -2576,7 +2606,7 @@ class MeasuredModel(TypedDict):
     mode: NotRequired[Literal["decode", "inference", "prefill", "training"]]
     sequence: NotRequired[float | None]
     image_size: NotRequired[float | None]
-    dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]]
+    dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"] | None]
     attention: NotRequired[Literal["eager", "flash", "fused"] | None]
     kv_dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp8", "int8", "nvfp4"] | None]
     output_tokens: NotRequired[float | None]

@@ -18,6 +18,7 @@ from app.services.models.resolve_networks import network_names
 from app.services.models.whole_networks import predicts_networks_only
 from app.wire.graph_form import GRAPH_EXAMPLE
 from app.wire.network_form import GPT2_LARGE, MODEL_EXAMPLE
+from tests.unit.transformers import config
 
 Body = dict[str, Any]
 SMALL = GPT2_LARGE | {"n_embd": 768, "n_head": 12, "n_layer": 12}
@@ -160,14 +161,25 @@ def test_every_built_in_network_by_name(client: TestClient, name: str) -> None:
         assert not any("not known" in words for words in found["warnings"])
 
 
-def test_a_quantised_configuration_is_predicted_in_the_requested_dtype(client: TestClient) -> None:
-    plain, quantised = (
-        ask(client, MODEL | {"config": SMALL | extra})
-        for extra in ({}, {"quantization_config": {"quant_method": "fp8"}})
+def test_a_quantised_configuration_has_its_formats_unless_a_dtype_is_given(client: TestClient) -> None:
+    fp8 = {"quantization_config": {"quant_method": "fp8"}}
+    plain, ignored, read = (
+        ask(client, MODEL | {"mode": "inference", "config": SMALL | extra} | dtype, gpu="h100-sxm5-80gb")
+        for extra, dtype in (({}, {"dtype": "bf16"}), (fp8, {"dtype": "bf16"}), (fp8, {}))
     )
-    assert quantised["latency_ms"] == plain["latency_ms"]
-    assert any("quantization_config is ignored" in words for words in quantised["warnings"])
+    assert ignored["latency_ms"] == plain["latency_ms"]
+    assert any("quantization_config is ignored" in words for words in ignored["warnings"])
+    assert any("linear fp8" in words for words in read["warnings"])
+    assert read["memory"]["breakdown"]["weights_bytes"] < plain["memory"]["breakdown"]["weights_bytes"]
     assert not any("quantization_config" in words for words in plain["warnings"])
+
+
+def test_a_context_that_the_model_has_no_positions_for_is_warned_of(client: TestClient) -> None:
+    model = config("llama-2-7b", max_position_embeddings=512)
+    decode = {"kind": "model", "config": model, "mode": "decode", "dtype": "bf16"}
+    for sequence, warned in ((512, False), (513, True)):
+        found = ask(client, decode | {"sequence": sequence}, gpu="h100-sxm5-80gb")
+        assert any("max_position_embeddings, 512" in words for words in found["warnings"]) is warned
 
 
 def test_block_scaled_products_wait_for_the_host(client: TestClient) -> None:

@@ -59,7 +59,7 @@ def add(app: Path) -> None:
     """The file, and the line of OPS behind all others."""
     (app / "ops" / "limit_rows.py").write_text(FILE, "utf-8")
     listed = app / "ops" / "__init__.py"
-    text = listed.read_text("utf-8").replace("    *NETWORK_OPS,\n", "    *NETWORK_OPS,\n    LIMIT_ROWS,\n")
+    text = listed.read_text("utf-8").replace("\n)\nOP_CODE", "\n    LIMIT_ROWS,\n)\nOP_CODE")
     listed.write_text(
         text.replace("from app.ops.base", "from app.ops.limit_rows import LIMIT_ROWS\nfrom app.ops.base"), "utf-8"
     )

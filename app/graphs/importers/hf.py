@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from app.graphs.formats import Formats
 from app.graphs.importers.families.bert import bert, roberta
 from app.graphs.importers.families.config_fields import CONFIG, Fields, shown
 from app.graphs.importers.families.deepseek import deepseek_v2, deepseek_v3
@@ -27,6 +28,7 @@ from app.graphs.importers.families.mixtures import mixtral, qwen2_moe, qwen3_moe
 from app.graphs.importers.families.multimodal import WRAPPERS, multimodal
 from app.graphs.importers.families.nemotron_nas import nemotron_nas
 from app.graphs.importers.families.phi import phi, phi3
+from app.graphs.importers.families.quantization import read_formats
 from app.graphs.importers.families.qwen_hybrid import qwen3_5, qwen3_next
 from app.graphs.importers.families.sparse import deepseek_v4, deepseek_v32, minimax_m3
 from app.graphs.importers.families.step import step3p7
@@ -97,6 +99,11 @@ def lower(config: Mapping[str, Any], run: Run) -> Workload:
     architecture = read(config)
     splitting.check(architecture, run)
     return write(architecture, run)
+
+
+def formats_of(config: Mapping[str, Any]) -> Formats | None:
+    """Return the formats of `quantization_config`; None without one. Raises BadInput for unknown ones."""
+    return read_formats(config, read(config))
 
 
 def read(config: Mapping[str, Any]) -> Architecture:

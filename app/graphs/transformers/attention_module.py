@@ -20,7 +20,7 @@ def attention_module(rows: RowWriter, x: Flow, spec: AttentionModule, span: Span
         x,
         outputs=span.tokens * width,
         name="attention",
-        dtype=rows.linear_dtype,
+        dtype=rows.format_of("attention"),
         parameters=weights(sizes) + _norms(spec, sizes),
         kv_bytes=_kept_bytes(rows, spec, sizes, span) if rows.caches else 0.0,
         batch=span.batch,

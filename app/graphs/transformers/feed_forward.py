@@ -138,7 +138,7 @@ def _grouped(rows: RowWriter, x: Flow, spec: Experts, tokens: float, width: floa
         y,
         outputs=tokens * width,
         name="experts",
-        dtype=rows.run.dtype,
+        dtype=rows.expert_dtype,
         parameters=deal.experts * (matrices * width * inner + biases),
         saved=deal.pairs * (width + matrices * inner),
         tokens=tokens * deal.replicas,

@@ -267,7 +267,7 @@ def _logits(rows: RowWriter, x: Flow, head: Head, tokens: float, stack: Stack) -
         x = rows.linear(x, tokens, stack.embedding.width, width, "words.project")
         width = stack.embedding.width
     held = (0 if head.tied and rows.together else vocabulary * width) + (vocabulary if head.bias else 0)
-    x = rows.linear(x, tokens, vocabulary, width, "words.logits", dtype=rows.product_dtype, parameters=held)
+    x = rows.linear(x, tokens, vocabulary, width, "words.logits", dtype=rows.head_dtype, parameters=held)
     if head.softcap:
         x = softcapped(rows, x, tokens, vocabulary, "words.softcap")
     if rows.run.mode != "training":

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from app.graphs.build import Builder
+from app.graphs.formats import Formats
 from app.graphs.run import Run, spanned
 from app.graphs.transformers.architecture import Architecture, NormKind
 from app.graphs.transformers.serving_rules import VLLM, rules_of
@@ -21,6 +22,8 @@ from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, WEIGHT_DTYPES
 # Producer rows of a tensor.
 Flow = tuple[int, ...]
 
+# Part of `Formats` of a linear layer, by the first word of its name; others are `linear`.
+_PART_OF = {"attention": "attention", "cross": "attention", "mixer": "recurrence", "shared": "shared"}
 # Format of all but the linear layers, where it differs from theirs: low-precision products write BF16.
 _BESIDE = {"fp8": "bf16", "fp8_block": "bf16", "int8": "bf16", "nvfp4": "bf16", "tf32": "fp32"}
 _BESIDE |= dict.fromkeys(WEIGHT_DTYPES, "bf16")
@@ -54,6 +57,9 @@ class RowWriter:
         self.dtype = _BESIDE.get(run.dtype, run.dtype)
         self.linear_dtype = self.dtype if run.dtype in WEIGHT_DTYPES else run.dtype
         self.product_dtype = "tf32" if run.dtype == "tf32" else self.dtype
+        formats = run.formats or Formats()
+        self.expert_dtype = formats.experts or run.dtype
+        self.head_dtype = formats.head or self.product_dtype
         self.size = float(DTYPE_BYTES[DTYPE_CODE[self.dtype]])
         self.kv_code = float(DTYPE_CODE[run.kv_dtype]) if run.kv_dtype else np.nan
         self.kv_size = float(DTYPE_BYTES[DTYPE_CODE[run.kv_dtype or self.dtype]])
@@ -86,13 +92,22 @@ class RowWriter:
         count: float = 1.0,
     ) -> Flow:
         """Add `count` products y[m, n] = x[m, k] W + bias, and return their row."""
+        dtype = dtype or self.format_of(name)
         held = (n * k + n if bias else n * k) if parameters is None else parameters
         held, self.norm_weights = held + self.norm_weights / count, 0.0
         row = self.add(
-            "linear", x, outputs=count * m * n, name=name, dtype=dtype or self.linear_dtype, parameters=count * held,
-            m=m, n=n, k=k, count=count, **self._product_stack(dtype or self.linear_dtype),
+            "linear", x, outputs=count * m * n, name=name, dtype=dtype, parameters=count * held,
+            m=m, n=n, k=k, count=count, **self._product_stack(dtype),
         )  # fmt: skip
         return (row,)
+
+    def format_of(self, name: str) -> str:
+        """Return the format of a linear layer by its name, whose first word is its part of the layer."""
+        formats = self.run.formats
+        if formats is None:
+            return self.linear_dtype
+        part = _PART_OF.get(name.partition(".")[0], "linear")
+        return getattr(formats, part) or self.dtype
 
     def _product_stack(self, dtype: str) -> dict[str, float]:
         """Return the column of another stack whose products are measured as this one's run in a CUDA graph, if any."""

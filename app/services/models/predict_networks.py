@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
+from dataclasses import fields
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +21,7 @@ from app.services.models.memory_fit import MemoryFit
 from app.services.models.network_answers import NetworkAnswer
 from app.services.models.network_hits import network_key
 from app.services.models.networks import Network, Prepared, prepare
-from app.services.models.resolve_networks import resolve_network
+from app.services.models.resolve_networks import has_formats, resolve_network
 from app.services.models.run_options import is_host_launched
 from app.services.models.serving import serving_figures
 from app.services.models.steps import Step, time_step
@@ -92,7 +94,7 @@ def predict_network(
         _with_measured(step_of(ready, run), engine, key, rows, targets, request),
         MemoryFit(workload, run, ready, find),
         targets,
-        [NOTE] if whole else _notes(workload, ready, launched=launched),
+        [NOTE] if whole else _notes(workload, ready, run, launched=launched),
         serving_figures(workload, step_s) if isinstance(workload, ModelWorkload) and workload.output_tokens else None,
         advise,
     )
@@ -117,15 +119,32 @@ def _with_measured(
     return step.with_measured(np.array(known), offsets[:, EXACT])
 
 
-def _notes(workload: NetworkWorkload, ready: Prepared, *, launched: bool) -> list[str]:
+def _configuration_notes(workload: ModelWorkload, config: Mapping[str, Any], run: Run) -> list[str]:
+    """Return what the answer makes of a configuration's formats and longest context."""
+    notes = []
+    if run.formats is not None:
+        used = {field.name: getattr(run.formats, field.name) or run.dtype for field in fields(run.formats)}
+        named = ", ".join(f"{name} {dtype}" for name, dtype in used.items())
+        notes.append(f"no dtype is given: formats are those of quantization_config: {named}; all else {run.dtype}")
+    elif has_formats(config):
+        notes.append(f"quantization_config is ignored: weights and products use the requested dtype, {run.dtype}")
+    text = config.get("text_config")
+    longest = (text if isinstance(text, Mapping) else config).get("max_position_embeddings")
+    context = run.sequence + int(workload.output_tokens or 1) - 1
+    if isinstance(longest, int) and not isinstance(longest, bool) and 0 < longest < context:
+        notes.append(f"the context of {context} tokens exceeds max_position_embeddings, {longest}")
+    return notes
+
+
+def _notes(workload: NetworkWorkload, ready: Prepared, run: Run, *, launched: bool) -> list[str]:
     """Return the warnings that hold on every GPU."""
     notes = []
     if unknown := ready.workload.unknown:
         named = ", ".join(f"{name} ({count})" for name, count in list(unknown.items())[:_UNKNOWN_SHOWN])
         more = f" and {len(unknown) - _UNKNOWN_SHOWN} more" if len(unknown) > _UNKNOWN_SHOWN else ""
         notes.append(f"{sum(unknown.values())} operators are unknown and counted as memory traffic: {named}{more}")
-    if isinstance(workload, ModelWorkload) and workload.config is not None and "quantization_config" in workload.config:
-        notes.append(f"quantization_config is ignored: weights and products use the requested dtype, {workload.dtype}")
+    if isinstance(workload, ModelWorkload) and workload.config is not None:
+        notes += _configuration_notes(workload, workload.config, run)
     if workload.software is None:
         stack = "PyTorch, eager: the host launches each operator" if launched else "a serving stack with CUDA graphs"
         notes.append(f"no software is given: {stack} is assumed")

@@ -13,6 +13,7 @@ import msgspec
 from app.errors import BadInput, FieldError
 from app.graphs.convnets import CONVNETS, is_convnet
 from app.graphs.convnets import lower as lower_convnet
+from app.graphs.formats import Formats
 from app.graphs.importers import hf
 from app.graphs.run import Run
 from app.services.graphs.graph_store import Graphs, lower_source
@@ -27,7 +28,8 @@ _LOC = ("workload",)
 # Default image side in pixels: ImageNet's usual crop, and networks that need another.
 IMAGE_SIZE = 224
 _OWN_SIZES = {"inception_v3": 299}
-_DTYPE = "fp32"
+# Format of a network whose request names none; and of what a quantised model leaves as it is.
+_DTYPE, _BESIDE_FORMATS = "fp32", "bf16"
 _MEANINGS = {"decode": ": the context length, including the new token"}
 
 
@@ -76,16 +78,37 @@ def _transformer(workload: ModelWorkload, config: Mapping[str, Any]) -> tuple[Ne
         raise _refused("sequence", "this transformer takes image_size: its patches are its tokens")
     if workload.image_size is not None and not of_images:
         raise _refused("image_size", "this transformer takes sequence, not images")
-    run = to_run(workload, dtype=workload.dtype)
+    formats = formats_of(workload)
+    run = to_run(workload, dtype=workload_dtype(workload, formats))
     run = replace(
         run,
+        formats=formats,
         sequence=int(workload.sequence or 1),
         image_size=int(workload.image_size or IMAGE_SIZE),
         attention=attention_kernels(workload),  # type: ignore[arg-type]
-        kv_dtype=workload.kv_dtype,
+        kv_dtype=workload.kv_dtype or (formats.kv_cache or None if formats else None),
     )
     key = msgspec.json.encode(config, order="sorted")
     return Network(("config", key), partial(hf.lower, config), len(key)), run
+
+
+def formats_of(workload: ModelWorkload) -> Formats | None:
+    """Return the formats of `quantization_config` where they decide: without a dtype, and not in training."""
+    if workload.dtype is not None or workload.config is None or workload.mode == "training":
+        return None
+    return hf.formats_of(workload.config) if has_formats(workload.config) else None
+
+
+def has_formats(config: Mapping[str, Any]) -> bool:
+    """Return whether a configuration says how the model is quantised."""
+    text = config.get("text_config")
+    parts = (config, text) if isinstance(text, Mapping) else (config,)
+    return any(part.get(name) is not None for part in parts for name in ("quantization_config", "quantization"))
+
+
+def workload_dtype(workload: ModelWorkload, formats: Formats | None) -> str:
+    """Return the format of all that has no format of its own."""
+    return workload.dtype or (_BESIDE_FORMATS if formats else _DTYPE)
 
 
 def default_image_size(name: str) -> int:
@@ -98,7 +121,7 @@ def _convnet(workload: ModelWorkload, name: str) -> tuple[Network, Run]:
         raise _refused("mode", f"{name} is a ConvNet without {workload.mode}: use inference or training")
     if workload.sequence is not None:
         raise _refused("sequence", f"{name} is a ConvNet: it takes image_size")
-    run = _unsplit_run(workload, dtype=workload.dtype)
+    run = _unsplit_run(workload, dtype=workload_dtype(workload, None))
     run = replace(run, image_size=int(workload.image_size or default_image_size(name)))
     return Network(("convnet", name), partial(lower_convnet, name)), run
 

@@ -19,7 +19,7 @@ from app.graphs.transformers.lowering import write
 from app.graphs.transformers.splitting import check
 from app.services.models.builtin import find_config
 from app.services.models.networks import Network
-from app.services.models.resolve_networks import IMAGE_SIZE, default_image_size
+from app.services.models.resolve_networks import IMAGE_SIZE, default_image_size, has_formats
 from app.services.sweep.model_columns import to_workload
 from app.tables.arrays import Floats
 from app.tables.workload import Workload
@@ -31,6 +31,7 @@ class Model(NamedTuple):
     key           the key of its Network
     architecture  None for a ConvNet
     side          default image side in pixels of networks for images; NaN for those that take sequences
+    has_formats   whether its configuration has formats, which decide where no dtype is given
     """
 
     form: Hashable
@@ -38,6 +39,7 @@ class Model(NamedTuple):
     sizes: tuple[int, ...] = ()
     architecture: Architecture | None = None
     side: float = np.nan
+    has_formats: bool = False
 
     @property
     def of_images(self) -> bool:
@@ -69,4 +71,5 @@ def to_model(cells: Mapping[str, Any]) -> Model | None:
         return None
     form, sizes, architecture = split_sizes(hf.read(config))
     side = IMAGE_SIZE if "patch_size" in config else np.nan
-    return Model(form, ("config", msgspec.json.encode(config, order="sorted")), sizes, architecture, side)
+    key = ("config", msgspec.json.encode(config, order="sorted"))
+    return Model(form, key, sizes, architecture, side, has_formats(config))

@@ -17,6 +17,7 @@ from app.errors import BadInput
 from app.graphs.batched import LoweredGroup, lower_groups, per_configuration
 from app.graphs.run import Run
 from app.services.models.networks import all_rows as rows_of
+from app.services.models.resolve_networks import workload_dtype
 from app.services.models.run_options import attention_kernels, is_host_launched, to_run
 from app.services.sweep.model_columns import CONFIG, Columns, Values, to_workload
 from app.services.sweep.model_forms import Model, to_model
@@ -135,6 +136,10 @@ class Table:
         whole = np.array([ready is not None and ready.architecture is None for ready in self._ready_models])
         dealt = np.array([ready is not None and ready.is_split_by_tensors for ready in self._ready_plans])
         known &= ~(whole[self._models.of] & dealt[self._plans.of])
+        # Formats of a configuration are part of a run, not of its sizes.
+        formats = np.array([ready is not None and ready.has_formats for ready in self._ready_models])
+        unsaid = np.array([ready is not None and ready.workload.dtype is None for ready in self._ready_plans])
+        known &= ~(formats[self._models.of] & unsaid[self._plans.of])
         return known & self._is_divisible(known)
 
     def _is_divisible(self, rows: Bools) -> Bools:
@@ -199,7 +204,8 @@ def _none_if_refused(read: Callable[[Mapping[str, Any]], Any], cells: Mapping[st
 
 def _plan(cells: Mapping[str, Any]) -> GroupPlan:
     workload = to_workload(cells)
-    run = to_run(structs.replace(workload, batch=_divisible(workload)), dtype=workload.dtype)
+    dtype = workload_dtype(workload, None)
+    run = to_run(structs.replace(workload, batch=_divisible(workload)), dtype=dtype)
     run = replace(run, attention=attention_kernels(workload))  # type: ignore[arg-type]
     return GroupPlan(workload, run, is_host_launched(workload.software, run.mode, run.dtype))
 
