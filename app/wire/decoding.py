@@ -19,6 +19,7 @@ import msgspec
 from app.errors import MAX_ERRORS, BadInput, FieldError, Malformed
 from app.wire.json_parts import decode_in_parts
 from app.wire.json_text import EXPLAINED_BYTES, Path, check_json_text, every_value
+from app.wire.usual_names import field_hint, renamed_dtypes, with_own_dtypes
 
 T = TypeVar("T")
 
@@ -37,6 +38,8 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes, *, example: Mapping[st
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        if (renamed := with_own_dtypes(body)) != body:
+            return decode(decoder, renamed, example=example)
         if len(body) > EXPLAINED_BYTES:
             raise _first_error(error, decoder.type) from None
         raw = _decode_leniently(body, error)
@@ -69,6 +72,8 @@ def convert(raw: object, form: type[T], *, example: Mapping[str, Any], loc: Path
     try:
         return msgspec.convert(raw, form)
     except msgspec.ValidationError:
+        if (renamed := renamed_dtypes(raw)) != raw:
+            return convert(renamed, form, example=example, loc=loc)
         errors = field_errors(raw, form, example=example, loc=loc)
         raise BadInput(summary(errors), errors=errors) from None
 
@@ -78,6 +83,8 @@ def convert_quickly(raw: object, form: type[T]) -> T:
     try:
         return msgspec.convert(raw, form)
     except (msgspec.ValidationError, OverflowError) as error:
+        if (renamed := renamed_dtypes(raw)) != raw:
+            return convert_quickly(renamed, form)
         raise _first_error(error, form) from None
 
 
@@ -145,7 +152,7 @@ def _split(text: str) -> tuple[Path, str]:
 def _point_at_field(path: Path, message: str) -> tuple[Path, str]:
     """Point at the unknown or missing field itself, not at the enclosing object."""
     if unknown := _UNKNOWN.match(message):
-        return (*path, unknown[1]), "unknown field"
+        return (*path, unknown[1]), f"unknown field{field_hint(unknown[1])}"
     if missing := _MISSING.match(message):
         return (*path, missing[1]), "required field is missing"
     return path, message

@@ -21,6 +21,7 @@ from app.wire.operators.operators_form import (
 )
 from app.wire.operators.row_forms import FORMS, unknown_op
 from app.wire.prediction_form import PREDICT_EXAMPLE, PredictRequest, PredictResponse
+from app.wire.usual_names import with_json_numbers, with_own_dtypes
 
 Request: TypeAlias = PredictRequest | OperatorsRequest | OperatorTableRequest | ModelRequest | GraphRequest
 Response: TypeAlias = PredictResponse | TableResponse
@@ -55,6 +56,17 @@ _KINDS: Mapping[str, tuple[msgspec.json.Decoder[Any], dict[str, Any]]] = {
 def read_request(body: bytes) -> Request:
     """Return the request from JSON. Raises Malformed, or BadInput that names every wrong field."""
     check_json_text(body)
+    if (request := _request(body)) is not None:
+        return request
+    named = with_own_dtypes(body)
+    for text in dict.fromkeys((named, with_json_numbers(named))):
+        if text != body and (request := _request(text)) is not None:
+            return request
+    return _explain_refusal(named)
+
+
+def _request(body: bytes) -> Request | None:
+    """Return the request of a valid body; None of any other."""
     try:
         return _KERNEL.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -62,9 +74,9 @@ def read_request(body: bytes) -> Request:
     try:
         decoder, _ = _KINDS[_PEEK.decode(body).workload.kind]
         request: Request = decoder.decode(body)
-        return request
     except (KeyError, msgspec.DecodeError, UnicodeDecodeError):
-        return _explain_refusal(body)
+        return None
+    return request
 
 
 def _explain_refusal(body: bytes) -> Request:

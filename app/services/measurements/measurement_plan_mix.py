@@ -25,6 +25,7 @@ from app.wire.network_form import GraphRequest, ModelRequest
 from app.wire.operators.operators_form import OperatorsRequest
 from app.wire.operators.row_forms import FORMS, unknown_op
 from app.wire.predict_body import read_request
+from app.wire.usual_names import own_dtype
 
 _DEFAULT_DTYPES = ("fp32", "bf16")
 
@@ -69,6 +70,7 @@ def operator_mix(snapshot: Snapshot, rows: GpuRows, target: int, ops: Sequence[s
         if op not in RANGES:
             message = f"no usual shapes are known for {op[:100]!r}: send a workload, or one of {', '.join(RANGES)}"
             raise _refused(("op",), message if op in FORMS else unknown_op(op))
+    dtypes = [own_dtype(dtype) for dtype in dtypes]
     for dtype in dtypes:
         if dtype not in DTYPE_CODE:
             raise _refused(("dtype",), f"{dtype[:100]!r} is unknown: use one of {', '.join(DTYPES)}")

@@ -16,6 +16,7 @@ from app.tables.arrays import Bools, Floats, Ints
 from app.tables.ops import DTYPE_CODE, OpTable
 from app.wire.decoding import summary
 from app.wire.operators.row_forms import FORMS, REQUEST_NAMES, Field, Form, unknown_op
+from app.wire.usual_names import own_dtype
 
 Path = tuple[str | int, ...]
 
@@ -256,9 +257,10 @@ def _dtypes(form: Form, column: Column | None, rows: Ints, problems: Problems) -
     default = np.nan if form.default_dtype is None else DTYPE_CODE[form.default_dtype]
 
     def number(word: str) -> float:
-        if word not in form.op.dtypes:
+        own = own_dtype(word)
+        if own not in form.op.dtypes:
             raise ValueError(f"invalid value {word[:100]!r}; valid for {form.op.name}: {valid}")
-        return float(DTYPE_CODE[word])
+        return float(DTYPE_CODE[own])
 
     if isinstance(column, Words):
         codes = text_to_numbers("dtype", column, number, None if column.single else rows, problems)

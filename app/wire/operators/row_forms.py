@@ -11,6 +11,7 @@ from app.ops import OP_CODE, OPS
 from app.ops.base import Dim, Op
 from app.ops.stacks import software_columns
 from app.wire.kernel_workload import Name
+from app.wire.usual_names import operator_hint
 
 # Fields that every operator has. Requests spell some of the columns of app.ops.base.COMMON differently.
 PHASES = ("forward", "backward")
@@ -91,7 +92,8 @@ OP_NAMES = ", ".join(FORMS)
 
 def unknown_op(name: object) -> str:
     """Return the message for an unknown operator."""
-    return f"unknown operator {str(name)[:100]!r}; for anything else send memory with its bytes; known: {OP_NAMES}"
+    unknown = f"unknown operator {str(name)[:100]!r}{operator_hint(name)}"
+    return f"{unknown}; for anything else send memory with its bytes; known: {OP_NAMES}"
 
 
 def _cell(field: Field) -> Any:
