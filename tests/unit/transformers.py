@@ -202,6 +202,27 @@ _MINIMAX_M3: dict[str, Any] = {
         "sparse_num_index_heads": 4, "sparse_index_dim": 128,
     },
 }  # fmt: skip
+_OLMO2: dict[str, Any] = {
+    "model_type": "olmo2", "hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32,
+    "num_hidden_layers": 32, "vocab_size": 100352,
+}  # fmt: skip
+_SEED_OSS: dict[str, Any] = {
+    "model_type": "seed_oss", "hidden_size": 5120, "intermediate_size": 27648, "num_attention_heads": 80,
+    "num_key_value_heads": 8, "head_dim": 128, "num_hidden_layers": 64, "vocab_size": 155136,
+}  # fmt: skip
+_MINISTRAL: dict[str, Any] = {
+    "model_type": "ministral", "hidden_size": 4096, "intermediate_size": 12288, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "head_dim": 128, "num_hidden_layers": 36, "vocab_size": 131072, "sliding_window": 32768,
+}  # fmt: skip
+_ERNIE: dict[str, Any] = {
+    "model_type": "ernie4_5", "hidden_size": 1024, "intermediate_size": 3072, "num_attention_heads": 16,
+    "num_key_value_heads": 2, "head_dim": 128, "num_hidden_layers": 18, "vocab_size": 103424,
+}  # fmt: skip
+_ERNIE_21B: dict[str, Any] = {
+    "model_type": "ernie4_5_moe", "hidden_size": 2560, "intermediate_size": 12288, "num_attention_heads": 20,
+    "num_key_value_heads": 4, "num_hidden_layers": 28, "vocab_size": 103424, "moe_num_experts": 64, "moe_k": 6,
+    "moe_intermediate_size": 1536, "moe_num_shared_experts": 2, "moe_layer_start_index": 1,
+}  # fmt: skip
 
 FURTHER: dict[str, tuple[dict[str, Any], int]] = {
     "bert-base, without a head": (config("bert-base", architectures=["BertModel"]), 109_482_240),
@@ -226,6 +247,12 @@ FURTHER: dict[str, tuple[dict[str, Any], int]] = {
     "bamba-9b": (_BAMBA, 9_780_235_392),
     "falcon-h1-34b": (_FALCON_H1, 33_642_221_312),
     "kimi-linear-48b": (_KIMI_LINEAR, 49_122_681_728),
+    "olmo-2-7b": (_OLMO2, 7_298_617_344),
+    "olmo-3-7b": (_OLMO2 | {"model_type": "olmo3", "vocab_size": 100278}, 7_298_011_136),
+    "seed-oss-36b": (_SEED_OSS, 36_151_104_512),
+    "ministral-8b": (_MINISTRAL, 8_019_808_256),
+    "ernie-4.5-0.3b": (_ERNIE, 360_748_032),
+    "ernie-4.5-21b": (_ERNIE_21B, 21_825_437_888),
     "glm-5": (_GLM5, 743_911_218_432),
     "deepseek-v4-flash": (_DEEPSEEK_V4_FLASH, 284_332_222_935),
     "minimax-m3": (_MINIMAX_M3, 426_174_572_928),

@@ -14,12 +14,13 @@ from app.graphs.formats import Formats
 from app.graphs.importers.families.bert import bert, roberta
 from app.graphs.importers.families.config_fields import CONFIG, Fields, shown
 from app.graphs.importers.families.deepseek import deepseek_v2, deepseek_v3
+from app.graphs.importers.families.ernie import ernie4_5, ernie4_5_moe
 from app.graphs.importers.families.gemma import gemma, gemma2, gemma3, gemma4
 from app.graphs.importers.families.glm import glm4_moe
 from app.graphs.importers.families.gpt import gpt2, opt
 from app.graphs.importers.families.gpt_oss import gpt_oss
 from app.graphs.importers.families.kimi import kimi_linear
-from app.graphs.importers.families.llama import llama, mistral, qwen2, qwen3
+from app.graphs.importers.families.llama import hunyuan, llama, ministral, mistral, qwen2, qwen3, seed_oss
 from app.graphs.importers.families.llama4 import llama4
 from app.graphs.importers.families.mamba import bamba, falcon_h1, granite_hybrid, mamba2, nemotron_h
 from app.graphs.importers.families.mimo import mimo_v2
@@ -27,6 +28,7 @@ from app.graphs.importers.families.minimax import minimax_m2
 from app.graphs.importers.families.mixtures import mixtral, qwen2_moe, qwen3_moe
 from app.graphs.importers.families.multimodal import WRAPPERS, multimodal
 from app.graphs.importers.families.nemotron_nas import nemotron_nas
+from app.graphs.importers.families.olmo import olmo2, olmo3
 from app.graphs.importers.families.phi import phi, phi3
 from app.graphs.importers.families.quantization import read_formats
 from app.graphs.importers.families.qwen_hybrid import qwen3_5, qwen3_next
@@ -49,6 +51,8 @@ _FAMILIES: Mapping[str, Callable[[Fields], Architecture]] = {
     "deepseek_v3": deepseek_v3,
     "deepseek_v32": deepseek_v32,
     "deepseek_v4": deepseek_v4,
+    "ernie4_5": ernie4_5,
+    "ernie4_5_moe": ernie4_5_moe,
     "falcon_h1": falcon_h1,
     "gemma": gemma,
     "gemma2": gemma2,
@@ -59,6 +63,7 @@ _FAMILIES: Mapping[str, Callable[[Fields], Architecture]] = {
     "gpt2": gpt2,
     "gpt_oss": gpt_oss,
     "granitemoehybrid": granite_hybrid,
+    "hunyuan_v1_dense": hunyuan,
     "kimi_k2": deepseek_v3,
     "kimi_linear": kimi_linear,
     "llama": llama,
@@ -68,10 +73,14 @@ _FAMILIES: Mapping[str, Callable[[Fields], Architecture]] = {
     "mimo_v2_flash": mimo_v2,
     "minimax_m2": minimax_m2,
     "minimax_m3": minimax_m3,
+    "ministral": ministral,
+    "ministral3": mistral,
     "mistral": mistral,
     "mixtral": mixtral,
     "nemotron-nas": nemotron_nas,
     "nemotron_h": nemotron_h,
+    "olmo2": olmo2,
+    "olmo3": olmo3,
     "opt": opt,
     "phi": phi,
     "phi3": phi3,
@@ -85,6 +94,7 @@ _FAMILIES: Mapping[str, Callable[[Fields], Architecture]] = {
     "qwen3_vl_moe_text": qwen3_moe,
     "qwen3_vl_text": qwen3,
     "roberta": roberta,
+    "seed_oss": seed_oss,
     "step3p7": step3p7,
     "switch_transformers": switch_transformers,
     "t5": t5,

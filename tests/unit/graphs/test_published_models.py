@@ -126,6 +126,15 @@ def test_image_encoders_are_counted_once() -> None:
     assert read(alone).towers == 0
 
 
+def test_hunyuan_has_the_parameters_of_its_name() -> None:
+    config = {
+        "model_type": "hunyuan_v1_dense", "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 128167, "tie_word_embeddings": True,
+    }  # fmt: skip
+    workload = lower(config, Run(sequence=8))
+    assert workload.parameters @ workload.repeats[workload.block] == pytest.approx(7.5e9, rel=EXACT)
+
+
 def test_chunks_are_sequences_of_their_own() -> None:
     """Llama 4 in prefill: 20,000 tokens are two chunks of 8,192 and one of 3,616; the next token sees 3,616 keys."""
     config = {

@@ -76,6 +76,31 @@ def qwen3(fields: Fields) -> Architecture:
     return _windowed(fields, replace(heads_of(fields), bias=bias, out_bias=bias, head_norm=True))
 
 
+def seed_oss(fields: Fields) -> Architecture:
+    """Seed-OSS (ByteDance, 2025): biases of queries, keys and values, and by choice of the output."""
+    bias, out = fields.flag("attention_bias", default=True), fields.flag("attention_out_bias", default=False)
+    return _dense(
+        fields, replace(heads_of(fields), bias=bias, out_bias=out), bias=fields.flag("mlp_bias", default=False)
+    )
+
+
+def hunyuan(fields: Fields) -> Architecture:
+    """Hunyuan, dense (Tencent, 2025): queries and keys normalised per head."""
+    bias = fields.flag("attention_bias", default=False)
+    normed = fields.flag("use_qk_norm", default=True)
+    return _dense(fields, replace(heads_of(fields), bias=bias, out_bias=bias, head_norm=normed))
+
+
+def ministral(fields: Fields) -> Architecture:
+    """Ministral: layers with a window and without, as `layer_types` says; without it all have the window."""
+    layers = fields.layers("num_hidden_layers")
+    heads, inner = heads_of(fields), gated(fields)
+    window = replace(heads, window=fields.size("sliding_window", default=4096))
+    local = fields.kinds("layer_types", {"sliding_attention": True, "full_attention": False}, layers)
+    windowed = local or [fields.config.get("sliding_window") is not None] * layers
+    return decoder(fields, grouped(Layer(window if near else heads, inner) for near in windowed))
+
+
 def _dense(fields: Fields, heads: Attention, *, bias: bool = False) -> Architecture:
     layer = Layer(heads, gated(fields, bias=bias))
     return decoder(fields, ((layer, fields.layers("num_hidden_layers")),))
