@@ -23,7 +23,8 @@ from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.tables.ops import OpTable
-from app.wire.kernel_workload import KERNEL_EXAMPLE, KernelWorkload, tables_with_measured
+from app.wire.kernel_tables import tables_with_measured
+from app.wire.kernel_workload import KERNEL_EXAMPLE, KernelWorkload
 from app.wire.predict_body import read_request, write_response
 from app.wire.prediction_form import PredictRequest
 

@@ -26,7 +26,8 @@ from app.store.measurements import MeasurementRow
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuSpec, GpuTable
 from app.tables.ops import DTYPES, OpTable
-from app.wire.kernel_workload import KernelWorkload, kernel_table
+from app.wire.kernel_tables import kernel_table
+from app.wire.kernel_workload import KernelWorkload
 
 # Fewer rows give no fit of a GPU's own; more than MOST_ROWS of one operator and GPU add no information.
 LEAST_ROWS, MOST_ROWS = 16, 500

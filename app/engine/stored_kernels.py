@@ -10,7 +10,8 @@ import numpy as np
 from app.store.measurements import MeasurementRow
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
-from app.wire.kernel_workload import KernelWorkload, kernel_table
+from app.wire.kernel_tables import kernel_table
+from app.wire.kernel_workload import KernelWorkload
 
 
 def stored_kernels(rows: Sequence[MeasurementRow], gpus: GpuTable) -> tuple[Measurements, list[str]]:

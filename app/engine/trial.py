@@ -20,7 +20,8 @@ from app.tables.arrays import Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence
 from app.tables.ops import DTYPE_CODE, OpTable
-from app.wire.kernel_workload import KERNEL_EXAMPLE, NO_MEASUREMENTS, KernelWorkload, tables_with_measured
+from app.wire.kernel_tables import NO_MEASUREMENTS, tables_with_measured
+from app.wire.kernel_workload import KERNEL_EXAMPLE, KernelWorkload
 
 _COVERAGE = 0.8
 # Of a dimension that a row may not leave out.

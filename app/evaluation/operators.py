@@ -30,7 +30,7 @@ from app.training.operator_folds import PROTOCOLS, Cell, EvaluationSet, Operator
 from app.training.operator_scores import ALL, CellErrors, Errors, score_rows
 from app.training.operator_training import trained
 from app.training.row_limits import MOST_TEST_ROWS
-from app.wire.kernel_workload import NO_MEASUREMENTS
+from app.wire.kernel_tables import NO_MEASUREMENTS
 
 Result = Mapping[str, Any]
 NO_EVIDENCE = Evidence(NO_MEASUREMENTS, np.empty(0, dtype=np.intp))

@@ -22,7 +22,7 @@ from app.tables.arrays import Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.tables.ops import OpTable
-from app.wire.kernel_workload import tables_with_measured
+from app.wire.kernel_tables import tables_with_measured
 from app.wire.prediction_form import Prediction, PredictRequest, PredictResponse, Skipped
 
 _KERNEL_PREDICTORS = tuple(predictor.name for predictor in PREDICTORS)

@@ -24,7 +24,8 @@ from app.tables.catalog import Catalog
 from app.tables.gpus import GpuSpec, GpuTable
 from app.tables.measurements import Measurements
 from app.tables.predictions import BOUNDS
-from app.wire.kernel_workload import KernelWorkload, kernel_table
+from app.wire.kernel_tables import kernel_table
+from app.wire.kernel_workload import KernelWorkload
 from app.wire.measurements.measurement_form import MeasuredModel
 from app.wire.measurements.row_columns import MAX_REPORTED
 from app.wire.measurements.upload import Objects, UploadPart

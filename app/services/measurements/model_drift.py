@@ -15,7 +15,7 @@ from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.tables.ops import concatenate
 from app.tables.predictions import Predictions
-from app.wire.kernel_workload import NO_MEASUREMENTS
+from app.wire.kernel_tables import NO_MEASUREMENTS
 
 PREDICTOR = "auto"
 COVERAGE = 0.8

@@ -11,7 +11,8 @@ from app.predictors.roofline import peaks
 from app.services.compare.device_load import device_load
 from app.tables.gpus import GpuTable
 from app.tables.ops import DTYPE_CODE, DTYPES
-from app.wire.kernel_workload import KERNEL_EXAMPLE, KernelWorkload, kernel_table
+from app.wire.kernel_tables import kernel_table
+from app.wire.kernel_workload import KERNEL_EXAMPLE, KernelWorkload
 
 SPECS = {spec.id: spec for spec in load_seed_specs()}
 GPUS = GpuTable.from_specs(list(SPECS.values()))

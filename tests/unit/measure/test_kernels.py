@@ -25,7 +25,8 @@ from app.predictors.launches.occupancy import resident_blocks
 from app.services.kernels.launch import check_launch
 from app.tables.complete import complete
 from app.tables.gpus import GpuTable
-from app.wire.kernel_workload import KernelWorkload, kernel_table
+from app.wire.kernel_tables import kernel_table
+from app.wire.kernel_workload import KernelWorkload
 from tests.unit.kernels import kernels
 
 pytestmark = pytest.mark.slow

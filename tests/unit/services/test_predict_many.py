@@ -19,7 +19,8 @@ from app.services.kernels.predict_kernels import predict_kernel, predict_kernels
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
-from app.wire.kernel_workload import KERNEL_EXAMPLE, tables_with_measured
+from app.wire.kernel_tables import tables_with_measured
+from app.wire.kernel_workload import KERNEL_EXAMPLE
 from app.wire.predict_body import read_request
 from app.wire.prediction_form import PredictRequest, PredictResponse
 
