@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +27,10 @@ class Formats:
     experts: str = ""
     head: str = ""
     kv_cache: str = ""
+
+
+def has_formats(config: Mapping[str, Any]) -> bool:
+    """Return whether a configuration says how the model is quantised."""
+    text = config.get("text_config")
+    parts = (config, text) if isinstance(text, Mapping) else (config,)
+    return any(part.get(name) is not None for part in parts for name in ("quantization_config", "quantization"))

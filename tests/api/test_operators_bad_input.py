@@ -102,7 +102,8 @@ def test_invalid_choices(client: TestClient) -> None:
 
 
 def test_an_invalid_choice_lists_the_choices_of_the_operator(client: TestClient) -> None:
-    told = refused(client, rows(LINEAR | {"dtype": "int4_wo", "phase": "sideways"}))
+    product = {"op": "bmm", "b": 2, **{name: LINEAR[name] for name in "mnk"}}
+    told = refused(client, rows(product | {"dtype": "int4_wo", "phase": "sideways"}))
     said = {error["loc"][-1]: error["msg"].partition("valid: ")[2].split(", ") for error in told["errors"]}
     assert "bf16" in said["dtype"] and "int4_wo" not in said["dtype"]
     assert said["phase"] == ["backward", "forward"]

@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import structs
 
 from app.errors import BadInput, FieldError, GpucastError
+from app.graphs.formats import has_formats
 from app.runtime.release import release
 from app.services.measurements.measurement_columns import EARLIEST, WORDS
 from app.services.measurements.upload_gpus import UploadGpus
@@ -109,7 +110,9 @@ def _model(form: MeasurementIn, loc: Loc, thorough: bool) -> MeasuredModel:
     if model.software not in (None, form.software):
         raise _bad_field((*loc, "software"), f"must be the measurement's own, {form.software!r}, or absent")
     _check_storable(model.config, (*loc, "config"))
-    return model
+    # Its meaning where it is absent, unless the configuration has formats: stored alike in both spellings.
+    plain = model.dtype == "fp32" and not (model.config and has_formats(model.config))
+    return structs.replace(model, dtype=None) if plain else model
 
 
 def _check_storable(raw: Any, loc: Loc) -> None:

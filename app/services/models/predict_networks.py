@@ -12,6 +12,7 @@ import numpy as np
 from app.engine.engine import Engine
 from app.engine.gpu_rows import GpuRows, Snapshot
 from app.errors import BadInput, FieldError
+from app.graphs.formats import has_formats
 from app.graphs.run import Run
 from app.ops.stacks import software_warnings
 from app.predictors import capabilities
@@ -21,7 +22,7 @@ from app.services.models.memory_fit import MemoryFit
 from app.services.models.network_answers import NetworkAnswer
 from app.services.models.network_hits import network_key
 from app.services.models.networks import Network, Prepared, prepare
-from app.services.models.resolve_networks import has_formats, resolve_network
+from app.services.models.resolve_networks import resolve_network
 from app.services.models.run_options import is_host_launched
 from app.services.models.serving import serving_figures
 from app.services.models.steps import Step, time_step

@@ -13,7 +13,7 @@ import msgspec
 from app.errors import BadInput, FieldError
 from app.graphs.convnets import CONVNETS, is_convnet
 from app.graphs.convnets import lower as lower_convnet
-from app.graphs.formats import Formats
+from app.graphs.formats import Formats, has_formats
 from app.graphs.importers import hf
 from app.graphs.run import Run
 from app.services.graphs.graph_store import Graphs, lower_source
@@ -97,13 +97,6 @@ def formats_of(workload: ModelWorkload) -> Formats | None:
     if workload.dtype is not None or workload.config is None or workload.mode == "training":
         return None
     return hf.formats_of(workload.config) if has_formats(workload.config) else None
-
-
-def has_formats(config: Mapping[str, Any]) -> bool:
-    """Return whether a configuration says how the model is quantised."""
-    text = config.get("text_config")
-    parts = (config, text) if isinstance(text, Mapping) else (config,)
-    return any(part.get(name) is not None for part in parts for name in ("quantization_config", "quantization"))
 
 
 def workload_dtype(workload: ModelWorkload, formats: Formats | None) -> str:

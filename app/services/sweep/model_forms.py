@@ -11,6 +11,7 @@ import numpy as np
 
 from app.graphs.convnets import is_convnet
 from app.graphs.convnets import lower as lower_convnet
+from app.graphs.formats import has_formats
 from app.graphs.importers import hf
 from app.graphs.run import Run
 from app.graphs.transformers.architecture import Architecture
@@ -19,7 +20,7 @@ from app.graphs.transformers.lowering import write
 from app.graphs.transformers.splitting import check
 from app.services.models.builtin import find_config
 from app.services.models.networks import Network
-from app.services.models.resolve_networks import IMAGE_SIZE, default_image_size, has_formats
+from app.services.models.resolve_networks import IMAGE_SIZE, default_image_size
 from app.services.sweep.model_columns import to_workload
 from app.tables.arrays import Floats
 from app.tables.workload import Workload
