@@ -176,6 +176,24 @@ _EXAMPLE = {"batch": 8, "heads": 32, "head_dim": 128, "context_length": 2048}
 _LAYER = ("heads", "kv_heads", "head_dim", "window")
 
 
+WINDOW = Dim(
+    "window",
+    "keys a query looks back on, itself included; 0: all",
+    least=0.0,
+    default=0.0,
+    absent="context_length",
+)
+# Other kernels read a KV cache in another number format, which one GPU has to convert and another reads as is.
+KV_DTYPE = Dim(
+    "kv_dtype",
+    "number format of the KV cache; absent: dtype",
+    default=np.nan,
+    choices=ACTIVATION_DTYPES,
+    feature="code",
+    stretch=3.0,
+)
+
+
 def _dims(query_length: Dim, *own: Dim) -> tuple[Dim, ...]:
     return (
         Dim("batch", "sequences"),
@@ -184,22 +202,8 @@ def _dims(query_length: Dim, *own: Dim) -> tuple[Dim, ...]:
         Dim("head_dim", "elements of a head"),
         query_length,
         Dim("context_length", "all keys, those of the new queries included"),
-        Dim(
-            "window",
-            "keys a query looks back on, itself included; 0: all",
-            least=0.0,
-            default=0.0,
-            absent="context_length",
-        ),
-        # Other kernels read a KV cache in another number format, which one GPU has to convert and another reads as is.
-        Dim(
-            "kv_dtype",
-            "number format of the KV cache; absent: dtype",
-            default=np.nan,
-            choices=ACTIVATION_DTYPES,
-            feature="code",
-            stretch=3.0,
-        ),
+        WINDOW,
+        KV_DTYPE,
         *own,
         *COMMON,
     )

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.ops.attention_tiles import attended, either, shared_heads
+from app.ops.attention import KV_DTYPE, WINDOW, key_bytes
+from app.ops.attention_tiles import attended, shared_heads
 from app.ops.base import COMMON, Dim, Op
 from app.ops.figures import Broken, Ratio, Work
 from app.ops.prior import Prior
 from app.tables.arrays import Floats
-from app.tables.ops import ACTIVATION_DTYPES, DTYPE_BYTES, OUTPUT_BYTES, OpTable
+from app.tables.ops import DTYPE_BYTES, OUTPUT_BYTES, OpTable
 
 
 def _decoded_keys(table: OpTable) -> Floats:
@@ -29,10 +30,9 @@ def work(table: OpTable) -> Work:
     queries, pairs, keys = attended(table)
     decodes, decoded = table.column("decodes"), _decoded_keys(table)
     heads, width = table.column("heads"), table.column("head_dim")
-    size = DTYPE_BYTES[either(table.column("kv_dtype"), table.dtype.astype(np.float64)).astype(np.intp)]
     flops = 4.0 * heads * width * (pairs + decodes * decoded)
     rows = (queries + decodes) * heads * width * (DTYPE_BYTES[table.dtype] + OUTPUT_BYTES[table.dtype])
-    moved = rows + 2.0 * shared_heads(table) * width * size * (keys + decodes * decoded)
+    moved = rows + 2.0 * shared_heads(table) * width * key_bytes(table) * (keys + decodes * decoded)
     return Work(flops, moved, moved)
 
 
@@ -57,21 +57,8 @@ ATTENTION_MIXED = Op(
         Dim("context_length", "keys of the chunk's prompt, those of its queries included"),
         Dim("decodes", "sequences that decode beside it"),
         Dim("decode_context", "keys that each of them sees, its own included"),
-        Dim(
-            "window",
-            "keys a query looks back on, itself included; 0: all",
-            least=0.0,
-            default=0.0,
-            absent="context_length",
-        ),
-        Dim(
-            "kv_dtype",
-            "number format of the KV cache; absent: dtype",
-            default=np.nan,
-            choices=ACTIVATION_DTYPES,
-            feature="code",
-            stretch=3.0,
-        ),
+        WINDOW,
+        KV_DTYPE,
         *COMMON,
     ),
     work,

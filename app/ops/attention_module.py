@@ -24,12 +24,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from app.ops.attention import BACKWARD_FLOPS, key_bytes
+from app.ops.attention import BACKWARD_FLOPS, KV_DTYPE, key_bytes
 from app.ops.base import COMMON, Dim, Op
 from app.ops.figures import Broken, Ratio, Work
 from app.ops.prior import Prior
 from app.tables.arrays import Floats
-from app.tables.ops import ACTIVATION_DTYPES, DTYPE_BYTES, DTYPES, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
+from app.tables.ops import DTYPE_BYTES, DTYPES, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
 
 KINDS = ("mla", "dsa", "msa", "csa", "hca")
 MLA, DSA, MSA, CSA, HCA = (float(code) for code in range(len(KINDS)))
@@ -179,8 +179,7 @@ ATTENTION_MODULE = Op(
         ),
         Dim("context_length", "all keys, those of the new queries included"),
         Dim("window", "last keys that are seen as they are (csa, hca); 0: all", least=0.0, default=0.0),
-        Dim("kv_dtype", "number format of the KV cache; absent: dtype", default=np.nan, choices=ACTIVATION_DTYPES,
-            feature="code", stretch=3.0),
+        KV_DTYPE,
         Dim("hidden", "features in and out"),
         _optional("latent_dim", "compressed elements kept per key (mla, dsa)"),
         _optional("rope_dim", "elements kept per key for the position (mla, dsa)"),
