@@ -68,6 +68,7 @@ def _projected(rows: RowWriter, x: Flow, spec: Attention, tokens: float, width: 
     if spec.gated:
         wide = wide + heads * spec.value_dim
     if spec.one_linear or rows.rules.merges_qkv:
+        valued = 0.0 if spec.keys_as_values else valued
         qkv = rows.linear(x, tokens, wide + held + valued, width, "attention.qkv", bias=spec.bias)
         return qkv, qkv, qkv
     q = rows.linear(x, tokens, wide, width, "attention.query", bias=spec.bias)
@@ -94,7 +95,9 @@ def _rotated(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention, spa
         q = rotation(rows, q, span.tokens * heads, spec.rotary, "attention.query")
         k = rotation(rows, k, span.tokens * shared, spec.rotary, "attention.key")
     elif spec.rotary:
-        q = k = rotated(rows, (*q, *k), span.tokens, (heads + shared) * spec.rotary, 2.0 * shared * spec.head_dim)
+        q = k = rotated(
+            rows, (*q, *k), span.tokens, (heads + shared) * spec.rotary, shared * (spec.head_dim + spec.value_dim)
+        )
     return q, k, v
 
 

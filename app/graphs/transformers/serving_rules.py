@@ -1,7 +1,7 @@
 """How serving stacks run a transformer layer: what each merges, fuses and sums how, as a table of rules.
 
 Lowering reads the rules of a run's stack; it has no branch on a stack's name. A stack that is not in the table runs as
-vLLM. Sources are files of the stacks' repositories, at the releases that the serving points were measured with.
+vLLM. Sources are files of the stacks' repositories.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ RULES = (
     Rule(
         "spreads_unevenly",
         STACKS,
-        "aiconfigurator sdk/models.py: tokens of served requests spread over experts by power_law_1.2; evenly spread, "
-        "gpt-oss-120b would read a fifth more weights than it does (gpucast evaluate serving-steps)",
+        "aiconfigurator's tables have power_law_1.01 and 1.2 for served requests; the latter has the lesser error in "
+        "gpucast evaluate serving-steps (docs/explanation/notebook.md)",
     ),
     Rule(
         "sums_itself",
@@ -88,8 +88,8 @@ RULES = (
     Rule(
         "floors_fp8",
         (TRTLLM,),
-        "aiconfigurator's fp8 products of TensorRT-LLM hold 12 us of the host, which a CUDA graph saves; in FP8 "
-        "Llama-3.1-70B they would take 1.4 times what was measured (gpucast evaluate serving-steps): timed as vLLM's",
+        "aiconfigurator's fp8 products of TensorRT-LLM have a floor that other stacks lack and CUDA graphs save: timed "
+        "as vLLM's (docs/explanation/notebook.md)",
     ),
 )
 

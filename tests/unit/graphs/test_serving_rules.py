@@ -6,8 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.graphs.importers.hf import lower
+from app.graphs.importers.hf import lower, read
 from app.graphs.run import Parallelism, Run
+from app.graphs.transformers.architecture import Attention
+from app.graphs.transformers.lowering import write
 from app.graphs.transformers.serving_rules import RULES, StackRules, rules_of
 from app.ops import OP_CODE, OPS
 from app.ops.collective import CUSTOM
@@ -77,6 +79,16 @@ def test_no_weight_is_lost(name: str, stack: str) -> None:
     config = PUBLISHED[name][0]
     for run in (DECODE, replace(DECODE, mode="prefill")):
         assert weights(lower(config, replace(run, stack=stack))) == weights(lower(config, run))
+
+
+def test_merged_products_hold_no_values_that_are_keys() -> None:
+    described = read(LLAMA)
+    (stack,) = described.stacks
+    (layer, repeats), *_ = stack.layers
+    assert isinstance(layer.attention, Attention)
+    shared = replace(layer, attention=replace(layer.attention, keys_as_values=True))
+    described = replace(described, stacks=(replace(stack, layers=((shared, repeats),)),))
+    assert weights(write(described, replace(DECODE, stack="vllm"))) == weights(write(described, DECODE))
 
 
 def test_rows_have_the_column_of_their_stack() -> None:
