@@ -247,6 +247,7 @@ MODULES: dict[str, list[dict[str, Any]]] = {
             ("dsa_generation_module_skip_indexer", "zai-org/GLM-5.2", None),
             ("dsv4_csa_generation_module", "deepseek-ai/DeepSeek-V4-Pro", 4.0),
             ("msa_generation_module", "MiniMaxAI/MiniMax-M3", None),
+            ("msa_generation_module", "another/model", None),
         )
     ],
     "linear_attention": [
@@ -276,7 +277,7 @@ def test_whole_layers_of_serving_stacks_are_read(database: Database, tmp_path: P
                 table = table.set_column(at, column, table[column].cast(pa.float64()))
         pq.write_table(table, tmp_path / f"{name}.parquet")
     report = bring_in(database, "aiconfigurator", tmp_path)
-    assert (report.received, report.inserted) == (8, 8)
+    assert (report.inserted, report.skipped) == (8, {"models whose sizes are not known": 1})
     rows = [row.workload for row in stored(database, source="aiconfigurator") if row.gpu_id == "h200-sxm-141gb"]
     modules = {row.get("variant", "mla"): row for row in rows if row["op"] == "attention_module"}
     assert {row["dtype"] for row in modules.values()} == {"fp8_block"}

@@ -50,6 +50,7 @@ FILES = tuple(dict.fromkeys((*BY_OPERATOR, *BY_STACK, *MODULES)))
 # Operators whose kernels all run the same sizes, so that their floors compare.
 _OF_SEVERAL_KERNELS = ("linear", "short_convolution")
 _LEFT_OUT = "number formats that the operator lacks"
+_UNKNOWN = "models whose sizes are not known"
 _HOST_BOUND = "bound by the host, not by the device"
 
 
@@ -77,6 +78,8 @@ def _part(path: Path, meaning: Table, notes: tuple[str, ...], *, by_stack: bool)
     skipped: Counter[str] = Counter()
     if meaning.rows is not None:
         table = table.filter(pa.array(meaning.rows(table)))
+    if meaning.known is not None:
+        table = _without(table, ~meaning.known(table), _UNKNOWN, skipped)
     table = _without(table, ~_known_format(table, meaning), _LEFT_OUT, skipped)
     if by_stack and meaning.op in _OF_SEVERAL_KERNELS:
         table = _without(table, _host_bound(table, meaning), _HOST_BOUND, skipped)

@@ -177,7 +177,7 @@ MODULES: dict[str, tuple[Table, ...]] = {
             dtype="gemm_type",
             unused=("mla_dtype", "tp_size", "table"),
             labels=("model",),
-            rows=known_models,
+            known=known_models,
         ),
     ),
     "sparse_attention_module.parquet": (
@@ -190,7 +190,7 @@ MODULES: dict[str, tuple[Table, ...]] = {
             dtype="gemm_type",
             unused=("mla_dtype", "tp_size", "table"),
             labels=("model",),
-            rows=known_models,
+            known=known_models,
         ),
     ),
     "linear_attention.parquet": (

@@ -35,6 +35,7 @@ class Table(NamedTuple):
     derived  our fields computed from columns, each float64 [n]
     inputs   columns of numbers that `derived` reads; `labels`: of text
     rows     which rows it is of; None: all
+    known    which of these can be read; None: all
     shares   column of how many times a row's time holds the operator
     dtype    column of the number format; empty: BF16
     kernel   column of the kernel's name
@@ -50,6 +51,7 @@ class Table(NamedTuple):
     inputs: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     rows: Callable[[pa.Table], Bools] | None = None
+    known: Callable[[pa.Table], Bools] | None = None
     shares: str = ""
     dtype: str = "dtype"
     kernel: str = "kernel_source"
