@@ -137,6 +137,42 @@ def serving_steps(
         json_file.write_text(json.dumps(points, indent=1) + "\n", "utf-8")
 
 
+@command.command("scorecard")
+def scorecard(
+    data: Data,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", "--results", metavar="FILE", help="Also write every case to this JSON file.")
+    ] = None,
+    source: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this source; repeat for several (default: all).")
+    ] = None,
+    rows: Annotated[
+        int, typer.Option(min=1, metavar="ROWS", help="Ask at most this many cases of a source, evenly spaced.")
+    ] = 400,
+    docs: Annotated[bool, typer.Option("--docs", help="Write the tables of docs/reference/scorecard.md.")] = False,
+) -> None:
+    """Predict whole workloads that others measured, as POST /predict does, and print the worst cells first."""
+    from app.evaluation.scorecard import report
+    from app.evaluation.scorecard.score import score, shipped_snapshot
+    from app.evaluation.scorecard.sources import SOURCES
+
+    if json_file is not None:
+        _refuse_unwritable(json_file)
+    known = {each.name: each for each in SOURCES}
+    if unknown := [name for name in source or () if name not in known]:
+        raise BadInput(f"Unknown source {unknown[0]!r}: use one of {', '.join(known)}.")
+    if docs and source:
+        raise BadInput("--docs records every source: omit --source.")
+    chosen = [known[name] for name in source or known]
+    snapshot = shipped_snapshot()
+    found = [each for one in chosen for each in score(data, one, snapshot, rows, _print_progress)]
+    print("\n".join(report.lines(found, chosen)))
+    if json_file is not None:
+        report.write_json(json_file, found)
+    if docs:
+        report.record(found, chosen)
+
+
 @command.command("calibration")
 def calibration(
     data: Data,

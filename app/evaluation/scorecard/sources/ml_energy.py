@@ -1,0 +1,90 @@
+"""The ML.ENERGY leaderboard: LLMs at a fixed number of running requests, and image and video models, on H100."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from app.evaluation.scorecard.case import Case, Goal, Part, Row, Source
+from app.evaluation.scorecard.networks import config_of
+
+_GPU = "h100-sxm5-80gb"
+# Names without what does not change a step.
+_SAME = {
+    "meta-llama/Llama-3.1-8B-Instruct": "meta-llama/Meta-Llama-3-8B",
+    "meta-llama/Llama-3.1-70B-Instruct": "meta-llama/Llama-3.1-70B",
+    "meta-llama/Llama-3.3-70B-Instruct": "meta-llama/Llama-3.1-70B",
+    "meta-llama/Llama-3.1-405B-Instruct-FP8": "meta-llama/Llama-3.1-405B",
+    **{
+        f"Qwen/Qwen3-235B-A22B-{kind}-2507{suffix}": "Qwen/Qwen3-235B-A22B"
+        for kind in ("Instruct", "Thinking")
+        for suffix in ("", "-FP8")
+    },
+    **{f"Qwen/Qwen3-30B-A3B-{kind}-2507": "Qwen/Qwen3-30B-A3B" for kind in ("Instruct", "Thinking")},
+    "Qwen/Qwen3-Coder-30B-A3B-Instruct": "Qwen/Qwen3-30B-A3B",
+}
+# Tokens of a prompt, by the task: short questions of users, graduate questions, code around a gap.
+_PROMPT_TOKENS = {"lm-arena-chat": 100, "gpqa": 250, "sourcegraph-fim": 1000}
+
+
+def cases(rows: Sequence[Row]) -> Iterator[Case]:
+    """Yield a case per row: the median time between tokens, or the time of a batch of images or videos."""
+    for row in rows:
+        name, task = str(row["model_id"]), str(row["task_file"])
+        model = name.partition("/")[2]
+        if row["median_itl_ms"] is None:
+            which = f"{row['num_gpus']} GPUs batch {row['batch_size']:g}"
+            reason = "diffusion transformers are not built in"
+            yield Case(_GPU, model, task, which, float(row["batch_latency_s"]), (), reason)
+            continue
+        which = f"{task} {row['num_gpus']} GPUs tp{row['tensor_parallel']:g} ep{row['expert_parallel'] or 1:g}"
+        config, reason = config_of(_SAME.get(name, name)), ""
+        if task not in _PROMPT_TOKENS:
+            reason = "tokens of images and videos are not given"
+        elif config is None:
+            reason = f"no configuration of {model} is at hand"
+        parts = () if reason or config is None else (Part(1.0, _workload(row, config, _PROMPT_TOKENS[task])),)
+        yield Case(
+            _GPU,
+            model,
+            "time between tokens",
+            f"{which} batch {row['avg_batch_size']:.0f}",
+            float(row["median_itl_ms"]) / 1e3,
+            parts,
+            reason,
+        )
+
+
+def _workload(row: Row, config: Mapping[str, Any], prompt_tokens: int) -> Mapping[str, Any]:
+    devices, expert = int(row["num_gpus"]), int(row["expert_parallel"] or 1)
+    tensor = int(row["tensor_parallel"])
+    replicas = devices // tensor
+    batch = max(round(float(row["avg_batch_size"]) / replicas), 1) * replicas
+    dtype = {"bfloat16": "bf16", "fp8": "fp8", "mxfp4": "w4a16_mxfp4"}[row["weight_precision"]]
+    if dtype == "fp8" and expert > 1:
+        dtype = "fp8_block"
+    return {
+        "kind": "model",
+        "config": config,
+        "mode": "decode",
+        "batch": batch,
+        "sequence": round(prompt_tokens + 0.5 * float(row["avg_output_len"])),
+        "dtype": dtype,
+        "kv_dtype": "bf16",
+        "software": "vllm-0.11",
+        "parallelism": {"tensor": devices, "attention_data": replicas, "expert": expert},
+    }
+
+
+SOURCE = Source(
+    name="ml_energy",
+    title="LLMs, images and videos on H100, ml-energy/leaderboard@0cd52da, no licence (evaluation only)",
+    assumptions=(
+        "vLLM 0.11 with CUDA graphs; H100 SXM of 80 GB; the median time between tokens is a step of decoding alone,"
+        " at the mean batch and the mean context",
+        "prompts of 100 tokens (lm-arena-chat), 250 (gpqa) and 1,000 (sourcegraph-fim)",
+        "GPUs beyond tensor parallelism are replicas of attention; FP8 mixtures are scaled by blocks, dense ones not",
+    ),
+    goals=(Goal("time", 15.0), Goal("energy", 20.0)),
+    cases=cases,
+)
