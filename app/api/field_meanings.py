@@ -128,6 +128,8 @@ SHARED = {
     "data": "Replicas that share the batch",
     "tensor": "Devices that share each layer",
     "pipeline": "Stages of whole layers",
+    "context": "Devices that share each sequence and exchange its keys and values",
+    "virtual_pipeline": "Chunks of layers that a pipeline stage runs in turn (interleaved 1F1B)",
     "expert": "Devices, out of data x tensor, that share the experts",
     "attention_data": "Replicas of attention among the tensor-parallel devices; the rest of them share each",
     "microbatches": "Microbatches of a step, per replica",

@@ -141,7 +141,8 @@ def serving_steps(
 def scorecard(
     data: Data,
     json_file: Annotated[
-        Path | None, typer.Option("--json", "--results", metavar="FILE", help="Also write every case to this JSON file.")
+        Path | None,
+        typer.Option("--json", "--results", metavar="FILE", help="Also write every case to this JSON file."),
     ] = None,
     source: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only this source; repeat for several (default: all).")

@@ -27,7 +27,7 @@ _HAS_EXPERTS = np.array(["expert_parallel" in op.fields for op in OPS])
 
 def with_gradient_exchange(w: Workload, run: Run) -> Workload:
     """Return the training workload with its data-parallel collectives inserted (unchanged with one replica)."""
-    if run.parallelism.data == 1 or not (w.phase == BACKWARD).any():
+    if run.parallelism.replicas == 1 or not (w.phase == BACKWARD).any():
         return w
     return inserted(w, list(_exchange(w, run)))
 
@@ -96,6 +96,6 @@ def _ready(w: Workload, backward: Ints) -> Floats:
 
 def _collective(op: str, message: Floats, count: Floats, w: Workload, run: Run) -> OpTable:
     dtype = np.full(count.shape[-1], DTYPE_CODE["fp32"], dtype=np.intp)
-    devices, tensor = run.parallelism.data, run.parallelism.tensor
+    devices, tensor = run.parallelism.replicas, run.parallelism.tensor
     place = {"devices": devices, "nodes": spanned(devices, tensor, run), "spread": devices * tensor}
     return table_of(op, dtype, w.ops.fields, message_bytes=message, count=count, **place)

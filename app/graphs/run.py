@@ -16,8 +16,10 @@ PipelineSchedule = Literal["gpipe", "1f1b"]
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """Degrees of parallelism; devices = data x tensor x pipeline (experts are spread over data x tensor).
+    """Degrees of parallelism; devices = data x tensor x pipeline x context (experts are spread over data x tensor).
 
+    context              devices that share each sequence, and exchange its keys and values
+    virtual_pipeline     chunks of layers that a pipeline stage runs in turn (interleaved 1F1B)
     microbatches         microbatches of a step per data-parallel replica
     zero                 ZeRO stage (0: none)
     network_bytes_per_s  bandwidth of a device to other nodes, one way (default: 200 Gb/s, a NIC per device)
@@ -26,6 +28,8 @@ class Parallelism:
     data: int = 1
     tensor: int = 1
     pipeline: int = 1
+    context: int = 1
+    virtual_pipeline: int = 1
     expert: int = 1
     microbatches: int = 1
     nodes: int = 1
@@ -37,7 +41,12 @@ class Parallelism:
     @property
     def devices(self) -> int:
         """Number of devices."""
-        return self.data * self.tensor * self.pipeline
+        return self.data * self.tensor * self.pipeline * self.context
+
+    @property
+    def replicas(self) -> int:
+        """Devices with the same weights, which exchange gradients: data-parallel ones, and those of a sequence."""
+        return self.data * self.context
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +60,7 @@ class Run:
     stack         serving stack whose kernels run (app.ops.stacks); None: no serving stack
     kv_dtype      number format of the KV cache; None: that of attention
     formats       formats by kind of part, in place of `dtype`, which is then that of everything else; None: `dtype`
+    microscaled   True if 8-bit formats have a scale per 32 elements (MXFP8) in place of one per tensor
     emptied       True if the step starts with an empty allocator cache, as the first one does (app.graphs.allocator)
     recompute     True if backward recomputes each block's activations instead of saving them
     """
@@ -69,6 +79,7 @@ class Run:
     stack: str | None = None
     kv_dtype: str | None = None
     formats: Formats | None = None
+    microscaled: bool = False
     parallelism: Parallelism = field(default_factory=Parallelism)
 
     @property

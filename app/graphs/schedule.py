@@ -7,10 +7,11 @@ Within a block, over its repetitions and from block to block, time advances in c
 
 A pipeline of P stages with M microbatches takes one pass through all stages plus M - 1 times the slowest stage, in
 GPipe (Huang et al. 2019; the slowest forward plus the slowest backward) as in 1F1B (PipeDream-flush, Narayanan et al.
-2021); they differ in memory. Activations, and in backward their gradients, take `transfer_s` between stages. GPipe
-waits for transfers only while the pipeline fills and drains; 1F1B also in between, where neighbours alternate. Equal
-stages idle (P - 1) / (M + P - 1) of the step. In a simulation of every microbatch, GPipe takes exactly this time and
-1F1B on unequal stages a few percent less.
+2021); they differ in memory. With V chunks of layers per stage, interleaved, the first pass takes a V-th of the idle
+time: stages wait for one chunk, not for a whole stage. Activations, and in backward their gradients, take `transfer_s`
+between stages. GPipe waits for transfers only while the pipeline fills and drains; 1F1B also in between, where
+neighbours alternate. Equal stages idle (P - 1) / (M + P - 1) of the step. In a simulation of every microbatch, GPipe
+takes exactly this time and 1F1B on unequal stages a few percent less.
 """
 
 from __future__ import annotations
@@ -103,7 +104,8 @@ def schedule(
         stages = [by_kind[k] for k in which.ravel().tolist()]
         both = bool((w.phase == BACKWARD).any())
         in_turn = both and run.parallelism.schedule == "1f1b"
-        phases, bubble = _piped(stages, transfer, micro, ways=1 + both, in_turn=in_turn)
+        chunks = run.parallelism.virtual_pipeline if in_turn else 1
+        phases, bubble = _piped(stages, transfer, micro, ways=1 + both, in_turn=in_turn, chunks=chunks)
     once = np.where(w.phase == UPDATE, 1.0, micro)
     runs = by_row(w.runs * once)
     return Schedule(phases.sum(axis=0), phases, bubble, runs * seconds, runs.sum(axis=0) / len(split))
@@ -197,10 +199,13 @@ def _phases(spent: Floats, waited: Floats, communication: Floats) -> Floats:
     return np.concatenate([spent - waited, (waited.sum(axis=0) + communication)[None]])
 
 
-def _piped(stages: list[_Stage], transfer: Floats, micro: int, *, ways: int, in_turn: bool) -> tuple[Floats, Floats]:
+def _piped(
+    stages: list[_Stage], transfer: Floats, micro: int, *, ways: int, in_turn: bool, chunks: int
+) -> tuple[Floats, Floats]:
     """Return the phases [4, g] of a pipeline, and the bubble [g] of its average stage, seconds.
 
-    `ways` is 2 if gradients return as activations go; `in_turn`: forward and backward of microbatches alternate.
+    `ways` is 2 if gradients return as activations go; `in_turn`: forward and backward of microbatches alternate, and
+    with several `chunks` of layers per stage transfers run beside the computation of another chunk.
     """
     spent, waited = (np.array(part) for part in zip(*((stage.spent, stage.waited) for stage in stages), strict=True))
     passes = spent[:, FORWARD] + spent[:, BACKWARD]
@@ -208,12 +213,14 @@ def _piped(stages: list[_Stage], transfer: Floats, micro: int, *, ways: int, in_
     slowest = spent.argmax(axis=0)
     if in_turn:
         slowest[[FORWARD, BACKWARD]] = passes.argmax(axis=0)
-    # One pass through all stages and micro - 1 through the slowest; updates run concurrently.
-    again = np.array([micro - 1.0, micro - 1.0, 1.0])[:, None]
-    through = np.array([1.0, 1.0, 0.0])[:, None]
+    # One pass through all stages and micro - 1 through the slowest; with several chunks a stage waits for one of each
+    # of the others. Updates run concurrently.
+    again = np.array([micro - 1.0 / chunks, micro - 1.0 / chunks, 1.0])[:, None]
+    through = np.array([1.0 / chunks, 1.0 / chunks, 0.0])[:, None]
     phase, gpu = np.indices(slowest.shape)
     spent, waited = (through * part.sum(axis=0) + again * part[slowest, phase, gpu] for part in (spent, waited))
-    hops = used - 1 + np.where(in_turn and used > 1, micro - 1, 0)
+    alternating = in_turn and chunks == 1
+    hops = used - 1 + np.where(alternating & (used > 1), micro - 1, 0)
     # The first stage ends last; the others exchange gradients while the stages before them still run backward.
     ahead = np.cumsum([transfer * 0.0, *(stage.spent[BACKWARD] + transfer for stage in stages[:-1])], axis=0)
     exchange = np.maximum((np.array([stage.exchange for stage in stages]) - ahead).max(axis=0), 0.0)

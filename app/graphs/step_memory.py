@@ -68,7 +68,7 @@ def memories(w: Workload, run: Run, shares: Sequence[float]) -> list[Memory]:
     ranks = ranks.reshape(len(ranks), -1, w.blocks)
     held = [w.per_block(values) for values in (w.weight_bytes, w.kv_bytes, w.parameters, _masters(w))]
     weights, kv, parameters, masters = ((ranks * values).sum(axis=-1) for values in held)
-    zero, data = run.parallelism.zero, run.parallelism.data
+    zero, data = run.parallelism.zero, run.parallelism.replicas
     gradients = weights * training / (data if zero >= 2 else 1)
     states = STATE_BYTES[run.optimizer] * parameters + masters * (run.optimizer != "none")
     optimizer = states * training / (data if zero >= 1 else 1)
@@ -127,11 +127,24 @@ def _saved(w: Workload, run: Run, ranks: Floats) -> Floats:
     micro = run.parallelism.microbatches
     begun = np.full(stages, float(micro))
     if run.parallelism.schedule == "1f1b":
-        begun = np.minimum(begun, stages - np.arange(stages))
+        begun = np.minimum(begun, _in_flight(stages, run.parallelism.virtual_pipeline))
     if stages == 1:
         begun = np.ones(1)  # one microbatch at a time
     activations: Floats = begun[:, None] * (ranks * saved).sum(axis=-1) + _most(ranks, again)
     return activations
+
+
+def _in_flight(stages: int, chunks: int) -> Floats:
+    """Return the microbatches whose activations each stage holds in 1F1B, float64 [stages].
+
+    With c chunks of layers per stage, of P stages, stage p begins 2 (P - p - 1) + (c - 1) P + 1 chunks before its first
+    backward (Megatron-LM's interleaved schedule).
+    """
+    behind = np.arange(stages, dtype=np.float64)[::-1]
+    if chunks == 1:
+        return behind + 1.0
+    held: Floats = (2.0 * behind + (chunks - 1.0) * stages + 1.0) / chunks
+    return held
 
 
 def _live(w: Workload, ranks: Floats) -> Floats:

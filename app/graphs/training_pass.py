@@ -138,7 +138,7 @@ def _update(w: Workload, run: Run, first: int) -> InsertedRows:
     held = w.per_block(w.parameters)
     moved = held * UPDATE_BYTES[run.optimizer]
     if run.parallelism.zero:
-        moved = moved / run.parallelism.data
+        moved = moved / run.parallelism.replicas
     return _per_block(w, moved, first + np.arange(w.blocks), UPDATE)
 
 

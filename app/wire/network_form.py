@@ -21,21 +21,29 @@ Pixels: TypeAlias = Annotated[float, Meta(ge=1, le=_MOST_PIXELS, **_WHOLE)]
 Devices: TypeAlias = Annotated[float, Meta(ge=1, le=_MOST_DEVICES, **_WHOLE)]
 Samples: TypeAlias = Annotated[float, Meta(ge=1, le=1e15, **_WHOLE)]
 Extent: TypeAlias = Annotated[float, Meta(ge=1, le=2**31, **_WHOLE)]
+# Number formats of whole networks: those of operators, and of weights alone, or scaled by groups of 32 elements.
+NetworkDtype: TypeAlias = Literal[
+    "fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp8_block", "mxfp8", "int8", "nvfp4", "int4_wo", "w4a16_mxfp4",
+    "w4a8_mxfp4", "w4a8_mxfp4_mxfp8",
+]  # fmt: skip
 Dim: TypeAlias = Annotated[str, Meta(min_length=1, max_length=100)]
 KvDtype: TypeAlias = Literal["fp32", "fp16", "bf16", "fp8", "int8", "nvfp4"]
 
 
 class ParallelismIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """How a network is split over data x tensor x pipeline devices on `nodes` machines.
+    """How a network is split over data x tensor x pipeline x context devices on `nodes` machines.
 
     `microbatches` is per step and data-parallel replica. `expert` devices out of data x tensor share the experts.
     `attention_data` of the tensor-parallel devices are replicas of attention, and the rest of them share each.
+    `context` devices share each sequence. `virtual_pipeline` is the chunks of layers of a stage, interleaved.
     `sequence` also splits the layers between tensor-parallel ones, `zero` is the stage of ZeRO.
     """
 
     data: Devices = 1
     tensor: Devices = 1
     pipeline: Devices = 1
+    context: Devices = 1
+    virtual_pipeline: Devices = 1
     expert: Devices = 1
     attention_data: Devices = 1
     microbatches: Devices = 1
@@ -81,7 +89,7 @@ class ModelWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen
     mode: Mode = "inference"
     sequence: Tokens | None = None
     image_size: Pixels | None = None
-    dtype: Dtype | None = None
+    dtype: NetworkDtype | None = None
     attention: Attention | None = None
     kv_dtype: KvDtype | None = None
     output_tokens: Tokens | None = None

@@ -2229,25 +2229,47 @@ class ModelWorkload(TypedDict):
     mode: NotRequired[Literal["decode", "inference", "prefill", "training"]]
     sequence: NotRequired[float | None]
     image_size: NotRequired[float | None]
-    dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"] | None]
+    dtype: NotRequired[
+        Literal[
+            "bf16",
+            "fp16",
+            "fp32",
+            "fp64",
+            "fp8",
+            "fp8_block",
+            "int4_wo",
+            "int8",
+            "mxfp8",
+            "nvfp4",
+            "tf32",
+            "w4a16_mxfp4",
+            "w4a8_mxfp4",
+            "w4a8_mxfp4_mxfp8",
+        ]
+        | None
+    ]
     attention: NotRequired[Literal["eager", "flash", "fused"] | None]
     kv_dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp8", "int8", "nvfp4"] | None]
     output_tokens: NotRequired[float | None]
 
 
 class ParallelismIn(TypedDict):
-    """How a network is split over data x tensor x pipeline devices on `nodes` machines.
+    """How a network is split over data x tensor x pipeline x context devices on `nodes` machines.
 
         `microbatches` is per step and data-parallel replica. `expert` devices out of data x tensor
     share the experts.
         `attention_data` of the tensor-parallel devices are replicas of attention, and the rest of them
     share each.
+        `context` devices share each sequence. `virtual_pipeline` is the chunks of layers of a stage,
+    interleaved.
         `sequence` also splits the layers between tensor-parallel ones, `zero` is the stage of ZeRO.
     """
 
     data: NotRequired[float]
     tensor: NotRequired[float]
     pipeline: NotRequired[float]
+    context: NotRequired[float]
+    virtual_pipeline: NotRequired[float]
     expert: NotRequired[float]
     attention_data: NotRequired[float]
     microbatches: NotRequired[float]
@@ -2606,7 +2628,25 @@ class MeasuredModel(TypedDict):
     mode: NotRequired[Literal["decode", "inference", "prefill", "training"]]
     sequence: NotRequired[float | None]
     image_size: NotRequired[float | None]
-    dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"] | None]
+    dtype: NotRequired[
+        Literal[
+            "bf16",
+            "fp16",
+            "fp32",
+            "fp64",
+            "fp8",
+            "fp8_block",
+            "int4_wo",
+            "int8",
+            "mxfp8",
+            "nvfp4",
+            "tf32",
+            "w4a16_mxfp4",
+            "w4a8_mxfp4",
+            "w4a8_mxfp4_mxfp8",
+        ]
+        | None
+    ]
     attention: NotRequired[Literal["eager", "flash", "fused"] | None]
     kv_dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp8", "int8", "nvfp4"] | None]
     output_tokens: NotRequired[float | None]

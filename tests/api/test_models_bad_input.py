@@ -40,7 +40,10 @@ def test_invalid_numbers(client: TestClient, field: str, value: Any) -> None:
     assert places(refused(client, MODEL | {field: value})) == [f"workload.{field}"]
 
 
-@pytest.mark.parametrize("field", ["data", "tensor", "pipeline", "expert", "microbatches", "nodes", "zero"])
+@pytest.mark.parametrize(
+    "field",
+    ["data", "tensor", "pipeline", "context", "virtual_pipeline", "expert", "microbatches", "nodes", "zero"],
+)
 @pytest.mark.parametrize("value", [-1, 1.5, NAN, 10**30, "4", None])
 def test_parallel_sizes(client: TestClient, field: str, value: Any) -> None:
     assert places(refused(client, MODEL | {"parallelism": {field: value}})) == [f"workload.parallelism.{field}"]
@@ -105,6 +108,24 @@ def test_batches_and_sizes_that_do_not_divide(client: TestClient) -> None:
     assert places(refused(client, MODEL | {"parallelism": {"expert": 2}})) == ["workload.parallelism.expert"]
     assert places(refused(client, MODEL | {"parallelism": {"sequence": True}})) == ["workload.parallelism.sequence"]
     assert places(refused(client, MODEL | {"parallelism": {"pipeline": 1000}})) == ["workload.parallelism.pipeline"]
+
+
+def test_interleaved_stages_and_shared_sequences_that_do_not_fit(client: TestClient) -> None:
+    def split(workload: Body = MODEL, **sizes: Any) -> list[str]:
+        return [place.removeprefix("workload.") for place in places(refused(client, workload | {"parallelism": sizes}))]
+
+    assert split(virtual_pipeline=2) == ["parallelism.virtual_pipeline"]
+    four = MODEL | {"batch": 4}
+    assert split(four, pipeline=4, microbatches=2, virtual_pipeline=2) == ["parallelism.virtual_pipeline"]
+    assert split(four, pipeline=4, microbatches=4, virtual_pipeline=10) == ["parallelism.virtual_pipeline"]  # 36 layers
+    assert split(four, pipeline=2, microbatches=2, virtual_pipeline=2, schedule="gpipe") == [
+        "parallelism.virtual_pipeline"
+    ]
+    assert split(context=2) == ["parallelism.context"]  # attention is eager
+    flash = MODEL | {"attention": "flash"}
+    assert split(flash, context=7) == ["parallelism.context"]
+    assert split(flash | {"mode": "decode"}, context=2) == ["parallelism.context"]
+    assert split(CONVNET, context=2) == ["parallelism.context"]
 
 
 def test_training_fields_are_rejected_in_inference(client: TestClient) -> None:

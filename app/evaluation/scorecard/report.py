@@ -111,13 +111,26 @@ def table(found: Sequence[Scored], sources: Sequence[Source]) -> list[str]:
     ]
     for cell, most in goal_cells(found, sources):
         median, held = _bold(cell.median, cell.median <= most), _bold(cell.held, COVERED[0] <= cell.held <= COVERED[1])
-        text.append(f"| {cell.name} | {cell.cases} | {cell.answered} | {median} ({most:g}) | {cell.bias:+.1f} | {held} |")
-    text += ["", f"The {_WORST} worst cells:", "", "| source | GPU | model | mode | cases | median error, % | bias, % | held, % |"]
+        text.append(
+            f"| {cell.name} | {cell.cases} | {cell.answered} | {median} ({most:g}) | {cell.bias:+.1f} | {held} |"
+        )
+    text += [
+        "",
+        f"The {_WORST} worst cells:",
+        "",
+        "| source | GPU | model | mode | cases | median error, % | bias, % | held, % |",
+    ]
     text.append("|---|---|---|---|---|---|---|---|")
     for cell in worst_first(found)[:_WORST]:
         mark = " †" if cell.answered >= LEAST_ROWS and cell.factor > FACTOR else ""
         text.append(f"| {cell.name} | {cell.answered} | {cell.median:.1f}{mark} | {cell.bias:+.1f} | {cell.held:.0f} |")
-    text += ["", f"†: {LEAST_ROWS} cases or more beyond a factor of {FACTOR:g}.", "", "| cannot be asked | cases |", "|---|---|"]
+    text += [
+        "",
+        f"†: {LEAST_ROWS} cases or more beyond a factor of {FACTOR:g}.",
+        "",
+        "| cannot be asked | cases |",
+        "|---|---|",
+    ]
     text += [f"| {reason} | {count} |" for reason, count in _reasons(found)]
     for source in sources:
         text += ["", f"**{source.name}**: {source.title}. Assumed:", "", *(f"- {line}" for line in source.assumptions)]

@@ -101,8 +101,10 @@ def score(
     progress: Callable[[str], None] = lambda line: None,
 ) -> list[Scored]:
     """Return the predictions of a source's cases, of at most `most` of them."""
-    cases = evenly(list(source.cases(read_rows(folder, source))), most)
-    progress(f"{source.name}: {sum(bool(case.parts) for case in cases)} of {len(cases)} cases can be asked")
+    every = list(source.cases(read_rows(folder, source)))
+    cases = evenly(every, most)
+    asked, askable = (sum(bool(case.parts) for case in some) for some in (cases, every))
+    progress(f"{source.name}: {len(every)} cases, {askable} can be asked, {asked} are")
     known: dict[bytes, Any] = {}
     return [_scored(source.name, case, snapshot, known) for case in cases]
 
@@ -116,7 +118,8 @@ def _scored(source: str, case: Case, snapshot: Snapshot, known: dict[bytes, Any]
             total += part.times * _seconds(case.gpu, part.workload, snapshot, known)
     except GpucastError as error:
         return Scored(source, case, reason=str(error.detail))
-    return Scored(source, case, *total.tolist())
+    middle, low, high = total.tolist()
+    return Scored(source, case, middle, low, high)
 
 
 def _seconds(gpu: str, workload: Mapping[str, Any], snapshot: Snapshot, known: dict[bytes, Any]) -> Any:

@@ -142,6 +142,9 @@ def _attended(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention, sp
     kv_bytes = span.batch * cached * shared * both * rows.kv_size if rows.caches else 0.0
     if rows.eager:
         return _eager(rows, qkv, spec, span, kv_bytes)
+    if rows.run.parallelism.context > 1 and spec.causal:
+        # The keys that a device's queries see on average: those of its share of the pairs, as one chunk at the end.
+        span = span._replace(keys=(span.keys + span.queries) / 2.0)
     # Without a causal mask, a window as long as the keys gives the same pairs of query and key.
     everything = not spec.causal and span.queries > 1
     row = rows.add(

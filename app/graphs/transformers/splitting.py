@@ -17,6 +17,7 @@ from app.tables.ops import WEIGHT_DTYPES
 
 _TENSOR = ("workload", "parallelism", "tensor")
 _EXPERT = ("workload", "parallelism", "expert")
+_CONTEXT = ("workload", "parallelism", "context")
 
 
 def check(architecture: Architecture, run: Run) -> None:
@@ -45,6 +46,24 @@ def check(architecture: Architecture, run: Run) -> None:
         refuse(_EXPERT, "the model has no experts")
     if run.parallelism.sequence:
         _tokens(architecture, run)
+    if run.parallelism.context > 1:
+        _shared_sequences(architecture, run)
+
+
+def _shared_sequences(architecture: Architecture, run: Run) -> None:
+    """Refuse context parallelism where sequences are not dealt evenly, or attention is not one fused kernel."""
+    context = run.parallelism.context
+    if run.mode == "decode":
+        refuse(_CONTEXT, "shares the tokens of a sequence, and decode has one new token: use tensor")
+    if run.attention == "eager":
+        refuse(_CONTEXT, "requires fused attention: send attention flash")
+    if len(architecture.stacks) > 1 or architecture.stacks[0].embedding.patches:
+        refuse(_CONTEXT, "is of decoders and encoders of text")
+    if run.sequence % (2 * context):
+        refuse(_CONTEXT, f"must divide half of the {run.sequence} tokens, got {context}")
+    for layer, _ in architecture.stacks[0].layers:
+        if not isinstance(layer.attention, Attention) or layer.attention.latent or layer.beside:
+            refuse(_CONTEXT, "is of attention to keys and values, which this model has not in all layers")
 
 
 def _mixer(spec: Attention | AttentionModule | Recurrence, run: Run) -> None:

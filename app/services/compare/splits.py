@@ -61,6 +61,8 @@ def _split(workload: NetworkWorkload, data: int, tensor: int, pipeline: int, zer
         "data": data,
         "tensor": tensor,
         "pipeline": pipeline,
+        "context": 1,
+        "virtual_pipeline": 1,
         "microbatches": filling[-1] if pipeline > 1 else 1,
         "nodes": max(data * tensor * pipeline // DEVICES_PER_NODE, 1),
         "sequence": parallelism.sequence and tensor > 1,

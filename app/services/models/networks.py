@@ -10,6 +10,7 @@ import numpy as np
 from app.engine.operator_rows import Distinct, deduplicate
 from app.errors import BadInput, FieldError
 from app.graphs.batched import by_row, per_configuration, unique_rows
+from app.graphs.context_parallel import with_key_exchange
 from app.graphs.data_parallel import with_gradient_exchange
 from app.graphs.fuse_pass import fused
 from app.graphs.run import Run
@@ -80,9 +81,13 @@ def forward_rows(network: Network, run: Run) -> Workload:
 def check_stages(rows: Workload, run: Run) -> None:
     """Raise BadInput if there are more pipeline stages than layers."""
     parts = per_configuration(np.atleast_1d(rows.repeats[..., : rows.blocks].sum(axis=-1)))
-    if run.parallelism.pipeline > parts:
+    split = run.parallelism
+    if split.pipeline > parts:
         message = f"this network can be cut into {parts:.0f} stages at most, one layer or block each"
         raise BadInput(message, errors=[FieldError(("workload", "parallelism", "pipeline"), message)])
+    if split.pipeline * split.virtual_pipeline > parts:
+        message = f"this network can be cut into {parts:.0f} chunks at most over {split.pipeline} stages"
+        raise BadInput(message, errors=[FieldError(("workload", "parallelism", "virtual_pipeline"), message)])
 
 
 def all_rows(network: Network, run: Run) -> Workload:
@@ -90,8 +95,8 @@ def all_rows(network: Network, run: Run) -> Workload:
     forward = forward_rows(network, run)
     check_stages(forward, run)
     if run.mode != "training":
-        return forward
-    rows = training(forward, run)
+        return with_key_exchange(forward, run)
+    rows = with_key_exchange(training(forward, run), run)
     return with_gradient_exchange(rows, run)
 
 

@@ -30,6 +30,8 @@ IMAGE_SIZE = 224
 _OWN_SIZES = {"inception_v3": 299}
 # Format of a network whose request names none; and of what a quantised model leaves as it is.
 _DTYPE, _BESIDE_FORMATS = "fp32", "bf16"
+# Format of the operators that products in MXFP8 run as: as fast, but for the quantisation of their operands.
+MXFP8, _LIKE_MXFP8 = "mxfp8", "fp8"
 _MEANINGS = {"decode": ": the context length, including the new token"}
 
 
@@ -83,6 +85,7 @@ def _transformer(workload: ModelWorkload, config: Mapping[str, Any]) -> tuple[Ne
     run = replace(
         run,
         formats=formats,
+        microscaled=workload.dtype == MXFP8,
         sequence=int(workload.sequence or 1),
         image_size=int(workload.image_size or IMAGE_SIZE),
         attention=attention_kernels(workload),  # type: ignore[arg-type]
@@ -101,6 +104,8 @@ def formats_of(workload: ModelWorkload) -> Formats | None:
 
 def workload_dtype(workload: ModelWorkload, formats: Formats | None) -> str:
     """Return the format of all that has no format of its own."""
+    if workload.dtype == MXFP8:
+        return _LIKE_MXFP8
     return workload.dtype or (_BESIDE_FORMATS if formats else _DTYPE)
 
 
@@ -147,7 +152,7 @@ def _with_batch(workload: GraphWorkload, batch: int | None) -> GraphWorkload:
 def _unsplit_run(workload: NetworkWorkload, *, dtype: str) -> Run:
     """Return the run of a network that cannot be split by tensors."""
     run, split = to_run(workload, dtype=dtype), workload.parallelism
-    for field in ("tensor", "expert"):
+    for field in ("tensor", "expert", "context"):
         if getattr(split, field) > 1:
             message = f"only transformers given by their configuration can be split this way, not this {workload.kind}"
             raise BadInput(message, errors=[FieldError((*_LOC, "parallelism", field), message)])

@@ -54,6 +54,8 @@ def to_parallelism(form: ParallelismIn) -> Parallelism:
         data=int(form.data) * replicas,
         tensor=int(form.tensor) // replicas,
         pipeline=int(form.pipeline),
+        context=int(form.context),
+        virtual_pipeline=int(form.virtual_pipeline),
         expert=int(form.expert),
         microbatches=int(form.microbatches),
         nodes=int(form.nodes),
@@ -96,13 +98,25 @@ def _batch_errors(run: Run) -> list[FieldError]:
 def _parallel_errors(split: Parallelism) -> list[FieldError]:
     loc, errors = (*_LOC, "parallelism"), []
     if split.devices % split.nodes:
-        message = f"must divide the {split.devices} devices (data x tensor x pipeline), got {split.nodes}"
+        message = f"must divide the {split.devices} devices (data x tensor x pipeline x context), got {split.nodes}"
         errors.append(FieldError((*loc, "nodes"), message))
     if (split.data * split.tensor) % split.expert:
         message = f"must divide data x tensor, {split.data * split.tensor}, got {split.expert}"
         errors.append(FieldError((*loc, "expert"), message))
+    errors += [FieldError((*loc, "virtual_pipeline"), message) for message in _interleaving_errors(split)]
     if split.sequence and split.tensor == 1:
         errors.append(
             FieldError((*loc, "sequence"), "splits the layers between tensor-parallel ones: requires tensor > 1")
         )
     return errors
+
+
+def _interleaving_errors(split: Parallelism) -> list[str]:
+    """Return why the chunks of a stage cannot be interleaved: Megatron's rules (Narayanan et al. 2021)."""
+    if split.virtual_pipeline == 1:
+        return []
+    if split.pipeline == 1 or split.schedule != "1f1b":
+        return ["interleaves chunks of layers: requires pipeline > 1 and schedule 1f1b"]
+    if split.microbatches % split.pipeline:
+        return [f"requires microbatches in multiples of pipeline, {split.pipeline}, got {split.microbatches}"]
+    return []

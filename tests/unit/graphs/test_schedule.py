@@ -164,6 +164,25 @@ def test_balanced_pipelines_have_the_bubble_of_the_formula(kind: str, stages: in
     assert float(sent.phases_s[3, 0]) == pytest.approx(2e-3 * waits)
 
 
+@pytest.mark.parametrize(("stages", "chunks", "micro"), [(2, 2, 4), (4, 5, 8), (8, 4, 32)])
+def test_interleaved_stages_idle_for_a_chunk_at_a_time(stages: int, chunks: int, micro: int) -> None:
+    b = Builder("fp32")
+    b.begin(stages * chunks)
+    b.add("linear", outputs=2**20, parameters=2**20, m=1024, n=1024, k=1024)
+    split = Parallelism(pipeline=stages, microbatches=micro, virtual_pipeline=chunks)
+    run = Run(mode="training", optimizer="none", parallelism=split)
+    w = training(b.build(), replace(run, parallelism=Parallelism()))
+    latency = roofline(w, GPU)
+    done = schedule(w, latency, 0.0, run)
+    each = float(w.runs @ latency[:, 0]) / stages
+    assert float(done.step_s[0]) == pytest.approx(
+        each * (micro + (stages - 1) / chunks)
+    )  # Narayanan et al. 2021, 2.2.2
+    assert float(done.bubble_s[0]) == pytest.approx(each * (stages - 1) / chunks)
+    sent = schedule(w, latency, 0.0, run, transfer_s=1e-3)  # beside another chunk's computation, but for the first
+    assert float(sent.step_s[0] - done.step_s[0]) == pytest.approx(2e-3 * (stages - 1))
+
+
 def _simulated(forward: list[float], backward: list[float], micro: int, kind: str, transfer: float) -> float:
     """When a pipeline ends whose stages run their microbatches in the order of their schedule."""
     stages = len(forward)

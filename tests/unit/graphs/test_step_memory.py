@@ -80,6 +80,15 @@ def test_pipeline_stages_share_layers_and_hold_microbatches() -> None:
     assert memory(w, piped).activations > 3 * staged.activations  # 16 microbatches begun, not 4
 
 
+def test_interleaved_stages_hold_part_of_the_stages_more() -> None:
+    w = gpt2(layers=64, hidden=256, heads=4)
+    split = Parallelism(pipeline=4, microbatches=16)
+    plain, chunks = (
+        memory(w, replace(TRAINING, parallelism=replace(split, virtual_pipeline=each))).activations for each in (1, 4)
+    )
+    assert chunks / plain == pytest.approx(1 + 3 / (4 * 4), rel=0.02)  # Narayanan et al. 2021, section 2.2
+
+
 def test_the_kv_cache_is_kept() -> None:
     b = Builder("bf16")
     b.begin(10)

@@ -16,7 +16,13 @@ _MODELS = {
     "Qwen3_235B_a22B": "Qwen/Qwen3-235B-A22B",
     "DeepSeekV3": "deepseek-ai/DeepSeek-V3",
 }
-_GPUS = {"DGX-H100": "h100-sxm5-80gb", "DGX-B200": "b200", "DGX-B300": "b300", "DGX-GB200": "gb200", "DGX-GB300": "gb300"}
+_GPUS = {
+    "DGX-H100": "h100-sxm5-80gb",
+    "DGX-B200": "b200",
+    "DGX-B300": "b300",
+    "DGX-GB200": "gb200",
+    "DGX-GB300": "gb300",
+}
 # GPUs of a machine, and what each can send to other machines (an adapter of 400 or 800 Gb/s per GPU).
 _PER_NODE = {"gb200": 4, "gb300": 4}
 _NETWORK_BYTES_PER_S = {"b300": 100e9, "gb300": 100e9}
@@ -28,10 +34,11 @@ def cases(rows: Sequence[Row]) -> Iterator[Case]:
     for row in rows:
         gpu, model = _GPUS[row["gpu"]], str(row["model"])
         dtype = _DTYPES.get(row["precision"], "fp8")
-        split = f"tp{row['tensor']} pp{row['pipeline']} cp{row['context']} fsdp{row['fsdp'] or 0:g} vp{row['virtual'] or 1:g}"
+        split = f"tp{row['tensor']} pp{row['pipeline']} cp{row['context']} vp{row['virtual'] or 1:g}"
+        split += f" fsdp{row['fsdp'] or 0:g} ep{row['expert'] or 1:g}"
         which = f"{row['release']} {row['devices']} GPUs batch {row['global_batch']} x{row['micro_batch']} {split}"
-        case = Case(gpu, model.split(" ")[0], f"training {dtype}", which, float(row["step_s"]))
-        yield Case(case.gpu, case.model, case.mode, case.row, case.measured_s, (Part(1.0, _workload(row, gpu, dtype)),))
+        parts = (Part(1.0, _workload(row, gpu, dtype)),)
+        yield Case(gpu, model.partition(" ")[0], f"training {dtype}", which, float(row["step_s"]), parts)
 
 
 def _workload(row: Row, gpu: str, dtype: str) -> Mapping[str, Any]:

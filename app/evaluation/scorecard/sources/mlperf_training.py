@@ -53,7 +53,6 @@ _LORA_LAYOUTS = {1: (1, 1, 1, 1, 1), 2: (1, 1, 2, 1, 1), 4: (4, 1, 1, 1, 1), 8: 
 _LAYOUT = re.compile(r"tp(\d+)pp(\d+)cp(\d+)")
 
 
-
 def cases(rows: Sequence[Row]) -> Iterator[Case]:
     """Yield a case per row that is not suspect."""
     for row in rows:
@@ -106,15 +105,19 @@ def _workload(row: Row, gpu: str) -> Mapping[str, Any] | None:
         "zero": 1,
     }
     lora = {"trainable": {"lora": {"rank": 16}}} if benchmark == "llama2_70b_lora" else {}
-    return both | lora | {
-        "config": config_of(_MODELS[benchmark]),
-        "sequence": int(row["sequence"]),
-        "dtype": "fp8",
-        "attention": "flash",
-        "optimizer": "adam",
-        "software": "megatron",
-        "parallelism": split,
-    }
+    return (
+        both
+        | lora
+        | {
+            "config": config_of(_MODELS[benchmark]),
+            "sequence": int(row["sequence"]),
+            "dtype": "fp8",
+            "attention": "flash",
+            "optimizer": "adam",
+            "software": "megatron",
+            "parallelism": split,
+        }
+    )
 
 
 def _layout(row: Row) -> tuple[int, int, int, int, int] | None:
@@ -135,12 +138,13 @@ SOURCE = Source(
     name="mlperf_training_steps",
     title="Steps of submissions, mlcommons training_results v3.1 to v5.0, Apache-2.0",
     assumptions=(
-        "precision: fp16 (resnet, bert) and fp8 (gpt3, llama), as NVIDIA's submissions; one adapter of 400 Gb/s per GPU",
+        "precision: fp16 (resnet, bert) and fp8 (gpt3, llama), as in NVIDIA's submissions",
+        "one adapter of 400 Gb/s per GPU",
         "bert: 256 tokens of 512 hold text, the rest is not computed; fused attention",
         "resnet: channels last, fused element-wise operators",
-        "parallelism: as the name of the configuration says; gpt3 always 4 x 8 with 6 chunks per stage; Llama-405B with 8"
-        " chunks per stage; LoRA of rank 16 with frozen weights, and without a configuration NVIDIA's for as many devices"
-        " per sequence",
+        "parallelism: as the name of the configuration says; gpt3 always 4 x 8 with 6 chunks per stage; Llama-405B with"
+        " 8 chunks per stage",
+        "LoRA of rank 16 with frozen weights; without a configuration NVIDIA's for as many devices per sequence",
     ),
     goals=(Goal("", 12.0),),
     cases=cases,
