@@ -52,6 +52,7 @@ TESTS = (
     "unit/predictors/test_trees.py::test_sample_weights_equal_repeated_rows",
     "unit/predictors/test_validity.py",
     "unit/engine/test_exact_hits.py",
+    "unit/serving",
     "unit/wire",
 )
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from app.api.serving_meanings import SERVING
+
 HARDWARE = {
     "id": "Lower case with hyphens, unique: h100-sxm5-80gb",
     "name": "Product name",
@@ -394,7 +396,7 @@ _GPU_FORMS = ("Gpu", "GpuIn", "GpuChanges")
 def field_description(form: str, field: str) -> str | None:
     """Return the description of a struct's field or a route's parameter, or None."""
     by_name = HARDWARE if form in _GPU_FORMS else SHARED
-    return OF_FORM.get(f"{form}.{field}") or by_name.get(field)
+    return OF_FORM.get(f"{form}.{field}") or SERVING.get(f"{form}.{field}") or by_name.get(field)
 
 
 def describe(document: dict[str, Any]) -> None:

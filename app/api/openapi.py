@@ -31,6 +31,7 @@ from app.wire.operators.operators_form import (
 )
 from app.wire.partition_form import PartitionRequest, PartitionResponse
 from app.wire.prediction_form import PREDICT_EXAMPLE, PredictRequest, PredictResponse
+from app.wire.serving_form import SERVING_EXAMPLE, ServingRequest, ServingResponse
 
 # Structs decoded and encoded by msgspec; routes refer to them as "#/components/schemas/<name>".
 STRUCTS = (
@@ -44,6 +45,8 @@ STRUCTS = (
     KernelWorkload,
     ModelRequest,
     GraphRequest,
+    ServingRequest,
+    ServingResponse,
     PartitionRequest,
     PartitionResponse,
     CompareRequest,
@@ -125,15 +128,19 @@ def _document(app: FastAPI) -> dict[str, Any]:
 
 
 def _predict() -> dict[str, Any]:
-    forms = ("PredictRequest", "OperatorsRequest", "OperatorTableRequest", "ModelRequest", "GraphRequest")
+    forms = (
+        *("PredictRequest", "OperatorsRequest", "OperatorTableRequest", "ModelRequest", "GraphRequest"),
+        "ServingRequest",
+    )
     request = {"anyOf": [ref(name) for name in forms]}
-    answer = {"anyOf": [ref("PredictResponse"), ref("TableResponse")]}
+    answer = {"anyOf": [ref("PredictResponse"), ref("TableResponse"), ref("ServingResponse")]}
     by_kind = {
         "kernel": PREDICT_EXAMPLE,
         "operators": OPERATORS_EXAMPLE,
         "operator_table": OPERATOR_TABLE_EXAMPLE,
         "model": MODEL_EXAMPLE,
         "graph": GRAPH_REQUEST_EXAMPLE,
+        "serving": SERVING_EXAMPLE,
     }
     examples = {kind: {"value": example} for kind, example in by_kind.items()}
     return {

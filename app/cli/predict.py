@@ -9,6 +9,7 @@ import typer
 from app.cli.charts import Bar, interval_chart
 from app.cli.drawing import Drawing, refuse_other
 from app.cli.options import WorkloadOptions, snapshot_of, with_options
+from app.cli.served import show_served
 from app.config import Settings
 from app.runtime.service_file import answer_of_service
 
@@ -36,8 +37,12 @@ def command(
         request["gpus"] = workload.gpus
     body, settings = msgspec.json.encode(request), Settings.from_env()
     answer = answer_of_service(settings, "/predict", body) or _computed(settings, body)
-    if request["workload"].get("kind") == "operator_table":
+    kind = request["workload"].get("kind")
+    if kind == "operator_table":
         print(answer.decode())
+        return
+    if kind == "serving":
+        show_served(workload, answer)
         return
     response = msgspec.json.decode(answer, type=PredictResponse)
     workload.show(response, response.predictions, lambda: _show(response), lambda: _drawn(response))

@@ -55,6 +55,8 @@ class Run:
 
     batch         sequences or images per step, over all data-parallel devices
     sequence      tokens per sequence; in decode the context length: keys seen by the new token, itself included
+    cached        the part of `sequence` whose keys and values are there already: a prefix, or earlier chunks of a
+                  prompt; prefill computes the rest
     image_size    pixels per side, for networks that take images
     accumulation  steps whose gradients are accumulated before an update
     stack         serving stack whose kernels run (app.ops.stacks); None: no serving stack
@@ -68,6 +70,7 @@ class Run:
     mode: Mode = "inference"
     batch: int = 1
     sequence: int = 1
+    cached: int = 0
     image_size: int = 224
     dtype: str = "fp32"
     attention: Attention = "eager"

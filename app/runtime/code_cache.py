@@ -23,7 +23,7 @@ from app.runtime.syntax import syntax_digest, syntax_digests
 
 _APP = Path(__file__).parent.parent
 # Folders whose functions and constants may be compiled into other functions.
-_SOURCES = ("runtime", "tables", "ops", "predictors")
+_SOURCES = ("runtime", "tables", "ops", "predictors", "serving")
 
 
 _BESIDE = Path(__file__).parent / "__pycache__"

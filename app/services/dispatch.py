@@ -9,10 +9,12 @@ from app.services.kernels.predict_kernels import predict_kernel
 from app.services.models.predict_networks import predict_network
 from app.services.operators.operator_tables import predict_table
 from app.services.operators.predict_operators import predict_operators
+from app.services.serving.predict_serving import predict_serving
 from app.wire.network_form import GraphRequest, ModelRequest
 from app.wire.operators.operators_form import OperatorsRequest
 from app.wire.predict_body import Request, Response
 from app.wire.prediction_form import PredictRequest
+from app.wire.serving_form import ServingRequest
 
 
 def predict_workload(
@@ -30,4 +32,6 @@ def predict_workload(
         return predict_operators(snapshot, request, max_rows=max_rows)
     if isinstance(request, ModelRequest | GraphRequest):
         return predict_network(snapshot, request, max_rows=max_rows, graphs=graphs, advise=advise)
+    if isinstance(request, ServingRequest):
+        return predict_serving(snapshot, request, max_rows=max_rows)
     return predict_table(snapshot, request, max_rows=max_rows)

@@ -21,10 +21,13 @@ from app.wire.operators.operators_form import (
 )
 from app.wire.operators.row_forms import FORMS, unknown_op
 from app.wire.prediction_form import PREDICT_EXAMPLE, PredictRequest, PredictResponse
+from app.wire.serving_form import SERVING_EXAMPLE, ServingRequest, ServingResponse
 from app.wire.usual_names import with_json_numbers, with_own_dtypes
 
-Request: TypeAlias = PredictRequest | OperatorsRequest | OperatorTableRequest | ModelRequest | GraphRequest
-Response: TypeAlias = PredictResponse | TableResponse
+Request: TypeAlias = (
+    PredictRequest | OperatorsRequest | OperatorTableRequest | ModelRequest | GraphRequest | ServingRequest
+)
+Response: TypeAlias = PredictResponse | TableResponse | ServingResponse
 
 _GPUS = ["nvidia-l4"]
 
@@ -50,6 +53,7 @@ _KINDS: Mapping[str, tuple[msgspec.json.Decoder[Any], dict[str, Any]]] = {
     "operator_table": (msgspec.json.Decoder(OperatorTableRequest), OPERATOR_TABLE_EXAMPLE | {"gpu": _GPUS[0]}),
     "model": (msgspec.json.Decoder(ModelRequest), MODEL_EXAMPLE | {"gpus": _GPUS}),
     "graph": (msgspec.json.Decoder(GraphRequest), GRAPH_REQUEST_EXAMPLE | {"gpus": _GPUS}),
+    "serving": (msgspec.json.Decoder(ServingRequest), SERVING_EXAMPLE | {"gpus": _GPUS}),
 }
 
 

@@ -60,11 +60,12 @@ class Gpucast:
         return answer
 
     def predict(
-        self, body: PredictRequest | OperatorsRequest | OperatorTableRequest | ModelRequest | GraphRequest
-    ) -> PredictResponse | TableResponse:
+        self,
+        body: PredictRequest | OperatorsRequest | OperatorTableRequest | ModelRequest | GraphRequest | ServingRequest,
+    ) -> PredictResponse | TableResponse | ServingResponse:
         """Predict the time of a workload on one GPU, several, or all of the catalogue."""
         answer = self._send("POST", "/predict", body=body)
-        return cast("PredictResponse | TableResponse", answer.json())
+        return cast("PredictResponse | TableResponse | ServingResponse", answer.json())
 
     def predict_rows(
         self,
@@ -2316,6 +2317,223 @@ class GraphWorkload(TypedDict):
     mode: NotRequired[Literal["inference", "training"]]
     sequence: NotRequired[float | None]
     dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"] | None]
+
+
+class ServingRequest(TypedDict):
+    """A served model on one GPU type (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
+
+    gpu: NotRequired[str | dict[str, Any] | None]
+    gpus: NotRequired[list[str | dict[str, Any]] | Literal["all"] | None]
+    predictor: NotRequired[str]
+    coverage: NotRequired[float]
+    detail: NotRequired[bool]
+    save: NotRequired[bool]
+    workload: ServingWorkload
+
+
+class ServingWorkload(TypedDict):
+    """An LLM behind a serving engine: `config` is a Hugging Face config.json, or `name` a built-in
+    transformer.
+
+        `software` is a family of serving stacks (vllm, sglang, trtllm), with or without a version.
+    Lengths are uniform in
+        (1 - `length_spread`) to 1 of those given. Settings that are left out are the stack's defaults,
+    which the answer
+        has. A trace brings its lengths itself.
+    """
+
+    kind: Literal["serving"]
+    config: NotRequired[dict[str, Any] | None]
+    name: NotRequired[str | None]
+    dtype: NotRequired[
+        Literal[
+            "bf16",
+            "fp16",
+            "fp32",
+            "fp8",
+            "fp8_block",
+            "int4_wo",
+            "int8",
+            "nvfp4",
+            "tf32",
+            "w4a16_mxfp4",
+            "w4a8_mxfp4",
+            "w4a8_mxfp4_mxfp8",
+        ]
+        | None
+    ]
+    kv_dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp8", "int8", "nvfp4"] | None]
+    software: NotRequired[str]
+    parallelism: NotRequired[ServingParallelism]
+    input_tokens: NotRequired[float | None]
+    output_tokens: NotRequired[float | None]
+    length_spread: NotRequired[float]
+    load: ServingLoad
+    prefix_hit: NotRequired[float]
+    max_batched_tokens: NotRequired[float | None]
+    max_sequences: NotRequired[float | None]
+    memory_share: NotRequired[float | None]
+    speculative: NotRequired[Speculative | None]
+    prefill_pool: NotRequired[PrefillPool | None]
+    method: NotRequired[Literal["closed_form", "simulation"]]
+    seed: NotRequired[float]
+
+
+class ServingParallelism(TypedDict):
+    """How an engine is split over tensor x pipeline devices on `nodes` machines, and how many such engines
+    there are.
+
+        `expert` of its devices share the experts. `attention_data` of the tensor-parallel devices are
+    replicas of
+        attention, and the rest of them share each.
+    """
+
+    tensor: NotRequired[float]
+    pipeline: NotRequired[float]
+    expert: NotRequired[float]
+    attention_data: NotRequired[float]
+    replicas: NotRequired[float]
+    nodes: NotRequired[float]
+    network_bytes_per_s: NotRequired[float]
+
+
+class ServingLoad(TypedDict):
+    """One of: a closed loop at `concurrency`, Poisson arrivals at `rate_per_s`, a `burst` at once, or a
+    `trace`.
+    """
+
+    concurrency: NotRequired[float | None]
+    rate_per_s: NotRequired[float | None]
+    burst: NotRequired[float | None]
+    trace: NotRequired[RequestTrace | None]
+
+
+class RequestTrace(TypedDict):
+    """Recorded requests as columns of one length: seconds of arrival, tokens of prompts and of outputs."""
+
+    arrival_s: list[float]
+    input_tokens: list[float]
+    output_tokens: list[float]
+
+
+class Speculative(TypedDict):
+    """Speculative decoding: `tokens` drafted a step, each accepted with probability `acceptance` after the
+    one before.
+
+        `draft_share` is the time of drafting a token over that of a decode step; by default that of one
+    of the model's
+        layers.
+    """
+
+    tokens: float
+    acceptance: float
+    draft_share: NotRequired[float | None]
+
+
+class PrefillPool(TypedDict):
+    """Engines of their own that compute prompts and send the keys and values to those that decode."""
+
+    parallelism: NotRequired[ServingParallelism]
+
+
+class ServingResponse(TypedDict):
+    """One entry per GPU in request order; `skipped` are those of "all" that cannot run the model."""
+
+    predictions: list[ServingPrediction]
+    skipped: NotRequired[list[Skipped]]
+    id: NotRequired[int]
+
+
+class ServingPrediction(TypedDict):
+    """The answer for one GPU type: `latency_ms` is the mean end to end, null where the load is saturated.
+
+        `bound`, `support` and `breakdown` are those of a decode step at the mean load; `memory` is per
+    device.
+    """
+
+    gpu: str
+    latency_ms: float | None
+    interval_ms: Interval | None
+    bound: Literal["communication", "compute", "launch", "memory"]
+    predictor: AnsweredBy
+    support: Literal["extrapolated", "interpolated", "measured"]
+    memory: MemoryUse
+    breakdown: list[Share]
+    warnings: list[str]
+    devices: int
+    serving: ServedFigures
+
+
+class ServedFigures(TypedDict):
+    """What users of a served model see. Loads that are `saturated` have no times, only the highest rate
+    and its cause.
+
+        TTFT: time to first token, with waiting. TPOT: time per output token after the first. E2E: time
+    of a request.
+    """
+
+    ttft_ms: ServedTime | None
+    tpot_ms: ServedTime | None
+    e2e_ms: ServedTime | None
+    output_tokens_per_s: float | None
+    output_tokens_per_s_per_gpu: float | None
+    requests_per_s: float | None
+    sequences: ServedSequences
+    kv_cache: KvCacheUse
+    step_ms: ServingSteps
+    saturated: bool
+    saturated_by: Literal["kv_cache", "max_sequences", "prefill"] | None
+    highest_rate_per_s: float
+    method: Literal["closed_form", "simulation"]
+    settings: ServingSettings
+
+
+class ServedTime(TypedDict):
+    """A time over requests, milliseconds: mean with its interval, and percentiles (null: the closed form
+    has none).
+    """
+
+    mean: float
+    p50: float | None
+    p90: float | None
+    p99: float | None
+    interval: Interval
+
+
+class ServedSequences(TypedDict):
+    """Sequences of all engines: mean over time, and the most that fit at once."""
+
+    mean: float | None
+    limit: int
+
+
+class KvCacheUse(TypedDict):
+    """Bytes of keys and values on the fullest device: the most that are kept at once, and what it has for
+    them.
+    """
+
+    required_bytes: float
+    capacity_bytes: float
+
+
+class ServingSteps(TypedDict):
+    """Mean time of an engine's step, milliseconds: of decoding sequences alone, and with prompts."""
+
+    decode: float | None
+    mixed: float | None
+
+
+class ServingSettings(TypedDict):
+    """Settings of the stack as used: those of the request, else its defaults; tokens and sequences of an
+    engine.
+    """
+
+    software: str
+    max_batched_tokens: int
+    max_sequences: int
+    memory_share: float
+    mixes_prefill: bool
+    chunks_prefill: bool
 
 
 class PartitionRequest(TypedDict):

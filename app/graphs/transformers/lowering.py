@@ -52,7 +52,7 @@ def spans_of(architecture: Architecture, run: Run) -> list[Span | None]:
     """Return the tokens that each stack processes; None for a stack that does not run."""
     patches = architecture.stacks[0].embedding.patches
     sequence = patches.count + 1 if patches else run.sequence
-    whole = Span(run.device_batch, sequence / run.parallelism.context, sequence)
+    whole = Span(run.device_batch, (sequence - run.cached) / run.parallelism.context, sequence)
     token = whole._replace(queries=1.0)
     if len(architecture.stacks) == 1:
         return [token if run.mode == "decode" else whole]

@@ -71,6 +71,8 @@ def _predicted(row: Mapping[str, Any]) -> list[str]:
     """Return the cells of a prediction; of columns (kind operator_table) only the number of rows."""
     if "interval_ms" not in row:
         return [row["gpu"], f"{len(row['latency_ms']):,} rows", "in the JSON", "", ""]
+    if row["interval_ms"] is None:
+        return [row["gpu"], "saturated", "", row["bound"], row["support"]]
     return [row["gpu"], _figure(row["latency_ms"]), _span(row["interval_ms"]), row["bound"], row["support"]]
 
 

@@ -1,0 +1,169 @@
+"""Resolve a workload of kind `serving`: its network, the run of a step, and its stack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from msgspec import structs
+
+from app.errors import BadInput, FieldError
+from app.graphs.importers import hf
+from app.graphs.run import Mode, Run
+from app.graphs.transformers.architecture import Architecture
+from app.ops.stacks import STACKS as STACK_NAMES
+from app.ops.stacks import is_eager, stack_of
+from app.services.models.builtin import find_config
+from app.services.models.networks import Network
+from app.services.models.resolve_networks import resolve_network
+from app.serving.requests import Lengths
+from app.serving.stacks import STACKS, Stack
+from app.wire.decoding import summary
+from app.wire.network_form import ModelWorkload, ParallelismIn
+from app.wire.serving_form import ServingLoad, ServingParallelism, ServingWorkload
+
+_LOC = ("workload",)
+_MOST_DEVICES = 2**16
+
+
+class Deployment(NamedTuple):
+    """A served model as one engine runs it.
+
+    network, run  the network, and a decode step of it with one sequence per attention replica
+    engines       engines beside one another, among which requests are dealt
+    lengths       tokens of requests; of a trace their greatest
+    """
+
+    workload: ServingWorkload
+    network: Network
+    run: Run
+    architecture: Architecture
+    stack: Stack
+    stack_name: str
+    engines: int
+    lengths: Lengths
+
+    @property
+    def attention_replicas(self) -> int:
+        """Replicas of attention within an engine."""
+        return self.run.parallelism.data
+
+    @property
+    def devices(self) -> int:
+        """Devices of all engines."""
+        return self.engines * self.run.parallelism.devices
+
+    @property
+    def layers(self) -> float:
+        """Layers of the model."""
+        return float(sum(repeats for stack in self.architecture.stacks for _, repeats in stack.layers))
+
+
+def refused(field: str, message: str) -> BadInput:
+    """Return the error that names a field of the workload, dotted."""
+    loc = (*_LOC, *field.split("."))
+    return BadInput(f"{'.'.join(loc)}: {message}", errors=[FieldError(loc, message)])
+
+
+def resolve_deployment(workload: ServingWorkload) -> Deployment:
+    """Return the deployment. Raises BadInput that names wrong, missing or contradicting fields."""
+    code = stack_of(workload.software)
+    if np.isnan(code) or is_eager(workload.software):
+        known = ", ".join(STACK_NAMES)
+        raise refused(
+            "software", f"{workload.software[:100]!r} is no serving stack with CUDA graphs: use one of {known}"
+        )
+    if workload.prefill_pool is not None:
+        raise refused("prefill_pool", "disaggregated prefill is not predicted yet: leave it out")
+    _check_load(workload.load)
+    lengths = _lengths(workload)
+    split = workload.parallelism
+    if split.tensor * split.pipeline * split.replicas > _MOST_DEVICES:
+        raise refused("parallelism.replicas", f"all engines together have more than {_MOST_DEVICES:,} devices")
+    longest = int(lengths.prompt + lengths.output)
+    try:
+        network, run = resolve_network(model_workload(workload, "decode", int(split.attention_data), longest), None)
+        architecture = hf.read(_config(workload))
+        network.lower(run)
+    except BadInput as error:
+        raise _as_serving(error, workload) from error
+    if len(architecture.stacks) > 1:
+        raise refused(
+            _given(workload), "serving engines batch decoders: this network has an encoder beside its decoder"
+        )
+    name = STACK_NAMES[int(code)]
+    return Deployment(workload, network, run, architecture, STACKS[name], name, int(split.replicas), lengths)
+
+
+def _given(workload: ServingWorkload) -> str:
+    """Return the field that names the network."""
+    return "config" if workload.name is None else "name"
+
+
+def _as_serving(error: BadInput, workload: ServingWorkload) -> BadInput:
+    """Return an error of a step with the fields of the deployment that it stems from."""
+    field_of = {"sequence": "input_tokens", "mode": _given(workload), "image_size": _given(workload)}
+    errors = [FieldError((*one.loc[:-1], field_of.get(str(one.loc[-1]), one.loc[-1])), one.msg) for one in error.errors]
+    return type(error)(summary(errors) if errors else error.detail, errors=errors)
+
+
+def model_workload(workload: ServingWorkload, mode: Mode, batch: int, sequence: int) -> ModelWorkload:
+    """Return one step of an engine as a workload of kind `model`; `batch` is over all attention replicas."""
+    split = workload.parallelism
+    return ModelWorkload(
+        kind="model",
+        config=workload.config,
+        name=workload.name,
+        mode=mode,
+        batch=batch,
+        sequence=sequence,
+        dtype=workload.dtype,  # type: ignore[arg-type]
+        kv_dtype=workload.kv_dtype,
+        software=workload.software,
+        parallelism=_parallelism(split),
+    )
+
+
+def _parallelism(split: ServingParallelism) -> ParallelismIn:
+    fields = {name: getattr(split, name) for name in split.__struct_fields__ if name != "replicas"}
+    return structs.replace(ParallelismIn(), **fields)
+
+
+def _config(workload: ServingWorkload) -> Mapping[str, Any]:
+    config = workload.config if workload.config is not None else find_config(workload.name or "")
+    if config is None:  # a ConvNet's name
+        raise refused("name", f"{(workload.name or '')[:100]} generates no tokens")
+    return config
+
+
+def _check_load(load: ServingLoad) -> None:
+    """Raise BadInput unless exactly one load is given, and its columns have one length."""
+    given = [name for name in load.__struct_fields__ if getattr(load, name) is not None]
+    if len(given) != 1:
+        raise refused("load", f"send one of concurrency, rate_per_s, burst and trace, got {', '.join(given) or 'none'}")
+    if load.trace is not None:
+        columns = {name: len(getattr(load.trace, name)) for name in load.trace.__struct_fields__}
+        for name, count in columns.items():
+            if count != columns["arrival_s"]:
+                raise refused(f"load.trace.{name}", f"has {count} rows, and arrival_s {columns['arrival_s']}")
+
+
+def _lengths(workload: ServingWorkload) -> Lengths:
+    trace = workload.load.trace
+    if trace is not None:
+        for name in ("input_tokens", "output_tokens"):
+            if getattr(workload, name) is not None:
+                raise refused(name, "a trace brings its own lengths: leave it out")
+        return Lengths(max(trace.input_tokens), max(trace.output_tokens), 0.0, workload.prefix_hit)
+    for name in ("input_tokens", "output_tokens"):
+        if getattr(workload, name) is None:
+            raise refused(name, "required field is missing")
+    prompt, output = workload.input_tokens or 1.0, workload.output_tokens or 1.0
+    return Lengths(float(prompt), float(output), workload.length_spread, workload.prefix_hit)
+
+
+def run_of(deployment: Deployment, **changes: Any) -> Run:
+    """Return a step of the engine with some fields of its run changed."""
+    return replace(deployment.run, **changes)

@@ -1,0 +1,142 @@
+"""An engine on a GPU type: its step times as the scheduler reads them, and what it admits."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from app.graphs.step_memory import Memory
+from app.services.models.networks import prepare
+from app.services.serving.deployment import Deployment, run_of
+from app.services.serving.step_tables import Axes, Tables, axes_of
+from app.serving.engine_limits import EngineLimits
+from app.serving.steady_state import Shape
+from app.serving.step_times import (
+    ACCEPTED,
+    DRAFTING,
+    HOST_SEQUENCE_S,
+    HOST_STEP_S,
+    LEAST_S,
+    REPLICAS,
+    SCALARS,
+    STAGES,
+    TRANSFER_S,
+    VERIFIED,
+    StepTimes,
+)
+from app.tables.arrays import Floats
+from app.tables.gpus import GpuSpec
+
+
+class Settings(NamedTuple):
+    """Settings of an engine as used: tokens of a step and sequences of an attention replica, share of the memory."""
+
+    budget_tokens: int
+    sequences: int
+    memory_share: float
+
+
+class Engine(NamedTuple):
+    """An engine of a deployment on one GPU type.
+
+    memory  bytes on the fullest device without keys and values
+    """
+
+    times: StepTimes
+    limits: EngineLimits
+    settings: Settings
+    memory: Memory
+    kv_capacity_bytes: float
+
+
+def settings_of(deployment: Deployment, spec: GpuSpec) -> Settings:
+    """Return the settings that the request gives, else the stack's defaults on this GPU."""
+    workload, stack = deployment.workload, deployment.stack
+    large = int(spec.memory_bytes >= stack.large_bytes)
+    sequences = int(workload.max_sequences or stack.sequences[large])
+    budget = int(workload.max_batched_tokens or stack.budget_tokens[large])
+    if workload.max_batched_tokens is None and stack.raises_budget:
+        at_once = workload.load.concurrency or workload.load.burst or 0.0
+        budget = max(budget, int(deployment.lengths.prompt + min(at_once, sequences)))
+    return Settings(budget, sequences, workload.memory_share or stack.memory_share)
+
+
+def axes_for(deployment: Deployment, settings: list[Settings]) -> Axes:
+    """Return axes that hold the steps of all these settings."""
+    budget = max(one.budget_tokens for one in settings)
+    sequences = max(one.sequences for one in settings)
+    load, replicas = deployment.workload.load, deployment.attention_replicas
+    at_once = load.concurrency or load.burst or (len(load.trace.arrival_s) if load.trace else float(sequences))
+    verified, _, _ = _speculation(deployment)
+    sequences = min(float(sequences), max(np.ceil(at_once / replicas), 1.0))
+    lengths = deployment.lengths
+    positions = deployment.architecture.stacks[0].embedding.max_positions
+    return axes_of(budget + 0.0, verified * sequences, lengths.prompt, lengths.output, float(positions))
+
+
+def memory_of(deployment: Deployment, budget_tokens: int) -> Memory:
+    """Return the memory of a device while it computes a step's prompts; keys and values are none of it."""
+    sequence = int(max(min(budget_tokens, deployment.lengths.prompt), 1))
+    run = run_of(deployment, mode="prefill", batch=deployment.attention_replicas, sequence=sequence)
+    return prepare(deployment.network, run).memory._replace(kv_cache=0.0)
+
+
+def engine_on(deployment: Deployment, spec: GpuSpec, settings: Settings, tables: Tables, k: int) -> Engine:
+    """Return the engine on the k-th GPU type of the tables."""
+    memory, replicas = memory_of(deployment, settings.budget_tokens), deployment.attention_replicas
+    capacity = max(settings.memory_share * spec.memory_bytes - memory.required_bytes, 0.0)
+    stack = deployment.stack
+    limits = EngineLimits(
+        budget_tokens=float(settings.budget_tokens * replicas),
+        sequences=float(settings.sequences * replicas),
+        kv_bytes=capacity * replicas,
+        contexts=tables.axes.contexts,
+        bytes_at=tables.held_bytes,
+        mixes=float(stack.mixes),
+        splits=float(stack.splits),
+        reserved=stack.reserved,
+        request_s=stack.request_s,
+    )
+    return Engine(_times(deployment, tables, k), limits, settings, memory, capacity)
+
+
+def shape_of(deployment: Deployment) -> Shape:
+    """Return the mean request of the load."""
+    trace = deployment.workload.load.trace
+    if trace is None:
+        return Shape(*deployment.lengths.means())
+    prompt = float(np.mean(trace.input_tokens))
+    return Shape(prompt, deployment.lengths.prefix_hit * prompt, float(np.mean(trace.output_tokens)))
+
+
+def _times(deployment: Deployment, tables: Tables, k: int) -> StepTimes:
+    axes = Axes(*(np.log(axis) for axis in tables.axes))
+    parts: list[Floats] = [
+        np.log(np.maximum(part[k], LEAST_S)) for part in (tables.body, tables.head, tables.decode, tables.prefill)
+    ]
+    scalars = np.zeros(SCALARS)
+    scalars[REPLICAS] = deployment.attention_replicas
+    scalars[STAGES] = deployment.run.parallelism.pipeline
+    scalars[TRANSFER_S] = 0.0
+    scalars[HOST_STEP_S], scalars[HOST_SEQUENCE_S] = deployment.stack.host_step_s, deployment.stack.host_sequence_s
+    scalars[VERIFIED], scalars[ACCEPTED], scalars[DRAFTING] = _speculation(deployment)
+    return StepTimes(
+        axes.tokens, parts[0], axes.sequences, parts[1], axes.contexts, parts[2], axes.chunks, axes.ratios, parts[3],
+        scalars,
+    )  # fmt: skip
+
+
+def _speculation(deployment: Deployment) -> tuple[float, float, float]:
+    """Return the tokens that a sequence computes in a step, those kept, and the share of the step that drafts take.
+
+    Of k drafted tokens the first ones are kept, up to the first refused one, and a token of the model itself (Leviathan
+    et al. 2023).
+    """
+    asked = deployment.workload.speculative
+    if asked is None:
+        return 1.0, 1.0, 0.0
+    drafted, p = float(asked.tokens), float(asked.acceptance)
+    kept = drafted + 1.0 if p == 1.0 else (1.0 - p ** (drafted + 1.0)) / (1.0 - p)
+    share = 1.0 / deployment.layers if asked.draft_share is None else asked.draft_share
+    return drafted + 1.0, kept, drafted * share

@@ -1,0 +1,202 @@
+"""Predict served models (POST /predict, kind `serving`): step times, then the load on them, an answer per GPU type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from math import exp, hypot, log
+from statistics import NormalDist
+
+import numpy as np
+
+from app.engine.gpu_rows import GpuRows, Snapshot
+from app.errors import BadInput, FieldError
+from app.graphs.run import Mode
+from app.runtime.cancellation import check_cancelled
+from app.services.models.networks import prepare
+from app.services.models.predict_networks import predict_network
+from app.services.operators.common import require_predictor, supported_targets, unsupported_dtypes
+from app.services.serving.deployment import Deployment, model_workload, resolve_deployment
+from app.services.serving.engines import Engine, axes_for, engine_on, settings_of, shape_of
+from app.services.serving.load_figures import LoadFigures, Times, load_figures, sequence_limit
+from app.services.serving.step_tables import TableQuery, step_tables
+from app.tables.arrays import Ints
+from app.tables.gpus import GpuSpec
+from app.tables.ops import OpTable
+from app.wire.kernel_workload import GpuRef
+from app.wire.network_form import ModelRequest
+from app.wire.prediction_form import Interval, MemoryParts, MemoryUse, Prediction
+from app.wire.serving_form import (
+    KvCacheUse,
+    ServedFigures,
+    ServedSequences,
+    ServedTime,
+    ServingPrediction,
+    ServingRequest,
+    ServingResponse,
+    ServingSettings,
+    ServingSteps,
+)
+
+# Log-space half-widths that hold 80 % of what scheduling and host add to the step's own interval.
+_TPOT_WIDTH, _TTFT_WIDTH, _AT = 0.08, 0.25, 0.8
+# Warnings of a decode step that do not hold of the deployment.
+_OF_STEP = ("does not fit", "no software is given")
+
+
+def predict_serving(snapshot: Snapshot, request: ServingRequest, *, max_rows: int) -> ServingResponse:
+    """Return the answer to a request. Raises NotFound, BadInput, TooLarge or NotTrained with what to send instead."""
+    engine, rows = snapshot.engine, GpuRows(snapshot)
+    targets = rows.targets(request)
+    refs = _refs(request, rows, targets)
+    require_predictor(engine, rows, request.predictor, targets)
+    deployment = resolve_deployment(request.workload)
+    step = prepare(deployment.network, deployment.run)
+    refusal = None if request.gpus == "all" else partial(_refusal, step.distinct.table)
+    targets, skipped = supported_targets(engine, step.distinct.table, step.work, rows.table(), targets, refusal)
+    if not targets:
+        return ServingResponse([], skipped)
+    settings = [settings_of(deployment, rows.spec(target)) for target in targets]
+    query = TableQuery(engine, rows.table(), targets, request.predictor)
+    tables = step_tables(query, deployment, axes_for(deployment, settings))
+    predictions = []
+    answer = _Answer(snapshot, request, deployment, max_rows)
+    for k, target in enumerate(targets):
+        check_cancelled()
+        spec = rows.spec(target)
+        served = engine_on(deployment, spec, settings[k], tables, k)
+        predictions.append(answer.on(refs[target], spec, served, load_figures(deployment, served)))
+    return ServingResponse(predictions, skipped)
+
+
+def _refs(request: ServingRequest, rows: GpuRows, targets: Sequence[int]) -> Mapping[int, GpuRef]:
+    """Return the GPUs by their rows, as the request names them."""
+    if request.gpus == "all":
+        return {target: rows.id(target) for target in targets}
+    named = request.gpus if request.gpu is None else [request.gpu]
+    return dict(zip(targets, named or (), strict=True))
+
+
+def _refusal(table: OpTable, gpu: str, missing: Ints) -> BadInput:
+    """That a GPU lacks a number format of the model."""
+    reason = unsupported_dtypes(gpu, table, missing)
+    return BadInput(f"The model cannot run: {reason}.", errors=[FieldError(("workload", "dtype"), reason)])
+
+
+class _Answer:
+    """Renders the figures of a deployment."""
+
+    def __init__(self, snapshot: Snapshot, request: ServingRequest, deployment: Deployment, max_rows: int) -> None:
+        self._snapshot, self._request, self._deployment, self._max_rows = snapshot, request, deployment, max_rows
+
+    def on(self, gpu: GpuRef, spec: GpuSpec, engine: Engine, figures: LoadFigures) -> ServingPrediction:
+        """Return the answer of one GPU type."""
+        deployment = self._deployment
+        shape = shape_of(deployment)
+        decode = self._step(gpu, "decode", figures.decoding, shape.prompt + 0.5 * shape.output)
+        prefill = self._step(gpu, "prefill", 1.0, max(shape.prompt - shape.cached, 1.0))
+        widths = _ends(decode, _TPOT_WIDTH), _ends(prefill, _TTFT_WIDTH)
+        tpot, ttft = (_spread(times, ends) for times, ends in zip((figures.tpot, figures.ttft), widths, strict=True))
+        e2e = _whole(figures.e2e, ttft, tpot, max(shape.output - 1.0, 0.0))
+        return ServingPrediction(
+            gpu=spec.id,
+            latency_ms=None if e2e is None else e2e.mean,
+            interval_ms=None if e2e is None else e2e.interval,
+            bound=decode.bound,
+            predictor=decode.predictor,
+            support=decode.support,
+            memory=self._memory(engine, spec.memory_bytes, figures),
+            breakdown=decode.breakdown,
+            warnings=[*self._warnings(decode, engine, figures)],
+            devices=deployment.devices,
+            serving=self._figures(engine, figures, (ttft, tpot, e2e)),
+        )
+
+    def _step(self, gpu: GpuRef, mode: Mode, sequences: float, tokens: float) -> Prediction:
+        """Return the prediction of one step of an engine, of so many sequences over all attention replicas."""
+        replicas = self._deployment.attention_replicas
+        batch = replicas * max(round(sequences / replicas), 1)
+        workload = model_workload(self._request.workload, mode, batch, max(round(tokens), 1))
+        asked = self._request
+        request = ModelRequest(gpu=gpu, workload=workload, predictor=asked.predictor, coverage=asked.coverage)
+        (found,) = predict_network(self._snapshot, request, max_rows=self._max_rows, advise=False).predictions
+        return found
+
+    def _memory(self, engine: Engine, capacity: float, figures: LoadFigures) -> MemoryUse:
+        memory = engine.memory._replace(kv_cache=min(figures.kv_bytes, engine.kv_capacity_bytes))
+        fits = engine.kv_capacity_bytes > 0.0 and figures.highest_rate > 0.0
+        return MemoryUse(memory.required_bytes, capacity, fits, MemoryParts(*memory))
+
+    def _warnings(self, decode: Prediction, engine: Engine, figures: LoadFigures) -> Sequence[str]:
+        messages = [warning for warning in decode.warnings if not warning.startswith(_OF_STEP)]
+        if engine.kv_capacity_bytes == 0.0:
+            messages.append("the weights leave no memory for keys and values: split the model over more devices")
+        elif figures.highest_rate == 0.0:
+            messages.append("not one request fits in the memory that the weights leave")
+        if figures.unfinished:
+            messages.append(
+                f"{figures.unfinished} requests were not answered when the simulation ended: figures lack them"
+            )
+        return messages
+
+    def _figures(
+        self,
+        engine: Engine,
+        figures: LoadFigures,
+        spreads: tuple[ServedTime | None, ServedTime | None, ServedTime | None],
+    ) -> ServedFigures:
+        deployment, shape = self._deployment, shape_of(self._deployment)
+        workload = deployment.workload
+        saturated = figures.e2e is None
+        tokens = None if saturated else figures.requests_per_s * shape.output
+        return ServedFigures(
+            *spreads,
+            output_tokens_per_s=tokens,
+            output_tokens_per_s_per_gpu=None if tokens is None else tokens / deployment.devices,
+            requests_per_s=None if saturated else figures.requests_per_s,
+            sequences=ServedSequences(None if saturated else figures.running, sequence_limit(deployment, engine)),
+            kv_cache=KvCacheUse(figures.kv_bytes, engine.kv_capacity_bytes),
+            step_ms=ServingSteps(_milliseconds(figures.decode_s), _milliseconds(figures.mixed_s)),
+            saturated=saturated,
+            saturated_by=figures.cause if saturated else None,  # type: ignore[arg-type]
+            highest_rate_per_s=figures.highest_rate,
+            method=workload.method,
+            settings=ServingSettings(
+                deployment.stack_name, *engine.settings, deployment.stack.mixes, deployment.stack.splits
+            ),
+        )
+
+
+def _milliseconds(seconds: float) -> float | None:
+    return seconds * 1e3 if np.isfinite(seconds) and seconds > 0.0 else None
+
+
+def _ends(step: Prediction, width: float) -> tuple[float, float, float]:
+    """Return the interval of a step relative to its time, widened by log-space `width`, and its coverage."""
+    middle, ends = step.latency_ms, step.interval_ms
+    wide = width * _quantile(ends.coverage) / _quantile(_AT)
+    below, above = (hypot(log(max(one, 1e-9 * middle) / middle), wide) for one in (ends.low, ends.high))
+    return exp(-below), exp(above), ends.coverage
+
+
+def _quantile(coverage: float) -> float:
+    """Return the half-width that holds this share of a standard normal variable."""
+    return NormalDist().inv_cdf(0.5 + 0.5 * coverage)
+
+
+def _spread(times: Times | None, ends: tuple[float, float, float]) -> ServedTime | None:
+    if times is None:
+        return None
+    p50, p90, p99 = (None if np.isnan(one) else 1e3 * one for one in times[1:])
+    mean, (low, high, coverage) = 1e3 * times.mean, ends
+    return ServedTime(mean, p50, p90, p99, Interval(mean * low, mean * high, coverage))
+
+
+def _whole(times: Times | None, ttft: ServedTime | None, tpot: ServedTime | None, later: float) -> ServedTime | None:
+    """Return the time of a request; its first token and the others deviate together."""
+    if times is None or ttft is None:
+        return None
+    low, high, mean = ttft.interval.low, ttft.interval.high, ttft.mean
+    if tpot is not None:
+        low, high, mean = low + later * tpot.interval.low, high + later * tpot.interval.high, mean + later * tpot.mean
+    return _spread(times, (low / mean, high / mean, ttft.interval.coverage))

@@ -1,0 +1,187 @@
+"""Step times of a deployment on GPUs: lower few states of a step at once, predict their distinct rows, sum by part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from app.engine.engine import Engine
+from app.graphs.batched import by_row, lower_groups, per_configuration
+from app.graphs.run import Mode
+from app.ops import OPS
+from app.services.models.networks import distinct_rows
+from app.services.models.quickest_sums import quickest_sums
+from app.services.operators.internode import predict_on
+from app.services.serving.deployment import Deployment, run_of
+from app.tables.arrays import Bools, Floats, Ints
+from app.tables.gpus import GpuTable
+from app.tables.ops import OpTable
+from app.tables.predictions import Predictions
+from app.tables.workload import Workload
+
+# Operators whose time depends on whose tokens they are given: those with queries of sequences.
+_BY_SEQUENCE = np.array(["query_length" in op.fields for op in OPS])
+
+
+class TableQuery(NamedTuple):
+    """Who predicts, and on which rows of which GPU table."""
+
+    engine: Engine
+    gpus: GpuTable
+    targets: Sequence[int]
+    predictor: str
+
+
+class Axes(NamedTuple):
+    """States of a step that are predicted, float64: see app.serving.step_times.StepTimes, here not as logarithms."""
+
+    tokens: Floats
+    sequences: Floats
+    contexts: Floats
+    chunks: Floats
+    ratios: Floats
+
+
+class Tables(NamedTuple):
+    """Seconds of a step's parts on g GPUs, by the axes; bytes of a sequence and of weights on the fullest device.
+
+    body [g, tokens], head [g, sequences], decode [g, sequences, contexts], prefill [g, chunks, ratios]
+    held_bytes  float64 [contexts], keys and values of one sequence on a device
+    """
+
+    axes: Axes
+    body: Floats
+    head: Floats
+    decode: Floats
+    prefill: Floats
+    held_bytes: Floats
+
+
+def axes_of(budget: float, sequences: float, prompt: float, output: float, positions: float) -> Axes:
+    """Return the axes for steps of up to these tokens and sequences of a replica, prompts and outputs.
+
+    positions  most keys that the model takes; 0: any
+    """
+    longest = prompt + output
+    tokens = _doubling(1.0, max(budget, sequences), between=True)
+    contexts = _doubling(min(64.0, longest), longest)
+    if positions:
+        contexts = np.unique(np.minimum(contexts, positions))
+        contexts = contexts if len(contexts) > 1 else np.array([0.5 * contexts[0], contexts[0]])
+    chunks = _doubling(1.0, min(budget, prompt))
+    ratios = _doubling(1.0, max(prompt / max(min(budget, prompt) / 4.0, 1.0), 2.0))
+    return Axes(tokens, _doubling(1.0, sequences), contexts, chunks, ratios)
+
+
+def _doubling(first: float, last: float, *, between: bool = False) -> Floats:
+    """Return powers of two times `first` up to one that reaches `last`; `between`: and 1.5 times each from 32 on."""
+    count = max(int(np.ceil(np.log2(max(last / first, 1.0)))), 1)
+    steps: Floats = first * np.exp2(np.arange(count + 1.0))
+    return np.unique(np.concatenate([steps, 1.5 * steps[steps >= 32.0][:-1]])) if between else steps
+
+
+def step_tables(query: TableQuery, deployment: Deployment, axes: Axes) -> Tables:
+    """Return the seconds of the parts of a step on all targets. Raises BadInput for states that the model refuses."""
+    b, k = len(axes.sequences), len(axes.contexts)
+    grid = np.stack(np.meshgrid(axes.sequences, axes.contexts, indexing="ij")).reshape(2, -1)
+    apart = np.stack([axes.tokens, np.full(len(axes.tokens), axes.contexts[0])])
+    decodes = np.concatenate([grid, apart], axis=1)
+    chunk, ratio = np.stack(np.meshgrid(axes.chunks, axes.ratios, indexing="ij")).reshape(2, -1)
+    keys = np.minimum(chunk * ratio, _positions(deployment) or np.inf)
+    queries = np.minimum(chunk, keys)
+    steps = _Steps(query, deployment)
+    decoded = steps.seconds("decode", decodes[0], decodes[1], np.zeros(decodes.shape[1]))
+    prompted = steps.seconds("prefill", np.ones(len(chunk)), keys, keys - queries)
+    g = len(query.targets)
+    return Tables(
+        axes,
+        decoded.body[:, b * k :],
+        decoded.head[:, : b * k].reshape(g, b, k)[:, :, 0],
+        decoded.own[:, : b * k].reshape(g, b, k),
+        prompted.own.reshape(g, len(axes.chunks), len(axes.ratios)),
+        decoded.held_bytes[:k],
+    )
+
+
+def _positions(deployment: Deployment) -> float:
+    return float(deployment.architecture.stacks[0].embedding.max_positions)
+
+
+class _Seconds(NamedTuple):
+    """Seconds of c steps on g GPUs by part, [g, c]; `held_bytes` [c] keys and values of one sequence."""
+
+    body: Floats
+    head: Floats
+    own: Floats
+    held_bytes: Floats
+
+
+class _Steps:
+    """Lowers and predicts steps of one deployment."""
+
+    def __init__(self, query: TableQuery, deployment: Deployment) -> None:
+        self._query, self._deployment = query, deployment
+        # Rows of both modes are of tokens, whosever they are.
+        names = [self._names(mode) for mode in ("decode", "prefill")]
+        self._common = names[0] & names[1]
+
+    def _names(self, mode: Mode) -> set[tuple[int, str]]:
+        rows = self._deployment.network.lower(run_of(self._deployment, mode=mode))
+        return set(zip(rows.block.tolist(), rows.names, strict=True))
+
+    def seconds(self, mode: Mode, batch: Floats, keys: Floats, cached: Floats) -> _Seconds:
+        """Return the times of steps of `batch` sequences a replica with `keys` each, `cached` of them before, [c]."""
+        c, g = len(batch), len(self._query.targets)
+        found = _Seconds(np.empty((g, c)), np.empty((g, c)), np.empty((g, c)), np.empty(c))
+        for of, rows in self._groups(mode, batch, keys, cached):
+            times = self._times(rows, len(of))
+            own, head = self._own(rows), rows.block == rows.block[-1]
+            for part, some in zip(found, (~own & ~head, head, own & ~head), strict=False):
+                part[:, of] = times[:, some].sum(axis=1)
+            kept = np.broadcast_to(rows.kv_bytes * rows.repeats[..., rows.block], (len(of), len(rows)))
+            found.held_bytes[of] = kept.sum(axis=1) / batch[of] / self._deployment.run.parallelism.pipeline
+        return found
+
+    def _groups(self, mode: Mode, batch: Floats, keys: Floats, cached: Floats) -> Iterator[tuple[Ints, Workload]]:
+        replicas = self._deployment.attention_replicas
+
+        def lower(these: Ints) -> Workload:
+            figures = (replicas * batch[these], keys[these], cached[these])
+            batched, sequence, before = (per_configuration(np.round(figure)) for figure in figures)
+            run = run_of(self._deployment, mode=mode, batch=batched, sequence=sequence, cached=before)
+            return self._deployment.network.lower(run)
+
+        for group in lower_groups(len(batch), lower):
+            if group.workload is None:
+                lower(group.of)  # raises what is wrong
+            assert group.workload is not None
+            yield group.of, group.workload
+
+    def _own(self, rows: Workload) -> Bools:
+        """Return rows whose time depends on the mode and on sequences, bool [n]."""
+        pairs = zip(rows.block.tolist(), rows.names, strict=True)
+        apart = np.array([pair not in self._common for pair in pairs])
+        own: Bools = apart | _BY_SEQUENCE[rows.ops.kind]
+        return own
+
+    def _times(self, rows: Workload, c: int) -> Floats:
+        """Return the seconds of every row in a step, all its runs together, [g, n, c]."""
+        query, found = self._query, distinct_rows(rows.ops)
+        network = self._deployment.run.parallelism.network_bytes_per_s
+
+        def predicted(ops: OpTable) -> Predictions:
+            return predict_on(
+                query.engine,
+                ops,
+                query.gpus,
+                query.targets,
+                predictor=query.predictor,
+                coverage=0.8,
+                network_bytes_per_s=network,
+            )
+
+        answer = quickest_sums(found.table, len(query.targets), predicted)
+        each = answer.latency_s.reshape(len(query.targets), -1)[:, found.row]
+        return each.reshape(len(query.targets), len(rows), c) * by_row(rows.runs)

@@ -1,0 +1,246 @@
+"""Event simulation of one serving engine: continuous batching, chunked prefill, a token budget, a cap by KV memory.
+
+A step computes one token of every decoding sequence, and chunks of prompts in the order of arrival within the budget.
+Between two events (an answer ends, a request arrives) steps without prompts are alike but for their contexts, and are
+taken together at their mean. Deterministic: all randomness is in the requests.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+import numpy as np
+
+from app.runtime.compiled import compiled
+from app.serving.engine_limits import EngineLimits, admitted_bytes
+from app.serving.requests import Requests
+from app.serving.step_times import (
+    ACCEPTED,
+    VERIFIED,
+    Step,
+    StepTimes,
+    chunk_attention_s,
+    prompts_attention_s,
+    step_s,
+)
+from app.tables.arrays import Floats, Ints
+
+# Steps after which a simulation ends, whatever is left: about a second.
+MOST_STEPS = 1_500_000
+# Decode steps that are taken together at most while their contexts grow.
+_TOGETHER = 256.0
+
+
+class Simulated(NamedTuple):
+    """Times of n requests, float64 [n] each, NaN where the simulation ended before; and means over its time.
+
+    arrived_s, first_s, ended_s  seconds of arrival, first token and last token
+    decoding    mean decoding sequences while there are any
+    running     mean running sequences
+    kv_bytes    most bytes of keys and values that were reserved
+    decode_s, mixed_s  mean seconds of steps without and with prompts; 0: there was none
+    """
+
+    arrived_s: Floats
+    first_s: Floats
+    ended_s: Floats
+    decoding: float
+    running: float
+    kv_bytes: float
+    decode_s: float
+    mixed_s: float
+
+
+class _Chunks(NamedTuple):
+    """Chunks of a step: their tokens, prompts and attention, and the first request whose prompt is not computed yet."""
+
+    tokens: float
+    prompts: float
+    attention_s: float
+    ready: int
+
+
+@compiled
+def _own_prompt(requests: Requests, one: int) -> float:
+    """Return the tokens of a prompt that are computed, and kept, for this request alone."""
+    return float(max(requests.prompt[one] - requests.cached[one], 1.0))
+
+
+@compiled
+def _reserved_bytes(limits: EngineLimits, requests: Requests, one: int) -> float:
+    return admitted_bytes(limits, _own_prompt(requests, one), requests.output[one])
+
+
+@compiled
+def _chunks(
+    times: StepTimes,
+    limits: EngineLimits,
+    requests: Requests,
+    computed: Floats,
+    prefilled: int,
+    admitted: int,
+    room: float,
+) -> _Chunks:
+    """Fill the step with the prompts from `prefilled` to `admitted`; `computed` are tokens done of each, updated."""
+    tokens = prompts = attention = 0.0
+    ready = prefilled
+    while ready < admitted and room >= 1.0:
+        new = _own_prompt(requests, ready) - computed[ready]
+        if new > room and limits.splits == 0.0 and prompts > 0.0:
+            break
+        chunk = min(new, room) if limits.splits > 0.0 else new
+        attention += chunk_attention_s(times, chunk, requests.cached[ready] + computed[ready] + chunk)
+        computed[ready] += chunk
+        tokens += chunk
+        prompts += 1.0
+        room -= chunk
+        if chunk < new:
+            break
+        ready += 1
+    return _Chunks(tokens, prompts, prompts_attention_s(times, attention, max(prompts, 1.0)), ready)
+
+
+class _State(NamedTuple):
+    """What changes: counts of requests, by the first indices below; and figures, by the second ones.
+
+    computed   float64 [n], tokens of every prompt that are computed
+    arrived, first, ended  float64 [n], as of Simulated
+    spent, ran  float64 [2], seconds and number of steps without and with prompts
+    """
+
+    counts: Ints
+    figures: Floats
+    computed: Floats
+    arrived: Floats
+    first: Floats
+    ended: Floats
+    spent: Floats
+    ran: Floats
+
+
+# Requests before these have arrived, run, and have their first token; sequences that run, and those that decode.
+_RELEASED, _ADMITTED, _PREFILLED, _RUNNING, _DECODING = range(5)
+# Seconds; decode steps since the start; keys of decoding sequences; bytes that are reserved, and the most that were;
+# decoding and running sequences times seconds.
+_CLOCK, _STEPS, _KEYS, _HELD, _MOST_HELD, _DECODED, _RAN = range(7)
+_Ends = list[tuple[float, int]]
+
+
+@compiled
+def _admit(limits: EngineLimits, requests: Requests, state: _State) -> None:
+    """Let arrived requests run, in their order, as long as there is a place and memory for the next one."""
+    counts, figures, n = state.counts, state.figures, len(requests.prompt)
+    if requests.in_flight == 0:
+        while counts[_RELEASED] < n and state.arrived[counts[_RELEASED]] <= figures[_CLOCK]:
+            counts[_RELEASED] += 1
+    while counts[_ADMITTED] < counts[_RELEASED] and counts[_RUNNING] < limits.sequences:
+        need = _reserved_bytes(limits, requests, counts[_ADMITTED])
+        if figures[_HELD] + need > limits.kv_bytes:
+            break
+        figures[_HELD] += need
+        counts[_RUNNING] += 1
+        counts[_ADMITTED] += 1
+    figures[_MOST_HELD] = max(figures[_MOST_HELD], figures[_HELD])
+
+
+@compiled
+def _until_arrival(requests: Requests, state: _State, together: float, each: float) -> float:
+    """Return how many steps of `each` seconds, at most `together`, run before the next request arrives."""
+    released = state.counts[_RELEASED]
+    if requests.in_flight > 0 or released == len(requests.prompt):
+        return together
+    return float(max(min(together, np.ceil((state.arrived[released] - state.figures[_CLOCK]) / each)), 1.0))
+
+
+@compiled
+def _advance(times: StepTimes, limits: EngineLimits, requests: Requests, state: _State, ends: _Ends) -> int:
+    """Run the next steps, and return the first request whose prompt is not computed yet."""
+    counts, figures, accepted = state.counts, state.figures, times.scalars[ACCEPTED]
+    decoding, prompted = counts[_DECODING], counts[_PREFILLED] < counts[_ADMITTED]
+    beside = float(decoding) if limits.mixes > 0.0 or not prompted else 0.0
+    room = max(limits.budget_tokens - beside * times.scalars[VERIFIED], 1.0)
+    chunks = _chunks(times, limits, requests, state.computed, counts[_PREFILLED], counts[_ADMITTED], room)
+    together = 1.0 if prompted else max(min(ends[0][0] - figures[_STEPS], _TOGETHER), 1.0)
+    context = figures[_KEYS] / max(decoding, 1) + 0.5 * accepted * (together - 1.0)
+    each = step_s(times, Step(beside, context, chunks.tokens, chunks.prompts, chunks.attention_s))
+    if not prompted:
+        together = _until_arrival(requests, state, together, each)
+    seconds, kind = together * each, int(prompted)
+    state.spent[kind] += seconds
+    state.ran[kind] += together
+    figures[_CLOCK] += seconds
+    figures[_DECODED] += seconds * decoding
+    figures[_RAN] += seconds * counts[_RUNNING]
+    if beside > 0.0:
+        figures[_STEPS] += together
+        figures[_KEYS] += together * accepted * decoding
+    return chunks.ready
+
+
+@compiled
+def _answer(requests: Requests, state: _State, ends: _Ends, accepted: float, ready: int) -> None:
+    """Give the requests up to `ready` their first token."""
+    counts, figures = state.counts, state.figures
+    for one in range(counts[_PREFILLED], ready):
+        state.first[one] = figures[_CLOCK]
+        counts[_DECODING] += 1
+        figures[_KEYS] += requests.prompt[one] + 1.0
+        heappush(ends, (figures[_STEPS] + np.ceil((requests.output[one] - 1.0) / accepted), one))
+    counts[_PREFILLED] = ready
+
+
+@compiled
+def _end(limits: EngineLimits, requests: Requests, state: _State, ends: _Ends, accepted: float) -> None:
+    """End the requests that have their last token; in a closed loop each is followed by the next one."""
+    counts, figures = state.counts, state.figures
+    while len(ends) > 0 and ends[0][0] <= figures[_STEPS]:
+        _, one = heappop(ends)
+        state.ended[one] = figures[_CLOCK]
+        counts[_DECODING] -= 1
+        counts[_RUNNING] -= 1
+        figures[_KEYS] -= requests.prompt[one] + 1.0 + accepted * np.ceil((requests.output[one] - 1.0) / accepted)
+        figures[_HELD] -= _reserved_bytes(limits, requests, one)
+        if requests.in_flight > 0 and counts[_RELEASED] < len(requests.prompt):
+            state.arrived[counts[_RELEASED]] = figures[_CLOCK]
+            counts[_RELEASED] += 1
+
+
+@compiled
+def _begin(requests: Requests) -> _State:
+    n = len(requests.prompt)
+    arrived, counts = requests.arrival_s.copy(), np.zeros(5, dtype=np.intp)
+    counts[_RELEASED] = min(requests.in_flight, n)
+    arrived[: counts[_RELEASED]] = 0.0
+    return _State(
+        counts, np.zeros(7), np.zeros(n), arrived, np.full(n, np.nan), np.full(n, np.nan), np.zeros(2), np.zeros(2)
+    )
+
+
+@compiled
+def simulate(times: StepTimes, limits: EngineLimits, requests: Requests) -> Simulated:
+    """Return the times of all requests on one engine.
+
+    Requests wait until the engine has a place and memory for them; one that never fits waits forever (NaN).
+    """
+    state, accepted = _begin(requests), times.scalars[ACCEPTED]
+    counts, figures = state.counts, state.figures
+    # Decode steps since the start at which each decoding sequence ends, a heap.
+    ends = [(0.0, 0)]
+    ends.pop()
+    for _ in range(MOST_STEPS):
+        _admit(limits, requests, state)
+        if counts[_PREFILLED] == counts[_ADMITTED] and counts[_DECODING] == 0:  # idle, for ever if nothing can follow
+            if counts[_ADMITTED] < counts[_RELEASED] or counts[_RELEASED] == len(requests.prompt):
+                break
+            figures[_CLOCK] = state.arrived[counts[_RELEASED]]
+            continue
+        ready = _advance(times, limits, requests, state, ends)
+        _answer(requests, state, ends, accepted, ready)
+        _end(limits, requests, state, ends, accepted)
+    busy, host = max(state.spent.sum(), 1e-12), limits.request_s
+    means = state.spent / np.maximum(state.ran, 1.0)
+    decoded, ran = figures[_DECODED] / busy, figures[_RAN] / busy
+    return Simulated(
+        state.arrived, state.first + host, state.ended + host, decoded, ran, figures[_MOST_HELD], means[0], means[1]
+    )

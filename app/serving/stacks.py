@@ -1,0 +1,84 @@
+"""Defaults of serving stacks: token budget, sequences, memory, and how they schedule, as a table with sources."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+_GIB = 2.0**30
+
+
+class Stack(NamedTuple):
+    """How a serving stack schedules where nothing else is asked for.
+
+    budget_tokens   most tokens of a step, on GPUs with less and with at least `large_bytes` of memory
+    raises_budget   the budget is at least a whole prompt and a token of every other request
+    sequences       most sequences at once
+    mixes           prompts are computed beside decoding sequences, not in steps of their own that come first
+    splits          prompts are computed in chunks that fill the budget, not whole
+    memory_share    share of a GPU's memory for weights, activations, keys and values
+    reserved        share of an output's keys and values that a sequence has on average or from its admission on
+    host_step_s, host_sequence_s, request_s  the host's time of a step, of a sequence in it, and of a request
+    source          where this is written
+    """
+
+    budget_tokens: tuple[int, int]
+    large_bytes: float
+    raises_budget: bool
+    sequences: tuple[int, int]
+    mixes: bool
+    splits: bool
+    memory_share: float
+    reserved: float
+    host_step_s: float
+    host_sequence_s: float
+    request_s: float
+    source: str
+
+
+STACKS = {
+    "vllm": Stack(
+        (2048, 8192),
+        70.0 * _GIB,
+        False,
+        (256, 1024),
+        True,
+        True,
+        0.9,
+        0.5,
+        0.0,
+        0.0,
+        0.0,
+        "vllm engine/arg_utils.py EngineArgs.get_batch_defaults, gpu_memory_utilization; a full cache preempts, so a "
+        "sequence holds half of its output on average",
+    ),
+    "sglang": Stack(
+        (8192, 16384),
+        60.0 * _GIB,
+        False,
+        (2048, 4096),
+        False,
+        True,
+        0.88,
+        0.7,
+        0.0,
+        0.0,
+        0.0,
+        "sglang srt/server_args.py chunked_prefill_size, mem_fraction_static; managers/schedule_policy.py "
+        "init_new_token_ratio 0.7",
+    ),
+    "trtllm": Stack(
+        (8192, 8192),
+        0.0,
+        True,
+        (2048, 2048),
+        True,
+        False,
+        0.9,
+        1.0,
+        0.0,
+        0.0,
+        0.0,
+        "tensorrt_llm llmapi/llm_args.py max_num_tokens, max_batch_size, free_gpu_memory_fraction; capacity scheduler "
+        "GUARANTEED_NO_EVICT",
+    ),
+}

@@ -1,0 +1,166 @@
+"""Steady state of a serving engine in closed form, for ranking deployments and for rates that it can bear.
+
+While a request generates its tokens, prompts of others are computed beside it or before it. With X requests a second,
+each of which costs P seconds more than decoding alone,
+
+    time per output token = decode step / (1 - X P)        in a closed loop without the request's own share of X
+    decoding sequences    = X x output tokens x time per output token   (Little's law)
+
+A closed loop of c requests has X = c / time of a request (approximate mean value analysis, Schweitzer 1979). An open
+load has its rate, and no steady state where prompts or sequences exceed what the engine bears.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from app.runtime.compiled import compiled
+from app.serving.engine_limits import EngineLimits, most_sequences
+from app.serving.step_times import (
+    ACCEPTED,
+    REPLICAS,
+    VERIFIED,
+    Step,
+    StepTimes,
+    chunk_attention_s,
+    prompts_attention_s,
+    step_s,
+)
+
+_ROUNDS, _DAMPING, _BISECTIONS = 60, 0.5, 40
+# Chunks of a long prompt whose attention is evaluated.
+_MOST_CHUNKS = 16
+
+
+class Shape(NamedTuple):
+    """Mean request: tokens of its prompt, those of them that a cache holds already, and generated tokens."""
+
+    prompt: float
+    cached: float
+    output: float
+
+
+class Steady(NamedTuple):
+    """A steady state of one engine: seconds, requests per second, and mean sequences.
+
+    decode_s, mixed_s  a step of decoding sequences alone, and one with a prompt
+    prefill_share      share of the time that prompts take from decoding
+    """
+
+    ttft_s: float
+    tpot_s: float
+    e2e_s: float
+    requests_per_s: float
+    decoding: float
+    running: float
+    decode_s: float
+    mixed_s: float
+    prefill_share: float
+
+
+class _Prefill(NamedTuple):
+    """A prompt's cost: seconds of a step with it, such steps per prompt, and seconds that it adds to decoding."""
+
+    step_s: float
+    steps: float
+    added_s: float
+
+
+@compiled
+def _decode(times: StepTimes, shape: Shape, decoding: float) -> float:
+    """Return the seconds of a step of `decoding` sequences at their mean context."""
+    return step_s(times, Step(max(decoding, 1.0), shape.prompt + 0.5 * shape.output, 0.0, 0.0, 0.0))
+
+
+@compiled
+def _prefill(times: StepTimes, limits: EngineLimits, shape: Shape, decoding: float, together: float) -> _Prefill:
+    """Return the cost of a prompt beside `decoding` sequences, `together` of which arrive during a step."""
+    beside = decoding if limits.mixes > 0.0 else 0.0
+    new = max(shape.prompt - shape.cached, 1.0)
+    room = max(limits.budget_tokens - beside * times.scalars[VERIFIED], 1.0)
+    if limits.splits == 0.0:
+        room = max(room, new)
+    # Each replica has a budget of its own, which one prompt alone fills.
+    alone = max(room / times.scalars[REPLICAS], 1.0)
+    steps, total = np.ceil(new / alone), 0.0
+    chunk = new / steps
+    parts = min(steps, _MOST_CHUNKS)
+    for k in range(int(parts)):
+        last = np.ceil((k + 0.5) * steps / parts)
+        total += chunk_attention_s(times, chunk, shape.cached + last * chunk) / parts
+    prompts = min(max(together, 1.0), max(room / new, 1.0)) if steps == 1.0 else 1.0
+    attention = prompts_attention_s(times, prompts * total, prompts)
+    context = shape.prompt + 0.5 * shape.output
+    whole = step_s(times, Step(beside, context, prompts * chunk, prompts, attention))
+    added = whole - (_decode(times, shape, decoding) if beside > 0.0 else 0.0)
+    return _Prefill(whole, steps / prompts, max(added, 0.0) * steps / prompts)
+
+
+@compiled
+def closed_loop(times: StepTimes, limits: EngineLimits, shape: Shape, concurrency: float) -> Steady:
+    """Return the steady state of `concurrency` requests, each answer followed by the next request.
+
+    Requests beyond what the engine runs at once wait, which their time to first token has.
+    """
+    most = max(min(concurrency, most_sequences(limits, shape.prompt - shape.cached, shape.output)), 1.0)
+    others, later = (most - 1.0) / most, max(shape.output - 1.0, 0.0)
+    decoding, rate = most, 0.0
+    decode = mixed = ttft = tpot = 0.0
+    cost = _Prefill(0.0, 1.0, 0.0)
+    for _ in range(_ROUNDS):
+        decode = _decode(times, shape, 1.0 + others * decoding)
+        cost = _prefill(times, limits, shape, others * decoding, rate * mixed)
+        mixed = cost.step_s
+        tpot = decode / times.scalars[ACCEPTED] / max(1.0 - others * rate * cost.added_s, 0.05)
+        waiting = others * rate * max(ttft - limits.request_s, 0.0)
+        own = max(np.ceil(cost.steps), 1.0) * mixed
+        ttft = limits.request_s + own + waiting * cost.steps * mixed
+        found = most / (ttft + later * tpot)
+        rate = found if rate == 0.0 else rate + _DAMPING * (found - rate)
+        decoding = min(rate * later * tpot, most)
+    queued = max(concurrency - most, 0.0) / rate
+    e2e = queued + ttft + later * tpot
+    return Steady(queued + ttft, tpot, e2e, rate, decoding, most, decode, mixed, rate * cost.added_s)
+
+
+@compiled
+def open_load(times: StepTimes, limits: EngineLimits, shape: Shape, rate: float) -> Steady:
+    """Return the steady state of `rate` requests a second; its times are infinite where there is none."""
+    most = most_sequences(limits, shape.prompt - shape.cached, shape.output)
+    later = max(shape.output - 1.0, 0.0)
+    decoding, decode, mixed, tpot, ttft = 1.0, 0.0, 0.0, 0.0, 0.0
+    cost = _Prefill(0.0, 1.0, 0.0)
+    for _ in range(_ROUNDS):
+        decode = _decode(times, shape, 1.0 + decoding)
+        cost = _prefill(times, limits, shape, decoding, rate * mixed)
+        mixed = cost.step_s
+        busy = rate * cost.added_s
+        tpot = decode / times.scalars[ACCEPTED] / max(1.0 - busy, 1e-3)
+        # Prompts queue for one another, and for the step that runs as they arrive.
+        used = min(rate * cost.steps * mixed, 0.999)
+        own = max(np.ceil(cost.steps), 1.0) * mixed
+        ttft = limits.request_s + own + 0.5 * decode * (1.0 - used) + 0.5 * used / (1.0 - used) * cost.steps * mixed
+        decoding += _DAMPING * (min(rate * later * tpot, 4.0 * most + 4.0) - decoding)
+    running = rate * (ttft - limits.request_s + later * tpot)
+    if running > most or rate * cost.added_s >= 1.0 or rate * cost.steps * mixed >= 1.0:
+        ttft = tpot = np.inf
+    return Steady(ttft, tpot, ttft + later * tpot, rate, decoding, running, decode, mixed, rate * cost.added_s)
+
+
+@compiled
+def highest_rate(times: StepTimes, limits: EngineLimits, shape: Shape) -> float:
+    """Return the highest requests per second that have a steady state; 0 where not one request fits."""
+    most = most_sequences(limits, shape.prompt - shape.cached, shape.output)
+    if most < 1.0:
+        return 0.0
+    low = 0.0
+    high = 2.0 * most / max(_decode(times, shape, most) * max(shape.output - 1.0, 1.0) / times.scalars[ACCEPTED], 1e-9)
+    for _ in range(_BISECTIONS):
+        middle = 0.5 * (low + high)
+        if np.isfinite(open_load(times, limits, shape, middle).tpot_s):
+            low = middle
+        else:
+            high = middle
+    return low

@@ -1,0 +1,135 @@
+"""Time of one step of a serving engine, interpolated between predicted steps.
+
+A step computes one token (with speculative decoding several) of every decoding sequence, and chunks of prompts beside
+them. Its rows fall into four parts, each a table of few states that is interpolated in log space:
+
+    body     what works on tokens alone, wherever they come from: linear layers, norms, experts, collectives
+    head     logits and sampling, of each sequence's last token
+    decode   attention of decoding sequences, by their number and mean context
+    prefill  attention of a chunk of a prompt, by its tokens and the keys that they see
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from app.runtime.compiled import compiled
+from app.tables.arrays import Floats
+
+# Parts that a model lacks take no time; their logarithm must be finite.
+LEAST_S = 1e-12
+
+
+class StepTimes(NamedTuple):
+    """Tables of an engine's step on one GPU type; axes and times are natural logarithms, times of seconds.
+
+    tokens     float64 [t], tokens of an attention replica; `body` [t] their time
+    sequences  float64 [b], sequences of an attention replica; `head` [b] their time
+    contexts   float64 [k], keys of a sequence; `decode` [b, k] the time of attention
+    chunks     float64 [p], tokens of a chunk; `ratios` [r], keys over tokens; `prefill` [p, r] the time of attention
+    scalars    float64 [SCALARS], plain numbers, by the indices below
+    """
+
+    tokens: Floats
+    body: Floats
+    sequences: Floats
+    head: Floats
+    contexts: Floats
+    decode: Floats
+    chunks: Floats
+    ratios: Floats
+    prefill: Floats
+    scalars: Floats
+
+
+# Attention replicas; pipeline stages; seconds between two stages; host seconds of a step, and of a sequence in it;
+# tokens that a sequence computes in a decode step, those of them that are kept, and the time of drafting as a share of
+# the step.
+REPLICAS, STAGES, TRANSFER_S, HOST_STEP_S, HOST_SEQUENCE_S, VERIFIED, ACCEPTED, DRAFTING = range(8)
+SCALARS = 8
+
+
+class Step(NamedTuple):
+    """A step, over all attention replicas.
+
+    decodes, context  sequences that decode, and their mean keys
+    tokens, prompts   tokens of prompts beside them, and prompts that these are of
+    attention_s       seconds of these prompts' attention (prompts_attention_s)
+    """
+
+    decodes: float
+    context: float
+    tokens: float
+    prompts: float
+    attention_s: float
+
+
+@compiled
+def before(axis: Floats, x: float) -> int:
+    """Return the index of the interval of `axis` that holds x, or is nearest to it."""
+    at: int = np.searchsorted(axis, x)  # type: ignore[assignment]  # of one number
+    return int(min(max(at - 1, 0), len(axis) - 2))
+
+
+@compiled
+def _line(axis: Floats, values: Floats, x: float) -> float:
+    """Return exp of the values at log `x`, interpolated linearly and beyond the ends extrapolated."""
+    at = before(axis, x)
+    value = values[at] + (values[at + 1] - values[at]) * (x - axis[at]) / (axis[at + 1] - axis[at])
+    return float(np.exp(value))
+
+
+@compiled
+def _plane(rows: Floats, columns: Floats, values: Floats, x: float, y: float) -> float:
+    """Return exp of the values at logs (x, y), interpolated bilinearly and beyond the ends extrapolated."""
+    i, j = before(rows, x), before(columns, y)
+    u = (x - rows[i]) / (rows[i + 1] - rows[i])
+    v = (y - columns[j]) / (columns[j + 1] - columns[j])
+    low = values[i, j] * (1.0 - v) + values[i, j + 1] * v
+    high = values[i + 1, j] * (1.0 - v) + values[i + 1, j + 1] * v
+    return float(np.exp(low * (1.0 - u) + high * u))
+
+
+@compiled
+def chunk_attention_s(times: StepTimes, tokens: float, keys: float) -> float:
+    """Return the seconds of attention of one chunk of `tokens` that see `keys`, theirs included."""
+    tokens = max(tokens, 1.0)
+    ratio = max(keys / tokens, 1.0)
+    return _plane(times.chunks, times.ratios, times.prefill, np.log(tokens), np.log(ratio))
+
+
+@compiled
+def prompts_attention_s(times: StepTimes, total_s: float, prompts: float) -> float:
+    """Return the seconds of attention of several chunks in one step, from their sum alone.
+
+    Chunks of one replica share a launch, and replicas work side by side.
+    """
+    launch = np.exp(times.prefill[0, 0])
+    shared = max(total_s - (prompts - 1.0) * launch, total_s / max(prompts, 1.0))
+    return float(shared / max(min(times.scalars[REPLICAS], prompts), 1.0))
+
+
+@compiled
+def step_s(times: StepTimes, step: Step) -> float:
+    """Return the seconds of a step.
+
+    A pipeline's stages each work on a share of the sequences, so that a token passes all of them in one step.
+    """
+    scalars = times.scalars
+    share = scalars[STAGES] * scalars[REPLICAS]
+    verified = step.decodes * scalars[VERIFIED]
+    # Few prompts do not reach all replicas: the fullest one has more than its share of the tokens.
+    reached = max(min(scalars[REPLICAS], step.prompts), 1.0)
+    tokens = verified / share + step.tokens / (scalars[STAGES] * reached)
+    last = (verified + step.prompts) / share
+    seconds = _line(times.tokens, times.body, np.log(max(tokens, 1.0)))
+    seconds += _line(times.sequences, times.head, np.log(max(last, 1.0)))
+    drafted = 0.0
+    if step.decodes > 0.0:
+        sequences, context = np.log(max(step.decodes / share, 1.0)), np.log(max(step.context, 1.0))
+        seconds += _plane(times.sequences, times.contexts, times.decode, sequences, context)
+        drafted = scalars[DRAFTING] * seconds
+    seconds += drafted + step.attention_s / scalars[STAGES] + scalars[STAGES] * scalars[TRANSFER_S]
+    return float(seconds + scalars[HOST_STEP_S] + scalars[HOST_SEQUENCE_S] * step.decodes)

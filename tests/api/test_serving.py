@@ -1,0 +1,245 @@
+"""POST /predict, kind serving, as in the HTTP contract."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from app.wire.serving_form import SERVING_EXAMPLE
+from tests.unit.transformers import config
+
+Body = dict[str, Any]
+GPU = "h100-sxm5-80gb"
+SMALL: Body = {
+    "kind": "serving",
+    "name": "llama-3-8b",
+    "dtype": "bf16",
+    "software": "vllm",
+    "input_tokens": 1024,
+    "output_tokens": 256,
+    "load": {"concurrency": 16},
+}
+
+
+def ask(client: TestClient, workload: Body, **more: Any) -> Body:
+    answer = client.post("/predict", json={"gpu": GPU, "workload": workload, **more})
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json()["predictions"][0])
+
+
+def refusal(client: TestClient, workload: Body) -> Body:
+    answer = client.post("/predict", json={"gpu": GPU, "workload": workload})
+    assert answer.status_code == 422, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    (error,) = answer.json()["errors"]
+    return dict(error)
+
+
+def test_the_contracts_example_and_every_field(client: TestClient) -> None:
+    answer = client.post("/predict", json=SERVING_EXAMPLE)
+    assert answer.status_code == 200, answer.text
+    (found,) = answer.json()["predictions"]
+    served = found["serving"]
+    for name in ("ttft_ms", "tpot_ms", "e2e_ms"):
+        one = served[name]
+        assert list(one) == ["mean", "p50", "p90", "p99", "interval"]
+        assert one["p50"] <= one["p90"] <= one["p99"]
+        assert one["interval"]["low"] < one["mean"] < one["interval"]["high"]
+        assert one["interval"]["coverage"] == 0.8
+    assert found["latency_ms"] == served["e2e_ms"]["mean"]
+    assert found["devices"] == 8
+    assert served["output_tokens_per_s_per_gpu"] == pytest.approx(served["output_tokens_per_s"] / 8)
+    # 0.9 of 1,024 tokens on average.
+    assert served["output_tokens_per_s"] == pytest.approx(served["requests_per_s"] * 921.6)
+    assert served["requests_per_s"] * found["latency_ms"] == pytest.approx(64e3)  # Little's law
+    assert served["sequences"]["mean"] <= 64 < served["sequences"]["limit"]
+    assert 0 < served["kv_cache"]["required_bytes"] < served["kv_cache"]["capacity_bytes"] < 80 * 2**30
+    assert served["step_ms"]["decode"] < served["step_ms"]["mixed"]
+    assert served["saturated"] is False and served["saturated_by"] is None
+    assert served["highest_rate_per_s"] > served["requests_per_s"]
+    assert sum(part["share"] for part in found["breakdown"]) == pytest.approx(1)
+    assert found["memory"]["fits"] is True
+
+
+def test_settings_that_are_left_out_are_the_stacks_defaults(client: TestClient) -> None:
+    settings = ask(client, SMALL)["serving"]["settings"]
+    assert settings["software"] == "vllm"
+    assert (settings["max_batched_tokens"], settings["max_sequences"], settings["memory_share"]) == (8192, 1024, 0.9)
+    small = client.post("/predict", json={"gpu": "nvidia-l4", "workload": SMALL}).json()["predictions"][0]
+    assert small["serving"]["settings"]["max_batched_tokens"] == 2048
+    given = ask(client, SMALL | {"max_batched_tokens": 512, "max_sequences": 4, "memory_share": 0.5})["serving"]
+    assert (given["settings"]["max_batched_tokens"], given["settings"]["max_sequences"]) == (512, 4)
+    assert given["sequences"]["limit"] == 4
+    sglang = ask(client, SMALL | {"software": "sglang-0.5"})["serving"]["settings"]
+    assert sglang["mixes_prefill"] is False
+
+
+def test_one_request_alone_takes_a_decode_step_for_every_token(client: TestClient) -> None:
+    served = ask(client, SMALL | {"load": {"concurrency": 1}, "length_spread": 0})["serving"]
+    model: Body = {"kind": "model", "name": "llama-3-8b", "dtype": "bf16", "software": "vllm", "batch": 1}
+    decode = ask(client, model | {"mode": "decode", "sequence": 1024 + 128})
+    prefill = ask(client, model | {"mode": "prefill", "sequence": 1024})
+    assert served["tpot_ms"]["mean"] == pytest.approx(decode["latency_ms"], rel=0.15)
+    assert served["ttft_ms"]["mean"] == pytest.approx(prefill["latency_ms"], rel=0.35)
+
+
+def test_the_loads(client: TestClient) -> None:
+    calm = ask(client, SMALL | {"load": {"rate_per_s": 2}})["serving"]
+    busy = ask(client, SMALL | {"load": {"rate_per_s": 10}})["serving"]
+    assert calm["requests_per_s"] == 2
+    assert calm["tpot_ms"]["mean"] < busy["tpot_ms"]["mean"]
+    assert calm["sequences"]["mean"] < busy["sequences"]["mean"]
+    few, many = (ask(client, SMALL | {"load": {"burst": n}})["serving"] for n in (4, 64))
+    assert few["ttft_ms"]["mean"] < many["ttft_ms"]["mean"]
+    columns: Body = {"arrival_s": [0, 0.1, 20], "input_tokens": [100, 4000, 100], "output_tokens": [10, 1, 50]}
+    traced = {name: value for name, value in SMALL.items() if name not in ("input_tokens", "output_tokens")}
+    served = ask(client, traced | {"load": {"trace": columns}})["serving"]
+    assert served["ttft_ms"]["p99"] > 3 * served["ttft_ms"]["p50"]
+
+
+def test_a_rate_that_is_too_high_is_saturated(client: TestClient) -> None:
+    found = ask(client, SMALL | {"load": {"rate_per_s": 10_000}})
+    served = found["serving"]
+    assert served["saturated"] is True
+    assert served["saturated_by"] in ("kv_cache", "max_sequences", "prefill")
+    assert found["latency_ms"] is found["interval_ms"] is served["ttft_ms"] is served["tpot_ms"] is None
+    below = SMALL | {"load": {"rate_per_s": 0.95 * served["highest_rate_per_s"]}}
+    assert ask(client, below)["serving"]["saturated"] is False
+
+
+def test_a_model_that_leaves_no_memory_is_saturated_and_does_not_fit(client: TestClient) -> None:
+    found = ask(client, SMALL | {"name": "llama-3.1-70b"})
+    assert found["memory"]["fits"] is False
+    assert found["serving"]["saturated_by"] == "kv_cache"
+    assert found["serving"]["highest_rate_per_s"] == 0
+    assert any("split the model" in warning for warning in found["warnings"])
+
+
+def test_replicas_share_the_load(client: TestClient) -> None:
+    load: Body = {"load": {"rate_per_s": 4}}
+    one = ask(client, SMALL | load)["serving"]
+    two = ask(client, SMALL | {"load": {"rate_per_s": 8}, "parallelism": {"replicas": 2}})
+    assert two["devices"] == 2
+    assert two["serving"]["tpot_ms"]["mean"] == pytest.approx(one["tpot_ms"]["mean"], rel=0.05)
+    assert two["serving"]["highest_rate_per_s"] == pytest.approx(2 * one["highest_rate_per_s"], rel=0.05)
+
+
+def test_speculation_and_cached_prefixes_help(client: TestClient) -> None:
+    plain = ask(client, SMALL)["serving"]
+    drafted = ask(client, SMALL | {"speculative": {"tokens": 3, "acceptance": 0.8}})["serving"]
+    assert 0.3 < drafted["tpot_ms"]["mean"] / plain["tpot_ms"]["mean"] < 0.75
+    cached = ask(client, SMALL | {"prefix_hit": 0.9})["serving"]
+    assert cached["ttft_ms"]["mean"] < 0.6 * plain["ttft_ms"]["mean"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "deepseek-v3", "dtype": "fp8_block", "parallelism": {"tensor": 16, "expert": 16, "attention_data": 8}},
+        {"name": "gemma-2-2b"},
+        {"name": "mixtral-8x7b", "parallelism": {"tensor": 2, "pipeline": 2}},
+        {"name": "qwen3-30b-a3b", "dtype": None, "parallelism": {"tensor": 4, "nodes": 2}},
+        {"name": "gpt2", "input_tokens": 512, "output_tokens": 512},
+    ],
+    ids=lambda change: str(change["name"]),
+)
+def test_models_and_splits(client: TestClient, change: Body) -> None:
+    served = ask(client, SMALL | change)["serving"]
+    assert 0 < served["tpot_ms"]["mean"] < 100
+    assert served["ttft_ms"]["mean"] > served["tpot_ms"]["mean"]
+
+
+def test_the_closed_form_has_means_alone(client: TestClient) -> None:
+    form, simulated = (ask(client, SMALL | {"method": name})["serving"] for name in ("closed_form", "simulation"))
+    assert form["ttft_ms"]["p50"] is form["tpot_ms"]["p99"] is None
+    assert form["tpot_ms"]["mean"] == pytest.approx(simulated["tpot_ms"]["mean"], rel=0.05)
+    assert form["method"] == "closed_form"
+
+
+def test_answers_are_deterministic(client: TestClient) -> None:
+    assert ask(client, SMALL) == ask(client, SMALL)
+    assert ask(client, SMALL | {"seed": 1})["serving"] != ask(client, SMALL)["serving"]
+
+
+def test_all_gpus_are_answered(client: TestClient) -> None:
+    answer = client.post("/predict", json={"gpus": "all", "workload": SMALL | {"dtype": "fp8"}}).json()
+    assert len(answer["predictions"]) > 5 and answer["skipped"]
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"software": "pytorch-2.1"}, ["software"]),
+        ({"software": "ollama"}, ["software"]),
+        ({"load": {}}, ["load"]),
+        ({"load": {"concurrency": 1, "rate_per_s": 1}}, ["load"]),
+        ({"load": {"concurrency": 0}}, ["load", "concurrency"]),
+        ({"load": {"rate_per_s": -1}}, ["load", "rate_per_s"]),
+        ({"load": {"concurrency": 2.5}}, ["load", "concurrency"]),
+        ({"input_tokens": None}, ["input_tokens"]),
+        ({"output_tokens": None}, ["output_tokens"]),
+        ({"input_tokens": 0}, ["input_tokens"]),
+        ({"length_spread": 1}, ["length_spread"]),
+        ({"prefix_hit": 1}, ["prefix_hit"]),
+        ({"max_batched_tokens": 1}, ["max_batched_tokens"]),
+        ({"memory_share": 0}, ["memory_share"]),
+        ({"speculative": {"tokens": 0, "acceptance": 0.5}}, ["speculative", "tokens"]),
+        ({"speculative": {"tokens": 2, "acceptance": 1.5}}, ["speculative", "acceptance"]),
+        ({"parallelism": {"tensor": 3}}, ["parallelism", "tensor"]),
+        ({"parallelism": {"tensor": 8, "attention_data": 3}}, ["parallelism", "attention_data"]),
+        ({"parallelism": {"data": 2}}, ["parallelism", "data"]),
+        ({"name": "resnet50"}, ["name"]),
+        ({"name": "bert-base"}, ["name"]),
+        ({"name": "t5-base"}, ["name"]),
+        ({"name": "no-such-model"}, ["name"]),
+        ({"name": "gpt2", "input_tokens": 1000, "output_tokens": 500}, ["input_tokens"]),
+        ({"config": {"model_type": "gpt2"}}, ["config"]),
+        ({"method": "guess"}, ["method"]),
+        ({"load": {"trace": {"arrival_s": [0], "input_tokens": [1], "output_tokens": [1]}}}, ["input_tokens"]),
+    ],
+)
+def test_bad_input_names_its_field(client: TestClient, change: Body, field: list[str]) -> None:
+    assert refusal(client, SMALL | change)["loc"] == ["workload", *field]
+
+
+def test_columns_of_a_trace_have_one_length(client: TestClient) -> None:
+    traced = {name: value for name, value in SMALL.items() if name not in ("input_tokens", "output_tokens")}
+    columns: Body = {"arrival_s": [0, 1], "input_tokens": [1], "output_tokens": [1, 2]}
+    assert refusal(client, traced | {"load": {"trace": columns}})["loc"] == [
+        "workload",
+        "load",
+        "trace",
+        "input_tokens",
+    ]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"load": {"concurrency": 65536}, "input_tokens": 4, "output_tokens": 2000, "parallelism": {"replicas": 1}},
+        {"input_tokens": 2_000_000, "output_tokens": 1000, "max_batched_tokens": 16, "load": {"burst": 60_000}},
+        {"input_tokens": 1, "output_tokens": 2_000_000, "load": {"rate_per_s": 0.001}},
+        {"load": {"rate_per_s": 1e-6}},
+    ],
+)
+def test_no_request_takes_long(client: TestClient, change: Body) -> None:
+    ask(client, SMALL)
+    start = time.perf_counter()
+    ask(client, SMALL | {"name": "qwen3-4b"} | change)
+    assert time.perf_counter() - start < 4.0  # 2 s, on a machine that does other things too
+
+
+def test_a_saved_answer_is_derived_again(client: TestClient) -> None:
+    saved = client.post("/predict", json={"gpu": GPU, "workload": SMALL, "save": True}).json()
+    found = client.get(f"/predictions/{saved['id']}")
+    assert found.status_code == 200, found.text
+    assert found.json()["unchanged"] is True
+
+
+def test_bad_config_is_named(client: TestClient) -> None:
+    broken = config("llama-3-8b", num_hidden_layers="many")
+    workload = {name: value for name, value in SMALL.items() if name != "name"} | {"config": broken}
+    assert refusal(client, workload)["loc"][:3] == ["workload", "config", "num_hidden_layers"]
