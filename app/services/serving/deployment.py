@@ -119,7 +119,7 @@ def model_workload(workload: ServingWorkload, mode: Mode, batch: int, sequence: 
         mode=mode,
         batch=batch,
         sequence=sequence,
-        dtype=workload.dtype,  # type: ignore[arg-type]
+        dtype=workload.dtype,
         kv_dtype=workload.kv_dtype,
         software=workload.software,
         parallelism=_parallelism(split),
