@@ -39,7 +39,8 @@ class Forward(NamedTuple):
     producers  int [n], number of rows of the same block that feed each row
     learning   bool [n], True if the output has a gradient
     fed        bool [n], True if the input needs a gradient (the network's input does not)
-    bias       bool [n], True if the row adds a bias
+    bias       bool [n], True if the row adds a bias that is trained
+    trained    bool [n], True if the row's weights are trained
     output     float64 [n] or [c, n], bytes that a launch writes
     """
 
@@ -48,6 +49,7 @@ class Forward(NamedTuple):
     learning: Bools
     fed: Bools
     bias: Bools
+    trained: Bools
     output: Floats
 
 
@@ -70,7 +72,9 @@ def backward(forward: Forward) -> Backward:
     source = np.repeat(np.arange(len(ops)), count)
     number = np.arange(len(source)) - np.repeat(np.cumsum(count) - count, count)
     step = _FIRST[ops.kind[source]] + number
-    met = np.array([np.ones(len(ops), dtype=np.bool_), forward.fed, forward.bias, forward.producers > 1])
+    met = np.array(
+        [np.ones(len(ops), dtype=np.bool_), forward.fed, forward.bias, forward.producers > 1, forward.trained]
+    )
     runs = met[_NEEDS[step], source]
     source, number, step = source[runs], number[runs], step[runs]
     figures, places = _figures(forward), _places(tuple(ops.fields.items()))[step].T

@@ -10,19 +10,21 @@ a bucket launches that fraction of a collective.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from app.graphs.batched import same_in_all
 from app.graphs.inserted_rows import InsertedRows, inserted, table_of
+from app.graphs.roles import learning, of_experts
 from app.graphs.run import Run, spanned
-from app.ops import OPS
 from app.tables.arrays import Floats, Ints
 from app.tables.ops import DTYPE_CODE, OpTable
 from app.tables.workload import BACKWARD, FORWARD, UPDATE, Workload
 
 BUCKET_BYTES = 25.0 * 2**20
-_HAS_EXPERTS = np.array(["expert_parallel" in op.fields for op in OPS])
+# Gradients of weights in 8 and 4 bits are reduced in BF16 (Megatron-LM, TransformerEngine).
+_LEAST_GRADIENT_BYTES = 2.0
 
 
 def with_gradient_exchange(w: Workload, run: Run) -> Workload:
@@ -32,34 +34,55 @@ def with_gradient_exchange(w: Workload, run: Run) -> Workload:
     return inserted(w, list(_exchange(w, run)))
 
 
+class _Group(NamedTuple):
+    """Devices that hold the same weights: their number, and the distance of neighbours."""
+
+    devices: int
+    stride: int
+
+
 def _exchange(w: Workload, run: Run) -> Iterator[InsertedRows]:
+    """Yield the exchange of gradients of all weights but the experts', then of these."""
+    split, experts, sent = run.parallelism, of_experts(w), gradient_bytes(w) * learning(w, run)
+    every = _Group(split.replicas, split.tensor)
+    copies = _Group(split.expert_copies, split.tensor * split.replicas // split.expert_copies)
+    if copies == every:
+        yield from _exchange_in(w, sent, every, run)
+        return
+    for group, rows in ((every, ~experts), (copies, experts)):
+        if group.devices > 1:
+            yield from _exchange_in(w, sent * rows, group, run)
+
+
+def gradient_bytes(w: Workload) -> Floats:
+    """Return the bytes of every row's gradients: in the format of the weights, of at least 16 bits."""
+    size: Floats = np.maximum(w.weight_bytes, _LEAST_GRADIENT_BYTES * w.parameters)
+    return size
+
+
+def _exchange_in(w: Workload, held: Floats, group: _Group, run: Run) -> Iterator[InsertedRows]:
+    """Yield the collectives of a group for gradients of `held` bytes, float64 [..., n]."""
     zero = run.parallelism.zero
-    held = _held(w, run)
     per_block = w.per_block(held)
     total = (per_block * w.repeats[..., : w.blocks]).sum(axis=-1, keepdims=True)
     if not same_in_all(total > 0).all():
         return
     backward = 2 * w.blocks - 1 - np.arange(w.blocks)
-    yield from _buckets(w, held, np.minimum(BUCKET_BYTES, total), backward, run)
+    yield from _buckets(w, held, np.minimum(BUCKET_BYTES, total), backward, group, run)
     block = np.flatnonzero(same_in_all(per_block > 0))
     first = np.searchsorted(w.block, block)
     if zero >= 3:
         for phase, target in ((FORWARD, block), (BACKWARD, backward[block])):
-            ops = _collective("all_gather", per_block[..., block], np.ones(len(block)), w, run)
+            ops = _collective("all_gather", per_block[..., block], np.ones(len(block)), w, group, run)
             yield InsertedRows(ops, first, target, np.full(len(block), -1.0), phase, overlapped=True)
     elif zero and (w.phase == UPDATE).any():
-        ops = _collective("all_gather", per_block[..., block], np.ones(len(block)), w, run)
+        ops = _collective("all_gather", per_block[..., block], np.ones(len(block)), w, group, run)
         yield InsertedRows(ops, first, 2 * w.blocks + block, np.full(len(block), np.inf), UPDATE)
 
 
-def _held(w: Workload, run: Run) -> Floats:
-    """Return gradient bytes that each row reduces with other devices; experts spread over all devices reduce none."""
-    parallelism = run.parallelism
-    dealt = _HAS_EXPERTS[w.ops.kind] & (parallelism.expert >= parallelism.data * parallelism.tensor)
-    return np.where(dealt, 0.0, w.weight_bytes)
-
-
-def _buckets(w: Workload, held: Floats, bucket: Floats, backward: Ints, run: Run) -> Iterator[InsertedRows]:
+def _buckets(
+    w: Workload, held: Floats, bucket: Floats, backward: Ints, group: _Group, run: Run
+) -> Iterator[InsertedRows]:
     """Return a collective behind every backward row that fills a bucket, and one for the rest of each block.
 
     With several configurations a row is inserted if it fills a bucket in any of them; in the others its count is 0.
@@ -81,7 +104,7 @@ def _buckets(w: Workload, held: Floats, bucket: Floats, backward: Ints, run: Run
     part = np.where(part > 1e-9, part, 0.0)
     for launches, place, order in ((count, rows, ready[rows] + 0.5), (part, rows[last], np.full(len(last), np.inf))):
         some = np.flatnonzero(np.atleast_2d(launches > 0).any(axis=0))
-        ops = _collective(op, bucket, launches[..., some], w, run)
+        ops = _collective(op, bucket, launches[..., some], w, group, run)
         source = place[some]
         yield InsertedRows(ops, source, backward[w.block[source]], order[some], BACKWARD, overlapped=True)
 
@@ -94,8 +117,8 @@ def _ready(w: Workload, backward: Ints) -> Floats:
     return ready
 
 
-def _collective(op: str, message: Floats, count: Floats, w: Workload, run: Run) -> OpTable:
+def _collective(op: str, message: Floats, count: Floats, w: Workload, group: _Group, run: Run) -> OpTable:
     dtype = np.full(count.shape[-1], DTYPE_CODE["fp32"], dtype=np.intp)
-    devices, tensor = run.parallelism.replicas, run.parallelism.tensor
-    place = {"devices": devices, "nodes": spanned(devices, tensor, run), "spread": devices * tensor}
+    devices, stride = group
+    place = {"devices": devices, "nodes": spanned(devices, stride, run), "spread": devices * stride}
     return table_of(op, dtype, w.ops.fields, message_bytes=message, count=count, **place)

@@ -20,6 +20,7 @@ class Parallelism:
 
     context              devices that share each sequence, and exchange its keys and values
     virtual_pipeline     chunks of layers that a pipeline stage runs in turn (interleaved 1F1B)
+    tensor_overlap       gathers and scatters of sequence-split tensors run beside their products, a shard at a time
     microbatches         microbatches of a step per data-parallel replica
     zero                 ZeRO stage (0: none)
     network_bytes_per_s  bandwidth of a device to other nodes, one way (default: 200 Gb/s, a NIC per device)
@@ -34,6 +35,7 @@ class Parallelism:
     microbatches: int = 1
     nodes: int = 1
     sequence: bool = False
+    tensor_overlap: bool = False
     zero: int = 0
     schedule: PipelineSchedule = "1f1b"
     network_bytes_per_s: float = 25e9
@@ -42,6 +44,11 @@ class Parallelism:
     def devices(self) -> int:
         """Number of devices."""
         return self.data * self.tensor * self.pipeline * self.context
+
+    @property
+    def expert_copies(self) -> int:
+        """Devices with the same experts, which exchange their gradients."""
+        return self.data * self.context // min(self.expert, self.data)
 
     @property
     def replicas(self) -> int:
@@ -62,6 +69,8 @@ class Run:
     stack         serving stack whose kernels run (app.ops.stacks); None: no serving stack
     kv_dtype      number format of the KV cache; None: that of attention
     formats       formats by kind of part, in place of `dtype`, which is then that of everything else; None: `dtype`
+    adapter_rank  rank of low-rank adapters beside the projections of attention, which alone are trained; 0: none
+    loss          True if training includes the loss over the vocabulary
     microscaled   True if 8-bit formats have a scale per 32 elements (MXFP8) in place of one per tensor
     emptied       True if the step starts with an empty allocator cache, as the first one does (app.graphs.allocator)
     recompute     True if backward recomputes each block's activations instead of saving them
@@ -83,6 +92,8 @@ class Run:
     kv_dtype: str | None = None
     formats: Formats | None = None
     microscaled: bool = False
+    adapter_rank: int = 0
+    loss: bool = False
     parallelism: Parallelism = field(default_factory=Parallelism)
 
     @property

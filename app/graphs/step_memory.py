@@ -20,7 +20,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from app.graphs.data_parallel import gradient_bytes
 from app.graphs.operands import fed_by
+from app.graphs.roles import learning, of_experts
 from app.graphs.run import Run
 from app.graphs.stages import stage_repeats
 from app.graphs.training_pass import recomputed
@@ -66,19 +68,23 @@ def memories(w: Workload, run: Run, shares: Sequence[float]) -> list[Memory]:
     training = run.mode == "training"
     ranks = stage_repeats(w, run.parallelism.pipeline)
     ranks = ranks.reshape(len(ranks), -1, w.blocks)
-    held = [w.per_block(values) for values in (w.weight_bytes, w.kv_bytes, w.parameters, _masters(w))]
-    weights, kv, parameters, masters = ((ranks * values).sum(axis=-1) for values in held)
     zero, data = run.parallelism.zero, run.parallelism.replicas
-    gradients = weights * training / (data if zero >= 2 else 1)
-    states = STATE_BYTES[run.optimizer] * parameters + masters * (run.optimizer != "none")
-    optimizer = states * training / (data if zero >= 1 else 1)
-    weights = weights / (data if zero >= 3 and training else 1)
+    learns, copies = learning(w, run) * training, np.where(of_experts(w), run.parallelism.expert_copies, data)
+    states = STATE_BYTES[run.optimizer] * w.parameters + _masters(w) * (run.optimizer != "none")
+    figures = (
+        w.weight_bytes / (copies if zero >= 3 and training else 1),
+        gradient_bytes(w) * learns / (copies if zero >= 2 else 1),
+        states * learns / (copies if zero >= 1 else 1),
+        w.kv_bytes,
+    )
+    held = [w.per_block(values) for values in figures]
+    weights, gradients, optimizer, kv = ((ranks * values).sum(axis=-1) for values in held)
     activations = _saved(w, run, ranks) if training else _live(w, ranks)
     workspace, flowing = np.full_like(weights, _GEMM_WORKSPACE_BYTES), np.zeros_like(weights)
     if training:
         flowing = flowing + 2.0 * w.output_bytes.max(axis=-1, initial=0.0)
         if data > 1 and zero in (0, 3):
-            workspace = workspace + (gradients if zero == 0 else _most(ranks, held[0]))
+            workspace = workspace + (gradients if zero == 0 else _most(ranks, w.per_block(w.weight_bytes)))
     still = np.array(np.broadcast_arrays(weights, gradients, optimizer, 0.0, 0.0, workspace))
     grows = np.array(np.broadcast_arrays(0.0, 0.0, 0.0, activations, kv, flowing))
     return [_fullest(still + share * grows) for share in shares]

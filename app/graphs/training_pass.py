@@ -17,7 +17,9 @@ import numpy as np
 from app.graphs.backward import Forward, backward
 from app.graphs.batched import same_in_all
 from app.graphs.inserted_rows import InsertedRows, inserted, table_of, with_column
+from app.graphs.narrow_products import with_quantised_operands
 from app.graphs.operands import Operands, operands
+from app.graphs.roles import learning, of_experts
 from app.graphs.run import Run
 from app.ops import OPS
 from app.tables.arrays import Bools, Floats, Ints
@@ -43,7 +45,7 @@ def training(w: Workload, run: Run) -> Workload:
     known = operands(w)
     forward = np.arange(blocks)
     target = blocks + forward[::-1]  # of each forward block
-    parts = [_backward(w, known, target), *_sums(w, known, target), *_accumulated(w, run, target), _statistics(w)]
+    parts = [_backward(w, run, known, target), *_sums(w, known, target), *_accumulated(w, run, target), _statistics(w)]
     if run.recompute:
         parts.append(_recomputed(w, target))
     repeats, origin = [w.repeats, w.repeats[..., ::-1]], [forward, forward[::-1]]
@@ -54,7 +56,7 @@ def training(w: Workload, run: Run) -> Workload:
     w = replace(w, repeats=np.concatenate(repeats, axis=-1), origin=np.concatenate(origin))
     w = inserted(w, parts)
     # Each output has its own memory until backward reads it, so no row finds the previous row's output in the L2.
-    return replace(w, ops=with_column(w.ops, "eager", 0.0))
+    return replace(w, ops=with_column(with_quantised_operands(w.ops), "eager", 0.0))
 
 
 def recomputed(w: Workload) -> Bools:
@@ -64,9 +66,10 @@ def recomputed(w: Workload) -> Bools:
     return dropped
 
 
-def _backward(w: Workload, known: Operands, target: Ints) -> InsertedRows:
-    output = w.output_bytes / w.ops.column("count")
-    steps = backward(Forward(w.ops, known.producers, known.learning, known.fed, _biased(w), output))
+def _backward(w: Workload, run: Run, known: Operands, target: Ints) -> InsertedRows:
+    output, trained = w.output_bytes / w.ops.column("count"), learning(w, run)
+    bias = _biased(w) & trained
+    steps = backward(Forward(w.ops, known.producers, known.learning, known.fed, bias, trained, output))
     order = _order(len(w), steps.source) + steps.number
     return InsertedRows(steps.ops, steps.source, target[w.block[steps.source]], order, BACKWARD)
 
@@ -129,16 +132,16 @@ def _accumulated(w: Workload, run: Run, target: Ints) -> list[InsertedRows]:
     adding = micro if run.optimizer == "none" else micro - 1
     if not adding:
         return []
-    held = w.per_block(w.weight_bytes)
+    held = w.per_block(w.weight_bytes * learning(w, run))
     moved = 3.0 * held * adding / micro
     return [_per_block(w, moved, target, BACKWARD)]
 
 
 def _update(w: Workload, run: Run, first: int) -> InsertedRows:
-    held = w.per_block(w.parameters)
-    moved = held * UPDATE_BYTES[run.optimizer]
-    if run.parallelism.zero:
-        moved = moved / run.parallelism.replicas
+    split, each = run.parallelism, w.parameters * learning(w, run)
+    if split.zero:
+        each = each / np.where(of_experts(w), split.expert_copies, split.replicas)
+    moved = w.per_block(each) * UPDATE_BYTES[run.optimizer]
     return _per_block(w, moved, first + np.arange(w.blocks), UPDATE)
 
 

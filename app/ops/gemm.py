@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from app.ops.base import COMMON, Dim, Op
 from app.ops.figures import Products, Work
-from app.ops.gradient import BIAS, FED, step
+from app.ops.gradient import BIAS, FED, TRAINED, step
 from app.ops.prior import Prior
 from app.ops.suite import PRODUCTS, Log, Made, Maker, Row, Space
 from app.tables.arrays import Floats
@@ -108,7 +108,7 @@ LINEAR = Op(
     weights=_weights,
     quantised=_activations,
     configuration=("n", "k"),
-    backward=(step("linear", "m", n="k", k="n", needs=FED), step("linear", m="n", n="k", k="m"), BIAS),
+    backward=(step("linear", "m", n="k", k="n", needs=FED), step("linear", m="n", n="k", k="m", needs=TRAINED), BIAS),
     saves=("input",),
     suite=Space(
         {"m": Log(1, 1 << 16), "n": Log(8, 1 << 16), "k": Log(8, 1 << 15)},

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 # What a row must be for a step to run: anything; its input needs a gradient (the network's does not); it adds a bias;
-# two rows of its block feed it.
-ALWAYS, FED, BIASED, OF_TWO = range(4)
+# two rows of its block feed it; its own weights are trained.
+ALWAYS, FED, BIASED, OF_TWO, TRAINED = range(5)
 # Figures of a row beside its own columns: bytes that a launch writes; that a norm reads for its parameters' gradients
 # and a batch norm for the batch; launches for each factor that has a gradient, and twice the launches.
 DERIVED = ("written", "both_read", "batch_read", "of_factors", "twice")
@@ -24,7 +24,7 @@ class Step(NamedTuple):
     op       operator; None: the row's own
     columns  column of the step -> column of the row, one of DERIVED, or a number; columns left out are at their
              defaults, or as they are where `op` is None
-    needs    ALWAYS, FED, BIASED or OF_TWO
+    needs    ALWAYS, FED, BIASED, OF_TWO or TRAINED
     """
 
     op: str | None
@@ -46,4 +46,4 @@ def rowwise(*ops: str) -> tuple[Step, ...]:
 ITSELF, SAME = Step(None, {"backward": 1.0}), Step(None, {})
 BIAS = step("memory", bytes=WRITTEN, needs=BIASED)
 # By data and by weight: products of the same size and about the same form (convolutions, experts).
-BY_DATA_AND_WEIGHT = (SAME._replace(needs=FED), SAME, BIAS)
+BY_DATA_AND_WEIGHT = (SAME._replace(needs=FED), SAME._replace(needs=TRAINED), BIAS)

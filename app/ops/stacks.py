@@ -7,13 +7,16 @@ from collections.abc import Iterable
 import numpy as np
 
 # Stacks whose host launches each operator; others replay CUDA graphs, so that only device time counts.
-_EAGER = ("pytorch", "vllm-eager", "sglang-eager")
+_EAGER = ("pytorch", "vllm-eager", "sglang-eager", "megatron", "nemo")
 _GRAPHS = ("vllm", "sglang", "cudagraph", "trtllm", "tensorrt", "cuda", "nccl", "oneccl")
 
 
 # Serving stacks whose kernels are learned apart; a column `stack` holds a code, NaN for any other software.
 STACKS = ("vllm", "sglang", "trtllm")
 _ALIASES = {"tensorrt": "trtllm"}
+# Training by Megatron-LM's transformer layers with TransformerEngine, by names of its software.
+MEGATRON = "megatron"
+_MEGATRON = ("megatron", "nemo")
 
 
 def stack_of(software: str) -> float:
@@ -23,6 +26,11 @@ def stack_of(software: str) -> float:
         if name.startswith(prefix):
             return float(STACKS.index(stack))
     return np.nan
+
+
+def is_megatron(software: str | None) -> bool:
+    """Return whether this software trains with Megatron-LM's layers."""
+    return software is not None and software.lower().startswith(_MEGATRON)
 
 
 def software_columns(software: str) -> tuple[float, float]:

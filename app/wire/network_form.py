@@ -36,7 +36,8 @@ class ParallelismIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
     `microbatches` is per step and data-parallel replica. `expert` devices out of data x tensor share the experts.
     `attention_data` of the tensor-parallel devices are replicas of attention, and the rest of them share each.
     `context` devices share each sequence. `virtual_pipeline` is the chunks of layers of a stage, interleaved.
-    `sequence` also splits the layers between tensor-parallel ones, `zero` is the stage of ZeRO.
+    `sequence` also splits the layers between tensor-parallel ones, and `tensor_overlap` runs its collectives beside
+    products. `zero` is the stage of ZeRO.
     """
 
     data: Devices = 1
@@ -49,6 +50,7 @@ class ParallelismIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
     microbatches: Devices = 1
     nodes: Devices = 1
     sequence: bool = False
+    tensor_overlap: bool = False
     zero: Literal[0, 1, 2, 3] = 0
     schedule: PipelineSchedule = "1f1b"
     network_bytes_per_s: Annotated[
@@ -73,6 +75,18 @@ class RunOptions(Struct, kw_only=True, frozen=True):
     software: Name | None = None
 
 
+class LoraIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """Low-rank adapters beside the projections of attention (LoRA)."""
+
+    rank: Annotated[float, Meta(ge=1, le=65536, **_WHOLE)]
+
+
+class TrainableIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """What is trained where not all weights are: the model's own are then frozen."""
+
+    lora: LoraIn
+
+
 class ModelWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """One step of a network: `config` is a Hugging Face config.json, or `name` a built-in transformer or ConvNet.
 
@@ -80,7 +94,8 @@ class ModelWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen
     token attends to, itself included. `image_size` is pixels per side. With `output_tokens` the answer adds figures of
     serving requests of `sequence` tokens each. `attention` defaults to "eager", in prefill and decode to "flash".
     `dtype` is by default that of the configuration's `quantization_config`, part by part, and "fp32" without one or in
-    training. `kv_dtype` is the number format of the KV cache, by default that of attention.
+    training. `trainable` is all weights, or adapters beside frozen ones. `kv_dtype` is the number format of the KV
+    cache, by default that of attention.
     """
 
     kind: Literal["model"]
@@ -93,6 +108,7 @@ class ModelWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen
     attention: Attention | None = None
     kv_dtype: KvDtype | None = None
     output_tokens: Tokens | None = None
+    trainable: Literal["all"] | TrainableIn = "all"
 
 
 class GraphWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen=True):

@@ -2213,7 +2213,9 @@ class ModelWorkload(TypedDict):
     decode to "flash".
         `dtype` is by default that of the configuration's `quantization_config`, part by part, and
     "fp32" without one or in
-        training. `kv_dtype` is the number format of the KV cache, by default that of attention.
+        training. `trainable` is all weights, or adapters beside frozen ones. `kv_dtype` is the number
+    format of the KV
+        cache, by default that of attention.
     """
 
     batch: NotRequired[float]
@@ -2252,6 +2254,7 @@ class ModelWorkload(TypedDict):
     attention: NotRequired[Literal["eager", "flash", "fused"] | None]
     kv_dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp8", "int8", "nvfp4"] | None]
     output_tokens: NotRequired[float | None]
+    trainable: NotRequired[Literal["all"] | TrainableIn]
 
 
 class ParallelismIn(TypedDict):
@@ -2263,7 +2266,9 @@ class ParallelismIn(TypedDict):
     share each.
         `context` devices share each sequence. `virtual_pipeline` is the chunks of layers of a stage,
     interleaved.
-        `sequence` also splits the layers between tensor-parallel ones, `zero` is the stage of ZeRO.
+        `sequence` also splits the layers between tensor-parallel ones, and `tensor_overlap` runs its
+    collectives beside
+        products. `zero` is the stage of ZeRO.
     """
 
     data: NotRequired[float]
@@ -2276,9 +2281,22 @@ class ParallelismIn(TypedDict):
     microbatches: NotRequired[float]
     nodes: NotRequired[float]
     sequence: NotRequired[bool]
+    tensor_overlap: NotRequired[bool]
     zero: NotRequired[Literal[0, 1, 2, 3]]
     schedule: NotRequired[Literal["1f1b", "gpipe"]]
     network_bytes_per_s: NotRequired[float]
+
+
+class TrainableIn(TypedDict):
+    """What is trained where not all weights are: the model's own are then frozen."""
+
+    lora: LoraIn
+
+
+class LoraIn(TypedDict):
+    """Low-rank adapters beside the projections of attention (LoRA)."""
+
+    rank: float
 
 
 class GraphRequest(TypedDict):
@@ -2868,6 +2886,7 @@ class MeasuredModel(TypedDict):
     attention: NotRequired[Literal["eager", "flash", "fused"] | None]
     kv_dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp8", "int8", "nvfp4"] | None]
     output_tokens: NotRequired[float | None]
+    trainable: NotRequired[Literal["all"] | TrainableIn]
     memory_format: NotRequired[Literal["channels_first", "channels_last"] | None]
     compiled: NotRequired[bool]
 

@@ -128,6 +128,18 @@ def test_interleaved_stages_and_shared_sequences_that_do_not_fit(client: TestCli
     assert split(CONVNET, context=2) == ["parallelism.context"]
 
 
+def test_adapters_and_overlap_that_do_not_fit(client: TestClient) -> None:
+    lora = {"lora": {"rank": 16}}
+    assert places(refused(client, MODEL | {"trainable": lora})) == ["workload.trainable"]
+    training = MODEL | {"mode": "training"}
+    assert places(refused(client, training | {"trainable": "none"})) == ["workload.trainable"]
+    for rank in (0, 1.5, "16", None, 10**30):
+        told = refused(client, training | {"trainable": {"lora": {"rank": rank}}})
+        assert places(told) == ["workload.trainable.lora.rank"]
+    told = refused(client, training | {"parallelism": {"tensor": 2, "tensor_overlap": True}})
+    assert places(told) == ["workload.parallelism.tensor_overlap"]
+
+
 def test_training_fields_are_rejected_in_inference(client: TestClient) -> None:
     assert places(refused(client, MODEL | {"recompute": True})) == ["workload.recompute"]
     assert places(refused(client, MODEL | {"gradient_accumulation": 2})) == ["workload.gradient_accumulation"]

@@ -7,8 +7,10 @@ ranks, which hold the same tokens anyway.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
 
+from app.graphs.roles import EXPERTS
 from app.graphs.run import spanned
 from app.graphs.transformers.architecture import Experts, FeedForward
 from app.graphs.transformers.row_writer import ACTIVATIONS, Flow, RowWriter
@@ -27,8 +29,10 @@ def feed_forward(
     x = rows.gathered(x, tokens, width)
     if isinstance(spec, FeedForward):
         y = dense(rows, x, spec, tokens, width, "mlp", rows.tensor)
+    elif rows.run.mode == "training" and not spec.capacity:
+        y = _mixture(rows, x, spec, tokens, width, _trained)
     elif not spec.capacity:
-        y = _mixture(rows, x, spec, tokens, width)
+        y = _mixture(rows, x, spec, tokens, width, _grouped)
     else:
         y = _one_by_one(rows, x, spec, sequences, tokens, width)
     return rows.summed(y, tokens, width)
@@ -110,12 +114,15 @@ def _swapped(rows: RowWriter, x: Flow, deal: _Deal, width: float) -> Flow:
     return (row,)
 
 
-def _mixture(rows: RowWriter, x: Flow, spec: Experts, tokens: float, width: float) -> Flow:
-    """Add experts as one grouped operator, then the shared expert, and return the output rows."""
+_AddExperts: TypeAlias = Callable[[RowWriter, Flow, Experts, float, float], Flow]
+
+
+def _mixture(rows: RowWriter, x: Flow, spec: Experts, tokens: float, width: float, routed: _AddExperts) -> Flow:
+    """Add the routed experts by `routed`, then the shared expert, and return the output rows."""
     y = (*x, *_routed(rows, x, spec, tokens, width))
     if spec.latent:
         y = rows.linear(y, tokens, spec.latent, width, "experts.down_to_latent")
-    y = _grouped(rows, y, spec, tokens, spec.latent or width)
+    y = routed(rows, y, spec, tokens, spec.latent or width)
     if spec.latent:
         y = rows.linear(y, tokens, width, spec.latent, "experts.up_from_latent")
     if spec.shared is None:
@@ -153,6 +160,32 @@ def _grouped(rows: RowWriter, x: Flow, spec: Experts, tokens: float, width: floa
         distribution=SERVED_LOAD if rows.rules.spreads_unevenly else BALANCED,
     )
     return _swapped(rows, (row,), deal, width)
+
+
+def _trained(rows: RowWriter, x: Flow, spec: Experts, tokens: float, width: float) -> Flow:
+    """Add the routed experts of training as products of each, on equally many tokens, and return the output rows.
+
+    Tokens are permuted into the order of their experts before, and summed with their weights after (Megatron-LM;
+    TransformerEngine's GroupedLinear runs a product per expert).
+    """
+    deal, each = _dealt(rows, spec, tokens), spec.each
+    experts, inner = deal.experts, each.inner / deal.shards
+    taken = -(-tokens * deal.replicas * spec.top_k // spec.count)
+    dtype = rows.expert_dtype
+    sent = _swapped(rows, rows.each("copy", x, deal.pairs, width, f"{EXPERTS}.permute"), deal, width)
+    merged = each.one_linear or rows.rules.merges_gate_up
+    ups = 1 if merged or not each.gated else 2
+    wide = inner * (2.0 if each.gated and merged else 1.0)
+    parts: Flow = ()
+    for _ in range(ups):
+        parts += rows.linear(sent, taken, wide, width, f"{EXPERTS}.up", bias=each.bias, dtype=dtype, count=experts)
+    if each.gated:
+        y = rows.each("gated_activation", parts, experts * taken, inner, f"{EXPERTS}.activation")
+    else:
+        y = rows.activation(parts, experts * taken, inner, each.activation, f"{EXPERTS}.activation")
+    y = rows.linear(y, taken, width, inner, f"{EXPERTS}.down", bias=each.bias, dtype=dtype, count=experts)
+    y = _swapped(rows, y, deal, width)
+    return rows.each("mul", y, deal.pairs, width, f"{EXPERTS}.unpermute")
 
 
 def _one_by_one(rows: RowWriter, x: Flow, spec: Experts, sequences: float, tokens: float, width: float) -> Flow:

@@ -30,6 +30,8 @@ from app.graphs.transformers.residual_streams import into_part, joined, out_of_p
 from app.graphs.transformers.row_writer import Flow, RowWriter
 from app.tables.workload import Workload
 
+_FP32_BYTES = 4.0
+
 
 def write(architecture: Architecture, run: Run) -> Workload:
     """Return the rows of one device; `splitting.check` has accepted the run."""
@@ -272,5 +274,16 @@ def _logits(rows: RowWriter, x: Flow, head: Head, tokens: float, stack: Stack) -
         x = softcapped(rows, x, tokens, vocabulary, "words.softcap")
     if rows.run.mode != "training":
         x = rows.collective("all_gather", x, tokens, vocabulary * rows.tensor)
+    if rows.run.loss:
+        _loss(rows, x, tokens, vocabulary)
     if rows.rules.samples:
         rows.each("sample", x, tokens, head.vocabulary, "words.sample")
+
+
+def _loss(rows: RowWriter, x: Flow, tokens: float, vocabulary: float) -> None:
+    """Add the cross entropy of the logits, in FP32: their copy, if they are in another format, and the softmax."""
+    elements = tokens * vocabulary
+    if rows.size != _FP32_BYTES:
+        moved = elements * (rows.size + _FP32_BYTES)
+        x = (rows.add("memory", x, outputs=elements, saved=0.0, name="loss.copy", bytes=moved),)
+    rows.add("softmax", x, outputs=elements, name="loss.softmax", dtype="fp32", b=tokens, h=vocabulary)

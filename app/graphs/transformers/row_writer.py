@@ -11,6 +11,7 @@ import numpy as np
 
 from app.graphs.build import Builder
 from app.graphs.formats import Formats
+from app.graphs.roles import ADAPTER
 from app.graphs.run import Run, spanned
 from app.graphs.transformers.architecture import Architecture, NormKind
 from app.graphs.transformers.serving_rules import VLLM, rules_of
@@ -28,6 +29,12 @@ _PART_OF = {"attention": "attention", "cross": "attention", "mixer": "recurrence
 _BESIDE = {"fp8": "bf16", "fp8_block": "bf16", "int8": "bf16", "nvfp4": "bf16", "tf32": "fp32"}
 _BESIDE |= dict.fromkeys(WEIGHT_DTYPES, "bf16")
 
+# Bytes moved per element of an operand to quantise it for training, from 16 bits and in the two orientations that the
+# products read. TransformerEngine: FP8 with current scaling reads for the largest magnitude first; MXFP8 writes both
+# orientations at once; NVFP4 (NVIDIA 2025, arXiv 2509.25149) reads for the largest magnitude, and a third time for the
+# Hadamard transform of the second orientation.
+_QUANTISED_BYTES = {"fp8": 4.0 + 2.0, "mxfp8": 2.0 + 2.0 + 1.0 / 16.0, "nvfp4": 6.0 + 1.0 + 1.0 / 8.0}
+_OF_SEQUENCES = ("all_gather", "reduce_scatter")
 _TANH_GELU = ("mul_scalar", "pow_scalar", "mul_scalar", "add", "mul_scalar", "tanh", "add_scalar", "mul")
 # Activations by Hugging Face's names: kernels in eager (binary ones also read the activation's input), and fused.
 ACTIVATIONS: dict[str, tuple[tuple[str, ...], str]] = {
@@ -93,13 +100,35 @@ class RowWriter:
     ) -> Flow:
         """Add `count` products y[m, n] = x[m, k] W + bias, and return their row."""
         dtype = dtype or self.format_of(name)
+        x = self._quantised(x, (m, n, k), dtype, name, count)
         held = (n * k + n if bias else n * k) if parameters is None else parameters
         held, self.norm_weights = held + self.norm_weights / count, 0.0
         row = self.add(
             "linear", x, outputs=count * m * n, name=name, dtype=dtype, parameters=count * held,
             m=m, n=n, k=k, count=count, **self._product_stack(dtype),
         )  # fmt: skip
+        return self._adapted((row,), x, (m, n, k), name, count)
+
+    def _quantised(self, x: Flow, sizes: tuple[float, float, float], dtype: str, name: str, count: float) -> Flow:
+        """Add the quantisation of a product's operands in training; return the rows of the first."""
+        key = "mxfp8" if self.run.microscaled and dtype == "fp8" else dtype
+        if self.run.mode != "training" or key not in _QUANTISED_BYTES:
+            return x
+        m, n, k = sizes
+        # Forward handles the input, backward the output's gradient: half of both in either.
+        moved, kept = 0.5 * count * m * (k + n) * _QUANTISED_BYTES[key], count * m * k
+        row = self.add("memory", x, outputs=kept, saved=kept, name=f"{name}.quantised", dtype=dtype, bytes=moved)
         return (row,)
+
+    def _adapted(self, y: Flow, x: Flow, sizes: tuple[float, float, float], name: str, count: float) -> Flow:
+        """Add the low-rank adapter beside a projection of attention (LoRA, Hu et al. 2021), and return the sum."""
+        rank = self.run.adapter_rank
+        if not rank or _PART_OF.get(name.partition(".")[0]) != "attention" or count != 1.0:
+            return y
+        m, n, k = sizes
+        low = self.linear(x, m, rank, k, f"{ADAPTER}.down", dtype=self.dtype)
+        wide = self.linear(low, m, n, rank, f"{ADAPTER}.up", dtype=self.dtype)
+        return self.each("add", (*y, *wide), m, n, f"{ADAPTER}.sum")
 
     def format_of(self, name: str) -> str:
         """Return the format of a linear layer by its name, whose first word is its part of the layer."""
@@ -191,8 +220,11 @@ class RowWriter:
             return x
         whole = tokens * width
         outputs = whole / self.tensor if op == "reduce_scatter" else whole
+        # Beside its product a collective takes the time of its first or last shard.
+        exposed = 1.0 / self.tensor if self.run.parallelism.tensor_overlap and op in _OF_SEQUENCES else 1.0
+        kernel = CUSTOM if self.rules.sums_itself and op == "all_reduce" else NCCL
         row = self.add(
             op, x, outputs=outputs, saved=0.0, name=op, message_bytes=whole * self.size, devices=self.tensor,
-            nodes=self.nodes, implementation=CUSTOM if self.rules.sums_itself and op == "all_reduce" else NCCL,
+            count=exposed, nodes=self.nodes, implementation=kernel,
         )  # fmt: skip
         return (row,)

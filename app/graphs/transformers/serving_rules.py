@@ -1,4 +1,4 @@
-"""How serving stacks run a transformer layer: what each merges, fuses and sums how, as a table of rules.
+"""How serving stacks and Megatron-LM run a transformer layer: what each merges, fuses and sums how, as rules.
 
 Lowering reads the rules of a run's stack; it has no branch on a stack's name. A stack that is not in the table runs as
 vLLM. Sources are files of the stacks' repositories.
@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from app.graphs.run import Run
-from app.ops.stacks import STACKS
+from app.ops.stacks import MEGATRON, STACKS
 
 VLLM, SGLANG, TRTLLM = STACKS
+_ALL = (*STACKS, MEGATRON)
 
 
 class Rule(NamedTuple):
@@ -26,14 +27,15 @@ class Rule(NamedTuple):
 RULES = (
     Rule(
         "merges_qkv",
-        STACKS,
+        _ALL,
         "vllm model_executor/layers/linear.py QKVParallelLinear; sglang srt/layers/linear.py QKVParallelLinear; "
-        "tensorrt_llm _torch/modules/attention.py qkv_proj",
+        "tensorrt_llm _torch/modules/attention.py qkv_proj; megatron core/transformer/attention.py linear_qkv",
     ),
     Rule(
         "merges_gate_up",
-        STACKS,
-        "vllm and sglang MergedColumnParallelLinear; tensorrt_llm _torch/modules/gated_mlp.py gate_up_proj",
+        _ALL,
+        "vllm and sglang MergedColumnParallelLinear; tensorrt_llm _torch/modules/gated_mlp.py gate_up_proj; megatron "
+        "core/transformer/mlp.py linear_fc1",
     ),
     Rule(
         "merges_latent_down",
@@ -49,8 +51,9 @@ RULES = (
     ),
     Rule(
         "gates_in_activation",
-        STACKS,
-        "vllm csrc/activation_kernels.cu silu_and_mul; sglang sgl-kernel silu_and_mul; tensorrt_llm swiglu",
+        _ALL,
+        "vllm csrc/activation_kernels.cu silu_and_mul; sglang sgl-kernel silu_and_mul; tensorrt_llm swiglu; megatron "
+        "core/fusions/fused_bias_swiglu.py",
     ),
     Rule(
         "rotates_into_cache",
@@ -113,7 +116,8 @@ class StackRules:
 
 
 def rules_of(run: Run) -> StackRules:
-    """Return the rules of a run's serving stack in prefill and decode; none in other modes, or without a stack."""
-    if run.stack is None or run.mode not in ("prefill", "decode") or run.attention == "eager":
+    """Return the rules of a run's stack: of serving in prefill and decode, of Megatron in training; else none."""
+    modes = ("training",) if run.stack == MEGATRON else ("prefill", "decode")
+    if run.stack is None or run.mode not in modes or run.attention == "eager":
         return StackRules()
     return StackRules(**{rule.name: run.stack in rule.stacks for rule in RULES})

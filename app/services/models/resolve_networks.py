@@ -83,16 +83,34 @@ def _transformer(workload: ModelWorkload, config: Mapping[str, Any]) -> tuple[Ne
     formats = formats_of(workload)
     run = to_run(workload, dtype=workload_dtype(workload, formats))
     run = replace(
-        run,
+        with_transformer_options(run, workload),
         formats=formats,
-        microscaled=workload.dtype == MXFP8,
         sequence=int(workload.sequence or 1),
         image_size=int(workload.image_size or IMAGE_SIZE),
-        attention=attention_kernels(workload),  # type: ignore[arg-type]
         kv_dtype=workload.kv_dtype or (formats.kv_cache or None if formats else None),
     )
     key = msgspec.json.encode(config, order="sorted")
     return Network(("config", key), partial(hf.lower, config), len(key)), run
+
+
+def with_transformer_options(run: Run, workload: ModelWorkload) -> Run:
+    """Return the run with what only transformers have. Raises BadInput for adapters outside of training."""
+    return replace(
+        run,
+        attention=attention_kernels(workload),  # type: ignore[arg-type]
+        microscaled=workload.dtype == MXFP8,
+        loss=workload.mode == "training",
+        adapter_rank=_adapter_rank(workload),
+    )
+
+
+def _adapter_rank(workload: ModelWorkload) -> int:
+    """Return the rank of the adapters that are trained; 0: all weights are."""
+    if isinstance(workload.trainable, str):
+        return 0
+    if workload.mode != "training":
+        raise _refused("trainable", f"is only valid in mode training, not {workload.mode}")
+    return int(workload.trainable.lora.rank)
 
 
 def formats_of(workload: ModelWorkload) -> Formats | None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from app.errors import BadInput, FieldError
 from app.graphs.run import Parallelism, Run
-from app.ops.stacks import STACKS, is_eager, stack_of
+from app.ops.stacks import MEGATRON, STACKS, is_eager, is_megatron, stack_of
 from app.wire.decoding import summary
 from app.wire.network_form import ModelWorkload, NetworkWorkload, ParallelismIn
 
@@ -59,6 +59,7 @@ def to_parallelism(form: ParallelismIn) -> Parallelism:
         expert=int(form.expert),
         microbatches=int(form.microbatches),
         nodes=int(form.nodes),
+        tensor_overlap=form.tensor_overlap,
         sequence=form.sequence,
         zero=int(form.zero),
         schedule=form.schedule,
@@ -74,7 +75,9 @@ def is_host_launched(software: str | None, mode: str, dtype: str) -> bool:
 
 
 def serving_stack(software: str | None, mode: str, dtype: str) -> str | None:
-    """Return the serving stack whose kernels run, the first for an unknown one; None where the host launches each."""
+    """Return the stack whose kernels run, of serving the first for an unknown one; None for PyTorch's own."""
+    if mode == "training" and is_megatron(software):
+        return MEGATRON
     if is_host_launched(software, mode, dtype):
         return None
     code = stack_of(software or "")
@@ -104,6 +107,8 @@ def _parallel_errors(split: Parallelism) -> list[FieldError]:
         message = f"must divide data x tensor, {split.data * split.tensor}, got {split.expert}"
         errors.append(FieldError((*loc, "expert"), message))
     errors += [FieldError((*loc, "virtual_pipeline"), message) for message in _interleaving_errors(split)]
+    if split.tensor_overlap and not split.sequence:
+        errors.append(FieldError((*loc, "tensor_overlap"), "is of gathers and scatters: requires sequence true"))
     if split.sequence and split.tensor == 1:
         errors.append(
             FieldError((*loc, "sequence"), "splits the layers between tensor-parallel ones: requires tensor > 1")

@@ -17,8 +17,8 @@ from app.errors import BadInput
 from app.graphs.batched import LoweredGroup, lower_groups, per_configuration
 from app.graphs.run import Run
 from app.services.models.networks import all_rows as rows_of
-from app.services.models.resolve_networks import workload_dtype
-from app.services.models.run_options import attention_kernels, is_host_launched, to_run
+from app.services.models.resolve_networks import with_transformer_options, workload_dtype
+from app.services.models.run_options import is_host_launched, to_run
 from app.services.sweep.model_columns import CONFIG, Columns, Values, to_workload
 from app.services.sweep.model_forms import Model, to_model
 from app.tables.arrays import Bools, Floats, Ints
@@ -79,7 +79,7 @@ class GroupPlan(NamedTuple):
     def is_split_by_tensors(self) -> bool:
         """Whether layers are split over devices, which only transformers support."""
         split = self.run.parallelism
-        return split.tensor > 1 or split.expert > 1
+        return split.tensor > 1 or split.expert > 1 or split.context > 1
 
 
 class Table:
@@ -206,7 +206,7 @@ def _plan(cells: Mapping[str, Any]) -> GroupPlan:
     workload = to_workload(cells)
     dtype = workload_dtype(workload, None)
     run = to_run(structs.replace(workload, batch=_divisible(workload)), dtype=dtype)
-    run = replace(run, attention=attention_kernels(workload))  # type: ignore[arg-type]
+    run = with_transformer_options(run, workload)
     return GroupPlan(workload, run, is_host_launched(workload.software, run.mode, run.dtype))
 
 

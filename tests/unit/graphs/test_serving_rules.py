@@ -13,7 +13,7 @@ from app.graphs.transformers.lowering import write
 from app.graphs.transformers.serving_rules import RULES, StackRules, rules_of
 from app.ops import OP_CODE, OPS
 from app.ops.collective import CUSTOM
-from app.ops.stacks import STACKS
+from app.ops.stacks import MEGATRON, STACKS
 from app.tables.workload import Workload
 from tests.unit.transformers import PUBLISHED, config
 
@@ -38,7 +38,7 @@ def weights(rows: Workload) -> float:
 
 def test_every_rule_is_a_field_with_stacks_and_a_source() -> None:
     assert {rule.name for rule in RULES} == set(StackRules.__dataclass_fields__)
-    assert all(set(rule.stacks) <= set(STACKS) and rule.stacks and rule.source for rule in RULES)
+    assert all(set(rule.stacks) <= {*STACKS, MEGATRON} and rule.stacks and rule.source for rule in RULES)
 
 
 def test_a_layer_of_vllm_merges_products_and_fuses_what_is_between() -> None:

@@ -56,6 +56,7 @@ def _workload(row: Row, gpu: str, dtype: str) -> Mapping[str, Any]:
         "microbatches": micro,
         "nodes": max(devices // _PER_NODE.get(gpu, 8), 1),
         "sequence": tensor > 1,
+        "tensor_overlap": tensor > 1,
         "zero": 3 if sharded else 1,
         "network_bytes_per_s": _NETWORK_BYTES_PER_S.get(gpu, 50e9),
     }
@@ -78,8 +79,8 @@ SOURCE = Source(
     title="Training steps of LLMs, NVIDIA-NeMo/Megatron-Bridge@067f987, Apache-2.0",
     assumptions=(
         "rows without a precision are FP8; FP8-CS is fp8 with a scale per tensor, FP8-MX and MXFP8 are mxfp8",
-        "the distributed optimiser (zero 1) unless FSDP is given (zero 3), sequence parallelism beside tensor"
-        " parallelism, fused attention, no recomputation",
+        "the distributed optimiser (zero 1) unless FSDP is given (zero 3), no recomputation",
+        "sequence parallelism beside tensor parallelism, whose collectives run beside products; fused attention",
         "8 GPUs per machine, 4 of GB200 and GB300; an adapter of 400 Gb/s per GPU, 800 Gb/s of B300 and GB300",
         "experts' load is balanced; tokens that a router drops are not dropped; DeepSeek-V3 without its second head",
     ),

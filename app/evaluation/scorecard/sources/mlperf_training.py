@@ -46,6 +46,8 @@ _ABSENT = {
     "stable_diffusion": "diffusion network",
     "unet3d": "network of three-dimensional convolutions",
 }
+# Catalogue ids of GPUs on which NVIDIA's BERT runs its linear layers in FP8.
+_FP8_GPUS = ("h100", "h200", "b200", "gb200")
 # Mean share of BERT's 512 positions that holds tokens; submissions leave the padding out.
 _BERT_TOKENS = 256
 # Layouts of NVIDIA's LoRA runs by the devices that share a sequence: tensor, pipeline, context, chunks, sequences.
@@ -80,10 +82,11 @@ def _workload(row: Row, gpu: str) -> Mapping[str, Any] | None:
     if benchmark == "bert":
         split["data"] = devices
         return both | {
-            "config": config_of("bert-large"),
+            "config": dict(config_of("bert-large") or {}) | {"architectures": ["BertModel"]},
             "sequence": _BERT_TOKENS,
-            "dtype": "fp16",
+            "dtype": "fp8" if gpu.startswith(_FP8_GPUS) else "fp16",
             "attention": "flash",
+            "fused": True,
             "optimizer": "adam",
             "gradient_accumulation": accumulated,
             "parallelism": split,
@@ -102,6 +105,7 @@ def _workload(row: Row, gpu: str) -> Mapping[str, Any] | None:
         "virtual_pipeline": chunks,
         "microbatches": micro,
         "sequence": tensor > 1,
+        "tensor_overlap": tensor > 1,
         "zero": 1,
     }
     lora = {"trainable": {"lora": {"rank": 16}}} if benchmark == "llama2_70b_lora" else {}
@@ -138,9 +142,10 @@ SOURCE = Source(
     name="mlperf_training_steps",
     title="Steps of submissions, mlcommons training_results v3.1 to v5.0, Apache-2.0",
     assumptions=(
-        "precision: fp16 (resnet, bert) and fp8 (gpt3, llama), as in NVIDIA's submissions",
+        "precision: fp16 (resnet; bert before Hopper) and fp8 (gpt3, llama, bert), as in NVIDIA's submissions",
         "one adapter of 400 Gb/s per GPU",
-        "bert: 256 tokens of 512 hold text, the rest is not computed; fused attention",
+        "bert: 256 tokens of 512 hold text, the rest is not computed; fused attention and element-wise operators; the"
+        " head, of the masked tokens alone, is left out",
         "resnet: channels last, fused element-wise operators",
         "parallelism: as the name of the configuration says; gpt3 always 4 x 8 with 6 chunks per stage; Llama-405B with"
         " 8 chunks per stage",

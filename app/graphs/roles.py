@@ -1,0 +1,27 @@
+"""Roles of a transformer's rows in training, by their names: experts that are dealt to devices, and adapters (LoRA)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from app.graphs.run import Run
+from app.ops import OPS
+from app.tables.arrays import Bools
+from app.tables.workload import Workload
+
+# First word of the names of rows of routed experts, and of the low-rank adapters beside linear layers.
+EXPERTS, ADAPTER = "grouped_experts", "adapter"
+_HAS_EXPERTS = np.array(["expert_parallel" in op.fields for op in OPS])
+
+
+def of_experts(w: Workload) -> Bools:
+    """Return True for rows whose weights are dealt to expert-parallel devices, bool [n]."""
+    named: Bools = _HAS_EXPERTS[w.ops.kind] | np.array([name.startswith(EXPERTS) for name in w.names], dtype=np.bool_)
+    return named
+
+
+def learning(w: Workload, run: Run) -> Bools:
+    """Return True for rows whose weights training changes, bool [n]: all, or with adapters only these."""
+    if not run.adapter_rank:
+        return np.ones(len(w), dtype=np.bool_)
+    return np.array([name.startswith(ADAPTER) for name in w.names], dtype=np.bool_)
