@@ -70,6 +70,7 @@ class Run:
     kv_dtype      number format of the KV cache; None: that of attention
     formats       formats by kind of part, in place of `dtype`, which is then that of everything else; None: `dtype`
     adapter_rank  rank of low-rank adapters beside the projections of attention, which alone are trained; 0: none
+    first_flash   True if fused attention is FlashAttention 1 (PyTorch before 2.2)
     loss          True if training includes the loss over the vocabulary
     microscaled   True if 8-bit formats have a scale per 32 elements (MXFP8) in place of one per tensor
     emptied       True if the step starts with an empty allocator cache, as the first one does (app.graphs.allocator)
@@ -94,6 +95,7 @@ class Run:
     microscaled: bool = False
     adapter_rank: int = 0
     loss: bool = False
+    first_flash: bool = False
     parallelism: Parallelism = field(default_factory=Parallelism)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import numpy as np
@@ -16,6 +17,7 @@ STACKS = ("vllm", "sglang", "trtllm")
 _ALIASES = {"tensorrt": "trtllm"}
 # Training by Megatron-LM's transformer layers with TransformerEngine, by names of its software.
 MEGATRON = "megatron"
+_TORCH = re.compile(r"pytorch-(\d{1,3})\.(\d{1,3})")
 _MEGATRON = ("megatron", "nemo")
 
 
@@ -31,6 +33,12 @@ def stack_of(software: str) -> float:
 def is_megatron(software: str | None) -> bool:
     """Return whether this software trains with Megatron-LM's layers."""
     return software is not None and software.lower().startswith(_MEGATRON)
+
+
+def torch_version(software: str | None) -> tuple[int, int] | None:
+    """Return the major and minor version of a PyTorch by its name, `pytorch-2.1` for example; None without one."""
+    found = _TORCH.match((software or "").lower())
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def software_columns(software: str) -> tuple[float, float]:

@@ -92,10 +92,10 @@ class ModelWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen
 
     `sequence` is tokens per sequence: all tokens in inference, training and prefill; in decode the keys that the new
     token attends to, itself included. `image_size` is pixels per side. With `output_tokens` the answer adds figures of
-    serving requests of `sequence` tokens each. `attention` defaults to "eager", in prefill and decode to "flash".
-    `dtype` is by default that of the configuration's `quantization_config`, part by part, and "fp32" without one or in
-    training. `trainable` is all weights, or adapters beside frozen ones. `kv_dtype` is the number format of the KV
-    cache, by default that of attention.
+    serving requests of `sequence` tokens each. `attention` defaults to "flash" in prefill, decode and training in 16
+    bits and fewer, else to "eager". `dtype` is by default that of the configuration's `quantization_config`, part by
+    part, and "fp32" without one or in training. `trainable` is all weights, or adapters beside frozen ones. `kv_dtype`
+    is the number format of the KV cache, by default that of attention.
     """
 
     kind: Literal["model"]

@@ -79,6 +79,38 @@ def test_phases_of_training_add_up(client: TestClient) -> None:
     assert bare["memory"]["breakdown"]["optimizer_bytes"] == 0
 
 
+def test_training_says_which_attention_it_is_assumed_to_run(client: TestClient) -> None:
+    def warned(**more: Any) -> list[str]:
+        found = ask(client, MODEL | {"mode": "training"} | more)
+        return [warning for warning in found["warnings"] if "no attention is given" in warning]
+
+    assert "eager" in warned()[0]
+    assert "FlashAttention 2" in warned(dtype="bf16")[0]
+    assert "FlashAttention 1" in warned(dtype="fp16", software="pytorch-2.1")[0]
+    assert "eager" in warned(dtype="fp16", software="pytorch-1.13")[0]
+    assert "FlashAttention 2" in warned(dtype="fp8", software="megatron-core-0.14")[0]
+    assert not warned(dtype="bf16", attention="flash")
+
+
+def test_adapters_and_split_sequences_are_predicted(client: TestClient) -> None:
+    training = {
+        "kind": "model",
+        "name": "llama-3-8b",
+        "mode": "training",
+        "dtype": "mxfp8",
+        "batch": 8,
+        "sequence": 2048,
+    }
+    whole = ask(client, training, gpu="b200")
+    lora = ask(client, training | {"trainable": {"lora": {"rank": 16}}}, gpu="b200")
+    assert lora["latency_ms"] < whole["latency_ms"]
+    assert lora["memory"]["required_bytes"] < 0.5 * whole["memory"]["required_bytes"]
+    sizes = {"tensor": 2, "sequence": True, "tensor_overlap": True, "context": 2, "pipeline": 2, "virtual_pipeline": 4}
+    found = ask(client, training | {"parallelism": sizes | {"microbatches": 4}}, gpu="b200")
+    assert found["devices"] == 8
+    assert found["latency_ms"] < whole["latency_ms"]
+
+
 def test_epochs_round_up(client: TestClient) -> None:
     found = ask(client, MODEL | {"mode": "training", "dataset_size": 1001})
     assert found["epoch_ms"] == pytest.approx(251 * found["latency_ms"])

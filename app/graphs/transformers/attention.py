@@ -11,6 +11,9 @@ from typing import NamedTuple
 from app.graphs.transformers.architecture import Attention
 from app.graphs.transformers.row_writer import Flow, RowWriter
 
+# Times that FlashAttention 1 takes of the second: 1.3 to 2.5 in Triton, 1.7 to 3.0 in CUDA (Dao 2023, section 4.1).
+_FIRST_FLASH = 1.8
+
 
 class Span(NamedTuple):
     """Sequences of one device, new tokens per sequence, and keys that these see."""
@@ -155,6 +158,7 @@ def _attended(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention, sp
         parameters=heads if spec.sinks else 0.0,
         kv_bytes=kv_bytes,
         kv_dtype=rows.kv_code,
+        count=_FIRST_FLASH if rows.run.first_flash else 1.0,
         batch=span.batch,
         heads=heads,
         kv_heads=shared,

@@ -14,6 +14,7 @@ from app.engine.gpu_rows import GpuRows, Snapshot
 from app.errors import BadInput, FieldError
 from app.graphs.formats import has_formats
 from app.graphs.run import Run
+from app.ops import OPS
 from app.ops.stacks import software_warnings
 from app.predictors import capabilities
 from app.predictors.intervals.groups import EXACT
@@ -137,6 +138,18 @@ def _configuration_notes(workload: ModelWorkload, config: Mapping[str, Any], run
     return notes
 
 
+def _attention_notes(ready: Prepared, run: Run) -> list[str]:
+    """Return which kernels of attention training is assumed to run, of a network that has attention."""
+    if run.attention == "eager":
+        return ["no attention is given: eager, separate products and softmax"] if "bmm" in _ops_of(ready) else []
+    kernels = "FlashAttention 1 (PyTorch before 2.2)" if run.first_flash else "FlashAttention 2 or later"
+    return [f"no attention is given: fused, {kernels}, is assumed"] if "attention_prefill" in _ops_of(ready) else []
+
+
+def _ops_of(ready: Prepared) -> set[str]:
+    return {OPS[kind].name for kind in np.unique(ready.distinct.table.kind).tolist()}
+
+
 def _notes(workload: NetworkWorkload, ready: Prepared, run: Run, *, launched: bool) -> list[str]:
     """Return the warnings that hold on every GPU."""
     notes = []
@@ -146,6 +159,8 @@ def _notes(workload: NetworkWorkload, ready: Prepared, run: Run, *, launched: bo
         notes.append(f"{sum(unknown.values())} operators are unknown and counted as memory traffic: {named}{more}")
     if isinstance(workload, ModelWorkload) and workload.config is not None:
         notes += _configuration_notes(workload, workload.config, run)
+    if isinstance(workload, ModelWorkload) and run.mode == "training" and workload.attention is None:
+        notes += _attention_notes(ready, run)
     if workload.software is None:
         stack = "PyTorch, eager: the host launches each operator" if launched else "a serving stack with CUDA graphs"
         notes.append(f"no software is given: {stack} is assumed")

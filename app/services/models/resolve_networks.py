@@ -20,7 +20,7 @@ from app.services.graphs.graph_store import Graphs, lower_source
 from app.services.graphs.source import JSON, Source
 from app.services.models import builtin as builtin_models
 from app.services.models.networks import Network
-from app.services.models.run_options import attention_kernels, to_run
+from app.services.models.run_options import attention_kernels, is_first_flash, to_run
 from app.wire.graph_form import check_graph
 from app.wire.network_form import GraphWorkload, ModelWorkload, NetworkWorkload
 
@@ -98,6 +98,7 @@ def with_transformer_options(run: Run, workload: ModelWorkload) -> Run:
     return replace(
         run,
         attention=attention_kernels(workload),  # type: ignore[arg-type]
+        first_flash=is_first_flash(workload),
         microscaled=workload.dtype == MXFP8,
         loss=workload.mode == "training",
         adapter_rank=_adapter_rank(workload),

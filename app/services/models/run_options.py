@@ -6,13 +6,15 @@ import numpy as np
 
 from app.errors import BadInput, FieldError
 from app.graphs.run import Parallelism, Run
-from app.ops.stacks import MEGATRON, STACKS, is_eager, is_megatron, stack_of
+from app.ops.stacks import MEGATRON, STACKS, is_eager, is_megatron, stack_of, torch_version
 from app.wire.decoding import summary
 from app.wire.network_form import ModelWorkload, NetworkWorkload, ParallelismIn
 
 _LOC = ("workload",)
 # Formats for which eager PyTorch is the default software.
 _EAGER_DTYPES = ("fp64", "fp32", "tf32")
+# First versions of PyTorch with fused attention, and with FlashAttention 2.
+_FIRST_FUSED, _SECOND_FLASH = (2, 0), (2, 2)
 _SERVING_MODES = ("prefill", "decode")
 
 
@@ -85,8 +87,22 @@ def serving_stack(software: str | None, mode: str, dtype: str) -> str | None:
 
 
 def attention_kernels(workload: ModelWorkload) -> str:
-    """Return the attention kernels: as requested, else those of the mode's usual software."""
-    return workload.attention or ("flash" if workload.mode in _SERVING_MODES else "eager")
+    """Return the attention kernels: as requested, else those of the mode's usual software.
+
+    Training in 16 bits and fewer runs fused kernels, as Megatron-LM does and PyTorch from 2.0 on, for Hugging Face too.
+    """
+    if workload.attention is not None:
+        return workload.attention
+    version = torch_version(workload.software)
+    trains = workload.mode == "training" and (workload.dtype or "fp32") not in _EAGER_DTYPES
+    fused = workload.mode in _SERVING_MODES or (trains and (version is None or version >= _FIRST_FUSED))
+    return "flash" if fused else "eager"
+
+
+def is_first_flash(workload: ModelWorkload) -> bool:
+    """Return whether fused attention is FlashAttention 1: that of PyTorch before 2.2."""
+    version = torch_version(workload.software)
+    return version is not None and version < _SECOND_FLASH
 
 
 def _batch_errors(run: Run) -> list[FieldError]:

@@ -97,6 +97,12 @@ def test_training_quantises_both_operands_once(dtype: str, microscaled: bool, ea
     assert with_quantised_operands(lower(LLAMA, RUN).ops) is not None
 
 
+def test_the_first_flash_attention_takes_longer() -> None:
+    second, first = (lower(LLAMA, replace(RUN, first_flash=flag)) for flag in (False, True))
+    row = second.names.index("attention")
+    assert first.ops.column("count")[row] == 1.8 * second.ops.column("count")[row]
+
+
 def test_collectives_beside_products_take_the_time_of_a_shard() -> None:
     split = Parallelism(tensor=4, sequence=True)
     plain, beside = (
