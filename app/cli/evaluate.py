@@ -149,7 +149,7 @@ def scorecard(
     ] = None,
     rows: Annotated[
         int, typer.Option(min=1, metavar="ROWS", help="Ask at most this many cases of a source, evenly spaced.")
-    ] = 400,
+    ] = 2000,
     docs: Annotated[bool, typer.Option("--docs", help="Write the tables of docs/reference/scorecard.md.")] = False,
 ) -> None:
     """Predict whole workloads that others measured, as POST /predict does, and print the worst cells first."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from app.graphs.formats import Formats
+from app.ops.stacks import NO_WAIT, EngineHost
 
 MODES = ("inference", "training", "prefill", "decode")
 Mode = Literal["inference", "training", "prefill", "decode"]
@@ -70,6 +71,7 @@ class Run:
     kv_dtype      number format of the KV cache; None: that of attention
     formats       formats by kind of part, in place of `dtype`, which is then that of everything else; None: `dtype`
     adapter_rank  rank of low-rank adapters beside the projections of attention, which alone are trained; 0: none
+    engine_host   what steps wait for the host of a serving engine
     first_flash   True if fused attention is FlashAttention 1 (PyTorch before 2.2)
     loss          True if training includes the loss over the vocabulary
     microscaled   True if 8-bit formats have a scale per 32 elements (MXFP8) in place of one per tensor
@@ -96,6 +98,7 @@ class Run:
     adapter_rank: int = 0
     loss: bool = False
     first_flash: bool = False
+    engine_host: EngineHost = NO_WAIT
     parallelism: Parallelism = field(default_factory=Parallelism)
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,7 @@ STACKS = ("vllm", "sglang", "trtllm")
 _ALIASES = {"tensorrt": "trtllm"}
 # Training by Megatron-LM's transformer layers with TransformerEngine, by names of its software.
 MEGATRON = "megatron"
+_VLLM = re.compile(r"vllm-(\d{1,3})\.(\d{1,3})")
 _TORCH = re.compile(r"pytorch-(\d{1,3})\.(\d{1,3})")
 _MEGATRON = ("megatron", "nemo")
 
@@ -39,6 +41,26 @@ def torch_version(software: str | None) -> tuple[int, int] | None:
     """Return the major and minor version of a PyTorch by its name, `pytorch-2.1` for example; None without one."""
     found = _TORCH.match((software or "").lower())
     return (int(found[1]), int(found[2])) if found else None
+
+
+class EngineHost(NamedTuple):
+    """Seconds that the device waits for a serving engine's host: per step, and per sequence in it."""
+
+    step_s: float
+    sequence_s: float
+
+
+NO_WAIT = EngineHost(0.0, 0.0)
+# vLLM before 0.6 schedules, samples and detokenises between steps, in Python. Fitted to the A100's rows of
+# LLM-Inference-Bench (1, 2 and 4 GPUs); `gpucast evaluate scorecard` has its other GPUs too.
+_FIRST_VLLM, _FIRST_VLLM_HOST = (0, 6), EngineHost(0.6e-3, 90e-6)
+
+
+def engine_host(software: str | None) -> EngineHost:
+    """Return what steps of this software wait for its host, by its version; nothing without one."""
+    found = _VLLM.match((software or "").lower())
+    old = found is not None and (int(found[1]), int(found[2])) < _FIRST_VLLM
+    return _FIRST_VLLM_HOST if old else NO_WAIT
 
 
 def software_columns(software: str) -> tuple[float, float]:

@@ -291,6 +291,17 @@ def test_prefill_decode_and_serving_figures(client: TestClient) -> None:
     assert first["memory"]["breakdown"]["kv_cache_bytes"] > 0
 
 
+def test_steps_of_old_engines_wait_for_their_host(client: TestClient) -> None:
+    decode = MODEL | {"mode": "decode", "batch": 64, "dtype": "fp16"}
+    first, later, unsaid = (ask(client, decode | {"software": name}) for name in ("vllm-0.5.0", "vllm-0.11.0", "vllm"))
+    assert first["latency_ms"] - later["latency_ms"] == pytest.approx(0.6 + 64 * 0.09)
+    assert later["latency_ms"] == unsaid["latency_ms"]
+    assert first["breakdown"][0]["group"] == "waiting"
+    assert sum(first["phases_ms"].values()) == pytest.approx(first["latency_ms"])
+    eight = ask(client, decode | {"software": "vllm-0.5.0", "parallelism": {"data": 8}})
+    assert eight["breakdown"][0]["latency_ms"] == pytest.approx(0.6 + 8 * 0.09, rel=0.2)
+
+
 def test_networks_that_do_not_fit_are_predicted_with_a_configuration_that_does(client: TestClient) -> None:
     asked = MODEL | {"config": GPT2_LARGE, "mode": "training", "batch": 16, "sequence": 1024}
     found = ask(client, asked)

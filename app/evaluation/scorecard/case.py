@@ -27,6 +27,7 @@ class Case:
     measured_s  seconds
     parts       the requests; empty if it cannot be asked
     reason      why it cannot be asked
+    at_once     True if it cannot be asked where it does not fit in the memory: it was run in waves
     """
 
     gpu: str
@@ -36,6 +37,7 @@ class Case:
     measured_s: float
     parts: tuple[Part, ...] = ()
     reason: str = ""
+    at_once: bool = False
 
 
 class Goal(NamedTuple):

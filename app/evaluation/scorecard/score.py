@@ -19,6 +19,7 @@ from app.engine.versions import Stores, shipped_or_untrained
 from app.errors import GpucastError, NotFound
 from app.evaluation.scorecard.case import Case, Row, Source
 from app.services.dispatch import predict_workload
+from app.tables.arrays import Floats
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.wire.predict_body import read_request
@@ -105,31 +106,40 @@ def score(
     cases = evenly(every, most)
     asked, askable = (sum(bool(case.parts) for case in some) for some in (cases, every))
     progress(f"{source.name}: {len(every)} cases, {askable} can be asked, {asked} are")
-    known: dict[bytes, Any] = {}
+    known: dict[bytes, tuple[Floats, bool]] = {}
     return [_scored(source.name, case, snapshot, known) for case in cases]
 
 
-def _scored(source: str, case: Case, snapshot: Snapshot, known: dict[bytes, Any]) -> Scored:
+def _scored(source: str, case: Case, snapshot: Snapshot, known: dict[bytes, tuple[Floats, bool]]) -> Scored:
     if not case.parts:
         return Scored(source, case, reason=case.reason)
     total = np.zeros(3)
     try:
         for part in case.parts:
-            total += part.times * _seconds(case.gpu, part.workload, snapshot, known)
+            seconds, fits = _seconds(case.gpu, part.workload, snapshot, known)
+            if case.at_once and not fits:
+                return Scored(source, case, reason="it does not fit at once, so it ran in waves")
+            total += part.times * seconds
     except GpucastError as error:
         return Scored(source, case, reason=str(error.detail))
     middle, low, high = total.tolist()
     return Scored(source, case, middle, low, high)
 
 
-def _seconds(gpu: str, workload: Mapping[str, Any], snapshot: Snapshot, known: dict[bytes, Any]) -> Any:
-    """Return the predicted time and the ends of its interval, seconds [3]; equal requests are answered once."""
+def _seconds(
+    gpu: str, workload: Mapping[str, Any], snapshot: Snapshot, known: dict[bytes, tuple[Floats, bool]]
+) -> tuple[Floats, bool]:
+    """Return the predicted time and the ends of its interval, seconds [3], and whether it fits in the memory.
+
+    Equal requests are answered once.
+    """
     body = msgspec.json.encode({"gpu": gpu, "workload": workload, "predictor": PREDICTOR, "coverage": COVERAGE})
     if body not in known:
         answer = predict_workload(snapshot, read_request(body), max_rows=_MOST_ROWS, advise=False)
         assert isinstance(answer, PredictResponse)
         found = answer.predictions[0]
-        known[body] = np.array([found.latency_ms, found.interval_ms.low, found.interval_ms.high]) / 1e3
+        times = np.array([found.latency_ms, found.interval_ms.low, found.interval_ms.high]) / 1e3
+        known[body] = times, found.memory.fits
     return known[body]
 
 

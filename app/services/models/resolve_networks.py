@@ -16,6 +16,7 @@ from app.graphs.convnets import lower as lower_convnet
 from app.graphs.formats import Formats, has_formats
 from app.graphs.importers import hf
 from app.graphs.run import Run
+from app.ops.stacks import NO_WAIT, engine_host
 from app.services.graphs.graph_store import Graphs, lower_source
 from app.services.graphs.source import JSON, Source
 from app.services.models import builtin as builtin_models
@@ -98,6 +99,7 @@ def with_transformer_options(run: Run, workload: ModelWorkload) -> Run:
     return replace(
         run,
         attention=attention_kernels(workload),  # type: ignore[arg-type]
+        engine_host=engine_host(workload.software) if workload.mode in ("prefill", "decode") else NO_WAIT,
         first_flash=is_first_flash(workload),
         microscaled=workload.dtype == MXFP8,
         loss=workload.mode == "training",

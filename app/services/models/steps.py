@@ -19,6 +19,7 @@ from app.graphs.build import Builder
 from app.graphs.run import Run
 from app.graphs.schedule import EAGER_GAP_S, EAGER_HOST_S, EAGER_HOST_SPREAD, Schedule, schedule
 from app.graphs.step_interval import step_interval
+from app.ops.stacks import NO_WAIT
 from app.predictors.intervals.network_widths import network_widths
 from app.predictors.intervals.prior import width_at
 from app.services.models.networks import Prepared
@@ -28,7 +29,10 @@ from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
 from app.tables.predictions import Predictions
-from app.tables.workload import Workload
+from app.tables.workload import FORWARD, Workload
+
+# An engine's host may be that many times as fast, or as slow.
+_HOST_SPREAD = 1.6
 
 
 class Step(NamedTuple):
@@ -124,8 +128,20 @@ def timeline(  # noqa: PLR0913  what is known of the rows, and how they run  # (
     host_s, gap_s = host + waits_s[0], gap + waits_s[1]
     done = schedule(w, answer.latency_s[of], host_s, run, gap_s=gap_s, transfer_s=transfer_s)
     low, high = step_interval(done, answer, of, line, network_widths(answer.group, coverage))
+    if run.engine_host != NO_WAIT:
+        done, low, high = _behind_engine(done, low, high, run)
     slow = host * np.exp(EAGER_HOST_SPREAD * width_at(coverage))  # the host's speed is unknown
     return done, low, np.maximum(high, slow * done.launches)
+
+
+def _behind_engine(done: Schedule, low: Floats, high: Floats, run: Run) -> tuple[Schedule, Floats, Floats]:
+    """Return a step and its interval with the wait for the engine's host, part of the forward phase."""
+    wait, each = run.engine_host
+    waited = np.asarray(wait + each * run.batch / run.parallelism.data, dtype=np.float64)
+    phases = done.phases_s.copy()
+    phases[FORWARD] += waited
+    done = done._replace(step_s=done.step_s + waited, phases_s=phases)
+    return done, low + waited / _HOST_SPREAD, high + waited * _HOST_SPREAD
 
 
 def stage_transfer(rows: Workload, run: Run) -> OpTable:

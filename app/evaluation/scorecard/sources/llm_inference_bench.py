@@ -40,7 +40,16 @@ def cases(rows: Sequence[Row]) -> Iterator[Case]:
         elif config is None:
             reason = f"{name.partition('/')[2]} has no importer"
         parts = () if reason or config is None else _parts(row, config)
-        yield Case(_GPUS.get(gpu, gpu), name.partition("/")[2], stack, which, float(row["latency_s"]), parts, reason)
+        yield Case(
+            _GPUS.get(gpu, gpu),
+            name.partition("/")[2],
+            stack,
+            which,
+            float(row["latency_s"]),
+            parts,
+            reason,
+            at_once=True,
+        )
 
 
 def _parts(row: Row, config: Mapping[str, Any]) -> tuple[Part, ...]:
