@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from app.graphs.formats import Formats
-from app.ops.stacks import NO_WAIT, EngineHost
+from app.ops.stacks import EAGER_HOST_S, NO_WAIT, EngineHost
 
 MODES = ("inference", "training", "prefill", "decode")
 Mode = Literal["inference", "training", "prefill", "decode"]
@@ -71,6 +71,7 @@ class Run:
     kv_dtype      number format of the KV cache; None: that of attention
     formats       formats by kind of part, in place of `dtype`, which is then that of everything else; None: `dtype`
     adapter_rank  rank of low-rank adapters beside the projections of attention, which alone are trained; 0: none
+    eager_host_s  host seconds of an operator, where the host launches each
     engine_host   what steps wait for the host of a serving engine
     first_flash   True if fused attention is FlashAttention 1 (PyTorch before 2.2)
     loss          True if training includes the loss over the vocabulary
@@ -98,6 +99,7 @@ class Run:
     adapter_rank: int = 0
     loss: bool = False
     first_flash: bool = False
+    eager_host_s: float = EAGER_HOST_S
     engine_host: EngineHost = NO_WAIT
     parallelism: Parallelism = field(default_factory=Parallelism)
 

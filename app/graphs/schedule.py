@@ -33,9 +33,8 @@ from app.tables.workload import BACKWARD, FORWARD, PHASES, UPDATE, Workload
 STEP_PHASES = (*PHASES, "communication")
 _GATHER = OP_CODE["all_gather"]
 
-# PyTorch eager: host seconds per operator launch, and the gap between consecutive kernels. In a captured CUDA graph the
-# host launches nothing, and measured rows include the gaps.
-EAGER_HOST_S, EAGER_GAP_S = 6e-6, 3e-6
+# PyTorch eager: the gap between consecutive kernels, seconds. In a captured CUDA graph measured rows include the gaps.
+EAGER_GAP_S = 3e-6
 # Half-width of the host time's interval in log space: a slow host, or one with much Python, takes five times as long.
 # Users report 10 to 45 us per kernel of small networks (pytorch/benchmark 706, sam2 768).
 EAGER_HOST_SPREAD = 1.6

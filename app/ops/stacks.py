@@ -56,6 +56,17 @@ NO_WAIT = EngineHost(0.0, 0.0)
 _FIRST_VLLM, _FIRST_VLLM_HOST = (0, 6), EngineHost(0.6e-3, 90e-6)
 
 
+# Host seconds of PyTorch per operator that it launches. Before 2.0: fitted to MnasNets and ShuffleNets in FP32 on an
+# RTX 2080 Ti with PyTorch 1.0 (torchvision_convnets of `gpucast evaluate scorecard`, inference).
+EAGER_HOST_S, _FIRST_TORCH_HOST_S, _SECOND_TORCH = 6e-6, 26e-6, (2, 0)
+
+
+def eager_host_s(software: str | None) -> float:
+    """Return the host seconds of an operator in PyTorch, by its version."""
+    version = torch_version(software)
+    return _FIRST_TORCH_HOST_S if version is not None and version < _SECOND_TORCH else EAGER_HOST_S
+
+
 def engine_host(software: str | None) -> EngineHost:
     """Return what steps of this software wait for its host, by its version; nothing without one."""
     found = _VLLM.match((software or "").lower())

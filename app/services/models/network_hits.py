@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from statistics import median
 
 import msgspec
@@ -12,6 +13,7 @@ from app.engine.measured_networks import MeasuredModels
 from app.errors import BadInput
 from app.graphs.run import Run
 from app.graphs.schedule import schedule
+from app.ops.stacks import EAGER_HOST_S
 from app.predictors.roofline import hardware_limit
 from app.services.models.networks import Network, prepare
 from app.services.models.resolve_networks import is_network_name, resolve_network
@@ -23,8 +25,8 @@ from app.wire.network_form import ModelWorkload
 
 
 def network_key(network: Network, run: Run, *, launched: bool) -> Hashable:
-    """Return the identity of a network and its run; equal keys take the same time."""
-    return network.key, run, launched
+    """Return the identity of a network and its run; equal keys take the same time, on whatever host."""
+    return network.key, replace(run, eager_host_s=EAGER_HOST_S), launched
 
 
 def measured_models(rows: Sequence[MeasurementRow], last: MeasuredModels | None) -> MeasuredModels:

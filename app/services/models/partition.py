@@ -12,7 +12,7 @@ from app.engine.engine import Engine
 from app.engine.gpu_rows import GpuRows, Snapshot
 from app.errors import BadInput, FieldError
 from app.graphs.partition import Partition, Units, partition, units_of
-from app.graphs.schedule import EAGER_GAP_S, EAGER_HOST_S
+from app.graphs.schedule import EAGER_GAP_S
 from app.graphs.step_memory import RESERVE_BYTES
 from app.services.graphs.graph_store import Graphs
 from app.services.models.networks import Prepared, prepare
@@ -67,7 +67,7 @@ def partition_network(
     links = _links(request, rows, targets)
     link_s = _link_s(units, links.bytes_per_s, request.link_latency_ms * 1e-3)
     capacity = np.array([rows.spec(target).memory_bytes for target in targets])
-    best = partition(units, _unit_s(ready, units, step, launched=launched), link_s, capacity, RESERVE_BYTES)
+    best = partition(units, _unit_s(ready, units, step, run.eager_host_s * launched), link_s, capacity, RESERVE_BYTES)
     spread = np.stack([step.low_s, step.high_s]) / step.done.step_s
     answering = AnsweredBy(predict_request.predictor, engine.version_of(predict_request.predictor, rows.id(targets[0])))
     notes = _notes(rows, targets, predict_request.predictor, step, best, links.over_slot)
@@ -95,11 +95,14 @@ def _refuse_dtypes(engine: Engine, ready: Prepared, gpus: GpuTable, targets: lis
             raise _refused(("workload", "dtype"), unsupported_dtypes(gpus.ids[target], table, missing))
 
 
-def _unit_s(ready: Prepared, units: Units, step: Step, *, launched: bool) -> Floats:
-    """Return the time of every unit on every GPU, float64 [u, g]: the larger of device time and host launch time."""
+def _unit_s(ready: Prepared, units: Units, step: Step, host_s: float) -> Floats:
+    """Return the time of every unit on every GPU, float64 [u, g]: the larger of device time and host launch time.
+
+    `host_s`: host seconds per operator; 0 where the host launches none.
+    """
     workload, table = ready.workload, ready.distinct.table
     each = step.answer.latency_s.reshape(-1, len(table)).T[ready.distinct.row]
-    gap, host = (EAGER_GAP_S, EAGER_HOST_S) if launched else (0.0, 0.0)
+    gap, host = EAGER_GAP_S if host_s else 0.0, host_s
     count = workload.ops.column("count")[:, None]
     device, issued = count * (each + gap), count * host
     whole = np.zeros((2, len(workload.repeats), each.shape[1]))

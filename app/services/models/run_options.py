@@ -6,7 +6,7 @@ import numpy as np
 
 from app.errors import BadInput, FieldError
 from app.graphs.run import Parallelism, Run
-from app.ops.stacks import MEGATRON, STACKS, is_eager, is_megatron, stack_of, torch_version
+from app.ops.stacks import MEGATRON, STACKS, eager_host_s, is_eager, is_megatron, stack_of, torch_version
 from app.wire.decoding import summary
 from app.wire.network_form import ModelWorkload, NetworkWorkload, ParallelismIn
 
@@ -29,6 +29,7 @@ def to_run(workload: NetworkWorkload, *, dtype: str) -> Run:
         optimizer=given.optimizer,
         accumulation=int(given.gradient_accumulation),
         recompute=given.recompute,
+        eager_host_s=eager_host_s(given.software),
         stack=serving_stack(given.software, given.mode, dtype),
         parallelism=split,
     )

@@ -17,7 +17,7 @@ from app.graphs.allocator import allocating
 from app.graphs.batched import per_configuration, unique_rows
 from app.graphs.build import Builder
 from app.graphs.run import Run
-from app.graphs.schedule import EAGER_GAP_S, EAGER_HOST_S, EAGER_HOST_SPREAD, Schedule, schedule
+from app.graphs.schedule import EAGER_GAP_S, EAGER_HOST_SPREAD, Schedule, schedule
 from app.graphs.step_interval import step_interval
 from app.ops.stacks import NO_WAIT
 from app.predictors.intervals.network_widths import network_widths
@@ -124,7 +124,7 @@ def timeline(  # noqa: PLR0913  what is known of the rows, and how they run  # (
     `of` int [n, g] is the row of `answer` for each row of `w`, on g GPUs, or in g configurations on one; `waits_s` are
     additional waits of host and device per launch, [n, g] each.
     """
-    host, gap = (EAGER_HOST_S, EAGER_GAP_S) if launched else (0.0, 0.0)
+    host, gap = (run.eager_host_s, EAGER_GAP_S) if launched else (0.0, 0.0)
     host_s, gap_s = host + waits_s[0], gap + waits_s[1]
     done = schedule(w, answer.latency_s[of], host_s, run, gap_s=gap_s, transfer_s=transfer_s)
     low, high = step_interval(done, answer, of, line, network_widths(answer.group, coverage))
