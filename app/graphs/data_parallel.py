@@ -18,11 +18,14 @@ from app.graphs.batched import same_in_all
 from app.graphs.inserted_rows import InsertedRows, inserted, table_of
 from app.graphs.roles import learning, of_experts
 from app.graphs.run import Run, spanned
+from app.ops.stacks import MEGATRON
 from app.tables.arrays import Floats, Ints
 from app.tables.ops import DTYPE_CODE, OpTable
 from app.tables.workload import BACKWARD, FORWARD, UPDATE, Workload
 
 BUCKET_BYTES = 25.0 * 2**20
+# Parameters of a bucket in Megatron-LM, at least and per data-parallel device (DistributedDataParallelConfig).
+_MEGATRON_BUCKET, _MEGATRON_BUCKET_PER_DEVICE = 40e6, 1e6
 # Gradients of weights in 8 and 4 bits are reduced in BF16 (Megatron-LM, TransformerEngine).
 _LEAST_GRADIENT_BYTES = 2.0
 
@@ -54,6 +57,25 @@ def _exchange(w: Workload, run: Run) -> Iterator[InsertedRows]:
             yield from _exchange_in(w, sent * rows, group, run)
 
 
+def _bucket_bytes(group: _Group, run: Run) -> float:
+    """Return the bytes of gradients that are sent at once."""
+    if run.stack != MEGATRON:
+        return BUCKET_BYTES
+    return _LEAST_GRADIENT_BYTES * max(_MEGATRON_BUCKET, _MEGATRON_BUCKET_PER_DEVICE * group.devices)
+
+
+def _exposed(w: Workload, block: Ints, run: Run) -> Floats:
+    """Return the share of each block's gather of updated weights that the step waits for, float64 [..., k].
+
+    Megatron-LM gathers all chunks of layers but the first beside the next forward pass.
+    """
+    if run.stack != MEGATRON:
+        return np.ones(len(block))
+    split = run.parallelism
+    layers = np.maximum(w.repeats[..., block], 1.0)
+    return np.ones_like(layers) / split.virtual_pipeline if split.pipeline > 1 else 1.0 / layers
+
+
 def gradient_bytes(w: Workload) -> Floats:
     """Return the bytes of every row's gradients: in the format of the weights, of at least 16 bits."""
     size: Floats = np.maximum(w.weight_bytes, _LEAST_GRADIENT_BYTES * w.parameters)
@@ -68,7 +90,7 @@ def _exchange_in(w: Workload, held: Floats, group: _Group, run: Run) -> Iterator
     if not same_in_all(total > 0).all():
         return
     backward = 2 * w.blocks - 1 - np.arange(w.blocks)
-    yield from _buckets(w, held, np.minimum(BUCKET_BYTES, total), backward, group, run)
+    yield from _buckets(w, held, np.minimum(_bucket_bytes(group, run), total), backward, group, run)
     block = np.flatnonzero(same_in_all(per_block > 0))
     first = np.searchsorted(w.block, block)
     if zero >= 3:
@@ -76,7 +98,7 @@ def _exchange_in(w: Workload, held: Floats, group: _Group, run: Run) -> Iterator
             ops = _collective("all_gather", per_block[..., block], np.ones(len(block)), w, group, run)
             yield InsertedRows(ops, first, target, np.full(len(block), -1.0), phase, overlapped=True)
     elif zero and (w.phase == UPDATE).any():
-        ops = _collective("all_gather", per_block[..., block], np.ones(len(block)), w, group, run)
+        ops = _collective("all_gather", per_block[..., block], _exposed(w, block, run), w, group, run)
         yield InsertedRows(ops, first, 2 * w.blocks + block, np.full(len(block), np.inf), UPDATE)
 
 

@@ -19,6 +19,7 @@ from app.graphs.build import Builder
 from app.graphs.run import Run
 from app.graphs.schedule import EAGER_GAP_S, EAGER_HOST_SPREAD, Schedule, schedule
 from app.graphs.step_interval import step_interval
+from app.graphs.stragglers import in_step
 from app.ops.stacks import NO_WAIT
 from app.predictors.intervals.network_widths import network_widths
 from app.predictors.intervals.prior import width_at
@@ -126,7 +127,7 @@ def timeline(  # noqa: PLR0913  what is known of the rows, and how they run  # (
     """
     host, gap = (run.eager_host_s, EAGER_GAP_S) if launched else (0.0, 0.0)
     host_s, gap_s = host + waits_s[0], gap + waits_s[1]
-    done = schedule(w, answer.latency_s[of], host_s, run, gap_s=gap_s, transfer_s=transfer_s)
+    done = schedule(w, in_step(w, answer.latency_s[of], run), host_s, run, gap_s=gap_s, transfer_s=transfer_s)
     low, high = step_interval(done, answer, of, line, network_widths(answer.group, coverage))
     if run.engine_host != NO_WAIT:
         done, low, high = _behind_engine(done, low, high, run)

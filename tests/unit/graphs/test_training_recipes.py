@@ -13,6 +13,7 @@ from app.graphs.narrow_products import with_quantised_operands
 from app.graphs.roles import ADAPTER, EXPERTS, learning, of_experts
 from app.graphs.run import Parallelism, Run
 from app.graphs.step_memory import memory
+from app.graphs.stragglers import in_step, slowest_of
 from app.graphs.training_pass import training
 from app.ops import OP_CODE
 from app.ops.kinds import kinds_of, work_of
@@ -95,6 +96,34 @@ def test_training_quantises_both_operands_once(dtype: str, microscaled: bool, ea
     assert (w.ops.column("m")[narrow] <= w.ops.column("n")[narrow]).all()
     assert not any(name.endswith("quantised") for name in lower(LLAMA, RUN).names)
     assert with_quantised_operands(lower(LLAMA, RUN).ops) is not None
+
+
+def test_synchronous_training_waits_for_the_slowest_device() -> None:
+    assert slowest_of(1) == 1.0
+    assert 1.03 < slowest_of(8) < slowest_of(512) < slowest_of(10752) < 1.09
+    run = replace(RUN, parallelism=Parallelism(data=8))
+    w = with_gradient_exchange(training(lower(LLAMA, run), run), run)
+    times, collective = np.ones((len(w), 2)), w.ops.kind == OP_CODE["all_reduce"]
+    waited = in_step(w, times, run)
+    assert (waited[collective] == 1.0).all()
+    assert waited[~collective] == pytest.approx(slowest_of(8))
+    assert in_step(w, times, RUN) is times
+
+
+def test_megatron_sends_larger_buckets_and_gathers_behind_the_next_forward() -> None:
+    run = replace(RUN, batch=8, stack=MEGATRON, parallelism=Parallelism(data=4, zero=1))
+    plain, megatron = (
+        with_gradient_exchange(training(lower(LLAMA, each), each), each) for each in (replace(run, stack=None), run)
+    )
+    for w, bucket, gathers in ((plain, 25 * 2**20, 34.0), (megatron, 2 * 40e6, 3.0)):
+        sent, gathered = (w.ops.kind == OP_CODE[op] for op in ("reduce_scatter", "all_gather"))
+        assert (w.ops.column("message_bytes")[sent] == bucket).all()
+        assert w.runs[gathered].sum() == pytest.approx(gathers)  # of 32 layers, the embedding and the head
+    total = [
+        (w.ops.column("message_bytes") * w.runs)[w.ops.kind == OP_CODE["reduce_scatter"]].sum()
+        for w in (plain, megatron)
+    ]
+    assert total[0] == pytest.approx(total[1])
 
 
 def test_the_first_flash_attention_takes_longer() -> None:

@@ -87,6 +87,7 @@ def _workload(row: Row, gpu: str) -> Mapping[str, Any] | None:
             "dtype": "fp8" if gpu.startswith(_FP8_GPUS) else "fp16",
             "attention": "flash",
             "fused": True,
+            "software": "megatron",
             "optimizer": "adam",
             "gradient_accumulation": accumulated,
             "parallelism": split,
@@ -144,7 +145,7 @@ SOURCE = Source(
     assumptions=(
         "precision: fp16 (resnet; bert before Hopper) and fp8 (gpt3, llama, bert), as in NVIDIA's submissions",
         "one adapter of 400 Gb/s per GPU",
-        "bert: 256 tokens of 512 hold text, the rest is not computed; fused attention and element-wise operators; the"
+        "bert: 256 tokens of 512 hold text, the rest is not computed; fused as Megatron-LM and torch.compile do; the"
         " head, of the masked tokens alone, is left out",
         "resnet: channels last, fused element-wise operators",
         "parallelism: as the name of the configuration says; gpt3 always 4 x 8 with 6 chunks per stage; Llama-405B with"

@@ -1,0 +1,29 @@
+"""How much longer the slowest of several equal devices takes, which synchronous training waits for."""
+
+from __future__ import annotations
+
+from math import log, sqrt
+
+import numpy as np
+
+from app.graphs.run import Run
+from app.predictors.priors import IS_COLLECTIVE
+from app.tables.arrays import Floats
+from app.tables.workload import Workload
+
+# Standard deviation of the speed of equal GPUs: Sinha et al. (SC 2022) find those of a cluster 8 % apart on average,
+# taken for two standard deviations either way.
+_SPREAD = 0.02
+
+
+def slowest_of(devices: int) -> float:
+    """Return the expected time of the slowest of `devices` over the mean, for normally distributed times."""
+    return 1.0 + _SPREAD * sqrt(2.0 * log(devices))
+
+
+def in_step(w: Workload, latency_s: Floats, run: Run) -> Floats:
+    """Return the rows' times [n, g] on the slowest device of training; collectives are measured with all of them."""
+    if run.mode != "training" or run.parallelism.devices == 1:
+        return latency_s
+    slowest = np.where(IS_COLLECTIVE[w.ops.kind], 1.0, slowest_of(run.parallelism.devices))
+    return latency_s * slowest[:, None]
