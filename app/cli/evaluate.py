@@ -137,6 +137,25 @@ def serving_steps(
         json_file.write_text(json.dumps(points, indent=1) + "\n", "utf-8")
 
 
+@command.command("serving")
+def serving(
+    data: Data,
+    fit: Annotated[
+        bool, typer.Option("--fit", help="Also fit the times of stacks' hosts, with deployments held out (minutes).")
+    ] = False,
+) -> None:
+    """Compare measured loads on served LLMs with predictions: times to first token and per token, order, intervals."""
+    from app.evaluation.convnets_by_operators import shipped_engine
+    from app.evaluation.serving.report import lines
+    from app.evaluation.serving.study import evaluate_serving
+
+    study = evaluate_serving(data, shipped_engine(), fit=fit, progress=lambda line: typer.echo(line, err=True))
+    print("\n".join(lines(study.outcomes)))
+    for stack, found in study.fits.items():
+        times = ", ".join(f"{name} {value:.3g}" for name, value in found.host._asdict().items())
+        print(f"{stack}: times of the host fitted to all deployments: {times}")
+
+
 @command.command("scorecard")
 def scorecard(
     data: Data,

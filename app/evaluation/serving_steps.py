@@ -36,7 +36,7 @@ POINTS, CONFIGS = "serving_points/points.parquet", "model_configs"
 _MEAN_LENGTH = {True: 0.9, False: 1.0}
 # Tokens of prompts that SGLang prefills at once by default on GPUs of 80 GB and more (--chunked-prefill-size).
 _SGLANG_PREFILL_TOKENS = 16_384
-_CONFIG_OF = {
+CONFIG_OF = {
     "llama70b": "meta-llama--Meta-Llama-3.1-70B",
     "qwen32b": "Qwen--Qwen3-32B",
     "gptoss": "openai--gpt-oss-120b",
@@ -122,13 +122,14 @@ def evaluate_serving_steps(
     folder: Path, engine: Engine, progress: Callable[[str], None] = lambda line: None
 ) -> list[Predicted]:
     """Return a prediction for every point of the folder."""
-    configs = {model: _config(folder, name) for model, name in _CONFIG_OF.items()}
+    configs = {model: read_config(folder, name) for model, name in CONFIG_OF.items()}
     points = [point for point in read_points(folder) if point.model in configs]
     progress(f"{len(points)} points of {len({point.deployment for point in points})} deployments")
     return [predicted(point, configs[point.model], engine) for point in points]
 
 
-def _config(folder: Path, name: str) -> dict[str, Any]:
+def read_config(folder: Path, name: str) -> dict[str, Any]:
+    """Return a published configuration by its file's name."""
     config: dict[str, Any] = json.loads((folder / CONFIGS / f"{name}_config.json").read_text("utf-8"))
     return config
 
@@ -173,8 +174,8 @@ def _step_s(point: Point, config: Mapping[str, Any], engine: Engine, query: _Que
         mode=query.mode,
         batch=max(query.batch // point.attention_data, 1) * point.attention_data,
         sequence=query.sequence,
-        dtype=_dtype(point),  # type: ignore[arg-type]
-        kv_dtype=_kv_dtype(point),  # type: ignore[arg-type]
+        dtype=dtype_of(point),  # type: ignore[arg-type]
+        kv_dtype=kv_dtype_of(point),  # type: ignore[arg-type]
         software=point.stack,
         parallelism=_parallelism(point),
     )
@@ -201,7 +202,7 @@ def _parallelism(point: Point) -> ParallelismIn:
     return ParallelismIn(tensor=point.devices, attention_data=point.attention_data, expert=point.expert_parallel)
 
 
-def _kv_dtype(point: Point) -> str | None:
+def kv_dtype_of(point: Point) -> str | None:
     """Return the number format of the KV cache, which the source does not say.
 
     InferenceX asks vLLM and TensorRT-LLM for FP8 beside narrow weights, SGLang for none.
@@ -209,7 +210,7 @@ def _kv_dtype(point: Point) -> str | None:
     return "fp8" if point.precision != "bf16" and point.stack != "sglang" else None
 
 
-def _dtype(point: Point) -> str:
+def dtype_of(point: Point) -> str:
     """Return the number format of the linear layers, or of the experts where theirs is another."""
     if point.model == "gptoss":
         return "w4a8_mxfp4_mxfp8" if point.gpu.startswith("b") else "w4a16_mxfp4"

@@ -21,7 +21,8 @@ class EngineLimits(NamedTuple):
     mixes           1: prompts are computed beside decoding sequences; 0: in steps of their own, which come first
     splits          1: prompts are computed in chunks that fill the budget; 0: whole
     reserved        share of a sequence's output that is reserved when it is admitted
-    request_s       host seconds of a request before its first step
+    request_s       seconds from a request's arrival until the engine has it, others aside
+    serial_s, serial_token_s  host seconds of a request, and of a token of its prompt, for which other requests wait
     """
 
     budget_tokens: float
@@ -33,6 +34,8 @@ class EngineLimits(NamedTuple):
     splits: float
     reserved: float
     request_s: float
+    serial_s: float
+    serial_token_s: float
 
 
 @compiled
@@ -42,6 +45,12 @@ def held_bytes(limits: EngineLimits, context: float) -> float:
     at = before(contexts, context)
     slope = (bytes_at[at + 1] - bytes_at[at]) / (contexts[at + 1] - contexts[at])
     return float(max(bytes_at[at] + slope * (context - contexts[at]), 0.0))
+
+
+@compiled
+def serial_s(limits: EngineLimits, prompt: float) -> float:
+    """Return the seconds that a request keeps the host's front end from the next one."""
+    return limits.serial_s + limits.serial_token_s * prompt
 
 
 @compiled

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from app.runtime.compiled import compiled
-from app.serving.engine_limits import EngineLimits, admitted_bytes
+from app.serving.engine_limits import EngineLimits, admitted_bytes, serial_s
 from app.serving.requests import Requests
 from app.serving.step_times import (
     ACCEPTED,
@@ -105,6 +105,7 @@ class _State(NamedTuple):
     """What changes: counts of requests, by the first indices below; and figures, by the second ones.
 
     computed   float64 [n], tokens of every prompt that are computed
+    ready      float64 [n], seconds at which the engine has every request
     arrived, first, ended  float64 [n], as of Simulated
     spent, ran  float64 [2], seconds and number of steps without and with prompts
     """
@@ -112,6 +113,7 @@ class _State(NamedTuple):
     counts: Ints
     figures: Floats
     computed: Floats
+    ready: Floats
     arrived: Floats
     first: Floats
     ended: Floats
@@ -119,21 +121,31 @@ class _State(NamedTuple):
     ran: Floats
 
 
-# Requests before these have arrived, run, and have their first token; sequences that run, and those that decode.
-_RELEASED, _ADMITTED, _PREFILLED, _RUNNING, _DECODING = range(5)
-# Seconds; decode steps since the start; keys of decoding sequences; bytes that are reserved, and the most that were;
-# decoding and running sequences times seconds.
-_CLOCK, _STEPS, _KEYS, _HELD, _MOST_HELD, _DECODED, _RAN = range(7)
+# Requests before these have been sent, are with the engine, run, and have their first token; sequences that run, and
+# those that decode.
+_SENT, _RELEASED, _ADMITTED, _PREFILLED, _RUNNING, _DECODING = range(6)
+# Seconds; seconds at which the front end is free; decode steps since the start; keys of decoding sequences; bytes that
+# are reserved, and the most that were; decoding and running sequences times seconds.
+_CLOCK, _FRONT, _STEPS, _KEYS, _HELD, _MOST_HELD, _DECODED, _RAN = range(8)
 _Ends = list[tuple[float, int]]
 
 
 @compiled
+def _send(limits: EngineLimits, requests: Requests, state: _State, seconds: float) -> None:
+    """Send the next request at this time: the front end passes requests on one after another."""
+    counts, figures = state.counts, state.figures
+    one = counts[_SENT]
+    figures[_FRONT] = max(figures[_FRONT], seconds) + serial_s(limits, requests.prompt[one])
+    state.arrived[one], state.ready[one] = seconds, figures[_FRONT] + limits.request_s
+    counts[_SENT] += 1
+
+
+@compiled
 def _admit(limits: EngineLimits, requests: Requests, state: _State) -> None:
-    """Let arrived requests run, in their order, as long as there is a place and memory for the next one."""
-    counts, figures, n = state.counts, state.figures, len(requests.prompt)
-    if requests.in_flight == 0:
-        while counts[_RELEASED] < n and state.arrived[counts[_RELEASED]] <= figures[_CLOCK]:
-            counts[_RELEASED] += 1
+    """Let requests run, in their order, as long as there is a place and memory for the next one."""
+    counts, figures = state.counts, state.figures
+    while counts[_RELEASED] < counts[_SENT] and state.ready[counts[_RELEASED]] <= figures[_CLOCK]:
+        counts[_RELEASED] += 1
     while counts[_ADMITTED] < counts[_RELEASED] and counts[_RUNNING] < limits.sequences:
         need = _reserved_bytes(limits, requests, counts[_ADMITTED])
         if figures[_HELD] + need > limits.kv_bytes:
@@ -145,12 +157,12 @@ def _admit(limits: EngineLimits, requests: Requests, state: _State) -> None:
 
 
 @compiled
-def _until_arrival(requests: Requests, state: _State, together: float, each: float) -> float:
-    """Return how many steps of `each` seconds, at most `together`, run before the next request arrives."""
+def _until_arrival(state: _State, together: float, each: float) -> float:
+    """Return how many steps of `each` seconds, at most `together`, run before the engine has the next request."""
     released = state.counts[_RELEASED]
-    if requests.in_flight > 0 or released == len(requests.prompt):
+    if released == state.counts[_SENT]:
         return together
-    return float(max(min(together, np.ceil((state.arrived[released] - state.figures[_CLOCK]) / each)), 1.0))
+    return float(max(min(together, np.ceil((state.ready[released] - state.figures[_CLOCK]) / each)), 1.0))
 
 
 @compiled
@@ -165,7 +177,7 @@ def _advance(times: StepTimes, limits: EngineLimits, requests: Requests, state: 
     context = figures[_KEYS] / max(decoding, 1) + 0.5 * accepted * (together - 1.0)
     each = step_s(times, Step(beside, context, chunks.tokens, chunks.prompts, chunks.attention_s))
     if not prompted:
-        together = _until_arrival(requests, state, together, each)
+        together = _until_arrival(state, together, each)
     seconds, kind = together * each, int(prompted)
     state.spent[kind] += seconds
     state.ran[kind] += together
@@ -201,20 +213,30 @@ def _end(limits: EngineLimits, requests: Requests, state: _State, ends: _Ends, a
         counts[_RUNNING] -= 1
         figures[_KEYS] -= requests.prompt[one] + 1.0 + accepted * np.ceil((requests.output[one] - 1.0) / accepted)
         figures[_HELD] -= _reserved_bytes(limits, requests, one)
-        if requests.in_flight > 0 and counts[_RELEASED] < len(requests.prompt):
-            state.arrived[counts[_RELEASED]] = figures[_CLOCK]
-            counts[_RELEASED] += 1
+        if counts[_SENT] < len(requests.prompt):
+            _send(limits, requests, state, figures[_CLOCK])
 
 
 @compiled
-def _begin(requests: Requests) -> _State:
+def _begin(limits: EngineLimits, requests: Requests) -> _State:
+    """Return the state before the first step: requests with a time of arrival, or those in flight, are sent."""
     n = len(requests.prompt)
-    arrived, counts = requests.arrival_s.copy(), np.zeros(5, dtype=np.intp)
-    counts[_RELEASED] = min(requests.in_flight, n)
-    arrived[: counts[_RELEASED]] = 0.0
-    return _State(
-        counts, np.zeros(7), np.zeros(n), arrived, np.full(n, np.nan), np.full(n, np.nan), np.zeros(2), np.zeros(2)
+    nothing = np.full(n, np.nan)
+    state = _State(
+        np.zeros(6, dtype=np.intp),
+        np.zeros(8),
+        np.zeros(n),
+        nothing,
+        nothing.copy(),
+        nothing.copy(),
+        nothing.copy(),
+        np.zeros(2),
+        np.zeros(2),
     )
+    closed = requests.in_flight > 0
+    for one in range(min(requests.in_flight, n) if closed else n):
+        _send(limits, requests, state, 0.0 if closed else requests.arrival_s[one])
+    return state
 
 
 @compiled
@@ -223,7 +245,7 @@ def simulate(times: StepTimes, limits: EngineLimits, requests: Requests) -> Simu
 
     Requests wait until the engine has a place and memory for them; one that never fits waits forever (NaN).
     """
-    state, accepted = _begin(requests), times.scalars[ACCEPTED]
+    state, accepted = _begin(limits, requests), times.scalars[ACCEPTED]
     counts, figures = state.counts, state.figures
     # Decode steps since the start at which each decoding sequence ends, a heap.
     ends = [(0.0, 0)]
@@ -231,16 +253,14 @@ def simulate(times: StepTimes, limits: EngineLimits, requests: Requests) -> Simu
     for _ in range(MOST_STEPS):
         _admit(limits, requests, state)
         if counts[_PREFILLED] == counts[_ADMITTED] and counts[_DECODING] == 0:  # idle, for ever if nothing can follow
-            if counts[_ADMITTED] < counts[_RELEASED] or counts[_RELEASED] == len(requests.prompt):
+            if counts[_ADMITTED] < counts[_RELEASED] or counts[_RELEASED] == counts[_SENT]:
                 break
-            figures[_CLOCK] = state.arrived[counts[_RELEASED]]
+            figures[_CLOCK] = state.ready[counts[_RELEASED]]
             continue
         ready = _advance(times, limits, requests, state, ends)
         _answer(requests, state, ends, accepted, ready)
         _end(limits, requests, state, ends, accepted)
-    busy, host = max(state.spent.sum(), 1e-12), limits.request_s
+    busy = max(state.spent.sum(), 1e-12)
     means = state.spent / np.maximum(state.ran, 1.0)
     decoded, ran = figures[_DECODED] / busy, figures[_RAN] / busy
-    return Simulated(
-        state.arrived, state.first + host, state.ended + host, decoded, ran, figures[_MOST_HELD], means[0], means[1]
-    )
+    return Simulated(state.arrived, state.first, state.ended, decoded, ran, figures[_MOST_HELD], means[0], means[1])

@@ -17,7 +17,6 @@ class Stack(NamedTuple):
     splits          prompts are computed in chunks that fill the budget, not whole
     memory_share    share of a GPU's memory for weights, activations, keys and values
     reserved        share of an output's keys and values that a sequence has on average or from its admission on
-    host_step_s, host_sequence_s, request_s  the host's time of a step, of a sequence in it, and of a request
     source          where this is written
     """
 
@@ -29,10 +28,24 @@ class Stack(NamedTuple):
     splits: bool
     memory_share: float
     reserved: float
-    host_step_s: float
-    host_sequence_s: float
-    request_s: float
     source: str
+
+
+class HostTimes(NamedTuple):
+    """What the host of a serving stack takes, seconds.
+
+    step_s, sequence_s      of every step, and of every sequence that decodes in it
+    request_s               from a request's arrival until the engine has it, others aside
+    serial_s, serial_token_s  of a request, and of a token of its prompt, for which other requests wait
+    prefill                 factor on steps with prompts, which run outside of CUDA graphs
+    """
+
+    step_s: float = 0.0
+    sequence_s: float = 0.0
+    request_s: float = 0.0
+    serial_s: float = 0.0
+    serial_token_s: float = 0.0
+    prefill: float = 1.0
 
 
 STACKS = {
@@ -45,9 +58,6 @@ STACKS = {
         True,
         0.9,
         0.5,
-        0.0,
-        0.0,
-        0.0,
         "vllm engine/arg_utils.py EngineArgs.get_batch_defaults, gpu_memory_utilization; a full cache preempts, so a "
         "sequence holds half of its output on average",
     ),
@@ -60,9 +70,6 @@ STACKS = {
         True,
         0.88,
         0.7,
-        0.0,
-        0.0,
-        0.0,
         "sglang srt/server_args.py chunked_prefill_size, mem_fraction_static; managers/schedule_policy.py "
         "init_new_token_ratio 0.7",
     ),
@@ -75,10 +82,9 @@ STACKS = {
         False,
         0.9,
         1.0,
-        0.0,
-        0.0,
-        0.0,
         "tensorrt_llm llmapi/llm_args.py max_num_tokens, max_batch_size, free_gpu_memory_fraction; capacity scheduler "
         "GUARANTEED_NO_EVICT",
     ),
 }
+
+HOST = {"vllm": HostTimes(), "sglang": HostTimes(), "trtllm": HostTimes()}

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from app.runtime.compiled import compiled
-from app.serving.engine_limits import EngineLimits, most_sequences
+from app.serving.engine_limits import EngineLimits, most_sequences, serial_s
 from app.serving.step_times import (
     ACCEPTED,
     REPLICAS,
@@ -106,6 +106,7 @@ def closed_loop(times: StepTimes, limits: EngineLimits, shape: Shape, concurrenc
     """
     most = max(min(concurrency, most_sequences(limits, shape.prompt - shape.cached, shape.output)), 1.0)
     others, later = (most - 1.0) / most, max(shape.output - 1.0, 0.0)
+    front = limits.request_s + serial_s(limits, shape.prompt)
     decoding, rate = most, 0.0
     decode = mixed = ttft = tpot = 0.0
     cost = _Prefill(0.0, 1.0, 0.0)
@@ -114,9 +115,10 @@ def closed_loop(times: StepTimes, limits: EngineLimits, shape: Shape, concurrenc
         cost = _prefill(times, limits, shape, others * decoding, rate * mixed)
         mixed = cost.step_s
         tpot = decode / times.scalars[ACCEPTED] / max(1.0 - others * rate * cost.added_s, 0.05)
-        waiting = others * rate * max(ttft - limits.request_s, 0.0)
-        own = max(np.ceil(cost.steps), 1.0) * mixed
-        ttft = limits.request_s + own + waiting * cost.steps * mixed
+        waiting = others * rate * max(ttft - front, 0.0)
+        # A request finds a step that runs, unless it is alone.
+        own = max(np.ceil(cost.steps), 1.0) * mixed + 0.5 * others * decode
+        ttft = front + own + waiting * cost.steps * mixed
         found = most / (ttft + later * tpot)
         rate = found if rate == 0.0 else rate + _DAMPING * (found - rate)
         decoding = min(rate * later * tpot, most)
@@ -130,6 +132,7 @@ def open_load(times: StepTimes, limits: EngineLimits, shape: Shape, rate: float)
     """Return the steady state of `rate` requests a second; its times are infinite where there is none."""
     most = most_sequences(limits, shape.prompt - shape.cached, shape.output)
     later = max(shape.output - 1.0, 0.0)
+    front = limits.request_s + serial_s(limits, shape.prompt)
     decoding, decode, mixed, tpot, ttft = 1.0, 0.0, 0.0, 0.0, 0.0
     cost = _Prefill(0.0, 1.0, 0.0)
     for _ in range(_ROUNDS):
@@ -141,9 +144,9 @@ def open_load(times: StepTimes, limits: EngineLimits, shape: Shape, rate: float)
         # Prompts queue for one another, and for the step that runs as they arrive.
         used = min(rate * cost.steps * mixed, 0.999)
         own = max(np.ceil(cost.steps), 1.0) * mixed
-        ttft = limits.request_s + own + 0.5 * decode * (1.0 - used) + 0.5 * used / (1.0 - used) * cost.steps * mixed
+        ttft = front + own + 0.5 * decode * (1.0 - used) + 0.5 * used / (1.0 - used) * cost.steps * mixed
         decoding += _DAMPING * (min(rate * later * tpot, 4.0 * most + 4.0) - decoding)
-    running = rate * (ttft - limits.request_s + later * tpot)
+    running = rate * (ttft - front + later * tpot)
     if running > most or rate * cost.added_s >= 1.0 or rate * cost.steps * mixed >= 1.0:
         ttft = tpot = np.inf
     return Steady(ttft, tpot, ttft + later * tpot, rate, decoding, running, decode, mixed, rate * cost.added_s)

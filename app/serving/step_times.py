@@ -46,9 +46,9 @@ class StepTimes(NamedTuple):
 
 # Attention replicas; pipeline stages; seconds between two stages; host seconds of a step, and of a sequence in it;
 # tokens that a sequence computes in a decode step, those of them that are kept, and the time of drafting as a share of
-# the step.
-REPLICAS, STAGES, TRANSFER_S, HOST_STEP_S, HOST_SEQUENCE_S, VERIFIED, ACCEPTED, DRAFTING = range(8)
-SCALARS = 8
+# the step; factor on steps with prompts.
+REPLICAS, STAGES, TRANSFER_S, HOST_STEP_S, HOST_SEQUENCE_S, VERIFIED, ACCEPTED, DRAFTING, PREFILL = range(9)
+SCALARS = 9
 
 
 class Step(NamedTuple):
@@ -132,4 +132,6 @@ def step_s(times: StepTimes, step: Step) -> float:
         seconds += _plane(times.sequences, times.contexts, times.decode, sequences, context)
         drafted = scalars[DRAFTING] * seconds
     seconds += drafted + step.attention_s / scalars[STAGES] + scalars[STAGES] * scalars[TRANSFER_S]
+    if step.prompts > 0.0:
+        seconds *= scalars[PREFILL]
     return float(seconds + scalars[HOST_STEP_S] + scalars[HOST_SEQUENCE_S] * step.decodes)

@@ -19,7 +19,7 @@ from app.services.models.builtin import find_config
 from app.services.models.networks import Network
 from app.services.models.resolve_networks import resolve_network
 from app.serving.requests import Lengths
-from app.serving.stacks import STACKS, Stack
+from app.serving.stacks import HOST, STACKS, HostTimes, Stack
 from app.wire.decoding import summary
 from app.wire.network_form import ModelWorkload, ParallelismIn
 from app.wire.serving_form import ServingLoad, ServingParallelism, ServingWorkload
@@ -40,8 +40,9 @@ class Deployment(NamedTuple):
     network: Network
     run: Run
     architecture: Architecture
-    stack: Stack
     stack_name: str
+    stack: Stack
+    host: HostTimes
     engines: int
     lengths: Lengths
 
@@ -94,7 +95,9 @@ def resolve_deployment(workload: ServingWorkload) -> Deployment:
             _given(workload), "serving engines batch decoders: this network has an encoder beside its decoder"
         )
     name = STACK_NAMES[int(code)]
-    return Deployment(workload, network, run, architecture, STACKS[name], name, int(split.replicas), lengths)
+    return Deployment(
+        workload, network, run, architecture, name, STACKS[name], HOST[name], int(split.replicas), lengths
+    )
 
 
 def _given(workload: ServingWorkload) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -9,8 +10,9 @@ import numpy as np
 from app.graphs.step_memory import Memory
 from app.services.models.networks import prepare
 from app.services.serving.deployment import Deployment, run_of
-from app.services.serving.step_tables import Axes, Tables, axes_of
+from app.services.serving.step_tables import Axes, TableQuery, Tables, axes_of, step_tables
 from app.serving.engine_limits import EngineLimits
+from app.serving.stacks import HostTimes
 from app.serving.steady_state import Shape
 from app.serving.step_times import (
     ACCEPTED,
@@ -18,6 +20,7 @@ from app.serving.step_times import (
     HOST_SEQUENCE_S,
     HOST_STEP_S,
     LEAST_S,
+    PREFILL,
     REPLICAS,
     SCALARS,
     STAGES,
@@ -50,6 +53,13 @@ class Engine(NamedTuple):
     kv_capacity_bytes: float
 
 
+def engines_on(query: TableQuery, deployment: Deployment, specs: Sequence[GpuSpec]) -> list[Engine]:
+    """Return the deployment's engine on each target of the query, whose specifications are `specs`."""
+    settings = [settings_of(deployment, spec) for spec in specs]
+    tables = step_tables(query, deployment, _axes(deployment, settings))
+    return [_engine(deployment, spec, settings[k], tables, k) for k, spec in enumerate(specs)]
+
+
 def settings_of(deployment: Deployment, spec: GpuSpec) -> Settings:
     """Return the settings that the request gives, else the stack's defaults on this GPU."""
     workload, stack = deployment.workload, deployment.stack
@@ -62,7 +72,7 @@ def settings_of(deployment: Deployment, spec: GpuSpec) -> Settings:
     return Settings(budget, sequences, workload.memory_share or stack.memory_share)
 
 
-def axes_for(deployment: Deployment, settings: list[Settings]) -> Axes:
+def _axes(deployment: Deployment, settings: list[Settings]) -> Axes:
     """Return axes that hold the steps of all these settings."""
     budget = max(one.budget_tokens for one in settings)
     sequences = max(one.sequences for one in settings)
@@ -75,18 +85,18 @@ def axes_for(deployment: Deployment, settings: list[Settings]) -> Axes:
     return axes_of(budget + 0.0, verified * sequences, lengths.prompt, lengths.output, float(positions))
 
 
-def memory_of(deployment: Deployment, budget_tokens: int) -> Memory:
+def _memory(deployment: Deployment, budget_tokens: int) -> Memory:
     """Return the memory of a device while it computes a step's prompts; keys and values are none of it."""
     sequence = int(max(min(budget_tokens, deployment.lengths.prompt), 1))
     run = run_of(deployment, mode="prefill", batch=deployment.attention_replicas, sequence=sequence)
     return prepare(deployment.network, run).memory._replace(kv_cache=0.0)
 
 
-def engine_on(deployment: Deployment, spec: GpuSpec, settings: Settings, tables: Tables, k: int) -> Engine:
+def _engine(deployment: Deployment, spec: GpuSpec, settings: Settings, tables: Tables, k: int) -> Engine:
     """Return the engine on the k-th GPU type of the tables."""
-    memory, replicas = memory_of(deployment, settings.budget_tokens), deployment.attention_replicas
+    memory, replicas = _memory(deployment, settings.budget_tokens), deployment.attention_replicas
     capacity = max(settings.memory_share * spec.memory_bytes - memory.required_bytes, 0.0)
-    stack = deployment.stack
+    stack, host = deployment.stack, deployment.host
     limits = EngineLimits(
         budget_tokens=float(settings.budget_tokens * replicas),
         sequences=float(settings.sequences * replicas),
@@ -96,9 +106,21 @@ def engine_on(deployment: Deployment, spec: GpuSpec, settings: Settings, tables:
         mixes=float(stack.mixes),
         splits=float(stack.splits),
         reserved=stack.reserved,
-        request_s=stack.request_s,
+        request_s=host.request_s,
+        serial_s=host.serial_s,
+        serial_token_s=host.serial_token_s,
     )
     return Engine(_times(deployment, tables, k), limits, settings, memory, capacity)
+
+
+def with_host(engine: Engine, host: HostTimes) -> Engine:
+    """Return the engine with other times of its host."""
+    scalars = engine.times.scalars.copy()
+    scalars[[HOST_STEP_S, HOST_SEQUENCE_S, PREFILL]] = host.step_s, host.sequence_s, host.prefill
+    limits = engine.limits._replace(
+        request_s=host.request_s, serial_s=host.serial_s, serial_token_s=host.serial_token_s
+    )
+    return engine._replace(times=engine.times._replace(scalars=scalars), limits=limits)
 
 
 def shape_of(deployment: Deployment) -> Shape:
@@ -119,7 +141,8 @@ def _times(deployment: Deployment, tables: Tables, k: int) -> StepTimes:
     scalars[REPLICAS] = deployment.attention_replicas
     scalars[STAGES] = deployment.run.parallelism.pipeline
     scalars[TRANSFER_S] = 0.0
-    scalars[HOST_STEP_S], scalars[HOST_SEQUENCE_S] = deployment.stack.host_step_s, deployment.stack.host_sequence_s
+    host = deployment.host
+    scalars[HOST_STEP_S], scalars[HOST_SEQUENCE_S], scalars[PREFILL] = host.step_s, host.sequence_s, host.prefill
     scalars[VERIFIED], scalars[ACCEPTED], scalars[DRAFTING] = _speculation(deployment)
     return StepTimes(
         axes.tokens, parts[0], axes.sequences, parts[1], axes.contexts, parts[2], axes.chunks, axes.ratios, parts[3],

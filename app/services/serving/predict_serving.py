@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from math import exp, hypot, log
-from statistics import NormalDist
 
 import numpy as np
 
 from app.engine.gpu_rows import GpuRows, Snapshot
 from app.errors import BadInput, FieldError
 from app.graphs.run import Mode
+from app.predictors.intervals.prior import width_at
 from app.runtime.cancellation import check_cancelled
 from app.services.models.networks import prepare
 from app.services.models.predict_networks import predict_network
 from app.services.operators.common import require_predictor, supported_targets, unsupported_dtypes
 from app.services.serving.deployment import Deployment, model_workload, resolve_deployment
-from app.services.serving.engines import Engine, axes_for, engine_on, settings_of, shape_of
+from app.services.serving.engines import Engine, engines_on, shape_of
 from app.services.serving.load_figures import LoadFigures, Times, load_figures, sequence_limit
-from app.services.serving.step_tables import TableQuery, step_tables
+from app.services.serving.step_tables import TableQuery
 from app.tables.arrays import Ints
 from app.tables.gpus import GpuSpec
 from app.tables.ops import OpTable
 from app.wire.kernel_workload import GpuRef
 from app.wire.network_form import ModelRequest
-from app.wire.prediction_form import Interval, MemoryParts, MemoryUse, Prediction
+from app.wire.prediction_form import Interval, MemoryParts, MemoryUse, Prediction, Skipped
 from app.wire.serving_form import (
     KvCacheUse,
     ServedFigures,
@@ -51,22 +51,37 @@ def predict_serving(snapshot: Snapshot, request: ServingRequest, *, max_rows: in
     refs = _refs(request, rows, targets)
     require_predictor(engine, rows, request.predictor, targets)
     deployment = resolve_deployment(request.workload)
-    step = prepare(deployment.network, deployment.run)
-    refusal = None if request.gpus == "all" else partial(_refusal, step.distinct.table)
-    targets, skipped = supported_targets(engine, step.distinct.table, step.work, rows.table(), targets, refusal)
+    targets, skipped = runnable(snapshot, rows, deployment, targets, every=request.gpus == "all")
     if not targets:
         return ServingResponse([], skipped)
-    settings = [settings_of(deployment, rows.spec(target)) for target in targets]
-    query = TableQuery(engine, rows.table(), targets, request.predictor)
-    tables = step_tables(query, deployment, axes_for(deployment, settings))
-    predictions = []
-    answer = _Answer(snapshot, request, deployment, max_rows)
-    for k, target in enumerate(targets):
+    specs = [rows.spec(target) for target in targets]
+    engines = engines_on(TableQuery(engine, rows.table(), targets, request.predictor), deployment, specs)
+    answer, predictions = _Answer(snapshot, request, deployment, max_rows), []
+    for target, spec, served in zip(targets, specs, engines, strict=True):
         check_cancelled()
-        spec = rows.spec(target)
-        served = engine_on(deployment, spec, settings[k], tables, k)
         predictions.append(answer.on(refs[target], spec, served, load_figures(deployment, served)))
     return ServingResponse(predictions, skipped)
+
+
+def predict_served(
+    snapshot: Snapshot, request: ServingRequest, deployment: Deployment, spec: GpuSpec, engine: Engine
+) -> ServingPrediction:
+    """Return the answer of a request for one GPU whose engine is known."""
+    assert request.gpu is not None
+    answer = _Answer(snapshot, request, deployment, max_rows=2**62)
+    return answer.on(request.gpu, spec, engine, load_figures(deployment, engine))
+
+
+def runnable(
+    snapshot: Snapshot, rows: GpuRows, deployment: Deployment, targets: list[int], *, every: bool
+) -> tuple[list[int], list[Skipped]]:
+    """Return the targets that compute in the model's number formats, and of `every` GPU the others, skipped.
+
+    Raises BadInput for GPUs that were named and do not.
+    """
+    step = prepare(deployment.network, deployment.run)
+    refusal = None if every else partial(_refusal, step.distinct.table)
+    return supported_targets(snapshot.engine, step.distinct.table, step.work, rows.table(), targets, refusal)
 
 
 def _refs(request: ServingRequest, rows: GpuRows, targets: Sequence[int]) -> Mapping[int, GpuRef]:
@@ -174,14 +189,9 @@ def _milliseconds(seconds: float) -> float | None:
 def _ends(step: Prediction, width: float) -> tuple[float, float, float]:
     """Return the interval of a step relative to its time, widened by log-space `width`, and its coverage."""
     middle, ends = step.latency_ms, step.interval_ms
-    wide = width * _quantile(ends.coverage) / _quantile(_AT)
+    wide = width * width_at(ends.coverage)
     below, above = (hypot(log(max(one, 1e-9 * middle) / middle), wide) for one in (ends.low, ends.high))
     return exp(-below), exp(above), ends.coverage
-
-
-def _quantile(coverage: float) -> float:
-    """Return the half-width that holds this share of a standard normal variable."""
-    return NormalDist().inv_cdf(0.5 + 0.5 * coverage)
 
 
 def _spread(times: Times | None, ends: tuple[float, float, float]) -> ServedTime | None:

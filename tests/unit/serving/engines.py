@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from app.serving.engine_limits import EngineLimits
-from app.serving.step_times import SCALARS, StepTimes
+from app.serving.step_times import ACCEPTED, HOST_STEP_S, PREFILL, REPLICAS, SCALARS, STAGES, VERIFIED, StepTimes
 
 TOKENS = np.exp2(np.arange(15.0))
 SEQUENCES = np.exp2(np.arange(11.0))
@@ -13,39 +13,29 @@ CONTEXTS = np.exp2(np.arange(4.0, 16.0))
 RATIOS = np.exp2(np.arange(4.0))
 
 
-def step_times(
-    base_s: float = 5e-3,
-    token_s: float = 20e-6,
-    key_s: float = 1e-9,
-    *,
-    replicas: int = 1,
-    host_s: float = 0.0,
-    verified: float = 1.0,
-    accepted: float = 1.0,
-) -> StepTimes:
-    """Steps of base_s + token_s x tokens + key_s x keys of all sequences; attention of chunks is next to nothing."""
+def step_times(base_s: float = 5e-3, token_s: float = 20e-6, key_s: float = 1e-9, **more: float) -> StepTimes:
+    """Steps of base_s + token_s x tokens + key_s x keys of all sequences; attention of chunks is next to nothing.
+
+    more  host_s of a step, replicas, verified, accepted, prefill
+    """
     body = np.log(base_s + token_s * TOKENS)
     decode = np.log(key_s * SEQUENCES[:, None] * CONTEXTS[None, :])
     nothing = np.log(np.full((len(TOKENS), len(RATIOS)), 1e-9))
     scalars = np.zeros(SCALARS)
-    scalars[:8] = (replicas, 1.0, 0.0, host_s, 0.0, verified, accepted, 0.0)
+    scalars[HOST_STEP_S] = more.pop("host_s", 0.0)
+    places = {"replicas": REPLICAS, "verified": VERIFIED, "accepted": ACCEPTED, "prefill": PREFILL}
+    scalars[[STAGES, *places.values()]] = 1.0
+    for name, value in more.items():
+        scalars[places[name]] = value
     return StepTimes(
         np.log(TOKENS), body, np.log(SEQUENCES), np.log(np.full(len(SEQUENCES), 1e-9)), np.log(CONTEXTS), decode,
         np.log(TOKENS), np.log(RATIOS), nothing, scalars,
     )  # fmt: skip
 
 
-def limits(
-    budget: float = 8192.0,
-    sequences: float = 256.0,
-    kv_bytes: float = 1e12,
-    *,
-    mixes: bool = True,
-    splits: bool = True,
-    reserved: float = 0.5,
-    request_s: float = 0.0,
-) -> EngineLimits:
-    """An engine whose sequences keep a kilobyte a token."""
-    return EngineLimits(
-        budget, sequences, kv_bytes, CONTEXTS, 1000.0 * CONTEXTS, float(mixes), float(splits), reserved, request_s
-    )
+_FREE = EngineLimits(8192.0, 256.0, 1e12, CONTEXTS, 1000.0 * CONTEXTS, 1.0, 1.0, 0.5, 0.0, 0.0, 0.0)
+
+
+def limits(budget: float = 8192.0, **more: float) -> EngineLimits:
+    """An engine whose sequences keep a kilobyte a token; `more` are fields of its limits."""
+    return _FREE._replace(budget_tokens=budget, **{name: float(value) for name, value in more.items()})  # type: ignore[arg-type]

@@ -101,6 +101,16 @@ def test_the_host_adds_to_every_step_and_every_request() -> None:
     assert slow.ended_s[0] == pytest.approx(plain.ended_s[0] + 11e-3)
     late = simulate(step_times(), limits(request_s=0.02), one(16.0, 11.0))
     assert late.first_s[0] == pytest.approx(plain.first_s[0] + 0.02)
+    prompt = simulate(step_times(prefill=2.0), limits(), one(1000.0, 1.0))
+    assert prompt.first_s[0] == pytest.approx(2.0 * (BASE + 1000.0 * TOKEN), rel=0.01)
+
+
+def test_the_front_end_passes_requests_on_one_after_another() -> None:
+    host = limits(request_s=0.5, serial_s=0.1, serial_token_s=1e-4)
+    found = simulate(step_times(), host, burst(Lengths(1000.0, 1.0, 0.0, 0.0), 3, 0))
+    prompt = BASE + 1000.0 * TOKEN
+    assert found.first_s.tolist() == pytest.approx([0.5 + 0.2 * k + prompt for k in (1, 2, 3)], rel=0.01)
+    assert found.arrived_s.tolist() == [0.0, 0.0, 0.0]
 
 
 def test_a_closed_loop_starts_a_request_when_one_ends() -> None:
@@ -131,7 +141,7 @@ ENGINES = [
     (step_times(), limits()),
     (step_times(), limits(mixes=False)),
     (step_times(key_s=4e-9), limits(2048.0)),
-    (step_times(base_s=20e-3, replicas=4), limits(32768.0, 1024.0)),
+    (step_times(base_s=20e-3, replicas=4), limits(32768.0, sequences=1024.0)),
 ]
 
 

@@ -1,0 +1,1 @@
+"""Served deployments that others measured, against predictions of kind `serving`."""

@@ -1,0 +1,121 @@
+"""Tables of `gpucast evaluate serving`: errors by part, coverage of intervals, and order of deployments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+
+from app.evaluation.serving.cases import Case
+from app.evaluation.serving.outcomes import Outcome
+from app.evaluation.serving.read_points import INFERENCEX
+from app.tables.arrays import Floats
+from app.wire.serving_form import ServedTime
+
+FIGURES = ("ttft_ms", "tpot_ms", "e2e_ms")
+_PARTS: dict[str, Callable[[Case], str]] = {
+    "source": lambda case: case.source,
+    "model": lambda case: f"{case.source} {case.model}",
+    "GPU": lambda case: f"{case.source} {case.gpu}",
+    "format": lambda case: f"{case.source} {case.dtype}",
+    "stack": lambda case: f"{case.source} {case.stack}",
+    "deployment": lambda case: case.deployment,
+}
+
+
+class Errors(NamedTuple):
+    """Relative errors of one figure, percent: mean and median of their size, mean; and points within the interval.
+
+    held_out  mean size with times of the host that were fitted without the deployment; NaN: nothing was fitted
+    """
+
+    points: int
+    mape: float
+    median: float
+    bias: float
+    within: float
+    held_out: float
+    held_out_median: float
+
+
+def errors(found: Sequence[Outcome], figure: str) -> Errors:
+    """Return the errors of a figure of FIGURES, over what was measured and is not saturated."""
+    rows = [row for one in found if (row := _row(one, figure)) is not None]
+    if not rows:
+        return Errors(0, *[np.nan] * 6)
+    measured, mean, low, high, held_out = np.array(rows).T
+    off, held = _percent(mean, measured), np.abs(_percent(held_out, measured))
+    within = float(100.0 * np.mean((low <= measured) & (measured <= high)))
+    known = held[np.isfinite(held)]
+    apart = (float(known.mean()), float(np.median(known))) if len(known) else (np.nan, np.nan)
+    size = np.abs(off)
+    return Errors(len(rows), float(size.mean()), float(np.median(size)), float(off.mean()), within, *apart)
+
+
+def _percent(predicted: Floats, measured: Floats) -> Floats:
+    return 100.0 * (predicted / measured - 1.0)
+
+
+def _row(one: Outcome, figure: str) -> tuple[float, float, float, float, float] | None:
+    measured, time = getattr(one.case.measured, figure), getattr(one.prediction.serving, figure)
+    if not np.isfinite(measured) or time is None or one.case.measured.overloaded:
+        return None
+    assert isinstance(time, ServedTime)
+    return measured, time.mean, time.interval.low, time.interval.high, one.held_out[FIGURES.index(figure)]
+
+
+class Order(NamedTuple):
+    """Pairs of deployments under one load, and the percentage of them in the measured order."""
+
+    pairs: int
+    right: float
+
+
+def order(found: Sequence[Outcome]) -> Order:
+    """Return how deployments of one model at one load are ordered by time per output token."""
+    groups: dict[tuple[object, ...], list[tuple[float, float]]] = {}
+    for one in found:
+        workload, time = one.case.workload, one.prediction.serving.tpot_ms
+        if time is None or one.case.source != INFERENCEX:
+            continue
+        load = workload.load.concurrency, workload.input_tokens, workload.output_tokens
+        groups.setdefault((one.case.model, *load), []).append((one.case.measured.tpot_ms, time.mean))
+    right = [
+        (a[0] < b[0]) == (a[1] < b[1]) for group in groups.values() for a, b in combinations(group, 2) if a[0] != b[0]
+    ]
+    return Order(len(right), float(100.0 * np.mean(right)) if right else np.nan)
+
+
+def overloads(found: Sequence[Outcome]) -> tuple[int, int]:
+    """Return the loads that outran their engine, and those of them that are predicted to saturate it."""
+    measured = [one for one in found if one.case.measured.overloaded]
+    return len(measured), sum(one.prediction.serving.saturated for one in measured)
+
+
+def lines(found: Sequence[Outcome]) -> Iterator[str]:
+    """Yield the tables."""
+    yield "Means over requests of measured loads, error in percent: mape, median, bias; points within 80 % intervals;"
+    yield "with the host's times fitted without each deployment: mape and median (InferenceX alone)."
+    for part, by in _PARTS.items():
+        yield ""
+        yield f"{part:46}{'points':>7} {'':2}{'TPOT':<38}{'':2}{'TTFT':<38}{'':2}{'E2E':<20}"
+        for name in dict.fromkeys(sorted(by(one.case) for one in found)):
+            alike = [one for one in found if by(one.case) == name]
+            yield _line(name, alike)
+    pairs = order(found)
+    yield ""
+    yield f"pairs of deployments of InferenceX in order of time per output token: {pairs.right:.1f} % of {pairs.pairs}"
+    many, told = overloads(found)
+    yield f"loads that outran their engine: {many}, predicted to saturate it: {told}"
+
+
+def _line(name: str, found: Sequence[Outcome]) -> str:
+    ttft, tpot, e2e = (errors(found, figure) for figure in FIGURES)
+    return f"{name:46}{len(found):7}{_figures(tpot)}{_figures(ttft)}{e2e.mape:8.1f}{e2e.median:6.1f}{e2e.bias:7.1f}"
+
+
+def _figures(found: Errors) -> str:
+    held_out = "" if np.isnan(found.held_out) else f"{found.held_out:7.1f}{found.held_out_median:6.1f}"
+    return f"{found.mape:8.1f}{found.median:6.1f}{found.bias:7.1f}{found.within:5.0f}{held_out:>13} "
