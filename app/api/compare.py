@@ -10,10 +10,11 @@ from app.api.current import current
 from app.api.deps import BodyDep, DatabaseDep, GraphsDep, HolderDep, SettingsDep
 from app.api.openapi import json_answer, json_body, ref
 from app.engine.gpu_rows import Snapshot
-from app.services.compare.compare import compare
+from app.services.compare.answers import answer_compare
 from app.services.compare.request import read_compare
 from app.services.quotes.save import save_answer
 from app.wire.compare_form import COMPARE_EXAMPLE, CompareResponse
+from app.wire.served_choice_form import ServingCompareResponse
 
 router = APIRouter(tags=["Deciding"])
 
@@ -28,7 +29,9 @@ _DESCRIPTION = (
     description=_DESCRIPTION,
     openapi_extra=json_body(ref("CompareRequest"), COMPARE_EXAMPLE),
     response_class=Response,
-    responses={200: json_answer("The GPUs in ranked order", ref("CompareResponse"))},
+    responses={
+        200: json_answer("The GPUs in ranked order", {"anyOf": [ref("CompareResponse"), ref("ServingCompareResponse")]})
+    },
 )
 def compare_gpus(
     body: BodyDep, holder: HolderDep, graphs: GraphsDep, settings: SettingsDep, database: DatabaseDep
@@ -36,8 +39,8 @@ def compare_gpus(
     """Compare GPUs on a workload."""
     request, most = read_compare(body), settings.max_batch_rows
 
-    def answered(snapshot: Snapshot) -> CompareResponse:
-        answer = compare(snapshot, request, max_rows=most, graphs=graphs)
+    def answered(snapshot: Snapshot) -> CompareResponse | ServingCompareResponse:
+        answer = answer_compare(snapshot, request, max_rows=most, graphs=graphs)
         return save_answer(database, snapshot, "compare", request, answer) if request.save else answer
 
     answer = current(holder, answered)

@@ -10,9 +10,10 @@ from app.api.current import current
 from app.api.deps import BodyDep, DatabaseDep, GraphsDep, HolderDep, SettingsDep
 from app.api.openapi import json_answer, json_body, ref
 from app.engine.gpu_rows import Snapshot
-from app.services.compare.job_plan import choose_gpus
+from app.services.compare.answers import answer_plan
 from app.services.quotes.save import save_answer
 from app.wire.job_plan_form import PLAN_EXAMPLE, PlanResponse, read_plan
+from app.wire.served_choice_form import ServingPlanResponse
 
 router = APIRouter(tags=["Deciding"])
 
@@ -28,7 +29,7 @@ _DESCRIPTION = (
     description=_DESCRIPTION,
     openapi_extra=json_body(ref("PlanRequest"), PLAN_EXAMPLE),
     response_class=Response,
-    responses={200: json_answer("The choices in order", ref("PlanResponse"))},
+    responses={200: json_answer("The choices in order", {"anyOf": [ref("PlanResponse"), ref("ServingPlanResponse")]})},
 )
 def plan_job(
     body: BodyDep, holder: HolderDep, graphs: GraphsDep, settings: SettingsDep, database: DatabaseDep
@@ -36,8 +37,8 @@ def plan_job(
     """Plan a job."""
     request, most = read_plan(body), settings.max_batch_rows
 
-    def answered(snapshot: Snapshot) -> PlanResponse:
-        answer = choose_gpus(snapshot, request, max_rows=most, graphs=graphs)
+    def answered(snapshot: Snapshot) -> PlanResponse | ServingPlanResponse:
+        answer = answer_plan(snapshot, request, max_rows=most, graphs=graphs)
         return save_answer(database, snapshot, "plan", request, answer) if request.save else answer
 
     answer = current(holder, answered)

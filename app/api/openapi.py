@@ -31,6 +31,7 @@ from app.wire.operators.operators_form import (
 )
 from app.wire.partition_form import PartitionRequest, PartitionResponse
 from app.wire.prediction_form import PREDICT_EXAMPLE, PredictRequest, PredictResponse
+from app.wire.served_choice_form import ServingCompareResponse, ServingPlanResponse
 from app.wire.serving_form import SERVING_EXAMPLE, ServingRequest, ServingResponse
 
 # Structs decoded and encoded by msgspec; routes refer to them as "#/components/schemas/<name>".
@@ -47,6 +48,8 @@ STRUCTS = (
     GraphRequest,
     ServingRequest,
     ServingResponse,
+    ServingCompareResponse,
+    ServingPlanResponse,
     PartitionRequest,
     PartitionResponse,
     CompareRequest,

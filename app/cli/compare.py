@@ -9,8 +9,9 @@ import typer
 from app.cli.charts import Bar, interval_chart
 from app.cli.drawing import Drawing, refuse_other
 from app.cli.options import Powers, Prices, WorkloadOptions, by_gpu, snapshot_of, with_options
+from app.cli.served import show_served_ranking
 from app.config import Settings
-from app.wire.rankings import RANKINGS
+from app.wire.rankings import RANKINGS, SERVED_RANKINGS
 
 if TYPE_CHECKING:
     from app.wire.compare_form import Compared, CompareResponse
@@ -23,7 +24,10 @@ _NAMES = {"latency": "Latency", "throughput": "Throughput", "cost": "Cost", "ene
 def command(
     workload: WorkloadOptions,
     *,
-    by: Annotated[str | None, typer.Option(metavar="FIGURE", help=f"Figure to rank by: {', '.join(RANKINGS)}.")] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(metavar="FIGURE", help=f"Figure to rank by: {', '.join((*RANKINGS, *SERVED_RANKINGS))}."),
+    ] = None,
     price: Prices = None,
     power: Powers = None,
     search: Annotated[bool, typer.Option("--search", help="Also try other splits over devices.")] = False,
@@ -32,8 +36,9 @@ def command(
     """Rank GPUs (default: all) by the time, throughput, cost or energy of a workload."""
     import msgspec
 
-    from app.services.compare.compare import compare
+    from app.services.compare.answers import answer_compare
     from app.services.compare.request import read_compare
+    from app.wire.served_choice_form import ServingCompareResponse
 
     refuse_other(workload.plot)
     request = workload.full_request(
@@ -47,8 +52,12 @@ def command(
     parsed = read_compare(msgspec.json.encode(request))
     settings = Settings.from_env()
     with snapshot_of(settings, parsed.predictor) as (snapshot, graphs):
-        answer = compare(snapshot, parsed, max_rows=settings.max_batch_rows, graphs=graphs)
-    workload.show(answer, answer.ranking, lambda: _show(answer), lambda: _drawn(answer))
+        answer = answer_compare(snapshot, parsed, max_rows=settings.max_batch_rows, graphs=graphs)
+    if isinstance(answer, ServingCompareResponse):
+        show_served_ranking(workload, answer)
+        return
+    ranked = answer
+    workload.show(ranked, ranked.ranking, lambda: _show(ranked), lambda: _drawn(ranked))
 
 
 def _show(answer: CompareResponse) -> None:

@@ -9,6 +9,7 @@ import typer
 from app.cli.charts import Bar, interval_chart
 from app.cli.drawing import Drawing, refuse_other
 from app.cli.options import Powers, Prices, WorkloadOptions, by_gpu, snapshot_of, with_options
+from app.cli.served import show_served_plan
 from app.config import Settings
 
 if TYPE_CHECKING:
@@ -30,6 +31,14 @@ Throughput = Annotated[
 Probability = Annotated[
     float | None, typer.Option(help="Probability that every goal must be met with, 0 to 1 (default: 0.9).")
 ]
+Ttft = Annotated[float | None, typer.Option("--ttft", metavar="MS", help="Longest time to first token (kind serving).")]
+Tpot = Annotated[
+    float | None, typer.Option("--tpot", metavar="MS", help="Longest time per output token (kind serving).")
+]
+E2e = Annotated[float | None, typer.Option("--e2e", metavar="MS", help="Longest time of a request (kind serving).")]
+Percentile = Annotated[
+    float | None, typer.Option(metavar="PERCENT", help="Percentage of requests that keep these times (default: 90).")
+]
 MaxDevices = Annotated[int | None, typer.Option(help="Largest number of devices of one GPU (default: 8).")]
 
 
@@ -41,16 +50,21 @@ def command(  # noqa: PLR0913 - one parameter per option
     deadline: Deadline = None,
     budget: Budget = None,
     throughput: Throughput = None,
+    ttft: Ttft = None,
+    tpot: Tpot = None,
+    e2e: E2e = None,
+    percentile: Percentile = None,
     probability: Probability = None,
     price: Prices = None,
     power: Powers = None,
     max_devices: MaxDevices = None,
 ) -> None:
-    """Find the cheapest GPUs (default: of all) that meet a deadline, a budget or a throughput."""
+    """Find the cheapest GPUs (default: of all) that meet a deadline, a budget, a throughput, or limits of serving."""
     import msgspec
 
-    from app.services.compare.job_plan import choose_gpus
+    from app.services.compare.answers import answer_plan
     from app.wire.job_plan_form import read_plan
+    from app.wire.served_choice_form import ServingPlanResponse
 
     refuse_other(workload.plot)
     request = workload.full_request(
@@ -59,6 +73,10 @@ def command(  # noqa: PLR0913 - one parameter per option
         deadline_s=deadline,
         budget_usd=budget,
         throughput_per_s=throughput,
+        ttft_ms=ttft,
+        tpot_ms=tpot,
+        e2e_ms=e2e,
+        percentile=percentile,
         probability=probability,
         prices=by_gpu(price, "--price"),
         powers_w=by_gpu(power, "--power"),
@@ -67,8 +85,12 @@ def command(  # noqa: PLR0913 - one parameter per option
     parsed = read_plan(msgspec.json.encode(request))
     settings = Settings.from_env()
     with snapshot_of(settings, parsed.predictor) as (snapshot, graphs):
-        answer = choose_gpus(snapshot, parsed, max_rows=settings.max_batch_rows, graphs=graphs)
-    workload.show(answer, answer.choices, lambda: _show(answer), lambda: _drawn(answer))
+        answer = answer_plan(snapshot, parsed, max_rows=settings.max_batch_rows, graphs=graphs)
+    if isinstance(answer, ServingPlanResponse):
+        show_served_plan(workload, answer)
+        return
+    planned = answer
+    workload.show(planned, planned.choices, lambda: _show(planned), lambda: _drawn(planned))
 
 
 def _show(answer: PlanResponse) -> None:

@@ -9,6 +9,8 @@ from app.cli.drawing import Drawing
 
 if TYPE_CHECKING:
     from app.cli.options import WorkloadOptions
+    from app.wire.prediction_form import Skipped
+    from app.wire.served_choice_form import ServingCompareResponse, ServingPlanResponse
     from app.wire.serving_form import ServedTime, ServingPrediction, ServingResponse
 
 _COLUMNS = (
@@ -54,6 +56,86 @@ def _times(time: ServedTime | None, width: int) -> str:
     if time is None:
         return " " * 2 * width
     return f"{time.mean:>{width}.4g}" + (f"{'':>{width}}" if time.p90 is None else f"{time.p90:>{width}.4g}")
+
+
+def show_served_ranking(options: WorkloadOptions, answer: ServingCompareResponse) -> None:
+    """Print a comparison as the options say."""
+    bars = [
+        Bar(row.gpu, row.tokens_per_s_per_gpu, 0.0, 0.0, row.pareto)
+        for row in answer.ranking
+        if row.tokens_per_s_per_gpu
+    ]
+
+    def drawn() -> Drawing:
+        return interval_chart(bars, title="Throughput (orange: Pareto set)", x_label="tokens per second and GPU")
+
+    options.show(answer, answer.ranking, lambda: _show_ranking(answer), drawn)
+
+
+def _show_ranking(answer: ServingCompareResponse) -> None:
+    print(
+        f"{'':>4}{'GPU':<30}{'TTFT ms':>10}{'TPOT ms':>9}{'tokens/s/GPU':>14}{'USD/M tokens':>14}{'J/token':>9}  fits"
+    )
+    for row in answer.ranking:
+        served = row.serving
+        name = f"{row.gpu}{f' x{row.devices}' if row.devices > 1 else ''}{' *' if row.pareto else ''}"
+        figures = (
+            None if served.ttft_ms is None else served.ttft_ms.mean,
+            None if served.tpot_ms is None else served.tpot_ms.mean,
+            row.tokens_per_s_per_gpu,
+            row.cost_per_million_tokens,
+            row.cost.energy_per_token_j,
+        )
+        shown = "".join(f"{_figure(value):>{width}}" for value, width in zip(figures, (10, 9, 14, 14, 9), strict=True))
+        print(f"{row.rank:>3} {name:<30}{shown}  {'yes' if row.memory.fits else 'no'}")
+    print("* no other GPU type gives a user as many tokens a second and as many per GPU")
+    _notes([(row.gpu, row.warnings) for row in answer.ranking], answer.skipped, answer.notes)
+
+
+def show_served_plan(options: WorkloadOptions, answer: ServingPlanResponse) -> None:
+    """Print a plan as the options say."""
+    bars = [
+        Bar(f"{choice.gpu} x{choice.devices}", choice.cost.usd_per_hour, 0.0, 0.0, choice.meets)
+        for choice in answer.choices
+        if choice.cost.usd_per_hour
+    ]
+
+    def drawn() -> Drawing:
+        return interval_chart(bars, title="Cost (orange: keeps the limits)", x_label="US dollars per hour")
+
+    options.show(answer, answer.choices, lambda: _show_plan(answer), drawn)
+
+
+def _show_plan(answer: ServingPlanResponse) -> None:
+    print(f"{'':>4}{'GPU':<30}{'split':<16}{'sure':>6}{'USD/h':>9}{'USD/M tokens':>14}{'TTFT ms':>10}{'TPOT ms':>9}")
+    for choice in answer.choices:
+        split, served = choice.parallelism, choice.serving
+        name = f"{choice.gpu} x{choice.devices}{' *' if choice.meets else ''}"
+        ways = f"{split.replicas} x tp{split.tensor}{f' ep{split.expert}' if split.expert > 1 else ''}"
+        costs = f"{_figure(choice.cost.usd_per_hour):>9}{_figure(choice.cost.cost_per_million_tokens):>14}"
+        times = f"{_times(served.ttft_ms, 10)[:10]}{_times(served.tpot_ms, 9)[:9]}"
+        print(f"{choice.rank:>3} {name:<30}{ways:<16}{choice.probability:>6.0%}{costs}{times}")
+    print("* keeps the limits; none does, the closest is first" if answer.best is None else "* keeps the limits")
+    _notes([(choice.gpu, choice.missing + choice.warnings) for choice in answer.choices], answer.skipped, answer.notes)
+    print("most tokens per second and user against most per second and GPU:")
+    for point in answer.pareto:
+        name = f"{point.gpu} x{point.devices}"
+        rates = f"{point.tokens_per_s_per_user:>9.4g} {point.tokens_per_s_per_gpu:>9.4g}"
+        print(f"  {name:<30}{point.concurrency:>6} in flight {rates}")
+
+
+def _notes(of_gpus: list[tuple[str, list[str]]], skipped: list[Skipped], notes: list[str]) -> None:
+    for gpu, warnings in of_gpus:
+        for warning in warnings:
+            print(f"{gpu}: {warning}")
+    for left_out in skipped:
+        print(f"{left_out.gpu} skipped: {left_out.reason}")
+    for note in notes:
+        print(f"note: {note}")
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
 
 
 def _drawn(response: ServingResponse) -> Drawing:

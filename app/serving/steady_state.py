@@ -29,7 +29,8 @@ from app.serving.step_times import (
     step_s,
 )
 
-_ROUNDS, _DAMPING, _BISECTIONS = 60, 0.5, 40
+# Rounds of a fixed point at most, the relative change that ends it, and bisections of a rate.
+_ROUNDS, _DAMPING, _SETTLED, _BISECTIONS = 60, 0.5, 1e-7, 24
 # Chunks of a long prompt whose attention is evaluated.
 _MOST_CHUNKS = 16
 
@@ -133,11 +134,11 @@ def open_load(times: StepTimes, limits: EngineLimits, shape: Shape, rate: float)
     most = most_sequences(limits, shape.prompt - shape.cached, shape.output)
     later = max(shape.output - 1.0, 0.0)
     front = limits.request_s + serial_s(limits, shape.prompt)
-    decoding, decode, mixed, tpot, ttft = 1.0, 0.0, 0.0, 0.0, 0.0
+    decoding, decode, mixed, tpot, ttft, together = 1.0, 0.0, 0.0, 0.0, 0.0, 0.0
     cost = _Prefill(0.0, 1.0, 0.0)
     for _ in range(_ROUNDS):
         decode = _decode(times, shape, 1.0 + decoding)
-        cost = _prefill(times, limits, shape, decoding, rate * mixed)
+        cost = _prefill(times, limits, shape, decoding, together)
         mixed = cost.step_s
         busy = rate * cost.added_s
         tpot = decode / times.scalars[ACCEPTED] / max(1.0 - busy, 1e-3)
@@ -145,7 +146,11 @@ def open_load(times: StepTimes, limits: EngineLimits, shape: Shape, rate: float)
         used = min(rate * cost.steps * mixed, 0.999)
         own = max(np.ceil(cost.steps), 1.0) * mixed
         ttft = front + own + 0.5 * decode * (1.0 - used) + 0.5 * used / (1.0 - used) * cost.steps * mixed
-        decoding += _DAMPING * (min(rate * later * tpot, 4.0 * most + 4.0) - decoding)
+        change = _DAMPING * (min(rate * later * tpot, 4.0 * most + 4.0) - decoding)
+        decoding += change
+        if abs(change) < _SETTLED * decoding and abs(together - rate * mixed) < _SETTLED:
+            break
+        together = rate * mixed
     running = rate * (ttft - front + later * tpot)
     if running > most or rate * cost.added_s >= 1.0 or rate * cost.steps * mixed >= 1.0:
         ttft = tpot = np.inf

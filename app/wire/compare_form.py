@@ -14,7 +14,7 @@ from app.wire.rankings import RankBy
 # With more devices the search over parallel sizes takes seconds, and links between racks are not modelled.
 MOST_DEVICES = 64
 _REF = "#/components/schemas/{name}"
-_KINDS = ("KernelWorkload", "OperatorsWorkload", "ModelWorkload", "GraphWorkload")
+_KINDS = ("KernelWorkload", "OperatorsWorkload", "ModelWorkload", "GraphWorkload", "ServingWorkload")
 WORKLOADS = [{"$ref": _REF.format(name=name)} for name in _KINDS]
 
 

@@ -18,13 +18,17 @@ Share: TypeAlias = Annotated[float, Meta(gt=0, lt=1)]
 
 
 class PlanRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """A job, its goals, and the GPUs to choose from. At least one of deadline, budget and throughput is required.
+    """A job, its goals, and the GPUs to choose from. A job has at least one of deadline, budget and throughput.
 
     The job is `steps` runs of the workload (default 1; one epoch of a network with a `dataset_size`). Training steps
     run one after another on one set of devices; all other steps are independent, and copies share them. `deadline_s`
     and `budget_usd` are for the whole job; `throughput_per_s` counts sequences or images of a network, runs of anything
     else, over all copies. All goals must hold together with `probability`. The time limit holds with
     `limit_probability`. The other fields are those of POST /compare.
+
+    A served model (kind serving, with a load `rate_per_s`) has limits on times of its requests instead: `ttft_ms`,
+    `tpot_ms` and `e2e_ms`, which `percentile` of the requests must keep. `max_devices` then is of one engine; there are
+    as many engines as the rate needs.
     """
 
     workload: Annotated[dict[str, Any], Meta(extra_json_schema={"anyOf": WORKLOADS})]
@@ -33,6 +37,10 @@ class PlanRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
     deadline_s: Positive | None = None
     budget_usd: Positive | None = None
     throughput_per_s: Positive | None = None
+    ttft_ms: Positive | None = None
+    tpot_ms: Positive | None = None
+    e2e_ms: Positive | None = None
+    percentile: Annotated[float, Meta(ge=1, le=99.9)] = 90
     probability: Share = 0.9
     limit_probability: Share = 0.95
     max_devices: Annotated[float, Meta(ge=1, le=MOST_DEVICES, multiple_of=1, extra_json_schema={"type": "integer"})] = 8

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from app.wire.kernel_workload import Name
-from app.wire.network_form import Devices, KvDtype
+from app.wire.network_form import Devices, KvDtype, NetworkDtype
 from app.wire.prediction_form import AnsweredBy, BaseRequest, Interval, MemoryUse, Share, Skipped
 
 MOST_IN_FLIGHT, MOST_TRACED = 2**16, 20_000
@@ -18,11 +18,6 @@ Rate: TypeAlias = Annotated[float, Meta(ge=1e-6, le=1e6, description="Requests p
 ServedTokens: TypeAlias = Annotated[float, Meta(ge=1, le=2**21, **_WHOLE)]
 Fraction: TypeAlias = Annotated[float, Meta(ge=0, lt=1)]
 BudgetTokens: TypeAlias = Annotated[float, Meta(ge=16, le=2**20, **_WHOLE)]
-# Of linear layers, or of the experts' weights.
-ServedDtype: TypeAlias = Literal[
-    "fp32", "tf32", "fp16", "bf16", "fp8", "fp8_block", "int8", "nvfp4", "int4_wo", "w4a16_mxfp4", "w4a8_mxfp4",
-    "w4a8_mxfp4_mxfp8",
-]  # fmt: skip
 Seed: TypeAlias = Annotated[float, Meta(ge=0, le=2**31, **_WHOLE)]
 
 
@@ -90,7 +85,7 @@ class ServingWorkload(Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
     kind: Literal["serving"]
     config: dict[str, Any] | None = None
     name: Name | None = None
-    dtype: ServedDtype | None = None
+    dtype: NetworkDtype | None = None
     kv_dtype: KvDtype | None = None
     software: Name = "vllm"
     parallelism: ServingParallelism = ServingParallelism()

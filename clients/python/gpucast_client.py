@@ -331,21 +331,21 @@ class Gpucast:
         answer = self._send("POST", "/partition", body=body)
         return cast("PartitionResponse", answer.json())
 
-    def plan_job(self, body: PlanRequest) -> PlanResponse:
+    def plan_job(self, body: PlanRequest) -> PlanResponse | ServingPlanResponse:
         """The cheapest type and count of GPU that meets a deadline, a budget or a throughput with a stated
         probability; the time limit to request from a scheduler; which of two choices is likely faster; and
         the effect of more bandwidth, clock or memory.
         """
         answer = self._send("POST", "/plan", body=body)
-        return cast("PlanResponse", answer.json())
+        return cast("PlanResponse | ServingPlanResponse", answer.json())
 
-    def compare_gpus(self, body: CompareRequest) -> CompareResponse:
+    def compare_gpus(self, body: CompareRequest) -> CompareResponse | ServingCompareResponse:
         """A workload on many GPUs, ranked by latency, throughput, cost or energy, with intervals, the Pareto
         set, and which GPUs are statistically tied. Prices come from the request or from POST /prices; there
         are no default prices.
         """
         answer = self._send("POST", "/compare", body=body)
-        return cast("CompareResponse", answer.json())
+        return cast("CompareResponse | ServingCompareResponse", answer.json())
 
     def post_prices(self, body: list[PriceIn]) -> PriceReport:
         """A JSON list or CSV (gpu, usd_per_hour, source, date; optionally provider and region), all rows or
@@ -2368,10 +2368,12 @@ class ServingWorkload(TypedDict):
             "bf16",
             "fp16",
             "fp32",
+            "fp64",
             "fp8",
             "fp8_block",
             "int4_wo",
             "int8",
+            "mxfp8",
             "nvfp4",
             "tf32",
             "w4a16_mxfp4",
@@ -2554,6 +2556,126 @@ class ServingSettings(TypedDict):
     chunks_prefill: bool
 
 
+class ServingCompareResponse(TypedDict):
+    """GPU types in ranked order; those that are saturated, and after them those that do not fit, come
+    last.
+    """
+
+    rank_by: Literal["cost", "cost_per_million_tokens", "energy", "latency", "throughput", "tokens_per_s_per_gpu"]
+    ranking: list[ComparedServing]
+    skipped: list[Skipped]
+    notes: list[str]
+    id: NotRequired[int]
+
+
+class ComparedServing(TypedDict):
+    """One GPU type's figures for a served model under the requested load.
+
+        `tokens_per_s_per_user` is generated tokens per second that a user sees after the first.
+    `pareto`: no other GPU type
+        gives a user as many tokens a second and as many per GPU, and is better in one.
+    """
+
+    rank: int
+    gpu: str
+    devices: int
+    parallelism: ServedSplit
+    latency_ms: float | None
+    interval_ms: Interval | None
+    tokens_per_s: float | None
+    tokens_per_s_per_gpu: float | None
+    tokens_per_s_per_user: float | None
+    cost: ServedCost
+    cost_per_million_tokens: float | None
+    memory: MemoryUse
+    bound: Literal["communication", "compute", "launch", "memory"]
+    support: Literal["extrapolated", "interpolated", "measured"]
+    predictor: AnsweredBy
+    serving: ServedFigures
+    pareto: bool
+    warnings: list[str]
+
+
+class ServedSplit(TypedDict):
+    """How an engine is split and how many there are, with the fields of a workload's `parallelism`."""
+
+    tensor: int
+    pipeline: int
+    expert: int
+    attention_data: int
+    replicas: int
+    nodes: int
+
+
+class ServedCost(TypedDict):
+    """Costs and energy of a deployment; null where no price, power or throughput is known.
+
+        `cost_per_million_tokens` and `energy_per_token_j` are for generated tokens, all devices
+    together.
+    """
+
+    usd_per_hour: float | None
+    cost_per_million_tokens: float | None
+    energy_per_token_j: float | None
+    power_w: float | None
+    power_source: str | None
+    price_usd_per_hour: float | None
+    price_source: str | None
+
+
+class ServingPlanResponse(TypedDict):
+    """Choices in order: those that meet the limits, cheapest first; then those that come closest.
+
+        `best` is the first that meets all limits, or null. `pareto` is over all deployments of one
+    engine in closed loops.
+    """
+
+    rate_per_s: float
+    percentile: float
+    best: str | None
+    choices: list[ServedChoice]
+    pareto: list[ParetoPoint]
+    skipped: list[Skipped]
+    notes: list[str]
+    id: NotRequired[int]
+
+
+class ServedChoice(TypedDict):
+    """The deployment of one GPU type that is cheapest among those that meet the limits, or else comes
+    closest.
+
+        `probability` is that of meeting all limits together, given the intervals; `missing` lists those
+    that are not met.
+    """
+
+    rank: int
+    gpu: str
+    devices: int
+    parallelism: ServedSplit
+    meets: bool
+    probability: float
+    cost: ServedCost
+    memory: MemoryUse
+    predictor: AnsweredBy
+    serving: ServedFigures
+    missing: list[str]
+    warnings: list[str]
+
+
+class ParetoPoint(TypedDict):
+    """A deployment and load of the Pareto set of tokens per second and user against tokens per second and
+    GPU.
+    """
+
+    gpu: str
+    devices: int
+    parallelism: ServedSplit
+    concurrency: int
+    tokens_per_s_per_user: float
+    tokens_per_s_per_gpu: float
+    cost_per_million_tokens: float | None
+
+
 class PartitionRequest(TypedDict):
     """A network (a workload of kind `model` or `graph`) and the GPUs in pipeline order."""
 
@@ -2620,9 +2742,11 @@ class CompareRequest(TypedDict):
         with `search_parallelism` all networks are.
     """
 
-    workload: KernelWorkload | OperatorsWorkload | ModelWorkload | GraphWorkload
+    workload: KernelWorkload | OperatorsWorkload | ModelWorkload | GraphWorkload | ServingWorkload
     gpus: NotRequired[list[str | dict[str, Any]] | Literal["all"]]
-    rank_by: NotRequired[Literal["cost", "energy", "latency", "throughput"]]
+    rank_by: NotRequired[
+        Literal["cost", "cost_per_million_tokens", "energy", "latency", "throughput", "tokens_per_s_per_gpu"]
+    ]
     prices: NotRequired[dict[str, float]]
     currency: NotRequired[str]
     powers_w: NotRequired[dict[str, float]]
@@ -2640,7 +2764,7 @@ class CompareResponse(TypedDict):
         GPUs without the ranked figure, and after them those with too little memory, come last.
     """
 
-    rank_by: Literal["cost", "energy", "latency", "throughput"]
+    rank_by: Literal["cost", "cost_per_million_tokens", "energy", "latency", "throughput", "tokens_per_s_per_gpu"]
     ranking: list[Compared]
     skipped: list[Skipped]
     notes: list[str]
@@ -2701,8 +2825,8 @@ class Split(TypedDict):
 
 
 class PlanRequest(TypedDict):
-    """A job, its goals, and the GPUs to choose from. At least one of deadline, budget and throughput is
-    required.
+    """A job, its goals, and the GPUs to choose from. A job has at least one of deadline, budget and
+    throughput.
 
         The job is `steps` runs of the workload (default 1; one epoch of a network with a
     `dataset_size`). Training steps
@@ -2713,14 +2837,24 @@ class PlanRequest(TypedDict):
         else, over all copies. All goals must hold together with `probability`. The time limit holds
     with
         `limit_probability`. The other fields are those of POST /compare.
+
+        A served model (kind serving, with a load `rate_per_s`) has limits on times of its requests
+    instead: `ttft_ms`,
+        `tpot_ms` and `e2e_ms`, which `percentile` of the requests must keep. `max_devices` then is of
+    one engine; there are
+        as many engines as the rate needs.
     """
 
-    workload: KernelWorkload | OperatorsWorkload | ModelWorkload | GraphWorkload
+    workload: KernelWorkload | OperatorsWorkload | ModelWorkload | GraphWorkload | ServingWorkload
     gpus: NotRequired[list[str | dict[str, Any]] | Literal["all"]]
     steps: NotRequired[float | None]
     deadline_s: NotRequired[float | None]
     budget_usd: NotRequired[float | None]
     throughput_per_s: NotRequired[float | None]
+    ttft_ms: NotRequired[float | None]
+    tpot_ms: NotRequired[float | None]
+    e2e_ms: NotRequired[float | None]
+    percentile: NotRequired[float]
     probability: NotRequired[float]
     limit_probability: NotRequired[float]
     max_devices: NotRequired[float]

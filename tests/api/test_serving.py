@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from app.serving.stacks import HOST
 from app.wire.serving_form import SERVING_EXAMPLE
 from tests.unit.transformers import config
 
@@ -82,8 +83,10 @@ def test_one_request_alone_takes_a_decode_step_for_every_token(client: TestClien
     model: Body = {"kind": "model", "name": "llama-3-8b", "dtype": "bf16", "software": "vllm", "batch": 1}
     decode = ask(client, model | {"mode": "decode", "sequence": 1024 + 128})
     prefill = ask(client, model | {"mode": "prefill", "sequence": 1024})
-    assert served["tpot_ms"]["mean"] == pytest.approx(decode["latency_ms"], rel=0.15)
-    assert served["ttft_ms"]["mean"] == pytest.approx(prefill["latency_ms"], rel=0.35)
+    host = HOST["vllm"]
+    front_ms = 1e3 * (host.request_s + host.serial_s + 1024 * host.serial_token_s)
+    assert served["tpot_ms"]["mean"] == pytest.approx(decode["latency_ms"] + 1e3 * host.step_s, rel=0.05)
+    assert served["ttft_ms"]["mean"] == pytest.approx(front_ms + host.prefill * prefill["latency_ms"], rel=0.05)
 
 
 def test_the_loads(client: TestClient) -> None:
@@ -132,7 +135,7 @@ def test_speculation_and_cached_prefixes_help(client: TestClient) -> None:
     drafted = ask(client, SMALL | {"speculative": {"tokens": 3, "acceptance": 0.8}})["serving"]
     assert 0.3 < drafted["tpot_ms"]["mean"] / plain["tpot_ms"]["mean"] < 0.75
     cached = ask(client, SMALL | {"prefix_hit": 0.9})["serving"]
-    assert cached["ttft_ms"]["mean"] < 0.6 * plain["ttft_ms"]["mean"]
+    assert cached["ttft_ms"]["mean"] < 0.8 * plain["ttft_ms"]["mean"]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from app.services.compare.device_load import ComparableWorkload, device_load
 from app.services.compare.figures import to_compared
 from app.services.compare.likelihood import Figures, are_tied
 from app.services.compare.pareto import pareto
-from app.services.compare.request import Candidate, SingleWorkloadRequest, resolve_candidates, to_predict_request
+from app.services.compare.request import Candidate, SingleWorkloadRequest, resolve_candidates, to_single_request
 from app.services.compare.splits import device_count, feasible_splits
 from app.services.dispatch import predict_workload
 from app.services.graphs.graph_store import Graphs
@@ -52,7 +52,8 @@ def compare(
 
     `graphs` holds those stored by POST /graphs; `today` selects the stored prices that apply.
     """
-    comparison = Comparison.of(snapshot, request, max_rows=max_rows, graphs=graphs, today=today)
+    asked = to_single_request(request)
+    comparison = Comparison.of(snapshot, request, asked, max_rows=max_rows, graphs=graphs, today=today)
     answer = comparison.predict(comparison.predict_request)
     rows = {prediction.gpu: comparison.row(prediction) for prediction in answer.predictions}
     for row in comparison.search_splits(rows):
@@ -84,13 +85,13 @@ class Comparison:
         cls,
         snapshot: Snapshot,
         request: CompareRequest,
+        predict_request: SingleWorkloadRequest,
         *,
         max_rows: int,
         graphs: Graphs | None = None,
         today: date | None = None,
     ) -> Self:
-        """Return the comparison with workload and GPUs resolved. Raises BadInput or NotFound."""
-        predict_request = to_predict_request(request)
+        """Return the comparison with its GPUs resolved. Raises BadInput or NotFound."""
         found = resolve_candidates(snapshot, request, predict_request, today or today_utc())
         candidates = {candidate.spec.id: candidate for candidate in found}
         return cls(snapshot, request, predict_request, candidates, max_rows, graphs)

@@ -19,7 +19,9 @@ from app.engine.power import power_notes
 from app.errors import BadInput, FieldError
 from app.services.compare.compare import Comparison
 from app.services.compare.likelihood import Figures, probability_less
+from app.services.compare.request import to_single_request
 from app.services.compare.sensitivity import sensitivities
+from app.services.compare.served_plan import SERVED_GOALS, refuse_given
 from app.services.compare.splits import device_count
 from app.services.compare.time_distribution import probability_within, time_quantile_ms
 from app.services.graphs.graph_store import Graphs
@@ -45,12 +47,13 @@ def choose_gpus(
     today: date | None = None,
 ) -> PlanResponse:
     """Return the ranked choices. Raises NotFound, BadInput, TooLarge or NotTrained with what to send instead."""
+    compare_request = to_compare_request(request)
+    asked = to_single_request(compare_request)
     if request.deadline_s is request.budget_usd is request.throughput_per_s is None:
         message = "send deadline_s, budget_usd or throughput_per_s, a goal of the job"
         raise BadInput(f"{message}.", errors=[FieldError(("deadline_s",), message)])
-    shared = {name: getattr(request, name) for name in _SHARED}
-    compare_request = convert(shared | {"search_parallelism": True}, CompareRequest)
-    comparison = Comparison.of(snapshot, compare_request, max_rows=max_rows, graphs=graphs, today=today)
+    refuse_given(request, SERVED_GOALS, "is a limit of served models: send a workload of kind serving")
+    comparison = Comparison.of(snapshot, compare_request, asked, max_rows=max_rows, graphs=graphs, today=today)
     _check_devices(request, comparison.predict_request.workload)
     answer = comparison.predict(comparison.predict_request)
     first = {prediction.gpu: comparison.row(prediction) for prediction in answer.predictions}
@@ -70,6 +73,12 @@ def choose_gpus(
         skipped=answer.skipped,
         notes=[*([_TRAINING] if goals.sequential else []), *power_notes(choice.power_source for choice in choices)],
     )
+
+
+def to_compare_request(request: PlanRequest) -> CompareRequest:
+    """Return the comparison of all splits that a plan chooses from."""
+    shared = {name: getattr(request, name) for name in _SHARED}
+    return convert(shared | {"search_parallelism": True}, CompareRequest)
 
 
 def _check_devices(request: PlanRequest, workload: object) -> None:

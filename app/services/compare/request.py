@@ -20,9 +20,11 @@ from app.wire.compare_form import COMPARE_EXAMPLE, CompareRequest
 from app.wire.decoding import decode
 from app.wire.kernel_workload import GpuRef
 from app.wire.network_form import GraphRequest, ModelRequest
-from app.wire.operators.operators_form import OperatorsRequest
+from app.wire.operators.operators_form import OperatorsRequest, OperatorTableRequest
 from app.wire.predict_body import read_request
-from app.wire.prediction_form import PredictRequest
+from app.wire.prediction_form import BaseRequest, PredictRequest
+from app.wire.rankings import SERVED_RANKINGS
+from app.wire.serving_form import ServingRequest
 
 SingleWorkloadRequest = PredictRequest | OperatorsRequest | ModelRequest | GraphRequest
 
@@ -46,20 +48,31 @@ def read_compare(body: bytes) -> CompareRequest:
     return decode(_DECODER, body, example=COMPARE_EXAMPLE)
 
 
-def to_predict_request(request: CompareRequest) -> SingleWorkloadRequest:
+def to_predict_request(request: CompareRequest) -> SingleWorkloadRequest | ServingRequest:
     """Return the equivalent POST /predict request. Raises BadInput that names every wrong field of the workload."""
     if request.currency != "USD":
         message = f"{request.currency[:20]!r} cannot be used: no exchange rate is known here; send prices in USD"
         raise _refused(("currency",), message)
     inner = {name: getattr(request, name) for name in ("workload", "gpus", "predictor", "coverage")}
     predict_request = read_request(msgspec.json.encode(inner))
-    if not isinstance(predict_request, SingleWorkloadRequest):
-        raise _refused(("workload", "kind"), "columns hold many workloads: send kernel, operators, model or graph")
+    if isinstance(predict_request, OperatorTableRequest):
+        known = "kernel, operators, model, graph or serving"
+        raise _refused(("workload", "kind"), f"columns hold many workloads: send {known}")
+    return predict_request
+
+
+def to_single_request(request: CompareRequest) -> SingleWorkloadRequest:
+    """Return `to_predict_request` of one run. Raises BadInput for a served model, and for its figures."""
+    predict_request = to_predict_request(request)
+    if isinstance(predict_request, ServingRequest):
+        raise _refused(("workload", "kind"), "a served model is not one run: send kernel, operators, model or graph")
+    if request.rank_by in SERVED_RANKINGS:
+        raise _refused(("rank_by",), f"{request.rank_by} is a figure of served models: send a workload of kind serving")
     return predict_request
 
 
 def resolve_candidates(
-    snapshot: Snapshot, request: CompareRequest, predict_request: SingleWorkloadRequest, today: date
+    snapshot: Snapshot, request: CompareRequest, predict_request: BaseRequest, today: date
 ) -> list[Candidate]:
     """Return the GPUs in request order, each once. Raises NotFound or BadInput at the wrong name or figure."""
     rows = GpuRows(snapshot)

@@ -77,12 +77,24 @@ def _predicted(row: Mapping[str, Any]) -> list[str]:
 
 
 def _compared(row: Mapping[str, Any]) -> list[str]:
+    if "serving" in row:
+        rate = _figure(row["tokens_per_s_per_gpu"])
+        return [
+            _devices(row),
+            _figure(row["latency_ms"]),
+            f"{rate} tokens/s/GPU",
+            _figure(row["cost_per_million_tokens"]),
+            "",
+        ]
     cost, energy = _figure(row["cost_usd"]), _figure(row["energy_j"])
     return [_devices(row), _figure(row["latency_ms"]), _span(row["interval_ms"]), cost, energy]
 
 
 def _chosen(row: Mapping[str, Any]) -> list[str]:
     goals, probability = "met" if row["meets"] else "missed", _figure(row["probability"])
+    if "serving" in row:
+        hourly = _figure(row["cost"]["usd_per_hour"])
+        return [_devices(row), f"{hourly} USD/h", "", goals, probability]
     return [_devices(row), _figure(row["step_ms"]), _span(row["step_interval_ms"]), goals, probability]
 
 

@@ -24,8 +24,7 @@ from app.engine.measured_operators import measured_operators
 from app.engine.prices import PriceBook
 from app.engine.versions import Stores, load_version
 from app.errors import GpucastError, Unavailable
-from app.services.compare.compare import compare
-from app.services.compare.job_plan import choose_gpus
+from app.services.compare.answers import answer_compare, answer_plan
 from app.services.compare.request import read_compare
 from app.services.dispatch import predict_workload
 from app.services.graphs.graph_store import Graphs
@@ -92,9 +91,9 @@ class Reproduction:
         body, day = saved.request.encode(), saved.created_at.date()
         most, graphs = self.max_rows, self.graphs
         if saved.kind == "compare":
-            return compare(snapshot, read_compare(body), max_rows=most, graphs=graphs, today=day)
+            return answer_compare(snapshot, read_compare(body), max_rows=most, graphs=graphs, today=day)
         if saved.kind == "plan":
-            return choose_gpus(snapshot, read_plan(body), max_rows=most, graphs=graphs, today=day)
+            return answer_plan(snapshot, read_plan(body), max_rows=most, graphs=graphs, today=day)
         return predict_workload(snapshot, read_request(body), max_rows=most, graphs=graphs)
 
 

@@ -19,10 +19,12 @@ from app.tables.complete import spec_to_dict
 from app.wire.compare_form import CompareRequest, CompareResponse
 from app.wire.job_plan_form import PlanRequest, PlanResponse
 from app.wire.predict_body import Request, Response
+from app.wire.served_choice_form import ServingCompareResponse, ServingPlanResponse
 
 MAX_BYTES = 4 * 2**20
 SavableRequest = Request | CompareRequest | PlanRequest
-Answer = TypeVar("Answer", bound=Response | CompareResponse | PlanResponse)
+Saved = Response | CompareResponse | PlanResponse | ServingCompareResponse | ServingPlanResponse
+Answer = TypeVar("Answer", bound=Saved)
 
 
 def save_answer(database: Database, snapshot: Snapshot, kind: str, request: SavableRequest, answer: Answer) -> Answer:
@@ -45,11 +47,11 @@ def save_answer(database: Database, snapshot: Snapshot, kind: str, request: Sava
     return structs.replace(answer, id=saved_id)
 
 
-def _answered_gpus(answer: Response | CompareResponse | PlanResponse) -> list[str]:
+def _answered_gpus(answer: Saved) -> list[str]:
     """Return the ids of an answer's GPUs, in its order."""
-    if isinstance(answer, CompareResponse):
+    if isinstance(answer, CompareResponse | ServingCompareResponse):
         return [row.gpu for row in answer.ranking]
-    if isinstance(answer, PlanResponse):
+    if isinstance(answer, PlanResponse | ServingPlanResponse):
         return [row.gpu for row in answer.choices]
     return [row.gpu for row in answer.predictions]
 

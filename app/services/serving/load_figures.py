@@ -20,12 +20,13 @@ _PREFILL_BOUND = 0.7
 
 
 class Times(NamedTuple):
-    """A time over requests, seconds: mean and percentiles, NaN where unknown."""
+    """A time over requests, seconds: mean and percentiles, NaN where unknown; `asked`: that of the caller's choice."""
 
     mean: float
     p50: float = np.nan
     p90: float = np.nan
     p99: float = np.nan
+    asked: float = np.nan
 
 
 class LoadFigures(NamedTuple):
@@ -50,8 +51,8 @@ class LoadFigures(NamedTuple):
     unfinished: int = 0
 
 
-def load_figures(deployment: Deployment, engine: Engine) -> LoadFigures:
-    """Return the figures of the deployment's load on engines of one GPU type."""
+def load_figures(deployment: Deployment, engine: Engine, percentile: float = 90.0) -> LoadFigures:
+    """Return the figures of the deployment's load on engines of one GPU type, with this percentile of the times too."""
     shape, engines = shape_of(deployment), deployment.engines
     most = highest_rate(engine.times, engine.limits, shape)
     steady = _steady(deployment, engine, shape)
@@ -74,7 +75,7 @@ def load_figures(deployment: Deployment, engine: Engine) -> LoadFigures:
     )
     if deployment.workload.method == "closed_form":
         return by_form
-    return _simulated(deployment, engine, _requests(deployment, steady), by_form)
+    return _simulated(deployment, engine, _requests(deployment, steady), by_form, percentile)
 
 
 def _saturated(engine: Engine, shape: Shape, most: float, cause: str) -> LoadFigures:
@@ -126,7 +127,9 @@ def _requests(deployment: Deployment, steady: Steady) -> Requests:
     return closed(lengths, at_once, seed) if load.concurrency is not None else burst(lengths, at_once, seed)
 
 
-def _simulated(deployment: Deployment, engine: Engine, requests: Requests, by_form: LoadFigures) -> LoadFigures:
+def _simulated(
+    deployment: Deployment, engine: Engine, requests: Requests, by_form: LoadFigures, percentile: float
+) -> LoadFigures:
     found = simulate(engine.times, engine.limits, requests)
     counted = np.arange(len(requests.prompt)) >= requests.warm_up
     done = counted & np.isfinite(found.ended_s)
@@ -135,15 +138,15 @@ def _simulated(deployment: Deployment, engine: Engine, requests: Requests, by_fo
     first, ended = found.first_s - found.arrived_s, found.ended_s - found.arrived_s
     several = done & (requests.output > 1.0)
     later = np.maximum(requests.output - 1.0, 1.0)
-    e2e = _times(ended[done])
+    e2e = _times(ended[done], percentile)
     running = found.running * deployment.engines
     load = deployment.workload.load
     rate = load.rate_per_s or float(len(first) / max(np.nanmax(found.ended_s), 1e-9) * deployment.engines)
     if load.concurrency is not None:
         rate = load.concurrency / e2e.mean
     return LoadFigures(
-        _times(first[done]),
-        _times(((found.ended_s - found.first_s) / later)[several]) if several.any() else None,
+        _times(first[done], percentile),
+        _times(((found.ended_s - found.first_s) / later)[several], percentile) if several.any() else None,
         e2e,
         rate,
         running,
@@ -157,8 +160,8 @@ def _simulated(deployment: Deployment, engine: Engine, requests: Requests, by_fo
     )
 
 
-def _times(seconds: Floats) -> Times:
-    return Times(float(seconds.mean()), *np.percentile(seconds, (50, 90, 99)).tolist())
+def _times(seconds: Floats, percentile: float) -> Times:
+    return Times(float(seconds.mean()), *np.percentile(seconds, (50, 90, 99, percentile)).tolist())
 
 
 def sequence_limit(deployment: Deployment, engine: Engine) -> int:

@@ -64,12 +64,17 @@ def predict_serving(snapshot: Snapshot, request: ServingRequest, *, max_rows: in
 
 
 def predict_served(
-    snapshot: Snapshot, request: ServingRequest, deployment: Deployment, spec: GpuSpec, engine: Engine
+    snapshot: Snapshot,
+    request: ServingRequest,
+    deployment: Deployment,
+    spec: GpuSpec,
+    engine: Engine,
+    figures: LoadFigures | None = None,
 ) -> ServingPrediction:
-    """Return the answer of a request for one GPU whose engine is known."""
+    """Return the answer of a request for one GPU whose engine is known, and perhaps the figures of its load."""
     assert request.gpu is not None
     answer = _Answer(snapshot, request, deployment, max_rows=2**62)
-    return answer.on(request.gpu, spec, engine, load_figures(deployment, engine))
+    return answer.on(request.gpu, spec, engine, figures or load_figures(deployment, engine))
 
 
 def runnable(
@@ -197,7 +202,7 @@ def _ends(step: Prediction, width: float) -> tuple[float, float, float]:
 def _spread(times: Times | None, ends: tuple[float, float, float]) -> ServedTime | None:
     if times is None:
         return None
-    p50, p90, p99 = (None if np.isnan(one) else 1e3 * one for one in times[1:])
+    p50, p90, p99 = (None if np.isnan(one) else 1e3 * one for one in times[1:4])
     mean, (low, high, coverage) = 1e3 * times.mean, ends
     return ServedTime(mean, p50, p90, p99, Interval(mean * low, mean * high, coverage))
 

@@ -1,0 +1,94 @@
+"""Deployments to choose from, and their costs: engines split over devices, with the price and power of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import structs
+
+from app.engine.gpu_rows import Snapshot
+from app.engine.power import Power, board_power, stated_power
+from app.errors import BadInput
+from app.graphs.transformers.architecture import Experts
+from app.services.compare.device_load import device_load
+from app.services.compare.request import Candidate
+from app.services.models.scaling import DEVICES_PER_NODE
+from app.services.serving.deployment import Deployment, model_workload, resolve_deployment
+from app.services.serving.engines import shape_of
+from app.wire.served_choice_form import ServedCost, ServedSplit
+from app.wire.serving_form import ServedFigures, ServingParallelism, ServingWorkload
+
+_HOUR_S, _MILLION = 3600.0, 1e6
+
+
+def deployments(workload: ServingWorkload, most: int) -> Iterator[Deployment]:
+    """Yield the deployments of one engine over at most `most` devices that the model can be split into.
+
+    Tensor-parallel sizes are powers of two; experts are also spread over the devices, with attention split or each
+    device's own.
+    """
+    for tensor in (2**k for k in range(most.bit_length()) if 2**k <= most):
+        ways = [(1, 1), (tensor, 1), (tensor, tensor)] if tensor > 1 else [(1, 1)]
+        for expert, attention in ways:
+            split = ServingParallelism(
+                tensor=tensor,
+                expert=expert,
+                attention_data=attention,
+                nodes=max(tensor // DEVICES_PER_NODE, 1),
+                network_bytes_per_s=workload.parallelism.network_bytes_per_s,
+            )
+            try:
+                deployment = resolve_deployment(structs.replace(workload, parallelism=split))
+            except BadInput:
+                continue
+            if (expert, attention) != (1, 1) and not _has_experts(deployment):
+                break
+            yield deployment
+
+
+def _has_experts(deployment: Deployment) -> bool:
+    layers = (layer for stack in deployment.architecture.stacks for layer, _ in stack.layers)
+    return any(isinstance(layer.feed_forward, Experts) for layer in layers)
+
+
+def split_of(deployment: Deployment) -> ServedSplit:
+    """Return how a deployment is split."""
+    parallelism = deployment.workload.parallelism
+    return ServedSplit(**{name: int(getattr(parallelism, name)) for name in ServedSplit.__struct_fields__})
+
+
+def with_engines(deployment: Deployment, engines: int) -> Deployment:
+    """Return the deployment with this number of engines."""
+    parallelism = structs.replace(deployment.workload.parallelism, replicas=engines)
+    return deployment._replace(workload=structs.replace(deployment.workload, parallelism=parallelism), engines=engines)
+
+
+def cost_of(snapshot: Snapshot, candidate: Candidate, deployment: Deployment, served: ServedFigures) -> ServedCost:
+    """Return the costs of a deployment under its load."""
+    rate, tokens = candidate.rate, served.output_tokens_per_s
+    hourly = None if rate is None else rate.usd_per_hour * deployment.devices
+    power = _power(snapshot, candidate, deployment, served)
+    watts = None if power is None else power.middle * deployment.devices
+    return ServedCost(
+        usd_per_hour=hourly,
+        cost_per_million_tokens=None if hourly is None or not tokens else hourly / _HOUR_S / tokens * _MILLION,
+        energy_per_token_j=None if watts is None or not tokens else watts / tokens,
+        power_w=None if power is None else power.middle,
+        power_source=None if power is None else power.source,
+        price_usd_per_hour=None if rate is None else rate.usd_per_hour,
+        price_source=None if rate is None else rate.source,
+    )
+
+
+def _power(snapshot: Snapshot, candidate: Candidate, deployment: Deployment, served: ServedFigures) -> Power | None:
+    """Return the power of a device in a decode step: as stated, by the power model, or that of the board."""
+    model = snapshot.engine.power
+    if candidate.watts is not None:
+        return stated_power(candidate.watts)
+    step_ms = served.step_ms.decode
+    if (model.pooled is None and not model.own) or step_ms is None or served.sequences.mean is None:
+        return board_power(candidate.spec)
+    replicas, shape = deployment.attention_replicas, shape_of(deployment)
+    batch = replicas * max(round(served.sequences.mean / deployment.engines / replicas), 1)
+    step = model_workload(deployment.workload, "decode", batch, max(round(shape.prompt + 0.5 * shape.output), 1))
+    return model.power(candidate.spec, device_load(step, None), step_ms / 1e3, 0.8)

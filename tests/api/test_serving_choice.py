@@ -1,0 +1,146 @@
+"""POST /compare and POST /plan of served models."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+Body = dict[str, Any]
+SERVED: Body = {
+    "kind": "serving",
+    "name": "llama-3.1-70b",
+    "dtype": "fp8",
+    "kv_dtype": "fp8",
+    "software": "vllm",
+    "input_tokens": 1024,
+    "output_tokens": 256,
+}
+LOOP: Body = SERVED | {"load": {"concurrency": 16}}
+RATE: Body = SERVED | {"load": {"rate_per_s": 6}}
+GPUS = ["h100-sxm5-80gb", "h200-sxm-141gb", "l40s"]
+PRICES = {"h100-sxm5-80gb": 3.0, "h200-sxm-141gb": 3.8, "l40s": 1.2}
+
+
+def ask(client: TestClient, route: str, **body: Any) -> Body:
+    answer = client.post(route, json={"gpus": GPUS, "prices": PRICES, **body})
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+def refusal(client: TestClient, route: str, **body: Any) -> list[str]:
+    answer = client.post(route, json={"gpus": GPUS, **body})
+    assert answer.status_code == 422, answer.text
+    return list(answer.json()["errors"][0]["loc"])
+
+
+def test_gpus_are_ranked_by_the_cost_of_tokens(client: TestClient) -> None:
+    found = ask(client, "/compare", workload=LOOP, rank_by="cost_per_million_tokens")
+    costs = [row["cost_per_million_tokens"] for row in found["ranking"]]
+    assert costs == sorted(costs)
+    for row in found["ranking"]:
+        assert row["memory"]["fits"] is True
+        hourly = row["devices"] * PRICES[row["gpu"]]
+        assert row["cost"]["usd_per_hour"] == pytest.approx(hourly)
+        assert row["cost_per_million_tokens"] == pytest.approx(hourly / 3600 / row["tokens_per_s"] * 1e6)
+        assert row["cost"]["energy_per_token_j"] > 0
+    # 70 GB of weights need two L40S at least.
+    assert next(row for row in found["ranking"] if row["gpu"] == "l40s")["devices"] >= 2
+
+
+def test_gpus_are_ranked_by_tokens_per_gpu(client: TestClient) -> None:
+    found = ask(client, "/compare", workload=LOOP, rank_by="tokens_per_s_per_gpu")
+    rates = [row["tokens_per_s_per_gpu"] for row in found["ranking"]]
+    assert rates == sorted(rates, reverse=True)
+    assert any(row["pareto"] for row in found["ranking"])
+
+
+def test_a_comparison_answers_as_a_prediction_does(client: TestClient) -> None:
+    row = ask(client, "/compare", workload=LOOP, gpus=GPUS[1:2])["ranking"][0]
+    (alone,) = client.post("/predict", json={"gpu": GPUS[1], "workload": LOOP}).json()["predictions"]
+    assert row["serving"] == alone["serving"]
+
+
+def test_without_a_price_there_is_no_cost(client: TestClient) -> None:
+    found = ask(client, "/compare", workload=LOOP, rank_by="cost", prices={})
+    assert all(row["cost_per_million_tokens"] is None for row in found["ranking"])
+    assert any("no price" in warning for warning in found["ranking"][0]["warnings"])
+
+
+def test_rankings_of_served_models_are_of_those_alone(client: TestClient) -> None:
+    network: Body = {"kind": "model", "name": "gpt2", "sequence": 128}
+    assert refusal(client, "/compare", workload=network, rank_by="tokens_per_s_per_gpu") == ["rank_by"]
+
+
+def test_the_cheapest_deployment_that_keeps_the_limits(client: TestClient) -> None:
+    found = ask(client, "/plan", workload=RATE, ttft_ms=600, tpot_ms=40)
+    meets = [choice for choice in found["choices"] if choice["meets"]]
+    hourly = [choice["cost"]["usd_per_hour"] for choice in meets]
+    assert hourly == sorted(hourly) and found["best"] == meets[0]["gpu"]
+    for choice in meets:
+        split = choice["parallelism"]
+        assert choice["devices"] == split["tensor"] * split["replicas"]
+        assert choice["serving"]["ttft_ms"]["p90"] <= 600
+        assert choice["serving"]["tpot_ms"]["p90"] <= 40
+        assert choice["probability"] >= 0.9
+        assert choice["missing"] == []
+        again = RATE | {"parallelism": split}
+        (alone,) = client.post("/predict", json={"gpu": choice["gpu"], "workload": again}).json()["predictions"]
+        assert alone["serving"] == choice["serving"]
+
+
+def test_a_harder_limit_or_a_higher_rate_takes_more(client: TestClient) -> None:
+    one = {"gpus": GPUS[:1], "ttft_ms": 1000}
+    easy = ask(client, "/plan", workload=RATE, tpot_ms=60, **one)["choices"][0]
+    hard = ask(client, "/plan", workload=RATE, tpot_ms=15, **one)["choices"][0]
+    busy = ask(client, "/plan", workload=SERVED | {"load": {"rate_per_s": 60}}, tpot_ms=60, **one)["choices"][0]
+    assert easy["cost"]["usd_per_hour"] < hard["cost"]["usd_per_hour"]
+    assert easy["devices"] < busy["devices"]
+
+
+def test_limits_that_nothing_keeps_say_why(client: TestClient) -> None:
+    found = ask(client, "/plan", workload=RATE, tpot_ms=0.5)
+    assert found["best"] is None
+    assert all("tpot_ms is" in " ".join(choice["missing"]) for choice in found["choices"])
+
+
+def test_the_pareto_set_trades_users_against_gpus(client: TestClient) -> None:
+    points = ask(client, "/plan", workload=RATE, tpot_ms=40)["pareto"]
+    users, gpus = ([point[f"tokens_per_s_per_{name}"] for point in points] for name in ("user", "gpu"))
+    assert users == sorted(users, reverse=True) and gpus == sorted(gpus)
+    assert len(points) > 5
+
+
+def test_without_limits_the_rate_is_the_goal(client: TestClient) -> None:
+    found = ask(client, "/plan", workload=RATE)
+    assert found["choices"][0]["meets"] is True
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"workload": LOOP, "tpot_ms": 40}, ["workload", "load", "rate_per_s"]),
+        ({"workload": RATE, "deadline_s": 40}, ["deadline_s"]),
+        ({"workload": RATE, "tpot_ms": 0}, ["tpot_ms"]),
+        ({"workload": RATE, "percentile": 100}, ["percentile"]),
+        ({"workload": {"kind": "model", "name": "gpt2", "sequence": 9}, "deadline_s": 1, "ttft_ms": 9}, ["ttft_ms"]),
+    ],
+)
+def test_bad_input_names_its_field(client: TestClient, body: Body, field: list[str]) -> None:
+    assert refusal(client, "/plan", **body) == field
+
+
+def test_a_plan_over_all_gpus_is_quick(client: TestClient) -> None:
+    ask(client, "/plan", workload=RATE, tpot_ms=40)
+    start = time.perf_counter()
+    found = ask(client, "/plan", workload=RATE, gpus="all", ttft_ms=500, tpot_ms=30)
+    assert time.perf_counter() - start < 8.0  # 2 s on a core of its own
+    assert len(found["choices"]) >= 30 and found["skipped"]
+
+
+def test_saved_plans_and_comparisons_are_derived_again(client: TestClient) -> None:
+    for route, body in (("/compare", {"workload": LOOP}), ("/plan", {"workload": RATE, "tpot_ms": 40})):
+        saved = ask(client, route, save=True, gpus=GPUS[:2], **body)
+        assert client.get(f"/predictions/{saved['id']}").json()["unchanged"] is True
