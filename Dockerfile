@@ -15,6 +15,7 @@ RUN uv pip install --no-cache --no-deps --no-build-isolation --offline --python 
 COPY migrations migrations
 COPY seed_data seed_data
 COPY models_store models_store
+COPY evaluation/scorecard.json evaluation/scorecard.json
 
 FROM python:3.12-slim
 RUN useradd --system --uid 10001 --home-dir /app --shell /usr/sbin/nologin gpucast \

@@ -11,6 +11,8 @@ from app.tables.workload import Workload
 
 # First word of the names of rows of routed experts, and of the low-rank adapters beside linear layers.
 EXPERTS, ADAPTER = "grouped_experts", "adapter"
+# Rows of eager attention between its two products (app.graphs.transformers.attention).
+_SCORES = tuple(f"attention.{part}" for part in ("scores", "scale", "softcap", "bias", "mask", "floor", "softmax"))
 _HAS_EXPERTS = np.array(["expert_parallel" in op.fields for op in OPS])
 
 
@@ -18,6 +20,11 @@ def of_experts(w: Workload) -> Bools:
     """Return True for rows whose weights are dealt to expert-parallel devices, bool [n]."""
     named: Bools = _HAS_EXPERTS[w.ops.kind] | np.array([name.startswith(EXPERTS) for name in w.names], dtype=np.bool_)
     return named
+
+
+def of_scores(w: Workload) -> Bools:
+    """Return True for rows from attention's scores to its weights, bool [n]; fused attention keeps none of them."""
+    return np.array([name.removeprefix("cross.").startswith(_SCORES) for name in w.names], dtype=np.bool_)
 
 
 def learning(w: Workload, run: Run) -> Bools:

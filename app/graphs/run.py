@@ -78,6 +78,7 @@ class Run:
     microscaled   True if 8-bit formats have a scale per 32 elements (MXFP8) in place of one per tensor
     emptied       True if the step starts with an empty allocator cache, as the first one does (app.graphs.allocator)
     recompute     True if backward recomputes each block's activations instead of saving them
+    recompute_scores  True if it recomputes those between attention's two products only (Korthikanti et al. 2022)
     """
 
     mode: Mode = "inference"
@@ -92,6 +93,7 @@ class Run:
     accumulation: int = 1
     emptied: bool = False
     recompute: bool = False
+    recompute_scores: bool = False
     stack: str | None = None
     kv_dtype: str | None = None
     formats: Formats | None = None

@@ -22,7 +22,7 @@ import numpy as np
 
 from app.graphs.data_parallel import gradient_bytes
 from app.graphs.operands import fed_by
-from app.graphs.roles import learning, of_experts
+from app.graphs.roles import learning, of_experts, of_scores
 from app.graphs.run import Run
 from app.graphs.stages import stage_repeats
 from app.graphs.training_pass import recomputed
@@ -122,6 +122,9 @@ def _saved(w: Workload, run: Run, ranks: Floats) -> Floats:
     """
     saved = w.per_block(w.saved_bytes)
     again = np.zeros_like(saved)
+    if run.recompute_scores:
+        again = w.per_block(w.saved_bytes * of_scores(w))
+        saved = saved - again
     if run.recompute:
         dropped = recomputed(w)
         again = np.where(dropped, saved, 0.0)

@@ -19,7 +19,7 @@ from app.graphs.batched import same_in_all
 from app.graphs.inserted_rows import InsertedRows, inserted, table_of, with_column
 from app.graphs.narrow_products import with_quantised_operands
 from app.graphs.operands import Operands, operands
-from app.graphs.roles import learning, of_experts
+from app.graphs.roles import learning, of_experts, of_scores
 from app.graphs.run import Run
 from app.ops import OPS
 from app.tables.arrays import Bools, Floats, Ints
@@ -46,8 +46,9 @@ def training(w: Workload, run: Run) -> Workload:
     forward = np.arange(blocks)
     target = blocks + forward[::-1]  # of each forward block
     parts = [_backward(w, run, known, target), *_sums(w, known, target), *_accumulated(w, run, target), _statistics(w)]
-    if run.recompute:
-        parts.append(_recomputed(w, target))
+    if run.recompute or run.recompute_scores:
+        again = same_in_all(recomputed(w))[w.block] if run.recompute else of_scores(w)
+        parts.append(_recomputed(w, np.flatnonzero(again), target))
     repeats, origin = [w.repeats, w.repeats[..., ::-1]], [forward, forward[::-1]]
     if run.optimizer != "none":
         parts.append(_update(w, run, 2 * blocks))
@@ -154,7 +155,6 @@ def _per_block(w: Workload, moved: Floats, target: Ints, phase: int) -> Inserted
     return InsertedRows(ops, np.searchsorted(w.block, block), target[block], order, phase)
 
 
-def _recomputed(w: Workload, target: Ints) -> InsertedRows:
-    """Return copies of the forward rows to recompute, before their block's backward."""
-    source = np.flatnonzero(same_in_all(recomputed(w))[w.block])
+def _recomputed(w: Workload, source: Ints, target: Ints) -> InsertedRows:
+    """Return copies of the forward rows `source`, before their block's backward."""
     return InsertedRows(w.ops.take(source), source, target[w.block[source]], source.astype(np.float64), BACKWARD)

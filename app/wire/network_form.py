@@ -68,7 +68,10 @@ class RunOptions(Struct, kw_only=True, frozen=True):
     batch: Batch = 1
     fused: Annotated[bool, Meta(description="Element-wise operators run with those that feed them")] = False
     optimizer: Optimizer = "adam"
-    recompute: Annotated[bool, Meta(description="Backward computes activations again, layer by layer")] = False
+    recompute: Annotated[
+        bool | Literal["full", "selective"],
+        Meta(description="Backward computes activations again: of whole layers (true, full) or of attention's scores"),
+    ] = False
     gradient_accumulation: Annotated[Devices, Meta(description="Steps whose gradients add up to one update")] = 1
     parallelism: ParallelismIn = ParallelismIn()
     dataset_size: Annotated[Samples | None, Meta(description="Sequences or images of an epoch")] = None

@@ -141,6 +141,8 @@ def test_adapters_and_overlap_that_do_not_fit(client: TestClient) -> None:
 
 
 def test_training_fields_are_rejected_in_inference(client: TestClient) -> None:
+    assert places(refused(client, MODEL | {"recompute": "selective"})) == ["workload.recompute"]
+    assert places(refused(client, MODEL | {"mode": "training", "recompute": "some"})) == ["workload.recompute"]
     assert places(refused(client, MODEL | {"recompute": True})) == ["workload.recompute"]
     assert places(refused(client, MODEL | {"gradient_accumulation": 2})) == ["workload.gradient_accumulation"]
     assert places(refused(client, MODEL | {"parallelism": {"zero": 3}})) == ["workload.parallelism.zero"]

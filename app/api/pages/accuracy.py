@@ -10,6 +10,7 @@ from starlette.responses import Response
 from app.api.deps import DatabaseDep, HolderDep, SettingsDep
 from app.api.pages.shell import page
 from app.api.predictors import VersionOut, get_predictors
+from app.services.pages.scorecard import whole_workloads
 
 router = APIRouter(include_in_schema=False)
 
@@ -52,6 +53,7 @@ def show(
         splits=splits,
         split_labels=SPLITS,
         rows=sorted(shown, key=lambda row: row["mape"]),
+        whole=whole_workloads(),
     )
 
 

@@ -28,7 +28,8 @@ def to_run(workload: NetworkWorkload, *, dtype: str) -> Run:
         fused=given.fused,
         optimizer=given.optimizer,
         accumulation=int(given.gradient_accumulation),
-        recompute=given.recompute,
+        recompute=given.recompute in (True, "full"),
+        recompute_scores=given.recompute == "selective",
         eager_host_s=eager_host_s(given.software),
         stack=serving_stack(given.software, given.mode, dtype),
         parallelism=split,
@@ -36,7 +37,10 @@ def to_run(workload: NetworkWorkload, *, dtype: str) -> Run:
     errors = [*_batch_errors(run), *_parallel_errors(split)]
     if run.mode != "training":
         message = f"is only valid in mode training, not {run.mode}"
-        training_only = {"recompute": run.recompute, "gradient_accumulation": run.accumulation > 1}
+        training_only = {
+            "recompute": run.recompute or run.recompute_scores,
+            "gradient_accumulation": run.accumulation > 1,
+        }
         errors += [FieldError((*_LOC, field), message) for field, is_set in training_only.items() if is_set]
         errors += [FieldError((*_LOC, "parallelism", "zero"), message)] * (split.zero > 0)
     if errors:
