@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 Row = Mapping[str, Any]
 
@@ -18,13 +18,13 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One measured time and the requests whose sum it is.
+    """One measured time or energy and the requests whose sum it is.
 
     gpu         id in the catalogue, or the source's name of a device that is not in it
     model       network, by the source's name
     mode        what was measured: the kind of step, and what else results are split by (format, stack)
     row         what identifies the measurement within its source
-    measured_s  seconds
+    measured    seconds or joules, as `unit` says
     parts       the requests; empty if it cannot be asked
     reason      why it cannot be asked
     at_once     True if it cannot be asked where it does not fit in the memory: it was run in waves
@@ -34,10 +34,11 @@ class Case:
     model: str
     mode: str
     row: str
-    measured_s: float
+    measured: float
     parts: tuple[Part, ...] = ()
     reason: str = ""
     at_once: bool = False
+    unit: Literal["s", "J"] = "s"
 
 
 class Goal(NamedTuple):

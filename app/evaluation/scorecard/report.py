@@ -86,7 +86,8 @@ def body(found: Sequence[Scored]) -> dict[str, Any]:
                 "model": each.case.model,
                 "mode": each.case.mode,
                 "row": each.case.row,
-                "measured_s": each.case.measured_s,
+                "unit": each.case.unit,
+                "measured": each.case.measured,
                 **({"reason": each.reason} if each.reason else _answer(each)),
             }
             for each in found
@@ -95,7 +96,7 @@ def body(found: Sequence[Scored]) -> dict[str, Any]:
 
 
 def _answer(each: Scored) -> dict[str, Any]:
-    times = {"predicted_s": each.predicted_s, "low_s": each.low_s, "high_s": each.high_s}
+    times = {"predicted": each.predicted, "low": each.low, "high": each.high}
     return {**times, "error": round(each.error, 2), "held": each.held}
 
 

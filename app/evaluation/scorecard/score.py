@@ -18,6 +18,8 @@ from app.engine.gpu_rows import Snapshot
 from app.engine.versions import Stores, shipped_or_untrained
 from app.errors import GpucastError, NotFound
 from app.evaluation.scorecard.case import Case, Row, Source
+from app.services.compare.compare import compare
+from app.services.compare.request import read_compare
 from app.services.dispatch import predict_workload
 from app.tables.arrays import Floats
 from app.tables.catalog import Catalog
@@ -32,24 +34,24 @@ _MOST_ROWS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A case and its prediction, seconds; NaN with a reason if it could not be asked."""
+    """A case and its prediction in its unit; NaN with a reason if it could not be asked."""
 
     source: str
     case: Case
-    predicted_s: float = np.nan
-    low_s: float = np.nan
-    high_s: float = np.nan
+    predicted: float = np.nan
+    low: float = np.nan
+    high: float = np.nan
     reason: str = ""
 
     @property
     def error(self) -> float:
         """Relative error, percent."""
-        return 100.0 * (self.predicted_s / self.case.measured_s - 1.0)
+        return 100.0 * (self.predicted / self.case.measured - 1.0)
 
     @property
     def held(self) -> bool:
         """Whether the interval holds the measured time."""
-        return self.low_s <= self.case.measured_s <= self.high_s
+        return self.low <= self.case.measured <= self.high
 
 
 class Cell(NamedTuple):
@@ -116,7 +118,7 @@ def _scored(source: str, case: Case, snapshot: Snapshot, known: dict[bytes, tupl
     total = np.zeros(3)
     try:
         for part in case.parts:
-            seconds, fits = _seconds(case.gpu, part.workload, snapshot, known)
+            seconds, fits = _answered(case, part.workload, snapshot, known)
             if case.at_once and not fits:
                 return Scored(source, case, reason="it does not fit at once, so it ran in waves")
             total += part.times * seconds
@@ -126,13 +128,16 @@ def _scored(source: str, case: Case, snapshot: Snapshot, known: dict[bytes, tupl
     return Scored(source, case, middle, low, high)
 
 
-def _seconds(
-    gpu: str, workload: Mapping[str, Any], snapshot: Snapshot, known: dict[bytes, tuple[Floats, bool]]
+def _answered(
+    case: Case, workload: Mapping[str, Any], snapshot: Snapshot, known: dict[bytes, tuple[Floats, bool]]
 ) -> tuple[Floats, bool]:
-    """Return the predicted time and the ends of its interval, seconds [3], and whether it fits in the memory.
+    """Return the prediction and the ends of its interval in the case's unit, [3], and whether it fits in the memory.
 
     Equal requests are answered once.
     """
+    if case.unit == "J":
+        return _joules(case.gpu, workload, snapshot)
+    gpu = case.gpu
     body = msgspec.json.encode({"gpu": gpu, "workload": workload, "predictor": PREDICTOR, "coverage": COVERAGE})
     if body not in known:
         answer = predict_workload(snapshot, read_request(body), max_rows=_MOST_ROWS, advise=False)
@@ -141,6 +146,15 @@ def _seconds(
         times = np.array([found.latency_ms, found.interval_ms.low, found.interval_ms.high]) / 1e3
         known[body] = times, found.memory.fits
     return known[body]
+
+
+def _joules(gpu: str, workload: Mapping[str, Any], snapshot: Snapshot) -> tuple[Floats, bool]:
+    """Return the energy of a step as POST /compare answers it, joules [3], and whether it fits. Raises NotFound."""
+    asked = {"workload": workload, "gpus": [gpu], "rank_by": "energy", "predictor": PREDICTOR, "coverage": COVERAGE}
+    row = compare(snapshot, read_compare(msgspec.json.encode(asked)), max_rows=_MOST_ROWS).ranking[0]
+    if row.energy_j is None or row.energy_interval_j is None:
+        raise NotFound(f"The power of {gpu} is unknown.")
+    return np.array([row.energy_j, row.energy_interval_j.low, row.energy_interval_j.high]), row.memory.fits
 
 
 def cells(found: Sequence[Scored], by: Callable[[Scored], str]) -> Iterator[Cell]:

@@ -46,8 +46,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[Scored]:
 
 def test_a_case_is_the_sum_of_its_requests_and_what_cannot_be_asked_has_a_reason(found: list[Scored]) -> None:
     one, twice, wrong, unknown, none = found
-    assert twice.predicted_s == pytest.approx(2.0 * one.predicted_s)
-    assert one.low_s < one.predicted_s < one.high_s
+    assert twice.predicted == pytest.approx(2.0 * one.predicted)
+    assert one.low < one.predicted < one.high
     assert "fp31" in wrong.reason
     assert "abacus" in unknown.reason
     assert none.reason == "lenet is not built in"
@@ -89,5 +89,5 @@ def test_the_command_prints_and_records(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "titan-v | resnet18 | fp32 inference" in done.output
     answered, split = json.loads(record.read_text("utf-8"))["cases"]
-    assert answered["measured_s"] == 0.006
+    assert answered["measured"] == 0.006
     assert "DataParallel" in split["reason"]

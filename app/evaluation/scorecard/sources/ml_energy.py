@@ -44,14 +44,11 @@ def cases(rows: Sequence[Row]) -> Iterator[Case]:
         elif config is None:
             reason = f"no configuration of {model} is at hand"
         parts = () if reason or config is None else (Part(1.0, _workload(row, config, _PROMPT_TOKENS[task])),)
+        which = f"{which} batch {row['avg_batch_size']:.0f}"
+        yield Case(_GPU, model, "time between tokens", which, float(row["median_itl_ms"]) / 1e3, parts, reason)
+        each = tuple(Part(1.0 / part.workload["batch"], part.workload) for part in parts)
         yield Case(
-            _GPU,
-            model,
-            "time between tokens",
-            f"{which} batch {row['avg_batch_size']:.0f}",
-            float(row["median_itl_ms"]) / 1e3,
-            parts,
-            reason,
+            _GPU, model, "energy of a token", which, float(row["energy_per_token_joules"]), each, reason, unit="J"
         )
 
 
@@ -83,6 +80,7 @@ SOURCE = Source(
         "vLLM 0.11 with CUDA graphs; H100 SXM of 80 GB; the median time between tokens is a step of decoding alone,"
         " at the mean batch and the mean context",
         "prompts of 100 tokens (lm-arena-chat), 250 (gpqa) and 1,000 (sourcegraph-fim)",
+        "the energy of a token is that of such a step at the board power, over its sequences",
         "GPUs beyond tensor parallelism are replicas of attention; FP8 mixtures are scaled by blocks, dense ones not",
     ),
     goals=(Goal("time", 15.0), Goal("energy", 20.0)),

@@ -28,7 +28,7 @@ def cases(rows: Sequence[Row]) -> Iterator[Case]:
             model=str(row["model"]),
             mode=f"{row['dtype']} {row['mode']}",
             row=f"{row['devices']} GPUs batch {row['batch']} {row['file']}",
-            measured_s=float(row["latency_ms"]) / 1e3,
+            measured=float(row["latency_ms"]) / 1e3,
             parts=() if split else (Part(1.0, workload),),
             reason="several GPUs fed by one process (DataParallel) are not modelled" if split else "",
         )
