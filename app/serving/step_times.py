@@ -1,9 +1,10 @@
 """Time of one step of a serving engine, interpolated between predicted steps.
 
 A step computes one token (with speculative decoding several) of every decoding sequence, and chunks of prompts beside
-them. Its rows fall into four parts, each a table of few states that is interpolated in log space:
+them. Its rows fall into five parts, each a table of few states that is interpolated in log space:
 
-    body     what works on tokens alone, wherever they come from: linear layers, norms, experts, collectives
+    body     what works on tokens alone, wherever they come from: linear layers, norms, sums over devices
+    experts  routed experts and the exchange of their tokens, which replicas of attention share
     head     logits and sampling, of each sequence's last token
     decode   attention of decoding sequences, by their number and mean context
     prefill  attention of a chunk of a prompt, by its tokens and the keys that they see
@@ -25,7 +26,7 @@ LEAST_S = 1e-12
 class StepTimes(NamedTuple):
     """Tables of an engine's step on one GPU type; axes and times are natural logarithms, times of seconds.
 
-    tokens     float64 [t], tokens of an attention replica; `body` [t] their time
+    tokens     float64 [t], tokens of an attention replica; `body` [t] their time, and `experts` [t] if all have as many
     sequences  float64 [b], sequences of an attention replica; `head` [b] their time
     contexts   float64 [k], keys of a sequence; `decode` [b, k] the time of attention
     chunks     float64 [p], tokens of a chunk; `ratios` [r], keys over tokens; `prefill` [p, r] the time of attention
@@ -34,6 +35,7 @@ class StepTimes(NamedTuple):
 
     tokens: Floats
     body: Floats
+    experts: Floats
     sequences: Floats
     head: Floats
     contexts: Floats
@@ -124,7 +126,9 @@ def step_s(times: StepTimes, step: Step) -> float:
     reached = max(min(scalars[REPLICAS], step.prompts), 1.0)
     tokens = verified / share + step.tokens / (scalars[STAGES] * reached)
     last = (verified + step.prompts) / share
+    mean = (verified + step.tokens) / share
     seconds = _line(times.tokens, times.body, np.log(max(tokens, 1.0)))
+    seconds += _line(times.tokens, times.experts, np.log(max(mean, 1.0)))
     seconds += _line(times.sequences, times.head, np.log(max(last, 1.0)))
     drafted = 0.0
     if step.decodes > 0.0:

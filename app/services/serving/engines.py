@@ -134,9 +134,7 @@ def shape_of(deployment: Deployment) -> Shape:
 
 def _times(deployment: Deployment, tables: Tables, k: int) -> StepTimes:
     axes = Axes(*(np.log(axis) for axis in tables.axes))
-    parts: list[Floats] = [
-        np.log(np.maximum(part[k], LEAST_S)) for part in (tables.body, tables.head, tables.decode, tables.prefill)
-    ]
+    parts: list[Floats] = [np.log(np.maximum(part[k], LEAST_S)) for part in tables[1:6]]
     scalars = np.zeros(SCALARS)
     scalars[REPLICAS] = deployment.attention_replicas
     scalars[STAGES] = deployment.run.parallelism.pipeline
@@ -144,8 +142,9 @@ def _times(deployment: Deployment, tables: Tables, k: int) -> StepTimes:
     host = deployment.host
     scalars[HOST_STEP_S], scalars[HOST_SEQUENCE_S], scalars[PREFILL] = host.step_s, host.sequence_s, host.prefill
     scalars[VERIFIED], scalars[ACCEPTED], scalars[DRAFTING] = _speculation(deployment)
+    body, experts, head, decode, prefill = parts
     return StepTimes(
-        axes.tokens, parts[0], axes.sequences, parts[1], axes.contexts, parts[2], axes.chunks, axes.ratios, parts[3],
+        axes.tokens, body, experts, axes.sequences, head, axes.contexts, decode, axes.chunks, axes.ratios, prefill,
         scalars,
     )  # fmt: skip
 

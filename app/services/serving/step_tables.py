@@ -21,6 +21,7 @@ from app.tables.ops import OpTable
 from app.tables.predictions import Predictions
 from app.tables.workload import Workload
 
+_OF_EXPERTS = np.array([op.name in ("moe", "all_to_all") for op in OPS])
 # Operators whose time depends on whose tokens they are given: those with queries of sequences.
 _BY_SEQUENCE = np.array(["query_length" in op.fields for op in OPS])
 
@@ -47,12 +48,13 @@ class Axes(NamedTuple):
 class Tables(NamedTuple):
     """Seconds of a step's parts on g GPUs, by the axes; bytes of a sequence and of weights on the fullest device.
 
-    body [g, tokens], head [g, sequences], decode [g, sequences, contexts], prefill [g, chunks, ratios]
+    body, experts [g, tokens], head [g, sequences], decode [g, sequences, contexts], prefill [g, chunks, ratios]
     held_bytes  float64 [contexts], keys and values of one sequence on a device
     """
 
     axes: Axes
     body: Floats
+    experts: Floats
     head: Floats
     decode: Floats
     prefill: Floats
@@ -98,6 +100,7 @@ def step_tables(query: TableQuery, deployment: Deployment, axes: Axes) -> Tables
     return Tables(
         axes,
         decoded.body[:, b * k :],
+        decoded.experts[:, b * k :],
         decoded.head[:, : b * k].reshape(g, b, k)[:, :, 0],
         decoded.own[:, : b * k].reshape(g, b, k),
         prompted.own.reshape(g, len(axes.chunks), len(axes.ratios)),
@@ -113,6 +116,7 @@ class _Seconds(NamedTuple):
     """Seconds of c steps on g GPUs by part, [g, c]; `held_bytes` [c] keys and values of one sequence."""
 
     body: Floats
+    experts: Floats
     head: Floats
     own: Floats
     held_bytes: Floats
@@ -134,11 +138,13 @@ class _Steps:
     def seconds(self, mode: Mode, batch: Floats, keys: Floats, cached: Floats) -> _Seconds:
         """Return the times of steps of `batch` sequences a replica with `keys` each, `cached` of them before, [c]."""
         c, g = len(batch), len(self._query.targets)
-        found = _Seconds(np.empty((g, c)), np.empty((g, c)), np.empty((g, c)), np.empty(c))
+        parts = np.empty((4, g, c))
+        found = _Seconds(parts[0], parts[1], parts[2], parts[3], np.empty(c))
         for of, rows in self._groups(mode, batch, keys, cached):
             times = self._times(rows, len(of))
-            own, head = self._own(rows), rows.block == rows.block[-1]
-            for part, some in zip(found, (~own & ~head, head, own & ~head), strict=False):
+            own, head, expert = self._own(rows), rows.block == rows.block[-1], _OF_EXPERTS[rows.ops.kind]
+            layers = ~own & ~head
+            for part, some in zip(found, (layers & ~expert, layers & expert, head, own & ~head), strict=False):
                 part[:, of] = times[:, some].sum(axis=1)
             kept = np.broadcast_to(rows.kv_bytes * rows.repeats[..., rows.block], (len(of), len(rows)))
             found.held_bytes[of] = kept.sum(axis=1) / batch[of] / self._deployment.run.parallelism.pipeline

@@ -27,10 +27,10 @@ def step_times(base_s: float = 5e-3, token_s: float = 20e-6, key_s: float = 1e-9
     scalars[[STAGES, *places.values()]] = 1.0
     for name, value in more.items():
         scalars[places[name]] = value
-    return StepTimes(
-        np.log(TOKENS), body, np.log(SEQUENCES), np.log(np.full(len(SEQUENCES), 1e-9)), np.log(CONTEXTS), decode,
-        np.log(TOKENS), np.log(RATIOS), nothing, scalars,
-    )  # fmt: skip
+    experts, head = (np.log(np.full(len(axis), 1e-12)) for axis in (TOKENS, SEQUENCES))
+    axes = (np.log(axis) for axis in (TOKENS, SEQUENCES, CONTEXTS, RATIOS))
+    tokens, sequences, contexts, ratios = axes
+    return StepTimes(tokens, body, experts, sequences, head, contexts, decode, tokens, ratios, nothing, scalars)
 
 
 _FREE = EngineLimits(8192.0, 256.0, 1e12, CONTEXTS, 1000.0 * CONTEXTS, 1.0, 1.0, 0.5, 0.0, 0.0, 0.0)
