@@ -20,6 +20,7 @@ from app.services.serving.deployment import Deployment, model_workload, resolve_
 from app.services.serving.engines import Engine, engines_on, shape_of
 from app.services.serving.load_figures import LoadFigures, Times, load_figures, sequence_limit
 from app.services.serving.step_tables import TableQuery
+from app.serving.stacks import WIDTHS
 from app.tables.arrays import Ints
 from app.tables.gpus import GpuSpec
 from app.tables.ops import OpTable
@@ -38,8 +39,6 @@ from app.wire.serving_form import (
     ServingSteps,
 )
 
-# Log-space half-widths that hold 80 % of what scheduling and host add to the step's own interval.
-_TPOT_WIDTH, _TTFT_WIDTH, _AT = 0.08, 0.25, 0.8
 # Warnings of a decode step that do not hold of the deployment.
 _OF_STEP = ("does not fit", "no software is given")
 
@@ -115,7 +114,8 @@ class _Answer:
         shape = shape_of(deployment)
         decode = self._step(gpu, "decode", figures.decoding, shape.prompt + 0.5 * shape.output)
         prefill = self._step(gpu, "prefill", 1.0, max(shape.prompt - shape.cached, 1.0))
-        widths = _ends(decode, _TPOT_WIDTH), _ends(prefill, _TTFT_WIDTH)
+        added = WIDTHS[deployment.stack_name]
+        widths = _ends(decode, added.token), _ends(prefill, added.first)
         tpot, ttft = (_spread(times, ends) for times, ends in zip((figures.tpot, figures.ttft), widths, strict=True))
         e2e = _whole(figures.e2e, ttft, tpot, max(shape.output - 1.0, 0.0))
         return ServingPrediction(
