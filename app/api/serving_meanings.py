@@ -32,6 +32,7 @@ SERVING = {
     "Speculative.acceptance": "Probability that a drafted token is kept, given that those before it were",
     "Speculative.draft_share": "Time of drafting a token over that of a decode step; absent: that of one layer",
     "PrefillPool.parallelism": "How an engine for prompts is split over devices, and how many there are",
+    "PrefillPool.replicas": "Engines for prompts; absent: those of its parallelism",
     "ServingPrediction.breakdown": "Time of a decode step at the mean load, by groups of operators",
     "ServingPrediction.latency_ms": "Mean time of a request from arrival to its last token; null: saturated",
     "ServingPrediction.interval_ms": "Interval of this mean; null: saturated",

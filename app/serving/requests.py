@@ -19,7 +19,8 @@ class Requests(NamedTuple):
 
     arrival_s  seconds; NaN in a closed loop, where a request arrives when another one has been answered
     prompt     tokens of the prompt
-    cached     those of them that the engine's cache holds already
+    cached     those of them that need no computing: the engine's cache holds them already
+    kept       those of them that take memory of their own
     output     generated tokens
     in_flight  requests of a closed loop; 0 with arrivals
     warm_up    requests at the start that do not count
@@ -28,6 +29,7 @@ class Requests(NamedTuple):
     arrival_s: Floats
     prompt: Floats
     cached: Floats
+    kept: Floats
     output: Floats
     in_flight: int
     warm_up: int
@@ -41,11 +43,12 @@ class Lengths(NamedTuple):
     spread: float
     prefix_hit: float
 
-    def means(self) -> tuple[float, float, float]:
-        """Return the mean tokens of a prompt, those of it that are cached, and of an output."""
+    def means(self) -> tuple[float, float, float, float]:
+        """Return the mean tokens of a prompt, those of it that are cached, of an output, and of a prompt uncached."""
         share = 1.0 - 0.5 * self.spread
         prompt = max(share * self.prompt, 1.0)
-        return prompt, self.prefix_hit * prompt, max(share * self.output, 1.0)
+        cached = self.prefix_hit * prompt
+        return prompt, cached, max(share * self.output, 1.0), prompt - cached
 
 
 def closed(lengths: Lengths, in_flight: int, seed: int) -> Requests:
@@ -70,7 +73,8 @@ def trace(arrival_s: Floats, prompt: Floats, output: Floats, prefix_hit: float) 
     """Return recorded requests, sorted by their arrival."""
     order = np.argsort(arrival_s, kind="stable")
     sent = prompt[order]
-    return Requests(arrival_s[order] - arrival_s.min(), sent, np.floor(prefix_hit * sent), output[order], 0, 0)
+    cached = np.floor(prefix_hit * sent)
+    return Requests(arrival_s[order] - arrival_s.min(), sent, cached, sent - cached, output[order], 0, 0)
 
 
 def _drawn(lengths: Lengths, arrival_s: Floats, in_flight: int, warm_up: int, seed: int) -> Requests:
@@ -78,4 +82,5 @@ def _drawn(lengths: Lengths, arrival_s: Floats, in_flight: int, warm_up: int, se
     shares = 1.0 - lengths.spread * generator.random((2, len(arrival_s)))
     prompt = np.maximum(np.round(shares[0] * lengths.prompt), 1.0)
     output = np.maximum(np.round(shares[1] * lengths.output), 1.0)
-    return Requests(arrival_s, prompt, np.floor(lengths.prefix_hit * prompt), output, in_flight, warm_up)
+    cached = np.floor(lengths.prefix_hit * prompt)
+    return Requests(arrival_s, prompt, cached, prompt - cached, output, in_flight, warm_up)

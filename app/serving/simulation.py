@@ -63,13 +63,13 @@ class _Chunks(NamedTuple):
 
 @compiled
 def _own_prompt(requests: Requests, one: int) -> float:
-    """Return the tokens of a prompt that are computed, and kept, for this request alone."""
+    """Return the tokens of a prompt that are computed."""
     return float(max(requests.prompt[one] - requests.cached[one], 1.0))
 
 
 @compiled
 def _reserved_bytes(limits: EngineLimits, requests: Requests, one: int) -> float:
-    return admitted_bytes(limits, _own_prompt(requests, one), requests.output[one])
+    return admitted_bytes(limits, requests.kept[one], requests.output[one])
 
 
 @compiled

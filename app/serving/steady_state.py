@@ -36,11 +36,15 @@ _MOST_CHUNKS = 16
 
 
 class Shape(NamedTuple):
-    """Mean request: tokens of its prompt, those of them that a cache holds already, and generated tokens."""
+    """Mean request: tokens of its prompt, those of them that need no computing, generated tokens.
+
+    kept  tokens of the prompt that take memory of their own: those that are not shared with other requests
+    """
 
     prompt: float
     cached: float
     output: float
+    kept: float
 
 
 class Steady(NamedTuple):
@@ -105,7 +109,7 @@ def closed_loop(times: StepTimes, limits: EngineLimits, shape: Shape, concurrenc
 
     Requests beyond what the engine runs at once wait, which their time to first token has.
     """
-    most = max(min(concurrency, most_sequences(limits, shape.prompt - shape.cached, shape.output)), 1.0)
+    most = max(min(concurrency, most_sequences(limits, shape.kept, shape.output)), 1.0)
     others, later = (most - 1.0) / most, max(shape.output - 1.0, 0.0)
     front = limits.request_s + serial_s(limits, shape.prompt)
     decoding, rate = most, 0.0
@@ -131,7 +135,7 @@ def closed_loop(times: StepTimes, limits: EngineLimits, shape: Shape, concurrenc
 @compiled
 def open_load(times: StepTimes, limits: EngineLimits, shape: Shape, rate: float) -> Steady:
     """Return the steady state of `rate` requests a second; its times are infinite where there is none."""
-    most = most_sequences(limits, shape.prompt - shape.cached, shape.output)
+    most = most_sequences(limits, shape.kept, shape.output)
     later = max(shape.output - 1.0, 0.0)
     front = limits.request_s + serial_s(limits, shape.prompt)
     decoding, decode, mixed, tpot, ttft, together = 1.0, 0.0, 0.0, 0.0, 0.0, 0.0
@@ -160,7 +164,7 @@ def open_load(times: StepTimes, limits: EngineLimits, shape: Shape, rate: float)
 @compiled
 def highest_rate(times: StepTimes, limits: EngineLimits, shape: Shape) -> float:
     """Return the highest requests per second that have a steady state; 0 where not one request fits."""
-    most = most_sequences(limits, shape.prompt - shape.cached, shape.output)
+    most = most_sequences(limits, shape.kept, shape.output)
     if most < 1.0:
         return 0.0
     low = 0.0

@@ -69,9 +69,13 @@ class Speculative(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
 
 
 class PrefillPool(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Engines of their own that compute prompts and send the keys and values to those that decode."""
+    """Engines of their own that compute prompts and send the keys and values to those that decode.
+
+    `replicas` is the number of these engines, in place of that of `parallelism`.
+    """
 
     parallelism: ServingParallelism = ServingParallelism()
+    replicas: Devices | None = None
 
 
 class ServingWorkload(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):

@@ -2451,9 +2451,13 @@ class Speculative(TypedDict):
 
 
 class PrefillPool(TypedDict):
-    """Engines of their own that compute prompts and send the keys and values to those that decode."""
+    """Engines of their own that compute prompts and send the keys and values to those that decode.
+
+    `replicas` is the number of these engines, in place of that of `parallelism`.
+    """
 
     parallelism: NotRequired[ServingParallelism]
+    replicas: NotRequired[float | None]
 
 
 class ServingResponse(TypedDict):

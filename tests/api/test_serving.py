@@ -138,6 +138,20 @@ def test_speculation_and_cached_prefixes_help(client: TestClient) -> None:
     assert cached["ttft_ms"]["mean"] < 0.8 * plain["ttft_ms"]["mean"]
 
 
+def test_engines_of_their_own_for_prompts_leave_decoding_undisturbed(client: TestClient) -> None:
+    load: Body = {"load": {"rate_per_s": 12}}
+    mixed = ask(client, SMALL | load | {"parallelism": {"replicas": 2}})
+    apart = ask(client, SMALL | load | {"prefill_pool": {"parallelism": {"tensor": 1}, "replicas": 1}})
+    assert mixed["devices"] == apart["devices"] == 2
+    assert apart["serving"]["tpot_ms"]["p99"] < mixed["serving"]["tpot_ms"]["p99"]
+    loop = ask(client, SMALL | {"prefill_pool": {"replicas": 1}})["serving"]
+    assert loop["requests_per_s"] * loop["e2e_ms"]["mean"] == pytest.approx(16e3, rel=0.1)
+    form = ask(client, SMALL | {"prefill_pool": {"replicas": 1}, "method": "closed_form"})["serving"]
+    assert form["tpot_ms"]["mean"] == pytest.approx(loop["tpot_ms"]["mean"], rel=0.1)
+    busy = ask(client, SMALL | {"prefill_pool": {"replicas": 1}, "load": {"rate_per_s": 1000}})["serving"]
+    assert busy["saturated"] is True
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -201,6 +215,8 @@ def test_all_gpus_are_answered(client: TestClient) -> None:
         ({"name": "gpt2", "input_tokens": 1000, "output_tokens": 500}, ["input_tokens"]),
         ({"config": {"model_type": "gpt2"}}, ["config"]),
         ({"method": "guess"}, ["method"]),
+        ({"prefill_pool": {"parallelism": {"tensor": 3}}}, ["prefill_pool", "parallelism", "tensor"]),
+        ({"prefill_pool": {}, "load": {"burst": 3}}, ["load"]),
         ({"load": {"trace": {"arrival_s": [0], "input_tokens": [1], "output_tokens": [1]}}}, ["input_tokens"]),
     ],
 )

@@ -13,7 +13,8 @@ from app.evaluation.serving.cases import Case
 from app.services.serving.deployment import Deployment, resolve_deployment
 from app.services.serving.engines import Engine as ServedEngine
 from app.services.serving.engines import engines_on, with_host
-from app.services.serving.load_figures import LoadFigures, load_figures
+from app.services.serving.figures import LoadFigures
+from app.services.serving.load_figures import load_figures
 from app.services.serving.predict_serving import predict_served
 from app.services.serving.step_tables import TableQuery
 from app.serving.stacks import HostTimes

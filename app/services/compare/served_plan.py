@@ -27,7 +27,8 @@ from app.services.compare.time_distribution import probability_within
 from app.services.operators.common import require_predictor
 from app.services.serving.deployment import Deployment
 from app.services.serving.engines import Engine, engines_on, shape_of
-from app.services.serving.load_figures import LoadFigures, Times, load_figures
+from app.services.serving.figures import LoadFigures, Times
+from app.services.serving.load_figures import load_figures
 from app.services.serving.predict_serving import predict_served, runnable
 from app.services.serving.step_tables import TableQuery
 from app.serving.engine_limits import most_sequences
@@ -279,7 +280,7 @@ def _points(option: _Option) -> Iterator[ParetoPoint]:
     """Yield closed loops of one engine, with twice as many requests in flight each time."""
     deployment, engine = option.deployment, option.engine
     shape, devices = shape_of(deployment), deployment.run.parallelism.devices
-    most = most_sequences(engine.limits, shape.prompt - shape.cached, shape.output)
+    most = most_sequences(engine.limits, shape.kept, shape.output)
     if most < 1.0 or shape.output <= 1.0:
         return
     for k in range(int(np.log2(most)) + 1):

@@ -33,6 +33,7 @@ class Deployment(NamedTuple):
 
     network, run  the network, and a decode step of it with one sequence per attention replica
     engines       engines beside one another, among which requests are dealt
+    pool          the engines that compute the prompts, where others do
     lengths       tokens of requests; of a trace their greatest
     """
 
@@ -45,6 +46,7 @@ class Deployment(NamedTuple):
     host: HostTimes
     engines: int
     lengths: Lengths
+    pool: Deployment | None = None
 
     @property
     def attention_replicas(self) -> int:
@@ -53,8 +55,9 @@ class Deployment(NamedTuple):
 
     @property
     def devices(self) -> int:
-        """Devices of all engines."""
-        return self.engines * self.run.parallelism.devices
+        """Devices of all engines, those of the pool included."""
+        own = self.engines * self.run.parallelism.devices
+        return own if self.pool is None else own + self.pool.devices
 
     @property
     def layers(self) -> float:
@@ -76,8 +79,6 @@ def resolve_deployment(workload: ServingWorkload) -> Deployment:
         raise refused(
             "software", f"{workload.software[:100]!r} is no serving stack with CUDA graphs: use one of {known}"
         )
-    if workload.prefill_pool is not None:
-        raise refused("prefill_pool", "disaggregated prefill is not predicted yet: leave it out")
     _check_load(workload.load)
     lengths = _lengths(workload)
     split = workload.parallelism
@@ -96,8 +97,28 @@ def resolve_deployment(workload: ServingWorkload) -> Deployment:
         )
     name = STACK_NAMES[int(code)]
     return Deployment(
-        workload, network, run, architecture, name, STACKS[name], HOST[name], int(split.replicas), lengths
-    )
+        workload, network, run, architecture, name, STACKS[name], HOST[name], int(split.replicas), lengths,
+        _pool(workload),
+    )  # fmt: skip
+
+
+def _pool(workload: ServingWorkload) -> Deployment | None:
+    """Return the deployment of the engines that compute the prompts, which generate one token each."""
+    pool = workload.prefill_pool
+    if pool is None:
+        return None
+    if workload.load.burst is not None or workload.load.trace is not None:
+        raise refused("load", "with prefill_pool send concurrency or rate_per_s")
+    try:
+        split = structs.replace(pool.parallelism, replicas=pool.replicas or pool.parallelism.replicas)
+        changes = {"parallelism": split, "output_tokens": 1, "prefill_pool": None, "speculative": None}
+        return resolve_deployment(structs.replace(workload, **changes))
+    except BadInput as error:
+        errors = [
+            FieldError((*_LOC, "prefill_pool", *one.loc[1:]), one.msg) if "parallelism" in one.loc else one
+            for one in error.errors
+        ]
+        raise type(error)(summary(errors) if errors else error.detail, errors=errors) from error
 
 
 def _given(workload: ServingWorkload) -> str:

@@ -44,6 +44,7 @@ class Engine(NamedTuple):
     """An engine of a deployment on one GPU type.
 
     memory  bytes on the fullest device without keys and values
+    pool    the engine that computes the prompts, where another one does; None: this one does
     """
 
     times: StepTimes
@@ -51,13 +52,18 @@ class Engine(NamedTuple):
     settings: Settings
     memory: Memory
     kv_capacity_bytes: float
+    pool: Engine | None = None
 
 
 def engines_on(query: TableQuery, deployment: Deployment, specs: Sequence[GpuSpec]) -> list[Engine]:
     """Return the deployment's engine on each target of the query, whose specifications are `specs`."""
     settings = [settings_of(deployment, spec) for spec in specs]
     tables = step_tables(query, deployment, _axes(deployment, settings))
-    return [_engine(deployment, spec, settings[k], tables, k) for k, spec in enumerate(specs)]
+    engines = [_engine(deployment, spec, settings[k], tables, k) for k, spec in enumerate(specs)]
+    if deployment.pool is None:
+        return engines
+    pools = engines_on(query, deployment.pool, specs)
+    return [engine._replace(pool=pool) for engine, pool in zip(engines, pools, strict=True)]
 
 
 def settings_of(deployment: Deployment, spec: GpuSpec) -> Settings:
@@ -129,7 +135,8 @@ def shape_of(deployment: Deployment) -> Shape:
     if trace is None:
         return Shape(*deployment.lengths.means())
     prompt = float(np.mean(trace.input_tokens))
-    return Shape(prompt, deployment.lengths.prefix_hit * prompt, float(np.mean(trace.output_tokens)))
+    cached = deployment.lengths.prefix_hit * prompt
+    return Shape(prompt, cached, float(np.mean(trace.output_tokens)), prompt - cached)
 
 
 def _times(deployment: Deployment, tables: Tables, k: int) -> StepTimes:

@@ -3,63 +3,33 @@
 from __future__ import annotations
 
 from math import ceil
-from typing import NamedTuple
 
 import numpy as np
 
 from app.services.serving.deployment import Deployment
 from app.services.serving.engines import Engine, shape_of
+from app.services.serving.figures import LoadFigures, Times, times_of
+from app.services.serving.pools import decoded_shape, pooled_figures
 from app.serving.engine_limits import admitted_bytes, most_sequences
 from app.serving.requests import Requests, burst, closed, poisson, trace
 from app.serving.simulation import simulate
 from app.serving.steady_state import Shape, Steady, closed_loop, highest_rate, open_load
-from app.tables.arrays import Floats
 
 # Prompts take so much of the time at the highest rate that they are what limits it.
 _PREFILL_BOUND = 0.7
 
 
-class Times(NamedTuple):
-    """A time over requests, seconds: mean and percentiles, NaN where unknown; `asked`: that of the caller's choice."""
-
-    mean: float
-    p50: float = np.nan
-    p90: float = np.nan
-    p99: float = np.nan
-    asked: float = np.nan
-
-
-class LoadFigures(NamedTuple):
-    """What a load gives; times are None where it is saturated.
-
-    requests_per_s, running  of all engines; decoding: sequences of one engine that decode, on average
-    kv_bytes     most bytes of keys and values on a device
-    unfinished   requests that the simulation left unanswered
-    """
-
-    ttft: Times | None
-    tpot: Times | None
-    e2e: Times | None
-    requests_per_s: float
-    running: float
-    decoding: float
-    kv_bytes: float
-    decode_s: float
-    mixed_s: float
-    highest_rate: float
-    cause: str
-    unfinished: int = 0
-
-
 def load_figures(deployment: Deployment, engine: Engine, percentile: float = 90.0) -> LoadFigures:
     """Return the figures of the deployment's load on engines of one GPU type, with this percentile of the times too."""
+    if engine.pool is not None and deployment.pool is not None:
+        return pooled_figures(deployment, engine, deployment.pool, engine.pool, percentile)
     shape, engines = shape_of(deployment), deployment.engines
     most = highest_rate(engine.times, engine.limits, shape)
     steady = _steady(deployment, engine, shape)
     cause = _cause(engine, shape, most)
     if most == 0.0 or not np.isfinite(steady.tpot_s):
         return _saturated(engine, shape, most * engines, cause)
-    bytes_each = admitted_bytes(engine.limits, shape.prompt - shape.cached, shape.output)
+    bytes_each = admitted_bytes(engine.limits, shape.kept, shape.output)
     by_form = LoadFigures(
         Times(steady.ttft_s),
         Times(steady.tpot_s) if shape.output > 1.0 else None,
@@ -79,7 +49,7 @@ def load_figures(deployment: Deployment, engine: Engine, percentile: float = 90.
 
 
 def _saturated(engine: Engine, shape: Shape, most: float, cause: str) -> LoadFigures:
-    bytes_each = admitted_bytes(engine.limits, shape.prompt - shape.cached, shape.output)
+    bytes_each = admitted_bytes(engine.limits, shape.kept, shape.output)
     return LoadFigures(None, None, None, np.nan, np.nan, 1.0, bytes_each, np.nan, np.nan, most, cause)
 
 
@@ -88,7 +58,7 @@ def _cause(engine: Engine, shape: Shape, most: float) -> str:
     steady = open_load(engine.times, engine.limits, shape, 0.999 * most)
     if most > 0.0 and max(steady.prefill_share, most * steady.mixed_s * (shape.output <= 1.0)) > _PREFILL_BOUND:
         return "prefill"
-    each = admitted_bytes(engine.limits, shape.prompt - shape.cached, shape.output)
+    each = admitted_bytes(engine.limits, shape.kept, shape.output)
     return "kv_cache" if engine.limits.kv_bytes / each < engine.limits.sequences else "max_sequences"
 
 
@@ -138,15 +108,15 @@ def _simulated(
     first, ended = found.first_s - found.arrived_s, found.ended_s - found.arrived_s
     several = done & (requests.output > 1.0)
     later = np.maximum(requests.output - 1.0, 1.0)
-    e2e = _times(ended[done], percentile)
+    e2e = times_of(ended[done], percentile)
     running = found.running * deployment.engines
     load = deployment.workload.load
     rate = load.rate_per_s or float(len(first) / max(np.nanmax(found.ended_s), 1e-9) * deployment.engines)
     if load.concurrency is not None:
         rate = load.concurrency / e2e.mean
     return LoadFigures(
-        _times(first[done], percentile),
-        _times(((found.ended_s - found.first_s) / later)[several], percentile) if several.any() else None,
+        times_of(first[done], percentile),
+        times_of(((found.ended_s - found.first_s) / later)[several], percentile) if several.any() else None,
         e2e,
         rate,
         running,
@@ -160,12 +130,8 @@ def _simulated(
     )
 
 
-def _times(seconds: Floats, percentile: float) -> Times:
-    return Times(float(seconds.mean()), *np.percentile(seconds, (50, 90, 99, percentile)).tolist())
-
-
 def sequence_limit(deployment: Deployment, engine: Engine) -> int:
     """Return the most sequences of the mean request that all engines run at once."""
-    shape = shape_of(deployment)
-    each = most_sequences(engine.limits, shape.prompt - shape.cached, shape.output)
+    shape = shape_of(deployment) if deployment.pool is None else decoded_shape(shape_of(deployment))
+    each = most_sequences(engine.limits, shape.kept, shape.output)
     return int(deployment.engines * each)

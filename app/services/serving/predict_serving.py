@@ -18,7 +18,8 @@ from app.services.models.predict_networks import predict_network
 from app.services.operators.common import require_predictor, supported_targets, unsupported_dtypes
 from app.services.serving.deployment import Deployment, model_workload, resolve_deployment
 from app.services.serving.engines import Engine, engines_on, shape_of
-from app.services.serving.load_figures import LoadFigures, Times, load_figures, sequence_limit
+from app.services.serving.figures import LoadFigures, Times
+from app.services.serving.load_figures import load_figures, sequence_limit
 from app.services.serving.step_tables import TableQuery
 from app.serving.stacks import WIDTHS
 from app.tables.arrays import Ints
@@ -112,8 +113,8 @@ class _Answer:
         """Return the answer of one GPU type."""
         deployment = self._deployment
         shape = shape_of(deployment)
-        decode = self._step(gpu, "decode", figures.decoding, shape.prompt + 0.5 * shape.output)
-        prefill = self._step(gpu, "prefill", 1.0, max(shape.prompt - shape.cached, 1.0))
+        decode = self._step(gpu, deployment, "decode", figures.decoding, shape.prompt + 0.5 * shape.output)
+        prefill = self._step(gpu, deployment.pool or deployment, "prefill", 1.0, max(shape.prompt - shape.cached, 1.0))
         added = WIDTHS[deployment.stack_name]
         widths = _ends(decode, added.token), _ends(prefill, added.first)
         tpot, ttft = (_spread(times, ends) for times, ends in zip((figures.tpot, figures.ttft), widths, strict=True))
@@ -132,11 +133,11 @@ class _Answer:
             serving=self._figures(engine, figures, (ttft, tpot, e2e)),
         )
 
-    def _step(self, gpu: GpuRef, mode: Mode, sequences: float, tokens: float) -> Prediction:
+    def _step(self, gpu: GpuRef, deployment: Deployment, mode: Mode, sequences: float, tokens: float) -> Prediction:
         """Return the prediction of one step of an engine, of so many sequences over all attention replicas."""
-        replicas = self._deployment.attention_replicas
+        replicas = deployment.attention_replicas
         batch = replicas * max(round(sequences / replicas), 1)
-        workload = model_workload(self._request.workload, mode, batch, max(round(tokens), 1))
+        workload = model_workload(deployment.workload, mode, batch, max(round(tokens), 1))
         asked = self._request
         request = ModelRequest(gpu=gpu, workload=workload, predictor=asked.predictor, coverage=asked.coverage)
         (found,) = predict_network(self._snapshot, request, max_rows=self._max_rows, advise=False).predictions

@@ -17,7 +17,7 @@ BASE, TOKEN = 5e-3, 20e-6
 
 
 def one(prompt: float, output: float, cached: float = 0.0) -> Requests:
-    columns = (np.array([figure]) for figure in (0.0, prompt, cached, output))
+    columns = (np.array([figure]) for figure in (0.0, prompt, cached, prompt - cached, output))
     return Requests(*columns, 0, 0)
 
 

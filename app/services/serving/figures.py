@@ -1,0 +1,46 @@
+"""Figures of a load, as the closed form or the simulation found them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from app.tables.arrays import Floats
+
+
+class Times(NamedTuple):
+    """A time over requests, seconds: mean and percentiles, NaN where unknown; `asked`: that of the caller's choice."""
+
+    mean: float
+    p50: float = np.nan
+    p90: float = np.nan
+    p99: float = np.nan
+    asked: float = np.nan
+
+
+class LoadFigures(NamedTuple):
+    """What a load gives; times are None where it is saturated.
+
+    requests_per_s, running  of all engines; decoding: sequences of one engine that decode, on average
+    kv_bytes     most bytes of keys and values on a device
+    unfinished   requests that the simulation left unanswered
+    """
+
+    ttft: Times | None
+    tpot: Times | None
+    e2e: Times | None
+    requests_per_s: float
+    running: float
+    decoding: float
+    kv_bytes: float
+    decode_s: float
+    mixed_s: float
+    highest_rate: float
+    cause: str
+    unfinished: int = 0
+
+
+def times_of(seconds: Floats, percentile: float) -> Times:
+    """Return the mean and the percentiles of times, seconds."""
+    return Times(float(seconds.mean()), *np.percentile(seconds, (50, 90, 99, percentile)).tolist())

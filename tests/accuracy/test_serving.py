@@ -1,0 +1,52 @@
+"""Measured loads on served models: the bounds stated in docs/reference/results.md."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from app.config import CHECKOUT
+from app.evaluation.convnets_by_operators import shipped_engine
+from app.evaluation.serving.outcomes import Outcome
+from app.evaluation.serving.read_others import ARRIVALS
+from app.evaluation.serving.read_points import INFERENCEX
+from app.evaluation.serving.report import errors, lines, overloads
+from app.evaluation.serving.study import evaluate_serving
+from app.evaluation.serving_steps import POINTS
+
+pytestmark = pytest.mark.slow
+
+DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
+needs_data = pytest.mark.skipif(not (DATA / POINTS).is_file(), reason=f"no data in {DATA}")
+
+
+@pytest.fixture(scope="module")
+def found() -> list[Outcome]:
+    return evaluate_serving(DATA, shipped_engine(), fit=False).outcomes
+
+
+@needs_data
+def test_closed_loops_of_vllm(found: list[Outcome]) -> None:
+    alike = [one for one in found if one.case.source == INFERENCEX and one.case.stack == "vllm"]
+    tpot, ttft = errors(alike, "tpot_ms"), errors(alike, "ttft_ms")
+    assert tpot.mape < 9 and tpot.median < 7
+    assert ttft.mape < 19 and ttft.median < 16
+    assert 72 <= ttft.within <= 90
+
+
+@needs_data
+def test_open_arrivals(found: list[Outcome]) -> None:
+    alike = [one for one in found if one.case.source == ARRIVALS]
+    assert errors(alike, "e2e_ms").median < 10
+    assert errors(alike, "tpot_ms").median < 10
+    assert errors(alike, "ttft_ms").median < 25
+    measured, predicted = overloads(alike)
+    assert measured == predicted == 4
+
+
+@needs_data
+def test_every_deployment_has_a_line(found: list[Outcome]) -> None:
+    printed = list(lines(found))
+    assert all(any(line.startswith(one.case.deployment) for line in printed) for one in found)
