@@ -223,7 +223,7 @@ SHARED = {
     "energy_j": "Joules: time x devices x power of a device",
     "energy_interval_j": "Interval of the true energy, joules",
     "power_w": "Power of one device, watts",
-    "power_source": "request, measured, measured on other GPUs, or board power",
+    "power_source": "request, measured, measured on other GPUs, estimated from the load, or board power",
     "price_usd_per_hour": "US dollars per hour of one device",
     "price_source": "The request, or provider and date",
     "throughput_per_usd": "Sequences, images or runs per US dollar",

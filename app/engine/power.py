@@ -9,7 +9,12 @@ from app.predictors.auto.operators.physics.clock_model import IDLE_SHARE
 from app.tables.gpus import GpuSpec
 
 GIVEN, MEASURED, ELSEWHERE, BOARD = "request", "measured", "measured on other GPUs", "board power"
+ESTIMATED = "estimated from the load"
 NOTES = {
+    ESTIMATED: (
+        f"energy_j with power_source {ESTIMATED!r} assumes a share of the board power by how busy compute units and "
+        f"memory are; its interval spans {IDLE_SHARE:.0%} of the board power, the draw of an idle card, to all of it"
+    ),
     BOARD: (
         f"energy_j with power_source {BOARD!r} assumes the board power, an upper bound; its interval begins "
         f"at {IDLE_SHARE:.0%} of it, the draw of an idle card"

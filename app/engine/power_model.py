@@ -4,6 +4,7 @@ u_compute is the fraction of the time that a workload's FLOPs take at the peaks 
 of its bytes at the memory bandwidth. Coefficients are non-negative and minimise relative errors. A GPU with enough rows
 of its own gets a fit in watts with the spread of its residuals. Other GPUs get the mean of the fits as a share of the
 board power, with an interval from idle to the power limit, because one card's spread does not carry over to another.
+Where no power was measured at all, the shares are UNMEASURED.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from sqlalchemy import Connection
 
 from app.engine.operator_blocks import operator_table
-from app.engine.power import ELSEWHERE, MEASURED, Power, board_power
+from app.engine.power import ELSEWHERE, ESTIMATED, MEASURED, Power, board_power
 from app.ops.kinds import kinds_of, work_of
 from app.predictors.auto.operators.physics.clock_model import IDLE_SHARE
 from app.predictors.roofline import peaks
@@ -31,6 +32,11 @@ from app.wire.kernel_workload import KernelWorkload
 
 # Fewer rows give no fit of a GPU's own; more than MOST_ROWS of one operator and GPU add no information.
 LEAST_ROWS, MOST_ROWS = 16, 500
+
+
+# Shares of the board power where no power was measured, set by hand: what a busy card draws beside its products (40 %, as
+# in the clock model), what compute units add at their peak, up to the board power, and memory at its bandwidth.
+UNMEASURED = np.array([0.4, 0.6, 0.4])
 
 
 class Load(NamedTuple):
@@ -64,16 +70,17 @@ class PowerModel:
         fit, board = self.own.get(spec.id), board_power(spec)
         coefficients = self.pooled if fit is None else fit.coefficients
         busy = _busy(load, spec, seconds)
-        if coefficients is None or busy is None:
+        if busy is None:
             return board
         if fit is not None:
-            watts = float(busy @ coefficients)
+            watts = float(busy @ fit.coefficients)
             low, high = np.exp(np.quantile(fit.residuals, (0.5 - coverage / 2, 0.5 + coverage / 2)))
             return Power(watts, watts * min(float(low), 1.0), watts * max(float(high), 1.0), MEASURED)
         if board is None:
             return None
-        share = float(np.clip(busy @ coefficients, IDLE_SHARE, 1.0))
-        return Power(share * board.middle, board.low, board.high, ELSEWHERE)
+        source = ESTIMATED if coefficients is None else ELSEWHERE
+        share = float(np.clip(busy @ (UNMEASURED if coefficients is None else coefficients), IDLE_SHARE, 1.0))
+        return Power(share * board.middle, board.low, board.high, source)
 
 
 class PoweredRows(NamedTuple):

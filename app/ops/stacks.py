@@ -51,9 +51,19 @@ class EngineHost(NamedTuple):
 
 
 NO_WAIT = EngineHost(0.0, 0.0)
-# vLLM before 0.6 schedules, samples and detokenises between steps, in Python. Fitted to the A100's rows of
-# LLM-Inference-Bench (1, 2 and 4 GPUs); `gpucast evaluate scorecard` has its other GPUs too.
-_FIRST_VLLM, _FIRST_VLLM_HOST = (0, 6), EngineHost(0.6e-3, 90e-6)
+# vLLM before a version, oldest first. Before 0.6 it schedules, samples and detokenises between steps:
+# fitted to the A100's rows of LLM-Inference-Bench (1, 2 and 4 GPUs). Before 0.13, when its scheduler came to run beside
+# the steps by default: fitted to Qwen3-32B on eight H100 with vLLM 0.12 (aiconfigurator's points, not of InferenceX).
+_VLLM_HOSTS = {(0, 6): EngineHost(0.6e-3, 90e-6), (0, 13): EngineHost(0.4e-3, 29e-6)}
+
+
+def engine_host(software: str | None) -> EngineHost:
+    """Return what steps of this software wait for its host, by its version; nothing without one."""
+    found = _VLLM.match((software or "").lower())
+    if found is None:
+        return NO_WAIT
+    version = int(found[1]), int(found[2])
+    return next((host for before, host in _VLLM_HOSTS.items() if version < before), NO_WAIT)
 
 
 # Host seconds of PyTorch per operator that it launches. Before 2.0: fitted to MnasNets and ShuffleNets in FP32 on an
@@ -65,13 +75,6 @@ def eager_host_s(software: str | None) -> float:
     """Return the host seconds of an operator in PyTorch, by its version."""
     version = torch_version(software)
     return _FIRST_TORCH_HOST_S if version is not None and version < _SECOND_TORCH else EAGER_HOST_S
-
-
-def engine_host(software: str | None) -> EngineHost:
-    """Return what steps of this software wait for its host, by its version; nothing without one."""
-    found = _VLLM.match((software or "").lower())
-    old = found is not None and (int(found[1]), int(found[2])) < _FIRST_VLLM
-    return _FIRST_VLLM_HOST if old else NO_WAIT
 
 
 def software_columns(software: str) -> tuple[float, float]:

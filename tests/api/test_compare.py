@@ -85,7 +85,7 @@ def test_inline_and_owned_gpus_are_compared_together(client: TestClient) -> None
     last = found[-1]
     assert last["gpu"] == "tomorrow-1" and last["cost_usd"] > 0 and last["energy_j"] is None
     assert "no power is known" in last["warnings"][-1]
-    assert all(row["power_source"] == "board power" for row in found[:-1])
+    assert all(row["power_source"] == "estimated from the load" for row in found[:-1])
 
 
 def test_a_given_power_has_no_interval(client: TestClient) -> None:

@@ -293,8 +293,10 @@ def test_prefill_decode_and_serving_figures(client: TestClient) -> None:
 
 def test_steps_of_old_engines_wait_for_their_host(client: TestClient) -> None:
     decode = MODEL | {"mode": "decode", "batch": 64, "dtype": "fp16"}
-    first, later, unsaid = (ask(client, decode | {"software": name}) for name in ("vllm-0.5.0", "vllm-0.11.0", "vllm"))
+    names = ("vllm-0.5.0", "vllm-0.11.0", "vllm-0.19.0", "vllm")
+    first, second, later, unsaid = (ask(client, decode | {"software": name}) for name in names)
     assert first["latency_ms"] - later["latency_ms"] == pytest.approx(0.6 + 64 * 0.09)
+    assert second["latency_ms"] - later["latency_ms"] == pytest.approx(0.4 + 64 * 0.029)
     assert later["latency_ms"] == unsaid["latency_ms"]
     assert first["breakdown"][0]["group"] == "waiting"
     assert sum(first["phases_ms"].values()) == pytest.approx(first["latency_ms"])

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import structs
 
 from app.engine.gpu_rows import Snapshot
-from app.engine.power import Power, board_power, power_notes, stated_power
+from app.engine.power import Power, power_notes, stated_power
 from app.engine.prices import today_utc
 from app.services.compare.device_load import ComparableWorkload, device_load
 from app.services.compare.figures import to_compared
@@ -111,12 +111,10 @@ class Comparison:
         )
 
     def _power(self, candidate: Candidate, prediction: Prediction, workload: ComparableWorkload) -> Power | None:
-        """Return the power stated in the request, else from the power model, else from the board power."""
+        """Return the power stated in the request, else from the power model."""
         model = self.snapshot.engine.power
         if candidate.watts is not None:
             return stated_power(candidate.watts)
-        if model.pooled is None and not model.own:
-            return board_power(candidate.spec)
         load = device_load(workload, self.graphs)
         return model.power(candidate.spec, load, prediction.latency_ms / 1e3, self.request.coverage)
 

@@ -86,7 +86,7 @@ def _power(snapshot: Snapshot, candidate: Candidate, deployment: Deployment, ser
     if candidate.watts is not None:
         return stated_power(candidate.watts)
     step_ms = served.step_ms.decode
-    if (model.pooled is None and not model.own) or step_ms is None or served.sequences.mean is None:
+    if step_ms is None or served.sequences.mean is None:
         return board_power(candidate.spec)
     replicas, shape = deployment.attention_replicas, shape_of(deployment)
     batch = replicas * max(round(served.sequences.mean / deployment.engines / replicas), 1)

@@ -5,7 +5,7 @@ import pytest
 from msgspec import convert
 
 from app.engine.curated import load_seed_specs
-from app.engine.power import BOARD, ELSEWHERE, MEASURED
+from app.engine.power import BOARD, ELSEWHERE, ESTIMATED, MEASURED
 from app.engine.power_model import LEAST_ROWS, Load, PoweredRows, fit_power_model, powered_rows
 from app.predictors.roofline import peaks
 from app.services.compare.device_load import device_load
@@ -65,7 +65,10 @@ def test_other_gpus_use_the_mean_share_of_board_power() -> None:
 def test_too_few_rows_fit_nothing() -> None:
     model = fit_power_model([rows(LEAST_ROWS - 1)], GPUS)
     power = model.power(SPECS["nvidia-l4"], load(1e9, 1e6), 1e-3, 0.8)
-    assert power is not None and power.source == BOARD and power.middle == 72.0
+    assert power is not None and power.source == ESTIMATED
+    assert 0.4 * 72.0 < power.middle < 72.0
+    streaming = model.power(SPECS["nvidia-l4"], load(0.0, 300e9), 1.0, 0.8)
+    assert streaming is not None and streaming.middle == pytest.approx(0.8 * 72.0)
 
 
 def test_a_workload_without_time_uses_the_board_power() -> None:

@@ -46,10 +46,18 @@ def cases(rows: Sequence[Row]) -> Iterator[Case]:
         parts = () if reason or config is None else (Part(1.0, _workload(row, config, _PROMPT_TOKENS[task])),)
         which = f"{which} batch {row['avg_batch_size']:.0f}"
         yield Case(_GPU, model, "time between tokens", which, float(row["median_itl_ms"]) / 1e3, parts, reason)
-        each = tuple(Part(1.0 / part.workload["batch"], part.workload) for part in parts)
+        each = tuple(_token(part.workload, _PROMPT_TOKENS[task], float(row["avg_output_len"])) for part in parts)
+        energy = tuple(part for pair in each for part in pair)
         yield Case(
-            _GPU, model, "energy of a token", which, float(row["energy_per_token_joules"]), each, reason, unit="J"
+            _GPU, model, "energy of a token", which, float(row["energy_per_token_joules"]), energy, reason, unit="J"
         )
+
+
+def _token(step: Mapping[str, Any], prompt_tokens: int, output_tokens: float) -> tuple[Part, Part]:
+    """Return the share of a token in a decode step, and in the prefill of its prompt."""
+    replicas = int(step["parallelism"]["attention_data"])
+    prompt = dict(step) | {"mode": "prefill", "batch": replicas, "sequence": prompt_tokens}
+    return Part(1.0 / step["batch"], step), Part(1.0 / (replicas * output_tokens), prompt)
 
 
 def _workload(row: Row, config: Mapping[str, Any], prompt_tokens: int) -> Mapping[str, Any]:
@@ -80,7 +88,7 @@ SOURCE = Source(
         "vLLM 0.11 with CUDA graphs; H100 SXM of 80 GB; the median time between tokens is a step of decoding alone,"
         " at the mean batch and the mean context",
         "prompts of 100 tokens (lm-arena-chat), 250 (gpqa) and 1,000 (sourcegraph-fim)",
-        "the energy of a token is that of such a step at the board power, over its sequences",
+        "the energy of a token is that of such a step, over its sequences, and of a prompt's prefill, over its answer",
         "GPUs beyond tensor parallelism are replicas of attention; FP8 mixtures are scaled by blocks, dense ones not",
     ),
     goals=(Goal("time", 15.0), Goal("energy", 20.0)),
