@@ -34,8 +34,8 @@ from app.wire.kernel_workload import KernelWorkload
 LEAST_ROWS, MOST_ROWS = 16, 500
 
 
-# Shares of the board power where no power was measured, set by hand: what a busy card draws beside its products (40 %, as
-# in the clock model), what compute units add at their peak, up to the board power, and memory at its bandwidth.
+# Shares of the board power where no power was measured, set by hand: what a busy card draws beside its products (as in
+# the clock model), what compute units add at their peak, up to the board power, and memory at its bandwidth.
 UNMEASURED = np.array([0.4, 0.6, 0.4])
 
 
